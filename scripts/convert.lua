@@ -7,6 +7,7 @@ local hugging_face_files = require "cbk.hugging_face_files"
 local converters = require "cbk.converters"
 local identify = require "cbk.identify"
 local other_names = require "cbk.converters.other_names"
+local own_layout = require "cbk.converters.own_layout"
 local release = require "cbk.identify.release"
 local explain = require "converters.authoring.explain"
 local identity = require "converters.diagnosis.identity"
@@ -224,7 +225,10 @@ end
 -- --- all of it
 
 check_options()
-local checkpoint = detect_options(converters.load(args.converter, args.sandbox))
+local only = converters.load(args.converter, args.sandbox)
+local own_step = own_layout.step(args, only)
+if own_step then return own_layout.convert(own_step, args) end
+local checkpoint = detect_options(only)
 local route = converters.route(args.model, args.src_fmt, args.tgt_fmt)
 local to_hf, parts = route.tgt == "hf", composite.parts(route)
 local read_parts, written_parts = not to_hf and parts or nil, to_hf and parts or nil

@@ -29,6 +29,7 @@ local LAYERS = {
   { "converters/diagnosis and authoring", "^converters/diagnosis/", "^converters/authoring/" },
   { "cbk.converters and cbk.classes", "^scripts/lib/cbk/converters/", "^scripts/lib/cbk/classes%.lua$" },
   { "cbk.identify", "^scripts/lib/cbk/identify/" },
+  { "cbk.infer", "^scripts/lib/cbk/infer/" },
   { "cbk.upgrade", "^scripts/lib/cbk/upgrade/" },
   { "cbk.check and cbk.diff", "^scripts/lib/cbk/check/", "^scripts/lib/cbk/diff/" },
   { "the commands", "^scripts/[%w_-]+%.lua$" },

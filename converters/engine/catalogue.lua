@@ -38,6 +38,9 @@ local catalogue = {}
 ---@field wrap? Wrap                   A model inside this one, converted by its own tables. `config` is added to them.
 ---@field classes? Classes             The model classes of both sides, if they are not those of the model.
 ---@field note? string                 A text for `cbk list`, if it is not the model's.
+---@field without_config? boolean      It computes nothing with a config: `cbk convert` needs none.
+---@field files? table<Side, string>   Per side that is a layout of its own (a format such as `"a"`): what it is written as, `"torch"`,
+---                                    `"safetensors"`, `"h5"` or `"mdl"` (a Cerebras checkpoint). Else it is written as the input is.
 
 ---@class Classes   The model classes of both sides.
 ---@field left? Class
@@ -66,9 +69,14 @@ local catalogue = {}
 
 local read = {} -- by text
 
+---Whether a format is a layout of a user's own: a lower-case letter.
+---@param text string
+function catalogue.is_own_layout(text) return text:find "^%l$" ~= nil end
+
 local function is_format(text)
   local release, kind = text:match "^cs%-(%d+%.%d+)(.*)$"
-  return text == "hf" or releases.place[release or ""] ~= nil and (kind == "" or kind:find "^%-%a[%w-]*$" ~= nil)
+  if text == "hf" or catalogue.is_own_layout(text) then return true end
+  return releases.place[release or ""] ~= nil and (kind == "" or kind:find "^%-%a[%w-]*$" ~= nil)
 end
 
 ---"cs-1.8, cs-2.0 .. cs-2.2" as a list, and as a set.
@@ -430,7 +438,8 @@ end
 ---@return boolean|nil
 function catalogue.is_step(src, tgt)
   local from, to = (place_of(src)), (place_of(tgt))
-  return src == "hf" or tgt == "hf" or (from and to and math.abs(from - to) <= 1)
+  local function has_no_place(format) return format == "hf" or catalogue.is_own_layout(format) end
+  return has_no_place(src) or has_no_place(tgt) or (from and to and math.abs(from - to) <= 1)
 end
 
 ---The shortest ways from a format to all others, over no release. Hugging Face's files hold the model alone, so no way leads through

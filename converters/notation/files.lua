@@ -54,6 +54,7 @@ local of_model = {
   layout = sides(shapes.record("a pair of functions", { read = func, write = func }, { "read", "write" })),
 }
 local fill = { fill = sides(filled) }
+local own_layout = { without_config = flag, files = sides(shapes.one_of { "torch", "safetensors", "h5", "mdl" }) }
 local function with(...)
   local out = {}
   for _, one in ipairs { ... } do
@@ -81,7 +82,7 @@ notation.records = {
   model = shapes.record("a model", {
     model = text, name = text, note = text, aliases = texts, since = since, classes = classes,
   }, { "model" }),
-  keys = shapes.record("a converter", with(of_file, rules_of, around, fill, of_model), table_needs),
+  keys = shapes.record("a converter", with(of_file, rules_of, around, fill, of_model, own_layout), table_needs),
   variants = shapes.record("a converter with variants", with(of_file, {
     variants = shapes.map(text, variant, "variants by names", true), choose = func,
   }), { "choose" }),

@@ -7,6 +7,7 @@ local convert = require("cbk.converters").convert
 local conversion = require "conversion"
 local harness = require "harness"
 local infer = require "cbk.infer"
+local keys = require "converters.engine.keys"
 local notation = require "converters.notation.files"
 local hf_config = require "converters.modelzoo.hf_config"
 local sections = require "converters.engine.sections"
@@ -34,7 +35,8 @@ local function sizes(vocabulary, width, heads, groups, layers, inner, positions,
   return out
 end
 
-local small, large = sizes(11, 32, 4, 2, 2, 40, 9, 3), sizes(13, 48, 6, 3, 3, 56, 10, 5)
+local small, large = sizes(11, 32, 4, 2, 2, 40, 9, 3), sizes(13, 72, 6, 2, 3, 56, 10, 5)
+local alike = sizes(13, 48, 6, 3, 3, 56, 9, 3) -- heads of the same size, in the same ratio
 
 ---What some families need.
 local own = {
@@ -42,15 +44,17 @@ local own = {
   gptj = { small = { rotary_dim = 4 }, large = { rotary_dim = 6 } },
   falcon = { small = { new_decoder_architecture = true, multi_query = false }, large = { new_decoder_architecture = true,
     multi_query = false } },
-  gemma2 = { small = { head_dim = 6 }, large = { head_dim = 10 } },
-  qwen3 = { small = { head_dim = 6 }, large = { head_dim = 10 } },
-  ["qwen3-moe"] = { small = { head_dim = 6, num_experts = 3 }, large = { head_dim = 10, num_experts = 5 } },
+  gemma2 = { small = { head_dim = 6 }, large = { head_dim = 10 }, alike = { head_dim = 6 } },
+  qwen3 = { small = { head_dim = 6 }, large = { head_dim = 10 }, alike = { head_dim = 6 } },
+  ["qwen3-moe"] = { small = { head_dim = 6, num_experts = 3 }, large = { head_dim = 10, num_experts = 5 },
+    alike = { head_dim = 6, num_experts = 5 } },
   mixtral = { small = { num_local_experts = 3 }, large = { num_local_experts = 5 } },
   ["esm-2"] = { small = { max_position_embeddings = 11 }, large = { max_position_embeddings = 12 } },
   roberta = { small = { max_position_embeddings = 11 }, large = { max_position_embeddings = 12 } },
   ["bert-qa"] = { small = { num_labels = 2 }, large = { num_labels = 2 } },
   mllama = function(config, is_small)
-    local text, vision = config.text_config, config.vision_config
+    local text, vision = cbk.deep_copy(config.text_config), cbk.deep_copy(config.vision_config)
+    config.text_config, config.vision_config = text, vision
     text.vocab_size, text.hidden_size, text.num_attention_heads = is_small and 11 or 13, is_small and 32 or 48, is_small and 4 or 6
     text.num_key_value_heads, text.num_hidden_layers = is_small and 2 or 3, is_small and 4 or 5
     text.cross_attention_layers = cbk.list(is_small and { 1, 2 } or { 1, 3 })
@@ -77,7 +81,8 @@ local function sized(name, size, is_known)
     for field, value in pairs(size) do
       if config[field] ~= nil and type(config[field]) == "number" then config[field] = value end
     end
-    for field, value in pairs(given and given[size == small and "small" or "large"] or {}) do
+    local which = size == small and "small" or size == alike and "alike" or "large"
+    for field, value in pairs(given and (given[which] or given.large) or {}) do
       if value == false then config[field] = nil else config[field] = value end
     end
   end
@@ -160,6 +165,12 @@ for _, name in ipairs { "dinov2", "vit" } do
   unexplained[name .. "-headless"] = { "right classifier.classifier.ffn.0.linear_layer.weight" }
 end
 
+---The converter of a pair, without configs.
+local function infer_plainly(one)
+  return infer.run({ tensors = one.left, format = "a", source = "left" }, { tensors = one.right, format = "b", source = "right" },
+    { model = "inferred" })
+end
+
 local function infer_of(way, one)
   return infer.run({ tensors = one.left, config = one.left_config, format = "hf", source = "left" },
     { tensors = one.right, config = trainer.model(one.right_config), format = way.format, source = "right" }, { model = "inferred" })
@@ -181,7 +192,38 @@ local function check(way)
     local left = run(model, way.format, "hf", other.right_config, other.whole, options)
     check_same(other.left, left, excused.left, "to the left")
   end)
-  if not fine then error(("%s\n%s"):format(type(why) == "table" and why.message or tostring(why), os.getenv "INFER_SHOW" and found.text or ""), 0) end
+  if not fine then error(("%s\n%s"):format(tostring(why), os.getenv "INFER_SHOW" and found.text or ""), 0) end
+end
+
+---Converts with a table that needs no config.
+local function run_plainly(model, side, tensors)
+  local out, unmatched
+  conversion.warnings(function()
+    local converter = model[1]
+    out, unmatched = keys.convert(converter.keys, side, tensors, { left = cbk.dict(), right = cbk.dict(), fill = converter.fill })
+  end)
+  return out, unmatched
+end
+
+local slopes = "right embedding_layer.position_embed_helper.slopes" -- made from the number of heads
+
+---Without configs, rows of four devices are heads of a size, and one key head is a share of the heads.
+local needs_configs = { codegen = true, starcoder = true }
+
+local function check_plainly(way)
+  local seen, other = pair(way, small), pair(way, alike)
+  local found = infer_plainly(seen)
+  local fine, why = pcall(function()
+    local model, excused, missing = model_of(found.text), { left = {}, right = {} }, {}
+    for _, one in ipairs(found.unexplained) do
+      excused[one.side][one.key] = true
+      missing[#missing + 1] = one.side .. " " .. one.key
+    end
+    harness.equal(missing, family_of(way.name) == "bloom" and { slopes } or unexplained[way.name] or {}, "unexplained")
+    check_same(other.right, run_plainly(model, "left", other.left), excused.right, "to the right")
+    check_same(other.left, run_plainly(model, "right", other.right), excused.left, "to the left")
+  end)
+  if not fine then error(("%s\n%s"):format(tostring(why), os.getenv "INFER_SHOW" and found.text or ""), 0) end
 end
 
 describe("cbk infer", function()
@@ -190,5 +232,92 @@ describe("cbk infer", function()
   table.sort(names)
   for _, name in ipairs(names) do
     it("writes a converter for " .. name, function() check(ways[name]) end)
+    if not needs_configs[family_of(name)] then
+      it("writes one without configs for " .. name, function() check_plainly(ways[name]) end)
+    end
   end
+end)
+
+-- --- the command
+
+local here = debug.getinfo(1, "S").source:match "^@(.*)tests/lua/" or ""
+
+---The command lines of the first example of a help page: `cbk` and its words.
+local function first_example(page)
+  local out = {}
+  for line in cbk.fs.read(here .. "scripts/help/" .. page):gmatch "[^\n]+" do
+    local words = line:match "^  cbk (.*)$"
+    if words then
+      local list = {}
+      for word in words:gmatch "%S+" do list[#list + 1] = word end
+      out[#out + 1] = list
+    elseif #out > 0 then
+      return out
+    end
+  end
+end
+
+---A checkpoint in a layout, and in another one with the same values: two layers with rotary rows, in bfloat16 on the right.
+local function write_two(dir, names, width, layers)
+  local left, right = cbk.dict(), cbk.dict()
+  local function add(a, b, shape, change)
+    local seed = cbk.count(left)
+    left[a] = cbk.randn(shape, { seed = seed, dtype = "float32" }):to "bfloat16":to "float32"
+    right[b] = (change and change(left[a]) or left[a]):to "bfloat16"
+  end
+  local function pairs_of_rows(t) return t:reshape({ width / 8, 2, 4, -1 }):permute({ 0, 2, 1, 3 }):reshape(t:shape()) end
+  add("embed", "words.weight", { 11, width })
+  for i = 0, layers - 1 do
+    local a, b = ("blocks.%d."):format(i), ("decoder.layers.%d."):format(i + 0)
+    add(a .. "q", b .. "attention.query", { width, width }, pairs_of_rows)
+    add(a .. "up", b .. "ffn.0.weight", { width, 3 * width }, function(t) return t:transpose(0, 1) end)
+    left[a .. "norm"], right[b .. "norm.weight"] = cbk.full({ width }, 1), cbk.full({ width }, 1, { dtype = "bfloat16" })
+  end
+  for name, root in pairs { [names[1]] = left, [names[2]] = right } do cbk.create(dir .. "/" .. name, { root = root }):commit() end
+end
+
+describe("cbk infer, the command", function()
+  it("does what its help page shows", function()
+    local dir = harness.temp_dir()
+    write_two(dir, { "old.safetensors", "new.pt" }, 16, 2)
+    write_two(dir, { "other.safetensors", "wanted.pt" }, 32, 4)
+    local lines = first_example "infer.md"
+    harness.equal(#lines, 4)
+    for _, words in ipairs(lines) do
+      local code, out, err = harness.cbk(dir, unpack(words))
+      harness.equal(code, 0, out .. err)
+    end
+    harness.equal((harness.cbk(dir, "diff", "other_to_b.pt", "wanted.pt")), 0)
+    harness.equal((harness.cbk(dir, "rules", "mine.lua", "old.safetensors")), 0)
+  end)
+
+  it("says what it cannot explain, and convert refuses that", function()
+    local dir = harness.temp_dir()
+    write_two(dir, { "a.pt", "b.pt" }, 16, 2)
+    local root = cbk.copy(cbk.open(dir .. "/b.pt").root)
+    root["more.weight"] = cbk.randn({ 3, 5 }, { seed = 99 })
+    cbk.create(dir .. "/c.pt", { root = root }):commit()
+    local code, out = harness.cbk(dir, "infer", "a.pt", "c.pt", "-o", "mine.lua")
+    harness.equal(code, 1)
+    is_true(out:find("7 of 7 tensors of 'a.pt', 7 of 8 of 'c.pt'", 1, true), out)
+    is_true(out:find("without a rule, right: more.weight", 1, true), out)
+    is_true(cbk.fs.read(dir .. "/mine.lua"):find("--   right: float32 [3, 5]  values that the other side lacks: more.weight", 1, true))
+    local refused, _, err = harness.cbk(dir, "convert", "c.pt", "--converter", "mine.lua", "--to", "a")
+    harness.equal(refused, 1)
+    is_true(err:find("1 key was not matched: more.weight", 1, true), err)
+    harness.equal((harness.cbk(dir, "convert", "c.pt", "--converter", "mine.lua", "--to", "a", "--drop-unmatched-keys")), 0)
+    harness.equal((harness.cbk(dir, "diff", "a.pt", "c_to_a.pt")), 0)
+  end)
+
+  it("refuses wrong formats, and half of the configs", function()
+    local dir = harness.temp_dir()
+    for text, words in pairs {
+      ["--src-fmt: 'old' is not a format"] = { "--src-fmt", "old" }, ["must differ"] = { "--src-fmt", "b" },
+      ["belong together"] = { "--src-config", "x.json" },
+    } do
+      local code, _, err = harness.cbk(dir, "infer", "a.pt", "b.pt", "-o", "mine.lua", unpack(words))
+      harness.equal(code, 2, err)
+      is_true(err:find(text, 1, true), err)
+    end
+  end)
 end)

@@ -127,6 +127,7 @@ local calls = {
   { "identify", { "identify", "new.safetensors" } },
   { "params", { "params", "config.json" } },
   { "list", { "list", "gpt2" } }, { "list-converters", { "list-converters", "gpt2" } },
+  { "infer", { "infer", "a.pt", "b.pt", "-o", "mine.lua" }, 1 },
   { "rules", { "rules", "llama", "hf.safetensors" } },
   { "help", { "help" } },
 }

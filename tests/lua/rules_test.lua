@@ -639,7 +639,7 @@ describe("Rules: the notation", function()
     end
     return out
   end
-  local families = sources("converters", "converters/shared")
+  local families = sources("converters", "converters/shared", "scripts/lib/cbk/infer") -- which writes converters
   local programs = sources("converters/engine", "converters/conversion", "scripts", "scripts/lib/cbk",
     "scripts/lib/cbk/converters", "scripts/lib/cbk/identify", "scripts/lib/cbk/upgrade")
 

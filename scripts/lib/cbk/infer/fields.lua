@@ -17,6 +17,7 @@ local fields = {}
 ---@field finish_right? string   an expression
 ---@field left string[]      fields without a partner
 ---@field right string[]
+---@field used string[]      fields of the right that functions of a pair read
 ---@field guesses string[]   pairs that several others could be: "n_inner, filter_size"
 
 local function is_plain(value)
@@ -26,7 +27,8 @@ end
 ---Names of one thing that look nothing alike.
 local ALIKE = {}
 for _, list in ipairs {
-  "n_embd hidden_size d_model embed_dim width", "n_head num_attention_heads num_heads n_heads attention_heads heads encoder_attention_heads",
+  "n_embd hidden_size d_model embed_dim width",
+  "n_head num_attention_heads num_heads n_heads attention_heads heads encoder_attention_heads",
   "n_layer num_hidden_layers num_layers n_layers depth", "n_inner intermediate_size filter_size d_ff ffn_dim ffn_hidden_size",
   "n_positions max_position_embeddings n_ctx seq_length max_seq_len", "vocab_size", "tie_word_embeddings share_embedding_weights",
   "layer_norm_eps rms_norm_eps layer_norm_epsilon norm_eps", "activation_function hidden_act nonlinearity encoder_nonlinearity",
@@ -131,8 +133,8 @@ local function of_heads(left, right, used, out)
   end
   local extra = right.extra_attention_params
   local groups = cbk.kind(right, "extra_attention_params") == "dict" and extra.num_kv_groups or nil
-  local keys = left.num_key_value_heads ~= nil and "num_key_value_heads" or groups and left_field(groups, "num_kv_heads", "n_head_kv")
-  if keys == "num_key_value_heads" and left[keys] == (groups or count) then
+  local keys = "num_key_value_heads"
+  if left[keys] ~= nil and left[keys] == (groups or count) then
     used.left[keys], used.right.extra_attention_params, used.right.attention_module = true, true, true
     out.pairs[#out.pairs + 1] = { left = keys, right = "extra_attention_params", text = "values.grouped_queries" }
     out.used[#out.used + 1] = "attention_module"
@@ -161,10 +163,12 @@ end
 ---@param right Dict
 ---@return InferredFields
 function fields.infer(left, right)
-  local used, out = { left = {}, right = {} }, { pairs = {}, guesses = {}, left = {}, right = {}, used = {} }
+  local used = { left = { model_type = true }, right = { model_type = true } } -- which class it is
+  local out = { pairs = {}, guesses = {}, left = {}, right = {}, used = {} }
   of_heads(left, right, used, out)
   by_value(left, right, used, out)
   by_map(left, right, used, out)
+  used.left.model_type, used.right.model_type = nil, nil
   for name in cbk.items(left) do
     if not used.left[name] then out.left[#out.left + 1] = tostring(name) end
   end

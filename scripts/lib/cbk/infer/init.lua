@@ -1,11 +1,15 @@
 -- Writes a converter for two checkpoints of the same weights in two layouts (`cbk infer`): match.lua finds which tensors belong
--- together, vocabulary.lua what happens to them, fields.lua which config fields do; write.lua makes the file.
+-- together, trials.lua what happens to them, fields.lua which config fields do; write.lua makes the file.
 
 local cbk = require "cbk"
+local catalogue = require "converters.engine.catalogue"
 local content = require "cbk.infer.content"
+local makers = require "cbk.infer.makers"
 local match = require "cbk.infer.match"
 local infer_fields = require "cbk.infer.fields"
-local vocabulary = require "cbk.infer.vocabulary"
+local trials = require "cbk.infer.trials"
+local own_layout = require "cbk.converters.own_layout"
+local naming = require "converters.engine.naming"
 local write = require "cbk.infer.write"
 
 local infer = {}
@@ -15,6 +19,7 @@ local infer = {}
 ---@field config? Dict
 ---@field format string
 ---@field source string     the file
+---@field file? string      its container (Checkpoint.format)
 
 ---@class Inferred
 ---@field text string         the file
@@ -58,7 +63,7 @@ local function with_actions(rules, configs, has_config)
     if rule.each then rule.each.text = count_text(configs, rule.each.count) end
     local like = rule.like and rule.like.choice and rule.like or nil
     rule.like = like
-    rule.choice, rule.order = vocabulary.find(rule, configs, has_config)
+    rule.choice, rule.order = trials.find(rule, configs, has_config)
     if rule.choice then
       out[#out + 1] = rule
     else
@@ -80,7 +85,7 @@ end
 local function row_of(rule)
   local many = #rule.left > 1 and "left" or #rule.right > 1 and "right" or nil
   local first = rule.pairs[1]
-  local choice = vocabulary.with_cast(rule.choice, first.left[1], first.right[1])
+  local choice = trials.with_cast(rule.choice, first.left[1], first.right[1])
   local row = { options = {}, action = choice.text ~= "nil" and choice.text or nil, needs = choice.needs, order = first.left[1].order,
     each = rule.each }
   for _, side in ipairs { "left", "right" } do
@@ -127,14 +132,15 @@ local function host_of(items, rules, side)
   end
 end
 
----The rule of the tensor whose rows are counted: position embeddings.
+---The rule of a tensor that has as many rows as an item has elements, such as position embeddings.
 ---@param item Item
-local function host_of_positions(item, rules, side)
+local function host_of_rows(item, rules, side)
   local best
   for _, rule in ipairs(rules) do
     local own = #rule[side] == 1 and #rule.pairs == 1 and rule.pairs[1][side][1]
-    if own and #own.shape == 2 and own.shape[1] >= item.shape[#item.shape] then
-      if not best and own.shape[1] == item.shape[#item.shape] or own.key:find "position" then best = rule end
+    if own and #own.shape == 2 and own.shape[1] >= item.numel then
+      local is_position = item.dtype == "int64" and own.key:find "position"
+      if not best and own.shape[1] == item.numel or is_position then best = rule end
     end
   end
   return best
@@ -145,10 +151,12 @@ local function explain_made(inventory, side, rules, rows, configs, made)
   for template, items in pairs(inventory.by_template) do
     if not items[1].rule then
       local host, pattern = nil, items[1].key
-      if #items == 1 and items[1].dtype == "int64" and #items[1].shape == 2 then host = host_of_positions(items[1], rules, side) end
-      local text = vocabulary.maker(items[1], configs, host and host.pairs[1][side][1].tensor)
+      local is_int = items[1].dtype == "int64" and #items[1].shape == 2
+      local is_vector = not configs.right and #items[1].shape == 1 and items[1].numel > 1
+      if #items == 1 and (is_int or is_vector) then host = host_of_rows(items[1], rules, side) end
+      local text = makers.find(items[1], configs, host and host.pairs[1][side][1].tensor)
       for i = 2, text and #items or 0 do
-        if vocabulary.maker(items[i], configs) ~= text then text = nil break end
+        if makers.find(items[i], configs) ~= text then text = nil break end
       end
       if text and #items[1].numbers > 0 then
         local own_host, own_pattern = host_of(items, rules, side)
@@ -228,10 +236,9 @@ end
 ---@param options { model: string }
 ---@return Inferred
 function infer.run(left, right, options)
-  local naming = require "converters.engine.naming"
   local inventories = { left = content.inventory("left", left.tensors), right = content.inventory("right", right.tensors) }
   local configs = { left = left.config, right = right.config }
-  local rules, unknown = with_actions(match.rules(inventories.left, inventories.right, vocabulary.is_affine), configs,
+  local rules, unknown = with_actions(match.rules(inventories.left, inventories.right, trials.is_affine), configs,
     has_head_counts(right.config))
   local rows, list, needs = {}, {}, {}
   for i, rule in ipairs(rules) do
@@ -248,7 +255,14 @@ function infer.run(left, right, options)
   for _, side in ipairs { "left", "right" } do
     if #made.fill[side] > 0 then fill[#fill + 1] = ("%s = { %s }"):format(side, table.concat(made.fill[side], ", ")) end
   end
+  local files = {}
+  for side, one in pairs { left = left, right = right } do
+    local kind = one.file and own_layout.container(one.file)
+    if kind and catalogue.is_own_layout(one.format) then files[#files + 1] = ('%s = "%s"'):format(side, kind) end
+  end
+  table.sort(files)
   local text = write.text {
+    files = files,
     model = options.model, formats = { left = left.format, right = right.format }, rows = list, one_sided = made.one_sided,
     needs = needs, fill = fill, fields = left.config and right.config and infer_fields.infer(left.config, right.config) or nil,
     configs = configs, unexplained = lines, sources = { left = left.source, right = right.source },

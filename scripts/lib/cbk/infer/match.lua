@@ -107,7 +107,9 @@ end
 
 ---Whether an item's first number counts layers and such.
 ---@param item Item
-function State:is_counted(item) return #item.numbers > 0 and (next(self.known) == nil or names.counts(self.known, item.side, item.template)) end
+function State:is_counted(item)
+  return #item.numbers > 0 and (next(self.known) == nil or names.counts(self.known, item.side, item.template))
+end
 
 ---Tensors of one content: those with the same numbers where both count.
 function State:may_pair(a, b)
@@ -120,8 +122,23 @@ function State:may_pair(a, b)
   return false
 end
 
+---Whether some tensors together have the same elements as others.
+---@param list Item[]
+---@param others Item[]
+local function have_same_sum(list, others)
+  local numel, dtype = 0, list[1].dtype
+  for _, item in ipairs(list) do numel, dtype = numel + item.numel, dtype and content.common(dtype, item.dtype) end
+  for _, item in ipairs(others) do numel, dtype = numel - item.numel, dtype and content.common(dtype, item.dtype) end
+  if numel ~= 0 or not dtype then return false end
+  local sum = 0ULL
+  for _, item in ipairs(list) do sum = sum + content.sum(item, dtype) end
+  for _, item in ipairs(others) do sum = sum - content.sum(item, dtype) end
+  return sum == 0ULL
+end
+
+---Whether no other rule has its tensors.
 ---@param rule InferredRule
-function State:is_free(rule)
+local function is_free(rule)
   for _, pair in ipairs(rule.pairs) do
     for _, side in ipairs { "left", "right" } do
       for _, item in ipairs(pair[side]) do
@@ -147,7 +164,7 @@ function State:take_best(list)
   for i, one in ipairs(list) do one.place = i end
   table.sort(list, function(a, b) return a.score > b.score or a.score == b.score and a.place < b.place end)
   for _, one in ipairs(list) do
-    if self:is_free(one.rule) then self:take(one.rule) end
+    if is_free(one.rule) then self:take(one.rule) end
   end
 end
 
@@ -214,7 +231,7 @@ function State:sibling_rule(rule)
         own[side][i] = other
       end
     end
-    if not self:have_same_sum(own.left, own.right) then return nil end
+    if not have_same_sum(own.left, own.right) then return nil end
     out.pairs[#out.pairs + 1] = own
   end
   return out
@@ -229,29 +246,16 @@ end
 
 -- --- one tensor that is made of several
 
----@param list Item[]
----@param others Item[]
-function State:have_same_sum(list, others)
-  local numel, dtype = 0, list[1].dtype
-  for _, item in ipairs(list) do numel, dtype = numel + item.numel, dtype and content.common(dtype, item.dtype) end
-  for _, item in ipairs(others) do numel, dtype = numel - item.numel, dtype and content.common(dtype, item.dtype) end
-  if numel ~= 0 or not dtype then return false end
-  local sum = 0ULL
-  for _, item in ipairs(list) do sum = sum + content.sum(item, dtype) end
-  for _, item in ipairs(others) do sum = sum - content.sum(item, dtype) end
-  return sum == 0ULL
-end
-
 local MOST_PARTS, MOST_CANDIDATES = 5, 24
 
 ---The items among `candidates` that together have the elements of `whole`.
 ---@param whole Item
 ---@param candidates Item[]
 ---@return Item[]|nil
-function State:parts_of(whole, candidates)
+local function parts_of(whole, candidates)
   local chosen = {}
   local function search(from, left_over)
-    if left_over == 0 then return #chosen > 1 and self:have_same_sum({ whole }, chosen) end
+    if left_over == 0 then return #chosen > 1 and have_same_sum({ whole }, chosen) end
     if #chosen == MOST_PARTS then return false end
     for i = from, #candidates do
       if candidates[i].numel <= left_over then
@@ -317,7 +321,7 @@ function State:take_parts(side, found)
     if rule[side][1] and rule[side][1] ~= pattern then return end
     rule[side][1] = pattern
   end
-  if self:is_free(rule) then self:take(rule) end
+  if is_free(rule) then self:take(rule) end
 end
 
 ---@param side Side   of the tensors that are made of several
@@ -325,7 +329,7 @@ function State:match_parts(side)
   local other = side == "left" and "right" or "left"
   local groups, order = {}, {}
   for _, item in ipairs(self[side].items) do
-    local parts = not item.rule and self:parts_of(item, self:candidates(item, other))
+    local parts = not item.rule and parts_of(item, self:candidates(item, other))
     if parts then
       in_order(parts)
       local id = item.template
@@ -386,7 +390,7 @@ function State:match_stacks(side)
       for _, whole in ipairs(self[side].items) do
         for i, stack in ipairs(list) do
           if not whole.rule and not wholes[i] and whole.numel == stack.items[1].numel * #stack.items
-            and self:have_same_sum({ whole }, stack.items) then
+            and have_same_sum({ whole }, stack.items) then
             wholes[i] = whole
             found[#found + 1] = { [side] = { whole }, [other] = stack.items, numbers = stack.numbers }
             break
@@ -443,7 +447,8 @@ function State:match_affine(is_fine)
   for _, left in pairs(self.left.by_template) do
     for _, right in pairs(self.right.by_template) do
       local a, b = left[1], right[1]
-      local is_close = not a.rule and not b.rule and #left == #right and a.numel == b.numel and a.dtype:find "float" and b.dtype:find "float"
+      local is_close = not a.rule and not b.rule and #left == #right and a.numel == b.numel and a.dtype:find "float"
+        and b.dtype:find "float"
       local factor, term = nil, nil
       if is_close and self:may_pair(a, b) then factor, term = affine(a, b) end
       if factor then
@@ -462,10 +467,9 @@ function State:match_affine(is_fine)
       end
     end
   end
-  local fine = {}
   table.sort(list, function(x, y) return x.score > y.score or x.score == y.score and x.rule.left[1] < y.rule.left[1] end)
   for _, one in ipairs(list) do
-    if self:is_free(one.rule) and is_fine(one.rule) then fine[#fine + 1] = one; self:take(one.rule) end
+    if is_free(one.rule) and is_fine(one.rule) then self:take(one.rule) end
   end
 end
 
@@ -520,9 +524,9 @@ function State:match_copies(side)
   end
   table.sort(groups, function(a, b) return a.score > b.score or a.score == b.score and a.pattern < b.pattern end)
   for _, one in ipairs(groups) do
-    local is_free = true
-    for _, item in ipairs(one.items) do is_free = is_free and not item.rule end
-    if is_free then
+    local are_free = true
+    for _, item in ipairs(one.items) do are_free = are_free and not item.rule end
+    if are_free then
       for _, item in ipairs(one.items) do item.rule = one.rule end
       table.insert(one.rule.also[side], { one.pattern, one.part })
     end

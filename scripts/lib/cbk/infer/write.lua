@@ -1,7 +1,7 @@
 -- The file of an inferred converter.
 
 local cbk = require "cbk"
-local vocabulary = require "cbk.infer.vocabulary"
+local definitions = require "cbk.infer.definitions"
 
 local write = {}
 
@@ -173,15 +173,24 @@ local function shown(value, is_inner)
   return #entries > 0 and ("cbk.dict { %s }"):format(table.concat(entries, ", ")) or nil
 end
 
+local function float(number)
+  local text = ("%.9g"):format(number)
+  if tonumber(text) ~= number then text = ("%.17g"):format(number) end
+  return number % 1 == 0 and ("cbk.float(%s)"):format(text) or text
+end
+
 ---A field's name as a key of a Lua table.
 local function as_key(name) return name:find "^[%a_][%w_]*$" and name or ("[%s]"):format(quoted(name)) end
 
----Fields of one side: texts, truth values and small maps are written again, others are left out with a warning.
+---Fields of one side: texts, truth values, fractions and small maps are written again, others are left out with a warning.
 local function one_sided_fields(side, list, config)
-  local written, dropped, out = {}, {}, {}
+  local fixed, written, dropped, out = {}, {}, {}, {}
   for _, name in ipairs(list) do
     local value = shown(config[name])
-    if value then
+    if not value and cbk.kind(config, name) == "float" then value = float(config[name]) end
+    if name == "model_type" and value then
+      fixed[1] = ("model_type = %s"):format(value)
+    elseif value then
       written[#written + 1] = ("%s = %s"):format(as_key(name), value)
     else
       dropped[#dropped + 1] = (quoted(name))
@@ -197,6 +206,7 @@ local function one_sided_fields(side, list, config)
     end
     if #entries > 0 then out[#out + 1] = line end
   end
+  add("fixed", fixed)
   add("written", written)
   add("drop", dropped)
   return out
@@ -216,7 +226,9 @@ local function config_lines(inferred, configs)
     for i, name in ipairs(inferred.used) do list[i] = quoted(name) end
     out[#out + 1] = ("  fields.used.right { %s },"):format(table.concat(list, ", "))
   end
-  if #inferred.guesses > 0 then out[#out + 1] = "  -- other fields have the same values; check: " .. table.concat(inferred.guesses, "; ") end
+  if #inferred.guesses > 0 then
+    out[#out + 1] = "  -- other fields have the same values; check: " .. table.concat(inferred.guesses, "; ")
+  end
   for _, side in ipairs { "left", "right" } do
     local lines = one_sided_fields(side, inferred[side], configs[side])
     if #lines > 0 then out[#out + 1] = ("  -- of the %s only"):format(side) end
@@ -234,6 +246,7 @@ end
 ---@field one_sided string[]      further entries of the table of keys
 ---@field needs string[]          definitions
 ---@field fill? string[]          entries of `fill`, by side: "left = { … }"
+---@field files? string[]         entries of `files`
 ---@field fields? InferredFields
 ---@field configs { left: Dict|nil, right: Dict|nil }
 ---@field unexplained string[]    lines
@@ -248,7 +261,7 @@ function write.text(what)
   for _, pair in ipairs(what.fields and what.fields.pairs or {}) do
     for _, need in ipairs(pair.needs or {}) do what.needs[#what.needs + 1] = need end
   end
-  for _, text in ipairs(vocabulary.texts(what.needs)) do add(text .. "\n") end
+  for _, text in ipairs(definitions.texts(what.needs)) do add(text .. "\n") end
   for _, line in ipairs(before) do add(line) end
   if #what.unexplained > 0 then
     add "-- Not explained. `cbk convert` refuses these keys until a rule has them; --drop-unmatched-keys leaves them out."
@@ -268,11 +281,13 @@ function write.text(what)
   add(('  model = %s,'):format(quoted(what.model)))
   local options = { "keys = keys", what.fields and "config = config" or "config = fields.config {}" }
   if finish then options[#options + 1] = ("finish = { right = %s }"):format(finish) end
+  if not what.fields then options[#options + 1] = "without_config = true" end
+  if what.files and #what.files > 0 then options[#options + 1] = ("files = { %s }"):format(table.concat(what.files, ", ")) end
   if what.fill and #what.fill > 0 then options[#options + 1] = ("fill = { %s }"):format(table.concat(what.fill, ", ")) end
   add(("  { %s, %s, %s },"):format(quoted(what.formats.left), quoted(what.formats.right), table.concat(options, ", ")))
   add "} }"
   local text, head = table.concat(body, "\n") .. "\n", {}
-  for _, module in ipairs(vocabulary.modules) do
+  for _, module in ipairs(definitions.modules) do
     if text:find("%f[%w_.]" .. module[1] .. "%.") then head[#head + 1] = ('local %s = require "%s"'):format(module[1], module[2]) end
   end
   return ("-- Inferred from '%s' (left) and '%s' (right) by `cbk infer`.\n\n%s\n\n%s"):format(cbk.shown(what.sources.left),

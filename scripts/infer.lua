@@ -1,0 +1,87 @@
+-- cbk infer: write the converter for two checkpoints of the same weights
+
+local cbk = require "cbk"
+local cli = require "cbk.cli"
+local converters = require "cbk.converters"
+local infer = require "cbk.infer"
+local own_layout = require "cbk.converters.own_layout"
+local kinds = require "converters.engine.kinds"
+local trainer = require "converters.modelzoo.trainer"
+
+local parser = cli.parser("infer", [[
+Write the converter for two checkpoints that have the same weights in two layouts. Tensors are matched
+by their values: renamed, transposed, cast, joined, split, with interleaved rotary rows, tied.]], [[
+The rules hold for other numbers of layers and experts. What cannot be explained is a comment in the
+file. With both configs, fields are paired by value, and sizes such as the number of heads are read
+from the config. Without them, the converter has the size of a head as a number, and needs no --config.
+A tiny pair is enough. Give all sizes different values: fields are paired by these.
+
+A format is hf, cs-X.Y, or a lower-case letter for a layout of your own. Tensors are read in blocks;
+memory stays small.
+
+Exit code: 0 all tensors are explained, 1 some are not, 2 wrong usage.
+
+examples:
+  cbk infer a.safetensors b.pt -o mine.lua
+  cbk infer a.bin b.mdl --src-fmt hf --tgt-fmt cs-2.9 --src-config a.json --tgt-config b.yaml -o mine.lua]])
+parser:argument("a", "a checkpoint, an index.json of shards, or a folder of shards"):argname "A"
+parser:argument("b", "the same weights in another layout"):argname "B"
+parser:option("-o --output", "the converter to write"):argname("FILE"):count(1)
+parser:option("--model", "the model's name in the converter", "inferred"):argname "NAME"
+parser:option("--src-fmt", "the format of A", "a"):argname "FORMAT"
+parser:option("--tgt-fmt", "the format of B", "b"):argname "FORMAT"
+parser:option("--src-config", "A's config: config.json or params.yaml"):argname "FILE"
+parser:option("--tgt-config", "B's config"):argname "FILE"
+cli.input_options(parser)
+cli.options(parser, "overwrite", "json")
+local args = parser:parse()
+
+---@param option string
+local function check_format(option, format)
+  local fine, why = pcall(converters.catalogue.formats, format)
+  if not fine then cli.usage_error("infer", ("%s: %s; or a lower-case letter, for a layout of your own"):format(option, why.message)) end
+end
+
+---@return InferSide
+local function side_of(path, config_path, format)
+  local checkpoint = cli.open(path, args)
+  local config = config_path and cbk.config.load(config_path) or nil
+  if kinds.is_dict(config) and (kinds.is_dict(config, "model") or trainer.is(config)) then config = trainer.model(config) end
+  if config_path and not kinds.is_dict(config) then cbk.fail("config", ("'%s' is not a map of fields"):format(config_path)) end
+  return { tensors = (own_layout.tensors(checkpoint)), config = config, format = format, source = cbk.fs.basename(path),
+    file = checkpoint.format }
+end
+
+check_format("--src-fmt", args.src_fmt)
+check_format("--tgt-fmt", args.tgt_fmt)
+if args.src_fmt == args.tgt_fmt then cli.usage_error("infer", "--src-fmt and --tgt-fmt must differ") end
+if (args.src_config == nil) ~= (args.tgt_config == nil) then
+  cli.usage_error("infer", "--src-config and --tgt-config belong together: pairs of fields need both")
+end
+converters.refuse_existing(args.output, args)
+
+local left, right = side_of(args.a, args.src_config, args.src_fmt), side_of(args.b, args.tgt_config, args.tgt_fmt)
+if right.format == "hf" then left, right = right, left end
+local found = infer.run(left, right, { model = args.model })
+cbk.fs.write(args.output, found.text, { overwrite = args.overwrite })
+
+local function count_of(side) return ("%d of %d"):format(found.matched[side], found.count[side]) end
+if args.json then
+  local unexplained = cbk.list()
+  for i, one in ipairs(found.unexplained) do
+    unexplained[i] = cbk.dict { { "side", one.side }, { "key", one.key }, { "why", one.why } }
+  end
+  cli.print_json(cbk.dict { { "converter", args.output }, { "rules", #found.rules }, { "left", cbk.dict { { "tensors", found.count.left },
+    { "explained", found.matched.left } } }, { "right", cbk.dict { { "tensors", found.count.right },
+    { "explained", found.matched.right } } }, { "unexplained", unexplained } })
+else
+  print(("%s explained: %s tensors of '%s', %s of '%s'"):format(#found.unexplained == 0 and "All" or "Not all", count_of "left",
+    cbk.shown(left.source), count_of "right", cbk.shown(right.source)))
+  for _, side in ipairs { "left", "right" } do
+    local keys = {}
+    for _, one in ipairs(found.unexplained) do keys[#keys + 1] = one.side == side and one.key or nil end
+    if #keys > 0 then print(("  without a rule, %s: %s"):format(side, cbk.shown(converters.folded(keys)))) end
+  end
+  print(("Converter saved to %s; check it with `cbk rules %s %s`"):format(args.output, args.output, args.a))
+end
+os.exit(#found.unexplained == 0 and 0 or 1)
