@@ -23,7 +23,7 @@ Exit code: 0 all tensors are explained, 1 some are not, 2 wrong usage.
 
 examples:
   cbk infer a.safetensors b.pt -o mine.lua
-  cbk infer a.bin b.mdl --src-fmt hf --tgt-fmt cs-2.9 --src-config a.json --tgt-config b.yaml -o mine.lua]])
+  cbk infer a.bin b.mdl --src-config a.json --tgt-config b.yaml -o mine.lua]])
 parser:argument("a", "a checkpoint, an index.json of shards, or a folder of shards"):argname "A"
 parser:argument("b", "the same weights in another layout"):argname "B"
 parser:option("-o --output", "the converter to write"):argname("FILE"):count(1)
