@@ -94,6 +94,32 @@ describe("cstorch: optimizer", function()
     is_true(warned:find "changes the compiled graph")
   end)
 
+  it("names what was changed since it was made", function()
+    local function change(f, kind, text)
+      local p = with_grad(parameter { 1 }, { 1 })
+      local opt = optim.AdamW({ p })
+      f(opt, opt.param_groups[1], p)
+      raises(text, function() opt:step() end, kind)
+    end
+    change(function(_, group) group.amsgrad = true end, "value", "has no state 'max_exp_avg_sq'")
+    change(function(opt, _, p) opt.state[p].exp_avg = nil end, "value", "has no state 'exp_avg'")
+    change(function(_, group) group.params[2] = with_grad(parameter { 1 }, { 1 }) end, "value", "parameter 2 of group 1 was added later")
+    change(function(_, group) group.lr = nil end, "value", "a group has no 'lr'")
+    change(function(_, group) group.lr = "x" end, "type", "expected a number as lr, found 'x'")
+    local opt = optim.SGD({ with_grad(parameter { 1 }, { 1 }) }, { lr = 1 })
+    opt.param_groups[1].momentum = 0.9
+    raises("has no state 'momentum_buffer'", function() opt:step() end, "value")
+  end)
+
+  it("takes tensors as hyper-parameters", function()
+    for _, name in ipairs { "ASGD", "RMSprop", "SGD", "Rprop" } do
+      local p = with_grad(parameter { 1 }, { 1 })
+      local one = cstorch.tensor(0.5)
+      optim[name]({ p }, { lr = one, momentum = (name == "RMSprop" or name == "SGD") and one or nil }):step()
+      is_true(p:item() < 1, name)
+    end
+  end)
+
   it("counts steps only when asked to", function()
     local p = parameter { 1 }
     equal(optim.NAdam({ p }):increment_global_step(p):item(), 1)

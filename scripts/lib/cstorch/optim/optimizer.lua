@@ -57,7 +57,7 @@ local function check_hyper_parameters(self, group)
     local is_list = type(default) == "table" and type(default[1]) == "number"
     local is_number = type(default) == "number" or limit and (default == keywords.REQUIRED or default == keywords.OPTIONAL)
     if value == nil then
-      check(default ~= keywords.REQUIRED, "value", "%s: a group has no '%s'", name, key)
+      check(default == keywords.OPTIONAL, "value", "%s: a group has no '%s'", name, key)
     elseif tensors.is_tensor(value) and not is_list then
       check(value:numel() == 1, "value", "%s: expected a number or a 0-dim tensor as %s, found shape %s", name, key, shapes.text(value))
     elseif type(default) == "boolean" then
@@ -139,6 +139,36 @@ local function check_mode()
   errors.warn "an optimizer stepped in eval mode: the run is in train mode now; call train() of the model, as its Dropout is still off"
 end
 
+--- Raises what is wrong with groups or state that a script changed after the optimizer was made.
+local function check_changes(self)
+  local name, own, fresh = self.class.name, self.state, {}
+  for g, group in ipairs(self.param_groups) do
+    check_hyper_parameters(self, group)
+    for k, p in ipairs(group.params) do
+      local is_known = tensors.is_tensor(p) and own[p] ~= nil
+      check(is_known, "value", "%s: parameter %d of group %d was added later; an optimizer is made with all its parameters", name, k, g)
+      fresh[p] = ordered_map.new()
+    end
+  end
+  self.state = fresh
+  local fine = pcall(self.preinitialize, self)
+  self.state = own
+  for p, state in pairs(fine and fresh or {}) do
+    for key in ordered_map.items(state) do
+      check(own[p][key] ~= nil, "value", "%s: a parameter has no state '%s'; it was removed, or a setting that needs it was changed after "
+        .. "the optimizer was made", name, key)
+    end
+  end
+end
+
+--- Runs `update`. Only after an error it is worth the time to look at groups and state.
+local function run_checked(self, update)
+  local fine, result = pcall(tensors.no_grad, tensors.formula, update)
+  if fine then return result end
+  if errors.is_library(debug.getinfo(class.original(self.class.step), "S").source) then tensors.no_grad(check_changes, self) end
+  error(result, 0)
+end
+
 --- `optimizer:step()` runs the class's `step` without recording gradients, as one fused formula, between the hooks.
 local function wrap_step(self)
   local update, given = self.class.step, nil
@@ -152,7 +182,7 @@ local function wrap_step(self)
     if session.trace then note_numbers(self) end
     local loss = closure and closure()
     given = closure and function() return loss end
-    local result = tensors.no_grad(tensors.formula, run)
+    local result = run_checked(self, run)
     hooks.run(self.hooks.step_post, self)
     return result
   end
@@ -224,8 +254,8 @@ function Optimizer.zeros(p)
 end
 
 ---A state tensor without dims, float32.
----@param value number
-function Optimizer.scalar(value) return tensors.to_device(tensors.full({}, value, { dtype = "float32" })) end
+---@param value number|cstorch.Tensor
+function Optimizer.scalar(value) return tensors.to_device(tensors.zeros({}, { dtype = "float32" })):copy_(value) end
 
 ---Counts the parameter's step.
 ---@return any step   the counter, a 0-dim tensor

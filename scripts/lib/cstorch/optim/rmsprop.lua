@@ -17,7 +17,7 @@ RMSprop.sparsified_state = { "square_avg", "momentum_buffer", "grad_avg" }
 function RMSprop:preinitialize()
   for p, state, group in self:parameters() do
     state.square_avg = self.zeros(p)
-    if group.momentum > 0 then state.momentum_buffer = self.zeros(p) end
+    if group.momentum ~= 0 then state.momentum_buffer = self.zeros(p) end
     if group.centered then state.grad_avg = self.zeros(p) end
   end
 end
@@ -25,15 +25,15 @@ end
 function RMSprop:step(closure)
   local loss = closure and closure()
   for p, g, state, group in self:gradients() do
-    local v, buffer, average, alpha = state.square_avg, state.momentum_buffer, state.grad_avg, group.alpha
+    local v, alpha = state.square_avg, group.alpha
     g = g + p * group.weight_decay
     v:mul_(alpha):add_(g * (1 - alpha) * g)
-    if average then
-      average:mul_(alpha):add_(g * (1 - alpha))
+    if group.centered then
+      local average = state.grad_avg:mul_(alpha):add_(g * (1 - alpha))
       v = v - average * average
     end
     local u = g / (v:sqrt() + group.eps)
-    if buffer then u = buffer:mul_(group.momentum):add_(u) end
+    if group.momentum ~= 0 then u = state.momentum_buffer:mul_(group.momentum):add_(u) end
     p:sub_(u * group.lr)
   end
   return loss

@@ -19,8 +19,9 @@ SGD.sparsified_state = { "momentum_buffer" }
 
 function SGD:preinitialize()
   for p, state, group in self:parameters() do
-    errors.check(not group.nesterov or group.momentum > 0 and group.dampening == 0, "value",
-      "SGD: nesterov needs momentum > 0 and dampening 0, found momentum %g and dampening %g", group.momentum, group.dampening)
+    errors.check(not group.nesterov or group.momentum ~= 0 and group.dampening == 0, "value",
+      "SGD: nesterov needs momentum > 0 and dampening 0, found momentum %s and dampening %s", errors.show(group.momentum),
+      errors.show(group.dampening))
     if group.momentum ~= 0 then state.momentum_buffer = self.zeros(p) end
   end
 end
@@ -30,9 +31,8 @@ function SGD:step(closure)
   for p, g, state, group in self:gradients() do
     if group.maximize then g = -g end
     g = g + p * group.weight_decay
-    local buffer = state.momentum_buffer
-    if buffer then
-      buffer:mul_(group.momentum):add_(g * (1 - group.dampening))
+    if group.momentum ~= 0 then
+      local buffer = state.momentum_buffer:mul_(group.momentum):add_(g * (1 - group.dampening))
       g = group.nesterov and g + buffer * group.momentum or buffer
     end
     p:sub_(g * group.lr)
