@@ -11,6 +11,7 @@
 #include "host/app/locations.hpp"
 #include "host/app/report.hpp"
 #include "host/app/script.hpp"
+#include "host/app/versions.hpp"
 #include "host/base/error.hpp"
 #include "host/base/open_files.hpp"
 
@@ -82,7 +83,7 @@ int run(Arguments arguments) {
     arguments.emplace_back("repl");
   }
   if (arguments[0] == "--version") {
-    std::puts("cbk " CBK_VERSION);
+    std::fputs(versions().c_str(), stdout);
     return exit_ok;
   }
   const fs::path scripts = scripts_folder();

@@ -140,7 +140,11 @@ describe("program", function()
       t.equal(code, 2, case[2])
       t.is_true(err:find(case[2], 1, true), err)
     end
-    t.equal({ run { "--version" } }, { 0, "cbk " .. cbk.version .. "\n", "" })
+    local code, versions, err = run { "--version" }
+    t.equal({ code, versions:match "^[^\n]*", err }, { 0, "cbk " .. cbk.version, "" })
+    for _, library in ipairs { "LuaJIT", "HDF5", "yaml-cpp", "oneDNN", "zlib" } do
+      t.is_true(versions:find("\n  " .. library:gsub("%-", "%%-") .. " +%d+%.%d"), library)
+    end
     t.equal((run { "--help" }), 0)
   end)
 

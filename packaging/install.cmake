@@ -1,0 +1,54 @@
+# What `cmake --install` installs, cbk.deb (cpack) and the programs of the relocatable tarball (packaging/tarball.sh).
+include(GNUInstallDirs)
+set(CMAKE_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
+
+install(TARGETS cbk)
+install(TARGETS cbk-hdf5 DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/cbk)
+install(DIRECTORY scripts converters DESTINATION ${CMAKE_INSTALL_DATADIR}/cbk)
+install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES packaging/copyright DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+# Man pages and the changelog, compressed without names and times.
+set(GENERATED ${CMAKE_BINARY_DIR}/generated)
+install(CODE "file(REMOVE_RECURSE \"${GENERATED}\")
+  file(MAKE_DIRECTORY \"${GENERATED}/doc\")
+  execute_process(COMMAND \"$<TARGET_FILE:cbk>\" run \"${CMAKE_SOURCE_DIR}/packaging/man.lua\" \"${GENERATED}/man\" COMMAND_ERROR_IS_FATAL ANY)
+  file(COPY \"${CMAKE_SOURCE_DIR}/packaging/changelog\" DESTINATION \"${GENERATED}/doc\")
+  file(GLOB pages \"${GENERATED}/man/*\" \"${GENERATED}/doc/*\")
+  execute_process(COMMAND gzip -9n \${pages} COMMAND_ERROR_IS_FATAL ANY)
+  foreach(section 1 7)
+    file(GLOB pages \"${GENERATED}/man/*.\${section}.gz\")
+    file(INSTALL \${pages} DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_MANDIR}/man\${section}\")
+  endforeach()
+  file(INSTALL \"${GENERATED}/doc/changelog.gz\" DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DOCDIR}\")")
+
+# --- cbk.deb
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_DIRECTORY ${CMAKE_BINARY_DIR}/package)
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_PACKAGE_CONTACT "The developers of cbk <maintainers@cbk.invalid>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "workbench for checkpoints of deep-learning models")
+set(CPACK_DEBIAN_PACKAGE_DESCRIPTION "Opens Cerebras H5, PyTorch, safetensors and TensorFlow checkpoints of any
+size as one lazy tree, and converts between Hugging Face and Cerebras Model
+Zoo layouts. All of it can be scripted in Lua. A pickle is read as data:
+nothing in it is executed.")
+set(CPACK_DEBIAN_FILE_NAME cbk.deb)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_DEPENDS lua-argparse)
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS hdf5-filter-plugin-blosc-serial)
+include(CPack)
+
+# --- the tarball's programs: the same objects. What Debian has as an archive is linked in; the rest is copied beside them.
+add_executable(cbk-portable EXCLUDE_FROM_ALL $<TARGET_OBJECTS:cbk>)
+target_link_options(cbk-portable PRIVATE -s -Wl,--export-dynamic-symbol=lua_* -Wl,--export-dynamic-symbol=luaL_*)
+target_link_libraries(cbk-portable PRIVATE $<TARGET_FILE:cbk_bindings> $<TARGET_FILE:cbk_host> $<TARGET_FILE:cbk_bundle_messages>
+  -Wl,-Bstatic -lluajit-5.1 -lyaml-cpp -ldeflate -llz4 -lzstd -lz -lcrypto -lprotobuf -lleveldb -lsnappy -ledit -lbsd -lmd -ltinfo
+  -Wl,-Bdynamic -lfmt -lisal -lhwy -ldnnl -lgomp)
+set_target_properties(cbk-portable PROPERTIES LINKER_LANGUAGE CXX BUILD_RPATH $ORIGIN/../lib/cbk)
+add_dependencies(cbk-portable cbk)
+add_executable(cbk-hdf5-portable EXCLUDE_FROM_ALL $<TARGET_OBJECTS:cbk-hdf5>)
+target_link_options(cbk-hdf5-portable PRIVATE -s -static-libstdc++ -static-libgcc)
+target_link_libraries(cbk-hdf5-portable PRIVATE -Wl,-Bstatic ${HDF5_LIBRARY_DIRS}/libhdf5.a -lsz -laec -lz -lseccomp -Wl,-Bdynamic)
+set_target_properties(cbk-hdf5-portable PROPERTIES LINKER_LANGUAGE CXX)
