@@ -101,6 +101,26 @@ describe("cstorch: class", function()
     equal(Point(1, 2, 3).values, { 1, 2, 3 })
   end)
 
+  it("must call the init of a base of the library, with the object", function()
+    local function sub(base, init)
+      local Sub = base:subclass("Sub", {})
+      Sub.init, Sub.preinitialize, Sub.step, Sub._get_closed_form = init, function() end, function() end, function() end
+      return Sub
+    end
+    local params = { cstorch.nn.Parameter(cstorch.ones { 1 }) }
+    local optimizer = cstorch.optim.SGD(params, { lr = 1 })
+    local function nothing(self, _, kw) self.kw = kw end
+    for base, subject in pairs { [cstorch.optim.Optimizer] = params, [cstorch.optim.lr_scheduler.LRScheduler] = optimizer } do
+      raises("Sub: its init must call Sub.super.init(self, ...)", function() sub(base, nothing)(subject) end, "runtime")
+    end
+    local Lost = cstorch.nn.Module:subclass "Lost"
+    function Lost.init() Lost.super.init() end
+    raises("pass the object first, as in Class.super.init(self, ...)", function() Lost() end, "type")
+    local Vector = cstorch.optim.lr_scheduler.LRScheduler:subclass("Vector", {})
+    function Vector:_get_closed_form() return self.last_epoch:reshape { 1 }:expand { 2 } end
+    raises("must return a 0-dim tensor, not one of shape [2]", function() Vector(optimizer) end, "value")
+  end)
+
   it("lets a class intercept indexing", function()
     local Box = class.Object:subclass "Box"
     function Box:init() rawset(self, "inside", {}) end

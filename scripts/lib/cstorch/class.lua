@@ -16,6 +16,7 @@ local text = require "cstorch.text"
 ---@field defined_in? string           the file, for help
 ---@field defined_as? string           the name of its definition there
 ---@field positional? integer           arguments before the keyword table; without it: those that `init` takes
+---@field set_by_init? string         a field that the base's init sets
 ---@field abstract? table[]             methods that a subclass must have; a list in it means one of those
 local Object = { name = "Object", noun = "object", subclasses = {}, fields = {} }
 Object.class = Object
@@ -88,6 +89,8 @@ end
 
 local function check_object(class, name, object)
   if is_a(object, class) then return end
+  errors.check(name ~= "init", "type", "%s.init: pass the object first, as in Class.super.init(self, ...), found %s", class.name,
+    errors.show(object))
   errors.raise("type", "%s.%s: call it with a colon, as in %s:%s(), found %s in the place of the %s", class.name, name, class.noun, name,
     errors.show(object), class.noun)
 end
@@ -149,6 +152,9 @@ local function construct(class, ...)
   errors.check(missing == "", "type", "%s: the class lacks the abstract method %s", class.name, missing)
   local object = setmetatable({}, class.object_metatable)
   initialize(class, object, ...)
+  local mark = class.set_by_init
+  local is_set_up = mark == nil or rawget(object, mark) ~= nil
+  errors.check(is_set_up, "runtime", "%s: its init must call %s.super.init(self, ...)", class.name, class.name)
   return object
 end
 

@@ -16,6 +16,7 @@ local check, show = errors.check, errors.show
 local Module = class.Object:subclass "Module"
 
 Module.noun = "model"
+Module.set_by_init = "_parameters"
 
 local REGISTRIES = { "_parameters", "_buffers", "_modules" }
 

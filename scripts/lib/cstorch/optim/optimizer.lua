@@ -23,6 +23,7 @@ local check, show = errors.check, errors.show
 local Optimizer = class.Object:subclass "Optimizer"
 
 Optimizer.noun = "optimizer"
+Optimizer.set_by_init = "param_groups"
 Optimizer.positional = 1
 class.optional(Optimizer, "limits", "sparsified_state", "convert_group", "convert_state", "step_was_taken")
 Optimizer.abstract = { "preinitialize", "step" }

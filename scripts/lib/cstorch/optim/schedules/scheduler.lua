@@ -9,6 +9,7 @@ local loaded = require "cstorch.loaded"
 local Optimizer = require "cstorch.optim.optimizer"
 local ordered_map = require "cstorch.ordered_map"
 local session = require "cstorch.session"
+local shapes = require "cstorch.shapes"
 local tags = require "cstorch.optim.tags"
 local tensors = require "cstorch.tensors"
 
@@ -26,6 +27,7 @@ local Scheduler = class.Object:subclass("Scheduler", {
 })
 
 Scheduler.noun = "schedule"
+Scheduler.set_by_init = "last_epoch"
 Scheduler.positional = 1
 class.optional(Scheduler, "validate", "check_arguments", "is_member", "initial_val", "set_lr_lambda", "param_group_key", "total_iters")
 Scheduler.abstract = { { "_get_closed_form", "_get_closed_form_lr" } }
@@ -85,6 +87,7 @@ function Scheduler:_value()
   local name = self.class.name
   local is_tensor = tensors.is_tensor(value)
   check(is_tensor, "type", "%s: the closed form must return a tensor computed from self.last_epoch, not %s", name, show(value))
+  check(value:numel() == 1, "value", "%s: the closed form must return a 0-dim tensor, not one of shape %s", name, shapes.text(value))
   return value
 end
 
