@@ -3,6 +3,7 @@
 
 local cbk = require "cbk"
 local annotations = require "cbk.annotations"
+local examples = require "cbk.help_examples"
 
 local help = {}
 
@@ -26,7 +27,12 @@ local function entries()
   end
   for module in cbk.fs.read(meta):gmatch '\ncbk%.([%w_]+) = require "cbk%.%1"' do
     local path = assert(package.searchpath("cbk." .. module, package.path))
-    for _, entry in ipairs(annotations.read(path, { [module] = "cbk." .. module })) do
+    local own_name = cbk.fs.read(path):match "return ([%a_][%w_]*)%s*$" or module -- `state` in dataloader_state.lua
+    for _, entry in ipairs(annotations.read(path, { [own_name] = "cbk." .. module })) do
+      if entry.kind == "value" then
+        entry.name = entry.name:gsub("^" .. own_name .. "%.", "cbk." .. module .. ".")
+        entry.signature = entry.name
+      end
       if entry.kind ~= "class" and entry.is_documented then add(entry) end
     end
   end
@@ -44,11 +50,15 @@ local function described(list, out, name_of)
   end
 end
 
+local LONGEST = 160 -- summary; of a longer sentence, what is before its colon
+
 --- The first sentence, for lists; empty where there is none.
 local function summary(entry)
   local text = table.concat(entry.text, " ")
   if text == "" then return "" end
-  return (text:match "^(.-)[.;]%s" or text:gsub("[.;]$", "")) .. "."
+  local sentence = text:match "^(.-)[.;]%s" or text:gsub("[.;]$", "")
+  if #sentence > LONGEST then sentence = sentence:match "^(.-):%s" or sentence end
+  return sentence .. "."
 end
 
 local function names_with(prefix)
@@ -94,6 +104,11 @@ local function entry_text(entry)
     out[#out + 1] = ""
     described(entry.fields, out, function(item) return "." .. item.name end)
   end
+  if examples[entry.name] then
+    out[#out + 1] = ""
+    out[#out + 1] = "example:"
+    out[#out + 1] = "  " .. examples[entry.name]
+  end
   if entry.kind == "class" then
     local methods = names_with(entry.name .. ":")
     if #methods > 0 then out[#out + 1] = "" end
@@ -110,6 +125,21 @@ function help.names()
   for _, entry in ipairs(all) do out[#out + 1] = entry.name end
   return out
 end
+
+---The names of all public functions and methods, in the order of the annotations.
+---@return string[]
+function help.functions()
+  local _, all = entries()
+  local out = {}
+  for _, entry in ipairs(all) do
+    if entry.kind == "function" then out[#out + 1] = entry.name end
+  end
+  return out
+end
+
+---What a name is for, in a sentence; empty where nothing says it.
+---@param name string
+function help.summary(name) return summary(entries()[name]) end
 
 ---Whether a name is for cbk's own scripts only.
 ---@param name string

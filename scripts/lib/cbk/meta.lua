@@ -39,8 +39,10 @@ local Tensor = {}
 ---Prints as "[2, 3]".
 ---@return integer[]
 function Tensor:shape() end
+---How many elements it has.
 ---@return integer
 function Tensor:numel() end
+---How many dims it has.
 ---@return integer
 function Tensor:dim() end
 ---Iterates over the rows, as `t[i]` gives them: `for i, row in t:rows() do`. To read many elements, `tolist` is faster.
@@ -49,12 +51,15 @@ function Tensor:rows() end
 ---Bytes of all elements.
 ---@return integer
 function Tensor:nbytes() end
+---The same elements in another shape.
 ---@param shape integer[]  one extent may be -1
 ---@return Tensor
 function Tensor:reshape(shape) end
+---The dims in another order.
 ---@param dims integer[]  a permutation of the dims, from 0
 ---@return Tensor
 function Tensor:permute(dims) end
+---Two dims in each other's place.
 ---@return Tensor
 function Tensor:transpose(dim_a, dim_b) end
 ---Half open, clamped, as in Python; `step` may not be 0 (negative steps are refused: use `flip`).
@@ -66,6 +71,7 @@ function Tensor:select(dim, index) end
 ---Repeats dims of extent 1 without copying.
 ---@return Tensor
 function Tensor:expand(shape) end
+---The rows along a dim in reverse order.
 ---@return Tensor
 function Tensor:flip(dim) end
 ---Rows in the given order.
@@ -76,6 +82,7 @@ function Tensor:index_select(dim, indices) end
 ---@param size integer|integer[]
 ---@return Tensor[]
 function Tensor:split(size, dim) end
+---The elements in another dtype, rounded to the nearest.
 ---@param dtype string
 ---@return Tensor
 function Tensor:to(dtype) end
@@ -86,6 +93,7 @@ function Tensor:bits() end
 ---exact with a whole factor and term, else computed in float64; a result that the dtype cannot hold becomes the nearest that it can.
 ---@return Tensor
 function Tensor:affine(factor, term) end
+---The same elements with `value` in place of NaN.
 ---@return Tensor
 function Tensor:replace_nan(value) end
 ---The same elements, checked when they are read or streamed: one that is NaN or infinite is a `value` error that begins with `what`,
@@ -97,6 +105,7 @@ function Tensor:require_finite(what) end
 ---@param other Tensor  same shape and dtype; also `a + b`, and `a * b` element by element
 ---@return Tensor
 function Tensor:add(other) end
+---The product of two matrices.
 ---@return Tensor
 function Tensor:matmul(other) end
 ---The elements as nested lists (a number for 0 dims). int64 beyond 2^53 come as int64 cdata. Refuses more than 2^24 elements.
@@ -221,6 +230,7 @@ function Output:root() end
 ---Another tree in its place.
 ---@param tree any
 function Output:set_root(tree) end
+---Where it will be written.
 ---@return string
 function Output:path() end
 ---What a commit would do: { bytes_read, bytes_written, peak_memory, tensors, lossy = {keys}, warnings = {…} }; prints well. `lossy`
@@ -259,6 +269,7 @@ function cbk.commit(outputs, options) end
 function cbk.source_file(path) end
 
 -- --- trees
+---A new ordered map.
 ---@param from? table|Dict  entries to copy; a list of {key, value} pairs keeps its order, the keys of any other table are sorted
 ---@param kind? "dict"|"ordereddict"
 ---@return Dict
@@ -267,39 +278,48 @@ function cbk.dict(from, kind) end
 ---@param container Dict|List|any[]
 ---@return integer
 function cbk.count(container) end
+---A new list.
 ---@return List
 function cbk.list(from) end
 ---Iterates a Dict (key, value), a List or a plain table, in order. The loop may change the container.
 function cbk.items(container) end
+---Inserts an item; those behind it move.
 ---@param position integer
 function cbk.insert(list, position, value) end
 ---The item, taken out (the last one by default).
 ---@param position? integer
 function cbk.remove(list, position) end
+---The keys in their order.
 ---@return any[]
 function cbk.keys(dict) end
 ---A shallow copy; `cbk.deep_copy` copies containers all the way down (tensors are shared).
 function cbk.copy(container) end
+---A copy of containers all the way down; tensors are shared.
 function cbk.deep_copy(container) end
 ---The kind of a value, or of `container[key]` without converting it: "dict" "ordereddict" "list" "tuple" "set" "tensor" "int" "float" "bool" "str" "none" "bytes" "object" …
 function cbk.kind(value, key) end
 ---`container[key]` with its exact kind and spelling (1.0 stays a float, 1e-5 stays 1e-5) for assigning it elsewhere.
 ---@return Value|nil
 function cbk.raw(container, key) end
+---A float, also of a whole number.
 ---@return Value
 function cbk.float(number) end
 ---An int of any size, from a number, an int64 or decimal text.
 ---@return Value
 function cbk.int(number) end
+---A complex number.
 ---@return Value
 function cbk.complex(re, im) end
 ---The number as a Lua number, or an error where that would round (int64 beyond 2^53).
 ---@return number
 function cbk.exact(number) end
+---Bytes, as Python's.
 ---@return Value
 function cbk.bytes(text) end
+---A tuple, which does not change.
 ---@return List
 function cbk.tuple(from) end
+---A set.
 ---@return List
 function cbk.set(from) end
 ---Value at a dotted path below a tree, or nil.
@@ -310,6 +330,7 @@ function cbk.totable(tree) end
 function cbk.equal(a, b) end
 ---As `items` and `leaves`, with values as `cbk.raw` gives them (and the keys of `raw_items` too).
 function cbk.raw_items(container) end
+---Iterates over the leaves of a tree, with values as `cbk.raw` gives them.
 function cbk.raw_leaves(tree) end
 
 ---@private
@@ -421,14 +442,17 @@ function cbk.key_text(key) end
 function cbk.rewrite(tree, options) end
 ---Iterates over the leaves of any tree, as Checkpoint:leaves does: dotted key, value.
 function cbk.leaves(tree, pattern) end
+---Iterates over the tensors of any tree, as Checkpoint:tensors does: dotted key, tensor.
 ---@return fun(): string, Tensor
 function cbk.tensors(tree, pattern) end
 
 -- --- tensors
+---A tensor of the elements in a list.
 ---@param list any   nested lists, or a flat list with `shape` (complex elements: {re, im} in a flat list)
 ---@param options? { dtype: string, shape: integer[] }   float32 by default
 ---@return Tensor
 function cbk.tensor(list, options) end
+---A tensor of one repeated element, which takes no memory.
 ---@return Tensor
 function cbk.full(shape, value, options) end
 ---Normal random numbers, the same for the same seed.
@@ -442,8 +466,10 @@ function cbk.rand(shape, options) end
 ---Ones on and below the diagonal of the last two dims.
 ---@return Tensor
 function cbk.tril(shape, options) end
+---Tensors behind each other along a dim.
 ---@return Tensor
 function cbk.cat(tensors, dim) end
+---Tensors of one shape along a new dim.
 ---@return Tensor
 function cbk.stack(tensors, dim) end
 ---Writes a tensor as comma-separated values: a line for each run along the last dim, with the fewest digits that give the same numbers.
@@ -460,10 +486,13 @@ cbk.config = {}
 ---keeps its last value, as in Python, with a warning on stderr.
 ---@return Dict
 function cbk.config.load(path) end
+---Writes a config; the suffix of the path says the format.
 ---@param options? { overwrite: boolean, format: "yaml"|"json", indent: integer, sort: boolean }
 function cbk.config.save(tree, path, options) end
+---A config out of a text.
 ---@param format "yaml"|"json"
 function cbk.config.parse(text, format) end
+---A config as a text.
 ---@return string
 function cbk.config.dump(tree, format, options) end
 ---JSON in one line, or indented; `python`: NaN and Infinity as Python writes them; `ascii`: escapes beyond ASCII;
@@ -475,19 +504,19 @@ function cbk.json(value, options) end
 -- --- files
 ---Files and folders, for scripts that arrange inputs and outputs. What writes a file makes the folders that its path names.
 cbk.fs = {}
-function cbk.fs.exists(path) end
-function cbk.fs.is_dir(path) end
+function cbk.fs.exists(path) end          -- a file or folder
+function cbk.fs.is_dir(path) end          -- whether it is a folder
 function cbk.fs.mkdir(path) end          -- with parents; an existing folder is fine
 function cbk.fs.list(path) end           -- sorted names
 function cbk.fs.read(path) end           -- a small file as text
 function cbk.fs.write(path, text, options) end  -- { overwrite }
 ---@param files table<string, string>   path → text: all of them are written, or none
 function cbk.fs.write_all(files, options) end -- { overwrite }
-function cbk.fs.size(path) end
-function cbk.fs.join(...) end
-function cbk.fs.basename(path) end
-function cbk.fs.dirname(path) end
-function cbk.fs.absolute(path) end
+function cbk.fs.size(path) end            -- of a file in bytes
+function cbk.fs.join(...) end             -- "folder", "name" → "folder/name"
+function cbk.fs.basename(path) end        -- the last part of a path
+function cbk.fs.dirname(path) end         -- a path without its last part
+function cbk.fs.absolute(path) end        -- from the root, without ".."
 function cbk.fs.remove(path, options) end -- { recursive }; a missing file is fine
 function cbk.fs.temp_dir() end            -- a new empty folder
 function cbk.fs.program() end             -- the running program, for scripts that call cbk again
@@ -510,8 +539,10 @@ function cbk.h5.inspect(path) end
 ---@class H5Edit   Changes to an H5 file that do not write its tensors again. Names are those of datasets at its top, as stored.
 ---A script that changed something ends with `commit`, `save_as` or `close`, as with an Output.
 local H5Edit = {}
+---The names of the datasets at its top.
 ---@return string[]  in the order of their bytes
 function H5Edit:names() end
+---Whether there is a dataset of this name.
 ---@param name string
 ---@return boolean
 function H5Edit:has(name) end
@@ -538,6 +569,7 @@ function H5Edit:commit(options) end
 ---Forgets the changes.
 function H5Edit:close() end
 
+---Opens an H5 file to change it without writing its tensors again.
 ---@param path string
 ---@param options? { allow_records: boolean, allow_external: string[] }   as of `cbk.open`
 ---@return H5Edit
@@ -575,6 +607,7 @@ function cbk.tensorflow.texts(object) end
 -- --- the terminal
 ---What stdin, stdout and stderr are.
 cbk.terminal = {}
+---Whether a stream is a terminal; stdout by default.
 ---@param stream? "stdin"|"stdout"|"stderr"
 function cbk.terminal.is_tty(stream) end
 ---Columns, or nil where there is no terminal.
@@ -624,6 +657,7 @@ function cbk.shown(text, lines) end
 function cbk.quote(text, limit) end
 ---Bytes from "10GB" / "512MiB".
 function cbk.parse_size(text) end
+---"1.5 GiB" of bytes.
 function cbk.format_size(bytes) end
 ---@private
 ---A PNG file of up to 256 colours. `palette` has three bytes for each, `pixels` a byte for each pixel, row by row.

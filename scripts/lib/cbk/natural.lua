@@ -24,6 +24,7 @@ function natural.key(text)
   end
 end
 
+---Whether one text comes before another in natural order.
 ---@param a string
 ---@param b string
 function natural.less(a, b)
