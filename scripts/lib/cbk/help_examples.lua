@@ -96,6 +96,7 @@ return {
   ["cbk.tril"] = 'cbk.tril { 4, 4 }',
   ["cbk.cat"] = 'cbk.cat({ t, t }, 0)',
   ["cbk.stack"] = 'cbk.stack({ t, t }, 0)',
+  ["cbk.write_csv"] = 'cbk.write_csv("head.csv", t, { overwrite = true })',
   ["cbk.dtype"] = 'cbk.dtype("bf16").size',
 
   -- configs and files
