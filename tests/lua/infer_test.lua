@@ -104,13 +104,17 @@ local function known_of(way)
 end
 
 ---As `cbk convert` writes both: the way back adds the buffers that it makes.
+---@param is_new? boolean   as `cbk new` makes it: norms are ones, biases zeros
 ---@return Pair
-local function pair(way, size)
+local function pair(way, size, is_new)
   local config, root = tiny.model(way, sized(way.name, size, known_of(way)))
   local made = {}
   for i, key in ipairs(cbk.keys(root)) do -- a tied tensor is one tensor
     local tensor = root[key]
-    made[tensor] = made[tensor] or cbk.randn(tensor:shape(), { seed = i, dtype = "float32" })
+    local shape = tensor:shape()
+    local is_constant = is_new and #shape == 1
+    made[tensor] = made[tensor] or is_constant and cbk.full(shape, key:find "bias$" and 0 or 1, { dtype = "float32" })
+      or cbk.randn(shape, { seed = i, dtype = "float32" })
     root[key] = made[tensor]
   end
   local right_config, right, left_config, left
@@ -176,8 +180,9 @@ local function infer_of(way, one)
     { tensors = one.right, config = trainer.model(one.right_config), format = way.format, source = "right" }, { model = "inferred" })
 end
 
-local function check(way)
-  local seen, other = pair(way, small), pair(way, large)
+---@param is_new? boolean   the tiny pair has constants
+local function check(way, is_new)
+  local seen, other = pair(way, small, is_new), pair(way, large)
   local found = infer_of(way, seen)
   local fine, why = pcall(function()
     local model, excused, missing = model_of(found.text), { left = {}, right = {} }, {}
@@ -232,6 +237,7 @@ describe("cbk infer", function()
   table.sort(names)
   for _, name in ipairs(names) do
     it("writes a converter for " .. name, function() check(ways[name]) end)
+    it("writes one of a new model of " .. name, function() check(ways[name], true) end)
     if not needs_configs[family_of(name)] then
       it("writes one without configs for " .. name, function() check_plainly(ways[name]) end)
     end

@@ -18,6 +18,7 @@ local content = {}
 ---@field numbers integer[]
 ---@field order integer     its place in the checkpoint
 ---@field rule? InferredRule
+---@field is_constant? boolean
 ---@field sums table<string, ffi.cdata*>   Tensor:content by dtype
 
 ---@class Inventory
@@ -66,6 +67,17 @@ function content.sum(item, dtype)
     if id then cache[id] = item end
   end
   return item.sums[dtype]
+end
+
+---Whether all elements are the same, in which case their order is unknown.
+---@param item Item
+---@return boolean
+function content.is_constant(item)
+  if item.is_constant == nil then
+    local first = item.tensor:reshape({ -1 }):slice(0, 0, 1):content()
+    item.is_constant = item.numel > 1 and first * item.numel == content.sum(item, item.dtype)
+  end
+  return item.is_constant
 end
 
 ---The coarser of two dtypes; nil if elements of one cannot be those of the other.

@@ -58,13 +58,14 @@ end
 ---Finds the action of each rule; rules without one are taken back.
 ---@return InferredRule[] rules, InferredRule[] unknown
 local function with_actions(rules, configs, has_config)
-  local out, unknown = {}, {}
+  local out, unknown, rotary = {}, {}, {}
   for _, rule in ipairs(rules) do
     if rule.each then rule.each.text = count_text(configs, rule.each.count) end
     local like = rule.like and rule.like.choice and rule.like or nil
     rule.like = like
-    rule.choice, rule.order = trials.find(rule, configs, has_config)
+    rule.choice, rule.order = trials.find(rule, configs, has_config, rotary)
     if rule.choice then
+      if rule.choice.text:find "rotary" and #rule.right == 1 then rotary[trials.module(rule.pairs[1].right[1])] = rule.choice end
       out[#out + 1] = rule
     else
       unknown[#unknown + 1] = rule

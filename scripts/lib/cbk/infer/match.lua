@@ -173,6 +173,13 @@ local function rank(inventory, template)
   return inventory.by_template[template][1].order / math.max(1, #inventory.items)
 end
 
+---How likely two templates belong together, if nothing else is known.
+---@param templates { left: string, right: string }
+function State:score(templates)
+  local distance = math.abs(rank(self.left, templates.left) - rank(self.right, templates.right))
+  return names.likeness(templates.left, templates.right) - 0.5 * distance
+end
+
 function State:match_one_to_one(is_certain)
   local list, seen = {}, self:seen_pairs(is_certain)
   local function is_varying(one)
@@ -193,8 +200,7 @@ function State:match_one_to_one(is_certain)
   for _, one in ipairs(seen) do
     self:rules_from(one.templates, one.seen, function(rule)
       rule.is_by_name = not is_certain
-      local distance = math.abs(rank(self.left, one.templates.left) - rank(self.right, one.templates.right))
-      list[#list + 1] = { rule = rule, score = one.likeness - 0.5 * distance }
+      list[#list + 1] = { rule = rule, score = self:score(one.templates) }
     end)
   end
   self:take_best(list)
@@ -276,7 +282,8 @@ function State:candidates(item, side)
   local out = {}
   for _, one in ipairs(self[side].items) do
     local is_near = (one.numbers[1] == item.numbers[1] or #item.numbers == 0 or #one.numbers == 0) and one.numel < item.numel
-    if is_near and not one.rule and #one.shape == #item.shape then out[#out + 1] = one end
+    local is_wanted = is_near and not one.rule and #one.shape == #item.shape and content.is_constant(one) == content.is_constant(item)
+    if is_wanted then out[#out + 1] = one end
   end
   return #out <= MOST_CANDIDATES and out or {}
 end
@@ -325,11 +332,12 @@ function State:take_parts(side, found)
 end
 
 ---@param side Side   of the tensors that are made of several
-function State:match_parts(side)
+---@param is_constant boolean   those of which nothing but the number of elements is known
+function State:match_parts(side, is_constant)
   local other = side == "left" and "right" or "left"
   local groups, order = {}, {}
   for _, item in ipairs(self[side].items) do
-    local parts = not item.rule and parts_of(item, self:candidates(item, other))
+    local parts = not item.rule and content.is_constant(item) == is_constant and parts_of(item, self:candidates(item, other))
     if parts then
       in_order(parts)
       local id = item.template
@@ -389,7 +397,7 @@ function State:match_stacks(side)
       local found, wholes = {}, {}
       for _, whole in ipairs(self[side].items) do
         for i, stack in ipairs(list) do
-          if not whole.rule and not wholes[i] and whole.numel == stack.items[1].numel * #stack.items
+          if not whole.rule and not wholes[i] and not content.is_constant(whole) and whole.numel == stack.items[1].numel * #stack.items
             and have_same_sum({ whole }, stack.items) then
             wholes[i] = whole
             found[#found + 1] = { [side] = { whole }, [other] = stack.items, numbers = stack.numbers }
@@ -463,11 +471,14 @@ function State:match_affine(is_fine)
           templates = { left = { a.template }, right = { b.template } }, places = { places }, pairs = {}, divisor = places.divisor,
           affine = { factor, term }, also = { left = {}, right = {} } }
         for i, item in ipairs(rule and left or {}) do rule.pairs[i] = { left = { item }, right = { right[i] } } end
-        if rule then list[#list + 1] = { rule = rule, score = names.likeness(a.template, b.template) } end
+        if rule then list[#list + 1] = { rule = rule, score = self:score(templates) } end
       end
     end
   end
-  table.sort(list, function(x, y) return x.score > y.score or x.score == y.score and x.rule.left[1] < y.rule.left[1] end)
+  table.sort(list, function(x, y)
+    if x.score ~= y.score then return x.score > y.score end
+    return x.rule.left[1] .. x.rule.right[1] < y.rule.left[1] .. y.rule.right[1]
+  end)
   for _, one in ipairs(list) do
     if is_free(one.rule) and is_fine(one.rule) then self:take(one.rule) end
   end
@@ -542,11 +553,12 @@ end
 function match.rules(left, right, is_affine)
   local state = setmetatable({ left = left, right = right, known = {}, rules = {}, classes = content.classes(left, right) }, State)
   state:match_one_to_one(true)
-  for _, side in ipairs { "left", "right" } do state:match_parts(side) end
+  for _, side in ipairs { "left", "right" } do state:match_parts(side, false) end
   for _, side in ipairs { "left", "right" } do state:match_stacks(side) end
   state:match_siblings()
   state:match_one_to_one(false)
   state:match_siblings()
+  for _, side in ipairs { "left", "right" } do state:match_parts(side, true) end
   state:match_affine(is_affine)
   for _, side in ipairs { "left", "right" } do state:match_copies(side) end
   return state.rules

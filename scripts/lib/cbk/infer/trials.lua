@@ -53,7 +53,8 @@ end
 ---@param trial Trial
 ---@param left Item[]
 ---@param right Item[]
-local function fits(choice, trial, left, right)
+---@param is_forward? boolean   only the first
+local function fits(choice, trial, left, right, is_forward)
   local fine, result = pcall(function()
     local each = trial.rule.each
     local is_left_list, is_right_list = #left > 1 or each and each.side == "left" or false,
@@ -62,7 +63,7 @@ local function fits(choice, trial, left, right)
     if not action then return is_made(left[1].tensor, right, false) end
     local function at(side) return { left = trial.configs.left or {}, right = trial.configs.right or {}, side = side } end
     if not is_made(action.forward(value_of(left, is_left_list), at "left"), right, is_right_list) then return false end
-    return choice.is_lossy or is_made(action.backward(value_of(right, is_right_list), at "right"), left, is_left_list)
+    return choice.is_lossy or is_forward or is_made(action.backward(value_of(right, is_right_list), at "right"), left, is_left_list)
   end)
   if not fine and type(result) == "table" and result.code == "interrupted" then error(result, 0) end
   return fine and result
@@ -102,12 +103,6 @@ local function smallest(rule)
   return out
 end
 
----Whether any order of an item's elements is the same.
-local function is_constant(item)
-  local stats = item.tensor:stats()
-  return stats.min ~= nil and stats.min == stats.max and stats.nan == 0
-end
-
 ---A choice with casts, if the dtypes of both sides differ.
 ---@param choice Choice
 ---@param left Item
@@ -122,12 +117,29 @@ function trials.with_cast(choice, left, right)
   return out
 end
 
+---The module that an item's linear or norm is in: "layers.#.self_attn".
+---@param item Item
+---@return string
+function trials.module(item) return item.template:match "^(.*)%.[^.]+%.[^.]+$" or "" end
+
+---The action of a vector that is the same in any order: norms of queries and keys have rotary rows if these have.
+---@param item Item
+---@param choice Choice   that fits
+---@param rotary? Choice
+---@return Choice
+local function of_constant(item, choice, has_config, rotary)
+  local is_norm = item.key:find "norm" and item.key:gsub("norm", " "):find "%f[%a][qk]%f[%A]"
+  if not is_norm or not rotary then return choice.text:find "rotary" and { text = "nil" } or choice end
+  return has_config and { text = "actions.rotary.vector", has_config = true } or rotary
+end
+
 ---The action of a rule; nil if none of the vocabulary does it.
 ---@param rule InferredRule
 ---@param configs { left: Dict|nil, right: Dict|nil }
 ---@param has_config boolean
+---@param rotary? table<string, Choice>   of rotary rows, by the modules that have them
 ---@return Choice|nil choice   with the order of the keys of the side that has several
-function trials.find(rule, configs, has_config)
+function trials.find(rule, configs, has_config, rotary)
   local pair = smallest(rule)
   local trial = { rule = rule, left = pair.left, right = pair.right, configs = configs, has_config = has_config }
   local many = not rule.each and (#pair.left > 1 and "left" or #pair.right > 1 and "right") or nil
@@ -137,13 +149,24 @@ function trials.find(rule, configs, has_config)
   end
   local orders = many and #pair[many] <= 4 and permutations_of(#pair[many]) or { false }
   if rule.like and rule.like.order then table.insert(orders, 1, rule.like.order) end
+  local function sides(one, order)
+    return many == "left" and order and ordered(one.left, order) or one.left,
+      many == "right" and order and ordered(one.right, order) or one.right
+  end
+  local function fits_others(choice, order)
+    for _, other in ipairs(rule.pairs) do
+      local left, right = sides(other, order)
+      if other ~= pair and not fits(choice, trial, left, right, true) then return false end
+    end
+    return true
+  end
   for _, order in ipairs(orders) do
-    local left = many == "left" and order and ordered(pair.left, order) or pair.left
-    local right = many == "right" and order and ordered(pair.right, order) or pair.right
+    local left, right = sides(pair, order)
     for _, choice in ipairs(list) do
-      local one = { rule = rule, left = left, right = right, configs = configs, has_config = has_config }
-      if fits(choice, one, left, right) then
-        if choice.text:find "rotary" and not rule.like and is_constant(left[1]) then choice = { text = "nil" } end
+      if fits(choice, trial, left, right) and fits_others(choice, order) then
+        if #pair.left + #pair.right == 2 and not rule.like and content.is_constant(left[1]) then
+          choice = of_constant(right[1], choice, has_config, (rotary or {})[trials.module(right[1])])
+        end
         return choice, order or nil
       end
     end
