@@ -45,3 +45,16 @@ describe("cstorch: save", function()
     raises("keys are strings and numbers", function() cstorch.save({ [true] = 1 }, path) end, "type")
   end)
 end)
+
+describe("cstorch: a checkpoint of torch", function()
+  it("has state dicts that are OrderedDicts", function()
+    local path, model = harness.temp_dir() .. "/torch.pt", nn.Linear(2, 1)
+    local weight, bias = cbk.tensor({ 1, 2 }, { dtype = "float32" }):reshape { 1, 2 }, cbk.tensor({ 3 }, { dtype = "float32" })
+    local state = cbk.dict({ { "weight", weight }, { "bias", bias } }, "ordereddict")
+    cbk.create(path, { root = cbk.dict { model = state } }):commit()
+    for _, options in ipairs { {}, { map_location = "cpu" } } do
+      model:load_state_dict(cstorch.load(path, options).model)
+      equal({ model.weight:tolist(), model.bias:tolist() }, { { { 1, 2 } }, { 3 } })
+    end
+  end)
+end)

@@ -8,6 +8,9 @@ local keywords = {}
 
 local MOST = 100 -- levels of tables
 
+--- The kinds of cbk's maps; checkpoints of torch have ordered ones.
+local DICTS = { dict = true, ordereddict = true, counter = true, defaultdict = true }
+
 local function sentinel(name) return setmetatable({}, { __tostring = function() return name end }) end
 
 --- Declares a keyword that a call must give.
@@ -32,7 +35,7 @@ function keywords.plain(value, depth)
     if getmetatable(value) ~= nil and not ordered_map.is(value) then return value end
   elseif kind == "userdata" then
     kind = cbk.kind(value)
-    if kind ~= "dict" and kind ~= "list" and kind ~= "tuple" then return value end
+    if not DICTS[kind] and kind ~= "list" and kind ~= "tuple" then return value end
   else
     return value
   end
@@ -48,7 +51,7 @@ end
 ---@param value any
 ---@return boolean
 function keywords.is_map(value)
-  if type(value) == "userdata" then return cbk.kind(value) == "dict" end
+  if type(value) == "userdata" then return DICTS[cbk.kind(value)] or false end
   return type(value) == "table" and (getmetatable(value) == nil or ordered_map.is(value))
 end
 

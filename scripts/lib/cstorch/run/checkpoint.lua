@@ -76,7 +76,7 @@ end
 --- All tensors of a tree in memory, in ordered maps and lists.
 local function in_memory(value)
   local kind = type(value) == "userdata" and cbk.kind(value) or nil
-  if kind == "dict" or kind == "ordereddict" then
+  if kind and keywords.is_map(value) then
     local map = ordered_map.new()
     for key, item in cbk.items(value) do map[key] = in_memory(item) end
     return map
