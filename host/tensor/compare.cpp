@@ -107,14 +107,14 @@ class Comparer {
 
  private:
   void add_chunk(int64_t begin, int64_t count, const std::byte* a, const std::byte* b) {
-    if (plain_ && first_not_finite(a_, a, count) < 0 && first_not_finite(b_, b, count) < 0) {
+    if (plain_) {
       const bool is_done =
           single_ ? add_finite<float>(begin, count, a, b) : add_finite<double>(begin, count, a, b);
       if (is_done) return;
     }
     const int64_t numbers = is_complex(a_) ? 2 * count : count;
-    double* x = converted<double>(a_, a, numbers, 0);
-    double* y = converted<double>(b_, b, numbers, 1);
+    const double* x = converted<double>(a_, a, numbers, 0);
+    const double* y = converted<double>(b_, b, numbers, 1);
     for (int64_t i = 0; i < count; ++i) {
       if (is_complex(a_)) {
         add_complex(begin + i, x + 2 * i, y + 2 * i);
@@ -129,30 +129,31 @@ class Comparer {
     }
   }
 
-  /// The elements as numbers that are computed with, in room `place`.
+  /// The elements as numbers that are computed with; those of another dtype in room `place`.
   template <typename T>
-  T* converted(DType from, const std::byte* raw, int64_t count, size_t place) {
+  const T* converted(DType from, const std::byte* raw, int64_t count, size_t place) {
     constexpr DType to = sizeof(T) == 4 ? DType::float32 : DType::float64;
-    auto* out = reinterpret_cast<T*>(room_[place]);
-    if (part_of(from) == to) {
-      std::memcpy(out, raw, static_cast<size_t>(count) * sizeof(T));
-    } else {
-      cast_elements(part_of(from), raw, to, reinterpret_cast<std::byte*>(out), count);
-    }
-    return out;
+    if (part_of(from) == to) return reinterpret_cast<const T*>(raw);
+    auto* out = reinterpret_cast<std::byte*>(room_[place]);
+    cast_elements(part_of(from), raw, to, out, count);
+    return reinterpret_cast<const T*>(out);
   }
 
-  /// False where a difference is infinite.
+  /// False where a number or a square of one is not finite.
   template <typename T>
   bool add_finite(int64_t begin, int64_t count, const std::byte* a, const std::byte* b) {
     const T* x = converted<T>(a_, a, count, 0);
     const T* y = converted<T>(b_, b, count, 1);
     const auto size = static_cast<size_t>(count);
-    const PairDistances distances = distances_of_pairs(x, y, size, tolerance_.absolute, tolerance_.relative);
-    if (std::isinf(distances.max_absolute)) return false;
-    found_.sums += sums_of_pairs(x, y, size);
+    const PairSums sums = sums_of_pairs(x, y, size);
+    if (!std::isfinite(sums.xx + sums.yy + sums.dd)) return false;
+    const PairDistances distances =
+        distances_of_pairs(x, y, size, {tolerance_.absolute, tolerance_.relative, found_.max_relative});
+    found_.sums += sums;
     found_.max_absolute = std::max(found_.max_absolute, Number(distances.max_absolute));
-    found_.max_relative = std::max(found_.max_relative, distances.max_relative);
+    if (distances.may_exceed) {
+      found_.max_relative = std::max(found_.max_relative, max_relative_of_pairs(x, y, size));
+    }
     const auto distance = [&](int64_t i) {
       return std::fabs(static_cast<double>(x[i]) - static_cast<double>(y[i]));
     };

@@ -10,6 +10,7 @@
 #include "host/base/scratch.hpp"
 #include "host/tensor/blocks.hpp"
 #include "host/tensor/kernels/cast.hpp"
+#include "host/tensor/kernels/differences.hpp"
 #include "host/tensor/kernels/finite.hpp"
 
 namespace cbk {
@@ -72,6 +73,26 @@ struct Found {
   }
 };
 
+/// Sizes of numbers that a dtype holds without a loss that counts: where they are outside, a cast decides.
+Sizes range_of(DType dtype) {
+  switch (dtype) {
+    case DType::float16:
+      return {65504, 0x1p-24};
+    case DType::bfloat16:
+      return {0x1.fep127, 0x1p-133};
+    case DType::float32:
+      return {std::numeric_limits<float>::max(), 0x1p-149};
+    case DType::float8_e4m3fn:
+      return {448, 0x1p-9};
+    case DType::float8_e5m2:
+      return {57344, 0x1p-16};
+    case DType::float64:
+      return {std::numeric_limits<double>::max(), std::numeric_limits<double>::denorm_min()};
+    default:
+      return {-1, std::numeric_limits<double>::infinity()};
+  }
+}
+
 /// A dtype whose elements are real numbers, one or two of them.
 DType number_of(DType dtype) {
   if (dtype == DType::complex64) return DType::float32;
@@ -130,15 +151,14 @@ class Scanner {
 
   void add_losses(const std::byte* elements, int64_t count) {
     std::array<double, chunk_size> room;
+    cast_elements(dtype_, elements, DType::float64, reinterpret_cast<std::byte*>(room.data()), count);
+    const Sizes sizes = sizes_of(room.data(), static_cast<size_t>(count));
+    found_.largest = std::max(found_.largest, sizes.most);
     for (size_t i = 0; i < targets_.size(); ++i) {
+      const Sizes range = range_of(targets_[i]);
+      if (sizes.most <= range.most && sizes.least >= range.least) continue;
       found_.losses[i] +=
           cast_elements(dtype_, elements, targets_[i], reinterpret_cast<std::byte*>(room.data()), count);
-    }
-    cast_elements(dtype_, elements, DType::float64, reinterpret_cast<std::byte*>(room.data()), count);
-    for (int64_t i = 0; i < count; ++i) {
-      const double size = std::fabs(room[static_cast<size_t>(i)]);
-      found_.largest =
-          size > found_.largest && size <= std::numeric_limits<double>::max() ? size : found_.largest;
     }
   }
 

@@ -31,21 +31,22 @@ inline PairSums sums(const T* x, const T* y, size_t count) {
   return out;
 }
 
+/// No division: few numbers exceed what earlier ones had.
 template <typename T>
-inline PairDistances distances(const T* x, const T* y, size_t count, double absolute, double relative) {
-  double most[lanes] = {}, most_relative[lanes] = {}, different[lanes] = {};
+inline PairDistances distances(const T* x, const T* y, size_t count, const DistanceLimits& limits) {
+  double most[lanes] = {}, excess[lanes] = {}, different[lanes] = {};
+  const double known = limits.max_relative * (1 - 8 * std::numeric_limits<double>::epsilon());
   const auto step = [&](size_t i, size_t lane) {
     const auto a = static_cast<double>(x[i]);
     const auto b = static_cast<double>(y[i]);
     const double distance = std::fabs(a - b);
     const double size_a = std::fabs(a);
     const double size_b = std::fabs(b);
-    // Only a distance of 0 has no larger number to be divided by.
-    const double larger = std::max(std::max(size_a, size_b), std::numeric_limits<double>::denorm_min());
-    const double share = distance / larger;
+    const double larger = size_a > size_b ? size_a : size_b;
+    const double beyond = distance - known * larger;
     most[lane] = distance > most[lane] ? distance : most[lane];
-    most_relative[lane] = share > most_relative[lane] ? share : most_relative[lane];
-    different[lane] += distance > absolute + relative * size_b ? 1.0 : 0.0;
+    excess[lane] = beyond > excess[lane] ? beyond : excess[lane];
+    different[lane] += distance > limits.absolute + limits.relative * size_b ? 1.0 : 0.0;
   };
   size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
@@ -56,11 +57,32 @@ inline PairDistances distances(const T* x, const T* y, size_t count, double abso
   double total = 0;
   for (size_t lane = 0; lane < lanes; ++lane) {
     out.max_absolute = std::max(out.max_absolute, most[lane]);
-    out.max_relative = std::max(out.max_relative, most_relative[lane]);
+    out.may_exceed = out.may_exceed || excess[lane] > 0;
     total += different[lane];
   }
   out.different = static_cast<size_t>(total);
   return out;
+}
+
+template <typename T>
+inline double max_relative(const T* x, const T* y, size_t count) {
+  double most[lanes] = {};
+  const auto step = [&](size_t i, size_t lane) {
+    const auto a = static_cast<double>(x[i]);
+    const auto b = static_cast<double>(y[i]);
+    const double size_a = std::fabs(a);
+    const double size_b = std::fabs(b);
+    const double larger = size_a > size_b ? size_a : size_b;
+    // Only a distance of 0 has no larger number to be divided by.
+    const double share = std::fabs(a - b) / (larger > 0 ? larger : 1);
+    most[lane] = share > most[lane] ? share : most[lane];
+  };
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    for (size_t lane = 0; lane < lanes; ++lane) step(i + lane, lane);
+  }
+  for (; i < count; ++i) step(i, 0);
+  return *std::max_element(most, most + lanes);
 }
 
 template <typename T>
@@ -87,13 +109,37 @@ CBK_CLONES PairSums sums_of_pairs(const float* x, const float* y, size_t count) 
 CBK_CLONES PairSums sums_of_pairs(const double* x, const double* y, size_t count) {
   return sums(x, y, count);
 }
-CBK_CLONES PairDistances distances_of_pairs(const float* x, const float* y, size_t count, double absolute,
-                                            double relative) {
-  return distances(x, y, count, absolute, relative);
+CBK_CLONES PairDistances distances_of_pairs(const float* x, const float* y, size_t count,
+                                            const DistanceLimits& limits) {
+  return distances(x, y, count, limits);
 }
-CBK_CLONES PairDistances distances_of_pairs(const double* x, const double* y, size_t count, double absolute,
-                                            double relative) {
-  return distances(x, y, count, absolute, relative);
+CBK_CLONES PairDistances distances_of_pairs(const double* x, const double* y, size_t count,
+                                            const DistanceLimits& limits) {
+  return distances(x, y, count, limits);
+}
+CBK_CLONES double max_relative_of_pairs(const float* x, const float* y, size_t count) {
+  return max_relative(x, y, count);
+}
+CBK_CLONES double max_relative_of_pairs(const double* x, const double* y, size_t count) {
+  return max_relative(x, y, count);
+}
+CBK_CLONES Sizes sizes_of(const double* x, size_t count) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  double most[lanes] = {}, least[lanes];
+  std::fill_n(least, lanes, infinity);
+  const auto step = [&](size_t i, size_t lane) {
+    const double size = std::fabs(x[i]);
+    const double finite = size < infinity ? size : 0;
+    const double present = finite > 0 ? finite : infinity;
+    most[lane] = finite > most[lane] ? finite : most[lane];
+    least[lane] = present < least[lane] ? present : least[lane];
+  };
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    for (size_t lane = 0; lane < lanes; ++lane) step(i + lane, lane);
+  }
+  for (; i < count; ++i) step(i, 0);
+  return {*std::max_element(most, most + lanes), *std::min_element(least, least + lanes)};
 }
 CBK_CLONES double sum_of_squares(const float* x, size_t count) {
   return squares(x, count);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 
 namespace cbk {
 
@@ -29,17 +30,33 @@ struct PairSums {
 
 struct PairDistances {
   double max_absolute = 0;  // largest |x - y|
-  double max_relative = 0;  // largest |x - y| / max(|x|, |y|)
   size_t different = 0;     // pairs with |x - y| > absolute + relative · |y|
+  bool may_exceed = false;  // some |x - y| / max(|x|, |y|) may be larger than the one that is known
 };
 
-/// Computed in double.
+/// What is known and asked of distances.
+struct DistanceLimits {
+  double absolute = 0;
+  double relative = 0;
+  double max_relative = 0;  // the largest so far
+};
+
+/// Computed in double. Numbers that are not finite make the sums not finite, too.
 PairSums sums_of_pairs(const float* x, const float* y, size_t count);
 PairSums sums_of_pairs(const double* x, const double* y, size_t count);
-PairDistances distances_of_pairs(const float* x, const float* y, size_t count, double absolute,
-                                 double relative);
-PairDistances distances_of_pairs(const double* x, const double* y, size_t count, double absolute,
-                                 double relative);
+PairDistances distances_of_pairs(const float* x, const float* y, size_t count, const DistanceLimits& limits);
+PairDistances distances_of_pairs(const double* x, const double* y, size_t count,
+                                 const DistanceLimits& limits);
+/// The largest |x - y| / max(|x|, |y|).
+double max_relative_of_pairs(const float* x, const float* y, size_t count);
+double max_relative_of_pairs(const double* x, const double* y, size_t count);
+/// The largest finite |x| and the smallest that is not 0; 0 and infinity where there are no such numbers.
+struct Sizes {
+  double most = 0;
+  double least = std::numeric_limits<double>::infinity();
+};
+Sizes sizes_of(const double* x, size_t count);
+
 double sum_of_squares(const float* x, size_t count);
 double sum_of_squares(const double* x, size_t count);
 
