@@ -1,17 +1,21 @@
 -- cbk report: write a page about a checkpoint, for a browser
 
 local cbk = require "cbk"
+local check = require "cbk.check"
 local cli = require "cbk.cli"
-local differences = require "cbk.page.differences"
-local findings = require "cbk.page.findings"
+local diff = require "cbk.diff"
+local findings = require "cbk.check.findings"
+local fold = require "cbk.fold"
 local listing = require "cbk.listing"
 local numbers = require "cbk.numbers"
 local page = require "cbk.page"
 local progress = require "cbk.progress"
+local renamed = require "cbk.diff.renamed"
 
 local parser = cli.parser("report", "Write one HTML page about a checkpoint, with everything in it.", [[
-The page has the tree of tensors with sizes, statistics and histograms, numbers by layer, findings, and
-the differences to OTHER. It needs no network. Tensors are read once, in blocks.
+The page has the tree of tensors with sizes, statistics and histograms, numbers by layer, the findings
+of 'cbk check', and the differences to OTHER as 'cbk diff' finds them. It needs no network. Tensors are
+read in blocks; memory stays small.
 
 examples:
   cbk report model.safetensors -o report.html
@@ -47,15 +51,19 @@ end
 
 -- --- reading
 
-local tensor_rows, total = {}, 0
+local found = findings.new()
+local check_options = { reading = cli.reading(args), dtypes = {}, without_values = args.no_stats }
+local subject = check.open(args.file, check_options, found)
+
+local tensor_rows, total = {}, args.no_stats and 0 or subject.bytes
 for i = 1, #rows do
   local row = rows[i]
   if row.shape then
     tensor_rows[#tensor_rows + 1] = i
     if not row.tied_to and not args.no_stats then total = total + row.bytes end
-    if other_rows then total = total + row.bytes end
   end
 end
+if other_rows then total = total + rows:totals().bytes + other_rows:totals().bytes end
 if #tensor_rows == 0 then
   cbk.fail("key", ("'%s' has no tensor%s"):format(cbk.shown(args.file), args.key and " that matches --key" or ""))
 end
@@ -82,21 +90,19 @@ local function note_of(row)
   if row.type:find "^complex" then return "complex numbers have no statistics" end
 end
 
----@return string[] data, Finding[]
+---@return string[] data
 local function read()
-  local out, found, bins = {}, {}, bins_of(#tensor_rows)
+  local out, bins = {}, bins_of(#tensor_rows)
   for n, i in ipairs(tensor_rows) do
     local row = rows[i]
     local note, stats = note_of(row), nil
     if not note and not args.no_stats and not row.tied_to then
       stats = rows:value(i):stats { bins = bins }
-      found[#found + 1] = findings.of_statistics(row.path, stats)
       show(row.path, row.bytes)
     end
-    if row.problem then found[#found + 1] = { severity = "error", key = row.path, text = row.problem } end
     out[n] = page.row(row, stats, note)
   end
-  return out, found
+  return out
 end
 
 -- --- sections
@@ -107,40 +113,69 @@ local function first(list, of)
   return out, math.max(0, #list - MOST_ROWS)
 end
 
-local function findings_section(list)
-  if #list == 0 then
-    return args.no_stats and "<p>Values were not read.</p>" or "<p>Every value is finite, and no tensor is 0 everywhere.</p>"
-  end
-  local cells, more = first(findings.folded(list), function(finding) return { finding.key, finding.severity, finding.text } end)
-  return page.table { titles = { "tensor", "severity", "finding" }, rows = cells, more = more }
+--- Whether a finding is about the file or about a tensor that --key chooses.
+local function is_chosen(one)
+  return not one.key or not args.key or cbk.glob(args.key, one.key) or cbk.glob(args.key .. ".*", one.key)
 end
 
-local function keys_html(title, keys)
-  if #keys == 0 then return "" end
-  local cells, more = first(differences.folded(keys), function(key) return { key } end)
-  return page.table { titles = { ("%s (%s)"):format(title, numbers.grouped(#keys)) }, rows = cells, more = more }
+local function findings_section()
+  local entries = {}
+  for _, one in ipairs(found:sorted()) do
+    if is_chosen(one) then
+      local signature = table.concat({ one.severity, one.rule.id, one.text, one.key and "" or #entries }, "\0")
+      entries[#entries + 1] = { path = one.key or "", signature = signature, finding = one }
+    end
+  end
+  if #entries == 0 then return args.no_stats and "<p>None; values were not read.</p>" or "<p>None.</p>", 0 end
+  local cells, more = first(fold.groups(entries), function(group)
+    local one = group.members[1].finding
+    local where = one.key and (#group.members > 1 and group.name or fold.shown(one.key)) or cbk.fs.basename(one.file)
+    return { where, one.severity, one.text, one.advice }
+  end)
+  return page.table { titles = { "where", "severity", "finding", "what to try" }, rows = cells, more = more }, #entries
 end
 
-local function differences_section(found)
-  local parts = { ("<p>%s the same, %s different, %s only here, %s only in the other.</p>"):format(numbers.counted(found.same, "tensor"),
-    numbers.grouped(#found.changed), numbers.grouped(#found.only_a), numbers.grouped(#found.only_b)) }
-  if #found.changed > 0 then
-    local cells, more = first(found.changed, function(one) return { one.key, one.text } end)
-    parts[#parts + 1] = page.table { titles = { "tensor", "difference" }, rows = cells, more = more }
+--- Keys that only one side has, like ones as one.
+local function keys_html(title, of, list)
+  if #list == 0 then return "" end
+  local entries = {}
+  for n, i in ipairs(list) do entries[n] = { path = diff.key_of(of, i) } end
+  local cells, more = first(fold.groups(entries), function(group) return { group.name } end)
+  return page.table { titles = { ("%s (%s)"):format(title, numbers.grouped(#list)) }, rows = cells, more = more }
+end
+
+local function differences_section()
+  local options = { rtol = 0, atol = 0 }
+  local result = diff.compare(rows, other_rows, options, { row = function() return true end, order = "rel", on_read = show })
+  local parts = { ("<p>%s the same, %s different, %s renamed, %s only here, %s only in the other.</p>"):format(
+    numbers.counted(result.same, "value"), numbers.grouped(#result.different), numbers.grouped(#result.renamed),
+    numbers.grouped(#result.only_a), numbers.grouped(#result.only_b)) }
+  if #result.different > 0 then
+    local places = {}
+    for n = 1, #result.different do places[n] = n end
+    local cells, more = first(places, function(n)
+      local difference, key = diff.at(result, n, options)
+      return { fold.shown(key), difference.text }
+    end)
+    parts[#parts + 1] = page.table { titles = { "key", "difference" }, rows = cells, more = more }
   end
-  parts[#parts + 1] = keys_html("only in " .. args.file, found.only_a)
-  parts[#parts + 1] = keys_html("only in " .. args.other, found.only_b)
+  if #result.renamed > 0 then
+    local cells, more = first(renamed.lines(result.renamed), function(line) return { line } end)
+    parts[#parts + 1] = page.table { titles = { "renamed, with the same content" }, rows = cells, more = more }
+  end
+  parts[#parts + 1] = keys_html("only in " .. args.file, result.a, result.only_a)
+  parts[#parts + 1] = keys_html("only in " .. args.other, result.b, result.only_b)
   return table.concat(parts, "\n")
 end
 
 -- --- the page
 
-local data, found = read()
-local sections = { { title = "Findings", html = findings_section(found) } }
-local compared
+local data = read()
+check.values(subject, check_options, found, show)
+local findings_html, finding_count = findings_section()
+local sections = { { title = "Findings", html = findings_html } }
 if other_rows then
-  compared = differences.find(rows, other_rows, show)
-  sections[2] = { title = "Differences to " .. cbk.fs.basename(args.other), html = differences_section(compared) }
+  sections[2] = { title = "Differences to " .. cbk.fs.basename(cbk.fs.absolute(args.other)), html = differences_section() }
 end
 local totals = rows:totals()
 local dtypes = {}
@@ -158,7 +193,7 @@ local html = page.html {
 }
 cbk.fs.write(args.output, html, { overwrite = args.overwrite })
 if args.json then
-  cli.print_json(cbk.dict { { "written", true }, { "page", args.output }, { "tensors", #data }, { "findings", #found } })
+  cli.print_json(cbk.dict { { "written", true }, { "page", args.output }, { "tensors", #data }, { "findings", finding_count } })
 else
   print(cbk.shown(args.output))
 end

@@ -107,20 +107,22 @@ local SHOWN = 12 -- rows; the others are folded
 ---@param content PageTable
 ---@return string
 function page.table(content)
-  local out = { '<div class="scroll"><table><thead><tr>' }
+  local opening = ('<div class="scroll"><table%s>'):format(#content.titles > 1 and ' class="wide"' or "")
+  local out = { opening .. "<thead><tr>" }
   local function class(column) return content.right and content.right[column] and ' class="number"' or "" end
   for i, title in ipairs(content.titles) do out[#out + 1] = ("<th%s>%s</th>"):format(class(i), page.text(title)) end
   out[#out + 1] = "</tr></thead><tbody>"
   local is_folded = #content.rows > SHOWN + 3
   for n, row in ipairs(content.rows) do
     if is_folded and n == SHOWN + 1 then
-      out[#out + 1] = ('</tbody></table></div><details class="more"><summary>%s more</summary><div class="scroll"><table><tbody>'):format(
-        numbers.grouped(#content.rows - SHOWN))
+      out[#out + 1] = ('</tbody></table></div><details class="more"><summary>%s more</summary>%s<tbody>'):format(
+        numbers.grouped(#content.rows - SHOWN), opening)
     end
     local cells = {}
     for i, cell in ipairs(row) do
       local text = page.text(cell)
-      cells[i] = ("<td%s>%s</td>"):format(class(i), i == 1 and '<span class="key">' .. text .. "</span>" or text)
+      local severity = content.titles[i] == "severity" and (cell == "error" or cell == "warning") and (' class="%s"'):format(cell)
+      cells[i] = ("<td%s>%s</td>"):format(severity or class(i), i == 1 and '<span class="key">' .. text .. "</span>" or text)
     end
     out[#out + 1] = "<tr>" .. table.concat(cells) .. "</tr>"
   end
