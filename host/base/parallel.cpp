@@ -88,7 +88,7 @@ class Pool {
   std::exception_ptr failure_;
 };
 
-int wanted_threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 256U));
+std::atomic<int> wanted_threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 256U));
 std::unique_ptr<Pool> pool;  // made when it is first needed
 std::mutex pool_in_use;      // it has one job at a time
 thread_local bool is_inside = false;

@@ -145,7 +145,7 @@ TEST_CASE("reading and misuse are refused with a reason", "[compute]") {
   CHECK_THROWS_WITH(run_backward(loss, nullptr), Contains("changed in place"));
 }
 
-TEST_CASE("threads: nested work, exceptions, several callers", "[compute]") {
+TEST_CASE("threads: nested work, exceptions, several callers, another number meanwhile", "[compute]") {
   const int before = thread_count();
   set_thread_count(3);
   std::atomic<int> count{0};
@@ -163,6 +163,7 @@ TEST_CASE("threads: nested work, exceptions, several callers", "[compute]") {
       for (int round = 0; round < 200; ++round) parallel_for(8, [&](int64_t) { ++count; });
     });
   }
+  for (int round = 0; round < 20; ++round) set_thread_count(round % 3 + 1);
   for (std::thread& caller : callers) caller.join();
   CHECK(count == 4 * 200 * 8);
   CHECK_THROWS_WITH(set_thread_count(0), Contains("1 to 256"));
