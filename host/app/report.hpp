@@ -12,6 +12,13 @@ inline constexpr int exit_failure = 1;
 inline constexpr int exit_usage = 2;
 inline constexpr int exit_interrupted = 130;
 
+/// Whether the program ends with its Lua state as it is. The check for leaks wants everything freed.
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool leaves_at_once = false;
+#else
+inline constexpr bool leaves_at_once = true;
+#endif
+
 /// "cbk: …" with line breaks folded, control characters escaped, and at most 600 characters.
 std::string error_line(std::string_view message);
 

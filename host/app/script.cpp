@@ -47,7 +47,9 @@ int exit_program(lua_State* L) {
   } else if (lua_isnumber(L, 1) != 0) {
     code = static_cast<int>(lua_tointeger(L, 1));
   }
-  std::exit(finish_output(finished(L, code)));
+  code = finish_output(finished(L, code));
+  if (!leaves_at_once) lua_close(L);
+  std::exit(code);
 }
 
 /// Assigning or reading a global that nobody declared is a misspelt local; here it is an error.
