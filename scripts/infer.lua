@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
+local composite = require "cbk.converters.composite"
 local converters = require "cbk.converters"
 local infer = require "cbk.infer"
 local own_layout = require "cbk.converters.own_layout"
@@ -14,7 +15,8 @@ by their values: renamed, transposed, cast, joined, split, with interleaved rota
 The rules hold for other numbers of layers and experts. What cannot be explained is a comment in the
 file. With both configs, fields are paired by value, and sizes such as the number of heads are read
 from the config. Without them, the converter has the size of a head as a number, and needs no --config.
-A tiny pair is enough. Give all sizes different values: fields are paired by these.
+A folder with one folder for each part of a model, as Hugging Face's LLaVA, needs the formats hf and
+cs-X.Y, and --tgt-config. A tiny pair is enough. Give all sizes different values: fields are paired by these.
 
 A format is hf, cs-X.Y, or a lower-case letter for a layout of your own. Tensors are read in blocks;
 memory stays small.
@@ -42,6 +44,26 @@ local function check_format(option, format)
   if not fine then cli.usage_error("infer", ("%s: %s; or a lower-case letter, for a layout of your own"):format(option, why.message)) end
 end
 
+---The folders of a Hugging Face model of several parts, each with a config; nil for anything else.
+---@return Component[]|nil
+local function parts_in(path)
+  local out = {}
+  for _, name in ipairs(cbk.fs.is_dir(path) and not cbk.fs.exists(cbk.fs.join(path, "config.json")) and cbk.fs.list(path) or {}) do
+    if cbk.fs.exists(cbk.fs.join(path, name, "config.json")) then out[#out + 1] = { left = name } end
+  end
+  return #out > 1 and out or nil
+end
+
+---@return InferSide
+local function side_of_parts(path, parts)
+  local configs, input = composite.load_configs(path, parts, args), composite.open(path, parts, args)
+  local out = { parts = {}, format = "hf", source = cbk.fs.basename(path) }
+  for i, part in ipairs(parts) do
+    out.parts[i] = { name = part.left, tensors = input.source[part.left], config = configs[part.left] }
+  end
+  return out
+end
+
 ---@return InferSide
 local function side_of(path, config_path, format)
   local checkpoint = cli.open(path, args)
@@ -55,12 +77,17 @@ end
 check_format("--src-fmt", args.src_fmt)
 check_format("--tgt-fmt", args.tgt_fmt)
 if args.src_fmt == args.tgt_fmt then cli.usage_error("infer", "--src-fmt and --tgt-fmt must differ") end
+local parts = { args.src_fmt == "hf" and parts_in(args.a) or nil, args.tgt_fmt == "hf" and parts_in(args.b) or nil }
+for i, option in ipairs { "src_config", "tgt_config" } do
+  if parts[i] then args[option] = args[option] or ({ args.a, args.b })[i] end
+end
 if (args.src_config == nil) ~= (args.tgt_config == nil) then
   cli.usage_error("infer", "--src-config and --tgt-config belong together: pairs of fields need both")
 end
 converters.refuse_existing(args.output, args)
 
-local left, right = side_of(args.a, args.src_config, args.src_fmt), side_of(args.b, args.tgt_config, args.tgt_fmt)
+local left = parts[1] and side_of_parts(args.a, parts[1]) or side_of(args.a, args.src_config, args.src_fmt)
+local right = parts[2] and side_of_parts(args.b, parts[2]) or side_of(args.b, args.tgt_config, args.tgt_fmt)
 if right.format == "hf" then left, right = right, left end
 local found = infer.run(left, right, { model = args.model })
 cbk.fs.write(args.output, found.text, { overwrite = args.overwrite })

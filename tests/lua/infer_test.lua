@@ -82,7 +82,9 @@ local function sized(name, size, is_known)
       if config[field] ~= nil and type(config[field]) == "number" then config[field] = value end
     end
     local which = size == small and "small" or size == alike and "alike" or "large"
-    for field, value in pairs(given and (given[which] or given.large) or {}) do
+    local more = given and (given[which] or given.large) or {}
+    local refined = { RefinedWeb = { n_head_kv = size.num_kv_heads }, RefinedWebModel = {} } -- Falcon 40B and 7B
+    for field, value in pairs(refined[config.model_type] or more) do
       if value == false then config[field] = nil else config[field] = value end
     end
   end
@@ -97,26 +99,56 @@ end
 ---Which fields of its left config a way knows.
 local function known_of(way)
   local converter = way.converter
-  if converter.variants then return sections.known(converter.variants["180B"], "left") end
+  if converter.variants then
+    local config = tiny.config(way.name, converter, way.layout)
+    return sections.known(converter.variants[converter.choose(config, "left")], "left")
+  end
   local own_field, inner = sections.known(converter, "left"), nil
   if converter.wrap then inner = sections.known(tiny.newest_ways().gpt2.converter, "left") end
   return function(name) return own_field(name) or inner ~= nil and inner(name) end
+end
+
+---What makes a tiny config one of a size; that of each part of a composite.
+local function change_of(way, size)
+  local parts = way.converter.components
+  if not parts then return sized(way.name, size, known_of(way)) end
+  return function(config)
+    for i, part in ipairs(parts) do
+      local own_size = {}
+      for field, value in pairs(size) do own_size[field] = value end
+      local is_image = part.left:find "image"
+      if is_image then own_size.num_hidden_layers, own_size.num_attention_heads = size.num_hidden_layers + 1, 2 end
+      if is_image then own_size.hidden_size = size.hidden_size / 2 end
+      own_size.mm_hidden_size = size.hidden_size / 2
+      if not is_image and i > 1 and part.left:find "encoder" then own_size.num_hidden_layers = size.num_hidden_layers + 1 end
+      config[part.left] = cbk.deep_copy(config[part.left])
+      sized(way.name, own_size, sections.known(part, "left"))(config[part.left])
+    end
+  end
 end
 
 ---As `cbk convert` writes both: the way back adds the buffers that it makes.
 ---@param is_new? boolean   as `cbk new` makes it: norms are ones, biases zeros
 ---@return Pair
 local function pair(way, size, is_new)
-  local config, root = tiny.model(way, sized(way.name, size, known_of(way)))
-  local made = {}
-  for i, key in ipairs(cbk.keys(root)) do -- a tied tensor is one tensor
-    local tensor = root[key]
-    local shape = tensor:shape()
-    local is_constant = is_new and #shape == 1
-    made[tensor] = made[tensor] or is_constant and cbk.full(shape, key:find "bias$" and 0 or 1, { dtype = "float32" })
-      or cbk.randn(shape, { seed = i, dtype = "float32" })
-    root[key] = made[tensor]
+  local config, root = tiny.model(way, change_of(way, size))
+  local made, seed = {}, 0
+  local function fill(tensors)
+    for _, key in ipairs(cbk.keys(tensors)) do
+      local tensor = tensors[key]
+      if cbk.kind(tensors, key) == "dict" then
+        fill(tensor)
+      else -- a tied tensor is one tensor
+        local shape = tensor:shape()
+        local is_constant = is_new and #shape == 1
+        seed = seed + 1
+        made[tensor] = made[tensor] or is_constant and cbk.full(shape, key:find "bias$" and 0 or 1, { dtype = "float32" })
+          or cbk.randn(shape, { seed = seed, dtype = "float32" })
+        tensors[key] = made[tensor]
+      end
+    end
   end
+  fill(root)
   local right_config, right, left_config, left
   conversion.warnings(function()
     right_config, right = conversion.run(way.name, "hf", way.format, config, root)
@@ -149,7 +181,9 @@ end
 
 local function check_same(wanted, got, is_excused, what)
   for key, tensor in cbk.items(wanted) do
-    if not is_excused[key] then
+    if cbk.kind(wanted, key) == "dict" then
+      check_same(tensor, got[key], is_excused, what .. ", " .. key)
+    elseif not is_excused[key] then
       is_true(got[key] ~= nil, ("%s: '%s' is missing"):format(what, key))
       is_true(got[key].dtype == tensor.dtype, ("%s: '%s' has another dtype"):format(what, key))
       is_true(tostring(got[key]:shape()) == tostring(tensor:shape()), ("%s: '%s' is %s, not %s"):format(what, key,
@@ -176,7 +210,14 @@ local function infer_plainly(one)
 end
 
 local function infer_of(way, one)
-  return infer.run({ tensors = one.left, config = one.left_config, format = "hf", source = "left" },
+  local left = { tensors = one.left, config = one.left_config, format = "hf", source = "left" }
+  if way.converter.components then
+    left.parts = {}
+    for i, part in ipairs(way.converter.components) do
+      left.parts[i] = { name = part.left, tensors = one.left[part.left], config = one.left_config[part.left] }
+    end
+  end
+  return infer.run(left,
     { tensors = one.right, config = trainer.model(one.right_config), format = way.format, source = "right" }, { model = "inferred" })
 end
 
@@ -232,6 +273,17 @@ local function check_plainly(way)
 end
 
 describe("cbk infer", function()
+  for _, name in ipairs { "llava", "mmsimple-llava", "dpr" } do
+    it("writes a converter for the parts of " .. name, function() check(tiny.composite(name)) end)
+  end
+
+  it("knows every layout of a family, and experts in one tensor", function()
+    for _, way in ipairs(tiny.ways()) do
+      local is_newest = way.layout and way.format == "cs-2.9"
+      if is_newest or family_of(way.name) == "mixtral" and way.format == "cs-2.8" then check(way) end
+    end
+  end)
+
   local ways, names = tiny.newest_ways(), {}
   for name in pairs(ways) do names[#names + 1] = name end
   table.sort(names)

@@ -172,6 +172,21 @@ local function times_field(of_left, of_right)
   }
 end]] }
 
+definitions.texts_by_name.in_no_section = { text = [[
+---The right config has no section for these parts: they get an empty one while rules run.
+local function in_no_section(parts)
+  return {
+    read = function(config)
+      for _, part in ipairs(parts) do config[part] = config[part] or cbk.dict() end
+      return config
+    end,
+    write = function(config)
+      for _, part in ipairs(parts) do config[part] = nil end
+      return config
+    end,
+  }
+end]] }
+
 local function with_needs(wanted, out)
   for _, name in ipairs(wanted) do
     with_needs(definitions.texts_by_name[name].needs or {}, out)

@@ -17,6 +17,7 @@ local infer = {}
 ---@class InferSide
 ---@field tensors Dict      key to tensor
 ---@field config? Dict
+---@field parts? InferPart[]   in place of tensors and config: several checkpoints
 ---@field format string
 ---@field source string     the file
 ---@field file? string      its container (Checkpoint.format)
@@ -55,15 +56,23 @@ local function release_items(rule)
   end
 end
 
+---Whether a config counts heads as the Model Zoo's do.
+local function has_head_counts(config)
+  return config ~= nil and type(config.num_heads) == "number" and type(config.hidden_size) == "number"
+end
+
 ---Finds the action of each rule; rules without one are taken back.
+---@param rules InferredRule[]
+---@param configs_of fun(rule: InferredRule): { left: Dict|nil, right: Dict|nil }
 ---@return InferredRule[] rules, InferredRule[] unknown
-local function with_actions(rules, configs, has_config)
+local function with_actions(rules, configs_of)
   local out, unknown, rotary = {}, {}, {}
   for _, rule in ipairs(rules) do
+    local configs = configs_of(rule)
     if rule.each then rule.each.text = count_text(configs, rule.each.count) end
     local like = rule.like and rule.like.choice and rule.like or nil
     rule.like = like
-    rule.choice, rule.order = trials.find(rule, configs, has_config, rotary)
+    rule.choice, rule.order = trials.find(rule, configs, has_head_counts(configs.right), rotary)
     if rule.choice then
       if rule.choice.text:find "rotary" and #rule.right == 1 then rotary[trials.module(rule.pairs[1].right[1])] = rule.choice end
       out[#out + 1] = rule
@@ -82,19 +91,24 @@ local function ordered(list, order)
 end
 
 ---@param rule InferredRule
+---@param left_name fun(text: string): string   a pattern of the left as its part has it
 ---@return Row
-local function row_of(rule)
+local function row_of(rule, left_name)
   local many = #rule.left > 1 and "left" or #rule.right > 1 and "right" or nil
   local first = rule.pairs[1]
   local choice = trials.with_cast(rule.choice, first.left[1], first.right[1])
   local row = { options = {}, action = choice.text ~= "nil" and choice.text or nil, needs = choice.needs, order = first.left[1].order,
     each = rule.each }
   for _, side in ipairs { "left", "right" } do
-    row[side] = many == side and ordered(rule[side], rule.order) or rule[side]
+    row[side] = {}
+    for i, pattern in ipairs(many == side and ordered(rule[side], rule.order) or rule[side]) do
+      row[side][i] = side == "left" and left_name(pattern) or pattern
+    end
     local also = rule.also[side]
     local names = {}
     for i, one in ipairs(also) do
       local pattern, part = unpack(one)
+      if side == "left" then pattern = left_name(pattern) end
       for k, original in ipairs(many == side and rule.order or {}) do
         if original == one[2] then part = k break end
       end
@@ -135,11 +149,12 @@ end
 
 ---The rule of a tensor that has as many rows as an item has elements, such as position embeddings.
 ---@param item Item
-local function host_of_rows(item, rules, side)
+---@param is_near fun(key: string): boolean   whether a key is of the same part
+local function host_of_rows(item, rules, side, is_near)
   local best
   for _, rule in ipairs(rules) do
     local own = #rule[side] == 1 and #rule.pairs == 1 and rule.pairs[1][side][1]
-    if own and #own.shape == 2 and own.shape[1] >= item.numel then
+    if own and #own.shape == 2 and own.shape[1] >= item.numel and is_near(own.key) then
       local is_position = item.dtype == "int64" and own.key:find "position"
       if not best and own.shape[1] == item.numel or is_position then best = rule end
     end
@@ -148,13 +163,19 @@ local function host_of_rows(item, rules, side)
 end
 
 ---Adds makers for what only one side has: to a rule of the same layers, or to `fill`.
-local function explain_made(inventory, side, rules, rows, configs, made)
-  for template, items in pairs(inventory.by_template) do
+---@param part_for fun(key: string): table
+local function explain_made(inventory, side, rules, rows, part_for, without_part)
+  for _, template in ipairs(naming.sorted(inventory.by_template)) do
+    local items = inventory.by_template[template]
     if not items[1].rule then
+      local part = part_for(items[1].key)
+      local configs = part.configs
       local host, pattern = nil, items[1].key
       local is_int = items[1].dtype == "int64" and #items[1].shape == 2
       local is_vector = not configs.right and #items[1].shape == 1 and items[1].numel > 1
-      if #items == 1 and (is_int or is_vector) then host = host_of_rows(items[1], rules, side) end
+      if #items == 1 and (is_int or is_vector) then
+        host = host_of_rows(items[1], rules, side, function(key) return side == "right" or part_for(key) == part end)
+      end
       local text = makers.find(items[1], configs, host and host.pairs[1][side][1].tensor)
       for i = 2, text and #items or 0 do
         if makers.find(items[i], configs) ~= text then text = nil break end
@@ -164,16 +185,16 @@ local function explain_made(inventory, side, rules, rows, configs, made)
         host, pattern = own_host or host, own_pattern or pattern
       end
       if text and (host or #items == 1) then
-        for _, item in ipairs(items) do item.rule = made end
+        for _, item in ipairs(items) do item.rule = part end
+        if side == "left" then pattern = without_part(part, pattern) end
         if host then
           local list = rows[host].made or {}
           rows[host].made, list[side] = list, list[side] or {}
           table.insert(list[side], ('{ "%s", %s }'):format(pattern, text))
         else
-          made.fill[side][#made.fill[side] + 1] = ('{ "%s", %s }'):format(pattern, text)
-          made.one_sided[#made.one_sided + 1] = ('rules.only.%s("%s", "it is made from the config"),'):format(side, pattern)
+          table.insert(part.made[side], ('{ "%s", %s }'):format(pattern, text))
+          part.one_sided[#part.one_sided + 1] = ('rules.only.%s("%s", "it is made from the config"),'):format(side, pattern)
         end
-        made.templates[#made.templates + 1] = template
       end
     end
   end
@@ -197,10 +218,6 @@ local function add_made_options(rows)
 end
 
 -- --- all of it
-
-local function has_head_counts(config)
-  return config ~= nil and type(config.num_heads) == "number" and type(config.hidden_size) == "number"
-end
 
 ---What no rule has, template by template.
 local function unexplained_of(inventories, unknown, fold)
@@ -232,41 +249,117 @@ local function unexplained_of(inventories, unknown, fold)
   return out, lines
 end
 
+-- --- parts: on the left a model may be several checkpoints, each with its config
+
+---@class InferPart
+---@field name? string     the part's folder; nil of a whole model
+---@field tensors Dict
+---@field config? Dict
+
+---The section of the right config that says what a part's config does.
+---@param part InferPart
+---@param config Dict
+---@return string|nil
+local function section_of(part, config)
+  if cbk.kind(config, part.name) == "dict" then return part.name end
+  local best, most = nil, 2
+  for name, section in cbk.items(config) do
+    local count = 0
+    for field, value in cbk.items(cbk.kind(config, name) == "dict" and section or cbk.dict()) do
+      if type(value) == "number" and part.config[field] == value then count = count + 1 end
+    end
+    if count > most then best, most = name, count end
+  end
+  return best
+end
+
+---What is known of each part of the left: by its name, or the whole.
+---@param left InferSide
+---@param right InferSide
+---@return { name: string|nil, section: string|nil, configs: { left: Dict|nil, right: Dict|nil } }[]
+---@return Dict tensors   with the part before the key
+local function parts_of(left, right)
+  if not left.parts then return { { configs = { left = left.config, right = right.config } } }, left.tensors end
+  local out, tensors = {}, cbk.dict()
+  for i, part in ipairs(left.parts) do
+    local section = section_of(part, right.config)
+    out[i] = { name = part.name, section = section, configs = { left = part.config,
+      right = section and right.config[section] or cbk.dict() } }
+    for key, tensor in cbk.items(part.tensors) do tensors[part.name .. "/" .. key] = tensor end
+  end
+  return out, tensors
+end
+
+---The part that a key or pattern of the left is of.
+local function part_of(parts, key)
+  for _, part in ipairs(parts) do
+    if not part.name or key:sub(1, #part.name + 1) == part.name .. "/" then return part end
+  end
+  return parts[1]
+end
+
+local function without_part(part, text) return part.name and text:gsub("^" .. part.name:gsub("%p", "%%%0") .. "/", "") or text end
+
+---Fields of the right config that are no section of a part.
+local function beside_parts(parts, config)
+  local out, is_section = {}, {}
+  for _, part in ipairs(parts) do is_section[part.section or ""] = true end
+  for name in cbk.items(config) do
+    if not is_section[name] then out[#out + 1] = tostring(name) end
+  end
+  return out
+end
+
+---The entries of `files` for layouts of the user's own.
+local function files_of(sides)
+  local out = {}
+  for _, side in ipairs { "left", "right" } do
+    local kind = sides[side].file and own_layout.container(sides[side].file)
+    if kind and catalogue.is_own_layout(sides[side].format) then out[#out + 1] = ('%s = "%s"'):format(side, kind) end
+  end
+  return out
+end
+
 ---@param left InferSide
 ---@param right InferSide
 ---@param options { model: string }
 ---@return Inferred
 function infer.run(left, right, options)
-  local inventories = { left = content.inventory("left", left.tensors), right = content.inventory("right", right.tensors) }
-  local configs = { left = left.config, right = right.config }
-  local rules, unknown = with_actions(match.rules(inventories.left, inventories.right, trials.is_affine), configs,
-    has_head_counts(right.config))
-  local rows, list, needs = {}, {}, {}
-  for i, rule in ipairs(rules) do
-    rows[rule] = row_of(rule)
-    list[i] = rows[rule]
-    for _, need in ipairs(rows[rule].needs or {}) do needs[#needs + 1] = need end
+  local parts, tensors = parts_of(left, right)
+  local inventories = { left = content.inventory("left", tensors), right = content.inventory("right", right.tensors) }
+  local rules, unknown = with_actions(match.rules(inventories.left, inventories.right, trials.is_affine), function(rule)
+    return part_of(parts, rule.pairs[1].left[1].key).configs
+  end)
+  for _, part in ipairs(parts) do
+    part.rows, part.one_sided, part.made = {}, {}, { left = {}, right = {} }
   end
-  local made = { fill = { left = {}, right = {} }, one_sided = {}, templates = {} }
-  for _, side in ipairs { "left", "right" } do explain_made(inventories[side], side, rules, rows, configs, made) end
-  add_made_options(rows)
-  table.sort(list, function(a, b) return a.order < b.order or a.order == b.order and a.right[1] < b.right[1] end)
-  local unexplained, lines = unexplained_of(inventories, unknown, naming.all)
-  local fill = {}
+  local rows, needs = {}, {}
+  for _, rule in ipairs(rules) do
+    local part = part_of(parts, rule.pairs[1].left[1].key)
+    local row = row_of(rule, function(text) return without_part(part, text) end)
+    rows[rule] = row
+    part.rows[#part.rows + 1] = row
+    for _, need in ipairs(row.needs or {}) do needs[#needs + 1] = need end
+  end
   for _, side in ipairs { "left", "right" } do
-    if #made.fill[side] > 0 then fill[#fill + 1] = ("%s = { %s }"):format(side, table.concat(made.fill[side], ", ")) end
+    explain_made(inventories[side], side, rules, rows, function(key) return part_of(parts, key) end, without_part)
   end
-  local files = {}
-  for side, one in pairs { left = left, right = right } do
-    local kind = one.file and own_layout.container(one.file)
-    if kind and catalogue.is_own_layout(one.format) then files[#files + 1] = ('%s = "%s"'):format(side, kind) end
+  add_made_options(rows)
+  local unexplained, lines = unexplained_of(inventories, unknown, naming.all)
+  for _, part in ipairs(parts) do
+    table.sort(part.rows, function(a, b) return a.order < b.order or a.order == b.order and a.right[1] < b.right[1] end)
+    part.fill = {}
+    for _, side in ipairs { "left", "right" } do
+      local list = part.made[side]
+      if #list > 0 then part.fill[#part.fill + 1] = ("%s = { %s }"):format(side, table.concat(list, ", ")) end
+    end
+    local configs = part.configs
+    part.fields = configs.left and configs.right and infer_fields.infer(configs.left, configs.right) or nil
   end
-  table.sort(files)
   local text = write.text {
-    files = files,
-    model = options.model, formats = { left = left.format, right = right.format }, rows = list, one_sided = made.one_sided,
-    needs = needs, fill = fill, fields = left.config and right.config and infer_fields.infer(left.config, right.config) or nil,
-    configs = configs, unexplained = lines, sources = { left = left.source, right = right.source },
+    model = options.model, formats = { left = left.format, right = right.format }, parts = parts, needs = needs,
+    files = files_of { left = left, right = right }, unexplained = lines, sources = { left = left.source, right = right.source },
+    right_only = left.parts and beside_parts(parts, right.config), right_config = right.config,
   }
   local count, matched = {}, {}
   for side, inventory in pairs(inventories) do

@@ -116,8 +116,9 @@ end
 ---The tables of keys: those of layers by themselves.
 ---@param rows Row[]
 ---@param one_sided string[]
+---@param suffix string   of the names of local tables
 ---@return string[] before, string[] keys
-local function key_lines(rows, one_sided)
+local function key_lines(rows, one_sided, suffix)
   rows = merged(rows)
   local groups, order = {}, {}
   for _, row in ipairs(rows) do
@@ -135,7 +136,7 @@ local function key_lines(rows, one_sided)
   for _, group in ipairs(order) do
     if #group > 1 then
       count = count + 1
-      group.name = count == 1 and "layer" or "layer_" .. count
+      group.name = (count == 1 and "layer" or "layer_" .. count) .. suffix
       before[#before + 1] = ("local %s = rules.keys { -- left, right"):format(group.name)
       for _, line in ipairs(row_lines(group, "  ", group)) do before[#before + 1] = line end
       before[#before + 1] = "}\n"
@@ -239,54 +240,104 @@ end
 
 -- --- the file
 
+---@class WrittenPart   The whole model, or one of several.
+---@field name? string            the folder of a part on the left
+---@field section? string         its section of the right config; nil if it has none
+---@field rows Row[]
+---@field one_sided string[]      further entries of the table of keys
+---@field fill string[]           entries of `fill`, by side: "left = { … }"
+---@field fields? InferredFields
+---@field configs { left: Dict|nil, right: Dict|nil }
+
 ---@class Written
 ---@field model string
 ---@field formats { left: string, right: string }
----@field rows Row[]
----@field one_sided string[]      further entries of the table of keys
+---@field parts WrittenPart[]
 ---@field needs string[]          definitions
----@field fill? string[]          entries of `fill`, by side: "left = { … }"
----@field files? string[]         entries of `files`
----@field fields? InferredFields
----@field configs { left: Dict|nil, right: Dict|nil }
+---@field files string[]          entries of `files`
+---@field right_only? string[]    fields of the right config beside the sections of parts
+---@field right_config? Dict
 ---@field unexplained string[]    lines
 ---@field sources { left: string, right: string }   the files
+
+---The tables of a part, and how the converter names them.
+---@param part WrittenPart
+---@param add fun(line: string)
+---@return string[] options
+local function add_part(part, add)
+  local suffix = part.name and "_" .. part.name:gsub("%W", "_") or ""
+  local before, keys = key_lines(part.rows, part.one_sided, suffix)
+  for _, line in ipairs(before) do add(line) end
+  add(("local keys%s = rules.keys { -- left, right"):format(suffix))
+  for _, line in ipairs(keys) do add(line) end
+  add "}\n"
+  if part.fields then
+    add(("local config%s = fields.config { -- left, right"):format(suffix))
+    for _, line in ipairs(config_lines(part.fields, part.configs)) do add(line) end
+    add "}\n"
+  end
+  local options = { "keys = keys" .. suffix, part.fields and "config = config" .. suffix or "config = fields.config {}" }
+  if part.fields and part.fields.finish_right then options[#options + 1] = ("finish = { right = %s }"):format(part.fields.finish_right) end
+  if #part.fill > 0 then options[#options + 1] = ("fill = { %s }"):format(table.concat(part.fill, ", ")) end
+  return options
+end
+
+---A converter of several parts. A part without a section of the config gets an empty one.
+---@param what Written
+---@param options string[][]   of each part
+---@param add fun(line: string)
+local function add_components(what, options, add)
+  local made = {}
+  add "  {"
+  add(("    %s, %s,"):format(quoted(what.formats.left), quoted(what.formats.right)))
+  add "    components = {"
+  for i, part in ipairs(what.parts) do
+    local section = part.section or part.name
+    if not part.section then made[#made + 1] = quoted(section) end
+    add(("      { left = %s, right = %s, %s },"):format(quoted(part.name), quoted(section), table.concat(options[i], ", ")))
+  end
+  add "    },"
+  add "    config = fields.config {"
+  for _, line in ipairs(one_sided_fields("right", what.right_only, what.right_config)) do add("    " .. line) end
+  add "    },"
+  if #made > 0 then
+    add(("    layout = { right = in_no_section { %s } },"):format(table.concat(made, ", ")))
+    what.needs[#what.needs + 1] = "in_no_section"
+  end
+  add "  },"
+end
 
 ---@param what Written
 ---@return string
 function write.text(what)
-  local before, keys = key_lines(what.rows, what.one_sided)
-  local body = {}
-  local function add(line) body[#body + 1] = line end
-  for _, pair in ipairs(what.fields and what.fields.pairs or {}) do
-    for _, need in ipairs(pair.needs or {}) do what.needs[#what.needs + 1] = need end
+  local tables, options, body = {}, {}, {}
+  for i, part in ipairs(what.parts) do
+    for _, pair in ipairs(part.fields and part.fields.pairs or {}) do
+      for _, need in ipairs(pair.needs or {}) do what.needs[#what.needs + 1] = need end
+    end
+    options[i] = add_part(part, function(line) tables[#tables + 1] = line end)
   end
-  for _, text in ipairs(definitions.texts(what.needs)) do add(text .. "\n") end
-  for _, line in ipairs(before) do add(line) end
+  local function add(line) body[#body + 1] = line end
   if #what.unexplained > 0 then
     add "-- Not explained. `cbk convert` refuses these keys until a rule has them; --drop-unmatched-keys leaves them out."
     for _, line in ipairs(what.unexplained) do add("--   " .. line) end
     add ""
   end
-  add "local keys = rules.keys { -- left, right"
-  for _, line in ipairs(keys) do add(line) end
-  add "}\n"
-  if what.fields then
-    add "local config = fields.config { -- left, right"
-    for _, line in ipairs(config_lines(what.fields, what.configs)) do add(line) end
-    add "}\n"
-  end
-  local finish = what.fields and what.fields.finish_right
+  for _, line in ipairs(tables) do add(line) end
   add "return { {"
   add(('  model = %s,'):format(quoted(what.model)))
-  local options = { "keys = keys", what.fields and "config = config" or "config = fields.config {}" }
-  if finish then options[#options + 1] = ("finish = { right = %s }"):format(finish) end
-  if not what.fields then options[#options + 1] = "without_config = true" end
-  if what.files and #what.files > 0 then options[#options + 1] = ("files = { %s }"):format(table.concat(what.files, ", ")) end
-  if what.fill and #what.fill > 0 then options[#options + 1] = ("fill = { %s }"):format(table.concat(what.fill, ", ")) end
-  add(("  { %s, %s, %s },"):format(quoted(what.formats.left), quoted(what.formats.right), table.concat(options, ", ")))
+  local first = what.parts[1]
+  if first.name then
+    add_components(what, options, add)
+  else
+    if not first.fields then table.insert(options[1], "without_config = true") end
+    if #what.files > 0 then table.insert(options[1], ("files = { %s }"):format(table.concat(what.files, ", "))) end
+    add(("  { %s, %s, %s },"):format(quoted(what.formats.left), quoted(what.formats.right), table.concat(options[1], ", ")))
+  end
   add "} }"
-  local text, head = table.concat(body, "\n") .. "\n", {}
+  local texts = definitions.texts(what.needs)
+  table.insert(texts, table.concat(body, "\n") .. "\n")
+  local text, head = table.concat(texts, "\n\n"), {}
   for _, module in ipairs(definitions.modules) do
     if text:find("%f[%w_.]" .. module[1] .. "%.") then head[#head + 1] = ('local %s = require "%s"'):format(module[1], module[2]) end
   end
