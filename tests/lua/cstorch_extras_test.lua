@@ -140,7 +140,7 @@ describe("cstorch: summaries", function()
     loop(function(batch, i)
       writer:add_scalar("direct", step(batch))
       save(i)
-    end, 2, 1)
+    end, 2)
     local reader = utils.SummaryReader(folder)
     equal(reader:read_scalar "*", {
       ["train/sum"] = { { step = 1, value = 6 }, { step = 2, value = 12 } }, direct = { { step = 1, value = 6 }, { step = 2, value = 12 } },

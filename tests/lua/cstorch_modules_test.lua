@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local cstorch = require "cstorch"
+local fresh = require "fresh"
 local harness = require "harness"
 local describe, it, equal, is_true, raises = harness.describe, harness.it, harness.equal, harness.is_true, harness.raises
 local nn = cstorch.nn
@@ -44,6 +45,16 @@ describe("cstorch: save", function()
     equal({ root.holes[4], root.zero[0], root.zero[1], root.mixed[1], root.mixed.x }, { 4, 5, 6, 7, 8 })
     raises("keys are strings and numbers", function() cstorch.save({ [true] = 1 }, path) end, "type")
   end)
+end)
+
+describe("cstorch: save on the CSX", function()
+  it("takes what is on the host at any time, and weights in closures", fresh(function()
+    local path, model = harness.temp_dir() .. "/host.mdl", nn.Linear(2, 1)
+    cstorch.compile(model, { backend = "CSX" })
+    cstorch.save({ step = 1, x = cstorch.ones { 2 } }, path)
+    equal(cstorch.load(path).step, 1)
+    raises("call save in a function made with cstorch.checkpoint_closure", function() cstorch.save(model:state_dict(), path) end, "runtime")
+  end))
 end)
 
 describe("cstorch: a checkpoint of torch", function()

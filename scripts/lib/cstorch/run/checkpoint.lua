@@ -11,11 +11,13 @@ local check, show = errors.check, errors.show
 
 local checkpoint = {}
 
---- Weights have values on the host on checkpoint steps only.
+--- Weights have values on the host on checkpoint steps only, in closures.
 local function check_step()
+  if cbk.compute.may_read_device() then return end
   local executor = session.executor
-  if not executor or not session.backend or session.backend.kind ~= "CSX" then return end
-  if executor:is_before_first_step() or executor:is_checkpoint_step() then return end
+  local is_now = not executor or executor:is_before_first_step() or executor:is_checkpoint_step()
+  check(not is_now, "runtime", "save: weights on the CSX are available in closures only; call save in a function made with "
+    .. "cstorch.checkpoint_closure or step_closure")
   local following = executor:next_checkpoint_step()
   errors.raise("runtime",
     "save: weights are available on checkpoint steps only; this is step %d, and %s. Steps count from 1, as i of the loop",
@@ -37,6 +39,7 @@ end
 --- The tree as cbk's values. `lazy` has the tensors that were met, so that tied ones are stored once.
 local function to_value(value, place, lazy, open)
   if tensors.is_tensor(value) then
+    if value.device == "csx" then check_step() end
     lazy[value] = lazy[value] or tensors.to_lazy(value)
     return lazy[value]
   end
@@ -68,7 +71,6 @@ end
 function checkpoint.save(tree, path)
   check(type(tree) == "table", "type", "save: expected a table, found %s", show(tree))
   check(type(path) == "string", "type", "save: expected a path, found %s", show(path))
-  check_step()
   local root = to_value(tree, "", {}, {})
   errors.of_cbk(function() cbk.create(path, { root = root, overwrite = true, format = "h5" }):commit() end)
 end
