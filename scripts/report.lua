@@ -51,11 +51,7 @@ end
 
 -- --- reading
 
-local found = findings.new()
-local check_options = { reading = cli.reading(args), dtypes = {}, without_values = args.no_stats }
-local subject = check.open(args.file, check_options, found)
-
-local tensor_rows, total = {}, args.no_stats and 0 or subject.bytes
+local tensor_rows, total = {}, args.no_stats and 0 or rows:totals().stored -- which check reads, too
 for i = 1, #rows do
   local row = rows[i]
   if row.shape then
@@ -119,7 +115,9 @@ local function is_chosen(one)
 end
 
 local function findings_section()
-  local entries = {}
+  local found, entries = findings.new(), {}
+  local options = { reading = cli.reading(args), dtypes = {}, without_values = args.no_stats }
+  check.values(check.open(args.file, options, found), options, found, show)
   for _, one in ipairs(found:sorted()) do
     if is_chosen(one) then
       local signature = table.concat({ one.severity, one.rule.id, one.text, one.key and "" or #entries }, "\0")
@@ -170,9 +168,9 @@ end
 
 -- --- the page
 
-local data = read()
-check.values(subject, check_options, found, show)
 local findings_html, finding_count = findings_section()
+collectgarbage() -- before as much is read again
+local data = read()
 local sections = { { title = "Findings", html = findings_html } }
 if other_rows then
   sections[2] = { title = "Differences to " .. cbk.fs.basename(cbk.fs.absolute(args.other)), html = differences_section() }
