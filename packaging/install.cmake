@@ -8,6 +8,15 @@ install(DIRECTORY scripts converters DESTINATION ${CMAKE_INSTALL_DATADIR}/cbk)
 install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(FILES packaging/copyright DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
+install(FILES packaging/completions/cbk.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME cbk)
+install(FILES packaging/completions/cbk.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+# zsh looks into site-functions of /usr/local, and into vendor-completions of /usr on Debian.
+install(CODE "set(zsh site-functions)
+  if(CMAKE_INSTALL_PREFIX MATCHES \"/usr$\")
+    set(zsh vendor-completions)
+  endif()
+  file(INSTALL \"${CMAKE_SOURCE_DIR}/packaging/completions/_cbk\" DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATADIR}/zsh/\${zsh}\")")
+
 # Man pages and the changelog, compressed without names and times.
 set(GENERATED ${CMAKE_BINARY_DIR}/generated)
 install(CODE "file(REMOVE_RECURSE \"${GENERATED}\")

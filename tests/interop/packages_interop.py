@@ -62,7 +62,8 @@ def as_a_package(run, build):
         call(*dpkg, "-i", deb)
         lists_a_file(run, os.path.join(root, "usr/bin/cbk"))
         shared = os.path.join(root, "usr/share")
-        for name in ("man/man1/cbk-ls.1.gz", "man/man7/cbk-json.7.gz", "doc/cbk/copyright", "doc/cbk/README.md"):
+        for name in ("man/man1/cbk-ls.1.gz", "man/man7/cbk-json.7.gz", "bash-completion/completions/cbk", "zsh/vendor-completions/_cbk",
+                     "fish/vendor_completions.d/cbk.fish", "doc/cbk/copyright", "doc/cbk/README.md"):
             assert os.path.getsize(os.path.join(shared, name)) > 0, name
         call(*dpkg, "-r", "cbk")
         left = files_below(os.path.join(root, "usr"))

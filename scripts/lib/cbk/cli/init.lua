@@ -277,6 +277,15 @@ function cli.output_options(parser)
     "quiet", "json")
 end
 
+---Names what an option or argument can be, for completion, where argparse's choices would be too strict.
+---@param element table      of argparse
+---@param names string[]
+---@return table element
+function cli.candidates(element, names)
+  element.candidates = names
+  return element
+end
+
 ---For `:convert(cli.dtype)`: the name of a dtype.
 function cli.dtype(text)
   local ok, dtype = pcall(cbk.dtype, text)

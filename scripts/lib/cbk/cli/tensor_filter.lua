@@ -31,7 +31,7 @@ end
 function tensor_filter.options(parser, sorts)
   parser:option("--shape", "only tensors of this shape, such as '*,4096'"):argname("SHAPE"):convert(shape_test)
   parser:option("--dtype", "only tensors of this dtype"):argname("DTYPE"):convert(cli.dtype)
-  parser:option("--sort", "the largest first (keys: in alphabetical order): " .. table.concat(sorts, ", ")):argname("BY")
+  local sort = parser:option("--sort", "the largest first (keys: in alphabetical order): " .. table.concat(sorts, ", ")):argname("BY")
     :convert(function(text)
       for _, name in ipairs(sorts) do
         if name == text then return text end
@@ -40,6 +40,7 @@ function tensor_filter.options(parser, sorts)
       return nil, ("--sort '%s': expected one of %s%s"):format(text, table.concat(sorts, ", "),
         near and (". Did you mean %s?"):format(near) or "")
     end)
+  cli.candidates(sort, sorts)
   parser:option("--top", "only the first N"):argname("N"):convert(cli.whole_number("--top", 1))
 end
 
