@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "host/base/interrupt.hpp"
@@ -23,6 +24,7 @@ using Clock = std::chrono::steady_clock;
 
 /// Without a byte for this long, the library is taken to hang: it unpacks a chunk in a second or two.
 constexpr std::chrono::seconds patience{60};
+constexpr size_t kept_windows = 4;  // of at most library::max_reply bytes
 
 /// cbk-hdf5 lies beside cbk (as built) or in libexec (as installed).
 fs::path program() {
@@ -64,31 +66,14 @@ class LibraryStorage final : public Storage {
 
   [[nodiscard]] uint64_t size() const override { return size_; }
   void read(uint64_t offset, std::span<std::byte> out) const override {
-    const uint64_t most = library::max_reply / request_.size;
-    while (!out.empty()) {
-      Request request = request_;
-      request.first = offset / request.size;
-      const uint64_t skipped = offset % request.size;
-      request.count = std::min(most, (skipped + out.size() + request.size - 1) / request.size);
-      const uint64_t bytes = request.count * request.size;
-      const uint64_t wanted = std::min<uint64_t>(bytes - skipped, out.size());
-      if (wanted == bytes) {
-        reader_->read(request, out.first(bytes));
-      } else {
-        Bytes whole(bytes);
-        reader_->read(request, whole);
-        std::memcpy(out.data(), whole.data() + skipped, wanted);
-      }
-      offset += wanted;
-      out = out.subspan(wanted);
-    }
+    reader_->read(request_, size_, offset, out);
   }
   [[nodiscard]] Place place() const override { return {reader_->file()->path().string(), 0}; }
   void add_files(SourceFiles& files) const override { files.insert(reader_->file()); }
 
  private:
   std::shared_ptr<LibraryReader> reader_;
-  Request request_;  // of any part
+  Request request_;  // of no elements
   uint64_t size_;
 };
 
@@ -165,8 +150,7 @@ void LibraryReader::receive(std::span<std::byte> out) {
   }
 }
 
-void LibraryReader::read(const Request& request, std::span<std::byte> out) {
-  const std::lock_guard lock(mutex_);
+void LibraryReader::ask(const Request& request, std::span<std::byte> out) {
   if (child_ <= 0) start();
   const auto sent = retried([&] { return ::send(socket_.get(), &request, sizeof request, MSG_NOSIGNAL); });
   if (sent != sizeof request) fail_stopped();
@@ -182,6 +166,44 @@ void LibraryReader::read(const Request& request, std::span<std::byte> out) {
   throw Error(reply.status == Status::unsupported ? Errc::unsupported : Errc::format, why);
 }
 
+void LibraryReader::probe(const Request& request) {
+  const std::lock_guard lock(mutex_);
+  ask(request, {});
+}
+
+const LibraryReader::Window& LibraryReader::window(const Request& dataset, uint64_t size, uint64_t offset) {
+  const auto known = std::ranges::find_if(windows_, [&](const Window& w) {
+    return w.address == dataset.address && offset >= w.begin && offset < w.begin + w.bytes.size();
+  });
+  Window found;
+  if (known != windows_.end()) {
+    found = std::move(*known);
+    windows_.erase(known);
+  } else {
+    const uint64_t whole = library::max_reply / dataset.size * dataset.size;
+    found = {dataset.address, offset / whole * whole, {}};
+    found.bytes.resize(std::min(whole, size - found.begin));
+    Request request = dataset;
+    request.first = found.begin / dataset.size;
+    request.count = found.bytes.size() / dataset.size;
+    ask(request, found.bytes);
+    if (windows_.size() == kept_windows) windows_.pop_back();
+  }
+  return windows_.emplace_front(std::move(found));
+}
+
+void LibraryReader::read(const Request& dataset, uint64_t size, uint64_t offset, std::span<std::byte> out) {
+  const std::lock_guard lock(mutex_);
+  while (!out.empty()) {
+    const Window& here = window(dataset, size, offset);
+    const uint64_t skipped = offset - here.begin;
+    const uint64_t count = std::min<uint64_t>(out.size(), here.bytes.size() - skipped);
+    std::memcpy(out.data(), here.bytes.data() + skipped, count);
+    out = out.subspan(count);
+    offset += count;
+  }
+}
+
 StoragePtr library_storage(std::shared_ptr<LibraryReader> reader, const Dataset& dataset,
                            uint64_t object_address, DType dtype) {
   Request request;
@@ -193,7 +215,7 @@ StoragePtr library_storage(std::shared_ptr<LibraryReader> reader, const Dataset&
                                                             : As::unsigned_integer;
   }
   reader->need(dataset.filters);
-  reader->read(request, {});
+  reader->probe(request);
   const uint64_t count = dataset.space.count();
   checked_mul(count, request.size, "a dataset");
   StoragePtr storage = std::make_shared<LibraryStorage>(std::move(reader), request, count);

@@ -4,6 +4,7 @@
 // else.
 #pragma once
 
+#include <deque>
 #include <mutex>
 #include <set>
 
@@ -23,12 +24,22 @@ class LibraryReader {
 
   /// Filters whose plugins the child must load before it is locked in.
   void need(const std::vector<Filter>& filters);
-  /// Fills `out`, of request.count elements. Errors: `unsupported` (a missing plugin, data in other files),
-  /// `format` (damage, time or memory beyond the limits), `io` (the child cannot be started).
-  void read(const library::Request& request, std::span<std::byte> out);
+  /// Whether a dataset can be read. Errors: `unsupported` (a missing plugin, data in other files), `format`
+  /// (damage, time or memory beyond the limits), `io` (the child cannot be started).
+  void probe(const library::Request& request);
+  /// Bytes from `offset` on of a dataset of `size` bytes. Whole windows are asked for, and the last few of
+  /// them are kept: a request has its price, and readers take neighbouring parts. Errors: as `probe`.
+  void read(const library::Request& dataset, uint64_t size, uint64_t offset, std::span<std::byte> out);
   [[nodiscard]] const std::shared_ptr<const MappedFile>& file() const { return file_; }
 
  private:
+  struct Window {
+    uint64_t address = 0;  // of the dataset
+    uint64_t begin = 0;    // byte
+    Bytes bytes;
+  };
+  const Window& window(const library::Request& dataset, uint64_t size, uint64_t offset);
+  void ask(const library::Request& request, std::span<std::byte> out);
   void start();
   void stop() noexcept;
   void receive(std::span<std::byte> out);
@@ -39,6 +50,7 @@ class LibraryReader {
   std::set<uint16_t> filters_;
   FileDescriptor socket_;
   int child_ = -1;
+  std::deque<Window> windows_;  // the last one used is the first
 };
 
 /// The elements of a dataset as little-endian numbers of `dtype`, read by the library. Whether it can is

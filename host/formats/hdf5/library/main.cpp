@@ -91,26 +91,33 @@ void reply(Status status, const void* data, size_t size) {
   write_all(data, size);
 }
 
-/// Elements [first, first + count) in C order, as blocks: each takes the longest run along one dimension.
-void select_range(hid_t space, const std::vector<hsize_t>& extents, hsize_t first, hsize_t count) {
+/// Reads elements [first, first + count) in C order block by block: each takes the longest run along one
+/// dimension. Memory has the shape of the block; with another one the library goes element by element.
+void read_range(hid_t dataset, hid_t type, hid_t space, const std::vector<hsize_t>& extents, hsize_t first,
+                hsize_t count, char* out) {
   const size_t rank = extents.size();
-  if (rank == 0) return;
-  H5Sselect_none(space);
   std::vector<hsize_t> start(rank);
-  std::vector<hsize_t> block(rank);
+  std::vector<hsize_t> block(rank, 1);
   while (count > 0) {
     hsize_t rest = first;
     for (size_t d = rank; d-- > 0; rest /= extents[d]) start[d] = rest % extents[d];
     // Outward while the block begins at the edge and all of it is wanted.
-    size_t along = rank - 1;
+    size_t along = rank == 0 ? 0 : rank - 1;
     hsize_t inner = 1;  // elements of one step along that dimension
     while (along > 0 && start[along] == 0 && inner * extents[along] <= count) inner *= extents[along--];
-    const hsize_t steps = std::min(extents[along] - start[along], count / inner);
+    const hsize_t steps = rank == 0 ? 1 : std::min(extents[along] - start[along], count / inner);
     for (size_t d = 0; d < rank; ++d) block[d] = d < along ? 1 : d == along ? steps : extents[d];
-    if (H5Sselect_hyperslab(space, H5S_SELECT_OR, start.data(), nullptr, block.data(), nullptr) < 0)
+    const bool is_selected = rank == 0 || H5Sselect_hyperslab(space, H5S_SELECT_SET, start.data(), nullptr,
+                                                              block.data(), nullptr) >= 0;
+    if (!is_selected) throw Failure{Status::damaged, library_error()};
+    const Handle memory = checked(
+        rank == 0 ? H5Screate(H5S_SCALAR) : H5Screate_simple(static_cast<int>(rank), block.data(), nullptr),
+        H5Sclose);
+    if (H5Dread(dataset, type, memory.get(), space, H5P_DEFAULT, out) < 0)
       throw Failure{Status::damaged, library_error()};
     first += steps * inner;
     count -= steps * inner;
+    out += steps * inner * H5Tget_size(type);
   }
 }
 
@@ -190,12 +197,7 @@ void serve(hid_t file, const Request& request, std::vector<char>& elements) {
       request.count > max_reply / request.size)
     throw Failure{Status::damaged, "it has another shape"};
   elements.resize(request.count * request.size);
-  if (request.count == 0) return;
-  select_range(space.get(), extents, request.first, request.count);
-  const hsize_t wanted = request.count;
-  const Handle memory = checked(H5Screate_simple(1, &wanted, nullptr), H5Sclose);
-  if (H5Dread(dataset.get(), type, memory.get(), space.get(), H5P_DEFAULT, elements.data()) < 0)
-    throw Failure{Status::damaged, library_error()};
+  read_range(dataset.get(), type, space.get(), extents, request.first, request.count, elements.data());
 }
 
 /// From here on: memory, the files that are open, and the end. Anything else is an error to the library.
