@@ -203,6 +203,7 @@ return {
   ["cbk.cli.output_options"] = 'cbk.cli.output_options(cbk.cli.parser("mine", "Writes something."))',
   ["cbk.cli.reading"] = 'cbk.open("model.pt", cbk.cli.reading(args))',
   ["cbk.cli.dtype"] = 'parser:option("--to-dtype", "the new dtype"):convert(cbk.cli.dtype)',
+  ["cbk.cli.candidates"] = 'cbk.cli.candidates(parser:option("--by", "what to sort by"), { "key", "size" })',
   ["cbk.cli.shuffle_seed"] = 'cbk.cli.shuffle_seed(parser, "-s --shuffle_seed", "of the loader", "0")',
   ["cbk.cli.folder"] = 'cbk.cli.folder("mine", "--output-dir", ".")',
   ["cbk.cli.size"] = 'parser:option("--shard-size", "of a file"):convert(cbk.cli.size "--shard-size")',
