@@ -101,14 +101,17 @@ describe("cstorch: optimizer", function()
       f(opt, opt.param_groups[1], p)
       raises(text, function() opt:step() end, kind)
     end
-    change(function(_, group) group.amsgrad = true end, "value", "has no state 'max_exp_avg_sq'")
-    change(function(opt, _, p) opt.state[p].exp_avg = nil end, "value", "has no state 'exp_avg'")
+    change(function(_, group) group.amsgrad = true end, "value", "no tensor as state 'max_exp_avg_sq'")
+    change(function(opt, _, p) opt.state[p].exp_avg = nil end, "value", "no tensor as state 'exp_avg'")
     change(function(_, group) group.params[2] = with_grad(parameter { 1 }, { 1 }) end, "value", "parameter 2 of group 1 was added later")
+    change(function(opt, _, p) opt.state[p].exp_avg = 3 end, "value", "no tensor as state 'exp_avg'")
+    local function three() return 3 end
+    raises("expected a tensor or nil for 'exp_avg', found 3", function() optim.Lion({ parameter { 1 } }):visit_state(three) end, "type")
     change(function(_, group) group.lr = nil end, "value", "a group has no 'lr'")
     change(function(_, group) group.lr = "x" end, "type", "expected a number as lr, found 'x'")
     local opt = optim.SGD({ with_grad(parameter { 1 }, { 1 }) }, { lr = 1 })
     opt.param_groups[1].momentum = 0.9
-    raises("has no state 'momentum_buffer'", function() opt:step() end, "value")
+    raises("no tensor as state 'momentum_buffer'", function() opt:step() end, "value")
   end)
 
   it("takes tensors as hyper-parameters", function()

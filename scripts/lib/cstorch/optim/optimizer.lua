@@ -156,8 +156,8 @@ local function check_changes(self)
   self.state = own
   for p, state in pairs(fine and fresh or {}) do
     for key in ordered_map.items(state) do
-      check(own[p][key] ~= nil, "value", "%s: a parameter has no state '%s'; it was removed, or a setting that needs it was changed after "
-        .. "the optimizer was made", name, key)
+      check(tensors.is_tensor(own[p][key]), "value", "%s: a parameter has no tensor as state '%s'; it was replaced, or a "
+        .. "setting that needs it was changed after the optimizer was made", name, key)
     end
   end
 end
@@ -322,6 +322,8 @@ function Optimizer:visit_state(f)
   for _, state in self:parameters() do
     for name, value in ordered_map.items(state) do
       local new = f(value)
+      check(new == nil or tensors.is_tensor(new), "type", "%s:visit_state: expected a tensor or nil for '%s', found %s",
+        self.class.name, name, show(new))
       if new ~= nil then state[name] = new end
     end
   end
