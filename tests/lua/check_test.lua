@@ -1,6 +1,7 @@
 -- `cbk check`: what it finds, what it leaves alone, and its exit status.
 
 local cbk = require "cbk"
+local classes = require "cbk.classes"
 local harness = require "harness"
 local tiny = require "tiny"
 local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
@@ -221,6 +222,31 @@ describe("cbk check against the config", function()
     cbk.fs.write(dir .. "/config.json", "{", { overwrite = true })
     status, names = findings(dir, "model.safetensors")
     equal({ status, names[1] }, { 1, "config" })
+  end)
+end)
+
+describe("cbk check of every family", function()
+  it("finds nothing in a model with its config, and each tensor that is then missing", function()
+    for name, way in pairs(tiny.newest_ways()) do
+      local fine, config, root = pcall(tiny.model, way)
+      local is_whole = fine and config.model_type and not name:find "^mpt" -- what the tiny MPT has beside its config is reported
+      if is_whole then
+        local dir = harness.temp_dir()
+        cbk.config.save(config, dir .. "/config.json")
+        create(dir .. "/pytorch_model.bin", root)
+        equal({ brief(dir, ".") }, { 0, {} }, name)
+        local has_class, known = pcall(classes.tensors, config, name, "hf")
+        for _, one in ipairs(has_class and #known:tied_names() == 0 and known or {}) do
+          local may_lack = one.tied_to or one.buffer or one.optional or one.part or one.key:find "bias$"
+          if not may_lack and root[one.key] ~= nil then
+            root[one.key] = nil
+            cbk.create(dir .. "/pytorch_model.bin", { root = root, overwrite = true }):commit()
+            equal(select(2, brief(dir, ".", "--no-values")), { "missing-weight " .. one.key }, name)
+            break
+          end
+        end
+      end
+    end
   end)
 end)
 

@@ -1,43 +1,62 @@
 -- Equal content at different keys: whole layers, and single tensors.
 
+local extents = require "cbk.extents"
 local layers = require "cbk.check.layers"
 local numbers = require "cbk.numbers"
 local values = require "cbk.check.values"
 
 local duplicates = {}
 
----Whether equal content of two tensors means anything.
+---@class Content   What is kept of a tensor until all are read: there may be many.
+---@field file string
+---@field key string
+---@field rows LeafRows
+---@field index integer
+---@field fingerprint string
+---@field dims integer
+---@field numel integer
+
+---What is kept of a tensor; nil where equal content means nothing.
 ---@param one CheckedTensor
-local function is_candidate(one)
-  return one.scan.constant == nil and one.scan.numel > 1 and not values.is_state(one.key) and not (one.known and one.known.buffer)
+---@param rows LeafRows
+---@param index integer
+---@return Content|nil
+function duplicates.content(one, rows, index)
+  local is_plain = one.scan.constant ~= nil or one.scan.numel < 2 or values.is_state(one.key) or one.known and one.known.buffer
+  if is_plain then return nil end
+  return { file = one.file, key = one.key, rows = rows, index = index, fingerprint = one.scan.fingerprint, dims = #one.row.shape,
+    numel = one.scan.numel }
 end
 
----Groups of tensors with equal bytes, the first of each group first.
----@param checked CheckedTensor[]
----@return CheckedTensor[][]
-local function groups_of(checked)
-  local by_content, order = {}, {}
-  for _, one in ipairs(checked) do
-    if is_candidate(one) and not one.row.tied_to then
-      local id = ("%s %s %s"):format(one.row.type, table.concat(one.row.shape, ","), one.scan.fingerprint)
-      if not by_content[id] then by_content[id], order[#order + 1] = {}, id end
-      table.insert(by_content[id], one)
+---Groups of tensors with equal fingerprints, the first of each group first.
+---@param contents Content[]
+---@return Content[][]
+local function groups_of(contents)
+  local first, groups, out = {}, {}, {}
+  for _, one in ipairs(contents) do
+    local id = one.fingerprint
+    if not first[id] then
+      first[id] = one
+    elseif groups[id] then
+      table.insert(groups[id], one)
+    else
+      groups[id] = { first[id], one }
+      out[#out + 1] = groups[id]
     end
-  end
-  local out = {}
-  for _, id in ipairs(order) do
-    if #by_content[id] > 1 then out[#out + 1] = by_content[id] end
   end
   return out
 end
 
----A fingerprint is only that: the content decides.
----@param group CheckedTensor[]
----@param tensor_of fun(one: CheckedTensor): Tensor
-local function verified(group, tensor_of)
+---A fingerprint is only that: dtype, shape and content decide.
+---@param group Content[]
+---@return Content[]|nil
+local function verified(group)
   local out = { group[1] }
+  local tensor = group[1].rows:value(group[1].index)
   for i = 2, #group do
-    if tensor_of(group[1]):compare(tensor_of(group[i])).same_bits then out[#out + 1] = group[i] end
+    local other = group[i].rows:value(group[i].index)
+    local is_like = tensor.dtype == other.dtype and extents.shape(tensor:shape()) == extents.shape(other:shape())
+    if is_like and tensor:compare(other).same_bits then out[#out + 1] = group[i] end
   end
   return #out > 1 and out or nil
 end
@@ -49,19 +68,19 @@ local function layer_of(key)
 end
 
 ---How many matrices with content of their own each layer has.
----@param checked CheckedTensor[]
+---@param contents Content[]
 ---@return table<string, integer>
-local function matrices_of_layers(checked)
+local function matrices_of_layers(contents)
   local out = {}
-  for _, one in ipairs(checked) do
+  for _, one in ipairs(contents) do
     local layer = layer_of(one.key)
-    if layer and #one.row.shape > 1 and is_candidate(one) then out[layer] = (out[layer] or 0) + 1 end
+    if layer and one.dims > 1 then out[layer] = (out[layer] or 0) + 1 end
   end
   return out
 end
 
 ---Pairs of layers with equal content, and how many matrices they share.
----@param groups CheckedTensor[][]
+---@param groups Content[][]
 local function shared_by_layers(groups)
   local counts, order = {}, {}
   for _, group in ipairs(groups) do
@@ -69,7 +88,7 @@ local function shared_by_layers(groups)
       local one, other = group[1], group[k]
       local layer, rest, prefix = layer_of(one.key)
       local layer_b, rest_b, prefix_b = layer_of(other.key)
-      if layer and layer ~= layer_b and rest == rest_b and prefix == prefix_b and #one.row.shape > 1 then
+      if layer and layer ~= layer_b and rest == rest_b and prefix == prefix_b and one.dims > 1 then
         local id = layer .. "\0" .. layer_b
         if not counts[id] then counts[id], order[#order + 1] = 0, { id, layer, layer_b, other.file } end
         counts[id] = counts[id] + 1
@@ -79,12 +98,13 @@ local function shared_by_layers(groups)
   return counts, order
 end
 
----@param checked CheckedTensor[]
----@param groups CheckedTensor[][]
+---@param contents Content[]
+---@param groups Content[][]
 ---@param found Findings
 ---@return table<string, string> covered   a layer by the one that it repeats
-local function check_layers(checked, groups, found)
-  local covered, matrices = {}, matrices_of_layers(checked)
+local function check_layers(contents, groups, found)
+  if #groups == 0 then return {} end
+  local covered, matrices = {}, matrices_of_layers(contents)
   local counts, order = shared_by_layers(groups)
   for _, pair in ipairs(order) do
     local id, first, second, file = unpack(pair)
@@ -118,29 +138,31 @@ end
 
 local SMALL = 64 -- elements of tensors that may be equal by chance or on purpose
 
----@param group CheckedTensor[]
+---@param group Content[]
 local function check_group(group, found)
   local first, are_layers = group[1], true
   for _, one in ipairs(group) do are_layers = are_layers and layer_of(one.key) ~= nil end
-  local is_weight = #first.row.shape > 1 and first.scan.numel >= SMALL and are_layers and not is_table(group)
+  local is_weight = first.dims > 1 and first.numel >= SMALL and are_layers and not is_table(group)
   for i = 2, #group do
+    local row = group[i].rows[group[i].index]
     found:add("duplicate", group[i].file, group[i].key, ("the tensor %s of %s has the same content as %s, but is not tied to it"):format(
-      table.concat(group[i].row.shape, " x "), numbers.counted(group[i].row.bytes, "byte"), first.key),
+      extents.shape(row.shape), numbers.counted(row.bytes, "byte"), first.key),
       { severity = not is_weight and "note" or nil, advice = not is_weight and "Tie them, or keep one of them, to save the space" or nil })
   end
 end
 
----@param checked CheckedTensor[]
----@param tensor_of fun(one: CheckedTensor): Tensor
+local LARGE_TABLE = 65536 -- elements
+
+---@param contents Content[]   in the order of the files
 ---@param found Findings
----@param is_tied fun(one: CheckedTensor, other: CheckedTensor): boolean   by the config
-function duplicates.check(checked, tensor_of, found, is_tied)
+---@param is_tied fun(key: string, other: string): boolean   by the config
+function duplicates.check(contents, found, is_tied)
   local groups = {}
-  for _, group in ipairs(groups_of(checked)) do groups[#groups + 1] = verified(group, tensor_of) end
-  local covered = check_layers(checked, groups, found)
+  for _, group in ipairs(groups_of(contents)) do groups[#groups + 1] = verified(group) end
+  local covered = check_layers(contents, groups, found)
   for _, group in ipairs(groups) do
-    local is_wanted = not is_covered(group, covered) and not (is_table(group) and group[1].scan.numel < 65536)
-    if is_wanted and not is_tied(group[1], group[2]) then check_group(group, found) end
+    local is_wanted = not is_covered(group, covered) and not (is_table(group) and group[1].numel < LARGE_TABLE)
+    if is_wanted and not is_tied(group[1].key, group[2].key) then check_group(group, found) end
   end
 end
 

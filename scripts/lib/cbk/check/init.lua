@@ -165,39 +165,49 @@ local function class_keys_of(of)
   return out
 end
 
+---@class CheckState   What is kept of the tensors that were read.
+---@field contents Content[]
+---@field tied table<string, boolean>          paths that the config ties
+---@field by_path table<string, CheckedTensor>   of those, and of tensors that share their storage with others
+---@field class_keys table<string, ClassTensor>
+
+---Checks one row of a file.
+---@param state CheckState
+local function check_row(subject, part, i, row, state, options, found, on_read)
+  local one
+  if row.tied_to then
+    one = state.by_path[row.tied_to]
+  elseif not options.without_values then
+    one = scan(subject, part, i, row, state.class_keys, options, found)
+    on_read(row.path, row.bytes)
+    if one then
+      values.check(one, found)
+      state.contents[#state.contents + 1] = duplicates.content(one, part.rows, i)
+    end
+  end
+  if state.tied[row.path] or row.tied_to then state.by_path[row.path] = one end
+end
+
 ---Reads all tensors of a subject, and checks their values.
 ---@param subject CheckSubject
 ---@param options CheckOptions
 ---@param found Findings
 ---@param on_read fun(key: string, bytes: integer)
 function check.values(subject, options, found, on_read)
-  local checked, by_path, tensors, class_keys = {}, {}, {}, class_keys_of(subject.of)
+  local of, has_class, tensors = subject.of, subject.of ~= nil and subject.of.known ~= nil, {}
+  local state = { contents = {}, tied = model.tied_paths(of), by_path = {}, class_keys = class_keys_of(of) }
   for _, part in ipairs(subject.parts) do
     for i = 1, #part.rows do
       local row = part.rows[i]
       if row.shape then
-        tensors[#tensors + 1] = { file = part.file, key = row.path }
-        local one
-        if row.tied_to then
-          one = by_path[row.tied_to]
-        elseif not options.without_values then
-          one = scan(subject, part, i, row, class_keys, options, found)
-          on_read(row.path, row.bytes)
-        end
-        by_path[row.path] = one
-        if one and not row.tied_to then
-          one.part, one.index = part, i
-          checked[#checked + 1] = one
-          values.check(one, found)
-        end
+        if not has_class then tensors[#tensors + 1] = { file = part.file, key = row.path } end
+        check_row(subject, part, i, row, state, options, found, on_read)
       end
     end
   end
-  if not (subject.of and subject.of.known) then layers.check(tensors, found) end
-  duplicates.check(checked, function(one) return one.part.rows:value(one.index) end, found, function(one, other)
-    return model.ties(subject.of, one.key, other.key)
-  end)
-  model.check_ties(subject.of, by_path, found)
+  if not has_class then layers.check(tensors, found) end
+  duplicates.check(state.contents, found, function(key, other) return model.ties(of, key, other) end)
+  model.check_ties(of, state.by_path, found)
 end
 
 return check

@@ -146,9 +146,22 @@ function model.ties(of, key_a, key_b)
   return false
 end
 
+---The paths of weights that the config ties, if the checkpoint has them.
+---@param of ModelOfFile|nil
+---@return table<string, boolean>
+function model.tied_paths(of)
+  local out = {}
+  for _, names in ipairs(of and of.known and of.known:tied_names() or {}) do
+    for _, name in ipairs(names) do
+      if of.paths[name] then out[of.paths[name]] = true end
+    end
+  end
+  return out
+end
+
 ---Tied weights whose values differ, by what was read of them.
 ---@param of ModelOfFile|nil
----@param by_path table<string, CheckedTensor>
+---@param by_path table<string, CheckedTensor>   of model.tied_paths
 ---@param found Findings
 function model.check_ties(of, by_path, found)
   for _, names in ipairs(of and of.known and of.known:tied_names() or {}) do
