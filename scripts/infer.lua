@@ -6,6 +6,7 @@ local composite = require "cbk.converters.composite"
 local converters = require "cbk.converters"
 local infer = require "cbk.infer"
 local own_layout = require "cbk.converters.own_layout"
+local progress = require "cbk.progress"
 local kinds = require "converters.engine.kinds"
 local trainer = require "converters.modelzoo.trainer"
 
@@ -35,7 +36,7 @@ parser:option("--tgt-fmt", "the format of B", "b"):argname "FORMAT"
 parser:option("--src-config", "A's config: config.json or params.yaml"):argname "FILE"
 parser:option("--tgt-config", "B's config"):argname "FILE"
 cli.input_options(parser)
-cli.options(parser, "overwrite", "json")
+cli.options(parser, "overwrite", "no-progress-bar", "json")
 local args = parser:parse()
 
 ---@param option string
@@ -89,7 +90,26 @@ converters.refuse_existing(args.output, args)
 local left = parts[1] and side_of_parts(args.a, parts[1]) or side_of(args.a, args.src_config, args.src_fmt)
 local right = parts[2] and side_of_parts(args.b, parts[2]) or side_of(args.b, args.tgt_config, args.tgt_fmt)
 if right.format == "hf" then left, right = right, left end
-local found = infer.run(left, right, { model = args.model })
+
+---A function that shows how much has been read: every tensor is read twice, once to find it and once to compare it.
+local function new_progress()
+  if args.no_progress_bar or args.json then return function() end end
+  local total = 0
+  for _, side in ipairs { left, right } do
+    for _, part in ipairs(side.parts or { side }) do
+      for _, tensor in cbk.items(part.tensors) do total = total + 2 * tensor:nbytes() end
+    end
+  end
+  local display, done, clock = progress.display(), 0, cbk.clock()
+  return function(key, bytes)
+    done = key and math.min(done + bytes, total) or total
+    display { done = done, total = total, seconds = cbk.clock() - clock, key = key or "" }
+  end
+end
+
+local show = new_progress()
+local found = infer.run(left, right, { model = args.model, on_read = show })
+show()
 cbk.fs.write(args.output, found.text, { overwrite = args.overwrite })
 
 local function count_of(side) return ("%d of %d"):format(found.matched[side], found.count[side]) end

@@ -349,6 +349,34 @@ describe("cbk infer, the command", function()
     harness.equal((harness.cbk(dir, "rules", "mine.lua", "old.safetensors")), 0)
   end)
 
+  it("finds heads in another order, other numbers, stacked and joined tensors", function()
+    local dir = harness.temp_dir()
+    local function random(seed, ...) return cbk.randn({ ... }, { seed = seed, dtype = "float32" }) end
+    local left, right = cbk.dict(), cbk.dict()
+    left["a.w"] = random(1, 24, 5)
+    right["heads.w"] = left["a.w"]:reshape({ 4, 6, 5 }):permute({ 1, 0, 2 }):reshape { 24, 5 }
+    left["b.w"], left["c.w"] = random(2, 8, 5), random(3, 4, 5)
+    right["joined.w"] = cbk.cat({ left["b.w"], left["c.w"] }, 0)
+    left["d.w"] = random(4, 7)
+    right["norm.w"] = left["d.w"] + 1
+    left["e.w"] = random(5, 7, 6)
+    right["scaled.w"] = left["e.w"] * 0.5
+    for i = 0, 2 do left[("experts.%d.w"):format(i)] = random(10 + i, 4, 3) end
+    right["experts.w"] = cbk.stack({ left["experts.0.w"], left["experts.1.w"], left["experts.2.w"] }, 0)
+    left["f.w"] = random(6, 3, 10)
+    right["one.w"], right["two.w"] = left["f.w"]:slice(1, 4, 10), left["f.w"]:slice(1, 0, 4)
+    cbk.create(dir .. "/a.pt", { root = left }):commit()
+    cbk.create(dir .. "/b.pt", { root = right }):commit()
+    for _, words in ipairs {
+      { "infer", "a.pt", "b.pt", "-o", "mine.lua" }, { "convert", "a.pt", "--converter", "mine.lua", "--to", "b" },
+      { "diff", "a_to_b.pt", "b.pt" }, { "convert", "b.pt", "--converter", "mine.lua", "--to", "a" },
+      { "diff", "b_to_a.pt", "a.pt", "--atol", "1e-6" },
+    } do
+      local code, out, err = harness.cbk(dir, unpack(words))
+      harness.equal(code, 0, table.concat(words, " ") .. out .. err)
+    end
+  end)
+
   it("says what it cannot explain, and convert refuses that", function()
     local dir = harness.temp_dir()
     write_two(dir, { "a.pt", "b.pt" }, 16, 2)

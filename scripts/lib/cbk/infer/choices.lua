@@ -152,6 +152,15 @@ local function one_to_one(trial, add)
       add { text = ("reversed(rotary_rows(%d, %d))"):format(size, dim), needs = { "rotary_rows", "reversed" } }
     end)
   end
+  if same_list(a.shape, b.shape) and (#a.shape == 1 or #a.shape == 2) then
+    for _, size in ipairs(divisors(a.shape[1])) do
+      local whole = size == a.shape[1]
+      for _, inner in ipairs(divisors(size)) do
+        local text = whole and ("swapped_rows(%d)"):format(inner) or ("swapped_rows(%d, %d)"):format(inner, size)
+        if inner < size then add { text = text, needs = { "swapped_rows" } } end
+      end
+    end
+  end
   if #b.shape == 2 and #a.shape >= 2 then
     add { text = ("first_row_last(%d)"):format(#a.shape), needs = { "first_row_last" } }
   end
@@ -188,6 +197,11 @@ local function one_to_many(trial, add)
   local function fused(more) add { text = ("fused { per = { %s }%s }"):format(shares, more), needs = { "fused" } } end
   fused ""
   fused ", transposed = true"
+  local columns = {}
+  for i, item in ipairs(trial.right) do columns[i] = item.shape[2] end
+  local width = #columns == count and greatest_common(columns)
+  for i, n in ipairs(width and columns or {}) do columns[i] = ("%d"):format(n / width) end
+  if width then add { text = ("fused { per = { %s }, columns = true }"):format(table.concat(columns, ", ")), needs = { "fused" } } end
   local sizes = divisors(unit)
   for _, groups in ipairs(sizes) do
     if trial.has_config then fused(", groups = " .. groups) end

@@ -19,6 +19,7 @@ local content = {}
 ---@field order integer     its place in the checkpoint
 ---@field rule? InferredRule
 ---@field is_constant? boolean
+---@field on_read fun(key: string, bytes: integer)
 ---@field sums table<string, ffi.cdata*>   Tensor:content by dtype
 
 ---@class Inventory
@@ -31,13 +32,14 @@ local FINER = { float64 = 4, float32 = 3, bfloat16 = 2, float16 = 2, float8_e4m3
 
 ---@param side Side
 ---@param tensors Dict   key to tensor
+---@param on_read? fun(key: string, bytes: integer)   called after each tensor that is read
 ---@return Inventory
-function content.inventory(side, tensors)
+function content.inventory(side, tensors, on_read)
   local out = { items = {}, by_key = {}, by_template = {}, dtypes = {} }
   for key, tensor in cbk.items(tensors) do
     if kinds.is_tensor(tensor) and tensor:numel() > 0 then
       local item = { side = side, key = key, tensor = tensor, shape = tensor:shape(), numel = tensor:numel(), dtype = tensor.dtype,
-        order = #out.items + 1, sums = {} }
+        order = #out.items + 1, sums = {}, on_read = on_read or function() end }
       item.template, item.numbers = names.template(key)
       out.items[#out.items + 1], out.by_key[key], out.dtypes[item.dtype] = item, item, true
       out.by_template[item.template] = out.by_template[item.template] or {}
@@ -65,6 +67,7 @@ function content.sum(item, dtype)
   else
     item.sums[dtype] = (dtype == item.dtype and item.tensor or item.tensor:to(dtype)):content()
     if id then cache[id] = item end
+    item.on_read(item.key, item.tensor:nbytes())
   end
   return item.sums[dtype]
 end

@@ -67,13 +67,14 @@ local function rotary_rows(size, dim)
 end]] },
 
   fused = { needs = { "rotary_rows" }, text = [[
----One tensor on the left, several on the right, by rows (columns with `transposed`). `per` has the share of each part. Without `groups`
----and `size` the parts are below each other. With one of these they alternate, in that many groups or in heads of that many rows.
----`rotary`: size and rotated rows of a head, of the first two parts.
+---One tensor on the left, several on the right, by rows; by columns with `columns`, or with `transposed` by columns that are rows on
+---the right. `per` has the share of each part. Without `groups` and `size` the parts are below each other. With one of these they
+---alternate, in that many groups or in heads of that many rows. `rotary`: size and rotated rows of a head, of the first two parts.
 local function fused(options)
   local per, all, dim = options.per, 0, options.rotary
   for _, share in ipairs(per) do all = all + share end
-  local function turned(t) return options.transposed and t:dim() == 2 and t:transpose(0, 1) or t end
+  local function turned(t) return (options.transposed or options.columns) and t:dim() == 2 and t:transpose(0, 1) or t end
+  local function turned_part(t) return options.columns and turned(t) or t end
   local function rotated(t, i, to_pairs) return dim and i < 3 and interleaved(t, dim[1], dim[2], to_pairs) or t end
   local function groups_of(rows) return options.groups or options.size and rows / (all * options.size) or 1 end
   return actions.pair("fused", function(t)
@@ -85,19 +86,37 @@ local function fused(options)
     local view = t:reshape { groups, shape[1] / groups, t:numel() / shape[1] }
     for i, share in ipairs(per) do
       local part = view:slice(1, from * rows, (from + share) * rows)
-      out[i] = rotated(part:reshape(#shape == 1 and { -1 } or { groups * share * rows, shape[2] }), i, true)
+      out[i] = turned_part(rotated(part:reshape(#shape == 1 and { -1 } or { groups * share * rows, shape[2] }), i, true))
       from = from + share
     end
     return out
-  end, function(parts)
-    local rows, views, shape = 0, {}, parts[1]:shape()
-    for _, part in ipairs(parts) do rows = rows + part:shape()[1] end
-    local groups = groups_of(rows)
+  end, function(given)
+    local parts, rows, views = {}, 0, {}
+    for i, part in ipairs(given) do
+      parts[i] = turned_part(part)
+      rows = rows + parts[i]:shape()[1]
+    end
+    local groups, shape = groups_of(rows), parts[1]:shape()
     for i, part in ipairs(parts) do
       views[i] = rotated(part, i, false):reshape { groups, part:shape()[1] / groups, part:numel() / part:shape()[1] }
     end
     return turned(cbk.cat(views, 1):reshape(#shape == 1 and { -1 } or { rows, shape[2] }))
   end, { parts = #per })
+end]] },
+
+  swapped_rows = { text = [[
+---Rows in blocks of `inner` on the left; on the right the first rows of all blocks, then the second ones. `size`: the same within
+---every so many rows.
+local function swapped_rows(inner, size)
+  local function swapped(t, is_forward)
+    local shape = t:shape()
+    local block = size or shape[1]
+    if block % inner ~= 0 or shape[1] % block ~= 0 then cbk.fail("shape", ("%d rows are not blocks of %d"):format(shape[1], inner)) end
+    local count = block / inner
+    local order = is_forward and { shape[1] / block, count, inner, -1 } or { shape[1] / block, inner, count, -1 }
+    return t:reshape(order):permute({ 0, 2, 1, 3 }):reshape(shape)
+  end
+  return actions.pair("swapped rows", function(t) return swapped(t, true) end, function(t) return swapped(t, false) end)
 end]] },
 
   stacked_rotary = { text = [[
@@ -150,12 +169,13 @@ end]] },
 
 -- … for config fields.
 definitions.texts_by_name.in_map = { text = [[
----Fields of the left that are entries of a map on the right: { num_experts = "num_local_experts" }.
-local function in_map(entries)
+---Fields of the left that are entries of a map on the right, { num_experts = "num_local_experts" }; and further entries of it.
+local function in_map(entries, others)
   return {
     forward = function(_, at)
       local map = cbk.dict()
       for entry, field in pairs(entries) do map[entry] = cbk.raw(at.from, field) end
+      for entry, value in pairs(others) do map[entry] = value end
       return map
     end,
     backward = function(map, at)

@@ -92,7 +92,7 @@ end
 ---Maps of the right whose entries are fields of the left, such as the number of experts.
 local function by_map(left, right, used, out)
   for name, map in cbk.items(right) do
-    local inner, first = {}, nil
+    local inner, others, first = {}, {}, nil
     if cbk.kind(right, name) == "dict" and not used.right[name] then
       for entry, value in cbk.items(map) do
         local best, score
@@ -106,13 +106,15 @@ local function by_map(left, right, used, out)
           inner[#inner + 1] = ("%s = %q"):format(entry, best)
           first = first or best
           used.left[best] = true
+        elseif is_plain(value) then
+          others[#others + 1] = ("%s = %s"):format(entry, type(value) == "string" and ("%q"):format(value) or tostring(value))
         end
       end
     end
     if first then
       used.right[name] = true
-      out.pairs[#out.pairs + 1] = { left = first, right = name, text = ("in_map { %s }"):format(table.concat(inner, ", ")),
-        needs = { "in_map" } }
+      local text = ("in_map({ %s }, { %s })"):format(table.concat(inner, ", "), table.concat(others, ", "))
+      out.pairs[#out.pairs + 1] = { left = first, right = name, text = text, needs = { "in_map" } }
     end
   end
 end

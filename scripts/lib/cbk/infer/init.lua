@@ -81,6 +81,13 @@ local function with_actions(rules, configs_of)
       release_items(rule)
     end
   end
+  local weights = {}
+  for _, rule in ipairs(out) do weights[rule.left[1]] = rule end
+  for _, rule in ipairs(out) do -- one action for a weight and its bias, if it suits both
+    local weight = weights[(rule.left[1]:gsub("%.bias$", ".weight"))]
+    local choice = weight and weight ~= rule and not (rule.each or weight.affine) and weight.choice
+    if choice and choice.text ~= rule.choice.text and trials.also_fits(rule, choice, configs_of(rule)) then rule.choice = choice end
+  end
   return out, unknown
 end
 
@@ -322,11 +329,12 @@ end
 
 ---@param left InferSide
 ---@param right InferSide
----@param options { model: string }
+---@param options { model: string, on_read: fun(key: string, bytes: integer)|nil }
 ---@return Inferred
 function infer.run(left, right, options)
   local parts, tensors = parts_of(left, right)
-  local inventories = { left = content.inventory("left", tensors), right = content.inventory("right", right.tensors) }
+  local inventories = { left = content.inventory("left", tensors, options.on_read),
+    right = content.inventory("right", right.tensors, options.on_read) }
   local rules, unknown = with_actions(match.rules(inventories.left, inventories.right, trials.is_affine), function(rule)
     return part_of(parts, rule.pairs[1].left[1].key).configs
   end)

@@ -64,6 +64,7 @@ function makers.find(item, configs, rows)
       local make = definitions.evaluate { text = text }
       return make({ left = configs.left or {}, right = configs.right or {}, side = "left", key = item.key }, rows)
     end)
+    if not fine and type(made) == "table" and made.code == "interrupted" then error(made, 0) end
     if fine and made and trials.same_values(made, item.tensor) then return text end
   end
 end

@@ -143,10 +143,6 @@ function trials.find(rule, configs, has_config, rotary)
   local pair = smallest(rule)
   local trial = { rule = rule, left = pair.left, right = pair.right, configs = configs, has_config = has_config }
   local many = not rule.each and (#pair.left > 1 and "left" or #pair.right > 1 and "right") or nil
-  local list = choices.of(trial)
-  if rule.like and rule.like.choice then -- the weights' action, also where all elements are the same
-    table.insert(list, 1, rule.like.choice)
-  end
   local orders = many and #pair[many] <= 4 and permutations_of(#pair[many]) or { false }
   if rule.like and rule.like.order then table.insert(orders, 1, rule.like.order) end
   local function sides(one, order)
@@ -157,11 +153,18 @@ function trials.find(rule, configs, has_config, rotary)
     for _, other in ipairs(rule.pairs) do
       local left, right = sides(other, order)
       if other ~= pair and not fits(choice, trial, left, right, true) then return false end
+      for _, items in ipairs { left, right } do
+        for _, item in ipairs(items) do item.on_read(item.key, item.tensor:nbytes()) end
+      end
     end
     return true
   end
   for _, order in ipairs(orders) do
     local left, right = sides(pair, order)
+    local list = choices.of { rule = rule, left = left, right = right, configs = configs, has_config = has_config }
+    if rule.like and rule.like.choice then -- the weights' action, also where all elements are the same
+      table.insert(list, 1, rule.like.choice)
+    end
     for _, choice in ipairs(list) do
       if fits(choice, trial, left, right) and fits_others(choice, order) then
         if #pair.left + #pair.right == 2 and not rule.like and content.is_constant(left[1]) then
@@ -171,6 +174,20 @@ function trials.find(rule, configs, has_config, rotary)
       end
     end
   end
+end
+
+---Whether an action does what a rule's own does: that of a weight, which its bias can share.
+---@param rule InferredRule   with its own choice
+---@param choice Choice
+---@param configs { left: Dict|nil, right: Dict|nil }
+function trials.also_fits(rule, choice, configs)
+  local trial = { rule = rule, configs = configs }
+  for _, pair in ipairs(rule.pairs) do
+    local left = #pair.left > 1 and rule.order and ordered(pair.left, rule.order) or pair.left
+    local right = #pair.right > 1 and rule.order and ordered(pair.right, rule.order) or pair.right
+    if not fits(choice, trial, left, right) then return false end
+  end
+  return true
 end
 
 ---Whether a rule's factor and term give its values.

@@ -10,6 +10,12 @@ local function quoted(text) return ("%q"):format(text):gsub("\\\n", "\\n") end
 ---@param list string[]
 local function literal(list)
   if #list == 1 then return (quoted(list[1])) end
+  for stem, rest in list[1]:gmatch "()q()" do -- the same name for q, k and v
+    local before, after = list[1]:sub(1, stem - 1), list[1]:sub(rest)
+    local is_same = #list == 3 and not list[1]:find "%%"
+    for i, letter in ipairs { "q", "k", "v" } do is_same = is_same and list[i] == before .. letter .. after end
+    if is_same then return "actions.qkv.keys " .. quoted(before .. "%s" .. after) end
+  end
   local out = {}
   for i, one in ipairs(list) do out[i] = quoted(one) end
   return "{ " .. table.concat(out, ", ") .. " }"
