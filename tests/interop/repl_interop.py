@@ -228,6 +228,17 @@ class Tests:
         s.send(CTRL_D)
         equal(s.end(), 0)
 
+    def test_plots_in_colours(self):
+        """`cbk plot` at a terminal: as wide as it, in colours unless NO_COLOR says no."""
+        for environment, coloured in (({"NO_COLOR": "1"}, False), ({}, True)):
+            session = Session(self.cbk, ["plot", self.model, "layers.0.attention.weight", "--heat-map"], self.state, environment)
+            equal(session.end(), 0)
+            equal("\x1b[38;5;" in session.seen, coloured)
+            equal("\u2580" in session.seen, coloured)
+        session = Session(self.cbk, ["plot", self.model, "head"], self.state)
+        equal(session.end(), 0)
+        equal(max(len(line) for line in session.seen.splitlines()), 120 - 1)
+
     def test_values_in_colours(self):
         for environment, coloured in (({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False), ({}, True)):
             s = self.open(**environment)

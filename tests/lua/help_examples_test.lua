@@ -4,6 +4,8 @@ local cbk = require "cbk"
 local examples = require "cbk.help_examples"
 local harness = require "harness"
 local help = require "cbk.help"
+local training = require "cstorch.help"
+local training_examples = require "cstorch.help_examples"
 local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
 
 --- What the examples speak of, in a folder of their own. Each of them is run on its own.
@@ -43,6 +45,55 @@ for _, line in ipairs(failed) do io.stderr:write("FAILED " .. line .. "\n") end
 os.exit(#failed > 0 and 1 or 0)
 ]]
 
+--- The same for cstorch.
+local TRAINING = [[
+local cbk, cstorch = require "cbk", require "cstorch"
+local examples = require "cstorch.help_examples"
+local SUFFIX = { lr_scheduler = "LR", weight_decay_scheduler = "WD" }
+
+--- Two schedules for those that are made of others.
+local function schedules(env, module)
+  local suffix = SUFFIX[module]
+  local options = suffix == "LR" and { initial_learning_rate = 0.1, end_learning_rate = 1, total_iters = 10 }
+    or { initial_val = 0.1, end_val = 1, total_iters = 10 }
+  local Linear = cstorch.optim[module]["Linear" .. suffix]
+  env.first, env.second = Linear(env.opt, options), Linear(env.opt, options)
+end
+
+local function fresh()
+  local env = { cbk = cbk, cstorch = cstorch, print = function() end }
+  env.model = cstorch.nn.Sequential(cstorch.nn.Linear(4, 4))
+  env.opt = cstorch.optim.SGD(env.model:parameters(), { lr = 0.1 })
+  env.x, env.labels = cstorch.randn { 2, 4 }, cstorch.tensor({ 0, 1 }, { dtype = "int64" })
+  env.batches = function() return { cstorch.randn { 2, 4 } } end
+  env.loader = cstorch.utils.data.DataLoader(env.batches, { num_steps = 10, batch_size = 2 })
+  cstorch.save({ model = env.model:state_dict() }, "start.mdl")
+  return setmetatable(env, { __index = _G })
+end
+
+local names, failed = { "cstorch.configure", "cstorch.backend" }, {} -- which come before all else
+for name in pairs(examples) do names[#names + 1] = name end
+table.sort(names, function(a, b)
+  local function rank(name) return name == "cstorch.configure" and 1 or name == "cstorch.backend" and 2 or 3 end
+  if rank(a) ~= rank(b) then return rank(a) < rank(b) end
+  return a < b
+end)
+for i, name in ipairs(names) do
+  if name ~= names[i - 1] then
+    local example = examples[name]
+    local env = i > 4 and fresh() or setmetatable({ cstorch = cstorch }, { __index = _G })
+    local module = name:match "^cstorch%.optim%.([%w_]+)%."
+    if example:find "first" and SUFFIX[module] then schedules(env, module) end
+    local code, why = load("return " .. example, name, "t", env)
+    if not code then code, why = load(example, name, "t", env) end
+    local ok, problem = pcall(code or function() error(why) end)
+    if not ok then failed[#failed + 1] = ("%s: %s: %s"):format(name, example, tostring(problem)) end
+  end
+end
+for _, line in ipairs(failed) do io.stderr:write("FAILED " .. line .. "\n") end
+os.exit(#failed > 0 and 1 or 0)
+]]
+
 describe("help on every public function", function()
   it("has a summary of one line", function()
     for _, name in ipairs(help.functions()) do
@@ -67,9 +118,9 @@ describe("help on every public function", function()
     for name in pairs(examples) do is_true(known[name], name .. " has an example, but no help") end
   end)
 
-  it("has examples that run", function()
+  for what, script in pairs { cbk = SCRIPT, cstorch = TRAINING } do it("has examples of " .. what .. " that run", function()
     local dir = harness.temp_dir()
-    cbk.fs.write(dir .. "/examples.lua", SCRIPT)
+    cbk.fs.write(dir .. "/examples.lua", script)
     local code, _, err = harness.cbk(dir, "run", "examples.lua")
     local failures = {}
     for line in err:gmatch "[^\n]+" do
@@ -77,5 +128,18 @@ describe("help on every public function", function()
     end
     equal(table.concat(failures, "\n"), "")
     equal(code, 0)
+  end) end
+
+  it("has a summary and an example in cstorch, too", function()
+    local missing, known = {}, {}
+    for _, name in ipairs(training.names()) do
+      known[name] = true
+      if training.summary(name) == "" or not training_examples[name] then missing[#missing + 1] = name end
+    end
+    equal(table.concat(missing, ", "), "", "without a summary, or an example in scripts/lib/cstorch/help_examples.lua")
+    for name, example in pairs(training_examples) do
+      is_true(known[name], name .. " has an example, but no help")
+      is_true(help.text(name):find("\nexample:\n  " .. example, 1, true), name)
+    end
   end)
 end)

@@ -1,6 +1,7 @@
 -- Help for names of cstorch, out of the comments above what they name, and of the keywords that classes declare.
 
 local cbk = require "cbk"
+local examples = require "cstorch.help_examples"
 local keywords = require "cstorch.keywords"
 local original = require("cstorch.class").original
 local text = require "cstorch.text"
@@ -29,7 +30,8 @@ end
 --- Where the class is defined: its file and line. A schedule's is its definition, which all families share.
 local function place_of(class)
   local name, path = class.name, class.defined_in
-  local starts = { ('subclass("%s"'):format(name), ('subclass "%s"'):format(name), ("local %s = {"):format(class.defined_as or name) }
+  local starts = { ('subclass("%s"'):format(name), ('activation("%s"'):format(name),
+    ('subclass "%s"'):format(name), ("local %s = {"):format(class.defined_as or name) }
   for number, line in ipairs(path and sources[path] or {}) do
     for _, start in ipairs(starts) do
       if line:find(start, 1, true) then return path, number end
@@ -47,6 +49,9 @@ local function add_comment(block, out)
       out[#out + 1] = "    " .. rest:gsub("%s%s+", "  ")
     elseif tag == "return" then
       out[#out + 1] = "    returns " .. rest:gsub("%s%s+", "  ")
+    elseif tag == "class" then
+      local words = rest:match "%s%s+(%S.*)$"
+      if words then out[#out + 1] = "  " .. words end
     elseif not tag then
       out[#out + 1] = "  " .. line
     end
@@ -112,6 +117,41 @@ end
 
 local function is_class(value) return type(value) == "table" and rawget(value, "object_metatable") ~= nil end
 
+--- The text with the example of the name.
+local function with_example(name, body)
+  if not examples[name] then return body end
+  return ("%s\n\nexample:\n  %s"):format(body, examples[name])
+end
+
+---The names of all public functions and classes, below "cstorch".
+---@return string[]
+function help.names()
+  local out, seen = {}, {}
+  local function visit(module, name)
+    if seen[module] then return end
+    seen[module] = true
+    for _, part in ipairs(names_of(module)) do
+      local value, whole = module[part], name .. "." .. part
+      local metatable = type(value) == "table" and getmetatable(value)
+      local is_public = not part:find "^_"
+      if is_public and (type(value) == "function" or is_class(value)) then
+        out[#out + 1] = whole
+      elseif is_public and type(metatable) == "table" and metatable.namespace then
+        visit(value, whole)
+      end
+    end
+  end
+  visit(require "cstorch", "cstorch")
+  return out
+end
+
+---What a name is for, in a line; empty where nothing says it.
+---@param name string
+function help.summary(name)
+  local body = help.text(name) or ""
+  return body:match "^[^\n]*\n  (%S[^\n]*)" or ""
+end
+
 ---Help about "cstorch", "cstorch.optim", "cstorch.optim.AdamW" or "cstorch.optim.Optimizer:zero_grad"; or nil and the names that are near.
 ---@param name string
 ---@return string? text, string[] nearest
@@ -130,8 +170,8 @@ function help.text(name)
     end
     place, value = place .. separator .. part, found
   end
-  if is_class(value) then return class_text(place, value), {} end
-  if type(value) == "function" then return function_text(place, value), {} end
+  if is_class(value) then return with_example(place, class_text(place, value)), {} end
+  if type(value) == "function" then return with_example(place, function_text(place, value)), {} end
   if type(value) ~= "table" then return ("%s = %s"):format(place, text.value(value)), {} end
   return ("%s\n  %s"):format(place, table.concat(names_of(value), "\n  ")), {}
 end

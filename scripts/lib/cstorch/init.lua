@@ -28,6 +28,7 @@ for _, name in ipairs {
   cstorch[name] = tensors[name]
 end
 
+---The run in progress, or nil.
 ---@return table?   the run in progress, a DataExecutor
 function cstorch.current_executor() return session.executor end
 

@@ -25,16 +25,19 @@ local tensors = {}
 ---@return cstorch.Tensor
 function tensors.tensor(values, options) return native.tensor(values, options) end
 
+---A tensor of zeros.
 ---@param shape integer[]
 ---@param options? { dtype: string }
 ---@return cstorch.Tensor
 function tensors.zeros(shape, options) return native.zeros(shape, options) end
 
+---A tensor of ones.
 ---@param shape integer[]
 ---@param options? { dtype: string }
 ---@return cstorch.Tensor
 function tensors.ones(shape, options) return native.ones(shape, options) end
 
+---A tensor of one value.
 ---@param shape integer[]
 ---@param value number
 ---@param options? { dtype: string }
@@ -47,11 +50,13 @@ function tensors.full(shape, value, options) return native.full(shape, value, op
 ---@return cstorch.Tensor
 function tensors.zeros_like(like, options) return native.zeros_like(like, options) end
 
+---Ones in the shape and dtype of another tensor.
 ---@param like cstorch.Tensor
 ---@param options? { dtype: string }
 ---@return cstorch.Tensor
 function tensors.ones_like(like, options) return native.ones_like(like, options) end
 
+---A tensor of one value, in the shape and dtype of another.
 ---@param like cstorch.Tensor
 ---@param value number
 ---@param options? { dtype: string }
@@ -109,6 +114,7 @@ function tensors.cat(list, dim) return native.cat(list, dim) end
 ---@return cstorch.Tensor
 function tensors.stack(list, dim) return native.stack(list, dim) end
 
+---Whether a value is a tensor of cstorch.
 ---@param value any
 ---@return boolean
 function tensors.is_tensor(value) return native.is_tensor(value) end
@@ -139,6 +145,7 @@ function tensors.no_grad(fn, ...)
   return finish(function() native.records_gradients(before) end, pcall(fn, ...))
 end
 
+---Whether operations are recorded for gradients.
 ---@return boolean
 function tensors.is_grad_enabled() return native.records_gradients() end
 

@@ -10,7 +10,7 @@ local tensors = require "cstorch.tensors"
 
 local check, show = errors.check, errors.show
 
----@class cstorch.metrics.Metric : cstorch.nn.Module
+---@class cstorch.metrics.Metric : cstorch.nn.Module   What all metrics share; one's own has reset, update and compute.
 ---@field name string
 ---@field num_updates integer    updates so far; on CSX those whose step has ended
 ---@field inputs table<string, any>   the keywords of `update`: name to default, REQUIRED or OPTIONAL

@@ -58,11 +58,13 @@ function functional.silu(x) return native.silu(x) end
 ---@return cstorch.Tensor
 function functional.gelu(x, options) return native.gelu(x, options) end
 
+---exp(x) / Σ exp(x) along a dim.
 ---@param x cstorch.Tensor
 ---@param dim? integer   default: the last
 ---@return cstorch.Tensor
 function functional.softmax(x, dim) return check_tensor("softmax", x):softmax(dim) end
 
+---The logarithm of softmax.
 ---@param x cstorch.Tensor
 ---@param dim? integer   default: the last
 ---@return cstorch.Tensor
@@ -131,10 +133,12 @@ function functional.binary_cross_entropy_with_logits(x, y, options)
   return reduce("binary_cross_entropy_with_logits", losses, options)
 end
 
+---The hyperbolic tangent of each element.
 ---@param x cstorch.Tensor
 ---@return cstorch.Tensor
 function functional.tanh(x) return check_tensor("tanh", x):tanh() end
 
+---1 / (1 + exp(-x)).
 ---@param x cstorch.Tensor
 ---@return cstorch.Tensor
 function functional.sigmoid(x) return check_tensor("sigmoid", x):sigmoid() end

@@ -103,9 +103,13 @@ local function activation(name, fn)
   layers[name] = Module:subclass(name)
   layers[name].forward = function(_, x) return fn(x) end
 end
+---max(x, 0) of each element.
 activation("ReLU", functional.relu)
+---x · sigmoid(x) of each element.
 activation("SiLU", functional.silu)
+---The hyperbolic tangent of each element.
 activation("Tanh", functional.tanh)
+---Its input as it is.
 activation("Identity", function(x) return x end)
 
 ---x · Φ(x), or its tanh form.

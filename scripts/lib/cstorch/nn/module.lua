@@ -11,7 +11,7 @@ local tensors = require "cstorch.tensors"
 
 local check, show = errors.check, errors.show
 
----@class cstorch.nn.Module : cstorch.Class
+---@class cstorch.nn.Module : cstorch.Class   What all layers and models share; one's own has init and forward.
 ---@field training boolean   true at first; `eval` makes it false, for this module and those in it
 local Module = class.Object:subclass "Module"
 

@@ -4,7 +4,7 @@ local check = require("cstorch.errors").check
 local loaded = require "cstorch.loaded"
 local Optimizer = require "cstorch.optim.optimizer"
 
----@class cstorch.optim.AdamBase : cstorch.optim.Optimizer
+---@class cstorch.optim.AdamBase : cstorch.optim.Optimizer   What Adam and AdamW share; a base class for optimizers of one's own.
 local AdamBase = Optimizer:subclass("AdamBase", {
   lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-6, weight_decay = 0, l2_regularization_rate = 0, correct_bias = true, amsgrad = false,
 })

@@ -14,7 +14,7 @@ local text = require "cstorch.text"
 
 local check, show = errors.check, errors.show
 
----@class cstorch.optim.Optimizer : cstorch.Class
+---@class cstorch.optim.Optimizer : cstorch.Class   What all optimizers share; one's own has step.
 ---@field param_groups table[]        each { params = { … }, lr = …, … }; a hyper-parameter is a number until a schedule makes it a tensor
 ---@field state table                 `state[p].exp_avg`: an ordered map of tensors for each parameter
 ---@field limits? table<string, table>   ranges of hyper-parameters: { min =, max =, below = }; of a list for each element

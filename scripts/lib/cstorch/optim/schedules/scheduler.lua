@@ -15,7 +15,7 @@ local tensors = require "cstorch.tensors"
 
 local check, show = errors.check, errors.show
 
----@class cstorch.optim.Scheduler : cstorch.Class
+---@class cstorch.optim.Scheduler : cstorch.Class   What the schedules of any option share.
 ---@field param_group_key string   what it writes in the groups: "lr", "weight_decay"
 ---@field optimizer cstorch.optim.Optimizer
 ---@field last_epoch any           the clock in steps: a 0-dim int64 tensor

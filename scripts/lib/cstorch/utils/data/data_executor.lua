@@ -13,7 +13,7 @@ local tensors = require "cstorch.tensors"
 
 local check, show = errors.check, errors.show
 
----@class cstorch.utils.data.DataExecutor : cstorch.Class
+---@class cstorch.utils.data.DataExecutor : cstorch.Class   A run over the batches of a loader: its steps, closures and checkpoints.
 ---@field num_steps integer
 ---@field iteration integer            the step, from 0; -1 before the first
 ---@field user_iteration integer       the step, from 1; 0 before the first

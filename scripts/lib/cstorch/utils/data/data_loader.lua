@@ -10,7 +10,7 @@ local workers = require "cstorch.utils.data.workers"
 
 local check, show = errors.check, errors.show
 
----@class cstorch.utils.data.DataLoader : cstorch.Class
+---@class cstorch.utils.data.DataLoader : cstorch.Class   Batches from a function that each worker calls once.
 ---@field batch_size? integer      as given, else that of the first batch
 ---@field num_epochs integer
 ---@field executor? cstorch.utils.data.DataExecutor   of the last loop

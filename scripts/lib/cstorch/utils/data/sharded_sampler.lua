@@ -7,7 +7,7 @@ local session = require "cstorch.session"
 
 local check, show = errors.check, errors.show
 
----@class cstorch.utils.data.ShardedSampler : cstorch.Class
+---@class cstorch.utils.data.ShardedSampler : cstorch.Class   Indices of samples in batches, shared out to systems and workers.
 ---@field epoch integer   the next one that `batches` iterates, from 0
 local ShardedSampler = class.Object:subclass("ShardedSampler", {
   dataset_size = keywords.REQUIRED, batch_size = keywords.OPTIONAL, shuffle = false, seed = 0, start_index = 0,
