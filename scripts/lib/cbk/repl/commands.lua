@@ -68,6 +68,7 @@ commands.ls = {
   run = function(session, rest)
     local checkpoint = session:checkpoint()
     local rows = cbk.leaf_rows(checkpoint:raw_root(), rest ~= "" and rest or nil)
+    if #rows == 0 and rest ~= "" then cbk.fail("key", ("no key matches %s"):format(cbk.quote(rest))) end
     local lines = {}
     listing.tree(rows, function(line) lines[#lines + 1] = line end)
     lines[#lines + 1] = listing.totals_text(rows:totals())
