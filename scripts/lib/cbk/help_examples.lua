@@ -201,7 +201,6 @@ return {
   ["cbk.cli.input_options"] = 'cbk.cli.input_options(parser)',
   ["cbk.cli.converter_options"] = 'cbk.cli.converter_options(parser)',
   ["cbk.cli.output_options"] = 'cbk.cli.output_options(cbk.cli.parser("mine", "Writes something."))',
-  ["cbk.cli.candidates"] = 'cbk.cli.candidates(parser:option("--model", "the family"), { "llama", "gpt2" })',
   ["cbk.cli.reading"] = 'cbk.open("model.pt", cbk.cli.reading(args))',
   ["cbk.cli.dtype"] = 'parser:option("--to-dtype", "the new dtype"):convert(cbk.cli.dtype)',
   ["cbk.cli.candidates"] = 'cbk.cli.candidates(parser:option("--by", "what to sort by"), { "key", "size" })',
