@@ -28,10 +28,8 @@ parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a f
 parser:argument("key", "the key of a tensor; with --by-layer a glob"):argname "KEY"
 parser:flag("--heat-map", "draw a matrix as blocks")
 parser:flag("--by-layer", "draw a number of each layer")
-local drawn = parser:option("--of", ("what a block shows: %s (default: rms); or a layer: %s (default: norm)"):format(
-  table.concat(BLOCK_NUMBERS, ", "), table.concat(LAYER_NUMBERS, ", "))):argname "NUMBER"
-cli.candidates(drawn, { unpack(BLOCK_NUMBERS) })
-for _, name in ipairs(LAYER_NUMBERS) do table.insert(drawn.candidates, name) end
+cli.candidates(parser:option("--of", ("what a block shows: %s (default: rms); or a layer: %s (default: norm)"):format(
+  table.concat(BLOCK_NUMBERS, ", "), table.concat(LAYER_NUMBERS, ", "))):argname "NUMBER", { "rms", unpack(LAYER_NUMBERS) })
 parser:option("--bins", "of the histogram (default: 20; of a picture: 64)"):argname("N"):convert(cli.whole_number("--bins", 1))
 parser:flag("--log", "a logarithmic scale, for the counts of a histogram and the colours of a heat map")
 parser:option("-o --output", "write a picture: FILE.svg or FILE.png"):argname "FILE"

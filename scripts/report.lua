@@ -22,7 +22,7 @@ examples:
   cbk report new.mdl old.mdl -o report.html --key 'model.*']])
 parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "FILE"
 parser:argument("other", "a checkpoint to compare with"):argname "OTHER":args "?"
-parser:option("-o --output", "the page (default: report.html)"):argname "FILE":default "report.html"
+parser:option("-o --output", "the page"):argname "FILE":default "report.html"
 parser:option("--key", "only tensors whose key matches the glob; a plain name also means everything below it"):argname "GLOB"
 parser:flag("--no-stats", "read no tensor of FILE: sizes and shapes only")
 cli.input_options(parser)
