@@ -73,7 +73,7 @@ for _, subject in ipairs(subjects) do check.values(subject, options, found, show
 ---@param one Finding
 local function as_json(one)
   local out = cbk.dict { { "rule", one.rule.id }, { "severity", one.severity }, { "file", one.file } }
-  out.key, out.text, out.advice = one.key, one.text, one.advice
+  for _, field in ipairs { "key", "text", "advice" } do out[field] = one[field] end
   return out
 end
 
@@ -102,7 +102,8 @@ else
   local tensors = 0
   for _, subject in ipairs(subjects) do tensors = tensors + subject.tensors end
   if #subjects > 0 then
-    print(("%s: %s in %s, %s"):format(found:counts_text() or "clean", numbers.counted(tensors, "tensor"),
+    local without = args.no_values and " (without values)" or ""
+    print(("%s%s: %s in %s, %s"):format(found:counts_text() or "clean", without, numbers.counted(tensors, "tensor"),
       numbers.counted(#subjects, "file"), cbk.format_size(total)))
   end
 end

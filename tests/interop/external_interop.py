@@ -86,7 +86,7 @@ WAYS = {
     "0.5 external link": ("0.5", external_link, "h5"),
     "0.5 external storage": ("0.5", external_storage, "raw"),
 }
-COMMANDS = ["dump", "ls", "show", "diff", "copy", "h5-to-tensorflow"]
+COMMANDS = ["dump", "ls", "show", "check", "diff", "copy", "h5-to-tensorflow"]
 
 
 def words_of(command, path, out):

@@ -41,7 +41,8 @@ local function open(path, options, found)
   if fine then return checkpoint end
   local code, file = type(checkpoint) == "table" and checkpoint.code, file_of(path, checkpoint)
   if code == "refused" then
-    local only_records = pickles.check(file, message_of(checkpoint), found)
+    local is_found, only_records = pickles.check(file, (message_of(checkpoint):gsub("^cannot open '.-': ", "")), found)
+    if not is_found then error(checkpoint, 0) end -- files outside of its folder
     if not only_records or options.reading.allow_records then return nil end
     local reading = { allow_records = true, allow_external = options.reading.allow_external }
     local again, with_records = pcall(cbk.open, path, reading)

@@ -9,6 +9,7 @@ local pickles = {}
 ---@param path string
 ---@param error_message string   why the file was refused
 ---@param found Findings
+---@return boolean is_found         a pickle is why
 ---@return boolean only_records   all of them are classes that may be read as records
 function pickles.check(path, error_message, found)
   local fine, globals = pcall(cbk.pickle.globals, path)
@@ -25,11 +26,11 @@ function pickles.check(path, error_message, found)
       })
     end
   end
-  if count == 0 then
+  if count == 0 and error_message:find("the pickle asks for", 1, true) then -- one inside of another format
     found:add("unsafe-global", path, nil, error_message)
-    return false
+    return true, false
   end
-  return only_records
+  return count > 0, count > 0 and only_records
 end
 
 return pickles
