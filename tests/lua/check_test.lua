@@ -159,6 +159,16 @@ describe("cbk check of layers", function()
     equal(result.findings[3].text, "the layer has the same weights as layers.0: all 3 matrices are equal")
   end)
 
+  it("notes copies in another stack, such as averages of weights", function()
+    local dir = harness.temp_dir()
+    local function copies(first, second) return cbk.dict { { first, random({ 16, 16 }, 1) }, { second, random({ 16, 16 }, 1) } } end
+    create(dir .. "/m.pt", copies("a.layers.0.w.weight", "ema.layers.0.w.weight"))
+    local status, names = brief(dir, "m.pt")
+    equal({ status, names }, { 0, { "duplicate ema.layers.0.w.weight" } })
+    create(dir .. "/n.pt", copies("layers.0.q.weight", "layers.0.k.weight"))
+    equal({ brief(dir, "n.pt") }, { 1, { "duplicate layers.0.k.weight" } })
+  end)
+
   it("leaves modules without tensors and layers of two kinds alone", function()
     local dir, root = harness.temp_dir(), cbk.dict()
     for seed, number in ipairs { 0, 2, 5, 7 } do root[("features.%d.weight"):format(number)] = random({ 4, 4 }, 1000 + seed) end
@@ -318,6 +328,15 @@ describe("cbk check of files", function()
       equal({ status, names }, { 1, { "damaged a", "nan b" } }, file)
       has(result.findings[1].text, "checksum")
     end
+  end)
+
+  it("names missing data of a TensorFlow checkpoint", function()
+    local dir = harness.temp_dir()
+    cbk.create(dir .. "/tf/m.ckpt", { root = cbk.dict { { "a", random({ 64, 64 }, 1) }, { "b", random({ 64, 64 }, 2) } },
+      format = "tensorflow", shard_size = "17KB" }):commit()
+    cbk.fs.remove(dir .. "/tf/m.ckpt.data-00001-of-00002")
+    local status, names, result = findings(dir, "tf")
+    equal({ status, names, result.findings[1].file }, { 1, { "shard-missing" }, "tf/m.ckpt.index" })
   end)
 
   it("finds files that were cut short", function()

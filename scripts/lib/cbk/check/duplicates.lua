@@ -141,7 +141,8 @@ local SMALL = 64 -- elements of tensors that may be equal by chance or on purpos
 ---@param group Content[]
 local function check_group(group, found)
   local first, are_layers = group[1], true
-  for _, one in ipairs(group) do are_layers = are_layers and layer_of(one.key) ~= nil end
+  local _, _, stack = layer_of(first.key)
+  for _, one in ipairs(group) do are_layers = are_layers and stack ~= nil and select(3, layer_of(one.key)) == stack end
   local is_weight = first.dims > 1 and first.numel >= SMALL and are_layers and not is_table(group)
   for i = 2, #group do
     local row = group[i].rows[group[i].index]

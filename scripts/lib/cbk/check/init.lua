@@ -49,7 +49,8 @@ local function open(path, options, found)
     return again and with_records or nil
   end
   if code == "format" and cbk.fs.exists(file) and not cbk.fs.is_dir(file) and cbk.container(file) then
-    found:add("damaged", file, nil, (message_of(checkpoint):gsub("^cannot open '.-': ", "")))
+    local text = message_of(checkpoint):gsub("^cannot open '.-': ", "")
+    found:add(text:find "%f[%w]missing: " and "shard-missing" or "damaged", file, nil, text)
     return nil
   end
   error(checkpoint, 0)
