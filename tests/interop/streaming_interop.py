@@ -119,12 +119,16 @@ def memory(cbk, top):
             ("LLaMA to Cerebras", convert(cbk, "hf", "cs-2.5", config, source, out + "cs")),
             ("every matrix transposed", [cbk, "run", turn, source, out + "turned.safetensors"]),
             ("statistics", [cbk, "show", source, "lm_head.weight"]),
+            ("histogram", [cbk, "plot", source, "lm_head.weight"]),
+            ("heat map", [cbk, "plot", source, "lm_head.weight", "--heat-map", "-o", out + ".png"]),
+            ("report", [cbk, "report", source, h5, "-o", out + ".html"]),
             ("difference", [cbk, "diff", source, h5])]
     many = os.path.join(top, "many.bin")
     torch.save({f"model.layers.{i // 500}.experts.{i % 500}.up_proj.weight": torch.full((4 + i % 36, 64), float(i))
                 for i in range(20000)}, many)
     jobs += [("20,000 tensors to H5", [cbk, "copy", many, out + ".mdl"]),
              ("20,000 tensors to safetensors", [cbk, "copy", many, out + ".safetensors"]),
+             ("20,000 tensors reported", [cbk, "report", many, "-o", out + ".html"]),
              ("20,000 tensors listed", [cbk, "ls", many])]
     folder = lora_folder(os.path.join(top, "lora"))
     jobs += [("LoRA folded", [cbk, "fold-lora-checkpoint", "--model", "gpt2", "-p", os.path.join(folder, "p.yaml"), "--checkpoint_path",

@@ -416,6 +416,12 @@ describe("cbk check for people and programs", function()
     equal(#log.runs[1].results, 0)
   end)
 
+  it("has room for more findings than Lua's stack", function()
+    local found = require("cbk.check.findings").new()
+    for i = 1, 20000 do found:add(i % 2 == 0 and "nan" or "constant", "m.pt", "w" .. i, "text") end
+    equal({ #found:sorted(), found:sorted()[1].key, found:sorted()[20000].key }, { 20000, "w2", "w19999" })
+  end)
+
   it("shows no control characters of a file", function()
     local dir = harness.temp_dir()
     create(dir .. "/m.pt", cbk.dict { { "w\27[31m", cbk.tensor { NAN, 1 } } })

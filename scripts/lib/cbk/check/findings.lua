@@ -43,7 +43,8 @@ end
 ---The findings, the worst first.
 ---@return Finding[]
 function Findings:sorted()
-  local out = { unpack(self.list) }
+  local out = {}
+  for i, one in ipairs(self.list) do out[i] = one end
   table.sort(out, function(a, b)
     if a.severity ~= b.severity then return RANK[a.severity] < RANK[b.severity] end
     if a.rule ~= b.rule then return a.rule.position < b.rule.position end
