@@ -52,6 +52,13 @@ def as_a_package(run, build):
         assert {"lua-argparse", "libc6", "libfmt9", "libyaml-cpp0.7", "libluajit-5.1-2"} <= needs, needs
         assert f"Version: {run.call('--version').split()[1]}" in fields
 
+    def knows_the_api(root):
+        """What an editor reads: the folders of .luarc.json, and in them the annotations."""
+        with open(os.path.join(root, ".luarc.json"), encoding="utf-8") as f:
+            library = json.load(f)["workspace.library"][0]
+        with open(os.path.join(root, library, "cbk/meta.lua"), encoding="utf-8") as f:
+            assert f.readline().strip() == "---@meta cbk"
+
     def installs():
         root = run.path("root")
         os.makedirs(os.path.join(root, "var/lib/dpkg/updates"))
@@ -65,6 +72,8 @@ def as_a_package(run, build):
         for name in ("man/man1/cbk-ls.1.gz", "man/man7/cbk-json.7.gz", "bash-completion/completions/cbk", "zsh/vendor-completions/_cbk",
                      "fish/vendor_completions.d/cbk.fish", "doc/cbk/copyright", "doc/cbk/README.md"):
             assert os.path.getsize(os.path.join(shared, name)) > 0, name
+        knows_the_api(os.path.join(shared, "cbk"))
+        knows_the_api(TOP)
         call(*dpkg, "-r", "cbk")
         left = files_below(os.path.join(root, "usr"))
         assert not left, left

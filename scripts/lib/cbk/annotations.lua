@@ -36,6 +36,7 @@ local lists = { param = "params", field = "fields" }
 
 local function add_annotation(block, tag, rest)
   block.last = nil
+  if tag == "field" and rest:find "^%[" then return end -- "any name", for editors: the text says it
   if lists[tag] then
     local name, more = rest:match "^(%S+)%s*(.*)$"
     local kind, text = split_type(more or "")

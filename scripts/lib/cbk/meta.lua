@@ -27,7 +27,9 @@ cbk.null = nil
 
 ---@class Dict  An ordered map: `d.key`, `d["a.b"]`, `d[0]` (an int key), `d.key = v`, `d.key = nil`; `cbk.count(d)` entries. `#d` is that of
 ---a Lua table: it counts the keys 1, 2, … It has no methods, as all names in it are data: `cbk.items(d)`, `cbk.keys(d)` and other functions work on it.
+---@field [any] any
 ---@class List  `l[1]`, `#l`, `l[#l + 1] = v`, `l[#l] = nil`; also tuples, sets and deques (`cbk.kind`). Tuples do not change.
+---@field [integer] any
 
 ---@class Tensor  A lazy tensor: an expression over bytes on disk. Nothing is read before `tolist`, `item`, `stats`, `ptr`, or a commit.
 ---`t[1]` is its first row, a tensor; of a tensor with one dim it is the element, which is read. `#t` rows; other positions are errors.
@@ -174,6 +176,7 @@ function Tensor:as(options) end
 ---@class Checkpoint  `ckpt["model.lm_head.weight"]` finds a value by its dotted path; a missing key is an error, so ask with
 ---`get` or `has`. The names of the fields and methods here come first: a key of such a name ("version", "format", …) is read as
 ---`ckpt:get "version"`. `pairs(ckpt)` is `ckpt:leaves()`. A checkpoint is read only.
+---@field [string] any
 ---@field root any           the tree; nearly always a Dict
 ---@field format string      "torch-zip" "torch-legacy" "torch-sharded" "safetensors" "safetensors-sharded" "cerebras-h5" "flat-h5" "tensorflow" "npy" "npz"
 ---@field version string
