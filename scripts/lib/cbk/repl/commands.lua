@@ -11,6 +11,7 @@ local natural = require "cbk.natural"
 local numbers = require "cbk.numbers"
 local pager = require "cbk.repl.pager"
 local plot = require "cbk.plot"
+local progress = require "cbk.progress"
 local stats_table = require "cbk.stats_table"
 local text_table = require "cbk.text_table"
 local wrap = require "cbk.wrap"
@@ -104,6 +105,16 @@ local function stats_row(key, tensor)
   return { file = "", key = key, dtype = tensor.dtype, shape = tensor:shape(), bytes = tensor:nbytes(), stats = tensor:stats() }
 end
 
+--- A function that shows how much has been read, at a terminal.
+local function progress_over(total)
+  if not cbk.terminal.is_tty "stderr" then return function() end end
+  local display, done, start = progress.display(), 0, cbk.clock()
+  return function(row)
+    done = done + row.bytes
+    display { done = done, total = total, seconds = cbk.clock() - start, key = row.path }
+  end
+end
+
 commands.stats = {
   usage = ":stats [KEY]",
   text = "statistics of the tensors of ckpt that match (all of them without KEY), or of a tensor that Lua gives",
@@ -116,9 +127,13 @@ commands.stats = {
       found[1] = stats_row(name, tensor)
     else
       local rows = cbk.leaf_rows(session:checkpoint():raw_root(), rest ~= "" and rest or nil)
+      local show = progress_over(rows:totals().bytes)
       for i = 1, #rows do
         local row = rows[i]
-        if row.shape and not row.problem and not row.type:find "^complex" then found[#found + 1] = stats_row(row.path, rows:value(i)) end
+        if row.shape and not row.problem and not row.type:find "^complex" then
+          found[#found + 1] = stats_row(row.path, rows:value(i))
+          show(row)
+        end
       end
       if #found == 0 then cbk.fail("key", ("%s is neither a key nor a tensor; :ls lists the keys"):format(cbk.quote(rest))) end
     end
