@@ -23,6 +23,12 @@ using TOf = hn::TFromV<V>;
 
 // --- functions of a vector. NaN in gives NaN out; Highway's own functions do not promise that.
 
+/// True where one of them is NaN; Highway's Ne is not with AVX-512.
+template <class V>
+auto not_equal_of(V x, V y) {
+  return hn::Not(hn::Eq(x, y));
+}
+
 template <class D, class V>
 V exp_of(D d, V x) {
   using T = TOf<V>;
@@ -204,13 +210,13 @@ CBK_BINARY(DivideOp, hn::Div(x, y));
 CBK_BINARY(MaximumOp, hn::IfThenElse(hn::Eq(x, x), hn::IfThenElse(hn::Eq(y, y), hn::Max(x, y), y), x));
 CBK_BINARY(MinimumOp, hn::IfThenElse(hn::Eq(x, x), hn::IfThenElse(hn::Eq(y, y), hn::Min(x, y), y), x));
 CBK_BINARY(EqualOp, truth(d, hn::Eq(x, y)));
-CBK_BINARY(NotEqualOp, truth(d, hn::Ne(x, y)));
+CBK_BINARY(NotEqualOp, truth(d, not_equal_of(x, y)));
 CBK_BINARY(LessOp, truth(d, hn::Lt(x, y)));
 CBK_BINARY(LessEqualOp, truth(d, hn::Le(x, y)));
 CBK_BINARY(GreaterOp, truth(d, hn::Gt(x, y)));
 CBK_BINARY(GreaterEqualOp, truth(d, hn::Ge(x, y)));
-CBK_BINARY(LogicalAndOp, truth(d, hn::And(hn::Ne(x, hn::Zero(d)), hn::Ne(y, hn::Zero(d)))));
-CBK_BINARY(LogicalOrOp, truth(d, hn::Or(hn::Ne(x, hn::Zero(d)), hn::Ne(y, hn::Zero(d)))));
+CBK_BINARY(LogicalAndOp, truth(d, hn::And(not_equal_of(x, hn::Zero(d)), not_equal_of(y, hn::Zero(d)))));
+CBK_BINARY(LogicalOrOp, truth(d, hn::Or(not_equal_of(x, hn::Zero(d)), not_equal_of(y, hn::Zero(d)))));
 #undef CBK_BINARY
 
 struct PowerOp {
@@ -228,7 +234,7 @@ struct PowerOp {
 struct WhereOp {
   template <class D, class V>
   HWY_INLINE V operator()(D d, V condition, V x, V y) const {
-    return hn::IfThenElse(hn::Ne(condition, hn::Zero(d)), x, y);
+    return hn::IfThenElse(not_equal_of(condition, hn::Zero(d)), x, y);
   }
 };
 

@@ -54,6 +54,19 @@ describe("cstorch: numbers", function()
     equal(values:tolist()[3], 3)
   end)
 
+  it("that are NaN differ from all, and are true", function()
+    for _, dtype in ipairs { "float32", "float64" } do
+      local nan, zero = cstorch.full({ 20 }, 0 / 0, { dtype = dtype }), cstorch.zeros({ 20 }, { dtype = dtype })
+      for name, found in pairs {
+        ne = nan:ne(nan), ["ne of a number"] = nan:ne(1), ["or"] = zero:logical_or(nan), ["and"] = nan:logical_and(nan),
+        to = nan:to "bool", where = cstorch.where(nan, zero + 1, zero), ["not eq"] = nan:eq(nan):logical_not(),
+        ["not not"] = nan:logical_not():logical_not(),
+      } do
+        equal(found:to("int64"):sum():item(), 20, name)
+      end
+    end
+  end)
+
   it("of randint fill their range evenly, also below 0", function()
     cstorch.manual_seed(1)
     local counts = {}
