@@ -1,7 +1,8 @@
-// Low-level views of files that need not be whole checkpoints: cbk.pickle, cbk.safetensors, cbk.tensorflow.
-// Formats by file name: cbk.format_of_name, cbk.suffixes.
+// Low-level views of files that need not be whole checkpoints: cbk.gguf, cbk.pickle, cbk.safetensors,
+// cbk.tensorflow. Formats by file name: cbk.format_of_name, cbk.suffixes.
 #include "bindings/modules.hpp"
 #include "host/formats/file_names.hpp"
+#include "host/formats/gguf/header.hpp"
 #include "host/formats/hdf5/inspect.hpp"
 #include "host/formats/safetensors/header.hpp"
 #include "host/formats/tensorflow/foreign.hpp"
@@ -156,6 +157,15 @@ int tensorflow_texts(lua_State* L) {
   return 1;
 }
 
+/// cbk.gguf.texts(object): the texts of a long array.
+int gguf_texts(lua_State* L) {
+  const Value value = to_value(L, 1);
+  if (!value.is(Value::Kind::object) || value.as_object().type != gguf::texts_type)
+    fail(Errc::usage, "an object of the type {} expected, got {}", gguf::texts_type, a_kind(value));
+  push_strings(L, gguf::texts_of(value.as_object()));
+  return 1;
+}
+
 }  // namespace
 
 void bind_formats(lua_State* L) {
@@ -172,6 +182,8 @@ void bind_formats(lua_State* L) {
   set_group(L, "h5", h5);
   static const luaL_Reg tensorflow[] = {{"texts", guarded<tensorflow_texts>}, {nullptr, nullptr}};
   set_group(L, "tensorflow", tensorflow);
+  static const luaL_Reg gguf[] = {{"texts", guarded<gguf_texts>}, {nullptr, nullptr}};
+  set_group(L, "gguf", gguf);
   static const luaL_Reg functions[] = {
       {"format_of_name", guarded<format_of_name>}, {"suffixes", guarded<suffixes>}, {nullptr, nullptr}};
   set_functions(L, functions);

@@ -68,6 +68,17 @@ std::string_view type_of(const Value& value) {
   return is_unreadable(value) ? "unreadable" : kind_of(value);
 }
 
+/// How the elements are stored: "Q4_K", or as their dtype.
+std::string_view stored_type(const Value& value) {
+  const Encoding* encoding = value.is(Value::Kind::tensor) ? value.as_tensor().encoding() : nullptr;
+  return encoding != nullptr ? encoding->name : type_of(value);
+}
+
+uint64_t stored_bytes(const Tensor& tensor) {
+  const Encoding* encoding = tensor.encoding();
+  return encoding != nullptr ? encoding->blocks->size() : tensor.nbytes();
+}
+
 std::string_view problem_with(const Value& value) {
   if (value.is(Value::Kind::tensor)) return problem_of(*value.as_tensor().expression());
   return is_unreadable(value) ? std::string_view(value.as_object().repr) : std::string_view();
@@ -123,7 +134,7 @@ class RowFolder {
 
   [[nodiscard]] std::string signature(size_t index) const {
     const Value& value = value_at(rows_, index);
-    std::string out(type_of(value));
+    std::string out(stored_type(value));
     if (const std::string_view problem = problem_with(value); !problem.empty()) {
       out += problem;
     } else if (value.is(Value::Kind::tensor)) {
@@ -181,6 +192,7 @@ void push_facts(lua_State* L, const LeafRows& rows, size_t index) {
   if (const std::string_view problem = problem_with(value); !problem.empty())
     set_field(L, "problem", problem);
   if (!value.is(Value::Kind::tensor)) return;
+  if (const Encoding* encoding = value.as_tensor().encoding()) set_field(L, "encoding", encoding->name);
   set_field(L, "role", role_name(value.as_leaf().role));
   const size_t row = rows.row(index);
   set_text(L, "tied_to", path_of(rows, rows.ties.tied_to(row)));
@@ -219,7 +231,7 @@ int row_at(lua_State* L) {
   push_integers(L, value.as_tensor().shape());
   lua_setfield(L, -2, "shape");
   set_unsigned(L, "numel", static_cast<uint64_t>(value.as_tensor().numel()));
-  set_unsigned(L, "bytes", value.as_tensor().nbytes());
+  set_unsigned(L, "bytes", stored_bytes(value.as_tensor()));
   return 1;
 }
 
@@ -301,7 +313,7 @@ struct Totals {
     };
     add_to(tensors, 1);
     add_to(numel, static_cast<uint64_t>(tensor.numel()));
-    add_to(bytes, tensor.nbytes());
+    add_to(bytes, stored_bytes(tensor));
   }
   void set(lua_State* L) const {
     set_unsigned(L, "tensors", tensors);
@@ -315,13 +327,13 @@ int totals_of(lua_State* L) {
   const auto rows = check<LeafRows>(L, 1);
   Totals all;
   Totals stored;
-  std::vector<std::pair<DType, Totals>> dtypes;
+  std::vector<std::pair<std::string_view, Totals>> dtypes;  // as they are stored
   for (size_t i = 0; i < rows->size(); ++i) {
     const Value& value = value_at(*rows, i);
     if (!value.is(Value::Kind::tensor)) continue;
     const Tensor& tensor = value.as_tensor();
-    auto dtype = std::ranges::find(dtypes, tensor.dtype(), &std::pair<DType, Totals>::first);
-    if (dtype == dtypes.end()) dtype = dtypes.insert(dtypes.end(), {tensor.dtype(), {}});
+    auto dtype = std::ranges::find(dtypes, stored_type(value), &std::pair<std::string_view, Totals>::first);
+    if (dtype == dtypes.end()) dtype = dtypes.insert(dtypes.end(), {stored_type(value), {}});
     dtype->second.add(tensor);
     all.add(tensor);
     if (!rows->ties.tied_to(rows->row(i))) stored.add(tensor);
@@ -334,7 +346,7 @@ int totals_of(lua_State* L) {
   lua_createtable(L, static_cast<int>(dtypes.size()), 0);
   for (int position = 0; const auto& [dtype, totals] : dtypes) {
     lua_createtable(L, 0, 4);
-    set_field(L, "dtype", name_of(dtype));
+    set_field(L, "dtype", dtype);
     totals.set(L);
     lua_rawseti(L, -2, ++position);
   }

@@ -73,11 +73,21 @@ int storage(lua_State* L) {
   set_integer(L, "numel", view->storage->size() / itemsize);
   push_integers(L, view->strides);
   lua_setfield(L, -2, "stride");
+  if (const Encoding* encoding = view->storage->encoding()) set_field(L, "encoding", encoding->name);
   if (!place.file.empty()) {
     set_field(L, "file", place.file);
     set_integer(L, "position", place.offset + static_cast<uint64_t>(view->offset) * itemsize);
   }
   return 1;
+}
+
+/// The blocks of a tensor that is stored in blocks.
+int blocks(lua_State* L) {
+  const Encoding* encoding = self_tensor(L).encoding();
+  if (encoding == nullptr) return 0;
+  const auto bytes = static_cast<int64_t>(encoding->block_bytes);
+  Shape shape = {static_cast<int64_t>(encoding->blocks->size()) / bytes, bytes};
+  return push_result(L, Tensor::from_view({encoding->blocks, DType::uint8, 0, std::move(shape), {bytes, 1}}));
 }
 
 /// The id alone, for callers that need it of every tensor.
@@ -229,6 +239,7 @@ void bind_tensor(lua_State* L) {
                                  {"rows", guarded<rows>},
                                  {"nbytes", guarded<nbytes>},
                                  {"storage", guarded<storage>},
+                                 {"blocks", guarded<blocks>},
                                  {"storage_id", guarded<storage_id>},
                                  {"problem", guarded<problem>},
                                  {"fill", guarded<fill>},

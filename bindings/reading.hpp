@@ -11,7 +11,7 @@ struct TypeName<const Checkpoint> {
   static constexpr const char* value = "Checkpoint";
 };
 
-/// From { allow_records = …, allow_external = … }, the argument at `index`.
+/// From { allow_records = …, allow_external = …, salvage = … }, the argument at `index`.
 OpenOptions check_reading(lua_State* L, int index);
 
 }  // namespace cbk::lua

@@ -15,7 +15,9 @@ The format follows from the name of OUT, or from --format:
   .raw   the bytes of one tensor as they are stored: little-endian, in C order, without a header
 
 NumPy and CSV have neither bfloat16 nor 8-bit floats. Such tensors are written as float32, which
-holds all their values; with --raw, their bits are written as unsigned integers.
+holds all their values; with --raw, their bits are written as unsigned integers. So it is with the
+quantised tensors of a GGUF file: they are decoded to float32; with --raw, and as .raw, their blocks
+are written as bytes.
 
 KEY is a key or a glob over whole keys; a plain name also means everything below it.
 
@@ -28,7 +30,7 @@ parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a f
 parser:argument("key", "a key, or a glob over whole keys"):argname "KEY":args "+"
 parser:option("-o --output", "what to write"):argname("OUT"):count(1)
 parser:option("--format", "npy, npz, csv or raw (default: from OUT)"):argname("FORMAT"):choices { "npy", "npz", "csv", "raw" }
-parser:flag("--raw", "write bfloat16 and 8-bit floats as their bits (default: as float32)")
+parser:flag("--raw", "write bfloat16 and 8-bit floats as their bits, quantised tensors as blocks (default: as float32)")
 cli.input_options(parser)
 cli.output_options(parser)
 local args = parser:parse()
@@ -48,13 +50,30 @@ local format = format_of_output()
 --- Whether NumPy and CSV lack the dtype.
 local function is_narrow(name) return name == "bfloat16" or name:find "^float8" ~= nil end
 
+--- The blocks of quantised elements as bytes: the last dim becomes that of the blocks of a row.
+local function blocks_of(tensor)
+  local blocks, shape = tensor:blocks(), tensor:shape()
+  if not blocks or #shape == 0 then return blocks end
+  local rows = 1
+  for dim = 1, #shape - 1 do rows = rows * shape[dim] end
+  shape[#shape] = rows > 0 and blocks:numel() / rows or 0
+  return blocks:reshape(shape)
+end
+
 local function exported(tensor)
+  local blocks = (args.raw or format == "raw") and blocks_of(tensor)
+  if blocks then return blocks end
   if format == "raw" or not is_narrow(tensor.dtype) then return tensor end
   return args.raw and tensor:bits() or tensor:to "float32"
 end
 
 local function description(tensor, source)
-  local from = tensor.dtype ~= source.dtype and (args.raw and " (the bits of %s)" or " (from %s)"):format(source.dtype) or ""
+  local from, encoding = "", (source:storage() or {}).encoding
+  if encoding then
+    from = (tensor.dtype == "uint8" and " (the blocks of %s)" or " (from %s)"):format(encoding)
+  elseif tensor.dtype ~= source.dtype then
+    from = (args.raw and " (the bits of %s)" or " (from %s)"):format(source.dtype)
+  end
   return ("%s %s%s"):format(tensor.dtype, extents.shape(tensor:shape()), from)
 end
 

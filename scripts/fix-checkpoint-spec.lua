@@ -46,7 +46,7 @@ end
 
 local path = args.checkpoint_path
 local target = args.fixed_checkpoint_path or fixed_name(path)
-local edit = cbk.h5.edit(path, cli.reading(args))
+local edit = cbk.h5.edit(path, { allow_records = args.allow_records, allow_external = args.allow_external })
 
 --- Runs a rule; its errors name the file.
 local function in_this_file(rule, ...)

@@ -49,6 +49,7 @@ local function json_row(i)
     return out
   end
   out.dtype, out.shape, out.bytes = row.type, cbk.list(row.shape), row.bytes
+  out.encoding = row.encoding
   local storage = rows:value(i):storage()
   if storage and storage.file then
     out.file, out.offset = storage.file, storage.position

@@ -134,6 +134,7 @@ local function show_tensor(row)
   print(("  %s, %s (%s)"):format(numbers.counted(tensor:numel(), "element"), numbers.counted(tensor:nbytes(), "byte"),
     cbk.format_size(tensor:nbytes())))
   local storage = tensor:storage()
+  if storage and storage.encoding then print(("  decoded from blocks of the type %s"):format(storage.encoding)) end
   if storage and storage.file then print(("  in %s at byte %s"):format(cbk.shown(storage.file), numbers.grouped(storage.position))) end
   local tied, tied_count, sharing, sharing_count = rows:ties(row, MOST_TIES)
   if tied_count > 0 then print("  tied to " .. some(tied, tied_count)) end

@@ -6,6 +6,7 @@
 #include "host/base/utf8.hpp"
 #include "host/checkpoint/sharded.hpp"
 #include "host/formats/file_names.hpp"
+#include "host/formats/gguf/header.hpp"
 #include "host/formats/h5/reader.hpp"
 #include "host/formats/npy/header.hpp"
 #include "host/formats/npy/reader.hpp"
@@ -44,8 +45,7 @@ struct Foreign {
   std::string_view magic;
   std::string_view what;
 };
-constexpr std::array<Foreign, 6> foreign_formats = {{
-    {"GGUF", "a GGUF file, which is not supported"},
+constexpr std::array<Foreign, 5> foreign_formats = {{
     {"\x1f\x8b", "compressed with gzip; unpack it first"},
     {"\x28\xb5\x2f\xfd", "compressed with zstd; unpack it first"},
     {"\xfd"
@@ -78,6 +78,7 @@ Container detect(const MappedFile& file) {
   if (npy::looks_like_npz(as_bytes(head), file.path())) return Container::npz;
   if (torch::looks_like_torch(as_bytes(head))) return Container::torch;
   if (safetensors::looks_like_safetensors(as_bytes(head))) return Container::safetensors;
+  if (gguf::looks_like_gguf(as_bytes(head))) return Container::gguf;
   if (npy::looks_like_npy(as_bytes(head))) return Container::npy;
   if (h5::is_hdf5(file.bytes())) return Container::h5;
   if (tensorflow::looks_like_index(file.bytes())) return Container::tensorflow;

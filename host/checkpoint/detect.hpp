@@ -7,7 +7,7 @@
 
 namespace cbk {
 
-enum class Container { torch, safetensors, h5, tensorflow, npy, npz, shard_index, other };
+enum class Container { torch, safetensors, h5, tensorflow, npy, npz, gguf, shard_index, other };
 
 /// `shard_index` is for a JSON text with a weight map.
 Container detect(const MappedFile& file);

@@ -5,8 +5,10 @@
 #include "host/base/entries.hpp"
 #include "host/base/memory_budget.hpp"
 #include "host/checkpoint/detect.hpp"
+#include "host/checkpoint/salvage.hpp"
 #include "host/checkpoint/sharded.hpp"
 #include "host/formats/file_names.hpp"
+#include "host/formats/gguf/reader.hpp"
 #include "host/formats/h5/reader.hpp"
 #include "host/formats/npy/reader.hpp"
 #include "host/formats/safetensors/reader.hpp"
@@ -46,11 +48,13 @@ Checkpoint open_single(std::shared_ptr<const MappedFile> file, Container contain
     case Container::h5:
       return h5::read(std::move(file), options, memory);
     case Container::tensorflow:
-      return tensorflow::read(file, memory);
+      return tensorflow::read(file, options, memory);
     case Container::npy:
-      return npy::read(file);
+      return npy::read(file, options);
+    case Container::gguf:
+      return gguf::read(file, options, memory);
     case Container::npz:
-      return npy::read_archive(file, memory);
+      return npy::read_archive(file, options, memory);
     case Container::shard_index:
     case Container::other:
       break;
@@ -76,6 +80,7 @@ Checkpoint open_mapped(const std::shared_ptr<const MappedFile>& file, const Open
     checkpoint = open_single(file, container, options, memory);
   }
   checkpoint.memory = memory;
+  if (options.salvage) leave_out_lost(checkpoint);
   within("the names in it", [&] { charge_names(checkpoint.root, 0, *memory); });
   checkpoint.path = path;
   if (checkpoint.files.empty()) checkpoint.files = {path};

@@ -6,6 +6,7 @@
 #include "host/formats/file_names.hpp"
 #include "host/value/json.hpp"
 #include "host/value/kind.hpp"
+#include "host/value/unreadable.hpp"
 
 namespace cbk {
 namespace {
@@ -39,7 +40,7 @@ Index read_index(const fs::path& path) {
 
 using Shards = std::map<std::string, std::shared_ptr<const MappedFile>>;
 
-Shards open_shards(const NamedFiles& files, const Index& index) {
+Shards open_shards(const NamedFiles& files, const Index& index, bool salvage) {
   Shards shards;
   std::vector<std::string> missing;
   for (const auto& [file, keys] : index.keys) {
@@ -49,7 +50,7 @@ Shards open_shards(const NamedFiles& files, const Index& index) {
     if (shard == nullptr) missing.push_back(quote(file));
     shards.emplace(file, std::move(shard));
   }
-  if (!missing.empty()) {
+  if (!missing.empty() && !salvage) {
     fail(Errc::io, "{} of {} shards {} missing: {}", missing.size(), index.keys.size(),
          missing.size() == 1 ? "is" : "are", listed(missing));
   }
@@ -89,7 +90,8 @@ Checkpoint read_sharded(const std::shared_ptr<const MappedFile>& index_file, con
                         const OpenFile& open_file) {
   const fs::path& path = index_file->path();
   const Index index = read_index(path);
-  const Shards shards = open_shards({path.parent_path(), options.allow_external, index_file}, index);
+  const Shards shards =
+      open_shards({path.parent_path(), options.allow_external, index_file}, index, options.salvage);
   Checkpoint out;
   out.path = path;
   out.metadata = index.metadata;
@@ -97,7 +99,21 @@ Checkpoint read_sharded(const std::shared_ptr<const MappedFile>& index_file, con
   const FormatNames* names = names_by_suffix(path.stem().stem());  // of an index without keys
   std::string format = names != nullptr && names->format == "safetensors" ? "safetensors" : "torch";
   for (const auto& [file, keys] : index.keys) {
-    const Checkpoint shard = open_file(shards.at(file));
+    const auto lose_keys = [&root = *root, &keys = keys](const std::string& why) {
+      for (const std::string& key : keys) root.set(key, unreadable(why));
+    };
+    if (shards.at(file) == nullptr) {
+      lose_keys(fmt::format("its shard {} is missing", quote(file)));
+      continue;
+    }
+    Checkpoint shard;
+    try {
+      shard = open_file(shards.at(file));
+    } catch (const Error& error) {
+      if (!options.salvage || error.code() != Errc::format) throw;
+      lose_keys(error.what());
+      continue;
+    }
     take_keys(*root, shard, file, keys);
     for (const std::string& warning : shard.warnings)
       out.warnings.push_back(fmt::format("{}: {}", file, warning));

@@ -16,12 +16,13 @@ namespace fs = std::filesystem;
 struct Checkpoint {
   fs::path path;
   std::string format;   // "torch-zip", "torch-legacy", "torch-sharded", "safetensors", "safetensors-sharded",
-                        // "cerebras-h5", "flat-h5", "flat-h5-sharded", "tensorflow", "npy", "npz"
+                        // "cerebras-h5", "flat-h5", "flat-h5-sharded", "tensorflow", "npy", "npz", "gguf"
   std::string version;  // the H5 format ("0.5"), the zip's version record, …; may be empty
   Value root;           // a dict nearly always; a torch file may hold any value
   Value metadata;  // format-level metadata as a dict (safetensors __metadata__, H5 root attributes, index
                    // metadata), or none
   std::vector<fs::path> files;        // every file the tensors come from
+  std::vector<std::string> lost;      // names of what `salvage` left out
   std::vector<std::string> warnings;  // what the user should know: missing keys, skipped CRCs
   MemoryPtr memory;                   // paid for the tree
 };
@@ -29,6 +30,8 @@ struct Checkpoint {
 struct OpenOptions {
   bool allow_records = false;  // read classes such as argparse.Namespace and unknown numpy forms as plain
                                // records instead of refusing
+  bool salvage = false;  // of a file that is cut short, read the tensors that are whole; the lost ones are
+                         // unreadable, until open_checkpoint leaves them out
   std::vector<fs::path> allow_external;  // folders beside the checkpoint's own where files that it names may
                                          // be (host/base/named_files.hpp)
 };

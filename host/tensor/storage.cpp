@@ -122,6 +122,14 @@ StoragePtr map_storage(std::shared_ptr<const MappedFile> file, uint64_t offset, 
   return std::make_shared<MappedStorage>(std::move(file), offset, size);
 }
 
+StoragePtr whole_or_lost(std::shared_ptr<const MappedFile> file, uint64_t offset, uint64_t size) {
+  const bool is_inside = size <= file->size() && offset <= file->size() - size;
+  if (is_inside) return map_storage(std::move(file), offset, size);
+  return unreadable_storage(
+      size, Error(Errc::format, fmt::format("{} at byte {} of a file of {}: it is cut short",
+                                            format_size(size), offset, format_size(file->size()))));
+}
+
 StoragePtr memory_storage(Bytes bytes) {
   return std::make_shared<MemoryStorage>(std::move(bytes));
 }

@@ -12,6 +12,17 @@
 
 namespace cbk {
 
+class Storage;
+using StoragePtr = std::shared_ptr<const Storage>;
+
+/// How the elements of a storage are stored where that is not their dtype: in blocks of several elements.
+struct Encoding {
+  std::string_view name;  // "Q4_K"
+  StoragePtr blocks;      // as they are in the file
+  uint32_t block_elements = 1;
+  uint32_t block_bytes = 1;
+};
+
 class Storage {
  public:
   Storage() = default;
@@ -27,6 +38,8 @@ class Storage {
   virtual void read(uint64_t offset, std::span<std::byte> out) const = 0;
   /// Why no byte can be read, where that is known before; empty: they can.
   [[nodiscard]] virtual std::string_view problem() const { return {}; }
+  /// nullptr: the elements are stored as they are.
+  [[nodiscard]] virtual const Encoding* encoding() const { return nullptr; }
   /// Whoever has read what he wanted asks whether it was right: a format with a checksum over all bytes reads
   /// the rest of them now. Errors: `format`.
   virtual void verify() const {}
@@ -48,10 +61,11 @@ class Storage {
   [[nodiscard]] virtual std::optional<uint32_t> crc32() const { return std::nullopt; }
 };
 
-using StoragePtr = std::shared_ptr<const Storage>;
-
 /// A range of a mapped file.
 StoragePtr map_storage(std::shared_ptr<const MappedFile> file, uint64_t offset, uint64_t size);
+
+/// The same; a range that is not in the file cannot be read: the file is cut short. For what is salvaged.
+StoragePtr whole_or_lost(std::shared_ptr<const MappedFile> file, uint64_t offset, uint64_t size);
 
 /// Bytes in memory: small tensors that a script or a pickle made.
 StoragePtr memory_storage(Bytes bytes);

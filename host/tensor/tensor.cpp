@@ -278,6 +278,13 @@ const View* Tensor::view() const {
   return is_source_ ? &static_cast<const ViewExpression&>(*expression_).view() : nullptr;
 }
 
+const Encoding* Tensor::encoding() const {
+  const View* source = view();
+  const bool is_whole = source != nullptr && source->offset == 0 && nbytes() == source->storage->size() &&
+                        source->strides == contiguous_strides(source->shape);
+  return is_whole ? source->storage->encoding() : nullptr;
+}
+
 std::optional<Bytes> Tensor::fill() const {
   const auto* fill = dynamic_cast<const FillExpression*>(expression_.get());
   return fill == nullptr ? std::nullopt : std::optional(fill->element());

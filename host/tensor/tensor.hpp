@@ -93,6 +93,8 @@ class Tensor {
   /// The strided view, if this is one storage seen through strides (no arithmetic); formats keep sharing by
   /// it.
   [[nodiscard]] const View* view() const;
+  /// How the elements are stored, if this is a storage with an encoding, unchanged and whole.
+  [[nodiscard]] const Encoding* encoding() const;
   /// The one repeated element, if this was made by `full`.
   [[nodiscard]] std::optional<Bytes> fill() const;
   [[nodiscard]] const std::shared_ptr<const Expression>& expression() const { return expression_; }

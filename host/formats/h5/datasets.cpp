@@ -53,7 +53,8 @@ StoragePtr Datasets::storage(const Located& located, const hdf5::Dataset& datase
     return hdf5::open_storage(located.file->objects().shared_image(), dataset,
                               [&](const std::string& name) { return files_.map(name); });
   } catch (const Error& error) {
-    if (error.code() == Errc::io) return cannot(error.code(), error.what());
+    const bool is_cut = files_.may_be_cut() && error.code() == Errc::format;
+    if (error.code() == Errc::io || is_cut) return cannot(error.code(), error.what());
     if (error.code() != Errc::unsupported || !dataset.type.dtype()) throw;
     try {
       return by_library(located, dataset, dtype);

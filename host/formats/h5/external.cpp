@@ -3,9 +3,10 @@
 namespace cbk::h5 {
 
 ExternalFiles::ExternalFiles(std::shared_ptr<const MappedFile> checkpoint,
-                             const std::vector<fs::path>& allowed, MemoryPtr memory)
+                             const std::vector<fs::path>& allowed, MemoryPtr memory, bool may_be_cut)
     : files_(checkpoint->path().parent_path(), allowed, checkpoint),
-      main_(std::make_shared<hdf5::File>(std::move(checkpoint), std::move(memory))) {}
+      main_(std::make_shared<hdf5::File>(std::move(checkpoint), std::move(memory), may_be_cut)),
+      may_be_cut_(may_be_cut) {}
 
 std::shared_ptr<const MappedFile> ExternalFiles::map(const std::string& name) {
   std::shared_ptr<const MappedFile>& file = mapped_[name];

@@ -16,7 +16,9 @@ class ExternalFiles {
  public:
   /// `allowed`: see NamedFiles. `memory`: charged for what the files are read into.
   ExternalFiles(std::shared_ptr<const MappedFile> checkpoint, const std::vector<fs::path>& allowed,
-                MemoryPtr memory = {});
+                MemoryPtr memory = {}, bool may_be_cut = false);
+  /// Whether the checkpoint may be shorter than it says: what is not in it cannot be read.
+  [[nodiscard]] bool may_be_cut() const { return may_be_cut_; }
 
   /// Errors: as NamedFiles.
   std::shared_ptr<const MappedFile> map(const std::string& name);
@@ -29,6 +31,7 @@ class ExternalFiles {
  private:
   NamedFiles files_;
   std::shared_ptr<hdf5::File> main_;
+  bool may_be_cut_;
   std::map<std::string, std::shared_ptr<const MappedFile>> mapped_;  // by the names that the checkpoint has
   std::map<std::string, std::shared_ptr<hdf5::File>> opened_;
 };

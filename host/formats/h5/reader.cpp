@@ -86,6 +86,8 @@ class PlainTree {
     try {
       located = datasets_.follow(file, link);
     } catch (const Error& error) {
+      const bool is_cut = datasets_.files().may_be_cut() && error.code() == Errc::format;
+      if (is_cut) return why_not(error);
       if (link.kind == hdf5::Link::Kind::hard || error.code() == Errc::refused) throw;
       return why_not(error);
     }
@@ -95,7 +97,8 @@ class PlainTree {
       const bool is_bfloat = located.file->attributes(located.object).is_set("is_bfloat16");
       return datasets_.leaf(located, {is_bfloat ? std::optional(DType::bfloat16) : std::nullopt});
     } catch (const Error& error) {
-      if (error.code() != Errc::unsupported && error.code() != Errc::io) throw;
+      const bool is_cut = datasets_.files().may_be_cut() && error.code() == Errc::format;
+      if (!is_cut && error.code() != Errc::unsupported && error.code() != Errc::io) throw;
       return why_not(error);
     }
   }
@@ -116,6 +119,17 @@ Value read_metadata(const hdf5::Attributes& root) {
   return metadata;
 }
 
+ExternalFiles open_files(std::shared_ptr<const MappedFile> file, const OpenOptions& options,
+                         MemoryPtr memory) {
+  try {
+    return {std::move(file), options.allow_external, std::move(memory), options.salvage};
+  } catch (const Error& error) {
+    if (!options.salvage || error.code() != Errc::format) throw;
+    fail(Errc::format, "nothing can be salvaged: the tables that name its tensors are not in the file: {}",
+         error.what());
+  }
+}
+
 }  // namespace
 
 bool is_hdf5(ByteView bytes) {
@@ -125,7 +139,7 @@ bool is_hdf5(ByteView bytes) {
 Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& options, MemoryPtr memory) {
   Checkpoint checkpoint;
   checkpoint.path = file->path();
-  ExternalFiles files(std::move(file), options.allow_external, std::move(memory));
+  ExternalFiles files = open_files(std::move(file), options, std::move(memory));
   Datasets datasets(files);
   const hdf5::Attributes root = files.main()->attributes(files.main()->root());
   checkpoint.metadata = read_metadata(root);

@@ -93,8 +93,8 @@ bool Attributes::is_set(std::string_view name) const {
   return false;
 }
 
-File::File(std::shared_ptr<const MappedFile> file, MemoryPtr memory)
-    : objects_(std::make_shared<const Image>(std::move(file), std::move(memory))) {
+File::File(std::shared_ptr<const MappedFile> file, MemoryPtr memory, bool may_be_cut)
+    : objects_(std::make_shared<const Image>(std::move(file), std::move(memory), may_be_cut)) {
   root_ = objects_.read(objects_.image().root());
   group(root_);
 }

@@ -39,7 +39,7 @@ class Attributes {
 /// Not thread-safe; the storages it gives out are.
 class File {
  public:
-  explicit File(std::shared_ptr<const MappedFile> file, MemoryPtr memory = {});
+  explicit File(std::shared_ptr<const MappedFile> file, MemoryPtr memory = {}, bool may_be_cut = false);
   File(const File&) = delete;
   File& operator=(const File&) = delete;
 

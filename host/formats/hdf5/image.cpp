@@ -2,9 +2,9 @@
 
 namespace cbk::hdf5 {
 
-Image::Image(std::shared_ptr<const MappedFile> file, MemoryPtr memory)
+Image::Image(std::shared_ptr<const MappedFile> file, MemoryPtr memory, bool may_be_cut)
     : file_(std::move(file)),
-      superblock_(read_superblock(file_->bytes())),
+      superblock_(read_superblock(file_->bytes(), may_be_cut)),
       memory_(or_own(std::move(memory), file_->size())),
       budget_((uint64_t{64} << 20) + 16 * file_->size()) {}
 

@@ -20,7 +20,8 @@ namespace cbk::hdf5 {
 /// Thread-safe.
 class Image {
  public:
-  explicit Image(std::shared_ptr<const MappedFile> file, MemoryPtr memory = {});
+  /// `may_be_cut`: the file may be shorter than it says.
+  explicit Image(std::shared_ptr<const MappedFile> file, MemoryPtr memory = {}, bool may_be_cut = false);
 
   [[nodiscard]] const std::shared_ptr<const MappedFile>& file() const { return file_; }
   [[nodiscard]] const Superblock& superblock() const { return superblock_; }

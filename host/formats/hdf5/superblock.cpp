@@ -28,7 +28,7 @@ uint64_t find_signature(ByteView bytes) {
   return undefined_address;
 }
 
-Superblock read_superblock(ByteView file) {
+Superblock read_superblock(ByteView file, bool may_be_cut) {
   Superblock out;
   out.start = find_signature(file);
   if (out.start == undefined_address) fail(Errc::format, "not an HDF5 file");
@@ -59,7 +59,7 @@ Superblock read_superblock(ByteView file) {
   if (out.base == undefined_address || out.base > file.size()) damaged("its base address is beyond the end");
   const uint64_t extension = in.address();  // in the older versions a place for free space, never used
   out.end = in.address();
-  if (out.end != undefined_address && out.end > file.size()) {
+  if (out.end != undefined_address && out.end > file.size() && !may_be_cut) {
     damaged("it should have {} bytes, but there are {}; is it cut short?", out.end, file.size());
   }
   if (is_old) {

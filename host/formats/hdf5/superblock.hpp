@@ -36,7 +36,7 @@ struct Superblock {
 uint64_t find_signature(ByteView bytes);
 
 /// Errors: `format` for what is not an HDF5 file, damaged or cut short; `unsupported` for an unknown version.
-Superblock read_superblock(ByteView file);
+Superblock read_superblock(ByteView file, bool may_be_cut = false);
 
 inline constexpr uint64_t superblock_size = 96;  // of what `encode_superblock` gives
 

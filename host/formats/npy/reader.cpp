@@ -64,12 +64,17 @@ constexpr uint64_t array_bytes = 1024;
 
 }  // namespace
 
-Checkpoint read(const std::shared_ptr<const MappedFile>& file) {
+Checkpoint read(const std::shared_ptr<const MappedFile>& file, const OpenOptions& options) {
   Header header = read_header(file->bytes());
   const uint64_t start = header.data_start;
   auto root = std::make_shared<Dict>();
-  root->set(file->path().stem().string(),
-            array_of(std::move(header), map_storage(file, start, file->size() - start)));
+  try {
+    root->set(file->path().stem().string(),
+              array_of(std::move(header), map_storage(file, start, file->size() - start)));
+  } catch (const Error& error) {
+    if (!options.salvage || error.code() != Errc::format) throw;
+    root->set(file->path().stem().string(), unreadable(error.what()));
+  }
   return checkpoint_of(*file, "npy", std::move(root));
 }
 
@@ -83,8 +88,9 @@ bool looks_like_npz(ByteView head, const fs::path& path) {
   return first.ends_with(suffix) || (is_named && !first.ends_with("data.pkl"));
 }
 
-Checkpoint read_archive(const std::shared_ptr<const MappedFile>& file, const MemoryPtr& memory) {
-  const zip::Archive archive(file, memory);
+Checkpoint read_archive(const std::shared_ptr<const MappedFile>& file, const OpenOptions& options,
+                        const MemoryPtr& memory) {
+  const zip::Archive archive(file, memory, options.salvage);
   archive.verify_if_small();
   auto root = std::make_shared<Dict>();
   root->reserve(archive.entries().size());
@@ -97,6 +103,7 @@ Checkpoint read_archive(const std::shared_ptr<const MappedFile>& file, const Mem
     memory->charge(array_bytes + key.size());
     const auto member = [&] { return fmt::format("the archive member {}", quote(entry.name)); };
     try {
+      if (archive.is_cut(entry)) fail(Errc::dtype, "the file is cut short");
       if (!is_array) fail(Errc::dtype, "it is no array file (*{})", suffix);
       root->set(key, within(member, [&] { return read_member(archive.storage(entry)); }));
     } catch (const Error& error) {

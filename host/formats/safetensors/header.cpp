@@ -87,7 +87,7 @@ Value read_metadata(const Value& value) {
 }
 
 /// The tensors must fill the data without holes or overlap.
-void check_spans(const std::vector<Entry>& entries, uint64_t data_size) {
+void check_spans(const std::vector<Entry>& entries, uint64_t data_size, bool may_be_cut) {
   std::vector<const Entry*> order;
   order.reserve(entries.size());
   for (const Entry& entry : entries) order.push_back(&entry);
@@ -96,7 +96,7 @@ void check_spans(const std::vector<Entry>& entries, uint64_t data_size) {
   });
   uint64_t position = 0;
   for (const Entry* entry : order) {
-    if (entry->end > data_size) {
+    if (entry->end > data_size && !may_be_cut) {
       fail(Errc::format,
            "tensor {} should end at byte {} of the data, but there are {}; is the file cut short?",
            quote(entry->name), entry->end, data_size);
@@ -108,12 +108,13 @@ void check_spans(const std::vector<Entry>& entries, uint64_t data_size) {
     }
     position = entry->end;
   }
-  if (position != data_size) fail(Errc::format, "{} bytes follow the last tensor", data_size - position);
+  if (position != data_size && !may_be_cut)
+    fail(Errc::format, "{} bytes follow the last tensor", data_size - position);
 }
 
 }  // namespace
 
-Header read_header(const MappedFile& file) {
+Header read_header(const MappedFile& file, bool may_be_cut) {
   const std::string_view text = header_text(file);
   Header header;
   header.data_start = length_size + text.size();
@@ -137,7 +138,7 @@ Header read_header(const MappedFile& file) {
     else if (!value.is_none() || key.as_string() != "__metadata__")
       add(key.as_string(), value);
   }
-  check_spans(header.entries, file.size() - header.data_start);
+  check_spans(header.entries, file.size() - header.data_start, may_be_cut);
   return header;
 }
 

@@ -24,8 +24,9 @@ struct Header {
   uint64_t data_start = 0;
 };
 
-/// Reads and checks everything but the tensors' bytes. Errors: `format`.
-Header read_header(const MappedFile& file);
+/// Reads and checks everything but the tensors' bytes. `may_be_cut`: they may end beyond the file. Errors:
+/// `format`.
+Header read_header(const MappedFile& file, bool may_be_cut = false);
 
 /// Length, header and padding, ready to be written in front of the data. Entries keep their order.
 std::string write_header(const std::vector<Entry>& entries, const Value& metadata);

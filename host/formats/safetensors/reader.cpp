@@ -19,7 +19,7 @@ Value described(const Entry& entry) {
 Value read_entry(const std::shared_ptr<const MappedFile>& file, const Header& header, const Entry& entry) {
   if (!entry.dtype->dtype) return described(entry);
   View view;
-  view.storage = map_storage(file, header.data_start + entry.begin, entry.end - entry.begin);
+  view.storage = whole_or_lost(file, header.data_start + entry.begin, entry.end - entry.begin);
   view.dtype = *entry.dtype->dtype;
   view.shape = entry.shape;
   view.strides = contiguous_strides(entry.shape);
@@ -34,8 +34,8 @@ bool looks_like_safetensors(ByteView head) {
   return !std::all_of(head.begin(), head.begin() + 8, is_text);
 }
 
-Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& /*options*/) {
-  Header header = read_header(*file);
+Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& options) {
+  Header header = read_header(*file, options.salvage);
   auto root = std::make_shared<Dict>();
   root->reserve(header.entries.size());
   for (const Entry& entry : header.entries) {

@@ -55,8 +55,8 @@ class TextStorage final : public Storage {
 class DataFiles {
  public:
   DataFiles(fs::path prefix, const std::shared_ptr<const MappedFile>& file, const Index& index,
-            MemoryBudget& memory)
-      : prefix_(std::move(prefix)), shards_(index.shards) {
+            MemoryBudget& memory, bool salvage)
+      : prefix_(std::move(prefix)), shards_(index.shards), salvage_(salvage) {
     std::set<uint32_t> needed;
     for (const Entry& entry : index.variables) {
       if (entry.size > 0) needed.insert(entry.shard);
@@ -64,9 +64,11 @@ class DataFiles {
     for (const auto& [key, entry] : index.slices) {
       if (entry.size > 0) needed.insert(entry.shard);
     }
-    check(needed);
+    if (!salvage) check(needed);
+    std::error_code ignored;
     for (const uint32_t shard : needed) {
       const fs::path path = data_file_name(prefix_.string(), shard, shards_);
+      if (salvage && !fs::is_regular_file(path, ignored)) continue;
       memory.add_file(files_.emplace(shard, MappedFile::open(path, file)).first->second->size());
     }
   }
@@ -79,7 +81,12 @@ class DataFiles {
 
   [[nodiscard]] StoragePtr bytes_of(const Entry& entry) const {
     if (entry.size == 0) return memory_storage({});
+    if (salvage_ && !files_.contains(entry.shard)) {
+      const std::string name = data_file_name(prefix_.filename().string(), entry.shard, shards_);
+      return unreadable_storage(entry.size, Error(Errc::format, quote(name) + " is missing"));
+    }
     const auto& file = files_.at(entry.shard);
+    if (salvage_) return whole_or_lost(file, entry.offset, entry.size);
     const auto context = [&] { return quote(file->path().filename().string()); };
     return within(context, [&] { return map_storage(file, entry.offset, entry.size); });
   }
@@ -114,6 +121,7 @@ class DataFiles {
 
   fs::path prefix_;
   uint32_t shards_;
+  bool salvage_;
   std::map<uint32_t, std::shared_ptr<const MappedFile>> files_;
 };
 
@@ -123,8 +131,9 @@ uint32_t swapped_size(DType dtype) {
 
 class BundleReader {
  public:
-  BundleReader(const fs::path& prefix, const std::shared_ptr<const MappedFile>& file, MemoryBudget& memory)
-      : memory_(memory), index_(read_index(*file, memory)), files_(prefix, file, index_, memory) {}
+  BundleReader(const fs::path& prefix, const std::shared_ptr<const MappedFile>& file, MemoryBudget& memory,
+               bool salvage)
+      : memory_(memory), index_(read_index(*file, memory)), files_(prefix, file, index_, memory, salvage) {}
 
   Checkpoint read() {
     auto root = std::make_shared<Dict>();
@@ -170,8 +179,11 @@ class BundleReader {
     const DType dtype = entry.dtype->dtype;
     if (entry.size == 0) return Tensor::from_bytes(dtype, entry.shape, {});
     View view;
-    view.storage = checked_storage(files_.bytes_of(entry), {Checksum::crc32c, unmasked_crc32c(entry.crc),
-                                                            "variable", entry.name, "index", true});
+    StoragePtr bytes = files_.bytes_of(entry);
+    if (!bytes->problem().empty())
+      return Tensor::from_view({std::move(bytes), dtype, 0, entry.shape, contiguous_strides(entry.shape)});
+    view.storage = checked_storage(std::move(bytes), {Checksum::crc32c, unmasked_crc32c(entry.crc),
+                                                      "variable", entry.name, "index", true});
     if (index_.big_endian && swapped_size(dtype) > 1) {
       view.storage = swapped_storage(std::move(view.storage), swapped_size(dtype));
     }
@@ -194,6 +206,7 @@ class BundleReader {
   [[nodiscard]] Tensor read_texts(const Entry& entry) const {
     if (entry.size == 0) return encoded({});
     StoragePtr bytes = files_.bytes_of(entry);
+    if (!bytes->problem().empty()) return bytes_tensor(std::move(bytes));
     if (!index_.big_endian) return bytes_tensor(std::make_shared<TextStorage>(std::move(bytes), entry));
     const int64_t count = numel_of(entry.shape);
     const MemoryLoan decoding(memory_, static_cast<uint64_t>(count) * text_bytes + entry.size);
@@ -292,7 +305,8 @@ bool looks_like_index(ByteView file) {
   return is_table(file);
 }
 
-Checkpoint read(const std::shared_ptr<const MappedFile>& index, MemoryPtr memory) {
+Checkpoint read(const std::shared_ptr<const MappedFile>& index, const OpenOptions& options,
+                MemoryPtr memory) {
   const std::string path = index->path().string();
   if (!path.ends_with(bundle_index_suffix)) {
     fail(Errc::unsupported,
@@ -302,7 +316,7 @@ Checkpoint read(const std::shared_ptr<const MappedFile>& index, MemoryPtr memory
   }
   const fs::path prefix = path.substr(0, path.size() - bundle_index_suffix.size());
   memory = or_own(std::move(memory), index->size());
-  Checkpoint checkpoint = BundleReader(prefix, index, *memory).read();
+  Checkpoint checkpoint = BundleReader(prefix, index, *memory, options.salvage).read();
   checkpoint.path = index->path();
   checkpoint.files.insert(checkpoint.files.begin(), index->path());
   return checkpoint;

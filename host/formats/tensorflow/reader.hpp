@@ -15,6 +15,7 @@ bool looks_like_index(ByteView file);
 /// `index`: the file `<prefix>.index`. No tensor is read (but texts of partitioned variables and of
 /// big-endian files). Errors: `format`, naming the variable; they do not name the path: the caller does.
 /// `memory`: the budget of the checkpoint (see `or_own`).
-Checkpoint read(const std::shared_ptr<const MappedFile>& index, MemoryPtr memory = {});
+Checkpoint read(const std::shared_ptr<const MappedFile>& index, const OpenOptions& options = {},
+                MemoryPtr memory = {});
 
 }  // namespace cbk::tensorflow

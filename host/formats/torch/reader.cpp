@@ -36,7 +36,7 @@ class ZipReader {
       : file_(std::move(file)),
         options_(options),
         memory_(std::move(memory)),
-        archive_(file_, memory_),
+        archive_(file_, memory_, options.salvage),
         records_(archive_.entries().size()) {}
 
   Checkpoint run() {
@@ -139,8 +139,8 @@ class ZipReader {
     const std::string& global = pickle::expect_object(parts.at(1), "class").repr;
     const pickle::StorageClass* type = pickle::find_storage_class(global);
     if (type == nullptr) fail(Errc::format, "{} is not a storage class", quote(global));
-    const StoragePtr raw = record(parts.at(2).as_string());
     const int64_t count = parts.at(4).as_int();
+    const StoragePtr raw = record(parts.at(2).as_string(), count, type->dtype);
     if (count < 0 ||
         checked_mul(static_cast<uint64_t>(count), size_of(type->dtype), "a storage") != raw->size()) {
       fail(Errc::format, "the storage {} should have {} elements of {}, but its record has {} bytes",
@@ -151,8 +151,14 @@ class ZipReader {
     return std::make_shared<Object>(Object{"torch.storage", std::string(type->name), elements});
   }
 
-  StoragePtr record(const std::string& key) {
+  /// `count` elements of `dtype`, which is how large a record was that is lost.
+  StoragePtr record(const std::string& key, int64_t count, DType dtype) {
     const zip::Entry* entry = archive_.find(name_.assign(top_).append("data/").append(key));
+    if (archive_.is_salvaged() && (entry == nullptr || archive_.is_cut(*entry))) {
+      const auto elements = static_cast<uint64_t>(std::max<int64_t>(count, 0));
+      return unreadable_storage(checked_mul(elements, size_of(dtype), "a storage"),
+                                Error(Errc::format, "its bytes are not in the file, which is cut short"));
+    }
     if (entry == nullptr) fail(Errc::format, "the storage {} is not in the archive", quote(key));
     StoragePtr& storage = records_[static_cast<size_t>(entry - archive_.entries().data())];
     if (!storage) storage = archive_.storage(*entry);

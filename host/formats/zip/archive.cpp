@@ -163,15 +163,46 @@ void apply_zip64(ByteView extra, Entry& entry) {
   }
 }
 
+/// Behind a member whose header was written before its data: signature, checksum and sizes, in 4 or 8 bytes.
+/// Sets them, and returns where the descriptor ends; UINT64_MAX: it is missing.
+uint64_t find_descriptor(ByteView file, uint64_t start, Entry& entry) {
+  constexpr std::string_view signature = "PK\x07\x08";
+  const std::string_view text = as_text(file);
+  for (size_t at = text.find(signature, start); at != std::string_view::npos;
+       at = text.find(signature, at + 1)) {
+    check_interrupt();
+    const uint64_t size = at - start;
+    for (const bool is_large : {true, false}) {
+      const uint64_t length = is_large ? 24 : 16;
+      if (length > text.size() - at) continue;
+      const Fields fields(file.subspan(at, length));
+      if ((is_large ? fields.u64(8) : fields.u32(8)) != size) continue;
+      entry.compressed_size = size;
+      entry.size = is_large ? fields.u64(16) : fields.u32(12);
+      entry.crc32 = fields.u32(4);
+      return at + length;
+    }
+  }
+  return UINT64_MAX;
+}
+
 }  // namespace
 
-Archive::Archive(std::shared_ptr<const MappedFile> file, MemoryPtr memory)
+Archive::Archive(std::shared_ptr<const MappedFile> file, MemoryPtr memory, bool salvage)
     : file_(std::move(file)), memory_(or_own(std::move(memory), file_->size())) {
-  read_directory(find_directory());
+  if (const auto directory = find_directory()) {
+    read_directory(*directory);
+  } else if (salvage) {
+    scan_headers();
+  } else {
+    fail(Errc::format,
+         "the zip archive has no end record: the file is cut off or damaged; --salvage reads the "
+         "members that are whole");
+  }
   has_checksums_ = !checksums_are_left_out();
 }
 
-Archive::Directory Archive::find_directory() const {
+std::optional<Archive::Directory> Archive::find_directory() const {
   const uint64_t total = file_->size();
   const uint64_t window = std::min<uint64_t>(total, end_size + 0xffff);
   for (uint64_t back = end_size; back <= window; ++back) {
@@ -185,9 +216,9 @@ Archive::Directory Archive::find_directory() const {
     const Fields end64(file_->slice(locator.u64(8), end64_size, "the zip64 end record"));
     if (end64.u32(0) != end64_signature)
       fail(Errc::format, "the zip64 end record is missing where it is expected");
-    return {end64.u64(48), end64.u64(40), end64.u64(32)};
+    return Directory{end64.u64(48), end64.u64(40), end64.u64(32)};
   }
-  fail(Errc::format, "the zip archive has no end record: the file is cut off or damaged");
+  return std::nullopt;
 }
 
 void Archive::read_directory(const Directory& directory) {
@@ -216,12 +247,54 @@ void Archive::read_directory(const Directory& directory) {
     apply_zip64(rest.subspan(central_size + name_size, extra_size), entry);
     if ((fields.u16(8) & 1) != 0)
       fail(Errc::unsupported, "the archive member {} is encrypted", quote(entry.name));
-    if (!by_name_.emplace(entry.name, entries_.size()).second) {
-      fail(Errc::format, "the archive has two members called {}", quote(entry.name));
-    }
-    entries_.push_back(entry);
+    add(entry);
     rest = rest.subspan(length);
   }
+}
+
+void Archive::add(const Entry& entry) {
+  if (!by_name_.emplace(entry.name, entries_.size()).second)
+    fail(Errc::format, "the archive has two members called {}", quote(entry.name));
+  entries_.push_back(entry);
+}
+
+void Archive::scan_headers() {
+  is_salvaged_ = true;
+  const uint64_t total = file_->size();
+  for (uint64_t at = 0; at + local_size <= total;) {
+    check_interrupt();
+    const Fields local(file_->slice(at, local_size, "a zip member's header"));
+    if (local.u32(0) != local_signature) return;
+    const uint64_t name_size = local.u16(local_name_length);
+    const uint64_t extra_size = local.u16(local_name_length + 2);
+    const uint64_t start = at + local_size + name_size + extra_size;
+    if (start > total) return;
+    Entry entry{as_text(file_->slice(at + local_size, name_size, "a name")),
+                at,
+                local.u32(18),
+                local.u32(22),
+                local.u32(14),
+                local.u16(8)};
+    apply_zip64(file_->slice(at + local_size + name_size, extra_size, "an extra field"), entry);
+    entry.header_offset = at;
+    memory_->charge(entry_bytes);
+    uint64_t end = start;
+    if ((local.u16(6) & has_descriptor) != 0 && entry.compressed_size == 0) {
+      end = find_descriptor(file_->bytes(), start, entry);
+    } else if (__builtin_add_overflow(start, entry.compressed_size, &end)) {
+      end = UINT64_MAX;
+    }
+    if (end == UINT64_MAX)
+      entry.compressed_size = entry.size = total;  // cut, and nobody knows how long it was
+    add(entry);
+    if (end > total) return;
+    at = end;
+  }
+}
+
+bool Archive::is_cut(const Entry& entry) const {
+  return is_salvaged_ && (entry.compressed_size > file_->size() ||
+                          data_offset(*file_, entry) > file_->size() - entry.compressed_size);
 }
 
 const Entry* Archive::find(std::string_view name) const {
@@ -285,6 +358,7 @@ void Archive::verify_if_small() const {
   if (!has_checksums_ || file_->size() > small) return;
   uint64_t unpacked = 0;
   for (const Entry& entry : entries_) {
+    if (is_cut(entry)) continue;
     unpacked = checked_add(unpacked, entry.size, "the archive");
     if (unpacked <= 4 * small) verify(entry);
   }
@@ -296,6 +370,7 @@ uint32_t Archive::crc_of_member(const Entry& entry) const {
 }
 
 bool Archive::checksums_are_left_out() const {
+  if (is_salvaged_) return false;
   const auto all_zero = std::ranges::all_of(entries_, [](const Entry& entry) { return entry.crc32 == 0; });
   if (!all_zero) return false;
   // Only data can distinguish a checksum that is 0 from one that was not computed: look at the first small

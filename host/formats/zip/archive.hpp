@@ -35,11 +35,16 @@ struct Content {
 
 class Archive {
  public:
-  /// Errors: `format` for a damaged directory or two members of one name, `unsupported` for encryption and
-  /// other methods.
-  explicit Archive(std::shared_ptr<const MappedFile> file, MemoryPtr memory = {});
+  /// `salvage`: where the directory at the end of the file is missing, the members are found by their
+  /// headers; the last one may be cut. Errors: `format` for a damaged directory or two members of one name,
+  /// `unsupported` for encryption and other methods.
+  explicit Archive(std::shared_ptr<const MappedFile> file, MemoryPtr memory = {}, bool salvage = false);
 
   [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }
+  /// Whether the file ends before this member does.
+  [[nodiscard]] bool is_cut(const Entry& entry) const;
+  /// Whether the members were found by their headers.
+  [[nodiscard]] bool is_salvaged() const { return is_salvaged_; }
   [[nodiscard]] const Entry* find(std::string_view name) const;
   /// False when the writer left checksums out: all of them are 0, and the data's are not.
   [[nodiscard]] bool has_checksums() const { return has_checksums_; }
@@ -60,7 +65,9 @@ class Archive {
     uint64_t size = 0;
     uint64_t count = 0;
   };
-  [[nodiscard]] Directory find_directory() const;
+  [[nodiscard]] std::optional<Directory> find_directory() const;
+  void add(const Entry& entry);
+  void scan_headers();
   void read_directory(const Directory& directory);
   [[nodiscard]] ByteView packed(const Entry& entry) const;
   [[nodiscard]] uint32_t crc_of_member(const Entry& entry) const;
@@ -71,6 +78,7 @@ class Archive {
   std::vector<Entry> entries_;
   std::unordered_map<std::string_view, size_t, KeyedHash> by_name_;
   bool has_checksums_ = true;
+  bool is_salvaged_ = false;
 };
 
 }  // namespace cbk::zip

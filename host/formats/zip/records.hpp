@@ -22,6 +22,8 @@ inline constexpr uint32_t in_zip64 = 0xffffffff;  // a 32-bit field with its val
 inline constexpr uint16_t zip64_extra = 0x0001;
 inline constexpr uint16_t padding_extra = 0x4246;  // "FB": torch aligns data with it
 
+inline constexpr uint16_t has_descriptor = 8;  // a flag: checksum and sizes follow the data
+
 inline constexpr uint16_t stored = 0;
 inline constexpr uint16_t deflated = 8;
 

@@ -33,6 +33,7 @@ return {
   ["Tensor:sha256"] = 't:sha256()',
   ["Tensor:content"] = 't:content() == t:flip(0):content()',
   ["Tensor:ptr"] = 'pointer, anchor = t:ptr(); print(pointer[0])',
+  ["Tensor:blocks"] = 't:blocks()  -- nil: t is not quantised',
   ["Tensor:storage"] = 't:storage().position',
   ["Tensor:storage_id"] = 't:storage_id() == ckpt["layers.0.weight"]:storage_id()',
   ["Tensor:problem"] = 't:problem()',
@@ -143,6 +144,7 @@ return {
   ["cbk.pickle.globals"] = 'cbk.pickle.globals "model.pt"',
   ["cbk.pickle.verify"] = 'cbk.pickle.verify "model.pt"',
   ["cbk.safetensors.inspect"] = 'cbk.safetensors.inspect("model.safetensors").tensors',
+  ["cbk.gguf.texts"] = 'pcall(cbk.gguf.texts, cbk.raw(cfg, "name"))  -- of metadata of a GGUF file',
   ["cbk.tensorflow.texts"] = 'pcall(cbk.tensorflow.texts, cbk.raw(cfg, "name"))  -- of a tensor of texts',
 
   -- the terminal, text and the rest

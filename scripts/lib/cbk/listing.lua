@@ -96,7 +96,7 @@ end
 local function cells_of(indent, label, group)
   label = ("  "):rep(indent) .. (label == "" and fold.EMPTY or label)
   if group.type then
-    return { label, group.count > 1 and grouped(group.count) .. " ×" or "", group.type, group.shape or "",
+    return { label, group.count > 1 and grouped(group.count) .. " ×" or "", group.encoding or group.type, group.shape or "",
       group.shape and cbk.format_size(group.bytes) or "", note_of(group) }
   end
   if group.tensors == 0 then return { label, "", "", "", "", "" } end

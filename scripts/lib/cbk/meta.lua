@@ -141,9 +141,13 @@ function Tensor:content() end
 ---the bits in uint16_t, 8-bit floats as uint8_t.
 ---@return ffi.cdata* pointer, any anchor
 function Tensor:ptr() end
----Where the bytes are: { id (who shares with whom), offset, stride, numel (elements), file, position }, or nil for a computed tensor.
+---Where the bytes are: { id (who shares with whom), offset, stride, numel (elements), file, position, encoding }, or nil for a computed tensor.
 ---@return table|nil
 function Tensor:storage() end
+---A tensor of quantised elements is one of float32, and its `storage()` has `encoding` ("Q4_K"). These are its blocks as they are in the
+---file, uint8 [blocks, bytes of a block]; nil for other tensors, and for what was made of one.
+---@return Tensor|nil
+function Tensor:blocks() end
 ---`storage().id` alone: equal for tensors that share their storage.
 ---@return integer|nil
 function Tensor:storage_id() end
@@ -178,12 +182,13 @@ function Tensor:as(options) end
 ---`ckpt:get "version"`. `pairs(ckpt)` is `ckpt:leaves()`. A checkpoint is read only.
 ---@field [string] any
 ---@field root any           the tree; nearly always a Dict
----@field format string      "torch-zip" "torch-legacy" "torch-sharded" "safetensors" "safetensors-sharded" "cerebras-h5" "flat-h5" "tensorflow" "npy" "npz"
+---@field format string      "torch-zip" "torch-legacy" "torch-sharded" "safetensors" "safetensors-sharded" "cerebras-h5" "flat-h5" "tensorflow" "npy" "npz" "gguf"
 ---@field version string
 ---@field path string
 ---@field files string[]
 ---@field metadata any       format-level metadata, a Dict or null
 ---@field warnings string[]
+---@field lost string[]      what `salvage` left out
 local Checkpoint = {}
 
 ---The value at a dotted path, or nil.
@@ -205,9 +210,10 @@ function Checkpoint:raw_root() end
 function Checkpoint:close() end
 
 ---`allow_records`: instances of unknown classes in a pickle are read as their attributes. `allow_external`: folders beside the
----checkpoint's own where files that it names may be.
+---checkpoint's own where files that it names may be. `salvage`: of a file that is cut short, the tensors that are whole; `lost` and a
+---warning name the others.
 ---@param path string  a checkpoint, an *.index.json or a folder; the format is found from the content
----@param options? { allow_records: boolean, allow_external: string[] }
+---@param options? { allow_records: boolean, allow_external: string[], salvage: boolean }
 ---@return Checkpoint
 function cbk.open(path, options) end
 
@@ -340,6 +346,7 @@ function cbk.raw_leaves(tree) end
 ---@class LeafRow
 ---@field path string
 ---@field type string        the dtype of a tensor, the kind of any other value (`cbk.kind`)
+---@field encoding string|nil how its elements are stored, if not as their dtype: "Q4_K"
 ---@field role string|nil    what kind of tensor it is
 ---@field shape integer[]|nil
 ---@field numel integer|nil
@@ -402,6 +409,7 @@ function LeafRows:choose(indices) end
 ---@private
 ---@class LeafGroup
 ---@field type string|nil    as in LeafRow, of the first row; nil for a container, which has only the next two
+---@field encoding string|nil
 ---@field tensors integer|nil
 ---@field bytes integer|nil
 ---@field count integer|nil  rows
@@ -533,7 +541,13 @@ function cbk.format_of_name(path) end
 ---@return string
 function cbk.suffixes() end
 
--- --- formats at their own level: cbk.h5, cbk.pickle, cbk.safetensors, cbk.tensorflow (bindings/bind_formats.cpp, bindings/bind_h5_edit.cpp)
+-- --- formats at their own level: cbk.gguf, cbk.h5, cbk.pickle, cbk.safetensors, cbk.tensorflow (bindings/bind_formats.cpp, bindings/bind_h5_edit.cpp)
+---GGUF files at their own level.
+cbk.gguf = {}
+---The texts of a long array of metadata, such as a vocabulary.
+---@param object Value  of the type "gguf.texts"
+---@return string[]
+function cbk.gguf.texts(object) end
 ---H5 files at their own level.
 cbk.h5 = {}
 ---{ attributes = {name → value}, datasets = { {name, shape, dtype, chunks, filters, attributes, offset}, … } }

@@ -235,6 +235,7 @@ local common = {
         return nil, ("--allow-external %s is not a folder"):format(cbk.quote(path))
       end)
   end,
+  salvage = function(p) p:flag("--salvage", "open a file that is cut short; tensors that are not whole are named and left out") end,
   sync = function(p) p:flag("--sync", "wait until the output is on the disk") end,
   ["allow-overflow"] = function(p)
     p:flag("--allow-overflow", "write values that the target's dtype cannot hold as infinite, NaN or the nearest integer, with a warning")
@@ -248,7 +249,7 @@ local common = {
 ---Adds common options by name.
 ---@param parser table
 ---@param ... "threads"|"memory"|"overwrite"|"dry-run"|"no-progress-bar"|"quiet"|"json"|"allow-records"|"sync"|"allow-overflow"
----|"max-expansion"|"allow-external"
+---|"max-expansion"|"allow-external"|"salvage"
 function cli.options(parser, ...)
   for _, name in ipairs { ... } do
     local add = common[name] or cbk.fail("usage", ("cli.options: there is no common option '%s'"):format(name))
@@ -258,7 +259,7 @@ function cli.options(parser, ...)
 end
 
 ---Adds the options of every command that reads a checkpoint (see `cli.reading`).
-function cli.input_options(parser) return cli.options(parser, "allow-records", "allow-external") end
+function cli.input_options(parser) return cli.options(parser, "allow-records", "allow-external", "salvage") end
 
 ---Adds the options of every command that takes a converter of the user's.
 function cli.converter_options(parser)
@@ -269,7 +270,9 @@ end
 
 ---The options of `cbk.open` that the command line has.
 ---@param args table
-function cli.reading(args) return { allow_records = args.allow_records, allow_external = args.allow_external } end
+function cli.reading(args)
+  return { allow_records = args.allow_records, allow_external = args.allow_external, salvage = args.salvage or nil }
+end
 
 ---Adds the options of every command that writes a checkpoint (see `cli.commit`).
 function cli.output_options(parser)

@@ -30,7 +30,11 @@ end
 ---@param sorts string[]   what --sort takes
 function tensor_filter.options(parser, sorts)
   parser:option("--shape", "only tensors of this shape, such as '*,4096'"):argname("SHAPE"):convert(shape_test)
-  parser:option("--dtype", "only tensors of this dtype"):argname("DTYPE"):convert(cli.dtype)
+  parser:option("--dtype", "only tensors of this dtype, or of this type of quantised blocks (Q4_K)"):argname("DTYPE")
+    :convert(function(text)
+      if text:find "^[IT]?Q%d" or text == "MXFP4" then return text end
+      return cli.dtype(text)
+    end)
   local sort = parser:option("--sort", "the largest first (keys: in alphabetical order): " .. table.concat(sorts, ", ")):argname("BY")
     :convert(function(text)
       for _, name in ipairs(sorts) do
@@ -44,6 +48,8 @@ function tensor_filter.options(parser, sorts)
   parser:option("--top", "only the first N"):argname("N"):convert(cli.whole_number("--top", 1))
 end
 
+local function has_dtype(row, dtype) return row.type == dtype or row.encoding == dtype end
+
 ---The numbers of the rows that --shape and --dtype leave.
 ---@param rows LeafRows
 ---@param args table
@@ -54,7 +60,7 @@ function tensor_filter.matching(rows, args, is_wanted)
   for i = 1, #rows do
     local row = rows[i]
     local fits = not (args.shape or args.dtype)
-      or row.shape ~= nil and (not args.shape or args.shape(row.shape)) and (not args.dtype or row.type == args.dtype)
+      or row.shape ~= nil and (not args.shape or args.shape(row.shape)) and (not args.dtype or has_dtype(row, args.dtype))
     if fits and (not is_wanted or is_wanted(row)) then out[#out + 1] = i end
   end
   return out

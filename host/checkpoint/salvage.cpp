@@ -1,0 +1,46 @@
+#include "host/checkpoint/salvage.hpp"
+
+#include "host/base/error.hpp"
+#include "host/tensor/expression.hpp"
+#include "host/value/rewrite.hpp"
+#include "host/value/unreadable.hpp"
+
+namespace cbk {
+namespace {
+
+bool is_lost(const Value& leaf) {
+  if (leaf.is(Value::Kind::tensor)) return !problem_of(*leaf.as_tensor().expression()).empty();
+  return leaf.is(Value::Kind::object) && leaf.as_object().type == unreadable_type;
+}
+
+}  // namespace
+
+void leave_out_lost(Checkpoint& checkpoint) {
+  constexpr size_t most_named = 1000;
+  size_t tensors = 0;
+  std::vector<std::string> lost;
+  Rewrite rules;
+  rules.memory = checkpoint.memory;
+  rules.path = [&](const std::string& path, const Value& leaf) -> std::optional<std::string> {
+    if (!is_lost(leaf)) {
+      tensors += leaf.is(Value::Kind::tensor) ? 1 : 0;
+      return path;
+    }
+    lost.push_back(path);
+    return std::nullopt;
+  };
+  Value rest = rewrite(checkpoint.root, rules);
+  if (lost.empty()) return;
+  if (tensors == 0) fail(Errc::format, "nothing can be salvaged: none of {} tensors is whole", lost.size());
+  std::vector<std::string> names;
+  for (const std::string& path : lost) names.push_back(quote(path, most_named));
+  const std::vector<std::string> before = unreadable_warnings(checkpoint.root);
+  checkpoint.root = std::move(rest);
+  for (const std::string& known : before) std::erase(checkpoint.warnings, known);
+  checkpoint.warnings.push_back(fmt::format("{} of {} tensors cannot be read and {} left out: {}",
+                                            lost.size(), lost.size() + tensors,
+                                            lost.size() == 1 ? "is" : "are", listed(names, most_named)));
+  checkpoint.lost = std::move(lost);
+}
+
+}  // namespace cbk

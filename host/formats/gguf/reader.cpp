@@ -1,0 +1,91 @@
+#include "host/formats/gguf/reader.hpp"
+
+#include "host/base/error.hpp"
+#include "host/formats/gguf/header.hpp"
+#include "host/value/unreadable.hpp"
+
+namespace cbk::gguf {
+namespace {
+
+constexpr std::string_view metadata_key = "metadata";
+
+/// Why the blocks of a type cannot be decoded; empty: they can.
+std::string why_not(const Type& type, bool is_big_endian) {
+  if (type.decode == nullptr) return fmt::format("blocks of the type {} cannot be decoded", type.name);
+  if (is_big_endian) return fmt::format("big-endian blocks of the type {} cannot be decoded", type.name);
+  return "";
+}
+
+Value read_tensor(const std::shared_ptr<const MappedFile>& file, const Header& header, const TensorInfo& info,
+                  bool may_be_cut) {
+  if (info.type == nullptr) {
+    return unreadable(fmt::format("{}: its type has the number {}, which is not known", quote(info.name),
+                                  info.type_number));
+  }
+  const bool is_cut = info.size > file->size() || info.offset > file->size() - info.size;
+  if (is_cut && !may_be_cut) {
+    fail(Errc::format, "it should end at byte {}, but the file has {}; is the file cut short?",
+         info.offset + info.size, file->size());
+  }
+  View view;
+  view.storage = whole_or_lost(file, info.offset, info.size);
+  view.dtype = info.type->dtype.value_or(DType::float32);
+  if (is_cut) {
+    view.storage = unreadable_storage(static_cast<uint64_t>(numel_of(info.shape)) * size_of(view.dtype),
+                                      Error(Errc::format, std::string(view.storage->problem())));
+  } else if (!info.type->dtype) {
+    view.storage =
+        decoded_storage(std::move(view.storage), *info.type, why_not(*info.type, header.is_big_endian));
+  } else if (header.is_big_endian && size_of(view.dtype) > 1) {
+    view.storage = swapped_storage(std::move(view.storage), size_of(view.dtype));
+  }
+  view.shape = info.shape;
+  view.strides = contiguous_strides(view.shape);
+  return Tensor::from_view(std::move(view));
+}
+
+/// A model in several files is opened file by file.
+void warn_of_parts(const Value& metadata, std::vector<std::string>& warnings) {
+  const Value* count = metadata.find("split.count");
+  const bool is_part =
+      count != nullptr && count->is(Value::Kind::integer) && count->as_integer().fits && count->as_int() > 1;
+  if (is_part) {
+    warnings.push_back(fmt::format(
+        "this is one of {} files of a model: the tensors of the others are not in it", count->as_int()));
+  }
+}
+
+}  // namespace
+
+Checkpoint read(const std::shared_ptr<const MappedFile>& file, const OpenOptions& options,
+                const MemoryPtr& memory) {
+  const Header header = read_header(file, *memory);
+  Checkpoint checkpoint;
+  auto root = std::make_shared<Dict>();
+  root->reserve(header.tensors.size() + 1);
+  root->set(metadata_key, header.metadata);
+  bool has_unreadable = false;
+  for (const TensorInfo& info : header.tensors) {
+    if (root->find(info.name) != nullptr) fail(Errc::format, "two values are named {}", quote(info.name));
+    Value tensor = within([&] { return "tensor " + quote(info.name); },
+                          [&] { return read_tensor(file, header, info, options.salvage); });
+    has_unreadable = has_unreadable || info.type == nullptr ||
+                     (!info.type->dtype && info.type->decode == nullptr) ||
+                     (!info.type->dtype && header.is_big_endian);
+    root->set(info.name, std::move(tensor));
+  }
+  file->drop(0, header.data_start);
+  checkpoint.path = file->path();
+  checkpoint.format = "gguf";
+  checkpoint.version = fmt::format("{}{}", header.version, header.is_big_endian ? " big-endian" : "");
+  checkpoint.root = std::move(root);
+  checkpoint.files = {file->path()};
+  warn_of_parts(header.metadata, checkpoint.warnings);
+  if (has_unreadable) {
+    for (std::string& warning : unreadable_warnings(checkpoint.root))
+      checkpoint.warnings.push_back(std::move(warning));
+  }
+  return checkpoint;
+}
+
+}  // namespace cbk::gguf

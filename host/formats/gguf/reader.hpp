@@ -1,0 +1,14 @@
+// GGUF files as a lazy tree: { metadata = …, and the tensors by their names } (FORMAT.md).
+#pragma once
+
+#include <memory>
+
+#include "host/formats/checkpoint.hpp"
+
+namespace cbk::gguf {
+
+/// Quantised tensors are float32 tensors whose storages have an encoding. Errors: `format`, `unsupported`.
+Checkpoint read(const std::shared_ptr<const MappedFile>& file, const OpenOptions& options,
+                const MemoryPtr& memory);
+
+}  // namespace cbk::gguf
