@@ -164,6 +164,16 @@ describe("Tensor", function()
     t.raises("item() expects a tensor with one element, got 2", function() counting(2):item() end, "shape")
   end)
 
+  it("share their content with tensors of the same elements in any order, and add up", function()
+    for _, dtype in ipairs { "uint8", "bfloat16", "float32", "int64", "float64" } do
+      local a = cbk.tensor({ 1, 2, 3, 4, 5, 6 }, { shape = { 2, 3 }, dtype = "float32" }):to(dtype)
+      local b = a:transpose(0, 1):flip(0)
+      t.is_true(a:content() == b:content(), dtype)
+      t.is_true(cbk.cat({ a, a:slice(0, 0, 1) }, 0):content() == a:content() + a:slice(0, 0, 1):content(), dtype)
+      t.is_true(a:content() ~= a:slice(0, 0, 1):content(), dtype)
+    end
+  end)
+
   it("summarises", function()
     local stats = cbk.tensor({ 1, 2, 3, 0, 0 / 0, math.huge }):stats()
     t.equal({ stats.min, stats.max, stats.mean, stats.nan, stats.inf, stats.zeros, stats.numel }, { 0, 3, 1.5, 1, 1, 1, 6 })
