@@ -1,5 +1,6 @@
 # What `cmake --install` installs, cbk.deb (cpack) and the programs of the relocatable tarball (packaging/tarball.sh).
 include(GNUInstallDirs)
+set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)  # a package does not need the tests
 set(CMAKE_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
 
 install(TARGETS cbk)
