@@ -1,5 +1,7 @@
 #include "host/checkpoint/salvage.hpp"
 
+#include <algorithm>
+
 #include "host/base/error.hpp"
 #include "host/tensor/expression.hpp"
 #include "host/value/rewrite.hpp"
@@ -8,9 +10,19 @@
 namespace cbk {
 namespace {
 
+bool is_lost_tensor(const Value& value) {
+  return value.is(Value::Kind::tensor) && !problem_of(*value.as_tensor().expression()).empty();
+}
+
+/// Also an object that has such a tensor: TensorFlow's texts, PyTorch's sparse tensors.
 bool is_lost(const Value& leaf) {
-  if (leaf.is(Value::Kind::tensor)) return !problem_of(*leaf.as_tensor().expression()).empty();
-  return leaf.is(Value::Kind::object) && leaf.as_object().type == unreadable_type;
+  if (!leaf.is(Value::Kind::object)) return is_lost_tensor(leaf);
+  const Object& object = leaf.as_object();
+  if (object.type == unreadable_type) return true;
+  if (!object.state.is(Value::Kind::dict)) return false;
+  const auto entries = object.state.as_dict().entries();
+  return std::any_of(entries.begin(), entries.end(),
+                     [](const auto& entry) { return is_lost_tensor(entry.second); });
 }
 
 }  // namespace
