@@ -287,6 +287,34 @@ describe("cstorch: optimizer state dict", function()
     end)
   end
 
+  it("changes nothing when a state dict does not fit", function()
+    local a, b = parameter { 1 }, parameter { 2, 3 }
+    local opt = optim.AdamW({ { params = a }, { params = b } }, { lr = 0.1 })
+    local schedule = optim.lr_scheduler.ConstantLR(opt, { learning_rate = 0.25 })
+    local function values()
+      local groups = {}
+      for g, group in ipairs(opt.param_groups) do groups[g] = { cstorch.value(group.lr), group.eps, group.amsgrad, group.extra or false } end
+      return { groups, opt.state[a].exp_avg:tolist(), opt.state[a].exp_avg_sq:tolist(), opt.state[a].max_exp_avg_sq ~= nil }
+    end
+    local before = values()
+    local fine = { exp_avg = cstorch.ones { 1 }, exp_avg_sq = cstorch.ones { 1 }, beta1_power = 0.5, beta2_power = 0.5 }
+    local first = { lr = 0.5, eps = 0.25, amsgrad = true, extra = 1, params = { 0 } }
+    for _, second in ipairs {
+      { state = { exp_avg = cstorch.ones { 3 } }, message = "has no 'exp_avg_sq'" },
+      { state = { exp_avg = cstorch.ones { 3 }, exp_avg_sq = cstorch.ones { 2 }, beta1_power = 1, beta2_power = 1 }, message = "expected shape" },
+      { group = { eps = "x" }, message = "expected a number as eps" },
+      { group = { params = { "y" } }, message = "expected numbers as params" },
+    } do
+      local group = second.group or {}
+      group.params = group.params or { 1 }
+      raises(second.message, function()
+        opt:load_state_dict { state = { [0] = fine, [1] = second.state }, param_groups = { first, group } }
+      end)
+      equal(values(), before)
+    end
+    equal(schedule:get_last_lr(), { 0.25, 0.25 })
+  end)
+
   it("makes the state that loaded hyper-parameters need", function()
     local p = with_grad(parameter { 1 }, { 1 })
     local opt = optim.AdamW({ p })

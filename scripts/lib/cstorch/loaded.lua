@@ -41,19 +41,43 @@ function loaded.plain(value)
   return value
 end
 
+local COMPUTED = {}
+for _, name in ipairs { "float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8", "bool" } do COMPUTED[name] = true end
+
+--- Raises what is wrong with a value for a tensor, without reading it.
+local function check_tensor(value, where)
+  check(loaded.is_tensor(value), "type", "%s: expected a tensor, found %s", where, show(value))
+  check(COMPUTED[value.dtype], "type", "%s: cannot compute with dtype %s", where, show(value.dtype))
+end
+
+---Checks a tensor or a number for the tensor `target`, without reading it.
+---@param target any
+---@param value any
+---@param where string   what it is, for messages
+---@return fun() write   writes it into `target`
+function loaded.writer(target, value, where)
+  if type(value) == "number" or type(value) == "cdata" then
+    check(target:dim() == 0, "value", "%s: expected a tensor of shape %s, found a number", where, shapes.text(target))
+    return function() target:fill_(tonumber(value)) end
+  end
+  check_tensor(value, where)
+  check(shapes.same(target, value), "value", "%s: expected shape %s, found %s", where, shapes.text(target), shapes.text(value))
+  return function() target:copy_(tensors.to_device(loaded.tensor(value):to(target.dtype))) end
+end
+
+---Checks a tensor, without reading it.
+---@param value any
+---@param where string   what it is, for messages
+---@return fun(): cstorch.Tensor copy   a copy on the device
+function loaded.copier(value, where)
+  check_tensor(value, where)
+  return function() return tensors.to_device(loaded.tensor(value):clone()) end
+end
+
 ---Writes a tensor or a number into the tensor `target`.
 ---@param target any
 ---@param value any
 ---@param where string   what it is, for messages
-function loaded.write(target, value, where)
-  if type(value) == "number" or type(value) == "cdata" then
-    check(target:dim() == 0, "value", "%s: expected a tensor of shape %s, found a number", where, shapes.text(target))
-    return target:fill_(tonumber(value))
-  end
-  local tensor = loaded.tensor(value)
-  check(tensor, "type", "%s: expected a tensor, found %s", where, show(value))
-  check(shapes.same(target, tensor), "value", "%s: expected shape %s, found %s", where, shapes.text(target), shapes.text(tensor))
-  return target:copy_(tensors.to_device(tensor:to(target.dtype)))
-end
+function loaded.write(target, value, where) loaded.writer(target, value, where)() end
 
 return loaded

@@ -296,14 +296,13 @@ end
 ---@return table
 function Optimizer:state_dict() return state_dicts.of(self) end
 
----Writes the state and the hyper-parameters of a state dict into this optimizer.
+---Writes the state and the hyper-parameters of a state dict into this optimizer. What does not fit is an error that changes nothing.
 ---@param state_dict table
 function Optimizer:load_state_dict(state_dict)
-  tensors.no_grad(state_dicts.load, self, state_dict)
-  for _, group in ipairs(self.param_groups) do
+  tensors.no_grad(state_dicts.load, self, state_dict, function(group)
     check_hyper_parameters(self, group)
     group.tags = tags.normalize(group.tags)
-  end
+  end)
   hooks.run(self.hooks.load_state_dict_post, self)
 end
 

@@ -50,34 +50,40 @@ local function entry(map, key)
   return value
 end
 
-local function load_state(optimizer, number, own, saved)
+--- Adds to `writes` what loads the state of one parameter.
+local function plan_state(optimizer, number, own, saved, writes)
   for name in ordered_map.items(own) do
     check(saved[name] ~= nil, "value", "the state of parameter %d has no '%s', which %s needs", number, name, optimizer.class.name)
   end
   for name, value in ordered_map.items(saved) do
+    local where = ("state '%s' of parameter %d"):format(name, number)
     if own[name] ~= nil then
-      loaded.write(own[name], value, ("state '%s' of parameter %d"):format(name, number))
+      writes[#writes + 1] = loaded.writer(own[name], value, where)
     elseif type(value) == "number" then
-      own[name] = optimizer.scalar(value)
+      writes[#writes + 1] = function() own[name] = optimizer.scalar(value) end
     else
-      local tensor = errors.check(loaded.tensor(value), "type", "state '%s' of parameter %d is %s", name, number, errors.show(value))
-      own[name] = tensors.to_device(tensor:clone())
+      local copy = loaded.copier(value, where)
+      writes[#writes + 1] = function() own[name] = copy() end
     end
   end
 end
 
-local function load_group(group, saved)
+--- The group with the saved hyper-parameters. What is a tensor there is written later, by `writes`.
+local function plan_group(group, saved, writes)
+  local loaded_group = {}
+  for key, value in pairs(group) do loaded_group[key] = value end
   for key, value in ordered_map.items(saved) do
     if key ~= "params" and value ~= cbk.null then
       if tensors.is_tensor(group[key]) then
-        loaded.write(group[key], value, ("hyper-parameter '%s'"):format(key))
+        writes[#writes + 1] = loaded.writer(group[key], value, ("hyper-parameter '%s'"):format(key))
       else
         value = loaded.plain(value)
         if type(group[key]) == "boolean" and type(value) == "number" then value = value ~= 0 end
-        group[key] = value
+        loaded_group[key] = value
       end
     end
   end
+  return loaded_group
 end
 
 --- Which state a group needs follows from its flags, and from whether its numbers are 0.
@@ -90,17 +96,22 @@ local function flags_of(group)
   return flags
 end
 
---- Makes the state that the loaded hyper-parameters need and the state dict did not have.
-local function complete_state(optimizer)
-  local own, fresh = optimizer.state, {}
+--- The state that a new optimizer with these groups would have.
+local function fresh_state(optimizer, groups)
+  local own_state, own_groups, fresh = optimizer.state, optimizer.param_groups, {}
   for p in optimizer:parameters() do fresh[p] = ordered_map.new() end
-  optimizer.state = fresh
+  optimizer.state, optimizer.param_groups = fresh, groups
   local fine, problem = pcall(optimizer.preinitialize, optimizer)
-  optimizer.state = own
+  optimizer.state, optimizer.param_groups = own_state, own_groups
   if not fine then error(problem, 0) end
+  return fresh
+end
+
+--- Adds the state that the loaded hyper-parameters need and the state dict did not have.
+local function complete_state(optimizer, fresh)
   for p, state in pairs(fresh) do
     for name, value in ordered_map.items(state) do
-      if own[p][name] == nil then own[p][name] = value end
+      if optimizer.state[p][name] == nil then optimizer.state[p][name] = value end
     end
   end
 end
@@ -126,34 +137,48 @@ local function check_groups(optimizer, groups)
   end
 end
 
+--- What loads the states of a group's parameters, added to `writes`.
+local function plan_states(optimizer, group, saved, saved_state, plan)
+  for k, p in ipairs(group.params) do
+    -- the numbers of the file count, as its groups may list parameters in another order than by number
+    local number = tonumber(saved.params[k])
+    check(number, "type", "expected numbers as params of group %d of the state dict, found %s", plan.group, errors.show(saved.params[k]))
+    local state = entry(saved_state, number)
+    check(state == nil or keywords.is_map(state), "type", "expected a map as state of parameter %d, found %s", number, errors.show(state))
+    state = state and ordered_map.new(state)
+    if state and optimizer.convert_state then optimizer:convert_state(saved, state) end
+    if state and #ordered_map.keys(state) > 0 then plan_state(optimizer, plan.numbers[p], optimizer.state[p], state, plan.writes) end
+  end
+end
+
+---Loads all or, after an error, nothing.
 ---@param optimizer cstorch.optim.Optimizer
 ---@param dict table
-function state_dicts.load(optimizer, dict)
+---@param settle fun(group: table)   checks a group that is loaded, and puts it in its final form
+function state_dicts.load(optimizer, dict, settle)
   local is_map = keywords.is_map(dict)
   check(is_map and dict.param_groups ~= nil, "value", "expected the state dict of an optimizer { state =, param_groups = }, found %s",
     is_map and "no 'param_groups' in it" or errors.show(dict))
   check_groups(optimizer, dict.param_groups)
-  local numbers, saved_state = numbers_of(optimizer), dict.state or {}
+  local saved_state = dict.state or {}
   check(keywords.is_map(saved_state), "type", "expected a map as 'state' of the state dict, found %s", errors.show(saved_state))
-  local needs_other_state = false
+  local plan, groups, needs_other_state = { numbers = numbers_of(optimizer), writes = {} }, {}, false
   for g, group in ipairs(optimizer.param_groups) do
     local saved = ordered_map.new(dict.param_groups[g])
     if optimizer.convert_group then optimizer.convert_group(saved) end
-    for k, p in ipairs(group.params) do
-      -- the numbers of the file count, as its groups may list parameters in another order than by number
-      local number = tonumber(saved.params[k])
-      check(number, "type", "expected numbers as params of group %d of the state dict, found %s", g, errors.show(saved.params[k]))
-      local state = entry(saved_state, number)
-      check(state == nil or keywords.is_map(state), "type", "expected a map as state of parameter %d, found %s", number, errors.show(state))
-      state = state and ordered_map.new(state)
-      if state and optimizer.convert_state then optimizer:convert_state(saved, state) end
-      if state and #ordered_map.keys(state) > 0 then load_state(optimizer, numbers[p], optimizer.state[p], state) end
-    end
+    plan.group = g
+    plan_states(optimizer, group, saved, saved_state, plan)
+    groups[g] = plan_group(group, saved, plan.writes)
+    settle(groups[g])
     local before = flags_of(group)
-    load_group(group, saved)
-    for key, value in pairs(flags_of(group)) do needs_other_state = needs_other_state or before[key] ~= value end
+    for key, value in pairs(flags_of(groups[g])) do needs_other_state = needs_other_state or before[key] ~= value end
   end
-  if needs_other_state then complete_state(optimizer) end
+  local fresh = needs_other_state and fresh_state(optimizer, groups) or {}
+  for _, write in ipairs(plan.writes) do write() end
+  complete_state(optimizer, fresh)
+  for g, group in ipairs(optimizer.param_groups) do
+    for key, value in pairs(groups[g]) do group[key] = value end
+  end
 end
 
 return state_dicts

@@ -5,6 +5,7 @@ local keywords = require "cstorch.keywords"
 local loaded = require "cstorch.loaded"
 local ordered_map = require "cstorch.ordered_map"
 local Scheduler = require "cstorch.optim.schedules.scheduler"
+local undo = require "cstorch.optim.schedules.undo"
 
 local composite = {}
 
@@ -47,7 +48,7 @@ function composite.state_dict(self)
   return dict
 end
 
-function composite.load_state_dict(self, dict)
+local function load(self, dict)
   errors.check(keywords.is_map(dict), "type", "%s: expected a state dict, found %s", self.class.name, errors.show(dict))
   local members, rest = composite.split(dict, "_schedulers")
   local milestones
@@ -67,5 +68,7 @@ function composite.load_state_dict(self, dict)
   end
   Scheduler.load_state_dict(self, rest)
 end
+
+function composite.load_state_dict(self, dict) undo.after_error(self, load, dict) end
 
 return composite

@@ -5,6 +5,7 @@ local keywords = require "cstorch.keywords"
 local Scheduler = require "cstorch.optim.schedules.scheduler"
 local composite = require "cstorch.optim.schedules.composite"
 local tags = require "cstorch.optim.tags"
+local undo = require "cstorch.optim.schedules.undo"
 
 ---The value in a group is f(t) of the inner schedule times the group's `adjust_learning_rate` or `adjust_val`, or 1.
 local ScalePerParam = {
@@ -47,11 +48,13 @@ function ScalePerParam:state_dict()
   return dict
 end
 
-function ScalePerParam:load_state_dict(dict)
+local function load(self, dict)
   errors.check(keywords.is_map(dict), "type", "%s: expected a state dict, found %s", self.class.name, errors.show(dict))
   local inner, rest = composite.split(dict, "_scheduler")
   if inner then self.scheduler:load_state_dict(inner) end
   Scheduler.load_state_dict(self, rest)
 end
+
+function ScalePerParam:load_state_dict(dict) undo.after_error(self, load, dict) end
 
 return ScalePerParam

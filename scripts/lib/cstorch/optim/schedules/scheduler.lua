@@ -12,6 +12,7 @@ local session = require "cstorch.session"
 local shapes = require "cstorch.shapes"
 local tags = require "cstorch.optim.tags"
 local tensors = require "cstorch.tensors"
+local undo = require "cstorch.optim.schedules.undo"
 
 local check, show = errors.check, errors.show
 
@@ -171,9 +172,7 @@ end
 --- Fields that a state dict does not set.
 local KEPT = { _step_count = true, _last_value = true, last_epoch = true }
 
----Overwrites all fields but the count of calls: arguments in the state dict win over those given to this object.
----@param dict table
-function Scheduler:load_state_dict(dict)
+local function load(self, dict)
   check(keywords.is_map(dict), "type", "%s: expected a state dict, found %s", self.class.name, show(dict))
   if dict.last_epoch ~= nil then loaded.write(self.last_epoch, dict.last_epoch, self.class.name .. ": last_epoch") end
   for name, value in ordered_map.items(dict) do
@@ -196,6 +195,11 @@ function Scheduler:load_state_dict(dict)
     self:_write()
   end
 end
+
+---Overwrites all fields but the count of calls: arguments in the state dict win over those given to this object. What does not fit is
+---an error that changes nothing.
+---@param dict table
+function Scheduler:load_state_dict(dict) undo.after_error(self, load, dict) end
 
 -- --- schedules made of schedules
 
