@@ -25,7 +25,12 @@ Shape complete(const Shape& from, Shape shape) {
   if (open != shape.end()) {
     *open = 1;
     const int64_t rest = numel_of(shape);
-    *open = rest == 0 ? 0 : count / rest;
+    if (rest == 0) {
+      *open = -1;
+      fail(Errc::shape, "cannot reshape {} to {}: -1 can be any extent beside 0; write it out", to_string(from),
+           to_string(shape));
+    }
+    *open = count / rest;
   }
   if (numel_of(shape) != count) {
     fail(Errc::shape, "cannot reshape {} ({} elements) to {}", to_string(from), count, to_string(shape));

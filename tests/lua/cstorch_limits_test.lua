@@ -10,6 +10,27 @@ local F = nn.functional
 
 local function leaf(values) return cstorch.tensor(values, { requires_grad = true }) end
 
+describe("cstorch: coroutines", function()
+  it("yield neither out of no_grad nor out of a recorded step", function()
+    local function refused(body)
+      local fine, problem = coroutine.resume(coroutine.create(body))
+      assert(not fine and tostring(problem):find("a coroutine cannot yield inside", 1, true), tostring(problem))
+      is_true(cstorch.is_grad_enabled())
+      equal((cstorch.ones { 2 } + 1):tolist(), { 2, 2 })
+    end
+    refused(function() cstorch.no_grad(coroutine.yield) end)
+    refused(function() cstorch.formula(function() coroutine.yield(1) end) end)
+    cstorch.testing.reset()
+    cstorch.backend "CSX"
+    refused(function() cstorch.compile_step(function(x) coroutine.yield(x * 2) end)(cstorch.ones { 1 }) end)
+    cstorch.testing.reset()
+    local results = coroutine.wrap(function() coroutine.yield { cstorch.no_grad(function(a, b) return b, a end, 1, nil) } end)()
+    equal({ results[1] == nil, results[2] }, { true, 1 })
+    local generator = cstorch.no_grad(function() return coroutine.wrap(function() coroutine.yield(cstorch.is_grad_enabled()) end)() end)
+    equal(generator, false)
+  end)
+end)
+
 describe("cstorch: extents", function()
   local x = cstorch.tensor { { 1, 2, 3 }, { 4, 5, 6 } }
   for text, body in pairs {
@@ -17,6 +38,7 @@ describe("cstorch: extents", function()
     ["a negative extent in the shape [0, -3]"] = function() cstorch.zeros { 0, -3 } end,
     ["a negative extent in the shape [-2, -3]"] = function() x:reshape { -2, -3 } end,
     ["a negative extent in the shape [1, -1]"] = function() x:reshape { -1, -1 } end,
+    ["cannot reshape [0, 3] to [0, -1]: -1 can be any extent beside 0"] = function() cstorch.zeros({ 0, 3 }):reshape { 0, -1 } end,
     ["a negative extent in the shape [-1, 2, 3]"] = function() x:expand { -1, 2, 3 } end,
     ["the shape [1099511627776, 1099511627776] is too large"] = function() cstorch.ones({ 1 }):expand { 2 ^ 40, 2 ^ 40 } end,
     ["the shape [2147483648, 2147483648] is too large"] = function() cstorch.zeros { 2 ^ 31, 2 ^ 31 } end,

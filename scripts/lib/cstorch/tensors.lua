@@ -135,6 +135,19 @@ local function finish(leave, is_fine, ...)
   return ...
 end
 
+--- The results of a coroutine, or an error when it yielded.
+local function of_coroutine(inner, what, fine, ...)
+  if coroutine.status(inner) ~= "suspended" then return fine, ... end
+  return pcall(errors.raise, "runtime", "%s: a coroutine cannot yield inside of it, as its mode would stay set outside; yield after it", what)
+end
+
+--- pcall, but a yield out of `fn` is an error: only a coroutine can, and the main program is none.
+local function protected(what, fn, ...)
+  if not coroutine.running() then return pcall(fn, ...) end
+  local inner = coroutine.create(fn)
+  return of_coroutine(inner, what, coroutine.resume(inner, ...))
+end
+
 ---Calls `fn` without recording gradients and returns its results.
 ---@generic T
 ---@param fn fun(...): T
@@ -142,7 +155,7 @@ end
 function tensors.no_grad(fn, ...)
   check_function("no_grad", fn)
   local before = native.records_gradients(false)
-  return finish(function() native.records_gradients(before) end, pcall(fn, ...))
+  return finish(function() native.records_gradients(before) end, protected("no_grad", fn, ...))
 end
 
 ---Whether operations are recorded for gradients.
@@ -162,7 +175,7 @@ function tensors.record(program, fn, ...)
   return finish(function()
     recorded = before
     native.recording(before)
-  end, pcall(fn, ...))
+  end, protected("a recorded step or formula", fn, ...))
 end
 
 ---Calls `fn` with its element-wise operators joined: each chain of them passes over memory once. What lasts must be written in place into
@@ -206,7 +219,7 @@ function tensors.when(flag, fn)
   end
   local program = recorded
   program:when(flag)
-  finish(function() program:end_when() end, pcall(fn))
+  finish(function() program:end_when() end, protected("a condition", fn))
 end
 
 ---The device of the current backend.
@@ -236,14 +249,14 @@ function tensors.to_host(tensor) return native.place(tensor:detach():clone(), "c
 ---@param fn function
 function tensors.readable(may_read, fn, ...)
   local before = native.may_read_device(may_read)
-  return finish(function() native.may_read_device(before) end, pcall(fn, ...))
+  return finish(function() native.may_read_device(before) end, protected("a step closure", fn, ...))
 end
 
 ---Calls `fn` with new tensors on the device of the current backend.
 ---@param fn function
 function tensors.on_device(fn, ...)
   local before = native.device(tensors.device())
-  return finish(function() native.device(before) end, pcall(fn, ...))
+  return finish(function() native.device(before) end, protected("compile_step", fn, ...))
 end
 
 return tensors
