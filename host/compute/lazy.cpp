@@ -80,6 +80,12 @@ Tensor tensor_of(const Operand& view, const LazyValues& values) {
   if (found == values.end()) return view.to_tensor();
   if (view.is_contiguous() && view.offset == 0 && view.numel() == found->second.numel())
     return found->second.reshape(view.shape);
+  if (std::find(view.strides.begin(), view.strides.end(), 0) != view.strides.end()) {
+    fail(Errc::refused,
+         "a formula over tensors of a checkpoint cannot broadcast one of shape {} to {}; read it into memory "
+         "before the formula: cstorch.tensor(t):clone()",
+         to_string(found->second.shape()), to_string(view.shape));
+  }
   fail(Errc::refused,
        "a formula over tensors of a checkpoint can only use them whole, not a slice or another order of "
        "their elements");

@@ -27,8 +27,8 @@ Shape complete(const Shape& from, Shape shape) {
     const int64_t rest = numel_of(shape);
     if (rest == 0) {
       *open = -1;
-      fail(Errc::shape, "cannot reshape {} to {}: -1 can be any extent beside 0; write it out", to_string(from),
-           to_string(shape));
+      fail(Errc::shape, "cannot reshape {} to {}: -1 can be any extent beside 0; write it out",
+           to_string(from), to_string(shape));
     }
     *open = count / rest;
   }
