@@ -57,6 +57,43 @@ describe("cstorch: static sparsity", function()
     equal(require("cstorch.ordered_map").keys(sparsity:state_dict()), { "0.weight", "1.weight" })
   end)
 
+  on_all("keeps its masks over a save and a load", function()
+    local function build()
+      local model = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 2))
+      cstorch.compile(model)
+      return model, cstorch.sparse.Static { sparsity = 0.4 }
+    end
+    local path = harness.temp_dir() .. "/state.mdl"
+    local model, sparsity = build()
+    sparsity:apply(model)
+    cstorch.run_step_closures()
+    local masks, weights = {}, {}
+    cstorch.step_closure(function()
+      cstorch.save({ model = model:state_dict(), sparsity = sparsity:state_dict() }, path)
+      for name, mask in cstorch.items(sparsity:state_dict()) do
+        masks[name], weights[name] = mask:tolist(), model:state_dict()[name]:tolist()
+      end
+    end)()
+    cstorch.run_step_closures()
+    local state = cstorch.load(path)
+    for _, is_late in ipairs { false, true } do
+      local other, loaded = build()
+      other:load_state_dict(state.model)
+      if is_late then loaded:apply(other) end
+      if is_late then other:load_state_dict(state.model) end
+      loaded:load_state_dict(state.sparsity)
+      if not is_late then loaded:apply(other) end
+      cstorch.step_closure(function()
+        for name, mask in cstorch.items(loaded:state_dict()) do
+          equal(mask:tolist(), masks[name])
+          equal(other:state_dict()[name]:tolist(), weights[name])
+        end
+      end)()
+      cstorch.run_step_closures()
+      raises("the state dict has no mask for", function() loaded:load_state_dict {} end, "value")
+    end
+  end)
+
   it("takes the smallest weights, of the parameters of its filter", function()
     cstorch.testing.reset()
     local model = nn.Linear(4, 1)

@@ -3,6 +3,7 @@
 local class = require "cstorch.class"
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
+local loaded = require "cstorch.loaded"
 local Module = require("cstorch.nn").Module
 local Optimizer = require "cstorch.optim.optimizer"
 local ordered_map = require "cstorch.ordered_map"
@@ -21,6 +22,7 @@ local check, show = errors.check, errors.show
 local Static = class.Object:subclass("Static", { sparsity = keywords.REQUIRED, init_method = "random", filter = false })
 
 Static.positional = 0
+class.optional(Static, "saved")
 
 local DENSE = { "embedding", "norm", "lm_head", "pe_helper" }
 
@@ -49,11 +51,21 @@ local function make_mask(self, p)
   return scores:ge(threshold):to(p.dtype)
 end
 
+--- The mask of a state dict; nil without one.
+local function saved_mask(self, name, p)
+  if not self.saved then return nil end
+  local value = self.saved[name]
+  check(value ~= nil, "value", "Static: the state dict has no mask for '%s'", name)
+  local mask = tensors.zeros_like(p)
+  loaded.write(mask, value, ("Static: the mask of '%s'"):format(name))
+  return mask
+end
+
 local function mask_model(self, model)
   local count = 0
   for name, p in model:named_parameters() do
     if not self.masks[p] and self.filter(name, p) then
-      local mask = make_mask(self, p)
+      local mask = saved_mask(self, name, p) or make_mask(self, p)
       self.masks[p], self.names[p] = mask, name
       p:mul_(mask)
       count = count + 1
@@ -99,6 +111,22 @@ function Static:state_dict()
   for p, name in pairs(self.names) do parameters[name] = p end
   for name, p in ordered_map.items(parameters) do dict[name] = self.masks[p] end
   return dict
+end
+
+---Takes the masks of a state dict. Before `apply` to a model they are used in place of new ones; after it they replace its masks.
+---@param state_dict table
+function Static:load_state_dict(state_dict)
+  check(keywords.is_map(state_dict), "type", "Static: expected a map of names to masks, found %s", show(state_dict))
+  local writes = {}
+  for p, name in pairs(self.names) do
+    check(state_dict[name] ~= nil, "value", "Static: the state dict has no mask for '%s'", name)
+    writes[#writes + 1] = loaded.writer(self.masks[p], state_dict[name], ("Static: the mask of '%s'"):format(name))
+  end
+  tensors.no_grad(function()
+    for _, write in ipairs(writes) do write() end
+    for p, mask in pairs(self.masks) do p:mul_(mask) end
+  end)
+  self.saved = state_dict
 end
 
 return Static
