@@ -293,7 +293,9 @@ describe("cstorch: optimizer state dict", function()
     local schedule = optim.lr_scheduler.ConstantLR(opt, { learning_rate = 0.25 })
     local function values()
       local groups = {}
-      for g, group in ipairs(opt.param_groups) do groups[g] = { cstorch.value(group.lr), group.eps, group.amsgrad, group.extra or false } end
+      for g, group in ipairs(opt.param_groups) do
+        groups[g] = { cstorch.value(group.lr), group.eps, group.amsgrad, group.extra or false }
+      end
       return { groups, opt.state[a].exp_avg:tolist(), opt.state[a].exp_avg_sq:tolist(), opt.state[a].max_exp_avg_sq ~= nil }
     end
     local before = values()
@@ -301,7 +303,8 @@ describe("cstorch: optimizer state dict", function()
     local first = { lr = 0.5, eps = 0.25, amsgrad = true, extra = 1, params = { 0 } }
     for _, second in ipairs {
       { state = { exp_avg = cstorch.ones { 3 } }, message = "has no 'exp_avg_sq'" },
-      { state = { exp_avg = cstorch.ones { 3 }, exp_avg_sq = cstorch.ones { 2 }, beta1_power = 1, beta2_power = 1 }, message = "expected shape" },
+      { state = { exp_avg = cstorch.ones { 3 }, exp_avg_sq = cstorch.ones { 2 }, beta1_power = 1, beta2_power = 1 },
+        message = "expected shape" },
       { group = { eps = "x" }, message = "expected a number as eps" },
       { group = { params = { "y" } }, message = "expected numbers as params" },
     } do

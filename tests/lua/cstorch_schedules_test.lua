@@ -247,15 +247,15 @@ describe("cstorch: schedule state dict", function()
     schedule:load_state_dict { _keep_values = 1, last_epoch = 0 }
     cstorch.on_warning(before)
     is_true(schedule._keep_values == forget, "a function is no state")
-    local function values() return { opt.param_groups[1].lr:item(), schedule.last_epoch:item(), schedule.schedulers[1].learning_rate } end
-    local unchanged = values()
+    local function now() return { opt.param_groups[1].lr:item(), schedule.last_epoch:item(), schedule.schedulers[1].learning_rate } end
+    local unchanged = now()
     raises("one of the tags { 'x' }", function()
       schedule:load_state_dict { param_group_tags = "x", last_epoch = 5, _schedulers = { { learning_rate = 3, last_epoch = 5 } } }
     end, "value")
     raises("expected a number", function()
       schedule:load_state_dict { last_epoch = 5, _schedulers = { { last_epoch = 5, learning_rate = "x" } } }
     end)
-    equal(values(), unchanged)
+    equal(now(), unchanged)
     equal(schedule.schedulers[1].last_epoch:item(), 0)
     raises("one of the tags { 'x' }", function() schedule:load_state_dict { param_group_tags = "x" } end, "value")
     raises("expected a state dict, found 3", function() lr.ConstantLR(optimizer(), { learning_rate = 1 }):load_state_dict(3) end, "type")

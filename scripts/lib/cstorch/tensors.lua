@@ -138,7 +138,7 @@ end
 --- The results of a coroutine, or an error when it yielded.
 local function of_coroutine(inner, what, fine, ...)
   if coroutine.status(inner) ~= "suspended" then return fine, ... end
-  return pcall(errors.raise, "runtime", "%s: a coroutine cannot yield inside of it, as its mode would stay set outside; yield after it", what)
+  return pcall(errors.raise, "runtime", "%s: a coroutine cannot yield inside of it, as its mode would stay set; yield after it", what)
 end
 
 --- pcall, but a yield out of `fn` is an error: only a coroutine can, and the main program is none.
