@@ -8,7 +8,6 @@ local numbers = require "cbk.numbers"
 local progress = require "cbk.progress"
 local renamed = require "cbk.diff.renamed"
 local tensor_filter = require "cbk.cli.tensor_filter"
-local through = require "cbk.diff.through"
 local values = require "cbk.diff.values"
 
 local parser = cli.parser("diff", "Compare two checkpoints of any formats: keys, shapes, dtypes, values.", [[
@@ -43,7 +42,11 @@ parser:flag("--ignore-dtype", "compare the values of tensors of different dtypes
 parser:option("--key", "only keys that match the glob; a plain name also means everything below it"):argname "GLOB"
 tensor_filter.options(parser, diff.orders)
 parser:flag("--all", "list every difference on a line of its own, not the first 20 lines of each kind")
-through.options(parser)
+parser:option("--model", "compare in one format, converted in memory: the model, as `cbk list` names it, or 'auto'"):argname "NAME"
+parser:option("--src-fmt", "with --model: the format of A, hf or cs-X.Y (default: detected)"):argname "FORMAT"
+parser:option("--tgt-fmt", "with --model: the format of B (default: detected)"):argname "FORMAT"
+parser:option("--config", "with --model: the config of A (default: the one beside it)"):argname "FILE"
+cli.converter_options(parser)
 cli.input_options(parser)
 cli.options(parser, "no-progress-bar", "json")
 
@@ -87,6 +90,7 @@ local function compare(args)
   local root_a, root_b, what = a:raw_root(), b:raw_root(), nil
   if args.model then
     if args.model == "auto" then args.model = nil end
+    local through = require "cbk.diff.through" -- with all converters, which take time and memory
     root_a, root_b, what = through.trees({ path = args.a, checkpoint = a, config = args.config }, { path = args.b, checkpoint = b }, args)
     cli.say(args, ("comparing %s"):format(what))
   end

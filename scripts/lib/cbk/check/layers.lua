@@ -5,15 +5,18 @@ local numbers = require "cbk.numbers"
 
 local layers = {}
 
+-- No model nests layers deeper, or has longer names.
+local MOST_PLACES, LONGEST = 4, 1000
+
 ---The numbered places in a key: prefix, number and rest of each, "a.3.b.0.c" to ("a", 3, "b.0.c") and ("a.3.b", 0, "c").
 ---@param key string
 ---@return fun(): string|nil, integer|nil, string|nil
 function layers.places(key)
-  local from = 1
+  local from, count = 1, 0
   return function()
     local first, last, number = key:find("%.(%d+)%.", from)
-    if not first then return nil end
-    from = last
+    if not first or #key > LONGEST or count == MOST_PLACES then return nil end
+    from, count = last, count + 1
     return key:sub(1, first - 1), tonumber(number), key:sub(last + 1)
   end
 end

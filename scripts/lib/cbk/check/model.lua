@@ -93,6 +93,16 @@ local function paths_of(of, keys)
   return out
 end
 
+local LONGEST_NAME = 1000 -- of a tensor of any model
+
+---Names that no model has, and that take long to compare.
+local function has_odd_names(root)
+  for key in cbk.items(kinds.is_dict(root, "model") and root.model or root) do
+    if type(key) == "string" and #key > LONGEST_NAME then return true end
+  end
+  return false
+end
+
 ---Identifies the model of a checkpoint, and checks its names and shapes. Values are not read.
 ---@param file string             as the user has named it
 ---@param checkpoint Checkpoint
@@ -100,7 +110,7 @@ end
 ---@param found Findings
 ---@return ModelOfFile|nil
 function model.check(file, checkpoint, config_path, found)
-  if not kinds.is_dict(checkpoint.root) then return nil end
+  if not kinds.is_dict(checkpoint.root) or has_odd_names(checkpoint.root) then return nil end
   local fine, identity, config = report.quietly(identify.checkpoint, file, checkpoint, config_path)
   if not fine then
     if config_path or identity.code == "interrupted" then error(identity, 0) end

@@ -20,8 +20,9 @@ local values = {}
 function values.place(index, shape)
   local position = {}
   for dim = #shape, 1, -1 do
-    position[dim] = index % shape[dim]
-    index = math.floor(index / shape[dim])
+    local extent = tonumber(shape[dim]) -- may be an int64
+    position[dim] = index % extent
+    index = math.floor(index / extent)
   end
   if #shape < 2 then return ("at %s"):format(extents.shape(position)) end
   return ("in row %d, at %s"):format(position[1], extents.shape(position))

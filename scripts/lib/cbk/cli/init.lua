@@ -325,11 +325,14 @@ function cli.warn(warnings)
   for _, warning in ipairs(warnings) do cbk.warn(warning) end
 end
 
+local LONGEST_MESSAGE = 500 -- bytes
+
 ---Prints an error on stderr, where the program ends without raising one.
 ---@param args table   of the command
 ---@param code string
 function cli.print_error(args, code, message)
-  local line = args.json and cbk.json(cbk.dict { error = cbk.dict { { "code", code }, { "message", message } } })
+  if #message > LONGEST_MESSAGE then message = message:sub(1, LONGEST_MESSAGE):gsub("[\192-\255]?[\128-\191]*$", "") .. "…" end
+  local line = args.json and cbk.json(cbk.dict { error = cbk.dict { { "code", code }, { "message", message } } }, { shown = true })
   io.stderr:write(line or "cbk: " .. cbk.shown(message), "\n")
 end
 

@@ -1,11 +1,12 @@
 -- Tensors with other keys but the same content, and how they are listed.
 
+local extents = require "cbk.extents"
 local fold = require "cbk.fold"
 
 local renamed = {}
 
 ---@param row LeafRow
-local function signature(row) return row.type .. " " .. table.concat(row.shape, ",") end
+local function signature(row) return row.type .. " " .. extents.joined(row.shape, ",") end
 
 ---The numbers of tensors by dtype and shape.
 local function by_signature(rows, list)

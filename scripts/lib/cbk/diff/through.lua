@@ -1,7 +1,6 @@
 -- A checkpoint as it would be in another's format: converted lazily, in memory. What the comparison reads is computed then.
 
 local cbk = require "cbk"
-local cli = require "cbk.cli"
 local converters = require "cbk.converters"
 local identify = require "cbk.identify"
 local kinds = require "converters.engine.kinds"
@@ -82,15 +81,6 @@ function through.trees(a, b, args)
   local what = ("%s as %s"):format(cbk.shown(from.path), tgt)
   if is_swapped then return other, one, what end
   return one, other, what
-end
-
----Adds the options.
-function through.options(parser)
-  parser:option("--model", "compare in one format, converted in memory: the model, as `cbk list` names it, or 'auto'"):argname "NAME"
-  parser:option("--src-fmt", "with --model: the format of A, hf or cs-X.Y (default: detected)"):argname "FORMAT"
-  parser:option("--tgt-fmt", "with --model: the format of B (default: detected)"):argname "FORMAT"
-  parser:option("--config", "with --model: the config of A (default: the one beside it)"):argname "FILE"
-  cli.converter_options(parser)
 end
 
 return through

@@ -36,8 +36,9 @@ local LARGEST = 3 -- differences of a tensor whose places are kept
 local function position(index, shape)
   local out = {}
   for dim = #shape, 1, -1 do
-    out[dim] = index % shape[dim]
-    index = math.floor(index / shape[dim])
+    local extent = tonumber(shape[dim]) -- may be an int64
+    out[dim] = index % extent
+    index = math.floor(index / extent)
   end
   return out
 end
