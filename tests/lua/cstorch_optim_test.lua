@@ -287,6 +287,24 @@ describe("cstorch: optimizer state dict", function()
     end)
   end
 
+  for name, options in pairs {
+    AdamW = { lr = 0.1 }, Adam = {}, RMSprop = {}, Adagrad = {}, Adadelta = {}, Adamax = {}, NAdam = {}, RAdam = {}, Lamb = {},
+  } do
+    it("keeps squares of small gradients of half precision: " .. name, function()
+      local values = {}
+      for i, dtype in ipairs { "float16", "float32" } do
+        local p = cstorch.nn.Parameter(cstorch.tensor({ 3, -2 }, { dtype = dtype }))
+        local opt = optim[name]({ p }, options)
+        for _ = 1, 6 do
+          p.grad = cstorch.tensor({ 2 ^ -10, -2 ^ -11 }, { dtype = dtype })
+          opt:step()
+        end
+        values[i] = p:to "float32"
+      end
+      is_true((values[1] - values[2]):abs():amax():item() < 0.01, tostring(values[1]))
+    end)
+  end
+
   it("changes nothing when a state dict does not fit", function()
     local a, b = parameter { 1 }, parameter { 2, 3 }
     local opt = optim.AdamW({ { params = a }, { params = b } }, { lr = 0.1 })

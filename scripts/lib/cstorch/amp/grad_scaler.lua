@@ -114,7 +114,8 @@ end
 
 local function unscale(self, optimizer)
   local squares
-  for p, grad in optimizer:gradients() do
+  for p in optimizer:gradients() do
+    local grad = p.grad -- itself, as it is written
     check(p.dtype == "float32" or p.dtype == "float16", "type", "GradScaler: expected float32 or float16 parameters, found %s", p.dtype)
     if not self.is_unit then grad:copy_(grad:to "float32" / self.loss_scale) end
     if self.is_dynamic then
@@ -141,7 +142,7 @@ local function clip(self, optimizer, norm)
   if not self.max_gradient_norm then return end
   errors.warn "GradScaler: max_gradient_norm is deprecated; use max_gradient_norm of cstorch.amp.optimizer_step"
   local coefficient = (self.max_gradient_norm / (norm + 1e-6)):clamp(nil, 1)
-  for _, grad in optimizer:gradients() do grad:mul_(coefficient) end
+  for p in optimizer:gradients() do p.grad:mul_(coefficient) end
 end
 
 --- Steps where the norm of the gradients is finite: NaN, infinity and an overflow of the squares count as overflow.

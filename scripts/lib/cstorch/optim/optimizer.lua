@@ -233,7 +233,10 @@ function Optimizer:parameters()
   end
 end
 
----Iterates over the parameters that have a gradient: `for p, grad, state, group in self:gradients() do`.
+local function is_half(tensor) return tensor.dtype == "float16" or tensor.dtype == "bfloat16" end
+
+---Iterates over the parameters that have a gradient: `for p, grad, state, group in self:gradients() do`. A gradient of half precision
+---comes as float32, like the state: the square of 1e-3 is 0 in float16.
 ---@return fun(): any, any, table, table
 function Optimizer:gradients()
   local next_parameter = self:parameters()
@@ -242,7 +245,7 @@ function Optimizer:gradients()
       local p, state, group = next_parameter()
       if p == nil then return nil end
       local grad = p.grad
-      if grad then return p, grad, state, group end
+      if grad then return p, is_half(grad) and grad:to "float32" or grad, state, group end
     end
   end
 end
@@ -250,7 +253,7 @@ end
 ---A state tensor of zeros in the shape of `p`, float32 also for a parameter of half precision.
 function Optimizer.zeros(p)
   local zeros = tensors.zeros_like(p)
-  if p.dtype == "float16" or p.dtype == "bfloat16" then zeros = zeros:to "float32" end
+  if is_half(p) then zeros = zeros:to "float32" end
   return zeros
 end
 

@@ -75,8 +75,8 @@ local function mask_model(self, model)
 end
 
 local function mask_gradients(self, optimizer)
-  for p, grad in optimizer:gradients() do
-    if self.masks[p] then grad:mul_(self.masks[p]) end
+  for p in optimizer:parameters() do
+    if p.grad and self.masks[p] then p.grad:mul_(self.masks[p]) end
   end
 end
 
