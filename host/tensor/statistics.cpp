@@ -188,12 +188,13 @@ template <typename T>
 Statistics float_statistics(const Tensor& tensor, bool with_distribution) {
   const int64_t parts = (tensor.numel() + part_size - 1) / part_size;
   std::vector<Moments> found(static_cast<size_t>(parts));
+  const bool with_counters = with_distribution && tensor.numel() > few;
   SharedCounters counters;
   std::vector<uint32_t> no_counters;
   parallel_for(parts, [&](int64_t part) {
     const int64_t begin = part * part_size;
     const int64_t end = std::min(begin + part_size, tensor.numel());
-    if (!with_distribution) {
+    if (!with_counters) {
       found[static_cast<size_t>(part)] = part_of_floats<T>(tensor, begin, end, no_counters);
       return;
     }

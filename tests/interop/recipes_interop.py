@@ -7,6 +7,7 @@ A recipe that needs a file that nothing here makes fails with its name: add it t
 Usage: recipes_interop.py --cbk PATH
 """
 import argparse
+import json
 import os
 import pty
 import re
@@ -17,6 +18,7 @@ import tempfile
 
 import yaml
 
+import gguf_interop
 import upgrade_interop as old
 from harness import Run
 
@@ -128,6 +130,23 @@ def old_run(recipe):
         yaml.safe_dump(old.make_config(recipe.path("iter_state")), file, sort_keys=False)
 
 
+def cut(recipe):
+    """A checkpoint that lost its last bytes."""
+    recipe.make(small("cut.safetensors"))
+    os.truncate(recipe.path("cut.safetensors"), os.path.getsize(recipe.path("cut.safetensors")) - 8)
+
+
+def gguf(recipe):
+    with open(recipe.path("model.gguf"), "wb") as file:
+        file.write(gguf_interop.file_of({"blk.0.attn_q.weight": (8, (2, 32), bytes(68))}, [("general.architecture", "str", "llama")]))
+
+
+PAIR = """
+local root = cbk.dict { ["embed.weight"] = cbk.tensor({ 1, 2, 3, 4, 5, 6 }):reshape { 2, 3 }, ["out.bias"] = cbk.tensor { 7, 8, 9 } }
+cbk.create("old.safetensors", { root = root }):commit()
+cbk.create("new.pt", { root = cbk.dict { wte = root["embed.weight"]:transpose(0, 1), bias = root["out.bias"] } }):commit()
+"""
+
 # For commands that begin so, what makes a file: Lua, or a function. What is for all commands leaves alone what an earlier one wrote.
 INPUTS = (
     ("identify", "llama", LLAMA),
@@ -136,6 +155,8 @@ INPUTS = (
     ("fold-lora", "model.mdl", LORA),
     ("convert-config-to-mup", "params.yaml", GPT2),
     ("params params.yaml", "params.yaml", GPT2),
+    ("export", "model.safetensors", small("model.safetensors")),
+    ("infer", "old.safetensors", PAIR),
     ("h5-to-tensorflow", "model.h5", small("model.h5")),
     ("params config.json --converter small.lua", "config.json", SMALL),
     ("rules tiny.lua", "model.safetensors", TINY),
@@ -149,6 +170,8 @@ INPUTS = (
     ("", "b.mdl", small("b.mdl")),
     ("", "pytorch_model.bin", small("pytorch_model.bin")),
     ("", "in.bin", small("in.bin")),
+    ("", "cut.safetensors", cut),
+    ("", "model.gguf", gguf),
     ("", "run/model.ckpt-1000", small("run/model.ckpt-1000", format="tensorflow")),
 )
 
@@ -169,7 +192,7 @@ class Recipe(Run):
             if name in words and call.startswith(start) and make not in self.made and not (is_for_all and os.path.exists(self.path(name))):
                 self.make(make)
         for name, text in SCRIPTS.items():
-            if name in words:
+            if name in words and words[words.index(name) - 1] != "-o":
                 with open(self.path(name), "w", encoding="utf-8") as file:
                     file.write(text)
 
@@ -185,6 +208,10 @@ class Recipe(Run):
         words = shlex.split(command, comments=True)
         if words[0] == "bash":
             assert words[1] == "bootstrap" and f"  {words[2]} " in read("bootstrap"), command
+            return
+        preset = re.match(r"(?:cmake --preset |build/)(\w+)", command)
+        if preset:
+            assert preset[1] in {each["name"] for each in json.loads(read("CMakePresets.json"))["configurePresets"]}, command
             return
         assert words[0] == "cbk", f"'{command}' calls another program than cbk"
         self.prepare(command)
