@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 files=$(git ls-files '*.cpp' '*.hpp')
 # shellcheck disable=SC2086
 clang-format --dry-run -Werror $files
-luacheck -q scripts converters packaging tests/lua tests/requires.lua tests/includes.lua tests/reference.lua
+luacheck -q scripts converters tests/lua tests/requires.lua tests/includes.lua tests/reference.lua
 lua5.1 tests/requires.lua
 lua5.1 tests/includes.lua
 if [ "${1:-}" = "--tidy" ]; then

@@ -33,7 +33,7 @@ local LAYERS = {
   { "cbk.upgrade", "^scripts/lib/cbk/upgrade/" },
   { "cbk.check and cbk.diff", "^scripts/lib/cbk/check/", "^scripts/lib/cbk/diff/" },
   { "the commands", "^scripts/[%w_-]+%.lua$" },
-  { "examples", "^scripts/examples/" },
+  { "examples and packaging", "^scripts/examples/", "^scripts/packaging/" },
 }
 
 --- Modules of the program itself and of the system.

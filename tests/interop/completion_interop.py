@@ -18,7 +18,7 @@ import time
 import harness
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-GLUE = os.path.join(TOP, "packaging/completions")
+GLUE = os.path.join(TOP, "scripts/packaging/completions")
 
 BASH = r"""
 source {glue}/cbk.bash

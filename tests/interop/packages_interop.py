@@ -86,7 +86,7 @@ def as_a_package(run, build):
 def as_a_tarball(run, build):
     """It needs glibc alone, in any folder."""
     call("cmake", "--build", build, "--target", "cbk-portable", "cbk-hdf5-portable")
-    tarball = call("sh", os.path.join(TOP, "packaging/tarball.sh"), build).strip()
+    tarball = call("sh", os.path.join(TOP, "scripts/packaging/tarball.sh"), build).strip()
 
     def runs_anywhere():
         first, second = run.path("first"), run.path("a second folder")
@@ -116,7 +116,7 @@ def as_a_tarball(run, build):
 def manual(run):
     """A page for each command and each topic, which man reads without a warning."""
     folder = run.path("man")
-    run.call("run", os.path.join(TOP, "packaging/man.lua"), folder)
+    run.call("run", os.path.join(TOP, "scripts/packaging/man.lua"), folder)
     pages = sorted(glob.glob(os.path.join(folder, "*.[17]")))
     environment = {**os.environ, "LC_ALL": "C.UTF-8", "MANWIDTH": "80", "CBK_PATH": ""}
 

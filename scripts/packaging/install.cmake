@@ -1,30 +1,30 @@
-# What `cmake --install` installs, cbk.deb (cpack) and the programs of the relocatable tarball (packaging/tarball.sh).
+# What `cmake --install` installs, cbk.deb (cpack) and the programs of the relocatable tarball (scripts/packaging/tarball.sh).
 include(GNUInstallDirs)
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)  # a package does not need the tests
 set(CMAKE_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
 
 install(TARGETS cbk)
 install(TARGETS cbk-hdf5 DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/cbk)
-install(DIRECTORY scripts converters DESTINATION ${CMAKE_INSTALL_DATADIR}/cbk)
+install(DIRECTORY scripts converters DESTINATION ${CMAKE_INSTALL_DATADIR}/cbk PATTERN packaging EXCLUDE)
 install(FILES .luarc.json DESTINATION ${CMAKE_INSTALL_DATADIR}/cbk)  # editors find the annotations beside it
 install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(FILES packaging/copyright DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES scripts/packaging/copyright DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
-install(FILES packaging/completions/cbk.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME cbk)
-install(FILES packaging/completions/cbk.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+install(FILES scripts/packaging/completions/cbk.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME cbk)
+install(FILES scripts/packaging/completions/cbk.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 # zsh looks into site-functions of /usr/local, and into vendor-completions of /usr on Debian.
 install(CODE "set(zsh site-functions)
   if(CMAKE_INSTALL_PREFIX MATCHES \"/usr$\")
     set(zsh vendor-completions)
   endif()
-  file(INSTALL \"${CMAKE_SOURCE_DIR}/packaging/completions/_cbk\" DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATADIR}/zsh/\${zsh}\")")
+  file(INSTALL \"${CMAKE_SOURCE_DIR}/scripts/packaging/completions/_cbk\" DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATADIR}/zsh/\${zsh}\")")
 
 # Man pages and the changelog, compressed without names and times.
 set(GENERATED ${CMAKE_BINARY_DIR}/generated)
 install(CODE "file(REMOVE_RECURSE \"${GENERATED}\")
   file(MAKE_DIRECTORY \"${GENERATED}/doc\")
-  execute_process(COMMAND \"$<TARGET_FILE:cbk>\" run \"${CMAKE_SOURCE_DIR}/packaging/man.lua\" \"${GENERATED}/man\" COMMAND_ERROR_IS_FATAL ANY)
-  file(COPY \"${CMAKE_SOURCE_DIR}/packaging/changelog\" DESTINATION \"${GENERATED}/doc\")
+  execute_process(COMMAND \"$<TARGET_FILE:cbk>\" run \"${CMAKE_SOURCE_DIR}/scripts/packaging/man.lua\" \"${GENERATED}/man\" COMMAND_ERROR_IS_FATAL ANY)
+  file(COPY \"${CMAKE_SOURCE_DIR}/scripts/packaging/changelog\" DESTINATION \"${GENERATED}/doc\")
   file(GLOB pages \"${GENERATED}/man/*\" \"${GENERATED}/doc/*\")
   execute_process(COMMAND gzip -9n \${pages} COMMAND_ERROR_IS_FATAL ANY)
   foreach(section 1 7)

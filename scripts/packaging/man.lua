@@ -1,10 +1,10 @@
--- Man pages of all commands and topics: cbk run packaging/man.lua FOLDER. They say what `cbk help` says.
+-- Man pages of all commands and topics: cbk run scripts/packaging/man.lua FOLDER. They say what `cbk help` says.
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local overview = require "cbk.cli.overview"
 
-local folder = arg[1] or cli.usage_error("packaging/man.lua", "missing argument FOLDER")
+local folder = arg[1] or cli.usage_error("scripts/packaging/man.lua", "missing argument FOLDER")
 
 -- --- roff
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# cbk-VERSION-linux-ARCH.tar.gz out of a build: sh packaging/tarball.sh build/release
+# cbk-VERSION-linux-ARCH.tar.gz out of a build: sh scripts/packaging/tarball.sh build/release
 # It runs from any folder where glibc is as new as the builder's. Each library's licence is in share/doc/cbk/libraries.
 set -eu
 build=$(realpath "$1")
