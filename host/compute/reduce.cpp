@@ -209,6 +209,11 @@ VariablePtr extreme(Fold fold, const VariablePtr& x, const Dims& dims, bool keep
   });
 }
 
+/// Whether sums over x are taken in float32: the range of float16 ends at 65504, and squares of 2^-13 are 0.
+bool is_half(const VariablePtr& x) {
+  return x->dtype() == DType::float16 || x->dtype() == DType::bfloat16;
+}
+
 /// Places in each row of the last dimension.
 template <typename T>
 void find_largest(const VariablePtr& dense, const VariablePtr& out, int64_t rows, int64_t count) {
@@ -241,6 +246,7 @@ VariablePtr sum(const VariablePtr& x, const Dims& dims, bool keeps) {
 VariablePtr mean(const VariablePtr& x, const Dims& dims, bool keeps) {
   if (!is_floating(x->dtype()))
     fail(Errc::dtype, "mean of {} is not possible: cast it to float32 first", name_of(x->dtype()));
+  if (is_half(x)) return cast(mean(cast(x, DType::float32), dims, keeps), x->dtype());
   int64_t count = 1;
   for (const int64_t dim : reduced_dims(dims, x->dim())) count *= x->shape()[dim];
   return binary(ElementOp::divide, sum(x, dims, keeps), static_cast<double>(count));
@@ -254,6 +260,7 @@ VariablePtr amin(const VariablePtr& x, const Dims& dims, bool keeps) {
 }
 
 VariablePtr norm(const VariablePtr& x, const Dims& dims, bool keeps) {
+  if (is_half(x)) return cast(norm(cast(x, DType::float32), dims, keeps), x->dtype());
   const Dims gone = reduced_dims(dims, x->dim());
   VariablePtr y;
   {

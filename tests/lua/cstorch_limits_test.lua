@@ -5,6 +5,7 @@ local cstorch = require "cstorch"
 local fresh = require "fresh"
 local harness = require "harness"
 local describe, it, equal, is_true, raises = harness.describe, harness.it, harness.equal, harness.is_true, harness.raises
+local near = harness.near
 local nn, optim = cstorch.nn, cstorch.optim
 local F = nn.functional
 
@@ -63,6 +64,16 @@ describe("cstorch: extents", function()
 end)
 
 describe("cstorch: numbers", function()
+  it("has means and norms of float16 whose sums are beyond its range", function()
+    local x = cstorch.ones({ 300, 300 }, { dtype = "float16" }):requires_grad_(true)
+    x:mean():backward()
+    equal({ x:mean():item(), x:mean().dtype }, { 1, "float16" })
+    near(x.grad:amax():item() * 90000, 1, 0.01)
+    near(cstorch.full({ 100 }, 300, { dtype = "float16" }):norm():item(), 3000, 1)
+    near(cstorch.full({ 100 }, 1e-4, { dtype = "float16" }):norm():item(), 1e-3, 1e-6)
+    near(cstorch.nn.functional.mse_loss(x, x * 0):item(), 1, 1e-3)
+  end)
+
   it("of int64 are read exactly", function()
     local most = cstorch.tensor(2 ^ 53, { dtype = "int64" }) + 1
     is_true(most:item() == 9007199254740993LL, tostring(most:item()))

@@ -305,6 +305,13 @@ describe("cstorch: optimizer state dict", function()
     end)
   end
 
+  it("scales by large parameters of half precision: Adafactor", function()
+    local p = cstorch.nn.Parameter(cstorch.tensor({ { 300, 400 }, { 500, -300 } }, { dtype = "float16" }))
+    p.grad = cstorch.ones({ 2, 2 }, { dtype = "float16" })
+    optim.Adafactor({ p }, { lr = 0.01 }):step()
+    for i, want in ipairs { 296, 396, 496, -304 } do harness.near(p:flatten():tolist()[i], want, 0.5) end
+  end)
+
   it("changes nothing when a state dict does not fit", function()
     local a, b = parameter { 1 }, parameter { 2, 3 }
     local opt = optim.AdamW({ { params = a }, { params = b } }, { lr = 0.1 })

@@ -51,7 +51,11 @@ function Adafactor:preinitialize()
   end
 end
 
-local function rms(x) return x:square():mean():sqrt() end
+--- In float32 at least: the square of 300 is infinite in float16.
+local function rms(x)
+  if x.dtype == "float16" then x = x:to "float32" end
+  return x:square():mean():sqrt()
+end
 
 --- The gradient over the root of its running second moment, which is factored into rows and columns.
 local function precondition(g, state, q, beta)
