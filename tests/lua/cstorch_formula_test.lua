@@ -43,6 +43,27 @@ describe("cstorch: formulas", function()
     cstorch.testing.reset()
   end)
 
+  it("forget the closures of a step that failed", function()
+    cstorch.testing.reset()
+    cstorch.backend "CSX"
+    local fails, seen = true, {}
+    local look = cstorch.step_closure(function(x) seen[#seen + 1] = x:item() end)
+    local step = cstorch.compile_step(function(x)
+      local sum = x:sum()
+      look(sum)
+      if fails then error "failed" end
+      return sum
+    end)
+    local loader = cstorch.utils.data.DataLoader(function() return { cstorch.tensor { 1, 2 } } end, { num_steps = 2 })
+    for _, x in loader:iter() do
+      if fails then raises("failed", function() step(x) end) end
+      fails = false
+      step(x)
+    end
+    equal(seen, { 3, 3 })
+    cstorch.testing.reset()
+  end)
+
   it("write a value after the last read of what it replaces", function()
     local p, difference = cstorch.tensor { 1, 2, 3 }, cstorch.zeros { 3 }
     cstorch.formula(function()

@@ -39,11 +39,15 @@ local function record(fn, ...)
   local trace = { program = cbk.compute.program(), count = select("#", ...), inputs = {}, losses = {}, numbers = {} }
   for i = 1, trace.count do trace.inputs[i] = nested.map((select(i, ...)), copy_of) end
   session.trace = trace
+  local queued = #session.repeated
   local fine, problem = pcall(function()
     trace.outputs = { losses.watch_results(tensors.on_device(tensors.record, trace.program, fn, unpack(trace.inputs, 1, trace.count))) }
   end)
   session.trace = nil
-  if not fine then error(problem, 0) end
+  if not fine then
+    while #session.repeated > queued do table.remove(session.repeated) end -- their tensors never get values
+    error(problem, 0)
+  end
   local count = keep_outputs(trace)
   check(count > 0, "runtime", "compile_step: nothing would be computed: return a tensor, or pass one to a function made with step_closure")
   for loss in pairs(trace.losses) do trace.program:keep(loss) end
