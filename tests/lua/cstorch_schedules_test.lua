@@ -31,6 +31,19 @@ local function expect_near(got, want, tolerance)
 end
 
 describe("cstorch: schedule", function()
+  it("has a rate in its first step when a phase has no length", function()
+    equal(values(lr.OneCycleLR(optimizer(), { initial_learning_rate = 1, max_lr = 2, total_steps = 10, pct_start = 0.1 }), 1), { 2 })
+    equal(values(lr.LinearLR(optimizer(), { initial_learning_rate = 1, end_learning_rate = 0.5, total_iters = 0 }), 1), { 0.5 })
+  end)
+
+  it("refuses to divide by no steps, or by fewer", function()
+    local rates = { initial_learning_rate = 1, end_learning_rate = 0, total_iters = 0 }
+    raises("CosineDecayLR: total_iters must be > 0, not 0", function() lr.CosineDecayLR(optimizer(), rates) end, "value")
+    rates.total_iters = -1
+    raises("LinearLR: total_iters must be >= 0, not -1", function() lr.LinearLR(optimizer(), rates) end, "value")
+    raises("warmup_steps must be > 0", function() lr.InverseSquareRootDecayLR(optimizer(), { warmup_steps = 0 }) end, "value")
+  end)
+
   it("writes a 0-dim tensor into the groups, the first value at once", function()
     local opt = optimizer()
     local schedule = lr.LinearLR(opt, { initial_learning_rate = 0, end_learning_rate = 1, total_iters = 4 })

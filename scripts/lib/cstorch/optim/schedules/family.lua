@@ -29,6 +29,12 @@ local KINDS = {
   vals = "list of numbers", milestones = "list of numbers", schedulers = "table", scheduler = "table",
 }
 
+--- What a closed form divides by; polynomials of 0 steps are at their end from the start.
+local DIVISORS = {
+  total_iters = true, T_max = true, T_0 = true, step_size = true, step_size_up = true, total_steps = true, warmup_steps = true,
+}
+local MAY_BE_ZERO = { Polynomial = true, Linear = true, Constant = true }
+
 local function fits(value, kind)
   if kind ~= "list of numbers" then return type(value) == kind end
   if type(value) ~= "table" then return false end
@@ -46,6 +52,10 @@ local function checked(definition, renamed)
       local value = self[name]
       local is_right = value == nil or fits(value, kind)
       errors.check(is_right, "type", "%s: expected a %s as %s, found %s", self.class.name, kind, name, errors.show(value))
+      local may_be_zero = MAY_BE_ZERO[definition.name]
+      local is_inside = value == nil or not DIVISORS[generic] or value > 0 or value == 0 and may_be_zero
+      local relation = may_be_zero and ">=" or ">"
+      errors.check(is_inside, "value", "%s: %s must be %s 0, not %s", self.class.name, name, relation, errors.show(value))
     end
   end
 end

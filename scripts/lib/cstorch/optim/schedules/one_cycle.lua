@@ -29,6 +29,7 @@ function OneCycle:closed_form(t)
   for k = #list, 1, -1 do
     local start, stop, from, to = k > 1 and list[k - 1][1] or 0, unpack(list[k])
     local q = (t - start) / (stop - start)
+    if stop == start then q = tensors.ones_like(t) end
     local phase
     if self.anneal_strategy == "cos" then
       phase = ((q * math.pi):cos() + 1) * ((from - to) / 2) + to
