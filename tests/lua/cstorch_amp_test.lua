@@ -106,6 +106,19 @@ describe("cstorch: optimizer_step", function()
 end)
 
 describe("cstorch: clipping", function()
+  it("keeps the precision and the range of float64", function()
+    local p = cstorch.nn.Parameter(cstorch.tensor({ 1, 2 }, { dtype = "float64" }))
+    p.grad = cstorch.tensor({ 3e100, 4e100 }, { dtype = "float64" })
+    harness.near(utils.clip_grad_norm_(p, 1):item() / 5e100, 1, 1e-15)
+    harness.near(p.grad:select(0, 0):item(), 0.6, 1e-15)
+  end)
+
+  it("refuses limits below 0, which would turn gradients round", function()
+    local p = cstorch.nn.Parameter(cstorch.tensor { 1 })
+    raises("max_norm must be >= 0, not -1", function() utils.clip_grad_norm_(p, -1) end, "value")
+    raises("limit must be >= 0, not -1", function() utils.clip_grad_value_(p, -1) end, "value")
+  end)
+
   it("takes one parameter, and leaves out those without gradients", fresh(function()
     local p, q = parameter { 1 }, parameter { 1 }
     p.grad = cstorch.tensor { 8 }

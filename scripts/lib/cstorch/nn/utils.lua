@@ -22,7 +22,9 @@ end
 
 local function total_norm(grads)
   local squares = tensors.to_device(tensors.zeros {})
-  for _, grad in ipairs(grads) do squares = squares + grad:to("float32"):norm():square() end
+  for _, grad in ipairs(grads) do
+    squares = squares + (grad.dtype == "float64" and grad or grad:to "float32"):norm():square()
+  end
   return squares:sqrt()
 end
 
@@ -33,6 +35,7 @@ end
 function utils.clip_grad_norm_(params, max_norm)
   local is_number = type(max_norm) == "number" or tensors.is_tensor(max_norm)
   check(is_number, "type", "clip_grad_norm_: expected a number as max_norm, found %s", show(max_norm))
+  check(type(max_norm) ~= "number" or max_norm >= 0, "value", "clip_grad_norm_: max_norm must be >= 0, not %s", show(max_norm))
   return tensors.no_grad(function()
     local grads = gradients("clip_grad_norm_", params)
     local total = total_norm(grads)
@@ -47,6 +50,7 @@ end
 ---@param limit number
 function utils.clip_grad_value_(params, limit)
   check(type(limit) == "number", "type", "clip_grad_value_: expected a number as limit, found %s", show(limit))
+  check(limit >= 0, "value", "clip_grad_value_: limit must be >= 0, not %s", show(limit))
   tensors.no_grad(function()
     for _, grad in ipairs(gradients("clip_grad_value_", params)) do grad:clamp_(-limit, limit) end
   end)
