@@ -147,6 +147,15 @@ describe("cstorch: DataExecutor", function()
     end, "value")
   end))
 
+  it("runs more steps than a list holds", on("CPU", function(texts)
+    local options = { num_steps = 2 ^ 50, checkpoint_steps = 6, activation_steps = 4 }
+    local executor = data.DataExecutor(loader(batches(1)), options)
+    leave(executor, function() equal({ executor.activation_steps, executor:next_checkpoint_step() }, { 2, 6 }) end)
+    executor:close()
+    equal(#texts, 1)
+    equal(data.DataExecutor(loader(batches(1)), { num_steps = 6, checkpoint_steps = 6, activation_steps = 4 }).activation_steps, 4)
+  end))
+
   it("uses the configured checkpoint steps", on(nil, function()
     cstorch.configure { checkpoint_steps = 2 }
     cstorch.backend "CPU"

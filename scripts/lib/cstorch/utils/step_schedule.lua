@@ -76,10 +76,9 @@ end
 ---@return integer
 function step_schedule.common_cadence(cadence, ranges, num_steps)
   for _, range in ipairs(ranges) do
-    for _, i in ipairs(range:steps()) do
-      local is_extra = i == num_steps - 1 or (i - range.start) % range.step ~= 0
-      if not is_extra then cadence = gcd(cadence, i + 1) end
-    end
+    local count = math.floor((math.min(range.stop, num_steps - 1) - 1 - range.start) / range.step) + 1
+    if count > 0 then cadence = gcd(cadence, range.start + 1) end
+    if count > 1 then cadence = gcd(cadence, range.step) end
   end
   return cadence
 end
