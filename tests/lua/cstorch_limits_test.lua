@@ -64,6 +64,24 @@ describe("cstorch: extents", function()
 end)
 
 describe("cstorch: numbers", function()
+  it("has a transformer of half precision, close to that of float32", function()
+    for _, options in ipairs { { position = "rotary", rotary_dim = 2 }, { position = "rotary" }, { position = "alibi", kv_groups = 1 } } do
+      cstorch.manual_seed(4)
+      local layer, x = nn.TransformerDecoderLayer(8, 2, options), cstorch.randn { 1, 5, 8 }
+      local want = layer(x)
+      for _, module in layer:named_modules() do
+        local own = rawget(module, "_parameters")
+        for _, name in ipairs { "weight", "bias" } do
+          if own[name] then module[name] = nn.Parameter(own[name]:to "float16") end
+        end
+      end
+      local got = layer(x:to "float16")
+      got:sum():backward()
+      near((got:to "float32" - want):abs():amax():item(), 0, 0.02)
+      equal({ got.dtype, layer:parameters()[1].grad.dtype }, { "float16", "float16" })
+    end
+  end)
+
   it("has means and norms of float16 whose sums are beyond its range", function()
     local x = cstorch.ones({ 300, 300 }, { dtype = "float16" }):requires_grad_(true)
     x:mean():backward()

@@ -18,7 +18,7 @@ function positions.rotate(x, width, theta)
   local pairs_of = tensors.stack({ even * cos - odd * sin, odd * cos + even * sin }, -1)
   local rotated_dims = { unpack(dims, 1, #dims - 1) }
   rotated_dims[#dims] = width
-  local rotated = pairs_of:reshape(rotated_dims)
+  local rotated = pairs_of:reshape(rotated_dims):to(x.dtype) -- the angles are float32
   if width == dims[#dims] then return rotated end
   return tensors.cat({ rotated, x:slice(-1, width, dims[#dims]) }, -1)
 end
