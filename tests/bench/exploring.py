@@ -45,9 +45,9 @@ def peer(what, *paths):
     return [sys.executable, "-c", "import sys, h5py, numpy as np\nf = h5py.File(sys.argv[1])\n" + PEERS[what], *paths]
 
 
-def make(path, gigabytes, **options):
+def make(path, gigabytes, seed=1, **options):
     """Matrices like weights: normal numbers, 64 MiB each."""
-    block = (np.random.default_rng(1).standard_normal(1 << 24) * 0.02).astype("f4").reshape(4096, 4096)
+    block = (np.random.default_rng(seed).standard_normal(1 << 24) * 0.02).astype("f4").reshape(4096, 4096)
     with h5py.File(path, "w", libver="latest" if options else None) as f:
         for i in range(max(1, round(gigabytes * 1e9 / block.nbytes))):
             f.create_dataset(f"w{i}", data=np.roll(block, i), **options)
@@ -78,14 +78,16 @@ def timed(command):
     return seconds, peak
 
 
-def jobs(cbk, a, b, out):
+def jobs(cbk, a, b, other, out):
     """name: (base, command, peer)"""
     cat, both, cp = ["cat", a], ["cat", a, b], ["cp", a, out]
     table = {
         "stats": (cat, [cbk, "stats", a], peer("stats", a)),
         "stats --json (quantiles, histograms)": (cat, [cbk, "stats", "--json", a], None),
         "check": (cat, [cbk, "check", a], None),
-        "diff of equal files": (both, [cbk, "diff", a, b], peer("diff", a, b)),
+        "check --for float16": (cat, [cbk, "check", a, "--for", "float16"], None),
+        "diff of equal files": (both, [cbk, "diff", a, b], None),
+        "diff, every element differs": (["cat", a, other], [cbk, "diff", a, other], peer("diff", a, other)),
     }
     for how in ("deflate", "lz4", "zstd"):
         command = [cbk, "copy", a, out, "--h5-version", "flat", "--compress", how, "--overwrite"]
@@ -125,10 +127,11 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-peers", action="store_true")
     args = parser.parse_intermixed_args()
-    a, b, out = (os.path.join(args.folder, name) for name in ("a.h5", "b.h5", "out.h5"))
+    a, b, other, out = (os.path.join(args.folder, name) for name in ("a.h5", "b.h5", "other.h5", "out.h5"))
     make(a, args.gb)
+    make(other, args.gb, seed=2)
     subprocess.run(["cp", a, b], check=True)
-    table = {**jobs(args.cbk, a, b, out), **library_jobs(args.cbk, args.folder, args.gb)}
+    table = {**jobs(args.cbk, a, b, other, out), **library_jobs(args.cbk, args.folder, args.gb)}
     print("| job | base | cbk | ÷ base | peak | h5py, NumPy |\n|---|---|---|---|---|---|")
     for name, (base, command, other) in table.items():
         if not args.job or any(name.startswith(job) for job in args.job):
