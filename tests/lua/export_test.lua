@@ -140,29 +140,3 @@ describe("cbk import", function()
     end
   end)
 end)
-
-describe("cbk help recipes", function()
-  it("has examples of export and import that run", function()
-    local dir, here = harness.temp_dir(), debug.getinfo(1, "S").source:match "^@(.*)tests/lua/" or ""
-    local count = 0
-    cbk.create(dir .. "/model.safetensors", { root = cbk.dict { { "lm_head.weight", cbk.full({ 2, 3 }, 1) },
-      { "norm.bias", cbk.full({ 3 }, 1, { dtype = "bfloat16" }) } } }):commit()
-    for line in cbk.fs.read(here .. "scripts/help/recipes.md"):gmatch "\n  cbk ([ei][xm]port [^\n]*)" do
-      local words = {}
-      for word in line:gsub("'", ""):gmatch "%S+" do words[#words + 1] = word end
-      local code, _, err = run(dir, unpack(words))
-      equal({ code, err }, { 0, "" })
-      count = count + 1
-    end
-    equal(count, 3)
-    equal(cbk.keys(cbk.open(dir .. "/new.safetensors").root), { "lm_head.weight", "norm.bias" })
-  end)
-end)
-
-describe("Tensor:bits", function()
-  it("shows the bits of stored and of computed elements", function()
-    equal((cbk.tensor({ 1, 2 }) + 0.5):bits():tolist(), { 0x3fc00000, 0x40200000 })
-    equal(cbk.tensor({ 1 }, { dtype = "float64" }):bits().dtype, "uint64")
-    harness.raises("no bits as one integer", function() cbk.full({ 1 }, 1, { dtype = "complex64" }):bits() end)
-  end)
-end)
