@@ -29,7 +29,8 @@ void fail_errno(std::string_view action, std::string_view path, int error_number
   if (error_number == ENOSPC || error_number == EDQUOT) code = Errc::no_space;
   if (error_number == EEXIST) code = Errc::exists;
   const std::string_view advice = error_number == EMFILE ? " (`ulimit -n` says how many can be)" : "";
-  fail(code, "cannot {} '{}': {}{}", action, path, std::generic_category().message(error_number), advice);
+  fail(code, "cannot {} {}: {}{}", action, quote(path, 300), std::generic_category().message(error_number),
+       advice);
 }
 
 namespace {

@@ -53,6 +53,11 @@ def names_below(folder):
     return sorted(os.path.join(top, name) for top, folders, names in os.walk(folder) for name in names + folders)
 
 
+def spoken(line):
+    """A line without what JSON adds to it."""
+    return json.loads(line)["error"]["message"] if line.startswith('{"error": {') else line
+
+
 def faults(done, size, is_good):
     """What is wrong with the end of a command."""
     if done.status in (-signal.SIGKILL, -signal.SIGXCPU):
@@ -77,7 +82,7 @@ def faults(done, size, is_good):
     errors = [line for line in done.stderr.decode(errors="replace").split("\n") if line.startswith(("cbk: ", '{"error": {'))]
     if done.status not in (0, 1) and not errors or len(errors) > 1:
         yield f"{len(errors)} lines of error: {done.stderr[-300:]!r}"
-    if any(len(line) > (8000 if line.startswith("warning: ") else 600) for line in done.stderr.decode(errors="replace").split("\n")):
+    if any(len(spoken(line)) > (8000 if line.startswith("warning: ") else 600) for line in done.stderr.decode(errors="replace").split("\n")):
         yield "a line on stderr that is too long"
     for word in WORDS:
         if word in done.stderr.decode(errors="replace").lower():
