@@ -307,6 +307,22 @@ int place(lua_State* L) {
   return 1;
 }
 
+/// The values on the host, without history.
+int host_copy(lua_State* L) {
+  return push_variable(L, compute::host_copy(check_variable(L, 1)));
+}
+
+int mark_weight(lua_State* L) {
+  check_variable(L, 1)->buffer()->mark_weight();
+  return 0;
+}
+
+/// Whether it is a weight or optimizer state, or a view of one.
+int is_weight(lua_State* L) {
+  lua_pushboolean(L, check_variable(L, 1)->buffer()->is_weight());
+  return 1;
+}
+
 int threads(lua_State* L) {
   push_integer(L, thread_count());
   if (!lua_isnoneornil(L, 1)) set_thread_count(static_cast<int>(check_integer(L, 1, 1, 256)));
@@ -433,6 +449,9 @@ void bind_compute(lua_State* L) {
                                        {"may_read_device", computed<may_read_device>},
                                        {"device", computed<device>},
                                        {"place", computed<place>},
+                                       {"host_copy", computed<host_copy>},
+                                       {"mark_weight", computed<mark_weight>},
+                                       {"is_weight", computed<is_weight>},
                                        {"threads", computed<threads>},
                                        {"memory", computed<memory>},
                                        {"program", computed<program>},

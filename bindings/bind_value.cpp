@@ -7,6 +7,7 @@
 
 #include "bindings/kind.hpp"
 #include "bindings/modules.hpp"
+#include "bindings/variable_methods.hpp"
 #include "host/base/bytes.hpp"
 #include "host/value/unfolding.hpp"
 
@@ -253,6 +254,9 @@ class Reader {
     if (auto dict = test<Dict>(L_, index)) return dict;
     if (auto list = test<Sequence>(L_, index)) return list;
     if (auto leaf = test<const TensorLeaf>(L_, index)) return leaf;
+    if (auto computed = test<compute::Variable>(L_, index)) {
+      return std::make_shared<const TensorLeaf>(TensorLeaf{computed->to_tensor()});
+    }
     if (auto value = test<const Value>(L_, index)) return *value;
     if (is_uint64(L_, index)) return Value::integer(std::to_string(cdata_bits(L_, index)));
     if (is_int64(L_, index)) return Value(static_cast<int64_t>(cdata_bits(L_, index)));

@@ -157,7 +157,9 @@ int describe(lua_State* L) {
       text += fmt::format("{}{}", i == 0 ? ": " : ", ", fmt::format(fmt::runtime(how), values[i]));
   };
   if (is_floating(x->dtype())) {
-    add(x->to_values<double>(most), "{:.6g}");
+    auto values = x->to_values<double>(most);
+    for (double& value : values) value = std::isnan(value) ? std::abs(value) : value;  // not "-nan"
+    add(values, "{:.6g}");
   } else {
     add(x->to_values<int64_t>(most), "{}");
   }

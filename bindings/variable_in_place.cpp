@@ -76,8 +76,10 @@ int clamp(lua_State* L) {
   const auto x = check_variable(L, 1);
   if (lua_isnoneornil(L, 2) && lua_isnoneornil(L, 3))
     fail(Errc::usage, "clamp_(min, max) needs at least one of the two bounds");
-  if (!lua_isnoneornil(L, 2)) compute::write_binary(ElementOp::maximum, x, check_input(L, 2));
-  if (!lua_isnoneornil(L, 3)) compute::write_binary(ElementOp::minimum, x, check_input(L, 3));
+  const auto bound = [L](int index) {
+    return lua_isnoneornil(L, index) ? std::nullopt : std::optional(check_input(L, index));
+  };
+  compute::write_clamp(x, bound(2), bound(3));
   return self(L);
 }
 

@@ -77,10 +77,14 @@ int argmax(lua_State* L) {
   return push_variable(L, compute::argmax(x, dim, keepdim(L, 3)));
 }
 
+/// `t:topk(k, dim)`: values and their positions.
 int topk(lua_State* L) {
-  const auto [values, places] = compute::topk(check_variable(L, 1), check_integer(L, 2));
-  push_variable(L, values);
-  push_variable(L, places);
+  const auto x = check_variable(L, 1);
+  const int64_t k = check_integer(L, 2), dim = opt_integer(L, 3, -1);
+  const bool is_last = dim == -1 || dim == x->dim() - 1;
+  const auto [values, places] = compute::topk(is_last ? x : compute::transpose(x, dim, -1), k);
+  push_variable(L, is_last ? values : compute::transpose(values, dim, -1));
+  push_variable(L, is_last ? places : compute::transpose(places, dim, -1));
   return 2;
 }
 

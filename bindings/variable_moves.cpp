@@ -60,9 +60,18 @@ int select(lua_State* L) {
   return push_variable(L, compute::select(check_variable(L, 1), check_integer(L, 2), check_integer(L, 3)));
 }
 
+/// `t:flatten(first, last)`: the dims from `first` to `last` as one.
 int flatten(lua_State* L) {
   const auto x = check_variable(L, 1);
-  return push_variable(L, compute::reshape(x, {x->numel()}));
+  if (x->dim() == 0) return push_variable(L, compute::reshape(x, {1}));
+  const int64_t first = compute::check_dim(opt_integer(L, 2, 0), x->dim());
+  const int64_t last = compute::check_dim(opt_integer(L, 3, -1), x->dim());
+  if (first > last) fail(Errc::value, "flatten: the first dim {} comes after the last, {}", first, last);
+  const Shape& extents = x->shape();
+  Shape shape(extents.begin(), extents.begin() + first);
+  shape.push_back(numel_of(Shape(extents.begin() + first, extents.begin() + last + 1)));
+  shape.insert(shape.end(), extents.begin() + last + 1, extents.end());
+  return push_variable(L, compute::reshape(x, shape));
 }
 
 /// `t:split(size, dim)`: a list; the last part may be smaller.

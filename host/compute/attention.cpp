@@ -79,27 +79,43 @@ void make_scores(const Sizes& s, const Operands& reads, int64_t b, int64_t h, in
   }
 }
 
-/// exp(score - log_sum) in place; a row that sees nothing becomes zeros.
+/// exp(score - most) in place; a row that sees nothing becomes zeros.
 template <typename T>
-void make_weights(T* row, int64_t keys, T log_sum) {
+void make_powers(T* row, int64_t keys, T most) {
   static const ElementLoop subtract = find_loop<T>(ElementOp::subtract, 2),
                            exp = find_loop<T>(ElementOp::exp, 0);
-  if (std::isinf(log_sum)) return static_cast<void>(std::fill_n(row, keys, T{0}));
-  subtract(row, &log_sum, nullptr, row, static_cast<size_t>(keys));
+  if (std::isinf(most)) return static_cast<void>(std::fill_n(row, keys, T{0}));
+  subtract(row, &most, nullptr, row, static_cast<size_t>(keys));
   exp(row, nullptr, nullptr, row, static_cast<size_t>(keys));
 }
 
-/// Scores become weights, whose sum is 1. Returns the logarithm of the sum of their exponentials.
 template <typename T>
-T normalize(T* row, int64_t keys) {
+void scale_row(T* row, int64_t keys, T factor) {
   static const ElementLoop multiply = find_loop<T>(ElementOp::multiply, 2);
-  const T most = row_max(row, keys);
-  make_weights(row, keys, most);
-  if (std::isinf(most) && most < 0) return most;
-  const double sum = row_sum(row, keys);
-  const T factor = static_cast<T>(1 / sum);
   multiply(row, &factor, nullptr, row, static_cast<size_t>(keys));
-  return most + static_cast<T>(std::log(sum));
+}
+
+/// What the forward pass knows of a row of scores, so that the backward pass makes the same weights of them:
+/// exp(score - most)·factor. Not one logarithm of their sum, which has no digits left beside large scores.
+template <typename T>
+struct Row {
+  T most, factor;
+};
+
+template <typename T>
+Row<T>* rows_of(const Operand& known) {
+  return reinterpret_cast<Row<T>*>(known.data<T>());
+}
+
+/// Scores become weights, whose sum is 1.
+template <typename T>
+Row<T> normalize(T* row, int64_t keys) {
+  const T most = row_max(row, keys);
+  make_powers(row, keys, most);
+  if (std::isinf(most) && most < 0) return {most, 0};
+  const T factor = static_cast<T>(1 / row_sum(row, keys));
+  scale_row(row, keys, factor);
+  return {most, factor};
 }
 
 int64_t keys_of_block(const Sizes& s, int64_t begin, int64_t rows) {
@@ -108,7 +124,7 @@ int64_t keys_of_block(const Sizes& s, int64_t begin, int64_t rows) {
 
 struct Forward {
   Sizes s;
-  /// reads: q, k, v, mask, slopes. writes: out, log-sums.
+  /// reads: q, k, v, mask, slopes. writes: out, what is known of each row.
   template <typename T>
   void run(const Operands& reads, const Operands& writes) const {
     const int64_t blocks = (s.queries + block - 1) / block;
@@ -119,7 +135,7 @@ struct Forward {
       T* scores = scratch<T>(0, rows * keys);
       make_scores<T>(s, reads, b, h, begin, rows, keys, scores);
       for (int64_t i = 0; i < rows; ++i)
-        writes[1].data<T>()[head * s.queries + begin + i] = normalize(scores + i * keys, keys);
+        rows_of<T>(writes[1])[head * s.queries + begin + i] = normalize(scores + i * keys, keys);
       const T* v = reads[2].data<T>() + (b * s.groups + h / (s.heads / s.groups)) * s.keys * s.value_width;
       T* out = writes[0].data<T>() + (head * s.queries + begin) * s.value_width;
       gemm<T>({scores, keys, false}, {v, s.value_width, false}, {out, s.value_width, false}, rows,
@@ -130,7 +146,7 @@ struct Forward {
 
 struct Backward {
   Sizes s;
-  /// reads: q, k, v, mask, slopes, out, log-sums, upstream. writes: dq, dk, dv.
+  /// reads: q, k, v, mask, slopes, out, what is known of each row, upstream. writes: dq, dk, dv.
   template <typename T>
   void run(const Operands& reads, const Operands& writes) const {
     // A task has all queries that share keys, so that no two write one row.
@@ -162,7 +178,11 @@ struct Backward {
     T* weights = scratch<T>(0, rows * keys);
     T* slopes = scratch<T>(1, rows * keys);
     make_scores<T>(s, reads, b, h, begin, rows, keys, weights);
-    for (int64_t i = 0; i < rows; ++i) make_weights(weights + i * keys, keys, reads[6].data<T>()[first + i]);
+    for (int64_t i = 0; i < rows; ++i) {
+      const Row<T>& known = rows_of<T>(reads[6])[first + i];
+      make_powers(weights + i * keys, keys, known.most);
+      scale_row(weights + i * keys, keys, known.factor);
+    }
     gemm<T>({weights, keys, true}, {g, s.value_width, false}, {dv, s.value_width, false}, keys, s.value_width,
             rows, 1, true);
     gemm<T>({g, s.value_width, false}, {v, s.value_width, true}, {slopes, keys, false}, rows, keys,
@@ -247,7 +267,7 @@ VariablePtr attention(const VariablePtr& q, const VariablePtr& k, const Variable
   }
   const bool is_empty = s.keys == 0 || numel_of(shape) == 0;
   VariablePtr out = is_empty ? full(type, shape, 0, device) : Variable::empty(type, shape, device);
-  const VariablePtr log_sums = Variable::empty(type, {s.batch * s.heads, s.queries}, device);
+  const VariablePtr known = Variable::empty(type, {s.batch * s.heads, s.queries, 2}, device);
   Operands reads;
   std::vector<Saved> saved, unchanged;
   VariablePtr result;
@@ -274,7 +294,7 @@ VariablePtr attention(const VariablePtr& q, const VariablePtr& k, const Variable
       unchanged.emplace_back(slopes);
       reads[4] = slopes->operand();
     }
-    if (!is_empty) execute_for(type, reads, {out->operand(), log_sums->operand()}, Forward{s});
+    if (!is_empty) execute_for(type, reads, {out->operand(), known->operand()}, Forward{s});
     result = cast(out, q->dtype());
   }
   return recorded("attention", result == out ? out : result->detached(), {q, k, v}, [&]() -> Node::Backward {
@@ -283,7 +303,7 @@ VariablePtr attention(const VariablePtr& q, const VariablePtr& k, const Variable
       for (size_t i = 0; i < 3; ++i) all[i] = saved[i].get()->operand();
       for (const Saved& one : unchanged) one.check();
       all.push_back(kept.get()->operand());
-      all.push_back(log_sums->operand());
+      all.push_back(known->operand());
       all.push_back(contiguous(cast(upstream, type))->operand());
       std::vector<VariablePtr> gradients;
       Operands writes;

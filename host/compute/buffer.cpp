@@ -16,12 +16,19 @@ std::atomic<uint64_t> allocations{0};
 
 constexpr uint64_t huge_page = 2 << 20;
 
+/// The size in whole huge pages, where that costs at most an eighth: the rest of one is small pages.
+uint64_t whole_pages(uint64_t size) {
+  const uint64_t rounded = (size + huge_page - 1) / huge_page * huge_page;
+  return rounded - size <= size / 8 ? rounded : size;
+}
+
 /// Large memory asks for huge pages.
 std::byte* take(uint64_t size) {
   const bool is_large = size >= huge_page;
+  const uint64_t taken = is_large ? whole_pages(size) : size;
   void* memory = nullptr;
-  if (::posix_memalign(&memory, is_large ? huge_page : buffer_alignment, size) != 0) throw std::bad_alloc();
-  if (is_large) ::madvise(memory, size, MADV_HUGEPAGE);  // a wish: without it all is the same but slower
+  if (::posix_memalign(&memory, is_large ? huge_page : buffer_alignment, taken) != 0) throw std::bad_alloc();
+  if (is_large) ::madvise(memory, taken, MADV_HUGEPAGE);  // a wish: without it all is the same but slower
   live_bytes += size;
   ++allocations;
   return static_cast<std::byte*>(memory);

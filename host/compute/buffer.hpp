@@ -36,6 +36,10 @@ class Buffer {
   /// Whether the values can be read now.
   [[nodiscard]] bool has_values() const { return has_memory() && !is_transient_; }
 
+  /// A weight's or an optimizer's state: it leaves the CSX in checkpoints only.
+  void mark_weight() { is_weight_ = true; }
+  [[nodiscard]] bool is_weight() const { return is_weight_; }
+
   /// How often it was written in place: what was saved for a gradient must not have changed since.
   [[nodiscard]] uint64_t version() const { return version_; }
   void mark_written() { ++version_; }
@@ -55,7 +59,7 @@ class Buffer {
   uint64_t size_;
   uint64_t version_ = 0, rewrites_ = 0;
   uint64_t program_;  // 0: it has memory of its own
-  bool is_transient_ = false;
+  bool is_transient_ = false, is_weight_ = false;
   std::shared_ptr<std::byte> arena_;
 };
 

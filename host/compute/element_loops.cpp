@@ -474,6 +474,19 @@ HWY_EXPORT(float_loop);
 HWY_EXPORT(double_loop);
 HWY_EXPORT(pair_loop);
 
+/// Whole powers wrap around, too; of negative ones only those of 1 and -1 are whole.
+int64_t whole_power(int64_t base, int64_t exponent) {
+  if (exponent < 0) {
+    if (base != 1 && base != -1) return 0;
+    return base == 1 || exponent % 2 == 0 ? 1 : -1;
+  }
+  uint64_t out = 1;
+  for (auto factor = static_cast<uint64_t>(base); exponent > 0; exponent /= 2, factor *= factor) {
+    if (exponent % 2 == 1) out *= factor;
+  }
+  return static_cast<int64_t>(out);
+}
+
 // Whole numbers: rare and small, so one plain loop.
 int64_t whole(ElementOp op, int64_t a, int64_t b, int64_t c) {
   // Sums and products wrap around, as in PyTorch.
@@ -500,6 +513,8 @@ int64_t whole(ElementOp op, int64_t a, int64_t b, int64_t c) {
       return static_cast<int64_t>(x - y);
     case ElementOp::multiply:
       return static_cast<int64_t>(x * y);
+    case ElementOp::power:
+      return whole_power(a, b);
     case ElementOp::maximum:
       return a > b ? a : b;
     case ElementOp::minimum:
@@ -590,6 +605,8 @@ ElementLoop find_loop<int64_t>(ElementOp op, unsigned scalars) {
       return whole_of<ElementOp::subtract>(scalars);
     case ElementOp::multiply:
       return whole_of<ElementOp::multiply>(scalars);
+    case ElementOp::power:
+      return whole_of<ElementOp::power>(scalars);
     case ElementOp::maximum:
       return whole_of<ElementOp::maximum>(scalars);
     case ElementOp::minimum:

@@ -10,6 +10,7 @@
 #include "host/compute/promote.hpp"
 #include "host/compute/strided.hpp"
 #include "host/compute/tape.hpp"
+#include "host/tensor/kernels/cast.hpp"
 
 namespace cbk::compute {
 namespace {
@@ -109,6 +110,24 @@ VariablePtr product(const VariablePtr& a, const Input& b) {
   return binary(ElementOp::multiply, a, b);
 }
 
+Input cast(const Input& operand, DType dtype) {
+  const VariablePtr variable = variable_of(operand);
+  return variable ? Input(compute::cast(variable, dtype)) : operand;
+}
+
+/// What is compared with float16 or bfloat16 is rounded to it, as in PyTorch: an element made of 0.1 is 0.1.
+Input compared(const Input& operand, DType dtype) {
+  if (dtype != DType::float16 && dtype != DType::bfloat16) return operand;
+  if (const VariablePtr variable = variable_of(operand)) return compute::cast(variable->detached(), dtype);
+  double number = std::get<double>(operand);
+  uint16_t bits = 0;
+  cast_elements(DType::float64, reinterpret_cast<const std::byte*>(&number), dtype,
+                reinterpret_cast<std::byte*>(&bits), 1);
+  cast_elements(dtype, reinterpret_cast<const std::byte*>(&bits), DType::float64,
+                reinterpret_cast<std::byte*>(&number), 1);
+  return number;
+}
+
 /// The gradient of one operand: upstream times the slope.
 VariablePtr unary_gradient(ElementOp op, const VariablePtr& g, const VariablePtr& x, const VariablePtr& y) {
   switch (op) {
@@ -135,7 +154,7 @@ VariablePtr unary_gradient(ElementOp op, const VariablePtr& g, const VariablePtr
     case ElementOp::sigmoid:
       return product(g, product(y, binary(ElementOp::subtract, 1.0, y)));
     case ElementOp::relu:
-      return product(g, binary(ElementOp::greater, y, 0.0));
+      return where(binary(ElementOp::less_equal, y, 0.0), 0.0, g);
     case ElementOp::erf:  // 2/√π·exp(-x²)
       return product(g, product(unary(ElementOp::exp, unary(ElementOp::negate, unary(ElementOp::square, x))),
                                 1.1283791670955126));
@@ -156,6 +175,30 @@ VariablePtr unary_gradient(ElementOp op, const VariablePtr& g, const VariablePtr
   }
 }
 
+/// Whether a gradient is made in several steps. Of half precision only its end is rounded.
+bool has_steps(ElementOp op) {
+  switch (op) {
+    case ElementOp::copy:
+    case ElementOp::negate:
+    case ElementOp::absolute:
+    case ElementOp::exp:
+    case ElementOp::log:
+    case ElementOp::square:
+    case ElementOp::sign:
+    case ElementOp::floor:
+    case ElementOp::ceil:
+    case ElementOp::relu:
+    case ElementOp::add:
+    case ElementOp::subtract:
+    case ElementOp::multiply:
+    case ElementOp::maximum:
+    case ElementOp::minimum:
+      return false;
+    default:
+      return true;
+  }
+}
+
 bool uses_result(ElementOp op) {
   switch (op) {
     case ElementOp::exp:
@@ -171,21 +214,30 @@ bool uses_result(ElementOp op) {
   }
 }
 
-/// 1 where an operand is the larger (or smaller), half where both are equal.
+/// 0 where an operand is the smaller (or larger), half where both are equal, else 1: also beside a NaN.
 VariablePtr share_of(ElementOp op, const VariablePtr& g, const Input& mine, const Input& other) {
-  const ElementOp wins = op == ElementOp::maximum ? ElementOp::greater : ElementOp::less;
-  const VariablePtr won = cast(binary(wins, mine, other), g->dtype());
-  const VariablePtr equal = cast(binary(ElementOp::equal, mine, other), g->dtype());
-  return product(g, binary(ElementOp::add, won, product(equal, 0.5)));
+  const ElementOp loses = op == ElementOp::maximum ? ElementOp::less : ElementOp::greater;
+  const VariablePtr equal = binary(ElementOp::equal, mine, other);
+  return where(binary(loses, mine, other), 0.0, where(equal, product(g, 0.5), g));
 }
 
 /// b·a^(b-1), and 0 for b = 0 where a is 0, too.
 VariablePtr power_slope(const VariablePtr& a, const Input& b) {
   const VariablePtr exponent = variable_of(b);
   if (!exponent && std::get<double>(b) == 0) return full(a->dtype(), a->shape(), 0, a->device());
-  const VariablePtr slope =
-      binary(ElementOp::multiply, b, binary(ElementOp::power, a, binary(ElementOp::subtract, b, 1.0)));
+  const Input less =
+      exponent ? Input(binary(ElementOp::subtract, exponent, 1.0)) : Input(std::get<double>(b) - 1);
+  const VariablePtr slope = binary(ElementOp::multiply, b, binary(ElementOp::power, a, less));
   return exponent ? where(binary(ElementOp::equal, exponent, 0.0), 0.0, slope) : slope;
+}
+
+/// a^b·log(a), and 0 for a = 0 where b is not negative.
+VariablePtr exponent_slope(const Input& a, const VariablePtr& b) {
+  const VariablePtr base =
+      variable_of(a) ? variable_of(a) : full(b->dtype(), {}, std::get<double>(a), b->device());
+  const VariablePtr is_zero = binary(ElementOp::logical_and, binary(ElementOp::equal, base, 0.0),
+                                     binary(ElementOp::greater_equal, b, 0.0));
+  return where(is_zero, 0.0, product(binary(ElementOp::power, a, b), unary(ElementOp::log, base)));
 }
 
 std::vector<VariablePtr> binary_gradients(ElementOp op, const VariablePtr& g, const Input& a, const Input& b,
@@ -206,20 +258,14 @@ std::vector<VariablePtr> binary_gradients(ElementOp op, const VariablePtr& g, co
       break;
     case ElementOp::divide:
       if (needs_a) ga = binary(ElementOp::divide, g, b);
-      if (needs_b)
-        gb = unary(ElementOp::negate,
-                   binary(ElementOp::divide, product(g, a), unary(ElementOp::square, variable_of(b))));
+      if (needs_b) {  // not b², which leaves the range of floats long before a/b does
+        const VariablePtr slope = binary(ElementOp::divide, binary(ElementOp::divide, a, b), b);
+        gb = unary(ElementOp::negate, product(g, slope));
+      }
       break;
     case ElementOp::power:
       if (needs_a) ga = product(g, power_slope(variable_of(a), b));
-      if (needs_b) {
-        // 0^b has the slope 0, where log(0) would make NaN of it
-        const VariablePtr base =
-            variable_of(a) ? variable_of(a) : full(g->dtype(), {}, std::get<double>(a), g->device());
-        const VariablePtr logarithm =
-            where(binary(ElementOp::greater, base, 0.0), unary(ElementOp::log, base), 0.0);
-        gb = product(g, product(binary(ElementOp::power, a, b), logarithm));
-      }
+      if (needs_b) gb = product(g, exponent_slope(a, variable_of(b)));
       break;
     case ElementOp::maximum:
     case ElementOp::minimum:
@@ -270,8 +316,9 @@ VariablePtr record_unary(ElementOp op, const VariablePtr& x, const VariablePtr& 
   return recorded(std::string(name_of(op)), y, {x}, [&]() -> Node::Backward {
     const Saved saved(uses_result(op) ? y : x);
     return [op, saved](const VariablePtr& g) -> std::vector<VariablePtr> {
-      const VariablePtr& value = saved.get();
-      return {unary_gradient(op, g, value, value)};
+      const DType type = has_steps(op) ? compute_type(g->dtype()) : g->dtype();
+      const VariablePtr value = cast(saved.get(), type);
+      return {cast(unary_gradient(op, cast(g, type), value, value), g->dtype())};
     };
   });
 }
@@ -285,7 +332,16 @@ VariablePtr record_binary(ElementOp op, const Input& a, const Input& b, const Va
     const SavedInput saved_a(a, !is_sum && (!is_product || needs_b));
     const SavedInput saved_b(b, !is_sum && (!is_product || needs_a));
     return [=](const VariablePtr& g) {
-      return binary_gradients(op, g, saved_a.get(), saved_b.get(), needs_a, needs_b);
+      const DType type = has_steps(op) ? compute_type(g->dtype()) : g->dtype();
+      const auto operand = [&](const SavedInput& saved) {
+        return has_steps(op) ? cast(saved.get(), type) : saved.get();
+      };
+      auto gradients =
+          binary_gradients(op, cast(g, type), operand(saved_a), operand(saved_b), needs_a, needs_b);
+      for (VariablePtr& gradient : gradients) {
+        if (gradient) gradient = cast(gradient, g->dtype());
+      }
+      return gradients;
     };
   });
 }
@@ -332,6 +388,14 @@ bool check_writable(const VariablePtr& x, std::initializer_list<const Input*> in
   return is_recorded;
 }
 
+/// Whole numbers in place with whole numbers only.
+void check_holds(const VariablePtr& x, const Input& operand, bool makes_fractions = false) {
+  const Input own = x;
+  if (is_floating(x->dtype()) || !(makes_fractions || is_floating(result_dtype({&own, &operand})))) return;
+  fail(Errc::dtype, "written in place: the result has fractions, and a tensor of {} cannot hold them",
+       name_of(x->dtype()));
+}
+
 void check_fits(const VariablePtr& x, const Shape& other) {
   if (broadcast(x->shape(), other) != x->shape()) {
     fail(Errc::shape, "cannot write shape {} into a tensor of shape {}", to_string(other),
@@ -350,6 +414,7 @@ void write_chain(const VariablePtr& x, std::initializer_list<const Input*> opera
   for (const Input* operand : operands) {
     const Input own = x;
     device_of({&own, operand});
+    check_holds(x, *operand);
     check_fits(x, shape_of(*operand));
     inputs.push_back(without_overlap(x, *operand));
   }
@@ -373,18 +438,23 @@ VariablePtr unary(ElementOp op, const VariablePtr& x) {
 
 VariablePtr binary(ElementOp op, const Input& a, const Input& b) {
   if (op == ElementOp::power && std::holds_alternative<double>(b)) {
+    const double exponent = std::get<double>(b);
+    if (exponent < 0 && exponent == std::floor(exponent) && !is_floating(variable_of(a)->dtype())) {
+      fail(Errc::value, "pow: a negative power of {} numbers is no such number: cast them to float32 first",
+           name_of(variable_of(a)->dtype()));
+    }
     if (const auto simple = simple_power(std::get<double>(b))) return unary(*simple, variable_of(a));
   }
   const DType operands = result_dtype({&a, &b});
   const DType dtype = dtype_for(op, operands);
   const Device device = device_of({&a, &b});
   Shape shape = broadcast(shape_of(a), shape_of(b));
-  const DType type =
-      op == ElementOp::power && !is_floating(dtype) ? DType::float64 : type_for(op, operands, dtype);
+  const DType type = type_for(op, operands, dtype);
   VariablePtr y = Variable::empty(dtype, shape, device);
   Builder builder(type, std::move(shape));
-  const ChainValue left = builder.input(a);
-  const ChainValue right = builder.input(b);
+  const bool is_test = is_predicate(op);
+  const ChainValue left = builder.input(is_test ? compared(a, operands) : a);
+  const ChainValue right = builder.input(is_test ? compared(b, operands) : b);
   builder.finish(y->operand(), builder.step(op, left, right));
   return record_binary(op, a, b, y);
 }
@@ -441,29 +511,52 @@ VariablePtr clone(const VariablePtr& x) {
   });
 }
 
+VariablePtr host_copy(const VariablePtr& x) {
+  if (context().program != nullptr) {
+    VariablePtr y = clone(x->detached());
+    y->set_device(Device::cpu);
+    return y;
+  }
+  if (!x->buffer()->has_values()) fail_without_values();
+  VariablePtr y = Variable::empty(x->dtype(), x->shape(), Device::cpu);
+  gather(x->operand(), 0, x->numel(), y->operand().bytes());
+  return y;
+}
+
 VariablePtr contiguous(const VariablePtr& x) {
   return x->operand().is_contiguous() ? x : clone(x);
 }
 
 VariablePtr clamp(const VariablePtr& x, const std::optional<Input>& low, const std::optional<Input>& high) {
-  const auto clamped = [&] {
-    Input y = x;
-    if (low) y = binary(ElementOp::maximum, y, *low);
-    if (high) y = binary(ElementOp::minimum, y, *high);
-    return variable_of(y);
-  };
-  if ((low && variable_of(*low)) || (high && variable_of(*high))) return clamped();
   VariablePtr result;
   {
     const Scoped no_grad(context().records_gradients, false);
-    result = clamped();
+    Input y = x;
+    if (low) y = binary(ElementOp::maximum, y, *low);
+    if (high) y = binary(ElementOp::minimum, y, *high);
+    result = variable_of(y);
   }
-  // Between numbers, the bounds themselves have the slope 1.
-  return recorded("clamp", result, {x}, [&]() -> Node::Backward {
-    return [low, high, saved = Saved(x)](VariablePtr g) -> std::vector<VariablePtr> {
-      if (low) g = where(binary(ElementOp::greater_equal, saved.get(), *low), g, 0.0);
-      if (high) g = where(binary(ElementOp::less_equal, saved.get(), *high), g, 0.0);
-      return {g};
+  const Input least = low.value_or(0.0), most = high.value_or(0.0);
+  return recorded("clamp", result, {x, variable_of(least), variable_of(most)}, [&]() -> Node::Backward {
+    // A bound has the slope where x is beyond it, also if it is the upper one of crossed bounds.
+    return [saved = Saved(x), saved_low = SavedInput(least, true), saved_high = SavedInput(most, true),
+            has_low = low.has_value(), has_high = high.has_value()](const VariablePtr& g) {
+      const Input value = saved.get(), lower = saved_low.get(), upper = saved_high.get();
+      VariablePtr inside = g, below, above;
+      if (has_low) inside = where(binary(ElementOp::greater_equal, value, lower), inside, 0.0);
+      if (has_high) inside = where(binary(ElementOp::less_equal, value, upper), inside, 0.0);
+      if (variable_of(lower)) {
+        below = where(binary(ElementOp::less, value, lower), g, 0.0);
+        if (has_high) below = where(binary(ElementOp::greater, lower, upper), 0.0, below);
+      }
+      if (variable_of(upper)) {
+        above = where(binary(ElementOp::greater, value, upper), g, 0.0);
+        if (has_low) above = where(binary(ElementOp::greater, lower, upper), g, above);
+      }
+      const auto of = [](const VariablePtr& gradient, const Input& operand) {
+        return gradient ? sum_to(gradient, shape_of(operand)) : nullptr;
+      };
+      return std::vector<VariablePtr>{of(inside, value), of(below, lower), of(above, upper)};
     };
   });
 }
@@ -492,10 +585,7 @@ void write_binary(ElementOp op, const VariablePtr& x, const Input& b) {
   const Input own = x;
   device_of({&own, &b});
   check_fits(x, shape_of(b));
-  if (!is_floating(x->dtype()) && (makes_floats(op) || is_floating(result_dtype({&own, &b})))) {
-    fail(Errc::dtype, "{}_: the result has fractions, and a tensor of {} cannot hold them", name_of(op),
-         name_of(x->dtype()));
-  }
+  check_holds(x, b, makes_floats(op));
   // The gradient needs the old values of what is multiplied, also where x is multiplied with itself.
   const VariablePtr before = is_recorded && op != ElementOp::add && op != ElementOp::subtract ? clone(x) : x;
   const VariablePtr operand = variable_of(b);
@@ -512,7 +602,16 @@ void write_binary(ElementOp op, const VariablePtr& x, const Input& b) {
   x->set_rewritten(record_binary(op, source, other, x->detached())->node());
 }
 
+void write_clamp(const VariablePtr& x, const std::optional<Input>& low, const std::optional<Input>& high) {
+  const Input own = x;
+  if (check_writable(x, {low ? &*low : &own, high ? &*high : &own}))
+    return copy_into(x, clamp(clone(x), low, high));
+  if (low) write_binary(ElementOp::maximum, x, *low);
+  if (high) write_binary(ElementOp::minimum, x, *high);
+}
+
 void copy_into(const VariablePtr& x, const Input& source) {
+  if (const auto* number = std::get_if<double>(&source)) check_reach(x->dtype(), *number);
   const bool is_recorded = check_writable(x, {&source});
   const Input own = x;
   device_of({&own, &source});

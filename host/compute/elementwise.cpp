@@ -14,6 +14,7 @@ namespace {
 
 constexpr int64_t block_bytes = 2048;  // of a slot: a dozen and the operands fit into the first cache
 constexpr int64_t blocks_per_task = 64;
+constexpr int64_t cached_bytes = 4 << 20;  // of the inputs: below, prefetches cost more than they gain
 constexpr int64_t slot_bytes = block_bytes + 64;
 constexpr int no_output = -1;
 
@@ -148,11 +149,12 @@ void Elementwise::plan() {
     if (is_scalar(view)) continue;
     const bool is_direct = view.dtype == chain_.type && view.is_contiguous();
     sources_[i] = {is_direct ? Source::Kind::memory : Source::Kind::slot, static_cast<int>(i)};
-    if (!is_direct) loads_.push_back(static_cast<int>(i));
+    (is_direct ? prefetched_ : loads_).push_back(static_cast<int>(i));
   }
+  if (numel_ * static_cast<int64_t>(sizeof(T) * prefetched_.size()) < cached_bytes) prefetched_.clear();
   for (size_t i = 0; i < chain_.constants.size(); ++i) {
-    const T constant = static_cast<T>(chain_.constants[i]);
-    std::memcpy(scalars_.data() + (inputs + i) * 8, &constant, sizeof constant);
+    cast_elements(DType::float64, reinterpret_cast<const std::byte*>(&chain_.constants[i]), chain_.type,
+                  scalars_.data() + (inputs + i) * 8, 1);
   }
   for (size_t s = 0; s < chain_.steps.size(); ++s) {
     const auto& step = chain_.steps[s];
@@ -314,6 +316,18 @@ void Elementwise::run_task(int64_t task) {
   }
 }
 
+/// Asks for the part of the next block that is due before a step. All of it at once would make the step wait.
+void Elementwise::prefetch(int64_t next, size_t step) const {
+  constexpr size_t line = 64;
+  constexpr size_t lines = block_bytes / line;
+  const size_t steps = vector_steps_.size();
+  for (const int input : prefetched_) {
+    const std::byte* block = views_[input].bytes() + next;
+    for (size_t i = lines * step / steps; i < lines * (step + 1) / steps; ++i)
+      __builtin_prefetch(block + i * line);
+  }
+}
+
 template <typename T>
 void Elementwise::run_block(int64_t begin, int64_t count, std::byte* scratch) const {
   const size_t inputs = chain_.inputs.size();
@@ -338,7 +352,10 @@ void Elementwise::run_block(int64_t begin, int64_t count, std::byte* scratch) co
       cast_elements(view.dtype, raw, chain_.type, address(input), count);
     }
   }
-  for (const Planned& step : vector_steps_) {
+  const bool has_next = begin + 2 * count <= numel_;
+  for (size_t s = 0; s < vector_steps_.size(); ++s) {
+    const Planned& step = vector_steps_[s];
+    if (has_next) prefetch((begin + count) * static_cast<int64_t>(sizeof(T)), s);
     step.loop(address(step.operands[0]), step.count > 1 ? address(step.operands[1]) : nullptr,
               step.count > 2 ? address(step.operands[2]) : nullptr, address(step.result),
               static_cast<size_t>(count));

@@ -74,6 +74,7 @@ class Elementwise final : public Kernel {
   void run_task(int64_t task);
   template <typename T>
   void run_block(int64_t begin, int64_t count, std::byte* scratch) const;
+  void prefetch(int64_t next, size_t step) const;
   [[nodiscard]] int number(ChainValue value) const;
   [[nodiscard]] bool is_read_after(int step, const Operand& written) const;
   void join_pairs();
@@ -86,6 +87,7 @@ class Elementwise final : public Kernel {
   std::vector<Source> sources_;  // by value number: inputs, constants, steps
   std::vector<int> stores_;      // by value number: the output that its step writes at once, or -1
   std::vector<Planned> scalar_steps_, vector_steps_;
+  std::vector<int> prefetched_;   // inputs that the steps read from memory, where they are large
   std::vector<int> loads_;        // inputs that are brought into a slot
   std::vector<int> late_stores_;  // outputs that are written from a value
   int slots_ = 0;

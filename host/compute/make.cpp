@@ -29,6 +29,7 @@ VariablePtr random(DType dtype, Shape shape, Draw draw) {
 }  // namespace
 
 VariablePtr full(DType dtype, Shape shape, double value, Device device) {
+  check_reach(dtype, value);
   VariablePtr out = Variable::empty(dtype, std::move(shape), device);
   ElementChain chain;
   chain.type = compute_type(dtype);
@@ -59,8 +60,11 @@ VariablePtr arange(DType dtype, double start, double stop, double step) {
 }
 
 VariablePtr random_uniform(DType dtype, Shape shape) {
-  return random(dtype, std::move(shape), [](const Shape& of, uint64_t seed) {
-    constexpr double below_one = 1 - 0x1p-25;  // the largest numbers must not round to 1
+  // The largest numbers must not round to 1.
+  const double below_one = dtype == DType::float16    ? 1 - 0x1p-11
+                           : dtype == DType::bfloat16 ? 1 - 0x1p-8
+                                                      : 1 - 0x1p-25;
+  return random(dtype, std::move(shape), [below_one](const Shape& of, uint64_t seed) {
     return Tensor::uniform(DType::float32, of, 0, below_one, seed);
   });
 }

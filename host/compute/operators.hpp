@@ -37,10 +37,13 @@ VariablePtr binary(ElementOp op, const Input& a, const Input& b);
 VariablePtr where(const VariablePtr& condition, const Input& a, const Input& b);
 VariablePtr cast(const VariablePtr& x, DType dtype);
 VariablePtr clone(const VariablePtr& x);
+/// The values on the host, without history.
+VariablePtr host_copy(const VariablePtr& x);
 VariablePtr contiguous(const VariablePtr& x);  // x itself if it is dense
 /// x = op(x, b), or op(a, b), in the memory of x, whose dtype and shape stay.
 void write_unary(ElementOp op, const VariablePtr& x);
 void write_binary(ElementOp op, const VariablePtr& x, const Input& b);
+void write_clamp(const VariablePtr& x, const std::optional<Input>& low, const std::optional<Input>& high);
 void copy_into(const VariablePtr& x, const Input& source);
 /// The elements of `given` for those of x, of the same shape and dtype, without a kernel.
 void feed(const VariablePtr& x, const VariablePtr& given);

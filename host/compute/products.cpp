@@ -157,7 +157,8 @@ VariablePtr matmul(const VariablePtr& a, const VariablePtr& b) {
   // A batch of rows against one matrix is one larger product.
   if (left->dim() > 2 && right->dim() == 2) {
     Shape shape = left->shape();
-    VariablePtr out = product(reshape(left, {-1, shape.back()}), right);
+    const int64_t rows = numel_of(Shape(shape.begin(), shape.end() - 1));
+    VariablePtr out = product(reshape(left, {rows, shape.back()}), right);
     shape.back() = right->shape().back();
     out = reshape(out, shape);
     return is_column ? squeeze(out, -1) : out;

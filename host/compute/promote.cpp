@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "host/base/error.hpp"
+
 namespace cbk::compute {
 namespace {
 
@@ -30,7 +32,7 @@ DType result_dtype(std::initializer_list<const Input*> operands) {
     } else {
       const double number = std::get<double>(*operand);
       has_number = true;
-      has_fraction |= number != std::floor(number) || std::isinf(number);
+      has_fraction |= number != std::floor(number) || std::abs(number) >= 0x1p63;
     }
   }
   DType out = with_dims ? *with_dims : without_dims.value_or(DType::float32);
@@ -38,6 +40,14 @@ DType result_dtype(std::initializer_list<const Input*> operands) {
   if (has_fraction && kind_of(out) < 2) return DType::float32;
   if (has_number && kind_of(out) == 0) return DType::int64;
   return out;
+}
+
+void check_reach(DType dtype, double number) {
+  if (is_floating(dtype) || dtype == DType::boolean) return;
+  const bool is_signed = dtype != DType::uint8;
+  const double end = std::ldexp(1.0, static_cast<int>(size_of(dtype)) * 8 - (is_signed ? 1 : 0));
+  if (std::trunc(number) < end && std::trunc(number) >= (is_signed ? -end : 0)) return;
+  fail(Errc::value, "{} is no number of {}", std::isnan(number) ? std::abs(number) : number, name_of(dtype));
 }
 
 DType compute_type(DType dtype) {

@@ -194,7 +194,7 @@ VariablePtr with_dims(const VariablePtr& g, const Shape& before, const Dims& gon
 
 VariablePtr extreme(Fold fold, const VariablePtr& x, const Dims& dims, bool keeps) {
   const Dims gone = reduced_dims(dims, x->dim());
-  VariablePtr y = folded(fold, x, gone, keeps);
+  VariablePtr y = cast(folded(fold, x, gone, keeps), x->dtype());
   return recorded(fold == Fold::largest ? "amax" : "amin", y, {x}, [&]() -> Node::Backward {
     const Saved saved(x), result(y);
     return [=](const VariablePtr& g) -> std::vector<VariablePtr> {
@@ -228,6 +228,30 @@ void find_largest(const VariablePtr& dense, const VariablePtr& out, int64_t rows
                 if (values[i] > values[best] || values[i] != values[i]) best = i;
               }
               to[row] = best;
+            }
+          });
+}
+
+/// The k largest of each row of the last dimension, the largest first.
+template <typename T>
+void find_several(const VariablePtr& dense, const VariablePtr& values, const VariablePtr& places,
+                  int64_t count, int64_t k) {
+  execute({dense->operand()}, {values->operand(), places->operand()},
+          [count, k](const std::vector<Operand>& reads, const std::vector<Operand>& writes) {
+            std::vector<int64_t> order(static_cast<size_t>(count));
+            for (int64_t row = 0; row < reads[0].numel() / count; ++row) {
+              const T* from = reads[0].data<T>() + row * count;
+              std::iota(order.begin(), order.end(), 0);
+              std::partial_sort(order.begin(), order.begin() + k, order.end(), [from](int64_t a, int64_t b) {
+                const T one = from[a], other = from[b];
+                if (one != one || other != other)  // NaN is the largest, as in PyTorch
+                  return one != one && (other == other || a < b);
+                return one > other || (one == other && a < b);
+              });
+              for (int64_t i = 0; i < k; ++i) {
+                writes[0].data<T>()[row * k + i] = from[order[i]];
+                writes[1].data<int64_t>()[row * k + i] = order[i];
+              }
             }
           });
 }
@@ -283,7 +307,7 @@ VariablePtr argmax(const VariablePtr& x, std::optional<int64_t> dim, bool keeps)
   const Scoped no_grad(context().records_gradients, false);
   const VariablePtr source = dim ? x : reshape(x, {x->numel()});
   const int64_t at = check_dim(dim.value_or(0), std::max<int64_t>(1, source->dim()));
-  if (source->numel() == 0)
+  if (source->dim() > 0 && source->shape()[at] == 0)
     fail(Errc::value, "a tensor of shape {} has no largest element: it is empty", to_string(x->shape()));
   const VariablePtr rows_of = source->dim() == 0 ? reshape(source, {1}) : source;
   const DType type = compute_type(x->dtype());
@@ -307,32 +331,15 @@ std::pair<VariablePtr, VariablePtr> topk(const VariablePtr& x, int64_t k) {
          k);
   }
   const Scoped no_grad(context().records_gradients, false);
-  const VariablePtr dense = contiguous(cast(x, DType::float64));
+  const DType type = is_floating(x->dtype()) ? DType::float64 : DType::int64;
+  const VariablePtr dense = contiguous(cast(x, type));
   Shape shape = x->shape();
   const int64_t count = shape.back();
   shape.back() = k;
-  const VariablePtr values = Variable::empty(DType::float64, shape, x->device());
+  const VariablePtr values = Variable::empty(type, shape, x->device());
   const VariablePtr places = Variable::empty(DType::int64, shape, x->device());
-  execute({dense->operand()}, {values->operand(), places->operand()},
-          [count, k](const std::vector<Operand>& reads, const std::vector<Operand>& writes) {
-            const auto* from = reads[0].data<double>();
-            std::vector<int64_t> order(static_cast<size_t>(count));
-            for (int64_t row = 0; row < reads[0].numel() / count; ++row) {
-              const double* row_values = from + row * count;
-              std::iota(order.begin(), order.end(), 0);
-              std::partial_sort(order.begin(), order.begin() + k, order.end(),
-                                [row_values](int64_t a, int64_t b) {
-                                  const double one = row_values[a], other = row_values[b];
-                                  if (std::isnan(one) || std::isnan(other))  // the largest, as in PyTorch
-                                    return std::isnan(one) && (!std::isnan(other) || a < b);
-                                  return one > other || (one == other && a < b);
-                                });
-              for (int64_t i = 0; i < k; ++i) {
-                writes[0].data<double>()[row * k + i] = row_values[order[i]];
-                writes[1].data<int64_t>()[row * k + i] = order[i];
-              }
-            }
-          });
+  if (type == DType::float64) find_several<double>(dense, values, places, count, k);
+  if (type == DType::int64) find_several<int64_t>(dense, values, places, count, k);
   return {cast(values, x->dtype()), places};
 }
 

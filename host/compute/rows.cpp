@@ -279,7 +279,8 @@ struct CrossEntropy {
   Reduction reduction;
   int64_t ignored;
   std::vector<double> losses = {};  // scratch
-  /// reads: logits, labels. writes: result, log-sum of each row, number of rows that count.
+  /// reads: logits, labels. writes: result, the largest logit of each row and 1 / Σ exp(x - it), number of
+  /// rows that count.
   template <typename T>
   void operator()(const Operands& reads, const Operands& writes) {
     const int64_t width = reads[0].shape.back(), rows = reads[1].numel();
@@ -297,9 +298,11 @@ struct CrossEntropy {
       const T most = row_max(x, width);
       loops.subtract(x, &most, nullptr, powers.data(), static_cast<size_t>(width));
       loops.exp(powers.data(), nullptr, nullptr, powers.data(), static_cast<size_t>(width));
-      const double log_sum = std::log(row_sum(powers.data(), width)) + static_cast<double>(most);
-      writes[1].data<T>()[row] = static_cast<T>(log_sum);
-      if (labels[row] != ignored) losses[row] = log_sum - static_cast<double>(x[labels[row]]);
+      const double sum = row_sum(powers.data(), width);
+      writes[1].data<T>()[row * 2] = most;
+      writes[1].data<T>()[row * 2 + 1] = static_cast<T>(1 / sum);
+      if (labels[row] != ignored)
+        losses[row] = std::log(sum) + (static_cast<double>(most) - static_cast<double>(x[labels[row]]));
     });
     const auto counted = rows - std::count(labels, labels + rows, ignored);
     writes[2].data<T>()[0] = static_cast<T>(counted);
@@ -316,7 +319,7 @@ struct CrossEntropy {
 struct CrossEntropyGradient {
   Reduction reduction;
   int64_t ignored;
-  /// reads: logits, labels, log-sums, count, upstream.
+  /// reads: logits, labels, what the forward pass knows of each row, count, upstream.
   template <typename T>
   void operator()(const Operands& reads, const Operands& writes) const {
     const int64_t width = reads[0].shape.back(), rows = reads[1].numel();
@@ -326,14 +329,16 @@ struct CrossEntropyGradient {
       static const Loops<T> loops;
       T* out = writes[0].data<T>() + row * width;
       if (labels[row] == ignored) return static_cast<void>(std::fill_n(out, width, T{0}));
-      const T log_sum = reads[2].data<T>()[row];
+      // not exp(x - log Σ exp(x)): for large logits that logarithm has no digits left
+      const T* known = reads[2].data<T>() + row * 2;
       T factor = upstream[reduction == Reduction::none ? row : 0];
       if (reduction == Reduction::mean) factor /= reads[3].data<T>()[0];
       const auto count = static_cast<size_t>(width);
-      loops.subtract(reads[0].data<T>() + row * width, &log_sum, nullptr, out, count);
+      const T share = known[1] * factor;
+      loops.subtract(reads[0].data<T>() + row * width, known, nullptr, out, count);
       loops.exp(out, nullptr, nullptr, out, count);
-      out[labels[row]] -= 1;
-      loops.multiply(out, &factor, nullptr, out, count);
+      loops.multiply(out, &share, nullptr, out, count);
+      out[labels[row]] -= factor;
     });
   }
 };
@@ -375,7 +380,7 @@ VariablePtr cross_entropy(const VariablePtr& logits, const VariablePtr& labels, 
   const Device device = common_device({&logits, &labels});
   const DType type = compute_type(logits->dtype());
   VariablePtr out = Variable::empty(type, reduction == Reduction::none ? rows : Shape{}, device);
-  const VariablePtr log_sums = Variable::empty(type, {labels->numel()}, device),
+  const VariablePtr known = Variable::empty(type, {labels->numel(), 2}, device),
                     counted = Variable::empty(type, {}, device);
   VariablePtr dense, places;
   {
@@ -383,8 +388,7 @@ VariablePtr cross_entropy(const VariablePtr& logits, const VariablePtr& labels, 
     dense = dense_in(logits, type);
     places = dense_in(labels, DType::int64);
     execute_typed(type, {dense->operand(), places->operand()},
-                  {out->operand(), log_sums->operand(), counted->operand()},
-                  CrossEntropy{reduction, ignored});
+                  {out->operand(), known->operand(), counted->operand()}, CrossEntropy{reduction, ignored});
     out = cast(out, logits->dtype());
   }
   return recorded("cross_entropy", out, {logits}, [&]() -> Node::Backward {
@@ -392,7 +396,7 @@ VariablePtr cross_entropy(const VariablePtr& logits, const VariablePtr& labels, 
     return [=, dtype = logits->dtype()](const VariablePtr& g) -> std::vector<VariablePtr> {
       const VariablePtr dx = Variable::empty(type, saved.get()->shape(), g->device());
       execute_typed(type,
-                    {saved.get()->operand(), saved_labels.get()->operand(), log_sums->operand(),
+                    {saved.get()->operand(), saved_labels.get()->operand(), known->operand(),
                      counted->operand(), dense_in(g, type)->operand()},
                     {dx->operand()}, CrossEntropyGradient{reduction, ignored});
       return {cast(dx, dtype)};

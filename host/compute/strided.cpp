@@ -73,6 +73,7 @@ void move(const Operand& view, int64_t begin, int64_t count, T* dense) {
 
 template <bool is_gather>
 void move_elements(const Operand& view, int64_t begin, int64_t count, std::byte* dense) {
+  if (count == 0) return;  // an empty view has no place to begin at
   switch (size_of(view.dtype)) {
     case 1:
       return move<uint8_t, is_gather>(view, begin, count, reinterpret_cast<uint8_t*>(dense));

@@ -24,11 +24,11 @@ class Leaves {
   explicit Leaves(const Buffer* given) { taken_.insert(given); }
 
   void add(const VariablePtr& leaf, VariablePtr gradient) {
+    gradient = cast(gradient, leaf->dtype());
     if (leaf->grad()) {
       leaf->set_grad(add_tensors(leaf->grad(), gradient));
       return;
     }
-    if (gradient->dtype() != leaf->dtype()) gradient = cast(gradient, leaf->dtype());
     const bool is_own = gradient->operand().is_contiguous() && taken_.insert(gradient->buffer().get()).second;
     leaf->set_grad(is_own ? gradient : clone(gradient));
   }

@@ -5,6 +5,7 @@
 #include "host/base/error.hpp"
 #include "host/compute/context.hpp"
 #include "host/compute/program.hpp"
+#include "host/compute/promote.hpp"
 #include "host/compute/strided.hpp"
 #include "host/tensor/kernels/cast.hpp"
 
@@ -64,6 +65,7 @@ VariablePtr Variable::from_tensor(const Tensor& tensor) {
 
 VariablePtr Variable::from_doubles(DType dtype, Shape shape, std::span<const double> values) {
   check_dtype(dtype);
+  for (const double value : values) check_reach(dtype, value);
   auto buffer = Buffer::allocate(values.size() * size_of(dtype));
   cast_elements(DType::float64, reinterpret_cast<const std::byte*>(values.data()), dtype, buffer->data(),
                 static_cast<int64_t>(values.size()));

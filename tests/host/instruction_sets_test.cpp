@@ -10,6 +10,8 @@
 
 #include "host/compute/element_op.hpp"
 #include "host/compute/small_gemm.hpp"
+#include "host/tensor/kernels/differences.hpp"
+#include "host/tensor/kernels/float_sums.hpp"
 
 using namespace cbk;
 using namespace cbk::compute;
@@ -113,6 +115,58 @@ TEMPLATE_TEST_CASE("small products of all instruction sets", "[compute]", float,
           REQUIRE(out[i * columns + j] == 1 + 2 * want);  // whole numbers: exact
         }
       }
+    }
+  }
+}
+
+TEST_CASE("sums of floats of all instruction sets", "[tensor]") {
+  for (const int64_t target : targets_of_this_machine()) {
+    const OnlyTarget only(target);
+    for (const size_t count : {1, 31, 32, 100}) {
+      std::vector<float> x(count);
+      for (size_t i = 0; i < count; ++i) x[i] = static_cast<float>(i % 7) - 3.5F;
+      std::vector<uint32_t> counters(1 << 16);
+      double sum = 0, squares = 0;
+      for (const float number : x) {
+        sum += number - 1;
+        squares += (number - 1) * (number - 1);
+      }
+      const FloatSums found = sums_of_floats(x.data(), count, 1, counters.data());
+      CHECK(found.sum == sum);  // multiples of 1/4: exact
+      CHECK(found.squares == squares);
+      CHECK(found.least == -3.5F);
+      CHECK(found.most == (count == 1 ? -3.5F : 2.5F));
+      CHECK(found.smallest == (count == 1 ? 3.5F : 0.5F));
+      CHECK(counters[0xc060] == (count + 6) / 7);  // -3.5
+      CHECK(sums_of_floats(x.data(), count, 1, nullptr).squares == squares);
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("differences of all instruction sets", "[tensor]", float, double) {
+  for (const int64_t target : targets_of_this_machine()) {
+    const OnlyTarget only(target);
+    for (const size_t count : {1, 7, 8, 50}) {
+      std::vector<TestType> x(count), y(count);
+      PairSums sums;
+      size_t different = 0;
+      double most = 0;
+      for (size_t i = 0; i < count; ++i) {
+        x[i] = static_cast<TestType>(i % 7) - 3;
+        y[i] = static_cast<TestType>(i % 5) / 2;
+        sums.add(x[i], y[i]);
+        most = std::max<double>(most, std::abs(x[i] - y[i]));
+        different += std::abs(x[i] - y[i]) > 1 + std::abs(y[i]) / 2 ? 1 : 0;
+      }
+      const PairResults found = compare_pairs(x.data(), y.data(), count, {1, 0.5, 0.25});
+      CHECK(found.sums.xy == sums.xy);  // multiples of 1/4: exact
+      CHECK(found.sums.xx == sums.xx);
+      CHECK(found.sums.yy == sums.yy);
+      CHECK(found.sums.dd == sums.dd);
+      CHECK(found.distances.max_absolute == most);
+      CHECK(found.distances.different == different);
+      CHECK(found.distances.may_exceed);
+      CHECK(!compare_pairs(x.data(), x.data(), count, {0, 0, 0.25}).distances.may_exceed);
     }
   }
 }
