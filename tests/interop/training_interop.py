@@ -20,6 +20,8 @@ import torch.nn.functional as F
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from harness import Run  # noqa: E402  pylint: disable=wrong-import-position
+from training_edges import check_edges  # noqa: E402  pylint: disable=wrong-import-position
+from training_layers import layer_cases  # noqa: E402  pylint: disable=wrong-import-position
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SHAPES = [(2, 3), (3,), (2, 3, 4), (4, 1), (1, 3), (), (2, 2, 3, 4), (3, 3), (0, 3), (1,)]
@@ -368,6 +370,7 @@ def module_cases():
         add("cross_entropy_" + reduction, ["CrossEntropyLoss", {"ignore_index": 3, "reduction": reduction}], loss, own, [x, labels], {},
             lambda y, t, f=loss: f(y.transpose(1, 2), t))
     add("mse_loss", ["MSELoss", {"reduction": "sum"}], torch.nn.MSELoss(reduction="sum"), own, [x, x.flip(0)])
+    layer_cases(add, own)
     return cases
 
 
@@ -421,6 +424,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         run = Run(args.cbk, folder)
         check_programs(run, args.seeds)
+        check_edges(run, 2 * args.seeds, lua)
         check_modules(run)
         return run.close()
 

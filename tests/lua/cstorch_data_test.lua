@@ -42,6 +42,12 @@ local function on(kind, body)
 end
 
 describe("cstorch: DataLoader", function()
+  it("leaves the tensors of its source on the host", on("CSX", function()
+    local list, devices = batches(2), {}
+    for i, batch in loader(list, { num_steps = 2 }):iter() do devices[i] = batch.device end
+    equal({ devices, list[1]:item(), list[2].device }, { { "csx", "csx" }, 1, "cpu" })
+  end))
+
   it("gives its input function what is not the step budget", on("CPU", function()
     local given
     local source = data.DataLoader(function(kw)
@@ -220,6 +226,22 @@ describe("cstorch: step closure", function()
     equal(#log, 2)
   end))
 
+  it("needs the iterator of its loader, which is no list", on("CPU", function()
+    local source = loader(batches(1), { num_steps = 1 })
+    for _, loop in ipairs { pairs, ipairs, function(one) one() end } do
+      raises("'for i, batch in loader:iter() do'", function() loop(source) end, "type")
+      raises("'for i, batch in executor:iter() do'", function() loop(data.DataExecutor(source)) end, "type")
+    end
+  end))
+
+  it("runs when the loader of an executor is closed", on("CPU", function(texts)
+    local log, note = logger()
+    local source = loader(batches(3))
+    leave(data.DataExecutor(source, { num_steps = 3 }), note)
+    source:close()
+    equal({ log, cstorch.current_executor(), texts }, { { "1" }, nil, {} })
+  end))
+
   it("warns when the loop was left and is not closed", on("CPU", function(texts)
     local log, note = logger()
     leave(loader(batches(3), { num_steps = 3 }), note)
@@ -248,7 +270,20 @@ describe("cstorch: step closure", function()
     local fine, problem = pcall(function()
       for _ in loader(batches(1), { num_steps = 2 }):iter() do fails() end
     end)
-    equal({ fine, problem }, { false, "mine" })
+    equal({ fine, problem, cstorch.current_executor() }, { false, "mine", nil })
+  end))
+
+  it("that fails ends its run, and leaves the next one alone", on("CPU", function(texts)
+    local log, note = logger()
+    local fails = cstorch.step_closure(function() error("mine", 0) end)
+    local next_step = loader(batches(2), { num_steps = 2 }):iter()
+    next_step()
+    fails()
+    equal({ pcall(next_step) }, { false, "mine" })
+    equal(next_step(), nil)
+    note "before"
+    for i in loader(batches(2), { num_steps = 2 }):iter() do note(i) end
+    equal({ log, texts }, { { "before", "1", "2" }, {} })
   end))
 
   it("skips steps that are not activation steps", on("CPU", function()

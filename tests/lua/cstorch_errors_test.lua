@@ -79,6 +79,12 @@ local CASES = {
   { "type", "a function cannot be stored ('a')", function() cstorch.save({ a = print }, "x.mdl") end },
   { "type", "save its state_dict()", function() cstorch.save({ a = model }, "x.mdl") end },
   { "type", "load: expected the path", function() cstorch.load() end },
+  { "type", "Embedding: unknown keyword 'padding_idx'", function() nn.Embedding(2, 2, { padding_idx = 0 }) end },
+  { "type", "ReLU: expected at most 0 arguments, found 1", function() nn.ReLU(true) end },
+  { "type", "Dropout: expected at most 1 arguments, found 3", function() nn.Dropout(0.1, nil, true) end },
+  { "type", "clip_grad_norm_: unknown keyword 'norm_type'", function() nn.utils.clip_grad_norm_({ x }, 1, { norm_type = 1 }) end },
+  { "type", "linear: expected a keyword table", function() nn.functional.linear(x, x, nil, 3) end },
+  { "value", "flatten: the first dim 1 comes after the last, 0", function() cstorch.ones({ 2, 3 }):flatten(1, 0) end },
 }
 
 describe("cstorch: errors", function()

@@ -121,7 +121,29 @@ describe("cstorch: static sparsity", function()
   end)
 end)
 
+describe("cstorch: a mask of the largest weights", function()
+  for _, case in ipairs { { { 1, 1, 1, 1, 1, 1, 1, 1 }, 4 }, { { 0, 0, 0, 0, 0, 3, -2, 1 }, 4 }, { { 5, 4, 3, 2, 2, 2, 2, 1 }, 4 } } do
+    it("has its share also where weights are equal: " .. table.concat(case[1], " "), function()
+      local model = nn.Linear(4, 2)
+      model:load_state_dict { weight = cstorch.tensor(case[1], { shape = { 2, 4 } }), bias = cstorch.zeros { 2 } }
+      local sparsity = cstorch.sparse.Static { sparsity = 0.5, init_method = "topk" }
+      sparsity:apply(model)
+      local mask = sparsity.masks[model.weight]
+      equal(mask:sum():item(), case[2])
+      local order = {}
+      for i, value in ipairs(case[1]) do order[i] = math.abs(value) end
+      table.sort(order, function(a, b) return a > b end)
+      equal(model.weight:abs():sum():item(), order[1] + order[2] + order[3] + order[4])
+    end)
+  end
+end)
+
 describe("cstorch: progress", function()
+  it("counts the seconds that pass, not those of the processor", function()
+    local progress = utils.Progress { batch_size = 1 }
+    equal(progress.clock == cbk.clock, true)
+  end)
+
   local function lines_of(losses, options)
     local lines, now = {}, 0
     options.batch_size, options.print = 4, function(line) lines[#lines + 1] = line end

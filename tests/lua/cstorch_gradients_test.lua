@@ -52,7 +52,10 @@ for name, fn in pairs {
   minimum = function(a, b) return a:minimum(b) end,
   where = function(a, b) return cstorch.where((a:detach() * 3):sin():gt(0), a, b) + cstorch.where(a:detach():gt(0), 2, b) end,
   masked_fill = function(a, b) return a:masked_fill((a:detach() * b:detach()):gt(0), 3) * b end,
-  mse_loss = function(a, b) return F.mse_loss(a, b, { reduction = "none" }), F.mse_loss(a, b, { reduction = "sum" }) end,
+  mse_loss = function(a, b)
+    a, b = a + b * 0, b + a * 0 -- of one shape
+    return F.mse_loss(a, b, { reduction = "none" }), F.mse_loss(a, b, { reduction = "sum" })
+  end,
 } do
   add(name, PAIRS, fn)
 end

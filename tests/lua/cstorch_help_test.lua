@@ -12,7 +12,7 @@ describe("cstorch: help", function()
     ["cstorch.optim.weight_decay_scheduler.ChainedWD"] = { "fk(t)/initial_k", "schedulers = required" },
     ["cstorch.metrics.MeanIOUMetric"] = { "M_cc/(row + column - M_cc)", "num_classes = required" },
     ["cstorch.optim.Optimizer:zero_grad"] = { "zero_grad(options)", "Removes the gradients" },
-    ["cstorch.nn.utils.clip_grad_norm_"] = { "clip_grad_norm_(params, max_norm)", "min(1, max_norm/(norm + 1e-6))" },
+    ["cstorch.nn.utils.clip_grad_norm_"] = { "clip_grad_norm_(params, max_norm, ...)", "min(1, max_norm/(norm + 1e-6))" },
     ["cstorch.step_closure"] = { "step_closure(fn, options)", "run_async" },
     ["cstorch.utils.data"] = { "DataLoader", "ShardedSampler" },
     ["cstorch"] = { "optim", "checkpoint_closure", "UNTAGGED" },
@@ -64,6 +64,18 @@ describe("cstorch: help", function()
     for step, loss in out:gmatch "step (%d+): loss ([%d.]+)\n" do losses[tonumber(step) / 50] = tonumber(loss) end
     is_true(#losses == 4 and losses[4] < 1e-3 and losses[4] < losses[1], out)
     equal({ cbk.fs.list(folder) }, { { "line.lua", "line_100.mdl", "line_200.mdl" } })
+  end)
+
+  it("describes all methods of tensors", function()
+    local known, text = debug.getmetatable(require("cstorch").ones {}).methods, help.text "cstorch.Tensor"
+    local described = {}
+    for name in text:gmatch "\n  :([%w_]+)%(" do
+      described[name] = true
+      is_true(known[name], name)
+    end
+    for name in pairs(known) do is_true(described[name], name) end
+    is_true(help.text("cstorch.Tensor:topk"):find("cstorch.Tensor:topk(k, dim)", 1, true))
+    equal({ help.text "cstorch.Tensor:clmp" }, { nil, { "cstorch.Tensor:clamp" } })
   end)
 
   it("names what looks like an unknown name", function()

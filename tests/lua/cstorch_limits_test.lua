@@ -55,6 +55,23 @@ describe("cstorch: extents", function()
     it("are checked: " .. text, function() raises(text, body) end)
   end
 
+  it("are joined by flatten", function()
+    local cube, y = cstorch.ones { 2, 3, 4 }, leaf { { 1, 2 }, { 3, 4 } }
+    equal({ cube:flatten():shape(), cube:flatten(1):shape(), cube:flatten(0, 1):shape(), cube:flatten(-1):shape() },
+      { { 24 }, { 2, 12 }, { 6, 4 }, { 2, 3, 4 } })
+    equal({ cstorch.ones({}):flatten():shape(), cstorch.ones({ 0, 3 }):flatten(0, -1):shape() }, { { 1 }, { 0 } })
+    y:flatten(1):slice(0, 0, 1):mul(2):sum():backward()
+    equal(y.grad:tolist(), { { 2, 2 }, { 0, 0 } })
+  end)
+
+  it("may be any one of topk", function()
+    local rows = cstorch.tensor { { 1, 5, 2 }, { 4, 3, 6 } }
+    local values, places = rows:topk(1, 0)
+    equal({ values:tolist(), places:tolist() }, { { { 4, 5, 6 } }, { { 1, 0, 1 } } })
+    equal({ rows:topk(2, 1):tolist(), (rows:topk(2):tolist()) }, { { { 5, 2 }, { 6, 4 } }, { { 5, 2 }, { 6, 4 } } })
+    raises("dim 2 does not exist", function() rows:topk(1, 2) end, "value")
+  end)
+
   it("of a slice may be any number", function()
     equal(x:slice(1, 0, 3, 2 ^ 53):tolist(), { { 1 }, { 4 } })
     equal(x:slice(1, 1, 3, 9223372036854775807LL):tolist(), { { 2 }, { 5 } })
@@ -278,6 +295,13 @@ describe("cstorch: hyper-parameters of a recorded step", function()
     equal(values, { -0.5, -1, -1.5 })
     equal(#texts, 1)
     is_true(texts[1]:find("SGD.param_groups[1].lr was changed from 0.5 to 2", 1, true), texts[1])
+  end))
+
+  it("are noticed also where a tensor was replaced by a number", fresh(function()
+    local tensor = optim.Optimizer.scalar(0.5)
+    local values, texts = train(function(group, i) group.lr = i == 1 and tensor or 2 end)
+    equal(values, { -0.5, -1, -1.5 })
+    is_true(#texts == 1 and texts[1]:find("SGD.param_groups[1].lr was changed from a tensor to 2", 1, true), texts[1])
   end))
 
   it("may be tensors that are written in place", fresh(function()

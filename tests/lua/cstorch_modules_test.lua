@@ -11,7 +11,7 @@ describe("cstorch: assigning to a module", function()
   it("keeps parameters and modules what they are", function()
     local model, list = nn.Linear(2, 2), nn.ModuleList { nn.ReLU(), nn.Tanh() }
     raises("'weight' must be an nn.Parameter or nil, not a tensor", function() model.weight = cstorch.ones { 2, 2 } end, "type")
-    raises("'0' must be a module or nil, not 3", function() list["0"] = 3 end, "type")
+    raises("expected an nn.Module, found 3", function() list["0"] = 3 end, "type")
     model.bias = nil
     equal(#model:parameters(), 1)
   end)
@@ -19,9 +19,70 @@ describe("cstorch: assigning to a module", function()
   it("replaces members of lists by position", function()
     local list, own = nn.Sequential(nn.ReLU(), nn.Tanh()), nn.Identity()
     list[2] = own
-    is_true(list[2] == own and list["1"] == own and rawget(list, 2) == nil)
-    raises("there is no module 3 to replace", function() list[3] = own end, "value")
-    raises("expected a module as item 1, found 5", function() list[1] = 5 end, "type")
+    is_true(list[2] == own and list["1"] == own)
+    equal(list(cstorch.tensor { -1, 2 }):tolist(), { 0, 2 })
+    list["1"] = nn.Linear(2, 1)
+    equal({ #list:parameters(), tostring(list[2]) }, { 2, "Linear(2, 1)" })
+    raises("there is no module 4 to replace; the next new one is 3", function() list[4] = own end, "value")
+    list[1] = 5
+    raises("expected a module as item 1, found 5", function() list:parameters() end, "type")
+  end)
+end)
+
+describe("cstorch: state dicts", function()
+  it("are looped over by pairs in their order", function()
+    local model = nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 1))
+    local optimizer = cstorch.optim.Adam(model:parameters(), { lr = 0.1 })
+    local path = harness.temp_dir() .. "/state.mdl"
+    cstorch.save({ model = model:state_dict() }, path)
+    local function keys(map)
+      local list = {}
+      for key in pairs(map) do list[#list + 1] = key end
+      return list
+    end
+    local names = { "0.weight", "0.bias", "1.weight", "1.bias" }
+    equal(keys(model:state_dict()), names)
+    equal(keys(cstorch.load(path).model), names)
+    equal(keys(cstorch.load(path, { map_location = "cpu" }).model), names)
+    equal(keys(optimizer:state_dict().state), { 0, 1, 2, 3 })
+    equal(#keys(optimizer.state[model[1].weight]), 4)
+  end)
+end)
+
+describe("cstorch: a list of modules", function()
+  local function names(module)
+    local list = {}
+    for name in module:named_parameters() do list[#list + 1] = name end
+    return list
+  end
+
+  it("is one for # and ipairs", function()
+    for _, list in ipairs { nn.ModuleList { nn.Linear(1, 1), nn.ReLU() }, nn.Sequential(nn.Linear(1, 1), nn.ReLU()) } do
+      local seen = {}
+      for i, module in ipairs(list) do seen[i] = module.class.name end
+      equal({ #list, list:length(), seen, list[3] }, { 2, 2, { "Linear", "ReLU" }, nil })
+    end
+  end)
+
+  it("grows and shrinks at its end", function()
+    local list = nn.ModuleList {}
+    for i = 1, 3 do list[#list + 1] = nn.Linear(i, 1, { bias = false }) end
+    list:append(nn.Linear(4, 1, { bias = false }))
+    list[#list] = nil
+    equal(names(list), { "0.weight", "1.weight", "2.weight" })
+    list[2] = nn.Linear(1, 1)
+    equal(names(list), { "0.weight", "1.weight", "1.bias", "2.weight" })
+    equal(#list:state_dict()["0.weight"]:tolist(), 1)
+  end)
+
+  it("runs modules with names of their own in their order", function()
+    local list = nn.Sequential(nn.Linear(2, 2))
+    list:add_module("act", nn.ReLU())
+    cstorch.no_grad(function()
+      list[1].weight:fill_(-1)
+      list[1].bias:fill_(0)
+    end)
+    equal(list(cstorch.ones { 2 }):tolist(), { 0, 0 })
   end)
 end)
 
@@ -37,6 +98,21 @@ describe("cstorch: a module at two places", function()
 end)
 
 describe("cstorch: save", function()
+  it("takes what load gave, with changes", function()
+    local path, model = harness.temp_dir() .. "/state.mdl", nn.Linear(2, 1)
+    cstorch.save({ model = model:state_dict(), step = 3 }, path)
+    for _, options in ipairs { false, { map_location = "cpu" } } do
+      local state = cstorch.load(path, options or nil)
+      state.step = state.step + 1
+      state.model.bias = cstorch.full({ 1 }, state.step)
+      cstorch.save(state, path)
+    end
+    local state = cstorch.load(path)
+    equal({ state.step, cstorch.tensor(state.model.bias):item() }, { 5, 5 })
+    equal(cstorch.tensor(state.model.weight):tolist(), model.weight:tolist())
+    raises("save: expected a table such as", function() cstorch.save(model, path) end, "type")
+  end)
+
   it("loses nothing of a table that is no list", function()
     local path = harness.temp_dir() .. "/tables.mdl"
     cstorch.save({ list = { 1, 2 }, holes = { 1, 2, nil, 4 }, zero = { [0] = 5, [1] = 6 }, mixed = { 7, x = 8 } }, path)

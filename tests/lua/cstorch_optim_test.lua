@@ -153,7 +153,7 @@ describe("cstorch: optimizer", function()
     ["one tensor"] = { "found one tensor; put it in { }", "tensor", "type" },
     ["a number among the parameters"] = { "parameter 2 of group 1 is 5, not a tensor", "mixed", "type" },
     ["a group without params"] = { "group 1 has no 'params'", { { lr = 1 } }, "value" },
-    ["a string"] = { "expected a list of parameters or of groups, found 'x'", "x", "type" },
+    ["a string"] = { "expected a list such as model:parameters(), or of groups, found 'x'", "x", "type" },
   } do
     it("refuses " .. name, function()
       local p = parameter { 1 }

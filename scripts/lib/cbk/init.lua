@@ -28,13 +28,19 @@ local function items_of(value)
   return cbk.items(kind == "Output" and value:root() or value)
 end
 
+--- The loop that a table's metatable has for it, which LuaJIT does not ask for by itself; or `default`.
+local function loop_of(value, name, default)
+  local metatable = type(value) == "table" and getmetatable(value)
+  return type(metatable) == "table" and rawget(metatable, name) or default
+end
+
 rawset(_G, "pairs", function(value)
   if type(value) == "userdata" then return items_of(value) end
-  return pairs_of_table(value)
+  return loop_of(value, "__pairs", pairs_of_table)(value)
 end)
 rawset(_G, "ipairs", function(value)
   if type(value) == "userdata" then return items_of(value) end
-  return ipairs_of_table(value)
+  return loop_of(value, "__ipairs", ipairs_of_table)(value)
 end)
 
 local loading = {}

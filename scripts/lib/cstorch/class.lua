@@ -137,9 +137,23 @@ local function missing_methods(class)
   return table.concat(missing, ", ")
 end
 
+--- Arguments that an init of the library does not take are errors, as Lua ignores them.
+local function check_count(class, count, last)
+  local init = originals[class.init]
+  local info = init and debug.getinfo(init, "u")
+  if not info or info.isvararg or count < info.nparams then return end
+  local most = info.nparams - 1
+  if count == most + 1 and keywords.is_map(last) then return keywords.none(class.name, last) end
+  errors.raise("type", "%s: expected at most %d arguments, found %d", class.name, most, count)
+end
+
 local function initialize(class, object, ...)
   local declared = class.keywords
-  if not declared then return object:init(...) end
+  if not declared then
+    local count = select("#", ...)
+    object:init(...) -- first: what it says of its arguments helps more
+    return check_count(class, count, (select(math.max(count, 1), ...)))
+  end
   local positional = positional_of(class)
   local arguments, count = { ... }, select("#", ...)
   errors.check(count <= positional + 1, "type", "%s: expected %d arguments and a keyword table, found %d", class.name, positional, count)

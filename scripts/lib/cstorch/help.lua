@@ -49,6 +49,8 @@ local function add_comment(block, out)
       out[#out + 1] = "    " .. rest:gsub("%s%s+", "  ")
     elseif tag == "return" then
       out[#out + 1] = "    returns " .. rest:gsub("%s%s+", "  ")
+    elseif tag == "field" then
+      out[#out + 1] = "    ." .. rest:gsub("%s%s+", "  ")
     elseif tag == "class" then
       local words = rest:match "%s%s+(%S.*)$"
       if words then out[#out + 1] = "  " .. words end
@@ -104,6 +106,42 @@ local function function_text(name, fn)
   return table.concat(out, "\n")
 end
 
+--- The line of meta.lua that declares a method of tensors, and the method's arguments.
+local function method_lines()
+  local lines, found, names = sources[assert(package.searchpath("cstorch.meta", package.path))], {}, {}
+  for number, line in ipairs(lines) do
+    local name, arguments = line:match "^function Tensor:([%w_]+)(%(.-%))"
+    if name then
+      found[name], names[#names + 1] = { number = number, arguments = arguments }, name
+    end
+    if line:find "^local Tensor" then found.class = number end
+  end
+  return lines, found, names
+end
+
+--- Help about tensors that compute, or about one of their methods; or nil and the names that are near.
+local function tensor_text(method)
+  local lines, found, names = method_lines()
+  if method then
+    local one = found[method]
+    if not one then
+      local near = cbk.nearest(method, names, 3)
+      for i, known in ipairs(near) do near[i] = "cstorch.Tensor:" .. known end
+      return nil, near
+    end
+    local out = { ("cstorch.Tensor:%s%s"):format(method, one.arguments) }
+    add_comment(comment_above(lines, one.number), out)
+    return table.concat(out, "\n"), {}
+  end
+  local out = { "cstorch.Tensor" }
+  add_comment(comment_above(lines, found.class), out)
+  for _, name in ipairs(names) do
+    local comment = comment_above(lines, found[name].number)
+    out[#out + 1] = ("  :%s%s  %s"):format(name, found[name].arguments, comment[1])
+  end
+  return table.concat(out, "\n"), {}
+end
+
 local function names_of(module)
   local names = {}
   for name in pairs(module) do names[#names + 1] = name end
@@ -156,6 +194,8 @@ end
 ---@param name string
 ---@return string? text, string[] nearest
 function help.text(name)
+  local rest = name:match "^c[sb]torch%.Tensor%f[^%w_][.:]?([%w_]*)$"
+  if rest then return tensor_text(rest ~= "" and rest or nil) end
   local place, value = "cstorch", require "cstorch"
   for separator, part in name:gsub("^cbtorch", "cstorch"):gmatch "([.:])([%w_]+)" do
     local found

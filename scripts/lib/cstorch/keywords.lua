@@ -114,4 +114,11 @@ function keywords.complete(what, declared, given)
   return given
 end
 
+---Raises an error when `options` has any: for functions that take none, as Lua ignores arguments that are too many.
+---@param what string   the function, for messages
+---@param options any
+function keywords.none(what, options)
+  if options ~= nil then keywords.complete(what, {}, options) end
+end
+
 return keywords

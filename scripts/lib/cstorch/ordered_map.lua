@@ -27,7 +27,7 @@ end
 ---@param source? table
 ---@return table
 function ordered_map.new(source)
-  local map = setmetatable({}, { __index = {}, __newindex = assign, keys = {} })
+  local map = setmetatable({}, { __index = {}, __newindex = assign, __pairs = ordered_map.items, keys = {} })
   if source then
     for key, value in ordered_map.items(source) do map[key] = value end
   end

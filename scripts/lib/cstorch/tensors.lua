@@ -1,4 +1,5 @@
--- Tensors that compute: what makes them, and the scopes in which they are computed. Their methods are native (cbk.compute).
+-- Tensors that compute: what makes them, and the scopes in which they are computed. Their methods are native
+-- (cbk.compute), and described in meta.lua.
 
 local cbk = require "cbk"
 local errors = require "cstorch.errors"
@@ -6,13 +7,6 @@ local nested = require "cstorch.nested"
 local session = require "cstorch.session"
 
 local native = cbk.compute
-
----@class cstorch.Tensor : userdata
----@field dtype string          "float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8" or "bool"
----@field device string         "cpu" or "csx"
----@field grad cstorch.Tensor?  what `backward` left; may be assigned
----@field requires_grad boolean
----@field is_leaf boolean       whether it was made, not computed
 
 ---@alias cstorch.Input cstorch.Tensor|number
 
@@ -213,7 +207,7 @@ end
 ---@param fn fun()
 function tensors.when(flag, fn)
   if not recorded then
-    local value = flag:item()
+    local value = tensors.readable(true, flag.item, flag)
     if value ~= 0 and value ~= false then fn() end
     return
   end
@@ -226,10 +220,13 @@ end
 ---@return "cpu"|"csx"
 function tensors.device() return session.backend and session.backend.kind == "CSX" and "csx" or "cpu" end
 
----Puts a tensor on the device of the current backend, in place.
+---Puts a tensor on the device of the current backend, in place; without a backend as soon as there is one.
 ---@param tensor cstorch.Tensor
 ---@return cstorch.Tensor
-function tensors.to_device(tensor) return native.place(tensor, tensors.device()) end
+function tensors.to_device(tensor)
+  if not session.backend then session.unplaced[tensor] = true end
+  return native.place(tensor, tensors.device())
+end
 
 ---A value for a tensor: of a checkpoint it is read, and it is put on the device of `like`.
 ---@param value Tensor|cstorch.Tensor
@@ -239,10 +236,19 @@ function tensors.placed_like(value, like)
   return native.place(native.is_tensor(value) and value:detach() or native.tensor(value), like.device)
 end
 
+---Marks a weight, or a tensor of an optimizer's state: it leaves the device in checkpoints only.
+---@param tensor cstorch.Tensor
+function tensors.mark_weight(tensor) native.mark_weight(tensor) end
+
+---Whether it is a weight or a tensor of an optimizer's state, or a view of one.
+---@param tensor cstorch.Tensor
+---@return boolean
+function tensors.is_weight(tensor) return native.is_weight(tensor) end
+
 ---A copy on the host, which can be read at any time.
 ---@param tensor cstorch.Tensor
 ---@return cstorch.Tensor
-function tensors.to_host(tensor) return native.place(tensor:detach():clone(), "cpu") end
+function tensors.to_host(tensor) return native.host_copy(tensor) end
 
 ---Calls `fn` while values of tensors on the device may be read, or may not.
 ---@param may_read boolean

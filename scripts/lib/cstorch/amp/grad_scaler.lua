@@ -21,7 +21,7 @@ local GradScaler = class.Object:subclass("GradScaler", {
 
 GradScaler.noun = "scaler"
 GradScaler.positional = 0
-class.optional(GradScaler, "is_unit", "is_scaled", "overflowed", "non_clamped_scale", "num_skipped_steps", "steps_since_rescale",
+class.optional(GradScaler, "is_unit", "is_scaled", "trace", "overflowed", "non_clamped_scale", "num_skipped_steps", "steps_since_rescale",
   "overflows_since_rescale")
 
 -- --- making one
@@ -77,10 +77,13 @@ function GradScaler:init(kw)
     local scale = number_or(kw, "loss_scale", 1)
     self.loss_scale, self.is_unit = kept(scale, "float32"), scale == 1
   end
-  self.stages, self.squares = {}, {}
+  self:_begin()
   self.optimizers = registered_optimizers()
   for _, optimizer in ipairs(self.optimizers) do self:_attach(optimizer) end
 end
+
+--- Before the next step.
+function GradScaler:_begin() self.stages, self.squares, self.overflowed, self.is_scaled = {}, {}, nil, false end
 
 --- Whether this optimizer's last step was taken: 1 or 0. Its schedules advance by it.
 function GradScaler:_attach(optimizer)
@@ -101,8 +104,9 @@ end
 function GradScaler:scale(loss)
   check(tensors.is_tensor(loss), "type", "GradScaler:scale: expected a tensor, found %s", show(loss))
   if not is_active() then return loss end
+  if self.trace ~= session.trace then self:_begin() end -- what a recorded step began that failed is void
   check(not self.is_scaled, "runtime", "GradScaler:scale was called twice without update")
-  self.is_scaled = true
+  self.is_scaled, self.trace = true, session.trace
   if self.is_unit then return loss end
   for _, optimizer in ipairs(self.optimizers) do
     for p in optimizer:parameters() do
@@ -200,7 +204,7 @@ function GradScaler:update(...)
     check(self.overflowed, "runtime", "GradScaler:update: no optimizer was stepped through the scaler since the last update")
     tensors.no_grad(rescale, self)
   end
-  self.stages, self.squares, self.overflowed, self.is_scaled = {}, {}, nil, false
+  self:_begin()
 end
 
 -- --- looking at it

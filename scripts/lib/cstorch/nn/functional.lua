@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
 local namespace = require "cstorch.namespace"
+local shapes = require "cstorch.shapes"
 
 local native = cbk.compute
 
@@ -19,13 +20,19 @@ end
 ---@param weight cstorch.Tensor     [out, in]
 ---@param bias? cstorch.Tensor      [out]
 ---@return cstorch.Tensor           # [..., out]
-function functional.linear(x, weight, bias) return native.linear(x, weight, bias) end
+function functional.linear(x, weight, bias, ...)
+  keywords.none("linear", ...)
+  return native.linear(x, weight, bias)
+end
 
 ---Rows of a table.
 ---@param ids cstorch.Tensor      whole numbers from 0
 ---@param weight cstorch.Tensor   [rows, width]
 ---@return cstorch.Tensor         # [..., width]
-function functional.embedding(ids, weight) return native.embedding(ids, weight) end
+function functional.embedding(ids, weight, ...)
+  keywords.none("embedding", ...)
+  return native.embedding(ids, weight)
+end
 
 ---(x - mean) / √(variance + eps) · weight + bias over the dims of `weight`, which are the last ones of x.
 ---@param x cstorch.Tensor
@@ -45,12 +52,18 @@ function functional.rms_norm(x, weight, options) return native.rms_norm(x, weigh
 ---The larger of x and 0.
 ---@param x cstorch.Tensor
 ---@return cstorch.Tensor
-function functional.relu(x) return check_tensor("relu", x):relu() end
+function functional.relu(x, ...)
+  keywords.none("relu", ...)
+  return check_tensor("relu", x):relu()
+end
 
 ---x · sigmoid(x).
 ---@param x cstorch.Tensor
 ---@return cstorch.Tensor
-function functional.silu(x) return native.silu(x) end
+function functional.silu(x, ...)
+  keywords.none("silu", ...)
+  return native.silu(x)
+end
 
 ---x · Φ(x), with the normal distribution Φ or its tanh form.
 ---@param x cstorch.Tensor
@@ -62,13 +75,19 @@ function functional.gelu(x, options) return native.gelu(x, options) end
 ---@param x cstorch.Tensor
 ---@param dim? integer   default: the last
 ---@return cstorch.Tensor
-function functional.softmax(x, dim) return check_tensor("softmax", x):softmax(dim) end
+function functional.softmax(x, dim, ...)
+  keywords.none("softmax", ...)
+  return check_tensor("softmax", x):softmax(dim)
+end
 
 ---The logarithm of softmax.
 ---@param x cstorch.Tensor
 ---@param dim? integer   default: the last
 ---@return cstorch.Tensor
-function functional.log_softmax(x, dim) return check_tensor("log_softmax", x):log_softmax(dim) end
+function functional.log_softmax(x, dim, ...)
+  keywords.none("log_softmax", ...)
+  return check_tensor("log_softmax", x):log_softmax(dim)
+end
 
 ---Sets elements to 0 with the probability p and divides the others by 1 - p; x itself when not training.
 ---@param x cstorch.Tensor
@@ -111,13 +130,19 @@ local function reduce(name, losses, options)
   return losses
 end
 
----(a - b)².
+---(a - b)². Shapes that differ are broadcast, with a warning.
 ---@param a cstorch.Tensor
 ---@param b cstorch.Tensor
 ---@param options? { reduction: "mean"|"sum"|"none" }
 ---@return cstorch.Tensor
 function functional.mse_loss(a, b, options)
-  return reduce("mse_loss", (check_tensor("mse_loss", a) - check_tensor("mse_loss", b)):square(), options)
+  check_tensor("mse_loss", a)
+  check_tensor("mse_loss", b)
+  if not shapes.same(a, b) then
+    errors.warn(("mse_loss: shapes %s and %s differ and are broadcast, which is likely a mistake: reshape one of them"):format(
+      shapes.text(a), shapes.text(b)))
+  end
+  return reduce("mse_loss", (a - b):square(), options)
 end
 
 ---Cross-entropy of sigmoid(x) against the probabilities y, as max(x, 0) - x·y + log(1 + exp(-|x|)), which does not overflow.
@@ -128,6 +153,8 @@ end
 function functional.binary_cross_entropy_with_logits(x, y, options)
   check_tensor("binary_cross_entropy_with_logits", x)
   check_tensor("binary_cross_entropy_with_logits", y)
+  errors.check(shapes.same(x, y), "value", "binary_cross_entropy_with_logits: x %s and y %s must have one shape", shapes.text(x),
+    shapes.text(y))
   -- not relu(x): at 0 the gradient of a maximum is one half, and the whole is sigmoid(0) - y
   local losses = x:maximum(0) - x * y + ((-x:abs()):exp() + 1):log()
   return reduce("binary_cross_entropy_with_logits", losses, options)

@@ -6,6 +6,7 @@ local errors = require "cstorch.errors"
 local functional = require "cstorch.nn.functional"
 local keywords = require "cstorch.keywords"
 local Module = require "cstorch.nn.module"
+local ordered_map = require "cstorch.ordered_map"
 local parameter = require "cstorch.nn.parameter"
 local tensors = require "cstorch.tensors"
 
@@ -123,8 +124,61 @@ end
 
 function layers.GELU:forward(x) return functional.gelu(x, { approximate = self.approximate }) end
 
+--- What lists of modules share: `list[1]` is named "0", `#list` and `ipairs(list)` work, `list[#list + 1] = module` appends.
+local List = Module:subclass "List"
+
+local function name_of(position) return ("%d"):format(position - 1) end
+
+--- The position that a name such as "0" means; nil for other names.
+local function position_of(name) return type(name) == "string" and name:find "^%d+$" and tonumber(name) + 1 or nil end
+
+function List:add_module(name, module)
+  Module.add_module(self, name, module)
+  local position = position_of(name)
+  if position and position <= #self + 1 then rawset(self, position, module) end
+end
+
+---@param module cstorch.nn.Module
+function List:append(module)
+  errors.check(class.is_a(module, Module), "type", "%s: expected a module to append, found %s", self.class.name, errors.show(module))
+  self:add_module(name_of(#self + 1), module)
+end
+
+---The number of members.
+---@return integer
+function List:length() return #self end
+
+--- Items that a script replaced or removed, which Lua does not tell, get or lose their names here.
+function List:_children()
+  local modules = self._modules
+  for i, item in ipairs(self) do
+    errors.check(class.is_a(item, Module), "type", "%s: expected a module as item %d, found %s", self.class.name, i, errors.show(item))
+    if not rawequal(modules[name_of(i)], item) then modules[name_of(i)] = item end
+  end
+  local position = #self + 1
+  while modules[name_of(position)] do
+    modules[name_of(position)] = nil
+    position = position + 1
+  end
+  return modules
+end
+
+function List:__index(key)
+  local position = position_of(key)
+  return position and rawget(self, position) or Module.__index(self, key)
+end
+
+function List:__newindex(key, value)
+  local position, count = type(key) == "number" and key or position_of(key), #self
+  if not position then return Module.__newindex(self, key, value) end
+  errors.check(position <= count + 1, "value", "%s: there is no module %g to replace; the next new one is %d", self.class.name, position,
+    count + 1)
+  if value == nil then return rawset(self, position, nil) end
+  self:add_module(name_of(position), value)
+end
+
 ---Modules one after the other.
-layers.Sequential = Module:subclass "Sequential"
+layers.Sequential = List:subclass "Sequential"
 
 ---@param ... cstorch.nn.Module
 function layers.Sequential:init(...)
@@ -132,38 +186,17 @@ function layers.Sequential:init(...)
   for i = 1, select("#", ...) do
     local module = select(i, ...)
     errors.check(class.is_a(module, Module), "type", "Sequential: expected modules, found %s as argument %d", errors.show(module), i)
-    self:add_module(tostring(i - 1), module)
+    self:append(module)
   end
 end
-
---- `list[1]` is the module that is named "0".
-local function member(self, key)
-  if type(key) == "number" then key = ("%d"):format(key - 1) end
-  return Module.__index(self, key)
-end
-layers.Sequential.__index = member
-
---- `list[1] = module` replaces the module that is named "0".
-local function replace_member(self, key, value)
-  if type(key) == "number" then
-    local name, count = ("%d"):format(key - 1), self:length()
-    errors.check(self._modules[name] ~= nil, "value", "%s: there is no module %g to replace, only 1 to %d", self.class.name, key, count)
-    errors.check(class.is_a(value, Module), "type", "%s: expected a module as item %d, found %s", self.class.name, key, errors.show(value))
-    key = name
-  end
-  Module.__newindex(self, key, value)
-end
-layers.Sequential.__newindex = replace_member
 
 function layers.Sequential:forward(x)
-  for i = 1, self:length() do x = self[i](x) end
+  for _, module in ordered_map.items(self:_children()) do x = module(x) end
   return x
 end
 
 ---A list of modules: `list[1]` is named "0".
-layers.ModuleList = Module:subclass "ModuleList"
-layers.ModuleList.__index = member
-layers.ModuleList.__newindex = replace_member
+layers.ModuleList = List:subclass "ModuleList"
 
 ---@param list cstorch.nn.Module[]
 function layers.ModuleList:init(list)
@@ -172,21 +205,6 @@ function layers.ModuleList:init(list)
   errors.check(is_list, "type", "ModuleList: expected a list of modules { a, b }, found %s", errors.show(list))
   for _, module in ipairs(list or {}) do self:append(module) end
 end
-
----@param module cstorch.nn.Module
-function layers.ModuleList:append(module)
-  errors.check(class.is_a(module, Module), "type", "ModuleList: expected a module to append, found %s", errors.show(module))
-  self:add_module(tostring(self:length()), module)
-end
-
----The number of members.
----@return integer
-function layers.ModuleList:length()
-  local count = 0
-  while self._modules[tostring(count)] ~= nil do count = count + 1 end
-  return count
-end
-layers.Sequential.length = layers.ModuleList.length
 
 ---Cross-entropy of logits [..., classes] against labels [...].
 layers.CrossEntropyLoss = Module:subclass("CrossEntropyLoss", { reduction = "mean", ignore_index = -100 })

@@ -6,6 +6,7 @@ local keywords = require "cstorch.keywords"
 local loaded = require "cstorch.loaded"
 local ordered_map = require "cstorch.ordered_map"
 local parameter = require "cstorch.nn.parameter"
+local session = require "cstorch.session"
 local shapes = require "cstorch.shapes"
 local tensors = require "cstorch.tensors"
 
@@ -40,6 +41,12 @@ function Module:__index(name)
   return class.member(self, name)
 end
 
+--- A recorded step would read the old tensor in each replay.
+local function check_not_recorded(module, name)
+  check(not session.trace, "runtime", "%s: the buffer '%s' was replaced inside of a compiled step, which is replayed over the same "
+    .. "tensors; write into it: t:copy_(…), mul_, add_", module.class.name, name)
+end
+
 function Module:__newindex(name, value)
   if rawget(self, "_parameters") == nil then
     local needs_init = parameter.is(value) or class.is_a(value, Module)
@@ -54,6 +61,7 @@ function Module:__newindex(name, value)
     check(is_buffer, "type", "%s: '%s' must be %s or nil, not %s%s", self.class.name, name,
       old == self._parameters and "an nn.Parameter" or "a module", show(value),
       old == self._parameters and "; to change its values, use copy_ in no_grad" or "")
+    if not rawequal(value, old[name]) then check_not_recorded(self, name) end
     new = old
   end
   if old and old ~= new then old[name] = nil end
@@ -78,7 +86,7 @@ function Module:extra_text() return "" end -- luacheck: no unused args
 
 function Module:__tostring()
   local lines = {}
-  for name, child in ordered_map.items(self._modules) do
+  for name, child in ordered_map.items(self:_children()) do
     lines[#lines + 1] = ("  (%s): %s"):format(name, (tostring(child):gsub("\n", "\n  ")))
   end
   local what = self.class.name .. "(" .. self:extra_text()
@@ -93,6 +101,9 @@ function Module:init()
   rawset(self, "_transient", {})
   rawset(self, "training", true)
 end
+
+--- The modules in this one by name, in their order.
+function Module:_children() return self._modules end
 
 local function check_name(what, name)
   check(type(name) == "string" and name ~= "", "type", "%s: expected a name, found %s", what, show(name))
@@ -115,6 +126,7 @@ function Module:register_buffer(name, tensor, options)
   check_name("register_buffer", name)
   options = keywords.complete("register_buffer", { persistent = true }, options)
   check(tensors.is_tensor(tensor), "type", "register_buffer('%s'): expected a tensor, found %s", name, show(tensor))
+  if self._buffers[name] then check_not_recorded(self, name) end
   self._buffers[name] = tensor
   self._transient[name] = options.persistent == false or nil
 end
@@ -133,7 +145,7 @@ local function walk(module, prefix, seen, visit)
   if seen[module] then return end
   seen[module] = true
   visit(prefix, module)
-  for name, child in ordered_map.items(module._modules) do
+  for name, child in ordered_map.items(module:_children()) do
     walk(child, prefix == "" and name or prefix .. "." .. name, seen, visit)
   end
 end
@@ -194,7 +206,7 @@ local function state_entries(module)
     for name, value in ordered_map.items(one._buffers) do
       if not one._transient[name] then list[#list + 1] = { prefix .. name, value } end
     end
-    for name, child in ordered_map.items(one._modules) do add_all(prefix .. name .. ".", child) end
+    for name, child in ordered_map.items(one:_children()) do add_all(prefix .. name .. ".", child) end
     open[one] = nil
   end
   add_all("", module)
@@ -283,7 +295,7 @@ end
 ---@return cstorch.nn.Module self
 function Module:apply(fn)
   check(type(fn) == "function", "type", "apply: expected a function, found %s", show(fn))
-  for _, child in ordered_map.items(self._modules) do child:apply(fn) end
+  for _, child in ordered_map.items(self:_children()) do child:apply(fn) end
   fn(self)
   return self
 end

@@ -19,6 +19,7 @@ function parameter.new(tensor, options)
   local p = tensor:detach()
   if options.requires_grad then p:requires_grad_(true) end
   known[p] = true
+  tensors.mark_weight(p)
   return p
 end
 

@@ -1,6 +1,7 @@
 -- Gradient clipping.
 
 local errors = require "cstorch.errors"
+local keywords = require "cstorch.keywords"
 local namespace = require "cstorch.namespace"
 local tensors = require "cstorch.tensors"
 
@@ -32,7 +33,8 @@ end
 ---@param params any         a parameter or a list of parameters
 ---@param max_norm number
 ---@return any total_norm    before clipping, a 0-dim tensor
-function utils.clip_grad_norm_(params, max_norm)
+function utils.clip_grad_norm_(params, max_norm, ...)
+  keywords.none("clip_grad_norm_", ...)
   local is_number = type(max_norm) == "number" or tensors.is_tensor(max_norm)
   check(is_number, "type", "clip_grad_norm_: expected a number as max_norm, found %s", show(max_norm))
   check(type(max_norm) ~= "number" or max_norm >= 0, "value", "clip_grad_norm_: max_norm must be >= 0, not %s", show(max_norm))
@@ -48,7 +50,8 @@ end
 ---Clamps the elements of all gradients to [-limit, limit].
 ---@param params any      a parameter or a list of parameters
 ---@param limit number
-function utils.clip_grad_value_(params, limit)
+function utils.clip_grad_value_(params, limit, ...)
+  keywords.none("clip_grad_value_", ...)
   check(type(limit) == "number", "type", "clip_grad_value_: expected a number as limit, found %s", show(limit))
   check(limit >= 0, "value", "clip_grad_value_: limit must be >= 0, not %s", show(limit))
   tensors.no_grad(function()

@@ -25,7 +25,7 @@ local Optimizer = class.Object:subclass "Optimizer"
 Optimizer.noun = "optimizer"
 Optimizer.set_by_init = "param_groups"
 Optimizer.positional = 1
-class.optional(Optimizer, "limits", "sparsified_state", "convert_group", "convert_state", "step_was_taken")
+class.optional(Optimizer, "limits", "sparsified_state", "convert_group", "convert_state", "step_was_taken", "has_stepped")
 Optimizer.abstract = { "preinitialize", "step" }
 
 -- --- making one
@@ -75,7 +75,8 @@ end
 local function as_groups(self, params)
   local name = self.class.name
   if tensors.is_tensor(params) then errors.raise("type", "%s: expected a list of parameters, found one tensor; put it in { }", name) end
-  check(type(params) == "table", "type", "%s: expected a list of parameters or of groups, found %s", name, show(params))
+  local is_list = type(params) == "table" and getmetatable(params) == nil
+  check(is_list, "type", "%s: expected a list such as model:parameters(), or of groups, found %s", name, show(params))
   check(params[1] ~= nil, "value", "%s: the list of parameters is empty", name)
   if tensors.is_tensor(params[1]) then return { { params = params } } end
   local groups = {}
@@ -120,14 +121,20 @@ local function add_groups(self, params, defaults)
   for p in pairs(seen) do self.state[p] = ordered_map.new() end
 end
 
---- Notes the numbers that a step which is recorded now keeps, so that a later change of one does not go unnoticed.
-local function note_numbers(self)
+--- Notes what a step that is recorded now keeps, so that a later change of it does not go unnoticed.
+local function note_kept(self)
+  local name, kept = self.class.name, session.trace.kept
   for g, group in ipairs(self.param_groups) do
     for _, key in ipairs(keywords.names(group)) do
-      if type(group[key]) == "number" then
-        table.insert(session.trace.numbers, { group = group, key = key, value = group[key], name = ("%s.param_groups[%d]"):format(
-          self.class.name, g) })
+      local value = group[key]
+      if type(value) == "number" or tensors.is_tensor(value) then
+        table.insert(kept, { owner = group, key = key, value = value, name = ("%s.param_groups[%d].%s"):format(name, g, key) })
       end
+    end
+  end
+  for _, state in self:parameters() do
+    for key, value in ordered_map.items(state) do
+      table.insert(kept, { owner = state, key = key, value = value, name = ("%s: the state '%s'"):format(name, key) })
     end
   end
 end
@@ -162,9 +169,29 @@ local function check_changes(self)
   end
 end
 
+--- The state tensors of each parameter.
+local function held_state(self)
+  local held = {}
+  for p, state in self:parameters() do held[p] = ordered_map.new(state) end
+  return held
+end
+
+--- Raises an error when a step made state, which would begin anew with each replay of a recorded step.
+local function check_held(self, held)
+  for p, state in self:parameters() do
+    for key, value in ordered_map.items(state) do
+      check(rawequal(value, held[p][key]), "runtime", "%s: its step made a new tensor for the state '%s'; make all state in preinitialize, "
+        .. "and write into it: state.%s:copy_(…), mul_, add_", self.class.name, key, key)
+    end
+  end
+end
+
 --- Runs `update`. Only after an error it is worth the time to look at groups and state.
 local function run_checked(self, update)
+  local held = (session.trace or not self.has_stepped) and held_state(self)
   local fine, result = pcall(tensors.no_grad, tensors.formula, update)
+  if fine and held then check_held(self, held) end
+  self.has_stepped = true
   if fine then return result end
   if errors.is_library(debug.getinfo(class.original(self.class.step), "S").source) then tensors.no_grad(check_changes, self) end
   error(result, 0)
@@ -180,7 +207,7 @@ local function wrap_step(self)
     local is_closure = closure == nil or type(closure) == "function"
     check(is_closure, "type", "%s:step: expected a function or nothing, found %s", self.class.name, show(closure))
     check_mode()
-    if session.trace then note_numbers(self) end
+    if session.trace then note_kept(self) end
     local loss = closure and closure()
     given = closure and function() return loss end
     local result = run_checked(self, run)
@@ -201,6 +228,7 @@ function Optimizer:init(params, defaults, options)
   if options and options.enable_global_step then
     for _, state in self:parameters() do state.step = self.scalar(0) end
   end
+  self:_mark_state()
   session.optimizer_count = session.optimizer_count + 1
   session.optimizers[self] = session.optimizer_count
   for _, group in ipairs(self.param_groups) do group.tags = tags.normalize(group.tags) end
@@ -214,6 +242,15 @@ function Optimizer:__tostring()
     lines[g + 1] = ("  group %d (parameters: %d): %s"):format(g, #group.params, text.fields(self.class.keywords or {}, group))
   end
   return table.concat(lines, "\n")
+end
+
+--- Marks the state tensors as what leaves the CSX in checkpoints only.
+function Optimizer:_mark_state()
+  for _, state in self:parameters() do
+    for _, value in ordered_map.items(state) do
+      if tensors.is_tensor(value) then tensors.mark_weight(value) end
+    end
+  end
 end
 
 -- --- what subclasses use
@@ -306,6 +343,7 @@ function Optimizer:load_state_dict(state_dict)
     check_hyper_parameters(self, group)
     group.tags = tags.normalize(group.tags)
   end)
+  self:_mark_state()
   hooks.run(self.hooks.load_state_dict_post, self)
 end
 
@@ -317,6 +355,13 @@ function Optimizer:apply(f)
   return apply(f, self)
 end
 
+--- Writes into the tensor that is there, which recorded steps use, or puts one of another kind in its place.
+local function replace(state, name, new)
+  local old = state[name]
+  local fits = tensors.is_tensor(old) and old.dtype == new.dtype and old.device == new.device and shapes.same(old, new)
+  if not fits then state[name] = new else tensors.no_grad(old.copy_, old, new) end
+end
+
 ---Replaces each state tensor by `f(tensor)`, unless that is nil.
 ---@param f fun(value: any): any
 function Optimizer:visit_state(f)
@@ -326,9 +371,10 @@ function Optimizer:visit_state(f)
       local new = f(value)
       check(new == nil or tensors.is_tensor(new), "type", "%s:visit_state: expected a tensor or nil for '%s', found %s",
         self.class.name, name, show(new))
-      if new ~= nil then state[name] = new end
+      if new ~= nil then replace(state, name, new) end
     end
   end
+  self:_mark_state()
 end
 
 ---`hook(optimizer, closure)` runs before each step; it may return another closure.

@@ -3,6 +3,7 @@
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
 local session = require "cstorch.session"
+local tensors = require "cstorch.tensors"
 
 local check, show = errors.check, errors.show
 
@@ -41,6 +42,7 @@ function backend.backend(kind, options)
   local made = keywords.complete("backend", OPTIONS, options)
   made.kind = kind
   session.backend = made
+  for tensor in pairs(session.unplaced) do tensors.to_device(tensor) end
   return made
 end
 

@@ -69,7 +69,8 @@ end
 ---@param tree table     nested maps and lists of tensors, numbers, strings
 ---@param path string
 function checkpoint.save(tree, path)
-  check(type(tree) == "table", "type", "save: expected a table, found %s", show(tree))
+  local is_tree = type(tree) == "table" and (getmetatable(tree) == nil or ordered_map.is(tree)) or keywords.is_map(tree)
+  check(is_tree, "type", "save: expected a table such as { model = model:state_dict() }, found %s", show(tree))
   check(type(path) == "string", "type", "save: expected a path, found %s", show(path))
   local root = to_value(tree, "", {}, {})
   errors.of_cbk(function() cbk.create(path, { root = root, overwrite = true, format = "h5" }):commit() end)

@@ -3,7 +3,6 @@
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
 local nested = require "cstorch.nested"
-local parameter = require "cstorch.nn.parameter"
 local session = require "cstorch.session"
 local tensors = require "cstorch.tensors"
 
@@ -33,9 +32,10 @@ end
 
 local function call(entry, arguments) tensors.readable(may_read_weights(), entry.fn, unpack(arguments, 1, arguments.n)) end
 
---- A weight has no value of its own in a step; a copy of it has.
+--- Weights and optimizer state leave the CSX on checkpoint steps only; copies of them are values of the step.
 local function check_no_weight(tensor)
-  check(not parameter.is(tensor), "runtime", "a weight cannot be an argument of a step closure on CSX: pass w:clone(), or save it")
+  check(not tensors.is_weight(tensor), "runtime",
+    "a weight or optimizer state cannot be an argument of a step closure on CSX: pass t:clone(), or read or save it on a checkpoint step")
 end
 
 --- Whether the run's flags leave out all closures.

@@ -18,7 +18,7 @@ local check, show = errors.check, errors.show
 ---@field closures? table[]  closures called in the body
 ---@field model? cstorch.nn.Module
 ---@field losses table       tensors that are checked at the end of each step
----@field numbers table[]    hyper-parameters that are numbers: { group =, key =, value =, name = }
+---@field kept table[]       hyper-parameters and state that it uses: { owner =, key =, value =, name = }
 ---@field count integer      arguments
 
 --- Keeps the values of what is read after a run; the number of tensors.
@@ -35,17 +35,36 @@ end
 
 local function copy_of(tensor) return tensors.to_device(tensor:detach():clone()) end
 
+--- Calls `visit` with each parameter of the optimizers and the model.
+local function each_parameter(visit)
+  for optimizer in pairs(session.optimizers) do
+    for p in optimizer:parameters() do visit(p) end
+  end
+  for _, p in ipairs(session.model and session.model:parameters() or {}) do visit(p) end
+end
+
+--- A function that gives all parameters the gradients that they have now.
+local function gradients_of_now()
+  local gradients = {}
+  each_parameter(function(p) gradients[p] = p.grad end)
+  return function()
+    each_parameter(function(p) p.grad = gradients[p] end)
+  end
+end
+
 local function record(fn, ...)
-  local trace = { program = cbk.compute.program(), count = select("#", ...), inputs = {}, losses = {}, numbers = {} }
+  local trace = { program = cbk.compute.program(), count = select("#", ...), inputs = {}, losses = {}, kept = {} }
   for i = 1, trace.count do trace.inputs[i] = nested.map((select(i, ...)), copy_of) end
   session.trace = trace
-  local queued = #session.repeated
+  local queued, restore_gradients = #session.repeated, gradients_of_now()
   local fine, problem = pcall(function()
     trace.outputs = { losses.watch_results(tensors.on_device(tensors.record, trace.program, fn, unpack(trace.inputs, 1, trace.count))) }
   end)
   session.trace = nil
   if not fine then
-    while #session.repeated > queued do table.remove(session.repeated) end -- their tensors never get values
+    -- tensors of this step never get values
+    while #session.repeated > queued do table.remove(session.repeated) end
+    restore_gradients()
     error(problem, 0)
   end
   local count = keep_outputs(trace)
@@ -72,22 +91,24 @@ local function run(trace)
   return unpack(trace.outputs)
 end
 
---- Warns about hyper-parameters that were changed since the step was recorded.
-local function check_numbers(trace)
-  local numbers = trace.numbers
-  for i = 1, #numbers do
-    local one = numbers[i]
-    local value = one.group[one.key]
-    if value ~= one.value then
-      errors.warn(("%s.%s was changed from %s to %s, but a recorded step keeps the number that it was recorded with; use a schedule, or a "
-        .. "0-dim tensor that is written in place"):format(one.name, one.key, show(one.value), show(value)))
+--- Warns about hyper-parameters and state that were changed since the step was recorded.
+local function check_kept(trace)
+  local kept = trace.kept
+  for i = 1, #kept do
+    local one = kept[i]
+    local value = one.owner[one.key]
+    if not rawequal(value, one.value) then
+      local is_other = tensors.is_tensor(value) and tensors.is_tensor(one.value)
+      local change = is_other and "replaced by another tensor" or ("changed from %s to %s"):format(show(one.value), show(value))
+      errors.warn(("%s was %s, but a recorded step keeps what it was recorded with; use a schedule, or write into a tensor: t:copy_(…)")
+        :format(one.name, change))
       one.value = value
     end
   end
 end
 
 local function replay(trace, ...)
-  check_numbers(trace)
+  check_kept(trace)
   for i = 1, trace.count do feed(trace.inputs[i], (select(i, ...)), "argument " .. i) end
   closures.requeue(trace)
   return run(trace)

@@ -43,12 +43,22 @@ function Static:init(kw)
   self.masks, self.names = {}, {}
 end
 
+local function random_scores(p) return tensors.to_device(tensors.rand(p:shape())) end
+
+--- The lowest of the `kept` highest scores.
+local function threshold_of(scores, kept) return scores:flatten():topk(kept):amin() end
+
 --- 1 for the highest scores, 0 for the share of the lowest.
 local function make_mask(self, p)
-  local scores = self.init_method == "topk" and p:detach():abs() or tensors.to_device(tensors.rand(p:shape()))
   local kept = p:numel() - math.floor(self.sparsity * p:numel())
-  local threshold = scores:flatten():topk(kept):amin()
-  return scores:ge(threshold):to(p.dtype)
+  local scores = random_scores(p)
+  if self.init_method == "topk" then
+    local sizes = p:detach():abs():to "float32"
+    local threshold = threshold_of(sizes, kept)
+    -- of equal weights, such as zeros, chance keeps as many as there is place for
+    scores = tensors.where(sizes:gt(threshold), 2, tensors.where(sizes:eq(threshold), scores, -1))
+  end
+  return scores:ge(threshold_of(scores, kept)):to(p.dtype)
 end
 
 --- The mask of a state dict; nil without one.

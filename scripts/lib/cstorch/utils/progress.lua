@@ -1,5 +1,6 @@
 -- Progress lines of a run: loss, rates, and a stop when the loss is no number any more.
 
+local cbk = require "cbk"
 local class = require "cstorch.class"
 local closures = require "cstorch.run.closures"
 local errors = require "cstorch.errors"
@@ -36,7 +37,7 @@ function Progress:init(kw)
     check(not kw[name] or type(kw[name]) == "function", "type", "Progress: expected a function as %s, found %s", name, show(kw[name]))
   end
   self.title, self.log_steps, self.batch_size = kw.mode == "train" and "Train" or "Eval", kw.log_steps, kw.batch_size
-  self.check_loss_values, self.print, self.clock = kw.check_loss_values, kw.print or print, kw.clock or os.clock
+  self.check_loss_values, self.print, self.clock = kw.check_loss_values, kw.print or print, kw.clock or cbk.clock
   self.samples, self.logged_samples = 0, 0
   self.closure = closures.step_closure(function(loss) self:_report(loss) end)
 end

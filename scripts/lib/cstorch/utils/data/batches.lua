@@ -23,7 +23,7 @@ function batches.size(batch, expected, is_strict)
       errors.warn(text)
     end
   end)
-  errors.check(found, "runtime", "expected a batch of tensors, found %s without any", errors.show(batch))
+  if not found then errors.raise("runtime", "expected a batch of tensors, found %s without any", errors.show(batch)) end
   return size
 end
 

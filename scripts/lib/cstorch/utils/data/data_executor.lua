@@ -60,8 +60,7 @@ end
 ---Loops over the step budget: `for i, batch in loader:iter() do`, i from 1.
 ---@return fun(): integer?, any
 function DataLoader:iter()
-  self.executor = DataExecutor(self, { num_steps = self:total_steps() })
-  return self.executor:iter()
+  return DataExecutor(self, { num_steps = self:total_steps() }):iter()
 end
 
 ---@param loader cstorch.utils.data.DataLoader
@@ -105,8 +104,10 @@ function DataExecutor:next_checkpoint_step()
   return i and i + 1
 end
 
-function DataLoader.__call() errors.raise("type", "a DataLoader is not a function: loop with 'for i, batch in loader:iter() do'") end
-function DataExecutor.__call() errors.raise("type", "a DataExecutor is not a function: loop with 'for i, batch in executor:iter() do'") end
+for class_of, name in pairs { [DataLoader] = "loader", [DataExecutor] = "executor" } do
+  local function refuse() errors.raise("type", "a %s is looped over with 'for i, batch in %s:iter() do'", class_of.name, name) end
+  class_of.__call, class_of.__pairs, class_of.__ipairs = refuse, refuse, refuse
+end
 
 -- --- the loop
 
@@ -114,7 +115,7 @@ local function start(self)
   local other = session.executor
   if other then other:_abandon() end
   self.loader:_start_run()
-  session.executor = self
+  self.loader.executor, session.executor = self, self
   self.is_running, self.is_closed = true, false
 end
 
@@ -134,9 +135,16 @@ function DataExecutor:_abandon()
   if self.is_running then finish(self) end
 end
 
-local function next_step(self)
+--- Over the same memory: the tensors of the source stay on the host.
+local function on_device(tensor) return tensors.to_device(tensor:detach()) end
+
+local function end_step(self)
   losses.check(self.user_iteration)
   closures.drain()
+end
+
+local function next_step(self)
+  end_step(self)
   if self.on_final_iteration then
     closures.drop(self)
     finish(self)
@@ -144,8 +152,16 @@ local function next_step(self)
   end
   self:_set_iteration(self.iteration + 1)
   local batch = self.loader:_next_batch()
-  if session.backend and session.backend.kind == "CSX" then batch = nested.map(batch, tensors.to_device) end
+  if session.backend and session.backend.kind == "CSX" then batch = nested.map(batch, on_device) end
   return self.user_iteration, batch
+end
+
+--- The results of a step; an error ends the run, as its loop does not resume.
+local function finish_run_after_error(self, fine, ...)
+  if fine then return ... end
+  closures.drop(self)
+  finish(self)
+  error((...), 0)
 end
 
 ---Loops over the steps: `for i, batch in executor:iter() do`, i from 1.
@@ -165,7 +181,8 @@ function DataExecutor:iter()
     has_started = true
     local is_current = session.executor == executor
     check(is_current, "runtime", "another loop ended this run after step %d; loops cannot be nested", executor.user_iteration)
-    local i, batch = next_step(executor)
+    has_ended = true
+    local i, batch = finish_run_after_error(executor, pcall(next_step, executor))
     has_ended = i == nil
     return i, batch
   end
@@ -174,12 +191,11 @@ end
 ---Ends a loop that was left by `break`: runs the closures of its last step.
 function DataExecutor:close()
   if not self.is_running then return end
+  self.is_closed = true
   if session.executor == self then
-    losses.check(self.user_iteration)
-    closures.drain()
+    finish_run_after_error(self, pcall(end_step, self))
     closures.drop(self)
   end
-  self.is_closed = true
   finish(self)
 end
 
