@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
+#include <numeric>
 
 #include "host/tensor/expression.hpp"
 
@@ -15,7 +16,7 @@ class Blocks {
   /// For tensors of the same number of elements that are read side by side.
   explicit Blocks(std::initializer_list<const Tensor*> tensors) : numel_((*tensors.begin())->numel()) {
     for (const Tensor* tensor : tensors) {
-      const int64_t rows = tensor->expression()->granularity();
+      const int64_t rows = std::lcm(tensor->expression()->granularity(), whole_words);
       if (rows <= most_rows) block_ = std::max(block_, (least_block + rows - 1) / rows * rows);
     }
     block_ = std::min(block_, std::max<int64_t>(numel_, 1));
@@ -36,6 +37,7 @@ class Blocks {
  private:
   static constexpr int64_t least_block = 1 << 16;
   static constexpr int64_t most_rows = 1 << 20;  // elements that are cheapest together
+  static constexpr int64_t whole_words = 16;     // elements: 16 bytes, which a fingerprint is made of
   static constexpr int64_t blocks_of_part = 4;
 
   [[nodiscard]] int64_t part() const { return blocks_of_part * block_; }

@@ -19,6 +19,7 @@ namespace {
 
 constexpr int64_t chunk_size = 1 << 11;  // elements; several passes go over them in the first cache
 constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr double least_sum = 1e-250;  // of squares of doubles: smaller ones may lack some that became 0
 
 /// The dtype of the parts of a complex number.
 DType part_of(DType dtype) {
@@ -118,10 +119,12 @@ class Comparer {
     for (int64_t i = 0; i < count; ++i) {
       if (is_complex(a_)) {
         add_complex(begin + i, x + 2 * i, y + 2 * i);
+      } else if (whole_a_ && whole_b_) {
+        add_whole(begin + i, whole_at(a_, a + i * size_of(a_)), whole_at(b_, b + i * size_of(b_)));
       } else {
         add_sums(x[i], y[i]);
         if (whole_a_ || whole_b_) {
-          add_whole(begin + i, a + i * size_of(a_), b + i * size_of(b_), x[i], y[i]);
+          add_mixed(begin + i, a + i * size_of(a_), b + i * size_of(b_), x[i], y[i]);
         } else if (!agree(x[i], y[i])) {
           note(begin + i, std::abs(x[i] - y[i]), std::abs(x[i]), std::abs(y[i]));
         }
@@ -145,10 +148,15 @@ class Comparer {
     const T* x = converted<T>(a_, a, count, 0);
     const T* y = converted<T>(b_, b, count, 1);
     const auto size = static_cast<size_t>(count);
-    const PairSums sums = sums_of_pairs(x, y, size);
+    auto [sums, distances] =
+        compare_pairs(x, y, size, {tolerance_.absolute, tolerance_.relative, found_.max_relative});
     if (!std::isfinite(sums.xx + sums.yy + sums.dd)) return false;
-    const PairDistances distances =
-        distances_of_pairs(x, y, size, {tolerance_.absolute, tolerance_.relative, found_.max_relative});
+    const bool may_vanish = sizeof(T) > 4 && (sums.xx < least_sum || sums.yy < least_sum ||
+                                              (sums.dd < least_sum && distances.max_absolute > 0));
+    if (may_vanish) {
+      sums = {};
+      for (size_t i = 0; i < size; ++i) sums.add(x[i], y[i]);
+    }
     found_.sums += sums;
     found_.max_absolute = std::max(found_.max_absolute, Number(distances.max_absolute));
     if (distances.may_exceed) {
@@ -161,7 +169,7 @@ class Comparer {
       if (distance(i) > allowed(std::fabs(static_cast<double>(y[i])))) found_.first = begin + i;
     }
     for (int64_t i = 0; found_.largest.wants(distances.max_absolute) && i < count; ++i) {
-      found_.largest.add({begin + i, distance(i)});
+      if (found_.largest.wants(distance(i))) found_.largest.add({begin + i, distance(i)});
     }
     found_.different += static_cast<int64_t>(distances.different);
     return true;
@@ -180,14 +188,15 @@ class Comparer {
     note(position, std::hypot(x[0] - y[0], x[1] - y[1]), std::hypot(x[0], x[1]), std::hypot(y[0], y[1]));
   }
 
-  /// One or both are whole numbers.
-  void add_whole(int64_t position, const std::byte* a, const std::byte* b, double x, double y) {
-    if (whole_a_ && whole_b_) {
-      const Wide one = whole_at(a_, a);
-      const Wide other = whole_at(b_, b);
-      if (one != other) note(position, one > other ? one - other : other - one, std::abs(x), std::abs(y));
-      return;
-    }
+  /// A long double holds all whole numbers.
+  void add_whole(int64_t position, Wide x, Wide y) {
+    found_.sums.add(static_cast<long double>(x), static_cast<long double>(y));
+    if (x == y) return;
+    note(position, x > y ? x - y : y - x, std::abs(static_cast<double>(x)), std::abs(static_cast<double>(y)));
+  }
+
+  /// One is a whole number.
+  void add_mixed(int64_t position, const std::byte* a, const std::byte* b, double x, double y) {
     const double distance =
         whole_a_ ? distance_between(whole_at(a_, a), y) : distance_between(whole_at(b_, b), x);
     if (distance != 0) note(position, distance, std::abs(x), std::abs(y));
@@ -279,7 +288,7 @@ class Comparison {
     Comparer comparer(a_.dtype(), b_.dtype(), tolerance_, most_);
     Found& found = comparer.found();
     const bool one_dtype = a_.dtype() == b_.dtype();
-    double equal_squares = 0;
+    long double equal_squares = 0;
     each_block(part, [&](int64_t begin, ByteView block_a, ByteView block_b) {
       if (one_dtype && std::memcmp(block_a.data(), block_b.data(), block_a.size()) == 0) {
         if (!found.same_bits) equal_squares += squares_of(block_a);
@@ -299,17 +308,17 @@ class Comparison {
     parallel_for(blocks_.parts(), [&](int64_t part) {
       Found& found = parts[static_cast<size_t>(part)];
       if (!found.same_bits) return;
-      const double squares = squares_before(part, a_.numel());
+      const long double squares = squares_before(part, a_.numel());
       found.sums = {squares, squares, squares, 0};
       found.same_bits = false;
     });
   }
 
   /// Of the elements of `part` before `end`.
-  double squares_before(int64_t part, int64_t end) {
+  long double squares_before(int64_t part, int64_t end) {
     const int64_t itemsize = size_of(a_.dtype());
     Scratch room(static_cast<size_t>(blocks_.block() * itemsize));
-    double out = 0;
+    long double out = 0;
     blocks_.each(part, [&](int64_t begin, int64_t block_end) {
       if (begin >= end) return;
       const auto block = room.bytes().first(static_cast<size_t>((block_end - begin) * itemsize));
@@ -319,11 +328,11 @@ class Comparison {
     return out;
   }
 
-  [[nodiscard]] double squares_of(ByteView block) const {
+  [[nodiscard]] long double squares_of(ByteView block) const {
     const DType dtype = part_of(a_.dtype());
     const auto count = static_cast<int64_t>(block.size() / size_of(dtype));
     double numbers[chunk_size];
-    double out = 0;
+    long double out = 0;
     for (int64_t at = 0; at < count; at += chunk_size) {
       const int64_t size = std::min(chunk_size, count - at);
       cast_elements(dtype, block.data() + at * size_of(dtype), DType::float64,
@@ -332,7 +341,11 @@ class Comparison {
         std::replace_if(
             numbers, numbers + size, [](double number) { return !std::isfinite(number); }, 0.0);
       }
-      out += sum_of_squares(numbers, static_cast<size_t>(size));
+      const double sum = sum_of_squares(numbers, static_cast<size_t>(size));
+      const bool is_outside = dtype == DType::float64 && !(sum >= least_sum && std::isfinite(sum));
+      for (int64_t i = 0; is_outside && i < size; ++i)
+        out += static_cast<long double>(numbers[i]) * numbers[i];
+      if (!is_outside) out += sum;
     }
     return out;
   }
@@ -364,9 +377,10 @@ Difference compare(const Tensor& a, const Tensor& b, const Tolerance& tolerance,
   out.largest = found.largest.items();
   if (found.same_bits) return out;
   const PairSums& sums = found.sums;
-  out.relative_norm = sums.dd == 0 ? 0 : std::sqrt(sums.dd / sums.yy);
+  out.relative_norm = static_cast<double>(sums.dd == 0 ? 0 : std::sqrt(sums.dd / sums.yy));
   if (sums.xx > 0 && sums.yy > 0) {
-    out.cosine = std::clamp(sums.xy / (std::sqrt(sums.xx) * std::sqrt(sums.yy)), -1.0, 1.0);
+    const long double cosine = sums.xy / (std::sqrt(sums.xx) * std::sqrt(sums.yy));
+    out.cosine = static_cast<double>(std::clamp(cosine, -1.0L, 1.0L));
   }
   return out;
 }

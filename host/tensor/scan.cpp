@@ -1,7 +1,6 @@
 #include "host/tensor/scan.hpp"
 
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -11,41 +10,13 @@
 #include "host/tensor/blocks.hpp"
 #include "host/tensor/kernels/cast.hpp"
 #include "host/tensor/kernels/differences.hpp"
+#include "host/tensor/kernels/fingerprint.hpp"
 #include "host/tensor/kernels/finite.hpp"
 
 namespace cbk {
 namespace {
 
 constexpr int64_t chunk_size = 1 << 12;
-
-// --- fingerprints
-
-uint64_t mixed(uint64_t word) {
-  word = (word ^ (word >> 32)) * 0x9e3779b97f4a7c15;
-  word = (word ^ (word >> 29)) * 0xd6e8feb86659fd93;
-  return word ^ (word >> 32);
-}
-
-/// Eight sums side by side, so that the multiplications need not wait for each other.
-uint64_t hash_of(ByteView bytes) {
-  constexpr size_t lanes = 8;
-  std::array<uint64_t, lanes> sums{};
-  size_t at = 0;
-  for (; at + 8 * lanes <= bytes.size(); at += 8 * lanes) {
-    for (size_t lane = 0; lane < lanes; ++lane) {
-      const auto word = load_le<uint64_t>(bytes.data() + at + 8 * lane);
-      sums[lane] = std::rotl((sums[lane] ^ word) * 0x9e3779b97f4a7c15, 29);
-    }
-  }
-  uint64_t out = bytes.size();
-  for (const uint64_t sum : sums) out = mixed(out ^ sum);
-  for (; at < bytes.size(); at += 8) {
-    uint64_t word = 0;
-    std::memcpy(&word, bytes.data() + at, std::min<size_t>(8, bytes.size() - at));
-    out = mixed(out ^ word);
-  }
-  return out;
-}
 
 // --- a part
 
@@ -57,6 +28,7 @@ struct Found {
   int64_t first_inf = -1;
   uint64_t fingerprint = 0;
   bool is_constant = true;  // equal to the first element of the part
+  bool is_zero = true;      // 0 or −0
   Bytes first;
   std::vector<Losses> losses;
   double largest = 0;
@@ -66,8 +38,9 @@ struct Found {
     inf += later.inf;
     if (first_nan < 0) first_nan = later.first_nan;
     if (first_inf < 0) first_inf = later.first_inf;
-    fingerprint = mixed(fingerprint ^ later.fingerprint);
+    fingerprint += later.fingerprint;
     is_constant = is_constant && later.is_constant && first == later.first;
+    is_zero = is_zero && later.is_zero;
     for (size_t i = 0; i < losses.size(); ++i) losses[i] += later.losses[i];
     largest = std::max(largest, later.largest);
   }
@@ -99,6 +72,21 @@ DType number_of(DType dtype) {
   return dtype == DType::complex128 ? DType::float64 : dtype;
 }
 
+/// Whether all numbers are 0 or −0.
+bool all_zero(DType dtype, ByteView bytes) {
+  const DType part = number_of(dtype);
+  const size_t size = size_of(part);
+  const bool has_sign = is_floating(part) && part != DType::float8_e4m3fnuz && part != DType::float8_e5m2fnuz;
+  const auto mask = has_sign ? std::byte{0x7f} : std::byte{0xff};
+  for (size_t at = 0; at < bytes.size(); at += size) {
+    for (size_t i = 0; i + 1 < size; ++i) {
+      if (bytes[at + i] != std::byte{0}) return false;
+    }
+    if ((bytes[at + size - 1] & mask) != std::byte{0}) return false;
+  }
+  return dtype != DType::float8_e8m0fnu;  // which has no 0
+}
+
 class Scanner {
  public:
   Scanner(DType dtype, const std::vector<DType>& targets)
@@ -106,38 +94,42 @@ class Scanner {
     found_.losses.resize(targets.size());
   }
 
+  /// In pieces, as several passes go over them in the first cache.
   void add(int64_t begin, ByteView block) {
-    const auto size = static_cast<size_t>(itemsize_);
     if (found_.first.empty()) found_.first.assign(block.begin(), block.begin() + itemsize_);
-    // Equal to the first element of all, and each to the one before it.
-    found_.is_constant = found_.is_constant && std::memcmp(block.data(), found_.first.data(), size) == 0 &&
-                         std::memcmp(block.data(), block.data() + size, block.size() - size) == 0;
-    found_.fingerprint = mixed(found_.fingerprint ^ hash_of(block));
-    const int64_t count = static_cast<int64_t>(block.size()) / itemsize_;
-    if (first_not_finite(dtype_, block.data(), count) >= 0) count_strange(begin, block);
-    for (int64_t at = 0; !targets_.empty() && at < count; at += chunk_size) {
-      const int64_t chunk = std::min(chunk_size, count - at);
-      add_losses(block.data() + at * itemsize_, chunk);
+    const auto step = static_cast<size_t>(chunk_size * itemsize_);
+    for (size_t at = 0; at < block.size(); at += step) {
+      add_piece(begin + static_cast<int64_t>(at) / itemsize_,
+                block.subspan(at, std::min(step, block.size() - at)));
     }
   }
 
   [[nodiscard]] Found& found() { return found_; }
 
  private:
-  void count_strange(int64_t begin, ByteView block) {
+  void add_piece(int64_t begin, ByteView piece) {
+    const auto size = static_cast<size_t>(itemsize_);
+    // Equal to the first element of all, and each to the one before it.
+    found_.is_constant = found_.is_constant && std::memcmp(piece.data(), found_.first.data(), size) == 0 &&
+                         std::memcmp(piece.data(), piece.data() + size, piece.size() - size) == 0;
+    found_.is_zero = found_.is_zero && all_zero(dtype_, piece);
+    found_.fingerprint += hash_of(static_cast<uint64_t>(begin * itemsize_), piece);
+    const int64_t count = static_cast<int64_t>(piece.size()) / itemsize_;
+    if (first_not_finite(dtype_, piece.data(), count) >= 0) count_strange(begin, piece);
+    if (!targets_.empty()) add_losses(piece.data(), count);
+  }
+
+  void count_strange(int64_t begin, ByteView piece) {
     const DType part = number_of(dtype_);
     const int64_t parts = itemsize_ / size_of(part);
-    const int64_t count = static_cast<int64_t>(block.size()) / itemsize_;
+    const int64_t count = static_cast<int64_t>(piece.size()) / itemsize_;
     std::array<double, 2 * chunk_size> numbers{};
-    for (int64_t at = 0; at < count; at += chunk_size) {
-      const int64_t chunk = std::min(chunk_size, count - at);
-      cast_elements(part, block.data() + at * itemsize_, DType::float64,
-                    reinterpret_cast<std::byte*>(numbers.data()), chunk * parts);
-      for (int64_t i = 0; i < chunk; ++i) {
-        const double* number = numbers.data() + i * parts;
-        note(begin + at + i, std::isnan(number[0]) || std::isnan(number[parts - 1]),
-             std::isinf(number[0]) || std::isinf(number[parts - 1]));
-      }
+    cast_elements(part, piece.data(), DType::float64, reinterpret_cast<std::byte*>(numbers.data()),
+                  count * parts);
+    for (int64_t i = 0; i < count; ++i) {
+      const double* number = numbers.data() + i * parts;
+      note(begin + i, std::isnan(number[0]) || std::isnan(number[parts - 1]),
+           std::isinf(number[0]) || std::isinf(number[parts - 1]));
     }
   }
 
@@ -149,10 +141,17 @@ class Scanner {
     }
   }
 
+  /// `room`: for the elements as doubles.
+  [[nodiscard]] Sizes sizes_in(const std::byte* elements, int64_t count, double* room) const {
+    const auto size = static_cast<size_t>(count);
+    if (dtype_ == DType::float32) return sizes_of(reinterpret_cast<const float*>(elements), size);
+    cast_elements(dtype_, elements, DType::float64, reinterpret_cast<std::byte*>(room), count);
+    return sizes_of(room, size);
+  }
+
   void add_losses(const std::byte* elements, int64_t count) {
     std::array<double, chunk_size> room;
-    cast_elements(dtype_, elements, DType::float64, reinterpret_cast<std::byte*>(room.data()), count);
-    const Sizes sizes = sizes_of(room.data(), static_cast<size_t>(count));
+    const Sizes sizes = sizes_in(elements, count, room.data());
     found_.largest = std::max(found_.largest, sizes.most);
     for (size_t i = 0; i < targets_.size(); ++i) {
       const Sizes range = range_of(targets_[i]);
@@ -190,9 +189,13 @@ Scan as_scan(Found found, int64_t numel) {
   out.first_nan = found.first_nan;
   out.first_inf = found.first_inf;
   // Independent of how a constant tensor is cut: some are not stored at all.
-  out.fingerprint =
-      found.is_constant ? mixed(hash_of(found.first) ^ static_cast<uint64_t>(numel)) : found.fingerprint;
-  if (found.is_constant) out.constant = std::move(found.first);
+  const auto size = static_cast<uint64_t>(numel);
+  out.fingerprint = mixed((found.is_constant ? hash_of(0, found.first) : found.fingerprint) ^ mixed(size));
+  if (found.is_constant) {
+    out.constant = std::move(found.first);
+  } else if (found.is_zero) {
+    out.constant = Bytes(found.first.size());
+  }
   out.losses = std::move(found.losses);
   out.largest = found.largest;
   return out;

@@ -17,7 +17,7 @@ struct Scan {
   int64_t inf = 0;
   int64_t first_nan = -1;  // in C order
   int64_t first_inf = -1;
-  std::optional<Bytes> constant;  // the element that all are, bit by bit
+  std::optional<Bytes> constant;  // the element that all are, bit by bit; or 0, if each is 0 or −0
   /// Equal for tensors of one dtype with the same bytes, in any shape; for others nearly always another.
   uint64_t fingerprint = 0;
   std::vector<Losses> losses;  // for each dtype that was asked for: what a cast would cost

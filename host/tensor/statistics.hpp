@@ -23,14 +23,14 @@ struct Statistics {
   int64_t zeros = 0;
   int64_t subnormal = 0;  // other than 0, but below the dtype's least normal number
   int64_t numel = 0;
-  /// Bins of floats are 1/128 of a factor of two wide; those of up to 4,096 elements, of bfloat16 and
-  /// narrower floats, and of up to 65,536 different integers are single values. Numbers of float64
-  /// outside of float32's range share a bin at each end.
+  /// Bins of floats are 1/128 of a factor of two wide; those of up to 4,096 elements, of dtypes of up to 16
+  /// bits, and of up to 65,536 different integers are single values. Numbers of float64 outside of
+  /// float32's range share a bin at each end.
   Distribution distribution;
 };
 
 /// Sums of integers are exact; those of floats are computed in double or wider. A complex tensor is a `dtype`
-/// error. `with_distribution`: without it floats take half of the time.
+/// error. `with_distribution`: without it floats take two thirds of the time.
 Statistics statistics(const Tensor& tensor, bool with_distribution = true);
 
 }  // namespace cbk

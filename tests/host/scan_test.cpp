@@ -69,12 +69,38 @@ TEST_CASE("fingerprints are those of the bytes", "[tensor]") {
   std::vector<double> other = numbers;
   std::swap(other[1], other[9]);
   CHECK(scan(tensor_of(other)).fingerprint != fingerprint);
+  // However it is cut: rows of a transposed tensor are read together.
+  for (const auto& [rows, columns] : {std::pair{700, 611}, {50'257, 7}, {3, 100'001}}) {
+    const int64_t count = int64_t{rows} * columns;
+    for (const DType dtype : {DType::float32, DType::bfloat16, DType::uint8, DType::float64}) {
+      const std::vector<double> source = normal_numbers(static_cast<size_t>(count), 4);
+      const Tensor turned = tensor_of(source).cast(dtype).reshape({rows, columns}).transpose(0, 1);
+      const Bytes bytes = turned.to_bytes();
+      CHECK(scan(turned).fingerprint == scan(Tensor::from_bytes(dtype, {columns, rows}, bytes)).fingerprint);
+    }
+  }
   // However a constant is stored.
   const Scan stored = scan(tensor_of(std::vector<double>(300'000, 2.5)));
   const Scan filled = scan(Tensor::full(DType::float32, {300'000}, 2.5));
   CHECK(stored.fingerprint == filled.fingerprint);
   CHECK(stored.constant == filled.constant);
   CHECK(stored.constant.has_value());
+}
+
+TEST_CASE("zeros of both signs are one number", "[tensor]") {
+  std::vector<double> zeros(300'000);
+  for (size_t i = 0; i < zeros.size(); i += 3) zeros[i] = -0.0;
+  for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16, DType::float8_e5m2}) {
+    const Scan found = scan(tensor_of(zeros, dtype));
+    CHECK(found.constant == Bytes(size_of(dtype)));
+    CHECK(found.fingerprint != scan(tensor_of(std::vector<double>(300'000), dtype)).fingerprint);
+  }
+  zeros[299'999] = 5e-324;
+  CHECK_FALSE(scan(tensor_of(zeros, DType::float64)).constant);
+  const Bytes signs = {std::byte{0}, std::byte{0x80}};
+  CHECK_FALSE(scan(Tensor::from_bytes(DType::int8, {2}, signs)).constant);
+  CHECK_FALSE(scan(Tensor::from_bytes(DType::float8_e4m3fnuz, {2}, signs)).constant);  // 0x80 is NaN
+  CHECK(scan(Tensor::from_bytes(DType::float8_e4m3fn, {2}, signs)).constant);
 }
 
 TEST_CASE("a scan counts what a cast would lose", "[tensor]") {
@@ -137,6 +163,29 @@ TEST_CASE("NaN and infinities count as they did", "[tensor]") {
   CHECK(*found.relative_norm == Approx(0.5 / std::sqrt(7.25)));
   const Difference tolerated = compare(a, b, {.relative = 0.2, .absolute = 0});
   CHECK(tolerated.different == 2);
+}
+
+TEST_CASE("relative norm and cosine of very large and very small numbers", "[tensor]") {
+  const auto check = [](const std::vector<double>& a, const std::vector<double>& b, double norm,
+                        double cosine) {
+    const Difference found = compare(tensor_of(a, DType::float64), tensor_of(b, DType::float64));
+    CHECK(*found.relative_norm == Approx(norm));
+    REQUIRE(found.cosine);
+    CHECK(*found.cosine == Approx(cosine));
+  };
+  check({1e200, 2e200}, {2e200, 4e200}, 0.5, 1);
+  check({1e-200, 2e-200}, {2e-200, 4e-200}, 0.5, 1);
+  check({1e200, 1}, {1e200, 2}, 1e-200, 1);
+  check({5e-324, 0}, {0, 5e-324}, std::sqrt(2.0), 0);
+  std::vector<double> large(300'000, 1e300);  // a part of it is the same
+  std::vector<double> other = large;
+  other[299'999] = -1e300;
+  check(large, other, 2 / std::sqrt(300'000.0), 1 - 2 / 300'000.0);
+  const Tensor most = Tensor::from_bytes(DType::uint64, {1}, Bytes(8, std::byte{0xff}));
+  Bytes less(8, std::byte{0xff});
+  less[0] = std::byte{0xfe};
+  const Difference one = compare(most, Tensor::from_bytes(DType::uint64, {1}, std::move(less)));
+  CHECK(*one.relative_norm == Approx(0x1p-64));
 }
 
 }  // namespace

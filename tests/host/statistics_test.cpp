@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <random>
 
 #include "host/base/bytes.hpp"
@@ -47,6 +48,56 @@ TEST_CASE("quantiles of many floats are within a bin", "[tensor]") {
   CHECK(quantiles.back() == numbers.back());
   CHECK_THROWS_AS(found.quantiles({1.5}), Error);
   CHECK_THROWS_AS(found.quantiles({std::nan("")}), Error);
+}
+
+TEST_CASE("dtypes of up to 16 bits have a bin for each value", "[tensor]") {
+  const DType dtype = GENERATE(DType::float16, DType::bfloat16, DType::float8_e5m2, DType::int16, DType::int8,
+                               DType::uint16, DType::uint8);
+  std::vector<double> numbers = normal_numbers(50'000);
+  for (double& number : numbers) number = is_floating(dtype) ? number : std::round(std::fabs(number) * 1000);
+  numbers[7] = is_floating(dtype) ? std::nan("") : 0;
+  numbers[8] = -0.0;
+  const Tensor tensor = tensor_of(numbers, dtype);
+  const Statistics counted = statistics(tensor);
+  const Statistics wide = statistics(tensor.cast(is_floating(dtype) ? DType::float32 : DType::int32));
+  CHECK(counted.min == wide.min);
+  CHECK(counted.max == wide.max);
+  CHECK(counted.nan == wide.nan);
+  CHECK(counted.inf == wide.inf);
+  CHECK(counted.zeros == wide.zeros);
+  CHECK(*counted.mean == Approx(*wide.mean).epsilon(1e-12));
+  CHECK(*counted.std == Approx(*wide.std).epsilon(1e-12));
+  CHECK(*counted.norm == Approx(*wide.norm).epsilon(1e-12));
+  CHECK(statistics(tensor, false).subnormal == counted.subnormal);
+  CHECK(counted.distribution.count() == 50'000 - counted.nan - counted.inf);
+  for (const Bin& bin : counted.distribution.bins()) CHECK(bin.low == bin.high);
+}
+
+TEST_CASE("negative zeros, NaN and infinities among floats are counted as such", "[tensor]") {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const DType dtype = GENERATE(DType::float32, DType::float64);
+  std::vector<double> numbers = normal_numbers(10'000);
+  for (size_t i = 0; i < numbers.size(); i += 100) {
+    numbers[i] = -0.0;
+    numbers[i + 1] = 0.0;
+    numbers[i + 2] = i % 200 == 0 ? -0x1p-140 : 0x1p-140;
+  }
+  for (size_t i = 5'003; i < 5'006; ++i) numbers[i] = std::nan("");
+  numbers[9'995] = infinity;
+  numbers[9'996] = -infinity;
+  const Statistics found = statistics(tensor_of(numbers, dtype));
+  CHECK(found.zeros == 200);
+  CHECK(found.nan == 3);
+  CHECK(found.inf == 2);
+  CHECK(found.subnormal == (dtype == DType::float32 ? 100 : 0));
+  CHECK(found.distribution.count() == 9'995);
+  int64_t below = 0, zeros = 0;
+  for (const Bin& bin : found.distribution.bins()) {
+    if (bin.high <= 0 && bin.low < 0) below += bin.count;
+    if (bin.low == 0 && bin.high == 0) zeros += bin.count;
+  }
+  CHECK(zeros == 200);
+  CHECK(below == std::ranges::count_if(numbers, [&](double x) { return x < 0 && x > -infinity; }));
 }
 
 TEST_CASE("the counts of a histogram are exact for its edges", "[tensor]") {
@@ -94,6 +145,61 @@ TEST_CASE("zeros and a constant have bins of their own", "[tensor]") {
   CHECK(Distribution().quantiles({0.5}).empty());
   CHECK(Distribution().histogram(4).counts.empty());
   CHECK_THROWS_AS(sparse.histogram(0), Error);
+}
+
+/// Of a dtype's elements that are cast from doubles.
+void check_whole(DType dtype, const std::vector<double>& numbers) {
+  const Statistics found = statistics(tensor_of(numbers, dtype));
+  long double sum = 0;
+  for (const double number : numbers) sum += number;
+  const long double mean = sum / static_cast<long double>(numbers.size());
+  long double squares = 0;
+  long double deviations = 0;
+  for (const double number : numbers) {
+    squares += static_cast<long double>(number) * number;
+    deviations += (number - mean) * (number - mean);
+  }
+  CHECK(*found.mean == Approx(static_cast<double>(mean)).epsilon(1e-14));
+  CHECK(*found.norm == Approx(static_cast<double>(std::sqrt(squares))).epsilon(1e-14));
+  const auto count = static_cast<long double>(numbers.size());
+  CHECK(*found.std == Approx(static_cast<double>(std::sqrt(deviations / count))).epsilon(1e-12));
+  CHECK(std::get<Wide>(*found.min) == static_cast<Wide>(std::ranges::min(numbers)));
+  CHECK(std::get<Wide>(*found.max) == static_cast<Wide>(std::ranges::max(numbers)));
+  CHECK(found.zeros == std::ranges::count(numbers, 0.0));
+  const Histogram histogram = found.distribution.histogram(16);
+  for (size_t bin = 0; bin < histogram.counts.size(); ++bin) {
+    const bool is_last = bin + 1 == histogram.counts.size();
+    CHECK(histogram.counts[bin] == std::ranges::count_if(numbers, [&](double number) {
+            return number >= histogram.edges[bin] && (number < histogram.edges[bin + 1] || is_last);
+          }));
+  }
+}
+
+TEST_CASE("statistics of integers are exact, on several threads", "[tensor]") {
+  std::mt19937 random(2);
+  const auto numbers = [&](double low, double high, size_t count) {
+    std::uniform_real_distribution<double> spread(low, high);
+    std::vector<double> out(count);
+    for (double& number : out) number = std::floor(spread(random));
+    return out;
+  };
+  check_whole(DType::int8, numbers(-128, 128, 600'000));
+  check_whole(DType::uint8, numbers(0, 256, 5'000));
+  check_whole(DType::int16, numbers(-32768, 32768, 600'000));
+  check_whole(DType::uint16, numbers(100, 200, 5'000));
+  check_whole(DType::int32, numbers(-0x1p31, 0x1p31, 600'000));  // more different ones than are counted each
+  check_whole(DType::int32, numbers(-20, 20, 600'000));
+  check_whole(DType::uint32, numbers(0x1p32 - 9, 0x1p32, 300'000));  // the mean is far from 0
+  check_whole(DType::int64, numbers(-0x1p50, 0x1p50, 600'000));
+  check_whole(DType::uint64, numbers(0, 70'000, 600'000));
+  std::vector<double> outlier(5'000, 0x1p31 - 1);
+  outlier[0] = -0x1p31;
+  check_whole(DType::int32, outlier);
+  Bytes bools(5'000, std::byte{7});  // any byte but 0 is true
+  bools[3] = std::byte{0};
+  const Statistics truth = statistics(Tensor::from_bytes(DType::boolean, {5'000}, std::move(bools)));
+  CHECK(*truth.mean == Approx(4'999.0 / 5'000));
+  CHECK(std::get<Wide>(*truth.max) == 1);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// How two runs of finite numbers differ: plain loops for the vector unit.
+// How two runs of finite numbers differ: loops for the vector unit.
 #pragma once
 
 #include <cstddef>
@@ -6,14 +6,14 @@
 
 namespace cbk {
 
-/// Sums over pairs of finite numbers x, y.
+/// Sums over pairs of finite numbers x, y. A long double holds the squares of all doubles.
 struct PairSums {
-  double xy = 0;  // Σ x · y
-  double xx = 0;
-  double yy = 0;
-  double dd = 0;  // Σ (x - y)²
+  long double xy = 0;  // Σ x · y
+  long double xx = 0;
+  long double yy = 0;
+  long double dd = 0;  // Σ (x - y)²
 
-  void add(double x, double y) {
+  void add(long double x, long double y) {
     xy += x * y;
     xx += x * x;
     yy += y * y;
@@ -41,12 +41,15 @@ struct DistanceLimits {
   double max_relative = 0;  // the largest so far
 };
 
-/// Computed in double. Numbers that are not finite make the sums not finite, too.
-PairSums sums_of_pairs(const float* x, const float* y, size_t count);
-PairSums sums_of_pairs(const double* x, const double* y, size_t count);
-PairDistances distances_of_pairs(const float* x, const float* y, size_t count, const DistanceLimits& limits);
-PairDistances distances_of_pairs(const double* x, const double* y, size_t count,
-                                 const DistanceLimits& limits);
+struct PairResults {
+  PairSums sums;
+  PairDistances distances;
+};
+
+/// Computed in double, in one pass. Numbers that are not finite make the sums not finite, too; so do large
+/// doubles, and squares of small doubles are 0.
+PairResults compare_pairs(const float* x, const float* y, size_t count, const DistanceLimits& limits);
+PairResults compare_pairs(const double* x, const double* y, size_t count, const DistanceLimits& limits);
 /// The largest |x - y| / max(|x|, |y|).
 double max_relative_of_pairs(const float* x, const float* y, size_t count);
 double max_relative_of_pairs(const double* x, const double* y, size_t count);
@@ -55,6 +58,7 @@ struct Sizes {
   double most = 0;
   double least = std::numeric_limits<double>::infinity();
 };
+Sizes sizes_of(const float* x, size_t count);
 Sizes sizes_of(const double* x, size_t count);
 
 double sum_of_squares(const float* x, size_t count);

@@ -3,25 +3,47 @@
 #include <algorithm>
 #include <cstring>
 
+#include "host/base/clones.hpp"
+
 namespace cbk {
 namespace {
 
 constexpr int64_t chunk = 4096;
 
+template <typename Bits>
+inline bool matches(const std::byte* numbers, int64_t place, Bits mask, Bits pattern) {
+  Bits bits = 0;
+  std::memcpy(&bits, numbers + static_cast<size_t>(place) * sizeof(Bits), sizeof(Bits));
+  return (bits & mask) == pattern;
+}
+
+template <typename Bits>
+inline bool any_of(const std::byte* numbers, int64_t count, Bits mask, Bits pattern) {
+  Bits any = 0;  // as wide as the numbers: the vectoriser likes that
+  for (int64_t i = 0; i < count; ++i) any |= matches(numbers, i, mask, pattern) ? Bits{1} : Bits{0};
+  return any != 0;
+}
+CBK_CLONES bool any_match(const std::byte* numbers, int64_t count, uint8_t mask, uint8_t pattern) {
+  return any_of(numbers, count, mask, pattern);
+}
+CBK_CLONES bool any_match(const std::byte* numbers, int64_t count, uint16_t mask, uint16_t pattern) {
+  return any_of(numbers, count, mask, pattern);
+}
+CBK_CLONES bool any_match(const std::byte* numbers, int64_t count, uint32_t mask, uint32_t pattern) {
+  return any_of(numbers, count, mask, pattern);
+}
+CBK_CLONES bool any_match(const std::byte* numbers, int64_t count, uint64_t mask, uint64_t pattern) {
+  return any_of(numbers, count, mask, pattern);
+}
+
 /// The first number with `pattern` as its bits under `mask`, or -1.
 template <typename Bits>
 int64_t first_match(const std::byte* numbers, int64_t count, Bits mask, Bits pattern) {
-  const auto matches = [&](int64_t i) {
-    Bits bits = 0;
-    std::memcpy(&bits, numbers + static_cast<size_t>(i) * sizeof(Bits), sizeof(Bits));
-    return (bits & mask) == pattern;
-  };
   for (int64_t first = 0; first < count; first += chunk) {
     const int64_t end = std::min(first + chunk, count);
-    Bits any = 0;  // as wide as the numbers: the vectoriser likes that
-    for (int64_t i = first; i < end; ++i) any = static_cast<Bits>(any | (matches(i) ? Bits{1} : Bits{0}));
-    for (int64_t i = first; any != 0 && i < end; ++i) {
-      if (matches(i)) return i;
+    if (!any_match(numbers + static_cast<size_t>(first) * sizeof(Bits), end - first, mask, pattern)) continue;
+    for (int64_t i = first; i < end; ++i) {
+      if (matches(numbers, i, mask, pattern)) return i;
     }
   }
   return -1;

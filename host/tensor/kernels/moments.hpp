@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <limits>
 #include <span>
-#include <vector>
 
 namespace cbk {
 
@@ -26,28 +25,31 @@ struct Moments {
   void merge(const Moments& other);
 };
 
-/// A block of numbers: what is not finite is taken out of it, into room of its own.
-template <typename T>
-struct Block {
-  std::span<const T> numbers;
-  std::vector<T> room{};
-};
-
-/// Adds a block. Numbers other than 0 below `least_normal` are subnormal.
-void add_block(Moments& moments, Block<float>& block, double least_normal);
-void add_block(Moments& moments, Block<double>& block, double least_normal);
-
 /// Counters of ranges of float32 numbers: the upper 16 bits of a number choose its counter, so there are 128
-/// ranges for each factor of two. They ascend; −0 is counted as 0.
+/// ranges for each factor of two. Finite numbers other than 0 are counted.
 inline constexpr size_t counter_count = 1 << 16;
-void count_floats(std::span<const float> numbers, std::span<uint32_t, counter_count> counters);
 
-size_t counter_of(float number);
+/// Adds numbers to the moments, and to the counters unless they are null. Numbers other than 0 below
+/// `least_normal` are subnormal.
+void add_numbers(Moments& moments, std::span<const float> numbers, double least_normal, uint32_t* counters);
+void add_numbers(Moments& moments, std::span<const double> numbers, double least_normal, uint32_t* counters);
 
-/// The least number that a counter counts; what the next one counts is above all of its numbers.
-float counter_begin(size_t counter);
+/// Adds 1 for each byte, to one of four counters: counters[i] counts the byte i % 256.
+void count_bytes(std::span<const std::byte> bytes, uint32_t* counters);
+/// … for each 16 bits.
+void count_pairs(std::span<const std::byte> bytes, uint32_t* counters);
 
-/// The largest float32 that is not above `number`.
-float floor_to_float(double number);
+/// The counter of a number: that of the largest float32 that is not above it.
+size_t counter_of(double number);
+
+/// The counter at a place in ascending order of their numbers: from 0 to counter_count − 1. The bits of a
+/// positive float ascend with its value, those of a negative one descend.
+constexpr size_t counter_at(size_t place) {
+  return place < counter_count / 2 ? counter_count - 1 - place : place - counter_count / 2;
+}
+
+/// The least number that the counter at this place counts; what the next one counts is above all of its
+/// numbers.
+double counter_begin(size_t place);
 
 }  // namespace cbk

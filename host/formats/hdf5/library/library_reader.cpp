@@ -163,7 +163,7 @@ void LibraryReader::ask(const Request& request, std::span<std::byte> out) {
   if (reply.size > library::max_reply) fail_stopped();
   std::string why(reply.size, '\0');
   receive(std::as_writable_bytes(std::span(why)));
-  throw Error(reply.status == Status::unsupported ? Errc::unsupported : Errc::format, why);
+  throw Error(reply.status == Status::unsupported ? Errc::unsupported : Errc::format, shown(why));
 }
 
 void LibraryReader::probe(const Request& request) {

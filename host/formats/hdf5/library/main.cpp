@@ -1,9 +1,10 @@
 // cbk-hdf5: reads elements of datasets with the HDF5 library, for LibraryReader. What it is given may be
-// hostile: before the first dataset is opened it gives up everything but its memory, the open checkpoint and
-// the socket.
+// hostile: before its first byte is read the process gives up everything but its memory, the open checkpoint
+// and the socket.
 #include <hdf5.h>
 #include <seccomp.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "host/formats/hdf5/library/driver.hpp"
 #include "host/formats/hdf5/library/protocol.hpp"
 
 namespace {
@@ -206,35 +208,42 @@ bool lock_in() {
   if (rules == nullptr) return false;
   int failed = 0;
   for (const int call :
-       {SCMP_SYS(read),        SCMP_SYS(write),      SCMP_SYS(pread64),       SCMP_SYS(lseek),
-        SCMP_SYS(fstat),       SCMP_SYS(newfstatat), SCMP_SYS(close),         SCMP_SYS(brk),
-        SCMP_SYS(mmap),        SCMP_SYS(munmap),     SCMP_SYS(mremap),        SCMP_SYS(mprotect),
-        SCMP_SYS(madvise),     SCMP_SYS(futex),      SCMP_SYS(clock_gettime), SCMP_SYS(gettimeofday),
-        SCMP_SYS(getrusage),   SCMP_SYS(getpid),     SCMP_SYS(rt_sigreturn),  SCMP_SYS(rt_sigprocmask),
-        SCMP_SYS(sched_yield), SCMP_SYS(exit),       SCMP_SYS(exit_group)}) {
+       {SCMP_SYS(read),          SCMP_SYS(write),      SCMP_SYS(pread64),       SCMP_SYS(lseek),
+        SCMP_SYS(fstat),         SCMP_SYS(newfstatat), SCMP_SYS(close),         SCMP_SYS(brk),
+        SCMP_SYS(munmap),        SCMP_SYS(mremap),     SCMP_SYS(madvise),       SCMP_SYS(futex),
+        SCMP_SYS(getrusage),     SCMP_SYS(getpid),     SCMP_SYS(clock_gettime), SCMP_SYS(gettimeofday),
+        SCMP_SYS(sched_yield),   SCMP_SYS(exit),       SCMP_SYS(exit_group),    SCMP_SYS(rt_sigreturn),
+        SCMP_SYS(rt_sigprocmask)}) {
     failed |= seccomp_rule_add(rules, SCMP_ACT_ALLOW, call, 0);
   }
+  // No memory that becomes code.
+  for (const int call : {SCMP_SYS(mmap), SCMP_SYS(mprotect)})
+    failed |= seccomp_rule_add(rules, SCMP_ACT_ALLOW, call, 1, SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0));
   failed |= seccomp_load(rules);
   seccomp_release(rules);
   return failed == 0;
 }
 
+/// What cbk itself was started with may be open here, too.
+bool limit_itself() {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::closefrom(checkpoint_fd + 1);
+  const rlimit no_core{0, 0};
+  const rlimit memory{memory_limit, memory_limit};
+  return ::setrlimit(RLIMIT_CORE, &no_core) == 0 && ::setrlimit(RLIMIT_AS, &memory) == 0;
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  const rlimit no_core{0, 0};
-  const rlimit memory{memory_limit, memory_limit};
-  ::setrlimit(RLIMIT_CORE, &no_core);
-  ::setrlimit(RLIMIT_AS, &memory);
+  if (!limit_itself()) return 1;
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   for (int i = 1; i < count; ++i) H5Zfilter_avail(std::atoi(arguments[i]));  // loads the plugins
   const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
   H5Pset_cache(access, 0, 10'007, chunk_cache, 1.0);
-  const std::string path = "/proc/self/fd/" + std::to_string(checkpoint_fd);
-  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access);
+  if (read_checkpoint_only(access) < 0 || !lock_in()) return 1;
+  const hid_t file = H5Fopen("/checkpoint", H5F_ACC_RDONLY, access);
   const std::string why = file < 0 ? library_error() : "";
-  if (!lock_in()) return 1;
   std::vector<char> elements;
   for (Request request; read_request(request);) {
     try {

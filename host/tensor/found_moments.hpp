@@ -1,0 +1,19 @@
+// What passes for statistics share: how they cut a tensor, and statistics out of moments.
+#pragma once
+
+#include <cstdint>
+
+#include "host/tensor/kernels/moments.hpp"
+#include "host/tensor/statistics.hpp"
+
+namespace cbk {
+
+inline constexpr int64_t read_size = 1 << 16;  // elements that are read at once
+inline constexpr int64_t part_size = 1 << 18;  // of a task; results are joined in the order of the parts
+
+/// The least positive number of a floating dtype that is not subnormal.
+double least_normal(DType dtype);
+
+Statistics as_statistics(const Moments& moments);
+
+}  // namespace cbk
