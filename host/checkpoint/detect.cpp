@@ -103,7 +103,8 @@ void fail_as_foreign(const MappedFile& file) {
          format_size(file.size()));
   }
   fail(Errc::format,
-       "its format is not known; known are torch zip and legacy files, safetensors, HDF5, NumPy's .npy and "
+       "its format is not known; known are torch zip and legacy files, safetensors, HDF5, GGUF, NumPy's .npy "
+       "and "
        ".npz, an "
        "index of shards, and the index of a TensorFlow checkpoint");
 }

@@ -257,6 +257,12 @@ TEST_CASE("damaged and foreign files are refused with the reason", "[torch]") {
   }
   write_zip(path, {{"m/data.pkl", good}, {"m/data/0", data}, {"m/version", "3\n"}});
   const std::string whole = read_file(path);
+  const size_t first = whole.find("PK\x01\x02");
+  const size_t second = whole.find("PK\x01\x02", first + 4);
+  std::string overlapping = whole;
+  overlapping.replace(second + 42, 4, whole.substr(first + 42, 4));  // where the member's header is
+  write_file(path, overlapping, true);
+  CHECK_THROWS_WITH(read(path), Contains("overlap"));
   for (size_t length = 0; length < whole.size(); length += 7) {
     write_file(path, whole.substr(0, length), true);
     CHECK_THROWS_AS(read(path), Error);

@@ -8,6 +8,7 @@ import argparse
 import ctypes
 import json
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -295,7 +296,8 @@ def child(run):
         with open(path, "rb") as f:
             saved = os.dup(3) if os.path.exists("/proc/self/fd/3") else None
             os.dup2(f.fileno(), 3)
-            process = subprocess.Popen([program, "4"], stdin=theirs, pass_fds=(3,))
+            # A shell's other descriptors are no business of the library's.
+            process = subprocess.Popen([program, "4"], stdin=theirs, pass_fds=(3, ours.fileno()))
             if saved is not None:
                 os.dup2(saved, 3)
                 os.close(saved)
@@ -304,6 +306,7 @@ def child(run):
         assert (status, size) == (0, 160), (status, size)
         got = np.frombuffer(ours.recv(size, socket.MSG_WAITALL), dtype="<i4")
         assert (got == VALUES.reshape(-1)[130:170]).all(), got
+        assert set(os.listdir(f"/proc/{process.pid}/fd")) <= set("0123"), os.listdir(f"/proc/{process.pid}/fd")
         proc = open(f"/proc/{process.pid}/status").read()
         assert "Seccomp:\t2" in proc, proc
         limits = open(f"/proc/{process.pid}/limits").read()
@@ -312,6 +315,19 @@ def child(run):
         theirs.close()
         assert process.wait(timeout=20) == 0
     run.check("the child is locked in, and ends with cbk", locked_in)
+
+    def own_libraries():
+        place = run.path("with libraries")
+        os.mkdir(place)
+        shutil.copy(run.path("one.h5"), place)
+        for line in subprocess.run(["ldd", program, run.cbk], capture_output=True, text=True, check=True).stdout.splitlines():
+            if "=>" in line:
+                with open(os.path.join(place, line.split()[0]), "wb") as f:
+                    f.write(b"none of ours")
+        for words in ["ls", "one.h5"], ["show", "one.h5", "w"]:
+            r = subprocess.run([run.cbk, *words], capture_output=True, text=True, cwd=place)
+            assert r.returncode == 0 and "cannot" not in r.stdout + r.stderr, r
+    run.check("libraries in the current folder are not loaded", own_libraries)
 
     def itself():
         path = run.path("circle.h5")
@@ -323,6 +339,20 @@ def child(run):
         assert r.returncode == 1 and "HDF5 library" in r.stderr and r.stderr.count("\n") == 1, r
         assert not os.path.exists(run.path("x.pt"))
     run.check("a virtual dataset over itself is an error", itself)
+
+    def elsewhere():
+        path = run.path("elsewhere.h5")
+        with h5py.File(path, "w", libver="latest") as f:
+            f["fine"] = VALUES
+            layout = h5py.VirtualLayout(shape=VALUES.shape, dtype="i4")
+            layout[:] = h5py.VirtualSource("\x1b[2J/etc/passwd\nFORGED", "w", shape=VALUES.shape)
+            f.create_virtual_dataset("w", layout)
+        for words in ["ls", path], ["check", path], ["stats", path], ["show", path, "w"]:
+            r = subprocess.run([run.cbk, *words], capture_output=True, text=True, timeout=120)
+            text = r.stdout + r.stderr
+            assert "\x1b" not in text and "\nFORGED" not in text, r
+            assert words[0] != "ls" or "in another file" in text and r"\x1b[2J/etc/passwd\x0aFORGED" in text, r
+    run.check("a virtual dataset over another file says so, and no terminal obeys its name", elsewhere)
 
     def cut():
         path = run.path("cut.h5")

@@ -512,6 +512,158 @@ def h5():
     yield "h5: tracked order", h5_file(lambda file: [file.create_dataset(str(i), data=i) for i in range(300)], track_order=True, libver="latest")
 
 
+# --- GGUF
+
+def gguf_text(value):
+    data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+    return struct.pack("<Q", len(data)) + data
+
+
+def gguf_pair(key, kind, content):
+    return gguf_text(key) + struct.pack("<I", kind) + content
+
+
+def gguf_tensor(name, shape=(4,), kind=0, offset=0):
+    return gguf_text(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *shape) + struct.pack("<IQ", kind, offset)
+
+
+def gguf_file(pairs=(), tensors=(), data=bytes(64), counts=None, version=3, alignment=32):
+    """Counts that are not those of what follows can be given."""
+    tensor_count, pair_count = counts or (len(tensors), len(pairs))
+    head = b"GGUF" + struct.pack("<IQQ", version, tensor_count, pair_count) + b"".join(pairs) + b"".join(tensors)
+    return head + bytes(-len(head) % alignment) + data
+
+
+def gguf_nested(depth, count=1):
+    """An array of arrays of …, as the content of a pair."""
+    out = struct.pack("<IQ", 0, 0)
+    for _ in range(depth):
+        out = struct.pack("<IQ", 9, count) + out * count
+    return out
+
+
+def ggufs():
+    one_tensor = gguf_tensor("w")
+    files = {
+        "good": lambda: gguf_file([gguf_pair("general.name", 8, gguf_text("x"))], [one_tensor]),
+        "empty": lambda: gguf_file(),
+        "2^60 tensors": lambda: gguf_file((), [one_tensor], counts=(2 ** 60, 0)),
+        "2^60 pairs": lambda: gguf_file((), [one_tensor], counts=(1, 2 ** 60)),
+        "more tensors than there are": lambda: gguf_file((), [one_tensor], counts=(7, 0), data=bytes(4096)),
+        "a name of 2^63": lambda: gguf_file((), [struct.pack("<Q", 2 ** 63) + b"x"], counts=(1, 0)),
+        "a name of 60 KB": lambda: gguf_file((), [gguf_tensor("x" * 60000)]),
+        "one name twice": lambda: gguf_file((), [one_tensor, one_tensor]),
+        "one key twice": lambda: gguf_file([gguf_pair("a", 0, b"\1")] * 2, [one_tensor]),
+        "odd names": lambda: gguf_file([gguf_pair(name, 8, gguf_text(name)) for name in ODD_NAMES], [gguf_tensor(name, offset=32 * i) for i, name in enumerate(ODD_NAMES)], bytes(32 * len(ODD_NAMES))),
+        "names that are no text": lambda: gguf_file([gguf_pair(b"\xff\xfe", 0, b"\1")], [gguf_tensor(b"\xc3(")]),
+        "texts that are no text": lambda: gguf_file([gguf_pair("a", 8, gguf_text(b"\xff\xfe\x9b31m"))], [one_tensor]),
+        "an unknown type of a pair": lambda: gguf_file([gguf_pair("a", 13, b"")], [one_tensor]),
+        "an unknown type of a tensor": lambda: gguf_file((), [gguf_tensor("w", kind=2 ** 31)]),
+        "a type that was removed": lambda: gguf_file((), [gguf_tensor("w", kind=4)]),
+        "arrays 100,000 deep": lambda: gguf_file([gguf_pair("a", 9, gguf_nested(100000))], [one_tensor]),
+        "arrays of arrays": lambda: gguf_file([gguf_pair("a", 9, gguf_nested(3, 60))], [one_tensor]),
+        "an array of 2^62 arrays": lambda: gguf_file([gguf_pair("a", 9, struct.pack("<IQ", 9, 2 ** 62))], [one_tensor]),
+        "an array of 2^61 numbers": lambda: gguf_file([gguf_pair("a", 9, struct.pack("<IQ", 10, 2 ** 61))], [one_tensor]),
+        "an array of 300,000 empty texts": lambda: gguf_file([gguf_pair("a", 9, struct.pack("<IQ", 8, 300000) + bytes(8 * 300000))], [one_tensor]),
+        "many arrays of 256 texts": lambda: gguf_file([gguf_pair(f"a{i}", 9, struct.pack("<IQ", 8, 256) + bytes(8 * 256)) for i in range(1000)], [one_tensor]),
+        "100,000 pairs": lambda: gguf_file([gguf_pair(f"a{i}", 0, b"\1") for i in range(100000)], [one_tensor]),
+        "100,000 empty arrays": lambda: gguf_file([gguf_pair("a", 9, struct.pack("<IQ", 9, 100000) + struct.pack("<IQ", 0, 0) * 100000)], [one_tensor]),
+        "30,000 tensors": lambda: gguf_file((), [gguf_tensor(f"blk.{i}.w", offset=32 * i) for i in range(30000)], bytes(32 * 30000)),
+        "30,000 empty tensors at one place": lambda: gguf_file((), [gguf_tensor(f"blk.{i}.w", (0,)) for i in range(30000)]),
+        "names one in the other": lambda: gguf_file((), [gguf_tensor("a" + ".b" * i, offset=32 * i) for i in range(300)], bytes(32 * 300)),
+        "alignment of 0": lambda: gguf_file([gguf_pair("general.alignment", 4, struct.pack("<I", 0))], [one_tensor]),
+        "alignment of 3": lambda: gguf_file([gguf_pair("general.alignment", 4, struct.pack("<I", 3))], [one_tensor]),
+        "alignment of 2^31": lambda: gguf_file([gguf_pair("general.alignment", 4, struct.pack("<I", 2 ** 31))], [one_tensor]),
+        "alignment of 2^64 - 1": lambda: gguf_file([gguf_pair("general.alignment", 10, struct.pack("<Q", 2 ** 64 - 1))], [one_tensor]),
+        "alignment as a text": lambda: gguf_file([gguf_pair("general.alignment", 8, gguf_text("32"))], [one_tensor]),
+        "overlapping tensors": lambda: gguf_file((), [gguf_tensor("a", (16,)), gguf_tensor("b", (16,), offset=32)], bytes(128)),
+        "a tensor in the header": lambda: gguf_file((), [gguf_tensor("w", offset=2 ** 64 - 32)]),
+        "a tensor behind the end": lambda: gguf_file((), [gguf_tensor("w", offset=2 ** 40)]),
+        "a shape of 2^62 x 2^62": lambda: gguf_file((), [gguf_tensor("w", (2 ** 62, 2 ** 62))]),
+        "a shape of 2^63": lambda: gguf_file((), [gguf_tensor("w", (2 ** 63,))]),
+        "a shape of 2^62 x 0": lambda: gguf_file((), [gguf_tensor("w", (2 ** 62, 0))]),
+        "a shape of 0 x 2^62 blocks": lambda: gguf_file((), [gguf_tensor("w", (2 ** 62, 0), kind=8)]),
+        "2^32 - 1 dims": lambda: gguf_file((), [gguf_text("w") + struct.pack("<I", 2 ** 32 - 1) + bytes(64)], counts=(1, 0)),
+        "half a block": lambda: gguf_file((), [gguf_tensor("w", (33,), kind=8)]),
+        "blocks of NaN": lambda: gguf_file((), [gguf_tensor("w", (256,), kind=kind) for kind in [12]], b"\xff" * 4096),
+        "version 2^31": lambda: gguf_file((), [one_tensor], version=2 ** 31),
+        "version of the other order": lambda: b"GGUF" + struct.pack(">IQQ", 3, 1, 0) + bytes(64),
+        "nothing behind the mark": lambda: b"GGUF",
+        "a bool of 7": lambda: gguf_file([gguf_pair("a", 7, b"\7")], [one_tensor]),
+    }
+    for name, content in files.items():
+        yield f"gguf: {name}", one("x.gguf", content)
+    for kind in range(0, 40, 3):
+        yield f"gguf: noise as type {kind}", one("x.gguf", lambda kind=kind: gguf_file((), [gguf_tensor("w", (1024,), kind=kind)], random.Random(kind).randbytes(8192)))
+    whole = files["good"]()
+    for cut in range(4, len(whole), len(whole) // 8):
+        yield f"gguf: cut at {cut}", one("x.gguf", whole[:cut])
+
+
+# --- NumPy's files
+
+def npy(header, data=bytes(16), version=(1, 0), length=None):
+    text_of = header.encode() if isinstance(header, str) else header
+    size = len(text_of) if length is None else length
+    return b"\x93NUMPY" + bytes(version) + struct.pack("<H" if version[0] == 1 else "<I", size) + text_of + data
+
+
+def npy_header(descr="'<f4'", order="False", shape="(4,)"):
+    return f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}\n"
+
+
+def npz(members, method=zipfile.ZIP_STORED):
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", method) as file:
+        for name, content in members:
+            file.writestr(zipfile.ZipInfo(name), content, method, 9)
+    return out.getvalue()
+
+
+def numpys():
+    headers = {
+        "good": npy_header(), "a call": npy_header("__import__('os').system('touch pwned')"), "a call as shape": npy_header(shape="(__import__('os').system('touch pwned'),)"), "a sum": npy_header(shape="(2+2,)"), "a power": npy_header(shape="(9**9**9,)"),
+        "many brackets": "{" * 60000, "many tuples": npy_header(shape="(" * 30000), "objects": npy_header("'|O'"), "texts": npy_header("'<U4'"), "records": npy_header("[('a', '<f4'), ('b', '|O')]"), "records in records": npy_header("[('a', " * 5000), "a date": npy_header("'<M8[ns]'"), "void": npy_header("'|V999999999'"),
+        "f16": npy_header("'<f16'"), "f2^62": npy_header(f"'<f{2 ** 62}'"), "a shape of -1": npy_header(shape="(-1,)"), "a shape of 2^63": npy_header(shape=f"({2 ** 63},)"), "a shape of 2^62 x 2^62": npy_header(shape=f"({2 ** 62}, {2 ** 62})"), "a shape of 2^62 x 0": npy_header(shape=f"({2 ** 62}, 0)"),
+        "a shape of 10^5 digits": npy_header(shape="(" + "9" * 60000 + ",)"), "10,000 dims": npy_header(shape="(" + "1, " * 10000 + ")"), "True as extent": npy_header(shape="(True,)"), "a shape of a number": npy_header(shape="4"), "1.0 as extent": npy_header(shape="(4.0,)"), "Fortran": npy_header(order="True", shape="(2, 2)"),
+        "Fortran of 2^62 x 0": npy_header(order="True", shape=f"({2 ** 62}, 0)"), "order 1": npy_header(order="1"), "no shape": "{'descr': '<f4', 'fortran_order': False}", "two shapes": "{'shape': (4,), 'shape': (1,), 'descr': '<f4', 'fortran_order': False}", "more": "{'descr': '<f4', 'fortran_order': False, 'shape': (4,), 'x': 1}",
+        "escapes in a text": npy_header("'\\x3cf4'"), "an open text": "{'descr': '<f4", "escapes": npy_header("'\x1b[2J\x07'"), "empty": "", "NULs": b"\0" * 100, "not ASCII": npy_header("'<f4\u202e'"), "a comment": npy_header() + "# x", "much behind it": npy_header() + " " * 60000,
+    }
+    for name, header in headers.items():
+        yield f"npy: {name}", one("x.npy", npy(header))
+    files = {
+        "version 9": npy(npy_header(), version=(9, 0)), "a header of 2^32 - 1": npy(npy_header(), version=(2, 0), length=2 ** 32 - 1), "a header of 0": npy(npy_header(), length=0), "a header behind the end": npy(npy_header(), length=60000), "more data": npy(npy_header(), bytes(17)), "less data": npy(npy_header(), bytes(15)), "the mark": b"\x93NUMPY",
+        "a header of 1 MB": npy(npy_header() + " " * (1 << 20), version=(2, 0)),
+    }
+    for name, content in files.items():
+        yield f"npy: {name}", one("x.npy", content)
+    array = npy(npy_header())
+    archives = {
+        "good": npz([("a.npy", array)]), "names that leave": npz([(name, array) for name in ("../../up.npy", "/etc/up.npy", "a/../../up.npy", "C:\\up.npy", "..\\up.npy")]), "odd names": npz([(name + ".npy", array) for name in ODD_NAMES if name and "\0" not in name and "\ud7ff" not in name]),
+        "no array": npz([("a.npy", b"x")]), "a pickle": npz([("a.npy", npy(npy_header("'|O'"), pickled(call("posix", "system", text("touch pwned")))))]), "another file": npz([("a.npy", array), ("run.sh", b"touch pwned")]), "an empty name": npz([(".npy", array)]), "30,000 arrays": npz([(f"a{i}.npy", array) for i in range(30000)]),
+        "a bomb": deflated_entry(bomb_of_zeros(), 80 + 2 ** 30, "a.npy"), "names of one array": npz([("a.npy", array), ("a", array)]), "deflated": npz([("a.npy", npy(npy_header(shape=f"({2 ** 24},)"), bytes(2 ** 26)))], zipfile.ZIP_DEFLATED),
+    }
+    for name, content in archives.items():
+        yield f"npz: {name}", one("x.npz", content)
+    yield "npz: one place, many names", one("x.npz", same_place(2000))
+
+
+def bomb_of_zeros():
+    press = zlib.compressobj(9, zlib.DEFLATED, -15)
+    header = npy(npy_header(shape=f"({2 ** 28},)").ljust(70), b"")
+    return b"".join([press.compress(header)] + [press.compress(bytes(2 ** 20)) for _ in range(1024)] + [press.flush()])
+
+
+def same_place(count):
+    """A directory with many names for one member."""
+    whole = npz([("a.npy", npy(npy_header(shape=f"({2 ** 20},)"), bytes(2 ** 22)))], zipfile.ZIP_DEFLATED)
+    start = whole.index(b"PK\x01\x02")
+    record = whole[start:whole.index(b"PK\x05\x06")]
+    names = [f"{i:05}" for i in range(count)]
+    directory = b"".join(record[:28] + struct.pack("<H", len(name) + 4) + record[30:46] + name.encode() + b".npy" for name in names)
+    return whole[:start] + directory + b"PK\x05\x06" + struct.pack("<HHHHIIH", 0, 0, count, count, len(directory), start, 0)
+
+
 # --- configs
 
 def configs():
@@ -572,7 +724,7 @@ def make_all(cbk, folder, wanted):
     seeds = os.path.join(folder, "seeds")
     os.mkdir(seeds)
     cases = []
-    for generate in (pickles, zips, safetensors, indexes, h5, configs, lambda: damage(cbk, seeds)):
+    for generate in (pickles, zips, safetensors, indexes, h5, ggufs, numpys, configs, lambda: damage(cbk, seeds)):
         for name, make in generate():
             if wanted in name:
                 place = os.path.join(folder, f"case {len(cases)}")

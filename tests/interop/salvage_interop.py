@@ -24,6 +24,10 @@ def write_torch(path, arrays):
     torch.save({key: torch.from_numpy(array) for key, array in arrays.items()}, path)
 
 
+def write_legacy(path, arrays):
+    torch.save({key: torch.from_numpy(array) for key, array in arrays.items()}, path, _use_new_zipfile_serialization=False)
+
+
 def write_h5py(path, arrays):
     with h5py.File(path, "w") as f:
         for key, array in arrays.items():
@@ -38,6 +42,7 @@ def write_latest(path, arrays):
 
 WRITERS = {
     "torch.pt": write_torch,
+    "legacy.pt": write_legacy,
     "stored.npz": lambda path, arrays: np.savez(path, **arrays),
     "deflated.npz": lambda path, arrays: np.savez_compressed(path, **arrays),
     "plain.h5": write_h5py,

@@ -139,6 +139,14 @@ class LegacyReader {
       if (found == roots_.end())
         fail(Errc::format, "the storage {} is listed, but nothing refers to it", quote(key.as_string()));
       Root& root = found->second;
+      const bool has_length = offset <= file_size && file_size - offset >= 8;
+      if (options_.salvage && (!has_length || root.bytes > file_size - offset - 8)) {
+        root.storage = unreadable_storage(
+            root.bytes, Error(Errc::format, "its bytes are not in the file, which is cut short"));
+        offset = file_size;
+        ++placed;
+        continue;
+      }
       auto count = load_le<uint64_t>(file_->slice(offset, 8, "a storage's length").data());
       if (byte_order_.is_big_endian()) count = __builtin_bswap64(count);
       offset += 8;
@@ -148,7 +156,8 @@ class LegacyReader {
              quote(key.as_string()), count, root.bytes / size_of(root.type->dtype));
       }
       if (bytes > file_size - offset) {
-        fail(Errc::format, "the file is cut off: the storage {} needs {} and {} are left",
+        fail(Errc::format,
+             "the file is cut off: the storage {} needs {} and {} are left; --salvage reads the rest",
              quote(key.as_string()), format_size(bytes), format_size(file_size - offset));
       }
       const StoragePtr raw = map_storage(file_, offset, bytes);

@@ -250,6 +250,22 @@ void Archive::read_directory(const Directory& directory) {
     add(entry);
     rest = rest.subspan(length);
   }
+  refuse_overlaps();
+}
+
+/// Members that share bytes would unpack from few to any number of them.
+void Archive::refuse_overlaps() const {
+  std::vector<const Entry*> order;
+  order.reserve(entries_.size());
+  for (const Entry& entry : entries_) order.push_back(&entry);
+  std::ranges::sort(order, {}, &Entry::header_offset);
+  for (size_t i = 1; i < order.size(); ++i) {
+    const Entry& before = *order[i - 1];
+    const uint64_t room = order[i]->header_offset - before.header_offset;
+    if (room < local_size || before.compressed_size > room - local_size) {
+      fail(Errc::format, "the archive members {} and {} overlap", quote(before.name), quote(order[i]->name));
+    }
+  }
 }
 
 void Archive::add(const Entry& entry) {

@@ -69,6 +69,7 @@ class Archive {
   void add(const Entry& entry);
   void scan_headers();
   void read_directory(const Directory& directory);
+  void refuse_overlaps() const;
   [[nodiscard]] ByteView packed(const Entry& entry) const;
   [[nodiscard]] uint32_t crc_of_member(const Entry& entry) const;
   [[nodiscard]] bool checksums_are_left_out() const;
