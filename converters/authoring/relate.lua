@@ -13,8 +13,8 @@ local parts_of = setmetatable({}, { __index = function(memory, pattern) -- each 
   return out
 end })
 
----Whether one part of a key fits one part of a pattern.
-local function fits(part, own) return part == own or is_letter(part) and own:find "^%d+$" ~= nil end
+---Whether one part of a key, or the same one of a pattern, fits one part of a pattern.
+local function fits(part, own) return part == own or patterns.fits(part, own) end
 
 ---Whether all keys that fit `special` fit `general` too.
 ---@param general string
@@ -32,7 +32,7 @@ function relate.covers(general, special)
       return false
     end
     local one = s[j]
-    local covered = one ~= "*" and (g[i] == one or is_letter(g[i]) and (is_letter(one) or one:find "^%d+$" ~= nil))
+    local covered = one ~= "*" and (fits(g[i], one) or is_letter(g[i]) and is_letter(one))
     return covered and from(i + 1, j + 1)
   end
   return from(1, 1)

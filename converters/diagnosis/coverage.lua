@@ -116,11 +116,41 @@ function coverage.of(one, side, keys, at)
       if own and at then out.beyond[key] = count_before(tree, own, at) or count_before(tree, own:gsub("^model%.", ""), at) end
     end
   end
-  mark_tied(one, side, tree, keys, used)
+  if out.matched > 0 then mark_tied(one, side, tree, keys, used) end -- that lists all tensors of the class
   for _, rule in ipairs(one.keys) do
     if rule[side] and not used[rule] then out.idle[#out.idle + 1] = rule end
   end
   return out
+end
+
+---Whether a pattern may fit a key, by the first parts of both.
+local function may_fit(pattern, key)
+  local first = pattern:match "^[%w_]+%f[.%z]"
+  return not first or #first == 1 or first == key:match "^[^.]*"
+end
+
+---Whether a set of rules has one for a key. Most are left out before they are compiled.
+---@param set Rule[]
+---@param side Side
+local function fits_any(set, side, key)
+  local near = {}
+  for _, rule in ipairs(set) do
+    local may = false
+    for _, pattern in ipairs(rule[side] or {}) do may = may or may_fit(pattern, key) end
+    for _, extra in ipairs(rule.also[side]) do may = may or may_fit(extra[1], key) end
+    if may then near[#near + 1] = rule end
+  end
+  return #near > 0 and find(patterns.compile(near, side), key) ~= nil
+end
+
+---Whether a table has a rule for a key, whatever the config.
+---@param one Table
+---@param side Side
+---@param key string
+function coverage.knows(one, side, key)
+  local own = own_key(one, key, side)
+  if not own then return false end
+  return fits_any(one.keys, side, own) or own:find "^model%." ~= nil and fits_any(one.keys, side, own:sub(7))
 end
 
 ---How many unmatched keys would fit a rule if their numbers were not beyond a count of the config; nil if none.

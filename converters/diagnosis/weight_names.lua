@@ -159,7 +159,7 @@ function weight_names.models_that_fit(keys, format, model, accepts)
     local least, fewest
     for _, reading in ipairs(other ~= model and not (other.aliases or {})[name] and weight_names.tables_of(other, format) or {}) do
       local one = reading.table
-      local knows_first = not one.part and not one.inside and #coverage.of(one, reading.side, { keys[1] }).unmatched == 0
+      local knows_first = not one.part and not one.inside and coverage.knows(one, reading.side, keys[1])
       local found = knows_first and coverage.of(one, reading.side, keys)
       local fits = found and #found.unmatched + #found.refused + found.copied == 0
       if fits and (not accepts or accepts(one, reading.side)) then

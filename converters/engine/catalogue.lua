@@ -234,7 +234,13 @@ local function load_file(module)
 end
 
 local function load_all()
-  for _, module in ipairs(naming.sorted(waiting)) do load_file(module) end
+  if next(waiting) == nil then return end
+  collectgarbage "stop" -- what is loaded stays
+  local fine, problem = pcall(function()
+    for _, module in ipairs(naming.sorted(waiting)) do load_file(module) end
+  end)
+  collectgarbage "restart"
+  if not fine then error(problem, 0) end
 end
 
 ---Loads the file that is named after a model, or all files if the model is in none such.

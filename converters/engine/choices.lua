@@ -1,5 +1,5 @@
 -- What a pattern may be made of before its choices are taken: `{weight,bias}` means one of these, `[model.]` for a piece that
--- may be missing.
+-- may be missing. `{N}` is no choice but a number inside a part (patterns.lua).
 
 local choices = {}
 
@@ -12,17 +12,24 @@ local choices = {}
 
 local read = {} -- by pattern; each is asked for many times
 
+---A pattern with an x for each character of a part in quotes, which is a name whatever is in it.
+local function without_quoted(pattern)
+  return (pattern:gsub("%f[^.%z]'[^'.]*'%f[.%z]", function(part) return ("x"):rep(#part) end))
+end
+
 ---The choices of a pattern, in order.
 ---@param pattern string
 ---@return Choice[]   not to be changed
 function choices.of(pattern)
   if read[pattern] then return read[pattern] end
   local out = {}
-  for from, open, body, to in pattern:gmatch "()([{%[])([^{}%[%]]*)[}%]]()" do
-    local texts = {}
+  for from, open, body, to in without_quoted(pattern):gmatch "()([{%[])([^{}%[%]]*)[}%]]()" do
+    local texts, is_number = {}, open == "{" and body:find "^%u:?%d?$" ~= nil
     for text in (open == "{" and body .. "," or body .. ",,"):gmatch "([^,]*)," do texts[#texts + 1] = text end
     local kind = open == "{" and open .. #texts or open
-    out[#out + 1] = { from = from, to = to, words = pattern:sub(from, to - 1), kind = kind, texts = texts }
+    if not is_number then
+      out[#out + 1] = { from = from, to = to, words = pattern:sub(from, to - 1), kind = kind, texts = texts }
+    end
   end
   read[pattern] = out
   return out
@@ -55,11 +62,11 @@ end
 ---@param pattern string
 ---@return string|nil
 function choices.mistake(pattern)
-  local plain = pattern:gsub("{[^{}%[%]]+}", "x"):gsub("%[[^{}%[%],]+%]", "")
+  local plain = without_quoted(pattern):gsub("{[^{}%[%]]+}", "x"):gsub("%[[^{}%[%],]+%]", "")
   local bracket, strange = plain:match "[{}%[%]]", plain:match "[\\^$()?+|%s,]"
   if bracket then return ("'%s' in '%s' has no partner, or nothing in it, or another one in it"):format(bracket, pattern) end
   if strange then
-    return ("'%s' cannot be in '%s': a pattern is a dotted key, with N, {a,b}, [a.] and *"):format(strange, pattern)
+    return ("'%s' cannot be in '%s': a pattern is a dotted key, with N, {a,b}, [a.] and *; quote names: 'a b'.c"):format(strange, pattern)
   end
   for part in (plain .. "."):gmatch "([^.]*)%." do
     if part == "" then return ("'%s' has an empty part"):format(pattern) end

@@ -242,7 +242,13 @@ end
 ---Numbers of a key as the other side counts them.
 local function renumber(count, caught)
   local out = {}
-  for i, text in ipairs(caught) do out[i] = text:find "^%d+$" and ("%d"):format(count(tonumber(text))) or text end
+  for i, text in ipairs(caught) do
+    local n = text:find "^%d+$" and count(tonumber(text))
+    if n and not (type(n) == "number" and n % 1 == 0 and n >= 0 and n < 2 ^ 53) then
+      fail("number %s of a key becomes %s, which is not a whole number", text, fields.shown(n))
+    end
+    out[i] = n and ("%d"):format(n) or text
+  end
   return out
 end
 
@@ -309,7 +315,7 @@ function Run:apply(hit, value)
   local ending, at = hit.ending, self.at
   self:check_weight(value)
   local rule, to, caught = ending.rule, ending.to, hit.caught
-  local renumbered = rule.number and renumber(rule.number[self.direction], caught) or caught
+  local renumbered = rule.number and self:call("its numbers", rule, renumber, rule.number[self.direction], caught) or caught
   self:check_numbers()
   caught = renumbered
   if #ending.from > 1 or ending.from.each then
@@ -396,7 +402,7 @@ end
 ---@param hit Hit   of the weight
 function Run:apply_mask(hit, value)
   local number = hit.ending.rule.number
-  local caught = number and renumber(number[self.direction], hit.caught) or hit.caught
+  local caught = number and self:call("its numbers", hit.ending.rule, renumber, number[self.direction], hit.caught) or hit.caught
   self.hit = hit
   self:write(patterns.render(hit.ending.to[1], caught) .. "_mask", value)
 end

@@ -1,7 +1,8 @@
 -- Patterns of keys, and the tree that a converter's rules are compiled into, which is walked once per key.
 --
--- A pattern is a dotted key: `N` (any single capital letter) means digits, `*` for one or more parts (choices.lua: what else
--- one may write). What a pattern matched on one side is carried over to the other.
+-- A pattern is a dotted key: `N` (any single capital letter) means digits, also inside a part (`block_{N}`, `block_{N:2}` with two
+-- digits or more), `'D'` or `'a b'` a name with anything in it, `*` one or more parts (choices.lua: what else one may write). What a
+-- pattern matched on one side is carried over to the other.
 
 local rules = require "converters.engine.rules"
 
@@ -26,32 +27,94 @@ local function is_letter(part) return #part == 1 and part:find "%u" ~= nil end
 
 patterns.is_letter = is_letter
 
+---@class NumberInPart   A letter with text around it, in one part: "block_{N:2}".
+---@field letter string
+---@field width integer   at least so many digits; 0 without zeros in front
+
+---@param part string
+---@return (string|NumberInPart)[]|nil   texts and letters in turn; nil of a part without such letters
+local function numbers_in(part)
+  if not part:find "{%u[:}]" or part:find "^'" then return nil end
+  local out, from = {}, 1
+  for start, letter, width, stop in part:gmatch "(){(%u):?(%d*)}()" do
+    if start > from then out[#out + 1] = part:sub(from, start - 1) end
+    out[#out + 1], from = { letter = letter, width = tonumber(width) or 0 }, stop
+  end
+  if from <= #part then out[#out + 1] = part:sub(from) end
+  return out
+end
+
+---A part of a pattern as a Lua pattern that catches its numbers; nil if it has none.
+local function caught_by(part)
+  local pieces, out = numbers_in(part), { "^" }
+  for _, piece in ipairs(pieces or {}) do
+    out[#out + 1] = type(piece) == "string" and piece:gsub("%p", "%%%0") or "(%d+)"
+  end
+  return pieces and table.concat(out) .. "$", pieces
+end
+
+---The name that a part of a pattern is: 'D' in quotes is no number.
+local function literal(part) return part:match "^'([^']*)'$" or part end
+
+---The numbers in a part of a key as the other side has them, without zeros in front; nil if a part of a pattern does not fit.
+---@param pattern string   of caught_by
+---@param pieces (string|NumberInPart)[]
+---@param part string      of a key
+---@return string[]|nil
+local function numbers_of(pattern, pieces, part)
+  local found, out = { part:match(pattern) }, {}
+  for _, piece in ipairs(found[1] and pieces or {}) do
+    if type(piece) == "table" then
+      local digits = found[#out + 1]
+      if #digits > math.max(piece.width, 1) and digits:sub(1, 1) == "0" or #digits < piece.width then return nil end
+      out[#out + 1] = digits:match "^0*(%d+)$"
+    end
+  end
+  return found[1] and out or nil
+end
+
+---Whether a part of a key fits a part of a pattern that is no star.
+---@param part string
+---@param own string
+---@return boolean
+function patterns.fits(part, own)
+  if literal(part) == own or is_letter(part) and own:find "^%d+$" then return true end
+  local pattern, pieces = caught_by(part)
+  return pattern ~= nil and numbers_of(pattern, pieces, own) ~= nil
+end
+
 ---The letters and stars of a pattern, in order.
 ---@return string[]
 function patterns.captures(pattern)
   local out = {}
   for _, part in ipairs(split(pattern)) do
     if part == "*" or is_letter(part) then out[#out + 1] = part end
+    for _, piece in ipairs(numbers_in(part) or {}) do
+      if type(piece) == "table" then out[#out + 1] = piece.letter end
+    end
   end
   return out
 end
 
----A pattern with a text for each of its letters.
----@param texts table<string, string>|fun(letter: string): string
----@return string
-function patterns.fill(pattern, texts) return (pattern:gsub("%f[^.%z]%u%f[.%z]", texts)) end
-
----A pattern ready to be filled in with captures: strings and capture positions in turn.
+---A pattern ready to be filled in with captures: strings, capture positions and letters in turn.
 local function template(pattern, places)
   local out, text = {}, ""
+  local function add(piece)
+    if text ~= "" then out[#out + 1] = text end
+    out[#out + 1], text = piece, ""
+  end
   for i, part in ipairs(split(pattern)) do
     if i > 1 then text = text .. "." end
     if part == "*" or is_letter(part) then
-      if text ~= "" then out[#out + 1] = text end
-      out[#out + 1] = places[part] or { part }
-      text = ""
+      add(places[part] or { part })
     else
-      text = text .. part
+      for _, piece in ipairs(numbers_in(part) or { literal(part) }) do
+        if type(piece) == "string" then
+          text = text .. piece
+        else
+          add { piece.letter, place = places[piece.letter], width = piece.width }
+        end
+      end
     end
   end
   if text ~= "" then out[#out + 1] = text end
@@ -66,8 +129,10 @@ function patterns.render(pieces, caught, letters)
     if type(piece) == "number" then
       out[i] = caught[piece]
     elseif type(piece) == "table" then
-      out[i] = letters and letters[piece[1]] or error(("'%s' is in the pattern of the key to write, but not in that of the key to read; "
+      local text = piece.place and caught[piece.place] or letters and letters[piece[1]]
+        or error(("'%s' is in the pattern of the key to write, but not in that of the key to read; "
         .. "`cbk rules FILE` names the rule"):format(piece[1]), 0)
+      out[i] = ("0"):rep((text:find "^%d" and piece.width or 0) - #text) .. text
     else
       out[i] = piece
     end
@@ -104,7 +169,13 @@ local function insert(tree, pattern, ending)
   local node = tree
   for _, part in ipairs(split(pattern)) do
     local special = part == "*" and "star" or is_letter(part) and "digits"
-    local edges, name = special and node or node.literal, special or part
+    local edges, name = special and node or node.literal, special or literal(part)
+    local inside, pieces = caught_by(part)
+    if inside then
+      node.inside = node.inside or {}
+      edges, name = node.inside, part
+      edges[name] = edges[name] or { literal = {}, ends = {}, pattern = inside, pieces = pieces }
+    end
     edges[name] = edges[name] or { literal = {}, ends = {} }
     node = edges[name]
   end
@@ -166,6 +237,12 @@ local function walk(node, parts, i, caught, hits)
     caught[#caught + 1] = part
     walk(child, parts, i + 1, caught, hits)
     caught[#caught] = nil
+  end
+  for _, inside in pairs(node.inside or {}) do
+    local numbers = numbers_of(inside.pattern, inside.pieces, part)
+    for _, number in ipairs(numbers or {}) do caught[#caught + 1] = number end
+    if numbers then walk(inside, parts, i + 1, caught, hits) end
+    for _ = 1, #(numbers or {}) do caught[#caught] = nil end
   end
   child = node.star
   if child then

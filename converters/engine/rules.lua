@@ -327,7 +327,7 @@ rules.refuse = one_sided "refuse"
 ---A list of keys, one for each value of a capital letter: `rules.each("experts.E.w1.weight", "E", "num_experts")`.
 ---@param count string|fun(at: At): integer   a field of the right config, or `function(at)`
 function rules.each(pattern, letter, count)
-  if not ("." .. pattern .. "."):find("." .. letter .. ".", 1, true) then
+  if not (("." .. pattern .. "."):find("." .. letter .. ".", 1, true) or pattern:find("{" .. letter .. "[:}]")) then
     local source, line = position.here(3)
     cbk.fail("converter", ("%s:%d: rules.each: '%s' has no letter '%s'"):format(source, line, pattern, letter))
   end

@@ -160,6 +160,24 @@ describe("Keys: one per value of a letter", function()
 end)
 
 describe("Keys: letters", function()
+  it("are numbers inside a part, with as many digits as one side wants", function()
+    local t = counted({ 2 }, 0)
+    local function renamed(set, side, key) return cbk.keys(run(set, side, { [key] = t }))[1] end
+    local set = { { "blocks.N.{weight,bias}", "m/block_{N:2}/{w,b}" }, { "x.N.E", "x{N}y{E:3}" }, { "d.N.'D'", "'a (b)'.N.''" } }
+    for _, case in ipairs {
+      { "blocks.3.weight", "m/block_03/w" }, { "blocks.12.bias", "m/block_12/b" }, { "blocks.123.bias", "m/block_123/b" },
+      { "x.10.4", "x10y004" }, { "d.0.D", "a (b).0." },
+    } do
+      equal(renamed(set, "left", case[1]), case[2])
+      equal(renamed(set, "right", case[2]), case[1])
+    end
+    for _, key in ipairs { "m/block_3/w", "m/block_003/w", "x01y004", "x1y04", "d.0.3" } do
+      local _, unmatched = run(set, key:find "^d" and "left" or "right", { [key] = t })
+      equal(unmatched, { key })
+    end
+    fails("'[' in 'a[0.N' has no partner", rules.keys, { { "a[0.N", "'a[0'.N" } })
+  end)
+
   it("a config by which they cannot be counted is refused without a checkpoint", function()
     local fields = require "converters.engine.fields"
     local converter = {
@@ -249,5 +267,17 @@ describe("Keys: errors name the key and the rule", function()
     end)
     fails("there is no function 'rules.key'; did you mean rules.keys?", function() return rules.key {} end)
     fails("there is no function 'fields.conf", function() return require("converters.engine.fields").confg {} end)
+  end)
+end)
+
+describe("Keys: numbers that count the other side's way", function()
+  local half = { { "h.N.w", "moe.N.w", number = { forward = function(n) return n / 2 end, backward = function(n) return 2 * n end } } }
+
+  it("are whole numbers, or an error with the rule", function()
+    local t = counted({ 2 }, 0)
+    equal_tensors(run(half, "left", { ["h.4.w"] = t }), { ["moe.2.w"] = t })
+    equal_tensors(run(half, "right", { ["moe.2.w"] = t }), { ["h.4.w"] = t })
+    fails("cannot convert key 'h.3.w' (float32 [2]) with 'its numbers': number 3 of a key becomes 1.5, which is not a whole number", run,
+      half, "left", { ["h.3.w"] = t })
   end)
 end)

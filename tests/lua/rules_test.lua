@@ -42,6 +42,7 @@ describe("Rules: how patterns relate", function()
       { "a.b", "a.b", true }, { "a.N", "a.3", true }, { "a.3", "a.N", false }, { "a.N", "a.E", true }, { "a.N", "a.b", false },
       { "*", "a.b.c", true }, { "*", "a.*", true }, { "a.*", "*", false }, { "*.b", "a.*.b", true }, { "a.*.b", "*.b", false },
       { "*.*", "*", false }, { "*", "*.*", true }, { "a.*", "a", false }, { "*.c", "a.N.c", true },
+      { "a_{N}", "a_3", true }, { "a_{N:2}", "a_3", false }, { "a_{N}", "a_{N}", true }, { "a.N", "a.'D'", false },
     }
     for _, case in ipairs(cases) do equal(relate.covers(case[1], case[2]), case[3], case[1] .. " covers " .. case[2]) end
   end)
@@ -69,7 +70,7 @@ describe("Rules: findings", function()
   it("a rule for one direction needs a reason", function()
     finds("one way: left to right, 'c' is never written: 'a <-> b'", { { "a", "b" }, { "a", "c" } })
     finds("to write both keys, add also_right = 'c' to that rule", { { "a", "b" }, { "a", "c" } })
-    finds("'a <-> b' (tests/lua/rules_test.lua:66) takes 'a'; if only some files have this key",
+    finds("'a <-> b' (tests/lua/rules_test.lua:67) takes 'a'; if only some files have this key",
       { { "a", "b" }, { "a", "c", when = function() return true end } })
     equal(found_in { { "a", "b" }, { "a", "c", read_only = "its old name" } }, {})
     local _, single = check.keys(rules.keys { { "a", "b" }, { "a", "c", read_only = "its old name" } })
