@@ -15,7 +15,8 @@ Write the converter for two checkpoints that have the same weights in two layout
 by their values: renamed, transposed, cast, joined, split, with interleaved rotary rows, tied.]], [[
 The rules hold for other numbers of layers and experts. What cannot be explained is a comment in the
 file. With both configs, fields are paired by value, and sizes such as the number of heads are read
-from the config. Without them, the converter has the size of a head as a number, and needs no --config.
+from the config. Without them, the converter needs no --config. It has such sizes as numbers, and refuses
+tensors of other shapes where one counts; with --same-sizes, it takes them to have the same numbers.
 A folder with one folder for each part of a model, as Hugging Face's LLaVA, needs the formats hf and
 cs-X.Y, and --tgt-config. A tiny pair is enough. Give all sizes different values: fields are paired by these.
 
@@ -35,6 +36,7 @@ parser:option("--src-fmt", "the format of A", "a"):argname "FORMAT"
 parser:option("--tgt-fmt", "the format of B", "b"):argname "FORMAT"
 parser:option("--src-config", "A's config: config.json or params.yaml"):argname "FILE"
 parser:option("--tgt-config", "B's config"):argname "FILE"
+parser:flag("--same-sizes", "other checkpoints have heads of the same size, and the same ratios of parts")
 cli.input_options(parser)
 cli.options(parser, "overwrite", "no-progress-bar", "json")
 local args = parser:parse()
@@ -85,7 +87,7 @@ end
 if (args.src_config == nil) ~= (args.tgt_config == nil) then
   cli.usage_error("infer", "--src-config and --tgt-config belong together: pairs of fields need both")
 end
-converters.refuse_existing(args.output, args)
+cli.check_output(args.output, { args.a, args.b, args.src_config, args.tgt_config }, args)
 
 local left = parts[1] and side_of_parts(args.a, parts[1]) or side_of(args.a, args.src_config, args.src_fmt)
 local right = parts[2] and side_of_parts(args.b, parts[2]) or side_of(args.b, args.tgt_config, args.tgt_fmt)
@@ -108,7 +110,7 @@ local function new_progress()
 end
 
 local show = new_progress()
-local found = infer.run(left, right, { model = args.model, on_read = show })
+local found = infer.run(left, right, { model = args.model, on_read = show, has_same_sizes = args.same_sizes })
 show()
 cbk.fs.write(args.output, found.text, { overwrite = args.overwrite })
 
@@ -118,7 +120,8 @@ if args.json then
   for i, one in ipairs(found.unexplained) do
     unexplained[i] = cbk.dict { { "side", one.side }, { "key", one.key }, { "why", one.why } }
   end
-  cli.print_json(cbk.dict { { "converter", args.output }, { "rules", #found.rules }, { "left", cbk.dict { { "tensors", found.count.left },
+  cli.print_json(cbk.dict { { "converter", args.output }, { "rules", #found.rules },
+    { "by_name", found.by_name }, { "guesses", cbk.list(found.guesses) }, { "left", cbk.dict { { "tensors", found.count.left },
     { "explained", found.matched.left } } }, { "right", cbk.dict { { "tensors", found.count.right },
     { "explained", found.matched.right } } }, { "unexplained", unexplained } })
 else
@@ -129,6 +132,15 @@ else
     for _, one in ipairs(found.unexplained) do keys[#keys + 1] = one.side == side and one.key or nil end
     if #keys > 0 then print(("  without a rule, %s: %s"):format(side, cbk.shown(converters.folded(keys)))) end
   end
-  print(("Converter saved to %s; check it with `cbk rules %s %s`"):format(args.output, args.output, args.a))
+  if not found.is_related then print "  no values are in both, except equal numbers everywhere: these are not the same weights" end
+  if found.by_name > 0 then
+    print(("  %d %s matched by name only, as the values are those of others: see the comments in the file"):format(found.by_name,
+      found.by_name == 1 and "rule is" or "rules are"))
+  end
+  if #found.guesses > 0 then
+    print(("  other fields have the same values as these pairs; check them: %s"):format(cbk.shown(table.concat(found.guesses, "; "))))
+  end
+  local output = cbk.shown(args.output)
+  print(("Converter saved to %s; check it with `cbk rules %s %s`"):format(output, output, cbk.shown(args.a)))
 end
 os.exit(#found.unexplained == 0 and 0 or 1)

@@ -35,12 +35,17 @@ local FINER = { float64 = 4, float32 = 3, bfloat16 = 2, float16 = 2, float8_e4m3
 ---@param on_read? fun(key: string, bytes: integer)   called after each tensor that is read
 ---@return Inventory
 function content.inventory(side, tensors, on_read)
-  local out = { items = {}, by_key = {}, by_template = {}, dtypes = {} }
+  local out, keys = { items = {}, by_key = {}, by_template = {}, dtypes = {} }, {}
+  local function is_wanted(tensor) return kinds.is_tensor(tensor) and tensor:numel() > 0 end
   for key, tensor in cbk.items(tensors) do
-    if kinds.is_tensor(tensor) and tensor:numel() > 0 then
+    if is_wanted(tensor) then keys[#keys + 1] = { key = key, shape = table.concat(tensor:shape(), ",") } end
+  end
+  local counted = names.counted(keys)
+  for key, tensor in cbk.items(tensors) do
+    if is_wanted(tensor) then
       local item = { side = side, key = key, tensor = tensor, shape = tensor:shape(), numel = tensor:numel(), dtype = tensor.dtype,
         order = #out.items + 1, sums = {}, on_read = on_read or function() end }
-      item.template, item.numbers = names.template(key)
+      item.template, item.numbers = names.template(key, counted)
       out.items[#out.items + 1], out.by_key[key], out.dtypes[item.dtype] = item, item, true
       out.by_template[item.template] = out.by_template[item.template] or {}
       table.insert(out.by_template[item.template], item)

@@ -7,24 +7,37 @@ local definitions = {}
 definitions.modules = {
   { "cbk", "cbk" }, { "rules", "converters.engine.rules" }, { "fields", "converters.engine.fields" },
   { "actions", "converters.vocabulary.actions" }, { "heads", "converters.vocabulary.heads" },
-  { "rotary", "converters.vocabulary.rotary" }, { "values", "converters.vocabulary.values" },
+  { "rotary", "converters.vocabulary.rotary" }, { "values", "converters.vocabulary.values" }, { "kinds", "converters.engine.kinds" },
 }
 
 -- --- definitions that a file gets if it uses them
 
 ---@type table<string, { needs?: string[], text: string }>
 definitions.texts_by_name = {
+  transposed = { text = [[
+---The right is transposed after an action.
+local function transposed(action)
+  return actions.pair(action.name, function(t, at) return action.forward(t, at):transpose(0, 1) end,
+    function(t, at) return action.backward(t:transpose(0, 1), at) end)
+end]] },
+
   reversed = { text = [[
 ---An action for the other direction.
 local function reversed(action) return actions.pair(action.name, action.backward, action.forward) end]] },
 
   cast = { text = [[
----The left has one dtype, the right another; with an action as well, that one first.
+---The left has one dtype, the right another; with an action as well, that one first. A third dtype is refused.
 local function cast(left, right, action)
+  local function one_as(t, dtype)
+    if t.dtype ~= left and t.dtype ~= right then
+      cbk.fail("dtype", ("expected %s or %s, found %s"):format(left, right, t.dtype))
+    end
+    return t:to(dtype)
+  end
   local function all(value, dtype)
-    if type(value) ~= "table" then return value:to(dtype) end
+    if type(value) ~= "table" then return one_as(value, dtype) end
     local out = {}
-    for i, one in ipairs(value) do out[i] = one:to(dtype) end
+    for i, one in ipairs(value) do out[i] = one_as(one, dtype) end
     return out
   end
   return actions.pair("cast", function(value, at)
@@ -61,47 +74,92 @@ local function interleaved(t, size, dim, to_pairs)
   return rows:reshape(shape)
 end
 
+---Each a number, or a function of `at`; without `dim`, all rows of a head are rotated.
 local function rotary_rows(size, dim)
-  return actions.pair("rotary rows", function(t) return interleaved(t, size, dim, true) end,
-    function(t) return interleaved(t, size, dim, false) end)
+  local function number(n, at) return type(n) == "function" and n(at) or n end
+  local function rotated(t, at, to_pairs)
+    local rows = number(size, at)
+    return interleaved(t, rows, number(dim or rows, at), to_pairs)
+  end
+  return actions.pair("rotary rows", function(t, at) return rotated(t, at, true) end, function(t, at) return rotated(t, at, false) end)
+end]] },
+
+  by_side = { text = [[
+---A number of the config that is read.
+local function by_side(left, right)
+  return function(at)
+    if at.side == "left" then return left(at) end
+    return right(at)
+  end
+end]] },
+
+  agreed = { text = [[
+---A number that several fields gave in the pair. If they differ, it is unknown which of them counts: keep the right one.
+local function agreed(first, ...)
+  for _, other in ipairs { ... } do
+    if other ~= first then
+      cbk.fail("config", ("fields that gave one number in the pair that the converter was inferred from give %g and %g here: keep the "
+        .. "right one in the converter"):format(first, other))
+    end
+  end
+  return first
 end]] },
 
   fused = { needs = { "rotary_rows" }, text = [[
 ---One tensor on the left, several on the right, by rows; by columns with `columns`, or with `transposed` by columns that are rows on
 ---the right. `per` has the share of each part. Without `groups` and `size` the parts are below each other. With one of these they
----alternate, in that many groups or in heads of that many rows. `rotary`: size and rotated rows of a head, of the first two parts.
+---alternate, in that many groups or in heads of that many rows. `rotary`: size and rotated rows of a head, in the first `rotated` parts,
+---by default two; the left has halves and the right pairs, or the left has pairs with `pairs_left`. Numbers are also functions of
+---`at`.
 local function fused(options)
-  local per, all, dim = options.per, 0, options.rotary
-  for _, share in ipairs(per) do all = all + share end
+  local function given(name, at)
+    local value = options[name]
+    return type(value) == "function" and value(at) or value
+  end
   local function turned(t) return (options.transposed or options.columns) and t:dim() == 2 and t:transpose(0, 1) or t end
   local function turned_part(t) return options.columns and turned(t) or t end
-  local function rotated(t, i, to_pairs) return dim and i < 3 and interleaved(t, dim[1], dim[2], to_pairs) or t end
-  local function groups_of(rows) return options.groups or options.size and rows / (all * options.size) or 1 end
-  return actions.pair("fused", function(t)
+  local function rotated(t, i, at, to_pairs)
+    local dim = given("rotary", at)
+    if not dim or i > (options.rotated or 2) then return t end
+    if options.pairs_left then to_pairs = not to_pairs end
+    return interleaved(t, dim[1], dim[2], to_pairs)
+  end
+  ---Shares, all of them, and groups.
+  local function layout(rows, at)
+    local per, all, size = given("per", at), 0, given("size", at)
+    for _, share in ipairs(per) do all = all + share end
+    local groups = given("groups", at) or size and rows / (all * size) or 1
+    if groups % 1 ~= 0 or rows / groups % all ~= 0 then
+      cbk.fail("shape", ("%d rows do not split into %g groups of %g parts"):format(rows, groups, all))
+    end
+    return per, rows / groups / all, groups
+  end
+  return actions.pair("fused", function(t, at)
     t = turned(t)
     local shape, out, from = t:shape(), {}, 0
-    local groups = groups_of(shape[1])
-    local rows = shape[1] / groups / all
-    if rows % 1 ~= 0 then cbk.fail("shape", ("%d rows do not split into %d parts"):format(shape[1], groups * all)) end
+    local per, rows, groups = layout(shape[1], at)
     local view = t:reshape { groups, shape[1] / groups, t:numel() / shape[1] }
     for i, share in ipairs(per) do
       local part = view:slice(1, from * rows, (from + share) * rows)
-      out[i] = turned_part(rotated(part:reshape(#shape == 1 and { -1 } or { groups * share * rows, shape[2] }), i, true))
+      out[i] = turned_part(rotated(part:reshape(#shape == 1 and { -1 } or { groups * share * rows, shape[2] }), i, at, true))
       from = from + share
     end
     return out
-  end, function(given)
-    local parts, rows, views = {}, 0, {}
-    for i, part in ipairs(given) do
+  end, function(list, at)
+    local parts, all, views = {}, 0, {}
+    for i, part in ipairs(list) do
       parts[i] = turned_part(part)
-      rows = rows + parts[i]:shape()[1]
+      all = all + parts[i]:shape()[1]
     end
-    local groups, shape = groups_of(rows), parts[1]:shape()
+    local per, rows, groups = layout(all, at)
+    local shape = parts[1]:shape()
     for i, part in ipairs(parts) do
-      views[i] = rotated(part, i, false):reshape { groups, part:shape()[1] / groups, part:numel() / part:shape()[1] }
+      local found, wanted = part:shape()[1], groups * per[i] * rows
+      if found ~= wanted then cbk.fail("shape", ("expected %g rows in part %d, found %d"):format(wanted, i, found)) end
+      views[i] = rotated(part, i, at, false):reshape { groups, found / groups, part:numel() / found }
     end
-    return turned(cbk.cat(views, 1):reshape(#shape == 1 and { -1 } or { rows, shape[2] }))
-  end, { parts = #per })
+    return turned(cbk.cat(views, 1):reshape(#shape == 1 and { -1 } or { all, shape[2] }))
+  end, { parts = options.parts or #options.per })
 end]] },
 
   swapped_rows = { text = [[
@@ -167,6 +225,13 @@ local function joined(dim, count)
 end]] },
 }
 
+-- … for the numbers of layers.
+definitions.texts_by_name.shifted = { text = [[
+---The right counts layers from another number.
+local function shifted(by)
+  return { forward = function(n) return n + by end, backward = function(n) return n - by end }
+end]] }
+
 -- … for config fields.
 definitions.texts_by_name.in_map = { text = [[
 ---Fields of the left that are entries of a map on the right, { num_experts = "num_local_experts" }; and further entries of it.
@@ -207,6 +272,126 @@ local function in_no_section(parts)
   }
 end]] }
 
+-- … for what is only known of the pair.
+definitions.texts_by_name.as_in_pair = { text = [[
+-- The pair that this converter was inferred from shows numbers such as the size of a head, but not whether other checkpoints have the
+-- same ones. A wrong number would go unnoticed, so other shapes are refused where one counts. If your checkpoints have the same numbers,
+-- set this to true (`cbk infer --same-sizes` does). If not, infer the converter again, with configs.
+local has_same_sizes = false
+
+---@param what string    the numbers
+---@param known string   the shapes in the pair
+---@param found string
+local function check_known(what, known, found)
+  if has_same_sizes or ("; " .. known .. ";"):find("; " .. found .. ";", 1, true) then return end
+  cbk.fail("shape", ("the pair that the converter was inferred from has %s, with the shape %s here; with %s, these numbers may be others: "
+    .. "if they are the same, set has_same_sizes = true in the converter, else infer it again, with --src-config and --tgt-config")
+    :format(what, known, found))
+end
+
+---The shape of a tensor, or those of a list: "32x32 + 16x32", "3 of 4x3".
+local function shapes_of(value)
+  local shapes = {}
+  for i, t in ipairs(type(value) == "table" and value or { value }) do shapes[i] = table.concat(cbk.totable(t:shape()), "x") end
+  for _, one in ipairs(shapes) do
+    if one ~= shapes[1] then return table.concat(shapes, " + ") end
+  end
+  return (#shapes > 1 and #shapes .. " of " or "") .. shapes[1]
+end
+
+---An action with numbers of the pair, for tensors with the shapes that they have there.
+local function as_in_pair(what, left, right, action)
+  return actions.pair(action.name, function(value, at)
+    check_known(what, left, shapes_of(value))
+    return action.forward(value, at)
+  end, function(value, at)
+    check_known(what, right, shapes_of(value))
+    return action.backward(value, at)
+  end, { parts = action.parts })
+end]] }
+definitions.texts_by_name.only_with = { text = [[
+---Several actions do the same with this number, which the right config of the pair gives. With another one they differ, and which of
+---them is right is unknown.
+local function only_with(what, number_of, number, action)
+  local function checked(apply)
+    return function(value, at)
+      local found = number_of(at.right)
+      if found == number then return apply(value, at) end
+      cbk.fail("config", ("the pair that the converter was inferred from has %s = %g, with which several actions do the same; here it is "
+        .. "%s: infer the converter from a pair with a larger one"):format(what, number, tostring(found)))
+    end
+  end
+  local function plain(value) return value end
+  return actions.pair(action and action.name or "copy", checked(action and action.forward or plain),
+    checked(action and action.backward or plain), { parts = action and action.parts or nil })
+end]] }
+definitions.texts_by_name.made_in_pair = { needs = { "as_in_pair" }, text = [[
+---A function that makes a tensor with numbers of the pair; other tensors of the checkpoint have the shapes that they have there.
+local function made_in_pair(what, witnesses, make)
+  return function(at, value)
+    for key, known in pairs(witnesses) do
+      local t = at:source(key)
+      check_known(what, known, t and shapes_of(t) or "none")
+    end
+    return make(at, value)
+  end
+end]] }
+definitions.texts_by_name.differs_from = { text = [[
+---Whether the tensor at hand, a further name of another one, has other values. They would be lost. `original`: its key, with the numbers
+---that `own` catches.
+local function differs_from(own, original, is_transposed)
+  return function(at)
+    local numbers = { at.key:match(own) }
+    for i, digits in ipairs(numbers) do numbers[i] = tonumber(digits) or digits end
+    local t = at:source(original:format(unpack(numbers)))
+    if not t then return true end
+    return kinds.differ(at:source(at.key), is_transposed and t:transpose(0, 1) or t)
+  end
+end]] }
+definitions.texts_by_name.unlike = { text = [[
+---Whether the tensor at hand has other values than those that are made on the way back.
+local function unlike(make)
+  return function(at)
+    local t = at:source(at.key)
+    return kinds.differ(t, make(t, at))
+  end
+end]] }
+definitions.texts_by_name.as_many_layers = { text = [[
+---An action for a key whose number is another one on the other side. What it is in a model with more or fewer layers is unknown.
+local function as_many_layers(keys, action)
+  local function checked(apply)
+    return function(value, at)
+      local own = keys[at.side]
+      if own and (not at:source(own.last) or at:source(own.beyond)) then
+        cbk.fail("keys", ("its number is another one on the other side; the pair that the converter was inferred from has layers up to "
+          .. "'%s', and with more or fewer the number may differ"):format(own.last))
+      end
+      if apply then return apply(value, at) end
+      return value
+    end
+  end
+  return actions.pair(action and action.name or "copy", checked(action and action.forward), checked(action and action.backward),
+    { parts = action and action.parts or nil })
+end]] }
+definitions.texts_by_name.only_equal = { text = [[
+---All elements were equal in the pair, so nothing is known of their order.
+local function only_equal(action)
+  local function checked(value, apply, at)
+    for _, t in ipairs(type(value) == "table" and value or { value }) do
+      local n = t:numel()
+      local flat = t:reshape { -1 }
+      if n > 1 and kinds.differ(flat:slice(0, 1, n), flat:slice(0, 0, n - 1)) then
+        cbk.fail("shape", "all its elements were equal in the pair that the converter was inferred from, so their order in the other "
+          .. "layout is unknown; infer it from a pair with other values")
+      end
+    end
+    if apply then return apply(value, at) end
+    return value
+  end
+  return actions.pair("equal elements", function(value, at) return checked(value, action and action.forward, at) end,
+    function(value, at) return checked(value, action and action.backward, at) end, { parts = action and action.parts or nil })
+end]] }
+
 local function with_needs(wanted, out)
   for _, name in ipairs(wanted) do
     with_needs(definitions.texts_by_name[name].needs or {}, out)
@@ -224,6 +409,7 @@ end
 function definitions.texts(wanted) return with_needs(wanted, {}) end
 
 local prelude
+local evaluated = {} -- the same few expressions are tried on many tensors
 
 ---An expression as what it gives in a converter's file.
 ---@param choice Choice
@@ -235,7 +421,8 @@ function definitions.evaluate(choice)
     prelude = table.concat(prelude, "\n") .. "\n"
   end
   local text = prelude .. table.concat(definitions.texts(choice.needs or {}), "\n") .. "\nreturn " .. choice.text
-  return assert(loadstring(text, "=" .. choice.text))()
+  if evaluated[text] == nil then evaluated[text] = assert(loadstring(text, "=" .. choice.text))() or false end
+  return evaluated[text] or nil
 end
 
 return definitions

@@ -3,6 +3,7 @@
 
 local cbk = require "cbk"
 local names = require "cbk.infer.names"
+local source = require "cbk.infer.source"
 
 local fields = {}
 
@@ -89,6 +90,27 @@ local function by_value(left, right, used, out)
   end
 end
 
+---Numbers that one field of each side is left with.
+local function by_rest(left, right, used, out)
+  local rest = { left = {}, right = {} }
+  for side, config in pairs { left = left, right = right } do
+    for _, name in ipairs(plain_fields(config)) do
+      local value = config[name]
+      if not used[side][name] and type(value) == "number" and value ~= 0 and value ~= 1 then
+        rest[side][value] = rest[side][value] == nil and name or false
+      end
+    end
+  end
+  for _, name in ipairs(plain_fields(left)) do
+    local other = not used.left[name] and rest.left[left[name]] == name and rest.right[left[name]]
+    if other then
+      used.left[name], used.right[other] = true, true
+      out.pairs[#out.pairs + 1] = { left = name, right = other }
+      out.guesses[#out.guesses + 1] = ("%s, %s"):format(name, other)
+    end
+  end
+end
+
 ---Maps of the right whose entries are fields of the left, such as the number of experts.
 local function by_map(left, right, used, out)
   for name, map in cbk.items(right) do
@@ -103,11 +125,11 @@ local function by_map(left, right, used, out)
             and not used.left[field] then best, score = field, alike end
         end
         if best then
-          inner[#inner + 1] = ("%s = %q"):format(entry, best)
+          inner[#inner + 1] = ("%s = %s"):format(source.key(entry), source.text(best))
           first = first or best
           used.left[best] = true
         elseif is_plain(value) then
-          others[#others + 1] = ("%s = %s"):format(entry, type(value) == "string" and ("%q"):format(value) or tostring(value))
+          others[#others + 1] = ("%s = %s"):format(source.key(entry), source.plain(value))
         end
       end
     end
@@ -147,7 +169,7 @@ local function of_heads(left, right, used, out)
   if size then
     used.left[size], used.right.attention_inner_dim = true, true
     out.pairs[#out.pairs + 1] = { left = size, right = "attention_inner_dim", needs = { "times_field" },
-      text = ('times_field("%s", "num_heads")'):format(heads) }
+      text = ('times_field(%s, "num_heads")'):format(source.text(heads)) }
   end
   if right.rotary_dim == head and left_field(head, "rotary_dim") ~= "rotary_dim" then
     used.right.rotary_dim, out.finish_right = true, "rotary.set_dim"
@@ -156,7 +178,7 @@ local function of_heads(left, right, used, out)
     local share = left_field(right.rotary_dim / head, "rotary_pct", "partial_rotary_factor")
     if share then
       used.left[share], used.right.rotary_dim = true, true
-      out.pairs[#out.pairs + 1] = { left = share, right = "rotary_dim", text = ('rotary.share "%s"'):format(heads) }
+      out.pairs[#out.pairs + 1] = { left = share, right = "rotary_dim", text = "rotary.share " .. source.text(heads) }
     end
   end
 end
@@ -169,6 +191,7 @@ function fields.infer(left, right)
   local out = { pairs = {}, guesses = {}, left = {}, right = {}, used = {} }
   of_heads(left, right, used, out)
   by_value(left, right, used, out)
+  by_rest(left, right, used, out)
   by_map(left, right, used, out)
   used.left.model_type, used.right.model_type = nil, nil
   for name in cbk.items(left) do

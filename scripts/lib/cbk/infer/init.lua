@@ -2,12 +2,14 @@
 -- together, trials.lua what happens to them, fields.lua which config fields do; write.lua makes the file.
 
 local cbk = require "cbk"
+local buffers = require "cbk.infer.buffers"
 local catalogue = require "converters.engine.catalogue"
 local content = require "cbk.infer.content"
-local makers = require "cbk.infer.makers"
 local match = require "cbk.infer.match"
 local infer_fields = require "cbk.infer.fields"
 local trials = require "cbk.infer.trials"
+local rows_of = require "cbk.infer.rows"
+local source = require "cbk.infer.source"
 local own_layout = require "cbk.converters.own_layout"
 local naming = require "converters.engine.naming"
 local write = require "cbk.infer.write"
@@ -27,6 +29,9 @@ local infer = {}
 ---@field rules InferredRule[]
 ---@field matched { left: integer, right: integer }   tensors that a rule has
 ---@field count { left: integer, right: integer }
+---@field by_name integer      rules that the names decide
+---@field guesses string[]      pairs of fields that have the value of others, too
+---@field is_related boolean   whether tensors of both sides have the same values, which are not one number
 ---@field unexplained { side: Side, key: string, why: string }[]
 
 local other_side = { left = "right", right = "left" }
@@ -39,9 +44,9 @@ local function count_text(configs, count)
   local found
   local function look(map, path, depth)
     for key, value in cbk.items(map) do
-      local is_name = type(key) == "string" and key:find "^[%a_][%w_]*$"
-      if is_name and value == count and not found and key:find "expert" then found = path .. "." .. key end
-      if is_name and depth < 2 and cbk.kind(map, key) == "dict" then look(value, path .. "." .. key, depth + 1) end
+      local field = type(key) == "string" and source.field(path, key)
+      if field and value == count and not found and key:find "expert" then found = field end
+      if field and depth < 2 and cbk.kind(map, key) == "dict" then look(value, field, depth + 1) end
     end
   end
   if configs.right then look(configs.right, "at.right", 1) end
@@ -89,139 +94,6 @@ local function with_actions(rules, configs_of)
     if choice and choice.text ~= rule.choice.text and trials.also_fits(rule, choice, configs_of(rule)) then rule.choice = choice end
   end
   return out, unknown
-end
-
-local function ordered(list, order)
-  local out = {}
-  for i, k in ipairs(order or {}) do out[i] = list[k] end
-  return order and out or list
-end
-
----@param rule InferredRule
----@param left_name fun(text: string): string   a pattern of the left as its part has it
----@return Row
-local function row_of(rule, left_name)
-  local many = #rule.left > 1 and "left" or #rule.right > 1 and "right" or nil
-  local first = rule.pairs[1]
-  local choice = trials.with_cast(rule.choice, first.left[1], first.right[1])
-  local row = { options = {}, action = choice.text ~= "nil" and choice.text or nil, needs = choice.needs, order = first.left[1].order,
-    each = rule.each }
-  for _, side in ipairs { "left", "right" } do
-    row[side] = {}
-    for i, pattern in ipairs(many == side and ordered(rule[side], rule.order) or rule[side]) do
-      row[side][i] = side == "left" and left_name(pattern) or pattern
-    end
-    local also = rule.also[side]
-    local names = {}
-    for i, one in ipairs(also) do
-      local pattern, part = unpack(one)
-      if side == "left" then pattern = left_name(pattern) end
-      for k, original in ipairs(many == side and rule.order or {}) do
-        if original == one[2] then part = k break end
-      end
-      names[i] = #rule[side] == 1 and ("%q"):format(pattern)
-        or ('{ "%s", function(_, parts) return parts[%d] end }'):format(pattern, part)
-    end
-    if #also > 0 then
-      row.options[#row.options + 1] = ("also_%s = %s"):format(side, #names == 1 and names[1] or "{ " .. table.concat(names, ", ") .. " }")
-    end
-  end
-  if rule.divisor then
-    row.options[#row.options + 1] = ("number = { forward = function(n) return n / %d end, backward = function(n) return n * %d end }")
-      :format(rule.divisor, rule.divisor)
-  end
-  if rule.is_by_name then row.note = "by name: these tensors have the same values as others" end
-  return row
-end
-
--- --- tensors that one side makes
-
----The pattern of the items of a template, as a rule on their side counts; that rule.
----@param items Item[]
----@param rules InferredRule[]
----@param side Side
-local function host_of(items, rules, side)
-  for _, rule in ipairs(rules) do
-    local own = rule.templates[side] and rule.templates[side][1]
-    if own and #rule[side] == 1 and not rule.each and #rule.pairs == #items then
-      local prefix = own:match "^.-#%." or nil
-      local pattern = prefix and items[1].template:sub(1, #prefix) == prefix and select(2, items[1].template:gsub("#", "#")) == 1
-      if pattern and rule[side][1]:find "%f[^.%z]%u%f[.%z]" then
-        local letter = rule[side][1]:match "%f[^.%z](%u)%f[.%z]"
-        return rule, (items[1].template:gsub("#", letter, 1))
-      end
-    end
-  end
-end
-
----The rule of a tensor that has as many rows as an item has elements, such as position embeddings.
----@param item Item
----@param is_near fun(key: string): boolean   whether a key is of the same part
-local function host_of_rows(item, rules, side, is_near)
-  local best
-  for _, rule in ipairs(rules) do
-    local own = #rule[side] == 1 and #rule.pairs == 1 and rule.pairs[1][side][1]
-    if own and #own.shape == 2 and own.shape[1] >= item.numel and is_near(own.key) then
-      local is_position = item.dtype == "int64" and own.key:find "position"
-      if not best and own.shape[1] == item.numel or is_position then best = rule end
-    end
-  end
-  return best
-end
-
----Adds makers for what only one side has: to a rule of the same layers, or to `fill`.
----@param part_for fun(key: string): table
-local function explain_made(inventory, side, rules, rows, part_for, without_part)
-  for _, template in ipairs(naming.sorted(inventory.by_template)) do
-    local items = inventory.by_template[template]
-    if not items[1].rule then
-      local part = part_for(items[1].key)
-      local configs = part.configs
-      local host, pattern = nil, items[1].key
-      local is_int = items[1].dtype == "int64" and #items[1].shape == 2
-      local is_vector = not configs.right and #items[1].shape == 1 and items[1].numel > 1
-      if #items == 1 and (is_int or is_vector) then
-        host = host_of_rows(items[1], rules, side, function(key) return side == "right" or part_for(key) == part end)
-      end
-      local text = makers.find(items[1], configs, host and host.pairs[1][side][1].tensor)
-      for i = 2, text and #items or 0 do
-        if makers.find(items[i], configs) ~= text then text = nil break end
-      end
-      if text and #items[1].numbers > 0 then
-        local own_host, own_pattern = host_of(items, rules, side)
-        host, pattern = own_host or host, own_pattern or pattern
-      end
-      if text and (host or #items == 1) then
-        for _, item in ipairs(items) do item.rule = part end
-        if side == "left" then pattern = without_part(part, pattern) end
-        if host then
-          local list = rows[host].made or {}
-          rows[host].made, list[side] = list, list[side] or {}
-          table.insert(list[side], ('{ "%s", %s }'):format(pattern, text))
-        else
-          table.insert(part.made[side], ('{ "%s", %s }'):format(pattern, text))
-          part.one_sided[#part.one_sided + 1] = ('rules.only.%s("%s", "it is made from the config"),'):format(side, pattern)
-        end
-      end
-    end
-  end
-end
-
-local function add_made_options(rows)
-  for _, row in pairs(rows) do
-    for side, list in pairs(row.made or {}) do
-      local option = ("also_%s = { %s }"):format(side, table.concat(list, ", "))
-      for i, known in ipairs(row.options) do -- beside copies
-        local names = known:match("^also_" .. side .. " = {? ?(.-) ?}?$")
-        if names then
-          option = ("also_%s = { %s, %s }"):format(side, names, table.concat(list, ", "))
-          table.remove(row.options, i)
-          break
-        end
-      end
-      table.insert(row.options, option)
-    end
-  end
 end
 
 -- --- all of it
@@ -329,7 +201,7 @@ end
 
 ---@param left InferSide
 ---@param right InferSide
----@param options { model: string, on_read: fun(key: string, bytes: integer)|nil }
+---@param options { model: string, on_read: fun(key: string, bytes: integer)|nil, has_same_sizes: boolean|nil }
 ---@return Inferred
 function infer.run(left, right, options)
   local parts, tensors = parts_of(left, right)
@@ -339,20 +211,23 @@ function infer.run(left, right, options)
     return part_of(parts, rule.pairs[1].left[1].key).configs
   end)
   for _, part in ipairs(parts) do
-    part.rows, part.one_sided, part.made = {}, {}, { left = {}, right = {} }
+    part.rows, part.one_sided, part.checks, part.made = {}, {}, {}, { left = {}, right = {} }
   end
   local rows, needs = {}, {}
   for _, rule in ipairs(rules) do
     local part = part_of(parts, rule.pairs[1].left[1].key)
-    local row = row_of(rule, function(text) return without_part(part, text) end)
+    local row = rows_of.rule(rule, function(text) return without_part(part, text) end)
     rows[rule] = row
     part.rows[#part.rows + 1] = row
     for _, need in ipairs(row.needs or {}) do needs[#needs + 1] = need end
+    for _, check in ipairs(row.checks) do
+      part.checks[#part.checks + 1], needs[#needs + 1] = check, "differs_from"
+    end
   end
   for _, side in ipairs { "left", "right" } do
-    explain_made(inventories[side], side, rules, rows, function(key) return part_of(parts, key) end, without_part)
+    buffers.explain(inventories, side, rules, rows, { part_for = function(key) return part_of(parts, key) end,
+      without_part = without_part, needs = needs })
   end
-  add_made_options(rows)
   local unexplained, lines = unexplained_of(inventories, unknown, naming.all)
   for _, part in ipairs(parts) do
     table.sort(part.rows, function(a, b) return a.order < b.order or a.order == b.order and a.right[1] < b.right[1] end)
@@ -368,13 +243,23 @@ function infer.run(left, right, options)
     model = options.model, formats = { left = left.format, right = right.format }, parts = parts, needs = needs,
     files = files_of { left = left, right = right }, unexplained = lines, sources = { left = left.source, right = right.source },
     right_only = left.parts and beside_parts(parts, right.config), right_config = right.config,
+    has_same_sizes = options.has_same_sizes,
   }
   local count, matched = {}, {}
   for side, inventory in pairs(inventories) do
     count[side], matched[side] = #inventory.items, #inventory.items
   end
   for _, one in ipairs(unexplained) do matched[one.side] = matched[one.side] - 1 end
-  return { text = text, rules = rules, matched = matched, count = count, unexplained = unexplained }
+  local by_name, is_related, guesses = 0, false, {}
+  for _, part in ipairs(parts) do
+    for _, guess in ipairs(part.fields and part.fields.guesses or {}) do guesses[#guesses + 1] = guess end
+  end
+  for _, rule in ipairs(rules) do
+    if rows[rule].note and rows[rule].note:find "^by name" then by_name = by_name + 1 end
+    is_related = is_related or not content.is_constant(rule.pairs[1].left[1])
+  end
+  return { text = text, rules = rules, matched = matched, count = count, unexplained = unexplained, by_name = by_name,
+    is_related = is_related, guesses = guesses }
 end
 
 return infer

@@ -4,18 +4,121 @@ local names = {}
 
 local LETTERS = { "N", "E", "M", "K", "L", "P" }
 
+-- In a template a place is \1 and its kind: "#" for a part that is a number, else the digits that a number inside a part has at least,
+-- or 0.
+local PLACE = "\1(.)"
+local STRANGE = "[\\^$()?+|%s,{}%[%]*]" -- in a pattern only in quotes
+
+---The runs of digits of a key.
+---@param key string
+---@return { from: integer, to: integer, text: string, stem: string, is_whole: boolean, is_strange: boolean }[]   `stem`: what is before,
+---without numbers; `is_strange`: in a part that must be in quotes
+local function runs_of(key)
+  local out = {}
+  for from, text, after in key:gmatch "()(%d+)()" do
+    local part = key:sub(1, from - 1):match "[^.]*$" .. key:match("[^.]*", from)
+    local is_whole = key:sub(from, after):find "^%d+%.?$" and (from == 1 or key:sub(from - 1, from - 1) == ".")
+    out[#out + 1] = { from = from, to = after - 1, text = text, stem = key:sub(1, from - 1):gsub("%d+", "#"),
+      is_whole = is_whole or false, is_strange = part:find(STRANGE) ~= nil }
+  end
+  return out
+end
+
+---@class Stem   What is before a number, over all keys of a side.
+---@field numbers table<integer, table<string, string>>   for each number, what follows it, with the shape of the tensor
+---@field texts table<integer, string>   the number as it is written
+---@field has_zeros boolean       some number has a zero in front
+---@field is_clear boolean        every number is written in one way
+---@field is_whole boolean
+---@field is_inner boolean        another number is before it
+
+---@param keys { key: string, shape: string }[]
+---@return table<string, Stem>
+local function stems_of(keys)
+  local out = {}
+  for _, one in ipairs(keys) do
+    for _, run in ipairs(runs_of(one.key)) do
+      local stem = out[run.stem] or { numbers = {}, texts = {}, has_zeros = false, is_clear = true, is_whole = run.is_whole,
+        is_inner = run.stem:find("#", 1, true) ~= nil }
+      local n = #run.text < 10 and tonumber(run.text) or -1
+      out[run.stem] = stem
+      stem.is_clear = stem.is_clear and n >= 0 and not run.is_strange and (stem.texts[n] or run.text) == run.text
+        and stem.is_whole == run.is_whole
+      stem.has_zeros = stem.has_zeros or #run.text > 1 and run.text:sub(1, 1) == "0"
+      stem.numbers[n], stem.texts[n] = stem.numbers[n] or {}, run.text
+      stem.numbers[n][one.key:sub(run.to + 1):gsub("%d+", "#")] = one.shape
+    end
+  end
+  return out
+end
+
+---Whether a stem counts layers: its numbers have no gaps, and each has several tensors, of the same shapes. A layer can have three
+---norms.
+---@param stem Stem
+local function is_counting(stem)
+  local least, most, count, kinds, shapes = math.huge, -1, 0, {}, {}
+  for n, rests in pairs(stem.numbers) do
+    least, most, count = math.min(least, n), math.max(most, n), count + 1
+    for rest, shape in pairs(rests) do
+      if (shapes[rest] or shape) ~= shape then return false end
+      shapes[rest], kinds[(rest:gsub("%.weight$", ""):gsub("%.bias$", ""))] = shape, true
+    end
+  end
+  if count < 2 or most - least + 1 ~= count then return false end
+  return next(kinds, next(kinds)) ~= nil or stem.has_zeros or count > (stem.is_inner and 3 or 2)
+end
+
+---The digits that all numbers of a stem have at least, if zeros are in front of some; 0 if none are; nil if both occur.
+---@param stem Stem
+local function width_of(stem)
+  if not stem.has_zeros then return 0 end
+  local width = 9
+  for _, text in pairs(stem.texts) do width = math.min(width, #text) end
+  for _, text in pairs(stem.texts) do
+    if #text > width and text:sub(1, 1) == "0" then return nil end
+  end
+  return width > 1 and width or nil
+end
+
+---What is before numbers inside parts that count layers and such, as in "block_00.weight", with their digits.
+---@param keys { key: string, shape: string }[]
+---@return table<string, integer>
+function names.counted(keys)
+  local out = {}
+  for text, stem in pairs(stems_of(keys)) do
+    local is_wanted = stem.is_clear and (stem.has_zeros or not stem.is_whole) and is_counting(stem)
+    out[text] = is_wanted and width_of(stem) or nil
+  end
+  return out
+end
+
 ---A key without its numbers, and these: "h.#.mlp.weight", { 3 }.
 ---@param key string
+---@param counted table<string, integer>   of names.counted
 ---@return string template, integer[] numbers
-function names.template(key)
-  local numbers = {}
-  local text = key:gsub("[^.]+", function(part)
-    if part:find "^%d+$" and (part == "0" or part:sub(1, 1) ~= "0") and #part < 10 then
-      numbers[#numbers + 1] = tonumber(part)
-      return "#"
+function names.template(key, counted)
+  local numbers, out, from = {}, {}, 1
+  for _, run in ipairs(runs_of(key)) do
+    local width = counted[run.stem]
+    local is_plain = run.is_whole and (run.text == "0" or run.text:sub(1, 1) ~= "0") and #run.text < 10
+    if width or is_plain then
+      numbers[#numbers + 1] = tonumber(run.text)
+      out[#out + 1] = key:sub(from, run.from - 1) .. "\1" .. (width and ("%d"):format(width) or "#")
+      from = run.to + 1
     end
-  end)
-  return text, numbers
+  end
+  out[#out + 1] = key:sub(from)
+  return table.concat(out), numbers
+end
+
+---A place with something in it.
+---@param kind string   of the place
+---@param value string|integer   a letter, or the number itself
+---@return string
+function names.in_place(kind, value)
+  if kind == "#" then return tostring(value) end
+  if type(value) == "number" then return ("%0" .. kind .. "d"):format(value) end
+  return kind == "0" and ("{%s}"):format(value) or ("{%s:%s}"):format(value, kind)
 end
 
 ---A template with something in each place.
@@ -24,16 +127,71 @@ end
 ---@return string
 function names.filled(template, places)
   local i = 0
-  return (template:gsub("%f[^.%z]#%f[.%z]", function()
+  return (template:gsub(PLACE, function(kind)
     i = i + 1
-    return tostring(places[i])
+    return names.in_place(kind, places[i])
+  end))
+end
+
+---A key as a pattern: parts that are one capital letter, empty or contain characters of patterns are in quotes.
+---@param key string
+---@return string
+function names.quoted(key)
+  return ((key .. "."):gsub("([^.]*)%.", function(part)
+    return (part == "" or part:find "^%u$" or part:find(STRANGE)) and "'" .. part .. "'." or nil
+  end):sub(1, -2))
+end
+
+---A template as a pattern, with something in each place.
+---@param template string
+---@param places (string|integer)[]
+---@return string
+function names.pattern(template, places) return names.filled(names.quoted(template), places) end
+
+---A template as a Lua pattern that catches the numbers of its letters.
+---@param template string
+---@param places (string|integer)[]
+---@return string
+function names.catching(template, places)
+  local i = 0
+  return "^" .. template:gsub("%p", "%%%0"):gsub("\1%%?(.)", function(kind)
+    i = i + 1
+    return type(places[i]) == "string" and "(%d+)" or names.in_place(kind, places[i])
+  end) .. "$"
+end
+
+---… for string.format, with these numbers.
+---@param template string
+---@param places (string|integer)[]
+---@return string
+function names.format(template, places)
+  local i = 0
+  return (template:gsub("%%", "%%%%"):gsub(PLACE, function(kind)
+    i = i + 1
+    if type(places[i]) == "number" then return names.in_place(kind, places[i]) end
+    return (kind == "#" or kind == "0") and "%d" or "%0" .. kind .. "d"
+  end))
+end
+
+---A template with one place marked by \2 in place of \1.
+---@param template string
+---@param place integer
+---@return string
+function names.marked(template, place)
+  local i = 0
+  return (template:gsub(PLACE, function(kind)
+    i = i + 1
+    return i == place and "\2" .. kind or nil
   end))
 end
 
 ---What is before a place of a template.
-local function before(template, place)
+---@param template string
+---@param place integer
+---@return string|nil
+function names.before(template, place)
   local i = 0
-  for at in template:gmatch "()%f[^.%z]#%f[.%z]" do
+  for at in template:gmatch "()\1" do
     i = i + 1
     if i == place then return template:sub(1, at - 1) end
   end
@@ -49,11 +207,12 @@ end
 ---@field left (string|integer)[]
 ---@field right (string|integer)[]
 ---@field divisor? integer   the left counts 0, 2, 4 where the right counts 0, 1, 2
+---@field offset? integer    the right counts 2, 3, 4 where the left counts 0, 1, 2
 
 local USUAL = {}
 for word in ("h layer layers block blocks resblocks experts"):gmatch "%S+" do USUAL[word] = true end
 
-local function last_word(prefix) return prefix:match "([^.]+)%.$" end
+local function last_word(prefix) return prefix:match "([^.]+)%.$" or prefix:match "(%a+)[^%a.]*$" end
 
 local function values(seen, side, place)
   local out, count = {}, 0
@@ -71,12 +230,21 @@ local function agree(seen, left, right, divisor)
   return true
 end
 
+---How much more the right counts than the left, everywhere; nil if that varies.
+local function difference(seen)
+  local out = seen[1].right[1] - seen[1].left[1]
+  for _, one in ipairs(seen) do
+    if one.right[1] - one.left[1] ~= out then return nil end
+  end
+  return out
+end
+
 ---Whether the first number of a key counts layers and such, as far as is known.
----@param known table<string, boolean>   of `places`
+---@param known table<string, integer>   of `places`
 ---@param side Side
 ---@param template string
 function names.counts(known, side, template)
-  local prefix = before(template, 1)
+  local prefix = names.before(template, 1)
   for pair in pairs(known) do
     local left, right = pair:match "^(.-)%z(.*)$"
     if prefix and (side == "left" and left or right) == prefix then return true end
@@ -86,19 +254,19 @@ end
 
 ---Whether two places count the same, though only one number was seen: they do elsewhere, or nothing is known and their names say so.
 local function is_known(templates, left, right, known)
-  local a, b = before(templates.left, left), before(templates.right, right)
-  if known[a .. "\0" .. b] then return true end
+  local a, b = names.before(templates.left, left), names.before(templates.right, right)
+  if known[a .. "\0" .. b] == 0 then return true end
   return not next(known) and USUAL[last_word(a) or ""] and USUAL[last_word(b) or ""]
 end
 
 ---@param templates { left: string, right: string }
 ---@param seen Seen[]
----@param known table<string, boolean>   prefixes of places that count the same; those that are found are added
+---@param known table<string, integer>   prefixes of places that count the same, but for this difference; those that are found are added
 ---@param by? Side   letters are by the places of this side (default: left), so that several pairs with one key agree on them
 ---@return Places|nil
 ---@return Side|nil side, integer|nil place   that has several numbers for no reason
 function names.places(templates, seen, known, by)
-  local left, right, divisor = {}, {}, nil
+  local left, right, divisor, offset = {}, {}, nil, nil
   local function letter_for(k, s)
     left[k] = left[k] or LETTERS[by == "right" and s or k]
     right[s] = left[k]
@@ -111,9 +279,17 @@ function names.places(templates, seen, known, by)
           local is_varying = values(seen, "left", k) > 1
           if is_varying or is_known(templates, k, s, known) then
             letter_for(k, s)
-            if is_varying then known[before(templates.left, k) .. "\0" .. before(templates.right, s)] = true end
+            if is_varying then known[names.before(templates.left, k) .. "\0" .. names.before(templates.right, s)] = 0 end
           end
         end
+      end
+    end
+    if not right[s] and #seen[1].left == 1 and #seen[1].right == 1 then
+      local apart, id = difference(seen), names.before(templates.left, 1) .. "\0" .. names.before(templates.right, 1)
+      local is_varying = values(seen, "left", 1) > 1
+      if apart and apart ~= 0 and (is_varying or known[id] == apart) then
+        letter_for(1, s)
+        offset = apart
       end
     end
     if not right[s] and values(seen, "right", s) == 1 then right[s] = seen[1].right[s] end
@@ -131,7 +307,7 @@ function names.places(templates, seen, known, by)
       left[k] = seen[1].left[k]
     end
   end
-  return { left = left, right = right, divisor = divisor }
+  return { left = left, right = right, divisor = divisor, offset = offset }
 end
 
 ---The numbers of the right for those of the left; nil if the left's do not fit.
@@ -145,7 +321,8 @@ function names.right_numbers(places, numbers)
   end
   local out = {}
   for s, place in ipairs(places.right) do
-    out[s] = type(place) == "string" and by_letter[place] / (places.divisor or 1) or place
+    out[s] = type(place) == "string" and by_letter[place] / (places.divisor or 1) + (places.offset or 0) or place
+    if out[s] % 1 ~= 0 or out[s] < 0 then return nil end
   end
   return out
 end
@@ -165,7 +342,7 @@ end
 
 local function words(name)
   local out, count = {}, 0
-  local spaced = name:gsub("layer_norm", "layernorm"):gsub("(%l)(%u)", "%1_%2"):gsub("(%a)(%d)", "%1_%2")
+  local spaced = name:gsub(PLACE, " "):gsub("layer_norm", "layernorm"):gsub("(%l)(%u)", "%1_%2"):gsub("(%a)(%d)", "%1_%2")
   for word in spaced:lower():gmatch "[%a%d]+" do
     word = MEANS[word] or word
     if word ~= "" then out[word], count = (out[word] or 0) + 1, count + 1 end

@@ -3,6 +3,7 @@
 local choices = require "cbk.infer.choices"
 local content = require "cbk.infer.content"
 local definitions = require "cbk.infer.definitions"
+local heads = require "converters.vocabulary.heads"
 
 local trials = {}
 
@@ -133,6 +134,32 @@ local function of_constant(item, choice, has_config, rotary)
   return has_config and { text = "actions.rotary.vector", has_config = true } or rotary
 end
 
+---A number of the right config with which several actions do what a choice does: the choice for this number only.
+---@param choice Choice   that fits
+---@param trial Trial
+---@return Choice
+local function with_number(choice, trial)
+  local right = trial.configs.right
+  local what, number_of, number
+  local is_rotated = choice.text:find "rotary" and not choice.text:find "rotary = false" or choice.text:find "grouped"
+  if choice.text == "nil" then
+    for _, which in ipairs { "queries", "keys" } do
+      local one = { text = "actions.rotary." .. which }
+      is_rotated = is_rotated or fits(one, trial, trial.left, trial.right)
+    end
+  end
+  if #trial.left + #trial.right > 2 and not choice.assumes then
+    local fine, count = pcall(heads.keys, right)
+    if fine and count == 1 then what, number_of, number = "key heads", "heads.keys", 1 end
+  end
+  if is_rotated and right.rotary_dim == 2 then
+    what, number_of, number = "rotary_dim", "function(config) return config.rotary_dim end", 2
+  end
+  if not what then return choice end
+  return { text = ("only_with(%q, %s, %d, %s)"):format(what, number_of, number, choice.text), has_config = true,
+    assumes = choice.assumes, needs = { "only_with", unpack(choice.needs or {}) } }
+end
+
 ---The action of a rule; nil if none of the vocabulary does it.
 ---@param rule InferredRule
 ---@param configs { left: Dict|nil, right: Dict|nil }
@@ -161,7 +188,8 @@ function trials.find(rule, configs, has_config, rotary)
   end
   for _, order in ipairs(orders) do
     local left, right = sides(pair, order)
-    local list = choices.of { rule = rule, left = left, right = right, configs = configs, has_config = has_config }
+    local own = { rule = rule, left = left, right = right, configs = configs, has_config = has_config }
+    local list = choices.of(own)
     if rule.like and rule.like.choice then -- the weights' action, also where all elements are the same
       table.insert(list, 1, rule.like.choice)
     end
@@ -169,6 +197,8 @@ function trials.find(rule, configs, has_config, rotary)
       if fits(choice, trial, left, right) and fits_others(choice, order) then
         if #pair.left + #pair.right == 2 and not rule.like and content.is_constant(left[1]) then
           choice = of_constant(right[1], choice, has_config, (rotary or {})[trials.module(right[1])])
+        elseif has_config and not rule.each and choice ~= (rule.like and rule.like.choice) then
+          choice = with_number(choice, own)
         end
         return choice, order or nil
       end

@@ -2,14 +2,15 @@
 
 local cbk = require "cbk"
 local definitions = require "cbk.infer.definitions"
+local source = require "cbk.infer.source"
 
 local write = {}
 
-local function quoted(text) return ("%q"):format(text):gsub("\\\n", "\\n") end
+local quoted = source.text
 
 ---@param list string[]
 local function literal(list)
-  if #list == 1 then return (quoted(list[1])) end
+  if #list == 1 then return quoted(list[1]) end
   for stem, rest in list[1]:gmatch "()q()" do -- the same name for q, k and v
     local before, after = list[1]:sub(1, stem - 1), list[1]:sub(rest)
     local is_same = #list == 3 and not list[1]:find "%%"
@@ -64,12 +65,17 @@ end
 local function place_of(patterns)
   local place
   for _, pattern in ipairs(patterns) do
-    local own = pattern:match "^(.-%f[^.%z]%u%f[.%z])%."
+    local plain = pattern:match "^(.-%f[^.%z]%u%f[.%z])%."
+    local own = pattern:match "^([^{}]*{%u[^.]*)%."
+    if plain and (not own or #plain < #own) then own = plain end
     if not own or place and own ~= place then return nil end
     place = own
   end
   return place
 end
+
+---The last letter of a place.
+local function letter_of(place) return place:match "(%u)$" or place:match "^.*{(%u)" end
 
 local function cut(patterns, place)
   local out = {}
@@ -120,16 +126,15 @@ local function row_lines(rows, indent, places)
 end
 
 ---The tables of keys: those of layers by themselves.
----@param rows Row[]
----@param one_sided string[]
+---@param part WrittenPart
 ---@param suffix string   of the names of local tables
 ---@return string[] before, string[] keys
-local function key_lines(rows, one_sided, suffix)
-  rows = merged(rows)
+local function key_lines(part, suffix)
+  local rows = merged(part.rows)
   local groups, order = {}, {}
   for _, row in ipairs(rows) do
     local left, right = place_of(row.left), place_of(row.right)
-    if left and right and left:match "%u$" == right:match "%u$" and is_below(row, left, right) then
+    if left and right and letter_of(left) == letter_of(right) and is_below(row, left, right) then
       local id = left .. "\0" .. right
       if not groups[id] then
         groups[id] = { left = left, right = right }
@@ -150,6 +155,7 @@ local function key_lines(rows, one_sided, suffix)
     end
   end
   local outside, said = {}, {}
+  for _, line in ipairs(part.checks) do keys[#keys + 1] = "  " .. line end
   for _, row in ipairs(rows) do
     if not is_inside[row] then outside[#outside + 1] = row end
   end
@@ -160,7 +166,7 @@ local function key_lines(rows, one_sided, suffix)
       keys[#keys + 1] = ('  { %s, %s, %s },'):format(quoted(group.left), quoted(group.right), group.name)
     end
   end
-  for _, line in ipairs(one_sided) do keys[#keys + 1] = "  " .. line end
+  for _, line in ipairs(part.one_sided) do keys[#keys + 1] = "  " .. line end
   return before, keys
 end
 
@@ -168,26 +174,24 @@ end
 
 ---A text, a truth value, or a small map of numbers and such as Lua; nil of others.
 local function shown(value, is_inner)
-  if type(value) == "string" then return (quoted(value)) end
-  if type(value) == "boolean" or is_inner and type(value) == "number" then return tostring(value) end
+  if is_inner or type(value) ~= "number" then
+    local text = source.plain(value)
+    if text then return text end
+  end
   if is_inner or type(value) ~= "userdata" or cbk.kind(value) ~= "dict" or cbk.count(value) > 4 then return nil end
   local entries = {}
   for name, inner in cbk.items(value) do
-    local text = type(name) == "string" and name:find "^[%a_][%w_]*$" and shown(inner, true)
+    local text = type(name) == "string" and shown(inner, true)
     if not text then return nil end
-    entries[#entries + 1] = ("%s = %s"):format(name, text)
+    entries[#entries + 1] = ("%s = %s"):format(source.key(name), text)
   end
   return #entries > 0 and ("cbk.dict { %s }"):format(table.concat(entries, ", ")) or nil
 end
 
 local function float(number)
-  local text = ("%.9g"):format(number)
-  if tonumber(text) ~= number then text = ("%.17g"):format(number) end
+  local text = source.number(number)
   return number % 1 == 0 and ("cbk.float(%s)"):format(text) or text
 end
-
----A field's name as a key of a Lua table.
-local function as_key(name) return name:find "^[%a_][%w_]*$" and name or ("[%s]"):format(quoted(name)) end
 
 ---Fields of one side: texts, truth values, fractions and small maps are written again, others are left out with a warning.
 local function one_sided_fields(side, list, config)
@@ -198,9 +202,9 @@ local function one_sided_fields(side, list, config)
     if name == "model_type" and value then
       fixed[1] = ("model_type = %s"):format(value)
     elseif value then
-      written[#written + 1] = ("%s = %s"):format(as_key(name), value)
+      written[#written + 1] = ("%s = %s"):format(source.key(name), value)
     else
-      dropped[#dropped + 1] = (quoted(name))
+      dropped[#dropped + 1] = quoted(name)
     end
   end
   local function add(kind, entries)
@@ -234,7 +238,7 @@ local function config_lines(inferred, configs)
     out[#out + 1] = ("  fields.used.right { %s },"):format(table.concat(list, ", "))
   end
   if #inferred.guesses > 0 then
-    out[#out + 1] = "  -- other fields have the same values; check: " .. table.concat(inferred.guesses, "; ")
+    out[#out + 1] = "  -- other fields have the same values; check: " .. source.comment(table.concat(inferred.guesses, "; "))
   end
   for _, side in ipairs { "left", "right" } do
     local lines = one_sided_fields(side, inferred[side], configs[side])
@@ -250,7 +254,8 @@ end
 ---@field name? string            the folder of a part on the left
 ---@field section? string         its section of the right config; nil if it has none
 ---@field rows Row[]
----@field one_sided string[]      further entries of the table of keys
+---@field checks string[]         entries of the table of keys that come first
+---@field one_sided string[]      … that come last
 ---@field fill string[]           entries of `fill`, by side: "left = { … }"
 ---@field fields? InferredFields
 ---@field configs { left: Dict|nil, right: Dict|nil }
@@ -265,6 +270,7 @@ end
 ---@field right_config? Dict
 ---@field unexplained string[]    lines
 ---@field sources { left: string, right: string }   the files
+---@field has_same_sizes? boolean   other checkpoints have the numbers of the pair
 
 ---The tables of a part, and how the converter names them.
 ---@param part WrittenPart
@@ -272,7 +278,7 @@ end
 ---@return string[] options
 local function add_part(part, add)
   local suffix = part.name and "_" .. part.name:gsub("%W", "_") or ""
-  local before, keys = key_lines(part.rows, part.one_sided, suffix)
+  local before, keys = key_lines(part, suffix)
   for _, line in ipairs(before) do add(line) end
   add(("local keys%s = rules.keys { -- left, right"):format(suffix))
   for _, line in ipairs(keys) do add(line) end
@@ -326,7 +332,7 @@ function write.text(what)
   local function add(line) body[#body + 1] = line end
   if #what.unexplained > 0 then
     add "-- Not explained. `cbk convert` refuses these keys until a rule has them; --drop-unmatched-keys leaves them out."
-    for _, line in ipairs(what.unexplained) do add("--   " .. line) end
+    for _, line in ipairs(what.unexplained) do add("--   " .. source.comment(line)) end
     add ""
   end
   for _, line in ipairs(tables) do add(line) end
@@ -342,6 +348,9 @@ function write.text(what)
   end
   add "} }"
   local texts = definitions.texts(what.needs)
+  for i, text in ipairs(what.has_same_sizes and texts or {}) do
+    texts[i] = text:gsub("local has_same_sizes = false", "local has_same_sizes = true")
+  end
   table.insert(texts, table.concat(body, "\n") .. "\n")
   local text, head = table.concat(texts, "\n\n"), {}
   for _, module in ipairs(definitions.modules) do

@@ -1,0 +1,90 @@
+-- What an inferred rule takes from the pair and no other checkpoint needs to share, such as the size of a head: the converter checks the
+-- shapes of the pair where such a number counts.
+
+local content = require "cbk.infer.content"
+local source = require "cbk.infer.source"
+
+local assumptions = {}
+
+---The shape of a tensor, or those of a list, as the converter writes them: "32x32 + 16x32", "3 of 4x3".
+---@param items Item[]
+---@return string
+function assumptions.shapes(items)
+  local shapes = {}
+  for i, item in ipairs(items) do shapes[i] = table.concat(item.shape, "x") end
+  for _, one in ipairs(shapes) do
+    if one ~= shapes[1] then return table.concat(shapes, " + ") end
+  end
+  return (#shapes > 1 and #shapes .. " of " or "") .. shapes[1]
+end
+
+---The shapes that a side of a rule has in the pair: "32x32; 48x48".
+---@param rule InferredRule
+---@param side Side
+---@param ordered fun(items: Item[]): Item[]   in the order of the rule's keys
+local function known_shapes(rule, side, ordered)
+  local out, has = {}, {}
+  for _, pair in ipairs(rule.pairs) do
+    local text = assumptions.shapes(ordered(pair[side]))
+    if not has[text] then
+      has[text], out[#out + 1] = true, text
+    end
+  end
+  return table.concat(out, "; ")
+end
+
+---Whether the order of a rule's elements shows in no tensor, and is that of no other rule: all of them are equal.
+---@param rule InferredRule
+local function is_order_unknown(rule)
+  if rule.like and rule.like.choice == rule.choice then return false end
+  local is_vector = #rule.left == 1 and #rule.right == 1 and not rule.each
+  for _, pair in ipairs(rule.pairs) do
+    for _, side in ipairs { "left", "right" } do
+      for _, item in ipairs(pair[side]) do
+        if item.numel > 1 and not content.is_constant(item) then return false end
+        local extents = 0
+        for _, n in ipairs(item.shape) do extents = extents + (n > 1 and 1 or 0) end
+        is_vector = is_vector and extents < 2
+      end
+    end
+  end
+  return not is_vector -- a vector is matched by its name, and copied
+end
+
+---A choice for as many layers as the pair has.
+---@param choice Choice
+---@param rule InferredRule
+---@return Choice
+local function with_layers(choice, rule)
+  if not rule.layers then return choice end
+  local keys = {}
+  for _, side in ipairs { "left", "right" } do
+    local one = rule.layers[side]
+    keys[#keys + 1] = one and ("%s = { last = %s, beyond = %s }"):format(side, source.text(one.last), source.text(one.beyond)) or nil
+  end
+  return { text = ("as_many_layers({ %s }%s)"):format(table.concat(keys, ", "), choice.text ~= "nil" and ", " .. choice.text or ""),
+    needs = { "as_many_layers", unpack(choice.needs or {}) } }
+end
+
+---@param choice Choice
+---@param rule InferredRule
+---@param ordered table<Side, fun(items: Item[]): Item[]>
+---@return Choice
+local function with_order(choice, rule, ordered)
+  if is_order_unknown(rule) then
+    return { text = ("only_equal(%s)"):format(choice.text == "nil" and "" or choice.text),
+      needs = { "only_equal", unpack(choice.needs or {}) } }
+  end
+  if not choice.assumes then return choice end
+  return { text = ("as_in_pair(%q, %q, %q, %s)"):format(choice.assumes, known_shapes(rule, "left", ordered.left),
+    known_shapes(rule, "right", ordered.right), choice.text), needs = { "as_in_pair", unpack(choice.needs or {}) } }
+end
+
+---A rule's choice as the converter has it, with the checks that it needs.
+---@param choice Choice
+---@param rule InferredRule
+---@param ordered table<Side, fun(items: Item[]): Item[]>
+---@return Choice
+function assumptions.guarded(choice, rule, ordered) return with_layers(with_order(choice, rule, ordered), rule) end
+
+return assumptions

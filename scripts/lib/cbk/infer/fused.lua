@@ -1,0 +1,136 @@
+-- Choices for one tensor that is several on the other side: below each other, by columns, group by group, with rotary rows.
+
+local heads = require "cbk.infer.heads"
+local sizes = require "cbk.infer.sizes"
+
+local fused = {}
+
+local divisors, each_rotation = heads.divisors, heads.each_rotation
+
+local function greatest_common(list)
+  local out = 0
+  for _, n in ipairs(list) do
+    while n ~= 0 do out, n = n, out % n end
+  end
+  return out
+end
+
+---On how many devices CodeGen's models were trained, which is in the order of their rows and in no config.
+---@param trial Trial
+local function devices_of(trial)
+  local left, right = trial.configs.left, trial.configs.right
+  return (left and left.model_type == "codegen" or right and right.model_type == "codegen") and 4 or nil
+end
+
+local TURNED = { "", ", transposed = true" }
+
+---Ways in which some parts have rotary rows.
+---@param rotary string|nil|false   their size and rotated rows
+---@param count integer             of parts
+---@param add fun(options: string)
+local function each_rotary(rotary, count, add)
+  for _, rotated in ipairs { "", count == 2 and ", rotated = 1" or nil } do
+    for _, pairs_of in ipairs { "", ", pairs_left = true" } do
+      if rotary then add((", rotary = %s%s%s"):format(rotary, rotated, pairs_of)) end
+    end
+  end
+end
+
+---Queries, keys and values of one tensor, with the numbers of heads and their rows from configs of a layout of the user's own.
+---@param trial Trial
+---@param rows integer[]   of each part
+---@param unit integer     what all have in common
+---@param add fun(choice: Choice)
+local function heads_of_configs(trial, rows, unit, add)
+  local configs, key, is_keys = trial.configs, trial.left[1].key, {}
+  for i, item in ipairs(trial.right) do
+    is_keys[i] = heads.has_word(item, "k", "v", "key", "value", "keys", "values", "kv") or i > 1 and not heads.in_keys(trial.right)
+  end
+  for _, size in ipairs(divisors(unit)) do
+    local of_size = sizes.heads(configs, size, size, key)
+    local counts, is_single = {}, false
+    for i, n in ipairs(rows) do
+      counts[i] = n / size
+      is_single = is_single or counts[i] == 1
+    end
+    local of_counts = of_size and sizes.counts(configs, counts, is_keys, key)
+    local assumes = is_single and "one head in a part, with which several layouts are the same" or nil
+    local function add_fused(more)
+      local text = ("fused { parts = %d, %s }"):format(#rows, more)
+      add { text = text, needs = heads.needs("fused", text), assumes = assumes }
+    end
+    if of_counts then
+      local each_one = ("1, "):rep(#rows - 1) .. "1"
+      local is_equal = table.concat(counts, ", ") == (counts[1] .. ", "):rep(#rows - 1) .. counts[1]
+      local layouts = { "per = " .. of_counts, is_equal and ("per = { %s }, size = %s"):format(each_one, of_size) or nil }
+      for _, one in ipairs(layouts) do
+        for _, turned in ipairs(TURNED) do
+          add_fused(one .. turned)
+          each_rotation(size, function(own, dim)
+            local rotary = own == size and dim ~= 4 and sizes.rotation(configs, size, dim, key)
+            each_rotary(rotary, #rows, function(more) add_fused(one .. turned .. more) end)
+          end)
+        end
+      end
+    end
+  end
+end
+
+---One key on the left, several on the right.
+---@param trial Trial
+---@param add fun(choice: Choice)
+function fused.add(trial, add)
+  local count, rows = #trial.right, {}
+  for i, item in ipairs(trial.right) do rows[i] = item.shape[1] end
+  if count == 3 and trial.has_config then
+    for _, text in ipairs { "actions.qkv.stacked", "actions.qkv.conv1d", "actions.qkv.grouped(heads.keys)",
+      "actions.qkv.grouped(heads.keys, { rotary = false })" } do add { text = text, has_config = true } end
+    add { text = "stacked_rotary", needs = { "stacked_rotary" }, has_config = true }
+  end
+  local unit = greatest_common(rows)
+  if trial.configs.left and trial.configs.right then heads_of_configs(trial, rows, unit, add) end
+  local list = {}
+  for i, n in ipairs(rows) do list[i] = ("%d"):format(n / unit) end
+  local function shares_of(numbers, separator) return table.concat(numbers, separator) end
+  ---Halves are halves in every model; heads, and parts of different sizes, are as the config says.
+  local function ratio(numbers)
+    local is_equal = shares_of(numbers, "") == ("1"):rep(count)
+    local is_certain = is_equal and count ~= 3 and (trial.has_config or not heads.in_keys(trial.right))
+    return not is_certain and "parts in the ratio " .. shares_of(numbers, " : ") or nil
+  end
+  local shares = shares_of(list, ", ")
+  if shares_of(list, "") == ("1"):rep(count) then
+    add { text = ("actions.split(%d)"):format(count), assumes = ratio(list) }
+  end
+  local function add_fused(more, assumes)
+    local text = ("fused { per = { %s }%s }"):format(shares, more)
+    add { text = text, needs = { "fused" }, assumes = assumes ~= "" and (assumes or ratio(list)) or nil }
+  end
+  add_fused ""
+  add_fused ", transposed = true"
+  local columns = {}
+  for i, item in ipairs(trial.right) do columns[i] = item.shape[2] end
+  local width = #columns == count and greatest_common(columns)
+  for i, n in ipairs(width and columns or {}) do columns[i] = ("%d"):format(n / width) end
+  if width then
+    add { text = ("fused { per = { %s }, columns = true }"):format(shares_of(columns, ", ")), needs = { "fused" },
+      assumes = ratio(columns) }
+  end
+  local rows_of_heads = divisors(unit)
+  for _, groups in ipairs(rows_of_heads) do
+    if trial.has_config or groups == devices_of(trial) then
+      add_fused(", groups = " .. groups, groups ~= devices_of(trial) and ("%d groups"):format(groups) or "")
+    end
+  end
+  for _, turned in ipairs(TURNED) do
+    for _, size in ipairs(rows_of_heads) do add_fused(turned .. ", size = " .. size, ("heads of %d rows"):format(size)) end
+    for _, is_grouped in ipairs { false, true } do
+      each_rotation(unit, function(size, dim)
+        local layout = is_grouped and turned .. ", size = " .. size or turned
+        each_rotary(("{ %d, %d }"):format(size, dim), count, function(more) add_fused(layout .. more, heads.said(size, dim)) end)
+      end)
+    end
+  end
+end
+
+return fused

@@ -1,0 +1,78 @@
+-- Inferred rules as the converter has them: names, action, further names, numbers.
+
+local assumptions = require "cbk.infer.assumptions"
+local names = require "cbk.infer.names"
+local source = require "cbk.infer.source"
+local trials = require "cbk.infer.trials"
+
+local rows = {}
+
+local function ordered(list, order)
+  local out = {}
+  for i, k in ipairs(order or {}) do out[i] = list[k] end
+  return order and out or list
+end
+
+---Adds further names of a rule's tensors, and the check that these are the same, which a larger model's may not be.
+---@param row Row
+---@param rule InferredRule
+---@param side Side
+---@param order integer[]|nil   of the rule's keys, if it is another one in the row
+---@param left_name fun(text: string): string
+local function add_copies(row, rule, side, order, left_name)
+  local copies, own = {}, row[side]
+  local function name(text) return side == "left" and left_name(text) or text end
+  for i, one in ipairs(rule.also[side]) do
+    local pattern, part = name(one[1]), one[2]
+    for k, original in ipairs(order or {}) do
+      if original == one[2] then part = k break end
+    end
+    local value = #own == 1 and "t" or ("t[%d]"):format(part)
+    copies[i] = #own == 1 and not one.is_transposed and source.text(pattern)
+      or ("{ %s, function(_, t) return %s%s end }"):format(source.text(pattern), value, one.is_transposed and ":transpose(0, 1)" or "")
+    row.checks[#row.checks + 1] = ("rules.refuse.%s(%s, %s, differs_from(%s, %s%s)),"):format(side, source.text(pattern),
+      source.text(("it is another name of '%s' in the pair, and has other values here"):format(own[part])),
+      source.text(names.catching(name(one.template), one.places)), source.text(names.format(name(one.original), one.letters)),
+      one.is_transposed and ", true" or "")
+    if one.is_by_name then row.note = ("by name: '%s' has the same values as others"):format(pattern) end
+  end
+  if #copies > 0 then
+    row.options[#row.options + 1] = ("also_%s = %s"):format(side, #copies == 1 and copies[1]:sub(1, 1) ~= "{" and copies[1]
+      or "{ " .. table.concat(copies, ", ") .. " }")
+  end
+end
+
+---@param rule InferredRule
+---@param left_name fun(text: string): string   a pattern of the left as its part has it
+---@return Row
+function rows.rule(rule, left_name)
+  local many = #rule.left > 1 and "left" or #rule.right > 1 and "right" or nil
+  local first = rule.pairs[1]
+  local function in_order(side)
+    return function(items) return many == side and ordered(items, rule.order) or items end
+  end
+  local choice = assumptions.guarded(trials.with_cast(rule.choice, first.left[1], first.right[1]), rule,
+    { left = in_order "left", right = in_order "right" })
+  local row = { options = {}, checks = {}, action = choice.text ~= "nil" and choice.text or nil, needs = choice.needs,
+    order = first.left[1].order, each = rule.each }
+  for _, side in ipairs { "left", "right" } do
+    row[side] = {}
+    for i, pattern in ipairs(many == side and ordered(rule[side], rule.order) or rule[side]) do
+      row[side][i] = side == "left" and left_name(pattern) or pattern
+    end
+    add_copies(row, rule, side, many == side and rule.order or nil, left_name)
+  end
+  if rule.divisor then
+    row.options[#row.options + 1] = ("number = { forward = function(n) return n / %d end, backward = function(n) return n * %d end }")
+      :format(rule.divisor, rule.divisor)
+  end
+  if rule.offset then
+    row.options[#row.options + 1] = ("number = shifted(%d)"):format(rule.offset)
+    row.needs = { "shifted", unpack(row.needs or {}) }
+  end
+  if rule.is_by_name then row.note = "by name: these tensors have the same values as others" end
+  if rule.choice.is_lossy then row.note = "the way back may round" end
+  return row
+end
+
+return rows

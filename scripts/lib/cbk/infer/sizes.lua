@@ -1,0 +1,208 @@
+-- Numbers of a model, such as the rows of a head, as expressions of its config: of both configs, as each direction reads one. Where several
+-- expressions give the number, they must agree when a converter runs.
+
+local cbk = require "cbk"
+
+local source = require "cbk.infer.source"
+
+local sizes = {}
+
+---@class SizeField
+---@field path string     ".text_config.hidden_size", ".patch_size[1]"
+---@field section string  "text_config", or ""
+---@field name string
+---@field value number
+
+---The numbers of a config and of its sections, and the first of each list.
+---@param config Dict
+---@return SizeField[]
+local function fields_of(config)
+  local out = {}
+  local function look(map, section, path, depth)
+    for name, value in cbk.items(map) do
+      if type(name) == "string" then
+        local kind, own = cbk.kind(map, name), source.field(path, name)
+        if type(value) == "number" then out[#out + 1] = { path = own, section = section, name = name, value = value } end
+        if kind == "list" and type(value[1]) == "number" then
+          out[#out + 1] = { path = own .. "[1]", section = section, name = name, value = value[1] }
+        end
+        if kind == "dict" and depth < 2 then look(value, name, own, depth + 1) end
+      end
+    end
+  end
+  look(config, "", "", 1)
+  return out
+end
+
+local function set(words)
+  local out = {}
+  for word in words:gmatch "%S+" do out[word] = true end
+  return out
+end
+
+local WIDTHS = set "n_embd hidden_size d_model embed_dim width attention_inner_dim dim hidden_dim model_dim"
+local HEADS = set "n_head num_attention_heads num_heads n_heads attention_heads heads encoder_attention_heads nhead nheads"
+local KEY_HEADS = set [[num_key_value_heads num_kv_heads n_head_kv n_kv_heads num_kv_groups kv_heads num_query_groups
+  multi_query_group_num]]
+local HEAD_SIZES = set "head_dim d_kv head_size d_head dim_head size_per_head kv_channels attention_head_size head_width"
+local ROTATED = set "rotary_dim rotary_ndims rotary_emb_dim rope_dim"
+local SHARES = set "rotary_pct partial_rotary_factor rotary_percent rope_pct"
+local KERNELS = { "patch", "kernel", "channel", "head", "group", "tile" } -- of equal numbers, the first word counts
+local POSITIONS = { "position", "ctx", "seq" }
+local LENGTHS = { "label", "class", "position", "ctx", "seq", "vocab", "hidden_size", "embd", "d_model", "inner", "filter", "intermediate" }
+
+---The expressions that belong to the section that a key names, if some do.
+---@param list { text: string, section: string }[]
+---@param key string
+local function near(list, key)
+  local out = {}
+  for _, one in ipairs(list) do
+    for word in one.section:gmatch "%a+" do
+      if #word > 3 and word ~= "model" and word ~= "config" and key:find(word, 1, true) then
+        out[#out + 1] = one
+        break
+      end
+    end
+  end
+  return #out > 0 and out or list
+end
+
+---One expression for all of them.
+---@param list { text: string, section: string }[]
+---@return string|nil
+local function agreed(list)
+  if #list < 2 then return list[1] and list[1].text end
+  local out = {}
+  for i, one in ipairs(list) do out[i] = one.text end
+  return ("agreed(%s)"):format(table.concat(out, ", "))
+end
+
+---Expressions for the rows of a head.
+---@param config Dict
+---@param side Side
+---@param size integer
+---@param key string   of a tensor that has such heads
+---@return string|nil
+local function head_size(config, side, size, key)
+  local all, list, at = fields_of(config), {}, "at." .. side
+  for _, field in ipairs(all) do
+    if HEAD_SIZES[field.name] and field.value == size then list[#list + 1] = { text = at .. field.path, section = field.section } end
+  end
+  if #list > 0 then return agreed(near(list, key)) end
+  for _, width in ipairs(all) do
+    for _, count in ipairs(WIDTHS[width.name] and all or {}) do
+      if HEADS[count.name] and count.section == width.section and width.value == size * count.value then
+        list[#list + 1] = { text = ("%s%s / %s%s"):format(at, width.path, at, count.path), section = width.section }
+      end
+    end
+  end
+  return agreed(near(list, key))
+end
+
+---… for the rotated ones of them.
+local function rotated_rows(config, side, size, dim, key)
+  local whole, list, at = head_size(config, side, size, key), {}, "at." .. side
+  if dim == size or not whole then return whole end
+  for _, field in ipairs(fields_of(config)) do
+    local is_share = SHARES[field.name] and field.value * size == dim
+    local is_rows = ROTATED[field.name] and field.value == dim
+    local text = is_share and ("(%s) * %s%s"):format(whole, at, field.path) or is_rows and at .. field.path
+    if text then list[#list + 1] = { text = text, section = field.section } end
+  end
+  return agreed(near(list, key))
+end
+
+---@param find fun(config: Dict, side: Side): string|nil
+---@param configs { left: Dict|nil, right: Dict|nil }
+---@return string|nil   a function of `at`, from the config that is read
+local function of_both(find, configs)
+  if not (configs.left and configs.right) then return nil end
+  local left, right = find(configs.left, "left"), find(configs.right, "right")
+  return left and right and ("by_side(function(at) return %s end, function(at) return %s end)"):format(left, right)
+end
+
+---The rows of a head and its rotated rows, as functions of `at`; nil if the configs do not have them.
+---@param configs { left: Dict|nil, right: Dict|nil }
+---@param size integer
+---@param dim integer
+---@param key string
+---@return string|nil size, string|nil dim
+function sizes.heads(configs, size, dim, key)
+  local whole = of_both(function(config, side) return head_size(config, side, size, key) end, configs)
+  local part = whole and of_both(function(config, side) return rotated_rows(config, side, size, dim, key) end, configs)
+  if part then return whole, part end
+end
+
+---A table of both, as one function.
+---@return string|nil
+function sizes.rotation(configs, size, dim, key)
+  return of_both(function(config, side)
+    local whole, part = head_size(config, side, size, key), rotated_rows(config, side, size, dim, key)
+    return whole and part and ("{ %s, %s }"):format(whole, part)
+  end, configs)
+end
+
+---Expressions for how many heads each of some parts has.
+---@param counts integer[]
+---@param is_keys boolean[]   of those that have key heads
+---@return string|nil   a table
+local function head_counts(config, side, counts, is_keys, key)
+  local all, out, has_keys = fields_of(config), {}, false
+  for _, field in ipairs(all) do has_keys = has_keys or KEY_HEADS[field.name] end
+  for i, count in ipairs(counts) do
+    local wanted, list = is_keys[i] and has_keys and KEY_HEADS or HEADS, {}
+    for _, field in ipairs(all) do
+      if wanted[field.name] and field.value == count then
+        list[#list + 1] = { text = ("at.%s%s"):format(side, field.path), section = field.section }
+      end
+    end
+    out[i] = agreed(near(list, key))
+    if not out[i] then return nil end
+  end
+  return "{ " .. table.concat(out, ", ") .. " }"
+end
+
+---The heads of each of some parts, as a function of `at`; nil if the configs do not have them.
+---@param configs { left: Dict|nil, right: Dict|nil }
+---@param counts integer[]
+---@param is_keys boolean[]
+---@param key string
+---@return string|nil
+function sizes.counts(configs, counts, is_keys, key)
+  return of_both(function(config, side) return head_counts(config, side, counts, is_keys, key) end, configs)
+end
+
+---An expression for a number by the words that a field's name may have; nil if no such field has it.
+---@param words string[]
+local function by_words(config, side, n, key, words)
+  local list, best = {}, #words + 1
+  for _, field in ipairs(fields_of(config)) do
+    for i, word in ipairs(field.value == n and words or {}) do
+      if field.name:find(word, 1, true) and i <= best then
+        if i < best then list, best = {}, i end
+        list[#list + 1] = { text = ("at.%s%s"):format(side, field.path), section = field.section, path = field.path }
+      end
+    end
+  end
+  return list, agreed(near(list, key))
+end
+
+---An extent such as that of a patch, as an expression; nil if no field with a name like that has the number.
+---@param config Dict
+---@param side Side
+---@param n integer
+---@param key string
+---@return string|nil
+function sizes.extent(config, side, n, key) return (select(2, by_words(config, side, n, key, KERNELS))) end
+
+---… the length of a vector or a table.
+function sizes.length(config, side, n, key) return (select(2, by_words(config, side, n, key, LENGTHS))) end
+
+---The field of a config that has the number of positions.
+---@return string|nil
+function sizes.positions(config, n)
+  local list = by_words(config, "left", n, "", POSITIONS)
+  return list[1] and list[1].path:match "^%.([%w_]+)$"
+end
+
+return sizes

@@ -1,0 +1,182 @@
+-- What is known while the tensors of two checkpoints are matched: both inventories, the rules that were found, and what counts layers.
+
+local content = require "cbk.infer.content"
+local names = require "cbk.infer.names"
+
+---@class InferredPair
+---@field left Item[]
+---@field right Item[]
+
+---@class InferredRule
+---@field left string[]     patterns
+---@field right string[]
+---@field templates table<Side, string[]>
+---@field places Places[]   one for each pair of the side that has one key and those of the other
+---@field pairs InferredPair[]
+---@field like? InferredRule    the rule of the weights whose bias this is
+---@field is_by_name? boolean   the content says nothing
+---@field each? { side: Side, letter: string, count: integer }
+---@field divisor? integer
+---@field offset? integer
+---@field layers? table<Side, LayerWitness>   it holds for as many layers only
+---@field also table<Side, CopyName[]>
+
+---@class CopyName   A further pattern of the same tensors.
+---@field [1] string
+---@field [2] integer           its place among the keys
+---@field template string
+---@field places (string|integer)[]    what is in its places
+---@field original string       the template of the key itself
+---@field letters (string|integer)[]   what is in its places
+---@field is_transposed? boolean
+---@field is_by_name? boolean   the content says nothing
+
+---@class MatchState
+---@field left Inventory
+---@field right Inventory
+---@field known table<string, integer>   prefixes of places that count the same, but for this difference (names.places)
+---@field rules InferredRule[]
+---@field classes { left: Item[], right: Item[] }[]
+local State = {}
+State.__index = State
+
+---@param left Inventory
+---@param right Inventory
+---@return MatchState
+function State.new(left, right)
+  return setmetatable({ left = left, right = right, known = {}, rules = {}, classes = content.classes(left, right) }, State)
+end
+
+---Whether an item's first number counts layers and such.
+---@param item Item
+function State:is_counted(item)
+  return #item.numbers > 0 and (next(self.known) == nil or names.counts(self.known, item.side, item.template))
+end
+
+---Tensors of one content: those of the same layer where both count.
+---@param left Item
+---@param right Item
+function State:may_pair(left, right)
+  local is_counted = self:is_counted(left)
+  if is_counted ~= self:is_counted(right) then return false end
+  return not is_counted or self:is_beside(left, right, right.numbers[1])
+end
+
+---Whether an item of the left has the number of a layer, as the right counts them.
+---@param a Item   of the left
+---@param b Item
+---@param number integer   of b
+function State:is_beside(a, b, number)
+  local left, right = names.before(a.template, 1), names.before(b.template, 1)
+  local by = left and right and self.known[left .. "\0" .. right] or 0
+  if by ~= 0 then return a.numbers[1] + by == number end
+  for _, n in ipairs(a.numbers) do
+    if n == number then return true end
+  end
+  return false
+end
+
+---Whether items of both sides may be of the same layer.
+---@param one Item
+---@param other Item
+function State:is_near(one, other)
+  if #one.numbers == 0 or #other.numbers == 0 or one.numbers[1] == other.numbers[1] then return true end
+  local a, b = one, other
+  if a.side == "right" then a, b = b, a end
+  return #a.numbers == 1 and self:is_beside(a, b, b.numbers[1])
+end
+
+---Whether the tensors of some layers are all that these layers have: that no tensor occurs in them and in others, too. Where only some
+---layers have a tensor, which ones may be another choice in other models.
+---@param inventory Inventory
+---@param prefix string   before their numbers
+---@param numbers table<integer, boolean>
+local function are_alone(inventory, prefix, numbers)
+  for template, items in pairs(inventory.by_template) do
+    local is_inside, is_outside = false, false
+    for _, item in ipairs(names.before(template, 1) == prefix and items or {}) do
+      if numbers[item.numbers[1]] then is_inside = true else is_outside = true end
+    end
+    if is_inside and is_outside then return false end
+  end
+  return true
+end
+
+---names.places, where the two sides may count in two ways only for layers of their own.
+---@param templates { left: string, right: string }
+---@param seen Seen[]
+---@param by? Side
+---@return Places|nil, Side|nil, integer|nil
+function State:places(templates, seen, by)
+  local places, side, place = names.places(templates, seen, self.known, by)
+  if not places or not (places.offset or places.divisor) then return places, side, place end
+  local prefixes = {}
+  for _, own in ipairs { "left", "right" } do
+    local numbers = {}
+    prefixes[own] = names.before(templates[own], 1)
+    for _, one in ipairs(seen) do numbers[one[own][1]] = true end
+    if not are_alone(self[own], prefixes[own], numbers) then return nil, "right", 1 end
+  end
+  if places.offset then self.known[prefixes.left .. "\0" .. prefixes.right] = places.offset end
+  return places
+end
+
+---Whether some tensors together have the same elements as others.
+---@param list Item[]
+---@param others Item[]
+function State.have_same_sum(list, others)
+  local numel, dtype = 0, list[1].dtype
+  for _, item in ipairs(list) do numel, dtype = numel + item.numel, dtype and content.common(dtype, item.dtype) end
+  for _, item in ipairs(others) do numel, dtype = numel - item.numel, dtype and content.common(dtype, item.dtype) end
+  if numel ~= 0 or not dtype then return false end
+  local sum = 0ULL
+  for _, item in ipairs(list) do sum = sum + content.sum(item, dtype) end
+  for _, item in ipairs(others) do sum = sum - content.sum(item, dtype) end
+  return sum == 0ULL
+end
+
+---Whether no other rule has its tensors.
+---@param rule InferredRule
+function State.is_free(rule)
+  for _, pair in ipairs(rule.pairs) do
+    for _, side in ipairs { "left", "right" } do
+      for _, item in ipairs(pair[side]) do
+        if item.rule then return false end
+      end
+    end
+  end
+  return true
+end
+
+function State:take(rule)
+  for _, pair in ipairs(rule.pairs) do
+    for _, side in ipairs { "left", "right" } do
+      for _, item in ipairs(pair[side]) do item.rule = rule end
+    end
+  end
+  self.rules[#self.rules + 1] = rule
+end
+
+---Takes the best rules among candidates, each of tensors that no earlier one has.
+---@param list { rule: InferredRule, score: number }[]
+function State:take_best(list)
+  for i, one in ipairs(list) do one.place = i end
+  table.sort(list, function(a, b) return a.score > b.score or a.score == b.score and a.place < b.place end)
+  for _, one in ipairs(list) do
+    if State.is_free(one.rule) then self:take(one.rule) end
+  end
+end
+
+---Where a side has its templates, from 0 to 1.
+local function rank(inventory, template)
+  return inventory.by_template[template][1].order / math.max(1, #inventory.items)
+end
+
+---How likely two templates belong together, if nothing else is known.
+---@param templates { left: string, right: string }
+function State:score(templates)
+  local distance = math.abs(rank(self.left, templates.left) - rank(self.right, templates.right))
+  return names.likeness(templates.left, templates.right) - 0.5 * distance
+end
+
+return State

@@ -1,0 +1,102 @@
+-- `cbk infer` never converts a larger model wrongly: what a tiny pair does not show, such as the rows of a head, is read from configs, or
+-- the converter refuses tensors of other shapes.
+
+local conversion = require "conversion"
+local harness = require "harness"
+local infer = require "cbk.infer"
+local inferred = require "inferred"
+local keys = require "converters.engine.keys"
+local tiny = require "tiny"
+local trainer = require "converters.modelzoo.trainer"
+
+local describe, it, is_true = harness.describe, harness.it, harness.is_true
+local sizes = inferred.sizes
+
+local ways, names = tiny.newest_ways(), {}
+for name in pairs(ways) do names[#names + 1] = name end
+table.sort(names)
+
+---What a converter does with a model: "equal", or the refusal. Anything else is an error.
+---@param found Inferred
+---@param side Side       that is read
+---@param given { left: Dict, right: Dict }
+---@param convert fun(model: table): Dict, string[]
+---@return string
+local function outcome(found, side, given, convert)
+  local excused, missing = inferred.unexplained(found)
+  local wanted = side == "left" and "right" or "left"
+  local fine, out, unmatched = pcall(convert, inferred.model_of(found.text)[1])
+  if not fine then
+    is_true(type(out) == "table" and out.message, tostring(out))
+    return out.message
+  end
+  if #unmatched > 0 and #missing == 0 then return "unmatched: " .. unmatched[1] end
+  inferred.check_same(given[wanted], out, excused[wanted], "from the " .. side)
+  return "equal"
+end
+
+---Both sides of a model as they are, and swapped.
+local function both_ways(one) return { { left = one.left, right = one.right }, { left = one.right, right = one.left } } end
+
+---Outcomes for a pair and another model, without configs: in both directions, and with the sides swapped.
+---@param check fun(outcome: string, what: string)
+local function each_outcome(way, seen, other, check)
+  for place, pair in ipairs(both_ways(seen)) do
+    local found, given = inferred.plainly(pair.left, pair.right), both_ways(other)[place]
+    for _, side in ipairs { "left", "right" } do
+      check(outcome(found, side, given, function(model) return inferred.run_plainly({ model }, side, given[side]) end), way.name)
+    end
+  end
+end
+
+local function is_refusal(text)
+  return text:find("pair that the converter was inferred from", 1, true) or text:find("unmatched", 1, true)
+    or text:find("values cannot be made again", 1, true) or text:find("do not split", 1, true)
+end
+
+describe("cbk infer, sizes", function()
+  for _, name in ipairs(names) do
+    it("is right or refuses larger models without configs: " .. name, function()
+      local way = ways[name]
+      local other = inferred.pair(way, sizes.large)
+      for _, seen in ipairs { inferred.pair(way, sizes.small), inferred.pair(way, sizes.square) } do
+        each_outcome(way, seen, other, function(found, what) is_true(found == "equal" or is_refusal(found), what .. ": " .. found) end)
+      end
+    end)
+  end
+
+  it("converts more layers and inner rows without configs", function()
+    for _, name in ipairs(names) do
+      local way = ways[name]
+      each_outcome(way, inferred.pair(way, sizes.small), inferred.pair(way, sizes.deeper), function(found, what)
+        harness.equal(found, "equal", what)
+      end)
+    end
+  end)
+
+  -- with the sides swapped, nothing of the vocabulary fits, and numbers are expressions of the fields
+  it("reads sizes from configs of any layout", function()
+    local count = { equal = 0, refused = 0 }
+    for _, name in ipairs(names) do
+      local way = ways[name]
+      local seen, other = inferred.pair(way, sizes.small), inferred.pair(way, sizes.large)
+      local found = infer.run({ tensors = seen.right, config = trainer.model(seen.right_config), format = "a", source = "left" },
+        { tensors = seen.left, config = seen.left_config, format = "b", source = "right" }, { model = "inferred" })
+      local given = { left = other.right, right = other.left }
+      for _, side in ipairs { "left", "right" } do
+        local result = outcome(found, side, given, function(model)
+          local out, unmatched
+          conversion.warnings(function()
+            out, unmatched = keys.convert(model.keys, side, given[side], { left = trainer.model(other.right_config),
+              right = other.left_config, fill = model.fill })
+          end)
+          return out, unmatched
+        end)
+        is_true(result == "equal" or is_refusal(result), name .. ": " .. result)
+        local kind = result == "equal" and "equal" or "refused"
+        count[kind] = count[kind] + 1
+      end
+    end
+    is_true(count.equal >= 90, ("%d are equal, %d refused"):format(count.equal, count.refused))
+  end)
+end)
