@@ -5,6 +5,7 @@ local check = require "cbk.check"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
 local findings = require "cbk.check.findings"
+local folder = require "cbk.check.folder"
 local numbers = require "cbk.numbers"
 local progress = require "cbk.progress"
 local sarif = require "cbk.check.sarif"
@@ -14,7 +15,8 @@ Reads every tensor once. Errors are NaN and infinities, damage, missing weights 
 config contradicts, shards that do not fit their index, and pickles that name more than plain data.
 Warnings are constant weights, layers with the same content, gaps in their numbers, tied weights that
 differ, leftover files, and numbers that --for DTYPE cannot hold. Notes may be as they should be.
-The config is the one beside the checkpoint, as 'cbk identify' finds it.
+The config is the one beside the checkpoint, as 'cbk identify' finds it. Of a folder with several
+checkpoints, or with the parts of a model in folders of their own, each one is checked.
 
 Exit code: 0 no error and no warning, 1 some, 2 a file cannot be opened at all.
 
@@ -56,15 +58,22 @@ local function new_progress(total)
 end
 
 local found, failures, subjects, total = findings.new(), {}, {}, 0
-for _, file in ipairs(args.file) do
+
+---@param file string
+---@param is_inside? boolean   of a folder that was named
+local function open(file, is_inside)
   local fine, subject = pcall(check.open, file, options, found)
   if fine then
     subjects[#subjects + 1], total = subject, total + subject.bytes
-  else
-    if type(subject) ~= "table" or subject.code == "interrupted" or not subject.message then error(subject, 0) end
-    failures[#failures + 1] = { file = file, code = subject.code, message = subject.message }
+    return
   end
+  if type(subject) ~= "table" or subject.code == "interrupted" or not subject.message then error(subject, 0) end
+  local inner = not is_inside and folder.checkpoints(file, subject)
+  for _, path in ipairs(inner or {}) do open(path, true) end
+  if not inner then failures[#failures + 1] = { file = file, code = subject.code, message = subject.message } end
 end
+
+for _, file in ipairs(args.file) do open(file) end
 local show = new_progress(total)
 for _, subject in ipairs(subjects) do check.values(subject, options, found, show) end
 

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local commands = require "cbk.commands"
+local extents = require "cbk.extents"
 local natural = require "cbk.natural"
 local overview = require "cbk.cli.overview"
 local words = require "cbk.cli.words"
@@ -100,9 +101,32 @@ local function open_first(paths)
   end
 end
 
+--- How many bytes two texts have in common at their beginning.
+local function count_common(a, b)
+  local same, other = 0, math.min(#a, #b) + 1
+  while other - same > 1 do
+    local middle = math.floor((same + other) / 2)
+    if a:sub(same + 1, middle) == b:sub(same + 1, middle) then same = middle else other = middle end
+  end
+  return same
+end
+
+--- The longest beginning of all keys that begin with `start`, up to a "." or "/".
+local function common_beginning(rows, start)
+  local first, length
+  for i = 1, #rows do
+    local path = rows:path(i)
+    if path:sub(1, #start) == start then
+      first = first or path
+      length = math.min(length or #path, count_common(first, path))
+    end
+  end
+  return first:sub(1, length):match "^.*[./]"
+end
+
 --- The next parts behind `start`: whole keys, and beginnings of several keys, which end in "." or "/". Of one beginning alone, what
 --- follows it.
-local function next_parts(rows, start)
+local function next_parts(rows, start, is_longest)
   local parts, by_text = {}, {}
   for i = 1, #rows do
     local path = rows:path(i)
@@ -117,8 +141,8 @@ local function next_parts(rows, start)
       part.count = part.count + 1
     end
   end
-  if #parts == 1 and parts[1].count > 1 and not parts[1].is_whole then return next_parts(rows, parts[1].text) end
-  return parts
+  local is_alone = #parts == 1 and parts[1].count > 1 and not parts[1].is_whole and not is_longest
+  return is_alone and next_parts(rows, common_beginning(rows, parts[1].text), true) or parts
 end
 
 local function keys(place)
@@ -129,7 +153,7 @@ local function keys(place)
   for i, part in ipairs(next_parts(rows, place.value)) do
     if part.is_whole or part.count == 1 then
       local row = rows[part.row]
-      out[i] = { row.path, row.shape and ("%s [%s]"):format(row.type, table.concat(row.shape, ", ")) or row.type }
+      out[i] = { row.path, row.shape and ("%s %s"):format(row.type, extents.shape(row.shape)) or row.type }
     else
       out[i] = { part.text, ("%d values"):format(part.count) }
     end

@@ -18,7 +18,10 @@ format of the other first, in memory, and only the model's tensors are compared.
 The order of keys and the kinds of containers (dict or OrderedDict, tensor or parameter) are not
 compared, since not every format has them. Elements agree when |a - b| <= T + R * |b|, or when both are
 NaN. Tensors that differ most come first; layers that are alike are one line. rel norm is the norm of
-a - b over that of b. Tensors are read in blocks; memory stays small.
+a - b over that of b. NaN or infinity beside another number is a difference of inf, which rel norm and
+cosine leave out. Tensors are read in blocks; memory stays small.
+
+--key, --shape and --dtype choose the tensors that either side has so.
 
 Exit code: 0 the same, 1 different, 2 an error.
 
@@ -56,17 +59,11 @@ local MOST_FOLDED = 100000 -- keys, which are all in memory for that
 
 -- --- what is compared
 
----A function that says whether a row is compared.
-local function filter(args, tensors_only)
-  if not (args.key or args.shape or args.dtype or tensors_only) then return function() return true end end
-  local matches, below = cbk.glob(args.key or "*"), cbk.glob((args.key or "*") .. ".*")
-  return function(rows, i)
-    local path = rows:path(i)
-    if args.key and not (matches(path) or below(path)) then return false end
-    if not (args.shape or args.dtype or tensors_only) then return true end
-    local row = rows[i]
-    return row.shape ~= nil and (not args.shape or args.shape(row.shape)) and (not args.dtype or row.type == args.dtype)
-  end
+--- A filter that nothing passes must not look like equal checkpoints.
+local function check_chosen(result, args)
+  local count = result.same + #result.different + #result.renamed + #result.only_a + #result.only_b
+  if count > 0 or not (args.key or args.shape or args.dtype) then return end
+  cbk.fail("key", "no tensor of either side is chosen; 'cbk ls' lists what there is")
 end
 
 ---A function that shows how much has been read.
@@ -97,9 +94,10 @@ local function compare(args)
   local rows_a, rows_b = cbk.leaf_rows(root_a), cbk.leaf_rows(root_b)
   local on_read, finish = new_progress(rows_a, rows_b, args)
   local result = diff.compare(rows_a, rows_b, args, {
-    row = filter(args, what ~= nil), without_other_names = what ~= nil, order = args.sort or "rel", on_read = on_read,
+    row = tensor_filter.wanted(args, what ~= nil), without_other_names = what ~= nil, order = args.sort or "rel", on_read = on_read,
   })
   if finish then finish() end
+  check_chosen(result, args)
   result.through = what
   return result
 end
@@ -135,8 +133,9 @@ local function different_lines(result, args)
   local is_folded = not args.all and #result.different <= MOST_FOLDED
   local most = is_folded and #result.different or math.min(#result.different, args.all and math.huge or args.top or LISTED)
   for n = 1, most do
-    local d, key = diff.at(result, n, args)
+    local d, key, other_key = diff.at(result, n, args)
     local is_tensor = result.tensors[result.different[n]] ~= nil
+    if other_key then key = ("%s -> %s"):format(key, other_key) end
     local signature = is_folded and is_tensor and table.concat({ d.what, d.shape or d.text, d.dtype or "" }, "\0") or tostring(n)
     entries[n] = { path = key, signature = signature, d = d }
   end
@@ -171,10 +170,15 @@ local function print_text(result, args)
     or ("%s the same%s"):format(numbers.counted(result.same, "value"), compared))
 end
 
-local function json_of_element(value) return type(value) == "number" and numbers.json_number(value) or values.element_text(value) end
+--- A complex number is a list of its parts.
+local function json_of_element(value)
+  if type(value) == "table" then return cbk.list { numbers.json_number(value[1]), numbers.json_number(value[2]) } end
+  return type(value) == "number" and numbers.json_number(value) or values.element_text(value)
+end
 
-local function json_of(d, key)
+local function json_of(d, key, other_key)
   local entry = cbk.dict { { "key", key }, { "what", d.what } }
+  if other_key then entry.renamed = other_key end
   if d.what == "values" then
     entry.different, entry.numel, entry.first = d.different, d.numel, cbk.list(d.first)
     for _, name in ipairs { "max_abs", "max_rel", "rel_norm", "cosine" } do

@@ -90,6 +90,7 @@ for _, one in ipairs(chosen) do
   root[one.key] = one.exported
 end
 
+cli.check_output(args.output, { args.file }, { overwrite = true }) -- what exists is refused where it is written
 local written, plan = not args.dry_run, nil
 if format == "csv" then
   local tensor = chosen[1].exported

@@ -77,6 +77,8 @@ end
 local function print_topic(topic)
   local page = overview.page(topic)
   if page then
+    local command = overview.parser(topic)
+    if command then print(command:get_help() .. "\n") end
     print((wrap.prose(page, cli.width()):gsub("%s+$", "")))
     return
   end

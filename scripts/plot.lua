@@ -68,9 +68,7 @@ local function check_arguments()
   return suffix
 end
 local suffix = check_arguments()
-if args.output and not args.overwrite and cbk.fs.exists(args.output) then
-  cbk.fail("exists", ("cannot write %s: it exists; add --overwrite or choose another name"):format(cbk.quote(args.output)))
-end
+if args.output then cli.check_output(args.output, { args.file }, args) end
 
 -- --- reading
 

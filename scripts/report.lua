@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local check = require "cbk.check"
 local cli = require "cbk.cli"
+local converters = require "cbk.converters"
 local diff = require "cbk.diff"
 local findings = require "cbk.check.findings"
 local fold = require "cbk.fold"
@@ -11,55 +12,70 @@ local numbers = require "cbk.numbers"
 local page = require "cbk.page"
 local progress = require "cbk.progress"
 local renamed = require "cbk.diff.renamed"
+local tensor_filter = require "cbk.cli.tensor_filter"
 
 local parser = cli.parser("report", "Write one HTML page about a checkpoint, with everything in it.", [[
 The page has the tree of tensors with sizes, statistics and histograms, numbers by layer, the findings
-of 'cbk check', and the differences to OTHER as 'cbk diff' finds them. It needs no network. Tensors are
-read in blocks; memory stays small.
+of 'cbk check', and the differences to OTHER as 'cbk diff' finds them; with --model, through a converter.
+It needs no network. Each tensor is read once, and once more to be compared; memory stays small.
 
 examples:
   cbk report model.safetensors -o report.html
-  cbk report new.mdl old.mdl -o report.html --key 'model.*']])
+  cbk report new.mdl old.mdl -o report.html --key 'model.*'
+  cbk report llama-folder model.mdl --model llama]])
 parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "FILE"
 parser:argument("other", "a checkpoint to compare with"):argname "OTHER":args "?"
 parser:option("-o --output", "the page"):argname "FILE":default "report.html"
 parser:option("--key", "only tensors whose key matches the glob; a plain name also means everything below it"):argname "GLOB"
 parser:flag("--no-stats", "read no tensor of FILE: sizes and shapes only")
+parser:flag("--ignore-dtype", "compare the values of tensors of different dtypes")
+parser:option("--model", "compare in one format, converted in memory: the model, as `cbk list` names it, or 'auto'"):argname "NAME"
+parser:option("--src-fmt", "with --model: the format of FILE, hf or cs-X.Y (default: detected)"):argname "FORMAT"
+parser:option("--tgt-fmt", "with --model: the format of OTHER (default: detected)"):argname "FORMAT"
+parser:option("--config", "the config of FILE (default: the one beside it)"):argname "CONFIG"
+cli.converter_options(parser)
 cli.input_options(parser)
 cli.options(parser, "overwrite", "no-progress-bar", "quiet", "json")
 local args = parser:parse()
+if args.model and not args.other then cli.usage_error("report", "--model is for the comparison with OTHER; give OTHER") end
+for _, name in ipairs { "src_fmt", "tgt_fmt" } do
+  if args[name] and not args.model then
+    cli.usage_error("report", ("--%s needs --model NAME (or --model auto)"):format((name:gsub("_", "-"))))
+  end
+end
+converters.load(args.converter, args.sandbox)
 
 local MOST_TENSORS = 200000  -- of a page that a browser can open
 local MOST_ROWS = 500        -- of a table
 local BINS = { { 5000, 32 }, { 20000, 16 } } -- of up to so many tensors; a page of more has no histograms
 
-if not args.overwrite and cbk.fs.exists(args.output) then
-  cbk.fail("exists", ("cannot write %s: it exists; add --overwrite or choose another name"):format(cbk.quote(args.output)))
+cli.check_output(args.output, { args.file, args.other }, args)
+
+local checkpoint = cli.open(args.file, args)
+local rows = cbk.leaf_rows(checkpoint:raw_root(), args.key)
+local other = args.other and cli.open(args.other, args)
+
+--- The rows that are compared, and what was converted for that.
+local function sides()
+  if not args.model then return cbk.leaf_rows(checkpoint:raw_root()), cbk.leaf_rows(other:raw_root()) end
+  local through = require "cbk.diff.through" -- with all converters, which take time and memory
+  local options = { model = args.model ~= "auto" and args.model or nil, src_fmt = args.src_fmt, tgt_fmt = args.tgt_fmt,
+    converter = args.converter, sandbox = args.sandbox }
+  local a, b, what = through.trees({ path = args.file, checkpoint = checkpoint, config = args.config },
+    { path = args.other, checkpoint = other }, options)
+  return cbk.leaf_rows(a), cbk.leaf_rows(b), what
 end
 
-local function open(path)
-  local checkpoint = cli.open(path, args)
-  return checkpoint, cbk.leaf_rows(checkpoint:raw_root(), args.key)
-end
-
-local checkpoint, rows = open(args.file)
-local other_rows
-if args.other then
-  local _
-  _, other_rows = open(args.other)
-end
+local rows_a, rows_b, converted
+if other then rows_a, rows_b, converted = sides() end
 
 -- --- reading
 
-local tensor_rows, total = {}, args.no_stats and 0 or rows:totals().stored -- which check reads, too
+local tensor_rows, total = {}, args.no_stats and 0 or rows:totals().stored
 for i = 1, #rows do
-  local row = rows[i]
-  if row.shape then
-    tensor_rows[#tensor_rows + 1] = i
-    if not row.tied_to and not args.no_stats then total = total + row.bytes end
-  end
+  if rows[i].shape then tensor_rows[#tensor_rows + 1] = i end
 end
-if other_rows then total = total + rows:totals().bytes + other_rows:totals().bytes end
+if other then total = total + rows_a:totals().bytes + rows_b:totals().bytes end
 if #tensor_rows == 0 then
   cbk.fail("key", ("'%s' has no tensor%s"):format(cbk.shown(args.file), args.key and " that matches --key" or ""))
 end
@@ -86,18 +102,25 @@ local function note_of(row)
   if row.type:find "^complex" then return "complex numbers have no statistics" end
 end
 
----@return string[] data
-local function read()
-  local out, bins = {}, bins_of(#tensor_rows)
-  for n, i in ipairs(tensor_rows) do
-    local row = rows[i]
-    local note, stats = note_of(row), nil
-    if not note and not args.no_stats and not row.tied_to then
-      stats = rows:value(i):stats { bins = bins }
-      show(row.path, row.bytes)
-    end
-    out[n] = page.row(row, stats, note)
+local bins, texts = bins_of(#tensor_rows), {} -- of the tensors that were read, by their rows
+
+--- Statistics of a tensor that was just checked: its bytes are still in memory.
+local function read_statistics(key, bytes)
+  local i = rows:find(key)
+  local row = i and rows[i]
+  if row and row.shape and not note_of(row) and not texts[i] then
+    local value = rows:value(i)
+    local fine, stats = pcall(value.stats, value, { bins = bins })
+    if not fine and (type(stats) ~= "table" or stats.code ~= "format") then error(stats, 0) end
+    texts[i] = page.row(row, fine and stats or nil, not fine and stats.message or nil)
   end
+  show(key, bytes)
+end
+
+---@return string[] data
+local function data_of_rows()
+  local out = {}
+  for n, i in ipairs(tensor_rows) do out[n] = texts[i] or page.row(rows[i], nil, note_of(rows[i])) end
   return out
 end
 
@@ -116,8 +139,10 @@ end
 
 local function findings_section()
   local found, entries = findings.new(), {}
-  local options = { reading = cli.reading(args), dtypes = {}, without_values = args.no_stats }
-  check.values(check.open(args.file, options, found), options, found, show)
+  local is_chosen_key = function(key) return rows:find(key) ~= nil end
+  local options = { reading = cli.reading(args), dtypes = {}, without_values = args.no_stats, config = args.config,
+    is_chosen = args.key and is_chosen_key or nil }
+  check.values(check.open(args.file, options, found), options, found, read_statistics)
   for _, one in ipairs(found:sorted()) do
     if is_chosen(one) then
       local signature = table.concat({ one.severity, one.rule.id, one.text, one.key and "" or #entries }, "\0")
@@ -143,17 +168,20 @@ local function keys_html(title, of, list)
 end
 
 local function differences_section()
-  local options = { rtol = 0, atol = 0 }
-  local result = diff.compare(rows, other_rows, options, { row = function() return true end, order = "rel", on_read = show })
-  local parts = { ("<p>%s the same, %s different, %s renamed, %s only here, %s only in the other.</p>"):format(
+  local options = { rtol = 0, atol = 0, ignore_dtype = args.ignore_dtype }
+  local result = diff.compare(rows_a, rows_b, options, {
+    row = tensor_filter.wanted({ key = args.key }, converted ~= nil), without_other_names = converted ~= nil, order = "rel", on_read = show,
+  })
+  local parts = { converted and ("<p>Compared %s.</p>"):format(page.text(converted)) or "" }
+  parts[2] = ("<p>%s the same, %s different, %s renamed, %s only here, %s only in the other.</p>"):format(
     numbers.counted(result.same, "value"), numbers.grouped(#result.different), numbers.grouped(#result.renamed),
-    numbers.grouped(#result.only_a), numbers.grouped(#result.only_b)) }
+    numbers.grouped(#result.only_a), numbers.grouped(#result.only_b))
   if #result.different > 0 then
     local places = {}
     for n = 1, #result.different do places[n] = n end
     local cells, more = first(places, function(n)
-      local difference, key = diff.at(result, n, options)
-      return { fold.shown(key), difference.text }
+      local difference, key, other_key = diff.at(result, n, options)
+      return { other_key and ("%s -> %s"):format(fold.shown(key), fold.shown(other_key)) or fold.shown(key), difference.text }
     end)
     parts[#parts + 1] = page.table { titles = { "key", "difference" }, rows = cells, more = more }
   end
@@ -170,16 +198,16 @@ end
 
 local findings_html, finding_count = findings_section()
 collectgarbage() -- before as much is read again
-local data = read()
+local data = data_of_rows()
 local sections = { { title = "Findings", html = findings_html } }
-if other_rows then
+if other then
   sections[2] = { title = "Differences to " .. cbk.fs.basename(cbk.fs.absolute(args.other)), html = differences_section() }
 end
 local totals = rows:totals()
 local dtypes = {}
 for i, dtype in ipairs(totals.dtypes) do dtypes[i] = dtype.dtype end
 local remark
-if not args.no_stats and not bins_of(#tensor_rows) then
+if not args.no_stats and not bins then
   remark = ("A page of more than %s tensors has no histograms; --key chooses some."):format(numbers.grouped(BINS[#BINS][1]))
 end
 local html = page.html {

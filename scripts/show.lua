@@ -130,12 +130,12 @@ local function show_tensor(row)
   print(fold.shown(rows:path(row)))
   local what = tensor.role == "tensor" and "" or " " .. tensor.role
   if tensor.requires_grad then what = what .. ", requires grad" end
-  print(("  %s %s%s"):format(tensor.dtype, extents.shape(tensor:shape()), what))
+  local storage = tensor:storage() or {}
+  print(("  %s %s%s"):format(storage.encoding or tensor.dtype, extents.shape(tensor:shape()), what))
   print(("  %s, %s (%s)"):format(numbers.counted(tensor:numel(), "element"), numbers.counted(tensor:nbytes(), "byte"),
     cbk.format_size(tensor:nbytes())))
-  local storage = tensor:storage()
-  if storage and storage.encoding then print(("  decoded from blocks of the type %s"):format(storage.encoding)) end
-  if storage and storage.file then print(("  in %s at byte %s"):format(cbk.shown(storage.file), numbers.grouped(storage.position))) end
+  if storage.encoding then print(("  decoded to %s from blocks of the type %s"):format(tensor.dtype, storage.encoding)) end
+  if storage.file then print(("  in %s at byte %s"):format(cbk.shown(storage.file), numbers.grouped(storage.position))) end
   local tied, tied_count, sharing, sharing_count = rows:ties(row, MOST_TIES)
   if tied_count > 0 then print("  tied to " .. some(tied, tied_count)) end
   if sharing_count > 0 then print("  shares its storage with " .. some(sharing, sharing_count)) end
@@ -159,8 +159,9 @@ local function json_of_tensor(row)
   local out = cbk.dict { { "key", rows:path(row) }, { "kind", tensor.role }, { "dtype", tensor.dtype },
     { "shape", cbk.list(tensor:shape()) }, { "numel", tensor:numel() }, { "bytes", tensor:nbytes() },
     { "requires_grad", tensor.requires_grad } }
-  local storage = tensor:storage()
-  if storage and storage.file then
+  local storage = tensor:storage() or {}
+  out.encoding = storage.encoding
+  if storage.file then
     out.file, out.offset = storage.file, storage.position
   end
   local tied, tied_count, sharing, sharing_count = rows:ties(row, MOST_TIES)

@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
+local extents = require "cbk.extents"
 local numbers = require "cbk.numbers"
 local progress = require "cbk.progress"
 local stats_table = require "cbk.stats_table"
@@ -12,11 +13,14 @@ local SORTS = { "key", "size", "norm", "std", "mean", "min", "max", "nan", "inf"
 local parser = cli.parser("stats", "Print statistics of each tensor, read once.", [[
 NaN and infinities are counted and left out of the rest. std is that of the population, norm the
 root of the sum of squares, subnormal the share of numbers other than 0 that are below the least
-normal number of their dtype. Quantiles of more than 4,096 elements of float16 and wider floats
-are within 1 % of the value, unless they are float64 numbers outside of float32's range; others
-are exact.
+normal number of their dtype.
 
-Tied tensors are read once. Tensors of complex numbers have no statistics and are left out.
+Quantiles are exact for up to 4,096 elements, for floats of up to 16 bits, and for integers with up
+to 65,536 different values. Others are within 1 % of the elements that they are between (below 1e-38:
+within 1e-40), but for float64 numbers beyond 3.4e38, which are not distinguished from each other.
+
+Tied tensors are read once. Quantised tensors of a GGUF file are decoded. Tensors of complex numbers
+have no statistics and are left out, with a warning.
 
 examples:
   cbk stats model.safetensors --sort norm --top 10
@@ -48,7 +52,23 @@ local SHARES, BINS = args.quantiles or (args.json and { 0.01, 0.5, 0.99 }) or {}
 
 -- --- reading
 
-local function has_statistics(row) return row.shape ~= nil and not row.problem and not row.type:find "^complex" end
+local function is_readable(row) return row.shape ~= nil and not row.problem end
+local function is_complex(row) return row.type:find "^complex" ~= nil end
+
+--- The numbers of the rows that have statistics, of those that the user wants.
+local function with_statistics(file, rows)
+  local out, left_out = {}, 0
+  for _, i in ipairs(tensor_filter.matching(rows, args, is_readable)) do
+    if is_complex(rows[i]) then left_out = left_out + 1 else out[#out + 1] = i end
+  end
+  if left_out > 0 then
+    cbk.warn(("'%s': %s of complex numbers %s left out: they have no order"):format(file, numbers.counted(left_out, "tensor"),
+      left_out == 1 and "is" or "are"))
+  elseif #out == 0 then
+    cbk.warn(("no tensor of '%s' is chosen"):format(file))
+  end
+  return out
+end
 
 --- A function that shows how much has been read.
 local function new_progress(total)
@@ -63,34 +83,37 @@ end
 --- The chosen tensors of all files, and how many bytes they have.
 local function choose()
   local chosen, total = {}, 0
-  for _, file in ipairs(args.file) do
+  for place, file in ipairs(args.file) do
+    if place > 1 and not cbk.fs.exists(file) and #cbk.leaf_rows(cli.open(args.file[1], args):raw_root(), file) > 0 then
+      cli.usage_error("stats", ("there is no file %s; a key is chosen with --key %s"):format(cbk.quote(file), cbk.quote(file)))
+    end
     local rows = cbk.leaf_rows(cli.open(file, args):raw_root(), args.key)
-    local matching = tensor_filter.matching(rows, args, has_statistics)
-    if #matching == 0 then cbk.warn(("no tensor of '%s' is chosen"):format(file)) end
-    for _, i in ipairs(matching) do
+    for _, i in ipairs(with_statistics(file, rows)) do
       local row = rows[i]
       if not row.tied_to then total = total + row.bytes end
-      chosen[#chosen + 1] = { file = file, rows = rows, index = i, row = row }
+      chosen[#chosen + 1] = { file = file, rows = rows, index = i }
     end
   end
   if #chosen == 0 then cbk.fail("key", "no tensor is chosen; 'cbk ls' lists what there is") end
   return chosen, total
 end
 
----@return StatsRow[]
-local function read()
-  local chosen, total = choose()
-  local show, known, out = new_progress(total), {}, {}
-  for n, one in ipairs(chosen) do
-    local row = one.row
-    local of_file = known[one.rows] or {}
-    known[one.rows] = of_file
-    local stats = row.tied_to and of_file[row.tied_to] or one.rows:value(one.index):stats { quantiles = SHARES, bins = BINS }
-    of_file[row.path] = stats
-    out[n] = {
-      file = one.file, key = row.path, dtype = row.type, shape = row.shape, bytes = row.bytes, tied_to = row.tied_to, stats = stats,
-    }
-    if not row.tied_to then show(row.path, row.bytes) end
+---The statistics of a row; those of tied tensors are kept from the first of them.
+local function stats_of(one, row, known)
+  local of_file = known[one.rows]
+  if row.tied_to and of_file[row.tied_to] then return of_file[row.tied_to] end
+  local stats = one.rows:value(one.index):stats { quantiles = SHARES, bins = BINS }
+  if of_file[row.path] == false then of_file[row.path] = stats end
+  return stats
+end
+
+---By file, the keys that others are tied to: false until they are read.
+local function tied_keys(chosen)
+  local out = {}
+  for _, one in ipairs(chosen) do
+    out[one.rows] = out[one.rows] or {}
+    local tied_to = one.rows[one.index].tied_to
+    if tied_to then out[one.rows][tied_to] = false end
   end
   return out
 end
@@ -102,28 +125,54 @@ local function value_of(row, by)
   return value ~= nil and tonumber(value) or nil
 end
 
+---Reads the tensors; of each, what is printed and what it is sorted by.
+---@param printed fun(row: StatsRow): any
+---@return { value: any, printed: any }[]
+local function read(printed)
+  local chosen, total = choose()
+  local show, known, out = new_progress(total), tied_keys(chosen), {}
+  local count = args.sort and #chosen or math.min(#chosen, args.top or #chosen)
+  for n = 1, count do
+    local one = chosen[n]
+    local row = one.rows[one.index]
+    local result = {
+      file = one.file, key = row.path, dtype = row.type, encoding = row.encoding, shape = row.shape, bytes = row.bytes,
+      tied_to = row.tied_to, stats = stats_of(one, row, known),
+    }
+    out[n] = { value = args.sort and value_of(result, args.sort), printed = printed(result) }
+    if not row.tied_to then show(row.path, row.bytes) end
+  end
+  return tensor_filter.sorted(out, args, function(entry) return entry.value end)
+end
+
 -- --- results
 
 local NUMBERS, COUNTS, is_whole, number_text = stats_table.NUMBERS, stats_table.COUNTS, stats_table.is_whole, stats_table.number_text
 
-local function csv_cell(text) return text:find '[",\r\n]' and '"' .. text:gsub('"', '""') .. '"' or text end
+--- Untrusted text: neither a terminal obeys it, nor a spreadsheet, which takes what begins so for a formula.
+local function csv_cell(text)
+  text = cbk.shown(text):gsub("^[=+@-]", "'%0")
+  return text:find '[",]' and '"' .. text:gsub('"', '""') .. '"' or text
+end
 
-local function print_csv(rows)
+local function print_csv_titles()
   local titles = { "file", "key", "dtype", "shape", "numel", "bytes" }
   for _, names in ipairs { NUMBERS, COUNTS } do
     for _, name in ipairs(names) do titles[#titles + 1] = name end
   end
   for _, share in ipairs(SHARES) do titles[#titles + 1] = ("q%g"):format(share) end
   print(table.concat(titles, ","))
-  for _, row in ipairs(rows) do
-    local stats = row.stats
-    local cells = { csv_cell(row.file), csv_cell(row.key), row.dtype, csv_cell(table.concat(row.shape, ",")),
-      numbers.whole_text(stats.numel), numbers.whole_text(row.bytes) }
-    for _, name in ipairs(NUMBERS) do cells[#cells + 1] = number_text(stats[name], row, 17) end
-    for _, name in ipairs(COUNTS) do cells[#cells + 1] = numbers.whole_text(stats[name]) end
-    for i in ipairs(SHARES) do cells[#cells + 1] = number_text(stats.quantiles[i], row, 17) end
-    print(table.concat(cells, ","))
-  end
+end
+
+---@param row StatsRow
+local function csv_line(row)
+  local stats = row.stats
+  local cells = { csv_cell(row.file), csv_cell(row.key), row.encoding or row.dtype, csv_cell(extents.joined(row.shape, ",")),
+    numbers.whole_text(stats.numel), numbers.whole_text(row.bytes) }
+  for _, name in ipairs(NUMBERS) do cells[#cells + 1] = number_text(stats[name], row, 17) end
+  for _, name in ipairs(COUNTS) do cells[#cells + 1] = numbers.whole_text(stats[name]) end
+  for i in ipairs(SHARES) do cells[#cells + 1] = number_text(stats.quantiles[i], row, 17) end
+  return table.concat(cells, ",")
 end
 
 local function or_null(value) if value == nil then return cbk.null end return value end
@@ -138,18 +187,23 @@ local function json_row(row)
   for _, name in ipairs { "zeros", "nan", "inf", "subnormal", "numel" } do out[name] = numbers.json_whole(stats[name]) end
   out.quantiles = quantiles
   out.histogram = cbk.dict { { "edges", cbk.list(stats.histogram.edges) }, { "counts", cbk.list(stats.histogram.counts) } }
-  if row.tied_to then out.tied_to = row.tied_to end
+  out.encoding, out.tied_to = row.encoding, row.tied_to
   return out
 end
 
 io.stdout:setvbuf("full", 65536)
-local rows = tensor_filter.sorted(read(), args, value_of)
+collectgarbage("setpause", 200) -- many rows are kept until the last one is read
 if args.json then
-  cli.print_json_object { { "tensors", count = #rows, item = function(i) return json_row(rows[i]) end } }
+  local rows = read(function(row) return cli.as_json(json_row(row)) end)
+  cli.print_json_object { { "tensors", count = #rows, item = function(i) return rows[i].printed end } }
 elseif args.csv then
-  print_csv(rows)
+  local rows = read(csv_line)
+  print_csv_titles()
+  for _, row in ipairs(rows) do print(row.printed) end
 else
   local width = tonumber(os.getenv "COLUMNS") or cbk.terminal.width "stdout"
-  local lines = stats_table.lines(rows, { shares = SHARES, files = #args.file > 1, width = width })
-  for _, line in ipairs(lines) do print(line) end
+  local options, cells = { shares = SHARES, files = #args.file > 1, width = width }, {}
+  local columns = stats_table.columns(options)
+  for i, row in ipairs(read(function(row) return stats_table.cells(columns, row) end)) do cells[i] = row.printed end
+  for _, line in ipairs(stats_table.of_cells(columns, cells, options)) do print(line) end
 end

@@ -38,7 +38,12 @@ set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_DIRECTORY ${CMAKE_BINARY_DIR}/package)
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
-set(CPACK_PACKAGE_CONTACT "The developers of cbk <maintainers@cbk.invalid>")
+# Who builds the package answers for it: DEBFULLNAME and DEBEMAIL, as Debian's tools have them. Without these there is no address,
+# and the domain says so (RFC 2606).
+set(CPACK_PACKAGE_CONTACT "The developers of cbk <noreply@cbk.invalid>")
+if(DEFINED ENV{DEBEMAIL})
+  set(CPACK_PACKAGE_CONTACT "$ENV{DEBFULLNAME} <$ENV{DEBEMAIL}>")
+endif()
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "workbench for checkpoints of deep-learning models")
 set(CPACK_DEBIAN_PACKAGE_DESCRIPTION "Opens Cerebras H5, PyTorch, safetensors and TensorFlow checkpoints of any
 size as one lazy tree, and converts between Hugging Face and Cerebras Model

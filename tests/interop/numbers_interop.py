@@ -128,8 +128,9 @@ def check_spread(entry, array):
     for share, found in entry["quantiles"].items():
         place = float(share) * (len(ordered) - 1)
         low, high = ordered[math.floor(place)], ordered[min(math.floor(place) + 1, len(ordered) - 1)]
-        width = 2.0**-7 if is_float and flat.size > 4096 else 2.0**-50
-        least = 2.0**-133 if is_float and flat.size > 4096 else 0  # the width of the ranges of subnormal numbers
+        is_counted = is_float and flat.size > 4096 and array.dtype.itemsize > 2
+        width = 2.0**-7 if is_counted else 2.0**-50
+        least = 2.0**-133 if is_counted else 0  # the width of the ranges of subnormal numbers
         assert low - abs(low) * width - least <= found <= high + abs(high) * width + least or (
             array.dtype == np.float64 and flat.size > 4096 and abs(found) > 3e38), (share, found, low, high)
     edges, counts = histogram["edges"], histogram["counts"]

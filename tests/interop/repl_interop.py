@@ -215,9 +215,11 @@ class Tests:
     def test_long_results_go_through_a_pager(self):
         pager = os.path.join(self.folder, "pager")
         with open(pager, "w") as file:
-            file.write('#!/bin/sh\nwc -l < "$1"\n')
+            file.write('#!/bin/sh\nls "$TMPDIR"; wc -l\n')
         os.chmod(pager, 0o755)
-        s = self.open(PAGER=pager)
+        files = os.path.join(self.folder, "files")
+        os.mkdir(files)
+        s = self.open(PAGER=pager, TMPDIR=files)  # nothing is left if the terminal is closed while it reads
         s.line("t = {} for i = 1, 300 do t[i] = 'element ' .. i end")
         equal(s.line("t"), "301")
         equal(s.line("#t"), "300")

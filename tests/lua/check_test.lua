@@ -116,6 +116,18 @@ describe("cbk check of values", function()
     equal(result.findings[2].severity, "note")
   end)
 
+  it("takes no zeros of an optimizer's state for weights, also as TensorFlow names them", function()
+    local dir, root = harness.temp_dir(), cbk.dict()
+    for _, key in ipairs { "layer/kernel/Adam", "layer/kernel/Adam_1", "layer/kernel/adam_m", "x/Momentum", "optimizer.0.exp_avg" } do
+      root[key] = cbk.full({ 8, 8 }, 0)
+    end
+    create(dir .. "/m.pt", root)
+    equal({ brief(dir, "m.pt") }, { 0, {} })
+    root["layer/kernel"] = cbk.full({ 8, 8 }, 0)
+    create(dir .. "/n.pt", root)
+    equal({ brief(dir, "n.pt") }, { 1, { "constant layer/kernel" } })
+  end)
+
   it("reports what a dtype cannot hold", function()
     local dir = harness.temp_dir()
     create(dir .. "/m.pt", cbk.dict { { "w", cbk.tensor { 1, 70000, -80000, 1e-9 } },
@@ -205,8 +217,26 @@ describe("cbk check against the config", function()
     equal(names, { ("missing-layer model.layers.%d"):format(layers), "missing-weight model.layers.0.mlp.up_proj.weight",
       "wrong-shape model.norm.weight", "unknown-weight model.extra.weight" })
     equal(result.findings[1].text, ("the layer is missing: the config says num_hidden_layers=%d"):format(layers + 1))
+    has(result.findings[2].text, "the weight is missing: LlamaForCausalLM with this config has it, [")
     has(result.findings[3].text, ("expected [%d] (hidden_size=%d), found [%d]"):format(size, size, size + 1))
     equal(select(2, findings(dir, "model.safetensors", "--no-values")), names)
+  end)
+
+  it("uses the config that a checkpoint of the Model Zoo keeps", function()
+    local dir = harness.temp_dir()
+    llama(dir)
+    equal((run(dir, "convert", "model.safetensors", "--to", "cs-2.4", "-o", "zoo", "-q")), 0)
+    local name
+    for _, file in ipairs(cbk.fs.list(dir .. "/zoo")) do
+      if file:find "%.yaml$" then cbk.fs.remove(dir .. "/zoo/" .. file) else name = file end
+    end
+    local status, names, result = findings(dir .. "/zoo", name)
+    equal({ status, names, result.files[1].model, result.files[1].config }, { 0, {}, "llama" })
+    local root = cbk.open(dir .. "/zoo/" .. name).root
+    root.model["transformer_decoder.layers.0.norm1.weight"] = nil
+    create(dir .. "/zoo/less.mdl", root)
+    status, names = findings(dir .. "/zoo", "less.mdl")
+    equal({ status, names }, { 1, { "missing-weight model.transformer_decoder.layers.0.norm1.weight" } })
   end)
 
   it("names tied weights that differ", function()
@@ -304,6 +334,23 @@ describe("cbk check of files", function()
     cbk.fs.remove(index_path)
     status, names = findings(dir, "s")
     equal({ status, names[1] }, { 1, "index-missing" })
+  end)
+
+  it("checks each checkpoint of a folder, and each part in a folder of its own", function()
+    local dir = harness.temp_dir()
+    sharded(dir)
+    create(dir .. "/s/b", layers_model(), { format = "torch", shard_size = "4KB" })
+    for _, file in ipairs(cbk.fs.list(dir .. "/s/b")) do os.rename(dir .. "/s/b/" .. file, dir .. "/s/" .. file) end
+    create(dir .. "/s/bad.pt", cbk.dict { { "w", cbk.tensor { NAN } } })
+    local status, names, result = findings(dir, "s")
+    equal({ status, names, #result.files }, { 1, { "nan w" }, 3 })
+    equal(result.findings[1].file, "s/bad.pt")
+    create(dir .. "/m/encoder/model.safetensors", layers_model())
+    create(dir .. "/m/decoder/model.safetensors", cbk.dict { { "v", cbk.tensor { NAN } } })
+    status, names, result = findings(dir, "m")
+    equal({ status, names, #result.files }, { 1, { "nan v" }, 2 })
+    cbk.fs.mkdir(dir .. "/empty/inner")
+    equal((run(dir, "check", "empty")), 2)
   end)
 
   it("names leftovers beside a single file only where they are its own", function()

@@ -141,6 +141,42 @@ describe("command lines", function()
     equal(cbk.fs.list(dir), { "a.pt" })
   end)
 
+  it("never write over what they read", function()
+    local dir = harness.temp_dir()
+    cbk.create(dir .. "/a.pt", { root = cbk.dict { w = cbk.tensor { 1, 2, 3 } } }):commit()
+    cbk.fs.write(dir .. "/a.png", cbk.fs.read(dir .. "/a.pt"))
+    local before = cbk.fs.read(dir .. "/a.pt")
+    for _, words in ipairs {
+      { "report", "a.pt", "-o", "./a.pt" }, { "infer", "a.pt", "a.png", "-o", dir .. "/a.png" }, { "plot", "a.png", "w", "-o", "a.png" },
+      { "export", "a.pt", "w", "--format", "raw", "-o", "a.pt" },
+    } do
+      local code, _, err = run(dir, words[1], "--overwrite", unpack(words, 2))
+      failed(code, 2, err, "it is also an input; choose another name")
+    end
+    equal({ cbk.fs.read(dir .. "/a.pt"), cbk.fs.read(dir .. "/a.png") }, { before, before })
+    local code, _, err = run(dir, "report", "a.pt", "-o", "a.png")
+    failed(code, 1, err, "'a.png' exists already; remove it, choose another name or add --overwrite\n")
+  end)
+
+  it("say which option takes a key, and which model does not exist", function()
+    local dir = harness.temp_dir()
+    cbk.create(dir .. "/a.pt", { root = cbk.dict { w = cbk.tensor { 1, 2, 3 } } }):commit()
+    local code, _, err = run(dir, "stats", "a.pt", "w")
+    failed(code, 2, err, "there is no file 'w'; a key is chosen with --key 'w'")
+    code, _, err = run(dir, "diff", "a.pt", "a.pt", "--model", "lama")
+    failed(code, 2, err, "there is no model 'lama'; did you mean llama")
+  end)
+
+  it("print options and page, where a page has the name of a command", function()
+    for _, name in ipairs { "infer", "upgrade" } do
+      local code, out = run(".", "help", name)
+      equal(code, 0)
+      has(out, "Usage: cbk " .. name)
+      has(out, "\n# ")
+      is_true(out:find("Usage", 1, true) < out:find("\n# ", 1, true))
+    end
+  end)
+
   it("name a file once where it cannot be opened", function()
     local code, _, err = run(harness.temp_dir(), "show", "--dataloader", "nope.pt")
     equal({ code, err }, { 1, "cbk: cannot open 'nope.pt': No such file or directory\n" })

@@ -68,6 +68,34 @@ describe("cbk diff of renamed tensors", function()
   end)
 end)
 
+describe("cbk diff of renamed layers with other values", function()
+  it("compares them by the pattern of the others' names", function()
+    local dir, a, b = harness.temp_dir(), cbk.dict(), cbk.dict()
+    for layer = 0, 3 do
+      local t = cbk.randn({ 8, 4 }, { seed = layer })
+      a[("h.%d.w"):format(layer)], b[("layers.%d.weight"):format(layer)] = t, layer == 2 and t + 0.5 or t
+      a[("h.%d.ones"):format(layer)], b[("layers.%d.x"):format(layer)] = cbk.full({ 3 }, 1), cbk.full({ 3 }, layer == 2 and 2 or 1)
+    end
+    create(dir .. "/a.pt", a)
+    create(dir .. "/b.pt", b)
+    local out = select(2, diff(dir, "a.pt", "b.pt"))
+    has(out, "renamed, with the same content (6):\n  h.{0,1,3}.w -> layers.{0,1,3}.weight\n")
+    has(out, "different (1):\n  h.2.w -> layers.2.weight: 32 of 32 elements differ (100 %), max abs 0.5")
+    local result = json_of(dir, "a.pt", "b.pt")
+    equal({ result.different[1].key, result.different[1].renamed, #result.different }, { "h.2.w", "layers.2.weight", 1 })
+    equal({ result.only_a, result.only_b }, { { "h.2.ones" }, { "layers.2.x" } }) -- equal constants are no evidence
+    equal((diff(dir, "a.pt", "b.pt", "--atol", "0.6", "--key", "h.*.w")), 1)
+  end)
+
+  it("finds the other name where a filter chooses one of them", function()
+    local dir = make()
+    for key, count in pairs { ["layers.3.*"] = 2, ["h.*.attn.q.w"] = 12, ln = 1 } do
+      local result = json_of(dir, "a.pt", "b.pt", "--key", key)
+      equal({ #result.renamed, #result.only_a, #result.only_b, #result.different }, { count, 0, 0, 0 }, key)
+    end
+  end)
+end)
+
 describe("cbk diff of values", function()
   it("ranks tensors, folds layers, and says where the largest differences are", function()
     local dir = make()
@@ -100,11 +128,41 @@ describe("cbk diff of values", function()
       .. "first at [0, 2], largest at [0, 2]: 0, 2")
   end)
 
+  it("chooses by the shape and dtype of either side", function()
+    local dir = harness.temp_dir()
+    create(dir .. "/a.pt", cbk.dict { { "w", cbk.full({ 2, 3 }, 1) }, { "v", cbk.full({ 2 }, 1) } })
+    create(dir .. "/b.pt", cbk.dict { { "w", cbk.full({ 3, 2 }, 1) }, { "v", cbk.full({ 2 }, 1, { dtype = "bfloat16" }) } })
+    for _, shape in ipairs { "2,3", "3,2" } do
+      equal(json_of(dir, "a.pt", "b.pt", "--shape", shape).different, { { key = "w", what = "shape", a = "[2, 3]", b = "[3, 2]" } })
+    end
+    for _, dtype in ipairs { "float32", "bfloat16" } do
+      local keys = {}
+      for i, one in ipairs(json_of(dir, "a.pt", "b.pt", "--dtype", dtype).different) do keys[i] = one.key end
+      equal(keys[#keys], "v")
+      equal((diff(dir, "a.pt", "b.pt", "--dtype", dtype, "--ignore-dtype", "--key", "v")), 0)
+    end
+  end)
+
+  it("shows complex elements, and the digits in which elements differ", function()
+    local dir = harness.temp_dir()
+    local function complex(...) return cbk.tensor({ ... }, { dtype = "complex64", shape = { 2 } }) end
+    create(dir .. "/a.pt", cbk.dict { { "c", complex(1, 2) }, { "w", cbk.tensor { 1 } } })
+    create(dir .. "/b.pt", cbk.dict { { "c", complex(1, 3) }, { "w", cbk.tensor { 1 + 2 ^ -23 } } })
+    local out = select(2, diff(dir, "a.pt", "b.pt"))
+    has(out, "largest at [1]: 2+0i, 3+0i")
+    has(out, "largest at [0]: 1, 1.00000012")
+    equal(json_of(dir, "a.pt", "b.pt").different[1].largest, { { position = { 1 }, a = { 2, 0 }, b = { 3, 0 } } })
+  end)
+
   it("compares only what is asked for", function()
     local dir = make()
     equal((diff(dir, "a.pt", "b.pt", "--key", "x.0")), 0)
     equal((diff(dir, "a.pt", "b.pt", "--key", "x.*")), 1)
-    equal((diff(dir, "a.pt", "b.pt", "--dtype", "int8")), 0)
+    for _, filter in ipairs { { "--dtype", "int8" }, { "--key", "y.*" }, { "--shape", "9,9" } } do
+      local status, _, err = diff(dir, "a.pt", "b.pt", unpack(filter))
+      equal(status, 2)
+      has(err, "no tensor of either side is chosen")
+    end
     local result = json_of(dir, "a.pt", "b.pt", "--shape", "3")
     equal({ #result.renamed, #result.different }, { 1, 0 })
     equal((diff(dir, "a.pt", "b.pt", "--shape", "x")), 2)

@@ -200,6 +200,10 @@ describe("columns", function()
     local progress = require "cbk.progress"
     local line = progress.line({ done = 1, total = 2, seconds = 0, key = ("層"):rep(50) }, 60)
     is_true(cbk.terminal.columns(line) <= 60 and line:find "層$", line)
+    for _, width in ipairs { 20, 30, 40, 60 } do
+      line = progress.line({ done = 2 ^ 30, total = 2 ^ 33, seconds = 1, key = "layers.0.weight" }, width)
+      is_true(cbk.terminal.columns(line) <= width and line:find "^ 12%%", line)
+    end
     equal(require("cbk.wrap").text("層層 層層", 6), "層層\n層層")
   end)
 

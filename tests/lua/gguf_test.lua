@@ -57,6 +57,23 @@ describe("a GGUF file", function()
     equal({ #entries, entries[1].dtype, entries[1].encoding, entries[1].bytes }, { 2, "float32", "Q8_0", 136 })
   end)
 
+  it("names the type of the blocks as the dtype in listings, statistics and filters", function()
+    local dir = folder()
+    for _, dtype in ipairs { "Q8_0", "q8_0" } do
+      local out = select(2, run(dir, "ls", "model.gguf", "--dtype", dtype, "--flat"))
+      has(out, "blk.0.w  Q8_0  [2, 64]")
+      is_true(not out:find "norm")
+    end
+    local out = select(2, run(dir, "ls", "model.gguf", "--dtype", "float32", "--flat"))
+    is_true(out:find "norm" and not out:find "blk")
+    has(select(2, run(dir, "stats", "model.gguf")), "blk.0.w  Q8_0     [2, 64]")
+    has(select(2, run(dir, "stats", "model.gguf", "--csv")), "model.gguf,blk.0.w,Q8_0,")
+    local first = cbk.config.parse(select(2, run(dir, "stats", "model.gguf", "--json")), "json").tensors[1]
+    equal({ first.dtype, first.encoding }, { "float32", "Q8_0" })
+    first = cbk.config.parse(select(2, run(dir, "show", "model.gguf", "blk.0.w", "--json")), "json")[1]
+    equal({ first.dtype, first.encoding }, { "float32", "Q8_0" })
+  end)
+
   it("decodes when it is read, whole or in part", function()
     local dir = folder()
     local root = cbk.open(dir .. "/model.gguf").root
@@ -66,7 +83,7 @@ describe("a GGUF file", function()
     equal(w:blocks():shape(), { 4, 34 })
     equal({ w:slice(0, 0, 1):blocks(), root.norm:blocks() }, {})
     equal(root.metadata["llama.block_count"], 2)
-    has(select(2, run(dir, "show", "model.gguf", "blk.0.w")), "decoded from blocks of the type Q8_0")
+    has(select(2, run(dir, "show", "model.gguf", "blk.0.w")), "blk.0.w\n  Q8_0 [2, 64]\n")
     equal(select(2, run(dir, "export", "model.gguf", "blk.0.w", "-o", "w.npy")), "blk.0.w: float32 [2, 64] (from Q8_0)\n")
     equal(select(2, run(dir, "export", "model.gguf", "blk.0.w", "-o", "w.raw")), "blk.0.w: uint8 [2, 68] (the blocks of Q8_0)\n")
     equal(cbk.fs.read(dir .. "/w.raw"), block():rep(4))

@@ -133,8 +133,9 @@ local calls = {
 }
 -- Where a command reads, a field may be absent: of these there is none here.
 local absent = {
-  ls = { "encoding" }, -- of GGUF
-  show = { "problem", "text", "tied_to_count", "shares_storage_with_count" }, ["show --dataloader"] = { "tasks" },
+  ls = { "encoding" }, -- of GGUF, as below
+  stats = { "encoding" },
+  show = { "encoding", "problem", "text", "tied_to_count", "shares_storage_with_count" }, ["show --dataloader"] = { "tasks" },
   ["convert --dry-run"] = { "lost" }, diff = { "through" }, new = { "lost" }, params = { "tied_to", "optional" },
 }
 

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local harness = require "harness"
 local page = require "cbk.page"
+local tiny = require "tiny"
 local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
 local run = harness.cbk
 
@@ -11,7 +12,11 @@ local function lacks(text, part) is_true(not text:find(part, 1, true), ("%q in t
 
 local HOSTILE = "</script><b>&\27"
 
-local function create(path, root) cbk.create(path, { root = cbk.dict(root) }):commit() end
+local function create(path, root, options)
+  options = options or {}
+  options.root = cbk.dict(root)
+  cbk.create(path, options):commit()
+end
 
 local function make()
   local dir = harness.temp_dir()
@@ -45,6 +50,44 @@ describe("cbk report", function()
     equal(tensors[2][7], { 1, 0, 0, 0 })
     equal(tensors[3][5], "h.0.w")
     equal({ tensors[6][6], tensors[6][10] }, { cbk.null, "complex numbers have no statistics" })
+  end)
+
+  it("compares with OTHER through a converter", function()
+    local dir = harness.temp_dir()
+    local config, root = tiny.model(tiny.newest_ways().llama)
+    cbk.config.save(config, dir .. "/config.json")
+    cbk.create(dir .. "/model.safetensors", { root = root }):commit()
+    equal((run(dir, "convert", "model.safetensors", "--to", "cs-2.4", "-o", "zoo", "-q")), 0)
+    local zoo
+    for _, name in ipairs(cbk.fs.list(dir .. "/zoo")) do zoo = name:find "%.mdl$" and "zoo/" .. name or zoo end
+    local code, _, err = run(dir, "report", "model.safetensors", zoo, "--model", "llama", "--no-progress-bar")
+    equal({ code, err }, { 0, "" })
+    local html = cbk.fs.read(dir .. "/report.html")
+    has(html, "<p>Compared ")
+    has(html, "the same, 0 different, 0 renamed, 0 only here, 0 only in the other.")
+    lacks(html, "<p>0 values the same")
+    equal((run(dir, "report", "model.safetensors", "--model", "llama", "--overwrite")), 2)
+    equal((run(dir, "report", "model.safetensors", zoo, "--src-fmt", "hf", "--overwrite")), 2)
+  end)
+
+  it("has a page about a damaged file, and reads only what --key chooses", function()
+    local dir = harness.temp_dir()
+    create(dir .. "/m.ckpt", { { "a", cbk.full({ 300 }, 1) * 2 }, { "h.1.w", cbk.tensor { 0 / 0, 1 } } }, { format = "tensorflow" })
+    local file = assert(io.open(dir .. "/m.ckpt.data-00000-of-00001", "r+b"))
+    file:seek("set", 100)
+    file:write "\1"
+    file:close()
+    local code, _, err = run(dir, "report", "m.ckpt", "-o", "bad.html", "--no-progress-bar")
+    equal({ code, err }, { 0, "" })
+    local html = cbk.fs.read(dir .. "/bad.html")
+    has(html, "damaged")
+    local first = data_of(html).tensors[1]
+    equal({ first[1], first[6] }, { "a", cbk.null })
+    is_true(first[10]:find "checksum", first[10])
+    run(dir, "report", "m.ckpt", "-o", "one.html", "--key", "h.1.w", "--no-progress-bar")
+    html = cbk.fs.read(dir .. "/one.html")
+    lacks(html, "damaged")
+    has(html, "1 of 2 elements is NaN")
   end)
 
   it("escapes keys, and allows its own script only", function()

@@ -42,7 +42,7 @@ end
 describe("cbk stats", function()
   it("prints a line for each tensor", function()
     local code, out, err = run(make(), "stats", "m.pt")
-    equal({ code, err }, { 0, "" })
+    equal({ code, err }, { 0, "warning: 'm.pt': 1 tensor of complex numbers is left out: they have no order\n" })
     equal(line_of(out, "key"), "key dtype shape min max mean std norm nan inf zeros")
     equal(line_of(out, "model.layers.0.weight"), "model.layers.0.weight float32 [2, 4] -2 4 1.333 1.972 5.831 12.5 % 12.5 % 12.5 %")
     equal(line_of(out, "model.head"), "model.head = model.layers.0.weight float32 [2, 4] -2 4 1.333 1.972 5.831 12.5 % 12.5 % 12.5 %")

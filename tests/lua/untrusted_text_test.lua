@@ -55,6 +55,12 @@ describe("untrusted text", function()
       { nil, "rules", "llama", "a.pt" }, { 1, "run", "\27.lua" }, { 2, "ls", "a.pt", "--\27x" },
       { 1, "-e", "error(cbk.open('a.pt').root.texts['line\\nFORGED2'])" }, { 0, "-e", "cbk.open('a.pt').root" },
       { 0, "-e", "cbk.open('a.pt').root.model" }, { 0, "-e", "cbk.open('a.pt').root.texts" },
+      { 0, "stats", "a.pt", "b.pt" }, { 0, "stats", "--csv", "a.pt" }, { 0, "stats", "--json", "a.pt" }, { 0, "check", "--all", "a.pt" },
+      { 0, "check", "--json", "a.pt" }, { 0, "check", "--sarif", "a.pt" }, { 0, "plot", "a.pt", "model.*cleared*" },
+      { 0, "plot", "a.pt", "model.*cleared*", "-o", "x.svg" }, { 0, "report", "a.pt", "b.pt", "-o", "x.html" },
+      { 0, "export", "a.pt", "*", "-o", "x.npz" }, { 0, "export", "a.pt", "model.*cleared*", "-o", "x.csv" },
+      { 1, "import", "a.pt", "-o", "x.safetensors" }, { 0, "import", "x.npz", "-o", "y.pt" },
+      { 1, "infer", "x.npz", "b.pt", "-o", "x\27[2J.lua" },
     }
     for _, option in ipairs { "--debug", "--dry-run", "--explain=*", "--drop-unmatched-keys", "--json" } do
       commands[#commands + 1] = { nil, "convert", "--model", "gpt2", "--src-fmt", "hf", "--tgt-fmt", "cs-2.1", "--config", "config.json",
@@ -66,6 +72,7 @@ describe("untrusted text", function()
       if words[1] then equal(code, words[1], what .. ": " .. stderr) end
       is_true(is_clean(stdout .. "\n" .. stderr), ("%s: %q"):format(what, stdout .. stderr))
     end
+    for _, file in ipairs { "x.svg", "x.html", "x\27[2J.lua" } do is_true(is_clean(cbk.fs.read(dir .. "/" .. file)), file) end
   end)
 
   it("is said by JSON as it is", function()
@@ -82,6 +89,20 @@ describe("untrusted text", function()
     local code, dump, stderr = harness.cbk(dir, "dump", "a.pt")
     equal({ code, stderr }, { 0, "" })
     is_true(dump:find([==[[{"k":"str","v":"half \ud800 pair"},{"kind":"str","value":"half \ud800 pair"}]]==], 1, true), dump)
+  end)
+
+  it("is no formula in a spreadsheet", function()
+    local dir, root = harness.temp_dir(), cbk.dict()
+    for _, key in ipairs { "=1+1", "+1", "-1", "@SUM(1)", "=cmd|'/c x',y\"z" } do root[key] = cbk.tensor { 1 } end
+    cbk.create(dir .. "/a.pt", { root = root }):commit()
+    local _, stdout = harness.cbk(dir, "stats", "--csv", "a.pt")
+    local count = 0
+    for cell in stdout:gmatch "a%.pt,(.-),float" do
+      count = count + 1
+      is_true(cell:find "^\"?'[=+@-]", cell)
+    end
+    equal(count, 5)
+    is_true(stdout:find([["'=cmd|'/c x',y""z",]], 1, true), stdout)
   end)
 
   it("is a string's as it is where results are piped", function()

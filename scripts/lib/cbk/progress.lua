@@ -1,6 +1,7 @@
 -- The progress of a commit on stderr: a line that is drawn again on a terminal, otherwise a plain line every few seconds.
 
 local cbk = require "cbk"
+local shortened = require "cbk.shortened"
 
 local progress = {}
 
@@ -16,27 +17,23 @@ function progress.format_time(seconds)
   return ("%d:%02d:%02d"):format(math.floor(minutes / 60), minutes % 60, seconds % 60)
 end
 
---- The last characters of a long key say more than the first ones.
-local function shortened(key, width)
-  if width < 8 then return "" end
-  local most_bytes = 4 * width -- of so many characters
-  if #key <= most_bytes and cbk.terminal.columns(key) <= width then return key end
-  local tail = key:sub(-most_bytes):gsub("^[\128-\191]+", "") -- no half characters
-  while cbk.terminal.columns(tail) > width - 1 do tail = tail:gsub("^.[\128-\191]*", "") end
-  return "…" .. tail
-end
-
 ---One line about a state of progress, at most `width` columns.
 ---@param p { done: integer, total: integer, seconds: number, key: string }
 ---@param width integer
 function progress.line(p, width)
   local percent = p.total > 0 and math.floor(100 * p.done / p.total) or 100
   local rate = p.seconds > 0 and math.floor(p.done / p.seconds) or 0
-  local text = ("%3d%%  %s of %s"):format(percent, cbk.format_size(p.done), cbk.format_size(p.total))
+  local text = ("%3d%%"):format(percent)
+  local parts = { ("%s of %s"):format(cbk.format_size(p.done), cbk.format_size(p.total)) }
   if rate > 0 then
-    text = ("%s  %s/s  %s left"):format(text, cbk.format_size(rate), progress.format_time((p.total - p.done) / rate))
+    parts[2], parts[3] = cbk.format_size(rate) .. "/s", progress.format_time((p.total - p.done) / rate) .. " left"
   end
-  local key = shortened(cbk.shown(p.key), width - #text - 2)
+  for _, part in ipairs(parts) do -- on a narrow terminal the first ones
+    if #text + 2 + #part > width then return text end
+    text = text .. "  " .. part
+  end
+  local room = width - #text - 2
+  local key = room < 8 and "" or shortened(cbk.shown(p.key), room)
   return key == "" and text or text .. "  " .. key
 end
 

@@ -11,7 +11,8 @@ local stats_table = {}
 ---@class StatsRow
 ---@field file string
 ---@field key string
----@field dtype string
+---@field dtype string      of what is read
+---@field encoding string|nil   of quantised blocks: "Q4_K"
 ---@field shape integer[]
 ---@field bytes integer
 ---@field tied_to string|nil
@@ -48,11 +49,12 @@ local function key_text(row, options)
   return options.files and cbk.shown(row.file) .. ": " .. key or key
 end
 
---- The columns of the table; `text` gives a row's cell.
-local function columns_of(options)
+---The columns of the table; `text` gives a row's cell.
+---@param options StatsTableOptions
+function stats_table.columns(options)
   local columns = {
     { title = "key", text = function(row) return key_text(row, options) end },
-    { title = "dtype", weight = 3, text = function(row) return row.dtype end },
+    { title = "dtype", weight = 3, text = function(row) return row.encoding or row.dtype end },
     { title = "shape", weight = 4, text = function(row) return extents.shape(row.shape) end },
   }
   local function add(title, weight, text) columns[#columns + 1] = { title = title, right = true, weight = weight, text = text } end
@@ -68,17 +70,26 @@ local function columns_of(options)
   return columns
 end
 
+---@param row StatsRow
+---@return string[]
+function stats_table.cells(columns, row)
+  local out = {}
+  for c, column in ipairs(columns) do out[c] = column.text(row) end
+  return out
+end
+
+---@param cells string[][]   of each row
+---@param options StatsTableOptions
+---@return string[]
+function stats_table.of_cells(columns, cells, options) return text_table.lines(columns, cells, options.width) end
+
 ---@param rows StatsRow[]
 ---@param options StatsTableOptions
 ---@return string[]
 function stats_table.lines(rows, options)
-  local columns, lines = columns_of(options), {}
-  for i, row in ipairs(rows) do
-    local cells = {}
-    for c, column in ipairs(columns) do cells[c] = column.text(row) end
-    lines[i] = cells
-  end
-  return text_table.lines(columns, lines, options.width)
+  local columns, cells = stats_table.columns(options), {}
+  for i, row in ipairs(rows) do cells[i] = stats_table.cells(columns, row) end
+  return stats_table.of_cells(columns, cells, options)
 end
 
 return stats_table

@@ -1,11 +1,13 @@
 -- Tables that fit the terminal: the least important columns are left out, then the first column is shortened.
 
 local cbk = require "cbk"
+local shortened = require "cbk.shortened"
 
 local text_table = {}
 
 local NARROWEST = 12 -- of a shortened first column
 local GAP = 2
+local WIDEST = 400   -- of a column without a limit: one long key does not widen all lines
 
 ---@class TextColumn
 ---@field title string
@@ -45,13 +47,6 @@ local function fitting(columns, rows, widths, limit)
   return shown, total
 end
 
---- The end of a long key says more than its beginning.
-local function shortened(text, width)
-  if cbk.terminal.columns(text) <= width then return text end
-  while cbk.terminal.columns(text) > width - 1 do text = text:gsub("^.[\128-\191]*", "", 1) end
-  return "…" .. text
-end
-
 ---The lines of a table: titles, then a line for each row. Columns without any text are left out.
 ---@param columns TextColumn[]
 ---@param rows string[][]
@@ -63,13 +58,15 @@ function text_table.lines(columns, rows, limit)
   local shown, total = fitting(columns, rows, widths, limit)
   local first = math.min(widths[1], NARROWEST)
   widths[1] = math.max(first, math.min(widths[1], limit - total + first))
+  local is_cut = limit < math.huge
+  for c, width in ipairs(is_cut and {} or widths) do widths[c] = math.min(width, WIDEST) end
   local titles, out = {}, {}
   for c, column in ipairs(columns) do titles[c] = column.title end
   for i = 0, #rows do
     local cells, pieces = i == 0 and titles or rows[i], {}
     for c, column in ipairs(columns) do
       if shown[c] then
-        local text = c == 1 and shortened(cells[c], widths[c]) or cells[c]
+        local text = c == 1 and is_cut and shortened(cells[c], widths[c]) or cells[c]
         local padding = (" "):rep(widths[c] - cbk.terminal.columns(text))
         pieces[#pieces + 1] = column.right and padding .. text or text .. padding
       end

@@ -16,6 +16,7 @@ local check = {}
 ---@field config? string           the config of the checkpoint
 ---@field dtypes string[]          of --for
 ---@field without_values? boolean
+---@field is_chosen? fun(key: string): boolean   whose values are read (default: all)
 
 ---@class CheckSubject   A checkpoint that is open, as far as it can be.
 ---@field path string                as the user has named it
@@ -179,7 +180,7 @@ local function check_row(subject, part, i, row, state, options, found, on_read)
   local one
   if row.tied_to then
     one = state.by_path[row.tied_to]
-  elseif not options.without_values then
+  elseif not options.without_values and (not options.is_chosen or options.is_chosen(row.path)) then
     one = scan(subject, part, i, row, state.class_keys, options, found)
     on_read(row.path, row.bytes)
     if one then

@@ -1,6 +1,7 @@
 -- Files beside a checkpoint that interrupted programs left, and shards that belong to no index.
 
 local cbk = require "cbk"
+local kinds = require "converters.engine.kinds"
 local shards = require "cbk.check.shards"
 
 local leftovers = {}
@@ -21,12 +22,27 @@ end
 ---The name without what is added to unfinished files: "model.mdl" of "model.mdl.1f3a9c04.tmp".
 local function is_beside(name, own) return name:sub(1, #own) == own and name ~= own end
 
+---The shards that any index of a folder lists.
+---@param folder string
+local function listed_shards(folder)
+  local out = {}
+  for _, name in ipairs(cbk.fs.list(folder)) do
+    local fine, index = false, nil
+    if name:find "%.index%.json$" then fine, index = pcall(cbk.config.load, cbk.fs.join(folder, name)) end
+    local map = fine and kinds.is_dict(index) and kinds.is_dict(index, "weight_map") and index.weight_map or cbk.dict()
+    for _, shard in cbk.items(map) do
+      if type(shard) == "string" then out[shard] = true end
+    end
+  end
+  return out
+end
+
 ---@param folder string
 ---@param files string[]   the checkpoint's
 ---@param owns_folder boolean   the folder holds this checkpoint and nothing else
 ---@param found Findings
 local function check_names(folder, files, owns_folder, found)
-  local own = {}
+  local own, listed = {}, nil
   for _, file in ipairs(files) do own[cbk.fs.basename(file)] = true end
   for _, name in ipairs(cbk.fs.list(folder)) do
     local path = cbk.fs.join(folder, name)
@@ -36,7 +52,8 @@ local function check_names(folder, files, owns_folder, found)
     if belongs and is_temporary(name) then
       found:add("leftover-file", path, nil, "the name is that of an unfinished file")
     elseif owns_folder and stem and not own[name] then
-      found:add("leftover-file", path, nil, ("the shard, of %d, belongs to no index here"):format(count))
+      listed = listed or listed_shards(folder)
+      if not listed[name] then found:add("leftover-file", path, nil, ("the shard, of %d, belongs to no index here"):format(count)) end
     end
   end
 end

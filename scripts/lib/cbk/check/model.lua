@@ -31,8 +31,10 @@ end
 
 ---@param found Findings
 local function add_unknown(of, file, found, reason)
-  found:add("config", of.config, nil, ("the tensors of %s are not checked against it: %s"):format(cbk.quote(cbk.fs.basename(file)), reason),
-    { severity = "note", advice = "name the config with --config, or describe the model in a converter (converters/README.md)" })
+  local text = ("the tensors of %s are not checked against it: %s"):format(cbk.quote(cbk.fs.basename(file)), reason)
+  found:add("config", of.config or file, nil, text, {
+    severity = "note", advice = "name the config with --config, or describe the model in a converter (converters/README.md)",
+  })
 end
 
 local function check_missing(of, file, one, found)
@@ -59,8 +61,8 @@ local function check_missing(of, file, one, found)
   for _, key in ipairs(one.missing) do
     local layer = of.known:layer_of(key)
     if not is_whole[layer] then
-      found:add("missing-weight", file, of.prefix .. key, ("%s %s is missing"):format(of.known.class.name,
-        extents.shape(model.shape(of.known.by_key[key]))))
+      found:add("missing-weight", file, of.prefix .. key, ("the weight is missing: %s with this config has it, %s"):format(
+        of.known.class.name, extents.shape(model.shape(of.known.by_key[key]))))
     end
   end
 end
@@ -78,7 +80,7 @@ local function check_fit(of, file, one, found)
       or ("%s has no such tensor with this config"):format(of.known.class.name))
   end
   for _, lack in ipairs(one.lacks) do
-    found:add("missing-weight", file, nil, ("%s is missing, which some models do without: %s"):format(lack.name,
+    found:add("missing-weight", file, nil, ("%s is missing (%s); some models have none"):format(lack.name,
       numbers.counted(#lack.keys, "tensor")), { severity = "note" })
   end
 end
@@ -111,7 +113,7 @@ end
 ---@return ModelOfFile|nil
 function model.check(file, checkpoint, config_path, found)
   if not kinds.is_dict(checkpoint.root) or has_odd_names(checkpoint.root) then return nil end
-  local fine, identity, config = report.quietly(identify.checkpoint, file, checkpoint, config_path)
+  local fine, identity, config, kept = report.quietly(identify.checkpoint, file, checkpoint, config_path)
   if not fine then
     if config_path or identity.code == "interrupted" then error(identity, 0) end
     return nil -- a tree that is not of tensors by name
@@ -119,6 +121,7 @@ function model.check(file, checkpoint, config_path, found)
   local of = { name = identity.model, format = identity.format, config = identity.config, paths = {},
     prefix = kinds.is_dict(checkpoint.root, "model") and "model." or "" }
   if identity.problem then found:add("config", file, nil, identity.problem, { severity = not identity.is_broken and "note" or nil }) end
+  config = config or kept
   if not config then return of end
   if not of.name then of.name, of.format = by_config_alone(config) end
   if not of.name then
@@ -135,8 +138,9 @@ function model.check(file, checkpoint, config_path, found)
   local tree, keys = kinds.is_dict(root, "model") and root.model or root, coverage.keys_of(root)
   local one = fit.of(known, keys, function(key) return kinds.is_tensor(tree[key]) and tree[key]:shape() or nil end)
   if one.matched == 0 and #one.wrong == 0 then
-    found:add("config", of.config, nil, ("it is for %s, but no tensor of %s is one of that model"):format(known.class.name,
-      cbk.quote(cbk.fs.basename(file))))
+    local subject = of.config and "it" or "the config in __metadata__"
+    found:add("config", of.config or file, nil, ("%s is for %s, but no tensor of %s is one of that model"):format(subject,
+      known.class.name, cbk.quote(cbk.fs.basename(file))))
     of.known = nil
     return of
   end

@@ -79,8 +79,8 @@ end
 local function open_shards(folder, index_path, by_shard, order, open, found)
   local out = {}
   for _, name in ipairs(order) do
-    local path = cbk.fs.join(folder, name)
-    local is_outside = name == "" or name:find "^/" or ("/" .. name .. "/"):find("/../", 1, true)
+    local is_outside = name == "" or name:find "^/" or name:find "%z" or ("/" .. name .. "/"):find("/../", 1, true)
+    local path = is_outside and index_path or cbk.fs.join(folder, name)
     if is_outside then
       found:add("shard-missing", index_path, by_shard[name][1], ("it is in %s, which is not a file in the folder"):format(cbk.quote(name)))
     elseif not cbk.fs.exists(path) then

@@ -48,14 +48,16 @@ local function is_usual(one, constant)
   return #row.shape < 2 and constant == 1
 end
 
----States of optimizers are 0 at first.
+---States of optimizers are 0 at first. TensorFlow has them under the name of the weight.
 ---@param key string
 ---@return boolean
 function values.is_state(key)
+  local last
   for part in key:gmatch "[^./]+" do
     if part:find "^optim" or part:find "^state$" or part:find "^exp_avg" then return true end
+    last = part
   end
-  return false
+  return last ~= nil and (last:find "^[Aa]dam" or last:find "^LAMB" or last:find "^Momentum" or last:find "^Adagrad") ~= nil
 end
 
 local function check_constant(one, found)

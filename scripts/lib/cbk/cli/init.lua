@@ -345,6 +345,19 @@ function cli.open(path, args)
   return checkpoint
 end
 
+---Refuses an output that exists, and with --overwrite one that is also read.
+---@param path string
+---@param inputs string[]
+---@param args table
+function cli.check_output(path, inputs, args)
+  for _, input in ipairs(inputs) do
+    if cbk.fs.exists(path) and cbk.fs.absolute(path) == cbk.fs.absolute(input) then
+      cbk.fail("usage", ("cannot write %s: it is also an input; choose another name"):format(cbk.quote(path)))
+    end
+  end
+  if not args.overwrite and cbk.fs.exists(path) then cbk.fail("exists", ("%s exists already"):format(cbk.quote(path))) end
+end
+
 ---Says that what is written depends on a file beside the checkpoint: a commit is refused when another program changes it meanwhile.
 ---To be called before it is read.
 ---@param path string
@@ -419,13 +432,26 @@ function cli.say(args, line)
 end
 
 ---Prints a value as JSON, with escapes of whatever a terminal should not get.
-function cli.print_json(value) print(cbk.json(value, { indent = 2, shown = true })) end
+function cli.print_json(value) print(cli.json_text(value)) end
+
+---A value that is JSON already: what many rows have takes less memory as text.
+---@param value any
+---@return { json: string }
+function cli.as_json(value) return { json = cli.json_text(value) } end
+
+---The text that `cli.print_json` prints.
+---@param value any
+---@return string
+function cli.json_text(value)
+  if type(value) == "table" and value.json then return value.json end
+  return cbk.json(value, { indent = 2, shown = true })
+end
 
 --- Writes a list as `cli.print_json` would, one item after the other; `margin` is the line break before an item.
 local function write_json_list(count, item, margin)
   io.stdout:write "["
   for i = 1, count do
-    local text = cbk.json(item(i), { indent = 2, shown = true })
+    local text = cli.json_text(item(i))
     io.stdout:write(i > 1 and "," or "", margin, (text:gsub("\n", margin)))
   end
   io.stdout:write(count > 0 and margin:sub(1, -3) or "", "]")
@@ -447,7 +473,7 @@ function cli.print_json_object(members)
     if member.item then
       write_json_list(member.count, member.item, "\n    ")
     else
-      io.stdout:write((cbk.json(member[2], { indent = 2, shown = true }):gsub("\n", "\n  ")))
+      io.stdout:write((cli.json_text(member[2]):gsub("\n", "\n  ")))
     end
   end
   print "\n}"

@@ -32,7 +32,8 @@ function tensor_filter.options(parser, sorts)
   parser:option("--shape", "only tensors of this shape, such as '*,4096'"):argname("SHAPE"):convert(shape_test)
   parser:option("--dtype", "only tensors of this dtype, or of this type of quantised blocks (Q4_K)"):argname("DTYPE")
     :convert(function(text)
-      if text:find "^[IT]?Q%d" or text == "MXFP4" then return text end
+      local upper = text:upper()
+      if upper:find "^[IT]?Q%d" or upper == "MXFP4" then return upper end
       return cli.dtype(text)
     end)
   local sort = parser:option("--sort", "the largest first (keys: in alphabetical order): " .. table.concat(sorts, ", ")):argname("BY")
@@ -48,7 +49,10 @@ function tensor_filter.options(parser, sorts)
   parser:option("--top", "only the first N"):argname("N"):convert(cli.whole_number("--top", 1))
 end
 
-local function has_dtype(row, dtype) return row.type == dtype or row.encoding == dtype end
+---Whether a row is listed with this dtype: that of its blocks, if its elements are quantised.
+---@param row LeafRow
+---@param dtype string
+function tensor_filter.has_dtype(row, dtype) return (row.encoding or row.type) == dtype end
 
 ---The numbers of the rows that --shape and --dtype leave.
 ---@param rows LeafRows
@@ -60,10 +64,26 @@ function tensor_filter.matching(rows, args, is_wanted)
   for i = 1, #rows do
     local row = rows[i]
     local fits = not (args.shape or args.dtype)
-      or row.shape ~= nil and (not args.shape or args.shape(row.shape)) and (not args.dtype or has_dtype(row, args.dtype))
+      or row.shape ~= nil and (not args.shape or args.shape(row.shape)) and (not args.dtype or tensor_filter.has_dtype(row, args.dtype))
     if fits and (not is_wanted or is_wanted(row)) then out[#out + 1] = i end
   end
   return out
+end
+
+---A function that says whether a row passes --key, --shape and --dtype.
+---@param args table
+---@param tensors_only? boolean
+---@return fun(rows: LeafRows, i: integer): boolean
+function tensor_filter.wanted(args, tensors_only)
+  if not (args.key or args.shape or args.dtype or tensors_only) then return function() return true end end
+  local matches, below = cbk.glob(args.key or "*"), cbk.glob((args.key or "*") .. ".*")
+  return function(rows, i)
+    local path = rows:path(i)
+    if args.key and not (matches(path) or below(path)) then return false end
+    if not (args.shape or args.dtype or tensors_only) then return true end
+    local row = rows[i]
+    return row.shape ~= nil and (not args.shape or args.shape(row.shape)) and (not args.dtype or tensor_filter.has_dtype(row, args.dtype))
+  end
 end
 
 ---Sorts a list as --sort says and cuts it as --top says. What has no value comes last; else the order stays.

@@ -10,6 +10,7 @@ local diff = {}
 ---@field a LeafRows
 ---@field b LeafRows
 ---@field in_b fun(i: integer): integer|nil  the row of `b` for one of `a`
+---@field other_key table<integer, integer>  rows of `b` with other keys that are compared with rows of `a`
 ---@field only_a integer[]      rows of `a`
 ---@field only_b integer[]      rows of `b`
 ---@field renamed { a: string, b: string }[]   the same content under another key
@@ -28,23 +29,55 @@ local function compare_rows(a, i, b, k, options)
   error(difference, 0)
 end
 
-local function take_renamed(result, options, on_read)
+---Rows that are left after some were matched.
+local function without(list, is_taken)
+  local out = {}
+  for _, i in ipairs(list) do
+    if not is_taken[i] then out[#out + 1] = i end
+  end
+  return out
+end
+
+---Pairs what only one side has, first by content; other tensors of the same pattern of names are then compared.
+local function take_renamed(result, options, wanted)
   local a, b = result.a, result.b
-  local of_a = options.keys_only and {} or renamed.pairs(a, result.only_a, b, result.only_b, on_read)
-  local left_a, left_b, is_taken = {}, {}, {}
-  for _, i in ipairs(result.only_a) do
-    local k = of_a[i]
-    if k then
-      result.renamed[#result.renamed + 1] = { a = a:path(i), b = b:path(k) }
-      is_taken[k] = true
-    else
-      left_a[#left_a + 1] = i
+  local function is_wanted(i, k) return wanted.row(a, i) or wanted.row(b, k) end
+  local of_a, is_sure = renamed.pairs(a, result.only_a, b, result.only_b, wanted)
+  local taken_a, taken_b, same, sure = {}, {}, {}, {}
+  for i, k in pairs(of_a) do
+    taken_a[i], taken_b[k] = true, true
+    if is_sure[i] then sure[#sure + 1] = { a = a:path(i), b = b:path(k) } end
+    if is_wanted(i, k) then same[i] = k end
+  end
+  local left_a, left_b = without(result.only_a, taken_a), without(result.only_b, taken_b)
+  for i, k in pairs(renamed.alike(sure, a, left_a, b, left_b)) do
+    taken_a[i], taken_b[k] = true, true
+    if is_wanted(i, k) then
+      result.other_key[i] = k
+      local difference = compare_rows(a, i, b, k, options)
+      if difference then
+        result.different[#result.different + 1], result.tensors[i] = i, difference
+      else
+        same[i] = k
+      end
     end
   end
-  for _, k in ipairs(result.only_b) do
-    if not is_taken[k] then left_b[#left_b + 1] = k end
+  for _, i in ipairs(result.only_a) do
+    if same[i] then result.renamed[#result.renamed + 1] = { a = a:path(i), b = b:path(same[i]) } end
   end
-  result.only_a, result.only_b = left_a, left_b
+  table.sort(result.different)
+  result.only_a, result.only_b = without(result.only_a, taken_a), without(result.only_b, taken_b)
+end
+
+---Keeps the rows that are wanted of those that only one side has.
+local function choose_only(result, wanted)
+  for _, side in ipairs { "a", "b" } do
+    local left = {}
+    for _, i in ipairs(result["only_" .. side]) do
+      if wanted.row(result[side], i) then left[#left + 1] = i end
+    end
+    result["only_" .. side] = left
+  end
 end
 
 ---Leaves out names of tensors that the other side has under another of their names.
@@ -92,7 +125,7 @@ local function rank(result, order)
 end
 
 ---@class DiffWanted
----@field row fun(rows: LeafRows, i: integer): boolean   whether a row is compared
+---@field row fun(rows: LeafRows, i: integer): boolean   whether a row is compared, with the one of the other side
 ---@field without_other_names? boolean                   names of tied tensors may be missing
 ---@field order string
 ---@field on_read fun(key: string, bytes: integer)
@@ -104,28 +137,30 @@ end
 ---@return Comparison
 function diff.compare(a, b, options, wanted)
   local in_b, in_a = values.matcher(a, b), values.matcher(b, a)
-  local result = { a = a, b = b, in_b = in_b, only_a = {}, only_b = {}, renamed = {}, different = {}, tensors = {}, same = 0 }
+  local result = { a = a, b = b, other_key = {}, only_a = {}, only_b = {}, renamed = {}, different = {}, tensors = {}, same = 0 }
+  result.in_b = function(i) return result.other_key[i] or in_b(i) end
   for i = 1, #a do
-    if wanted.row(a, i) then
-      local k = in_b(i)
-      local difference = k and compare_rows(a, i, b, k, options)
-      if not k then
-        table.insert(result.only_a, i)
-      elseif difference then
+    local k = in_b(i)
+    if not k then
+      table.insert(result.only_a, i)
+    elseif wanted.row(a, i) or wanted.row(b, k) then
+      local difference = compare_rows(a, i, b, k, options)
+      if difference then
         table.insert(result.different, i)
         if difference.what == "values" or difference.what == "shape" or difference.what == "dtype" then result.tensors[i] = difference end
       else
         result.same = result.same + 1
       end
-      local row = k and a[i]
-      if row and row.bytes then wanted.on_read(row.path, 2 * row.bytes) end
+      local row = a[i]
+      if row.bytes then wanted.on_read(row.path, 2 * row.bytes) end
     end
   end
   for k = 1, #b do
-    if wanted.row(b, k) and not in_a(k) then table.insert(result.only_b, k) end
+    if not in_a(k) then table.insert(result.only_b, k) end
   end
   if wanted.without_other_names then drop_other_names(result) end
-  if #result.only_a > 0 and #result.only_b > 0 then take_renamed(result, options, wanted.on_read) end
+  if #result.only_a > 0 and #result.only_b > 0 and not options.keys_only then take_renamed(result, options, wanted) end
+  choose_only(result, wanted)
   rank(result, wanted.order)
   result.equal = #result.only_a + #result.only_b + #result.renamed + #result.different == 0
   return result
@@ -136,9 +171,12 @@ end
 ---@param n integer
 ---@param options DiffOptions
 ---@return ValueDifference difference, string key
+---@return string|nil other_key   of B, where it is another one
 function diff.at(result, n, options)
   local i = result.different[n]
-  return result.tensors[i] or compare_rows(result.a, i, result.b, result.in_b(i), options), diff.key_of(result.a, i)
+  local k = result.other_key[i]
+  return result.tensors[i] or compare_rows(result.a, i, result.b, result.in_b(i), options), diff.key_of(result.a, i),
+    k and result.b:path(k)
 end
 
 ---"a.b"; "a.b (2)" of the second one with this key.

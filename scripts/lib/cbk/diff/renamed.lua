@@ -8,8 +8,16 @@ local renamed = {}
 ---@param row LeafRow
 local function signature(row) return row.type .. " " .. extents.joined(row.shape, ",") end
 
+---The numbers in a key: "3,0" of "h.3.mlp.0.w".
+local function numbers_in(key)
+  local out = {}
+  for number in key:gmatch "%d+" do out[#out + 1] = number end
+  return table.concat(out, ",")
+end
+
 ---The numbers of tensors by dtype and shape.
-local function by_signature(rows, list)
+---@param is_wanted table<string, boolean>   is set where one of them is wanted
+local function by_signature(rows, list, wanted, is_wanted)
   local out = {}
   for _, i in ipairs(list) do
     local row = rows[i]
@@ -17,21 +25,44 @@ local function by_signature(rows, list)
       local id = signature(row)
       out[id] = out[id] or {}
       table.insert(out[id], i)
+      is_wanted[id] = is_wanted[id] or wanted.row(rows, i)
     end
   end
   return out
 end
 
----The numbers of tensors by content.
+---The numbers of tensors by content, and the contents that are one number, repeated.
 local function by_content(rows, list, on_read)
-  local out = {}
+  local out, is_constant = {}, {}
   for _, i in ipairs(list) do
-    local id = rows:value(i):scan().fingerprint
+    local scan = rows:value(i):scan()
+    local id = scan.fingerprint
     on_read(rows:path(i), rows[i].bytes)
     out[id] = out[id] or {}
     table.insert(out[id], i)
+    is_constant[id] = scan.constant ~= nil
   end
-  return out
+  return out, is_constant
+end
+
+---Pairs tensors of one content: those with the same numbers in their keys first, so that layers stay together.
+local function pair_up(a, same_a, b, same_b, out)
+  local by_numbers, is_taken, left = {}, {}, {}
+  if #same_a > 1 or #same_b > 1 then
+    for _, k in ipairs(same_b) do
+      local id = numbers_in(b:path(k))
+      by_numbers[id] = by_numbers[id] or {}
+      table.insert(by_numbers[id], k)
+    end
+  end
+  for _, i in ipairs(same_a) do
+    local k = table.remove(by_numbers[numbers_in(a:path(i))] or {}, 1)
+    if k then out[i], is_taken[k] = k, true else left[#left + 1] = i end
+  end
+  local next_left = 1
+  for _, k in ipairs(same_b) do
+    if not is_taken[k] and left[next_left] then out[left[next_left]], next_left = k, next_left + 1 end
+  end
 end
 
 ---Pairs of rows with equal dtype, shape and content, in the order of `a`. Tensors whose shape only one side has are not read.
@@ -39,17 +70,70 @@ end
 ---@param only_a integer[]
 ---@param b LeafRows
 ---@param only_b integer[]
----@param on_read fun(key: string, bytes: integer)
----@return table<integer, integer>   rows of `b` by rows of `a`
-function renamed.pairs(a, only_a, b, only_b, on_read)
-  local shapes_a, shapes_b, out = by_signature(a, only_a), by_signature(b, only_b), {}
+---@param wanted DiffWanted
+---@return table<integer, integer> pairs   rows of `b` by rows of `a`
+---@return table<integer, boolean> is_sure   rows of `a` whose content others do not have by chance
+function renamed.pairs(a, only_a, b, only_b, wanted)
+  local is_wanted, out, is_sure = {}, {}, {}
+  local shapes_a, shapes_b = by_signature(a, only_a, wanted, is_wanted), by_signature(b, only_b, wanted, is_wanted)
   for id, list in pairs(shapes_a) do
-    if shapes_b[id] then
-      local contents_a, contents_b = by_content(a, list, on_read), by_content(b, shapes_b[id], on_read)
+    if shapes_b[id] and is_wanted[id] then
+      local contents_a, is_constant = by_content(a, list, wanted.on_read)
+      local contents_b = by_content(b, shapes_b[id], wanted.on_read)
       for content, same_a in pairs(contents_a) do
         local same_b = contents_b[content] or {}
-        for k = 1, math.min(#same_a, #same_b) do out[same_a[k]] = same_b[k] end
+        pair_up(a, same_a, b, same_b, out)
+        for _, i in ipairs(same_a) do is_sure[i] = not is_constant[content] end
       end
+    end
+  end
+  return out, is_sure
+end
+
+---A key without its numbers, and its numbers.
+local function pattern_of(key)
+  local numbers = {}
+  local pattern = key:gsub("%d+", function(number)
+    numbers[#numbers + 1] = number
+    return "\0"
+  end)
+  return pattern, numbers
+end
+
+---What the keys of `a` are in `b`, by pattern: "h.#.w" is "layers.#.weight" if no pair says otherwise.
+local function patterns_of(pairs_by_content)
+  local out = {}
+  for _, pair in ipairs(pairs_by_content) do
+    local from, numbers = pattern_of(pair.a)
+    local to, others = pattern_of(pair.b)
+    local is_like = #numbers > 0 and table.concat(numbers, ",") == table.concat(others, ",")
+    if not is_like or out[from] ~= nil and out[from] ~= to then to = false end
+    out[from] = to
+  end
+  return out
+end
+
+---Further pairs of tensors of one shape, whose keys correspond as those of other pairs do: their layers have other content.
+---@param pairs_by_content { a: string, b: string }[]
+---@param a LeafRows
+---@param left_a integer[]
+---@param b LeafRows
+---@param left_b integer[]
+---@return table<integer, integer>   rows of `b` by rows of `a`
+function renamed.alike(pairs_by_content, a, left_a, b, left_b)
+  local patterns, is_left, out = patterns_of(pairs_by_content), {}, {}
+  for _, k in ipairs(left_b) do is_left[k] = true end
+  for _, i in ipairs(left_a) do
+    local pattern, numbers = pattern_of(a:path(i))
+    local next_number, row = 0, patterns[pattern] and a[i]
+    local key = row and row.shape and not row.problem and patterns[pattern]:gsub("%z", function()
+      next_number = next_number + 1
+      return numbers[next_number]
+    end)
+    local k = key and b:find(key)
+    local other = k and is_left[k] and b[k]
+    if other and other.shape and not other.problem and extents.joined(row.shape, ",") == extents.joined(other.shape, ",") then
+      out[i], is_left[k] = k, nil
     end
   end
   return out

@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local converters = require "cbk.converters"
+local converter_list = require "cbk.converters.list"
 local identify = require "cbk.identify"
 local kinds = require "converters.engine.kinds"
 local other_names = require "cbk.converters.other_names"
@@ -64,6 +65,9 @@ end
 ---@return string what   "a.safetensors as cs-2.4"
 function through.trees(a, b, args)
   local only = converters.load(args.converter, args.sandbox)
+  if args.model and not converters.catalogue.find(args.model) then
+    cbk.fail("usage", ("there is no model '%s'; %s"):format(args.model, converter_list.advice(args.model, converters.catalogue.names())))
+  end
   local format_a, format_b = args.src_fmt or format_of(a), args.tgt_fmt or format_of(b)
   if (format_a == "hf") == (format_b == "hf") and format_a == format_b then
     cbk.fail("usage", ("both checkpoints are in the format %s; compare them without --model"):format(format_a))

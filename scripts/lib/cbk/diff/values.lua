@@ -54,9 +54,24 @@ local function element(tensor, at)
 end
 
 ---The text of an element, which may be complex.
-function values.element_text(value)
+---@param value any         of Tensor:item
+---@param digits? integer   default 7
+---@return string
+function values.element_text(value, digits)
+  digits = digits or 7
   if type(value) == "boolean" then return tostring(value) end
-  return type(value) == "number" and ("%.7g"):format(value) or numbers.whole_text(value)
+  if type(value) == "table" then return ("%%.%dg%%+.%dgi"):format(digits, digits):format(value[1], value[2]) end
+  return type(value) == "number" and ("%%.%dg"):format(digits):format(value) or numbers.whole_text(value)
+end
+
+---Two elements, with as many digits as it takes to see that they differ.
+local function pair_text(a, b)
+  local text_a, text_b
+  for _, digits in ipairs { 7, 9, 17 } do
+    text_a, text_b = values.element_text(a, digits), values.element_text(b, digits)
+    if text_a ~= text_b then break end
+  end
+  return text_a .. ", " .. text_b
 end
 
 local function places_of(a, b, indices, shape)
@@ -88,8 +103,7 @@ local function compare_elements(a, b, options)
   local place, largest = "", out.largest[1]
   if #out.first > 0 then place = ", first at " .. extents.shape(out.first) end
   if largest and #shape > 0 then
-    place = ("%s, largest at %s: %s, %s"):format(place, extents.shape(largest.position), values.element_text(largest.a),
-      values.element_text(largest.b))
+    place = ("%s, largest at %s: %s"):format(place, extents.shape(largest.position), pair_text(largest.a, largest.b))
   end
   out.text = ("%s of %s differ (%s), %s%s"):format(numbers.grouped(d.different), numbers.counted(d.numel, "element"),
     numbers.percent(d.different, d.numel), distance_text(out), place)

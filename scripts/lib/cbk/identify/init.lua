@@ -413,6 +413,7 @@ end
 ---@param config_path? string   default: the config beside it
 ---@return Identity found
 ---@return Dict|nil config      of the file `found.config`
+---@return Dict|nil kept        the config in the checkpoint's __metadata__, where there is no file
 function identify.checkpoint(path, checkpoint, config_path)
   kinds.check_root(checkpoint.root)
   local is_hf = not kinds.is_dict(checkpoint.root, "model")
@@ -434,7 +435,7 @@ function identify.checkpoint(path, checkpoint, config_path)
   else
     by_names(found, keys, formats, architecture(kept))
   end
-  return found, beside.config
+  return found, beside.config, params
 end
 
 ---The format that --src-fmt cs-auto means.

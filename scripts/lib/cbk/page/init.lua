@@ -76,7 +76,8 @@ end
 function page.row(row, stats, note)
   local shape = {}
   for i, extent in ipairs(row.shape) do shape[i] = numbers.whole_text(extent) end
-  local parts = { json_text(fold.shown(row.path)), json_text(row.type), "[" .. table.concat(shape, ",") .. "]", ("%.0f"):format(row.bytes),
+  local dtype = row.encoding or row.type
+  local parts = { json_text(fold.shown(row.path)), json_text(dtype), "[" .. table.concat(shape, ",") .. "]", ("%.0f"):format(row.bytes),
     row.tied_to and json_text(fold.shown(row.tied_to)) or "null" }
   if stats then
     local found, counts = {}, {}

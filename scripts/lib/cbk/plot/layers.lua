@@ -5,6 +5,7 @@ local figure = require "cbk.plot.figure"
 local fold = require "cbk.fold"
 local histogram = require "cbk.plot.histogram"
 local scale = require "cbk.plot.scale"
+local shortened = require "cbk.shortened"
 
 local layers = {}
 
@@ -72,12 +73,6 @@ local function ticks(values, most, is_ascii)
     out[i + 1] = value ~= value and "!" or marks[math.min(#marks, math.floor(place(value) * #marks) + 1)]
   end
   return table.concat(out)
-end
-
-local function shortened(text, width)
-  if cbk.terminal.columns(text) <= width then return text end
-  while cbk.terminal.columns(text) > width - 1 do text = text:gsub("^.[\128-\191]*", "", 1) end
-  return "…" .. text
 end
 
 --- One series: a bar for each layer.

@@ -38,7 +38,8 @@ function pager.print(text)
   local folder = cbk.fs.temp_dir() -- a pipe would end the session when the pager ends early
   local path = cbk.fs.join(folder, "result")
   cbk.fs.write(path, text .. "\n")
-  local status = os.execute(("%s %s"):format(program, quoted(path)))
+  -- The file has no name while it is read: nothing is left when the terminal is closed.
+  local status = os.execute(("{ rm -rf %s; %s; } < %s"):format(quoted(folder), program, quoted(path)))
   cbk.fs.remove(folder, { recursive = true })
   if status ~= 0 then print(text) end
 end

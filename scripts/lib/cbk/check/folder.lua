@@ -1,0 +1,47 @@
+-- The checkpoints of a folder that holds several: files side by side, or the parts of a model in folders of their own.
+
+local cbk = require "cbk"
+local shards = require "cbk.check.shards"
+
+local folder = {}
+
+---@param path string
+---@return string[]   paths of indexes and of files that are no shards
+local function files_in(path)
+  local out = {}
+  for _, name in ipairs(cbk.fs.list(path)) do
+    local full = cbk.fs.join(path, name)
+    local is_index = name:find "%.index%.json$" or name:find "%.index$"
+    local is_file = cbk.format_of_name(name) ~= nil and not shards.parts(name)
+    if (is_index or is_file) and not cbk.fs.is_dir(full) then out[#out + 1] = full end
+  end
+  return out
+end
+
+---@param path string
+---@return string[]   the folders in it that hold a checkpoint
+local function folders_in(path)
+  local out = {}
+  for _, name in ipairs(cbk.fs.list(path)) do
+    local full = cbk.fs.join(path, name)
+    if cbk.fs.is_dir(full) then
+      local _, loose = shards.find(full)
+      if loose or #files_in(full) > 0 then out[#out + 1] = full end
+    end
+  end
+  return out
+end
+
+---The checkpoints in a folder that cannot be opened as one; nil where the reason is another.
+---@param path string
+---@param problem table   the error
+---@return string[]|nil
+function folder.checkpoints(path, problem)
+  if not cbk.fs.is_dir(path) then return nil end
+  local message = problem.message or ""
+  local found = message:find("the folder holds several checkpoints", 1, true) and files_in(path)
+    or message:find("the folder holds no checkpoint", 1, true) and folders_in(path) or {}
+  return #found > 0 and found or nil
+end
+
+return folder
