@@ -10,7 +10,7 @@ namespace cbk::lua {
 
 namespace {
 
-std::shared_ptr<const Checkpoint> self(lua_State* L) {
+std::shared_ptr<const Checkpoint> this_checkpoint(lua_State* L) {
   return check<const Checkpoint>(L, 1);
 }
 
@@ -47,7 +47,7 @@ std::vector<std::string> known_names(lua_State* L, const Value& root) {
 }
 
 int checkpoint_index(lua_State* L) {
-  const auto checkpoint = self(L);
+  const auto checkpoint = this_checkpoint(L);
   if (lua_type(L, 2) != LUA_TSTRING) {
     fail(Errc::usage, "a Checkpoint is indexed by dotted keys, not by a {}; use ckpt.root for other keys",
          type_name(L, 2));
@@ -79,38 +79,38 @@ int checkpoint_index(lua_State* L) {
 }
 
 /// The value at a dotted path, even if a field or method has the same name; nil if it is missing.
-int get(lua_State* L) {
-  const auto checkpoint = self(L);
+int checkpoint_get(lua_State* L) {
+  const auto checkpoint = this_checkpoint(L);
   const Value* value = find_path(checkpoint->root, check_string(L, 2));
   value == nullptr ? lua_pushnil(L) : push(L, *value);
   return 1;
 }
 
-int has(lua_State* L) {
-  lua_pushboolean(L, find_path(self(L)->root, check_string(L, 2)) != nullptr);
+int checkpoint_has(lua_State* L) {
+  lua_pushboolean(L, find_path(this_checkpoint(L)->root, check_string(L, 2)) != nullptr);
   return 1;
 }
 
-int refuse_assignment(lua_State* L) {
+int refuse_checkpoint_assignment(lua_State* L) {
   fail(Errc::usage, "{} is read-only; use out = cbk.create(path) for a checkpoint whose keys can be set",
-       quote(self(L)->path.string()));
+       quote(this_checkpoint(L)->path.string()));
 }
 
 /// The root with its exact kind, even if it is a number.
 int raw_root(lua_State* L) {
-  push_raw(L, self(L)->root);
+  push_raw(L, this_checkpoint(L)->root);
   return 1;
 }
 
 template <bool only_tensors>
 int iterate(lua_State* L) {
-  push_leaves(L, self(L)->root, lua_isnoneornil(L, 2) ? "*" : check_string(L, 2), only_tensors);
+  push_leaves(L, this_checkpoint(L)->root, lua_isnoneornil(L, 2) ? "*" : check_string(L, 2), only_tensors);
   return 1;
 }
 
 int checkpoint_tostring(lua_State* L) {
   if (is_closed<const Checkpoint>(L, 1)) return describe_box<const Checkpoint>(L);
-  const auto checkpoint = self(L);
+  const auto checkpoint = this_checkpoint(L);
   const std::string version = checkpoint->version.empty() ? "" : " " + checkpoint->version;
   push(L, std::string_view(fmt::format("Checkpoint {} ({}{})", quote(checkpoint->path.string()),
                                        checkpoint->format, version)));
@@ -120,14 +120,14 @@ int checkpoint_tostring(lua_State* L) {
 }  // namespace
 
 void bind_checkpoint(lua_State* L) {
-  static const luaL_Reg methods[] = {{"get", guarded<get>},
-                                     {"has", guarded<has>},
+  static const luaL_Reg methods[] = {{"get", guarded<checkpoint_get>},
+                                     {"has", guarded<checkpoint_has>},
                                      {"tensors", guarded<iterate<true>>},
                                      {"leaves", guarded<iterate<false>>},
                                      {"raw_root", guarded<raw_root>},
                                      {"close", guarded<close_box<const Checkpoint>>},
                                      {nullptr, nullptr}};
-  static const luaL_Reg metamethods[] = {{"__newindex", guarded<refuse_assignment>},
+  static const luaL_Reg metamethods[] = {{"__newindex", guarded<refuse_checkpoint_assignment>},
                                          {"__tostring", guarded<checkpoint_tostring>},
                                          {nullptr, nullptr}};
   register_type<const Checkpoint>(L, {methods, metamethods, guarded<checkpoint_index>});

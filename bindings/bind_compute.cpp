@@ -169,10 +169,10 @@ std::vector<VariablePtr> check_list(lua_State* L, int index) {
   return out;
 }
 
-int cat(lua_State* L) {
+int cat_variables(lua_State* L) {
   return push_variable(L, compute::concat(check_list(L, 1), opt_integer(L, 2, 0)));
 }
-int stack(lua_State* L) {
+int stack_variables(lua_State* L) {
   return push_variable(L, compute::stack(check_list(L, 1), opt_integer(L, 2, 0)));
 }
 
@@ -432,8 +432,8 @@ void bind_compute(lua_State* L) {
                                        {"manual_seed", computed<manual_seed>},
                                        {"dropout_mask", computed<dropout_mask>},
                                        {"where", computed<where>},
-                                       {"cat", computed<cat>},
-                                       {"stack", computed<stack>},
+                                       {"cat", computed<cat_variables>},
+                                       {"stack", computed<stack_variables>},
                                        {"is_tensor", computed<is_tensor>},
                                        {"to_lazy", computed<to_lazy>},
                                        {"feed", computed<feed>},

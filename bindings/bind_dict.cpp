@@ -109,7 +109,7 @@ int make_dict(lua_State* L) {
 }
 
 /// As in Python, keys are immutable: scalars and tuples of scalars. `parts` bounds the work on tuples.
-void check_key(const Value& key, size_t& parts) {
+void count_key_parts(const Value& key, size_t& parts) {
   constexpr size_t key_limit = 256;
   if (++parts > key_limit) fail(Errc::usage, "a tuple that is a key can have at most {} parts", key_limit);
   if (key.is(Value::Kind::dict) || key.is(Value::Kind::tensor) || key.is(Value::Kind::object) ||
@@ -117,14 +117,14 @@ void check_key(const Value& key, size_t& parts) {
     fail(Errc::usage, "{} cannot be a key{}", a_kind(key), parts > 1 ? ", nor be inside one" : "");
   }
   if (!key.is(Value::Kind::sequence)) return;
-  for (const Value& item : key.as_sequence().items) check_key(item, parts);
+  for (const Value& item : key.as_sequence().items) count_key_parts(item, parts);
 }
 
 }  // namespace
 
 void check_key(const Value& key) {
   size_t parts = 0;
-  check_key(key, parts);
+  count_key_parts(key, parts);
 }
 
 Value key_at(lua_State* L, int index) {

@@ -126,7 +126,7 @@ int absolute(lua_State* L) {
 }
 
 /// The running program, for scripts that call cbk again.
-int program(lua_State* L) {
+int program_path(lua_State* L) {
   push(L, std::string_view(fs::read_symlink("/proc/self/exe").native()));
   return 1;
 }
@@ -138,7 +138,7 @@ void bind_fs(lua_State* L) {
                                        {"mkdir", guarded<make_dir>},      {"list", guarded<list>},
                                        {"read", guarded<read>},           {"write", guarded<write>},
                                        {"write_all", guarded<write_all>}, {"size", guarded<size>},
-                                       {"remove", guarded<remove>},       {"program", guarded<program>},
+                                       {"remove", guarded<remove>},       {"program", guarded<program_path>},
                                        {"temp_dir", guarded<temp_dir>},   {"join", guarded<join>},
                                        {"basename", guarded<basename>},   {"dirname", guarded<dirname>},
                                        {"absolute", guarded<absolute>},   {nullptr, nullptr}};

@@ -54,7 +54,7 @@ int names(lua_State* L) {
   return 1;
 }
 
-int has(lua_State* L) {
+int edit_has(lua_State* L) {
   lua_pushboolean(L, check<FileEdit>(L, 1)->has(name_at(L, 2)));
   return 1;
 }
@@ -106,14 +106,14 @@ int save_as(lua_State* L) {
   return 0;
 }
 
-int commit(lua_State* L) {
+int edit_commit(lua_State* L) {
   const Options options(L, 2, {"sync"});
   mark_finished(L, 1);
   check<FileEdit>(L, 1)->commit(options.flag("sync"));
   return close_box<FileEdit>(L);
 }
 
-int close(lua_State* L) {
+int edit_close(lua_State* L) {
   mark_finished(L, 1);
   return close_box<FileEdit>(L);
 }
@@ -134,7 +134,7 @@ int parse_spec(lua_State* L) {
 
 void bind_h5_edit(lua_State* L) {
   static const luaL_Reg methods[] = {{"names", guarded<names>},
-                                     {"has", guarded<has>},
+                                     {"has", guarded<edit_has>},
                                      {"attribute", guarded<attribute>},
                                      {"scalar", guarded<scalar>},
                                      {"is_changed", guarded<is_changed>},
@@ -142,8 +142,8 @@ void bind_h5_edit(lua_State* L) {
                                      {"link", guarded<link>},
                                      {"set_value", guarded<set_value>},
                                      {"save_as", guarded<save_as>},
-                                     {"commit", guarded<commit>},
-                                     {"close", guarded<close>},
+                                     {"commit", guarded<edit_commit>},
+                                     {"close", guarded<edit_close>},
                                      {nullptr, nullptr}};
   register_type<FileEdit>(L, {methods});
   static const luaL_Reg functions[] = {

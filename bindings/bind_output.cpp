@@ -26,7 +26,7 @@ struct TypeName<const MappedFile> {
 
 namespace {
 
-std::shared_ptr<Output> self(lua_State* L) {
+std::shared_ptr<Output> this_output(lua_State* L) {
   return check<Output>(L, 1);
 }
 
@@ -107,7 +107,7 @@ std::shared_ptr<Output> unwritten(lua_State* L, int index = 1) {
 
 /// Keys only: facts about the output itself are methods, so that any key can be set.
 int output_index(lua_State* L) {
-  const auto output = self(L);
+  const auto output = this_output(L);
   const Value key = key_at(L, 2);
   const Dict& dict = output->root.as_dict();
   const Value* value = dict.find(key);
@@ -121,14 +121,14 @@ int output_index(lua_State* L) {
   return 1;
 }
 
-int get(lua_State* L) {
-  const Value* value = self(L)->root.as_dict().find(key_at(L, 2));
+int output_get(lua_State* L) {
+  const Value* value = this_output(L)->root.as_dict().find(key_at(L, 2));
   value == nullptr ? lua_pushnil(L) : push(L, *value);
   return 1;
 }
 
-int has(lua_State* L) {
-  lua_pushboolean(L, self(L)->root.as_dict().find(key_at(L, 2)) != nullptr);
+int output_has(lua_State* L) {
+  lua_pushboolean(L, this_output(L)->root.as_dict().find(key_at(L, 2)) != nullptr);
   return 1;
 }
 
@@ -146,7 +146,7 @@ int output_newindex(lua_State* L) {
 }
 
 int root(lua_State* L) {
-  push(L, self(L)->root);
+  push(L, this_output(L)->root);
   return 1;
 }
 
@@ -156,7 +156,7 @@ int set_root(lua_State* L) {
 }
 
 int path(lua_State* L) {
-  push(L, std::string_view(self(L)->target.native()));
+  push(L, std::string_view(this_output(L)->target.native()));
   return 1;
 }
 
@@ -203,7 +203,7 @@ void push_lost(lua_State* L, const std::vector<LostValues>& lost) {
 }
 
 int plan(lua_State* L) {
-  const auto output = self(L);
+  const auto output = this_output(L);
   const Options options(L, 2, {"threads", "memory", "sync", "allow_overflow", "max_expansion"});
   mark_finished(L, 1);
   const auto writer = make_writer(output->root, output->target, output->options);
@@ -287,7 +287,7 @@ void commit_all(lua_State* L, const std::vector<std::shared_ptr<Output>>& output
   }
 }
 
-int commit(lua_State* L) {
+int output_commit(lua_State* L) {
   const auto output = unwritten(L);
   const Options options = commit_options(L);
   mark_finished(L, 1);
@@ -315,14 +315,14 @@ int commit_together(lua_State* L) {
   return 1;
 }
 
-int close(lua_State* L) {
+int output_close(lua_State* L) {
   mark_finished(L, 1);
   return close_box<Output>(L);
 }
 
 int output_tostring(lua_State* L) {
   if (is_closed<Output>(L, 1)) return describe_box<Output>(L);
-  const auto output = self(L);
+  const auto output = this_output(L);
   push(L, std::string_view(fmt::format("Output {}", quote(output->target.string()))));
   return 1;
 }
@@ -330,10 +330,15 @@ int output_tostring(lua_State* L) {
 }  // namespace
 
 void bind_output(lua_State* L) {
-  static const luaL_Reg methods[] = {
-      {"get", guarded<get>},       {"has", guarded<has>},     {"plan", guarded<plan>},
-      {"commit", guarded<commit>}, {"root", guarded<root>},   {"set_root", guarded<set_root>},
-      {"path", guarded<path>},     {"close", guarded<close>}, {nullptr, nullptr}};
+  static const luaL_Reg methods[] = {{"get", guarded<output_get>},
+                                     {"has", guarded<output_has>},
+                                     {"plan", guarded<plan>},
+                                     {"commit", guarded<output_commit>},
+                                     {"root", guarded<root>},
+                                     {"set_root", guarded<set_root>},
+                                     {"path", guarded<path>},
+                                     {"close", guarded<output_close>},
+                                     {nullptr, nullptr}};
   static const luaL_Reg metamethods[] = {
       {"__newindex", guarded<output_newindex>}, {"__tostring", guarded<output_tostring>}, {nullptr, nullptr}};
   register_type<Output>(L, {methods, metamethods, guarded<output_index>});

@@ -51,12 +51,12 @@ std::string shown_key(const std::string& path) {
   return path.empty() ? "\"\"" : shown(path);
 }
 
-const Value none;
+const Value no_value;
 
 /// A row that was erased since reads as None.
 const Value& value_at(const LeafRows& rows, size_t index) {
   const Value* value = rows.table.value(rows.row(index));
-  return value == nullptr ? none : *value;
+  return value == nullptr ? no_value : *value;
 }
 
 bool is_unreadable(const Value& value) {

@@ -167,7 +167,7 @@ int rows(lua_State* L) {
   return 3;
 }
 
-int refuse_assignment(lua_State*) {
+int refuse_tensor_assignment(lua_State*) {
   fail(Errc::usage, "a tensor cannot be changed; its methods and operators return a new one");
 }
 
@@ -248,7 +248,7 @@ void bind_tensor(lua_State* L) {
                                  {nullptr, nullptr}};
   static const luaL_Reg own_metamethods[] = {{"__tostring", guarded<tensor_tostring>},
                                              {"__len", guarded<tensor_len>},
-                                             {"__newindex", guarded<refuse_assignment>},
+                                             {"__newindex", guarded<refuse_tensor_assignment>},
                                              {nullptr, nullptr}};
   const auto methods = joined({own, tensor_moves, tensor_arithmetic, tensor_reading});
   const auto metamethods = joined({own_metamethods, tensor_operators});

@@ -71,12 +71,12 @@ std::vector<Tensor> tensors_at(lua_State* L, int index) {
   return out;
 }
 
-int cat(lua_State* L) {
+int cat_tensors(lua_State* L) {
   push(L, Tensor::concat(tensors_at(L, 1), opt_integer(L, 2, 0)));
   return 1;
 }
 
-int stack(lua_State* L) {
+int stack_tensors(lua_State* L) {
   push(L, Tensor::stack(tensors_at(L, 1), opt_integer(L, 2, 0)));
   return 1;
 }
@@ -103,11 +103,11 @@ int csv(lua_State* L) {
 }  // namespace
 
 void bind_tensor_functions(lua_State* L) {
-  static const luaL_Reg functions[] = {{"tensor", guarded<make_tensor>}, {"full", guarded<make_full>},
-                                       {"randn", guarded<make_randn>},   {"rand", guarded<make_rand>},
-                                       {"tril", guarded<make_tril>},     {"cat", guarded<cat>},
-                                       {"stack", guarded<stack>},        {"dtype", guarded<dtype_facts>},
-                                       {"write_csv", guarded<csv>},      {nullptr, nullptr}};
+  static const luaL_Reg functions[] = {{"tensor", guarded<make_tensor>},  {"full", guarded<make_full>},
+                                       {"randn", guarded<make_randn>},    {"rand", guarded<make_rand>},
+                                       {"tril", guarded<make_tril>},      {"cat", guarded<cat_tensors>},
+                                       {"stack", guarded<stack_tensors>}, {"dtype", guarded<dtype_facts>},
+                                       {"write_csv", guarded<csv>},       {nullptr, nullptr}};
   set_functions(L, functions);
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 char null_key;  // registry: the one null
 
-std::shared_ptr<const Value> self(lua_State* L) {
+std::shared_ptr<const Value> this_value(lua_State* L) {
   return check<const Value>(L, 1);
 }
 
@@ -38,7 +38,7 @@ void push_plain(lua_State* L, const Value& value) {
 }
 
 int value_index(lua_State* L) {
-  const Value& value = *self(L);
+  const Value& value = *this_value(L);
   const std::string_view key = lua_type(L, 2) == LUA_TSTRING ? check_string(L, 2) : std::string_view();
   if (key == "kind") {
     push(L, kind_of(value));
@@ -81,7 +81,7 @@ std::string describe(const Value& value) {
 }
 
 int value_tostring(lua_State* L) {
-  push(L, std::string_view(describe(*self(L))));
+  push(L, std::string_view(describe(*this_value(L))));
   return 1;
 }
 

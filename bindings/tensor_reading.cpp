@@ -201,7 +201,7 @@ int scan(lua_State* L) {
   return 1;
 }
 
-int hex(lua_State* L) {
+int tensor_hex(lua_State* L) {
   constexpr uint64_t limit = 16ULL << 20;
   push(L, std::string_view(to_hex(self_tensor(L).to_bytes(limit))));
   return 1;
@@ -273,7 +273,7 @@ const luaL_Reg tensor_reading[] = {{"tolist", guarded<tolist>},
                                    {"grid", guarded<grid_of>},
                                    {"compare", guarded<compare_with>},
                                    {"scan", guarded<scan>},
-                                   {"hex", guarded<hex>},
+                                   {"hex", guarded<tensor_hex>},
                                    {"sha256", guarded<sha256>},
                                    {"ptr", guarded<ptr>},
                                    {"content", guarded<content>},

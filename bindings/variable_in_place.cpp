@@ -8,7 +8,7 @@ namespace {
 using compute::ElementOp;
 using compute::Input;
 
-int self(lua_State* L) {
+int itself(lua_State* L) {
   lua_settop(L, 1);
   return 1;
 }
@@ -33,29 +33,29 @@ int add(lua_State* L) {
   } else {
     compute::write_binary(sign > 0 ? ElementOp::add : ElementOp::subtract, x, d);
   }
-  return self(L);
+  return itself(L);
 }
 
 template <ElementOp op>
-int binary(lua_State* L) {
+int binary_in_place(lua_State* L) {
   compute::write_binary(op, check_variable(L, 1), check_input(L, 2));
-  return self(L);
+  return itself(L);
 }
 
 template <ElementOp op>
-int unary(lua_State* L) {
+int unary_in_place(lua_State* L) {
   compute::write_unary(op, check_variable(L, 1));
-  return self(L);
+  return itself(L);
 }
 
 int copy(lua_State* L) {
   compute::copy_into(check_variable(L, 1), check_input(L, 2));
-  return self(L);
+  return itself(L);
 }
 
 int zero(lua_State* L) {
   compute::copy_into(check_variable(L, 1), 0.0);
-  return self(L);
+  return itself(L);
 }
 
 using Combiner = void (*)(const compute::VariablePtr&, const Input&, const Input&, const Input&);
@@ -64,15 +64,15 @@ template <Combiner combiner>
 int combine(lua_State* L) {
   const auto x = check_variable(L, 1);
   combiner(x, check_input(L, 2), check_input(L, 3), input_option(L, 4, "value").value_or(1.0));
-  return self(L);
+  return itself(L);
 }
 
 int lerp(lua_State* L) {
   compute::write_lerp(check_variable(L, 1), check_input(L, 2), check_input(L, 3));
-  return self(L);
+  return itself(L);
 }
 
-int clamp(lua_State* L) {
+int clamp_in_place(lua_State* L) {
   const auto x = check_variable(L, 1);
   if (lua_isnoneornil(L, 2) && lua_isnoneornil(L, 3))
     fail(Errc::usage, "clamp_(min, max) needs at least one of the two bounds");
@@ -80,12 +80,12 @@ int clamp(lua_State* L) {
     return lua_isnoneornil(L, index) ? std::nullopt : std::optional(check_input(L, index));
   };
   compute::write_clamp(x, bound(2), bound(3));
-  return self(L);
+  return itself(L);
 }
 
 int requires_grad(lua_State* L) {
   check_variable(L, 1)->set_requires_grad(lua_isnoneornil(L, 2) || lua_toboolean(L, 2) != 0);
-  return self(L);
+  return itself(L);
 }
 
 int backward(lua_State* L) {
@@ -101,14 +101,14 @@ const luaL_Reg variable_in_place[] = {{"copy_", computed<copy>},
                                       {"zero_", computed<zero>},
                                       {"add_", computed<add<1>>},
                                       {"sub_", computed<add<-1>>},
-                                      {"mul_", computed<binary<ElementOp::multiply>>},
-                                      {"div_", computed<binary<ElementOp::divide>>},
-                                      {"sqrt_", computed<unary<ElementOp::sqrt>>},
-                                      {"neg_", computed<unary<ElementOp::negate>>},
+                                      {"mul_", computed<binary_in_place<ElementOp::multiply>>},
+                                      {"div_", computed<binary_in_place<ElementOp::divide>>},
+                                      {"sqrt_", computed<unary_in_place<ElementOp::sqrt>>},
+                                      {"neg_", computed<unary_in_place<ElementOp::negate>>},
                                       {"addcmul_", computed<combine<compute::write_addcmul>>},
                                       {"addcdiv_", computed<combine<compute::write_addcdiv>>},
                                       {"lerp_", computed<lerp>},
-                                      {"clamp_", computed<clamp>},
+                                      {"clamp_", computed<clamp_in_place>},
                                       {nullptr, nullptr}};
 
 const luaL_Reg variable_gradients[] = {

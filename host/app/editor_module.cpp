@@ -7,6 +7,7 @@
 
 #include "bindings/runtime.hpp"
 #include "host/app/line_editor.hpp"
+#include "host/app/script.hpp"
 #include "host/app/signals.hpp"
 #include "host/base/interrupt.hpp"
 
@@ -75,16 +76,6 @@ int read(lua_State* L) {
 int remember(lua_State* L) {
   lua::check<LineEditor>(L, 1)->remember(std::string(lua::check_string(L, 2)));
   return 0;
-}
-
-int with_traceback(lua_State* L) {
-  lua_settop(L, 1);
-  luaL_traceback(L, L, nullptr, 1);
-  lua_createtable(L, 2, 0);
-  lua_insert(L, 1);
-  lua_rawseti(L, 1, 2);
-  lua_rawseti(L, 1, 1);
-  return 1;
 }
 
 /// editor.call(f, ...): true and the results, or false and { error, traceback }. A Ctrl-C during the call

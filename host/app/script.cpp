@@ -18,16 +18,6 @@
 namespace cbk::app {
 namespace {
 
-/// Keeps the traceback beside the error value: { value, traceback }.
-int with_traceback(lua_State* L) {
-  lua_createtable(L, 2, 0);
-  lua_pushvalue(L, 1);
-  lua_rawseti(L, -2, 1);
-  luaL_traceback(L, L, nullptr, 1);
-  lua_rawseti(L, -2, 2);
-  return 1;
-}
-
 /// The exit code of a program that ends with `code`: work that it did not finish is an error, unless it
 /// failed anyway.
 int finished(lua_State* L, int code) {
@@ -98,6 +88,15 @@ std::string in_words(lua_State* L, std::string message) {
 }
 
 }  // namespace
+
+int with_traceback(lua_State* L) {
+  lua_createtable(L, 2, 0);
+  lua_pushvalue(L, 1);
+  lua_rawseti(L, -2, 1);
+  luaL_traceback(L, L, nullptr, 1);
+  lua_rawseti(L, -2, 2);
+  return 1;
+}
 
 Interpreter::Interpreter(fs::path scripts) : L_(luaL_newstate()), scripts_(std::move(scripts)) {
   if (L_ == nullptr) fail(Errc::internal, "not enough memory for Lua");

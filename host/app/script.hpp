@@ -11,6 +11,9 @@ namespace cbk::app {
 
 namespace fs = std::filesystem;
 
+/// The message handler of a protected call: a table of what was raised and the traceback.
+int with_traceback(lua_State* L);
+
 /// Owns the Lua state. Use from the main thread only.
 class Interpreter {
  public:

@@ -4,7 +4,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <iterator>
 #include <numeric>
 #include <system_error>
 #include <utility>
@@ -45,7 +44,7 @@ void append_shown(std::string& out, std::string_view text, size_t& i) {
     return;
   }
   for (const char c : text.substr(start, i - start))
-    fmt::format_to(std::back_inserter(out), "\\x{:02x}", static_cast<unsigned char>(c));
+    out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 namespace cbk::compute {
 namespace {
 
-constexpr int64_t part = 65536;  // elements that are computed at once
+constexpr int64_t computed_together = 65536;  // elements that are computed at once
 
 /// One output of a chain; the inputs are read part by part.
 class ChainExpression final : public Expression {
@@ -23,8 +23,8 @@ class ChainExpression final : public Expression {
 
   Losses read(int64_t begin, std::span<std::byte> out) const override {
     const auto count = static_cast<int64_t>(out.size() / itemsize());
-    for (int64_t done = 0; done < count; done += part) {
-      const int64_t size = std::min(part, count - done);
+    for (int64_t done = 0; done < count; done += computed_together) {
+      const int64_t size = std::min(computed_together, count - done);
       read_part(begin + done, size, out.data() + done * itemsize());
     }
     return {};

@@ -18,7 +18,7 @@ namespace {
 
 enum class Fold : uint8_t { sum, squares, largest, smallest };
 
-constexpr int64_t part = 16384;  // elements of a long row that are folded together
+constexpr int64_t folded_together = 16384;  // elements of a long row that are folded together
 constexpr int64_t columns_at_once = 512;
 
 /// Which dims go, in rising order.
@@ -85,7 +85,7 @@ template <typename T>
 class FoldRows {
  public:
   FoldRows(Fold fold, int64_t rows, int64_t count) : fold_(fold), rows_(rows), count_(count) {
-    parts_ = std::max<int64_t>(1, (count + part - 1) / part);
+    parts_ = std::max<int64_t>(1, (count + folded_together - 1) / folded_together);
     if (parts_ > 1) partial_.resize(static_cast<size_t>(rows * parts_));
   }
 
@@ -94,7 +94,7 @@ class FoldRows {
     T* out = writes[0].data<T>();
     if (count_ == 0) return static_cast<void>(std::fill_n(out, rows_, T{}));
     if (parts_ > 1) return run_long(x, out);
-    const int64_t per_task = std::max<int64_t>(1, part / count_);
+    const int64_t per_task = std::max<int64_t>(1, folded_together / count_);
     parallel_for((rows_ + per_task - 1) / per_task, [&](int64_t task) {
       const int64_t end = std::min(rows_, (task + 1) * per_task);
       for (int64_t row = task * per_task; row < end; ++row)
@@ -107,8 +107,8 @@ class FoldRows {
 
   void run_long(const T* x, T* out) {
     parallel_for(rows_ * parts_, [&](int64_t task) {
-      const int64_t row = task / parts_, begin = task % parts_ * part;
-      partial_[task] = fold_row(fold_, x + row * count_ + begin, std::min(part, count_ - begin));
+      const int64_t row = task / parts_, begin = task % parts_ * folded_together;
+      partial_[task] = fold_row(fold_, x + row * count_ + begin, std::min(folded_together, count_ - begin));
     });
     for (int64_t row = 0; row < rows_; ++row) {
       Total total = partial_[row * parts_];

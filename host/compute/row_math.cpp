@@ -8,7 +8,7 @@ namespace cbk::compute {
 namespace {
 
 constexpr int lanes = 32;
-constexpr int64_t block = 1024;  // of float sums, before they go to a double
+constexpr int64_t floats_together = 1024;  // of float sums, before they go to a double
 
 }  // namespace
 
@@ -17,7 +17,7 @@ CBK_CLONES double row_sum(const float* x, int64_t count) {
   int64_t i = 0;
   while (i + lanes <= count) {
     float sums[lanes] = {};
-    const int64_t end = std::min(count - lanes, i + block - lanes);
+    const int64_t end = std::min(count - lanes, i + floats_together - lanes);
     for (; i <= end; i += lanes) {
       for (int j = 0; j < lanes; ++j) sums[j] += x[i + j];
     }
@@ -44,7 +44,7 @@ CBK_CLONES double row_dot(const float* x, const float* y, int64_t count) {
   int64_t i = 0;
   while (i + lanes <= count) {
     float sums[lanes] = {};
-    const int64_t end = std::min(count - lanes, i + block - lanes);
+    const int64_t end = std::min(count - lanes, i + floats_together - lanes);
     for (; i <= end; i += lanes) {
       for (int j = 0; j < lanes; ++j) sums[j] += x[i + j] * y[i + j];
     }

@@ -19,7 +19,7 @@
 namespace cbk::yaml {
 namespace {
 
-constexpr size_t max_depth = 400;
+constexpr size_t deepest_read = 400;
 
 std::string at(const YAML::Mark& mark, std::string_view message) {
   return fmt::format("line {}, column {}: {}", mark.line + 1, mark.column + 1, message);
@@ -303,8 +303,8 @@ class Builder : public YAML::EventHandler {
   }
 
   static void check_depth(const YAML::Mark& mark, size_t depth) {
-    if (depth >= max_depth)
-      fail_at(mark, Errc::format, fmt::format("nested deeper than {} levels", max_depth));
+    if (depth >= deepest_read)
+      fail_at(mark, Errc::format, fmt::format("nested deeper than {} levels", deepest_read));
   }
 
   /// What an alias refers to, as values of its own.

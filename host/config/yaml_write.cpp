@@ -8,7 +8,7 @@
 namespace cbk::yaml {
 namespace {
 
-constexpr size_t max_depth = 400;
+constexpr size_t deepest_written = 400;
 constexpr size_t max_output = 1ULL << 28;
 constexpr size_t longest_simple_key = 1000;  // readers give up at 1024 characters
 
@@ -208,8 +208,8 @@ class Writer {
   /// A container that is not empty, at column `column`; `in_line`: the cursor is there already (behind a
   /// dash).
   void write_block(const Value& value, size_t column, bool in_line) {
-    if (++depth_ > max_depth)
-      fail_here(fmt::format("what is nested deeper than {} levels, or holds itself,", max_depth));
+    if (++depth_ > deepest_written)
+      fail_here(fmt::format("what is nested deeper than {} levels, or holds itself,", deepest_written));
     if (out_.size() > max_output) fail_here("so much");
     bool first = in_line;
     const auto start_line = [&] {

@@ -13,7 +13,7 @@ namespace cbk {
 namespace {
 
 constexpr size_t most_runs = 4096;
-constexpr uint64_t block_size = 256 << 10;
+constexpr uint64_t checked_size = 256 << 10;
 
 /// A checkpoint may have 100,000 storages, and a few are read at a time: they share some locks. Who has
 /// one takes no second one.
@@ -101,7 +101,7 @@ class CheckedStorage final : public PackedStorage {
 
   void verify_all() const {
     uint32_t crc = 0;
-    Bytes block(std::min(block_size, size()));
+    Bytes block(std::min(checked_size, size()));
     for (uint64_t offset = 0; offset < size(); offset += block.size()) {
       const std::span<std::byte> part(block.data(), std::min<uint64_t>(block.size(), size() - offset));
       bytes_->read(offset, part);

@@ -17,7 +17,7 @@
 namespace cbk {
 namespace {
 
-constexpr int64_t chunk_size = 1 << 11;  // elements; several passes go over them in the first cache
+constexpr int64_t compared_together = 1 << 11;  // elements; several passes go over them in the first cache
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr double least_sum = 1e-250;  // of squares of doubles: smaller ones may lack some that became 0
 
@@ -59,10 +59,10 @@ class Largest {
 };
 
 /// What is found in a run of elements. Runs are joined in their order.
-struct Found {
-  explicit Found(size_t most) : largest(most) {}
+struct DifferenceOfPart {
+  explicit DifferenceOfPart(size_t most) : largest(most) {}
 
-  void join(const Found& later) {
+  void join(const DifferenceOfPart& later) {
     if (first < 0) first = later.first;
     different += later.different;
     max_absolute = std::max(max_absolute, later.max_absolute);
@@ -98,13 +98,13 @@ class Comparer {
 
   void add(int64_t begin, ByteView a, ByteView b) {
     const auto count = static_cast<int64_t>(a.size() / size_of(a_));
-    for (int64_t at = 0; at < count; at += chunk_size) {
-      const int64_t size = std::min(chunk_size, count - at);
+    for (int64_t at = 0; at < count; at += compared_together) {
+      const int64_t size = std::min(compared_together, count - at);
       add_chunk(begin + at, size, a.data() + at * size_of(a_), b.data() + at * size_of(b_));
     }
   }
 
-  [[nodiscard]] Found& found() { return found_; }
+  [[nodiscard]] DifferenceOfPart& found() { return found_; }
 
  private:
   void add_chunk(int64_t begin, int64_t count, const std::byte* a, const std::byte* b) {
@@ -233,8 +233,8 @@ class Comparer {
   bool plain_;   // neither whole nor complex
   bool single_;  // float32 has all numbers of both
   Tolerance tolerance_;
-  Found found_;
-  double room_[2][2 * chunk_size];
+  DifferenceOfPart found_;
+  double room_[2][2 * compared_together];
 };
 
 void check_pair(const Tensor& a, const Tensor& b) {
@@ -252,14 +252,14 @@ class Comparison {
   Comparison(const Tensor& a, const Tensor& b, const Tolerance& tolerance, size_t most)
       : a_(a), b_(b), tolerance_(tolerance), most_(most), blocks_({&a, &b}) {}
 
-  Found run() {
-    std::vector<Found> parts(static_cast<size_t>(blocks_.parts()), Found(most_));
+  DifferenceOfPart run() {
+    std::vector<DifferenceOfPart> parts(static_cast<size_t>(blocks_.parts()), DifferenceOfPart(most_));
     parallel_for(blocks_.parts(),
                  [&](int64_t part) { parts[static_cast<size_t>(part)] = compare_part(part); });
     const bool is_same =
-        std::all_of(parts.begin(), parts.end(), [](const Found& part) { return part.same_bits; });
+        std::all_of(parts.begin(), parts.end(), [](const DifferenceOfPart& part) { return part.same_bits; });
     if (!is_same) add_sums_of_equal(parts);
-    Found out = std::move(parts.front());
+    DifferenceOfPart out = std::move(parts.front());
     for (size_t i = 1; i < parts.size(); ++i) out.join(parts[i]);
     return out;
   }
@@ -284,9 +284,9 @@ class Comparison {
     });
   }
 
-  Found compare_part(int64_t part) {
+  DifferenceOfPart compare_part(int64_t part) {
     Comparer comparer(a_.dtype(), b_.dtype(), tolerance_, most_);
-    Found& found = comparer.found();
+    DifferenceOfPart& found = comparer.found();
     const bool one_dtype = a_.dtype() == b_.dtype();
     long double equal_squares = 0;
     each_block(part, [&](int64_t begin, ByteView block_a, ByteView block_b) {
@@ -304,9 +304,9 @@ class Comparison {
   }
 
   /// Parts without a difference were only compared byte by byte.
-  void add_sums_of_equal(std::vector<Found>& parts) {
+  void add_sums_of_equal(std::vector<DifferenceOfPart>& parts) {
     parallel_for(blocks_.parts(), [&](int64_t part) {
-      Found& found = parts[static_cast<size_t>(part)];
+      DifferenceOfPart& found = parts[static_cast<size_t>(part)];
       if (!found.same_bits) return;
       const long double squares = squares_before(part, a_.numel());
       found.sums = {squares, squares, squares, 0};
@@ -331,10 +331,10 @@ class Comparison {
   [[nodiscard]] long double squares_of(ByteView block) const {
     const DType dtype = part_of(a_.dtype());
     const auto count = static_cast<int64_t>(block.size() / size_of(dtype));
-    double numbers[chunk_size];
+    double numbers[compared_together];
     long double out = 0;
-    for (int64_t at = 0; at < count; at += chunk_size) {
-      const int64_t size = std::min(chunk_size, count - at);
+    for (int64_t at = 0; at < count; at += compared_together) {
+      const int64_t size = std::min(compared_together, count - at);
       cast_elements(dtype, block.data() + at * size_of(dtype), DType::float64,
                     reinterpret_cast<std::byte*>(numbers), size);
       if (first_not_finite(DType::float64, reinterpret_cast<std::byte*>(numbers), size) >= 0) {
@@ -366,7 +366,7 @@ Difference compare(const Tensor& a, const Tensor& b, const Tolerance& tolerance,
   out.same_bits = a.dtype() == b.dtype();
   if (is_whole(a.dtype()) && is_whole(b.dtype())) out.max_absolute = Wide{0};
   if (a.same_data(b) || a.numel() == 0) return out;
-  Found found = Comparison(a, b, tolerance, most).run();
+  DifferenceOfPart found = Comparison(a, b, tolerance, most).run();
   drop_sources(*a.expression());
   drop_sources(*b.expression());
   out.different = found.different;

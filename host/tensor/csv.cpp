@@ -4,7 +4,7 @@
 
 #include <cmath>
 #include <cstring>
-#include <iterator>
+#include <string>
 
 #include "host/base/error.hpp"
 #include "host/base/interrupt.hpp"
@@ -23,16 +23,16 @@ DType printed_as(DType dtype) {
 }
 
 template <typename Number>
-void append(fmt::memory_buffer& out, const std::byte* source) {
+void append(std::string& out, const std::byte* source) {
   Number number;
   std::memcpy(&number, source, sizeof number);
   if constexpr (std::is_floating_point_v<Number>) {
     if (std::isnan(number)) number = std::fabs(number);  // no "-nan"
   }
-  fmt::format_to(std::back_inserter(out), "{}", number);
+  out += fmt::format("{}", number);
 }
 
-using Append = void (*)(fmt::memory_buffer& out, const std::byte* source);
+using Append = void (*)(std::string& out, const std::byte* source);
 
 Append append_of(DType dtype) {
   switch (dtype) {
@@ -64,13 +64,13 @@ void write_csv(const Tensor& tensor, const std::filesystem::path& target, bool o
     const int64_t count = std::min(block_elements, numbers.numel() - begin);
     block.resize(static_cast<size_t>(count) * size);
     numbers.read(begin, block);
-    fmt::memory_buffer text;
+    std::string text;
     for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
       append_number(text, block.data() + i * size);
       column = column + 1 == columns ? 0 : column + 1;
-      text.push_back(column == 0 ? '\n' : ',');
+      text += column == 0 ? '\n' : ',';
     }
-    file.write(offset, as_bytes(std::string_view(text.data(), text.size())));
+    file.write(offset, as_bytes(text));
     offset += text.size();
   }
   transaction.commit(false);

@@ -13,7 +13,7 @@
 namespace cbk {
 namespace {
 
-constexpr int64_t read_size = 1 << 16;  // elements that are read at once
+constexpr int64_t cells_together = 1 << 16;  // elements that are read at once
 
 /// Where block `i` of `count` over `extent` begins.
 int64_t begin_of(int64_t i, int64_t count, int64_t extent) {
@@ -80,13 +80,13 @@ void add_elements(const std::vector<double>& numbers, int64_t begin, int64_t cou
 template <typename Sum>
 std::vector<Sums<Sum>> row_of_blocks(const Tensor& matrix, int64_t begin, int64_t end, int64_t columns) {
   const auto itemsize = static_cast<int64_t>(size_of(matrix.dtype()));
-  const int64_t most = std::min(read_size, end - begin);
+  const int64_t most = std::min(cells_together, end - begin);
   std::vector<Sums<Sum>> blocks(static_cast<size_t>(columns));
   std::vector<double> numbers(static_cast<size_t>(most));
   Scratch raw(static_cast<size_t>(most * itemsize));
-  for (; begin < end; begin += read_size) {
+  for (; begin < end; begin += cells_together) {
     check_interrupt();
-    const int64_t count = std::min(read_size, end - begin);
+    const int64_t count = std::min(cells_together, end - begin);
     matrix.read(begin, raw.bytes().first(static_cast<size_t>(count * itemsize)));
     cast_elements(matrix.dtype(), raw.data(), DType::float64, reinterpret_cast<std::byte*>(numbers.data()),
                   count);

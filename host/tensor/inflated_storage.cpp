@@ -10,7 +10,7 @@
 namespace cbk {
 namespace {
 
-constexpr uint64_t block_size = 1ULL << 20;
+constexpr uint64_t inflated_size = 1ULL << 20;
 
 using StreamPtr = std::unique_ptr<InflateStream>;
 
@@ -55,8 +55,8 @@ class InflatedStorage final : public PackedStorage {
 
   void read(uint64_t offset, std::span<std::byte> out) const override {
     while (!out.empty()) {
-      const BlockCache::Block block = this->block(offset / block_size);
-      const ByteView part = ByteView(*block).subspan(offset % block_size);
+      const BlockCache::Block block = this->block(offset / inflated_size);
+      const ByteView part = ByteView(*block).subspan(offset % inflated_size);
       const size_t count = std::min(part.size(), out.size());
       std::copy_n(part.begin(), count, out.begin());
       out = out.subspan(count);
@@ -84,10 +84,10 @@ class InflatedStorage final : public PackedStorage {
     const std::lock_guard lock(mutex_);  // who comes next finds what this one unpacked
     if (auto known = BlockCache::instance().find({id_, number})) return known;
     StreamPtr stream = left_streams().take(id_);
-    if (!stream || stream->position() > number * block_size)
+    if (!stream || stream->position() > number * inflated_size)
       stream = std::make_unique<InflateStream>(packed_, form_);
     BlockCache::Block block;
-    for (uint64_t next = stream->position() / block_size; next <= number; ++next) {
+    for (uint64_t next = stream->position() / inflated_size; next <= number; ++next) {
       check_interrupt();
       block = next_block(*stream);
       BlockCache::instance().put({id_, next}, block);
@@ -97,7 +97,7 @@ class InflatedStorage final : public PackedStorage {
   }
 
   [[nodiscard]] BlockCache::Block next_block(InflateStream& stream) const {
-    Bytes bytes(std::min(block_size, size_ - stream.position()));
+    Bytes bytes(std::min(inflated_size, size_ - stream.position()));
     std::byte beyond{};
     const bool is_whole = within(what_, [&] {
       return stream.read(bytes) == bytes.size() &&

@@ -16,12 +16,12 @@
 namespace cbk {
 namespace {
 
-constexpr int64_t chunk_size = 1 << 12;
+constexpr int64_t scanned_together = 1 << 12;
 
 // --- a part
 
 /// What is found in a part; parts are joined in their order.
-struct Found {
+struct ScanOfPart {
   int64_t nan = 0;
   int64_t inf = 0;
   int64_t first_nan = -1;
@@ -33,7 +33,7 @@ struct Found {
   std::vector<Losses> losses;
   double largest = 0;
 
-  void join(const Found& later) {
+  void join(const ScanOfPart& later) {
     nan += later.nan;
     inf += later.inf;
     if (first_nan < 0) first_nan = later.first_nan;
@@ -97,14 +97,14 @@ class Scanner {
   /// In pieces, as several passes go over them in the first cache.
   void add(int64_t begin, ByteView block) {
     if (found_.first.empty()) found_.first.assign(block.begin(), block.begin() + itemsize_);
-    const auto step = static_cast<size_t>(chunk_size * itemsize_);
+    const auto step = static_cast<size_t>(scanned_together * itemsize_);
     for (size_t at = 0; at < block.size(); at += step) {
       add_piece(begin + static_cast<int64_t>(at) / itemsize_,
                 block.subspan(at, std::min(step, block.size() - at)));
     }
   }
 
-  [[nodiscard]] Found& found() { return found_; }
+  [[nodiscard]] ScanOfPart& found() { return found_; }
 
  private:
   void add_piece(int64_t begin, ByteView piece) {
@@ -123,7 +123,7 @@ class Scanner {
     const DType part = number_of(dtype_);
     const int64_t parts = itemsize_ / size_of(part);
     const int64_t count = static_cast<int64_t>(piece.size()) / itemsize_;
-    std::array<double, 2 * chunk_size> numbers{};
+    std::array<double, 2 * scanned_together> numbers{};
     cast_elements(part, piece.data(), DType::float64, reinterpret_cast<std::byte*>(numbers.data()),
                   count * parts);
     for (int64_t i = 0; i < count; ++i) {
@@ -150,7 +150,7 @@ class Scanner {
   }
 
   void add_losses(const std::byte* elements, int64_t count) {
-    std::array<double, chunk_size> room;
+    std::array<double, scanned_together> room;
     const Sizes sizes = sizes_in(elements, count, room.data());
     found_.largest = std::max(found_.largest, sizes.most);
     for (size_t i = 0; i < targets_.size(); ++i) {
@@ -164,10 +164,11 @@ class Scanner {
   DType dtype_;
   int64_t itemsize_;
   const std::vector<DType>& targets_;
-  Found found_;
+  ScanOfPart found_;
 };
 
-Found scan_part(const Tensor& tensor, const Blocks& blocks, int64_t part, const std::vector<DType>& targets) {
+ScanOfPart scan_part(const Tensor& tensor, const Blocks& blocks, int64_t part,
+                     const std::vector<DType>& targets) {
   const int64_t itemsize = size_of(tensor.dtype());
   Scanner scanner(tensor.dtype(), targets);
   Scratch room(static_cast<size_t>(blocks.block() * itemsize));
@@ -181,7 +182,7 @@ Found scan_part(const Tensor& tensor, const Blocks& blocks, int64_t part, const 
   return std::move(scanner.found());
 }
 
-Scan as_scan(Found found, int64_t numel) {
+Scan as_scan(ScanOfPart found, int64_t numel) {
   Scan out;
   out.numel = numel;
   out.nan = found.nan;
@@ -205,7 +206,7 @@ Scan as_scan(Found found, int64_t numel) {
 Scan repeated(ByteView element, const Tensor& tensor, const std::vector<DType>& targets) {
   Scanner scanner(tensor.dtype(), targets);
   scanner.add(0, element);
-  Found& found = scanner.found();
+  ScanOfPart& found = scanner.found();
   found.nan *= tensor.numel();
   found.inf *= tensor.numel();
   for (Losses& losses : found.losses) {
@@ -225,7 +226,7 @@ Scan scan(const Tensor& tensor, const std::vector<DType>& targets) {
   }
   if (const auto element = tensor.fill()) return repeated(*element, tensor, targets);
   const Blocks blocks({&tensor});
-  std::vector<Found> parts(static_cast<size_t>(blocks.parts()));
+  std::vector<ScanOfPart> parts(static_cast<size_t>(blocks.parts()));
   parallel_for(blocks.parts(), [&](int64_t part) {
     parts[static_cast<size_t>(part)] = scan_part(tensor, blocks, part, targets);
   });

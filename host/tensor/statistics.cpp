@@ -22,10 +22,10 @@
 namespace cbk {
 namespace {
 
-constexpr int64_t read_size = 1 << 16;   // elements that are read at once
-constexpr int64_t block_size = 1 << 12;  // of those; several passes go over them in the first cache
-constexpr int64_t few = 1 << 12;         // elements that are sorted instead of counted
-constexpr int64_t part_size = 1 << 18;   // elements of a task; results are joined in the order of the parts
+constexpr int64_t read_size = 1 << 16;         // elements that are read at once
+constexpr int64_t counted_together = 1 << 12;  // of those; several passes go over them in the first cache
+constexpr int64_t few = 1 << 12;               // elements that are sorted instead of counted
+constexpr int64_t part_size = 1 << 18;  // elements of a task; results are joined in the order of the parts
 
 /// The elements as numbers of type T: where they are, or converted in `room`.
 template <typename T>
@@ -68,8 +68,8 @@ Moments part_of_floats(const Tensor& tensor, int64_t begin, int64_t end, uint32_
     check_interrupt();
     const int64_t size = std::min(read_size, end - begin);
     tensor.read(begin, raw.bytes().first(static_cast<size_t>(size * itemsize)));
-    for (int64_t at = 0; at < size; at += block_size) {
-      const int64_t count = std::min(block_size, size - at);
+    for (int64_t at = 0; at < size; at += counted_together) {
+      const int64_t count = std::min(counted_together, size - at);
       const auto bytes =
           raw.bytes().subspan(static_cast<size_t>(at * itemsize), static_cast<size_t>(count * itemsize));
       add_numbers(out, as_numbers<T>(tensor.dtype(), bytes, room), least_normal(tensor.dtype()), counters);

@@ -21,8 +21,8 @@
 namespace cbk {
 namespace {
 
-constexpr int64_t block_size = 1 << 12;        // elements; several passes go over them in the first cache
-constexpr size_t most_values = counter_count;  // different ones that are counted each
+constexpr int64_t integers_together = 1 << 12;  // elements; several passes go over them in the first cache
+constexpr size_t most_values = counter_count;   // different ones that are counted each
 
 /// Sets of counters, each of them used by one task at a time: sums of counts are the same in any order.
 template <typename Set>
@@ -60,7 +60,8 @@ void each_block(const Tensor& tensor, int64_t part, Visit&& visit) {
     const int64_t size = std::min(read_size, end - begin);
     tensor.read(begin, room.bytes().first(static_cast<size_t>(size) * sizeof(T)));
     const auto* numbers = reinterpret_cast<const T*>(room.data());
-    for (int64_t at = 0; at < size; at += block_size) visit(numbers + at, std::min(block_size, size - at));
+    for (int64_t at = 0; at < size; at += integers_together)
+      visit(numbers + at, std::min(integers_together, size - at));
   }
 }
 
@@ -279,7 +280,7 @@ void add_squares(WholePart& part, const auto* numbers, int64_t count) {
 
 template <typename T>
 void add_deviations(WholePart& part, const T* numbers, int64_t count, T first) {
-  std::array<double, block_size> room;
+  std::array<double, integers_together> room;
   for (int64_t i = 0; i < count; ++i) {
     room[static_cast<size_t>(i)] = static_cast<double>(Wide{numbers[i]} - first);
   }

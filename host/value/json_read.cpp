@@ -13,7 +13,7 @@
 namespace cbk {
 namespace {
 
-constexpr size_t max_depth = 500;
+constexpr size_t deepest_read = 500;
 
 /// Walks the text and leaves the furthest position where an error can find it.
 struct Cursor {
@@ -279,7 +279,7 @@ class Builder {
   }
 
   bool open(Value container) {
-    if (stack_.size() >= max_depth) fail_here(fmt::format("nested deeper than {} levels", max_depth));
+    if (stack_.size() >= deepest_read) fail_here(fmt::format("nested deeper than {} levels", deepest_read));
     if (stack_.size() == 1) {
       member_ = stack_.front().key;
       member_start_ = memory_.spent();

@@ -1,7 +1,6 @@
 // Value to JSON text.
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 
 #include "host/base/utf8.hpp"
 #include "host/value/json.hpp"
@@ -12,11 +11,11 @@
 namespace cbk {
 namespace {
 
-constexpr size_t max_depth = 500;
+constexpr size_t deepest_written = 500;
 constexpr size_t max_output = 1ULL << 30;  // containers that are shared many times over expand
 
 void append_quoted(std::string& out, std::string_view text, const JsonWriteOptions& options) {
-  const auto escape = [&](uint32_t unit) { fmt::format_to(std::back_inserter(out), "\\u{:04x}", unit); };
+  const auto escape = [&](uint32_t unit) { out += fmt::format("\\u{:04x}", unit); };
   out += '"';
   for (size_t i = 0; i < text.size();) {
     const size_t start = i;
@@ -127,7 +126,7 @@ class JsonWriter {
  private:
   void write_integer(const Integer& integer) {
     if (integer.fits) {
-      fmt::format_to(std::back_inserter(out_), "{}", integer.value);
+      out_ += fmt::format_int(integer.value).str();
     } else {
       out_ += *integer.digits;
     }
@@ -184,8 +183,8 @@ class JsonWriter {
   }
 
   void open(char bracket) {
-    if (depth_ >= max_depth)
-      fail(Errc::value, "nested deeper than {} levels, or a value that holds itself", max_depth);
+    if (depth_ >= deepest_written)
+      fail(Errc::value, "nested deeper than {} levels, or a value that holds itself", deepest_written);
     if (out_.size() > max_output) fail(Errc::value, "more than {} of JSON", format_size(max_output));
     ++depth_;
     out_ += bracket;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "host/base/digits.hpp"
 #include "host/base/error.hpp"
 #include "host/base/hash.hpp"
 #include "host/value/row_index.hpp"
@@ -21,10 +22,6 @@ struct Template {
   std::string text;
   std::vector<uint32_t> numbers;
 };
-
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
 
 /// Where the digits that are a number of `key` begin and end, from `from` on: those that fill a part between
 /// dots; in TensorFlow's names, "a/b_0/_w1", those that end a part.

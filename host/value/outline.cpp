@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "host/base/digits.hpp"
 #include "host/base/hash.hpp"
 #include "host/value/row_index.hpp"
 
@@ -12,10 +13,6 @@ namespace cbk {
 namespace {
 
 constexpr size_t deepest = 40;
-
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
 
 /// Compares as "layer.2" < "layer.10"; texts that differ in nothing but zeros before numbers are equal.
 bool is_naturally_less(std::string_view a, std::string_view b) {

@@ -10,7 +10,7 @@
 namespace cbk {
 namespace {
 
-constexpr size_t max_depth = 500;
+constexpr size_t deepest_dict = 500;
 
 class Flattener {
  public:
@@ -34,8 +34,8 @@ class Flattener {
 
  private:
   void walk(const Dict& dict, const std::string& prefix, size_t depth) {
-    if (depth > max_depth)
-      fail(Errc::value, "{}: dicts nested deeper than {} levels", quote(prefix), max_depth);
+    if (depth > deepest_dict)
+      fail(Errc::value, "{}: dicts nested deeper than {} levels", quote(prefix), deepest_dict);
     for (const auto& [key, value] : dict.entries()) {
       const std::string name = prefix.empty() && depth == 0 ? key_text(key) : prefix + "." + key_text(key);
       if (!key.is(Value::Kind::string)) {

@@ -14,11 +14,11 @@ constexpr int max_links = 20;
 
 enum class Meaning { tensor, ndarray, scalar, text, none, object, full, file, link, graph };
 
-struct Tag {
+struct TagV04 {
   std::string_view name;
   Meaning meaning;
 };
-constexpr Tag tags[] = {
+constexpr TagV04 tags_v04[] = {
     {"TorchTensorH5Type", Meaning::tensor},
     {"StoredTensorH5Type", Meaning::tensor},
     {"NumpyArrayH5Type", Meaning::ndarray},
@@ -34,9 +34,9 @@ constexpr Tag tags[] = {
     {"DeferredGraphTensor", Meaning::graph},
 };
 
-class Reader {
+class ReaderV04 {
  public:
-  Reader(Datasets& datasets, double version, bool allow_records)
+  ReaderV04(Datasets& datasets, double version, bool allow_records)
       : datasets_(datasets), version_(version), allow_records_(allow_records) {}
 
   Value read(const Located& located, int depth = 0) {
@@ -88,7 +88,7 @@ class Reader {
 
   static Meaning meaning_of(std::string_view type) {
     std::vector<std::string> known;
-    for (const Tag& tag : tags) {
+    for (const TagV04& tag : tags_v04) {
       if (tag.name == type) return tag.meaning;
       known.emplace_back(tag.name);
     }
@@ -179,7 +179,7 @@ Value read_v04(Datasets& datasets, double version, bool allow_records, std::vect
   std::unordered_map<std::string, const hdf5::Link*, KeyedHash> links;
   for (const hdf5::Link& link : file->links()) links.emplace(percent_decode(link.name), &link);
 
-  Reader reader(datasets, version, allow_records);
+  ReaderV04 reader(datasets, version, allow_records);
   RefusedValues refused;
   std::vector<Value> leaves;
   leaves.reserve(keys.size());

@@ -31,11 +31,11 @@ enum class Serializer {
   external_file,
 };
 
-struct Tag {
+struct TagV05 {
   std::string_view name;
   Serializer serializer;
 };
-constexpr Tag tags[] = {
+constexpr TagV05 tags_v05[] = {
     {"TorchTensorSerializer", Serializer::tensor},
     {"NumpyArraySerializer", Serializer::ndarray},
     {"ScalarSerializer", Serializer::scalar},
@@ -84,10 +84,10 @@ struct Leaf {
   bool is_link = false;
 };
 
-class Reader {
+class ReaderV05 {
  public:
-  Reader(Datasets& datasets, std::shared_ptr<hdf5::File> file, const hdf5::Attributes& root,
-         bool allow_records)
+  ReaderV05(Datasets& datasets, std::shared_ptr<hdf5::File> file, const hdf5::Attributes& root,
+            bool allow_records)
       : datasets_(datasets),
         file_(std::move(file)),
         root_(root),
@@ -224,7 +224,7 @@ class Reader {
   static Serializer serializer_of(const Value& metadata) {
     const std::string& type = member(metadata, "__TYPE__").as_string();
     std::vector<std::string> known;
-    for (const Tag& tag : tags) {
+    for (const TagV05& tag : tags_v05) {
       if (tag.name == type) return tag.serializer;
       known.emplace_back(tag.name);
     }
@@ -322,7 +322,7 @@ Value read_v05(Datasets& datasets, const hdf5::Attributes& root, bool allow_reco
   const TreeSpec spec = within(
       "__spec__", [&] { return parse_spec_v05(parse_python_json(*root.text("__spec__"), memory), memory); });
   const std::vector<std::string> keys = leaf_keys(spec, memory);
-  Reader reader(datasets, file, root, allow_records);
+  ReaderV05 reader(datasets, file, root, allow_records);
   RefusedValues refused;
   std::vector<Leaf> leaves;
   leaves.reserve(keys.size());

@@ -16,7 +16,7 @@ constexpr uint16_t max_objects = 60000;
 
 constexpr size_t entry_size = 40;
 
-constexpr uint64_t piece = 1 << 20;
+constexpr uint64_t streamed_size = 1 << 20;
 
 std::string collection_start(uint64_t size) {
   std::string head = "GCOL\1\0\0\0"s;
@@ -49,8 +49,8 @@ void Builder::give(uint64_t end) {
 }
 
 uint64_t Builder::add(std::string_view bytes) {
-  if (bytes.size() > piece) return add_large(bytes);
-  if (image_.size() > piece) give(capacity_ > 0 ? collection_ : size());
+  if (bytes.size() > streamed_size) return add_large(bytes);
+  if (image_.size() > streamed_size) give(capacity_ > 0 ? collection_ : size());
   const uint64_t at = size();
   image_ += bytes;
   image_.resize(align_up(image_.size(), 8), '\0');
@@ -86,7 +86,7 @@ void Builder::open_collection(uint64_t least) {
   // Small files get small collections.
   const uint64_t usual = std::clamp(align_up(size(), least_collection), least_collection, usual_collection);
   capacity_ = std::max(usual, collection_head + least);
-  if (image_.size() > piece) give(size());
+  if (image_.size() > streamed_size) give(size());
   collection_ = size();
   used_ = collection_head;
   objects_ = 0;
@@ -104,7 +104,7 @@ std::string Builder::text(std::string_view text) {
     return reference;
   }
   const uint64_t needed = object_head + align_up(text.size(), 8);
-  if (needed > piece) {
+  if (needed > streamed_size) {
     append_le(reference, add_large_text(text));
     append_le<uint32_t>(reference, 1);
     return reference;

@@ -7,7 +7,7 @@
 namespace cbk::pickle {
 namespace {
 
-constexpr size_t depth_limit = 1000;
+constexpr size_t deepest_read = 1000;
 // What a value takes, with its share of the lists that are made of all of them; measured.
 constexpr uint64_t value_bytes = sizeof(Value);
 constexpr uint64_t node_bytes = 176;
@@ -136,7 +136,7 @@ class TreeCheck {
 
   void enter(const Value& value) {
     if (!is_container(value)) return;
-    if (path_.size() >= depth_limit) fail(Errc::format, "values are nested deeper than {}", depth_limit);
+    if (path_.size() >= deepest_read) fail(Errc::format, "values are nested deeper than {}", deepest_read);
     open_.insert(value.identity());
     path_.push_back({&value, {}});
     if (value.is(Value::Kind::dict)) path_.back().entry = value.as_dict().entries().begin();

@@ -11,7 +11,7 @@
 namespace cbk::pickle {
 namespace {
 
-constexpr size_t depth_limit = 1000;
+constexpr size_t deepest_written = 1000;
 constexpr size_t batch = 1000;  // items per APPENDS, SETITEMS, as Python does it
 
 void check_class(const std::string& name) {
@@ -95,7 +95,7 @@ void Pickler::save(const Value& value) {
   if (node != nullptr && std::ranges::find(open_, node) != open_.end())
     fail(Errc::value, "{} holds itself", a_kind(value));
   if (node != nullptr && fetch_known(node)) return;
-  if (open_.size() >= depth_limit) fail(Errc::value, "values are nested deeper than {}", depth_limit);
+  if (open_.size() >= deepest_written) fail(Errc::value, "values are nested deeper than {}", deepest_written);
   open_.push_back(node);
   switch (value.kind()) {
     case Value::Kind::none:

@@ -7,7 +7,7 @@
 namespace cbk::torch {
 namespace {
 
-constexpr uint64_t pickle_limit = 1ULL << 30;
+constexpr uint64_t disassembled_limit = 1ULL << 30;
 constexpr int legacy_pickles = 5;  // magic, version, system, the object, the keys of the storages
 
 }  // namespace
@@ -24,7 +24,7 @@ Disassembler::Disassembler(std::shared_ptr<const MappedFile> file) : file_(std::
   const auto entry = std::find_if(entries.begin(), entries.end(),
                                   [](const zip::Entry& each) { return each.name.ends_with("data.pkl"); });
   if (entry == entries.end()) fail(Errc::format, "the archive has no data.pkl");
-  member_.emplace(archive_->read(*entry, pickle_limit));
+  member_.emplace(archive_->read(*entry, disassembled_limit));
   text_ = member_->text();
 }
 

@@ -253,10 +253,10 @@ constexpr std::array<CastRow, dtype_count> table_of(std::index_sequence<from...>
   return {row_of<from>(all)...};
 }
 
-constexpr auto loops = table_of(std::make_index_sequence<dtype_count>{});
+constexpr auto cast_loops = table_of(std::make_index_sequence<dtype_count>{});
 
 CastLoop find_loop(DType from, DType to) {
-  return loops.at(static_cast<size_t>(from)).at(static_cast<size_t>(to));
+  return cast_loops.at(static_cast<size_t>(from)).at(static_cast<size_t>(to));
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 namespace cbk {
 namespace {
 
-constexpr int64_t chunk = 4096;
+constexpr int64_t tested_together = 4096;
 
 template <typename Bits>
 inline bool matches(const std::byte* numbers, int64_t place, Bits mask, Bits pattern) {
@@ -39,8 +39,8 @@ CBK_CLONES bool any_match(const std::byte* numbers, int64_t count, uint64_t mask
 /// The first number with `pattern` as its bits under `mask`, or -1.
 template <typename Bits>
 int64_t first_match(const std::byte* numbers, int64_t count, Bits mask, Bits pattern) {
-  for (int64_t first = 0; first < count; first += chunk) {
-    const int64_t end = std::min(first + chunk, count);
+  for (int64_t first = 0; first < count; first += tested_together) {
+    const int64_t end = std::min(first + tested_together, count);
     if (!any_match(numbers + static_cast<size_t>(first) * sizeof(Bits), end - first, mask, pattern)) continue;
     for (int64_t i = first; i < end; ++i) {
       if (matches(numbers, i, mask, pattern)) return i;

@@ -13,8 +13,8 @@
 namespace cbk {
 namespace {
 
-constexpr size_t chunk = 1024;  // numbers whose sums are joined in a long double: rounding errors grow with
-                                // it, not with all
+constexpr size_t summed_together = 1024;  // numbers whose sums are joined in a long double: rounding errors
+                                          // grow with it, not with all
 
 size_t upper_half(float number) {
   return std::bit_cast<uint32_t>(number) >> 16;
@@ -37,7 +37,7 @@ FloatSums finite_sums(std::span<const float> numbers, double shift, uint32_t* co
   FloatSums sums = sums_of_floats(numbers.data(), numbers.size(), shift, counters);
   sums.count = static_cast<int64_t>(numbers.size());
   if (std::isfinite(sums.squares)) return sums;  // squares of all float32 numbers fit in a double
-  std::array<float, chunk> room;
+  std::array<float, summed_together> room;
   size_t count = 0;
   for (const float number : numbers) {
     if (std::isfinite(number)) {
@@ -93,8 +93,8 @@ void add_numbers(Moments& moments, std::span<const float> numbers, double least_
                                                 : 0;
   Moments found;
   long double sum = 0;
-  for (size_t begin = 0; begin < numbers.size(); begin += chunk) {
-    const auto part = numbers.subspan(begin, std::min(chunk, numbers.size() - begin));
+  for (size_t begin = 0; begin < numbers.size(); begin += summed_together) {
+    const auto part = numbers.subspan(begin, std::min(summed_together, numbers.size() - begin));
     const FloatSums sums = finite_sums(part, shift, counters, found);
     found.count += sums.count;
     sum += sums.sum;

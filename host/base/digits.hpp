@@ -1,0 +1,10 @@
+// Decimal digits in text, whatever the locale.
+#pragma once
+
+namespace cbk {
+
+inline bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+}  // namespace cbk
