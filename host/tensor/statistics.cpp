@@ -22,10 +22,7 @@
 namespace cbk {
 namespace {
 
-constexpr int64_t read_size = 1 << 16;         // elements that are read at once
 constexpr int64_t counted_together = 1 << 12;  // of those; several passes go over them in the first cache
-constexpr int64_t few = 1 << 12;               // elements that are sorted instead of counted
-constexpr int64_t part_size = 1 << 18;  // elements of a task; results are joined in the order of the parts
 
 /// The elements as numbers of type T: where they are, or converted in `room`.
 template <typename T>
@@ -90,27 +87,27 @@ template <typename T>
 Statistics float_statistics(const Tensor& tensor, bool with_distribution) {
   const int64_t parts = (tensor.numel() + part_size - 1) / part_size;
   std::vector<Moments> found(static_cast<size_t>(parts));
-  const bool with_counters = with_distribution && tensor.numel() > few;
-  SharedCounters counters;
+  std::optional<SharedCounters> counters;  // half a megabyte, which few elements do not need
+  if (with_distribution && tensor.numel() > few_elements) counters.emplace();
   parallel_for(parts, [&](int64_t part) {
     const int64_t begin = part * part_size;
     const int64_t end = std::min(begin + part_size, tensor.numel());
     std::optional<SharedCounters::Set> set;
-    if (with_counters) set.emplace(counters, end - begin);
+    if (counters) set.emplace(*counters, end - begin);
     found[static_cast<size_t>(part)] = part_of_floats<T>(tensor, begin, end, set ? set->counters() : nullptr);
   });
   Moments all;
   for (const Moments& part : found) all.merge(part);
   Statistics out = as_statistics(all);
   if (all.count > 0 && with_distribution) {
-    out.distribution = with_counters ? spread_of(counters.totals(), all) : sorted_values(tensor);
+    out.distribution = counters ? spread_of(counters->totals(), all) : sorted_values(tensor);
   }
   return out;
 }
 
 /// Sums of bfloat16 alone are faster.
 bool is_counted(const Tensor& tensor, bool with_distribution) {
-  return size_of(tensor.dtype()) <= 2 && tensor.numel() > few &&
+  return size_of(tensor.dtype()) <= 2 && tensor.numel() > few_elements &&
          (with_distribution || tensor.dtype() != DType::bfloat16);
 }
 

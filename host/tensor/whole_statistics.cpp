@@ -82,8 +82,11 @@ long double mean_of(Wide sum, int64_t numel) {
 
 // --- up to 16 bits: each value is counted, and everything follows from the counts
 
+/// T: of 8 or 16 bits.
+template <typename T>
 struct ValueCounts {
-  std::vector<int64_t> counts = std::vector<int64_t>(counter_count);  // of the lowest value first
+  std::vector<int64_t> counts =
+      std::vector<int64_t>(size_t{1} << 8 * sizeof(T));  // of the lowest value first
 };
 
 Statistics of_counts(const std::vector<int64_t>& counts, Wide lowest, int64_t numel) {
@@ -118,7 +121,7 @@ Statistics of_counts(const std::vector<int64_t>& counts, Wide lowest, int64_t nu
 template <typename T>
 Statistics narrow_statistics(const Tensor& tensor) {
   constexpr auto lowest = static_cast<int>(std::numeric_limits<T>::min());
-  SharedSets<ValueCounts> sets;
+  SharedSets<ValueCounts<T>> sets;
   parallel_for(parts_of(tensor), [&](int64_t part) {
     auto set = sets.take();
     each_block<T>(tensor, part, [&](const T* numbers, int64_t count) {
@@ -126,7 +129,7 @@ Statistics narrow_statistics(const Tensor& tensor) {
     });
     sets.give_back(std::move(set));
   });
-  std::vector<int64_t> totals(counter_count);
+  std::vector<int64_t> totals(size_t{1} << 8 * sizeof(T));
   for (const auto& set : sets.all()) {
     for (size_t i = 0; i < totals.size(); ++i) totals[i] += set->counts[i];
   }
@@ -136,7 +139,7 @@ Statistics narrow_statistics(const Tensor& tensor) {
   return of_counts(totals, lowest, tensor.numel());
 }
 
-// --- 32 and 64 bits
+// --- 32 and 64 bits, and few elements
 
 /// The place of the range that a whole number is in (counter_begin): from the bits of the double.
 size_t counter_of_whole(double number) {
@@ -349,9 +352,11 @@ Statistics whole_statistics(const Tensor& tensor) {
     case DType::int8:
       return narrow_statistics<int8_t>(tensor);
     case DType::uint16:
-      return narrow_statistics<uint16_t>(tensor);
+      return tensor.numel() <= few_elements ? wide_statistics<uint16_t>(tensor)
+                                            : narrow_statistics<uint16_t>(tensor);
     case DType::int16:
-      return narrow_statistics<int16_t>(tensor);
+      return tensor.numel() <= few_elements ? wide_statistics<int16_t>(tensor)
+                                            : narrow_statistics<int16_t>(tensor);
     case DType::uint32:
       return wide_statistics<uint32_t>(tensor);
     case DType::int32:

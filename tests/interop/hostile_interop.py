@@ -58,8 +58,8 @@ def spoken(line):
     return json.loads(line)["error"]["message"] if line.startswith('{"error": {') else line
 
 
-def faults(done, size, is_good, is_list=False):
-    """What is wrong with the end of a command. A list for a shell has tabs."""
+def faults(done, size, is_good, name=""):
+    """What is wrong with the end of the command of this name."""
     if done.status in (-signal.SIGKILL, -signal.SIGXCPU):
         yield f"took more than {LONGEST} seconds"
         return
@@ -72,7 +72,7 @@ def faults(done, size, is_good, is_list=False):
         yield f"took {done.memory / 1e6:.0f} MB, where {limit / 1e6:.0f} are allowed"
     for name, output in (("stdout", done.stdout), ("stderr", done.stderr)):
         try:
-            shown = output.decode().replace("\t", " " if is_list else "\t")
+            shown = output.decode().replace("\t", " " if name == "complete" else "\t")  # a list for a shell has tabs
         except UnicodeDecodeError:
             yield f"{name} is not UTF-8"
             continue
@@ -80,7 +80,8 @@ def faults(done, size, is_good, is_list=False):
         if bad:
             yield f"{name} has {bad}"
     errors = [line for line in done.stderr.decode(errors="replace").split("\n") if line.startswith(("cbk: ", '{"error": {'))]
-    if done.status not in (0, 1) and not errors or len(errors) > 1:
+    most = len(set(errors)) if name == "check" else 1  # which names each file of a folder that cannot be opened
+    if done.status not in (0, 1) and not errors or len(errors) > most:
         yield f"{len(errors)} lines of error: {done.stderr[-300:]!r}"
     if any(len(spoken(line)) > (8000 if line.startswith("warning: ") else 600) for line in done.stderr.decode(errors="replace").split("\n")):
         yield "a line on stderr that is too long"
@@ -139,7 +140,7 @@ class Corpus:
             here = self.new_folder(work, "here")
             done = run([self.cbk, *command], here)
             is_good = name.startswith("good: ") and (command in always or "small tensors" in name)
-            found = list(faults(done, size * max(1, command.count(file)), is_good, command[0] == "complete"))
+            found = list(faults(done, size * max(1, command.count(file)), is_good, command[0]))
             if names_below(here) or names_below(place) != before:
                 found.append("a file that nobody asked for")
             is_partial = command[0] == "infer" and done.status == 1  # not all tensors are explained

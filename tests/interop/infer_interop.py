@@ -212,7 +212,6 @@ def main():
             run.check(f"{layout.__name__}, larger", lambda: there_and_back(run, layout, ("safetensors", "pt"), LARGE, "these numbers may be others"))
         run.check("renamed, larger", lambda: there_and_back(run, renamed, ("safetensors", "pt"), dict(LARGE, experts=3)))
         run.check("fused, with configs", lambda: with_configs(run, fused, ("safetensors", "pt")))
-        print("cbk infer:", end=" ")
         return run.close()
 
 
