@@ -58,7 +58,7 @@ def spoken(line):
     return json.loads(line)["error"]["message"] if line.startswith('{"error": {') else line
 
 
-def faults(done, size, is_good, name=""):
+def faults(done, size, is_good, command):
     """What is wrong with the end of the command of this name."""
     if done.status in (-signal.SIGKILL, -signal.SIGXCPU):
         yield f"took more than {LONGEST} seconds"
@@ -72,7 +72,7 @@ def faults(done, size, is_good, name=""):
         yield f"took {done.memory / 1e6:.0f} MB, where {limit / 1e6:.0f} are allowed"
     for name, output in (("stdout", done.stdout), ("stderr", done.stderr)):
         try:
-            shown = output.decode().replace("\t", " " if name == "complete" else "\t")  # a list for a shell has tabs
+            shown = output.decode().replace("\t", " " if command == "complete" else "\t")  # a list for a shell has tabs
         except UnicodeDecodeError:
             yield f"{name} is not UTF-8"
             continue
@@ -80,7 +80,7 @@ def faults(done, size, is_good, name=""):
         if bad:
             yield f"{name} has {bad}"
     errors = [line for line in done.stderr.decode(errors="replace").split("\n") if line.startswith(("cbk: ", '{"error": {'))]
-    most = len(set(errors)) if name == "check" else 1  # which names each file of a folder that cannot be opened
+    most = len(set(errors)) if command == "check" else 1  # which names each file of a folder that cannot be opened
     if done.status not in (0, 1) and not errors or len(errors) > most:
         yield f"{len(errors)} lines of error: {done.stderr[-300:]!r}"
     if any(len(spoken(line)) > (8000 if line.startswith("warning: ") else 600) for line in done.stderr.decode(errors="replace").split("\n")):
