@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
+local numbers = require "cbk.numbers"
 
 local parser = cli.parser("import", "Make a checkpoint of arrays: .npy and .npz files, or any files with tensors.", [[
 The key of an .npy file is its name without the suffix, unless --key gives another one; the arrays of
@@ -53,7 +54,8 @@ for _, file in ipairs(args.file) do
   end
 end
 if next_key <= #args.key then
-  cli.usage_error("import", ("--key: %d keys are given for %d .npy files"):format(#args.key, next_key - 1))
+  cli.usage_error("import", ("--key: %s given for %s"):format(numbers.counted(#args.key, "key"),
+    numbers.counted(next_key - 1, ".npy file")))
 end
 
 local output = cbk.create(args.output, { root = root, format = args.format, overwrite = args.overwrite })

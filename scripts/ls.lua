@@ -21,7 +21,7 @@ parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a f
 parser:argument("glob", "only keys that match"):argname "GLOB":args "?"
 parser:flag("--flat", "print one line per value, with its whole key")
 parser:flag("--all", "print the tree without folding")
-tensor_filter.options(parser, { "key", "size" })
+tensor_filter.options(parser, { "key", "size", beyond = "'cbk stats' sorts by values" })
 cli.input_options(parser)
 cli.options(parser, "json")
 local args = parser:parse()

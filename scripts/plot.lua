@@ -8,6 +8,7 @@ local fold = require "cbk.fold"
 local heat_map = require "cbk.plot.heat_map"
 local histogram = require "cbk.plot.histogram"
 local layers = require "cbk.plot.layers"
+local near_keys = require "cbk.cli.near_keys"
 local numbers = require "cbk.numbers"
 local plot = require "cbk.plot"
 local progress = require "cbk.progress"
@@ -84,22 +85,24 @@ local function one_tensor()
     for i = 1, #rows do
       if matches(rows:path(i)) then
         if found then
-          cbk.fail("key", ("several keys match %s; --by-layer draws them all"):format(cbk.quote(args.key)))
+          local advice = layers.split(rows:path(i)) and "--by-layer draws them all" or "name one of them"
+          cbk.fail("key", ("several keys match %s; %s"):format(cbk.quote(args.key), advice))
         end
         found = i
       end
     end
   end
   if not found then
-    local names = {}
-    for i = 1, #rows do names[i] = rows:path(i) end
-    local near = cbk.nearest(args.key, names, 1)[1]
+    local near = near_keys(rows, args.key)
     cbk.fail("key", ("'%s' has no key %s%s"):format(cbk.shown(args.file), cbk.quote(args.key),
-      near and ("; did you mean %s?"):format(cbk.quote(near)) or "; 'cbk ls' lists them"))
+      near ~= "" and near or "; 'cbk ls' lists them"))
   end
   local row = rows[found]
   if row.problem then cbk.fail("value", ("cannot read %s: %s"):format(cbk.quote(row.path), row.problem)) end
   if not row.shape then cbk.fail("dtype", ("%s is no tensor"):format(cbk.quote(row.path))) end
+  if not is_drawn(row) then
+    cbk.fail("dtype", ("cannot draw %s: %s numbers have no order"):format(cbk.quote(row.path), row.type))
+  end
   return rows:value(found), row
 end
 

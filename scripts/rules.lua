@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
+local numbers = require "cbk.numbers"
 local composite = require "cbk.converters.composite"
 local converters = require "cbk.converters"
 local other_names = require "cbk.converters.other_names"
@@ -200,7 +201,8 @@ for _, reading in ipairs(readings) do
     add("coverage", text:format(one.key, one.other, reading.side, one.rule[reading.side][1]), position.of(one.rule), titles(reading))
   end
   if #reading.refused > 0 then
-    add("coverage", ("%d keys are refused: %s"):format(#reading.refused, converters.folded(reading.refused)), titles(reading))
+    local text = ("%s refused: %s"):format(numbers.counted(#reading.refused, "key"), converters.folded(reading.refused))
+    add("coverage", text, titles(reading))
   end
 end
 

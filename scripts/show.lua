@@ -6,6 +6,7 @@ local extents = require "cbk.extents"
 local fold = require "cbk.fold"
 local inspect = require "cbk.inspect"
 local listing = require "cbk.listing"
+local near_keys = require "cbk.cli.near_keys"
 local numbers = require "cbk.numbers"
 
 local parser = cli.parser("show", "Print values of a checkpoint: dtype, shape, place, statistics and elements.", [[
@@ -75,11 +76,7 @@ local function expand(key, shown)
   end
   if #shown > before then return end
   if key:find "[*?%[{]" then cbk.fail("key", ("no key of '%s' matches %s"):format(args.file, cbk.quote(key))) end
-  local some_keys = {}
-  for i = 1, math.min(#rows, 10000) do some_keys[i] = rows:path(i) end
-  local near = cbk.nearest(key, some_keys, 3)
-  local hint = #near > 0 and "; did you mean " .. table.concat(near, " or ") .. "?" or ""
-  cbk.fail("key", ("there is no %s in '%s'%s"):format(cbk.quote(key), args.file, hint))
+  cbk.fail("key", ("there is no %s in '%s'%s"):format(cbk.quote(key), args.file, near_keys(rows, key)))
 end
 
 local MOST_TIES = 100 -- names that are given of as many as there are

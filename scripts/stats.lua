@@ -17,7 +17,8 @@ normal number of their dtype.
 
 Quantiles are exact for up to 4,096 elements, for floats of up to 16 bits, and for integers with up
 to 65,536 different values. Others are within 1 % of the elements that they are between (below 1e-38:
-within 1e-40), but for float64 numbers beyond 3.4e38, which are not distinguished from each other.
+within 1e-40), but for float64 numbers beyond 3.4e38, which are not distinguished from each other. A
+quantile is a float64 number, so that integers from 2^53 up are rounded.
 
 Tied tensors are read once. Quantised tensors of a GGUF file are decoded. Tensors of complex numbers
 have no statistics and are left out, with a warning.
@@ -55,6 +56,16 @@ local SHARES, BINS = args.quantiles or (args.json and { 0.01, 0.5, 0.99 }) or {}
 local function is_readable(row) return row.shape ~= nil and not row.problem end
 local function is_complex(row) return row.type:find "^complex" ~= nil end
 
+--- How many values cannot be read, and why the first of them cannot.
+local function unreadable(rows)
+  local count, why = 0, nil
+  for i = 1, #rows do
+    local problem = rows[i].problem
+    if problem then count, why = count + 1, why or problem end
+  end
+  return count, why
+end
+
 --- The numbers of the rows that have statistics, of those that the user wants.
 local function with_statistics(file, rows)
   local out, left_out = {}, 0
@@ -64,7 +75,12 @@ local function with_statistics(file, rows)
   if left_out > 0 then
     cbk.warn(("'%s': %s of complex numbers %s left out: they have no order"):format(file, numbers.counted(left_out, "tensor"),
       left_out == 1 and "is" or "are"))
-  elseif #out == 0 then
+  end
+  local unread, why = unreadable(rows)
+  if unread > 0 then
+    cbk.warn(("'%s': %s cannot be read and %s left out: %s"):format(file, numbers.counted(unread, "tensor"),
+      unread == 1 and "is" or "are", why))
+  elseif #out + left_out == 0 then
     cbk.warn(("no tensor of '%s' is chosen"):format(file))
   end
   return out
@@ -202,7 +218,7 @@ elseif args.csv then
   for _, row in ipairs(rows) do print(row.printed) end
 else
   local width = tonumber(os.getenv "COLUMNS") or cbk.terminal.width "stdout"
-  local options, cells = { shares = SHARES, files = #args.file > 1, width = width }, {}
+  local options, cells = { shares = SHARES, files = #args.file > 1, sort = args.sort, width = width }, {}
   local columns = stats_table.columns(options)
   for i, row in ipairs(read(function(row) return stats_table.cells(columns, row) end)) do cells[i] = row.printed end
   for _, line in ipairs(stats_table.of_cells(columns, cells, options)) do print(line) end

@@ -34,13 +34,17 @@ local function own_key(one, key, side)
   return key:sub(1, #prefix) == prefix and key:sub(#prefix + 1) or nil
 end
 
----The first rule that fits. Without a config, conditions count as met.
+---The first rule that fits. A condition that cannot be tested, for want of a config or a tensor, counts as met where the rule converts,
+---and as not met where it refuses.
 local function find(tree, key, at)
   for _, hit in ipairs(patterns.match(tree, key)) do
-    if not at then return hit end
-    at.key = key
-    local fine, holds = pcall(engine.holds, hit, at) -- some look into tensors, which a list of keys does not have
-    if holds or not fine then return hit end
+    local fine, holds = false, false
+    if at then
+      at.key = key
+      fine, holds = pcall(engine.holds, hit, at) -- some look into tensors, which a list of keys does not have
+    end
+    local is_unconditional = not hit.ending.rule.when
+    if fine and holds or not fine and (is_unconditional or hit.ending.kind ~= "refuse") then return hit end
   end
 end
 

@@ -28,7 +28,7 @@ bool is_lost(const Value& leaf) {
 }  // namespace
 
 void leave_out_lost(Checkpoint& checkpoint) {
-  constexpr size_t most_named = 1000;
+  constexpr size_t most_named = 20;
   size_t tensors = 0;
   std::vector<std::string> lost;
   Rewrite rules;
@@ -45,7 +45,7 @@ void leave_out_lost(Checkpoint& checkpoint) {
   if (lost.empty()) return;
   if (tensors == 0) fail(Errc::format, "nothing can be salvaged: none of {} tensors is whole", lost.size());
   std::vector<std::string> names;
-  for (const std::string& path : lost) names.push_back(quote(path, most_named));
+  for (const std::string& path : lost) names.push_back(quote(path, 1000));
   const std::vector<std::string> before = unreadable_warnings(checkpoint.root);
   checkpoint.root = std::move(rest);
   for (const std::string& known : before) std::erase(checkpoint.warnings, known);

@@ -169,6 +169,24 @@ def unsafe_pickles(run):
         assert [one["rule"] for one in findings(run, path, "--allow-records")] == ["nan"]
     run.check("classes that may be records", only_records)
 
+    def inside_records():
+        path = run.path("inside.pt")
+        inner = argparse.Namespace(v=torch.tensor([float("inf"), 2.0]))
+        torch.save({"m": argparse.Namespace(w=torch.tensor([1.0, float("nan")]), part={"x": [inner]})}, path)
+        found = sorted((one["rule"], one["key"]) for one in findings(run, path, "--allow-records"))
+        assert found == [("infinity", "m.part.x.0.v"), ("nan", "m.w")], found
+    run.check("tensors inside records", inside_records)
+
+    def unreadable():
+        path = run.path("links.h5")
+        with h5py.File(path, "w") as file:
+            file["w"] = np.ones(3, "f4")
+            file["long"] = np.ones(3, np.longdouble)
+            file["nowhere"] = h5py.SoftLink("/none")
+        found = sorted((one["rule"], one["key"]) for one in findings(run, path) if one["rule"] == "unreadable")
+        assert found == [("unreadable", "long"), ("unreadable", "nowhere")], found
+    run.check("values that cannot be read", unreadable)
+
     def bare():
         path = run.path("bare.pkl")
         with open(path, "wb") as file:

@@ -87,11 +87,22 @@ describe("cbk plot", function()
     end)
   end
 
+  it("prints integers as they are", function()
+    local _, out = run(make(), "plot", "m.pt", "ids")
+    has(out, "min 1  max 2 ")
+  end)
+
+  it("advises --by-layer only where keys have numbers", function()
+    local dir = harness.temp_dir()
+    cbk.create(dir .. "/m.pt", { root = cbk.dict { { "fa", cbk.full({ 2 }, 1) }, { "fb", cbk.full({ 2 }, 1) } } }):commit()
+    has(select(3, run(dir, "plot", "m.pt", "f*")), "several keys match 'f*'; name one of them")
+  end)
+
   it("says what is wrong with a key", function()
     local dir = make()
     for key, message in pairs {
       spraed = "'m.pt' has no key 'spraed'; did you mean 'spread'?", ["h.*"] = "several keys match 'h.*'; --by-layer draws them all",
-      note = "'note' is no tensor", wave = "complex64 numbers have no order",
+      note = "'note' is no tensor", wave = "cannot draw 'wave': complex64 numbers have no order",
     } do
       local code, _, err = run(dir, "plot", "m.pt", key)
       equal(code, 1)

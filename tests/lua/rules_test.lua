@@ -452,6 +452,19 @@ describe("Rules: coverage", function()
     "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight", "model.layers.0.self_attn.q_proj.weight", "stranger.0",
   }
 
+  it("a condition that needs tensors counts as met, but not where it refuses", function()
+    local path = harness.temp_dir() .. "/mine.lua"
+    cbk.fs.write(path, [[
+local rules = require "converters.engine.rules"
+local function strange(at) return at.source:find(at.key):numel() > 4 end
+return { { model = "mine", note = "a model", { "a", "b", keys = rules.keys {
+  rules.refuse.left("w", "it is strange", strange), { "w", "v", when = strange }, rules.refuse.left("x", "never"),
+} } } }
+]])
+    local best = coverage.best(tables.of(notation.read(path)), { "w", "x" })
+    equal({ best.matched, best.refused }, { 2, { "x" } })
+  end)
+
   it("the table that fits best reads the keys", function()
     local best = coverage.best(llama, some)
     equal({ best.side, best.matched, best.unmatched }, { "left", 4, { "stranger.0" } })

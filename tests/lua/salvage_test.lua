@@ -38,8 +38,9 @@ describe("--salvage", function()
       local dir = make(name, case[2])
       local path = dir .. "/" .. name
       if case.file then cut(dir .. "/" .. case.file, 20000) else cut(path, 100000) end
-      local code = run(dir, "ls", name)
+      local code, _, problem = run(dir, "ls", name)
       equal(code, 1)
+      if not case.file then has(problem, "--salvage") end
       local shown, out, err = run(dir, "ls", name, "--salvage", "--flat")
       equal(shown, 0, err)
       has(out, "[3, 4]")
@@ -62,6 +63,16 @@ describe("--salvage", function()
       local code, out, err = run(dir, "ls", case[1], "--salvage")
       equal({ code, err, out }, { 0, "", (select(2, run(dir, "ls", case[1]))) })
     end
+  end)
+
+  it("names the first of many lost tensors", function()
+    local dir, root = harness.temp_dir(), cbk.dict()
+    for i = 1, 500 do root["w" .. i] = cbk.full({ 10 }, i) end
+    cbk.create(dir .. "/m.safetensors", { root = root }):commit()
+    cut(dir .. "/m.safetensors", #cbk.fs.read(dir .. "/m.safetensors") - 5000)
+    local _, _, err = run(dir, "ls", "m.safetensors", "--salvage")
+    has(err, "and 105 more")
+    is_true(#err < 1000, #err)
   end)
 
   it("leaves out what a cut or missing shard has lost", function()

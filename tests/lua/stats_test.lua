@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local harness = require "harness"
+local stats_table = require "cbk.stats_table"
 local text_table = require "cbk.text_table"
 local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
 local run = harness.cbk
@@ -116,6 +117,25 @@ describe("cbk stats", function()
     end)
   end
 
+  it("shows the column that it sorts by, however narrow the terminal is", function()
+    local columns = stats_table.columns { sort = "zeros" }
+    local cells, titles = {}, {}
+    for c, column in ipairs(columns) do cells[c], titles[column.title] = "12345678", true end
+    is_true(titles.zeros)
+    has(text_table.lines(columns, { cells }, 24)[1], "zeros")
+  end)
+
+  it("says why a tensor is left out", function()
+    local dir = make()
+    local function u64(number) return string.char(number) .. ("\0"):rep(7) end
+    local tensor = u64(1) .. "w\1\0\0\0" .. u64(1) .. "\99\0\0\0" .. u64(0)
+    cbk.fs.write(dir .. "/u.gguf", "GGUF\3\0\0\0" .. u64(1) .. u64(0) .. tensor .. ("\0"):rep(64))
+    local code, _, err = run(dir, "stats", "u.gguf")
+    equal(code, 1)
+    has(err, "'u.gguf': 1 tensor cannot be read and is left out")
+    has(err, "its type has the number 99")
+  end)
+
   it("says that nothing is chosen", function()
     local code, _, err = run(make(), "stats", "m.pt", "--key", "nope")
     equal(code, 1)
@@ -154,6 +174,12 @@ describe("t:stats", function()
 end)
 
 describe("cbk ls", function()
+  it("says where other orders are", function()
+    local code, _, err = run(make(), "ls", "m.pt", "--sort", "norm")
+    equal(code, 2)
+    has(err, "'cbk stats' sorts by values")
+  end)
+
   it("chooses by shape and dtype, and sorts", function()
     local dir = make()
     local out = select(2, run(dir, "ls", "m.pt", "--shape", "*,4", "--flat"))

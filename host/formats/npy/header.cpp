@@ -129,11 +129,27 @@ Members read_members(std::string_view text) {
   return out;
 }
 
+/// What the elements of a description are that no dtype has.
+std::string_view kind_of(std::string_view descr) {
+  const size_t letter = descr.find_first_not_of("<>|=");
+  switch (letter == std::string_view::npos ? '\0' : descr[letter]) {
+    case 'M':
+      return "dates";
+    case 'm':
+      return "times";
+    case 'f':
+    case 'c':
+    case 'i':
+    case 'u':
+      return "numbers of a size that no dtype has";
+    default:
+      return descr.find('O') != std::string_view::npos ? "Python objects" : "texts or raw bytes";
+  }
+}
+
 DType dtype_of(std::string_view descr) {
   if (pickle::is_numpy_number(descr)) return pickle::dtype_of_numpy(descr);
-  const bool is_object = descr.find('O') != std::string_view::npos;
-  fail(Errc::dtype, "its elements are {} ({}), not numbers",
-       is_object ? "Python objects" : "texts or raw bytes", quote(descr));
+  fail(Errc::dtype, "its elements cannot be read: they are {} ({})", kind_of(descr), quote(descr));
 }
 
 [[noreturn]] void fail_as_cut(uint64_t wanted, uint64_t found) {

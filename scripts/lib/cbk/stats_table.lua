@@ -43,6 +43,7 @@ local function share_text(count, row) return count > 0 and numbers.percent(count
 ---@field shares? number[]    of the quantiles
 ---@field files? boolean      rows have the name of their file
 ---@field width? integer      of the terminal
+---@field sort? string        the column that rows are sorted by: it is always shown
 
 local function key_text(row, options)
   local key = fold.shown(row.key) .. (row.tied_to and " = " .. fold.shown(row.tied_to) or "")
@@ -57,7 +58,9 @@ function stats_table.columns(options)
     { title = "dtype", weight = 3, text = function(row) return row.encoding or row.dtype end },
     { title = "shape", weight = 4, text = function(row) return extents.shape(row.shape) end },
   }
-  local function add(title, weight, text) columns[#columns + 1] = { title = title, right = true, weight = weight, text = text } end
+  local function add(title, weight, text)
+    columns[#columns + 1] = { title = title, right = true, weight = title == options.sort and math.huge or weight, text = text }
+  end
   for _, name in ipairs(stats_table.NUMBERS) do
     add(name, WEIGHTS[name], function(row) return stats_table.number_text(row.stats[name], row, 4) end)
   end

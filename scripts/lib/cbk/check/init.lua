@@ -21,12 +21,17 @@ local check = {}
 ---@class CheckSubject   A checkpoint that is open, as far as it can be.
 ---@field path string                as the user has named it
 ---@field format string|nil
----@field parts { file: string, rows: LeafRows }[]
+---@field parts CheckedPart[]
 ---@field bytes integer              that will be read
 ---@field files string[]
 ---@field checkpoint? Checkpoint     as a whole
 ---@field of? ModelOfFile
 ---@field tensors integer
+
+---@class CheckedPart   A file, or a record in it.
+---@field file string
+---@field rows LeafRows
+---@field prefix string   of the keys: the key of the record and "."
 
 local function message_of(problem) return type(problem) == "table" and problem.message or tostring(problem) end
 
@@ -67,9 +72,22 @@ local function open_shard(options, found)
   end
 end
 
+---Adds a tree, and the attributes of the records in it (instances of classes, which are leaves of the tree).
+---@param subject CheckSubject
+local function add_tree(subject, file, tree, prefix)
+  local rows = cbk.leaf_rows(tree)
+  subject.parts[#subject.parts + 1] = { file = file, rows = rows, prefix = prefix }
+  if rows:totals().values == 0 then return end
+  for i = 1, #rows do
+    local value = rows:value(i)
+    local state = type(value) == "userdata" and cbk.kind(value) == "object" and value.state
+    if type(state) == "userdata" then add_tree(subject, file, state, prefix .. rows:path(i) .. ".") end
+  end
+end
+
 ---@param subject CheckSubject
 local function add_part(subject, file, checkpoint)
-  subject.parts[#subject.parts + 1] = { file = file, rows = cbk.leaf_rows(checkpoint:raw_root()) }
+  add_tree(subject, file, checkpoint:raw_root(), "")
   subject.format = subject.format or checkpoint.format
 end
 
@@ -146,10 +164,6 @@ end
 ---Reads one tensor.
 ---@return CheckedTensor|nil
 local function scan(subject, part, i, row, class_keys, options, found)
-  if row.problem then
-    found:add("unreadable", part.file, row.path, row.problem)
-    return nil
-  end
   local tensor = part.rows:value(i)
   local fine, result = pcall(tensor.scan, tensor, { dtypes = dtypes_for(row, options) })
   if fine then
@@ -174,12 +188,12 @@ end
 ---@field by_path table<string, CheckedTensor>   of those, and of tensors that share their storage with others
 ---@field class_keys table<string, ClassTensor>
 
----Checks one row of a file.
+---Checks the elements of one row of a file.
 ---@param state CheckState
-local function check_row(subject, part, i, row, state, options, found, on_read)
+local function check_elements(subject, part, i, row, state, options, found, on_read)
   local one
   if row.tied_to then
-    one = state.by_path[row.tied_to]
+    one = state.by_path[part.prefix .. row.tied_to]
   elseif not options.without_values and (not options.is_chosen or options.is_chosen(row.path)) then
     one = scan(subject, part, i, row, state.class_keys, options, found)
     on_read(row.path, row.bytes)
@@ -202,9 +216,12 @@ function check.values(subject, options, found, on_read)
   for _, part in ipairs(subject.parts) do
     for i = 1, #part.rows do
       local row = part.rows[i]
-      if row.shape then
-        if not has_class then tensors[#tensors + 1] = { file = part.file, key = row.path } end
-        check_row(subject, part, i, row, state, options, found, on_read)
+      row.path = part.prefix .. row.path
+      if row.shape and not has_class then tensors[#tensors + 1] = { file = part.file, key = row.path } end
+      if row.problem then
+        found:add("unreadable", part.file, row.path, row.problem)
+      elseif row.shape then
+        check_elements(subject, part, i, row, state, options, found, on_read)
       end
     end
   end

@@ -33,7 +33,7 @@ end
 local function add_unknown(of, file, found, reason)
   local text = ("the tensors of %s are not checked against it: %s"):format(cbk.quote(cbk.fs.basename(file)), reason)
   found:add("config", of.config or file, nil, text, {
-    severity = "note", advice = "name the config with --config, or describe the model in a converter (converters/README.md)",
+    severity = "note", advice = "Name the config with --config, or describe the model in a converter (converters/README.md)",
   })
 end
 

@@ -22,7 +22,7 @@ function pickles.check(path, error_message, found)
         or global.kind == "record" and ("it asks for the class %s"):format(fold.shown(global.name))
         or ("it asks for %s, which can run code or touch files"):format(fold.shown(global.name))
       found:add("unsafe-global", path, nil, ("%s (byte %s of the pickle)"):format(text, numbers.grouped(global.offset)), {
-        advice = global.kind == "record" and "if you trust the author, read its instances as their attributes with --allow-records" or nil,
+        advice = global.kind == "record" and "If you trust the author, read its instances as their attributes with --allow-records" or nil,
       })
     end
   end

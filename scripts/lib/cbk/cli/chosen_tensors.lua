@@ -1,17 +1,14 @@
 -- The tensors that the user names by keys and globs.
 
 local cbk = require "cbk"
+local near_keys = require "cbk.cli.near_keys"
 
 local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = true }
 
 --- What a key that is not there may have meant.
 local function fail_missing(path, rows, key)
   if key:find "[*?%[{]" then cbk.fail("key", ("no key of '%s' matches %s"):format(path, cbk.quote(key))) end
-  local keys = {}
-  for i = 1, math.min(#rows, 10000) do keys[i] = rows:path(i) end
-  local near = cbk.nearest(key, keys, 3)
-  local hint = #near > 0 and "; did you mean " .. table.concat(near, " or ") .. "?" or ""
-  cbk.fail("key", ("there is no %s in '%s'%s"):format(cbk.quote(key), path, hint))
+  cbk.fail("key", ("there is no %s in '%s'%s"):format(cbk.quote(key), path, near_keys(rows, key)))
 end
 
 --- The rows that a key or a glob means; a plain name also means everything below it.

@@ -336,11 +336,23 @@ function cli.print_error(args, code, message)
   io.stderr:write(line or "cbk: " .. cbk.shown(message), "\n")
 end
 
+---The error of a file that does not open, with advice where some of it can be read.
+local function fail_to_open(problem, path, args)
+  local reading = cli.reading(args)
+  local may_be_cut = type(problem) == "table" and problem.code == "format" and not reading.salvage
+    and not problem.message:find("--salvage", 1, true)
+  reading.salvage = true
+  if not may_be_cut or not pcall(cbk.open, path, reading) then error(problem, 0) end
+  local gap = problem.message:find "%?$" and " " or "; "
+  cbk.fail("format", problem.message .. gap .. "'cbk copy --salvage' takes the tensors that are whole")
+end
+
 ---Opens a checkpoint and prints the reader's warnings.
 ---@param path string
 ---@param args table
 function cli.open(path, args)
-  local checkpoint = cbk.open(path, cli.reading(args))
+  local fine, checkpoint = pcall(cbk.open, path, cli.reading(args))
+  if not fine then fail_to_open(checkpoint, path, args) end
   cli.warn(checkpoint.warnings)
   return checkpoint
 end

@@ -1,6 +1,7 @@
 -- Which keys of a checkpoint a command works on: --include and --exclude.
 
 local cbk = require "cbk"
+local near_keys = require "cbk.cli.near_keys"
 
 ---@class Selection
 local Selection = {}
@@ -53,12 +54,8 @@ end
 function Selection:fail_empty(path, tree)
   local test = self.include[1]
   if not test or test.hits > 0 then cbk.fail("key", ("no key of '%s' is left: --exclude leaves out all of them"):format(path)) end
-  local rows, keys = cbk.leaf_rows(tree), {}
-  for i = 1, math.min(#rows, 10000) do keys[i] = rows:path(i) end
-  local near = cbk.nearest(test.glob, keys, 3)
-  for i, key in ipairs(near) do near[i] = cbk.quote(key) end
   cbk.fail("key", ("no key of '%s' matches --include %s%s"):format(path, cbk.quote(test.glob),
-    #near > 0 and ("; did you mean %s?"):format(table.concat(near, " or ")) or ""))
+    near_keys(cbk.leaf_rows(tree), test.glob)))
 end
 
 local selection = {}

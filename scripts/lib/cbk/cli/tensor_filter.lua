@@ -27,7 +27,7 @@ end
 
 ---Adds the options.
 ---@param parser table
----@param sorts string[]   what --sort takes
+---@param sorts string[]   what --sort takes; in `beyond`, where other orders are
 function tensor_filter.options(parser, sorts)
   parser:option("--shape", "only tensors of this shape, such as '*,4096'"):argname("SHAPE"):convert(shape_test)
   parser:option("--dtype", "only tensors of this dtype, or of this type of quantised blocks (Q4_K)"):argname("DTYPE")
@@ -42,8 +42,8 @@ function tensor_filter.options(parser, sorts)
         if name == text then return text end
       end
       local near = cbk.nearest(text, sorts, 1)[1]
-      return nil, ("--sort '%s': expected one of %s%s"):format(text, table.concat(sorts, ", "),
-        near and (". Did you mean %s?"):format(near) or "")
+      local advice = near and (". Did you mean %s?"):format(near) or sorts.beyond and ("; %s"):format(sorts.beyond) or ""
+      return nil, ("--sort '%s': expected one of %s%s"):format(text, table.concat(sorts, ", "), advice)
     end)
   cli.candidates(sort, sorts)
   parser:option("--top", "only the first N"):argname("N"):convert(cli.whole_number("--top", 1))

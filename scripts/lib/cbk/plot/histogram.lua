@@ -39,7 +39,8 @@ function histogram.summary(plot)
   local stats, parts = plot.stats, {}
   for _, name in ipairs { "min", "max", "mean", "std", "norm" } do
     local value = stats[name]
-    if value ~= nil then parts[#parts + 1] = ("%s %s"):format(name, type(value) == "number" and scale.text(value) or tostring(value)) end
+    local text = type(value) == "number" and scale.text(value) or value ~= nil and numbers.whole_text(value)
+    if text then parts[#parts + 1] = ("%s %s"):format(name, text) end
   end
   for _, name in ipairs { "nan", "inf", "zeros", "subnormal" } do
     if stats[name] > 0 then parts[#parts + 1] = ("%s %s"):format(name, numbers.grouped(stats[name])) end
