@@ -29,6 +29,8 @@ describe("--salvage", function()
   local cases = {
     { "m.safetensors", whole = "a", lost = { "b", "c" } },
     { "m.pt", whole = "a", lost = { "b", "c" } },
+    { "m.mdl", { h5_version = "0.4" }, whole = "a", lost = { "b", "c" } },
+    { "m.h5", whole = "a", lost = { "b", "c" } },
     { "m.npz", whole = "a", lost = { "b" } }, -- of what follows the end, not even names are known
     { "m", { format = "tensorflow" }, file = "m.data-00000-of-00001", whole = "a", lost = { "b", "c" } },
   }
@@ -104,14 +106,13 @@ describe("--salvage", function()
   end)
 
   it("says that nothing is left", function()
-    for _, name in ipairs { "m.h5", "m.mdl" } do -- our H5 files have their tables at the end
-      local dir = make(name)
-      cut(dir .. "/" .. name, 100000)
-      local code, _, err = run(dir, "ls", name, "--salvage")
-      equal(code, 1)
-      has(err, "nothing can be salvaged: the tables that name its tensors are not in the file")
-    end
     local dir = harness.temp_dir()
+    local root = cbk.dict { { "a", cbk.randn({ 300, 300 }, { seed = 1 }) } }
+    cbk.create(dir .. "/m.h5", { root = root, compression = "deflate" }):commit() -- whose tables are at the end
+    cut(dir .. "/m.h5", 100000)
+    local first, _, why = run(dir, "ls", "m.h5", "--salvage")
+    equal(first, 1)
+    has(why, "nothing can be salvaged: the tables that name its tensors are not in the file")
     cbk.create(dir .. "/w.npy", { root = cbk.dict { { "w", cbk.full({ 1000 }, 1) } } }):commit()
     cut(dir .. "/w.npy", 1000)
     local code, _, err = run(dir, "ls", "w.npy", "--salvage")

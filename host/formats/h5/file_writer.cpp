@@ -1,11 +1,14 @@
 #include "host/formats/h5/file_writer.hpp"
 
+#include <algorithm>
+
 #include "host/value/walk.hpp"
 
 namespace cbk::h5 {
 namespace {
 
 constexpr uint64_t large = 65536;
+constexpr uint64_t page = 4096;
 constexpr uint64_t worth_packing = 4096;
 constexpr size_t max_rank = 32;
 
@@ -57,7 +60,7 @@ FileWriter::Plan FileWriter::plan_dataset(const std::string& key, std::string_vi
     return plan;
   }
   // Large tensors begin on a page, small ones are close together.
-  const uint64_t offset = align_up(data_end_, tensor.nbytes() >= large ? 4096 : 8);
+  const uint64_t offset = align_up(data_end_, tensor.nbytes() >= large ? page : 8);
   items_.push_back({key, tensor});
   offsets_.push_back(offset);
   data_end_ = checked_add(offset, tensor.nbytes(), "the file");
@@ -98,30 +101,47 @@ void FileWriter::add_number(hdf5::HeaderBuilder& header, std::string_view name, 
 
 std::vector<Slot> FileWriter::lay_out_in(StagedFile& file) {
   file_ = &file;
-  const uint64_t start = align_up(data_end_, 8);
-  file_->reserve(start);
-  packed_file_ = {file_, start};
-  if (packed_.empty()) add_structures(start);
+  const bool is_packed = !packed_.empty();
+  if (!is_packed) make_room();
+  const uint64_t end = align_up(data_end_, 8);
+  file_->reserve(end);
+  packed_file_ = {file_, end};
+  if (!is_packed) write_structures(hdf5::superblock_size);
   std::vector<Slot> slots;
   slots.reserve(items_.size());
   for (const uint64_t offset : offsets_) slots.push_back({file_, offset});
   return slots;
 }
 
-void FileWriter::add_structures(uint64_t start) {
-  hdf5::Builder builder(
-      start, [&](uint64_t address, std::string_view bytes) { file_->write(address, as_bytes(bytes)); });
+void FileWriter::make_room() {
+  const uint64_t end = add_structures(hdf5::superblock_size, [](uint64_t, std::string_view) {});
+  const bool has_pages =
+      std::ranges::any_of(items_, [](const Item& item) { return item.tensor.nbytes() >= large; });
+  const uint64_t room = align_up(end - hdf5::superblock_size, has_pages ? page : 8);
+  for (uint64_t& offset : offsets_) offset = checked_add(offset, room, "the file");
+  data_end_ = checked_add(data_end_, room, "the file");
+}
+
+void FileWriter::write_structures(uint64_t start) {
+  add_structures(start,
+                 [&](uint64_t address, std::string_view bytes) { file_->write(address, as_bytes(bytes)); });
+}
+
+uint64_t FileWriter::add_structures(uint64_t start, hdf5::Builder::Sink sink) {
+  hdf5::Builder builder(start, std::move(sink));
   hdf5::HeaderBuilder root;
   const hdf5::GroupTables tables = builder.add_group_tables(build(builder, root));
   root.add(hdf5::MessageType::symbol_table, hdf5::encode_symbol_table(tables.tree, tables.heap));
   const uint64_t root_address = builder.add(root.finish());
   builder.finish();
-  superblock_ = hdf5::encode_superblock(root_address, tables, builder.end());
+  superblock_ =
+      hdf5::encode_superblock(root_address, tables, std::max(builder.end(), align_up(data_end_, 8)));
+  return builder.end();
 }
 
 void FileWriter::finish(const std::vector<uint32_t>& /*crcs*/) {
   // Where chunks are is known when all of them are written.
-  if (!packed_.empty()) add_structures(align_up(packed_file_.end, 8));
+  if (!packed_.empty()) write_structures(align_up(packed_file_.end, 8));
   file_->write(0, as_bytes(superblock_));
 }
 

@@ -1,5 +1,6 @@
-// What the writers of all H5 formats share: data first, then the structures, both placed before any byte is
-// written.
+// What the writers of all H5 formats share: the structures, then the data, both placed before any byte is
+// written. So what is before the cut of a file that is cut short can be found. Where chunks are compressed,
+// their places are known when all of them are written: the structures come last.
 #pragma once
 
 #include <deque>
@@ -44,8 +45,9 @@ class FileWriter : public ShardWriter {
   /// Errors: a shape or dtype that HDF5 cannot hold.
   Plan plan_dataset(const std::string& key, std::string_view name, const Tensor& tensor);
 
-  /// Adds all objects and the root's attributes; the links of the root group are the result.
-  virtual hdf5::Builder::Links build(hdf5::Builder& builder, hdf5::HeaderBuilder& root) = 0;
+  /// Adds all objects and the root's attributes; the links of the root group are the result, valid until the
+  /// next call. It is called twice, and adds the same sizes.
+  virtual const hdf5::Builder::Links& build(hdf5::Builder& builder, hdf5::HeaderBuilder& root) = 0;
   /// The header of a dataset without its attributes. Its chunks are written.
   hdf5::HeaderBuilder start_dataset(hdf5::Builder& builder, const Plan& plan) const;
   static hdf5::HeaderBuilder start_empty_dataset(DType dtype);
@@ -55,7 +57,11 @@ class FileWriter : public ShardWriter {
   uint64_t overhead_ = 4096;
 
  private:
-  void add_structures(uint64_t start);
+  /// Where the structures end that begin at `start`.
+  uint64_t add_structures(uint64_t start, hdf5::Builder::Sink sink);
+  void write_structures(uint64_t start);
+  /// Moves the data behind the structures.
+  void make_room();
 
   Compression compression_;
   std::deque<PackedDataset> packed_;

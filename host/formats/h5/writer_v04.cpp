@@ -68,21 +68,22 @@ class DatasetWriter : public FileWriter {
     leaves_.push_back(std::move(leaf));
   }
 
-  hdf5::Builder::Links build(hdf5::Builder& builder, hdf5::HeaderBuilder& /*root*/) override {
-    hdf5::Builder::Links links;
+  const hdf5::Builder::Links& build(hdf5::Builder& builder, hdf5::HeaderBuilder& /*root*/) override {
     std::vector<uint64_t> addresses;
     addresses.reserve(leaves_.size());
     for (size_t i = 0; i < leaves_.size(); ++i) {
       const Leaf& leaf = leaves_[i];
       addresses.push_back(leaf.same_as < i ? addresses[leaf.same_as] : add_leaf(builder, leaf));
-      links.emplace(leaf.name, addresses.back());
+      links_.insert_or_assign(leaf.name, addresses.back());
     }
-    return links;
+    return links_;
   }
 
   std::vector<Leaf> leaves_;
 
  private:
+  hdf5::Builder::Links links_;
+
   uint64_t add_leaf(hdf5::Builder& builder, const Leaf& leaf) const {
     switch (leaf.stored) {
       case Stored::tensor:
@@ -220,8 +221,8 @@ class WriterV04 final : public DatasetWriter {
     return within(quote(source.key), [&] { return pickle::dump_dill(source.value); });
   }
 
-  hdf5::Builder::Links build(hdf5::Builder& builder, hdf5::HeaderBuilder& root) override {
-    builder.add_text(root, "__spec__", std::exchange(spec_, {}));
+  const hdf5::Builder::Links& build(hdf5::Builder& builder, hdf5::HeaderBuilder& root) override {
+    builder.add_text(root, "__spec__", spec_);
     add_number(root, "__version__", 0.4);
     if (!release_.empty()) builder.add_text(root, "__cstorch_version__", release_);
     return DatasetWriter::build(builder, root);

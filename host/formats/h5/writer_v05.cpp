@@ -46,13 +46,13 @@ std::optional<int64_t> release_code(DType dtype) {
 /// The datasets of the file: a "/" in a key makes groups.
 struct Folder {
   std::map<std::string, Folder, std::less<>> folders;
-  hdf5::Builder::Links datasets;
+  hdf5::Builder::Links datasets;  // and, once they are added, groups
 
-  /// What the group of this folder links to; the folder is used up.
-  hdf5::Builder::Links take_links(hdf5::Builder& builder) {
-    hdf5::Builder::Links links = std::move(datasets);
-    for (auto& [name, folder] : folders) links.emplace(name, builder.add_group(folder.take_links(builder)));
-    return links;
+  /// Adds the groups of the folders in this one; all that its own group links to.
+  const hdf5::Builder::Links& links(hdf5::Builder& builder) {
+    for (auto& [name, folder] : folders)
+      datasets.insert_or_assign(name, builder.add_group(folder.links(builder)));
+    return datasets;
   }
 };
 
@@ -232,19 +232,18 @@ class WriterV05 final : public FileWriter {
     }
   }
 
-  hdf5::Builder::Links build(hdf5::Builder& builder, hdf5::HeaderBuilder& root) override {
-    builder.add_text(root, "__spec__", std::exchange(spec_, {}));
+  const hdf5::Builder::Links& build(hdf5::Builder& builder, hdf5::HeaderBuilder& root) override {
+    builder.add_text(root, "__spec__", spec_);
     add_number(root, "__version__", 0.5);
     builder.add_text(root, "__cstorch_version__", release_);
-    Folder folders = std::move(folders_);
     for (const Leaf& leaf : leaves_) {
       builder.add_text(root, leaf.key + std::string(metadata_suffix), metadata_of(leaf));
       if (leaf.stored == Stored::nothing) continue;
-      dataset_of(folders, leaf.key) =
+      dataset_of(folders_, leaf.key) =
           leaf.stored == Stored::pickle ? add_bytes(builder, leaf) : add_data(builder, leaf);
     }
     builder.add_bool(root, "__SUCCESS__", true);
-    return folders.take_links(builder);
+    return folders_.links(builder);
   }
 
   static std::string tensor_text(const Leaf& leaf) {

@@ -1,8 +1,7 @@
 // Writes the structures of an HDF5 file: old-style groups, object headers, global heap collections.
 //
-// libhdf5 is not used for it: 20,000 attributes on one object take it most of a minute. Raw data comes first
-// in the file and is laid out by the caller; all structures follow it in one run, so that their places are
-// known without a second pass.
+// libhdf5 is not used for it: 20,000 attributes on one object take it most of a minute. All structures are
+// one run of bytes, whose size does not depend on where the data is: the caller lays that out.
 #pragma once
 
 #include <functional>
