@@ -54,6 +54,18 @@ void push_computed_failure(lua_State* L, Failure failure, std::string_view kind)
   lua_setfield(L, -2, "where");
 }
 
+void refuse_more(lua_State* L, int most) {
+  for (int index = most + 1; index <= lua_gettop(L); ++index) {
+    if (lua_isnil(L, index)) continue;
+    if (!lua_istable(L, index)) fail_argument(L, index, "it does not take so many arguments");
+    lua_pushnil(L);
+    if (lua_next(L, index) == 0) continue;
+    lua_pop(L, 1);
+    if (lua_type(L, -1) != LUA_TSTRING) fail_argument(L, index, "it does not take so many arguments");
+    fail_argument(L, index, fmt::format("unknown option {}", quote(check_string(L, lua_gettop(L)))));
+  }
+}
+
 compute::VariablePtr check_variable(lua_State* L, int index) {
   if (auto variable = test<compute::Variable>(L, index)) return variable;
   fail_type(L, index, "tensor");
@@ -78,6 +90,15 @@ int push_variable(lua_State* L, const compute::VariablePtr& variable) {
   }
   push(L, variable);
   return 1;
+}
+
+std::optional<compute::Input> input_option(lua_State* L, int index, const char* name) {
+  const Options options(L, index, {name});
+  if (!options.has(name)) return std::nullopt;
+  options.push(name);
+  compute::Input input = check_input(L, lua_gettop(L));
+  lua_pop(L, 1);
+  return input;
 }
 
 compute::Dims opt_dims(lua_State* L, int index) {
@@ -212,7 +233,7 @@ int assign(lua_State* L) {
 }
 
 /// Names the methods of an object hidden behind `index` above.
-const luaL_Reg own[] = {{"tolist", computed<tolist>}, {"item", computed<item>}, {nullptr, nullptr}};
+const luaL_Reg own[] = {{"tolist", computed<tolist, 1>}, {"item", computed<item, 1>}, {nullptr, nullptr}};
 
 }  // namespace
 

@@ -142,7 +142,9 @@ void forget(lua_State* L, const void* node);
 
 template <typename T>
 int collect_box(lua_State* L) {
-  if (void* memory = detail::find_userdata(L, 1, TypeName<T>::value)) static_cast<Box<T>*>(memory)->~Box();
+  // The box stays usable, but empty: a table with weak keys has it until the next cycle of the collector.
+  if (void* memory = detail::find_userdata(L, 1, TypeName<T>::value))
+    static_cast<Box<T>*>(memory)->object.reset();
   return 0;
 }
 

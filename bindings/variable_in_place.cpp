@@ -13,16 +13,6 @@ int itself(lua_State* L) {
   return 1;
 }
 
-/// An option that is a number or a 0-dim tensor.
-std::optional<Input> input_option(lua_State* L, int index, const char* name) {
-  const Options options(L, index, {name});
-  if (!options.has(name)) return std::nullopt;
-  options.push(name);
-  Input input = check_input(L, lua_gettop(L));
-  lua_pop(L, 1);
-  return input;
-}
-
 /// x + alpha·d, or x - alpha·d.
 template <int sign>
 int add(lua_State* L) {
@@ -96,22 +86,22 @@ int backward(lua_State* L) {
 
 }  // namespace
 
-const luaL_Reg variable_in_place[] = {{"copy_", computed<copy>},
-                                      {"fill_", computed<copy>},
-                                      {"zero_", computed<zero>},
-                                      {"add_", computed<add<1>>},
-                                      {"sub_", computed<add<-1>>},
-                                      {"mul_", computed<binary_in_place<ElementOp::multiply>>},
-                                      {"div_", computed<binary_in_place<ElementOp::divide>>},
-                                      {"sqrt_", computed<unary_in_place<ElementOp::sqrt>>},
-                                      {"neg_", computed<unary_in_place<ElementOp::negate>>},
-                                      {"addcmul_", computed<combine<compute::write_addcmul>>},
-                                      {"addcdiv_", computed<combine<compute::write_addcdiv>>},
-                                      {"lerp_", computed<lerp>},
-                                      {"clamp_", computed<clamp_in_place>},
+const luaL_Reg variable_in_place[] = {{"copy_", computed<copy, 2>},
+                                      {"fill_", computed<copy, 2>},
+                                      {"zero_", computed<zero, 1>},
+                                      {"add_", computed<add<1>, 3>},
+                                      {"sub_", computed<add<-1>, 3>},
+                                      {"mul_", computed<binary_in_place<ElementOp::multiply>, 2>},
+                                      {"div_", computed<binary_in_place<ElementOp::divide>, 2>},
+                                      {"sqrt_", computed<unary_in_place<ElementOp::sqrt>, 1>},
+                                      {"neg_", computed<unary_in_place<ElementOp::negate>, 1>},
+                                      {"addcmul_", computed<combine<compute::write_addcmul>, 4>},
+                                      {"addcdiv_", computed<combine<compute::write_addcdiv>, 4>},
+                                      {"lerp_", computed<lerp, 3>},
+                                      {"clamp_", computed<clamp_in_place, 3>},
                                       {nullptr, nullptr}};
 
 const luaL_Reg variable_gradients[] = {
-    {"requires_grad_", computed<requires_grad>}, {"backward", computed<backward>}, {nullptr, nullptr}};
+    {"requires_grad_", computed<requires_grad, 2>}, {"backward", computed<backward, 2>}, {nullptr, nullptr}};
 
 }  // namespace cbk::lua

@@ -18,6 +18,19 @@ int binary(lua_State* L) {
   return push_variable(L, compute::binary(op, check_input(L, 1), check_input(L, 2)));
 }
 
+/// x + alpha·d, or x - alpha·d.
+template <int sign>
+int add_scaled(lua_State* L) {
+  const auto x = check_variable(L, 1);
+  Input d = check_input(L, 2);
+  if (const auto alpha = input_option(L, 3, "alpha")) {
+    const double* factor = std::get_if<double>(&d);
+    const double* other = std::get_if<double>(&*alpha);
+    d = factor && other ? Input(*factor * *other) : compute::binary(ElementOp::multiply, d, *alpha);
+  }
+  return push_variable(L, compute::binary(sign > 0 ? ElementOp::add : ElementOp::subtract, x, d));
+}
+
 /// An operand of an operator may stand on either side.
 template <ElementOp op>
 int operate(lua_State* L) {
@@ -31,6 +44,9 @@ int refuse_less_equal(lua_State*) {
   fail(Errc::refused, "tensors are compared with a:le(b), which gives a tensor; <= gives one truth value");
 }
 
+int refuse_modulo(lua_State*) {
+  fail(Errc::usage, "tensors have no '%'; the remainder is x - (x / y):floor() * y");
+}
 int refuse_length(lua_State*) {
   fail(Errc::usage, "a tensor has no length: t:size(dim) is an extent, t:numel() counts elements");
 }
@@ -99,52 +115,52 @@ int softmax(lua_State* L) {
 
 }  // namespace
 
-const luaL_Reg variable_math[] = {{"abs", computed<unary<ElementOp::absolute>>},
-                                  {"exp", computed<unary<ElementOp::exp>>},
-                                  {"log", computed<unary<ElementOp::log>>},
-                                  {"sqrt", computed<unary<ElementOp::sqrt>>},
-                                  {"rsqrt", computed<unary<ElementOp::rsqrt>>},
-                                  {"square", computed<unary<ElementOp::square>>},
-                                  {"sign", computed<unary<ElementOp::sign>>},
-                                  {"floor", computed<unary<ElementOp::floor>>},
-                                  {"ceil", computed<unary<ElementOp::ceil>>},
-                                  {"cos", computed<unary<ElementOp::cos>>},
-                                  {"sin", computed<unary<ElementOp::sin>>},
-                                  {"tanh", computed<unary<ElementOp::tanh>>},
-                                  {"sigmoid", computed<unary<ElementOp::sigmoid>>},
-                                  {"relu", computed<unary<ElementOp::relu>>},
-                                  {"erf", computed<unary<ElementOp::erf>>},
-                                  {"neg", computed<unary<ElementOp::negate>>},
-                                  {"isfinite", computed<unary<ElementOp::is_finite>>},
-                                  {"logical_not", computed<unary<ElementOp::logical_not>>},
-                                  {"add", computed<binary<ElementOp::add>>},
-                                  {"sub", computed<binary<ElementOp::subtract>>},
-                                  {"mul", computed<binary<ElementOp::multiply>>},
-                                  {"div", computed<binary<ElementOp::divide>>},
-                                  {"pow", computed<binary<ElementOp::power>>},
-                                  {"maximum", computed<binary<ElementOp::maximum>>},
-                                  {"minimum", computed<binary<ElementOp::minimum>>},
-                                  {"eq", computed<binary<ElementOp::equal>>},
-                                  {"ne", computed<binary<ElementOp::not_equal>>},
-                                  {"lt", computed<binary<ElementOp::less>>},
-                                  {"le", computed<binary<ElementOp::less_equal>>},
-                                  {"gt", computed<binary<ElementOp::greater>>},
-                                  {"ge", computed<binary<ElementOp::greater_equal>>},
-                                  {"logical_and", computed<binary<ElementOp::logical_and>>},
-                                  {"logical_or", computed<binary<ElementOp::logical_or>>},
-                                  {"clamp", computed<clamp>},
-                                  {"masked_fill", computed<masked_fill>},
-                                  {"to", computed<to>},
-                                  {"sum", computed<reduce<compute::sum>>},
-                                  {"mean", computed<reduce<compute::mean>>},
-                                  {"amax", computed<reduce<compute::amax>>},
-                                  {"amin", computed<reduce<compute::amin>>},
-                                  {"norm", computed<reduce<compute::norm>>},
-                                  {"argmax", computed<argmax>},
-                                  {"topk", computed<topk>},
-                                  {"matmul", computed<matmul>},
-                                  {"softmax", computed<softmax<false>>},
-                                  {"log_softmax", computed<softmax<true>>},
+const luaL_Reg variable_math[] = {{"abs", computed<unary<ElementOp::absolute>, 1>},
+                                  {"exp", computed<unary<ElementOp::exp>, 1>},
+                                  {"log", computed<unary<ElementOp::log>, 1>},
+                                  {"sqrt", computed<unary<ElementOp::sqrt>, 1>},
+                                  {"rsqrt", computed<unary<ElementOp::rsqrt>, 1>},
+                                  {"square", computed<unary<ElementOp::square>, 1>},
+                                  {"sign", computed<unary<ElementOp::sign>, 1>},
+                                  {"floor", computed<unary<ElementOp::floor>, 1>},
+                                  {"ceil", computed<unary<ElementOp::ceil>, 1>},
+                                  {"cos", computed<unary<ElementOp::cos>, 1>},
+                                  {"sin", computed<unary<ElementOp::sin>, 1>},
+                                  {"tanh", computed<unary<ElementOp::tanh>, 1>},
+                                  {"sigmoid", computed<unary<ElementOp::sigmoid>, 1>},
+                                  {"relu", computed<unary<ElementOp::relu>, 1>},
+                                  {"erf", computed<unary<ElementOp::erf>, 1>},
+                                  {"neg", computed<unary<ElementOp::negate>, 1>},
+                                  {"isfinite", computed<unary<ElementOp::is_finite>, 1>},
+                                  {"logical_not", computed<unary<ElementOp::logical_not>, 1>},
+                                  {"add", computed<add_scaled<1>, 3>},
+                                  {"sub", computed<add_scaled<-1>, 3>},
+                                  {"mul", computed<binary<ElementOp::multiply>, 2>},
+                                  {"div", computed<binary<ElementOp::divide>, 2>},
+                                  {"pow", computed<binary<ElementOp::power>, 2>},
+                                  {"maximum", computed<binary<ElementOp::maximum>, 2>},
+                                  {"minimum", computed<binary<ElementOp::minimum>, 2>},
+                                  {"eq", computed<binary<ElementOp::equal>, 2>},
+                                  {"ne", computed<binary<ElementOp::not_equal>, 2>},
+                                  {"lt", computed<binary<ElementOp::less>, 2>},
+                                  {"le", computed<binary<ElementOp::less_equal>, 2>},
+                                  {"gt", computed<binary<ElementOp::greater>, 2>},
+                                  {"ge", computed<binary<ElementOp::greater_equal>, 2>},
+                                  {"logical_and", computed<binary<ElementOp::logical_and>, 2>},
+                                  {"logical_or", computed<binary<ElementOp::logical_or>, 2>},
+                                  {"clamp", computed<clamp, 3>},
+                                  {"masked_fill", computed<masked_fill, 3>},
+                                  {"to", computed<to, 2>},
+                                  {"sum", computed<reduce<compute::sum>, 3>},
+                                  {"mean", computed<reduce<compute::mean>, 3>},
+                                  {"amax", computed<reduce<compute::amax>, 3>},
+                                  {"amin", computed<reduce<compute::amin>, 3>},
+                                  {"norm", computed<reduce<compute::norm>, 3>},
+                                  {"argmax", computed<argmax, 3>},
+                                  {"topk", computed<topk, 3>},
+                                  {"matmul", computed<matmul, 2>},
+                                  {"softmax", computed<softmax<false>, 2>},
+                                  {"log_softmax", computed<softmax<true>, 2>},
                                   {nullptr, nullptr}};
 
 const luaL_Reg variable_operators[] = {{"__add", computed<operate<ElementOp::add>>},
@@ -155,6 +171,7 @@ const luaL_Reg variable_operators[] = {{"__add", computed<operate<ElementOp::add
                                        {"__unm", computed<unary<ElementOp::negate>>},
                                        {"__lt", computed<refuse_less>},
                                        {"__le", computed<refuse_less_equal>},
+                                       {"__mod", computed<refuse_modulo>},
                                        {"__len", computed<refuse_length>},
                                        {"__concat", computed<refuse_concat>},
                                        {"__call", computed<refuse_call>},

@@ -18,13 +18,20 @@ std::string_view kind_of(Errc code);
 /// Pushes the error table of cstorch: with `kind`, its names, and a place in the script.
 void push_computed_failure(lua_State* L, Failure failure, std::string_view kind);
 
-/// As `guarded`; the error table has the field `kind`, which cstorch promises.
-template <int (*Body)(lua_State*)>
+inline constexpr int any_number = LUAI_MAXCSTACK;
+
+/// An argument beyond the first `most` is an error, which names an option: nothing is ignored.
+void refuse_more(lua_State* L, int most);
+
+/// As `guarded`; the error table has the field `kind`, which cstorch promises. `most`: arguments, with the
+/// tensor of a method.
+template <int (*Body)(lua_State*), int most = any_number>
 int computed(lua_State* L) {
   {
     std::optional<Failure> failure;
     std::string_view kind = "runtime";
     try {
+      refuse_more(L, most);
       return Body(L);
     } catch (const Error& error) {
       failure.emplace(Failure{std::string(name_of(error.code())), error.what()});
@@ -42,6 +49,8 @@ int computed(lua_State* L) {
 compute::VariablePtr check_variable(lua_State* L, int index);
 /// A variable or a number.
 compute::Input check_input(lua_State* L, int index);
+/// An option that is a number or a 0-dim tensor.
+std::optional<compute::Input> input_option(lua_State* L, int index, const char* name);
 /// Pushes it, and collects garbage when variables hold much more memory than after the last time: Lua does
 /// not see it.
 int push_variable(lua_State* L, const compute::VariablePtr& variable);

@@ -101,12 +101,14 @@ int detach(lua_State* L) {
 
 }  // namespace
 
-const luaL_Reg variable_moves[] = {
-    {"shape", computed<shape>},           {"size", computed<size>},           {"dim", computed<dim>},
-    {"numel", computed<numel>},           {"reshape", computed<reshape>},     {"permute", computed<permute>},
-    {"expand", computed<expand>},         {"transpose", computed<transpose>}, {"squeeze", computed<squeeze>},
-    {"unsqueeze", computed<unsqueeze>},   {"slice", computed<slice>},         {"select", computed<select>},
-    {"flatten", computed<flatten>},       {"split", computed<split>},         {"clone", computed<clone>},
-    {"contiguous", computed<contiguous>}, {"detach", computed<detach>},       {nullptr, nullptr}};
+const luaL_Reg variable_moves[] = {{"shape", computed<shape, 1>},     {"size", computed<size, 2>},
+                                   {"dim", computed<dim, 1>},         {"numel", computed<numel, 1>},
+                                   {"reshape", computed<reshape>},    {"permute", computed<permute>},
+                                   {"expand", computed<expand>},      {"transpose", computed<transpose, 3>},
+                                   {"squeeze", computed<squeeze, 2>}, {"unsqueeze", computed<unsqueeze, 2>},
+                                   {"slice", computed<slice, 5>},     {"select", computed<select, 3>},
+                                   {"flatten", computed<flatten, 3>}, {"split", computed<split, 3>},
+                                   {"clone", computed<clone, 1>},     {"contiguous", computed<contiguous, 1>},
+                                   {"detach", computed<detach, 1>},   {nullptr, nullptr}};
 
 }  // namespace cbk::lua

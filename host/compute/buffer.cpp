@@ -4,8 +4,8 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <new>
 
+#include "host/base/bytes.hpp"
 #include "host/base/error.hpp"
 
 namespace cbk::compute {
@@ -27,7 +27,8 @@ std::byte* take(uint64_t size) {
   const bool is_large = size >= huge_page;
   const uint64_t taken = is_large ? whole_pages(size) : size;
   void* memory = nullptr;
-  if (::posix_memalign(&memory, is_large ? huge_page : buffer_alignment, taken) != 0) throw std::bad_alloc();
+  if (::posix_memalign(&memory, is_large ? huge_page : buffer_alignment, taken) != 0)
+    fail(Errc::unsupported, "there is no memory for a tensor of {}", format_size(size));
   if (is_large) ::madvise(memory, taken, MADV_HUGEPAGE);  // a wish: without it all is the same but slower
   live_bytes += size;
   ++allocations;

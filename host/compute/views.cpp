@@ -20,20 +20,24 @@ VariablePtr view_of(const VariablePtr& x, int64_t offset, Shape shape, Shape str
 
 /// The extent -1 becomes what is left.
 Shape complete(const Shape& from, Shape shape) {
+  const Shape asked = shape;
   const auto open = std::find(shape.begin(), shape.end(), -1);
   const int64_t count = numel_of(from);
   if (open != shape.end()) {
     *open = 1;
+    if (std::ranges::count(asked, -1) > 1) {
+      fail(Errc::shape, "cannot reshape {} to {}: only one extent can be -1", to_string(from),
+           to_string(asked));
+    }
     const int64_t rest = numel_of(shape);
     if (rest == 0) {
-      *open = -1;
       fail(Errc::shape, "cannot reshape {} to {}: -1 can be any extent beside 0; write it out",
-           to_string(from), to_string(shape));
+           to_string(from), to_string(asked));
     }
     *open = count / rest;
   }
   if (numel_of(shape) != count) {
-    fail(Errc::shape, "cannot reshape {} ({} elements) to {}", to_string(from), count, to_string(shape));
+    fail(Errc::shape, "cannot reshape {} ({} elements) to {}", to_string(from), count, to_string(asked));
   }
   return shape;
 }
@@ -216,7 +220,13 @@ VariablePtr concat(const std::vector<VariablePtr>& parts, int64_t dim) {
 VariablePtr stack(const std::vector<VariablePtr>& parts, int64_t dim) {
   if (parts.empty()) fail(Errc::value, "stack: the list of tensors is empty");
   std::vector<VariablePtr> widened;
-  for (const VariablePtr& part : parts) widened.push_back(unsqueeze(part, dim));
+  for (const VariablePtr& part : parts) {
+    if (part->shape() != parts.front()->shape()) {
+      fail(Errc::shape, "stack: the tensors must have one shape, not {} and {}",
+           to_string(parts.front()->shape()), to_string(part->shape()));
+    }
+    widened.push_back(unsqueeze(part, dim));
+  }
   return concat(widened, dim);
 }
 

@@ -84,6 +84,13 @@ local CASES = {
   { "type", "Dropout: expected at most 1 arguments, found 3", function() nn.Dropout(0.1, nil, true) end },
   { "type", "clip_grad_norm_: unknown keyword 'norm_type'", function() nn.utils.clip_grad_norm_({ x }, 1, { norm_type = 1 }) end },
   { "type", "linear: expected a keyword table", function() nn.functional.linear(x, x, nil, 3) end },
+  { "type", "unknown option 'retain_graph'", function() x:sum():backward(nil, { retain_graph = true }) end },
+  { "type", "unknown option 'dtype'", function() x:softmax(0, { dtype = "float64" }) end },
+  { "type", "bad argument #2 to 'tensor:to' (unknown option 'copy')", function() x:to("int32", { copy = true }) end },
+  { "type", "it does not take so many arguments", function() x:transpose(0, 1, 2) end },
+  { "type", "unknown option 'a'", function() cstorch.cat({ x, x }, 0, { a = 1 }) end },
+  { "type", "unknown option 'beta'; known: alpha", function() x:add(x, { beta = 2 }) end },
+  { "type", "tensors have no '%'; the remainder is x - (x / y):floor() * y", function() return x % 2 end },
   { "value", "flatten: the first dim 1 comes after the last, 0", function() cstorch.ones({ 2, 3 }):flatten(1, 0) end },
 }
 

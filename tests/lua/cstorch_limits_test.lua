@@ -38,7 +38,9 @@ describe("cstorch: extents", function()
     ["a negative extent in the shape [-1]"] = function() cstorch.zeros { -1 } end,
     ["a negative extent in the shape [0, -3]"] = function() cstorch.zeros { 0, -3 } end,
     ["a negative extent in the shape [-2, -3]"] = function() x:reshape { -2, -3 } end,
-    ["a negative extent in the shape [1, -1]"] = function() x:reshape { -1, -1 } end,
+    ["cannot reshape [2, 3] to [-1, -1]: only one extent can be -1"] = function() x:reshape { -1, -1 } end,
+    ["stack: the tensors must have one shape, not [2, 3] and [1, 3]"] = function() cstorch.stack { x, x:slice(0, 0, 1) } end,
+    ["there is no memory for a tensor of 3"] = function() cstorch.zeros { 1e15 } end,
     ["cannot reshape [0, 3] to [0, -1]: -1 can be any extent beside 0"] = function() cstorch.zeros({ 0, 3 }):reshape { 0, -1 } end,
     ["a negative extent in the shape [-1, 2, 3]"] = function() x:expand { -1, 2, 3 } end,
     ["the shape [1099511627776, 1099511627776] is too large"] = function() cstorch.ones({ 1 }):expand { 2 ^ 40, 2 ^ 40 } end,
@@ -232,6 +234,16 @@ local function csx_step(fn)
   cstorch.backend "CSX"
   return cstorch.compile_step(fn)
 end
+
+describe("cstorch: tensors that wait for a backend", function()
+  it("may be garbage when it comes", fresh(function()
+    local model, kept = nn.Linear(2, 2), nil
+    for _ = 1, 500 do kept = optim.AdamW(model:parameters(), { lr = 1 }) end
+    collectgarbage()
+    cstorch.backend "CSX"
+    equal(kept.state[model.weight].exp_avg.device, "csx")
+  end))
+end)
 
 describe("cstorch: values of a finished step", function()
   local function ones() return cstorch.ones { 4 } end

@@ -32,6 +32,18 @@ local WAYS = {
     cstorch.amp.optimizer_step(loss, optimizer)
     return loss:detach()
   end,
+  ["a loss in a table"] = function(loss, optimizer)
+    loss:backward()
+    optimizer:step()
+    optimizer:zero_grad()
+    return { loss = loss }
+  end,
+  ["a detached loss"] = function(loss, optimizer)
+    loss:backward()
+    optimizer:step()
+    optimizer:zero_grad()
+    return loss:detach()
+  end,
   ["a returned loss"] = function(loss, optimizer)
     loss:backward()
     optimizer:step()

@@ -299,3 +299,16 @@ describe("inspect", function()
     t.equal(inspect.text(loop), "table\n  again: (itself)")
   end)
 end)
+
+describe("A tensor that the collector has ended", function()
+  it("is closed where a table with weak keys still has it", function()
+    local weak, count = setmetatable({}, { __mode = "k" }), 0
+    for i = 1, 100 do weak[cbk.full({ 2 }, i)] = true end
+    collectgarbage()
+    for tensor in pairs(weak) do
+      count = count + 1
+      t.raises("is closed", function() return tensor:shape() end)
+    end
+    t.is_true(count > 0)
+  end)
+end)

@@ -13,7 +13,8 @@ local session = {}
 ---@field queued table[]              step closures that wait for the end of the step
 ---@field repeated table[]            those that a traced step calls again in this step
 ---@field losses table<table, boolean>   tensors that are checked at the end of the step
----@field unplaced table<cstorch.Tensor, boolean>   tensors for the device of a backend that is not there yet
+---@field unplaced table<integer, cstorch.Tensor>   tensors for the device of a backend that is not there yet; not kept alive
+---@field unplaced_count integer      how many there were
 ---@field sink? fun(message: string, info?: table)   where warnings go
 ---@field warned table<string, boolean>
 
@@ -22,7 +23,7 @@ function session.reset()
   -- Nothing is allocated after this line: the collector, which may end an abandoned run, never sees a part of the state.
   local fresh = {
     reset = session.reset, optimizers = setmetatable({}, { __mode = "k" }), optimizer_count = 0, metrics = {}, queued = {}, repeated = {},
-    warned = {}, losses = {}, unplaced = setmetatable({}, { __mode = "k" }),
+    warned = {}, losses = {}, unplaced = setmetatable({}, { __mode = "v" }), unplaced_count = 0,
   }
   for name in pairs(session) do session[name] = fresh[name] end
   for name, value in pairs(fresh) do session[name] = value end

@@ -94,19 +94,19 @@ function tensors.manual_seed(seed) native.manual_seed(seed) end
 ---@param a cstorch.Input
 ---@param b cstorch.Input
 ---@return cstorch.Tensor
-function tensors.where(condition, a, b) return native.where(condition, a, b) end
+function tensors.where(condition, a, b, ...) return native.where(condition, a, b, ...) end
 
 ---Tensors side by side along a dim.
 ---@param list cstorch.Tensor[]
 ---@param dim? integer   default 0
 ---@return cstorch.Tensor
-function tensors.cat(list, dim) return native.cat(list, dim) end
+function tensors.cat(list, dim, ...) return native.cat(list, dim, ...) end
 
 ---Tensors of one shape along a new dim.
 ---@param list cstorch.Tensor[]
 ---@param dim? integer   default 0
 ---@return cstorch.Tensor
-function tensors.stack(list, dim) return native.stack(list, dim) end
+function tensors.stack(list, dim, ...) return native.stack(list, dim, ...) end
 
 ---Whether a value is a tensor of cstorch.
 ---@param value any
@@ -224,7 +224,10 @@ function tensors.device() return session.backend and session.backend.kind == "CS
 ---@param tensor cstorch.Tensor
 ---@return cstorch.Tensor
 function tensors.to_device(tensor)
-  if not session.backend then session.unplaced[tensor] = true end
+  if not session.backend then
+    session.unplaced_count = session.unplaced_count + 1
+    session.unplaced[session.unplaced_count] = tensor
+  end
   return native.place(tensor, tensors.device())
 end
 

@@ -42,7 +42,7 @@ function backend.backend(kind, options)
   local made = keywords.complete("backend", OPTIONS, options)
   made.kind = kind
   session.backend = made
-  for tensor in pairs(session.unplaced) do tensors.to_device(tensor) end
+  for _, tensor in pairs(session.unplaced) do tensors.to_device(tensor) end
   return made
 end
 

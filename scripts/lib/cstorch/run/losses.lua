@@ -22,11 +22,13 @@ function losses.watch(loss)
   end
 end
 
----Watches those of the results that are losses: without dims, and computed from parameters. Returns them all.
+---Watches those results of a step that are losses: without dims, and either the first result, a field `loss` of a table, or computed
+---from parameters. Returns them all.
 function losses.watch_results(...)
   for i = 1, select("#", ...) do
-    local result = select(i, ...)
-    if tensors.is_tensor(result) and result:dim() == 0 and result.requires_grad then losses.watch(result) end
+    local result, is_loss = select(i, ...), i == 1
+    if type(result) == "table" then result, is_loss = rawget(result, "loss"), true end
+    if tensors.is_tensor(result) and result:dim() == 0 and (is_loss or result.requires_grad) then losses.watch(result) end
   end
   return ...
 end
