@@ -113,7 +113,7 @@ else
   if #subjects > 0 then
     local without = args.no_values and " (without values)" or ""
     print(("%s%s: %s in %s, %s"):format(found:counts_text() or "clean", without, numbers.counted(tensors, "tensor"),
-      numbers.counted(#subjects, "file"), cbk.format_size(total)))
+      numbers.counted(#subjects, "checkpoint"), cbk.format_size(total)))
   end
 end
 for _, failure in ipairs(failures) do cli.print_error(args, failure.code, failure.message) end
