@@ -15,6 +15,7 @@ std::atomic<uint64_t> live_bytes{0};
 std::atomic<uint64_t> allocations{0};
 
 constexpr uint64_t huge_page = 2 << 20;
+constexpr uint64_t address_space = 1ULL << 47;
 
 /// The size in whole huge pages, where that costs at most an eighth: the rest of one is small pages.
 uint64_t whole_pages(uint64_t size) {
@@ -27,8 +28,9 @@ std::byte* take(uint64_t size) {
   const bool is_large = size >= huge_page;
   const uint64_t taken = is_large ? whole_pages(size) : size;
   void* memory = nullptr;
-  if (::posix_memalign(&memory, is_large ? huge_page : buffer_alignment, taken) != 0)
-    fail(Errc::unsupported, "there is no memory for a tensor of {}", format_size(size));
+  const bool is_there =
+      size < address_space && ::posix_memalign(&memory, is_large ? huge_page : buffer_alignment, taken) == 0;
+  if (!is_there) fail(Errc::unsupported, "there is no memory for a tensor of {}", format_size(size));
   if (is_large) ::madvise(memory, taken, MADV_HUGEPAGE);  // a wish: without it all is the same but slower
   live_bytes += size;
   ++allocations;
