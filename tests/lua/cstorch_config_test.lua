@@ -203,9 +203,13 @@ describe("cstorch: configure_param_groups", function()
 
   for _, case in ipairs {
     { { params = { { params = "nothing.*", tag = "x" } } }, "the filter 'nothing.*' matches no parameter" },
-    { { params = { 5 } }, "expected { params = glob, tag = name } as filter 1" },
+    { { params = { 5 } }, "expected { params = glob or list of globs, tag = name } as filter 1" },
+    { { params = { { params = "*", tag = "x" }, { params = { -1 }, tag = "x" } } }, "tag = name } as filter 2" },
+    { { params = { { params = { {} }, tag = "x" } } }, "expected { params = glob or list of globs" },
+    { { params = { { params = "*", tag = { 1 } } } }, "expected a string as tag, found 1", "type" },
+    { { adjust_learning_rate = { embedding = 0 / 0, decoder_kernel = 0 / 0 } }, "expected a finite number for", "type" },
     { { adjust_learning_rate = { embeding = 2 } }, "unknown layer 'embeding'; did you mean 'embedding'?" },
-    { { adjust_learning_rate = { embedding = "x" } }, "expected a number for 'embedding', found 'x'", "type" },
+    { { adjust_learning_rate = { embedding = "x" } }, "expected a finite number for 'embedding', found 'x'", "type" },
     { { weight_decay = "x" }, "expected a number as weight_decay", "type" },
   } do
     it("refuses: " .. case[2], function()

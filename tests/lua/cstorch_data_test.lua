@@ -122,9 +122,16 @@ describe("cstorch: StepRange", function()
   end)
 
   it("refuses bad bounds", function()
-    raises("stop must be an integer above start 3, not 3", function() StepRange(3, 3) end, "value")
-    raises("step must be an integer >= 1, not 0.5", function() StepRange(0, 3, { step = 0.5 }) end, "value")
+    raises("stop must be an integer above start 3 and at most 2^53, not 3", function() StepRange(3, 3) end, "value")
+    raises("step must be an integer from 1 to 2^53, not 0.5", function() StepRange(0, 3, { step = 0.5 }) end, "value")
     raises("step 3 is past the last step 2", function() StepRange(0, 3):next(3) end, "value")
+  end)
+
+  it("is no list when it has too many steps", function()
+    raises("at most 2^53, not 1e+300", function() StepRange(0, 1e300) end, "value")
+    local range = StepRange(0, 2 ^ 53)
+    equal({ range:length(), range:next(2 ^ 40), range:match(2 ^ 50) }, { 2 ^ 53, 2 ^ 40, true })
+    raises("expected at most 10000000 steps for a list, found 9007199254740992", function() range:steps() end, "value")
   end)
 end)
 
@@ -342,7 +349,9 @@ describe("cstorch: ShardedSampler", function()
 
   for _, case in ipairs {
     { { batch_size = 2 }, "keyword 'dataset_size' is missing", "type" },
-    { { dataset_size = 0 }, "dataset_size must be an integer >= 1, not 0" },
+    { { dataset_size = 0 }, "dataset_size must be an integer from 1 to 100000000, not 0" },
+    { { dataset_size = 1e300 }, "dataset_size must be an integer from 1 to 100000000, not 1e+300" },
+    { { dataset_size = 4, batch_size = 1e300 }, "batch_size must be an integer from 1 to 100000000, not 1e+300" },
     { { dataset_size = 4, num_csx = 2 }, "sharding over several workers needs batch_size" },
     { { dataset_size = 4, batch_size = 2, wse_id = 1 }, "wse_id must be an integer from 0 to 0, not 1" },
     { { dataset_size = 4, batch_size = 2, drop_last = false }, "set drop_last or pad_last", "value", "CSX" },

@@ -62,7 +62,9 @@ local CASES = {
   { "value", "width must be a whole number", function() nn.MultiheadAttention() end },
   { "type", "expected q as a tensor [batch, length, width], found [2, 3]", function() nn.MultiheadAttention(8, 4)(x) end },
   { "type", "as in model:parameters()", function() model.parameters() end },
-  { "type", "expected a tensor as 'weight'", function() model:load_state_dict { weight = "a", bias = cstorch.ones { 2 } } end },
+  { "type", "load_state_dict: 'weight': expected a tensor, found 'a'", function()
+    model:load_state_dict { weight = "a", bias = cstorch.ones { 2 } }
+  end },
   { "runtime", "missing 'bias'", function() model:load_state_dict { weight = cstorch.ones { 2, 3 } } end },
   { "type", "apply: expected a function", function() model:apply(3) end },
   { "type", "expected a list as params of group 1", function() optim.SGD({ { params = 3 } }, { lr = 1 }) end },
@@ -75,6 +77,9 @@ local CASES = {
   { "type", "model_dir must be a string, not 3", function() cstorch.configure { model_dir = 3 } end },
   { "type", "mount_dirs must be a list of strings, not 'x'", function() cstorch.configure { mount_dirs = "x" } end },
   { "type", "python_paths must be a list of strings, but 3 is in it", function() cstorch.configure { python_paths = { 3 } } end },
+  { "value", "num_csx must be a whole number from 1 to 2048, not 1e+300", function() cstorch.configure { num_csx = 1e300 } end },
+  { "value", "num_workers_per_csx must be a whole number from 1 to 1024", function() cstorch.configure { num_workers_per_csx = 2e3 } end },
+  { "type", "cannot order a table with a boolean as a key", function() optim.configure_scheduler(nil, { [true] = {} }) end },
   { "value", "the form 'key=value'", function() cstorch.configure { job_labels = { "a" } } end },
   { "type", "a function cannot be stored ('a')", function() cstorch.save({ a = print }, "x.mdl") end },
   { "type", "save its state_dict()", function() cstorch.save({ a = model }, "x.mdl") end },

@@ -98,6 +98,116 @@ describe("cstorch: the example train.lua", function()
   end)
 end)
 
+--- A model with two tied weights, and perhaps a buffer.
+local function tied_model(has_buffer)
+  local Tied = cstorch.nn.Module:subclass "Tied"
+  function Tied:init()
+    Tied.super.init(self)
+    self.emb = cstorch.nn.Linear(3, 3, { bias = false })
+    self.out = cstorch.nn.Linear(3, 2)
+    self.head = cstorch.nn.Linear(3, 3, { bias = false })
+    self.head.weight = self.emb.weight
+    if has_buffer then self:register_buffer("seen", cstorch.ones { 3 }) end
+  end
+  return Tied()
+end
+
+--- What the example made of a state, and what a step in memory did; the example's once more as a tree. `frozen` has the names of
+--- parameters without a gradient, `rename` other names of gradients, `groups(model)` the optimizer's groups.
+local function both_ways(options)
+  local folder, model = harness.temp_dir(), tied_model(not options.has_no_buffer)
+  local optimizer = cstorch.optim.AdamW(options.groups and options.groups(model) or model:parameters(), { lr = 0.1 })
+  local function gradients()
+    for name, p in model:named_parameters() do
+      p.grad = not (options.frozen or {})[name] and cstorch.randn(p:shape()) or nil
+    end
+  end
+  local function save(name)
+    local state = { model = model:state_dict(), optimizer = optimizer:state_dict(), changed = "mine" }
+    state.global_step = name == "state" and 1 or 2
+    cstorch.save(state, ("%s/%s.mdl"):format(folder, name))
+  end
+  gradients()
+  optimizer:step()
+  save "state"
+  gradients()
+  local found = {}
+  for name, p in model:named_parameters() do found[(options.rename or {})[name] or name] = p.grad end
+  cstorch.save(found, folder .. "/grads.mdl")
+  optimizer:step()
+  save "memory"
+  run(folder, example "apply_gradients.lua", "state.mdl", "grads.mdl", "-o", "next.mdl")
+  return content(folder .. "/next.mdl"), content(folder .. "/memory.mdl"), cstorch.load(folder .. "/next.mdl")
+end
+
+describe("cstorch: the example apply_gradients.lua", function()
+  for what, options in pairs {
+    ["with tied weights, and an entry of the user's own"] = {},
+    ["with a gradient under the other name of tied weights"] = { rename = { ["emb.weight"] = "head.weight" } },
+    ["without gradients of frozen parameters"] = { frozen = { ["out.weight"] = true }, has_no_buffer = true },
+    ["of groups with names"] = {
+      groups = function(model)
+        return {
+          { params = { model.out.bias }, weight_decay = 0.5, param_names = { "out.bias" } },
+          { params = { model.emb.weight, model.out.weight }, param_names = { "emb.weight", "out.weight" } },
+        }
+      end,
+      frozen = { ["out.weight"] = true },
+    },
+  } do
+    it("makes the step in memory, bit for bit: " .. what, function()
+      local found, wanted, state = both_ways(options)
+      equal(found, wanted)
+      equal({ state.changed, state.global_step }, { "mine", 2 })
+      is_true(state.model["emb.weight"]:same(state.model["head.weight"]), "still tied")
+    end)
+  end
+
+  local model = cstorch.nn.Linear(4, 3)
+  local optimizer = cstorch.optim.AdamW(model:parameters(), { lr = 0.1 })
+
+  --- What is wrong with a state and gradients that `change(state, grads, group)` changed.
+  local function problem_of(change)
+    local folder = harness.temp_dir()
+    local state = { model = model:state_dict(), optimizer = optimizer:state_dict() }
+    local grads = { weight = cstorch.ones { 3, 4 }, bias = cstorch.ones { 3 } }
+    change(state, grads, state.optimizer.param_groups[1])
+    cstorch.save(state, folder .. "/state.mdl")
+    cstorch.save(grads, folder .. "/grads.mdl")
+    local code, _, err = harness.cbk(folder, "run", example "apply_gradients.lua", "state.mdl", "grads.mdl", "-o", "next.mdl")
+    equal({ code, cbk.fs.exists(folder .. "/next.mdl") }, { 1, false })
+    return err
+  end
+
+  for text, change in pairs {
+    ["expected a map as 'optimizer' of the checkpoint, found nothing"] = function(state) state.optimizer = nil end,
+    ["expected a map as 'model' of the checkpoint, found a number"] = function(state) state.model = 3 end,
+    ["expected a list as 'optimizer.param_groups' of the checkpoint, found a number"] = function(state)
+      state.optimizer.param_groups = 3
+    end,
+    ["expected a map as 'optimizer.param_groups.0' of the checkpoint"] = function(state) state.optimizer.param_groups = { 3 } end,
+    ["from 0 to 1 as 'optimizer.param_groups.0.params.0', found x"] = function(_, _, group) group.params = { "x", "y" } end,
+    ["from 0 to 1 as 'optimizer.param_groups.0.params.1', found 99"] = function(_, _, group) group.params = { 0, 99 } end,
+    ["the parameter 1, 'bias', occurs twice"] = function(_, _, group) group.params = { 1, 1 } end,
+    ["expected a number as 'global_step' of the checkpoint, found x"] = function(state) state.global_step = "x" end,
+    ["the gradient 'weight' is float32 [2], the weight float32 [3, 4]"] = function(_, grads) grads.weight = cstorch.ones { 2 } end,
+    ["the gradient 'bias' is int64; expected floating-point numbers"] = function(_, grads) grads.bias = grads.bias:to "int64" end,
+    ["the gradient 'wait' belongs to no weight"] = function(_, grads) grads.wait = cstorch.ones { 1 } end,
+    ["the optimizer has 1 parameters, but the model has 2 tensors and 2 gradients"] = function(_, _, group) group.params = { 0 } end,
+    ["several groups of parameters need their names"] = function(state, _, group)
+      state.optimizer.param_groups = { group, group }
+    end,
+    ["has 2 params and 1 param_names"] = function(_, _, group) group.param_names = { "weight" } end,
+    ["is the parameter 'wait', which the model does not have"] = function(_, _, group) group.param_names = { "weight", "wait" } end,
+    ["there is no gradient"] = function(_, grads) grads.weight, grads.bias, grads.x = nil, nil, 3 end,
+  } do
+    it("says: " .. text, function()
+      local problem = problem_of(change)
+      is_true(problem:find(text, 1, true) and problem:find("cannot apply 'grads.mdl' to 'state.mdl'", 1, true), problem)
+    end)
+  end
+end)
+
 describe("cstorch: the example evaluate.lua", function()
   it("prints loss and accuracy of a checkpoint", function()
     local folder = harness.temp_dir()

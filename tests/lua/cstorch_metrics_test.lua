@@ -76,6 +76,7 @@ describe("cstorch: metric", function()
     { "FBetaScoreMetric", { num_classes = 2, beta = -1 }, {}, "beta must be a number > 0, not -1" },
     { "AUCMetric", { curve = "ROCK" }, {}, "curve must be 'ROC' or 'PR', not 'ROCK'" },
     { "AUCMetric", { summation_method = "x" }, {}, "summation_method must be" },
+    { "AUCMetric", { num_thresholds = 1e300 }, {}, "num_thresholds must be an integer from 2 to 1000000, not 1e+300" },
     { "AUCMetric", { thresholds = { 2 } }, {}, "threshold 1 must be a number from 0 to 1, not 2" },
     { "PrecisionAtKMetric", { k = 0 }, {}, "k must be an integer >= 1, not 0" },
     { "RecallAtKMetric", { k = 3 }, { labels = ids { { 1 } }, predictions = cstorch.tensor { { 1, 2 } } },
@@ -86,6 +87,21 @@ describe("cstorch: metric", function()
       raises(case[4], function() metrics[case[1]]("m", case[2])(case[3]) end, case[5] or "value")
     end))
   end
+
+  it("of one's own must compute a tensor without dims", fresh(function()
+    local Own = metrics.Metric:subclass "Own"
+    local result
+    function Own:reset() self:zero_state("n", {}) end
+    function Own:update() end -- luacheck: no unused args
+    function Own:compute() return result end -- luacheck: no unused args
+    raises("Own: its compute must return a 0-dim tensor, but returned nil", function() Own("m"):value() end, "type")
+    result = 5
+    raises("Own: its compute must return a 0-dim tensor, but returned 5", function() Own("m"):value() end, "type")
+    result = cstorch.ones { 2 }
+    raises("Own:value: its compute must return a 0-dim tensor, not one of shape [2]", function() Own("m"):value() end, "value")
+    result = cstorch.ones {}
+    equal(Own("m"):value(), 1)
+  end))
 
   it("needs a name", fresh(function()
     raises("expected a name as first argument, found nil", function() metrics.MeanMetric() end, "type")

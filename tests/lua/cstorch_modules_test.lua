@@ -97,6 +97,58 @@ describe("cstorch: a module at two places", function()
   end)
 end)
 
+describe("cstorch: names of a module", function()
+  local x, model = cstorch.ones { 2 }, nn.Sequential(nn.Linear(2, 2))
+  local linear = model[1]
+  for text, body in pairs {
+    ["register_buffer: cannot make 'weight' a buffer, as Linear has a parameter"] = function() linear:register_buffer("weight", x) end,
+    ["cannot make '0' a parameter, as Sequential has a module"] = function() model:register_parameter("0", nn.Parameter(x)) end,
+    ["cannot make 'seen' a parameter, as Linear has a buffer"] = function() linear:register_parameter("seen", nn.Parameter(x)) end,
+    ["cannot make 'bias' a module, as Linear has a parameter"] = function() linear:add_module("bias", nn.ReLU()) end,
+    ["cannot make 'forward' a buffer, as Linear has a method"] = function() linear:register_buffer("forward", x) end,
+    ["cannot make 'training' a buffer, as Linear has a field"] = function() linear:register_buffer("training", x) end,
+  } do
+    it("mean one thing: " .. text, function()
+      linear:register_buffer("seen", x)
+      raises(text, body, "value")
+      local names = {}
+      for name in cstorch.items(model:state_dict()) do names[#names + 1] = name end
+      equal(names, { "0.weight", "0.bias", "0.seen" })
+    end)
+  end
+
+  it("may get another value of the same kind", function()
+    linear:register_buffer("seen", x + 1)
+    linear:register_parameter("bias", nn.Parameter(x))
+    model:add_module("0", linear)
+    equal({ linear.seen:tolist(), linear.bias:tolist() }, { { 2, 2 }, { 1, 1 } })
+  end)
+end)
+
+describe("cstorch: a state dict of a model", function()
+  it("is checked as a whole before anything is written", function()
+    local model = nn.Linear(2, 2)
+    local before, fine = model.weight:tolist(), cbk.tensor({ 1, 2, 3, 4 }, { dtype = "float32" }):reshape { 2, 2 }
+    for _, dtype in ipairs { "int16", "complex64" } do
+      raises(("load_state_dict: 'bias': cannot compute with dtype '%s'"):format(dtype), function()
+        model:load_state_dict { weight = fine, bias = cbk.tensor({ 0, 0 }, { dtype = dtype, shape = { 2 } }) }
+      end, "type")
+      equal(model.weight:tolist(), before)
+    end
+  end)
+
+  it("has names as keys", function()
+    local model = nn.Linear(2, 2)
+    for _, key in ipairs { 1, true } do
+      local state = { weight = model.weight, bias = model.bias, [key] = model.bias, foo = model.weight }
+      raises("load_state_dict: expected names as keys, found " .. tostring(key), function() model:load_state_dict(state) end, "type")
+    end
+    local state = cbk.dict { foo = 1 }
+    state[1] = 2
+    raises("expected names as keys, found 1", function() model:load_state_dict(state, { strict = false }) end, "type")
+  end)
+end)
+
 describe("cstorch: save", function()
   it("takes what load gave, with changes", function()
     local path, model = harness.temp_dir() .. "/state.mdl", nn.Linear(2, 1)
@@ -120,6 +172,25 @@ describe("cstorch: save", function()
     equal(cbk.kind(root.list), "list")
     equal({ root.holes[4], root.zero[0], root.zero[1], root.mixed[1], root.mixed.x }, { 4, 5, 6, 7, 8 })
     raises("keys are strings and numbers", function() cstorch.save({ [true] = 1 }, path) end, "type")
+  end)
+
+  it("refuses what is nested too deeply, and what is no value", function()
+    local path, deep = harness.temp_dir() .. "/deep.mdl", { 1 }
+    for _ = 1, 20000 do deep = { deep } end
+    raises("tables are nested more than 100 deep", function() cstorch.save({ deep = deep }, path) end, "value")
+    raises("'a': a thread cannot be stored", function() cstorch.save({ a = coroutine.create(print) }, path) end, "value")
+  end)
+
+  it("says that this script replaced the file that its tensors are in", function()
+    local path = harness.temp_dir() .. "/self.mdl"
+    cstorch.save({ a = cstorch.randn { 1000 } }, path)
+    local state = cstorch.load(path)
+    local in_memory = cstorch.load(path, { map_location = "cpu" })
+    cstorch.save(state, path)
+    raises("before this script replaced that file; load it with { map_location", function() cstorch.save({ a = state.a }, path) end,
+      "runtime")
+    cstorch.save({ a = in_memory.a }, path)
+    cstorch.save({ a = cstorch.load(path).a }, path)
   end)
 end)
 

@@ -244,6 +244,22 @@ describe("cstorch: optimizer state dict", function()
     is_true(dict.state[2].momentum_buffer and not dict.state[3])
   end)
 
+  it("has names as keys in groups and in the state of a parameter", function()
+    local opt = optim.SGD({ parameter { 1 } }, { lr = 0.1, momentum = 0.9 })
+    for _, key in ipairs { 1, true } do
+      local dict = opt:state_dict()
+      raises("group 1 of the state dict: expected names as keys, found " .. tostring(key), function()
+        opt:load_state_dict { param_groups = { { [key] = 5, params = { 0 } } } }
+      end, "type")
+      raises("the state of parameter 0: expected names as keys, found " .. tostring(key), function()
+        opt:load_state_dict { param_groups = dict.param_groups, state = { [0] = { [key] = 5, momentum_buffer = cstorch.ones { 1 } } } }
+      end, "type")
+    end
+    local dict = opt:state_dict()
+    dict.param_groups[1][1] = 5
+    raises("expected names as keys, found 1", function() opt:load_state_dict(dict) end, "type")
+  end)
+
   it("loads hyper-parameters, and text in the place of integer keys", function()
     local p = parameter { 1, 2 }
     local opt = optim.SGD({ p }, { lr = 0.1, momentum = 0.9 })
@@ -398,6 +414,33 @@ describe("cstorch: a custom optimizer", function()
     equal(p:tolist(), { 0.75, 1.25 })
     equal(opt.state[p].step:item(), 1)
     is_true(opt.class == Signum)
+  end)
+
+  it("may keep numbers in its state", function()
+    local Counted = optim.Optimizer:subclass("Counted", { lr = cstorch.REQUIRED })
+    function Counted:preinitialize()
+      for _, state in self:parameters() do state.n = 0 end
+    end
+    function Counted:step()
+      for p, grad, state, group in self:gradients() do
+        state.n = state.n + 1
+        p:sub_(grad * group.lr)
+      end
+    end
+    local p = with_grad(parameter { 1 }, { 1 })
+    local opt = Counted({ p }, { lr = 0.25 })
+    opt.state[p].n = 3
+    local path = harness.temp_dir() .. "/counted.mdl"
+    cstorch.save(opt:state_dict(), path)
+    local with_tensor = { state = { [0] = { n = cstorch.tensor(3) } }, param_groups = { { params = { 0 } } } }
+    for _, state in ipairs { opt:state_dict(), cstorch.load(path), with_tensor } do
+      opt.state[p].n = 0
+      opt:load_state_dict(state)
+      equal(opt.state[p].n, 3)
+    end
+    raises("state 'n' of parameter 0: expected a number, found 'x'", function()
+      opt:load_state_dict { state = { [0] = { n = "x" } }, param_groups = { { params = { 0 } } } }
+    end, "type")
   end)
 
   it("must have step and preinitialize", function()

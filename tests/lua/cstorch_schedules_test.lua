@@ -1,5 +1,6 @@
 -- Schedules: the clock, groups and tags, composites, state dicts, custom classes, and errors.
 
+local cbk = require "cbk"
 local cstorch = require "cstorch"
 local harness = require "harness"
 local describe, it, equal, is_true, raises = harness.describe, harness.it, harness.equal, harness.is_true, harness.raises
@@ -250,6 +251,50 @@ describe("cstorch: schedule state dict", function()
     equal({ opt.param_groups[1].lr:item(), schedule.last_epoch:item(), schedule:state_dict()._step_count:item() }, { 7, 3, 1 })
   end)
 
+  it("refuses entries of the wrong kind, and null where a value is needed", function()
+    local ends = { initial_learning_rate = 1, end_learning_rate = 0, total_iters = 9 }
+    local function constant(opt) return lr.ConstantLR(opt, { learning_rate = 1 }) end
+    local makers = {
+      CosineDecayLR = ends, PolynomialLR = ends, CyclicLR = { base_lr = 1, max_lr = 2 },
+      OneCycleLR = { initial_learning_rate = 1, max_lr = 2 }, CosineAnnealingWarmRestarts = { initial_learning_rate = 1, T_0 = 3 },
+      MultiStepLR = { initial_learning_rate = 1, gamma = 0.5, milestones = { 2, 4 } },
+      PiecewiseConstantLR = { learning_rates = { 3, 2 }, milestones = { 2 } },
+    }
+    for name, arguments in pairs(makers) do
+      for key, value in pairs(arguments) do
+        for _, wrong in ipairs { cbk.null, type(value) == "number" and "x" or 3 } do
+          local opt = optimizer()
+          local schedule = lr[name](opt, arguments)
+          local before = schedule:get_last_lr()
+          raises(key, function() schedule:load_state_dict { [key] = wrong } end, "type")
+          equal(schedule:get_last_lr(), before)
+        end
+      end
+    end
+    local cyclic = lr.CyclicLR(optimizer(), { base_lr = 1, max_lr = 2 })
+    cyclic:load_state_dict { step_size_up = 5, step_size_down = cbk.null, last_epoch = 5 }
+    equal(cyclic:get_last_lr(), { 2 })
+
+    local opt = optimizer()
+    local composites = {
+      sequential = lr.SequentialLR(opt, { schedulers = { constant(opt), constant(opt) }, milestones = { 2 } }),
+      chained = lr.ChainedLR { schedulers = { constant(opt), lr.StepLR(opt, { initial_learning_rate = 1, step_size = 2, gamma = 0.5 }) } },
+      scaled = lr.ScalePerParamLR(opt, { scheduler = constant(opt) }),
+    }
+    local function refused(name, dict, text) raises(text, function() composites[name]:load_state_dict(dict) end, "type") end
+    refused("sequential", { _milestones = cbk.null }, "milestones")
+    refused("sequential", { _schedulers = cbk.null }, "expected a list as _schedulers, found null")
+    refused("chained", { _schedulers = cbk.null }, "expected a list as _schedulers, found null")
+    for _, wrong in ipairs { 3, true, tostring, cstorch.ones {}, cbk.null } do
+      refused("scaled", { lr_adjustment_scalars = wrong }, "lr_adjustment_scalars")
+    end
+    raises("expected a factor for each of 1 groups, found 2", function()
+      composites.scaled:load_state_dict { lr_adjustment_scalars = { 1, 2 } }
+    end, "value")
+    refused("scaled", { [true] = 1 }, "the state dict: expected names as keys, found true")
+    composites.scaled:load_state_dict(composites.scaled:state_dict())
+  end)
+
   it("refuses what is not one", function()
     local opt = optimizer()
     local schedule = lr.SequentialLR(opt, { schedulers = { lr.ConstantLR(opt, { learning_rate = 1 }) }, milestones = {} })
@@ -287,6 +332,14 @@ describe("cstorch: a custom schedule", function()
     expect_near(values(schedule, 5), { 0.25, 0.5, 0.75, 1, 1 })
     local dict = schedule:state_dict()
     equal({ dict.learning_rate, dict.warmup_steps, dict.last_epoch:item() }, { 1, 4, 5 })
+  end)
+
+  it("keeps its required keywords", function()
+    local schedule = WarmupHold(optimizer(), { learning_rate = 1, warmup_steps = 4 })
+    raises("WarmupHold: expected a value as 'warmup_steps' in the state dict, found null", function()
+      schedule:load_state_dict { warmup_steps = cbk.null }
+    end, "type")
+    schedule:step()
   end)
 
   it("may use the later name of the closed form, and must have one", function()

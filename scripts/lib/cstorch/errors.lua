@@ -87,6 +87,7 @@ function errors.show(value)
   if kind == "string" then return ("'%s'"):format(value) end
   if kind == "number" then return ("%.14g"):format(value) end
   if kind == "nil" or kind == "boolean" then return tostring(value) end
+  if value == cbk.null then return "null" end
   local metatable = kind == "table" and getmetatable(value)
   local class = type(metatable) == "table" and metatable.class
   if class then return "a " .. class.name end

@@ -2,11 +2,10 @@
 
 local cbk = require "cbk"
 local errors = require "cstorch.errors"
+local nested = require "cstorch.nested"
 local ordered_map = require "cstorch.ordered_map"
 
 local keywords = {}
-
-local MOST = 100 -- levels of tables
 
 --- The kinds of cbk's maps; checkpoints of torch have ordered ones.
 local DICTS = { dict = true, ordereddict = true, counter = true, defaultdict = true }
@@ -22,13 +21,16 @@ keywords.REMOVED = sentinel "REMOVED"
 --- In a list of tags: the groups without tags.
 keywords.UNTAGGED = sentinel "UNTAGGED"
 
+--- Iterates over a container; a key that has no place in an order is an error.
+local function items(map) return errors.of_cbk(ordered_map.items, map) end
+
 ---cbk's containers as plain tables, deeply; tables are copied, null is absent (in a list: UNTAGGED). Objects stay as they are.
 ---@param value any
 ---@param depth? integer   of `value`, for itself
 ---@return any
 function keywords.plain(value, depth)
   depth = depth or 0
-  errors.check(depth < MOST, "value", "tables are nested more than %d deep, or one contains itself", MOST)
+  nested.check_depth(depth)
   if value == cbk.null then return nil end
   local kind = type(value)
   if kind == "table" then
@@ -40,7 +42,7 @@ function keywords.plain(value, depth)
     return value
   end
   local copy = {}
-  for key, item in ordered_map.items(value) do
+  for key, item in items(value) do
     if type(key) == "number" and item == cbk.null then item = keywords.UNTAGGED end
     copy[key] = keywords.plain(item, depth + 1)
   end
@@ -85,7 +87,7 @@ end
 --- A new table with the entries of a keyword table; null is absent, containers of cbk are plain tables.
 local function entries(given)
   local own = {}
-  for name, value in ordered_map.items(given) do
+  for name, value in items(given) do
     if value ~= cbk.null then own[name] = type(value) == "userdata" and keywords.plain(value) or value end
   end
   return own

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
+local ordered_map = require "cstorch.ordered_map"
 local shapes = require "cstorch.shapes"
 local tensors = require "cstorch.tensors"
 
@@ -28,6 +29,14 @@ function loaded.tensor(value)
   return loaded.is_tensor(value) and tensors.tensor(value) or nil
 end
 
+---Whether it is a list, of Lua or of cbk.
+---@param value any
+---@return boolean
+function loaded.is_list(value)
+  if type(value) == "userdata" then return cbk.kind(value) == "list" or cbk.kind(value) == "tuple" end
+  return type(value) == "table" and getmetatable(value) == nil
+end
+
 ---Plain Lua values in the place of cbk's containers and of tensors without dims.
 ---@param value any
 ---@return any
@@ -41,13 +50,25 @@ function loaded.plain(value)
   return value
 end
 
+---Raises an error for a key that is not a name: a dict of a file may have any keys.
+---@param map table
+---@param where string   what it is, for messages
+function loaded.check_names(map, where)
+  local is_plain = type(map) == "table" and not ordered_map.is(map)
+  for key in (is_plain and pairs or ordered_map.items)(map) do
+    check(type(key) == "string", "type", "%s: expected names as keys, found %s; remove it", where, show(key))
+  end
+end
+
 local COMPUTED = {}
 for _, name in ipairs { "float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8", "bool" } do COMPUTED[name] = true end
 
---- Raises what is wrong with a value for a tensor, without reading it.
-local function check_tensor(value, where)
+---Raises what is wrong with a value for a tensor, without reading it.
+---@param value any
+---@param where string   what it is, for messages
+function loaded.check_tensor(value, where)
   check(loaded.is_tensor(value), "type", "%s: expected a tensor, found %s", where, show(value))
-  check(COMPUTED[value.dtype], "type", "%s: cannot compute with dtype %s", where, show(value.dtype))
+  check(COMPUTED[value.dtype], "type", "%s: cannot compute with dtype %s; cast it before it is loaded", where, show(value.dtype))
 end
 
 ---Checks a tensor or a number for the tensor `target`, without reading it.
@@ -60,7 +81,7 @@ function loaded.writer(target, value, where)
     check(target:dim() == 0, "value", "%s: expected a tensor of shape %s, found a number", where, shapes.text(target))
     return function() target:fill_(tonumber(value)) end
   end
-  check_tensor(value, where)
+  loaded.check_tensor(value, where)
   check(shapes.same(target, value), "value", "%s: expected shape %s, found %s", where, shapes.text(target), shapes.text(value))
   return function() target:copy_(tensors.to_device(loaded.tensor(value):to(target.dtype))) end
 end
@@ -70,7 +91,7 @@ end
 ---@param where string   what it is, for messages
 ---@return fun(): cstorch.Tensor copy   a copy on the device
 function loaded.copier(value, where)
-  check_tensor(value, where)
+  loaded.check_tensor(value, where)
   return function() return tensors.to_device(loaded.tensor(value):clone()) end
 end
 

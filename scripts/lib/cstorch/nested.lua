@@ -8,6 +8,12 @@ local nested = {}
 
 local MOST = 100 -- levels
 
+---Raises an error for tables in tables without end.
+---@param depth integer
+function nested.check_depth(depth)
+  errors.check(depth < MOST, "value", "tables are nested more than %d deep, or one contains itself", MOST)
+end
+
 ---Whether it is a table that is looked into.
 ---@param value any
 ---@return boolean
@@ -26,7 +32,7 @@ end
 
 local function is_inner(value, depth)
   local is_one = nested.is(value)
-  errors.check(not is_one or depth < MOST, "value", "tables are nested more than %d deep, or one contains itself", MOST)
+  if is_one then nested.check_depth(depth) end
   return is_one
 end
 

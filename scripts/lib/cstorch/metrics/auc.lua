@@ -29,8 +29,8 @@ local EPSILON = 1e-7 -- the ends lie just outside of [0, 1], so that predictions
 local function make_thresholds(kw)
   local inner, count = kw.thresholds, kw.num_thresholds
   if inner == nil then
-    local is_count = type(count) == "number" and count == math.floor(count) and count >= 2
-    check(is_count, "value", "AUCMetric: num_thresholds must be an integer >= 2, not %s", show(count))
+    local is_count = type(count) == "number" and count == math.floor(count) and count >= 2 and count <= 1e6
+    check(is_count, "value", "AUCMetric: num_thresholds must be an integer from 2 to 1000000, not %s", show(count))
     inner = {}
     for i = 1, count - 2 do inner[i] = i / (count - 1) end
   end

@@ -6,6 +6,7 @@ local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
 local Module = require("cstorch.nn").Module
 local session = require "cstorch.session"
+local shapes = require "cstorch.shapes"
 local tensors = require "cstorch.tensors"
 
 local check, show = errors.check, errors.show
@@ -49,6 +50,8 @@ local function wrap_compute(self)
     if self.cached ~= nil then return self.cached end
     check(self.was_updated or not is_csx(), "runtime", "%s: compute was called before any update", self.class.name)
     local value = tensors.no_grad(compute, self)
+    local name = self.class.name
+    check(tensors.is_tensor(value), "type", "%s: its compute must return a 0-dim tensor, but returned %s", name, show(value))
     if self.dtype then value = value:to(self.dtype) end
     rawset(self, "cached", value)
     if is_csx() then keep(value) end
@@ -99,7 +102,10 @@ end
 ---@return number
 function Metric:value()
   if is_csx() and self.number ~= nil then return self.number end
-  return self:compute():item()
+  local value = self:compute()
+  local name = self.class.name
+  check(value:numel() == 1, "value", "%s:value: its compute must return a 0-dim tensor, not one of shape %s", name, shapes.text(value))
+  return value:item()
 end
 
 return Metric

@@ -105,15 +105,30 @@ end
 --- The modules in this one by name, in their order.
 function Module:_children() return self._modules end
 
-local function check_name(what, name)
+local NOUNS = { _parameters = "parameter", _buffers = "buffer", _modules = "module" }
+
+--- What the name means in `module`, without the entries of `registry`.
+local function other_meaning(module, name, registry)
+  for _, other in ipairs(REGISTRIES) do
+    if other ~= registry and module[other][name] ~= nil then return NOUNS[other] end
+  end
+  if rawget(module, name) ~= nil then return "field" end
+  return type(module.class[name]) == "function" and "method" or nil
+end
+
+--- Raises an error for what is no name, or is the name of something else: a checkpoint would lose one of them.
+local function check_name(module, what, name, registry)
   check(type(name) == "string" and name ~= "", "type", "%s: expected a name, found %s", what, show(name))
+  local taken = other_meaning(module, name, registry)
+  check(not taken, "value", "%s: cannot make '%s' a %s, as %s has a %s of this name; choose another name", what, name, NOUNS[registry],
+    module.class.name, taken)
 end
 
 ---Registers a parameter under a name that need not be an identifier.
 ---@param name string
 ---@param p cstorch.Tensor
 function Module:register_parameter(name, p)
-  check_name("register_parameter", name)
+  check_name(self, "register_parameter", name, "_parameters")
   check(parameter.is(p), "type", "register_parameter('%s'): expected an nn.Parameter, found %s", name, show(p))
   self._parameters[name] = p
 end
@@ -123,7 +138,7 @@ end
 ---@param tensor cstorch.Tensor
 ---@param options? { persistent: boolean }   default true
 function Module:register_buffer(name, tensor, options)
-  check_name("register_buffer", name)
+  check_name(self, "register_buffer", name, "_buffers")
   options = keywords.complete("register_buffer", { persistent = true }, options)
   check(tensors.is_tensor(tensor), "type", "register_buffer('%s'): expected a tensor, found %s", name, show(tensor))
   if self._buffers[name] then check_not_recorded(self, name) end
@@ -135,7 +150,7 @@ end
 ---@param name string
 ---@param module cstorch.nn.Module
 function Module:add_module(name, module)
-  check_name("add_module", name)
+  check_name(self, "add_module", name, "_modules")
   check(class.is_a(module, Module), "type", "add_module('%s'): expected an nn.Module, found %s", name, show(module))
   self._modules[name] = module
 end
@@ -253,6 +268,7 @@ end
 function Module:load_state_dict(state, options)
   check(keywords.is_map(state), "type", "load_state_dict: expected a map of names to tensors, found %s", show(state))
   options = keywords.complete("load_state_dict", { strict = true }, options)
+  loaded.check_names(state, "load_state_dict")
   local wanted, entries = {}, state_entries(self)
   for _, entry in ipairs(entries) do wanted[entry[1]] = entry[2] end
   local problem = mismatch(self, wanted, state)
@@ -260,7 +276,7 @@ function Module:load_state_dict(state, options)
   for _, entry in ipairs(entries) do
     local value = state[entry[1]]
     if value ~= nil then
-      check(loaded.is_tensor(value), "type", "load_state_dict: expected a tensor as '%s', found %s", entry[1], show(value))
+      loaded.check_tensor(value, ("load_state_dict: '%s'"):format(entry[1]))
       check(shapes.same(entry[2], value), "runtime", "load_state_dict: '%s' has shape %s, the state dict %s", entry[1],
         shapes.text(entry[2]), shapes.text(value))
     end

@@ -4,6 +4,7 @@ local class = require "cstorch.class"
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
 local ordered_map = require "cstorch.ordered_map"
+local tags = require "cstorch.optim.tags"
 
 local check, show = errors.check, errors.show
 
@@ -55,15 +56,25 @@ local function trainable(model)
   return list
 end
 
+local function is_text(value) return type(value) == "string" end
+
+--- The globs of a filter, which is checked.
+local function globs_of(filter, i)
+  local globs = type(filter) == "table" and (is_text(filter.params) and { filter.params } or filter.params)
+  local is_filter = type(globs) == "table" and globs[1] ~= nil and filter.tag ~= nil
+  for _, glob in ipairs(is_filter and globs or {}) do is_filter = is_filter and is_text(glob) end
+  check(is_filter, "value", "configure_param_groups: expected { params = glob or list of globs, tag = name } as filter %d", i)
+  tags.normalize(filter.tag)
+  return globs
+end
+
 --- Splits off what the tag filters name: a list of { members =, tags = }.
 local function split_by_tags(members, filters)
   local groups, rest = {}, members
   check(filters == nil or type(filters) == "table", "type", "configure_param_groups: expected a list of filters as params, found %s",
     show(filters))
   for i, filter in ipairs(filters or {}) do
-    local is_filter = type(filter) == "table" and filter.params ~= nil and filter.tag ~= nil
-    check(is_filter, "value", "configure_param_groups: expected { params = glob, tag = name } as filter %d", i)
-    local globs = type(filter.params) == "table" and filter.params or { tostring(filter.params) }
+    local globs = globs_of(filter, i)
     local taken, left = {}, {}
     for _, member in ipairs(rest) do table.insert(matches(member.name, globs) and taken or left, member) end
     check(taken[1], "value", "configure_param_groups: the filter '%s' matches no parameter", table.concat(globs, "', '"))
@@ -98,7 +109,8 @@ local function factors_of(adjustments)
     local known = keywords.names(LAYERS)
     check(globs, "value", "adjust_learning_rate: unknown layer '%s'%s (known: %s, or a glob)", tostring(key), errors.suggestion(key, known),
       table.concat(known, ", "))
-    check(type(factor) == "number", "type", "adjust_learning_rate: expected a number for '%s', found %s", key, show(factor))
+    local is_factor = type(factor) == "number" and math.abs(factor) < math.huge
+    check(is_factor, "type", "adjust_learning_rate: expected a finite number for '%s', found %s", key, show(factor))
     layers[#layers + 1] = { globs = globs, factor = factor }
     if not seen[factor] then order[#order + 1] = factor end
     seen[factor] = true

@@ -13,7 +13,9 @@ local Optimizer = require "cstorch.optim.optimizer"
 ---@overload fun(params: table, keywords?: Muon.Keywords): cstorch.optim.Muon
 local Muon = Optimizer:subclass("Muon", { lr = 0.02, weight_decay = 0.01, momentum = 0.95, nesterov = true, ns_steps = 5 })
 
-Muon.limits = { lr = { min = 0 }, weight_decay = { min = 0, below = 1 }, momentum = { min = 0, below = 1 }, ns_steps = { min = 0 } }
+Muon.limits = {
+  lr = { min = 0 }, weight_decay = { min = 0, below = 1 }, momentum = { min = 0, below = 1 }, ns_steps = { min = 0, max = 1000 },
+}
 
 function Muon:preinitialize()
   for p, state in self:parameters() do

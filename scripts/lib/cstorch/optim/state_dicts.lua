@@ -50,21 +50,27 @@ local function entry(map, key)
   return value
 end
 
+--- What loads a value into the state of a parameter, which has another one under that name, or none.
+local function state_writer(optimizer, own, name, value, where)
+  local old = own[name]
+  if tensors.is_tensor(old) then return loaded.writer(old, value, where) end
+  if old ~= nil then
+    local new = loaded.plain(value)
+    check(type(new) == type(old), "type", "%s: expected a %s, found %s", where, type(old), errors.show(value))
+    return function() own[name] = new end
+  end
+  if type(value) == "number" then return function() own[name] = optimizer.scalar(value) end end
+  local copy = loaded.copier(value, where)
+  return function() own[name] = copy() end
+end
+
 --- Adds to `writes` what loads the state of one parameter.
 local function plan_state(optimizer, number, own, saved, writes)
   for name in ordered_map.items(own) do
     check(saved[name] ~= nil, "value", "the state of parameter %d has no '%s', which %s needs", number, name, optimizer.class.name)
   end
   for name, value in ordered_map.items(saved) do
-    local where = ("state '%s' of parameter %d"):format(name, number)
-    if own[name] ~= nil then
-      writes[#writes + 1] = loaded.writer(own[name], value, where)
-    elseif type(value) == "number" then
-      writes[#writes + 1] = function() own[name] = optimizer.scalar(value) end
-    else
-      local copy = loaded.copier(value, where)
-      writes[#writes + 1] = function() own[name] = copy() end
-    end
+    writes[#writes + 1] = state_writer(optimizer, own, name, value, ("state '%s' of parameter %d"):format(name, number))
   end
 end
 
@@ -116,20 +122,16 @@ local function complete_state(optimizer, fresh)
   end
 end
 
-local function is_list(value)
-  if type(value) == "userdata" then return cbk.kind(value) == "list" or cbk.kind(value) == "tuple" end
-  return type(value) == "table" and getmetatable(value) == nil
-end
-
 local function check_groups(optimizer, groups)
   local own, count = optimizer.param_groups, 0
-  check(is_list(groups), "type", "expected a list as 'param_groups' of the state dict, found %s", errors.show(groups))
+  check(loaded.is_list(groups), "type", "expected a list as 'param_groups' of the state dict, found %s", errors.show(groups))
   for _ in ordered_map.items(groups) do count = count + 1 end
   check(count == #own, "value", "the state dict has %d parameter groups, %s has %d", count, optimizer.class.name, #own)
   for g, group in ipairs(own) do
     check(keywords.is_map(groups[g]), "type", "expected a map as group %d of the state dict, found %s", g, errors.show(groups[g]))
+    loaded.check_names(groups[g], ("group %d of the state dict"):format(g))
     local params = groups[g].params
-    check(params == nil or is_list(params), "type", "expected a list as params of group %d of the state dict, found %s", g,
+    check(params == nil or loaded.is_list(params), "type", "expected a list as params of group %d of the state dict, found %s", g,
       errors.show(params))
     local found = params == nil and 0 or #params
     check(found == #group.params, "value", "group %d of the state dict has %d parameters, %s has %d there", g, found, optimizer.class.name,
@@ -145,6 +147,7 @@ local function plan_states(optimizer, group, saved, saved_state, plan)
     check(number, "type", "expected numbers as params of group %d of the state dict, found %s", plan.group, errors.show(saved.params[k]))
     local state = entry(saved_state, number)
     check(state == nil or keywords.is_map(state), "type", "expected a map as state of parameter %d, found %s", number, errors.show(state))
+    if state then loaded.check_names(state, ("the state of parameter %d"):format(number)) end
     state = state and ordered_map.new(state)
     if state and optimizer.convert_state then optimizer:convert_state(saved, state) end
     if state and #ordered_map.keys(state) > 0 then plan_state(optimizer, plan.numbers[p], optimizer.state[p], state, plan.writes) end

@@ -3,6 +3,8 @@
 local cbk = require "cbk"
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
+local loaded = require "cstorch.loaded"
+local nested = require "cstorch.nested"
 local ordered_map = require "cstorch.ordered_map"
 local session = require "cstorch.session"
 local tensors = require "cstorch.tensors"
@@ -36,8 +38,8 @@ local function check_key(key, place)
   check(is_key, "type", "save: a key at '%s' is %s; keys are strings and numbers", place, show(key))
 end
 
---- The tree as cbk's values. `lazy` has the tensors that were met, so that tied ones are stored once.
-local function to_value(value, place, lazy, open)
+--- The tree as cbk's values. `lazy` has the tensors that were met, so that tied ones are stored once; `open` the tables around this one.
+local function to_value(value, place, lazy, open, depth)
   if tensors.is_tensor(value) then
     if value.device == "csx" then check_step() end
     lazy[value] = lazy[value] or tensors.to_lazy(value)
@@ -48,21 +50,47 @@ local function to_value(value, place, lazy, open)
   local is_map = getmetatable(value) == nil or ordered_map.is(value)
   check(is_map, "type", "save: '%s' is %s, which cannot be stored; save its state_dict()", place, show(value))
   check(not open[value], "value", "save: the table at '%s' contains itself", place)
+  nested.check_depth(depth)
   open[value] = true
   local out
   if is_list(value) then
     out = {}
-    for i, item in ipairs(value) do out[i] = to_value(item, ("%s.%d"):format(place, i - 1), lazy, open) end
+    for i, item in ipairs(value) do out[i] = to_value(item, ("%s.%d"):format(place, i - 1), lazy, open, depth + 1) end
   else
     out = cbk.dict()
     for key in pairs(value) do check_key(key, place) end -- items() sorts them
     for key, item in ordered_map.items(value) do
       check_key(key, place)
-      out[key] = to_value(item, place == "" and tostring(key) or place .. "." .. tostring(key), lazy, open)
+      out[key] = to_value(item, place == "" and tostring(key) or place .. "." .. tostring(key), lazy, open, depth + 1)
     end
   end
   open[value] = nil
   return out
+end
+
+--- The files that this process has replaced, by their absolute path.
+local replaced = {}
+
+--- A file of which `root` has tensors that were loaded before this process replaced it.
+local function replaced_source(root)
+  for _, leaf in cbk.leaves(root) do
+    local storage = loaded.is_tensor(leaf) and leaf:storage()
+    if storage and storage.file and replaced[cbk.fs.absolute(storage.file)] then return storage.file end
+  end
+end
+
+local function write(path, root)
+  local absolute, is_there = cbk.fs.absolute(path), cbk.fs.exists(path)
+  local fine, problem = pcall(function() cbk.create(path, { root = root, overwrite = true, format = "h5" }):commit() end)
+  if fine then
+    replaced[absolute] = replaced[absolute] or is_there
+    return
+  end
+  local is_changed = type(problem) == "table" and tostring(problem.message):find("another program changed it", 1, true)
+  local source = is_changed and replaced_source(root)
+  check(not source, "runtime", "save: cannot write '%s': some of its tensors were loaded from '%s' before this script replaced that file; "
+    .. 'load it with { map_location = "cpu" }, or do not save over it', path, source)
+  error(problem, 0)
 end
 
 ---Writes a checkpoint, whole or not at all. An earlier file of that name is replaced.
@@ -72,8 +100,7 @@ function checkpoint.save(tree, path)
   local is_tree = type(tree) == "table" and (getmetatable(tree) == nil or ordered_map.is(tree)) or keywords.is_map(tree)
   check(is_tree, "type", "save: expected a table such as { model = model:state_dict() }, found %s", show(tree))
   check(type(path) == "string", "type", "save: expected a path, found %s", show(path))
-  local root = to_value(tree, "", {}, {})
-  errors.of_cbk(function() cbk.create(path, { root = root, overwrite = true, format = "h5" }):commit() end)
+  errors.of_cbk(function() write(path, to_value(tree, "", {}, {}, 0)) end)
 end
 
 --- All tensors of a tree in memory, in ordered maps and lists.

@@ -12,18 +12,20 @@ local DEFAULTS = {
   num_workers_per_csx = 1, job_labels = keywords.OPTIONAL, max_act_per_csx = 1, mgmt_address = keywords.OPTIONAL,
   check_loss_values = true, -- a loss that is NaN or infinite stops the run
 }
-local AT_LEAST = {
-  checkpoint_steps = 0, num_csx = 1, max_wgt_servers = 1, transfer_processes = 1, num_workers_per_csx = 1, max_act_per_csx = 1,
+--- The least and the greatest value: each worker takes memory.
+local RANGES = {
+  checkpoint_steps = { 0, 2 ^ 53 }, num_csx = { 1, 2048 }, max_wgt_servers = { 1, 65536 }, transfer_processes = { 1, 65536 },
+  num_workers_per_csx = { 1, 1024 }, max_act_per_csx = { 1, 1024 },
 }
 local TEXTS = { "model_dir", "compile_dir", "mgmt_address" }
 local LISTS = { "mount_dirs", "python_paths", "job_labels" }
 local FLAGS = { "compile_only", "validate_only", "check_loss_values" }
 
 local function check_values(options)
-  for name, least in pairs(AT_LEAST) do
-    local value = options[name]
-    local is_count = type(value) == "number" and value == math.floor(value) and value >= least and value < math.huge
-    check(is_count, "value", "configure: %s must be a whole number from %d, not %s", name, least, show(value))
+  for name, range in pairs(RANGES) do
+    local value, least, most = options[name], unpack(range)
+    local is_count = type(value) == "number" and value == math.floor(value) and value >= least and value <= most
+    check(is_count, "value", "configure: %s must be a whole number from %d to %d, not %s", name, least, most, show(value))
   end
   for _, name in ipairs(FLAGS) do
     check(type(options[name]) == "boolean", "type", "configure: %s must be true or false, not %s", name, show(options[name]))

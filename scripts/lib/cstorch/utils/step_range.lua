@@ -12,15 +12,18 @@ local check, show = errors.check, errors.show
 ---@field include_last boolean   also stop - 1
 local StepRange = class.Object:subclass("StepRange", { step = 1, include_last = false })
 
-local function is_integer(value) return type(value) == "number" and value == math.floor(value) and math.abs(value) < math.huge end
+local MOST_LISTED = 1e7 -- steps
+
+local function is_integer(value) return type(value) == "number" and value == math.floor(value) and math.abs(value) <= 2 ^ 53 end
 
 ---@param start integer
 ---@param stop integer
 ---@param kw { step: integer, include_last: boolean }
 function StepRange:init(start, stop, kw)
-  check(is_integer(start) and start >= 0, "value", "StepRange: start must be an integer >= 0, not %s", show(start))
-  check(is_integer(stop) and stop > start, "value", "StepRange: stop must be an integer above start %d, not %s", start, show(stop))
-  check(is_integer(kw.step) and kw.step >= 1, "value", "StepRange: step must be an integer >= 1, not %s", show(kw.step))
+  check(is_integer(start) and start >= 0, "value", "StepRange: start must be an integer from 0 to 2^53, not %s", show(start))
+  local is_stop = is_integer(stop) and stop > start
+  check(is_stop, "value", "StepRange: stop must be an integer above start %d and at most 2^53, not %s", start, show(stop))
+  check(is_integer(kw.step) and kw.step >= 1, "value", "StepRange: step must be an integer from 1 to 2^53, not %s", show(kw.step))
   self.start, self.stop, self.step, self.include_last = start, stop, kw.step, kw.include_last
 end
 
@@ -42,6 +45,8 @@ end
 
 ---@return integer[]
 function StepRange:steps()
+  check(self:length() <= MOST_LISTED, "value", "StepRange: expected at most %d steps for a list, found %d; use match, next and length",
+    MOST_LISTED, self:length())
   local list = {}
   for i = self.start, self.stop - 1, self.step do list[#list + 1] = i end
   if list[#list] ~= self:final() then list[#list + 1] = self:final() end

@@ -1,7 +1,6 @@
 -- What schedules made of schedules share: taking over members, and state dicts with those of the members.
 
 local errors = require "cstorch.errors"
-local keywords = require "cstorch.keywords"
 local loaded = require "cstorch.loaded"
 local ordered_map = require "cstorch.ordered_map"
 local Scheduler = require "cstorch.optim.schedules.scheduler"
@@ -49,17 +48,17 @@ function composite.state_dict(self)
 end
 
 local function load(self, dict)
-  errors.check(keywords.is_map(dict), "type", "%s: expected a state dict, found %s", self.class.name, errors.show(dict))
+  self:_check_state_dict(dict)
   local members, rest = composite.split(dict, "_schedulers")
   local milestones
   milestones, rest = composite.split(rest, "_milestones")
-  if milestones ~= nil then
+  if milestones ~= nil and self.class.keywords.milestones then
     self.milestones = loaded.plain(milestones)
     self:check_arguments()
     errors.check(#self.milestones == #self.schedulers - 1, "value", "%s: expected %d milestones in the state dict, found %d",
       self.class.name, #self.schedulers - 1, #self.milestones)
   end
-  local is_list = members == nil or type(members) == "table" or type(members) == "userdata"
+  local is_list = members == nil or loaded.is_list(members)
   errors.check(is_list, "type", "%s: expected a list as _schedulers, found %s", self.class.name, errors.show(members))
   errors.check(members == nil or #members == #self.schedulers, "value", "%s: expected %d members in the state dict, found %d",
     self.class.name, #self.schedulers, members and #members or 0)

@@ -17,7 +17,7 @@ local Cyclic = {
 function Cyclic:validate() self.step_size_down = self.step_size_down or self.step_size_up end
 
 function Cyclic:closed_form(t)
-  local period = self.step_size_up + self.step_size_down
+  local period = self.step_size_up + (self.step_size_down or self.step_size_up) -- a state dict may have null
   local ratio = self.step_size_up / period
   local cycle = (t / period + 1):floor()
   local x = t / period - cycle + 1

@@ -2,6 +2,7 @@
 
 local class = require "cstorch.class"
 local errors = require "cstorch.errors"
+local keywords = require "cstorch.keywords"
 local namespace = require "cstorch.namespace"
 
 local family = {}
@@ -11,6 +12,7 @@ local family = {}
 ---@field names? table<string, string>   suffix to the class name, where it is another
 ---@field keywords table<string, any>
 ---@field closed_form? fun(self: table, t: any): any   the value at step t, a 0-dim float32 tensor
+---@field computed? string[]     fields that `validate` computes of the arguments; they are in state dicts
 ---@field validate? fun(self: table)     checks the arguments, which are fields by then
 
 --- The definitions, in the order of the reference.
@@ -26,7 +28,8 @@ local MODULES = { LR = "lr_scheduler", WD = "weight_decay_scheduler", Scheduler 
 --- Arguments that are not one number.
 local KINDS = {
   cycle = "boolean", staircase = "boolean", three_phase = "boolean", mode = "string", scale_mode = "string", anneal_strategy = "string",
-  vals = "list of numbers", milestones = "list of numbers", schedulers = "table", scheduler = "table",
+  vals = "list of numbers", milestones = "list of numbers", adjustment_scalars = "list of numbers", schedulers = "table",
+  scheduler = "table",
 }
 
 --- What a closed form divides by; polynomials of 0 steps are at their end from the start.
@@ -34,6 +37,9 @@ local DIVISORS = {
   total_iters = true, T_max = true, T_0 = true, step_size = true, step_size_up = true, total_steps = true, warmup_steps = true,
 }
 local MAY_BE_ZERO = { Polynomial = true, Linear = true, Constant = true }
+
+--- Arguments that may be nil: by their default, or because a schedule has no such argument.
+local MAY_BE_NIL = { [keywords.OPTIONAL] = true, [keywords.REMOVED] = true }
 
 local function fits(value, kind)
   if kind ~= "list of numbers" then return type(value) == kind end
@@ -44,13 +50,16 @@ local function fits(value, kind)
   return true
 end
 
---- A check that each argument has its type.
+--- A check that each argument, and each field that is computed of them, has its type.
 local function checked(definition, renamed)
+  local declared = {}
+  for generic, default in pairs(definition.keywords) do declared[generic] = default end
+  for _, generic in ipairs(definition.computed or {}) do declared[generic] = keywords.OPTIONAL end
   return function(self)
-    for generic in pairs(definition.keywords) do
+    for generic, default in pairs(declared) do
       local name, kind = renamed[generic] or generic, KINDS[generic] or "number"
-      local value = self[name]
-      local is_right = value == nil or fits(value, kind)
+      local value = rawget(self, name)
+      local is_right = value == nil and MAY_BE_NIL[default] or fits(value, kind)
       errors.check(is_right, "type", "%s: expected a %s as %s, found %s", self.class.name, kind, name, errors.show(value))
       local may_be_zero = MAY_BE_ZERO[definition.name]
       local is_inside = value == nil or not DIVISORS[generic] or value > 0 or value == 0 and may_be_zero

@@ -10,7 +10,7 @@ local undo = require "cstorch.optim.schedules.undo"
 ---The value in a group is f(t) of the inner schedule times the group's `adjust_learning_rate` or `adjust_val`, or 1.
 local ScalePerParam = {
   name = "ScalePerParam",
-  keywords = { scheduler = keywords.REQUIRED, total_iters = keywords.REMOVED },
+  keywords = { scheduler = keywords.REQUIRED, total_iters = keywords.REMOVED }, computed = { "adjustment_scalars" },
 }
 
 function ScalePerParam:validate()
@@ -35,8 +35,10 @@ end
 function ScalePerParam:_get_closed_form() return self.scheduler:_value() end
 
 function ScalePerParam:_group_values()
-  local value, values = self:_value(), {}
-  for g, group in ipairs(self.optimizer.param_groups) do
+  local value, values, groups = self:_value(), {}, self.optimizer.param_groups
+  local count = #self.adjustment_scalars
+  errors.check(count == #groups, "value", "%s: expected a factor for each of %d groups, found %d", self.class.name, #groups, count)
+  for g, group in ipairs(groups) do
     values[g] = tags.match(group.tags, self.param_group_tags) and value * self.adjustment_scalars[g]
   end
   return values
@@ -49,7 +51,7 @@ function ScalePerParam:state_dict()
 end
 
 local function load(self, dict)
-  errors.check(keywords.is_map(dict), "type", "%s: expected a state dict, found %s", self.class.name, errors.show(dict))
+  self:_check_state_dict(dict)
   local inner, rest = composite.split(dict, "_scheduler")
   if inner then self.scheduler:load_state_dict(inner) end
   Scheduler.load_state_dict(self, rest)

@@ -172,14 +172,23 @@ end
 --- Fields that a state dict does not set.
 local KEPT = { _step_count = true, _last_value = true, last_epoch = true }
 
-local function load(self, dict)
+---Raises what is wrong with a state dict as such.
+---@param dict any
+function Scheduler:_check_state_dict(dict)
   check(keywords.is_map(dict), "type", "%s: expected a state dict, found %s", self.class.name, show(dict))
+  loaded.check_names(dict, self.class.name .. ": the state dict")
+end
+
+local function load(self, dict)
+  self:_check_state_dict(dict)
   if dict.last_epoch ~= nil then loaded.write(self.last_epoch, dict.last_epoch, self.class.name .. ": last_epoch") end
   for name, value in ordered_map.items(dict) do
     local own = rawget(self, name)
     local is_field = own ~= nil and type(own) ~= "function" or self.class.keywords[name] ~= nil
     if is_field and not KEPT[name] and not TRANSIENT[name] then
       self[name] = loaded.plain(value)
+      local is_right = self[name] ~= nil or self.class.keywords[name] == keywords.OPTIONAL
+      check(is_right, "type", "%s: expected a value as '%s' in the state dict, found null", self.class.name, name)
     elseif not is_field then
       errors.warn(("%s: the state dict has '%s', which this class does not use"):format(self.class.name, tostring(name)))
     end

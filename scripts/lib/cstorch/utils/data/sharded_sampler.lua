@@ -16,10 +16,12 @@ local ShardedSampler = class.Object:subclass("ShardedSampler", {
 
 ShardedSampler.positional = 0
 
-local function check_integer(kw, name, least, limit)
+local MOST = 1e8 -- samples, as an epoch is a list of Lua
+
+local function check_integer(kw, name, least, most)
   local value = kw[name]
-  local is_inside = type(value) == "number" and value == math.floor(value) and value >= least and value < (limit or math.huge)
-  local range = limit and ("from %d to %d"):format(least, limit - 1) or (">= %d"):format(least)
+  local is_inside = type(value) == "number" and value == math.floor(value) and value >= least and value <= (most or 2 ^ 53)
+  local range = most and ("from %d to %d"):format(least, most) or (">= %d"):format(least)
   check(is_inside, "value", "ShardedSampler: %s must be an integer %s, not %s", name, range, show(value))
 end
 
@@ -27,17 +29,17 @@ end
 ---samples of the epoch, or kept.
 ---@param kw table
 function ShardedSampler:init(kw)
-  check_integer(kw, "dataset_size", 1)
+  check_integer(kw, "dataset_size", 1, MOST)
   check_integer(kw, "start_index", 0)
   check_integer(kw, "seed", 0)
   check_integer(kw, "num_csx", 1)
   check_integer(kw, "num_workers_per_csx", 1)
-  check_integer(kw, "wse_id", 0, kw.num_csx)
-  check_integer(kw, "local_worker_id", 0, kw.num_workers_per_csx)
+  check_integer(kw, "wse_id", 0, kw.num_csx - 1)
+  check_integer(kw, "local_worker_id", 0, kw.num_workers_per_csx - 1)
   local is_sharded = kw.num_csx * kw.num_workers_per_csx > 1
   check(kw.batch_size ~= nil or not is_sharded, "value", "ShardedSampler: sharding over several workers needs batch_size")
   if kw.batch_size == nil then kw.batch_size = 1 end
-  check_integer(kw, "batch_size", 1)
+  check_integer(kw, "batch_size", 1, MOST)
   if kw.drop_last == nil then kw.drop_last = not kw.pad_last end
   local is_csx = session.backend and session.backend.kind == "CSX"
   check(kw.drop_last or kw.pad_last or not is_csx, "value", "ShardedSampler: CSX needs batches of one size; set drop_last or pad_last")
