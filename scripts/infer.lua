@@ -13,8 +13,8 @@ local trainer = require "converters.modelzoo.trainer"
 local parser = cli.parser("infer", [[
 Write the converter for two checkpoints that have the same weights in two layouts. Tensors are matched
 by their values: renamed, transposed, cast, joined, split, with interleaved rotary rows, tied.]], [[
-The rules hold for other numbers of layers and experts. What cannot be explained is a comment in the
-file. With both configs, fields are paired by value, and sizes such as the number of heads are read
+The rules hold for other numbers of layers and experts (`cbk help infer` has the exceptions). What cannot
+be explained is a comment in the file. With both configs, fields are paired by value, and sizes such as the number of heads are read
 from the config. Without them, the converter needs no --config. It has such sizes as numbers, and refuses
 tensors of other shapes where one counts; with --same-sizes, it takes them to have the same numbers.
 A folder with one folder for each part of a model, as Hugging Face's LLaVA, needs the formats hf and
@@ -23,7 +23,9 @@ cs-X.Y, and --tgt-config. A tiny pair is enough. Give all sizes different values
 A format is hf, cs-X.Y, or a lower-case letter for a layout of your own. Tensors are read in blocks;
 memory stays small.
 
-Exit code: 0 all tensors are explained, 1 some are not, 2 wrong usage.
+Exit code: 0 all tensors are explained. 1 some are not: the converter is written without them, and they
+are printed. 1 also for an error, such as a missing file: then stderr has a line that begins with "cbk:",
+and no converter is written. 2 wrong usage.
 
 examples:
   cbk infer a.safetensors b.pt -o mine.lua
@@ -47,6 +49,9 @@ local function check_format(option, format)
   if not fine then cli.usage_error("infer", ("%s: %s; or a lower-case letter, for a layout of your own"):format(option, why.message)) end
 end
 
+---The name of a file or folder, for messages; "folder/" and "." have one, too.
+local function name_of(path) return cbk.fs.basename((cbk.fs.absolute(path):gsub("/+$", ""))) end
+
 ---The folders of a Hugging Face model of several parts, each with a config; nil for anything else.
 ---@return Component[]|nil
 local function parts_in(path)
@@ -60,7 +65,7 @@ end
 ---@return InferSide
 local function side_of_parts(path, parts)
   local configs, input = composite.load_configs(path, parts, args), composite.open(path, parts, args)
-  local out = { parts = {}, format = "hf", source = cbk.fs.basename(path) }
+  local out = { parts = {}, format = "hf", source = name_of(path) }
   for i, part in ipairs(parts) do
     out.parts[i] = { name = part.left, tensors = input.source[part.left], config = configs[part.left] }
   end
@@ -73,7 +78,7 @@ local function side_of(path, config_path, format)
   local config = config_path and cbk.config.load(config_path) or nil
   if kinds.is_dict(config) and (kinds.is_dict(config, "model") or trainer.is(config)) then config = trainer.model(config) end
   if config_path and not kinds.is_dict(config) then cbk.fail("config", ("'%s' is not a map of fields"):format(config_path)) end
-  return { tensors = (own_layout.tensors(checkpoint)), config = config, format = format, source = cbk.fs.basename(path),
+  return { tensors = (own_layout.tensors(checkpoint)), config = config, format = format, source = name_of(path),
     file = checkpoint.format }
 end
 

@@ -197,6 +197,37 @@ def with_configs(run, layout, formats):
     check_same(read(run, converted(run, files[1], "a", "--config", configs[1])), left)
 
 
+def with_buffers(length, seed):
+    """Both layouts of a model whose buffers PyTorch made; the left also has complex frequencies, which the right has under another name."""
+    torch.manual_seed(seed)
+    ones = torch.ones(length, length)
+    left = {"wpe.weight": torch.randn(length, 6), "cis": torch.polar(ones[0], torch.rand(length)), "position_ids": torch.arange(length)[None],
+            "inv_freq": 1 / 500000 ** (torch.arange(0, 128, 2).float() / 128)}
+    right = {"pos.w": left["wpe.weight"], "freqs": left["cis"], "mask": torch.triu(torch.full((length, length), float("-inf")), 1),
+             "above": ones.triu(1).bool(), "steps": torch.arange(length).int(),
+             "far": torch.triu(torch.full((length, length), torch.finfo(torch.float32).min), 1)}
+    for i in range(seed):
+        left[f"h.{i}.w"], left[f"h.{i}.bias"] = torch.randn(5, 6), ones.tril().byte()
+        right[f"layers.{i}.w"], right[f"layers.{i}.num_batches_tracked"] = left[f"h.{i}.w"].T.contiguous(), torch.tensor(0)
+    return left, right
+
+
+def buffers(run):
+    """Infers from one length, and converts another one."""
+    paths = [run.path("left.pt"), run.path("right.pt")]
+    for length, seed in (7, 2), (10, 3):
+        sides = with_buffers(length, seed)
+        for path, tensors in zip(paths, sides):
+            torch.save(tensors, path)
+        if seed == 2:
+            run.call("infer", *paths, "--same-sizes", "-o", run.path("mine.lua"), "--overwrite")
+    for path, target, wanted in ((paths[0], "b", sides[1]), (paths[1], "a", sides[0])):
+        found = torch.load(converted(run, path, target))
+        assert sorted(found) == sorted(wanted), sorted(set(found) ^ set(wanted))[:4]
+        for key, tensor in wanted.items():
+            assert found[key].dtype == tensor.dtype and torch.equal(found[key], tensor), key
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--cbk", required=True)
@@ -206,8 +237,11 @@ def main():
         for left, right in ("safetensors", "pt"), ("pt", "h5"), ("npz", "safetensors"), ("h5", "npz"):
             for layout in renamed, fused, grouped:
                 run.check(f"{layout.__name__} {left} {right}", lambda: there_and_back(run, layout, (left, right), SAME))
-        experts = dict(SMALL, experts=5)
-        run.check("experts", lambda: there_and_back(run, renamed, ("safetensors", "pt"), experts, "expert"))
+        for layout in renamed, fused:
+            for count in 2, 11:
+                sizes = dict(SMALL, experts=count)
+                run.check(f"{layout.__name__}, {count} experts", lambda: there_and_back(run, layout, ("safetensors", "pt"), sizes))
+        run.check("buffers and complex numbers", lambda: buffers(run))
         for layout in fused, grouped:
             run.check(f"{layout.__name__}, larger", lambda: there_and_back(run, layout, ("safetensors", "pt"), LARGE, "these numbers may be others"))
         run.check("renamed, larger", lambda: there_and_back(run, renamed, ("safetensors", "pt"), dict(LARGE, experts=3)))

@@ -74,6 +74,12 @@ local function outcomes(seen, other, options)
   return out[1], out[2], found
 end
 
+---Whether a converter of one model is right for another.
+local function check_equal(seen, other, options)
+  local from_left, from_right = outcomes(seen, other, options)
+  harness.equal({ from_left, from_right }, { "equal", "equal" })
+end
+
 ---Both outcomes of a small model's converter for a larger one.
 ---@param case table       of both, or of the small one
 ---@param larger? table    of the larger one
@@ -163,6 +169,131 @@ describe("cbk infer, noise", function()
       local refused = outcomes(model_of(16), model_of(24))
       is_true(refused:find("heads of 8 rows", 1, true), refused)
     end
+  end)
+
+  it("counts experts in the checkpoint, and refuses layers with different numbers of them", function()
+    local function model_of(counts, seed)
+      local model = new_model(seed)
+      for i, count in ipairs(counts) do
+        local parts = {}
+        for e = 1, count do
+          parts[e] = model.random(6, 4)
+          model.left[("layers.%d.expert_%02d.up.weight"):format(i - 1, e - 1)] = parts[e]
+        end
+        model.put(("layers.%d.gate"):format(i - 1), ("h.%d.router"):format(i - 1), model.random(5, 4))
+        model.right[("h.%d.up"):format(i - 1)] = cbk.stack(parts, 1)
+      end
+      return model
+    end
+    local function swapped(model) return { left = model.right, right = model.left } end
+    local small = model_of({ 3, 3 }, 1)
+    for _, count in ipairs { 2, 3, 12 } do
+      local other = model_of({ count, count, count }, 50)
+      check_equal(small, other)
+      check_equal(swapped(small), swapped(other))
+    end
+    local from_left, from_right = outcomes(small, model_of({ 4, 3 }, 90))
+    for _, why in ipairs { from_left, from_right } do
+      is_true(why:find("the layers have different numbers of such keys, 4 and 3", 1, true), why)
+    end
+  end)
+
+  it("says that experts one below the other have the number of the pair", function()
+    local function model_of(count)
+      local model, parts = new_model(count), {}
+      for e = 1, count do
+        parts[e] = model.random(4, 5)
+        model.left[("experts.%d.w"):format(e - 1)] = parts[e]
+      end
+      model.right.experts = cbk.cat(parts, 0)
+      return model
+    end
+    local from_left, from_right, found = outcomes(model_of(6), model_of(7))
+    is_true(found.text:find("-- always 6, as in the pair: nothing else shows where one of them ends", 1, true), found.text)
+    is_true(from_left:find "unmatched experts.6" and from_right:find("the pair that the converter was inferred from has 6 parts", 1, true),
+      from_left .. from_right)
+  end)
+
+  it("makes masks, identities and positions, as long as the position embeddings", function()
+    local function model_of(n, layers_count)
+      local model = new_model(n)
+      local left, right = model.left, model.right
+      model.put("wpe.weight", "pos.w", model.random(n, 6))
+      local ones = cbk.tril({ n, n }, { dtype = "float32" })
+      local upper = ones:transpose(0, 1)
+      left.tril, left.tril_bool, right.tril_uint8 = ones, ones:to "bool", ones:to "uint8"
+      left.triu, right.above, right.above_bool = upper, ones * -1 + 1, (ones * -1 + 1):to "bool"
+      right.causal, left.causal16 = ((ones - 1) * (1 / 0)):replace_nan(0), ((ones - 1) * 65504):to "float16"
+      left.batched, left.ids = ones:reshape { 1, n, n }, cbk.tensor({ unpack({ 0, 1, 2, 3, 4, 5, 6, 7, 8 }, 1, n) }, { dtype = "int64" })
+      right.column, right.floats = left.ids:reshape({ n, 1 }):to "int32", left.ids:to "float32"
+      left.eye, right.steps, right.flag = cbk.tensor({ { 1, 0 }, { 0, 1 } }, { dtype = "bool" }), cbk.full({}, 0, { dtype = "int64" }),
+        cbk.full({}, 1, { dtype = "bool" })
+      for i = 0, layers_count - 1 do
+        model.put(("h.%d.w"):format(i), ("blocks.%d.w"):format(i), model.random(6, 4), transposed)
+        left[("h.%d.bias_mask"):format(i)], right[("blocks.%d.mask"):format(i)] = ones:to "bool", right.causal
+      end
+      return model
+    end
+    local small = model_of(7, 2)
+    local from_left, from_right, found = outcomes(small, model_of(9, 3))
+    harness.equal(found.unexplained, {})
+    is_true(found.text:find('made_in_pair("an identity of 2 rows"', 1, true), found.text)
+    check_equal(small, small)
+    is_true(from_left == "equal" and from_right:find("an identity of 2 rows", 1, true), from_left .. from_right)
+    check_equal(small, model_of(9, 3), { has_same_sizes = true })
+    local changed = model_of(7, 2)
+    changed.left.tril = changed.left.tril * 2
+    is_true((outcomes(small, changed)):find("its values cannot be made again on the way back", 1, true))
+  end)
+
+  it("takes the length of a mask from a config, or refuses other lengths", function()
+    local function side(n, format, config)
+      local tensors = cbk.dict { { format .. "w", cbk.randn({ 6, 4 }, { seed = 1, dtype = "float32" }) } }
+      if format == "b" then tensors.mask = cbk.tril({ n, n }, { dtype = "bool" }) end
+      return { tensors = tensors, format = format, source = format, config = config }
+    end
+    local function text_of(left, right) return infer.run(side(7, "a", left), side(7, "b", right), { model = "inferred" }).text end
+    local text = text_of(cbk.dict { n_positions = 7, width = 4 }, cbk.dict { max_len = 7, size = 4 })
+    is_true(text:find("function(at) local n = at.left.n_positions return cbk.tril({ n, n }", 1, true), text)
+    text = text_of()
+    is_true(text:find('made_in_pair("a mask of 7 positions"', 1, true), text)
+  end)
+
+  it("finds kernels of convolutions, and heads that are dims of their own", function()
+    local function model_of(width, inner)
+      local model = new_model(width)
+      model.put("conv.weight", "conv.kernel", model.random(inner, 3, 4, 4), function(t) return t:permute { 2, 3, 1, 0 } end)
+      for i = 0, 1 do
+        local left, right = ("h.%d."):format(i), ("layers.%d."):format(i)
+        model.put(left .. "q.weight", right .. "q.kernel", model.random(width, inner), function(t)
+          return t:transpose(0, 1):reshape { inner, width / 4, 4 }
+        end)
+        model.put(left .. "q.bias", right .. "q.bias", model.random(width), function(t) return t:reshape { width / 4, 4 } end)
+        model.put(left .. "o.weight", right .. "o.kernel", model.random(inner, width), function(t)
+          return t:transpose(0, 1):reshape { width / 4, 4, inner }
+        end)
+      end
+      return model
+    end
+    local small, large = model_of(12, 10), model_of(20, 14)
+    check_equal(small, large, { has_same_sizes = true })
+    check_equal({ left = small.right, right = small.left }, { left = large.right, right = large.left }, { has_same_sizes = true })
+    is_true((outcomes(small, large)):find("with the shape 12x10 here", 1, true))
+  end)
+
+  it("lists complex tensors that only one side has, and matches the others", function()
+    local model = new_model(3)
+    local function complex(...) return cbk.tensor({ ... }, { dtype = "complex64", shape = { select("#", ...) } }) end
+    model.put("w", "v", model.random(4, 6), transposed)
+    model.put("freqs", "cis", complex({ 1, 2 }, { 3, 4 }))
+    model.put("more", nil, complex({ 5, 6 }, { 7, 8 }))
+    model.put(nil, "one", complex({ 1, 0 }))
+    local from_left, from_right, found = outcomes(model, model)
+    harness.equal(#found.unexplained, 2)
+    harness.equal(found.unexplained[1], { side = "left", key = "more",
+      why = "no tensor of the other side has its values (complex numbers are matched with those of the same dtype only)" })
+    harness.equal({ from_left, from_right }, { "unmatched more", "unmatched one" })
+    is_true(found.text:find('{ "freqs", "cis" }', 1, true), found.text)
   end)
 
   it("refuses a third dtype", function()

@@ -250,6 +250,18 @@ describe("cbk infer, the command", function()
     harness.equal((harness.cbk(dir, "diff", "a.pt", "c_to_a.pt")), 0)
   end)
 
+  it("names folders, and writes nothing after an error", function()
+    local dir = harness.temp_dir()
+    for _, name in ipairs { "old", "new" } do cbk.fs.mkdir(dir .. "/" .. name) end
+    write_two(dir, { "old/a.pt", "new/b.pt" }, 16, 2)
+    local code, out, err = harness.cbk(dir, "infer", "old/", "./new//", "-o", "mine.lua")
+    harness.equal(code, 0, err)
+    is_true(out:find("7 of 7 tensors of 'old', 7 of 7 of 'new'", 1, true), out)
+    is_true(cbk.fs.read(dir .. "/mine.lua"):find("-- Inferred from 'old' (left) and 'new' (right)", 1, true))
+    code, out, err = harness.cbk(dir, "infer", "old/", "missing", "-o", "other.lua")
+    harness.equal({ code, out, err:sub(1, 4), cbk.fs.exists(dir .. "/other.lua") }, { 1, "", "cbk:", false })
+  end)
+
   it("refuses wrong formats, and half of the configs", function()
     local dir = harness.temp_dir()
     for text, words in pairs {

@@ -2,6 +2,7 @@
 -- nothing else is dropped.
 
 local assumptions = require "cbk.infer.assumptions"
+local heads = require "cbk.infer.heads"
 local makers = require "cbk.infer.makers"
 local names = require "cbk.infer.names"
 local naming = require "converters.engine.naming"
@@ -43,16 +44,32 @@ local function host_of_rows(item, rules, side, is_near)
   return best
 end
 
+---What makers may ask for of the side that is read. The keys of parts are none that a converter knows.
+---@param inventory Inventory
+---@param has_parts boolean
+---@return Others
+local function others_of(inventory, has_parts)
+  return {
+    read = function(key) return inventory.by_key[key] and inventory.by_key[key].tensor end,
+    positions = function(n)
+      for _, item in ipairs(has_parts and {} or inventory.items) do
+        local is_table = item.rule and #item.shape == 2 and item.shape[1] == n
+        if is_table and heads.has_word(item, "position", "positions", "positional", "pos", "wpe") then return item.key end
+      end
+    end,
+  }
+end
+
 ---How all items of a template are made, if in one way.
 ---@param items Item[]
 ---@param configs { left: Dict|nil, right: Dict|nil }
----@param host? InferredRule
----@param side Side
+---@param rows Tensor|nil
+---@param others Others
 ---@return Maker|nil
-local function maker_of(items, configs, host, side)
-  local maker = makers.find(items[1], configs, host and host.pairs[1][side][1].tensor)
+local function maker_of(items, configs, rows, others)
+  local maker = makers.find { item = items[1], configs = configs, rows = rows, others = others }
   for i = 2, maker and #items or 0 do
-    local other = makers.find(items[i], configs)
+    local other = makers.find { item = items[i], configs = configs, others = others }
     if not other or other.text ~= maker.text then return nil end
   end
   return maker
@@ -109,6 +126,7 @@ end
 ---@class Buffering
 ---@field part_for fun(key: string): table
 ---@field without_part fun(part: table, text: string): string
+---@field has_parts boolean   keys of the left begin with that of a part
 ---@field needs string[]   gets the definitions
 
 ---Adds makers for what only one side has: to a rule of the same layers, or to `fill`.
@@ -119,6 +137,7 @@ end
 ---@param options Buffering
 function buffers.explain(inventories, side, rules, rows, options)
   local inventory, part_for = inventories[side], options.part_for
+  local others = others_of(inventories[other_side[side]], options.has_parts)
   for _, template in ipairs(naming.sorted(inventory.by_template)) do
     local items = inventory.by_template[template]
     local first = items[1]
@@ -131,7 +150,7 @@ function buffers.explain(inventories, side, rules, rows, options)
       if #items == 1 and (is_int or is_vector) then
         host = host_of_rows(first, rules, side, function(key) return side == "right" or part_for(key) == part end)
       end
-      local maker = maker_of(items, configs, host, side)
+      local maker = maker_of(items, configs, host and host.pairs[1][side][1].tensor, others)
       if maker and #first.numbers > 0 then
         local own_host, own_pattern = host_of(items, rules, side)
         host, pattern = own_host or host, own_pattern or pattern
@@ -149,7 +168,8 @@ function buffers.explain(inventories, side, rules, rows, options)
           table.insert(list[side], ("{ %s, %s }"):format(source.text(pattern), entry))
         else
           table.insert(part.made[side], ("{ %s, %s }"):format(source.text(pattern), entry))
-          part.one_sided[#part.one_sided + 1] = ('rules.only.%s(%s, "it is made from the config"),'):format(side, source.text(pattern))
+          part.one_sided[#part.one_sided + 1] = ('rules.only.%s(%s, "it is made again on the way back"),'):format(side,
+            source.text(pattern))
         end
       end
     end

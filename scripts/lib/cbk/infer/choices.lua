@@ -13,12 +13,14 @@ local choices = {}
 ---@field is_lossy? boolean   the way back may round
 ---@field has_config? boolean   it reads the right config
 ---@field order? integer[]    of the right's keys
+---@field each_dim? integer    of the one tensor: its extent is the number of keys on the side that has several
 ---@field assumes? string     what else than the tensors' shapes it needs to be as in the pair: "heads of 8 rows"
 
 ---@class Trial    What is known of the tensors of a rule.
 ---@field rule InferredRule
 ---@field left Item[]
 ---@field right Item[]
+---@field is_turned? boolean   left and right are in each other's place
 ---@field has_config boolean   the right config counts heads as the Model Zoo's do
 ---@field configs { left: Dict, right: Dict }
 
@@ -26,7 +28,8 @@ local function same_list(a, b) return table.concat(a, ",") == table.concat(b, ",
 
 local function reversed(choice)
   local needs = { "reversed", unpack(choice.needs or {}) }
-  return { text = ("reversed(%s)"):format(choice.text), needs = needs, has_config = choice.has_config, assumes = choice.assumes }
+  return { text = ("reversed(%s)"):format(choice.text), needs = needs, has_config = choice.has_config, assumes = choice.assumes,
+    each_dim = choice.each_dim }
 end
 
 local function transposed(choice)
@@ -93,8 +96,8 @@ end
 ---@param add fun(choice: Choice)
 local function stack(trial, add)
   for dim = 0, #trial.right[1].shape - 1 do
-    add { text = ("stacked(%d)"):format(dim), needs = { "stacked" } }
-    add { text = ("stacked(%d, true)"):format(dim), needs = { "stacked" } }
+    add { text = ("stacked(%d)"):format(dim), needs = { "stacked" }, each_dim = dim }
+    add { text = ("stacked(%d, true)"):format(dim), needs = { "stacked" }, each_dim = dim }
     add { text = ("joined(%d, %s)"):format(dim, trial.rule.each.text), needs = { "joined" },
       assumes = not trial.rule.each.text:find "at%." and ("%d parts"):format(trial.rule.each.count) or nil }
   end
@@ -106,7 +109,8 @@ function choices.of(trial)
   local out, each = {}, trial.rule.each
   local function add(choice) out[#out + 1] = choice end
   local function turned(make)
-    local other = { rule = trial.rule, left = trial.right, right = trial.left, has_config = trial.has_config, configs = trial.configs }
+    local other = { rule = trial.rule, left = trial.right, right = trial.left, has_config = trial.has_config, configs = trial.configs,
+      is_turned = true }
     make(other, function(choice) add(reversed(choice)) end)
   end
   if each then
@@ -117,6 +121,7 @@ function choices.of(trial)
     fused.add(trial, add)
   else
     one_to_one(trial, add)
+    if #trial.right[1].shape > #trial.left[1].shape then turned(shapes.add) end
   end
   return out
 end

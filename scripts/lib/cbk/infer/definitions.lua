@@ -225,6 +225,33 @@ local function joined(dim, count)
 end]] },
 }
 
+definitions.texts_by_name.counted = { text = [[
+---For rules.each: how many keys a layer has. Those with 0, 1, 2, … between what `own` catches are counted; where the one tensor is read,
+---it is the extent in a dimension. All layers have as many. `digits`: that a number has at least.
+local function counted(side, own, dim, digits)
+  local run, known, expected
+  local function count_keys(at)
+    local before, after = at.key:match(own)
+    local id = before .. " " .. after
+    if not known[id] then
+      local count, form = 0, "%0" .. (digits or 1) .. "d"
+      while at:source(before .. form:format(count) .. after) do count = count + 1 end
+      known[id] = count
+    end
+    return known[id]
+  end
+  return function(at)
+    if not at.key then return 0 end -- only the configs were read so far
+    if at ~= run then run, known, expected = at, {}, nil end
+    local count = at.side == side and count_keys(at) or at:source(at.key):shape()[dim + 1]
+    expected = expected or count
+    if count ~= expected then
+      cbk.fail("keys", ("the layers have different numbers of such keys, %d and %d; is the checkpoint complete?"):format(expected, count))
+    end
+    return count
+  end
+end]] }
+
 -- … for the numbers of layers.
 definitions.texts_by_name.shifted = { text = [[
 ---The right counts layers from another number.
@@ -390,6 +417,54 @@ local function only_equal(action)
   end
   return actions.pair("equal elements", function(value, at) return checked(value, action and action.forward, at) end,
     function(value, at) return checked(value, action and action.backward, at) end, { parts = action and action.parts or nil })
+end]] }
+
+-- … for buffers.
+definitions.texts_by_name.rows_of = { text = [[
+---The rows of another tensor of the checkpoint that is read.
+local function rows_of(at, key)
+  local t = at:source(key)
+  if not t then cbk.fail("keys", ("'%s' is missing; the size of another tensor follows from its rows"):format(key)) end
+  return t:shape()[1]
+end]] }
+definitions.texts_by_name.triangle = { text = [[
+---Square matrices with one number on the diagonal and below it, and another one above; with `is_upper`, on the diagonal and above it, and
+---another one below.
+local function triangle(shape, inside, outside, dtype, is_upper)
+  local ones = cbk.tril(shape, { dtype = "float64" })
+  if is_upper then ones = ones:transpose(#shape - 2, #shape - 1) end
+  local out = ones:affine(inside - outside, outside)
+  if math.abs(outside) == 1 / 0 then out = ((ones - 1) * -outside):replace_nan(inside) end -- 0 times infinity is NaN
+  if math.abs(inside) == 1 / 0 then out = (ones * inside):replace_nan(outside) end
+  return out:to(dtype)
+end]] }
+definitions.texts_by_name.identity = { text = [[
+---Ones on the diagonal, zeros elsewhere.
+local function identity(shape, dtype)
+  local ones = cbk.tril(shape, { dtype = "float64" })
+  return (ones + ones:transpose(#shape - 2, #shape - 1) - 1):to(dtype)
+end]] }
+definitions.texts_by_name.rotary_frequencies = { text = [[
+---1 / base^(2i / dim) as PyTorch computes it: each step is rounded to float32.
+local function rotary_frequencies(base, dim)
+  if dim > 2 ^ 16 then cbk.fail("shape", ("expected at most %d rotated rows, found %.0f"):format(2 ^ 16, dim)) end
+  local function rounded(number_at)
+    local out = {}
+    for i = 1, dim / 2 do out[i] = number_at(i) end
+    return cbk.tensor(out, { dtype = "float32" })
+  end
+  local exponents = rounded(function(i) return 2 * (i - 1) / dim end):tolist()
+  local powers = rounded(function(i) return base ^ exponents[i] end):tolist()
+  return rounded(function(i) return 1 / powers[i] end)
+end]] }
+definitions.texts_by_name.numbered = { text = [[
+---0, 1, 2, …
+local function numbered(shape, dtype)
+  local out, count = {}, 1
+  for _, extent in ipairs(shape) do count = count * extent end
+  if count > 2 ^ 20 then cbk.fail("shape", ("expected at most %d positions, found %.0f"):format(2 ^ 20, count)) end
+  for i = 1, count do out[i] = i - 1 end
+  return cbk.tensor(out, { dtype = dtype, shape = shape })
 end]] }
 
 local function with_needs(wanted, out)

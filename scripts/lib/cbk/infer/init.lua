@@ -98,6 +98,12 @@ end
 
 -- --- all of it
 
+---Why no rule has an item that no other tensor has the elements of.
+local function reason(item)
+  local why = "no tensor of the other side has its values"
+  return item.dtype:find "^complex" and why .. " (complex numbers are matched with those of the same dtype only)" or why
+end
+
 ---What no rule has, template by template.
 local function unexplained_of(inventories, unknown, fold)
   local out, lines, same = {}, {}, {}
@@ -113,7 +119,7 @@ local function unexplained_of(inventories, unknown, fold)
     for _, item in ipairs(inventories[side].items) do
       if not item.rule then
         local near = same[item] and ("the elements of '%s' in another order, which is no known action"):format(same[item])
-        out[#out + 1] = { side = side, key = item.key, why = near or "no tensor of the other side has its values" }
+        out[#out + 1] = { side = side, key = item.key, why = near or reason(item) }
         local id = ("%s: %s [%s]  %s"):format(side, item.dtype, table.concat(item.shape, ", "), near and "elements in another order"
           or "values that the other side lacks")
         if not keys[id] then
@@ -226,7 +232,7 @@ function infer.run(left, right, options)
   end
   for _, side in ipairs { "left", "right" } do
     buffers.explain(inventories, side, rules, rows, { part_for = function(key) return part_of(parts, key) end,
-      without_part = without_part, needs = needs })
+      without_part = without_part, needs = needs, has_parts = left.parts ~= nil })
   end
   local unexplained, lines = unexplained_of(inventories, unknown, naming.all)
   for _, part in ipairs(parts) do

@@ -1,5 +1,5 @@
--- Functions that make a tensor that the other side lacks: a mask, positions, frequencies, slopes, or one number everywhere. A new kind of
--- such a tensor is one more function of this file.
+-- Functions that make a tensor that the other side lacks: a mask, an identity, positions, frequencies, slopes, or one number everywhere.
+-- A new kind of such a tensor is one more function of this file.
 
 local definitions = require "cbk.infer.definitions"
 local sizes = require "cbk.infer.sizes"
@@ -21,6 +21,11 @@ local number = source.number
 ---@field item Item
 ---@field configs { left: Dict|nil, right: Dict|nil }
 ---@field rows? Tensor   of the rule that will write it
+---@field others? Others
+
+---@class Others   The tensors of the side that is read.
+---@field read fun(key: string): Tensor|nil
+---@field positions fun(n: integer): string|nil   the key of position embeddings with so many rows
 
 ---@alias AddMaker fun(maker: Maker)
 
@@ -28,25 +33,100 @@ local number = source.number
 ---@param add AddMaker
 local function scalar(trial, add)
   local item = trial.item
-  if #item.shape > 0 or item.dtype ~= "float32" then return end
-  local value = item.tensor:item()
-  local is_certain = value == 0 or math.abs(value) == 1 or math.abs(value) >= 1000 -- what masks are filled with
-  add { text = ("actions.buffer.scalar(%s)"):format(number(value)),
-    expected = ('function() return cbk.full({}, %s, { dtype = "float32" }) end'):format(number(value)),
+  if #item.shape > 0 then return end
+  local value = tonumber(item.tensor:to("float64"):item())
+  local is_float = item.dtype == "float32"
+  local is_certain = value == 0 or math.abs(value) == 1 or is_float and math.abs(value) >= 1000 -- what masks are filled with
+  local text = ('function() return cbk.full({}, %s, { dtype = "%s" }) end'):format(number(value), item.dtype)
+  add { text = is_float and ("actions.buffer.scalar(%s)"):format(number(value)) or text, expected = text,
     assumes = not is_certain and ("the number %.9g"):format(value) or nil }
 end
+
+---Adds a maker of a tensor with as many positions as the config says, as position embeddings have rows, or as it has itself.
+---@param trial MakerTrial
+---@param n integer
+---@param maker Maker   `text`: an expression over n; `assumes`: of the number itself
+---@param add AddMaker
+local function with_positions(trial, n, maker, add)
+  local read = trial.item.side == "left" and "right" or "left"
+  local field = trial.configs[read] and sizes.span(trial.configs[read], read, n, trial.item.key)
+  local function with(number_of, need, assumes)
+    local needs = { unpack(maker.needs or {}) }
+    needs[#needs + 1] = need
+    add { text = ("function(at) local n = %s return %s end"):format(number_of, maker.text), expected = maker.expected, assumes = assumes,
+      extent = n, needs = needs }
+  end
+  if field then with(field, field:find("agreed(", 1, true) and "agreed" or nil) end
+  local key = trial.others and trial.others.positions(n)
+  if key then with(("rows_of(at, %s)"):format(source.text(key)), "rows_of") end
+  with(tostring(n), nil, maker.assumes:format(n))
+end
+
+---The extent of a square, or of several; nil of other shapes.
+---@param shape integer[]
+---@return integer|nil
+local function square(shape)
+  local n, ones = shape[#shape], 0
+  for i = 1, #shape - 2 do ones = ones + (shape[i] == 1 and 1 or 0) end
+  return #shape >= 2 and n > 1 and shape[#shape - 1] == n and ones == #shape - 2 and n or nil
+end
+
+---The elements of a square at three of its corners.
+---@return number first, number below, number above
+local function corners(item, n)
+  local view = item.tensor:reshape { n, n }
+  local function element(i, k) return view:slice(0, i, i + 1):slice(1, k, k + 1):to("float64"):item() end
+  return element(0, 0), element(n - 1, 0), element(0, n - 1)
+end
+
+---The shape of a square as an expression over n.
+local function square_shape(shape) return "{ " .. ("1, "):rep(#shape - 2) .. "n, n }" end
 
 ---@param trial MakerTrial
 ---@param add AddMaker
 local function mask(trial, add)
-  local shape, dtype = trial.item.shape, trial.item.dtype
-  local n = shape[4]
-  if #shape ~= 4 or shape[1] ~= 1 or shape[2] ~= 1 or shape[3] ~= n then return end
-  local expected = "function(t) return cbk.tril(t:shape(), { dtype = t.dtype }) end"
-  local field = trial.configs.right and sizes.positions(trial.configs.right, n)
-  if field then add { text = "actions.buffer.causal_mask " .. source.text(field), expected = expected } end
-  add { text = ('function() return cbk.tril({ 1, 1, %d, %d }, { dtype = "%s" }) end'):format(n, n, dtype), expected = expected,
-    assumes = ("a mask of %d positions"):format(n), extent = n }
+  local shape = trial.item.shape
+  local field = #shape == 4 and square(shape) and trial.configs.right and sizes.positions(trial.configs.right, shape[4])
+  if field then
+    add { text = "actions.buffer.causal_mask " .. source.text(field),
+      expected = "function(t) return cbk.tril(t:shape(), { dtype = t.dtype }) end" }
+  end
+end
+
+---One number in a triangle with the diagonal, and another one in the rest: a causal mask.
+---@param trial MakerTrial
+---@param add AddMaker
+local function triangle(trial, add)
+  local item = trial.item
+  local n = square(item.shape)
+  if not n then return end
+  local first, below, above = corners(item, n)
+  if below == above or first ~= below and first ~= above then return end
+  local shape, assumes = square_shape(item.shape), "a mask of %d positions"
+  if first == below and below == 1 and above == 0 then
+    return with_positions(trial, n, { text = ('cbk.tril(%s, { dtype = "%s" })'):format(shape, item.dtype), assumes = assumes,
+      expected = "function(t) return cbk.tril(t:shape(), { dtype = t.dtype }) end" }, add)
+  end
+  local numbers = ("%s, %s"):format(number(first), number(first == below and above or below))
+  local is_upper = first == above and ", true" or ""
+  with_positions(trial, n, { text = ('triangle(%s, %s, "%s"%s)'):format(shape, numbers, item.dtype, is_upper), assumes = assumes,
+    expected = ("function(t) return triangle(t:shape(), %s, t.dtype%s) end"):format(numbers, is_upper), needs = { "triangle" } }, add)
+end
+
+---@param trial MakerTrial
+---@param add AddMaker
+local function identity(trial, add)
+  local item = trial.item
+  local n = square(item.shape)
+  local first, below, above = nil, nil, nil
+  if n then first, below, above = corners(item, n) end
+  if first ~= 1 or below ~= 0 or above ~= 0 then return end
+  local read = item.side == "left" and "right" or "left"
+  local field = trial.configs[read] and sizes.length(trial.configs[read], read, n, item.key)
+  add { text = ('function(at) local n = %s return identity(%s, "%s") end'):format(field or n, square_shape(item.shape), item.dtype),
+    needs = { "identity", field and field:find("agreed(", 1, true) and "agreed" or nil },
+    expected = "function(t) return identity(t:shape(), t.dtype) end",
+    assumes = not field and ("an identity of %d rows"):format(n) or nil, extent = n }
 end
 
 ---@param trial MakerTrial
@@ -58,6 +138,20 @@ local function positions(trial, add)
   local field = trial.configs.left and sizes.positions(trial.configs.left, n) or "max_position_embeddings" -- else as many as rows
   add { text = "actions.buffer.positions " .. source.text(field),
     expected = 'function(t) return actions.buffer.positions "n" ({ left = {} }, t:transpose(0, 1)) end' }
+end
+
+---0, 1, 2, … in a vector, or in a matrix with one row or column.
+---@param trial MakerTrial
+---@param add AddMaker
+local function numbered(trial, add)
+  local item, extents, long = trial.item, {}, 0
+  for i, extent in ipairs(item.shape) do
+    extents[i] = extent == 1 and "1" or "n"
+    long = long + (extent > 1 and 1 or 0)
+  end
+  if long ~= 1 or item.dtype == "bool" or item.tensor:reshape({ -1 }):slice(0, 1, 2):to("float64"):item() ~= 1 then return end
+  with_positions(trial, item.numel, { text = ('numbered({ %s }, "%s")'):format(table.concat(extents, ", "), item.dtype),
+    expected = "function(t) return numbered(t:shape(), t.dtype) end", needs = { "numbered" }, assumes = "%d positions" }, add)
 end
 
 ---@param trial MakerTrial
@@ -76,6 +170,23 @@ local function frequencies(trial, add)
         assumes = ("frequencies of %d rotated rows and base 10000"):format(2 * item.numel), extent = item.numel }
     end
   end
+end
+
+---Frequencies with the steps that PyTorch rounds, and any whole base.
+---@param trial MakerTrial
+---@param add AddMaker
+local function rounded_frequencies(trial, add)
+  local item, configs = trial.item, trial.configs
+  local n = item.numel
+  if #item.shape ~= 1 or n < 2 or item.dtype ~= "float32" then return end
+  local base, dim = math.floor(item.tensor:slice(0, n - 1, n):item() ^ (-n / (n - 1)) + 0.5), 2 * n
+  if base <= 1 then return end
+  local has_base = configs.left and configs.left.rope_theta == base
+  local has_dim = configs.right and configs.right.rotary_dim == dim
+  local known = { base = has_base and "at.left.rope_theta" or number(base), dim = has_dim and "at.right.rotary_dim" or number(dim) }
+  add { text = ("function(at) return rotary_frequencies(%s, %s) end"):format(known.base, known.dim),
+    expected = ("function(t, at) return rotary_frequencies(%s, 2 * t:numel()) end"):format(known.base), needs = { "rotary_frequencies" },
+    assumes = not (has_base and has_dim) and ("frequencies of %d rotated rows and base %.9g"):format(dim, base) or nil, extent = n }
 end
 
 ---@param trial MakerTrial
@@ -112,7 +223,8 @@ end
 
 local MOST_BYTES = 2 ^ 24 -- of what is made to be compared: a file of 1 KB can announce a terabyte of equal numbers
 
-local KINDS = { scalar, mask, positions, frequencies, slopes, equal_numbers } -- the first that fits counts
+-- The first that fits counts.
+local KINDS = { scalar, mask, triangle, identity, positions, numbered, frequencies, rounded_frequencies, slopes, equal_numbers }
 
 ---Whether both functions of a maker give the tensor.
 ---@param maker Maker
@@ -121,21 +233,20 @@ local function fits(maker, trial)
   local item, left, right = trial.item, trial.configs.left or {}, trial.configs.right or {}
   local fine, made = pcall(function()
     local at = { left = left, right = right, side = "left", key = item.key }
+    function at.source(_, key) return trial.others and trial.others.read(key) end
     return trials.same_values(definitions.evaluate { text = maker.text, needs = maker.needs }(at, trial.rows), item.tensor)
-      and trials.same_values(definitions.evaluate { text = maker.expected }(item.tensor, at), item.tensor)
+      and trials.same_values(definitions.evaluate { text = maker.expected, needs = maker.needs }(item.tensor, at), item.tensor)
   end)
   if not fine and type(made) == "table" and made.code == "interrupted" then error(made, 0) end
   return fine and made
 end
 
 ---How a tensor that the other side lacks is made.
----@param item Item
----@param configs { left: Dict|nil, right: Dict|nil }
----@param rows? Tensor   of the rule that will write it
+---@param trial MakerTrial
 ---@return Maker|nil
-function makers.find(item, configs, rows)
-  local trial, found = { item = item, configs = configs, rows = rows }, nil
-  if item.tensor:nbytes() > MOST_BYTES then return nil end
+function makers.find(trial)
+  local tensor, found = trial.item.tensor, nil
+  if tensor:nbytes() > MOST_BYTES or tensor.dtype:find "^complex" then return nil end -- nothing makes complex numbers
   for _, kind in ipairs(KINDS) do
     kind(trial, function(maker) found = found or fits(maker, trial) and maker or nil end)
     if found then return found end

@@ -160,7 +160,21 @@ function names.catching(template, places)
   end) .. "$"
 end
 
----… for string.format, with these numbers.
+---… that catches what is before one place and what is behind it.
+---@param template string
+---@param places (string|integer)[]
+---@param place integer
+---@return string
+function names.around(template, places, place)
+  local i = 0
+  return "^(" .. template:gsub("%p", "%%%0"):gsub("\1%%?(.)", function(kind)
+    i = i + 1
+    if i == place then return ")%d+(" end
+    return type(places[i]) == "string" and "%d+" or names.in_place(kind, places[i])
+  end) .. ")$"
+end
+
+---A template for string.format, with these numbers.
 ---@param template string
 ---@param places (string|integer)[]
 ---@return string
@@ -171,6 +185,19 @@ function names.format(template, places)
     if type(places[i]) == "number" then return names.in_place(kind, places[i]) end
     return (kind == "#" or kind == "0") and "%d" or "%0" .. kind .. "d"
   end))
+end
+
+---How many digits a place has at least.
+---@param template string
+---@param place integer
+---@return integer
+function names.digits(template, place)
+  local i = 0
+  for kind in template:gmatch(PLACE) do
+    i = i + 1
+    if i == place then return tonumber(kind) or 0 end
+  end
+  return 0
 end
 
 ---A template with one place marked by \2 in place of \1.

@@ -42,6 +42,21 @@ local function add_copies(row, rule, side, order, left_name)
   end
 end
 
+---The list of keys of a rule, with how many there are: by the config, else as the checkpoint has them, if an extent shows them, too.
+---@param rule InferredRule
+---@param left_name fun(text: string): string
+---@return { side: Side, letter: string, text: string }, string[] needs
+local function each_of(rule, left_name)
+  local each, dim = rule.each, rule.choice.each_dim
+  if not dim or each.text:find "at%." then return each, {} end
+  local template = rule.templates[each.side][1]
+  if each.side == "left" then template = left_name(template) end
+  local digits = names.digits(template, each.place)
+  local own = names.around(template, each.places, each.place)
+  local text = ("counted(%q, %s, %d%s)"):format(each.side, source.text(own), dim, digits > 1 and ", " .. digits or "")
+  return { side = each.side, letter = each.letter, text = text }, { "counted" }
+end
+
 ---@param rule InferredRule
 ---@param left_name fun(text: string): string   a pattern of the left as its part has it
 ---@return Row
@@ -54,7 +69,15 @@ function rows.rule(rule, left_name)
   local choice = assumptions.guarded(trials.with_cast(rule.choice, first.left[1], first.right[1]), rule,
     { left = in_order "left", right = in_order "right" })
   local row = { options = {}, checks = {}, action = choice.text ~= "nil" and choice.text or nil, needs = choice.needs,
-    order = first.left[1].order, each = rule.each }
+    order = first.left[1].order }
+  if rule.each then
+    local each, needs = each_of(rule, left_name)
+    row.each, row.needs = each, { unpack(needs) }
+    for _, need in ipairs(choice.needs or {}) do table.insert(row.needs, need) end
+    if choice.text:find "joined" and not each.text:find "at%." then
+      row.note = ("always %d, as in the pair: nothing else shows where one of them ends"):format(rule.each.count)
+    end
+  end
   for _, side in ipairs { "left", "right" } do
     row[side] = {}
     for i, pattern in ipairs(many == side and ordered(rule[side], rule.order) or rule[side]) do

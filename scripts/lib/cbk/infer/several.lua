@@ -142,7 +142,8 @@ local function stacks(items, place)
   return #out * #out[1].items == #items and out or {}
 end
 
-local function take_stack(state, side, template, found, whole_template)
+---@param place integer   of the letter that `found` has all values of
+local function take_stack(state, side, template, found, whole_template, place)
   local other = side == "left" and "right" or "left"
   local seen, whole = {}, found[1][side][1].template
   for k, pair in ipairs(found) do
@@ -153,10 +154,11 @@ local function take_stack(state, side, template, found, whole_template)
   if not places or places.divisor then return end
   local rule = { places = { places }, pairs = found, templates = { [side] = { whole }, [other] = { whole_template } },
     [side] = { names.pattern(whole, places[side]) }, also = { left = {}, right = {} }, offset = places.offset }
-  local letter = "E"
-  for _, place in ipairs(places[other]) do letter = place == "E" and "M" or letter end
+  local letter, all = "E", { unpack(places[other]) }
+  for _, one in ipairs(all) do letter = one == "E" and "M" or letter end
+  table.insert(all, place, letter)
   rule[other] = { (names.pattern(template, places[other]):gsub("\2(.)", function(kind) return names.in_place(kind, letter) end)) }
-  rule.each = { side = other, letter = letter, count = #found[1][other] }
+  rule.each = { side = other, letter = letter, count = #found[1][other], places = all, place = place }
   state:take(rule)
 end
 
@@ -178,7 +180,7 @@ function several.stacks(state, side)
           end
         end
       end
-      if #found > 0 and #found == #list then take_stack(state, side, list[1].template, found, template) end
+      if #found > 0 and #found == #list then take_stack(state, side, list[1].template, found, template, place) end
     end
   end
 end

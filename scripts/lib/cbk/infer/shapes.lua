@@ -19,33 +19,74 @@ end
 
 local function said(assumed) return #assumed > 0 and "extents of " .. table.concat(assumed, " and ") or nil end
 
+local function literal(list) return #list == 0 and "{}" or "{ " .. table.concat(list, ", ") .. " }" end
+
+---Which successive dims of a shape are each one dim of another; nil if none are.
+---@param shape integer[]
+---@param other integer[]
+---@return integer[][]|nil   for each dim of the other
+local function groups_of(shape, other)
+  local groups, next_dim = {}, 1
+  for k, extent_of in ipairs(other) do
+    local product = 1
+    groups[k] = {}
+    while next_dim <= #shape and (product < extent_of or #groups[k] == 0 or k == #other) do
+      product = product * shape[next_dim]
+      table.insert(groups[k], next_dim)
+      next_dim = next_dim + 1
+    end
+    if product ~= extent_of or #groups[k] == 0 then return nil end
+  end
+  return next_dim > #shape and groups or nil
+end
+
+---The shape with one dim for each group, of a tensor whose dims are still in their old order.
+local function merged_shape(order, groups)
+  local out = {}
+  for k, group in ipairs(groups) do
+    local factors = {}
+    for i, dim in ipairs(group) do factors[i] = ("t:shape()[%d]"):format(order[dim] + 1) end
+    out[k] = table.concat(factors, " * ")
+  end
+  return out
+end
+
+---… the shape with all dims, of a tensor with one dim for each group. Of each group, one extent follows from the others: the first that no
+---field of the config has.
+---@param trial Trial
+---@param permuted integer[]
+---@param groups integer[][]
+---@return string[] shape, integer[] assumed
+local function split_shape(trial, permuted, groups)
+  local out, assumed, side = {}, {}, trial.is_turned and "left" or "right"
+  for k, group in ipairs(groups) do
+    local free, rest, numbers = nil, {}, {}
+    for _, dim in ipairs(group) do
+      local unknown = {}
+      out[dim] = extent(trial, permuted[dim], side, unknown)
+      if unknown[1] and not free then free = dim else numbers[#numbers + 1] = unknown[1] end
+    end
+    free = free or group[1]
+    for _, dim in ipairs(group) do
+      local factor = tonumber(out[dim]) and out[dim] or ("(%s)"):format(out[dim])
+      if dim ~= free and factor ~= "1" then rest[#rest + 1] = factor end
+    end
+    out[free] = ("t:shape()[%d]%s"):format(k, #rest > 0 and " / " .. table.concat(rest, " / ") or "")
+    for _, n in ipairs(numbers) do assumed[#assumed + 1] = n end
+  end
+  return out, assumed
+end
+
 ---Reshapes: leading dims of 1, and permuted dims that the right has as one.
 ---@param trial Trial
 ---@param add fun(choice: Choice)
 function shapes.add(trial, add)
   local a, b = trial.left[1].shape, trial.right[1].shape
   if same_list(a, b) and #a < 3 then return end
-  local function literal(list) return #list == 0 and "{}" or "{ " .. table.concat(list, ", ") .. " }" end
   local function squeezed(list)
     local out = {}
     for _, n in ipairs(list) do out[#out + 1] = n ~= 1 and n or nil end
     return out
-  end
-  ---The shape `to` of a tensor `from`, with one free extent.
-  local function reshaped(from, to, side, assumed)
-    local out, is_free = {}, true
-    for i, n in ipairs(to) do
-      if n == 1 then
-        out[i] = "1"
-      elseif i == 1 and from[1] == n and #squeezed(to) > 1 then
-        out[i] = "t:shape()[1]"
-      elseif is_free then
-        out[i], is_free = "-1", false
-      else
-        out[i] = extent(trial, n, side, assumed)
-      end
-    end
-    return literal(out)
   end
   ---The shape `to` of a tensor `from` that has the same extents but for ones.
   local function with_ones(from, to)
@@ -63,24 +104,19 @@ function shapes.add(trial, add)
     return add { text = text:format(with_ones(a, b), with_ones(b, a)) }
   end
   local function try(order)
-    local permuted, back, inverse, assumed = {}, {}, {}, {}
+    local permuted, inverse = {}, {}
     for i, dim in ipairs(order) do permuted[i], inverse[dim + 1] = a[dim + 1], i - 1 end
-    local is_free = true
-    for i, n in ipairs(permuted) do
-      if i == 1 and n == b[1] then
-        back[i] = "t:shape()[1]"
-      else
-        back[i] = extent(trial, n, "right", assumed)
-        if back[i] == tostring(n) and n ~= 1 and is_free then
-          back[i], is_free = "-1", false
-          table.remove(assumed)
-        end
-      end
+    if same_list(permuted, b) then
+      return add { text = ('actions.pair("permute", function(t) return t:permute %s end, function(t) return t:permute %s end)'):format(
+        literal(order), literal(inverse)) }
     end
-    local forward = ("function(t, at) return t:permute(%s):reshape %s end"):format(literal(order), reshaped(permuted, b, "left", assumed))
+    local groups = groups_of(permuted, b)
+    if not groups then return end
+    local back, assumed = split_shape(trial, permuted, groups)
+    local forward = ("function(t) return t:permute(%s):reshape %s end"):format(literal(order), literal(merged_shape(order, groups)))
     local backward = ("function(t, at) return t:reshape(%s):permute %s end"):format(literal(back), literal(inverse))
     add { text = ('actions.pair("flat", %s, %s)'):format(forward, backward), assumes = said(assumed),
-      needs = (forward .. backward):find "agreed" and { "agreed" } or nil }
+      needs = backward:find("agreed(", 1, true) and { "agreed" } or nil }
   end
   local function permutations(list, from)
     if from > #list then return try { unpack(list) } end
@@ -92,7 +128,7 @@ function shapes.add(trial, add)
   end
   local dims = {}
   for i = 1, #a do dims[i] = i - 1 end
-  if #a > 2 and #a <= 5 then permutations(dims, 1) end
+  if (#a > 2 or #b == 1) and #a <= 5 then permutations(dims, 1) end
 end
 
 return shapes

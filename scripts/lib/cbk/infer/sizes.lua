@@ -198,6 +198,9 @@ function sizes.extent(config, side, n, key) return (select(2, by_words(config, s
 ---… the length of a vector or a table.
 function sizes.length(config, side, n, key) return (select(2, by_words(config, side, n, key, LENGTHS))) end
 
+---… the number of positions.
+function sizes.span(config, side, n, key) return (select(2, by_words(config, side, n, key, POSITIONS))) end
+
 ---The field of a config that has the number of positions.
 ---@return string|nil
 function sizes.positions(config, n)

@@ -15,11 +15,19 @@ local names = require "cbk.infer.names"
 ---@field pairs InferredPair[]
 ---@field like? InferredRule    the rule of the weights whose bias this is
 ---@field is_by_name? boolean   the content says nothing
----@field each? { side: Side, letter: string, count: integer }
+---@field each? InferredEach
 ---@field divisor? integer
 ---@field offset? integer
 ---@field layers? table<Side, LayerWitness>   it holds for as many layers only
 ---@field also table<Side, CopyName[]>
+
+---@class InferredEach   A side that has one key for each value of a letter.
+---@field side Side
+---@field letter string
+---@field count integer               in the pair
+---@field text string                 of rules.each: how many there are
+---@field places (string|integer)[]   what is in the places of its template
+---@field place integer               that of the letter
 
 ---@class CopyName   A further pattern of the same tensors.
 ---@field [1] string
