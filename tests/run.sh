@@ -25,7 +25,10 @@ count() { # NAME OUTPUT_FILE EXIT_STATUS
 report() { # NAME OUTPUT_FILE EXIT_STATUS
   printf '%-23s' "$1"
   grep -E '^([a-z]+: )?[0-9]+ passed, [0-9]+ failed' "$2" | tail -n 1 | grep . || echo "(no closing line)"
-  if [ "$3" != 0 ]; then grep -vE '^(ok|PASS)' "$2" | tail -n 60; fi
+  if [ "$3" != 0 ]; then
+    grep -A2 -E '^ *FAIL' "$2" | head -n 60
+    grep -vE '^(ok|PASS|warning: )' "$2" | tail -n 20
+  fi
   grep -iE '^ *skipped' "$2"
   count "$1" "$2" "$3"
   rm -f "$2"

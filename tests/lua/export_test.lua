@@ -87,7 +87,7 @@ describe("cbk export", function()
     ["model.head -o x.bin"] = "for a torch checkpoint: cbk copy m.pt x.bin --include model.head",
     ["model.head -o x"] = "end the name in .npy, .npz, .csv or .raw",
     ["model.head model.ids -o x.npy"] = "2 tensors are chosen, and a .npy file holds one",
-    ["model.haed -o x.npy"] = "there is no 'model.haed' in 'm.pt'; did you mean model.head",
+    ["model.haed -o x.npy"] = "there is no 'model.haed' in 'm.pt'; did you mean 'model.head'",
     ["no* -o x.npz"] = "no key of 'm.pt' matches 'no*'",
     ["step -o x.npy"] = "'step' of 'm.pt' is not a tensor",
     ["model.wave -o x.csv"] = "complex numbers have no form in CSV",
@@ -129,7 +129,7 @@ describe("cbk import", function()
     export(dir, "model.head", "-o", "a.npy")
     for words, message in pairs {
       ["a.npy a.npy"] = "both 'a.npy' and 'a.npy' have 'a'; give one another name with --key",
-      ["a.npy --key x --key y"] = "2 keys are given for 1 .npy files",
+      ["a.npy --key x --key y"] = "2 keys given for 1 .npy file",
       ["m.pt"] = "'step' of 'm.pt' is not a tensor",
     } do
       local list = {}
