@@ -156,7 +156,9 @@ void MappedFile::refuse_changed() const {
                        is_same_time(now.st_ctim, changed_) &&
                        (!is_there || (named.st_dev == device_ && named.st_ino == inode_));
   if (!is_same) {
-    fail(Errc::io, "cannot use '{}': another program changed it while it was read; try again when it is done",
+    fail(Errc::io,
+         "cannot use '{}': it was changed or replaced after it was opened; open it again when nothing writes "
+         "to it",
          path_.string());
   }
 }

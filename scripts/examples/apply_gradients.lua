@@ -7,7 +7,7 @@
 -- cstorch.optim.AdamW; tensors are read, computed and written block by block.
 --
 -- A checkpoint has numbers for the parameters of an optimizer. Those of one group follow the order of the model. Several groups need their
--- names: a list `param_names` in each, beside `params`.
+-- names: a list `param_names` in each, beside `params`, which cstorch.optim.configure_param_groups makes.
 
 local cbk = require "cbk"
 local cstorch = require "cstorch"

@@ -186,7 +186,7 @@ class Sweep:
         old, number = self.look(self.folder), next(i for i, name, _ in self.calls() if name == "pwrite")
         self.reset()
         done = self.start(at=number, kind="touch", file=config)
-        assert done.returncode == 1 and f"cannot use '{config}': another program changed it while it was read" in done.stderr, done
+        assert done.returncode == 1 and f"cannot use '{config}': it was changed or replaced after it was opened" in done.stderr, done
         assert self.look(self.folder) == old and not self.temporaries()
 
     def check_other_count(self):
@@ -229,7 +229,7 @@ output:commit { progress = function()
 end }
 """)
     done = run.run("run", script, source, target)
-    assert done.returncode == 1 and "changed it while it was read" in done.stderr and source in done.stderr, done
+    assert done.returncode == 1 and "was changed or replaced after it was opened" in done.stderr and source in done.stderr, done
     assert not os.path.exists(target)
 
 

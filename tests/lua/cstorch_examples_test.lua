@@ -154,6 +154,9 @@ describe("cstorch: the example apply_gradients.lua", function()
       end,
       frozen = { ["out.weight"] = true },
     },
+    ["of the groups that configure_param_groups makes"] = {
+      groups = function(model) return cstorch.optim.configure_param_groups(model, { weight_decay = 0.5 }) end,
+    },
   } do
     it("makes the step in memory, bit for bit: " .. what, function()
       local found, wanted, state = both_ways(options)

@@ -126,7 +126,8 @@ end
 ---A model's trainable parameters as groups for an optimizer: biases and parameters of norms have weight_decay 0, others the given one.
 ---@param model table
 ---@param options? { weight_decay: number, adjust_learning_rate: table<string, number>, params: table }   `adjust_learning_rate` gives the
----  groups of a layer ("embedding", "decoder_kernel" or a glob) that factor; `params` is a list of { params = glob or globs, tag = name }
+---  groups of a layer ("embedding", "decoder_kernel" or a glob) that factor; `params` is a list of { params = glob or globs, tag = name }.
+---  Each group names its parameters in `param_names`, so that a saved optimizer says whose state it holds
 ---@return table[]
 return function(model, options)
   local is_model = type(model) == "table" and class.has(model, "named_parameters")
@@ -145,10 +146,10 @@ return function(model, options)
     groups = split(groups, order, factor_of, "adjust_learning_rate")
   end
   for i, group in ipairs(groups) do
-    local params = {}
-    for k, member in ipairs(group.members) do params[k] = member.p end
-    local factor = group.adjust_learning_rate
-    groups[i] = { params = params, weight_decay = group.decays and decay or 0, adjust_learning_rate = factor, tags = group.tags }
+    local params, names = {}, {}
+    for k, member in ipairs(group.members) do params[k], names[k] = member.p, member.name end
+    groups[i] = { params = params, param_names = names, weight_decay = group.decays and decay or 0,
+      adjust_learning_rate = group.adjust_learning_rate, tags = group.tags }
   end
   return groups
 end
