@@ -107,12 +107,13 @@ elseif args.json then
     { "files", count = #subjects, item = function(i) return file_as_json(subjects[i]) end },
   }
 else
-  for _, line in ipairs(found:lines(args.all)) do print(line) end
+  local print_line = cli.printer()
+  for _, line in ipairs(found:lines(args.all)) do print_line(line) end
   local tensors = 0
   for _, subject in ipairs(subjects) do tensors = tensors + subject.tensors end
   if #subjects > 0 then
     local without = args.no_values and " (without values)" or ""
-    print(("%s%s: %s in %s, %s"):format(found:counts_text() or "clean", without, numbers.counted(tensors, "tensor"),
+    print_line(("%s%s: %s in %s, %s"):format(found:counts_text() or "clean", without, numbers.counted(tensors, "tensor"),
       numbers.counted(#subjects, "checkpoint"), cbk.format_size(total)))
   end
 end

@@ -105,13 +105,15 @@ end
 
 -- --- results
 
+local print_line = cli.printer()
+
 ---@param lines string[]
 local function print_lines(title, count, lines, args)
   if count == 0 then return end
-  print(("%s (%s):"):format(title, numbers.grouped(count)))
+  print_line(("%s (%s):"):format(title, numbers.grouped(count)))
   local most = args.top or args.all and #lines or LISTED
-  for i = 1, math.min(most, #lines) do print("  " .. lines[i]) end
-  if #lines > most then print(("  … and %s more (--all lists them)"):format(numbers.grouped(#lines - most))) end
+  for i = 1, math.min(most, #lines) do print_line("  " .. lines[i]) end
+  if #lines > most then print_line(("  … and %s more (--all lists them)"):format(numbers.grouped(#lines - most))) end
 end
 
 ---Prints keys that only one side has, with layers on one line.
@@ -167,7 +169,7 @@ local function print_text(result, args)
   print_lines("renamed, with the same content", #result.renamed, renamed_lines(result.renamed, args), args)
   print_lines("different", #result.different, different_lines(result, args), args)
   local compared = args.keys_only and " (without values)" or ""
-  print(result.equal and ("the same: %s%s"):format(numbers.counted(result.same, "value"), compared)
+  print_line(result.equal and ("the same: %s%s"):format(numbers.counted(result.same, "value"), compared)
     or ("%s the same%s"):format(numbers.counted(result.same, "value"), compared))
 end
 

@@ -65,7 +65,11 @@ if args.json then
     { "files", cbk.list(checkpoint.files) }, { "totals", totals }, { "entries", count = #rows, item = json_row } }
 end
 io.stdout:setvbuf("full", 65536)
-local function print_line(line) io.stdout:write(line, "\n") end
+local print_line = cli.printer()
 print_line(cbk.shown(checkpoint.path) .. "  " .. listing.format_text(checkpoint))
-if args.flat or args.sort or args.top then listing.flat(rows, print_line) else listing.tree(rows, print_line, { unfolded = args.all }) end
+if args.flat or args.sort or args.top then
+  listing.flat(rows, print_line, cli.columns())
+else
+  listing.tree(rows, print_line, cli.columns(), { unfolded = args.all })
+end
 print_line(listing.totals_text(rows:totals()))

@@ -217,7 +217,7 @@ local function draw_layers()
   }
 end
 
-local width = args.width or tonumber(os.getenv "COLUMNS") or cbk.terminal.width "stdout" or 80
+local width = args.width or cli.columns() or 80
 local with_colours = colour.enabled() and not args.ascii
 local drawing = args.by_layer and draw_layers() or args.heat_map and draw_heat_map(width, with_colours) or draw_histogram()
 

@@ -122,31 +122,33 @@ local function json_stats(tensor)
   return out
 end
 
+local print_line = cli.printer()
+
 local function show_tensor(row)
   local tensor = rows:value(row)
-  print(fold.shown(rows:path(row)))
+  print_line(fold.shown(rows:path(row)))
   local what = tensor.role == "tensor" and "" or " " .. tensor.role
   if tensor.requires_grad then what = what .. ", requires grad" end
   local storage = tensor:storage() or {}
-  print(("  %s %s%s"):format(storage.encoding or tensor.dtype, extents.shape(tensor:shape()), what))
-  print(("  %s, %s (%s)"):format(numbers.counted(tensor:numel(), "element"), numbers.counted(tensor:nbytes(), "byte"),
+  print_line(("  %s %s%s"):format(storage.encoding or tensor.dtype, extents.shape(tensor:shape()), what))
+  print_line(("  %s, %s (%s)"):format(numbers.counted(tensor:numel(), "element"), numbers.counted(tensor:nbytes(), "byte"),
     cbk.format_size(tensor:nbytes())))
-  if storage.encoding then print(("  decoded to %s from blocks of the type %s"):format(tensor.dtype, storage.encoding)) end
-  if storage.file then print(("  in %s at byte %s"):format(cbk.shown(storage.file), numbers.grouped(storage.position))) end
+  if storage.encoding then print_line(("  decoded to %s from blocks of the type %s"):format(tensor.dtype, storage.encoding)) end
+  if storage.file then print_line(("  in %s at byte %s"):format(cbk.shown(storage.file), numbers.grouped(storage.position))) end
   local tied, tied_count, sharing, sharing_count = rows:ties(row, MOST_TIES)
-  if tied_count > 0 then print("  tied to " .. some(tied, tied_count)) end
-  if sharing_count > 0 then print("  shares its storage with " .. some(sharing, sharing_count)) end
+  if tied_count > 0 then print_line("  tied to " .. some(tied, tied_count)) end
+  if sharing_count > 0 then print_line("  shares its storage with " .. some(sharing, sharing_count)) end
   local problem = tensor:problem()
-  if problem then return print("  " .. problem) end
-  if tensor:numel() > 0 and can_have_stats(tensor) then print("  " .. stats_text(tensor)) end
+  if problem then return print_line("  " .. problem) end
+  if tensor:numel() > 0 and can_have_stats(tensor) then print_line("  " .. stats_text(tensor)) end
   local grid = inspect.text(tensor):match "\n(.*)$"
   if grid then print(grid) end
 end
 
 local function show_value(key, value)
-  print(("%s  %s"):format(fold.shown(key), cbk.kind(value)))
+  print_line(("%s  %s"):format(fold.shown(key), cbk.kind(value)))
   if is_tree(value) and cbk.tensors(value)() then
-    return listing.tree(cbk.leaf_rows(value), function(line) print("  " .. line) end)
+    return listing.tree(cbk.leaf_rows(value), function(line) print_line("  " .. line) end, cli.columns())
   end
   print("  " .. inspect.text(value, { text = 4000, lines = 200 }):gsub("\n", "\n  "))
 end

@@ -217,7 +217,7 @@ elseif args.csv then
   print_csv_titles()
   for _, row in ipairs(rows) do print(row.printed) end
 else
-  local width = tonumber(os.getenv "COLUMNS") or cbk.terminal.width "stdout"
+  local width = cli.columns()
   local options, cells = { shares = SHARES, files = #args.file > 1, sort = args.sort, width = width }, {}
   local columns = stats_table.columns(options)
   for i, row in ipairs(read(function(row) return stats_table.cells(columns, row) end)) do cells[i] = row.printed end

@@ -204,3 +204,25 @@ describe("--json", function()
     equal({ moved.checkpoint, moved.dataloader }, { "o.mdl", { samples_streamed = 0, seed = 5 } })
   end)
 end)
+
+describe("results", function()
+  it("have lines that fit the terminal, broken between words", function()
+    local dir, root = harness.temp_dir(), cbk.dict()
+    local long = ("long."):rep(8)
+    for i = 0, 3 do root[("layers.%d.%sweight"):format(i, long)] = cbk.full({ 2 }, i == 2 and 0 / 0 or i) end
+    for _, key in ipairs { "b", "c.d" } do root[key] = root["layers.0." .. long .. "weight"] end
+    cbk.create(dir .. "/a.mdl", { root = root, format = "h5" }):commit()
+    for _, key in ipairs { "b", "layers.3." .. long .. "weight" } do root[key] = cbk.full({ 2, 3 }, 7) end
+    cbk.create(dir .. "/b.mdl", { root = root, format = "h5" }):commit()
+    for command, exit in pairs {
+      ["ls a.mdl"] = 0, ["ls --flat a.mdl"] = 0, ["check a.mdl"] = 1, ["diff a.mdl b.mdl"] = 1, ["show a.mdl b"] = 0,
+    } do
+      local whole = select(2, shell(dir, "cbk " .. command))
+      local code, narrow = shell(dir, "COLUMNS=60 cbk " .. command)
+      equal({ code, (narrow:gsub("%s+", " ")) }, { exit, (whole:gsub("%s+", " ")) }, command)
+      for line in narrow:gmatch "[^\n]+" do
+        is_true(#line <= 60 or not line:match("^%s*(.-)%s*$"):find "%s", command .. ": " .. line)
+      end
+    end
+  end)
+end)

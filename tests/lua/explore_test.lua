@@ -128,6 +128,8 @@ describe("wrap", function()
     }
     for _, case in ipairs(cases) do equal(wrap.text(case[1], case[2]), case[3], case[1]) end
     equal(wrap.text(("x "):rep(100), nil), ("x "):rep(100))
+    equal(wrap.text("one two three\n one two three", 8, 2), "one two\n  three\n one two\n   three")
+    equal(wrap.text("name  text of two", 12, 2), "name  text\n      of two")
   end)
 
   it("keeps every word of the help within any width", function()
@@ -207,6 +209,15 @@ describe("columns", function()
     equal(require("cbk.wrap").text("層層 層層", 6), "層層\n層層")
   end)
 
+  it("leave room in the terminal: long labels move only their own line", function()
+    local root, long = cbk.dict(), ("long."):rep(8)
+    for i = 0, 3 do root[("layers.%d.%sweight"):format(i, long)] = cbk.full({ 2 }, i) end
+    for _, key in ipairs { "b", "c.d" } do root[key] = cbk.full({ 2 }, 1) end
+    local starts = {}
+    listing.flat(cbk.leaf_rows(root), function(line) starts[#starts + 1] = #line:match "^%S+%s+" end, 70)
+    equal(starts, { 57, 57, 57, 57, 5, 5 })
+  end)
+
   it("are visited once, and aligned with those before", function()
     local visits, lines = 0, {}
     local function each(_, visit)
@@ -222,7 +233,7 @@ end)
 describe("listing", function()
   local function tree(root, options)
     local out = {}
-    listing.tree(cbk.leaf_rows(root), function(line) out[#out + 1] = line end, options)
+    listing.tree(cbk.leaf_rows(root), function(line) out[#out + 1] = line end, nil, options)
     return out
   end
   local function lines(root) return table.concat(tree(root), "\n") end

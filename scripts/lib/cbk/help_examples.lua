@@ -198,6 +198,8 @@ return {
   ["cbk.cli.fail_with"] = 'pcall(cbk.cli.fail_with, 3, "the model is too large")',
   ["cbk.cli.usage_error"] = 'pcall(cbk.cli.usage_error, "mine", "--top and --all exclude each other")',
   ["cbk.cli.width"] = 'cbk.cli.width()',
+  ["cbk.cli.columns"] = 'cbk.cli.columns()',
+  ["cbk.cli.printer"] = 'cbk.cli.printer()("a line as long as the terminal allows")',
   ["cbk.cli.single_dash"] = 'cbk.cli.single_dash(parser, { ["-d_base"] = "--base_layer_width" })',
   ["cbk.cli.options"] = 'cbk.cli.options(parser, "threads", "json")',
   ["cbk.cli.input_options"] = 'cbk.cli.input_options(parser)',

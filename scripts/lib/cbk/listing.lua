@@ -104,7 +104,8 @@ local function cells_of(indent, label, group)
 end
 
 local ALIGN_RIGHT = { false, true, false, false, true, false }
-local WIDEST = 100
+local WIDEST = 100             -- of a cell
+local NARROWEST, REST = 20, 40 -- of the labels; what is beside them in a narrow terminal
 
 --- Columns that a cell takes; next to all cells are plain.
 local function width_of(cell)
@@ -133,10 +134,12 @@ end
 local MOST_WAITING, CELL = 2 ^ 20, 40 -- bytes; of a cell beside its text
 
 --- Calls `print_line` with each line that `each` visits, aligned. The columns are as wide as the first lines need, and grow with what
---- comes later; a cell wider than WIDEST moves only its own line.
+--- comes later; a cell wider than WIDEST, or a label that leaves too little of the terminal, moves only its own line.
 ---@param each fun(visit: fun(indent: integer, label: string, group: LeafGroup))
 ---@param print_line fun(line: string)
-local function print_aligned(each, print_line)
+---@param terminal? integer   its columns
+local function print_aligned(each, print_line, terminal)
+  local widest = math.min(WIDEST, math.max(NARROWEST, (terminal or math.huge) - REST))
   local widths, waiting, bytes = { 0, 0, 0, 0, 0, 0 }, {}, 0
   local function print_waiting()
     for _, cells in ipairs(waiting) do print_line(line_of(cells, widths)) end
@@ -146,7 +149,7 @@ local function print_aligned(each, print_line)
     local cells = cells_of(...)
     for column, cell in ipairs(cells) do
       local width = width_of(cell)
-      if width > widths[column] and width <= WIDEST then widths[column] = width end
+      if width > widths[column] and width <= (column == 1 and widest or WIDEST) then widths[column] = width end
       bytes = bytes + #cell + CELL
     end
     if not waiting then return print_line(line_of(cells, widths)) end
@@ -159,18 +162,20 @@ end
 ---Prints the rows as a tree, repeated layers folded into "layers.{0..31}".
 ---@param rows LeafRows
 ---@param print_line fun(line: string)
+---@param terminal? integer   its columns
 ---@param options? { unfolded: boolean }
-function listing.tree(rows, print_line, options)
+function listing.tree(rows, print_line, terminal, options)
   local groups = rows:groups(options)
-  print_aligned(function(visit) groups:outline(visit) end, print_line)
+  print_aligned(function(visit) groups:outline(visit) end, print_line, terminal)
 end
 
 ---Prints one line per leaf with its whole key.
 ---@param rows LeafRows
 ---@param print_line fun(line: string)
-function listing.flat(rows, print_line)
+---@param terminal? integer   its columns
+function listing.flat(rows, print_line, terminal)
   local groups = rows:groups { unfolded = true }
-  print_aligned(function(visit) groups:each(visit) end, print_line)
+  print_aligned(function(visit) groups:each(visit) end, print_line, terminal)
 end
 
 return listing

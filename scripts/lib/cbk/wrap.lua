@@ -5,9 +5,9 @@ local cbk = require "cbk"
 local wrap = {}
 
 --- Where the lines that follow begin: at the last column of a table (after two spaces) in the left half, else
---- where the first one does.
-local function hanging(line, width)
-  local indent = #line:match "^ *"
+--- `deeper` than the first one does.
+local function hanging(line, width, deeper)
+  local indent = #line:match "^ *" + deeper
   for stop in line:gmatch "%S  +()%S" do
     local column = cbk.terminal.columns(line:sub(1, stop - 1))
     if column <= width / 2 then indent = column end
@@ -15,12 +15,12 @@ local function hanging(line, width)
   return (" "):rep(indent)
 end
 
-local function add_line(out, line, width)
+local function add_line(out, line, width, deeper)
   if cbk.terminal.columns(line) <= width then
     out[#out + 1] = line
     return
   end
-  local indent, current, has_word = hanging(line, width), "", false
+  local indent, current, has_word = hanging(line, width, deeper), "", false
   for gap, word in line:gmatch "( *)(%S+)" do
     if has_word and cbk.terminal.columns(current .. gap .. word) > width then
       out[#out + 1] = current
@@ -35,12 +35,13 @@ end
 
 ---The text with lines of at most `width` columns; only a longer word exceeds it.
 ---@param text string
----@param width? integer  nil: the text as it is
+---@param width? integer   nil: the text as it is
+---@param deeper? integer  columns by which a broken line goes on deeper, unless it is one of a table
 ---@return string
-function wrap.text(text, width)
+function wrap.text(text, width, deeper)
   if not width then return text end
   local out = {}
-  for line in (text .. "\n"):gmatch "(.-)\n" do add_line(out, line, width) end
+  for line in (text .. "\n"):gmatch "(.-)\n" do add_line(out, line, width, deeper or 0) end
   return table.concat(out, "\n")
 end
 

@@ -95,11 +95,19 @@ end
 
 local NARROWEST, WIDEST, NARROW = 40, 100, 72
 
+---Columns of the terminal, or those that COLUMNS says; nil where results go to a file or another program.
+---@return integer?
+function cli.columns() return tonumber(os.getenv "COLUMNS") or cbk.terminal.width "stdout" end
+
 ---Columns for help: as wide as the terminal, within bounds that are easy to read.
 ---@return integer
-function cli.width()
-  local columns = tonumber(os.getenv "COLUMNS") or cbk.terminal.width "stdout" or WIDEST
-  return math.min(math.max(columns, NARROWEST), WIDEST)
+function cli.width() return math.min(math.max(cli.columns() or WIDEST, NARROWEST), WIDEST) end
+
+---A function that prints a result, with its lines broken between words where the terminal is narrower.
+---@return fun(text: string)
+function cli.printer()
+  local columns = cli.columns()
+  return function(text) io.stdout:write(wrap.text(text, columns, 2), "\n") end
 end
 
 --- "-o DIR, --output-dir DIR" on one line, as Python's argparse has it, where that fits.

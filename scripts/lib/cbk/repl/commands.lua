@@ -71,7 +71,7 @@ commands.ls = {
     local rows = cbk.leaf_rows(checkpoint:raw_root(), rest ~= "" and rest or nil)
     if #rows == 0 and rest ~= "" then cbk.fail("key", ("no key matches %s"):format(cbk.quote(rest))) end
     local lines = {}
-    listing.tree(rows, function(line) lines[#lines + 1] = line end)
+    listing.tree(rows, function(line) lines[#lines + 1] = wrap.text(line, width(), 2) end, width())
     lines[#lines + 1] = listing.totals_text(rows:totals())
     print_lines(lines)
   end,
