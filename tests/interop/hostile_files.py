@@ -499,7 +499,7 @@ def h5():
         "a name of 40,000 parts": lambda file: file.create_dataset("a" + ".b" * 20000, data=1.0), "never written, 4 TB": lambda file: file.create_dataset("w", shape=(2 ** 40,), chunks=(2 ** 20,), dtype="f4"), "never written, contiguous": lambda file: file.create_dataset("w", shape=(2 ** 40,), dtype="f4"),
         "never written, 2^62 bytes": lambda file: file.create_dataset("w", shape=(2 ** 60,), dtype="f4"), "a million chunks": lambda file: file.create_dataset("w", shape=(2 ** 20,), chunks=(1,), dtype="f4", compression="gzip"),
         "external storage": lambda file: file.create_dataset("w", shape=(16,), dtype="u1", external=[("/etc/passwd", 0, 16)]), "external storage above": lambda file: file.create_dataset("w", shape=(16,), dtype="u1", external=[("../../../../../../../../etc/passwd", 0, 16)]),
-        "one chunk of 64 MB": gzip_chunk(2 ** 26), "one chunk of 1 GB": gzip_chunk(2 ** 30), "a chunk longer than it says": gzip_chunk(2 ** 27, 2 ** 12), "a chunk shorter than it says": gzip_chunk(2 ** 20, 2 ** 28), "8 chunks of 64 MB": gzip_chunk(2 ** 26, count=8),
+        "one chunk of 64 MB": gzip_chunk(2 ** 26), "one chunk of 256 MB": gzip_chunk(2 ** 28), "a chunk longer than it says": gzip_chunk(2 ** 27, 2 ** 12), "a chunk shorter than it says": gzip_chunk(2 ** 20, 2 ** 28), "8 chunks of 64 MB": gzip_chunk(2 ** 26, count=8),
         "fletcher and shuffle": lambda file: file.create_dataset("w", data=numpy.arange(1000), chunks=(100,), shuffle=True, fletcher32=True, compression="lzf"), "texts of 1 MB": lambda file: file.create_dataset("w", data=["x" * 1000000], dtype=h5py.string_dtype()),
         "spec: empty": h5_spec(""), "spec: not JSON": h5_spec("{"), "spec: a list": h5_spec("[]"), "spec: deep": h5_spec("[" * 20000), "spec: 60 KB of {}": h5_spec("[" + "{}," * 20000 + "{}]"), "spec: unknown keys": h5_spec(json.dumps({"a": "*", "none": "*"})),
         "spec: object of a call": h5_spec(json.dumps({"a": "*"}), object=json.dumps({"__py/reduce__": ["posix.system", ["touch pwned"]]})), "spec: object deep": h5_spec(json.dumps({"a": "*"}), object="[" * 10000), "spec: version": h5_spec("{}", version="\x1b[2J" + "9" * 1000),
@@ -641,7 +641,7 @@ def numpys():
     archives = {
         "good": npz([("a.npy", array)]), "names that leave": npz([(name, array) for name in ("../../up.npy", "/etc/up.npy", "a/../../up.npy", "C:\\up.npy", "..\\up.npy")]), "odd names": npz([(name + ".npy", array) for name in ODD_NAMES if name and "\0" not in name and "\ud7ff" not in name]),
         "no array": npz([("a.npy", b"x")]), "a pickle": npz([("a.npy", npy(npy_header("'|O'"), pickled(call("posix", "system", text("touch pwned")))))]), "another file": npz([("a.npy", array), ("run.sh", b"touch pwned")]), "an empty name": npz([(".npy", array)]), "30,000 arrays": npz([(f"a{i}.npy", array) for i in range(30000)]),
-        "a bomb": deflated_entry(bomb_of_zeros(), 80 + 2 ** 30, "a.npy"), "names of one array": npz([("a.npy", array), ("a", array)]), "deflated": npz([("a.npy", npy(npy_header(shape=f"({2 ** 24},)"), bytes(2 ** 26)))], zipfile.ZIP_DEFLATED),
+        "a bomb": deflated_entry(bomb_of_zeros(), 80 + 2 ** 28, "a.npy"), "names of one array": npz([("a.npy", array), ("a", array)]), "deflated": npz([("a.npy", npy(npy_header(shape=f"({2 ** 24},)"), bytes(2 ** 26)))], zipfile.ZIP_DEFLATED),
     }
     for name, content in archives.items():
         yield f"npz: {name}", one("x.npz", content)
@@ -650,8 +650,8 @@ def numpys():
 
 def bomb_of_zeros():
     press = zlib.compressobj(9, zlib.DEFLATED, -15)
-    header = npy(npy_header(shape=f"({2 ** 28},)").ljust(70), b"")
-    return b"".join([press.compress(header)] + [press.compress(bytes(2 ** 20)) for _ in range(1024)] + [press.flush()])
+    header = npy(npy_header(shape=f"({2 ** 26},)").ljust(70), b"")
+    return b"".join([press.compress(header)] + [press.compress(bytes(2 ** 20)) for _ in range(256)] + [press.flush()])
 
 
 def same_place(count):
