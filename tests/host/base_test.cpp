@@ -336,7 +336,8 @@ TEST_CASE("a source that another program changes is refused at the commit", "[ba
   SECTION("another file of that name") {
     write_file(folder.path("in"), "12345", true);
   }
-  CHECK_THROWS_WITH(transaction.commit(false), Catch::Contains("/in'") && Catch::Contains("was changed or replaced"));
+  CHECK_THROWS_WITH(transaction.commit(false),
+                    Catch::Contains("/in'") && Catch::Contains("was changed or replaced"));
   CHECK(folder.names() == std::vector<std::string>{"in"});
 }
 
