@@ -134,6 +134,8 @@ int main(int argc, char** argv) {
   // Large blocks go back to the system when they are freed; by default, malloc would keep some after the
   // first one.
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  // Smaller ones come and go with each tensor; their pages would be given back and cleared every time.
+  mallopt(M_TRIM_THRESHOLD, 16 << 20);
   cbk::raise_open_files_limit();
   return cbk::app::finish_output(cbk::app::guarded_run({argv + 1, argv + argc}));
 }
