@@ -80,6 +80,7 @@ local CASES = {
   { "value", "num_csx must be a whole number from 1 to 2048, not 1e+300", function() cstorch.configure { num_csx = 1e300 } end },
   { "value", "num_workers_per_csx must be a whole number from 1 to 1024", function() cstorch.configure { num_workers_per_csx = 2e3 } end },
   { "type", "cannot order a table with a boolean as a key", function() optim.configure_scheduler(nil, { [true] = {} }) end },
+  { "type", "cannot order a table with a table as a key", function() optim.SGD({ { [{}] = 1 } }, { lr = 1 }) end },
   { "value", "the form 'key=value'", function() cstorch.configure { job_labels = { "a" } } end },
   { "type", "a function cannot be stored ('a')", function() cstorch.save({ a = print }, "x.mdl") end },
   { "type", "save its state_dict()", function() cstorch.save({ a = model }, "x.mdl") end },

@@ -138,6 +138,7 @@ describe("cstorch: optimizer", function()
     opt:apply { apply = function(_, self) self.mark = "o" end }
     equal(opt.mark, "o")
     raises("expected a function or an object with 'apply'", function() opt:apply(1) end, "type")
+    raises("found a ", function() opt:apply(opt) end, "type") -- whose `apply` would apply this one
     opt:visit_state(function(value) return value + 1 end)
     equal(opt.state[p].exp_avg:tolist(), { 1, 1 })
   end)

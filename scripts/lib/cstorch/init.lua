@@ -18,7 +18,7 @@ local cstorch = {
 ---@return fun(): any, any
 function cstorch.items(map)
   errors.check(type(map) == "table" or type(map) == "userdata", "type", "items: expected a map or a list, found %s", errors.show(map))
-  return errors.of_cbk(ordered_map.items, map)
+  return ordered_map.items(map)
 end
 
 for _, name in ipairs {

@@ -21,9 +21,6 @@ keywords.REMOVED = sentinel "REMOVED"
 --- In a list of tags: the groups without tags.
 keywords.UNTAGGED = sentinel "UNTAGGED"
 
---- Iterates over a container; a key that has no place in an order is an error.
-local function items(map) return errors.of_cbk(ordered_map.items, map) end
-
 ---cbk's containers as plain tables, deeply; tables are copied, null is absent (in a list: UNTAGGED). Objects stay as they are.
 ---@param value any
 ---@param depth? integer   of `value`, for itself
@@ -42,7 +39,7 @@ function keywords.plain(value, depth)
     return value
   end
   local copy = {}
-  for key, item in items(value) do
+  for key, item in ordered_map.items(value) do
     if type(key) == "number" and item == cbk.null then item = keywords.UNTAGGED end
     copy[key] = keywords.plain(item, depth + 1)
   end
@@ -87,7 +84,7 @@ end
 --- A new table with the entries of a keyword table; null is absent, containers of cbk are plain tables.
 local function entries(given)
   local own = {}
-  for name, value in items(given) do
+  for name, value in ordered_map.items(given) do
     if value ~= cbk.null then own[name] = type(value) == "userdata" and keywords.plain(value) or value end
   end
   return own

@@ -1,6 +1,7 @@
 -- Ordered maps: tables that keep the order in which their keys came, for state dicts and optimizer state.
 
 local cbk = require "cbk"
+local errors = require "cstorch.errors"
 
 local ordered_map = {}
 
@@ -41,11 +42,11 @@ function ordered_map.is(value)
 end
 
 ---Iterates over the keys and values of an ordered map in their order; also over a list, a plain table (names sorted) and cbk's containers.
----The map may change meanwhile: entries removed are skipped, entries added are not visited.
+---The map may change meanwhile: entries removed are skipped, entries added are not visited. A key that has no place in an order is an error.
 ---@param map table
 ---@return fun(): any, any
 function ordered_map.items(map)
-  if not ordered_map.is(map) then return items_of_cbk(map) end
+  if not ordered_map.is(map) then return errors.of_cbk(items_of_cbk, map) end
   local meta = getmetatable(map)
   local keys, values = {}, meta.__index
   for position, key in ipairs(meta.keys) do keys[position] = key end

@@ -350,7 +350,7 @@ end
 ---Calls `f(self)`, or `f:apply(self)` of an object that has this method.
 function Optimizer:apply(f)
   if type(f) == "function" then return f(self) end
-  local apply = type(f) == "table" and class.has(f, "apply") and f.apply
+  local apply = type(f) == "table" and class.has(f, "apply") and not class.is_a(f, Optimizer) and f.apply
   check(type(apply) == "function", "type", "%s:apply: expected a function or an object with 'apply', found %s", self.class.name, show(f))
   return apply(f, self)
 end
