@@ -1,6 +1,7 @@
 -- `cbk infer` never converts a larger model wrongly: what a tiny pair does not show, such as the rows of a head, is read from configs, or
 -- the converter refuses tensors of other shapes.
 
+local cbk = require "cbk"
 local conversion = require "conversion"
 local harness = require "harness"
 local infer = require "cbk.infer"
@@ -98,5 +99,32 @@ describe("cbk infer, sizes", function()
       end
     end
     is_true(count.equal >= 90, ("%d are equal, %d refused"):format(count.equal, count.refused))
+  end)
+
+  -- names of fields as people choose them, in a layout of no model here: the queries of a group, then its key and value
+  it("reads the groups of queries from such configs", function()
+    local function model_of(layers, count, groups, size)
+      local width, model = count * size, { left = cbk.dict(), right = cbk.dict() }
+      for i = 0, layers - 1 do
+        local parts = {}
+        for place, heads_of in ipairs { count, groups, groups } do
+          local t = cbk.randn({ heads_of * size, width }, { seed = 10 * i + place, dtype = "float32" })
+          model.left[("m.%d.%s"):format(i, ({ "q", "k", "v" })[place])] = t
+          parts[place] = t:reshape { groups, heads_of / groups * size, width }
+        end
+        model.right[("x.%d.qkv"):format(i)] = cbk.cat(parts, 1):reshape { (count + 2 * groups) * size, width }
+      end
+      model.left_config = cbk.dict { n_layer = layers, heads = count, kv_groups = groups, hidden = width }
+      model.right_config = cbk.dict { depth = layers, num_attn_heads = count, kv = groups, dim_per_head = size }
+      return model
+    end
+    local seen, other = model_of(2, 4, 2, 8), model_of(4, 12, 3, 16)
+    local found = infer.run({ tensors = seen.left, config = seen.left_config, format = "a", source = "left" },
+      { tensors = seen.right, config = seen.right_config, format = "b", source = "right" }, { model = "inferred" })
+    for _, side in ipairs { "left", "right" } do
+      harness.equal(outcome(found, side, other, function(model)
+        return keys.convert(model.keys, side, other[side], { left = other.left_config, right = other.right_config, fill = model.fill })
+      end), "equal", side)
+    end
   end)
 end)

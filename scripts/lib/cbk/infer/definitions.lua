@@ -124,25 +124,28 @@ local function fused(options)
     if options.pairs_left then to_pairs = not to_pairs end
     return interleaved(t, dim[1], dim[2], to_pairs)
   end
-  ---Shares, all of them, and groups.
+  ---The rows of each part in a group, and how many groups.
   local function layout(rows, at)
     local per, all, size = given("per", at), 0, given("size", at)
     for _, share in ipairs(per) do all = all + share end
-    local groups = given("groups", at) or size and rows / (all * size) or 1
-    if groups % 1 ~= 0 or rows / groups % all ~= 0 then
-      cbk.fail("shape", ("%d rows do not split into %g groups of %g parts"):format(rows, groups, all))
+    local groups, own = given("groups", at) or size and rows / (all * size) or 1, {}
+    for i, share in ipairs(per) do
+      own[i] = rows * share / (all * groups)
+      if groups % 1 ~= 0 or own[i] % 1 ~= 0 then
+        cbk.fail("shape", ("%d rows do not split into %g groups of %g parts"):format(rows, groups, all))
+      end
     end
-    return per, rows / groups / all, groups
+    return own, groups
   end
   return actions.pair("fused", function(t, at)
     t = turned(t)
     local shape, out, from = t:shape(), {}, 0
-    local per, rows, groups = layout(shape[1], at)
+    local own, groups = layout(shape[1], at)
     local view = t:reshape { groups, shape[1] / groups, t:numel() / shape[1] }
-    for i, share in ipairs(per) do
-      local part = view:slice(1, from * rows, (from + share) * rows)
-      out[i] = turned_part(rotated(part:reshape(#shape == 1 and { -1 } or { groups * share * rows, shape[2] }), i, at, true))
-      from = from + share
+    for i, rows in ipairs(own) do
+      local part = view:slice(1, from, from + rows)
+      out[i] = turned_part(rotated(part:reshape(#shape == 1 and { -1 } or { groups * rows, shape[2] }), i, at, true))
+      from = from + rows
     end
     return out
   end, function(list, at)
@@ -151,10 +154,10 @@ local function fused(options)
       parts[i] = turned_part(part)
       all = all + parts[i]:shape()[1]
     end
-    local per, rows, groups = layout(all, at)
+    local own, groups = layout(all, at)
     local shape = parts[1]:shape()
     for i, part in ipairs(parts) do
-      local found, wanted = part:shape()[1], groups * per[i] * rows
+      local found, wanted = part:shape()[1], groups * own[i]
       if found ~= wanted then cbk.fail("shape", ("expected %g rows in part %d, found %d"):format(wanted, i, found)) end
       views[i] = rotated(part, i, at, false):reshape { groups, found / groups, part:numel() / found }
     end

@@ -62,7 +62,11 @@ local function heads_of_configs(trial, rows, unit, add)
     if of_counts then
       local each_one = ("1, "):rep(#rows - 1) .. "1"
       local is_equal = table.concat(counts, ", ") == (counts[1] .. ", "):rep(#rows - 1) .. counts[1]
-      local layouts = { "per = " .. of_counts, is_equal and ("per = { %s }, size = %s"):format(each_one, of_size) or nil }
+      local layouts = { "per = " .. of_counts }
+      if is_equal then layouts[2] = ("per = { %s }, size = %s"):format(each_one, of_size) end
+      local groups = greatest_common(counts)
+      local of_groups = not is_equal and groups > 1 and sizes.key_heads(configs, groups, key)
+      if of_groups then layouts[2] = ("per = %s, groups = %s"):format(of_counts, of_groups) end -- the heads of a group together
       for _, one in ipairs(layouts) do
         for _, turned in ipairs(TURNED) do
           add_fused(one .. turned)

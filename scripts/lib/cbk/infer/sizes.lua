@@ -40,11 +40,14 @@ local function set(words)
   return out
 end
 
-local WIDTHS = set "n_embd hidden_size d_model embed_dim width attention_inner_dim dim hidden_dim model_dim"
-local HEADS = set "n_head num_attention_heads num_heads n_heads attention_heads heads encoder_attention_heads nhead nheads"
+local WIDTHS = set [[n_embd hidden_size d_model embed_dim width attention_inner_dim dim hidden_dim model_dim hidden emb_dim embedding_dim
+  embedding_size emb_size d_hidden]]
+local HEADS = set [[n_head num_attention_heads num_heads n_heads attention_heads heads encoder_attention_heads nhead nheads num_head
+  num_attn_heads n_attn_heads attn_heads]]
 local KEY_HEADS = set [[num_key_value_heads num_kv_heads n_head_kv n_kv_heads num_kv_groups kv_heads num_query_groups
-  multi_query_group_num]]
-local HEAD_SIZES = set "head_dim d_kv head_size d_head dim_head size_per_head kv_channels attention_head_size head_width"
+  multi_query_group_num kv kv_groups n_kv num_kv n_kv_groups num_groups n_groups groups query_groups num_key_heads key_value_heads]]
+local HEAD_SIZES = set [[head_dim d_kv head_size d_head dim_head size_per_head kv_channels attention_head_size head_width dim_per_head
+  attention_head_dim attn_head_dim head_channels]]
 local ROTATED = set "rotary_dim rotary_ndims rotary_emb_dim rope_dim"
 local SHARES = set "rotary_pct partial_rotary_factor rotary_percent rope_pct"
 local KERNELS = { "patch", "kernel", "channel", "head", "group", "tile" } -- of equal numbers, the first word counts
@@ -142,21 +145,29 @@ function sizes.rotation(configs, size, dim, key)
   end, configs)
 end
 
+---An expression for a number of heads.
+---@param of_keys boolean
+---@return string|nil
+local function head_count(config, side, count, of_keys, key)
+  local all, list, has_keys = fields_of(config), {}, false
+  for _, field in ipairs(all) do has_keys = has_keys or KEY_HEADS[field.name] end
+  local wanted = of_keys and has_keys and KEY_HEADS or HEADS
+  for _, field in ipairs(all) do
+    if wanted[field.name] and field.value == count then
+      list[#list + 1] = { text = ("at.%s%s"):format(side, field.path), section = field.section }
+    end
+  end
+  return agreed(near(list, key))
+end
+
 ---Expressions for how many heads each of some parts has.
 ---@param counts integer[]
 ---@param is_keys boolean[]   of those that have key heads
 ---@return string|nil   a table
 local function head_counts(config, side, counts, is_keys, key)
-  local all, out, has_keys = fields_of(config), {}, false
-  for _, field in ipairs(all) do has_keys = has_keys or KEY_HEADS[field.name] end
+  local out = {}
   for i, count in ipairs(counts) do
-    local wanted, list = is_keys[i] and has_keys and KEY_HEADS or HEADS, {}
-    for _, field in ipairs(all) do
-      if wanted[field.name] and field.value == count then
-        list[#list + 1] = { text = ("at.%s%s"):format(side, field.path), section = field.section }
-      end
-    end
-    out[i] = agreed(near(list, key))
+    out[i] = head_count(config, side, count, is_keys[i], key)
     if not out[i] then return nil end
   end
   return "{ " .. table.concat(out, ", ") .. " }"
@@ -170,6 +181,12 @@ end
 ---@return string|nil
 function sizes.counts(configs, counts, is_keys, key)
   return of_both(function(config, side) return head_counts(config, side, counts, is_keys, key) end, configs)
+end
+
+---The key heads, as a function of `at`; nil if the configs do not have them.
+---@return string|nil
+function sizes.key_heads(configs, count, key)
+  return of_both(function(config, side) return head_count(config, side, count, true, key) end, configs)
 end
 
 ---An expression for a number by the words that a field's name may have; nil if no such field has it.
