@@ -42,7 +42,7 @@ function ordered_map.is(value)
 end
 
 ---Iterates over the keys and values of an ordered map in their order; also over a list, a plain table (names sorted) and cbk's containers.
----The map may change meanwhile: entries removed are skipped, entries added are not visited. A key that has no place in an order is an error.
+---The map may change meanwhile: entries removed are skipped, entries added are not visited. A key without a place in an order is an error.
 ---@param map table
 ---@return fun(): any, any
 function ordered_map.items(map)
