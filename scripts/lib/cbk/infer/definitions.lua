@@ -312,11 +312,12 @@ local has_same_sizes = false
 ---@param what string    the numbers
 ---@param known string   the shapes in the pair
 ---@param found string
-local function check_known(what, known, found)
+---@param key? string     of the tensor with these shapes, if it is not the one at hand
+local function check_known(what, known, found, key)
   if has_same_sizes or ("; " .. known .. ";"):find("; " .. found .. ";", 1, true) then return end
-  cbk.fail("shape", ("the pair that the converter was inferred from has %s, with the shape %s here; with %s, these numbers may be others: "
+  cbk.fail("shape", ("the pair that the converter was inferred from has %s, with the shape %s %s; with %s, these numbers may be others: "
     .. "if they are the same, set has_same_sizes = true in the converter, else infer it again, with --src-config and --tgt-config")
-    :format(what, known, found))
+    :format(what, known, key and "of " .. cbk.quote(key) or "here", found))
 end
 
 ---The shape of a tensor, or those of a list: "32x32 + 16x32", "3 of 4x3".
@@ -361,7 +362,7 @@ local function made_in_pair(what, witnesses, make)
   return function(at, value)
     for key, known in pairs(witnesses) do
       local t = at:source(key)
-      check_known(what, known, t and shapes_of(t) or "none")
+      check_known(what, known, t and shapes_of(t) or "none", key)
     end
     return make(at, value)
   end
