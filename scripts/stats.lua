@@ -16,9 +16,10 @@ root of the sum of squares, subnormal the share of numbers other than 0 that are
 normal number of their dtype.
 
 Quantiles are exact for up to 4,096 elements, for floats of up to 16 bits, and for integers with up
-to 65,536 different values. Others are within 1 % of the elements that they are between (below 1e-38:
-within 1e-40), but for float64 numbers beyond 3.4e38, which are not distinguished from each other. A
-quantile is a float64 number, so that integers from 2^53 up are rounded.
+to 65,536 different values. Others are within 1 % of the value (below 1e-38: within 1e-40), and their
+share is within 1.6 %; where many numbers are alike, such as weights near 1, the tensor is read twice
+for that. Float64 numbers beyond 3.4e38 are not distinguished from each other unless there are many.
+A quantile is a float64 number, so that integers from 2^53 up are rounded.
 
 Tied tensors are read once. Quantised tensors of a GGUF file are decoded. Tensors of complex numbers
 have no statistics and are left out, with a warning.

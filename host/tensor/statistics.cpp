@@ -12,6 +12,7 @@
 #include "host/base/parallel.hpp"
 #include "host/base/scratch.hpp"
 #include "host/tensor/counted.hpp"
+#include "host/tensor/crowded.hpp"
 #include "host/tensor/found_moments.hpp"
 #include "host/tensor/kernels/cast.hpp"
 #include "host/tensor/kernels/moments.hpp"
@@ -142,6 +143,7 @@ Statistics statistics(const Tensor& tensor, bool with_distribution) {
   } else {
     out = float_statistics<float>(tensor, with_distribution);
   }
+  if (with_distribution) out.distribution = split_crowded(tensor, std::move(out.distribution));
   out.numel = tensor.numel();
   return out;
 }

@@ -1,4 +1,5 @@
-// What the elements of a tensor are like, in one pass over blocks, on several threads. The results have the
+// What the elements of a tensor are like, in one pass over blocks, on several threads; in a second one where
+// many numbers are alike. The results have the
 // same bits for any number of threads. Ctrl-C is honoured between blocks.
 #pragma once
 
@@ -23,7 +24,8 @@ struct Statistics {
   int64_t zeros = 0;
   int64_t subnormal = 0;  // other than 0, but below the dtype's least normal number
   int64_t numel = 0;
-  /// Bins of floats are 1/128 of a factor of two wide; those of up to 4,096 elements, of dtypes of up to 16
+  /// Bins of floats are 1/128 of a factor of two wide, and those with more than 1/64 of the numbers 1/1,024 of
+  /// that; those of up to 4,096 elements, of dtypes of up to 16
   /// bits, and of up to 65,536 different integers are single values. Numbers of float64 outside of
   /// float32's range share a bin at each end.
   Distribution distribution;

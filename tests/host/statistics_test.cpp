@@ -50,6 +50,37 @@ TEST_CASE("quantiles of many floats are within a bin", "[tensor]") {
   CHECK_THROWS_AS(found.quantiles({std::nan("")}), Error);
 }
 
+TEST_CASE("quantiles and histograms of numbers that are alike are fine enough", "[tensor]") {
+  const auto [middle, dtype] = GENERATE(std::pair(1.0, DType::float32), std::pair(1e9, DType::float64),
+                                        std::pair(-3.0, DType::float64), std::pair(1e12, DType::int64));
+  std::vector<double> numbers = normal_numbers(300'001);
+  const double size = dtype == DType::int64 ? 1e7 : 0.05;  // integers need more than 65,536 values
+  for (double& number : numbers) number = middle + number * size;
+  numbers[5] = middle * 1000;  // one far away does not matter
+  for (size_t i = 100; i < 1'100; ++i) numbers[i] = 0;
+  const Tensor tensor = tensor_of(numbers, dtype);
+  const Bytes stored = tensor.cast(DType::float64).to_bytes();
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = load_le<double>(stored.data() + i * 8);
+  const Distribution found = statistics(tensor).distribution;
+  CHECK(found.count() == 300'001);
+  CHECK(std::ranges::is_sorted(found.bins(), {}, &Bin::low));
+  std::vector<double> sorted = numbers;
+  std::sort(sorted.begin(), sorted.end());
+  const std::vector<double> shares = {0, 0.01, 0.25, 0.5, 0.75, 0.99, 1};
+  const std::vector<double> quantiles = found.quantiles(shares);
+  for (size_t i = 0; i < shares.size(); ++i) {
+    const double exact = sorted[static_cast<size_t>(std::llround(shares[i] * 300'000))];
+    CHECK(std::fabs(quantiles[i] - exact) <= std::fabs(middle) / 64 / 1024 + 1e-12);
+  }
+  for (const Bin& bin : found.bins()) {
+    const auto count = std::ranges::count_if(numbers, [&](double number) {
+      const bool is_end = number == bin.high && (bin.low == bin.high || &bin == &found.bins().back());
+      return (number >= bin.low && number < bin.high && (number != 0 || bin.low == bin.high)) || is_end;
+    });
+    if (bin.count != count) FAIL(bin.low << " to " << bin.high << ": " << bin.count << ", not " << count);
+  }
+}
+
 TEST_CASE("dtypes of up to 16 bits have a bin for each value", "[tensor]") {
   const DType dtype = GENERATE(DType::float16, DType::bfloat16, DType::float8_e5m2, DType::int16, DType::int8,
                                DType::uint16, DType::uint8);
