@@ -86,17 +86,20 @@ local function add_tree(subject, file, tree, prefix)
 end
 
 ---@param subject CheckSubject
-local function add_part(subject, file, checkpoint)
+---@param found Findings
+local function add_part(subject, file, checkpoint, found)
+  for _, key in ipairs(checkpoint.lost) do found:add("damaged", file, key, "the tensor is not whole in the file, and was not checked") end
   add_tree(subject, file, checkpoint:raw_root(), "")
   subject.format = subject.format or checkpoint.format
 end
 
 ---@param subject CheckSubject
 ---@param opened Shard[]
-local function add_shards(subject, opened)
+---@param found Findings
+local function add_shards(subject, opened, found)
   for _, shard in ipairs(opened) do
     subject.files[#subject.files + 1] = shard.path
-    if shard.checkpoint then add_part(subject, shard.path, shard.checkpoint) end
+    if shard.checkpoint then add_part(subject, shard.path, shard.checkpoint, found) end
   end
 end
 
@@ -126,14 +129,14 @@ function check.open(path, options, found)
         opened[i] = { path = shard, checkpoint = open_shard(options, found)(shard) }
       end
     end
-    add_shards(subject, opened)
+    add_shards(subject, opened, found)
     local fine, whole = pcall(cbk.open, path, options.reading)
     subject.checkpoint = fine and whole or nil
     subject.format = fine and whole.format or subject.format
   else
     subject.checkpoint = open(path, options, found)
     if subject.checkpoint then
-      add_part(subject, path, subject.checkpoint)
+      add_part(subject, path, subject.checkpoint, found)
       subject.files = subject.checkpoint.files
     end
   end

@@ -30,16 +30,18 @@ local function by_config_alone(config)
 end
 
 ---@param found Findings
-local function add_unknown(of, file, found, reason)
+---@param severity? string   default: "note"
+local function add_unknown(of, file, found, reason, severity)
   local text = ("the tensors of %s are not checked against it: %s"):format(cbk.quote(cbk.fs.basename(file)), reason)
   found:add("config", of.config or file, nil, text, {
-    severity = "note", advice = "Name the config with --config, or describe the model in a converter (converters/README.md)",
+    severity = severity or "note", advice = "Name the config with --config, or describe the model in a converter (converters/README.md)",
   })
 end
 
-local function check_missing(of, file, one, found)
+---@param missing string[]   by the class's keys
+local function check_missing(of, file, missing, found)
   local by_layer, order = {}, {}
-  for _, key in ipairs(one.missing) do
+  for _, key in ipairs(missing) do
     local layer, count = of.known:layer_of(key)
     if layer and not by_layer[layer] then
       by_layer[layer], order[#order + 1] = 0, { layer, count }
@@ -58,7 +60,7 @@ local function check_missing(of, file, one, found)
         table.concat(of.known:fields_of(pair[2], {}), ", ")))
     end
   end
-  for _, key in ipairs(one.missing) do
+  for _, key in ipairs(missing) do
     local layer = of.known:layer_of(key)
     if not is_whole[layer] then
       found:add("missing-weight", file, of.prefix .. key, ("the weight is missing: %s with this config has it, %s"):format(
@@ -71,8 +73,20 @@ end
 ---@return integer[]
 function model.shape(tensor) return classes.shape(tensor) end
 
-local function check_fit(of, file, one, found)
-  check_missing(of, file, one, found)
+---Those that a cut file does not have whole are damaged, not missing.
+---@param lost string[]
+local function without_lost(of, missing, lost)
+  local is_lost, out = {}, {}
+  for _, key in ipairs(lost) do is_lost[key] = true end
+  for _, key in ipairs(missing) do
+    if not is_lost[of.prefix .. key] then out[#out + 1] = key end
+  end
+  return out
+end
+
+---@param lost string[]   what the checkpoint was opened without
+local function check_fit(of, file, one, lost, found)
+  check_missing(of, file, without_lost(of, one.missing, lost), found)
   for _, wrong in ipairs(one.wrong) do found:add("wrong-shape", file, of.prefix .. wrong.key, wrong.why) end
   for _, key in ipairs(one.unknown) do
     local beyond = of.known:beyond(key)
@@ -130,7 +144,7 @@ function model.check(file, checkpoint, config_path, found)
   end
   local known_fine, known = report.quietly(classes.tensors, config, of.name, of.format)
   if not known_fine then
-    add_unknown(of, file, found, message_of(known))
+    add_unknown(of, file, found, message_of(known), "warning") -- of a model that is known
     return of
   end
   of.known = known
@@ -145,7 +159,7 @@ function model.check(file, checkpoint, config_path, found)
     return of
   end
   of.paths = paths_of(of, keys)
-  check_fit(of, file, one, found)
+  check_fit(of, file, one, checkpoint.lost, found)
   return of
 end
 

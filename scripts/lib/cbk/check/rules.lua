@@ -46,7 +46,7 @@ rules.list = {
     help = "Check that each layer was written under its own key." },
   { id = "overflow", severity = "warning", text = "Numbers are too large for the dtype that --for names.",
     help = "Use a dtype with a wider range, such as bfloat16, or scale the weight." },
-  { id = "underflow", severity = "note", text = "Many numbers become 0 in the dtype that --for names.",
+  { id = "underflow", severity = "note", text = "Many numbers become 0 in the dtype that --for names; a warning if most do.",
     help = "Use a dtype with a wider range, or scale the weight." },
   { id = "unlisted-key", severity = "warning", text = "A shard has a tensor that the index does not list.",
     help = "Add it to the index, or write the checkpoint again: programs do not load it." },

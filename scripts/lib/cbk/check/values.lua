@@ -71,6 +71,7 @@ end
 
 local RANGES = { float16 = 65504, float8_e4m3fn = 448, float8_e5m2 = 57344, float8_e4m3fnuz = 240, float8_e5m2fnuz = 57344 }
 local MUCH = 0.01 -- of the elements
+local MOST = 0.5 -- … which make a weight useless
 
 local function check_dtypes(one, found)
   for dtype, losses in pairs(one.scan.losses or {}) do
@@ -81,7 +82,9 @@ local function check_dtypes(one, found)
         numbers.grouped(losses.overflowed), total, losses.overflowed == 1 and "is" or "are", dtype, range, one.scan.largest))
     end
     if losses.vanished > MUCH * one.scan.numel then
-      found:add("underflow", one.file, one.key, ("%s of %s become 0 in %s"):format(numbers.grouped(losses.vanished), total, dtype))
+      local is_bad = losses.vanished > MOST * one.scan.numel and not values.is_state(one.key)
+      found:add("underflow", one.file, one.key, ("%s of %s become 0 in %s"):format(numbers.grouped(losses.vanished), total, dtype),
+        { severity = is_bad and "warning" or nil })
     end
   end
 end

@@ -74,9 +74,25 @@ local function is_headless(name) return name:find "%-headless$" ~= nil end
 ---@field is_named boolean    a config of Hugging Face names its class
 ---@field idle integer         fields of its table that a config of the Model Zoo does not have
 
+---Without headless models of which a config names the class with a head, if that has the same tensors: then the head is missing.
+---@param list Candidate[]
+---@return Candidate[]
+local function without_denied(list)
+  local named, out = {}, {}
+  for _, one in ipairs(list) do
+    if one.is_named and one.fit then named[one.model.model] = one.fit.matched end
+  end
+  for _, one in ipairs(list) do
+    local with_head = is_headless(one.model.model) and named[(one.model.model:gsub("%-headless$", ""))]
+    if one.is_named or not with_head or with_head < one.fit.matched then out[#out + 1] = one end
+  end
+  return out
+end
+
 ---Those that fit best first.
 ---@param list Candidate[]
 local function ranked(list)
+  list = without_denied(list)
   table.sort(list, function(one, other)
     if one.mistakes ~= other.mistakes then return one.mistakes < other.mistakes end
     if one.is_named ~= other.is_named then return one.is_named end
