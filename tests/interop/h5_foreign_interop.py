@@ -206,6 +206,22 @@ def one_of_each(run):
     run.check("--exclude copies the rest", rest)
 
 
+def named_types(run):
+    """datatypes with a name are no values; datasets of such a type are like others"""
+    path = run.path("types.h5")
+    with h5py.File(path, "w") as f:
+        f["single"], f["group/record"] = np.dtype("i4"), np.dtype([("a", "i4"), ("b", "f8")])
+        f.create_dataset("group/w", data=VALUES, dtype=f["single"])
+
+    def opened():
+        for args in (["ls", "--json", path], ["check", path], ["stats", path]):
+            run.call(*args)
+        assert [row["key"] for row in json.loads(run.call("ls", "--json", path))["entries"]] == ["group.w"]
+        run.call("export", path, "group.w", "-o", run.path("w.npy"))
+        assert (np.load(run.path("w.npy")) == VALUES).all()
+    run.check("files with named datatypes are read", opened)
+
+
 def damage(run):
     """a flipped byte in a chunk with a checksum"""
     path = run.path("damaged.h5")
@@ -465,6 +481,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="cbk-h5-foreign-") as folder:
         run = Suite(args.cbk, folder)
         one_of_each(run)
+        named_types(run)
         damage(run)
         shared_messages(run)
         child(run)

@@ -65,7 +65,7 @@ class PlainTree {
       const std::string name = percent_decode(link.name);
       within(quote(name), [&] {
         if (tree.find(name) != nullptr) fail(Errc::format, "two datasets have this name");
-        tree.as_dict().set(name, member(located.file, link));
+        if (auto value = member(located.file, link)) tree.as_dict().set(name, std::move(*value));
       });
     }
     open_.erase(here);
@@ -76,8 +76,9 @@ class PlainTree {
   static constexpr size_t max_depth = 64;
   static constexpr uint64_t link_bytes = 256;  // of an entry of the tree in memory, about
 
-  /// A link to nowhere, and elements that no dtype has, are values that cannot be read.
-  Value member(const std::shared_ptr<hdf5::File>& file, const hdf5::Link& link) {
+  /// A link to nowhere, and elements that no dtype has, are values that cannot be read. A named datatype is no
+  /// value: nothing is stored under it.
+  std::optional<Value> member(const std::shared_ptr<hdf5::File>& file, const hdf5::Link& link) {
     const auto why_not = [&](const Error& error) {
       return unreadable(
           fmt::format("dataset {} cannot be read: {}", quote(percent_decode(link.name)), error.what()));
@@ -91,6 +92,7 @@ class PlainTree {
       if (link.kind == hdf5::Link::Kind::hard || error.code() == Errc::refused) throw;
       return why_not(error);
     }
+    if (located.object.is_datatype()) return std::nullopt;
     if (!located.object.is_dataset()) return group(located);
     try {
       if (Datasets::holds_texts(located)) return datasets_.texts(located);

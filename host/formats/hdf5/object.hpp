@@ -56,6 +56,10 @@ struct ObjectHeader {
   /// Whether this is a group, old or new style.
   [[nodiscard]] bool is_group() const;
   [[nodiscard]] bool is_dataset() const { return find(MessageType::layout) != nullptr; }
+  /// A datatype with a name (a committed one), for datasets to refer to.
+  [[nodiscard]] bool is_datatype() const {
+    return !is_group() && !is_dataset() && find(MessageType::datatype) != nullptr;
+  }
 };
 
 /// Reads the objects of one file. Not thread-safe: it remembers heaps.
