@@ -552,7 +552,7 @@ end
 
 ---What a key that the class does not have is beyond: "num_hidden_layers=2". Nil where it is no matter of numbers.
 ---@param key string
----@return string|nil
+---@return string|nil count, string|nil layer   that the key is of: "model.layers.2."
 function ClassTensors:beyond(key)
   for _, prefix in ipairs(naming.sorted(self.counts)) do
     local count = self.counts[prefix]
@@ -560,7 +560,8 @@ function ClassTensors:beyond(key)
     local number = stop and key:match("^%d+", stop + 1)
     if number and tonumber(number) >= self:size(count) then
       local found = self:fields_of(count, {})
-      return #found > 0 and table.concat(found, ", ") or ("%d of %s"):format(self:size(count), prefix)
+      local stated = #found > 0 and table.concat(found, ", ") or ("%d of %s"):format(self:size(count), prefix)
+      return stated, key:sub(1, stop) .. number .. "."
     end
   end
 end

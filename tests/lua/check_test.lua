@@ -225,6 +225,21 @@ describe("cbk check against the config", function()
     equal(select(2, findings(dir, "model.safetensors", "--no-values")), names)
   end)
 
+  it("finds a layer beyond those of the config once", function()
+    local dir = harness.temp_dir()
+    local config, count = tiny.model(tiny.newest_ways().llama), 0
+    local layers = config.num_hidden_layers
+    llama(dir, function(root)
+      for _, key in ipairs(cbk.keys(root)) do
+        local name = key:match "^model%.layers%.0%.(.*)"
+        if name then root[("model.layers.%d.%s"):format(layers, name)], count = root[key] * 2, count + 1 end
+      end
+    end)
+    local status, names, result = findings(dir, "model.safetensors", "--no-values")
+    equal({ status, names }, { 1, { ("unknown-weight model.layers.%d"):format(layers) } })
+    equal(result.findings[1].text, ("the config says num_hidden_layers=%d, but this layer has %d tensors"):format(layers, count))
+  end)
+
   it("uses the config that a checkpoint of the Model Zoo keeps", function()
     local dir = harness.temp_dir()
     llama(dir)

@@ -84,15 +84,30 @@ local function without_lost(of, missing, lost)
   return out
 end
 
+---@param unknown string[]   by the class's names
+local function check_unknown(of, file, unknown, found)
+  local counts = {}
+  for _, key in ipairs(unknown) do
+    local _, layer = of.known:beyond(key)
+    if layer then counts[layer] = (counts[layer] or 0) + 1 end
+  end
+  for _, key in ipairs(unknown) do
+    local stated, layer = of.known:beyond(key)
+    if not layer then
+      found:add("unknown-weight", file, of.prefix .. key, ("%s has no such tensor with this config"):format(of.known.class.name))
+    elseif counts[layer] then
+      found:add("unknown-weight", file, of.prefix .. layer:gsub("%.$", ""), ("the config says %s, but this layer has %s"):format(stated,
+        numbers.counted(counts[layer], "tensor")))
+      counts[layer] = nil
+    end
+  end
+end
+
 ---@param lost string[]   what the checkpoint was opened without
 local function check_fit(of, file, one, lost, found)
   check_missing(of, file, without_lost(of, one.missing, lost), found)
   for _, wrong in ipairs(one.wrong) do found:add("wrong-shape", file, of.prefix .. wrong.key, wrong.why) end
-  for _, key in ipairs(one.unknown) do
-    local beyond = of.known:beyond(key)
-    found:add("unknown-weight", file, of.prefix .. key, beyond and ("the config says %s"):format(beyond)
-      or ("%s has no such tensor with this config"):format(of.known.class.name))
-  end
+  check_unknown(of, file, one.unknown, found)
   for _, lack in ipairs(one.lacks) do
     found:add("missing-weight", file, nil, ("%s is missing (%s); some models have none"):format(lack.name,
       numbers.counted(#lack.keys, "tensor")), { severity = "note" })
