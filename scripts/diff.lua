@@ -13,7 +13,7 @@ local values = require "cbk.diff.values"
 local parser = cli.parser("diff", "Compare two checkpoints of any formats: keys, shapes, dtypes, values.", [[
 Values are compared by their dotted keys; tensors that only one side has are then compared by content,
 and those with the same content are listed as renamed. With --model, one of them is converted to the
-format of the other first, in memory, and only the model's tensors are compared.
+format of the other first, in memory; tensors that are not of the model are on one side only.
 
 The order of keys and the kinds of containers (dict or OrderedDict, tensor or parameter) are not
 compared, since not every format has them. Elements agree when |a - b| <= T + R * |b|, or when both are

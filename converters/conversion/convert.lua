@@ -230,6 +230,7 @@ end
 ---@field zoo_name string
 ---@field path Path
 ---@field drop_unmatched? boolean
+---@field take_unmatched? fun(key: string)   gets the keys without a rule, which are then no error, unless weights are missing
 ---@field seed? integer
 ---@field deduplicated? boolean|table<string, boolean>   At.deduplicated of the source file, or of each part's file
 ---@field kept? table<string, string>|table<string, table<string, string>>   names of tensors that the source file has under another name,
@@ -323,6 +324,10 @@ end
 
 local function report_unmatched(job, unmatched, lacking)
   if #unmatched == 0 then return end
+  if job.take_unmatched and lacking.count == 0 then
+    for _, key in ipairs(unmatched) do job.take_unmatched(key) end
+    return
+  end
   local advice = not job.drop_unmatched and job.advise and job.advise.unmatched(job, job.source, unmatched)
   local names = job.drop_unmatched and naming.all(unmatched) or naming.few(unmatched) -- keep the advice in view
   local is_all = job.drop_unmatched or #unmatched < keys.ENOUGH_UNMATCHED
@@ -502,7 +507,7 @@ local function convert_model(job, i, source)
   local untie = job.configs[i].untie
   local parts, unmatched = parts_of(job, i, untie and untie(source) or source)
   local readers = job.path[i].side == "left" and 1 or #parts -- of one key
-  local is_refused = readers == 1 and not job.drop_unmatched
+  local is_refused = readers == 1 and not (job.drop_unmatched or job.take_unmatched)
   local out, missed, lacking, moves = cbk.dict(), {}, { count = 0 }, {}
   for _, part in ipairs(parts) do
     local made, strangers, lost

@@ -189,6 +189,11 @@ class Tests:
         s.send(CTRL_D)
         equal(s.end(), 0)
 
+    def test_diff_of_files_alone(self):
+        s = self.open()
+        has(s.line(f":diff {self.model} {self.model}"), "the same: 4 values")
+        has(s.line(":diff"), "no checkpoint is open")
+
     def test_commands_on_tensors(self):
         s = self.open(self.model, self.model)
         has(s.line(":stats layers.0"), "layers.0.attention.weight  float32  [2, 3]    0    5   2.5")

@@ -211,6 +211,16 @@ describe("cbk diff through a converter", function()
     equal(keys, { "model.transformer_decoder.layers.0.ffn.ffn.0.linear_layer.weight", "model.transformer_decoder.layers.0.norm1.bias" })
   end)
 
+  it("lists tensors that are not of the model, and compares the others", function()
+    local dir = harness.temp_dir()
+    local zoo = model(dir, "llama", function(root) root.junk = cbk.full({ 3 }, 1) end)
+    for _, sides in ipairs { { "hf", zoo, "only_a" }, { zoo, "hf", "only_b" } } do
+      local result, status = json_of(dir, sides[1], sides[2], "--model", "llama")
+      equal({ status, #result.different, #result.only_a + #result.only_b, result[sides[3]][1] },
+        { 1, 0, 1, "junk" })
+    end
+  end)
+
   it("says what it needs", function()
     local dir = harness.temp_dir()
     local zoo = model(dir, "llama")

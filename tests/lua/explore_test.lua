@@ -130,6 +130,7 @@ describe("wrap", function()
     equal(wrap.text(("x "):rep(100), nil), ("x "):rep(100))
     equal(wrap.text("one two three\n one two three", 8, 2), "one two\n  three\n one two\n   three")
     equal(wrap.text("name  text of two", 12, 2), "name  text\n      of two")
+    equal(wrap.text("a tensor 12 KiB, 3 B (5 %)", 14, 2), "a tensor\n  12 KiB, 3 B\n  (5 %)") -- numbers stay with their units
   end)
 
   it("keeps every word of the help within any width", function()

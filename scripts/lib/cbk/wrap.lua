@@ -15,13 +15,20 @@ local function hanging(line, width, deeper)
   return (" "):rep(indent)
 end
 
+--- In the place of a space that is not broken at; the text has no control characters.
+local NO_BREAK = "\1"
+
+--- A number stays with its unit: "4 B", "1.2 GiB", "12 %".
+local function with_units(line) return (line:gsub("(%d) ([KMGTP]?i?[B%%])%f[^%w%%]", "%1" .. NO_BREAK .. "%2")) end
+
 local function add_line(out, line, width, deeper)
   if cbk.terminal.columns(line) <= width then
     out[#out + 1] = line
     return
   end
   local indent, current, has_word = hanging(line, width, deeper), "", false
-  for gap, word in line:gmatch "( *)(%S+)" do
+  for gap, word in with_units(line):gmatch "( *)([^ ]+)" do
+    word = word:gsub(NO_BREAK, " ")
     if has_word and cbk.terminal.columns(current .. gap .. word) > width then
       out[#out + 1] = current
       current = indent .. word

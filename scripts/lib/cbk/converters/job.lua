@@ -68,6 +68,7 @@ end
 ---@class JobOptions
 ---@field seed? integer             for weights that the source lacks
 ---@field drop_unmatched? boolean
+---@field take_unmatched? fun(key: string)
 ---@field is_watched? boolean       keeps what becomes of each key, as `watch`
 ---@field is_stepwise? boolean      takes the changes of each release one by one, even where the original converter does not
 ---@field keeps_lists? boolean

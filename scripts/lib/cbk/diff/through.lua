@@ -30,25 +30,38 @@ local function format_of(side)
   return found.format
 end
 
----The tree of a checkpoint, converted to `tgt`.
+---The tree of a checkpoint, converted to `tgt`; and tensors that the model does not have, by their names in the file.
 ---@param side DiffSide
 ---@param tgt string
 ---@param args table   model, src_fmt
 ---@param only string|nil
+---@return any root, Dict others
 local function converted(side, tgt, args, only)
   local own = { checkpoint_file = side.path, model = args.model, src_fmt = args.src_fmt, config = side.config, tgt_fmt = tgt }
   identify.set_options(own, function() return side.checkpoint end, only)
   local config = cbk.config.load(converters.config_file(own.config))
   if own.src_fmt == "cs-auto" then own.src_fmt = identify.auto_format(side.checkpoint, own.model, tgt, config) end
-  local job = converters.job(converters.route(own.model, own.src_fmt, tgt), other_names.input(side.checkpoint), { seed = 0 })
+  local input, others = other_names.input(side.checkpoint), cbk.dict()
+  local is_zoo = kinds.is_dict(input.source, "model")
+  local job = converters.job(converters.route(own.model, own.src_fmt, tgt), input, { seed = 0, take_unmatched = function(key)
+    if is_zoo then others["model." .. key] = input.source.model[key] else others[key] = input.source[key] end
+  end })
   converters.config(own.model, job, config)
-  return converters.convert.checkpoint(job, job.source)
+  return converters.convert.checkpoint(job, job.source), others
 end
 
----The part of a tree that a model consists of: of a checkpoint of the Model Zoo, what is below "model".
-local function model_part(root)
-  if not (kinds.is_dict(root) and kinds.is_dict(root, "model")) then return root end
-  return cbk.dict { { "model", root.model } }
+---The part of a tree that a model consists of: of a checkpoint of the Model Zoo, what is below "model". And other tensors.
+local function model_part(root, others)
+  local out = cbk.dict()
+  if kinds.is_dict(root) and kinds.is_dict(root, "model") then
+    out.model = root.model
+  elseif not kinds.is_dict(root) then
+    return root
+  else
+    for key, value in cbk.items(root) do out[key] = value end
+  end
+  for key, tensor in cbk.items(others or {}) do out[key] = tensor end
+  return out
 end
 
 ---Whether B is converted, not A: conversions to Hugging Face add tensors that not every file has, such as masks.
@@ -76,12 +89,12 @@ function through.trees(a, b, args)
   local from, to, tgt = a, b, format_b
   if is_swapped then from, to, tgt = b, a, format_a end
   local own = { model = args.model, src_fmt = is_swapped and args.tgt_fmt or args.src_fmt }
-  local fine, root = report.quietly(converted, from, tgt, own, only)
+  local fine, root, others = report.quietly(converted, from, tgt, own, only)
   if not fine then
     if type(root) == "table" and root.message then root.message = ("cannot compare through a converter: %s"):format(root.message) end
     error(root, 0)
   end
-  local one, other = model_part(root), model_part((other_names.added(to.checkpoint)))
+  local one, other = model_part(root, others), model_part((other_names.added(to.checkpoint)))
   local what = ("%s as %s"):format(cbk.shown(from.path), tgt)
   if is_swapped then return other, one, what end
   return one, other, what

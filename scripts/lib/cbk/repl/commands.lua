@@ -178,9 +178,9 @@ commands.diff = {
   run = function(session, rest)
     local words = {}
     for word in rest:gmatch "%S+" do words[#words + 1] = word end
+    if #words < 2 then session:checkpoint() end
     if #words == 0 then words = { "ckpt1", "ckpt2" } elseif #words == 1 then words = { "ckpt", words[1] } end
     if #words > 2 then cbk.fail("usage", "expected at most two names: :diff [A] [B]") end
-    session:checkpoint()
     local path_a, a = side_of(session, words[1])
     local path_b, b = side_of(session, words[2])
     if a and b then return print(tensor_difference(a, b)) end
