@@ -24,10 +24,9 @@ struct Statistics {
   int64_t zeros = 0;
   int64_t subnormal = 0;  // other than 0, but below the dtype's least normal number
   int64_t numel = 0;
-  /// Bins of floats are 1/128 of a factor of two wide, and those with more than 1/64 of the numbers 1/1,024 of
-  /// that; those of up to 4,096 elements, of dtypes of up to 16
-  /// bits, and of up to 65,536 different integers are single values. Numbers of float64 outside of
-  /// float32's range share a bin at each end.
+  /// Bins of floats are 1/128 of a factor of two wide, and those with more than 1/64 of the numbers 1/1,024
+  /// of that; those of up to 4,096 elements, of dtypes of up to 16 bits, and of up to 65,536 different
+  /// integers are single values. Numbers of float64 outside of float32's range share a bin at each end.
   Distribution distribution;
 };
 

@@ -76,8 +76,8 @@ class PlainTree {
   static constexpr size_t max_depth = 64;
   static constexpr uint64_t link_bytes = 256;  // of an entry of the tree in memory, about
 
-  /// A link to nowhere, and elements that no dtype has, are values that cannot be read. A named datatype is no
-  /// value: nothing is stored under it.
+  /// A link to nowhere, and elements that no dtype has, are values that cannot be read. A named datatype is
+  /// no value: nothing is stored under it.
   std::optional<Value> member(const std::shared_ptr<hdf5::File>& file, const hdf5::Link& link) {
     const auto why_not = [&](const Error& error) {
       return unreadable(
