@@ -113,7 +113,9 @@ local function print_lines(title, count, lines, args)
   print_line(("%s (%s):"):format(title, numbers.grouped(count)))
   local most = args.top or args.all and #lines or LISTED
   for i = 1, math.min(most, #lines) do print_line("  " .. lines[i]) end
-  if #lines > most then print_line(("  … and %s more (--all lists them)"):format(numbers.grouped(#lines - most))) end
+  if #lines > most then
+    print_line(("  … and %s (%s)"):format(numbers.counted(#lines - most, "more line"), args.top and "a larger --top lists them" or "--all lists them"))
+  end
 end
 
 ---Prints keys that only one side has, with layers on one line.

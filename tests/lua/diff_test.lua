@@ -107,7 +107,7 @@ describe("cbk diff of values", function()
     for i = 2, 11 do is_true(result.different[i - 1].rel_norm >= result.different[i].rel_norm) end
     local by_key = json_of(dir, "a.pt", "b.pt", "--sort", "key")
     equal(by_key.different[1].key, "x.1.w")
-    has(select(2, diff(dir, "a.pt", "b.pt", "--all", "--top", "2")), "  … and 9 more")
+    has(select(2, diff(dir, "a.pt", "b.pt", "--all", "--top", "2")), "  … and 9 more lines (a larger --top lists them)")
   end)
 
   it("computes them as they are", function()

@@ -98,6 +98,17 @@ describe("cbk stats", function()
     })
     equal(text_table.lines(columns, rows, 20), { "key                b", "…layers.0.weight   2", "ö                 44" })
     equal(text_table.lines(columns, rows, 5), { "key", "…rs.0.weight", "ö" })
+    equal(select(2, text_table.lines(columns, rows, 20)), { "a" })
+    equal(select(2, text_table.lines(columns, rows)), {})
+  end)
+
+  it("names the columns that the terminal is too narrow for, and rounds means of large integers", function()
+    local stats = cbk.tensor({ 4611686018427387904LL, 5, 7 }, { dtype = "int64" }):stats()
+    local row = { key = "big", dtype = "int64", shape = { 3 }, stats = stats }
+    local lines = stats_table.lines({ row }, { width = 60 })
+    has(line_of(table.concat(lines, "\n"), "big"), " 5 4611686018427387904 1.537e+18 2.174e+18")
+    equal(lines[3], "(too narrow for: dtype, shape, norm)")
+    equal(#stats_table.lines({ row }, { width = 200 }), 2)
   end)
 
   for words, message in pairs {

@@ -33,7 +33,8 @@ function stats_table.is_whole(row) return not cbk.dtype(row.dtype).floating end
 ---@param digits integer
 function stats_table.number_text(value, row, digits)
   if value == nil then return "" end
-  if type(value) ~= "number" or stats_table.is_whole(row) and value % 1 == 0 then return numbers.whole_text(value) end
+  local is_exact = type(value) ~= "number" or value % 1 == 0 and math.abs(value) < 2 ^ 53
+  if stats_table.is_whole(row) and is_exact then return numbers.whole_text(value) end
   return (("%%.%dg"):format(digits)):format(value)
 end
 
@@ -84,7 +85,11 @@ end
 ---@param cells string[][]   of each row
 ---@param options StatsTableOptions
 ---@return string[]
-function stats_table.of_cells(columns, cells, options) return text_table.lines(columns, cells, options.width) end
+function stats_table.of_cells(columns, cells, options)
+  local lines, left_out = text_table.lines(columns, cells, options.width)
+  if #left_out > 0 then lines[#lines + 1] = ("(too narrow for: %s)"):format(table.concat(left_out, ", ")) end
+  return lines
+end
 
 ---@param rows StatsRow[]
 ---@param options StatsTableOptions

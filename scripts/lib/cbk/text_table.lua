@@ -30,7 +30,7 @@ local function has_text(rows, c)
   return false
 end
 
---- Which columns are shown, and what they take: those with text, as many as fit beside the first one.
+--- Which columns are shown, of those with text as many as fit beside the first one (false: it does not), and what they take.
 local function fitting(columns, rows, widths, limit)
   local order, shown, total = {}, { true }, math.min(widths[1], NARROWEST)
   for c = 2, #columns do
@@ -40,9 +40,11 @@ local function fitting(columns, rows, widths, limit)
     if columns[a].weight ~= columns[b].weight then return columns[a].weight > columns[b].weight end
     return a < b
   end)
+  local is_room = true
   for _, c in ipairs(order) do
-    if total + GAP + widths[c] > limit then break end
-    shown[c], total = true, total + GAP + widths[c]
+    is_room = is_room and total + GAP + widths[c] <= limit
+    shown[c] = is_room
+    if is_room then total = total + GAP + widths[c] end
   end
   return shown, total
 end
@@ -51,7 +53,8 @@ end
 ---@param columns TextColumn[]
 ---@param rows string[][]
 ---@param limit? integer   columns of the terminal; without it, nothing is left out
----@return string[]
+---@return string[] lines
+---@return string[] left_out   titles of the columns that have text and do not fit
 function text_table.lines(columns, rows, limit)
   limit = limit or math.huge
   local widths = column_widths(columns, rows)
@@ -60,8 +63,11 @@ function text_table.lines(columns, rows, limit)
   widths[1] = math.max(first, math.min(widths[1], limit - total + first))
   local is_cut = limit < math.huge
   for c, width in ipairs(is_cut and {} or widths) do widths[c] = math.min(width, WIDEST) end
-  local titles, out = {}, {}
-  for c, column in ipairs(columns) do titles[c] = column.title end
+  local titles, left_out, out = {}, {}, {}
+  for c, column in ipairs(columns) do
+    titles[c] = column.title
+    if shown[c] == false then left_out[#left_out + 1] = column.title end
+  end
   for i = 0, #rows do
     local cells, pieces = i == 0 and titles or rows[i], {}
     for c, column in ipairs(columns) do
@@ -73,7 +79,7 @@ function text_table.lines(columns, rows, limit)
     end
     out[#out + 1] = (table.concat(pieces, (" "):rep(GAP)):gsub(" +$", ""))
   end
-  return out
+  return out, left_out
 end
 
 return text_table

@@ -232,7 +232,7 @@ local function record_lines(value, options)
     lines[i] = { tostring(i) }
     for c, name in ipairs(names) do lines[i][c + 1] = row[name] and row[name].text or "" end
   end
-  return text_table.lines(columns, lines)
+  return (text_table.lines(columns, lines))
 end
 
 --- Lines up to one more than are wanted.
