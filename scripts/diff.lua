@@ -114,7 +114,8 @@ local function print_lines(title, count, lines, args)
   local most = args.top or args.all and #lines or LISTED
   for i = 1, math.min(most, #lines) do print_line("  " .. lines[i]) end
   if #lines > most then
-    print_line(("  … and %s (%s)"):format(numbers.counted(#lines - most, "more line"), args.top and "a larger --top lists them" or "--all lists them"))
+    local remedy = args.top and "a larger --top lists them" or "--all lists them"
+    print_line(("  … and %s (%s)"):format(numbers.counted(#lines - most, "more line"), remedy))
   end
 end
 
