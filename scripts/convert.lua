@@ -1,8 +1,10 @@
 -- cbk convert: convert a model between Hugging Face and the Model Zoo
 
 local cbk = require "cbk"
+local catalogue = require "converters.engine.catalogue"
 local cli = require "cbk.cli"
 local composite = require "cbk.converters.composite"
+local config_beside = require "cbk.identify.config_beside"
 local hugging_face_files = require "cbk.hugging_face_files"
 local converters = require "cbk.converters"
 local identify = require "cbk.identify"
@@ -83,6 +85,20 @@ local function detect_options(only)
     args.src_fmt = identify.auto_format(open(), args.model, args.tgt_fmt, cbk.config.load(args.config))
   end
   return checkpoint
+end
+
+---The config beside the checkpoint, for a table of a user's own layouts that has fields.
+---@param step OwnStep
+---@return string|nil path
+local function config_of_own(step)
+  if args.config or step.converter.without_config or not step.converter.config then return args.config end
+  local found = config_beside.find(args.checkpoint_file, catalogue.release(step.src) == nil)
+  if found.path then
+    cli.say(args, "Found: " .. cbk.shown("--config " .. found.path))
+  else
+    cbk.warn((found.problem or "there is no config beside the checkpoint") .. "; fields have their defaults, if any")
+  end
+  return found.path
 end
 
 ---@class Targets
@@ -227,7 +243,10 @@ end
 check_options()
 local only = converters.load(args.converter, args.sandbox)
 local own_step = own_layout.step(args, only)
-if own_step then return own_layout.convert(own_step, args) end
+if own_step then
+  args.config = config_of_own(own_step)
+  return own_layout.convert(own_step, args)
+end
 local checkpoint = detect_options(only)
 local route = converters.route(args.model, args.src_fmt, args.tgt_fmt)
 local to_hf, parts = route.tgt == "hf", composite.parts(route)

@@ -308,7 +308,11 @@ local function one_sided(kind)
       }
     end
   end
-  return make
+  return setmetatable(make, { __call = function()
+    local source, line = position.here(3)
+    cbk.fail("converter", ("%s:%d: which side has the key? Write rules.%s.left(...) or rules.%s.right(...)")
+      :format(source, line, kind, kind))
+  end })
 end
 
 ---`rules.only.left(pattern, why, copy_of)`: only that side has the key, and the other side does not need it. `copy_of` is the pattern

@@ -163,4 +163,24 @@ describe("cbk convert", function()
       has(stderr, why)
     end
   end)
+
+  it("reads the config beside a checkpoint of a user's own layout", function()
+    local dir = harness.temp_dir()
+    cbk.fs.write(dir .. "/own.lua", [[
+      local rules, fields = require "converters.engine.rules", require "converters.engine.fields"
+      return { { model = "own", { "a", "b", keys = rules.keys { { "x", "y" } },
+        config = fields.config { { "width", "dim" }, fields.must.left { use_alibi = false } } } } }]])
+    cbk.create(dir .. "/m.pt", { root = cbk.dict { x = cbk.full({ 2 }, 1) } }):commit()
+    local function converts() return harness.cbk(dir, "convert", "m.pt", "--converter", "own.lua", "--to", "b", "--overwrite") end
+    local code, _, stderr = converts()
+    equal(code, 0)
+    has(stderr, "there is no config beside the checkpoint")
+    cbk.fs.write(dir .. "/config.json", '{"width": 2, "use_alibi": true}')
+    code, _, stderr = converts()
+    equal(code, 1)
+    has(stderr, "cannot convert the config with use_alibi=true")
+    cbk.fs.write(dir .. "/config.json", '{"width": 2, "use_alibi": false}', { overwrite = true })
+    equal(converts(), 0)
+    equal(cbk.config.load(dir .. "/config_to_b.json").dim, 2)
+  end)
 end)

@@ -250,6 +250,52 @@ describe("cbk infer, the command", function()
     harness.equal((harness.cbk(dir, "diff", "a.pt", "c_to_a.pt")), 0)
   end)
 
+  it("leaves out blocks that one side numbers within stages, and the other through all of them", function()
+    local dir = harness.temp_dir()
+    local left, right, n = cbk.dict(), cbk.dict(), 0
+    for stage, depth in ipairs { 2, 3 } do
+      for block = 0, depth - 1 do
+        left[("stages.%d.blocks.%d.w"):format(stage - 1, block)] = cbk.randn({ 6, 8 }, { seed = n })
+        right[("blocks.%d.w"):format(n)] = cbk.randn({ 6, 8 }, { seed = n })
+        n = n + 1
+      end
+    end
+    cbk.create(dir .. "/a.pt", { root = left }):commit()
+    cbk.create(dir .. "/b.pt", { root = right }):commit()
+    local code, out, err = harness.cbk(dir, "infer", "a.pt", "b.pt", "-o", "mine.lua")
+    harness.equal({ code, err }, { 1, "" })
+    is_true(out:find("without a rule, right: blocks.{0..4}.w", 1, true), out)
+    is_true(not out:find("not the same weights", 1, true), out)
+    is_true(cbk.fs.read(dir .. "/mine.lua"):find("[6, 8]  its number depends on those before it: blocks.{2..4}.w", 1, true))
+  end)
+
+  it("refuses another number of experts than that of the pair where nothing shows it", function()
+    local dir = harness.temp_dir()
+    local function write(count, names)
+      local left, right = cbk.dict(), cbk.dict()
+      for layer = 0, 1 do
+        local parts = {}
+        for e = 0, count - 1 do
+          parts[e + 1] = cbk.randn({ 6, 8 }, { seed = 10 * layer + e })
+          left[("l.%d.experts.%d.up.weight"):format(layer, e)] = parts[e + 1]
+        end
+        right[("h.%d.up"):format(layer)] = cbk.cat(parts, 0)
+      end
+      cbk.create(dir .. "/" .. names[1], { root = left }):commit()
+      cbk.create(dir .. "/" .. names[2], { root = right }):commit()
+    end
+    write(2, { "a.pt", "b.pt" })
+    write(4, { "c.pt", "d.pt" })
+    harness.equal((harness.cbk(dir, "infer", "a.pt", "b.pt", "-o", "mine.lua")), 0)
+    harness.equal((harness.cbk(dir, "convert", "b.pt", "--converter", "mine.lua", "--to", "a")), 0)
+    harness.equal((harness.cbk(dir, "diff", "a.pt", "b_to_a.pt")), 0)
+    for from, to in pairs { c = "b", d = "a" } do
+      local code, _, err = harness.cbk(dir, "convert", from .. ".pt", "--converter", "mine.lua", "--to", to)
+      harness.equal(code, 1)
+      is_true(err:find("parts", 1, true) or err:find("not matched", 1, true), err)
+    end
+  end)
+
   it("names folders, and writes nothing after an error", function()
     local dir = harness.temp_dir()
     for _, name in ipairs { "old", "new" } do cbk.fs.mkdir(dir .. "/" .. name) end

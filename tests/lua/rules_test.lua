@@ -155,6 +155,9 @@ describe("Rules: findings", function()
 
   it("what is written wrongly is refused at once, with its place", function()
     fails("rules_test.lua:", function() local _ = rules.keys { { "a", "b", { name = "half", forward = function() end } } } end)
+    for _, kind in ipairs { "only", "drop", "refuse" } do
+      fails(("which side has the key? Write rules.%s.left(...)"):format(kind), function() rules[kind]("a", "why") end)
+    end
     fails("has no option 'also_lft'", rules.keys, { { "a", "b", also_lft = "c" } })
     fails("entry 2 of this table of keys: a rule is { left, right, action }; with one name for both sides, write { \"b\" }", rules.keys,
       { { "a" }, "b" })

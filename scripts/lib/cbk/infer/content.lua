@@ -19,6 +19,7 @@ local content = {}
 ---@field order integer     its place in the checkpoint
 ---@field rule? InferredRule
 ---@field is_constant? boolean
+---@field is_numbered_apart? boolean   the other side has it, at a number that other models need not have
 ---@field on_read fun(key: string, bytes: integer)
 ---@field sums table<string, ffi.cdata*>   Tensor:content by dtype
 

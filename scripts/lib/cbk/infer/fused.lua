@@ -80,6 +80,17 @@ local function heads_of_configs(trial, rows, unit, add)
   end
 end
 
+---Whether keys differ in their numbers only, as those of experts: how many there are shows in no other tensor.
+---@param items Item[]
+local function are_numbered(items)
+  local has = {}
+  for _, item in ipairs(items) do
+    if has[item.template] then return true end
+    has[item.template] = true
+  end
+  return false
+end
+
 ---One key on the left, several on the right.
 ---@param trial Trial
 ---@param add fun(choice: Choice)
@@ -92,14 +103,15 @@ function fused.add(trial, add)
     add { text = "stacked_rotary", needs = { "stacked_rotary" }, has_config = true }
   end
   local unit = greatest_common(rows)
-  if trial.configs.left and trial.configs.right then heads_of_configs(trial, rows, unit, add) end
+  local is_numbered = are_numbered(trial.right)
+  if trial.configs.left and trial.configs.right and not is_numbered then heads_of_configs(trial, rows, unit, add) end
   local list = {}
   for i, n in ipairs(rows) do list[i] = ("%d"):format(n / unit) end
   local function shares_of(numbers, separator) return table.concat(numbers, separator) end
-  ---Halves are halves in every model; heads, and parts of different sizes, are as the config says.
+  ---Halves are halves in every model; heads, and parts of different sizes, are as the config says, and so is the number of experts.
   local function ratio(numbers)
     local is_equal = shares_of(numbers, "") == ("1"):rep(count)
-    local is_certain = is_equal and count ~= 3 and (trial.has_config or not heads.in_keys(trial.right))
+    local is_certain = is_equal and count ~= 3 and not is_numbered and (trial.has_config or not heads.in_keys(trial.right))
     return not is_certain and "parts in the ratio " .. shares_of(numbers, " : ") or nil
   end
   local shares = shares_of(list, ", ")

@@ -98,8 +98,9 @@ end
 
 -- --- all of it
 
----Why no rule has an item that no other tensor has the elements of.
+---Why no rule has an item that no other tensor has the elements of in its order.
 local function reason(item)
+  if item.is_numbered_apart then return "its number on the other side depends on how many others there are before it" end
   local why = "no tensor of the other side has its values"
   return item.dtype:find "^complex" and why .. " (complex numbers are matched with those of the same dtype only)" or why
 end
@@ -120,8 +121,9 @@ local function unexplained_of(inventories, unknown, fold)
       if not item.rule then
         local near = same[item] and ("the elements of '%s' in another order, which is no known action"):format(same[item])
         out[#out + 1] = { side = side, key = item.key, why = near or reason(item) }
-        local id = ("%s: %s [%s]  %s"):format(side, item.dtype, table.concat(item.shape, ", "), near and "elements in another order"
-          or "values that the other side lacks")
+        local what = near and "elements in another order" or item.is_numbered_apart and "its number depends on those before it"
+          or "values that the other side lacks"
+        local id = ("%s: %s [%s]  %s"):format(side, item.dtype, table.concat(item.shape, ", "), what)
         if not keys[id] then
           keys[id] = {}
           keys[#keys + 1] = id
@@ -257,6 +259,7 @@ function infer.run(left, right, options)
   end
   for _, one in ipairs(unexplained) do matched[one.side] = matched[one.side] - 1 end
   local by_name, is_related, guesses = 0, false, {}
+  for _, item in ipairs(inventories.left.items) do is_related = is_related or item.is_numbered_apart == true end
   for _, part in ipairs(parts) do
     for _, guess in ipairs(part.fields and part.fields.guesses or {}) do guesses[#guesses + 1] = guess end
   end

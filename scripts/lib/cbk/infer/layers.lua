@@ -26,12 +26,13 @@ end
 ---The last key of the layers below a prefix, and the one after it.
 ---@param inventory Inventory
 ---@param prefix string
----@return LayerWitness
+---@return LayerWitness|nil   nil where no key has the prefix, such as that of a number within a stage
 local function witness(inventory, prefix)
   local best
   for _, item in ipairs(inventory.items) do
     if item.numbers[1] and names.before(item.template, 1) == prefix and (not best or item.numbers[1] > best.numbers[1]) then best = item end
   end
+  if not best then return nil end
   local numbers = { unpack(best.numbers) }
   numbers[1] = numbers[1] + 1
   return { last = best.key, beyond = names.filled(best.template, numbers) }
@@ -48,9 +49,10 @@ local function prefixes_of(state, left_prefix, right_prefix)
 end
 
 ---Notes, of each rule that needs it, the keys that show how many layers the pair has. The first layer is the first one in all models.
+---Rules without such keys hold for no other model, and are taken back.
 ---@param state MatchState
 function layers.note(state)
-  for _, rule in ipairs(state.rules) do
+  for _, rule in ipairs({ unpack(state.rules) }) do
     local left, left_prefix = number_of(state, rule, "left")
     local right, right_prefix = number_of(state, rule, "right")
     if left ~= right and (left or 0) + (right or 0) > 0 then
@@ -58,6 +60,7 @@ function layers.note(state)
       for side, prefix in pairs(prefixes_of(state, left_prefix, right_prefix)) do
         rule.layers[side] = witness(state[side], prefix)
       end
+      if not (rule.layers.left and rule.layers.right) then state:take_back(rule) end
     end
   end
 end

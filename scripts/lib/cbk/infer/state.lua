@@ -165,6 +165,17 @@ function State:take(rule)
   self.rules[#self.rules + 1] = rule
 end
 
+function State:take_back(rule)
+  for i, one in ipairs(self.rules) do
+    if one == rule then table.remove(self.rules, i) break end
+  end
+  for _, pair in ipairs(rule.pairs) do
+    for _, side in ipairs { "left", "right" } do
+      for _, item in ipairs(pair[side]) do item.rule, item.is_numbered_apart = nil, true end
+    end
+  end
+end
+
 ---Takes the best rules among candidates, each of tensors that no earlier one has.
 ---@param list { rule: InferredRule, score: number }[]
 function State:take_best(list)

@@ -331,7 +331,8 @@ function write.text(what)
   end
   local function add(line) body[#body + 1] = line end
   if #what.unexplained > 0 then
-    add "-- Not explained. `cbk convert` refuses these keys until a rule has them; --drop-unmatched-keys leaves them out."
+    add "-- Not explained. `cbk convert` refuses those that it reads until a rule has them; --drop-unmatched-keys leaves them out."
+    add "-- What it writes lacks those of the other side."
     for _, line in ipairs(what.unexplained) do add("--   " .. source.comment(line)) end
     add ""
   end
