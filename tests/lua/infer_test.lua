@@ -296,6 +296,51 @@ describe("cbk infer, the command", function()
     end
   end)
 
+  it("keeps apart what a pair with as many key heads as heads, and with zero biases, does not show", function()
+    local dir = harness.temp_dir()
+    ---q, k and v are fused head by head; rotary rows are in pairs on the right.
+    local function write(key_heads, has_values, names)
+      local heads, size, width = 4, 6, 24
+      local left, right, groups = cbk.dict(), cbk.dict(), {}
+      local q, k, v = cbk.randn({ heads * size, width }, { seed = 1 }), cbk.randn({ key_heads * size, width }, { seed = 2 }),
+        cbk.randn({ key_heads * size, width }, { seed = 3 })
+      for g = 0, key_heads - 1 do
+        local share = heads / key_heads * size
+        for _, part in ipairs { q:slice(0, g * share, (g + 1) * share), k:slice(0, g * size, (g + 1) * size),
+          v:slice(0, g * size, (g + 1) * size) } do groups[#groups + 1] = part end
+      end
+      left["l.0.q"], left["l.0.k"], left["l.0.v"], right["h.0.qkv"] = q, k, v, cbk.cat(groups, 0)
+      local rows = cbk.randn({ heads * size, width }, { seed = 4 })
+      left["l.0.rot.q_w"] = rows
+      right["h.0.rot.q_w"] = rows:reshape({ heads, 2, size / 2, width }):transpose(1, 2):reshape { heads * size, width }
+      left["l.0.rot.q_b"] = has_values and cbk.randn({ heads * size }, { seed = 5 }) or cbk.full({ heads * size }, 0)
+      right["h.0.rot.q_b"] = left["l.0.rot.q_b"]
+      for i, root in ipairs { left, right } do
+        cbk.create(dir .. "/" .. names[i] .. ".pt", { root = root }):commit()
+        cbk.fs.write(dir .. "/" .. names[i] .. ".json", cbk.json(cbk.dict { n_head = heads, n_kv = key_heads, head_size = size,
+          width = width }))
+      end
+    end
+    write(4, false, { "a", "b" })
+    write(2, false, { "c", "d" })
+    write(4, true, { "e", "f" })
+    local code, out, err = harness.cbk(dir, "infer", "a.pt", "b.pt", "-o", "mine.lua", "--src-config", "a.json", "--tgt-config", "b.json")
+    harness.equal(code, 0, out .. err)
+    local function convert(from, to)
+      return harness.cbk(dir, "convert", from .. ".pt", "--config", from .. ".json", "--converter", "mine.lua", "--to", to, "-o", from)
+    end
+    for from, to in pairs { c = "b", d = "a" } do
+      code, out, err = convert(from, to)
+      harness.equal(code, 0, out .. err)
+      harness.equal((harness.cbk(dir, "diff", ("%s/%s_to_%s.pt"):format(from, from, to), (from == "c" and "d" or "c") .. ".pt")), 0)
+    end
+    for from, to in pairs { e = "b", f = "a" } do
+      local refused, _, why = convert(from, to)
+      harness.equal(refused, 1)
+      is_true(why:find("all its elements were equal in the pair", 1, true), why)
+    end
+  end)
+
   it("names folders, and writes nothing after an error", function()
     local dir = harness.temp_dir()
     for _, name in ipairs { "old", "new" } do cbk.fs.mkdir(dir .. "/" .. name) end

@@ -44,7 +44,8 @@ end
 local function heads_of_configs(trial, rows, unit, add)
   local configs, key, is_keys = trial.configs, trial.left[1].key, {}
   for i, item in ipairs(trial.right) do
-    is_keys[i] = heads.has_word(item, "k", "v", "key", "value", "keys", "values", "kv") or i > 1 and not heads.in_keys(trial.right)
+    if heads.has_word(item, "kv", "qk") then return end -- the heads of two in one part: no field has their number
+    is_keys[i] = heads.has_word(item, "k", "v", "key", "value", "keys", "values") or i > 1 and not heads.in_keys(trial.right)
   end
   for _, size in ipairs(divisors(unit)) do
     local of_size = sizes.heads(configs, size, size, key)
@@ -65,7 +66,8 @@ local function heads_of_configs(trial, rows, unit, add)
       local layouts = { "per = " .. of_counts }
       if is_equal then layouts[2] = ("per = { %s }, size = %s"):format(each_one, of_size) end
       local groups = greatest_common(counts)
-      local of_groups = not is_equal and groups > 1 and sizes.key_heads(configs, groups, key)
+      local may_group = groups > 1 and (not is_equal or heads.in_keys(trial.right)) -- as many key heads as heads may be the pair's alone
+      local of_groups = may_group and sizes.key_heads(configs, groups, key)
       if of_groups then layouts[2] = ("per = %s, groups = %s"):format(of_counts, of_groups) end -- the heads of a group together
       for _, one in ipairs(layouts) do
         for _, turned in ipairs(TURNED) do

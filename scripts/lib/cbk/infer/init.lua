@@ -66,13 +66,26 @@ local function has_head_counts(config)
   return config ~= nil and type(config.num_heads) == "number" and type(config.hidden_size) == "number"
 end
 
+---Rules in their order, those of constants after all others, which tell what constants may be.
+---@param rules InferredRule[]
+---@return InferredRule[]
+local function constants_last(rules)
+  local out, constants = {}, {}
+  for _, rule in ipairs(rules) do
+    local list = content.is_constant(rule.pairs[1].left[1]) and constants or out
+    list[#list + 1] = rule
+  end
+  for _, rule in ipairs(constants) do out[#out + 1] = rule end
+  return out
+end
+
 ---Finds the action of each rule; rules without one are taken back.
 ---@param rules InferredRule[]
 ---@param configs_of fun(rule: InferredRule): { left: Dict|nil, right: Dict|nil }
 ---@return InferredRule[] rules, InferredRule[] unknown
 local function with_actions(rules, configs_of)
   local out, unknown, rotary = {}, {}, {}
-  for _, rule in ipairs(rules) do
+  for _, rule in ipairs(constants_last(rules)) do
     local configs = configs_of(rule)
     if rule.each then rule.each.text = count_text(configs, rule.each.count) end
     local like = rule.like and rule.like.choice and rule.like or nil

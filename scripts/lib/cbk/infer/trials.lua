@@ -4,6 +4,7 @@ local choices = require "cbk.infer.choices"
 local content = require "cbk.infer.content"
 local definitions = require "cbk.infer.definitions"
 local heads = require "converters.vocabulary.heads"
+local words = require "cbk.infer.heads"
 
 local trials = {}
 
@@ -124,12 +125,18 @@ end
 function trials.module(item) return item.template:match "^(.*)%.[^.]+%.[^.]+$" or "" end
 
 ---The action of a vector that is the same in any order: norms of queries and keys have rotary rows if these have.
----@param item Item
+---Other vectors of queries and keys, such as biases, may or may not have them.
+---@param left Item
+---@param item Item   of the right
 ---@param choice Choice   that fits
 ---@param rotary? Choice
 ---@return Choice
-local function of_constant(item, choice, has_config, rotary)
+local function of_constant(left, item, choice, has_config, rotary)
   local is_norm = item.key:find "norm" and item.key:gsub("norm", " "):find "%f[%a][qk]%f[%A]"
+  local function is_of_queries(one) return words.has_word(one, "q", "k", "qn", "kn", "query", "key") end
+  if rotary and not is_norm and (is_of_queries(left) or is_of_queries(item)) then
+    return { text = "only_equal()", needs = { "only_equal" } }
+  end
   if not is_norm or not rotary then return choice.text:find "rotary" and { text = "nil" } or choice end
   return has_config and { text = "actions.rotary.vector", has_config = true } or rotary
 end
@@ -196,7 +203,7 @@ function trials.find(rule, configs, has_config, rotary)
     for _, choice in ipairs(list) do
       if fits(choice, trial, left, right) and fits_others(choice, order) then
         if #pair.left + #pair.right == 2 and not rule.like and content.is_constant(left[1]) then
-          choice = of_constant(right[1], choice, has_config, (rotary or {})[trials.module(right[1])])
+          choice = of_constant(left[1], right[1], choice, has_config, (rotary or {})[trials.module(right[1])])
         elseif has_config and not rule.each and choice ~= (rule.like and rule.like.choice) then
           choice = with_number(choice, own)
         end
