@@ -315,10 +315,11 @@ describe("cbk infer, the command", function()
       right["h.0.rot.q_w"] = rows:reshape({ heads, 2, size / 2, width }):transpose(1, 2):reshape { heads * size, width }
       left["l.0.rot.q_b"] = has_values and cbk.randn({ heads * size }, { seed = 5 }) or cbk.full({ heads * size }, 0)
       right["h.0.rot.q_b"] = left["l.0.rot.q_b"]
+      local configs = { cbk.dict { n_head = heads, n_kv = key_heads, head_size = size, width = width },
+        cbk.dict { { "attn", cbk.dict { { "kv_heads", key_heads }, { "heads", heads }, { "bias", true } } }, { "dim", width } } }
       for i, root in ipairs { left, right } do
         cbk.create(dir .. "/" .. names[i] .. ".pt", { root = root }):commit()
-        cbk.fs.write(dir .. "/" .. names[i] .. ".json", cbk.json(cbk.dict { n_head = heads, n_kv = key_heads, head_size = size,
-          width = width }))
+        cbk.fs.write(dir .. "/" .. names[i] .. ".json", cbk.json(configs[i]))
       end
     end
     write(4, false, { "a", "b" })
@@ -334,6 +335,8 @@ describe("cbk infer, the command", function()
       harness.equal(code, 0, out .. err)
       harness.equal((harness.cbk(dir, "diff", ("%s/%s_to_%s.pt"):format(from, from, to), (from == "c" and "d" or "c") .. ".pt")), 0)
     end
+    local made = cbk.fs.read(dir .. "/c/config_to_b.json"):gsub("%s", "") -- in the order of the pair
+    is_true(made:find('"attn":{"kv_heads":2,"heads":4,"bias":true}', 1, true), made)
     for from, to in pairs { e = "b", f = "a" } do
       local refused, _, why = convert(from, to)
       harness.equal(refused, 1)

@@ -264,17 +264,21 @@ end]] }
 
 -- … for config fields.
 definitions.texts_by_name.in_map = { text = [[
----Fields of the left that are entries of a map on the right, { num_experts = "num_local_experts" }; and further entries of it.
-local function in_map(entries, others)
+---A map on the right; of each entry its name, and the field of the left that it is, or a value that it always has.
+local function in_map(entries)
   return {
     forward = function(_, at)
       local map = cbk.dict()
-      for entry, field in pairs(entries) do map[entry] = cbk.raw(at.from, field) end
-      for entry, value in pairs(others) do map[entry] = value end
+      for _, one in ipairs(entries) do
+        local entry = one[1]
+        if one.field then map[entry] = cbk.raw(at.from, one.field) else map[entry] = one.value end
+      end
       return map
     end,
     backward = function(map, at)
-      for entry, field in pairs(entries) do at:set(field, cbk.raw(map, entry)) end
+      for _, one in ipairs(entries) do
+        if one.field then at:set(one.field, cbk.raw(map, one[1])) end
+      end
     end,
   }
 end]] }

@@ -111,32 +111,48 @@ local function by_rest(left, right, used, out)
   end
 end
 
+---Which fields of the left the entries of a map are: by value, those of the likest names first.
+---@return table<any, string> fields   by entry
+local function fields_of_map(left, map, used)
+  local found, out, taken = {}, {}, {}
+  for entry, value in cbk.items(map) do
+    for _, field in ipairs(plain_fields(left)) do
+      local alike = likeness(field, tostring(entry))
+      local is_telling = type(value) == "number" and value ~= 0 and value ~= 1
+      if left[field] == value and type(value) ~= "string" and (is_telling or alike >= 1) and not used.left[field] then
+        found[#found + 1] = { entry = entry, field = field, alike = alike, place = #found }
+      end
+    end
+  end
+  table.sort(found, function(one, other)
+    if one.alike ~= other.alike then return one.alike > other.alike end
+    return one.place < other.place
+  end)
+  for _, one in ipairs(found) do
+    if not out[one.entry] and not taken[one.field] then out[one.entry], taken[one.field] = one.field, true end
+  end
+  return out
+end
+
 ---Maps of the right whose entries are fields of the left, such as the number of experts.
 local function by_map(left, right, used, out)
   for name, map in cbk.items(right) do
-    local inner, others, first = {}, {}, nil
-    if cbk.kind(right, name) == "dict" and not used.right[name] then
-      for entry, value in cbk.items(map) do
-        local best, score
-        for _, field in ipairs(plain_fields(left)) do
-          local alike = likeness(field, tostring(entry))
-          local is_telling = type(value) == "number" and value ~= 0 and value ~= 1
-          if left[field] == value and type(value) ~= "string" and (is_telling or alike >= 1) and (not score or alike > score)
-            and not used.left[field] then best, score = field, alike end
-        end
-        if best then
-          inner[#inner + 1] = ("%s = %s"):format(source.key(entry), source.text(best))
-          first = first or best
-          used.left[best] = true
-        elseif is_plain(value) then
-          others[#others + 1] = ("%s = %s"):format(source.key(entry), source.plain(value))
-        end
+    local is_open = cbk.kind(right, name) == "dict" and not used.right[name]
+    local field_of, entries, first = is_open and fields_of_map(left, map, used) or {}, {}, nil
+    for entry, value in cbk.items(is_open and map or cbk.dict()) do
+      local field = field_of[entry]
+      if field then
+        entries[#entries + 1] = ("{ %s, field = %s }"):format(source.text(entry), source.text(field))
+        first = first or field
+        used.left[field] = true
+      elseif is_plain(value) then
+        entries[#entries + 1] = ("{ %s, value = %s }"):format(source.text(entry), source.plain(value))
       end
     end
     if first then
       used.right[name] = true
-      local text = ("in_map({ %s }, { %s })"):format(table.concat(inner, ", "), table.concat(others, ", "))
-      out.pairs[#out.pairs + 1] = { left = first, right = name, text = text, needs = { "in_map" } }
+      out.pairs[#out.pairs + 1] = { left = first, right = name, text = ("in_map { %s }"):format(table.concat(entries, ", ")),
+        needs = { "in_map" } }
     end
   end
 end

@@ -92,13 +92,16 @@ local function head_size(config, side, size, key)
     if HEAD_SIZES[field.name] and field.value == size then list[#list + 1] = { text = at .. field.path, section = field.section } end
   end
   if #list > 0 then return agreed(near(list, key)) end
+  local apart = {} -- a width beside a section with the heads
   for _, width in ipairs(all) do
     for _, count in ipairs(WIDTHS[width.name] and all or {}) do
-      if HEADS[count.name] and count.section == width.section and width.value == size * count.value then
-        list[#list + 1] = { text = ("%s%s / %s%s"):format(at, width.path, at, count.path), section = width.section }
+      if HEADS[count.name] and width.value == size * count.value and (count.section == width.section or width.section == "") then
+        local into = count.section == width.section and list or apart
+        into[#into + 1] = { text = ("%s%s / %s%s"):format(at, width.path, at, count.path), section = count.section }
       end
     end
   end
+  if #list == 0 then list = apart end
   return agreed(near(list, key))
 end
 
