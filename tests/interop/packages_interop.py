@@ -55,7 +55,7 @@ def as_a_package(run, build):
     def knows_the_api(root):
         """What an editor reads: the folders of .luarc.json, and in them the annotations."""
         with open(os.path.join(root, ".luarc.json"), encoding="utf-8") as f:
-            library = json.load(f)["workspace.library"][0]
+            library = json.load(f)["workspace"]["library"][0]
         with open(os.path.join(root, library, "cbk/meta.lua"), encoding="utf-8") as f:
             assert f.readline().strip() == "---@meta cbk"
 
