@@ -96,7 +96,8 @@ local function config_of_own(step)
   if found.path then
     cli.say(args, "Found: " .. cbk.shown("--config " .. found.path))
   else
-    cbk.warn((found.problem or "there is no config beside the checkpoint") .. "; fields have their defaults, if any")
+    local why = found.problem or "there is no config beside the checkpoint: name one with --config"
+    cbk.warn(why .. "; fields have their defaults, if any")
   end
   return found.path
 end

@@ -4,7 +4,7 @@ local choices = require "cbk.infer.choices"
 local content = require "cbk.infer.content"
 local definitions = require "cbk.infer.definitions"
 local heads = require "converters.vocabulary.heads"
-local words = require "cbk.infer.heads"
+local head_words = require "cbk.infer.heads"
 
 local trials = {}
 
@@ -133,7 +133,7 @@ function trials.module(item) return item.template:match "^(.*)%.[^.]+%.[^.]+$" o
 ---@return Choice
 local function of_constant(left, item, choice, has_config, rotary)
   local is_norm = item.key:find "norm" and item.key:gsub("norm", " "):find "%f[%a][qk]%f[%A]"
-  local function is_of_queries(one) return words.has_word(one, "q", "k", "qn", "kn", "query", "key") end
+  local function is_of_queries(one) return head_words.has_word(one, "q", "k", "qn", "kn", "query", "key") end
   if rotary and not is_norm and (is_of_queries(left) or is_of_queries(item)) then
     return { text = "only_equal()", needs = { "only_equal" } }
   end
