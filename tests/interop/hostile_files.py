@@ -124,7 +124,7 @@ def doubled(levels, join):
 
 
 BODIES = {
-    "a list to rename": lambda: a_dict(a=LIST + (MARK + NONE * 1000 + b"e") * 900),
+    "a list to rename": lambda: a_dict(a=LIST + (MARK + NONE * 400 + b"e") * 900),
     "many nones": lambda: LIST + MARK + NONE * 400000 + b"e",
     "nones without a list": lambda: NONE * 3000000,
     "many marks": lambda: MARK * 1000000,
