@@ -296,6 +296,23 @@ describe("cbk infer, noise", function()
     is_true(found.text:find('{ "freqs", "cis" }', 1, true), found.text)
   end)
 
+  it("warns of keys that the output lacks, until a rule writes them", function()
+    local model = layers(3, 6, { each = function(model, left, right)
+      model.put(left .. "own", nil, model.random(3))
+      model.put(nil, right .. "other", model.random(5))
+    end })
+    model.put(nil, "odd {x}", model.random(2))
+    local text = inferred.plainly(model.left, model.right).text
+    local function warnings_of(changed, side) return select(3, inferred.run_plainly(inferred.model_of(changed), side, model[side])) end
+    local function lack(keys) return ("the output lacks %s, which cbk infer could not explain: add a rule that writes it"):format(keys) end
+    harness.equal(warnings_of(text, "left"), { lack "blocks.{0..2}.other", lack "odd {x}" })
+    harness.equal(warnings_of(text, "right"), { lack "h.{0..2}.own" })
+    local mended, count = text:gsub("local keys = rules.keys {", '%0\n  { "h.N.own", "blocks.N.other" },')
+    harness.equal(count, 1)
+    harness.equal(warnings_of(mended, "left"), { lack "odd {x}" })
+    harness.equal(warnings_of(mended, "right"), {})
+  end)
+
   it("refuses a third dtype", function()
     local function model_of(dtype, right)
       local model = new_model(7)

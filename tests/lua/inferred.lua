@@ -242,14 +242,14 @@ end
 ---@param model table
 ---@param side Side       that is read
 ---@param tensors Dict
----@return Dict out, string[] unmatched
+---@return Dict out, string[] unmatched, string[] warnings
 function inferred.run_plainly(model, side, tensors)
   local out, unmatched
-  conversion.warnings(function()
+  local warnings = conversion.warnings(function()
     local converter = model[1]
     out, unmatched = keys.convert(converter.keys, side, tensors, { left = cbk.dict(), right = cbk.dict(), fill = converter.fill })
   end)
-  return out, unmatched
+  return out, unmatched, warnings
 end
 
 ---The keys of a converter's comment, by side and key, and in order.

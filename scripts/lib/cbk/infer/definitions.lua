@@ -49,6 +49,12 @@ local function cast(left, right, action)
   end, { parts = action and action.parts or nil })
 end]] },
 
+  lacks = { text = [[
+---What the pair has, nothing explains, and no rule writes: a warning.
+local function lacks(keys)
+  return function() cbk.warn(("the output lacks %s, which cbk infer could not explain: add a rule that writes it"):format(keys)) end
+end]] },
+
   plus = { text = [[
 ---The right is the left and a number.
 local function plus(term)

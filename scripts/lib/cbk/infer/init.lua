@@ -4,6 +4,7 @@
 local cbk = require "cbk"
 local buffers = require "cbk.infer.buffers"
 local catalogue = require "converters.engine.catalogue"
+local fold = require "cbk.fold"
 local content = require "cbk.infer.content"
 local match = require "cbk.infer.match"
 local infer_fields = require "cbk.infer.fields"
@@ -119,7 +120,7 @@ local function reason(item)
 end
 
 ---What no rule has, template by template.
-local function unexplained_of(inventories, unknown, fold)
+local function unexplained_of(inventories, unknown)
   local out, lines, same = {}, {}, {}
   for _, rule in ipairs(unknown) do
     for side, other in pairs(other_side) do
@@ -144,7 +145,7 @@ local function unexplained_of(inventories, unknown, fold)
         table.insert(keys[id], item.key)
       end
     end
-    for _, id in ipairs(keys) do lines[#lines + 1] = ("%s: %s"):format(id, fold(keys[id])) end
+    for _, id in ipairs(keys) do lines[#lines + 1] = ("%s: %s"):format(id, naming.all(keys[id])) end
   end
   return out, lines
 end
@@ -220,6 +221,27 @@ local function files_of(sides)
   return out
 end
 
+---Adds warnings of what nothing explains: a converter that writes a side without such keys says so.
+---@param parts table[]
+---@param unexplained { side: Side, key: string }[]
+---@param needs string[]   gets the definitions
+local function warn_of_lacks(parts, unexplained, needs)
+  for _, part in ipairs(parts) do
+    for _, side in ipairs { "left", "right" } do
+      local entries = {}
+      for _, one in ipairs(unexplained) do
+        if one.side == side and part_of(parts, one.key) == part then
+          entries[#entries + 1] = { path = side == "left" and without_part(part, one.key) or one.key }
+        end
+      end
+      for _, group in ipairs(fold.groups(entries)) do
+        table.insert(part.made[side], ("{ %s, lacks %s }"):format(source.text(group.members[1].path), source.text(group.name)))
+        needs[#needs + 1] = "lacks"
+      end
+    end
+  end
+end
+
 ---@param left InferSide
 ---@param right InferSide
 ---@param options { model: string, on_read: fun(key: string, bytes: integer)|nil, has_same_sizes: boolean|nil }
@@ -249,14 +271,10 @@ function infer.run(left, right, options)
     buffers.explain(inventories, side, rules, rows, { part_for = function(key) return part_of(parts, key) end,
       without_part = without_part, needs = needs, has_parts = left.parts ~= nil })
   end
-  local unexplained, lines = unexplained_of(inventories, unknown, naming.all)
+  local unexplained, lines = unexplained_of(inventories, unknown)
+  warn_of_lacks(parts, unexplained, needs)
   for _, part in ipairs(parts) do
     table.sort(part.rows, function(a, b) return a.order < b.order or a.order == b.order and a.right[1] < b.right[1] end)
-    part.fill = {}
-    for _, side in ipairs { "left", "right" } do
-      local list = part.made[side]
-      if #list > 0 then part.fill[#part.fill + 1] = ("%s = { %s }"):format(side, table.concat(list, ", ")) end
-    end
     local configs = part.configs
     part.fields = configs.left and configs.right and infer_fields.infer(configs.left, configs.right) or nil
   end

@@ -256,7 +256,7 @@ end
 ---@field rows Row[]
 ---@field checks string[]         entries of the table of keys that come first
 ---@field one_sided string[]      … that come last
----@field fill string[]           entries of `fill`, by side: "left = { … }"
+---@field made { left: string[], right: string[] }   entries of `fill`
 ---@field fields? InferredFields
 ---@field configs { left: Dict|nil, right: Dict|nil }
 
@@ -290,7 +290,16 @@ local function add_part(part, add)
   end
   local options = { "keys = keys" .. suffix, part.fields and "config = config" .. suffix or "config = fields.config {}" }
   if part.fields and part.fields.finish_right then options[#options + 1] = ("finish = { right = %s }"):format(part.fields.finish_right) end
-  if #part.fill > 0 then options[#options + 1] = ("fill = { %s }"):format(table.concat(part.fill, ", ")) end
+  if #part.made.left + #part.made.right > 0 then
+    add(("local fill%s = { -- what is made where no rule writes the key"):format(suffix))
+    for _, side in ipairs { "left", "right" } do
+      if #part.made[side] > 0 then add(("  %s = {"):format(side)) end
+      for _, entry in ipairs(part.made[side]) do add(("    %s,"):format(entry)) end
+      if #part.made[side] > 0 then add "  }," end
+    end
+    add "}\n"
+    options[#options + 1] = "fill = fill" .. suffix
+  end
   return options
 end
 
@@ -332,7 +341,7 @@ function write.text(what)
   local function add(line) body[#body + 1] = line end
   if #what.unexplained > 0 then
     add "-- Not explained. `cbk convert` refuses those that it reads until a rule has them; --drop-unmatched-keys leaves them out."
-    add "-- What it writes lacks those of the other side."
+    add "-- What it writes lacks those of the other side, with a warning."
     for _, line in ipairs(what.unexplained) do add("--   " .. source.comment(line)) end
     add ""
   end
