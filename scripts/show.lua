@@ -141,7 +141,7 @@ local function show_tensor(row)
   local problem = tensor:problem()
   if problem then return print_line("  " .. problem) end
   if tensor:numel() > 0 and can_have_stats(tensor) then print_line("  " .. stats_text(tensor)) end
-  local grid = inspect.text(tensor):match "\n(.*)$"
+  local grid = inspect.text(tensor, { columns = cli.columns() }):match "\n(.*)$"
   if grid then print(grid) end
 end
 

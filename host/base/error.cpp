@@ -117,23 +117,39 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return above[b.size()];
 }
 
+std::string lower_case(std::string_view text) {
+  std::string out(text);
+  for (char& c : out)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return out;
+}
+
 }  // namespace
 
 std::vector<std::string> nearest(std::string_view name, const std::vector<std::string>& candidates,
                                  size_t limit) {
   constexpr size_t least_beginning = 3;  // shorter ones begin too many names
-  std::vector<std::pair<size_t, std::string>> ranked;
+  struct Near {
+    size_t distance;
+    size_t with_case;  // which decides between names that are as near
+    std::string name;
+  };
+  std::vector<Near> ranked;
   if (name.find_first_not_of(' ') == std::string_view::npos) return {};
   name = name.substr(0, 200);
+  const std::string lower = lower_case(name);
   for (const std::string& candidate : candidates) {
-    const bool begins = name.size() >= least_beginning && candidate.starts_with(name);
-    const size_t distance = begins ? 1 : edit_distance(name, std::string_view(candidate).substr(0, 200));
-    if (distance <= std::max<size_t>(1, (name.size() + 1) / 3)) ranked.emplace_back(distance, candidate);
+    const std::string_view compared = std::string_view(candidate).substr(0, 200);
+    const std::string lower_compared = lower_case(compared);
+    const bool begins = name.size() >= least_beginning && lower_compared.starts_with(lower);
+    const size_t distance = begins ? 1 : edit_distance(lower, lower_compared);
+    if (distance <= std::max<size_t>(1, (name.size() + 1) / 3))
+      ranked.push_back({distance, edit_distance(name, compared), candidate});
   }
-  std::stable_sort(ranked.begin(), ranked.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::ranges::stable_sort(ranked, {},
+                           [](const Near& near) { return std::pair(near.distance, near.with_case); });
   std::vector<std::string> out;
-  for (size_t i = 0; i < std::min(limit, ranked.size()); ++i) out.push_back(ranked[i].second);
+  for (size_t i = 0; i < std::min(limit, ranked.size()); ++i) out.push_back(ranked[i].name);
   return out;
 }
 

@@ -83,8 +83,8 @@ std::string one_line(std::string_view message);
 /// "a, b, c and 17 more".
 std::string listed(const std::vector<std::string>& names, size_t limit = 20);
 
-/// Those of `candidates` that look most like `name` (edit distance; those that it begins are near), nearest
-/// first, at most `limit`.
+/// Those of `candidates` that look most like `name` (edit distance without case; those that it begins are
+/// near), nearest first, at most `limit`.
 std::vector<std::string> nearest(std::string_view name, const std::vector<std::string>& candidates,
                                  size_t limit = 3);
 

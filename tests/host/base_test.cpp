@@ -41,6 +41,10 @@ TEST_CASE("names that were meant", "[base]") {
   CHECK(nearest("foo", {"dpo", "fs"}).empty());  // two of three letters differ
   CHECK(nearest("nope", {"copy"}).empty());
   CHECK(nearest("hff", {"hf"}).at(0) == "hf");
+  CHECK(nearest("Adamw", {"Adam", "AdamW", "Adamax"}).at(0) == "AdamW");
+  CHECK(nearest("LLAMA", models).at(0) == "llama");
+  CHECK(nearest("ab", {"AB", "ab"}).at(0) == "ab");
+  CHECK(nearest("cosine", {"CosineAnnealingLR", "CosineDecayLR"}).at(0) == "CosineDecayLR");
   CHECK(nearest("fold-lora", {"fold", "fold-lora-checkpoint"}).at(0) == "fold-lora-checkpoint");
 }
 

@@ -97,6 +97,10 @@ describe("cbk stats", function()
       "ö                      three  44",
     })
     equal(text_table.lines(columns, rows, 20), { "key                b", "…layers.0.weight   2", "ö                 44" })
+    equal(text_table.lines(columns, rows, 31),
+      { "key                   a       b", "…del.layers.0.weight  one     2", "ö                     three  44" })
+    equal(text_table.lines({ { title = "key" }, { title = "a", weight = 1 } }, { { ("k"):rep(90), ("a"):rep(50) } }, 80),
+      { "key", "…" .. ("k"):rep(79) }) -- two fifths of a line are the key's
     equal(text_table.lines(columns, rows, 5), { "key", "…rs.0.weight", "ö" })
     equal(select(2, text_table.lines(columns, rows, 20)), { "a" })
     equal(select(2, text_table.lines(columns, rows)), {})

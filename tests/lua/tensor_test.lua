@@ -282,6 +282,8 @@ describe("inspect", function()
     t.is_true(text:find("Tensor float32 [100, 100], 39.1 KiB", 1, true))
     t.is_true(text:find("[   0,    1,    2, …,   97,   98,   99]", 1, true), text)
     t.is_true(#text < 1000)
+    local narrow = inspect.text(counting(100, 100), { columns = 20 }):match "\n(.*)"
+    t.equal(narrow, "  [[   0, …,   99],\n   …,\n   [9900, …, 9999]]")
   end)
 
   it("folds layers", function()

@@ -5,7 +5,8 @@ local shortened = require "cbk.shortened"
 
 local text_table = {}
 
-local NARROWEST = 12 -- of a shortened first column
+local NARROWEST = 12    -- of a shortened first column
+local FIRST_SHARE = 0.4 -- of the terminal: what the first column, which says what a row is, has before others
 local GAP = 2
 local WIDEST = 400   -- of a column without a limit: one long key does not widen all lines
 
@@ -30,9 +31,10 @@ local function has_text(rows, c)
   return false
 end
 
---- Which columns are shown, of those with text as many as fit beside the first one (false: it does not), and what they take.
-local function fitting(columns, rows, widths, limit)
-  local order, shown, total = {}, { true }, math.min(widths[1], NARROWEST)
+--- Which columns are shown, of those with text as many as fit beside `first` columns of the first one (false: it does not), and what
+--- they take.
+local function fitting(columns, rows, widths, limit, first)
+  local order, shown, total = {}, { true }, first
   for c = 2, #columns do
     if has_text(rows, c) then order[#order + 1] = c end
   end
@@ -58,8 +60,8 @@ end
 function text_table.lines(columns, rows, limit)
   limit = limit or math.huge
   local widths = column_widths(columns, rows)
-  local shown, total = fitting(columns, rows, widths, limit)
-  local first = math.min(widths[1], NARROWEST)
+  local first = math.min(widths[1], math.max(NARROWEST, math.floor(FIRST_SHARE * limit)))
+  local shown, total = fitting(columns, rows, widths, limit, first)
   widths[1] = math.max(first, math.min(widths[1], limit - total + first))
   local is_cut = limit < math.huge
   for c, width in ipairs(is_cut and {} or widths) do widths[c] = math.min(width, WIDEST) end

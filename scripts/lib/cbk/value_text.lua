@@ -10,7 +10,8 @@ local value_text = {}
 ---@field lines? integer
 ---@field depth? integer
 ---@field text? integer   longest text, in bytes
----@field edge? integer   elements shown at each end of a dimension
+---@field edge? integer   elements shown at each end of a dimension, fewer where `columns` are too few
+---@field columns? integer   of the terminal (default: no limit)
 ---@field leaves? fun(value: any, options: ValueTextOptions, out: string[])   adds the lines of a tree that has tensors
 
 local DEFAULTS = { lines = 100, depth = 8, text = 200, edge = 3 }
@@ -110,6 +111,12 @@ local function grid(list, gaps, dim, format, indent)
   return "[" .. table.concat(parts, is_row and ", " or ",\n" .. indent .. " ") .. "]"
 end
 
+local function widest_line(text)
+  local widest = 0
+  for line in text:gmatch "[^\n]+" do widest = math.max(widest, cbk.terminal.columns(line)) end
+  return widest
+end
+
 ---"Tensor float32 [50257, 768], 147.2 MiB, model.bin at 1024"
 ---@param tensor Tensor
 function value_text.tensor_header(tensor)
@@ -124,10 +131,12 @@ local function tensor_text(tensor, options)
   local header, problem = value_text.tensor_header(tensor), tensor:problem()
   if problem then return header .. "\n  " .. problem end
   if tensor:numel() == 0 or tensor:dim() > 6 or tensor.dtype:find "^complex" then return header end
-  local list, gaps = sample(tensor, options.edge)
-  local format = element_format(flatten(list, {}))
-  if type(list) ~= "table" then return header .. "\n  " .. format(list) end
-  return header .. "\n  " .. grid(list, gaps, 1, format, "  ")
+  for edge = options.edge, 1, -1 do
+    local list, gaps = sample(tensor, edge)
+    local format = element_format(flatten(list, {}))
+    local text = "  " .. (type(list) == "table" and grid(list, gaps, 1, format, "  ") or format(list))
+    if edge == 1 or not options.columns or widest_line(text) <= options.columns then return header .. "\n" .. text end
+  end
 end
 
 -- --- trees

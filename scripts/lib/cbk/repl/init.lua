@@ -100,7 +100,7 @@ function Session:print_values(values)
     if type(value) == "string" then
       out[i] = cbk.shown(value, true)
     else
-      local text = inspect.text(value, { lines = lines })
+      local text = inspect.text(value, { lines = lines, columns = cbk.terminal.width "stdout" })
       out[i] = with_colours and colours.value(text) or text
     end
   end
