@@ -87,6 +87,22 @@ describe("cbk diff of renamed layers with other values", function()
     equal((diff(dir, "a.pt", "b.pt", "--atol", "0.6", "--key", "h.*.w")), 1)
   end)
 
+  it("pairs equal norms of a layer by what follows its number", function()
+    local dir, a, b = harness.temp_dir(), cbk.dict(), cbk.dict()
+    for layer = 0, 3 do
+      for _, norm in ipairs { "norm", "after.norm" } do
+        local t = cbk.full({ 3 }, 1)
+        a[("h.%d.%s"):format(layer, norm)] = t
+        b[("layers.%d.%s"):format(layer, norm)] = layer == 2 and norm == "norm" and t + 1 or t
+      end
+    end
+    create(dir .. "/a.pt", a)
+    create(dir .. "/b.pt", b)
+    local result = json_of(dir, "a.pt", "b.pt")
+    equal({ result.only_a, result.only_b, #result.renamed }, { {}, {}, 7 })
+    equal({ result.different[1].key, result.different[1].renamed, #result.different }, { "h.2.norm", "layers.2.norm", 1 })
+  end)
+
   it("finds the other name where a filter chooses one of them", function()
     local dir = make()
     for key, count in pairs { ["layers.3.*"] = 2, ["h.*.attn.q.w"] = 12, ln = 1 } do

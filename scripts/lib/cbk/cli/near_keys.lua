@@ -4,13 +4,28 @@ local cbk = require "cbk"
 
 local MOST = 10000 -- keys that are compared
 
----"; did you mean 'a' or 'b'?" where keys look like `key`, else an empty text.
+---The first `count` parts of a key that has more: "layers.7" of "layers.7.attn.weight".
+local function beginning(key, count)
+  local dot = 0
+  for _ = 1, count do
+    dot = key:find(".", dot + 1, true)
+    if not dot then return nil end
+  end
+  return key:sub(1, dot - 1)
+end
+
+---"; did you mean 'a' or 'b'?" where keys, or what they begin with, look like `key`, else an empty text.
 ---@param rows LeafRows
 ---@param key string
 ---@return string
 return function(rows, key)
-  local keys = {}
-  for i = 1, math.min(#rows, MOST) do keys[i] = rows:path(i) end
+  local keys, is_known, parts = {}, {}, select(2, key:gsub("%.", "")) + 1
+  for i = 1, math.min(#rows, MOST) do
+    local path = rows:path(i)
+    keys[#keys + 1] = path
+    local container = beginning(path, parts)
+    if container and not is_known[container] then keys[#keys + 1], is_known[container] = container, true end
+  end
   local near = cbk.nearest(key, keys, 3)
   for i, name in ipairs(near) do near[i] = cbk.quote(name) end
   return #near > 0 and ("; did you mean %s?"):format(table.concat(near, " or ")) or ""

@@ -45,23 +45,33 @@ local function by_content(rows, list, on_read)
   return out, is_constant
 end
 
----Pairs tensors of one content: those with the same numbers in their keys first, so that layers stay together.
-local function pair_up(a, same_a, b, same_b, out)
-  local by_numbers, is_taken, left = {}, {}, {}
-  if #same_a > 1 or #same_b > 1 then
+-- What tensors of one content have in common that belong together, the surest first: so layers stay together, and norms of ones.
+local LIKENESSES = {
+  function(key) return numbers_in(key) .. "\0" .. key:match "[^%d]*$" end,
+  numbers_in,
+  function() return "" end,
+}
+
+---Pairs tensors of one content. `is_sure` is set where they may have it by chance, but their names are alike, too.
+local function pair_up(a, same_a, b, same_b, out, is_sure)
+  for n, likeness in ipairs(LIKENESSES) do
+    local alike, left_a, left_b = {}, {}, {}
     for _, k in ipairs(same_b) do
-      local id = numbers_in(b:path(k))
-      by_numbers[id] = by_numbers[id] or {}
-      table.insert(by_numbers[id], k)
+      local id = likeness(b:path(k))
+      alike[id] = alike[id] or { next = 1 }
+      table.insert(alike[id], k)
     end
-  end
-  for _, i in ipairs(same_a) do
-    local k = table.remove(by_numbers[numbers_in(a:path(i))] or {}, 1)
-    if k then out[i], is_taken[k] = k, true else left[#left + 1] = i end
-  end
-  local next_left = 1
-  for _, k in ipairs(same_b) do
-    if not is_taken[k] and left[next_left] then out[left[next_left]], next_left = k, next_left + 1 end
+    for _, i in ipairs(same_a) do
+      local list = alike[likeness(a:path(i))]
+      local k = list and list[list.next]
+      if k then out[i], list.next, is_sure[i] = k, list.next + 1, n == 1 else left_a[#left_a + 1] = i end
+    end
+    for _, list in pairs(alike) do
+      for p = list.next, #list do left_b[#left_b + 1] = list[p] end
+    end
+    table.sort(left_b)
+    same_a, same_b = left_a, left_b
+    if #same_a == 0 or #same_b == 0 then return end
   end
 end
 
@@ -72,7 +82,7 @@ end
 ---@param only_b integer[]
 ---@param wanted DiffWanted
 ---@return table<integer, integer> pairs   rows of `b` by rows of `a`
----@return table<integer, boolean> is_sure   rows of `a` whose content others do not have by chance
+---@return table<integer, boolean> is_sure   rows of `a` whose counterpart does not have their content by chance
 function renamed.pairs(a, only_a, b, only_b, wanted)
   local is_wanted, out, is_sure = {}, {}, {}
   local shapes_a, shapes_b = by_signature(a, only_a, wanted, is_wanted), by_signature(b, only_b, wanted, is_wanted)
@@ -82,8 +92,8 @@ function renamed.pairs(a, only_a, b, only_b, wanted)
       local contents_b = by_content(b, shapes_b[id], wanted.on_read)
       for content, same_a in pairs(contents_a) do
         local same_b = contents_b[content] or {}
-        pair_up(a, same_a, b, same_b, out)
-        for _, i in ipairs(same_a) do is_sure[i] = not is_constant[content] end
+        pair_up(a, same_a, b, same_b, out, is_sure)
+        for _, i in ipairs(same_a) do is_sure[i] = is_sure[i] or not is_constant[content] end
       end
     end
   end
