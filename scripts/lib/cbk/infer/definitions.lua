@@ -316,7 +316,7 @@ end]] }
 definitions.texts_by_name.as_in_pair = { text = [[
 -- The pair that this converter was inferred from shows numbers such as the size of a head, but not whether other checkpoints have the
 -- same ones. A wrong number would go unnoticed, so other shapes are refused where one counts. If your checkpoints have the same numbers,
--- set this to true (`cbk infer --same-sizes` does). If not, infer the converter again, with configs.
+-- set this to true (`cbk infer --same-sizes` does). If not, infer the converter again, with configs that give them.
 local has_same_sizes = false
 
 ---@param what string    the numbers
@@ -326,7 +326,8 @@ local has_same_sizes = false
 local function check_known(what, known, found, key)
   if has_same_sizes or ("; " .. known .. ";"):find("; " .. found .. ";", 1, true) then return end
   cbk.fail("shape", ("the pair that the converter was inferred from has %s, with the shape %s %s; with %s, these numbers may be others: "
-    .. "if they are the same, set has_same_sizes = true in the converter, else infer it again, with --src-config and --tgt-config")
+    .. "if they are the same, set has_same_sizes = true in the converter, else infer it again, with --src-config and --tgt-config "
+    .. "that give these numbers")
     :format(what, known, key and "of " .. cbk.quote(key) or "here", found))
 end
 
