@@ -42,8 +42,10 @@ void push_script_place(lua_State* L) {
 void push_computed_failure(lua_State* L, Failure failure, std::string_view kind) {
   // What scripts know as a tensor and as functions of cstorch has other names in the bindings.
   constexpr std::pair<std::string_view, std::string_view> names[] = {
-      {"cbk.compute.", ""}, {"Variable", "tensor"}, {"'__add'", "'+'"}, {"'__sub'", "'-'"},
-      {"'__mul'", "'*'"},   {"'__div'", "'/'"},     {"'__pow'", "'^'"}, {"'__newindex'", "an assignment"}};
+      {"cbk.compute.", ""}, {"cstorch.Tensor", "tensor"},
+      {"'__add'", "'+'"},   {"'__sub'", "'-'"},
+      {"'__mul'", "'*'"},   {"'__div'", "'/'"},
+      {"'__pow'", "'^'"},   {"'__newindex'", "an assignment"}};
   for (const auto& [old, name] : names) {
     for (size_t at = failure.message.find(old); at != std::string::npos; at = failure.message.find(old, at))
       failure.message.replace(at, old.size(), name);

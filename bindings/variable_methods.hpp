@@ -9,7 +9,7 @@ namespace cbk::lua {
 
 template <>
 struct TypeName<compute::Variable> {
-  static constexpr const char* value = "Variable";
+  static constexpr const char* value = "cstorch.Tensor";
 };
 
 /// The kind of an error as PyTorch has it: "value", "type" or "runtime".

@@ -350,12 +350,22 @@ class Tests:
         equal(s.end(), 0)
         equal(subprocess.run([self.cbk, "run", saved], capture_output=True, timeout=30).returncode, 0)
 
+    def test_tensors_of_cstorch(self):
+        s = self.open()
+        s.line("t = cstorch.tensor { { 1, 2 }, { 3, 4 } }")
+        has(s.line("t"), "Tensor float32 [2, 2], 16 B")
+        has(s.line("t"), "[3, 4]]")
+        has(s.line(":stats t"), "2.5")
+        has(s.line(":plot t"), "mean 2.5")
+        equal(s.line(":diff t t"), "the same: 4 elements")
+        has(s.line(":who"), "cstorch.Tensor")
+
     def test_saved_sessions_run(self):
         """What was typed, and a script of it: the same output."""
         typed = ["1 + 1", "_ + 1", "_ * 10;", "_", "3, nil, 4", "_3", "local w = ckpt['head']", "w:shape()", "local cbk = require 'cbk'; local q = 1", "q",
                  "for i = 1, 2 do", "  local j = i * 2", "  print(j)", "end", "local function f(x) return x end", "f(5)", "f(6), f(7) -- two", "x = f",
                  "(x or f)(8)", "ckpt1 == ckpt", "ckpt2.format", ":open " + self.model, "ckpt == ckpt3", "'a\\nb'", "x = 9; return x", "=x", "x; -- end",
-                 "t = { 1,", "  2 }", "#t", "print('done')", "('x'):rep(3)", "nil", "f()"]
+                 "cstorch.tensor({ 1, 2 }):sum():item()", "t = { 1,", "  2 }", "#t", "print('done')", "('x'):rep(3)", "nil", "f()"]
         saved = os.path.join(self.folder, "saved.lua")
         done = self.pipe("\n".join([*typed, ":save " + saved]) + "\n", self.model, self.model)
         equal((done.returncode, done.stderr), (0, ""))

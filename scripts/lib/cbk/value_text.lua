@@ -318,6 +318,10 @@ function value_text.text(value, options)
   if type(value) ~= "userdata" then return short(value, options) end
   local kind = cbk.kind(value)
   if TENSORS[kind] then return tensor_text(value, options) end
+  if cbk.compute.is_tensor(value) then
+    local line = tostring(value) -- an error where its value cannot be read
+    return value:dim() < 2 and line or tensor_text(cbk.compute.to_lazy(value), options)
+  end
   if CONTAINERS[kind] then return tree_text(value, options) end
   if kind == "Checkpoint" then return tostring(value) .. "\n" .. value_text.text(value.root, options) end
   if kind == "object" and value.type == "tensorflow.tensor" then return foreign_text(value, options) end

@@ -106,7 +106,7 @@ end
 
 ---What a script of such statements begins with.
 chunk.header = [[
-local cbk = require "cbk"
+local cbk, cstorch = require "cbk", require "cstorch"
 
 -- As at the prompt: _ is the first of the last values, _1, _2, … are all of them.
 local function _keep(...)

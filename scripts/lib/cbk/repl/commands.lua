@@ -91,14 +91,21 @@ local function type_of(value)
   return type(meta) == "table" and rawget(meta, "__name") or "userdata"
 end
 
+--- A tensor of a checkpoint or of cstorch; nil for anything else.
+local function as_tensor(value)
+  if cbk.compute.is_tensor(value) then return cbk.compute.to_lazy(value) end
+  return type_of(value) == "Tensor" and value or nil
+end
+
 --- The tensor of a key of ckpt, or what Lua gives, and its name; nil for anything else.
 local function tensor_of(session, text)
   local checkpoint = rawget(session.env, "ckpt")
-  local value = checkpoint and checkpoint:has(text) and checkpoint:get(text) or nil
-  if type_of(value) == "Tensor" then return value, fold.shown(text) end
+  local of_key = as_tensor(checkpoint and checkpoint:has(text) and checkpoint:get(text) or nil)
+  if of_key then return of_key, fold.shown(text) end
   local compiled = load("return " .. text, "=(input)", "t", session.env)
   local ok, result = pcall(compiled or error)
-  if ok and type_of(result) == "Tensor" then return result, text end
+  local tensor = ok and as_tensor(result)
+  if tensor then return tensor, text end
 end
 
 local function stats_row(key, tensor)
@@ -198,7 +205,8 @@ local function text_of(value)
   return ok and cbk.shown(text) or ""
 end
 
-local LONGEST = 60 -- of a value
+local NARROWEST = 20 -- of a value
+local IS_GIVEN = { _G = true, cbk = true, cstorch = true }
 
 commands.who = {
   usage = ":who",
@@ -206,12 +214,13 @@ commands.who = {
   run = function(session)
     local names, rows = {}, {}
     for name in pairs(session.env) do
-      if type(name) == "string" and name ~= "_G" and name ~= "cbk" and not name:find "^_%d*$" then names[#names + 1] = name end
+      if type(name) == "string" and not IS_GIVEN[name] and not name:find "^_%d*$" then names[#names + 1] = name end
     end
+    local longest = math.max(NARROWEST, (width() or 100) - 40)
     for i, name in ipairs(natural.sort(names)) do
       local value = rawget(session.env, name)
       local text = text_of(value)
-      if cbk.terminal.columns(text) > LONGEST then text = text:sub(1, LONGEST):gsub("[\192-\255]?[\128-\191]*$", "") .. "…" end
+      if cbk.terminal.columns(text) > longest then text = text:sub(1, longest - 1):gsub("[\192-\255]?[\128-\191]*$", "") .. "…" end
       rows[i] = { cbk.shown(name), type_of(value), text }
     end
     if #rows == 0 then return print "no variables yet" end

@@ -34,7 +34,7 @@ local NO_CHECKPOINT = "no checkpoint is open; say :open FILE"
 
 ---@param reading table   options of `cbk.open`
 local function new_session(interactive, reading)
-  local env = { cbk = cbk }
+  local env = { cbk = cbk, cstorch = require "cstorch" }
   env._G = env
   setmetatable(env, { __index = function(_, name)
     if name == "ckpt" then cbk.fail("usage", NO_CHECKPOINT) end
