@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local chosen_tensors = require "cbk.cli.chosen_tensors"
 local cli = require "cbk.cli"
 local extents = require "cbk.extents"
+local fold = require "cbk.fold"
 
 local FORMATS = { npy = true, npz = true, csv = true, raw = true }
 
@@ -100,8 +101,10 @@ else
   written, plan = cli.commit(output, args)
 end
 if written then
-  for _, one in ipairs(chosen) do
-    cli.say(args, ("%s: %s"):format(cbk.shown(one.key), description(one.exported, one.tensor)))
+  local entries = {}
+  for i, one in ipairs(chosen) do entries[i] = { path = one.key, signature = description(one.exported, one.tensor) } end
+  for _, group in ipairs(fold.groups(entries)) do
+    cli.say(args, ("%s: %s"):format(group.name, group.members[1].signature))
   end
 end
 cli.print_result(args, written, { { "checkpoint", args.output } }, plan)

@@ -50,6 +50,10 @@ describe("cbk export", function()
     equal(cbk.keys(cbk.open(dir .. "/x.npz").root), { "model.head", "model.ids" })
     export(dir, "model", "-o", "y.npz")
     equal(cbk.count(cbk.open(dir .. "/y.npz").root), 6)
+    local layers = cbk.dict { { "h.0.w", cbk.tensor { 1 } }, { "h.1.w", cbk.tensor { 2 } }, { "h.2.w", cbk.tensor { 1, 2 } } }
+    cbk.create(dir .. "/layers.pt", { root = layers }):commit()
+    local _, out = run(dir, "export", "layers.pt", "h", "-o", "z.npz")
+    equal(out, "h.{0,1}.w: float32 [1]\nh.2.w: float32 [2]\n")
   end)
 
   it("writes CSV with the fewest digits", function()
