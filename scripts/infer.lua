@@ -130,22 +130,23 @@ if args.json then
     { "explained", found.matched.left } } }, { "right", cbk.dict { { "tensors", found.count.right },
     { "explained", found.matched.right } } }, { "unexplained", unexplained } })
 else
-  print(("%s explained: %s tensors of '%s', %s of '%s'"):format(#found.unexplained == 0 and "All" or "Not all", count_of "left",
+  local print_line = cli.printer()
+  print_line(("%s explained: %s tensors of '%s', %s of '%s'"):format(#found.unexplained == 0 and "All" or "Not all", count_of "left",
     cbk.shown(left.source), count_of "right", cbk.shown(right.source)))
   for _, side in ipairs { "left", "right" } do
     local keys = {}
     for _, one in ipairs(found.unexplained) do keys[#keys + 1] = one.side == side and one.key or nil end
-    if #keys > 0 then print(("  without a rule, %s: %s"):format(side, cbk.shown(converters.folded(keys)))) end
+    if #keys > 0 then print_line(("  without a rule, %s: %s"):format(side, cbk.shown(converters.folded(keys)))) end
   end
-  if not found.is_related then print "  no values are in both, except equal numbers everywhere: these are not the same weights" end
+  if not found.is_related then print_line "  no values are in both, except equal numbers everywhere: these are not the same weights" end
   if found.by_name > 0 then
-    print(("  %d %s matched by name only, as the values are those of others: see the comments in the file"):format(found.by_name,
+    print_line(("  %d %s matched by name only, as the values are those of others: see the comments in the file"):format(found.by_name,
       found.by_name == 1 and "rule is" or "rules are"))
   end
   if #found.guesses > 0 then
-    print(("  other fields have the same values as these pairs; check them: %s"):format(cbk.shown(table.concat(found.guesses, "; "))))
+    print_line(("  other fields have the same values as these pairs; check them: %s"):format(cbk.shown(table.concat(found.guesses, "; "))))
   end
   local output = cbk.shown(args.output)
-  print(("Converter saved to %s; check it with `cbk rules %s %s`"):format(output, output, cbk.shown(args.a)))
+  print_line(("Converter saved to %s; check it with `cbk rules %s %s`"):format(output, output, cbk.shown(args.a)))
 end
 os.exit(#found.unexplained == 0 and 0 or 1)

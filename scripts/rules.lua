@@ -252,8 +252,10 @@ local function as_json()
   })
 end
 
+local print_line = cli.printer()
+
 --- Texts come out of a file that nobody needs to trust.
-local function say(text) print(cbk.shown(text)) end
+local function say(text) print_line(cbk.shown(text)) end
 
 local function as_text()
   local function count(n, what) return ("%d %s%s"):format(n, what, n == 1 and "" or "s") end
@@ -269,7 +271,7 @@ local function as_text()
       say(("  %s '%s': %s (%s)"):format(row.side == "left" and "left " or "right", row.pattern, row.text, row.where))
     end
   elseif #one_way > 0 then
-    print(("%s meant to be converted in one direction only; --one-way lists %s"):format(
+    say(("%s meant to be converted in one direction only; --one-way lists %s"):format(
       #one_way == 1 and "1 key is" or #one_way .. " keys are", #one_way == 1 and "it with the reason" or "them with the reasons"))
   end
   for _, reading in ipairs(readings) do
