@@ -47,7 +47,7 @@ end
 
 -- What tensors of one content have in common that belong together, the surest first: so layers stay together, and norms of ones.
 local LIKENESSES = {
-  function(key) return numbers_in(key) .. "\0" .. key:match "[^%d]*$" end,
+  function(key) return numbers_in(key) .. "\0" .. key:reverse():match "^%D*" end, -- and what follows the last number
   numbers_in,
   function() return "" end,
 }
