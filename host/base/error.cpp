@@ -142,7 +142,8 @@ std::vector<std::string> nearest(std::string_view name, const std::vector<std::s
     const std::string_view compared = std::string_view(candidate).substr(0, 200);
     const std::string lower_compared = lower_case(compared);
     const bool begins = name.size() >= least_beginning && lower_compared.starts_with(lower);
-    const size_t distance = begins ? 1 : edit_distance(lower, lower_compared);
+    size_t distance = edit_distance(lower, lower_compared);
+    if (begins) distance = std::min<size_t>(distance, 1);
     if (distance <= std::max<size_t>(1, (name.size() + 1) / 3))
       ranked.push_back({distance, edit_distance(name, compared), candidate});
   }
