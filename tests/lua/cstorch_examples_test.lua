@@ -211,6 +211,56 @@ describe("cstorch: the example apply_gradients.lua", function()
   end
 end)
 
+describe("cstorch: the example average.lua", function()
+  --- A folder with an average and a checkpoint; weights are of the dtypes that models have.
+  local function make()
+    local folder, seed = harness.temp_dir(), 0
+    local function checkpoint(name, step, extra)
+      local function random(shape, dtype)
+        seed = seed + 1
+        return cbk.randn(shape, { seed = seed, dtype = dtype })
+      end
+      local w = random({ 500, 30 }, "float32")
+      local root = cbk.dict { { "model", cbk.dict { { "w", w }, { "half", random({ 7 }, "bfloat16") },
+        { "ids", cbk.tensor({ step }, { dtype = "int64" }) }, { "none", random({ 0, 3 }, "float32") }, { "tied", w } } }, { "step", step } }
+      for key, value in pairs(extra or {}) do root[key] = value end
+      cbk.create(cbk.fs.join(folder, name), { root = root }):commit()
+    end
+    checkpoint("average.pt", 1)
+    checkpoint("new.pt", 2, { optimizer = cbk.dict { { "m", cbk.tensor { 1 } } } })
+    return folder
+  end
+
+  it("averages what the average has, as in memory", function()
+    local folder = make()
+    run(folder, example "average.lua", "average.pt", "new.pt", "-o", "next.pt", "0.75")
+    local function open(name) return cbk.open(cbk.fs.join(folder, name)) end
+    local average, new, after = open "average.pt", open "new.pt", open "next.pt"
+    equal(cbk.keys(after.root), { "model", "step" })
+    equal({ after["step"], after["model.ids"]:tolist() }, { 2, { 2 } })
+    for _, key in ipairs { "model.w", "model.half", "model.none" } do
+      local wanted = cstorch.tensor(average[key]) * 0.75 + cstorch.tensor(new[key]) * 0.25
+      equal(after[key].dtype, average[key].dtype)
+      equal(after[key]:tolist(), wanted:tolist(), key)
+    end
+    is_true(after["model.w"]:same(after["model.tied"]), "still tied")
+  end)
+
+  for text, words in pairs {
+    ["'model.w' is float32 [500, 30], and missing there"] = { "average.pt", "other.pt", "-o", "next.pt" },
+    ["with a number from 0 to 1"] = { "average.pt", "new.pt", "-o", "next.pt", "2" },
+    ["usage: cbk run average.lua"] = { "average.pt" },
+  } do
+    it("says: " .. text, function()
+      local folder = make()
+      cbk.create(folder .. "/other.pt", { root = cbk.dict { { "model", cbk.dict { { "w", 3 } } } } }):commit()
+      local code, _, err = harness.cbk(folder, "run", example "average.lua", unpack(words))
+      equal({ code, cbk.fs.exists(folder .. "/next.pt") }, { 1, false })
+      is_true(err:find(text, 1, true), err)
+    end)
+  end
+end)
+
 describe("cstorch: the example evaluate.lua", function()
   it("prints loss and accuracy of a checkpoint", function()
     local folder = harness.temp_dir()
