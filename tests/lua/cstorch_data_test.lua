@@ -174,7 +174,7 @@ describe("cstorch: DataExecutor", function()
     cstorch.backend "CPU"
     local executor = data.DataExecutor(loader(batches(1)), { num_steps = 5 })
     local seen = {}
-    for i in executor:iter() do seen[i] = { executor:is_checkpoint_step(), executor:next_checkpoint_step() } end
+    for i in executor:iter() do seen[i] = { executor.is_checkpoint_step, executor:next_checkpoint_step() } end
     equal(seen, { { false, 2 }, { true, 2 }, { false, 4 }, { true, 4 }, { true, 5 } })
   end))
 

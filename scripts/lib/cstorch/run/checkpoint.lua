@@ -17,9 +17,8 @@ local checkpoint = {}
 local function check_step()
   if cbk.compute.may_read_device() then return end
   local executor = session.executor
-  local is_now = not executor or executor:is_before_first_step() or executor:is_checkpoint_step()
-  check(not is_now, "runtime", "save: weights on the CSX are available in closures only; call save in a function made with "
-    .. "cstorch.checkpoint_closure or step_closure")
+  check(executor and not executor.has_weights, "runtime", "save: weights on the CSX are available in closures only; call save in a "
+    .. "function made with cstorch.checkpoint_closure or step_closure")
   local following = executor:next_checkpoint_step()
   errors.raise("runtime",
     "save: weights are available on checkpoint steps only; this is step %d, and %s. Steps count from 1, as i of the loop",

@@ -21,13 +21,10 @@ end
 --- Arguments as a closure gets them: copies of their tensors on the host, also in nested tables.
 local function fetched(arguments) return mapped(arguments, tensors.to_host) end
 
---- A host tensor as it is now; one of the device stays, as its value is that of the end of the step.
-local function host_copy(tensor) return tensor.device == "cpu" and tensors.to_host(tensor) or tensor end
-
 --- Weights can be read on checkpoint steps and before the first step.
 local function may_read_weights()
   local executor = session.executor
-  return not executor or executor:is_before_first_step() or executor:is_checkpoint_step()
+  return not executor or executor.has_weights
 end
 
 local function call(entry, arguments) tensors.readable(may_read_weights(), entry.fn, unpack(arguments, 1, arguments.n)) end
@@ -36,6 +33,13 @@ local function call(entry, arguments) tensors.readable(may_read_weights(), entry
 local function check_no_weight(tensor)
   check(not tensors.is_weight(tensor), "runtime",
     "a weight or optimizer state cannot be an argument of a step closure on CSX: pass t:clone(), or read or save it on a checkpoint step")
+end
+
+--- A host tensor as it is now; one of the device stays, as its value is that of the end of the step.
+local function captured(tensor)
+  if tensor.device == "cpu" then return tensors.to_host(tensor) end
+  check_no_weight(tensor)
+  return tensor
 end
 
 --- Whether the run's flags leave out all closures.
@@ -50,23 +54,22 @@ local function is_due(entry)
   local executor = session.executor
   if entry.kind == "checkpoint" then
     check(executor, "runtime", "a checkpoint closure ran outside of a run; call it before or within a loop over a DataExecutor")
-    return executor:is_before_first_step() or executor:is_checkpoint_step()
+    return executor.has_weights
   end
-  return not executor or executor:is_before_first_step() or executor:is_activation_step()
+  return not executor or executor.runs_closures
 end
 
 local function enqueue(kind, fn, ...)
   local entry = { kind = kind, fn = fn, arguments = { n = select("#", ...), ... }, executor = session.executor }
   if not session.backend then return call(entry, fetched(entry.arguments)) end
-  if is_csx() then nested.each(entry.arguments, check_no_weight) end
   local trace = session.trace
   if trace then
+    nested.each(entry.arguments, check_no_weight)
     trace.closures = trace.closures or {}
     table.insert(trace.closures, entry)
     table.insert(session.repeated, entry)
   else
-    -- A closure sees the values that the step ends with of tensors on the CSX, and those of the call of others.
-    entry.arguments, entry.is_fetched = mapped(entry.arguments, host_copy), not is_csx()
+    entry.arguments, entry.is_fetched = mapped(entry.arguments, captured), not is_csx()
     table.insert(session.queued, entry)
   end
 end

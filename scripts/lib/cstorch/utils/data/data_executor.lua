@@ -19,6 +19,9 @@ local check, show = errors.check, errors.show
 ---@field user_iteration integer       the step, from 1; 0 before the first
 ---@field is_initial_step boolean
 ---@field on_final_iteration boolean
+---@field is_checkpoint_step boolean
+---@field has_weights boolean          closures at the end of the step can read weights: on checkpoint steps and before the first step
+---@field runs_closures boolean        step closures run at its end
 ---@field activation_steps integer     step closures run on every so many steps; lowered to meet the checkpoint steps
 ---@field artifact_dir? string         of the backend
 local DataExecutor = class.Object:subclass("DataExecutor", {
@@ -80,22 +83,15 @@ end
 function DataExecutor:_set_iteration(iteration)
   self.iteration, self.user_iteration = iteration, iteration + 1
   self.is_initial_step, self.on_final_iteration = iteration == 0, iteration == self.num_steps - 1
+  self.is_checkpoint_step = step_schedule.match(self.checkpoints, iteration)
+  local is_before_first = iteration < 0
+  self.has_weights = is_before_first or self.is_checkpoint_step
+  self.runs_closures = is_before_first or self.on_final_iteration or self.user_iteration % self.activation_steps == 0
 end
 
 ---The number of steps.
 ---@return integer
 function DataExecutor:length() return self.num_steps end
-
----@return boolean
-function DataExecutor:is_before_first_step() return self.iteration < 0 end
-
----Whether weights are available at the end of the current step.
----@return boolean
-function DataExecutor:is_checkpoint_step() return step_schedule.match(self.checkpoints, self.iteration) end
-
----Whether step closures run at the end of the current step.
----@return boolean
-function DataExecutor:is_activation_step() return self.on_final_iteration or self.user_iteration % self.activation_steps == 0 end
 
 ---The next checkpoint step at or after the current one, from 1; nil after the last one.
 ---@return integer?
@@ -122,7 +118,7 @@ end
 local function finish(self)
   self.is_running = false
   if session.executor == self then session.executor = nil end
-  self.loader:_end_run(self.iteration < 0 or self.on_final_iteration or self:is_checkpoint_step())
+  self.loader:_end_run(self.has_weights or self.on_final_iteration)
 end
 
 --- Drops the closures that wait for the end of a step that never comes.

@@ -109,7 +109,7 @@ end
 function DataLoader:state_dict()
   check_restartable(self)
   local executor = self.is_running and session.executor
-  local is_available = not executor or executor:is_before_first_step() or executor:is_checkpoint_step() or executor.on_final_iteration
+  local is_available = not executor or executor.has_weights or executor.on_final_iteration
   local step = executor and executor.user_iteration or 0
   check(is_available, "runtime", "the loader's state is available before step 1, on checkpoint steps and the last; this is step %d", step)
   local states = {}
