@@ -9,6 +9,7 @@ local session = require "cstorch.session"
 local tensors = require "cstorch.tensors"
 
 local check, show = errors.check, errors.show
+local is_tensor = cbk.compute.is_tensor
 
 ---A recorded step.
 ---@class cstorch.Trace
@@ -76,8 +77,10 @@ end
 
 --- Writes the tensors of `given` into those of `input`.
 local function feed(input, given, place)
-  if tensors.is_tensor(input) then
-    check(tensors.is_tensor(given), "runtime", "compile_step: %s was a tensor in the first step and is %s now", place, show(given))
+  if is_tensor(input) then
+    if not is_tensor(given) then
+      errors.raise("runtime", "compile_step: %s was a tensor in the first step and is %s now", place, show(given))
+    end
     cbk.compute.feed(input, given, place)
   elseif nested.is(input) then
     local is_table = type(given) == "table"
@@ -97,8 +100,8 @@ local function check_kept(trace)
   for i = 1, #kept do
     local one = kept[i]
     local value = one.owner[one.key]
-    if not rawequal(value, one.value) then
-      local is_other = tensors.is_tensor(value) and tensors.is_tensor(one.value)
+    if value ~= one.value then
+      local is_other = is_tensor(value) and is_tensor(one.value)
       local change = is_other and "replaced by another tensor" or ("changed from %s to %s"):format(show(one.value), show(value))
       errors.warn(("%s was %s, but a recorded step keeps what it was recorded with; use a schedule, or write into a tensor: t:copy_(…)")
         :format(one.name, change))
