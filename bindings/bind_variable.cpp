@@ -219,6 +219,7 @@ int assign(lua_State* L) {
   const auto x = check_variable(L, 1);
   const std::string_view key = check_string(L, 2);
   if (key == "requires_grad") {
+    if (!lua_isboolean(L, 3)) fail_type(L, 3, "boolean");
     x->set_requires_grad(lua_toboolean(L, 3) != 0);
   } else if (key == "grad") {
     if (lua_isnil(L, 3)) return x->set_grad(nullptr), 0;

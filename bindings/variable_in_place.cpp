@@ -74,7 +74,9 @@ int clamp_in_place(lua_State* L) {
 }
 
 int requires_grad(lua_State* L) {
-  check_variable(L, 1)->set_requires_grad(lua_isnoneornil(L, 2) || lua_toboolean(L, 2) != 0);
+  const bool is_default = lua_isnoneornil(L, 2);
+  if (!is_default && !lua_isboolean(L, 2)) fail_type(L, 2, "boolean");
+  check_variable(L, 1)->set_requires_grad(is_default || lua_toboolean(L, 2) != 0);
   return itself(L);
 }
 

@@ -416,3 +416,50 @@ describe("cstorch: an optimizer's step in eval mode", function()
     equal(cstorch.backend().mode, "train")
   end))
 end)
+
+describe("cstorch: options and fields of a wrong kind", function()
+  local function optimizer() return optim.SGD(nn.Linear(2, 1):parameters(), { lr = 0.1 }) end
+  local x = cstorch.ones { 1, 2, 8 }
+  for text, case in pairs {
+    ["(boolean expected, got number)"] = { "usage", function() cstorch.ones({ 2 }).requires_grad = 3 end },
+    ["(boolean expected, got string)"] = { "usage", function() cstorch.ones({ 2 }):requires_grad_ "no" end },
+    ["only a layer made with { cross_attention = true } takes memory"] = { "type", function()
+      nn.TransformerDecoderLayer(8, 2)(x, { memory = x })
+    end },
+    ["cstorch.testing has no 'rest'; did you mean 'reset'?"] = { "value", function() cstorch.testing.rest() end },
+    ["loss_scale must be >= 0 and finite, not -1"] = { "value", function() cstorch.amp.GradScaler { loss_scale = -1 } end },
+    ["loss_scale must be >= 0 and finite, not nan"] = { "value", function() cstorch.amp.GradScaler { loss_scale = 0 / 0 } end },
+    ["steps_per_increase must be > 0, not -1"] = { "value", function()
+      cstorch.amp.GradScaler { loss_scale = "dynamic", steps_per_increase = -1 }
+    end },
+    ["expected a table as adjust_learning_rate, found 3"] = { "type", function()
+      optim.configure_lr_scheduler(optimizer(), 0.1, { adjust_learning_rate = 3 })
+    end },
+  } do
+    it("say: " .. text, fresh(function() raises(text, case[2], case[1]) end))
+  end
+end)
+
+describe("cstorch: a step of which nothing can be seen", function()
+  local function warnings_of(body)
+    local texts = {}
+    local before = cstorch.on_warning(function(message) texts[#texts + 1] = message end)
+    local net = cstorch.compile(nn.Linear(2, 1), { backend = "CSX" })
+    local step = cstorch.compile_step(function(batch) return net(batch):sum() end)
+    local loader = cstorch.utils.data.DataLoader(function() return { cstorch.ones { 1, 2 } } end, { num_steps = 3 })
+    for _, batch in loader:iter() do body(step(batch)) end
+    cstorch.on_warning(before)
+    return texts
+  end
+
+  it("is warned of once, as a cluster would refuse it", fresh(function()
+    local texts = warnings_of(function() end)
+    equal(#texts, 1)
+    is_true(texts[1]:find("pass the loss to a function made with cstorch.step_closure", 1, true), texts[1])
+  end))
+
+  it("is none with a closure that gets a tensor", fresh(function()
+    local see = cstorch.step_closure(function() end)
+    equal(warnings_of(function(loss) see { loss = loss } end), {})
+  end))
+end)

@@ -57,6 +57,8 @@ add("cstorch.amp.", {
   optimizer_step = 'cstorch.amp.optimizer_step(model(x):sum(), opt, nil, { max_gradient_norm = 1 })',
 })
 
+add("cstorch.testing.", { reset = 'if cstorch.current_executor() then cstorch.testing.reset() end' })
+
 add("cstorch.sparse.", { Static = 'cstorch.sparse.Static { sparsity = 0.5 }' })
 
 add("cstorch.utils.", {

@@ -39,6 +39,9 @@ local function check_arguments(self, kw)
   self.is_dynamic = scale == "dynamic"
   local is_known = self.is_dynamic or not scale or type(scale) == "number"
   check(is_known, "value", "GradScaler: loss_scale must be a number or 'dynamic', not %s", show(scale))
+  local is_scale = type(scale) ~= "number" or scale >= 0 and scale < math.huge
+  check(is_scale, "value", "GradScaler: loss_scale must be >= 0 and finite, not %s", show(scale))
+  check(self.steps_per_increase > 0, "value", "GradScaler: steps_per_increase must be > 0, not %s", show(self.steps_per_increase))
   check(type(tolerance) == "number", "type", "GradScaler: expected a number as overflow_tolerance, found %s", show(tolerance))
   if not self.is_dynamic then return end
   check(self.min_loss_scale >= LEAST_SCALE, "value", "GradScaler: min_loss_scale must be >= 2^-14, not %g", self.min_loss_scale)

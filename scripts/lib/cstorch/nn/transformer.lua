@@ -188,6 +188,8 @@ end
 function transformer.TransformerDecoderLayer:forward(x, options)
   options = keywords.complete("TransformerDecoderLayer",
     { memory = keywords.OPTIONAL, mask = keywords.OPTIONAL, memory_mask = keywords.OPTIONAL }, options)
+  check(self.multihead_attn or not (options.memory or options.memory_mask), "type",
+    "TransformerDecoderLayer: only a layer made with { cross_attention = true } takes memory")
   x = residual(self.norm1, self.norm_first, x, function(y) return self.self_attn(y, y, y, { mask = options.mask }) end)
   if self.multihead_attn then
     check(options.memory, "type", "TransformerDecoderLayer: a layer with cross_attention needs { memory = … }")

@@ -120,9 +120,12 @@ local function is_empty(value) return value == nil or value == 0 or value == "" 
 ---@return cstorch.optim.Scheduler?
 function configure.configure_lr_scheduler(optimizer, learning_rate, options)
   options = keywords.complete("configure_lr_scheduler", { adjust_learning_rate = keywords.OPTIONAL }, options)
+  local factors = keywords.plain(options.adjust_learning_rate)
+  check(is_empty(factors) or type(factors) == "table", "type",
+    "configure_lr_scheduler: expected a table as adjust_learning_rate, found %s", show(factors))
   local config = keywords.plain(learning_rate)
   if is_empty(config) then return nil end
-  local is_adjusted = not is_empty(options.adjust_learning_rate)
+  local is_adjusted = not is_empty(factors)
   if type(config) == "string" then
     config = check(tonumber(config), "value", "learning_rate: expected a number or a schedule, found '%s'", config)
   end

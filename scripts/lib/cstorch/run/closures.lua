@@ -30,7 +30,8 @@ end
 local function call(entry, arguments) tensors.readable(may_read_weights(), entry.fn, unpack(arguments, 1, arguments.n)) end
 
 --- Weights and optimizer state leave the CSX on checkpoint steps only; copies of them are values of the step.
-local function check_no_weight(tensor)
+local function check_captured(tensor)
+  session.has_captured = true
   check(not tensors.is_weight(tensor), "runtime",
     "a weight or optimizer state cannot be an argument of a step closure on CSX: pass t:clone(), or read or save it on a checkpoint step")
 end
@@ -38,7 +39,7 @@ end
 --- A host tensor as it is now; one of the device stays, as its value is that of the end of the step.
 local function captured(tensor)
   if tensor.device == "cpu" then return tensors.to_host(tensor) end
-  check_no_weight(tensor)
+  check_captured(tensor)
   return tensor
 end
 
@@ -64,7 +65,7 @@ local function enqueue(kind, fn, ...)
   if not session.backend then return call(entry, fetched(entry.arguments)) end
   local trace = session.trace
   if trace then
-    nested.each(entry.arguments, check_no_weight)
+    nested.each(entry.arguments, check_captured)
     trace.closures = trace.closures or {}
     table.insert(trace.closures, entry)
     table.insert(session.repeated, entry)
@@ -100,8 +101,18 @@ function closures.requeue(trace)
   for _, entry in ipairs(trace.closures or {}) do table.insert(session.repeated, entry) end
 end
 
+--- Warns when nothing can be seen of the step that was recorded: neither closures nor metrics nor summaries have a tensor of it.
+local function warn_of_no_capture()
+  if not session.is_step_new then return end
+  session.is_step_new = false
+  if session.has_captured or session.metrics[1] or session.summaries then return end
+  errors.warn("compile_step: no step closure gets a tensor of the step: a cluster has nothing to compute, and refuses to compile it; "
+    .. "pass the loss to a function made with cstorch.step_closure")
+end
+
 ---Runs what is queued: first what traced steps called, then what the loop called. Closures called meanwhile wait for the next step.
 function closures.drain()
+  warn_of_no_capture()
   local repeated, queued = session.repeated, session.queued
   session.repeated, session.queued = {}, {}
   session.is_draining = true

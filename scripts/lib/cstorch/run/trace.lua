@@ -72,6 +72,7 @@ local function record(fn, ...)
   check(count > 0, "runtime", "compile_step: nothing would be computed: return a tensor, or pass one to a function made with step_closure")
   for loss in pairs(trace.losses) do trace.program:keep(loss) end
   trace.program:finish()
+  session.is_step_new = true
   return trace
 end
 
