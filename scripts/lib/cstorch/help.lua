@@ -85,10 +85,22 @@ local function add_methods(class, out)
   if names[1] then out[#out + 1] = "\n  methods: " .. table.concat(names, ", ") end
 end
 
+--- What an object is made with: "(inputs, outputs, kw)", and the comment that explains it.
+local function arguments_of(class)
+  if not class.init then return "", {} end
+  local info = debug.getinfo(original(class.init), "S")
+  local path = info.source:match "^@(.*)$"
+  local arguments = path and (sources[path][info.linedefined] or ""):match "function[^%(]*(%(.-%))"
+  if not arguments or arguments == "()" then return "", {} end
+  return arguments, comment_above(sources[path], info.linedefined)
+end
+
 local function class_text(name, class)
-  local out = { name .. (class.super and class.super.name ~= "Object" and (" : " .. class.super.name) or "") }
+  local arguments, comment = arguments_of(class)
+  local out = { name .. arguments .. (class.super and class.super.name ~= "Object" and (" : " .. class.super.name) or "") }
   local path, number = place_of(class)
   if path then add_comment(comment_above(sources[path], number), out) end
+  add_comment(comment, out)
   add_keywords(class, out)
   add_methods(class, out)
   return table.concat(out, "\n")
