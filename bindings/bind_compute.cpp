@@ -323,6 +323,12 @@ int is_weight(lua_State* L) {
   return 1;
 }
 
+/// How often the tensor was written in place; a recorded write counts once.
+int write_count(lua_State* L) {
+  push_integer(L, static_cast<int64_t>(check_variable(L, 1)->buffer()->version()));
+  return 1;
+}
+
 int threads(lua_State* L) {
   push_integer(L, thread_count());
   if (!lua_isnoneornil(L, 1)) set_thread_count(static_cast<int>(check_integer(L, 1, 1, 256)));
@@ -452,6 +458,7 @@ void bind_compute(lua_State* L) {
                                        {"host_copy", computed<host_copy>},
                                        {"mark_weight", computed<mark_weight>},
                                        {"is_weight", computed<is_weight>},
+                                       {"write_count", computed<write_count>},
                                        {"threads", computed<threads>},
                                        {"memory", computed<memory>},
                                        {"program", computed<program>},

@@ -5,6 +5,8 @@
 
 #include "bindings/modules.hpp"
 #include "host/base/entries.hpp"
+#include "host/base/inside.hpp"
+#include "host/base/named_files.hpp"
 #include "host/base/transaction.hpp"
 
 namespace cbk::lua {
@@ -46,6 +48,28 @@ int list(lua_State* L) {
   std::sort(names.begin(), names.end());
   push_strings(L, names);
   return 1;
+}
+
+std::vector<fs::path> check_paths(lua_State* L, int index) {
+  std::vector<fs::path> out;
+  if (lua_isnoneornil(L, index)) return out;
+  if (!lua_istable(L, index)) fail(Errc::usage, "argument {} should be a list of folders", index);
+  const auto count = static_cast<int>(lua_objlen(L, index));
+  for (int i = 1; i <= count; ++i) {
+    lua_rawgeti(L, index, i);
+    out.push_back(check_path(L, -1));
+    lua_pop(L, 1);
+  }
+  return out;
+}
+
+/// cbk.fs.beside(folder, name, allowed): the path of a file that the user has not named himself; nil if it is
+/// missing. A link out of the folder is an error, but for those that may be: see NamedFiles.
+int beside(lua_State* L) {
+  const fs::path folder = check_path(L, 1);
+  const auto file =
+      NamedFiles(folder, check_paths(L, 3)).find(std::string(check_string(L, 2)), NamedFiles::Link::followed);
+  return file ? push_path(L, folder / check_string(L, 2)) : 0;
 }
 
 int read(lua_State* L) {
@@ -108,6 +132,11 @@ int join(lua_State* L) {
   return push_path(L, path);
 }
 
+/// cbk.fs.inside(folder, name): the path of an output whose name comes out of data.
+int path_inside(lua_State* L) {
+  return push_path(L, inside(check_path(L, 1), std::string(check_string(L, 2))));
+}
+
 int basename(lua_State* L) {
   return push_path(L, check_path(L, 1).filename());
 }
@@ -125,6 +154,15 @@ int absolute(lua_State* L) {
   return push_path(L, full.lexically_normal());
 }
 
+/// Without symbolic links, as far as the path exists.
+int real(lua_State* L) {
+  std::error_code error;
+  const fs::path path = check_path(L, 1);
+  const fs::path found = fs::weakly_canonical(fs::absolute(path), error);
+  if (error) fail_with("find", path, error);
+  return push_path(L, found);
+}
+
 /// The running program, for scripts that call cbk again.
 int program_path(lua_State* L) {
   push(L, std::string_view(fs::read_symlink("/proc/self/exe").native()));
@@ -134,14 +172,25 @@ int program_path(lua_State* L) {
 }  // namespace
 
 void bind_fs(lua_State* L) {
-  static const luaL_Reg functions[] = {{"exists", guarded<exists>},       {"is_dir", guarded<is_dir>},
-                                       {"mkdir", guarded<make_dir>},      {"list", guarded<list>},
-                                       {"read", guarded<read>},           {"write", guarded<write>},
-                                       {"write_all", guarded<write_all>}, {"size", guarded<size>},
-                                       {"remove", guarded<remove>},       {"program", guarded<program_path>},
-                                       {"temp_dir", guarded<temp_dir>},   {"join", guarded<join>},
-                                       {"basename", guarded<basename>},   {"dirname", guarded<dirname>},
-                                       {"absolute", guarded<absolute>},   {nullptr, nullptr}};
+  static const luaL_Reg functions[] = {{"exists", guarded<exists>},
+                                       {"beside", guarded<beside>},
+                                       {"real", guarded<real>},
+                                       {"is_dir", guarded<is_dir>},
+                                       {"mkdir", guarded<make_dir>},
+                                       {"list", guarded<list>},
+                                       {"read", guarded<read>},
+                                       {"write", guarded<write>},
+                                       {"write_all", guarded<write_all>},
+                                       {"size", guarded<size>},
+                                       {"remove", guarded<remove>},
+                                       {"program", guarded<program_path>},
+                                       {"temp_dir", guarded<temp_dir>},
+                                       {"join", guarded<join>},
+                                       {"basename", guarded<basename>},
+                                       {"dirname", guarded<dirname>},
+                                       {"absolute", guarded<absolute>},
+                                       {"inside", guarded<path_inside>},
+                                       {nullptr, nullptr}};
   set_group(L, "fs", functions);
 }
 

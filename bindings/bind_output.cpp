@@ -105,12 +105,48 @@ std::shared_ptr<Output> unwritten(lua_State* L, int index = 1) {
   return output;
 }
 
+constexpr std::string_view model_part = "model.";
+
+/// Where a key is: in the tree's dict, or in that of the model. A Cerebras checkpoint has a state dict below
+/// "model", and a script that copies tensors by their whole keys ("model.layers.0.weight") means that one.
+struct KeyPlace {
+  Dict* dict;  // nullptr: there is no model yet
+  Value key;
+};
+
+KeyPlace place_of(const Output& output, Value key) {
+  Dict& top = output.root.as_dict();
+  const bool is_below_model = key.is(Value::Kind::string) && key.as_string().starts_with(model_part) &&
+                              top.find(key) == nullptr && makes_tree(output.target, output.options);
+  if (!is_below_model) return {&top, std::move(key)};
+  const Value* model = output.root.find("model");
+  if (model != nullptr && !model->is(Value::Kind::dict)) return {&top, std::move(key)};
+  return {model == nullptr ? nullptr : &model->as_dict(), key.as_string().substr(model_part.size())};
+}
+
+const Value* find(const Output& output, const Value& key) {
+  const KeyPlace place = place_of(output, key);
+  return place.dict == nullptr ? nullptr : place.dict->find(place.key);
+}
+
+/// A file of dotted keys at the top would look like a tree, and be none.
+void refuse_dotted(const Output& output, const Value& key) {
+  if (!key.is(Value::Kind::string) || key.as_string().find('.') == std::string::npos) return;
+  if (!makes_tree(output.target, output.options) || output.root.as_dict().find(key) != nullptr) return;
+  fail(Errc::key,
+       "cannot set {} in '{}': an H5 checkpoint is a tree, and only below 'model' are keys with dots; "
+       "assign whole parts, as in out.{} = cbk.dict {{ … }}, or the whole tree with "
+       "cbk.create(path, {{ root = tree }}); h5_version = \"flat\" makes a file without a tree",
+       quote(key.as_string(), 1000), output.target.string(),
+       key.as_string().substr(0, key.as_string().find('.')));
+}
+
 /// Keys only: facts about the output itself are methods, so that any key can be set.
 int output_index(lua_State* L) {
   const auto output = this_output(L);
   const Value key = key_at(L, 2);
   const Dict& dict = output->root.as_dict();
-  const Value* value = dict.find(key);
+  const Value* value = find(*output, key);
   if (value == nullptr) {
     std::vector<std::string> known = method_names(L, 1);
     for (const auto& [other, ignored] : dict.entries()) known.push_back(key_text(other));
@@ -122,25 +158,34 @@ int output_index(lua_State* L) {
 }
 
 int output_get(lua_State* L) {
-  const Value* value = this_output(L)->root.as_dict().find(key_at(L, 2));
+  const Value* value = find(*this_output(L), key_at(L, 2));
   value == nullptr ? lua_pushnil(L) : push(L, *value);
   return 1;
 }
 
 int output_has(lua_State* L) {
-  lua_pushboolean(L, this_output(L)->root.as_dict().find(key_at(L, 2)) != nullptr);
+  lua_pushboolean(L, find(*this_output(L), key_at(L, 2)) != nullptr);
   return 1;
 }
 
 int output_newindex(lua_State* L) {
   const auto output = unwritten(L);
-  Value key = key_at(L, 2);
-  Dict& dict = output->root.as_dict();
-  if (lua_isnil(L, 3)) {
-    dict.erase(key);
+  const Value key = key_at(L, 2);
+  const bool is_removal = lua_isnil(L, 3);
+  Value value = is_removal ? Value() : within(quote(key_text(key)), [&] { return to_value(L, 3); });
+  KeyPlace place = place_of(*output, key);
+  Dict& top = output->root.as_dict();
+  if (place.dict == nullptr) {
+    if (is_removal) return 0;
+    const Value model = Value::dict();
+    top.set("model", model);
+    place.dict = &model.as_dict();
+  }
+  if (place.dict == &top && !is_removal) refuse_dotted(*output, key);
+  if (is_removal) {
+    place.dict->erase(place.key);
   } else {
-    Value value = within(quote(key_text(key)), [&] { return to_value(L, 3); });
-    dict.set(std::move(key), std::move(value));
+    place.dict->set(std::move(place.key), std::move(value));
   }
   return 0;
 }

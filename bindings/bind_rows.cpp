@@ -327,9 +327,11 @@ int totals_of(lua_State* L) {
   const auto rows = check<LeafRows>(L, 1);
   Totals all;
   Totals stored;
+  size_t objects = 0;
   std::vector<std::pair<std::string_view, Totals>> dtypes;  // as they are stored
   for (size_t i = 0; i < rows->size(); ++i) {
     const Value& value = value_at(*rows, i);
+    objects += value.is(Value::Kind::object) ? 1 : 0;
     if (!value.is(Value::Kind::tensor)) continue;
     const Tensor& tensor = value.as_tensor();
     auto dtype = std::ranges::find(dtypes, stored_type(value), &std::pair<std::string_view, Totals>::first);
@@ -340,6 +342,7 @@ int totals_of(lua_State* L) {
   }
   lua_createtable(L, 0, 8);
   all.set(L);
+  set_unsigned(L, "objects", objects);
   set_unsigned(L, "values", rows->size() - all.tensors);
   set_unsigned(L, "tied", all.tensors - stored.tensors);
   set_unsigned(L, "stored", stored.bytes);
@@ -426,8 +429,19 @@ void call_for_line(lua_State* L, size_t indent, std::string_view label) {
   lua_pop(L, 1);
 }
 
+/// The parts of a folded name: dots inside of braces divide nothing.
+size_t part_count(std::string_view name) {
+  size_t parts = 1;
+  int depth = 0;
+  for (const char c : name) {
+    if (c == '{' || c == '}') depth += c == '{' ? 1 : -1;
+    if (c == '.' && depth == 0) ++parts;
+  }
+  return parts;
+}
+
 /// `groups:outline(visit)`: calls visit(indent, label, group) for each line. The group of a container has
-/// only `tensors` and `bytes`.
+/// only `tensors`, `bytes`, and the `class` of a record.
 int outline_of(lua_State* L) {
   const auto groups = check<LeafGroups>(L, 1);
   if (!lua_isfunction(L, 2)) fail_type(L, 2, "function");
@@ -436,7 +450,8 @@ int outline_of(lua_State* L) {
     push_group(L, *groups, entry);
     call_for_line(L, indent, label);
   };
-  visitor.container = [&](size_t indent, std::string_view label, std::span<const uint32_t> entries) {
+  visitor.container = [&](size_t indent, std::string_view label, std::span<const uint32_t> entries,
+                          std::string_view name) {
     Totals totals;
     for (const uint32_t entry : entries) {
       for (const uint32_t member : groups->members(entry)) {
@@ -446,6 +461,9 @@ int outline_of(lua_State* L) {
     }
     lua_createtable(L, 0, 3);
     totals.set(L);
+    const size_t first = groups->rows->row(groups->members(entries.front()).front());
+    const Object* record = groups->rows->table.record_around(first, part_count(name));
+    if (record != nullptr) set_field(L, "class", record->type);
     call_for_line(L, indent, label);
   };
   outline({groups->size(), [&](size_t group) { return groups->name(group); }}, visitor);

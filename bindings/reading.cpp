@@ -24,10 +24,11 @@ std::vector<fs::path> paths(lua_State* L, const Options& options, const char* na
 }  // namespace
 
 OpenOptions check_reading(lua_State* L, int index) {
-  const Options options(L, index, {"allow_records", "allow_external", "salvage"});
+  const Options options(L, index, {"allow_records", "allow_external", "salvage", "max_expansion"});
   return {.allow_records = options.flag("allow_records"),
           .salvage = options.flag("salvage"),
-          .allow_external = paths(L, options, "allow_external")};
+          .allow_external = paths(L, options, "allow_external"),
+          .max_expansion = options.size("max_expansion")};
 }
 
 }  // namespace cbk::lua

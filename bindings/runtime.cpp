@@ -105,7 +105,8 @@ Failure failure_at(lua_State* L, int index) {
     lua_pop(L, 1);
     return failure;
   }
-  return {"script", fmt::format("(error object is a {} value)", type_name(L, index))};
+  return {"script", fmt::format("an error without a text was raised (a {}): raise a string, or use cbk.fail",
+                                type_name(L, index))};
 }
 
 void fail_argument(lua_State* L, int index, std::string_view what) {

@@ -32,12 +32,15 @@ void report_errors_as_json() {
   is_json = true;
 }
 
+std::string error_text(std::string_view code, std::string_view message) {
+  if (!is_json) return error_line(message) + "\n";
+  return fmt::format("{{\"error\": {{\"code\": {}, \"message\": {}}}}}\n", json_quote(code),
+                     json_quote(one_line(message)));
+}
+
 void report_error(std::string_view code, std::string_view message) {
   std::fflush(stdout);
-  std::string line = is_json ? fmt::format("{{\"error\": {{\"code\": {}, \"message\": {}}}}}",
-                                           json_quote(code), json_quote(one_line(message)))
-                             : error_line(message);
-  line += "\n";
+  std::string line = error_text(code, message);
   if (!is_json && ::isatty(STDERR_FILENO) != 0) line.insert(0, "\r\x1b[K");  // there may be a progress line
   std::fwrite(line.data(), 1, line.size(), stderr);
 }

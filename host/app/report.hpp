@@ -25,6 +25,9 @@ std::string error_line(std::string_view message);
 /// From here on, errors are reported as {"error": {"code": …, "message": …}}.
 void report_errors_as_json();
 
+/// The line that reports an error, with its line feed.
+std::string error_text(std::string_view code, std::string_view message);
+
 /// Prints the error (after what stdout still holds). The message is not cut in JSON.
 void report_error(std::string_view code, std::string_view message);
 

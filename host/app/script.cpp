@@ -9,6 +9,7 @@
 #include "bindings/modules.hpp"
 #include "bindings/unfinished.hpp"
 #include "host/app/editor_module.hpp"
+#include "host/app/limits.hpp"
 #include "host/app/locations.hpp"
 #include "host/app/report.hpp"
 #include "host/app/signals.hpp"
@@ -115,6 +116,8 @@ Interpreter::Interpreter(fs::path scripts) : L_(luaL_newstate()), scripts_(std::
   lua_setfield(L_, -2, "cbk.editor");
   lua_pushcfunction(L_, lua::guarded<open_commands_module>);
   lua_setfield(L_, -2, "cbk.commands");
+  lua_pushcfunction(L_, lua::guarded<open_limits_module>);
+  lua_setfield(L_, -2, "cbk.limits");
   lua_pop(L_, 2);
   lua_getglobal(L_, "os");
   lua_pushcfunction(L_, lua::guarded<exit_program>);
@@ -187,12 +190,25 @@ int Interpreter::run_command(const std::string& name, const fs::path& script,
   return call(static_cast<int>(arguments.size()), false);
 }
 
+/// Makes `print` escape control characters on a terminal: an expression prints texts of files that are not to
+/// be trusted.
+bool Interpreter::use_safe_print() {
+  lua_getglobal(L_, "require");
+  lua_pushliteral(L_, "cbk.inspect");
+  if (lua_pcall(L_, 1, 1, 0) != 0) return false;
+  lua_getfield(L_, -1, "print_line");
+  lua_setglobal(L_, "print");
+  lua_pop(L_, 1);
+  return true;
+}
+
 int Interpreter::evaluate(const std::string& code, const std::vector<std::string>& arguments) {
   set_arguments("-e", arguments);
   lua_getglobal(L_, "require");
   lua_pushliteral(L_, "cbk");
   if (lua_pcall(L_, 1, 1, 0) != 0) return fail_now();
   lua_setglobal(L_, "cbk");
+  if (!use_safe_print()) return fail_now();
   if (load_text("return " + code, "=(command line)") != 0) {
     lua_pop(L_, 1);
     if (load_text(code, "=(command line)") != 0) return fail_now();

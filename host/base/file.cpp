@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "host/base/scratch.hpp"
@@ -49,6 +50,16 @@ void write_at(const FileDescriptor& fd, uint64_t offset, ByteView bytes, const f
   }
 }
 
+namespace {
+
+std::atomic<uint64_t> bytes_mapped{0};
+
+}  // namespace
+
+uint64_t mapped_bytes() noexcept {
+  return bytes_mapped;
+}
+
 std::shared_ptr<const MappedFile> MappedFile::open(const fs::path& path,
                                                    std::shared_ptr<const MappedFile> index) {
   std::shared_ptr<MappedFile> file(new MappedFile);
@@ -69,6 +80,7 @@ std::shared_ptr<const MappedFile> MappedFile::open(const fs::path& path,
     void* data = ::mmap(nullptr, file->size_, PROT_READ, MAP_SHARED, file->fd_.get(), 0);
     if (data == MAP_FAILED) fail_errno("map", path.string());
     file->data_ = static_cast<const std::byte*>(data);
+    bytes_mapped += file->size_;
   }
   return file;
 }

@@ -98,6 +98,9 @@ class MappedFile {
   timespec changed_{};  // st_ctim, which no program can set back
 };
 
+/// Bytes of all files that were ever mapped. What a program makes of files grows with this.
+uint64_t mapped_bytes() noexcept;
+
 /// Files that something was read from, each once.
 using SourceFiles = std::set<std::shared_ptr<const MappedFile>>;
 

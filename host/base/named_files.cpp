@@ -21,21 +21,21 @@ struct Below {
   bool is_link = false;  // not opened, as a part of the name is a symbolic link
 };
 
-/// Goes down part by part, so that no symbolic link is followed (but a last one, if that may be).
-Below open_below(const fs::path& folder, const fs::path& name, NamedFiles::Link link) {
-  FileDescriptor at(::open(folder.empty() ? "." : folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+/// Goes down part by part, so that no symbolic link is followed.
+Below open_below(const fs::path& folder, const fs::path& name) {
+  const char* top = folder.empty() ? "." : folder.c_str();
+  FileDescriptor at(retried([&] { return ::open(top, O_PATH | O_DIRECTORY | O_CLOEXEC); }));
   if (at.get() < 0) return {{}, errno, false};
   for (auto part = name.begin(); part != name.end(); ++part) {
     const bool is_last = std::next(part) == name.end();
     const int how = is_last ? O_RDONLY | O_NONBLOCK : O_PATH | O_DIRECTORY;  // a FIFO must not hang
-    const int follow = is_last && link == NamedFiles::Link::followed ? 0 : O_NOFOLLOW;
-    FileDescriptor next(::openat(at.get(), part->c_str(), how | follow | O_CLOEXEC));
+    FileDescriptor next(
+        retried([&] { return ::openat(at.get(), part->c_str(), how | O_NOFOLLOW | O_CLOEXEC); }));
     if (next.get() < 0) {
       const int error = errno;
       struct stat info {};
-      const bool is_link = follow != 0 &&
-                           ::fstatat(at.get(), part->c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 &&
-                           S_ISLNK(info.st_mode);
+      const bool is_link =
+          ::fstatat(at.get(), part->c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(info.st_mode);
       return {{}, error, is_link};
     }
     at = std::move(next);
@@ -69,6 +69,20 @@ fs::path real_path(const fs::path& path) {
   return real;
 }
 
+/// The blobs of a Hugging Face cache, `repository/blobs`, for a folder that is
+/// `repository/snapshots/revision` or below; empty for another one. Where `blobs` is itself a link, it is
+/// none of a cache.
+fs::path blobs_of_snapshot(const fs::path& folder) {
+  std::error_code ignored;
+  for (fs::path at = folder; at.has_relative_path(); at = at.parent_path()) {
+    const fs::path parent = at.parent_path();
+    if (parent.filename() != "snapshots") continue;
+    fs::path blobs = parent.parent_path() / "blobs";
+    return fs::is_directory(fs::symlink_status(blobs, ignored)) ? blobs : fs::path();
+  }
+  return {};
+}
+
 }  // namespace
 
 NamedFiles::NamedFiles(fs::path folder, const std::vector<fs::path>& allowed,
@@ -85,23 +99,37 @@ NamedFiles::NamedFiles(fs::path folder, const std::vector<fs::path>& allowed,
 std::shared_ptr<const MappedFile> NamedFiles::find(const std::string& name, Link link) const {
   if (name.empty() || name.find('\0') != std::string::npos)
     fail(Errc::format, "{} is not the name of a file", quote(name));
-  if (!leads_down(name)) return find_allowed(name, false);
-  const Below opened = open_below(folder_, name, link);
-  return opened.is_link ? find_allowed(name, true) : mapped(opened, folder_ / name, index_);
+  if (!leads_down(name)) return find_allowed(name, false, link);
+  const Below opened = open_below(folder_, name);
+  return opened.is_link ? find_allowed(name, true, link) : mapped(opened, folder_ / name, index_);
 }
 
-std::shared_ptr<const MappedFile> NamedFiles::find_allowed(const std::string& name, bool is_link) const {
+std::shared_ptr<const MappedFile> NamedFiles::find_allowed(const std::string& name, bool is_link,
+                                                           Link link) const {
   const fs::path path = folder_ / name;  // `name` alone if it is absolute
-  for (const fs::path& allowed : allowed_) {
-    const fs::path below = real_path(path).lexically_relative(allowed);
-    if (leads_down(below)) return mapped(open_below(allowed, below, Link::refused), allowed / below, index_);
+  const fs::path real = real_path(path);
+  std::vector<fs::path> allowed = allowed_;
+  if (is_link && link == Link::followed) {
+    allowed.push_back(real_path(folder_.empty() ? "." : folder_));
+    if (fs::path blobs = blobs_of_snapshot(allowed.back()); !blobs.empty())
+      allowed.push_back(std::move(blobs));
   }
-  const fs::path place = (is_link ? real_path(path) : path.lexically_normal()).parent_path();
+  for (const fs::path& each : allowed) {
+    const fs::path below = real.lexically_relative(each);
+    if (!leads_down(below)) continue;
+    const Below opened = open_below(each, below);
+    if (opened.is_link) return nullptr;  // after all links were followed: one that leads to nothing
+    return mapped(opened, is_link ? path : each / below, index_);
+  }
+  const fs::path place = (is_link ? real : path.lexically_normal()).parent_path();
   const std::string advice = quote(place.empty() ? "." : place.string(), 400);
-  fail(
-      Errc::refused,
-      "it names the file {}, which is {}; --allow-external {} (in Lua allow_external = {{ {} }}) allows that",
-      quote(name, 400), is_link ? "a symbolic link" : "outside the folder of the checkpoint", advice, advice);
+  const std::string what =
+      is_link && link == Link::followed
+          ? fmt::format("the file {} is a symbolic link out of its folder", quote(name, 400))
+          : fmt::format("it names the file {}, which is {}", quote(name, 400),
+                        is_link ? "a symbolic link" : "outside the folder of the checkpoint");
+  fail(Errc::refused, "{}; --allow-external {} (in Lua allow_external = {{ {} }}) allows that", what, advice,
+       advice);
 }
 
 std::shared_ptr<const MappedFile> NamedFiles::open(const std::string& name, Link link) const {

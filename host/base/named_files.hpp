@@ -16,7 +16,8 @@ namespace cbk {
 /// link meanwhile gains nothing.
 class NamedFiles {
  public:
-  /// Whether the last part of a name may be a symbolic link. Shards are links in Hugging Face's cache.
+  /// `followed`: a name may also be a symbolic link that ends below the folder, or among the blobs of the
+  /// Hugging Face cache that the folder is a snapshot of, where every file is such a link.
   enum class Link { refused, followed };
 
   /// `folder`: of the checkpoint; empty is the working directory. `allowed`: more folders, where symbolic
@@ -34,7 +35,8 @@ class NamedFiles {
                                                        Link link = Link::refused) const;
 
  private:
-  [[nodiscard]] std::shared_ptr<const MappedFile> find_allowed(const std::string& name, bool is_link) const;
+  [[nodiscard]] std::shared_ptr<const MappedFile> find_allowed(const std::string& name, bool is_link,
+                                                               Link link) const;
   fs::path folder_;
   std::shared_ptr<const MappedFile> index_;
   std::vector<fs::path> allowed_;  // canonical

@@ -32,15 +32,30 @@ void refuse_sticky(const fs::path& path) {
 }
 
 /// The target itself, or what a symbolic link leads to.
-fs::path behind_links(const fs::path& target) {
+fs::path behind_link(const fs::path& target) {
   std::error_code ignored;
-  if (!fs::is_symlink(fs::symlink_status(target, ignored))) return target;
   if (!fs::exists(target, ignored)) {
     fail(Errc::io,
          "cannot replace '{}': it is a symbolic link to '{}', which does not exist; remove the link",
          target.string(), fs::read_symlink(target, ignored).string());
   }
   return fs::canonical(target);
+}
+
+bool is_link(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_symlink(fs::symlink_status(path, ignored));
+}
+
+/// A link may lead on below its folder, which is what the user named; somebody else may have made it.
+void refuse_outside(const fs::path& target, const fs::path& file) {
+  const fs::path below = file.lexically_relative(fs::canonical(folder_of(target)));
+  if (!below.empty() && *below.begin() != "..") return;
+  fail(
+      Errc::refused,
+      "cannot replace '{}': it is a symbolic link to '{}', outside its folder; name that file as the output, "
+      "or remove the link",
+      target.string(), file.string());
 }
 
 void refuse_foreign_folders(const fs::path& folder) {
@@ -80,7 +95,11 @@ fs::path replaceable_file(const fs::path& target, bool overwrite) {
   if (fs::exists(status) && !fs::is_regular_file(status)) {
     fail(Errc::io, "cannot replace '{}': not a regular file", target.string());
   }
-  fs::path file = behind_links(target);
+  fs::path file = target;
+  if (is_link(target)) {
+    file = behind_link(target);
+    refuse_outside(target, file);
+  }
   refuse_pinned(file);
   refuse_sticky(file);
   return file;
@@ -88,7 +107,7 @@ fs::path replaceable_file(const fs::path& target, bool overwrite) {
 
 fs::path replaceable_folder(const fs::path& target, bool overwrite) {
   refuse_existing(target, overwrite);
-  fs::path folder = behind_links(target);
+  fs::path folder = is_link(target) ? behind_link(target) : target;
   std::error_code ignored;
   if (!fs::exists(folder, ignored)) return folder;
   if (!fs::is_directory(folder)) fail(Errc::io, "cannot replace '{}': not a folder", folder.string());

@@ -38,9 +38,9 @@ fs::path sibling(const fs::path& target, std::string_view ending) {
   return target.parent_path() / fmt::format("{}.{:08x}{}", beginning_of(target), source(), ending);
 }
 
-bool is_in_use(const fs::path& path) {
+bool is_path_in_use(const fs::path& path) {
   const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
-  return fd.get() < 0 || ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0;
+  return fd.get() < 0 || is_in_use(fd);
 }
 
 /// Beside `targets`, with one ending.
@@ -55,7 +55,7 @@ void remove_siblings(const std::vector<fs::path>& targets, std::string_view endi
       if (names.contains(beginning_in(name, ending))) left_over.push_back(at->path());
     }
   }
-  std::erase_if(left_over, is_in_use);
+  std::erase_if(left_over, is_path_in_use);
   for (const fs::path& path : left_over) fs::remove_all(path, ignored);
 }
 
@@ -82,6 +82,24 @@ fs::path old_sibling(const fs::path& target) {
 
 void lock_as_in_use(const FileDescriptor& fd) noexcept {
   (void)retried([&] { return ::flock(fd.get(), LOCK_EX | LOCK_NB); });
+}
+
+bool is_in_use(const FileDescriptor& fd) noexcept {
+  return ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0;
+}
+
+bool is_temporary_of(const fs::path& name, const fs::path& target) {
+  const std::string text = name.filename().string();
+  return name.parent_path() == target.parent_path() && beginning_in(text, new_ending) == beginning_of(target);
+}
+
+std::vector<fs::path> temporaries_in(const fs::path& folder) {
+  std::vector<fs::path> out;
+  std::error_code ignored;
+  for (fs::directory_iterator at(folder, ignored), end; at != end; at.increment(ignored)) {
+    if (!beginning_in(at->path().filename().string(), new_ending).empty()) out.push_back(at->path());
+  }
+  return out;
 }
 
 void remove_unfinished(const std::vector<fs::path>& targets) noexcept {

@@ -19,6 +19,14 @@ fs::path old_sibling(const fs::path& target);
 /// Locks an open file or folder until it is closed. File systems without locks are taken as they are.
 void lock_as_in_use(const FileDescriptor& fd) noexcept;
 
+/// Whether another program has locked it; if none, it is ours until `fd` is closed.
+bool is_in_use(const FileDescriptor& fd) noexcept;
+
+/// Whether `name` is one that `temporary_sibling` gives for `target`.
+bool is_temporary_of(const fs::path& name, const fs::path& target);
+/// What has such a name in a folder.
+std::vector<fs::path> temporaries_in(const fs::path& folder);
+
 /// Removes what was left over beside `targets`: new ones that were never finished, at any time; old ones only
 /// when the new ones are there, since after a kill they may be all that is left.
 void remove_unfinished(const std::vector<fs::path>& targets) noexcept;

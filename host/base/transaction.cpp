@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "host/base/interrupt.hpp"
 #include "host/base/renames.hpp"
@@ -42,6 +43,7 @@ void Transaction::add(Member added) {
 }
 
 StagedFile& Transaction::add_file(const fs::path& target, bool overwrite, bool is_early) {
+  finish_killed_commits(folder_of(target));
   fs::path real = replaceable_file(target, overwrite);
   parents_.make(real);
   remove_unfinished({real});
@@ -63,6 +65,7 @@ StagedFile& Transaction::early_file(const fs::path& target, bool overwrite) {
 
 StagedFolder& Transaction::folder(const fs::path& target, bool overwrite,
                                   StagedFolder::IsReplaced is_replaced) {
+  finish_killed_commits(folder_of(without_slash(target)));
   fs::path real = replaceable_folder(without_slash(target), overwrite);
   parents_.make(real);
   remove_unfinished({real});
@@ -84,15 +87,24 @@ void Transaction::place_all(Renames& renames) {
   const auto end = members_.end();
   const auto others = std::stable_partition(members_.begin(), end,
                                             [](const Member& m) { return m.is_early && !m.replaces(); });
-  std::for_each(members_.begin(), others, move);
   const auto first = std::find_if(others, end, [](const Member& m) { return m.replaces(); });
-  if (first == end) return (void)std::for_each(others, end, move);
-  for (auto member = end; --member != first;) {
+  if (first == end) return (void)std::for_each(members_.begin(), end, move);
+  std::rotate(others, first, first + 1);
+  std::optional<Journal> journal;
+  if (members_.size() > 1) journal.emplace(steps());
+  std::for_each(members_.begin(), others, move);
+  for (auto member = end; --member != others;) {
     if (member->replaces()) old_.push_back(renames.set_aside(member->staged->target()));
   }
-  renames.exchange(first->staged->name(), first->staged->target());
-  std::for_each(others, first, move);
-  std::for_each(first + 1, end, move);
+  renames.exchange(others->staged->name(), others->staged->target());
+  std::for_each(others + 1, end, move);
+}
+
+std::vector<Journal::Step> Transaction::steps() const {
+  std::vector<Journal::Step> out;
+  for (const Member& member : members_)
+    out.push_back({member.staged->name(), member.staged->target(), member.replaces()});
+  return out;
 }
 
 void Transaction::place() {

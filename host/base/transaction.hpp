@@ -3,7 +3,8 @@
 // Everything that may fail is done before the first name changes. A single file or folder then takes its
 // target's place in one step. No system call replaces several at once; so an error takes everything back, and
 // a program killed in between leaves never an old one beside a new one, but one of them, old or new, whole
-// and without the others:
+// and without the others, and a list of all of them, with which the next program finishes the commit
+// (host/base/journal.hpp):
 // 1. Early files that replace nothing appear; nothing refers to them yet.
 // 2. Of what is replaced, all but the first step aside.
 // 3. The first one is exchanged for the new one.
@@ -13,6 +14,7 @@
 #include <memory>
 #include <vector>
 
+#include "host/base/journal.hpp"
 #include "host/base/parents.hpp"
 #include "host/base/staged.hpp"
 
@@ -46,6 +48,7 @@ class Transaction {
   void add(Member member);
   void place();
   void place_all(class Renames& renames);
+  [[nodiscard]] std::vector<Journal::Step> steps() const;
   void clean_up();
   void sync_folders() const;
 

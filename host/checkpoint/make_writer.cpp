@@ -1,5 +1,6 @@
 #include "host/checkpoint/make_writer.hpp"
 
+#include "host/base/inside.hpp"
 #include "host/base/replaced.hpp"
 #include "host/checkpoint/sharded.hpp"
 #include "host/formats/file_names.hpp"
@@ -52,7 +53,8 @@ class AccompaniedWriter : public Writer {
       : writer_(std::move(writer)), warnings_(std::move(warnings)), overwrite_(overwrite) {
     warnings_.insert(warnings_.end(), writer_->warnings().begin(), writer_->warnings().end());
     for (const auto& [name, content] : companions) {
-      companions_.emplace_back(folder / name, content);
+      const bool is_elsewhere = fs::path(name).is_absolute();  // as the caller says
+      companions_.emplace_back(is_elsewhere ? fs::path(name) : inside(folder, name), content);
       check_target(companions_.back().first, overwrite_);
     }
   }
@@ -104,6 +106,11 @@ std::unique_ptr<Writer> make_single_writer(const Value& root, const fs::path& ta
 }
 
 }  // namespace
+
+bool makes_tree(const fs::path& target, const WriteOptions& options) {
+  const FormatNames* said = options.format.empty() ? names_by_suffix(target) : names_of(options.format);
+  return said != nullptr && said->format == "h5" && options.h5_version != "flat" && !options.is_folder();
+}
 
 std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& named, const WriteOptions& options) {
   const fs::path target = named.has_filename() ? named : named.parent_path();  // "out/" is "out"

@@ -9,4 +9,7 @@ namespace cbk {
 /// hold.
 std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& target, const WriteOptions& options);
 
+/// Whether `target` would be an H5 checkpoint with a tree: not flat, not shards.
+bool makes_tree(const fs::path& target, const WriteOptions& options);
+
 }  // namespace cbk

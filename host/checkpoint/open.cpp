@@ -3,14 +3,19 @@
 #include <algorithm>
 
 #include "host/base/entries.hpp"
+#include "host/base/journal.hpp"
 #include "host/base/memory_budget.hpp"
+#include "host/base/named_files.hpp"
 #include "host/checkpoint/detect.hpp"
+#include "host/checkpoint/distributed.hpp"
+#include "host/checkpoint/read_limit.hpp"
 #include "host/checkpoint/salvage.hpp"
 #include "host/checkpoint/sharded.hpp"
 #include "host/formats/file_names.hpp"
 #include "host/formats/gguf/reader.hpp"
 #include "host/formats/h5/reader.hpp"
 #include "host/formats/npy/reader.hpp"
+#include "host/formats/safetensors/aliases.hpp"
 #include "host/formats/safetensors/reader.hpp"
 #include "host/formats/tensorflow/reader.hpp"
 #include "host/formats/tensorflow/state_file.hpp"
@@ -21,7 +26,8 @@ namespace {
 
 /// Charges the dotted names of the leaves as far as they are longer than usual: a file has the key of a
 /// container once, and every leaf below it has that key in its name.
-void charge_names(const Value& value, size_t name, MemoryBudget& memory) {
+void charge_names(const Value& place, size_t name, MemoryBudget& memory) {
+  const Value& value = insides(place);
   constexpr size_t usual = 128;   // is charged with the leaf
   constexpr uint64_t copies = 8;  // of names, where a checkpoint is listed or written; measured
   if (value.is(Value::Kind::dict) && !value.as_dict().empty()) {
@@ -40,11 +46,15 @@ void charge_names(const Value& value, size_t name, MemoryBudget& memory) {
 /// Any checkpoint but a sharded one.
 Checkpoint open_single(std::shared_ptr<const MappedFile> file, Container container,
                        const OpenOptions& options, const MemoryPtr& memory) {
+  refuse_distributed(*file);
   switch (container) {
     case Container::torch:
       return torch::read(std::move(file), options, memory);
-    case Container::safetensors:
-      return safetensors::read(std::move(file), options);
+    case Container::safetensors: {
+      Checkpoint checkpoint = safetensors::read(std::move(file), options);
+      refuse_pieces(checkpoint);
+      return checkpoint;
+    }
     case Container::h5:
       return h5::read(std::move(file), options, memory);
     case Container::tensorflow:
@@ -69,17 +79,23 @@ Checkpoint open_mapped(const std::shared_ptr<const MappedFile>& file, const Open
   Checkpoint checkpoint;
   if (container == Container::shard_index ||
       (container == Container::other && path.string().ends_with(shard_index_suffix))) {
-    checkpoint = read_sharded(file, options, [&](std::shared_ptr<const MappedFile> shard) {
-      return within(fmt::format("shard '{}'", shard->path().filename().string()), [&] {
-        memory->add_file(shard->size());
-        const Container shard_container = detect(*shard);
-        return open_single(std::move(shard), shard_container, options, memory);
-      });
-    });
+    checkpoint = read_sharded(
+        file, options,
+        [&](std::shared_ptr<const MappedFile> shard) {
+          return within(fmt::format("shard '{}'", shard->path().filename().string()), [&] {
+            memory->add_file(shard->size());
+            const Container shard_container = detect(*shard);
+            return open_single(std::move(shard), shard_container, options, memory);
+          });
+        },
+        memory);
   } else {
     checkpoint = open_single(file, container, options, memory);
+    if (container == Container::safetensors)
+      safetensors::take_aliases(checkpoint.root.as_dict(), checkpoint.metadata, *memory);
   }
   checkpoint.memory = memory;
+  limit_expansion(checkpoint, options.max_expansion);
   if (options.salvage) leave_out_lost(checkpoint);
   within("the names in it", [&] { charge_names(checkpoint.root, 0, *memory); });
   checkpoint.path = path;
@@ -89,6 +105,17 @@ Checkpoint open_mapped(const std::shared_ptr<const MappedFile>& file, const Open
 
 // --- folders
 
+/// The one GGUF file of a folder without other checkpoints.
+std::shared_ptr<const MappedFile> gguf_in(const NamedFiles& files, std::vector<std::string> names) {
+  std::sort(names.begin(), names.end());
+  if (names.size() == 1) return files.open(names.front(), NamedFiles::Link::followed);
+  if (std::ranges::none_of(names, is_gguf_part_name))
+    fail(Errc::usage, "the folder holds several checkpoints; open one of {}", listed(names));
+  fail(Errc::usage,
+       "the folder holds a GGUF model in {} files, each of which is read by itself; open one of {}",
+       names.size(), listed(names));
+}
+
 /// The one checkpoint of a folder: the latest one of TensorFlow; an index; else the file with the usual name;
 /// else the only model file.
 std::shared_ptr<const MappedFile> checkpoint_in(const fs::path& folder, const OpenOptions& options) {
@@ -96,6 +123,7 @@ std::shared_ptr<const MappedFile> checkpoint_in(const fs::path& folder, const Op
   std::vector<std::string> indexes;
   std::vector<std::string> usual;
   std::vector<std::string> files;
+  std::vector<std::string> gguf;
   bool has_shards = false;
   for (const fs::directory_entry& entry : entries_of(folder)) {
     const std::string name = entry.path().filename().string();
@@ -103,6 +131,8 @@ std::shared_ptr<const MappedFile> checkpoint_in(const fs::path& folder, const Op
     const FormatNames* names = names_by_suffix(name);
     if (name.ends_with(shard_index_suffix) || name.ends_with(bundle_index_suffix)) {
       indexes.push_back(name);
+    } else if (name.ends_with(gguf_suffix)) {
+      gguf.push_back(name);
     } else if (is_shard_name(name)) {
       has_shards = true;
     } else if (names != nullptr) {
@@ -114,35 +144,55 @@ std::shared_ptr<const MappedFile> checkpoint_in(const fs::path& folder, const Op
   std::sort(files.begin(), files.end());
   std::sort(usual.begin(), usual.end());
   const bool has_whole = !usual.empty();
-  if (indexes.size() == 1 && !has_whole) return MappedFile::open(folder / indexes.front());
-  if (indexes.empty() && usual.size() == 1) return MappedFile::open(folder / usual.front());
-  if (indexes.empty() && files.size() == 1) return MappedFile::open(folder / files.front());
+  const NamedFiles files_of(folder, options.allow_external);
+  const auto found = [&](const std::string& name) { return files_of.open(name, NamedFiles::Link::followed); };
+  if (indexes.size() == 1 && !has_whole) return found(indexes.front());
+  if (indexes.empty() && usual.size() == 1) return found(usual.front());
+  if (indexes.empty() && usual.empty() && is_distributed_folder(folder)) fail_as_distributed_folder(folder);
+  if (indexes.empty() && files.size() == 1) return found(files.front());
   std::vector<std::string> all = indexes;
   all.insert(all.end(), files.begin(), files.end());
+  if (all.empty() && !has_shards && !gguf.empty()) return gguf_in(files_of, std::move(gguf));
   if (all.empty() && has_shards)
     fail(Errc::format, "the folder has shards, but not their index (*{})", shard_index_suffix);
   if (all.empty()) fail(Errc::format, "the folder holds no checkpoint");
   fail(Errc::usage, "the folder holds several checkpoints; open one of {}", listed(all));
 }
 
+std::string warning_of(const std::vector<fs::path>& finished) {
+  std::vector<std::string> names;
+  for (const fs::path& path : finished) names.push_back(quote(path.string()));
+  return fmt::format("a program was killed while it replaced {}: they have their new content now",
+                     listed(names, 5));
+}
+
 }  // namespace
 
 Checkpoint open_checkpoint(const fs::path& path, const OpenOptions& options) {
   const std::string context = fmt::format("cannot open '{}'", path.string());
-  std::error_code ignored;
-  if (fs::is_directory(path, ignored)) {
-    const auto inner = within(context, [&] { return checkpoint_in(path, options); });
-    return within(fmt::format("cannot open '{}'", inner->path().string()),
-                  [&] { return open_mapped(inner, options); });
-  }
   const std::string with_index = path.string() + std::string(bundle_index_suffix);
+  std::error_code ignored;
+  const bool is_folder = fs::is_directory(path, ignored);
+  const auto is_there = [&] { return fs::exists(path, ignored) || fs::exists(with_index, ignored); };
+  const auto finished = is_folder    ? finish_killed_commits(path)
+                        : is_there() ? std::vector<fs::path>()
+                                     : finish_killed_commits(folder_of(path));
+  const auto with_warning = [&](Checkpoint checkpoint) {
+    if (!finished.empty()) checkpoint.warnings.push_back(warning_of(finished));
+    return checkpoint;
+  };
+  if (is_folder) {
+    const auto inner = within(context, [&] { return checkpoint_in(path, options); });
+    return with_warning(within(fmt::format("cannot open '{}'", inner->path().string()),
+                               [&] { return open_mapped(inner, options); }));
+  }
   if (!fs::exists(path, ignored) && fs::exists(with_index, ignored))
-    return open_checkpoint(with_index, options);
+    return with_warning(open_checkpoint(with_index, options));
   if (const auto prefix = prefix_of_data_file(path.string())) {
     fail(Errc::usage, "{}: it is a data file of a TensorFlow checkpoint; open '{}'", context, *prefix);
   }
   const auto file = MappedFile::open(path);
-  return within(context, [&] { return open_mapped(file, options); });
+  return with_warning(within(context, [&] { return open_mapped(file, options); }));
 }
 
 }  // namespace cbk

@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <map>
+#include <vector>
 
 #include "host/base/named_files.hpp"
 #include "host/checkpoint/sharded.hpp"
 #include "host/formats/file_names.hpp"
+#include "host/formats/safetensors/aliases.hpp"
 #include "host/value/json.hpp"
 #include "host/value/kind.hpp"
 #include "host/value/unreadable.hpp"
@@ -87,7 +89,7 @@ bool is_shard_index(std::string_view text) {
 }
 
 Checkpoint read_sharded(const std::shared_ptr<const MappedFile>& index_file, const OpenOptions& options,
-                        const OpenFile& open_file) {
+                        const OpenFile& open_file, const MemoryPtr& memory) {
   const fs::path& path = index_file->path();
   const Index index = read_index(path);
   const Shards shards =
@@ -96,6 +98,7 @@ Checkpoint read_sharded(const std::shared_ptr<const MappedFile>& index_file, con
   out.path = path;
   out.metadata = index.metadata;
   auto root = std::make_shared<Dict>();
+  std::vector<Value> notes;                                        // the metadata of the shards
   const FormatNames* names = names_by_suffix(path.stem().stem());  // of an index without keys
   std::string format = names != nullptr && names->format == "safetensors" ? "safetensors" : "torch";
   for (const auto& [file, keys] : index.keys) {
@@ -115,11 +118,16 @@ Checkpoint read_sharded(const std::shared_ptr<const MappedFile>& index_file, con
       continue;
     }
     take_keys(*root, shard, file, keys);
+    notes.push_back(std::move(shard.metadata));
     for (const std::string& warning : shard.warnings)
       out.warnings.push_back(fmt::format("{}: {}", file, warning));
     out.files.push_back(shards.at(file)->path());
     const bool has_name = shard.format == "safetensors" || shard.format == "flat-h5";
     format = has_name ? shard.format : "torch";
+  }
+  if (format == "safetensors") {
+    safetensors::take_aliases(*root, out.metadata, *memory);
+    for (Value& metadata : notes) safetensors::take_aliases(*root, metadata, *memory);
   }
   out.format = format + "-sharded";
   out.root = std::move(root);

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "host/base/inside.hpp"
 #include "host/base/open_files.hpp"
 #include "host/checkpoint/sharded.hpp"
 #include "host/formats/file_names.hpp"
@@ -93,15 +94,15 @@ class ShardedWriter : public Writer {
     return rest;
   }
 
-  /// A shard ends where the next tensor would pass the limit, even if nothing is in it yet: so does the
-  /// reference.
+  /// A shard ends where the next tensor would pass the limit. A larger tensor has a shard of its own, and no
+  /// shard is empty.
   static std::vector<size_t> shards_by_size(const std::vector<NamedTensor>& tensors, uint64_t limit) {
     std::vector<size_t> out;
     size_t shard = 0;
     uint64_t current = 0;
     for (const NamedTensor& tensor : tensors) {
       const uint64_t size = counted_size(tensor.leaf.as_tensor());
-      if (current + size > limit) {
+      if (current > 0 && current + size > limit) {
         ++shard;
         current = 0;
       }
@@ -154,7 +155,8 @@ class ShardedWriter : public Writer {
       const bool is_taken = name == index_name() ||
                             std::any_of(shards_.begin(), shards_.end(),
                                         [&, &file = name](const Shard& shard) { return shard.file == file; });
-      if (name.empty() || name.find('/') != std::string::npos || name == "." || name == ".." || is_taken) {
+      inside(target_, name);
+      if (is_taken) {
         fail(Errc::value, "{} cannot be the name of a file in the folder '{}'", quote(name),
              target_.string());
       }

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,8 +33,9 @@ struct OpenOptions {
                                // records instead of refusing
   bool salvage = false;  // of a file that is cut short, read the tensors that are whole; the lost ones are
                          // unreadable, until open_checkpoint leaves them out
-  std::vector<fs::path> allow_external;  // folders beside the checkpoint's own where files that it names may
-                                         // be (host/base/named_files.hpp)
+  std::vector<fs::path> allow_external;   // folders beside the checkpoint's own where files that it names may
+                                          // be (host/base/named_files.hpp)
+  std::optional<uint64_t> max_expansion;  // see host/checkpoint/read_limit.hpp
 };
 
 }  // namespace cbk

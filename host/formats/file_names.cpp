@@ -93,6 +93,10 @@ bool is_shard_name(const fs::path& file) {
   return names != nullptr && !names->shard_suffix.empty() && before_part(file.stem().string(), "-");
 }
 
+bool is_gguf_part_name(const fs::path& file) {
+  return file.extension() == gguf_suffix && before_part(file.stem().string(), "-");
+}
+
 bool is_written_shard_name(std::string_view name) {
   if (name.ends_with(shard_index_suffix)) return true;
   return std::ranges::any_of(formats, [&](const FormatNames& names) {

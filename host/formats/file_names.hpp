@@ -50,6 +50,13 @@ bool is_shard_name(const fs::path& file);
 /// Whether a writer of shards gives this name to a shard, to an index or to the one file of a folder.
 bool is_written_shard_name(std::string_view name);
 
+// --- GGUF, which is only read
+
+inline constexpr std::string_view gguf_suffix = ".gguf";
+
+/// Whether it is the name of one of several files of a GGUF model. They have no index.
+bool is_gguf_part_name(const fs::path& file);
+
 // --- TensorFlow
 
 /// The index of a TensorFlow checkpoint ends in it; what is before it is the prefix.

@@ -4,6 +4,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "host/tensor/backing.hpp"
 #include "host/tensor/expression.hpp"
 #include "host/tensor/packed_storage.hpp"
 
@@ -15,20 +16,6 @@ constexpr uint64_t allowed_per_byte = 1000;
 
 uint64_t saturating_add(uint64_t a, uint64_t b) {
   return a + b < a ? UINT64_MAX : a + b;
-}
-
-/// The bytes of its storage that a view can show at most.
-uint64_t covered_bytes(const View& view) {
-  uint64_t elements = 1;
-  uint64_t reach = 1;  // from the lowest element to the highest
-  for (size_t i = 0; i < view.shape.size(); ++i) {
-    const auto extent = static_cast<uint64_t>(view.shape[i]);
-    if (extent == 0) return 0;
-    if (view.strides[i] == 0) continue;
-    elements *= extent;
-    reach += (extent - 1) * static_cast<uint64_t>(std::abs(view.strides[i]));
-  }
-  return std::min(elements, reach) * size_of(view.dtype);
 }
 
 class Expansion {

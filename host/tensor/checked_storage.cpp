@@ -30,6 +30,7 @@ class CheckedStorage final : public PackedStorage {
 
   [[nodiscard]] uint64_t size() const override { return bytes_->size(); }
   [[nodiscard]] uint64_t stored_size() const override { return cbk::stored_size(*bytes_); }
+  void each_piece(const VisitPiece& visit) const override { cbk::each_piece(*bytes_, visit); }
   /// Whoever could see all bytes would not report which ones were read.
   [[nodiscard]] ByteView view() const override { return expected_.is_strict ? ByteView() : bytes_->view(); }
 

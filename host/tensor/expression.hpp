@@ -152,16 +152,21 @@ class GatherExpression final : public Expression {
 
 class CastExpression final : public Expression {
  public:
-  CastExpression(ExpressionPtr input, DType dtype)
-      : Expression(dtype, input->numel()), input_(std::move(input)) {}
+  /// What the cast is for. The result of arithmetic is rounded to the dtype of its operands; more arithmetic
+  /// on it continues from `input`.
+  enum class Purpose { conversion, rounding };
+  CastExpression(ExpressionPtr input, DType dtype, Purpose purpose = Purpose::conversion)
+      : Expression(dtype, input->numel()), input_(std::move(input)), purpose_(purpose) {}
   Losses read(int64_t begin, std::span<std::byte> out) const override;
   [[nodiscard]] int64_t granularity() const override { return input_->granularity(); }
   bool drop(int64_t begin, int64_t end) const noexcept override { return input_->drop(begin, end); }
   void each_input(const std::function<void(const Expression&)>& visit) const override { visit(*input_); }
   [[nodiscard]] const ExpressionPtr& input() const { return input_; }
+  [[nodiscard]] Purpose purpose() const { return purpose_; }
 
  private:
   ExpressionPtr input_;
+  Purpose purpose_;
 };
 
 /// The bytes of another expression as a dtype of the same size.

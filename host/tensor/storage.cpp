@@ -61,6 +61,7 @@ class StoragePart final : public PackedStorage {
       : storage_(std::move(storage)), offset_(offset), size_(size) {}
   [[nodiscard]] uint64_t size() const override { return size_; }
   [[nodiscard]] uint64_t stored_size() const override { return std::min(size_, cbk::stored_size(*storage_)); }
+  void each_piece(const VisitPiece& visit) const override { each_piece_of(*storage_, *this, visit); }
   [[nodiscard]] ByteView view() const override {
     const ByteView all = storage_->view();
     return all.empty() ? all : all.subspan(offset_, size_);
@@ -92,6 +93,7 @@ class SwappedStorage final : public PackedStorage {
   SwappedStorage(StoragePtr storage, uint32_t itemsize) : storage_(std::move(storage)), itemsize_(itemsize) {}
   [[nodiscard]] uint64_t size() const override { return storage_->size(); }
   [[nodiscard]] uint64_t stored_size() const override { return cbk::stored_size(*storage_); }
+  void each_piece(const VisitPiece& visit) const override { cbk::each_piece(*storage_, visit); }
   void read(uint64_t offset, std::span<std::byte> out) const override {
     // Whole elements around the range are swapped, then the range is cut out.
     const uint64_t begin = offset / itemsize_ * itemsize_;

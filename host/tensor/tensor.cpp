@@ -214,11 +214,37 @@ Tensor Tensor::bits() const {
   return from_expression(std::make_shared<BitsExpression>(expression_, to), shape());
 }
 
+namespace {
+
+/// Whether elements are computed with as float32, and rounded at the end.
+bool is_narrow(DType dtype) {
+  return is_floating(dtype) && size_of(dtype) < size_of(DType::float32);
+}
+
+/// What arithmetic on a tensor computes with: where it is the result of arithmetic itself, not yet rounded.
+ExpressionPtr operand(const Tensor& tensor) {
+  if (!is_narrow(tensor.dtype())) return tensor.expression();
+  const auto* cast = dynamic_cast<const CastExpression*>(tensor.expression().get());
+  if (cast != nullptr && cast->purpose() == CastExpression::Purpose::rounding) return cast->input();
+  return tensor.cast(DType::float32).expression();
+}
+
+/// The result of arithmetic on `tensor`, in its dtype.
+Tensor rounded(ExpressionPtr result, const Tensor& tensor) {
+  if (is_narrow(tensor.dtype())) {
+    result = std::make_shared<CastExpression>(std::move(result), tensor.dtype(),
+                                              CastExpression::Purpose::rounding);
+  }
+  return Tensor::from_expression(std::move(result), tensor.shape());
+}
+
+}  // namespace
+
 Tensor Tensor::affine(double factor, double term) const {
   check_arithmetic(dtype_);
   if (factor == 1 && term == 0) return *this;
   const ElementOp op{ElementOp::Kind::affine, factor, term};
-  return from_expression(std::make_shared<ElementExpression>(expression_, op), shape());
+  return rounded(std::make_shared<ElementExpression>(operand(*this), op), *this);
 }
 
 Tensor Tensor::replace_nan(double value) const {
@@ -246,14 +272,13 @@ void check_pair(const Tensor& a, const Tensor& b, std::string_view what) {
 
 Tensor Tensor::add(const Tensor& other) const {
   check_pair(*this, other, "add");
-  return from_expression(std::make_shared<BinaryExpression>(expression_, other.expression_, BinaryOp::add),
-                         shape());
+  return rounded(std::make_shared<BinaryExpression>(operand(*this), operand(other), BinaryOp::add), *this);
 }
 
 Tensor Tensor::multiply(const Tensor& other) const {
   check_pair(*this, other, "multiply");
-  return from_expression(
-      std::make_shared<BinaryExpression>(expression_, other.expression_, BinaryOp::multiply), shape());
+  return rounded(std::make_shared<BinaryExpression>(operand(*this), operand(other), BinaryOp::multiply),
+                 *this);
 }
 
 Tensor Tensor::matmul(const Tensor& other) const {
@@ -303,7 +328,8 @@ DType held_by(const Expression& expression) {
 void add_cost(const Expression& expression, Tensor::Cost& cost) {
   if (dynamic_cast<const ViewExpression*>(&expression) != nullptr) cost.bytes_read += expression.nbytes();
   if (const auto* cast = dynamic_cast<const CastExpression*>(&expression)) {
-    cost.lossy = cost.lossy || loses(held_by(*cast->input()), cast->dtype());
+    const bool is_conversion = cast->purpose() == CastExpression::Purpose::conversion;
+    cost.lossy = cost.lossy || (is_conversion && loses(held_by(*cast->input()), cast->dtype()));
   }
   expression.each_input([&](const Expression& input) { add_cost(input, cost); });
 }

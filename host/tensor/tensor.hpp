@@ -76,7 +76,8 @@ class Tensor {
   [[nodiscard]] Tensor cast(DType dtype) const;
   /// The same bytes as unsigned integers of the element's size. Errors: `dtype` of complex elements.
   [[nodiscard]] Tensor bits() const;
-  /// this · factor + term, computed in float32 (float64 for float64) and rounded once, as PyTorch does.
+  /// this · factor + term, computed in float32 (float64 for float64). The arithmetic of `affine`, `add` and
+  /// `multiply` on narrower floats is rounded once, at the end of all of it.
   [[nodiscard]] Tensor affine(double factor, double term) const;
   /// NaN elements become `value`.
   [[nodiscard]] Tensor replace_nan(double value) const;

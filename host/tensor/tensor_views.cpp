@@ -122,7 +122,10 @@ Tensor rearrange(const Tensor& tensor, const Rearrangement& how) {
     return Tensor::full_bytes(tensor.dtype(), how.shape, fill->element());
   }
   if (const auto* cast = dynamic_cast<const CastExpression*>(expression.get())) {
-    return rearrange(Tensor::from_expression(cast->input(), tensor.shape()), how).cast(tensor.dtype());
+    const Tensor input = rearrange(Tensor::from_expression(cast->input(), tensor.shape()), how);
+    if (cast->purpose() == CastExpression::Purpose::conversion) return input.cast(tensor.dtype());
+    return Tensor::from_expression(
+        std::make_shared<CastExpression>(input.expression(), tensor.dtype(), cast->purpose()), how.shape);
   }
   if (const auto* element = dynamic_cast<const ElementExpression*>(expression.get())) {
     const Tensor input = rearrange(Tensor::from_expression(element->input(), tensor.shape()), how);

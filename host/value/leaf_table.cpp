@@ -16,9 +16,10 @@ class LeafTable::Builder {
  public:
   explicit Builder(LeafTable& table) : table_(table) {}
 
-  void visit(const Value& value, Place place) {
+  void visit(const Value& node, Place place) {
+    const Value& value = insides(node);
     if (value.is(Value::Kind::dict) && !value.as_dict().empty()) {
-      const uint32_t container = enter(value, place);
+      const uint32_t container = enter(node, place);
       table_.pins_.emplace_back(value.node<Dict>());
       const Dict& dict = value.as_dict();
       for (size_t i = 0; i < dict.position_count(); ++i) {
@@ -27,7 +28,7 @@ class LeafTable::Builder {
       }
       leave(container);
     } else if (value.is(Value::Kind::sequence) && !value.as_sequence().items.empty()) {
-      const uint32_t container = enter(value, place);
+      const uint32_t container = enter(node, place);
       uint32_t position = 0;
       for (const Value& item : value.as_sequence().items) visit(item, {container, position++});
       leave(container);
@@ -72,7 +73,7 @@ LeafTable::LeafTable(const Value& root) : root_(root) {
 
 const Value* LeafTable::at(Place place) const {
   if (place.container == no_container) return &root_;
-  const Value& node = containers_[place.container].node;
+  const Value& node = insides(containers_[place.container].node);
   if (node.is(Value::Kind::dict)) {
     const Dict::Entry* entry = node.as_dict().entry_at(place.position);
     return entry == nullptr ? nullptr : &entry->second;
@@ -101,13 +102,25 @@ std::optional<uint32_t> LeafTable::container_around(size_t row, uint32_t above) 
   return std::nullopt;
 }
 
+const Object* LeafTable::record_around(size_t row, size_t parts) const {
+  for (uint32_t at = leaves_[row].container; at != no_container; at = containers_[at].place.container) {
+    if (!containers_[at].node.is(Value::Kind::object)) continue;
+    std::string path;
+    append_path(containers_[at].place, path);
+    const size_t own = path.empty() ? 0 : 1 + static_cast<size_t>(std::ranges::count(path, '.'));
+    if (own == parts) return &containers_[at].node.as_object();
+  }
+  return nullptr;
+}
+
 void LeafTable::append_path(Place place, std::string& out) const {
   if (place.container == no_container) return;
   const Container& container = containers_[place.container];
   append_path(container.place, out);
   if (!out.empty()) out += '.';
-  if (container.node.is(Value::Kind::dict)) {
-    const Dict::Entry* entry = container.node.as_dict().entry_at(place.position);
+  const Value& node = insides(container.node);
+  if (node.is(Value::Kind::dict)) {
+    const Dict::Entry* entry = node.as_dict().entry_at(place.position);
     if (entry != nullptr) out += key_text(entry->first);
   } else {
     out += std::to_string(place.position);

@@ -47,6 +47,8 @@ class LeafTable {
   /// The number of the container that is in container `above` and around the leaf; nothing if the leaf itself
   /// is in `above`, or not below it.
   [[nodiscard]] std::optional<uint32_t> container_around(size_t row, uint32_t above) const;
+  /// The record around the leaf whose path has this many parts; nullptr: a dict or a list has it.
+  [[nodiscard]] const Object* record_around(size_t row, size_t parts) const;
 
  private:
   class Builder;

@@ -194,9 +194,10 @@ class Outliner {
     }
 
     const bool is_root = from == 0;
-    if (!is_root && below.ended == 0 && !below.ends.empty())
-      visitor_.container(indent, std::string_view(first).substr(start, from - start - (by_slash ? 0 : 1)),
-                         entries);
+    if (!is_root && below.ended == 0 && !below.ends.empty()) {
+      const std::string_view name = std::string_view(first).substr(0, from - (by_slash ? 0 : 1));
+      visitor_.container(indent, name.substr(start), entries, name);
+    }
     for (const uint32_t entry : entries.first(below.ended)) entry_line(entry, start, indent);
     size_t begin = below.ended;
     for (const uint32_t end : below.ends) {

@@ -19,8 +19,10 @@ struct OutlineEntries {
 struct OutlineVisitor {
   /// The line of an entry.
   std::function<void(size_t indent, std::string_view label, size_t entry)> entry;
-  /// A line above those of `entries`.
-  std::function<void(size_t indent, std::string_view label, std::span<const uint32_t> entries)> container;
+  /// A line above those of `entries`, whose names begin with `name`.
+  std::function<void(size_t indent, std::string_view label, std::span<const uint32_t> entries,
+                     std::string_view name)>
+      container;
 };
 
 /// Gives all lines in order. Parts that are numbers, or folded numbers, are sorted; names keep their order. A

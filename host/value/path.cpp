@@ -8,6 +8,14 @@
 
 namespace cbk {
 
+const Value& insides(const Value& value) {
+  if (!value.is(Value::Kind::object)) return value;
+  const Object& object = value.as_object();
+  const bool has_attributes =
+      object.is_record && object.state.is(Value::Kind::dict) && !object.state.as_dict().empty();
+  return has_attributes ? object.state : value;
+}
+
 std::string key_text(const Value& key) {
   switch (key.kind()) {
     case Value::Kind::none:
@@ -40,7 +48,8 @@ std::string key_text(const Value& key) {
   }
 }
 
-const Value* child(const Value& container, std::string_view part) {
+const Value* child(const Value& place, std::string_view part) {
+  const Value& container = insides(place);
   if (container.is(Value::Kind::dict)) {
     const Dict& dict = container.as_dict();
     if (const Value* value = dict.find(part)) return value;

@@ -66,7 +66,14 @@ std::shared_ptr<Sequence> empty_list(const Sequence& source) {
   return std::make_shared<Sequence>(Sequence{source.kind, {}, source.maxlen, source.type});
 }
 
+/// A record with other attributes.
+Value with_state(const Object& record, Value state) {
+  return std::make_shared<Object>(Object{record.type, record.repr, std::move(state), true});
+}
+
 Value empty_like(const Value& container) {
+  if (container.is(Value::Kind::object))
+    return with_state(container.as_object(), empty_dict(container.as_object().state.as_dict()));
   if (container.is(Value::Kind::dict)) return empty_dict(container.as_dict());
   return empty_list(container.as_sequence());
 }
@@ -233,7 +240,8 @@ class Rewriter {
   }
 
   template <typename Visit>
-  static void each_item(const Value& container, Visit&& visit) {
+  static void each_item(const Value& node, Visit&& visit) {
+    const Value& container = insides(node);
     if (container.is(Value::Kind::dict)) {
       for (const auto& [key, item] : container.as_dict().entries()) visit(key, item);
     } else {
@@ -246,6 +254,11 @@ class Rewriter {
 
   /// Nothing for a value that is left out whole; the value itself if it stays as it is.
   std::optional<Value> copy(const Value& value) {
+    if (const Value& state = insides(value); &state != &value) {
+      auto kept = copy(state);
+      if (!kept || kept->same(state)) return kept ? std::optional(value) : std::nullopt;
+      return with_state(value.as_object(), std::move(*kept));
+    }
     if (value.is(Value::Kind::dict) && !value.as_dict().empty()) return copy_dict(value);
     if (value.is(Value::Kind::sequence) && !value.as_sequence().items.empty()) return copy_list(value);
     const uint32_t row = next_row(value);
@@ -390,11 +403,11 @@ class Rewriter {
       row_ = container.first_row;
       return *copy(container.node);
     };
-    if (node.prototype.is(Value::Kind::dict)) {
-      const std::shared_ptr<Dict> dict = empty_dict(node.prototype.as_dict());
+    if (const Value& like = insides(node.prototype); like.is(Value::Kind::dict)) {
+      const std::shared_ptr<Dict> dict = empty_dict(like.as_dict());
       dict->reserve(node.children.size());
       for (const Child& child : node.children) dict->set(child.key, value_of(child));
-      return dict;
+      return node.prototype.is(Value::Kind::object) ? with_state(node.prototype.as_object(), dict) : dict;
     }
     const std::shared_ptr<Sequence> list = empty_list(node.prototype.as_sequence());
     list->items.reserve(node.children.size());
@@ -414,10 +427,11 @@ class Rewriter {
 }  // namespace
 
 Value rewrite(const Value& root, const Rewrite& rules) {
-  const bool is_container = root.is(Value::Kind::dict) || root.is(Value::Kind::sequence);
+  const Value& items = insides(root);
+  const bool is_container = items.is(Value::Kind::dict) || items.is(Value::Kind::sequence);
   if (!is_container) return rules.leaf ? rules.leaf("", root) : root;
   const bool is_empty =
-      root.is(Value::Kind::dict) ? root.as_dict().empty() : root.as_sequence().items.empty();
+      items.is(Value::Kind::dict) ? items.as_dict().empty() : items.as_sequence().items.empty();
   if (is_empty) return empty_like(root);
   return Rewriter(root, rules).run(root);
 }

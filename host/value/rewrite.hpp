@@ -21,10 +21,11 @@ struct Rewrite {
   MemoryPtr memory;
 };
 
-/// Containers keep their kinds, their keys' kinds and their order as far as paths stay; the changed middle of
-/// a path becomes one key with dots ("model.h.0.weight" to "net.h.0.weight" puts h below "net"). Containers
-/// that lose all their leaves go; items of a list move up when others leave. Two leaves with one path are a
-/// `key` error that names both. The input is not changed; what stays as it is, is shared with it.
+/// Containers (records, too) keep their kinds, their keys' kinds and their order as far as paths stay; the
+/// changed middle of a path becomes one key with dots ("model.h.0.weight" to "net.h.0.weight" puts h below
+/// "net"). Containers that lose all their leaves go; items of a list move up when others leave. Two leaves
+/// with one path are a `key` error that names both. The input is not changed; what stays as it is, is shared
+/// with it.
 Value rewrite(const Value& root, const Rewrite& rules);
 
 }  // namespace cbk

@@ -17,10 +17,10 @@ class Flattener {
   explicit Flattener(std::string_view format) : format_(format) {}
 
   std::vector<NamedTensor> run(const Value& root) {
-    if (!root.is(Value::Kind::dict)) {
+    if (!insides(root).is(Value::Kind::dict)) {
       fail(Errc::value, "{} holds a dict of tensors; this is {}", format_, a_kind(root));
     }
-    walk(root.as_dict(), "", 0);
+    walk(insides(root).as_dict(), "", 0);
     if (!others_.empty()) {
       fail(Errc::value,
            "{} holds tensors only; {} {} not: {}; leave out what is not a tensor (cbk copy --exclude, or "
@@ -36,7 +36,8 @@ class Flattener {
   void walk(const Dict& dict, const std::string& prefix, size_t depth) {
     if (depth > deepest_dict)
       fail(Errc::value, "{}: dicts nested deeper than {} levels", quote(prefix), deepest_dict);
-    for (const auto& [key, value] : dict.entries()) {
+    for (const auto& [key, item] : dict.entries()) {
+      const Value& value = insides(item);
       const std::string name = prefix.empty() && depth == 0 ? key_text(key) : prefix + "." + key_text(key);
       if (!key.is(Value::Kind::string)) {
         others_.push_back(fmt::format("{} (a key of kind {})", quote(name), key.kind_name()));

@@ -166,7 +166,11 @@ struct Object {
   std::string type;
   std::string repr;
   Value state;
+  bool is_record = false;  // an instance of a class: its state is a dict of attributes, mostly
 };
+
+/// Where the items of a value are: the attributes of a record, if it has some; for others the value itself.
+const Value& insides(const Value& value);
 
 /// An ordered map. Keys are text in practice; ints, floats, bools, None and tuples of them also occur.
 class Dict {

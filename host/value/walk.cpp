@@ -11,7 +11,8 @@ class Walker {
  public:
   explicit Walker(const LeafVisitor& visitor) : visitor_(visitor) {}
 
-  void visit(const Value& value) {
+  void visit(const Value& place) {
+    const Value& value = insides(place);
     if (value.is(Value::Kind::dict) && !value.as_dict().empty()) {
       enter(value);
       for (const auto& [key, item] : value.as_dict().entries()) descend(key_text(key), item);
@@ -23,7 +24,7 @@ class Walker {
       above_.pop_back();
     } else {
       if (++count_ > max_tree_leaves) fail(Errc::value, "the tree has more than {} leaves", max_tree_leaves);
-      visitor_(path_, value);
+      visitor_(path_, place);
     }
   }
 

@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -10,6 +11,8 @@
 #include "host/base/bytes.hpp"
 #include "host/base/crc32c.hpp"
 #include "host/base/file.hpp"
+#include "host/base/journal.hpp"
+#include "host/base/renames.hpp"
 #include "host/base/stale.hpp"
 #include "host/base/utf8.hpp"
 #include "tests/host/folder.hpp"
@@ -73,6 +76,7 @@ TEST_CASE("a staged file appears whole or not at all", "[base]") {
   }
   SECTION("given up") {
     Transaction().file(folder.path("out"), false).write(0, as_bytes("hello"));
+    CHECK(folder.names().empty());
   }
   SECTION("replaced") {
     write_file(folder.path("out"), "old", false);
@@ -182,6 +186,7 @@ TEST_CASE("a staged folder appears whole or not at all", "[base]") {
   }
   SECTION("given up") {
     Transaction().folder(folder.path("out"), false, is_shard).file("a");
+    CHECK(folder.names().empty());
   }
   SECTION("replaced, the old content gone") {
     fs::create_directory(folder.path("out"));
@@ -285,6 +290,92 @@ TEST_CASE("overwriting replaces what we write, and nothing else", "[base]") {
   }
 }
 
+TEST_CASE("a link out of the folder of an output is not replaced", "[base]") {
+  const Folder folder;
+  fs::create_directories(folder.path("out/below"));
+  folder.write("precious", "old");
+  folder.write("out/below/near", "old");
+  fs::create_symlink("../precious", folder.path("out/link"));
+  fs::create_symlink("link", folder.path("out/chain"));
+  fs::create_symlink("below/near", folder.path("out/inside"));
+  fs::create_directory_symlink("out", folder.path("by_link"));
+  for (const char* name : {"out/link", "out/chain", "by_link/link"}) {
+    CAPTURE(name);
+    CHECK_THROWS_WITH(write_file(folder.path(name), "new", true),
+                      Catch::Contains(fs::canonical(folder.path("precious")).string()) &&
+                          Catch::Contains("outside its folder"));
+  }
+  CHECK(read_file(folder.path("precious")) == "old");
+  CHECK(fs::is_symlink(folder.path("out/link")));
+  write_file(folder.path("by_link/inside"), "new", true);  // the folder itself may be a link
+  CHECK(read_file(folder.path("out/below/near")) == "new");
+}
+
+namespace {
+
+/// What a killed commit of `names` leaves: the first `calls` of its changes of names, then nothing more.
+/// "new" replaces "old" in all of them.
+void kill_after(const Folder& folder, const std::vector<std::string>& names, int calls) {
+  std::vector<Journal::Step> steps;
+  for (const std::string& name : names) {
+    steps.push_back({temporary_sibling(folder.path(name)), folder.path(name), true});
+    std::ofstream(steps.back().temporary) << "new";
+  }
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const Journal journal(steps);
+    Renames renames;
+    int left = calls;
+    const auto next = [&](const auto& change) {
+      if (left-- > 0) change();
+    };
+    for (size_t i = steps.size(); --i > 0;) next([&] { renames.set_aside(steps[i].target); });
+    next([&] { renames.exchange(steps[0].temporary, steps[0].target); });
+    for (size_t i = 1; i < steps.size(); ++i)
+      next([&] { renames.move(steps[i].temporary, steps[i].target); });
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(status == 0);
+}
+
+}  // namespace
+
+TEST_CASE("a commit that was killed between two names is finished, or was not begun", "[base]") {
+  const std::vector<std::string> names = {"m.data-00000-of-00001", "m.index", "checkpoint"};
+  const int all = 2 * static_cast<int>(names.size()) - 1;
+  for (int calls = 0; calls <= all; ++calls) {
+    CAPTURE(calls);
+    const Folder folder;
+    for (const std::string& name : names) folder.write(name, "old");
+    kill_after(folder, names, calls);
+    const auto finished = finish_killed_commits(folder.path());
+    CHECK(finished.size() == (calls == 0 || calls == all ? 0 : names.size()));
+    for (const std::string& name : names) CHECK(read_file(folder.path(name)) == (calls == 0 ? "old" : "new"));
+    CHECK(folder.names().size() == names.size());
+    CHECK(finish_killed_commits(folder.path()).empty());
+  }
+}
+
+TEST_CASE("what was changed since a commit was killed, or was never one, stays", "[base]") {
+  const Folder folder;
+  for (const char* name : {"a", "b"}) folder.write(name, "old");
+  kill_after(folder, {"a", "b"}, 1);
+  REQUIRE_FALSE(fs::exists(folder.path("b")));
+  for (const std::string& name : folder.names()) {
+    if (name.starts_with("b.") && read_file(folder.path(name)) == "new")
+      fs::rename(folder.path(name), folder.path("taken"));
+  }
+  CHECK(finish_killed_commits(folder.path()).empty());
+  CHECK(read_file(folder.path("a")) == "old");
+  CHECK_FALSE(fs::exists(folder.path("b")));
+  std::ofstream(folder.path("a.01234567.tmp")) << "cbk: files that get their names together";
+  CHECK(finish_killed_commits(folder.path()).empty());
+  CHECK(fs::exists(folder.path("a.01234567.tmp")));
+  CHECK(finish_killed_commits(folder.path("gone")).empty());
+}
+
 TEST_CASE("what is replaced hands over its owner and mode", "[base]") {
   Folder folder;
   fs::create_directory(folder.path("out"));
@@ -336,9 +427,11 @@ TEST_CASE("a source that another program changes is refused at the commit", "[ba
   }
   SECTION("cut short") {
     fs::resize_file(folder.path("in"), 3);
+    REQUIRE(read_file(folder.path("in")) == "123");
   }
   SECTION("another file of that name") {
     write_file(folder.path("in"), "12345", true);
+    REQUIRE(read_file(folder.path("in")) == "12345");
   }
   CHECK_THROWS_WITH(transaction.commit(false),
                     Catch::Contains("/in'") && Catch::Contains("was changed or replaced"));

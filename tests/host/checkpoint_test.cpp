@@ -85,9 +85,9 @@ TEST_CASE("checkpoint: a sharded folder, there and back", "[checkpoint]") {
 TEST_CASE("checkpoint: where shards end", "[checkpoint]") {
   const auto [sizes, limit, wanted] =
       GENERATE(table<std::vector<std::pair<const char*, int64_t>>, uint64_t, std::vector<size_t>>({
-          {{{"a", 10}, {"b", 5}}, 60, {2}},         // exactly full
-          {{{"a", 10}, {"b", 5}}, 59, {1, 1}},      // one byte short
-          {{{"a", 100}, {"b", 1}}, 10, {0, 1, 1}},  // the first is too large: an empty shard stays
+          {{{"a", 10}, {"b", 5}}, 60, {2}},      // exactly full
+          {{{"a", 10}, {"b", 5}}, 59, {1, 1}},   // one byte short
+          {{{"a", 100}, {"b", 1}}, 10, {1, 1}},  // the first is too large: a shard of its own, none is empty
           {{}, 10, {0}},
       }));
   const Folder folder;
@@ -122,7 +122,7 @@ TEST_CASE("checkpoint: nothing appears when a sharded write fails", "[checkpoint
   CHECK(folder.names().empty());
   WriteOptions options = sharded("torch", 10);
   for (const char* name :
-       {"../x", "", "..", "a/b", "pytorch_model.bin.index.json", "pytorch_model-00001-of-00002.bin"}) {
+       {"../x", "", "..", "a/b", "pytorch_model.bin.index.json", "pytorch_model-00001-of-00001.bin"}) {
     options.companions = {{name, ""}};
     CHECK_THROWS_AS(make_writer(root, folder.path("out"), options), Error);
   }

@@ -48,7 +48,10 @@ Names outlined(const Names& names) {
   visitor.entry = [&](size_t indent, std::string_view label, size_t entry) {
     lines.push_back(std::string(2 * indent, ' ') + std::string(label) + " #" + std::to_string(entry));
   };
-  visitor.container = [&](size_t indent, std::string_view label, std::span<const uint32_t> entries) {
+  visitor.container = [&](size_t indent, std::string_view label, std::span<const uint32_t> entries,
+                          std::string_view name) {
+    CHECK(name.ends_with(label));
+    CHECK(names[entries.front()].starts_with(name));
     lines.push_back(std::string(2 * indent, ' ') + std::string(label) + " (" +
                     std::to_string(entries.size()) + ")");
   };
@@ -69,6 +72,22 @@ TEST_CASE("A LeafTable has the leaves of each_leaf, in their order", "[value]") 
   for (size_t row = 0; row < table.size(); ++row) CHECK(table.find(table.path(row)) == row);
   CHECK_FALSE(table.find("a.9"));
   CHECK(paths_of(LeafTable(7)) == Names{""});
+}
+
+TEST_CASE("A record is a container of its attributes", "[value]") {
+  const Value conv = std::make_shared<Object>(Object{"nn.Conv", "", dict_of({{"w", 1}, {"b", 2}}), true});
+  const Value empty = std::make_shared<Object>(Object{"nn.ReLU", "", Value::dict(), true});
+  const Value sparse = std::make_shared<Object>(Object{"torch.sparse_coo", "", dict_of({{"values", 3}})});
+  const Value tree = dict_of({{"net", Value::list({conv, empty})}, {"s", sparse}});
+  const LeafTable table(tree);
+  CHECK(paths_of(table) == Names{"net.0.w", "net.0.b", "net.1", "s"});
+  CHECK(table.value(1)->as_int() == 2);
+  REQUIRE(table.record_around(0, 2) != nullptr);
+  CHECK(table.record_around(0, 2)->type == "nn.Conv");
+  CHECK(table.record_around(0, 1) == nullptr);
+  CHECK(find_path(tree, "net.0.b")->as_int() == 2);
+  CHECK(paths_of(LeafTable(conv)) == Names{"w", "b"});
+  CHECK(LeafTable(conv).record_around(0, 0)->type == "nn.Conv");
 }
 
 TEST_CASE("A LeafTable counts rows of one path", "[value]") {

@@ -67,15 +67,61 @@ TEST_CASE("named files: a name leads down from the folder or nowhere", "[base]")
   CHECK_THROWS_WITH(files.open("/etc/passwd"), Catch::Contains("allow_external = { '/etc' }"));
 }
 
-TEST_CASE("named files: only the last part of a shard's name may be a symbolic link", "[base]") {
+TEST_CASE("named files: a symbolic link that is followed ends below the folder", "[base]") {
   const Places places;
-  const NamedFiles files(places.folder.path("run"), {});
+  const Folder& folder = places.folder;
+  fs::create_symlink("near", folder.path("run/chain"));
+  fs::create_symlink("link", folder.path("run/chain_out"));
+  fs::create_symlink("../run/parts/../a", folder.path("run/around"));
+  fs::create_symlink("loop", folder.path("run/loop"));
+  const NamedFiles files(folder.path("run"), {});
   using enum NamedFiles::Link;
-  CHECK(places.text(files, "link", followed) == "secret");
-  CHECK(places.text(files, "near", followed) == "a");
+  for (const std::string name : {"near", "chain", "around"}) CHECK(places.text(files, name, followed) == "a");
+  CHECK(places.text(files, "linked_near/b", followed) == "b");
   CHECK(places.text(files, "dangling", followed) == "nothing");
-  CHECK(places.error(files, "linked/secret", followed) == Errc::refused);
-  CHECK(places.error(files, "../other/secret", followed) == Errc::refused);
+  for (const std::string name : {"link", "chain_out", "linked/secret", "linked/gone", "../other/secret"}) {
+    CAPTURE(name);
+    CHECK(places.error(files, name, followed) == Errc::refused);
+  }
+  CHECK(places.error(files, "loop", followed) == Errc::io);
+  CHECK(places.text(NamedFiles(folder.path("run"), {folder.path("other")}), "link", followed) == "secret");
+  CHECK_THROWS_WITH(files.open("link", followed), Catch::Contains("a symbolic link out of its folder") &&
+                                                      Catch::Contains("--allow-external"));
+}
+
+TEST_CASE("named files: links lead to the blobs of their own cache", "[base]") {
+  const Folder folder;
+  for (const char* place : {"models--a--b/snapshots/1/deep", "models--a--b/blobs/more", "models--c--d/blobs",
+                            "models--e--f/snapshots/1", "snapshots/1"})
+    fs::create_directories(folder.path(place));
+  folder.write("models--a--b/blobs/x", "x");
+  folder.write("models--a--b/refs", "refs");
+  folder.write("models--c--d/blobs/y", "y");
+  const auto link = [&](const char* target, const std::string& name) {
+    fs::create_symlink(target, folder.path(name));
+  };
+  link("../../blobs/x", "models--a--b/snapshots/1/x");
+  link("../../../blobs/x", "models--a--b/snapshots/1/deep/x");
+  link("../../refs", "models--a--b/snapshots/1/refs");
+  link("../../../models--c--d/blobs/y", "models--a--b/snapshots/1/y");
+  link("../../blobs/hop", "models--a--b/snapshots/1/hop");
+  link("../refs", "models--a--b/blobs/hop");
+  fs::create_directory_symlink("../models--c--d/blobs", folder.path("models--e--f/blobs"));
+  link("../../blobs/y", "models--e--f/snapshots/1/y");
+  fs::create_directory_symlink("models--a--b/snapshots/1", folder.path("model"));
+  const auto read = [&](const char* place, const std::string& name) -> std::string {
+    try {
+      return std::string(
+          as_text(NamedFiles(folder.path(place), {}).open(name, NamedFiles::Link::followed)->bytes()));
+    } catch (const Error& error) {
+      return std::string(name_of(error.code()));
+    }
+  };
+  CHECK(read("models--a--b/snapshots/1", "x") == "x");
+  CHECK(read("models--a--b/snapshots/1/deep", "x") == "x");
+  CHECK(read("model", "x") == "x");
+  for (const char* name : {"refs", "y", "hop"}) CHECK(read("models--a--b/snapshots/1", name) == "refused");
+  CHECK(read("models--e--f/snapshots/1", "y") == "refused");  // its blobs are those of another one
 }
 
 TEST_CASE("named files: more folders may be allowed", "[base]") {

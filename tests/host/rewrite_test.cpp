@@ -34,6 +34,35 @@ TEST_CASE("a container whose leaves move alike is moved as it is", "[value]") {
   CHECK(root.find("a")->same(list));
 }
 
+TEST_CASE("a record stays one, with the attributes that stay", "[value]") {
+  const auto record = [](Value state) {
+    return Value(std::make_shared<Object>(Object{"nn.Linear", "", std::move(state), true}));
+  };
+  const Value module = record(dict_of({{"w", Value(1)}, {"training", Value(true)}}));
+  const Value root = dict_of({{"net", module}, {"x", Value(2)}});
+  CHECK(rewrite(root, {}).find("net")->same(module));
+  CHECK(rewrite(root, renaming("net", "body")).find("body")->same(module));
+  CHECK(rewrite(root, renaming("x", "y")).find("net")->same(module));
+
+  Rewrite some;
+  some.path = [](const std::string& path, const Value&) {
+    return path == "net.training" ? std::nullopt : std::optional(path);
+  };
+  const Value kept = rewrite(root, some);
+  REQUIRE(kept.find("net")->is(Value::Kind::object));
+  CHECK(kept.find("net")->as_object().type == "nn.Linear");
+  CHECK(kept.find("net")->as_object().state.as_dict().size() == 1);
+  CHECK(module.as_object().state.as_dict().size() == 2);
+
+  Rewrite leaves;
+  leaves.leaf = [](const std::string&, const Value& leaf) {
+    return leaf.is(Value::Kind::integer) ? 7 : leaf;
+  };
+  CHECK(rewrite(module, leaves).as_object().state.find("w")->as_int() == 7);
+  CHECK(rewrite(root, renaming("net.w", "net.weight")).find("net")->as_object().state.find("weight") !=
+        nullptr);
+}
+
 TEST_CASE("containers that get one name become one", "[value]") {
   const Value x = dict_of({{"one", Value(1)}, {"deep", dict_of({{"u", Value(2)}})}});
   const Value y = dict_of({{"two", Value(3)}, {"deep", dict_of({{"v", Value(4)}})}});

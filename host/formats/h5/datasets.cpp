@@ -38,7 +38,7 @@ Located Datasets::find(const std::shared_ptr<hdf5::File>& file, std::string_view
 
 StoragePtr Datasets::by_library(const Located& located, const hdf5::Dataset& dataset, DType dtype) {
   auto& reader = libraries_[located.file.get()];
-  if (!reader) reader = std::make_shared<hdf5::LibraryReader>(located.file->mapped());
+  if (!reader) reader = std::make_shared<hdf5::LibraryReader>(located.file->mapped(), located.file->memory());
   return hdf5::library_storage(reader, dataset, located.object.address, dtype);
 }
 
@@ -48,20 +48,23 @@ StoragePtr Datasets::storage(const Located& located, const hdf5::Dataset& datase
     return unreadable_storage(
         size, Error(code, fmt::format("dataset {} cannot be read: {}", quote(located.name), why)));
   };
+  const auto by_library_or_not = [&] {
+    try {
+      return by_library(located, dataset, dtype);
+    } catch (const Error& error) {
+      if (error.code() == Errc::interrupted) throw;
+      return cannot(error.code(), error.what());
+    }
+  };
+  if (!dataset.type.dtype()) return by_library_or_not();
   try {
-    if (!dataset.type.dtype()) return by_library(located, dataset, dtype);
     return hdf5::open_storage(located.file->objects().shared_image(), dataset,
                               [&](const std::string& name) { return files_.map(name); });
   } catch (const Error& error) {
     const bool is_cut = files_.may_be_cut() && error.code() == Errc::format;
     if (error.code() == Errc::io || is_cut) return cannot(error.code(), error.what());
-    if (error.code() != Errc::unsupported || !dataset.type.dtype()) throw;
-    try {
-      return by_library(located, dataset, dtype);
-    } catch (const Error& by_library) {
-      if (by_library.code() == Errc::interrupted) throw;
-      return cannot(by_library.code(), by_library.what());
-    }
+    if (error.code() != Errc::unsupported) throw;
+    return by_library_or_not();
   }
 }
 

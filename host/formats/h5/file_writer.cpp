@@ -44,7 +44,7 @@ FileWriter::Plan FileWriter::plan_dataset(const std::string& key, std::string_vi
                                           const Tensor& tensor) {
   if (datatype_of(tensor.dtype()).empty()) {
     fail(Errc::dtype,
-         "{} is {}, which HDF5 has no type for; convert it first, or leave it out (cbk copy --exclude)",
+         "{} is {}, which HDF5 has no type for; write a PyTorch (.pt) or safetensors file, which has it",
          quote(key), name_of(tensor.dtype()));
   }
   if (tensor.shape().size() > max_rank)

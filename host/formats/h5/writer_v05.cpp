@@ -183,8 +183,8 @@ class WriterV05 final : public FileWriter {
       leaf.stored = Stored::tensor;
       if (!release_code(tensor.dtype())) {
         fail(Errc::dtype,
-             "{} is of {}, which H5 0.5 has no form for; convert it first (0.4 has more dtypes), "
-             "or leave it out (cbk copy --exclude)",
+             "{} is of {}, which H5 0.5 has no form for; write a PyTorch (.pt) or safetensors file, "
+             "which has it",
              quote(leaf.key), name_of(tensor.dtype()));
       }
     }

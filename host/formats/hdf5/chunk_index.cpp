@@ -205,6 +205,31 @@ std::vector<uint64_t> chunk_grid(const Dataset& dataset) {
   return grid;
 }
 
+void refuse_tall_chunks(const Dataset& dataset) {
+  constexpr double most = 256 << 20;  // is unpacked 32 times, in some seconds
+  constexpr double few = 16;          // of chunks: those are unpacked step by step
+  const std::vector<uint64_t>& chunk = dataset.layout.chunk;
+  const std::vector<uint64_t>& extents = dataset.space.extents;
+  if (dataset.layout.kind != Layout::Kind::chunked || dataset.filters.empty() ||
+      chunk.size() != extents.size())
+    return;
+  size_t along = 0;
+  while (along + 1 < chunk.size() && chunk[along] == 1) ++along;
+  double side_by_side = 1;
+  double bytes = static_cast<double>(dataset.type.size);
+  for (size_t d = along; d < chunk.size(); ++d) {
+    const auto cells = static_cast<double>((extents[d] + chunk[d] - 1) / chunk[d]);
+    if (d > along) side_by_side *= cells;
+    bytes *= static_cast<double>(chunk[d]) * (d > along ? cells : 1);
+  }
+  if (side_by_side <= few || bytes <= most) return;
+  fail(Errc::unsupported,
+       "{} packed chunks of together {} lie side by side, and would have to be unpacked again for every few "
+       "of "
+       "their {} rows; rewrite the file with chunks of fewer rows (h5repack -l CHUNK=...)",
+       static_cast<uint64_t>(side_by_side), format_size(static_cast<uint64_t>(bytes)), chunk[along]);
+}
+
 uint64_t chunk_bytes(const Dataset& dataset) {
   uint64_t total = dataset.type.size;
   for (uint64_t extent : dataset.layout.chunk) total = checked_mul(total, extent, "a chunk");

@@ -20,6 +20,10 @@ std::vector<StoredChunk> read_chunk_index(const Image& image, const Dataset& dat
 /// How many chunks lie along each dimension.
 std::vector<uint64_t> chunk_grid(const Dataset& dataset);
 
+/// Fails (`unsupported`) where the elements of a few rows are in so many packed chunks that these do not fit
+/// into memory, and would have to be unpacked again for the next few rows.
+void refuse_tall_chunks(const Dataset& dataset);
+
 /// Bytes of one chunk before any filter; a `format` error beyond what HDF5 allows.
 uint64_t chunk_bytes(const Dataset& dataset);
 

@@ -7,10 +7,6 @@
 namespace cbk::hdf5 {
 namespace {
 
-/// More than any filter could have packed into the file: such a size is not believed beyond this much.
-constexpr uint64_t always_believed = uint64_t{1} << 30;
-constexpr uint64_t best_ratio = 1040;
-
 /// A chunk beyond this is not kept whole if it can be unpacked from front to back, and decoded one at a time.
 constexpr uint64_t large_chunk = uint64_t{8} << 20;
 constexpr size_t most_streams = 16;
@@ -39,13 +35,10 @@ ChunkedStorage::ChunkedStorage(std::shared_ptr<const Image> image, Dataset datas
       dataset_.layout.chunk.push_back(std::max<uint64_t>(extent, 1));
   } else {
     check_filters(dataset_.filters);
+    refuse_tall_chunks(dataset_);
     chunk_bytes_ = hdf5::chunk_bytes(dataset_);
   }
   size_ = checked_mul(dataset_.space.count(), dataset_.type.size, "a dataset");
-  const uint64_t file_size = image_->file()->size();
-  if (size_ > always_believed && size_ / best_ratio > file_size) {
-    damaged("a dataset of {} in a file of {}", format_size(size_), format_size(file_size));
-  }
   grid_ = chunk_grid(dataset_);
   extents_ = dataset_.space.extents;
   chunk_ = dataset_.layout.chunk;
@@ -70,6 +63,15 @@ uint64_t ChunkedStorage::stored_size() const {
   uint64_t total = 0;
   for (const StoredChunk& chunk : index()) total += chunk.size;
   return total;
+}
+
+void ChunkedStorage::each_piece(const VisitPiece& visit) const {
+  StoredPiece piece{image_->file()->path().string(), 0, 0, std::min(chunk_bytes_, size_)};
+  for (const StoredChunk& chunk : index()) {
+    piece.offset = chunk.offset;
+    piece.stored = chunk.size;
+    visit(piece);
+  }
 }
 
 Storage::Place ChunkedStorage::place() const {

@@ -147,7 +147,7 @@ Bytes read_fill(Cursor in, bool old_form) {
 }
 
 /// Files one behind the other.
-class JoinedStorage final : public Storage {
+class JoinedStorage final : public PackedStorage {
  public:
   explicit JoinedStorage(std::vector<StoragePtr> parts) : parts_(std::move(parts)) {
     for (const StoragePtr& part : parts_) size_ = checked_add(size_, part->size(), "the external data");
@@ -166,6 +166,10 @@ class JoinedStorage final : public Storage {
       offset = 0;
     }
     if (!out.empty()) fail(Errc::format, "external data ends too early");
+  }
+  [[nodiscard]] uint64_t stored_size() const override { return size_; }
+  void each_piece(const VisitPiece& visit) const override {
+    for (const StoragePtr& part : parts_) cbk::each_piece(*part, visit);
   }
   [[nodiscard]] Place place() const override { return parts_.empty() ? Place{} : parts_.front()->place(); }
   void add_files(SourceFiles& files) const override {

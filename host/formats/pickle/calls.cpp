@@ -305,6 +305,7 @@ Value build(CallContext& context, const Value& target, const Value& state) {
                   : object.type.find('.') != std::string::npos && !is_forbidden_module(object.type);
       if (!is_record || !object.state.is_none()) break;
       object.state = state;
+      object.is_record = true;
       return target;
     }
     default:

@@ -462,7 +462,7 @@ void Pickler::record(const Value& value) {
   }
   if (object.type.starts_with("safetensors.")) {
     fail(Errc::unsupported,
-         "{} has elements smaller than a byte, which cannot be copied; leave it out (cbk copy --exclude)",
+         "{} has elements smaller than a byte, which cannot be copied; use the safetensors file itself",
          object.repr);
   }
   check_class(object.type);

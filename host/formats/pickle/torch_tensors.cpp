@@ -8,9 +8,6 @@ namespace cbk::pickle {
 namespace {
 
 constexpr size_t rank_limit = 64;
-/// How much larger than its storage an expanded tensor may be: a few bytes must not unfold to terabytes.
-constexpr uint64_t expansion_limit = 1024;
-constexpr uint64_t expansion_floor = 256ULL << 20;
 constexpr int64_t channel_limit = 1 << 20;
 
 struct StorageRef {
@@ -52,11 +49,7 @@ Tensor view_of(const StoragePtr& storage, DType dtype, int64_t first, int64_t co
          to_string(view.shape), to_string(view.strides), view.offset, count);
   }
   if (numel == 0) view.offset = std::min(view.offset, count);  // it may be any, and reads nothing
-  const uint64_t bytes = checked_mul(static_cast<uint64_t>(numel), size_of(dtype), "a tensor");
-  if (bytes > std::max(expansion_floor, storage->size() * expansion_limit)) {
-    fail(Errc::format, "a tensor of {} is expanded from a storage of {}", format_size(bytes),
-         format_size(storage->size()));
-  }
+  checked_mul(static_cast<uint64_t>(numel), size_of(dtype), "a tensor");
   view.offset += first;
   return Tensor::from_view(std::move(view));
 }

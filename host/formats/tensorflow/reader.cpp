@@ -5,6 +5,7 @@
 #include <set>
 
 #include "host/base/crc32c.hpp"
+#include "host/base/named_files.hpp"
 #include "host/formats/file_names.hpp"
 #include "host/formats/tensorflow/foreign.hpp"
 #include "host/formats/tensorflow/index.hpp"
@@ -55,8 +56,8 @@ class TextStorage final : public Storage {
 class DataFiles {
  public:
   DataFiles(fs::path prefix, const std::shared_ptr<const MappedFile>& file, const Index& index,
-            MemoryBudget& memory, bool salvage)
-      : prefix_(std::move(prefix)), shards_(index.shards), salvage_(salvage) {
+            MemoryBudget& memory, const OpenOptions& options)
+      : prefix_(std::move(prefix)), shards_(index.shards), salvage_(options.salvage) {
     std::set<uint32_t> needed;
     for (const Entry& entry : index.variables) {
       if (entry.size > 0) needed.insert(entry.shard);
@@ -64,12 +65,14 @@ class DataFiles {
     for (const auto& [key, entry] : index.slices) {
       if (entry.size > 0) needed.insert(entry.shard);
     }
-    if (!salvage) check(needed);
+    if (!salvage_) check(needed);
     std::error_code ignored;
+    const NamedFiles named(prefix_.parent_path(), options.allow_external, file);
     for (const uint32_t shard : needed) {
-      const fs::path path = data_file_name(prefix_.string(), shard, shards_);
-      if (salvage && !fs::is_regular_file(path, ignored)) continue;
-      memory.add_file(files_.emplace(shard, MappedFile::open(path, file)).first->second->size());
+      const std::string name = data_file_name(prefix_.filename().string(), shard, shards_);
+      if (salvage_ && !fs::is_regular_file(prefix_.parent_path() / name, ignored)) continue;
+      auto data = named.open(name, NamedFiles::Link::followed);
+      memory.add_file(files_.emplace(shard, std::move(data)).first->second->size());
     }
   }
 
@@ -132,8 +135,8 @@ uint32_t swapped_size(DType dtype) {
 class BundleReader {
  public:
   BundleReader(const fs::path& prefix, const std::shared_ptr<const MappedFile>& file, MemoryBudget& memory,
-               bool salvage)
-      : memory_(memory), index_(read_index(*file, memory)), files_(prefix, file, index_, memory, salvage) {}
+               const OpenOptions& options)
+      : memory_(memory), index_(read_index(*file, memory)), files_(prefix, file, index_, memory, options) {}
 
   Checkpoint read() {
     auto root = std::make_shared<Dict>();
@@ -316,7 +319,7 @@ Checkpoint read(const std::shared_ptr<const MappedFile>& index, const OpenOption
   }
   const fs::path prefix = path.substr(0, path.size() - bundle_index_suffix.size());
   memory = or_own(std::move(memory), index->size());
-  Checkpoint checkpoint = BundleReader(prefix, index, *memory, options.salvage).read();
+  Checkpoint checkpoint = BundleReader(prefix, index, *memory, options).read();
   checkpoint.path = index->path();
   checkpoint.files.insert(checkpoint.files.begin(), index->path());
   return checkpoint;

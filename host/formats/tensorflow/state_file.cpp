@@ -54,10 +54,13 @@ std::shared_ptr<const MappedFile> latest_in(const fs::path& folder, const std::v
   const NamedFiles files(folder, allowed);
   return within(fmt::format("its state file '{}'", state_file_name), [&] {
     if (latest.is_absolute()) {
-      if (auto index = files.find(latest.filename().string() + std::string(bundle_index_suffix)))
+      if (auto index = files.find(latest.filename().string() + std::string(bundle_index_suffix),
+                                  NamedFiles::Link::followed))
         return index;
     }
-    if (auto index = files.find(latest.string() + std::string(bundle_index_suffix))) return index;
+    if (auto index =
+            files.find(latest.string() + std::string(bundle_index_suffix), NamedFiles::Link::followed))
+      return index;
     fail(Errc::format, "the latest checkpoint is {}, but '{}.index' does not exist", quote(latest.string()),
          (folder / latest).string());
   });

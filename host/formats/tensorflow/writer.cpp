@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "host/base/crc32c.hpp"
+#include "host/base/journal.hpp"
 #include "host/base/open_files.hpp"
 #include "host/base/replaced.hpp"
 #include "host/base/utf8.hpp"
@@ -96,6 +97,7 @@ class BundleWriter final : public Writer {
     if (options.shard_size == 0) fail(Errc::usage, "a shard size of 0; the default is one data file");
     collect(root);
     place(options);
+    finish_killed_commits(folder_of(prefix_));
     refuse_existing(index_file(prefix_), overwrite_);
     if (!overwrite_) warn_of_remains();
     uint64_t bytes = 0;

@@ -59,6 +59,13 @@ class LegacyReader {
       for (std::string& warning : unreadable_warnings(checkpoint.root))
         checkpoint.warnings.push_back(std::move(warning));
     }
+    if (behind_ > 0) {
+      checkpoint.warnings.push_back(
+          fmt::format("{} behind the last storage are not read: torch.save was called several times for one "
+                      "file, or other "
+                      "data was added",
+                      format_size(behind_)));
+    }
     return checkpoint;
   }
 
@@ -165,6 +172,7 @@ class LegacyReader {
       offset += bytes;
       ++placed;
     }
+    behind_ = file_size - std::min(offset, file_size);
     if (placed != roots_.size()) {
       fail(Errc::format, "{} of {} storages are not in the file",
            roots_.size() - std::min(placed, roots_.size()), roots_.size());
@@ -178,6 +186,7 @@ class LegacyReader {
   ByteOrder byte_order_;
   std::map<std::string, Root> roots_;
   std::vector<std::string> warnings_;
+  uint64_t behind_ = 0;  // bytes after the last storage
   bool has_unreadable_ = false;
 };
 

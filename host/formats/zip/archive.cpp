@@ -186,12 +186,25 @@ uint64_t find_descriptor(ByteView file, uint64_t start, Entry& entry) {
   return UINT64_MAX;
 }
 
+/// `what` should begin at byte `said` if the archive begins with the file, and begins at byte `found`.
+void check_place(std::string_view what, uint64_t said, uint64_t found) {
+  if (said == found) return;
+  if (said > found) fail(Errc::format, "{} is not at byte {}, where it is expected", what, said);
+  fail(
+      Errc::format,
+      "the zip archive begins at byte {} of the file, not at byte 0: other data is before it, as in the "
+      "files "
+      "of a torch.distributed.checkpoint folder (*.distcp), which hold an archive for each piece of a tensor",
+      found - said);
+}
+
 }  // namespace
 
 Archive::Archive(std::shared_ptr<const MappedFile> file, MemoryPtr memory, bool salvage)
     : file_(std::move(file)), memory_(or_own(std::move(memory), file_->size())) {
-  if (const auto directory = find_directory()) {
+  if (const auto directory = find_directory(salvage)) {
     read_directory(*directory);
+    refuse_prefix();
   } else if (salvage) {
     scan_headers();
   } else {
@@ -202,23 +215,66 @@ Archive::Archive(std::shared_ptr<const MappedFile> file, MemoryPtr memory, bool 
   has_checksums_ = !checksums_are_left_out();
 }
 
-std::optional<Archive::Directory> Archive::find_directory() const {
+std::optional<Archive::Directory> Archive::find_directory(bool may_be_followed) const {
   const uint64_t total = file_->size();
   const uint64_t window = std::min<uint64_t>(total, end_size + 0xffff);
+  std::optional<uint64_t> followed;  // an end record with more behind it than its comment
   for (uint64_t back = end_size; back <= window; ++back) {
     const uint64_t at = total - back;
     const Fields end(file_->slice(at, end_size, "the zip archive's end"));
-    if (end.u32(0) != end_signature || end.u16(20) > back - end_size) continue;
-    Directory directory{end.u32(16), end.u32(12), end.u16(10)};
-    if (at < locator64_size) return directory;
-    const Fields locator(file_->slice(at - locator64_size, locator64_size, "the zip64 locator"));
-    if (locator.u32(0) != locator64_signature) return directory;
-    const Fields end64(file_->slice(locator.u64(8), end64_size, "the zip64 end record"));
-    if (end64.u32(0) != end64_signature)
-      fail(Errc::format, "the zip64 end record is missing where it is expected");
-    return Directory{end64.u64(48), end64.u64(40), end64.u64(32)};
+    if (end.u32(0) != end_signature) continue;
+    const uint64_t comment = end.u16(20);
+    if (comment == back - end_size) return directory_of(at);
+    if (comment < back - end_size && !followed) followed = at;
   }
-  return std::nullopt;
+  if (!followed) return std::nullopt;
+  if (!may_be_followed) {
+    fail(Errc::format,
+         "the zip archive ends at byte {} of {}: what is behind it is not part of it; --salvage reads the "
+         "archive alone",
+         *followed + end_size, total);
+  }
+  return directory_of(*followed);
+}
+
+/// Where the zip64 end record begins: it ends at its locator, which says where it is if the file begins with
+/// the archive.
+uint64_t Archive::place_of_end64(uint64_t locator_at) const {
+  const uint64_t said = Fields(file_->slice(locator_at, locator64_size, "the zip64 locator")).u64(8);
+  const auto begins_at = [&](uint64_t at) {
+    const Fields end64(file_->slice(at, end64_size, "the zip64 end record"));
+    return end64.u32(0) == end64_signature && end64.u64(4) == locator_at - at - end64_head;
+  };
+  if (said < locator_at && locator_at - said >= end64_size && begins_at(said)) return said;
+  if (locator_at >= end64_size && begins_at(locator_at - end64_size)) {
+    check_place("the zip64 end record", said, locator_at - end64_size);
+  }
+  fail(Errc::format, "the zip64 end record is missing where it is expected");
+}
+
+/// The directory that ends at the end record at byte `at`, or at the one of zip64 before it.
+Archive::Directory Archive::directory_of(uint64_t at) const {
+  const Fields end(file_->slice(at, end_size, "the zip archive's end"));
+  Directory directory{end.u32(16), end.u32(12), end.u16(10)};
+  uint64_t behind = at;
+  if (at >= locator64_size) {
+    const Fields locator(file_->slice(at - locator64_size, locator64_size, "the zip64 locator"));
+    if (locator.u32(0) == locator64_signature) {
+      behind = place_of_end64(at - locator64_size);
+      const Fields end64(file_->slice(behind, end64_size, "the zip64 end record"));
+      directory = {end64.u64(48), end64.u64(40), end64.u64(32)};
+    }
+  }
+  if (directory.size > behind)
+    fail(Errc::format, "the zip directory of {} bytes is larger than the file", directory.size);
+  check_place("the zip directory", directory.offset, behind - directory.size);
+  return directory;
+}
+
+/// Archives that were put behind other data may count from the file's beginning.
+void Archive::refuse_prefix() const {
+  const auto first = std::ranges::min_element(entries_, {}, &Entry::header_offset);
+  if (first != entries_.end()) check_place("the first archive member", 0, first->header_offset);
 }
 
 void Archive::read_directory(const Directory& directory) {

@@ -35,9 +35,11 @@ struct Content {
 
 class Archive {
  public:
+  /// The archive is the whole file: from its first member to its end record, nothing before and behind them.
   /// `salvage`: where the directory at the end of the file is missing, the members are found by their
-  /// headers; the last one may be cut. Errors: `format` for a damaged directory or two members of one name,
-  /// `unsupported` for encryption and other methods.
+  /// headers; the last one may be cut; and what is behind the end record is ignored. Errors: `format` for a
+  /// damaged directory, two members of one name, or other data in the file; `unsupported` for encryption and
+  /// other methods.
   explicit Archive(std::shared_ptr<const MappedFile> file, MemoryPtr memory = {}, bool salvage = false);
 
   [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }
@@ -65,7 +67,10 @@ class Archive {
     uint64_t size = 0;
     uint64_t count = 0;
   };
-  [[nodiscard]] std::optional<Directory> find_directory() const;
+  [[nodiscard]] std::optional<Directory> find_directory(bool may_be_followed) const;
+  [[nodiscard]] uint64_t place_of_end64(uint64_t locator_at) const;
+  [[nodiscard]] Directory directory_of(uint64_t at) const;
+  void refuse_prefix() const;
   void add(const Entry& entry);
   void scan_headers();
   void read_directory(const Directory& directory);

@@ -127,7 +127,7 @@ std::string Layout::directory(const std::vector<uint32_t>& crcs) const {
   const uint64_t size = out.size();
   const uint64_t end64 = end_ + size;
   append_le(out, end64_signature);
-  append_le(out, end64_size - 12);  // what follows this field
+  append_le(out, end64_size - end64_head);
   append_le(out, zip64_version);
   append_le(out, zip64_version);
   append_le(out, uint64_t{0});  // disks

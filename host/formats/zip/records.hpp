@@ -16,6 +16,7 @@ inline constexpr uint64_t local_name_length = 26;  // where it is in the local h
 inline constexpr uint64_t central_size = 46;
 inline constexpr uint64_t end_size = 22;
 inline constexpr uint64_t end64_size = 56;
+inline constexpr uint64_t end64_head = 12;  // signature and the size of what follows the size
 inline constexpr uint64_t locator64_size = 20;
 
 inline constexpr uint32_t in_zip64 = 0xffffffff;  // a 32-bit field with its value in the zip64 extra field

@@ -1,6 +1,5 @@
-// Arithmetic on dense elements, in place. Narrow floats are computed in float32 and rounded once, as PyTorch
-// does. Whole numbers are exact as long as factor and term are whole; what the dtype cannot hold becomes the
-// nearest that it can.
+// Arithmetic on dense elements, in place. Narrow floats are computed in float32 and rounded. Whole numbers
+// are exact as long as factor and term are whole; what the dtype cannot hold becomes the nearest that it can.
 #pragma once
 
 #include <cstddef>

@@ -3,10 +3,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <limits>
 #include <new>
+#include <vector>
 
 #ifdef H5FD_CLASS_VERSION
 #include <H5FDdevelop.h>
@@ -33,12 +35,36 @@ const OpenFile& opened(const H5FD_t* file) {
   return *reinterpret_cast<const OpenFile*>(file);
 }
 
+/// Which parts of the file were read.
+struct Read {
+  static constexpr haddr_t part = 64 << 10;
+  void (*on_new_bytes)() = nullptr;
+  std::vector<bool> parts;
+};
+
+Read& already_read() {
+  static Read all;
+  return all;
+}
+
+void note_read(haddr_t address, size_t size) {
+  Read& all = already_read();
+  bool is_new = false;
+  for (haddr_t at = address / Read::part; at <= (address + size - 1) / Read::part && at < all.parts.size();
+       ++at) {
+    is_new |= !all.parts[at];
+    all.parts[at] = true;
+  }
+  if (is_new) all.on_new_bytes();
+}
+
 H5FD_t* open(const char* /*name*/, unsigned flags, hid_t /*access*/, haddr_t /*most*/) {
   struct stat status {};
   if ((flags & H5F_ACC_RDWR) != 0 || ::fstat(checkpoint_fd, &status) != 0) return nullptr;
   auto* file = new (std::nothrow) OpenFile{};
   if (file == nullptr) return nullptr;
   file->size = static_cast<haddr_t>(status.st_size);
+  already_read().parts.resize(file->size / Read::part + 1);
   return &file->known_to_library;
 }
 
@@ -51,6 +77,7 @@ herr_t close(H5FD_t* file) {
 herr_t read(H5FD_t* /*file*/, H5FD_mem_t /*type*/, hid_t /*transfer*/, haddr_t address, size_t size,
             void* out) {
   if (address > last_address || size > last_address - address) return -1;
+  if (size > 0) note_read(address, size);
   auto* at = static_cast<char*>(out);
   while (size > 0) {
     const ssize_t got = ::pread(checkpoint_fd, at, size, static_cast<off_t>(address));
@@ -97,10 +124,16 @@ H5FD_class_t driver() {
 
 }  // namespace
 
-herr_t read_checkpoint_only(hid_t access) {
+herr_t read_checkpoint_only(hid_t access, void (*on_new_bytes)()) {
+  already_read().on_new_bytes = on_new_bytes;
   static const H5FD_class_t checkpoint = driver();
   const hid_t id = H5FDregister(&checkpoint);
   return id < 0 ? -1 : H5Pset_driver(access, id, nullptr);
+}
+
+void forget_read() {
+  auto& parts = already_read().parts;
+  std::fill(parts.begin(), parts.end(), false);
 }
 
 }  // namespace cbk::hdf5::library

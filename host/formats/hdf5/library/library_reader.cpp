@@ -12,6 +12,8 @@
 #include <chrono>
 
 #include "host/base/interrupt.hpp"
+#include "host/formats/hdf5/chunk_index.hpp"
+#include "host/tensor/packed_storage.hpp"
 
 namespace cbk::hdf5 {
 namespace {
@@ -20,11 +22,15 @@ using library::As;
 using library::Reply;
 using library::Request;
 using library::Status;
-using Clock = std::chrono::steady_clock;
 
-/// Without a byte for this long, the library is taken to hang: it unpacks a chunk in a second or two.
-constexpr std::chrono::seconds patience{60};
-constexpr size_t kept_windows = 4;  // of at most library::max_reply bytes
+/// The library unpacks a chunk in a second or two. When it has read no new bytes for this long, it hangs, or
+/// reads the same again and again.
+constexpr std::chrono::seconds patience{40};
+/// For the file as a whole, however many datasets it has and often they are read: some seconds, and more for
+/// a large file.
+constexpr std::chrono::seconds always_allowed{30};
+constexpr uint64_t bytes_per_second = 1 << 20;
+constexpr size_t kept_windows = 2;  // of at most library::max_reply bytes
 
 /// cbk-hdf5 lies beside cbk (as built) or in libexec (as installed).
 fs::path program() {
@@ -59,12 +65,20 @@ std::pair<FileDescriptor, FileDescriptor> connected_sockets() {
   return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
-class LibraryStorage final : public Storage {
+class LibraryStorage final : public PackedStorage {
  public:
   LibraryStorage(std::shared_ptr<LibraryReader> reader, Request request, uint64_t count)
       : reader_(std::move(reader)), request_(request), size_(count * request.size) {}
 
   [[nodiscard]] uint64_t size() const override { return size_; }
+  [[nodiscard]] uint64_t stored_size() const override {
+    const std::lock_guard lock(mutex_);
+    if (!stored_) stored_ = std::min(reader_->stored_size(request_), reader_->file()->size());
+    return *stored_;
+  }
+  void each_piece(const VisitPiece& visit) const override {
+    visit({reader_->file()->path().string(), StoredPiece::unknown, stored_size(), size_});
+  }
   void read(uint64_t offset, std::span<std::byte> out) const override {
     reader_->read(request_, size_, offset, out);
   }
@@ -75,6 +89,8 @@ class LibraryStorage final : public Storage {
   std::shared_ptr<LibraryReader> reader_;
   Request request_;  // of no elements
   uint64_t size_;
+  mutable std::mutex mutex_;
+  mutable std::optional<uint64_t> stored_;
 };
 
 }  // namespace
@@ -89,6 +105,7 @@ void LibraryReader::stop() noexcept {
   ::kill(child_, SIGKILL);
   retried([&] { return ::waitpid(child_, nullptr, 0); });
   child_ = -1;
+  loan_.reset();
 }
 
 void LibraryReader::need(const std::vector<Filter>& filters) {
@@ -100,7 +117,9 @@ void LibraryReader::need(const std::vector<Filter>& filters) {
 
 void LibraryReader::start() {
   const std::string path = program().string();
-  std::vector<std::string> arguments{path};
+  const uint64_t memory = library::memory_for(file_->size());
+  MemoryLoan loan(*memory_, memory);
+  std::vector<std::string> arguments{path, std::to_string(memory)};
   for (const uint16_t id : filters_) arguments.push_back(std::to_string(id));
   std::vector<std::string> variables = environment();
   auto [ours, theirs] = connected_sockets();
@@ -120,42 +139,67 @@ void LibraryReader::start() {
     fail_errno("start", path, error);
   }
   socket_ = std::move(ours);
+  loan_.emplace(std::move(loan));
 }
 
 void LibraryReader::fail_stopped() {
   stop();
   fail(Errc::format, "the HDF5 library gave up on it: the file is damaged, or needs more than {} of memory",
-       format_size(library::memory_limit));
+       format_size(library::memory_for(file_->size())));
+}
+
+void LibraryReader::refuse_spent() {
+  if (!spent_.empty()) fail(Errc::format, "{}", spent_);
+  const auto limit = always_allowed + std::chrono::seconds(file_->size() / bytes_per_second);
+  if (without_ < patience && waited_ < limit) return;
+  const bool is_patience = without_ >= patience;
+  spent_ = is_patience ? fmt::format(
+                             "the HDF5 library has read nothing new of the file in {} seconds; is it "
+                             "damaged? Its datasets may need too much work",
+                             patience.count())
+                       : fmt::format(
+                             "the HDF5 library has worked on the file for {} seconds, the limit for its "
+                             "size; copy it with h5repack, which writes plain datasets",
+                             limit.count());
+  stop();
+  fail(Errc::format, "{}", spent_);
 }
 
 void LibraryReader::receive(std::span<std::byte> out) {
-  Clock::time_point last = Clock::now();
   while (!out.empty()) {
     pollfd waiting{socket_.get(), POLLIN, 0};
+    const Clock::time_point start = Clock::now();
     const int ready = retried([&] { return ::poll(&waiting, 1, 100); });
+    const Clock::duration spent = Clock::now() - start;
+    waited_ += spent;
+    without_ += spent;
     if (interrupt_requested()) {
       stop();
       check_interrupt();
     }
-    if (ready == 0) {
-      if (Clock::now() - last < patience) continue;
-      stop();
-      fail(Errc::format, "the HDF5 library has not read it in {} seconds; is the file damaged?",
-           patience.count());
-    }
+    refuse_spent();
+    if (ready == 0) continue;
     const ssize_t got = retried([&] { return ::recv(socket_.get(), out.data(), out.size(), 0); });
     if (got <= 0) fail_stopped();
     out = out.subspan(static_cast<size_t>(got));
-    last = Clock::now();
   }
 }
 
+Reply LibraryReader::receive_reply() {
+  Reply reply;
+  do {
+    receive(std::as_writable_bytes(std::span(&reply, 1)));
+    if (reply.status == Status::reading) without_ = {};
+  } while (reply.status == Status::reading);
+  return reply;
+}
+
 void LibraryReader::ask(const Request& request, std::span<std::byte> out) {
+  refuse_spent();
   if (child_ <= 0) start();
   const auto sent = retried([&] { return ::send(socket_.get(), &request, sizeof request, MSG_NOSIGNAL); });
   if (sent != sizeof request) fail_stopped();
-  Reply reply;
-  receive(std::as_writable_bytes(std::span(&reply, 1)));
+  const Reply reply = receive_reply();
   if (reply.status == Status::ok) {
     if (reply.size != out.size()) fail_stopped();
     return receive(out);
@@ -169,6 +213,15 @@ void LibraryReader::ask(const Request& request, std::span<std::byte> out) {
 void LibraryReader::probe(const Request& request) {
   const std::lock_guard lock(mutex_);
   ask(request, {});
+}
+
+uint64_t LibraryReader::stored_size(const Request& dataset) {
+  const std::lock_guard lock(mutex_);
+  Request request = dataset;
+  request.ask = library::Ask::stored_size;
+  uint64_t size = 0;
+  ask(request, std::as_writable_bytes(std::span(&size, 1)));
+  return size;
 }
 
 const LibraryReader::Window& LibraryReader::window(const Request& dataset, uint64_t size, uint64_t offset) {
@@ -186,8 +239,10 @@ const LibraryReader::Window& LibraryReader::window(const Request& dataset, uint6
     Request request = dataset;
     request.first = found.begin / dataset.size;
     request.count = found.bytes.size() / dataset.size;
+    request.ask = library::Ask::elements;
+    request.is_anew = request.first == 0 ? 1 : 0;
+    if (windows_.size() == kept_windows) windows_.pop_back();  // before the next one is in memory
     ask(request, found.bytes);
-    if (windows_.size() == kept_windows) windows_.pop_back();
   }
   return windows_.emplace_front(std::move(found));
 }
@@ -206,6 +261,7 @@ void LibraryReader::read(const Request& dataset, uint64_t size, uint64_t offset,
 
 StoragePtr library_storage(std::shared_ptr<LibraryReader> reader, const Dataset& dataset,
                            uint64_t object_address, DType dtype) {
+  refuse_tall_chunks(dataset);
   Request request;
   request.address = object_address;
   request.size = static_cast<uint32_t>(dataset.type.dtype() ? dataset.type.size : size_of(dtype));

@@ -1,11 +1,13 @@
 // Datasets that are stored in ways which only the HDF5 library reads (virtual datasets, extensible arrays,
 // SZIP, N-Bit, scale-offset, filters of plugins). The library crashes or hangs on hostile files, so it runs
-// in a child process, cbk-hdf5, which has the one file, a limit on its memory, and no way to open anything
-// else.
+// in a child process, cbk-hdf5, which has the one file, limits on its memory and time, and no way to open
+// anything else.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <set>
 
 #include "host/formats/hdf5/dataset.hpp"
@@ -13,23 +15,28 @@
 
 namespace cbk::hdf5 {
 
-/// The child process of one file. Thread-safe: one request at a time.
+/// The child process of one file, with one budget of time for all datasets of it. Thread-safe: one request at
+/// a time.
 class LibraryReader {
  public:
-  /// Nothing is started yet.
-  explicit LibraryReader(std::shared_ptr<const MappedFile> file) : file_(std::move(file)) {}
+  /// Nothing is started yet. `memory` pays for the child while it runs.
+  LibraryReader(std::shared_ptr<const MappedFile> file, MemoryPtr memory)
+      : file_(std::move(file)), memory_(std::move(memory)) {}
   LibraryReader(const LibraryReader&) = delete;
   LibraryReader& operator=(const LibraryReader&) = delete;
   ~LibraryReader();
 
   /// Filters whose plugins the child must load before it is locked in.
   void need(const std::vector<Filter>& filters);
-  /// Whether a dataset can be read. Errors: `unsupported` (a missing plugin, data in other files), `format`
-  /// (damage, time or memory beyond the limits), `io` (the child cannot be started).
+  /// Whether a dataset can be read, by a request for nothing. Errors: `unsupported` (a missing plugin, data
+  /// in other files), `format` (damage, time or memory beyond the limits), `io` (the child cannot be
+  /// started).
   void probe(const library::Request& request);
   /// Bytes from `offset` on of a dataset of `size` bytes. Whole windows are asked for, and the last few of
   /// them are kept: a request has its price, and readers take neighbouring parts. Errors: as `probe`.
   void read(const library::Request& dataset, uint64_t size, uint64_t offset, std::span<std::byte> out);
+  /// How many bytes the file has of a dataset. Errors: as `probe`.
+  uint64_t stored_size(const library::Request& dataset);
   [[nodiscard]] const std::shared_ptr<const MappedFile>& file() const { return file_; }
 
  private:
@@ -42,15 +49,24 @@ class LibraryReader {
   void ask(const library::Request& request, std::span<std::byte> out);
   void start();
   void stop() noexcept;
+  library::Reply receive_reply();
   void receive(std::span<std::byte> out);
   [[noreturn]] void fail_stopped();
+  /// Fails when the time is spent.
+  void refuse_spent();
 
   std::shared_ptr<const MappedFile> file_;
+  MemoryPtr memory_;
+  std::optional<MemoryLoan> loan_;
   std::mutex mutex_;
   std::set<uint16_t> filters_;
   FileDescriptor socket_;
   int child_ = -1;
   std::deque<Window> windows_;  // the last one used is the first
+  using Clock = std::chrono::steady_clock;
+  Clock::duration waited_{};   // for all replies
+  Clock::duration without_{};  // since the child has last read new bytes
+  std::string spent_;          // why nothing more is asked
 };
 
 /// The elements of a dataset as little-endian numbers of `dtype`, read by the library. Whether it can is

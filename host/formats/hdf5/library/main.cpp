@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <ctime>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,7 +29,11 @@ class Handle {
  public:
   Handle(hid_t id, herr_t (*close)(hid_t)) : id_(id), close_(close) {}
   Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, -1)), close_(other.close_) {}
-  Handle& operator=(Handle&&) = delete;
+  Handle& operator=(Handle&& other) noexcept {
+    std::swap(id_, other.id_);
+    std::swap(close_, other.close_);
+    return *this;
+  }
   ~Handle() {
     if (id_ >= 0) close_(id_);
   }
@@ -91,6 +96,16 @@ void reply(Status status, const void* data, size_t size) {
   const Reply head{status, static_cast<uint32_t>(size)};
   write_all(&head, sizeof head);
   write_all(data, size);
+}
+
+/// Lets cbk wait on, about once a second.
+void report_new_bytes() {
+  static timespec last{};
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  if (now.tv_sec == last.tv_sec) return;
+  last = now;
+  reply(Status::reading, nullptr, 0);
 }
 
 /// Reads elements [first, first + count) in C order block by block: each takes the longest run along one
@@ -177,30 +192,89 @@ void refuse_unreadable(hid_t dataset) {
   }
 }
 
-void serve(hid_t file, const Request& request, std::vector<char>& elements) {
-  const Handle dataset = checked(H5Oopen_by_addr(file, request.address), H5Oclose);
-  if (H5Iget_type(dataset.get()) != H5I_DATASET) throw Failure{Status::damaged, "it is not a dataset"};
-  const Handle stored = checked(H5Dget_type(dataset.get()), H5Tclose);
-  if (H5Tdetect_class(stored.get(), H5T_VLEN) != 0 || H5Tdetect_class(stored.get(), H5T_REFERENCE) != 0 ||
-      H5Tis_variable_str(stored.get()) != 0)
-    throw Failure{Status::unsupported,
-                  "elements of variable length in a layout that only the HDF5 library reads"};
-  const hid_t type = request.as == As::stored ? stored.get() : plain_type(request);
-  if (H5Tget_size(type) != request.size) throw Failure{Status::damaged, "its elements have another size"};
-  refuse_unreadable(dataset.get());
-  const Handle space = checked(H5Dget_space(dataset.get()), H5Sclose);
-  const int rank = H5Sget_simple_extent_ndims(space.get());
-  if (rank < 0) throw Failure{Status::damaged, library_error()};
-  std::vector<hsize_t> extents(static_cast<size_t>(rank));
-  H5Sget_simple_extent_dims(space.get(), extents.data(), nullptr);
-  hsize_t total = 1;
-  for (const hsize_t extent : extents) total *= extent;
-  if (request.first > total || request.count > total - request.first ||
-      request.count > max_reply / request.size)
-    throw Failure{Status::damaged, "it has another shape"};
-  elements.resize(request.count * request.size);
-  read_range(dataset.get(), type, space.get(), extents, request.first, request.count, elements.data());
+/// A chunk that the cache cannot keep would be unpacked for every reply.
+void refuse_large_chunks(hid_t dataset, size_t element_size, uint64_t memory) {
+  const Handle made = checked(H5Dget_create_plist(dataset), H5Pclose);
+  hsize_t extents[H5S_MAX_RANK] = {};
+  const int rank =
+      H5Pget_layout(made.get()) == H5D_CHUNKED ? H5Pget_chunk(made.get(), H5S_MAX_RANK, extents) : 0;
+  double size = static_cast<double>(element_size);
+  for (int i = 0; i < rank; ++i) size *= static_cast<double>(extents[i]);
+  if (rank <= 0 || H5Pget_nfilters(made.get()) <= 0 || size <= static_cast<double>(chunk_cache(memory)))
+    return;
+  const auto mib = [](double bytes) {
+    return std::to_string(static_cast<uint64_t>(bytes / (1 << 20)) + 1) + " MiB";
+  };
+  throw Failure{Status::damaged,
+                "a chunk of " + mib(size) + " needs " + mib(4 * size) +
+                    " of memory, more than is allowed for a file of this size; rewrite the file "
+                    "with smaller chunks (h5repack -l CHUNK=...)"};
 }
+
+/// Elements of the datasets of one file. The dataset of the last request stays open, with its chunks.
+class Server {
+ public:
+  Server(hid_t file, uint64_t memory) : file_(file), memory_(memory) {}
+
+  /// The bytes of the reply; they last until the next request.
+  const std::vector<char>& serve(const Request& request) {
+    reply_.clear();
+    if (request.is_anew != 0) forget_read();
+    open(request);
+    if (request.ask == Ask::stored_size) give_stored_size();
+    if (request.ask == Ask::elements) give_elements(request);
+    return reply_;
+  }
+
+ private:
+  void open(const Request& request) {
+    if (dataset_.get() >= 0 && request.address == address_) return;
+    dataset_ = Handle(-1, H5Oclose);
+    Handle dataset = checked(H5Oopen_by_addr(file_, request.address), H5Oclose);
+    if (H5Iget_type(dataset.get()) != H5I_DATASET) throw Failure{Status::damaged, "it is not a dataset"};
+    const Handle stored = checked(H5Dget_type(dataset.get()), H5Tclose);
+    if (H5Tdetect_class(stored.get(), H5T_VLEN) != 0 || H5Tdetect_class(stored.get(), H5T_REFERENCE) != 0 ||
+        H5Tis_variable_str(stored.get()) != 0)
+      throw Failure{Status::unsupported,
+                    "elements of variable length in a layout that only the HDF5 library reads"};
+    refuse_unreadable(dataset.get());
+    refuse_large_chunks(dataset.get(), H5Tget_size(stored.get()), memory_);
+    dataset_ = std::move(dataset);
+    address_ = request.address;
+  }
+
+  /// That of a virtual dataset is in others, which count for themselves.
+  void give_stored_size() {
+    const Handle made = checked(H5Dget_create_plist(dataset_.get()), H5Pclose);
+    const uint64_t size = H5Pget_layout(made.get()) == H5D_VIRTUAL ? 0 : H5Dget_storage_size(dataset_.get());
+    const auto* bytes = reinterpret_cast<const char*>(&size);
+    reply_.assign(bytes, bytes + sizeof size);
+  }
+
+  void give_elements(const Request& request) {
+    const Handle stored = checked(H5Dget_type(dataset_.get()), H5Tclose);
+    const hid_t type = request.as == As::stored ? stored.get() : plain_type(request);
+    if (H5Tget_size(type) != request.size) throw Failure{Status::damaged, "its elements have another size"};
+    const Handle space = checked(H5Dget_space(dataset_.get()), H5Sclose);
+    const int rank = H5Sget_simple_extent_ndims(space.get());
+    if (rank < 0) throw Failure{Status::damaged, library_error()};
+    std::vector<hsize_t> extents(static_cast<size_t>(rank));
+    H5Sget_simple_extent_dims(space.get(), extents.data(), nullptr);
+    hsize_t total = 1;
+    for (const hsize_t extent : extents) total *= extent;
+    if (request.first > total || request.count > total - request.first ||
+        request.count > max_reply / request.size)
+      throw Failure{Status::damaged, "it has another shape"};
+    reply_.resize(request.count * request.size);
+    read_range(dataset_.get(), type, space.get(), extents, request.first, request.count, reply_.data());
+  }
+
+  hid_t file_;
+  uint64_t memory_;
+  Handle dataset_{-1, H5Oclose};
+  uint64_t address_ = 0;
+  std::vector<char> reply_;
+};
 
 /// From here on: memory, the files that are open, and the end. Anything else is an error to the library.
 bool lock_in() {
@@ -224,32 +298,36 @@ bool lock_in() {
   return failed == 0;
 }
 
-/// What cbk itself was started with may be open here, too.
-bool limit_itself() {
+/// What cbk itself was started with may be open here, too. Shared libraries are not data, but have addresses.
+bool limit_itself(uint64_t data) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::closefrom(checkpoint_fd + 1);
+  constexpr uint64_t libraries = uint64_t{256} << 20;
   const rlimit no_core{0, 0};
-  const rlimit memory{memory_limit, memory_limit};
-  return ::setrlimit(RLIMIT_CORE, &no_core) == 0 && ::setrlimit(RLIMIT_AS, &memory) == 0;
+  const rlimit memory{data, data};
+  const rlimit addresses{data + libraries, data + libraries};
+  return ::setrlimit(RLIMIT_CORE, &no_core) == 0 && ::setrlimit(RLIMIT_DATA, &memory) == 0 &&
+         ::setrlimit(RLIMIT_AS, &addresses) == 0;
 }
 
 }  // namespace
 
 int main(int count, char** arguments) {
-  if (!limit_itself()) return 1;
+  const uint64_t memory = count < 2 ? 0 : std::strtoull(arguments[1], nullptr, 10);
+  if (!limit_itself(memory)) return 1;
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
-  for (int i = 1; i < count; ++i) H5Zfilter_avail(std::atoi(arguments[i]));  // loads the plugins
+  for (int i = 2; i < count; ++i) H5Zfilter_avail(std::atoi(arguments[i]));  // loads the plugins
   const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
-  H5Pset_cache(access, 0, 10'007, chunk_cache, 1.0);
-  if (read_checkpoint_only(access) < 0 || !lock_in()) return 1;
+  H5Pset_cache(access, 0, 10'007, chunk_cache(memory), 1.0);
+  if (read_checkpoint_only(access, report_new_bytes) < 0 || !lock_in()) return 1;
   const hid_t file = H5Fopen("/checkpoint", H5F_ACC_RDONLY, access);
   const std::string why = file < 0 ? library_error() : "";
-  std::vector<char> elements;
+  Server server(file, memory);
   for (Request request; read_request(request);) {
     try {
       if (file < 0) throw Failure{Status::damaged, why};
-      serve(file, request, elements);
-      reply(Status::ok, elements.data(), elements.size());
+      const std::vector<char>& bytes = server.serve(request);
+      reply(Status::ok, bytes.data(), bytes.size());
     } catch (const Failure& failure) {
       reply(failure.status, failure.why.data(), failure.why.size());
     } catch (const std::bad_alloc&) {

@@ -1,0 +1,166 @@
+#include "host/base/journal.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "host/base/renames.hpp"
+#include "host/base/stale.hpp"
+
+namespace cbk {
+namespace {
+
+constexpr std::string_view magic{"cbk: files that get their names together\0", 41};
+constexpr uint64_t largest = uint64_t{16} << 20;
+
+/// 0: nothing is there.
+uint64_t inode_of(const fs::path& path) {
+  struct stat info {};
+  return ::lstat(path.c_str(), &info) == 0 ? info.st_ino : 0;
+}
+
+/// A step of a journal that was found.
+struct Known {
+  Journal::Step step;
+  uint64_t inode = 0;  // of the new file
+  [[nodiscard]] bool is_done() const { return inode_of(step.target) == inode; }
+  [[nodiscard]] bool is_waiting() const { return inode_of(step.temporary) == inode; }
+  [[nodiscard]] bool is_missing() const { return inode_of(step.target) == 0; }
+};
+
+/// Four fields for each step, each with a byte 0 behind it.
+std::string encode(const Journal::Step& each) {
+  std::string out = fmt::format("{}", inode_of(each.temporary)) + '\0';
+  out += each.temporary.filename().string() + '\0';
+  out += each.target.filename().string() + '\0';
+  out += each.replaces ? "1" : "0";
+  return out + '\0';
+}
+
+/// The next field of `rest`, which loses it; nothing at the end.
+std::optional<std::string_view> next_field(std::string_view& rest) {
+  const size_t end = rest.find('\0');
+  if (end == std::string_view::npos) return std::nullopt;
+  const std::string_view field = rest.substr(0, end);
+  rest.remove_prefix(end + 1);
+  return field;
+}
+
+/// The journal at `path`; no steps if it is none, or names what a commit would not.
+std::vector<Known> read_journal(const fs::path& path, int fd) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || static_cast<uint64_t>(info.st_size) > largest)
+    return {};
+  std::string text(static_cast<size_t>(info.st_size), '\0');
+  if (retried([&] { return ::pread(fd, text.data(), text.size(), 0); }) != info.st_size) return {};
+  std::string_view rest = text;
+  if (!rest.starts_with(magic)) return {};
+  rest.remove_prefix(magic.size());
+  const fs::path folder = path.parent_path();
+  std::vector<Known> steps;
+  while (!rest.empty()) {
+    const auto inode = next_field(rest);
+    const auto temporary = next_field(rest);
+    const auto target = next_field(rest);
+    const auto replaces = next_field(rest);
+    if (!replaces || target->find('/') != std::string_view::npos || target->empty()) return {};
+    Known known{{folder / *temporary, folder / *target, *replaces == "1"}};
+    std::from_chars(inode->data(), inode->data() + inode->size(), known.inode);
+    if (known.inode == 0 || !is_temporary_of(known.step.temporary, known.step.target)) return {};
+    steps.push_back(std::move(known));
+  }
+  return steps;
+}
+
+/// As Transaction::commit goes on: what is replaced steps aside, the first of it last; then the new ones
+/// come.
+void finish(const std::vector<Known>& steps) {
+  Renames renames;
+  const auto replaces = [](const Known& known) { return known.step.replaces; };
+  const auto first = std::ranges::find_if(steps, replaces);
+  for (auto known = steps.end(); known != steps.begin();) {
+    --known;
+    if (known != first && replaces(*known) && !known->is_done() && !known->is_missing())
+      renames.set_aside(known->step.target);
+  }
+  for (auto known = steps.begin(); known != steps.end(); ++known) {
+    if (known->is_done()) continue;
+    if (known == first && !known->is_missing()) {
+      renames.exchange(known->step.temporary, known->step.target);
+    } else {
+      renames.move(known->step.temporary, known->step.target);
+    }
+  }
+}
+
+/// Whether names have changed already.
+bool has_begun(const std::vector<Known>& steps) {
+  return std::ranges::any_of(steps, [](const Known& known) {
+    return known.is_done() || (known.step.replaces && known.is_missing());
+  });
+}
+
+std::vector<fs::path> finish_one(const fs::path& path) {
+  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
+  if (fd.get() < 0 || is_in_use(fd)) return {};
+  const std::vector<Known> steps = read_journal(path, fd.get());
+  if (steps.empty()) return {};
+  std::vector<fs::path> targets;
+  for (const Known& known : steps) targets.push_back(known.step.target);
+  const bool is_ours =
+      std::ranges::all_of(steps, [](const Known& k) { return k.is_done() || k.is_waiting(); });
+  const bool was_all = std::ranges::all_of(steps, &Known::is_done);
+  const bool begun = has_begun(steps);
+  if (is_ours && begun && !was_all) finish(steps);
+  ::unlink(path.c_str());
+  if (!is_ours) return {};
+  remove_unfinished(targets);
+  if (begun) remove_replaced(targets);
+  return begun && !was_all ? targets : std::vector<fs::path>();
+}
+
+}  // namespace
+
+Journal::Journal(const std::vector<Step>& steps) {
+  const fs::path folder = folder_of(steps.front().target);
+  const fs::path path = temporary_sibling(steps.front().target);
+  std::string text(magic);
+  for (const Step& each : steps) {
+    if (folder_of(each.target) == folder) text += encode(each);
+  }
+  path_ = path;
+  try {
+    fd_ = open_file("create", path, O_RDWR | O_CREAT | O_EXCL, 0600);
+    lock_as_in_use(fd_);
+    write_at(fd_, 0, as_bytes(text), path);
+  } catch (...) {
+    remove();
+    throw;
+  }
+}
+
+Journal::~Journal() {
+  remove();
+}
+
+void Journal::remove() noexcept {
+  ::unlink(path_.c_str());
+}
+
+std::vector<fs::path> finish_killed_commits(const fs::path& folder) noexcept {
+  std::vector<fs::path> finished;
+  try {
+    for (const fs::path& path : temporaries_in(folder)) {
+      for (fs::path& target : finish_one(path)) finished.push_back(std::move(target));
+    }
+  } catch (const std::exception&) {
+    // The folder is not ours to change, or somebody else changes it: it stays as it was.
+  }
+  return finished;
+}
+
+}  // namespace cbk

@@ -1,0 +1,40 @@
+// A list of the files that are about to get their names together, so that a commit that was killed in between
+// is finished by the next program that needs them. No system call names several files at once.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "host/base/file.hpp"
+
+namespace cbk {
+
+/// On the disk while it lives, under a temporary name beside the first target; a killed program leaves it. To
+/// be made while temporaries are held (host/base/stale.hpp), as it is none of them.
+class Journal {
+ public:
+  /// A new file or folder, whole under a temporary name beside its target.
+  struct Step {
+    fs::path temporary;
+    fs::path target;
+    bool replaces = false;
+  };
+  /// `steps` in the order in which they get their names. Those in other folders than the first are not
+  /// listed. Errors: `io`.
+  explicit Journal(const std::vector<Step>& steps);
+  Journal(const Journal&) = delete;
+  Journal& operator=(const Journal&) = delete;
+  ~Journal();
+
+ private:
+  void remove() noexcept;
+  fs::path path_;
+  FileDescriptor fd_;
+};
+
+/// Finishes the commits in `folder` that were killed when some of their files had new names, and forgets
+/// those that had not begun. Files that somebody else has changed since are left as they are. The result:
+/// targets that have their new files now. What is not possible is not done.
+std::vector<fs::path> finish_killed_commits(const fs::path& folder) noexcept;
+
+}  // namespace cbk
