@@ -48,6 +48,7 @@ local act = {
     if name == "swiglu" then return "gelu" end -- which is not used then
     return values.activation.backward(name, at)
   end,
+  further_names = values.activation.further_names,
 }
 
 ---Hugging Face has the share of the hidden size.

@@ -4,6 +4,7 @@
 local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
+local kinds = require "converters.engine.kinds"
 local bert = require "converters.shared.bert"
 local classes = require "converters.classes.hf.dpr"
 local zoo = require "converters.classes.zoo.dpr"
@@ -24,14 +25,17 @@ local projection = {
   backward = function(has_pooler, at) return has_pooler and at.from.hidden_size or 0 end,
 }
 
+---The original converter names each section after the whole, which the Model Zoo refuses.
+local section_name = fields.must.right { name = fields.any_of("bert_model", "BertModel", "dpr", cbk.null) }
+
 local no_pooler = "the output is that of the first token, without a pooler"
 
 ---@param folder string   of the encoder, and its section of the Model Zoo's config
 ---@param prefix string   of its keys in the Model Zoo
 ---@param model { type: string, prefix: string, class: Class }   on the left
----@param name? table     config rules of the section's name
+---@param freezes boolean   whether the release has freeze_ffn_bias_in_glu
 ---@return Component
-local function encoder(folder, prefix, model, name)
+local function encoder(folder, prefix, model, freezes)
   local converter = bert.hugging_face {
     keys = function(position)
       return rules.keys {
@@ -42,33 +46,17 @@ local function encoder(folder, prefix, model, name)
         } },
       }
     end,
-    has = { mlm = true }, freezes = true,
+    has = { mlm = true }, freezes = freezes,
     config = fields.config {
-      fields.fixed.left { model_type = model.type }, { "projection_dim", "add_pooling_layer", projection }, name or false,
+      fields.must.left { model_type = fields.any_of(model.type, "bert") }, -- which the original converter writes
+      written.left { model_type = model.type }, { "projection_dim", "add_pooling_layer", projection }, section_name,
     },
     defaults = { add_pooling_layer = fields.none, share_embedding_weights = true },
   }
   return variant(converter, {
-    left = folder, right = folder, classes = { left = model.class, right = zoo[prefix] },
+    left = folder, right = folder, named = "bert_model", classes = { left = model.class, right = zoo[prefix] },
     defaults = { left = fields.with(converter.defaults.left, { projection_dim = fields.none }), right = converter.defaults.right },
   })
-end
-
----Since 2.4 the original converter names each section after the whole, which the Model Zoo refuses.
-local section_name = fields.config {
-  fields.must.right { name = fields.any_of("dpr", "bert_model", "BertModel") }, written.right { name = "dpr" },
-}
-
-local function warn_of_name()
-  cbk.warn("q_encoder.name and ctx_encoder.name are 'dpr', as in the original converter's files; the Model Zoo's class accepts only "
-    .. "'bert_model' there, so change both before training")
-end
-
----@param questions table   of `encoder`
----@param texts table
----@param name? table
-local function encoders(questions, texts, name)
-  return { encoder("q_encoder", "question_encoder", questions, name), encoder("ctx_encoder", "ctx_encoder", texts, name) }
 end
 
 -- --- the whole
@@ -80,18 +68,19 @@ local whole = fields.config { fields.must.right { use_biencoder = true }, writte
 
 ---@param questions table
 ---@param texts table
----@return Converter since_2_4, Converter of_2_3
-local function hugging_face(questions, texts)
-  local of_2_3 = { components = encoders(questions, texts), config = whole }
-  return variant(of_2_3, { components = encoders(questions, texts, section_name), finish = { right = warn_of_name } }), of_2_3
+---@param freezes boolean
+---@return Component[]
+local function encoders(questions, texts, freezes)
+  return { encoder("q_encoder", "question_encoder", questions, freezes), encoder("ctx_encoder", "ctx_encoder", texts, freezes) }
 end
 
 local bert_model = { type = "bert", prefix = "", class = classes.BertModel }
-local dragon, dragon_2_3 = hugging_face(bert_model, bert_model)
+local dragon = { components = encoders(bert_model, bert_model, true), config = whole }
 
 local questions = { type = "dpr", prefix = "question_encoder.bert_model", class = classes.DPRQuestionEncoder }
 local texts = { type = "dpr", prefix = "ctx_encoder.bert_model", class = classes.DPRContextEncoder }
-local dpr, dpr_2_3 = hugging_face(questions, texts)
+local dpr = { components = encoders(questions, texts, true), config = whole }
+local dpr_2_2 = { components = encoders(questions, texts, false), config = written.right { scale_similarity = false } }
 
 -- --- 2.2 -> 2.3: scores are divided by a number, where a switch divided them by the width's root
 
@@ -108,11 +97,30 @@ local temperature = {
     return false
   end,
 }
+---Release 2.2 does not have the field, which is false there.
+---@param to Dict
+---@param value boolean|nil   in sections that have the other one
+local function set_frozen_biases(to, value)
+  for _, name in ipairs { "q_encoder", "ctx_encoder" } do
+    local section = to[name]
+    if kinds.is_dict(section) and (section.freeze_ffn_bias_in_glu or nil) == nil then
+      to[name] = cbk.copy(section)
+      to[name].freeze_ffn_bias_in_glu = value
+    end
+  end
+end
+
 local to_2_3 = {
   config = fields.config { { "scale_similarity", "softmax_temperature", temperature }, { "*" } },
   finish = {
-    left = function(to) fields.fill(to, { scale_similarity = false }) end,
-    right = function(to) fields.fill(to, usual) end,
+    left = function(to)
+      fields.fill(to, { scale_similarity = false })
+      set_frozen_biases(to, nil)
+    end,
+    right = function(to)
+      fields.fill(to, usual)
+      set_frozen_biases(to, false)
+    end,
   },
 }
 
@@ -120,15 +128,13 @@ return {
   {
     model = "dragon", name = "dpr", note = "BertModel (folders q_encoder and ctx_encoder) <-> DPRModel",
     aliases = { ["dragon+"] = "dpr", ["dragon-plus"] = "dpr" }, classes = { right = zoo.DPRModel },
-    between("hf", "cs-2.4 .. cs-2.9", dragon),
-    between("hf", "cs-2.3", dragon_2_3),
+    between("hf", "cs-2.3 .. cs-2.9", dragon),
   },
   {
     model = "dpr", name = "dpr", note = "DPRQuestionEncoder (folder q_encoder) and DPRContextEncoder (folder ctx_encoder) <-> DPRModel",
     classes = { right = zoo.DPRModel },
     between("cs-2.2", "cs-2.3 .. cs-2.9", to_2_3),
-    between("hf", "cs-2.4 .. cs-2.9", dpr),
-    between("hf", "cs-2.3", dpr_2_3),
-    between("hf", "cs-2.2", variant(dpr_2_3, { config = written.right { scale_similarity = false } })),
+    between("hf", "cs-2.3 .. cs-2.9", dpr),
+    between("hf", "cs-2.2", dpr_2_2),
   },
 }

@@ -83,8 +83,9 @@ local function is_true(value) return value == true end
 local function known(value) return not values.absent(value) and value or nil end
 
 local config = fields.config {
-  fixed.left { model_type = "esm", hidden_act = "gelu", is_folding_model = false },
-  fields.written.left { esmfold_config = cbk.null },
+  must.left { model_type = fields.any_of("esm", "bert") }, -- which the original converter writes
+  fixed.left { hidden_act = "gelu", is_folding_model = false },
+  fields.written.left { model_type = "esm", esmfold_config = cbk.null },
   fixed.right { encoder_nonlinearity = "gelu", use_final_layer_norm = true, disable_nsp = true },
   must.right { mlm_nonlinearity = fields.any_of("gelu", cbk.null), num_segments = fields.any_of(0, cbk.null) },
   { "position_embedding_type", nil, positions },

@@ -177,7 +177,7 @@ local function generation(keys, config, untied)
       extra_attention_params = { num_kv_groups = 1 }, embedding_dropout_rate = float(0), max_position_embeddings = 2048,
       use_untied_layer_norm = untied, use_projection_bias_in_attention = none, use_ffn_bias_in_attention = none,
     } },
-    prepare = { left = prepare_rw, right = check }, named_from = "2.5",
+    prepare = { left = prepare_rw, right = check },
     finish = { right = rotary.set_dim },
   }
 end
@@ -236,7 +236,7 @@ local modern_config = fields.config {
   },
   shared,
   { "alibi",        "position_embedding_type", modern_positions },
-  used.left { "partial_rotary_factor", "ffn_hidden_size" },
+  used.left { "partial_rotary_factor", "ffn_hidden_size", "n_head_kv" },
   { "rope_theta" },
   { "num_attention_heads", "num_heads" },
   { "num_kv_heads",        "extra_attention_params",  free_key_heads },
@@ -258,6 +258,7 @@ local in_one_form = rotary.in_one_form { partial_rotary_factor = 1 }
 
 local function prepare_left(complete, given)
   local from = in_one_form(complete, given)
+  if absent(from.num_kv_heads) then from.num_kv_heads = from.n_head_kv or null end -- its name in the first version of the class
   if from.new_decoder_architecture ~= true and from.parallel_attn ~= true then
     cbk.fail("config", "cannot convert the config with new_decoder_architecture=false and parallel_attn=false: one must be true")
   end
@@ -337,7 +338,7 @@ local function style(config, side)
   return rw_style(config, side)
 end
 
----Configs of 7B and 40B get their name with this step: up to 2.4 they have none.
+---The original converter's configs of 7B and 40B have no name in 2.4, though the model is looked up by it.
 local to_2_5 = between("cs-2.4", "cs-2.5", { named_from = "2.5" })
 
 local generations = { ["7B"] = rw_7b, ["40B"] = rw_40b, ["180B"] = falcon }

@@ -16,17 +16,17 @@ local config = fields.config {
   fields.used.left { "num_experts_per_tok", "router_aux_loss_coef" },
 }
 
----@param feed_forward Rule[]
-local function hf(feed_forward)
+---@param layout "fused"|"single"   of the experts
+local function hf(layout)
   return llama.converter { model_type = "mixtral", config = config, key_heads = 8, prepare = experts.check_there,
-    keys = llama.body(llama.attention(), llama.head_norms, llama.norms, feed_forward) }
+    needed = { "num_local_experts" },
+    keys = llama.body(llama.attention(), llama.head_norms, llama.norms, experts.keys(names, layout)) }
 end
 
 return { decoder.models {
   model = "mixtral", note = "%s <-> GPT2LMHeadModel (configured as Mixtral)",
   classes = { with_head = classes.MixtralForCausalLM, headless = classes.MixtralModel, right = zoo.GPT2LMHeadModel },
   place = "model", embedding = "embed_tokens",
-  rules.between("cs-2.8", "cs-2.9", experts.to_2_9),
-  rules.between("hf", "cs-2.3 .. cs-2.8", hf(experts.fused(names))),
-  rules.between("hf", "cs-2.9", hf(experts.single(names))),
+  rules.between("hf", "cs-2.6 .. cs-2.9", hf "single"),
+  rules.between("hf", "cs-2.3 .. cs-2.5", hf "fused"),
 } }

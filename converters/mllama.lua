@@ -110,7 +110,7 @@ end
 local text_config = fields.config {
   fields.fixed.right { num_extra_input_vocab_tokens = 8 }, -- the embedding has that many rows more than the head
   { "cross_attention_layers" },
-  { "pad_token_id" },
+  fields.used.left { "pad_token_id" }, fields.used.right { "pad_token_id" }, -- pad_token
 }
 
 local image_config = fields.config {
@@ -137,9 +137,98 @@ local image_config = fields.config {
   { "vision_config.patch_size",                  "image_model.patch_size", vision.square },
 }
 
+-- --- what is not in the section of the model
+
+---A section below another one, or nil.
+local function section_in(config, ...)
+  for _, name in ipairs { ... } do
+    if not kinds.is_dict(config, name) then return nil end
+    config = config[name]
+  end
+  return config
+end
+
+---The padding token is known to the data loader: the Model Zoo's text_model refuses such a field. The original converter writes it there
+---all the same.
+---@param read Read
+local function pad_token(to, from, read)
+  local file = read.file or {}
+  for _, section in ipairs { section_in(file, "trainer", "fit", "train_dataloader") or {}, section_in(file, "train_input") or {}, from,
+    read.hf_config or {} } do
+    local said = section.pad_token_id
+    if not values.absent(said) then
+      to.pad_token_id = said
+      return
+    end
+  end
+  to.pad_token_id = 0
+  cbk.warn "pad_token_id is 0: the config has no train_input.pad_token_id, nor one in trainer.fit.train_dataloader"
+end
+
+---@param read Read
+local function warn_of_pad_token(_, from, read)
+  if read.source or values.absent(from.pad_token_id) then return end
+  cbk.warn(("pad_token_id=%s is left out: the Model Zoo has it in the config of the data loader, train_input.pad_token_id"):format(
+    fields.shown(from.pad_token_id)))
+end
+
+---The number of tiles of the largest image; nil if no image is said.
+local function tiles_of(ratios)
+  local most
+  for _, ratio in ipairs(kinds.is_list(ratios) and ratios or {}) do
+    local wide, high = unpack(kinds.is_list(ratio) and { ratio[1], ratio[2] } or {})
+    if type(wide) == "number" and type(high) == "number" then most = math.max(most or 0, wide * high) end
+  end
+  return most
+end
+
+---The number of tiles, which the original converter does not write: from the embedding of tiles, or else from the shapes of images.
+---@param section string     of the vision model
+---@param embedding string   its key
+local function name_tiles(section, embedding)
+  local field = section .. ".max_num_tiles"
+  return function(from, given, read)
+    if given[field] ~= nil then return end
+    local width, root = from[section .. ".hidden_size"], read.source or cbk.dict()
+    local tree, shape = section == "image_model" and section_in(root, "model") or root, nil
+    for _, prefix in ipairs { "", "model." } do
+      local key = prefix .. embedding
+      shape = cbk.kind(tree, key) == "tensor" and tree[key]:shape() or shape
+    end
+    local is_said = shape and #shape == 2 and type(width) == "number" and width > 0 and shape[2] % width == 0
+    from[field] = is_said and shape[2] / width or tiles_of(from[section .. ".supported_aspect_ratios"]) or 4
+  end
+end
+
+local tiles = "pre_tile_positional_embedding.embedding.weight"
+local name_left_tiles = name_tiles("vision_config", "vision_model." .. tiles)
+local name_right_tiles = name_tiles("image_model", "image_model." .. tiles)
+
+-- --- the whole
+
 local hf = llama.converter {
   model_type = "mllama", config = fields.config { text_config, image_config }, keys = keys, key_heads = 8,
 }
+
+local function prepare_left(from, given, read)
+  name_left_tiles(from, given, read)
+  return hf.prepare.left(from, given)
+end
+
+local function prepare_right(from, given, read)
+  name_right_tiles(from, given, read)
+  hf.prepare.right(from)
+end
+
+local function finish_left(to, from, read)
+  hf.finish.left(to, from, read)
+  pad_token(to, from, read)
+end
+
+local function finish_right(to, from, read)
+  hf.finish.right(to)
+  warn_of_pad_token(to, from, read)
+end
 
 return { {
   model = "mllama", note = "MllamaForConditionalGeneration (keys since transformers 4.52) <-> MLLaMA",
@@ -148,6 +237,7 @@ return { {
     classes = { left = classes.flat, right = zoo.flat }, mup = "gpt",
     nested = { left = { "vision_config" }, right = { "image_model" } },
     defaults = { left = { rope_scaling = cbk.null }, right = { pos_scaling_type = fields.none } },
+    prepare = { left = prepare_left, right = prepare_right }, finish = { left = finish_left, right = finish_right },
     layout = {
       left = layout("text_config", "vision_config", { model_type = "mllama_text_model" }, classes.flat:by_name()),
       right = layout("text_model", "image_model", { name = "llama" }, zoo.flat:by_name()),

@@ -58,11 +58,12 @@ local without = { "head_dim", "use_projection_bias_in_attention", "use_ffn_bias_
 
 local dense = llama.converter { model_type = "qwen3", config = config, without = without, key_heads = 32 }
 
----@param feed_forward Rule[]
-local function sparse(feed_forward)
+---@param layout "fused"|"single"   of the experts
+local function sparse(layout)
   return llama.converter {
     model_type = "qwen3_moe", config = with_experts, without = { "intermediate_size", unpack(without) }, key_heads = 4,
-    keys = llama.body(llama.attention(), llama.head_norms, llama.norms, feed_forward), prepare = experts.check_there,
+    keys = llama.body(llama.attention(), llama.head_norms, llama.norms, experts.keys(names, layout)),
+    prepare = experts.check_there, needed = { "num_experts" },
   }
 end
 
@@ -81,7 +82,6 @@ local qwen3, qwen3_headless = models("qwen3", "Qwen3", rules.between("hf", "cs-2
 return {
   qwen3, qwen3_headless,
   models("qwen3-moe", "Qwen3Moe",
-    rules.between("cs-2.8", "cs-2.9", experts.to_2_9),
-    rules.between("hf", "cs-2.5 .. cs-2.8", sparse(experts.fused(names))),
-    rules.between("hf", "cs-2.9", sparse(experts.single(names)))),
+    rules.between("hf", "cs-2.6 .. cs-2.9", sparse "single"),
+    rules.between("hf", "cs-2.5", sparse "fused")),
 }

@@ -19,6 +19,9 @@ local pooler = rules.keys {
   rules.drop.left("roberta.pooler.dense.{weight,bias}", "the Model Zoo's model has no pooler with disable_nsp"),
 }
 
+---roberta-base and others: the decoder of old versions of transformers had no bias of its own.
+local function has_one_bias(at) return at:source "lm_head.decoder.bias" == nil end
+
 ---@param has_pooler? boolean
 local function masked_lm(position, has_pooler)
   return rules.keys {
@@ -29,12 +32,10 @@ local function masked_lm(position, has_pooler)
     bert.norm("lm_head.layer_norm",         "bert_mlm_head.mlm_transform.ln"),
     { "lm_head.decoder.weight",             "bert_mlm_head.classifier.ffn.0.linear_layer.weight" },
     { "lm_head.decoder.bias",               bias,                                         also_left = "lm_head.bias" },
+    { "lm_head.bias", bias,                 read_only = "its only name in old files",     when = has_one_bias },
     rules.only.left("lm_head.bias",         "it has the same name in the decoder", "lm_head.decoder.bias"),
   }
 end
-
----A pickle with `lm_head.bias` alone gets zeros, as in the original converter. (A safetensors file has one name of each tensor anyway.)
-local function no_bias(at) return at:invent { at.right.vocab_size } end
 
 ---Hugging Face has one segment where the Model Zoo has none.
 local segments = {
@@ -57,7 +58,7 @@ local since_2_1, up_to_2_0 = bert.hugging_face {
   },
   base = fields.without(bert.config, { "model_type", "max_position_embeddings", "mlm_nonlinearity", "disable_nsp", "num_segments" }),
   defaults = { num_segments = 0 },
-  fill = { left = { token_types }, right = { { bias, no_bias } } },
+  fill = { left = { token_types } },
 }
 
 return { {

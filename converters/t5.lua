@@ -203,13 +203,25 @@ local config = fields.config {
   { false,                 "decoder_nonlinearity",       same_as("encoder_nonlinearity", "relu") },
   { "dense_act_fn",        false,                        as_named(activation_in) },
   { "is_gated_act",        false,                        as_named(named_gated) },
+  used.left { "scale_decoder_outputs" },
   written.right { src_max_position_embeddings = 512, tgt_max_position_embeddings = 512 }, -- relative positions have no end
   written.left { decoder_start_token_id = 0 }, -- that of padding
 }
 
+---Transformers 5 always says that embeddings are tied. Whether the head has a weight of its own, and outputs are not scaled, is in another
+---field, which decides.
+local function tied_as_scaled(from)
+  local is_scaled = from.scale_decoder_outputs
+  if values.absent(is_scaled) then return end
+  if is_scaled and from.tie_word_embeddings == false then
+    fields.refuse("scale_decoder_outputs", is_scaled, "false, where tie_word_embeddings is false,")
+  end
+  from.tie_word_embeddings = is_scaled
+end
+
 local hf = {
   keys = hf_keys(cross_bias, first_bias(new_bias), first_bias(old_bias)),
-  config = config,
+  config = config, prepare = { left = tied_as_scaled },
   defaults = {
     left = { num_decoder_layers = fields.same_as "num_layers" },
     right = { decoder_num_hidden_layers = fields.same_as "encoder_num_hidden_layers" },
@@ -226,7 +238,10 @@ end }
 
 local hf_2_0 = variant(hf, {
   keys = hf_keys(cross_bias, first_bias(old_bias)), tool = "2.0.3", mup = false,
-  prepare = { left = name_gate },
+  prepare = { left = function(from)
+    name_gate(from)
+    tied_as_scaled(from)
+  end },
   fill = { left = { has_positions } },
 })
 

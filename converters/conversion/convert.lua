@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local dataloader_state = require "cbk.dataloader_state"
+local quantised = require "cbk.quantised"
 local rules = require "converters.engine.rules"
 local kinds = require "converters.engine.kinds"
 local naming = require "converters.engine.naming"
@@ -18,6 +19,7 @@ local run_config = require "converters.modelzoo.run_config"
 local since = require "converters.engine.since"
 local trainer = require "converters.modelzoo.trainer"
 local catalogue = require "converters.engine.catalogue"
+local unmatched_keys = require "converters.conversion.unmatched"
 local wrap = require "converters.engine.wrap"
 local checkpoint = require "converters.modelzoo.checkpoint"
 local file = require "converters.modelzoo.file"
@@ -67,9 +69,13 @@ local function both_configs(step, from, to, assumed)
 end
 
 ---The table that a step runs. The config chooses it for a model inside another one, or for a family with several layouts.
-local function chosen(step, config)
+---@param model Model
+---@param step Step
+---@param config Dict   the whole file
+local function chosen(model, step, config)
   local section = is_hf(step.src) and config or trainer.model(config)
   if step.converter.wrap then step = catalogue.wrapped(step, section) end
+  if not (is_hf(step.src) or is_hf(step.tgt)) then step = catalogue.step_of_class(model, step, section) end
   local converter = step.converter
   if not converter.choose then return step end
   local name = converter.choose(section, step.side)
@@ -132,6 +138,13 @@ local function heed_newer(job, section, src, tgt)
   if class then class:heed_newer(section, src, tgt) end
 end
 
+---Sets the names that a model section of a newer release needs.
+local function name_newer(job, step, section, tgt)
+  if tgt == (step.converter.named_from or "2.4") then file.set_name(section, tgt, job.zoo_name) end
+  local newest = catalogue.newest_step(job.model, "left")
+  file.name_parts(section, tgt, job.zoo_name, newest and newest.converter.components)
+end
+
 ---@return SinceTable|nil
 local function since_of_class(model, section)
   local class = catalogue.zoo_class(model, section)
@@ -156,6 +169,7 @@ local function config_from_hf(job, step, config)
   job.hf_config = hf_config.pick(section, without(unsaid, converted))
   heed_refusals(job, step, to)
   file.set_name(to, release, job.zoo_name, step.converter.named_from)
+  file.name_parts(to, release, job.zoo_name, step.converter.components)
   local whole = cbk.dict { model = to }
   sections.move(step.converter.beside, to, whole)
   whole.model = sections.for_file(step.converter, "right", to)
@@ -175,7 +189,7 @@ local function config_to_hf(job, step, config)
   sections.check(section, known)
   local folded, scale, untie = fold_mup(sections.plain(section, known), step.converter, job.model.model)
   local to, from, dropped, assumed = sections.convert(step.converter, step.side, folded, nil, nil,
-    { hf_config = job.hf_config, source = job.source })
+    { hf_config = job.hf_config, source = job.source, file = config })
   note_dropped(dropped, from)
   file.precision_to_hf(to, config)
   warn_of_others("config", file.beside_model(others))
@@ -212,9 +226,7 @@ local function config_between_releases(job, step, config)
   trainer.set_model(config, to)
   local at_once_from = job.path.at_once and catalogue.release(job.path[1].src) or nil
   config = run_config.upgrade(config, src, tgt, moves, { at_once_from = at_once_from, keeps_lists = job.keeps_lists })
-  if tgt == (step.converter.named_from or "2.4") and src ~= tgt and catalogue.since(tgt, src) and not at_once_from then
-    file.set_name(trainer.model(config), tgt, job.zoo_name)
-  end
+  if src ~= tgt and catalogue.since(tgt, src) and not at_once_from then name_newer(job, step, trainer.model(config), tgt) end
   local configs = both_configs(step, from, to, assumed)
   configs.moves = moves
   return config, configs
@@ -233,21 +245,20 @@ end
 ---@field take_unmatched? fun(key: string)   gets the keys without a rule, which are then no error, unless weights are missing
 ---@field seed? integer
 ---@field deduplicated? boolean|table<string, boolean>   At.deduplicated of the source file, or of each part's file
----@field kept? table<string, string>|table<string, table<string, string>>   names of tensors that the source file has under another name,
----                              as its metadata says; or these of each part
 ---@field source? Dict          the tree of the source checkpoint; nil if only a config is converted
 ---@field keeps_fields? boolean   the checkpoint is converted, too, so that no field of a Hugging Face config is lost (hf_config)
 ---@field hf_config? Dict        the fields of a Hugging Face config that the checkpoint keeps. For a source checkpoint, whoever opens it
 ---                              sets them before the config is converted; else the conversion of the config sets them
 ---@field keeps_lists? boolean   states to load and tags may be lists in the trainer layout; the original converter drops these
 ---@field loader? LoaderOptions   for states of data loaders that are read from files
----@field advise? { unmatched: fun(job: Job, source: Dict, keys: string[]): string|nil, lacking: fun(job: Job, source: Dict): string|nil }
----                              advice, as the end of the message
+---@field advise? { unmatched: fun(job: Job, source: Dict, keys: string[]), lacking: fun(job: Job, source: Dict): string|nil }
+---                              advice, as the end of the message (converters.diagnosis.advice)
 ---@field report? Report         gets the warnings of the steps; default: the running report
 ---@field trace? fun(record: KeyRecord, step: integer)
 ---@field configs table[]   the model sections and the converter of each step, once the config is converted;
 ---                              between releases also `moves`: Moves, of the whole file
 ---@field files Dict[]      the config file before each step, and after the last
+---@field plain? Dict        a source whose weights are known not to be quantised
 ---@field is_unchecked? boolean   the warning that the model has no class was given
 ---@field copies string[]   the steps that change metadata and config only, no tensor
 
@@ -275,7 +286,7 @@ function convert.tables(configs)
 end
 
 local function config_step(job, i, config)
-  local step = chosen(job.path[i], config)
+  local step = chosen(job.model, job.path[i], config)
   if step.converter.generic then job.copies[#job.copies + 1] = step.src .. " -> " .. step.tgt end
   local run = is_hf(step.src) and config_from_hf or is_hf(step.tgt) and config_to_hf
     or step.src == step.tgt and config_as_it_is or config_between_releases
@@ -283,6 +294,28 @@ local function config_step(job, i, config)
   job.files[i + 1], job.configs[i] = run(job, step, config)
   for _, one in ipairs(convert.tables(job.configs[i])) do keys.check_counts(one.converter.keys or {}, one.configs) end
   return job.files[i + 1]
+end
+
+---Fails if the weights of the source are quantised.
+---@param job Job
+---@param root Dict
+---@param config Dict   of the source, the whole file
+local function refuse_quantised(job, root, config)
+  quantised.refuse(root, is_hf(job.path[1].src) and config or nil, "cannot convert the checkpoint")
+  job.plain = root
+end
+
+---A Hugging Face config without the fields on quantised weights: none are written.
+---@param job Job
+---@param config Dict
+---@return Dict
+local function without_quantisation(job, config)
+  local stated = is_hf(job.path[1].src) and quantised.stated(config)
+  if not stated then return config end
+  local out, left_out = quantised.without_fields(config)
+  local what = job.source and "but none are: left out of the new config: " or "which the new config cannot say: left out of it: "
+  cbk.warn(("the config says that the weights are quantised (%s), %s%s"):format(stated.method, what, naming.all(left_out)))
+  return out
 end
 
 ---Converts the config by one step of the job's path.
@@ -302,6 +335,8 @@ function convert.config(job, config)
   end
   if cbk.count(config) == 0 then cbk.fail("config", "the config is empty: it has no model fields") end
   job.configs, job.files, job.copies = {}, {}, {}
+  if job.source then refuse_quantised(job, job.source, config) end
+  config = without_quantisation(job, config)
   for i in ipairs(job.path) do
     config = convert.config_step(job, i, config)
   end
@@ -310,33 +345,17 @@ end
 
 -- --- checkpoints
 
----What to do about keys without a rule. Where weights are missing as well, these are probably theirs, and not to be left out.
----@param count integer
----@param lacking { count: integer, [integer]: string }
-local function advice_on(count, lacking)
-  if lacking.count > 0 then
-    return ("; %d %s missing: %s; if they have other names here, rename them with `cbk copy --rename`"):format(lacking.count,
-      lacking.count == 1 and "weight is" or "weights are", naming.few(lacking, 3))
-  end
-  local it = count == 1 and "it" or "them"
-  return ("; to leave %s out, if the model works without %s, add --drop-unmatched-keys"):format(it, it)
-end
-
-local function report_unmatched(job, unmatched, lacking)
-  if #unmatched == 0 then return end
-  if job.take_unmatched and lacking.count == 0 then
-    for _, key in ipairs(unmatched) do job.take_unmatched(key) end
+---Keys without a rule: for those who want them (diff), or an error, or a warning.
+---@param one Unmatched
+local function report_unmatched(job, one)
+  if #one.keys == 0 then return end
+  if job.take_unmatched and one.lacking.count == 0 then
+    for _, key in ipairs(one.keys) do job.take_unmatched(key) end
     return
   end
-  local advice = not job.drop_unmatched and job.advise and job.advise.unmatched(job, job.source, unmatched)
-  local names = job.drop_unmatched and naming.all(unmatched) or naming.few(unmatched) -- keep the advice in view
-  local is_all = job.drop_unmatched or #unmatched < keys.ENOUGH_UNMATCHED
-  local message = ("%s%d key%s not matched: %s"):format(is_all and "" or "at least ", #unmatched, #unmatched == 1 and " was" or "s were",
-    names)
-  if not job.drop_unmatched then
-    cbk.fail("unmatched", message .. (advice or advice_on(#unmatched, lacking)))
-  end
-  cbk.warn(message .. "; dropped because of --drop-unmatched-keys")
+  one.is_dropped = job.drop_unmatched
+  if job.advise then one.advice, one.context = job.advise.unmatched(job, job.source, one.keys) end
+  unmatched_keys.report(one)
 end
 
 local function view_for(job, i, step)
@@ -410,6 +429,18 @@ local function text_keys(tensors)
   return out
 end
 
+---The shapes of the tensors of some keys.
+---@param tensors Dict
+---@param names string[]
+---@return integer[][]
+local function shapes_of(tensors, names)
+  local out = {}
+  for _, name in ipairs(names) do
+    if kinds.is_tensor(tensors[name]) then out[#out + 1] = tensors[name]:shape() end
+  end
+  return out
+end
+
 ---How a part's tensors fit their class; nil if they have none.
 ---@param format string   the format of the tensors
 ---@param side Side
@@ -435,7 +466,7 @@ end
 ---@param part Part
 ---@param is_refused boolean   keys without a rule are an error, so that missing weights need no report
 ---@return Dict made, string[] unmatched, table lacking   keys of the part without a rule, and missing ones (fit_checks.lacking)
----@return table<string, KeyMove> moves
+---@return table<string, KeyMove> moves, InventedTensor[] invented   of random numbers
 local function convert_part(job, i, part, is_refused)
   local step, converter, configs, source = job.path[i], part.converter, part.configs, part.source
   kinds.check_root(source)
@@ -445,26 +476,28 @@ local function convert_part(job, i, part, is_refused)
     job.is_unchecked = true
     cbk.warn(("no class describes '%s': completeness and shapes of its checkpoint are not checked"):format(job.model.model))
   end
+  fit_checks.widths(read, part.reads, source)
   fit_checks.shapes(read, part.reads, true)
   local is_checked = not rules.reads_all(converter.keys, step.side)
   if read and not is_checked then fit_checks.layers(read, part.reads) end
   local deduplicated = i == 1 and job.deduplicated
   if type(deduplicated) == "table" then deduplicated = deduplicated[converter.left] end
-  local kept = i == 1 and job.kept or {}
-  if type(kept[converter.left]) == "table" then kept = kept[converter.left] end
+  local kept = {}
   local all = releases.names_all(step.src, step.tgt)
   if read and (is_checked or all) then
     source, kept = ties.spread(read.known, source, kept, { each_once = deduplicated == true, all = all, no_nulls = all or is_hf(step.tgt),
       is_watched = job.trace ~= nil })
   end
-  local made, unmatched, moves = keys.convert(converter.keys, step.side, source, {
+  local made, unmatched, moves, invented = keys.convert(converter.keys, step.side, source, {
     left = configs.left, right = configs.right, seed = job.seed, known = is_checked and read and read.known or nil, fill = converter.fill,
     kept = kept, prefix = prefix, no_nulls = is_hf(step.tgt), view = view_for(job, i, step),
     masks = not is_hf(step.src) and not is_hf(step.tgt), is_refused = is_refused,
     trace = job.trace and function(record) trace_record(job, i, part, record) end,
   })
-  if not read or not is_checked then return made, unmatched, { count = 0 }, moves end
-  if #read.missing > 0 or #unmatched > 0 then return made, unmatched, fit_checks.lacking(read, read.missing), moves end
+  if not read or not is_checked then return made, unmatched, { count = 0 }, moves, invented end
+  if #read.missing > 0 or #unmatched > 0 then
+    return made, unmatched, fit_checks.lacking(read, read.missing, shapes_of(source, unmatched)), moves, invented
+  end
   fit_checks.strangers(read, part.reads, moves)
   local written = fit_of(job, part, step.tgt, rules.other[step.side], made)
   fit_checks.shapes(written, part.writes[1], false)
@@ -472,7 +505,7 @@ local function convert_part(job, i, part, is_refused)
   for _, one in ipairs(written and #written.missing > 0 and read.unsaid or {}) do
     for _, key in ipairs(one.keys) do biases[#biases + 1] = key end
   end
-  if #biases > 0 then return made, unmatched, fit_checks.lacking(read, biases), moves end
+  if #biases > 0 then return made, unmatched, fit_checks.lacking(read, biases), moves, invented end
   if written and #written.missing > 0 then
     cbk.warn(("the output lacks %d weight%s that its model needs: %s"):format(#written.missing, #written.missing == 1 and "" or "s",
       naming.few(written.missing)))
@@ -483,7 +516,7 @@ local function convert_part(job, i, part, is_refused)
     cbk.warn(("no class describes '%s' in %s: completeness and shapes of the output are not checked"):format(job.model.model, step.tgt))
   end
   fit_checks.warn_of_lacks(read)
-  return made, unmatched, { count = 0 }, moves
+  return made, unmatched, { count = 0 }, moves, invented
 end
 
 ---@param out Dict
@@ -501,18 +534,34 @@ local function put(out, part, made)
   end
 end
 
+---The tensors of a checkpoint, or those of its parts that are checkpoints of their own, as "part/key".
+---@param parts Part[]
+---@return Dict
+local function in_one(parts, source)
+  if not parts[1].reads:find "/$" then return source end
+  local out = cbk.dict()
+  for _, part in ipairs(parts) do
+    for key, value in cbk.items(part.source) do
+      if type(key) == "string" then out[part.reads .. key] = value end
+    end
+  end
+  return out
+end
+
 ---@return Dict out
 ---@return table<string, KeyMove> moves   if one table is run, as between releases
 local function convert_model(job, i, source)
   local untie = job.configs[i].untie
-  local parts, unmatched = parts_of(job, i, untie and untie(source) or source)
+  source = untie and untie(source) or source
+  local parts, unmatched = parts_of(job, i, source)
   local readers = job.path[i].side == "left" and 1 or #parts -- of one key
   local is_refused = readers == 1 and not (job.drop_unmatched or job.take_unmatched)
-  local out, missed, lacking, moves = cbk.dict(), {}, { count = 0 }, {}
+  local out, missed, lacking, moves, invented = cbk.dict(), {}, { count = 0, may_be_renamed = true }, {}, {}
   for _, part in ipairs(parts) do
-    local made, strangers, lost
-    made, strangers, lost, moves = convert_part(job, i, part, is_refused)
+    local made, strangers, lost, own_invented
+    made, strangers, lost, moves, own_invented = convert_part(job, i, part, is_refused)
     put(out, part, made)
+    for _, key in ipairs(own_invented) do invented[#invented + 1] = key end
     for _, key in ipairs(strangers) do
       local name = part.reads .. key
       missed[name] = (missed[name] or 0) + 1
@@ -522,8 +571,11 @@ local function convert_model(job, i, source)
     for _, key in ipairs(lost) do lacking[#lacking + 1] = place .. key end
     lacking.count, lacking.assumed = lacking.count + lost.count, lacking.assumed or lost.assumed
     lacking.layer, lacking.layers = lacking.layer or lost.layer, lacking.layers or lost.layers
+    lacking.may_be_renamed = lacking.may_be_renamed and (lost.count == 0 or lost.may_be_renamed)
   end
-  report_unmatched(job, unmatched, lacking)
+  local tensors = in_one(parts, source)
+  report_unmatched(job, { keys = unmatched, all = text_keys(tensors), shapes = shapes_of(tensors, unmatched), lacking = lacking,
+    invented = invented })
   report_lacking(job, lacking)
   return out, moves
 end
@@ -532,9 +584,13 @@ end
 function convert.model_of(root)
   kinds.check_root(root)
   if not kinds.is_dict(root, "model") then
-    local shown = {}
-    for key in cbk.items(root) do shown[#shown + 1] = tostring(key) end
-    cbk.fail("checkpoint", "expected a Cerebras checkpoint with a dict 'model', found the keys " .. naming.first(shown))
+    local shown, are_flat = {}, cbk.count(root) > 0
+    for key in cbk.items(root) do
+      shown[#shown + 1] = tostring(key)
+      are_flat = are_flat and shown[#shown]:find "^model%." ~= nil
+    end
+    cbk.fail("checkpoint", ("expected a Cerebras checkpoint with a dict 'model', found %skeys %s%s"):format(are_flat and "flat " or "the ",
+      naming.few(shown), are_flat and "; a script that sets the same keys of cbk.create('NEW.mdl') writes the dict" or ""))
   end
   return root.model
 end
@@ -586,6 +642,7 @@ end
 
 local function checkpoint_step(job, i, root)
   local step = job.path[i]
+  if i == 1 and job.plain ~= root then refuse_quantised(job, root, job.files[1]) end
   if is_hf(step.src) then
     local model = convert_model(job, i, root)
     return checkpoint.from_hf(model, catalogue.release(step.tgt), job.files[i + 1], job.hf_config)
@@ -610,6 +667,10 @@ function convert.checkpoint_step(job, i, root) return in_step(job, i, checkpoint
 local function set_dtypes(job, parts, root)
   local config, kept = job.files[#job.files], job.hf_config
   for _, part in ipairs(parts or {}) do
+    if not (kinds.is_dict(config, part.left) and kinds.is_dict(root, part.left)) then
+      cbk.fail("converter", ("the part '%s' has no config or no checkpoint any more: a converter's functions must not change its tables")
+        :format(tostring(part.left)))
+    end
     hf_config.set_dtype(config[part.left], root[part.left], kept and kinds.is_dict(kept, part.left) and kept[part.left] or nil)
   end
   if not parts then hf_config.set_dtype(config, root, kept) end

@@ -1,10 +1,12 @@
 -- Coverage of a list of keys by a converter's rules: keys without a rule, and rules without a key.
 
 local cbk = require "cbk"
+local problem_text = require "cbk.problem_text"
 local report = require "cbk.report"
 local catalogue = require "converters.engine.catalogue"
 local fit = require "converters.engine.fit"
 local convert = require "converters.conversion.convert"
+local own_layouts = require "converters.conversion.own_layouts"
 local engine = require "converters.engine.keys"
 local kinds = require "converters.engine.kinds"
 local patterns = require "converters.engine.patterns"
@@ -94,6 +96,15 @@ local function mark_tied(one, side, tree, keys, used)
   end
 end
 
+---The key without the `model.` that one of the Model Zoo may begin with; nil if it has none.
+---@param one Table
+---@param side Side
+---@param own string
+local function short_key(one, side, own)
+  local is_zoo = catalogue.release(catalogue.formats(one.converter[side == "left" and 1 or 2])[1]) ~= nil
+  return is_zoo and own:match "^model%.(.*)$" or nil
+end
+
 ---@param one Table
 ---@param side Side
 ---@param keys string[]
@@ -106,7 +117,8 @@ function coverage.of(one, side, keys, at)
   local used, first = {}, {}
   for _, key in ipairs(keys) do
     local own = own_key(one, key, side)
-    local hit = own and (find(tree, own, at) or own:find "^model%." and find(tree, own:sub(7), at))
+    local short = own and short_key(one, side, own)
+    local hit = own and find(tree, own, at) or short and find(tree, short, at)
     if hit then
       out.matched = out.matched + 1
       if hit.ending.pattern == "*" then out.copied = out.copied + 1 end
@@ -117,7 +129,7 @@ function coverage.of(one, side, keys, at)
       out.matched = out.matched + 1
     else
       out.unmatched[#out.unmatched + 1] = key
-      if own and at then out.beyond[key] = count_before(tree, own, at) or count_before(tree, own:gsub("^model%.", ""), at) end
+      if own and at then out.beyond[key] = count_before(tree, own, at) or short and count_before(tree, short, at) end
     end
   end
   if out.matched > 0 then mark_tied(one, side, tree, keys, used) end -- that lists all tensors of the class
@@ -154,7 +166,8 @@ end
 function coverage.knows(one, side, key)
   local own = own_key(one, key, side)
   if not own then return false end
-  return fits_any(one.keys, side, own) or own:find "^model%." ~= nil and fits_any(one.keys, side, own:sub(7))
+  local short = short_key(one, side, own)
+  return fits_any(one.keys, side, own) or short ~= nil and fits_any(one.keys, side, short)
 end
 
 ---How many unmatched keys would fit a rule if their numbers were not beyond a count of the config; nil if none.
@@ -192,7 +205,7 @@ end
 local function quietly(f, ...)
   local fine, result = report.quietly(f, ...)
   if fine then return result or true end
-  return nil, type(result) == "table" and result.message or tostring(result)
+  return nil, problem_text(result)
 end
 
 ---What the conditions of a table need: both configs, complete with defaults; nil and the reason if the table cannot read this config.
@@ -201,6 +214,11 @@ end
 ---@param config Dict    the whole file
 ---@param has fun(key: string): boolean
 function coverage.at(one, side, config, has)
+  local function source(_, key) return has(key) or nil end
+  if own_layouts.has_own_layout(one.converter) then
+    local made, problem = quietly(own_layouts.configs, one.own, one.converter, side, config)
+    return made and { side = side, left = made.left, right = made.right, assumed = {}, source = source }, problem
+  end
   local src = catalogue.formats(one.converter[side == "left" and 1 or 2])[1]
   local tgt = catalogue.formats(one.converter[side == "left" and 2 or 1])[1]
   local step = { converter = one.converter, side = side, src = src, tgt = tgt }
@@ -211,8 +229,7 @@ function coverage.at(one, side, config, has)
     if own.converter.keys == one.keys then
       local configs = own.configs
       return {
-        side = side, left = configs.left, right = configs.right, assumed = configs.assumed,
-        source = function(_, key) return has(key) or nil end,
+        side = side, left = configs.left, right = configs.right, assumed = configs.assumed, source = source,
       }
     end
   end
@@ -239,16 +256,23 @@ end
 ---Why a conversion by a table fails; nil if it does not.
 ---@param one Table
 ---@param side Side
----@param config Dict   the whole file
+---@param config Dict|nil   the whole file; nil: none, which some tables of users do without
 ---@param source Dict   the checkpoint's tree, or those of a composite's parts
----@param names { deduplicated: any, kept: any }   of the file (Job)
+---@param names { deduplicated: any }   of the file (Job)
 ---@return string|nil
 function coverage.refusal(one, side, config, source, names)
+  if own_layouts.has_own_layout(one.converter) or not config then
+    local done, problem = quietly(function()
+      local configs = own_layouts.configs(one.own, one.converter, side, config)
+      return own_layouts.checkpoint(one.own, side, configs, own_layouts.tensors(source), { kept = names.kept })
+    end)
+    return not done and problem or nil
+  end
   local formats = one.converter[side == "left" and 1 or 2]
   local others = one.converter[side == "left" and 2 or 1]
   local step = { converter = one.converter, side = side, src = catalogue.formats(formats)[1], tgt = catalogue.formats(others)[1] }
   local job = { model = one.model, zoo_name = one.model.name or one.model.model, path = { step }, source = source,
-    deduplicated = names.deduplicated, kept = names.kept }
+    deduplicated = names.deduplicated }
   local fine, why = quietly(function()
     convert.config(job, config)
     convert.checkpoint(job, source)
@@ -325,22 +349,17 @@ local function is_better(a, b)
   return a.idle < b.idle
 end
 
----The reading of a list of keys that fits best: the tables of one converter and one side. If none can read the config: nil, and why
----the first cannot.
+---Reads keys by all tables of one converter and one side: the best of these readings.
 ---@param tables Table[]
 ---@param keys string[]
----@param config? Dict
----@return Coverage|nil, string|nil why
-function coverage.best(tables, keys, config)
-  local present, groups, order, first_why = {}, {}, {}, nil
-  for _, key in ipairs(keys) do present[key] = true end
-  local function has(key) return present[key] or present["model." .. key] end
-  for _, one in ipairs(specific(tables)) do
+---@param at_of fun(one: Table, side: Side): table|nil, boolean   the configs (coverage.at), and whether the table is left out
+---@return table|nil   readings, with their score
+local function best_group(tables, keys, at_of)
+  local groups, order = {}, {}
+  for _, one in ipairs(tables) do
     for _, side in ipairs { "left", "right" } do
-      local at, why
-      if config then at, why = coverage.at(one, side, config, has) end
-      first_why = first_why or why
-      if at or not config then
+      local at, is_out = at_of(one, side)
+      if not is_out then
         local alone = keys_of_part(one, side, keys)
         local id = tostring(one.converter) .. tostring(one.part and not alone and "" or one.keys) .. side
         if not groups[id] then groups[id], order[#order + 1] = {}, id end
@@ -354,8 +373,29 @@ function coverage.best(tables, keys, config)
     for _, one in ipairs(group) do group.score, group.idle = group.score + one.matched - one.copied / 2, group.idle + #one.idle end
     if not best or is_better(group, best) then best = group end
   end
-  if not best then return nil, first_why end
-  return joined(best, #keys)
+  return best
+end
+
+---The reading of a list of keys that fits best: the tables of one converter and one side. The config decides between tables that know
+---some of the keys; where it fits only others, the keys decide, and it is said why the config is not read.
+---@param tables Table[]
+---@param keys string[]
+---@param config? Dict
+---@return Coverage|nil, string|nil why
+function coverage.best(tables, keys, config)
+  local present, whys = {}, {}
+  for _, key in ipairs(keys) do present[key] = true end
+  local function has(key) return present[key] or present["model." .. key] end
+  tables = specific(tables)
+  local read = config and best_group(tables, keys, function(one, side)
+    local at, why = coverage.at(one, side, config, has)
+    whys[tostring(one) .. side] = why
+    return at, not at
+  end)
+  if read and read.score > 0 then return joined(read, #keys) end
+  local best = best_group(tables, keys, function() return nil, false end)
+  if not best then return nil end
+  return joined(best, #keys), config and whys[tostring(best[1].tables[1]) .. best[1].side] or nil
 end
 
 return coverage

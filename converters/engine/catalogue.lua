@@ -49,6 +49,7 @@ local catalogue = {}
 ---@class Component: Converter   One model of a composite.
 ---@field left string    The component's folder in the Hugging Face files: "image_model".
 ---@field right string   The component's section of the Model Zoo's config. The keys of all components are in one checkpoint.
+---@field named? string   The section's `name` since 2.4.
 ---@field folders? table<string, string>   Fields of the component's Hugging Face config that contain the folder of another component:
 ---                                    `{ mm_vision_tower = "image_model" }`.
 ---@field files? table<string, fun(config: Dict): table>   More JSON files to write into the folder:
@@ -404,6 +405,32 @@ function catalogue.zoo_class(model, section)
   return model.classes and model.classes.right
 end
 
+---What a format of a model wraps; nil if nothing.
+---@return Wrap|nil
+local function wrapper_at(model, format)
+  for _, converter in ipairs(model) do
+    if converter.wrap and catalogue.names_format(converter[2], format) then return converter.wrap end
+  end
+end
+
+---A step of a model that copies, or in its place what the class of a model section says that changed.
+---@param model Model
+---@param step Step
+---@param section Dict
+---@return Step
+function catalogue.step_of_class(model, step, section)
+  local class = step.converter.generic and catalogue.zoo_class(model, section)
+  for _, own in ipairs(class and class.steps or {}) do
+    local older, newer = "cs-" .. catalogue.release(step.src), "cs-" .. catalogue.release(step.tgt)
+    if step.side == "right" then older, newer = newer, older end
+    if own[1] == older and own[2] == newer and own.applies(section) then
+      local wrapper = wrapper_at(model, step.src)
+      return { converter = wrapper and wrap.between(wrapper, own) or own, side = step.side, src = step.src, tgt = step.tgt }
+    end
+  end
+  return step
+end
+
 ---Every format that a model has: all releases since the oldest that its tables name, and what else they name.
 ---@return string[] list, table<string, true> set
 local function nodes_of(model)
@@ -419,14 +446,6 @@ local function nodes_of(model)
   for place = oldest or math.huge, #releases.known do add("cs-" .. releases.known[place]) end
   for _, format in ipairs(named) do add(format) end
   return list, set
-end
-
----What a format of a model wraps; nil if nothing.
----@return Wrap|nil
-local function wrapper_at(model, format)
-  for _, converter in ipairs(model) do
-    if converter.wrap and catalogue.names_format(converter[2], format) then return converter.wrap end
-  end
 end
 
 ---The step between two formats that the model's own tables do not name: releases that stand side by side. A model inside another one

@@ -12,9 +12,18 @@ local choices = {}
 
 local read = {} -- by pattern; each is asked for many times
 
----A pattern with an x for each character of a part in quotes, which is a name whatever is in it.
+---The name that a part in quotes is, whatever is in it; a quote in it is written twice. Nil of other parts.
+---@param part string
+---@return string|nil
+function choices.quoted_name(part)
+  local inner = part:match "^'(.*)'$"
+  if not inner or inner:gsub("''", ""):find("'", 1, true) then return nil end
+  return (inner:gsub("''", "'"))
+end
+
+---A pattern with an x for each character of a part in quotes.
 local function without_quoted(pattern)
-  return (pattern:gsub("%f[^.%z]'[^'.]*'%f[.%z]", function(part) return ("x"):rep(#part) end))
+  return (pattern:gsub("[^.]+", function(part) return choices.quoted_name(part) and ("x"):rep(#part) or nil end))
 end
 
 ---The choices of a pattern, in order.

@@ -9,6 +9,8 @@ local kinds = require "converters.engine.kinds"
 local naming = require "converters.engine.naming"
 local releases = require "converters.engine.releases"
 local strict = require "converters.engine.strict"
+local border = require "converters.notation.border"
+local position = require "converters.notation.position"
 
 local class = {}
 
@@ -55,8 +57,12 @@ function class.kinds.free(default, ...) return class.free(class.kinds.any(defaul
 function class.makers(names)
   local out = {}
   for name in names:gmatch "%a+" do
+    if not class.kinds[name] then
+      local source, line = position.here(3)
+      cbk.fail("converter", ("%s:%d: there is no kind of fields '%s'; there are %s"):format(source, line, name,
+        table.concat(naming.sorted(class.kinds), ", ")))
+    end
     out[#out + 1] = class.kinds[name]
-      or error(("there is no kind of fields '%s'; there are %s"):format(name, table.concat(naming.sorted(class.kinds), ", ")), 2)
   end
   return unpack(out)
 end
@@ -160,6 +166,7 @@ end
 ---@field field_names string[]               sorted, so that of several mistakes always the same one is reported
 ---@field since? string                      the first release of the Model Zoo that has these tensors
 ---@field came_with? SinceTable              the releases that its fields came with (engine/since.lua)
+---@field steps? ClassStep[]                 what changed between its releases
 ---@field removed? table<string, string>    fields that its programs refuse, with the release since which they do
 ---@field refused? table<string, string>    … that are written nevertheless, as by the original converter
 ---@field renamed? string[][]                names of older files: a Lua pattern and its replacement, { "%.gamma$", ".weight" }
@@ -169,8 +176,16 @@ end
 ---                                          of what the release is not older than
 local Class = {}
 Class.__index = Class
+border.show(Class, "name fields field_names since came_with removed refused renamed derived nodes by_name")
+
+---A class does not change once it is made: other families may have it, too.
+function Class:__newindex(name) cbk.fail("converter", ("the class %s has no '%s', and gets none"):format(self.name, tostring(name))) end
+
 ---@private
 class.Class = Class
+
+---@class ClassStep: Converter
+---@field applies fun(section: Dict): boolean   whether it changes a model with this config
 
 ---@class ClassTable
 ---@field fields table<string, ClassField>   The config fields by name: `{ width = size(768) }`.
@@ -181,6 +196,8 @@ class.Class = Class
 ---@field since? string                      The first release of the Model Zoo that has these tensors.
 ---@field came_with? SinceTable              The releases with which fields came: `{ rope_theta = { "2.1", 10000 } }`, where older ones
 ---                                          compute with the second value.
+---@field steps? ClassStep[]                 Converters between two adjacent releases, each with `applies(section)`: whether it is for
+---                                          the model of a config. They are run for all families that have no converter of their own.
 ---@field removed? table<string, string>     Fields that the class refuses, each with the first release that does. They are not written.
 ---@field refused? table<string, string>     … that are written, with a warning.
 ---@field renamed? string[][]                Names of tensors in older files: pairs of a Lua pattern and its replacement.
@@ -209,10 +226,13 @@ end
 function class.new(name)
   return function(written)
     local mistake = mistake_in(written)
-    if mistake then error(("class %s: %s"):format(name, mistake), 2) end
+    if mistake then
+      local source, line = position.here(3)
+      cbk.fail("converter", ("%s:%d: class %s: %s"):format(source, line, name, mistake))
+    end
     return setmetatable({ name = name, fields = written.fields, field_names = naming.sorted(written.fields), since = written.since,
       renamed = written.renamed, removed = written.removed, refused = written.refused, came_with = written.came_with,
-      derived = written.derived, nodes = written.tensors }, Class)
+      steps = written.steps, derived = written.derived, nodes = written.tensors }, Class)
   end
 end
 
@@ -269,10 +289,54 @@ function Class:by_name()
   return out
 end
 
+---What a config says of a field; nil where it is null, the default where it is absent.
+---@param config Dict
+---@param name string
+---@param field ClassField
+local function read(config, name, field)
+  local names = { name, unpack(field.aliases) }
+  for _, key in ipairs(names) do
+    local map, inner = place_of(config, key)
+    local value = map[inner]
+    local wanted = value ~= nil and field_kinds.mistake(field, value, cbk.kind(map, inner))
+    if wanted then fields.refuse(key, value, wanted) end
+    if value == cbk.null then return nil end
+    if value ~= nil then return field_kinds.read(field, value) end
+  end
+  return field.default
+end
+
+---The field that a class has under a name of its own, or that Transformers gives to every class (attribute_map).
+---@param of Class
+---@param name string
+local function standard_field(of, name)
+  for own, field in pairs(of.fields) do
+    for _, one in ipairs { own, unpack(field.aliases) } do
+      if one == name then return own, field end
+    end
+  end
+end
+
+---Refuses a config without a number of heads, if its width is not the default: no shape would show that the default is wrong.
+---@param of Class
+---@param given Dict
+local function check_heads(of, given)
+  for _, place in ipairs { "", "vision_config." } do
+    local heads, count = standard_field(of, place .. "num_attention_heads")
+    local width, size = standard_field(of, place .. "hidden_size")
+    local is_unsure = heads and width and is_absent(given, heads, count) and read(given, width, size) ~= size.default
+    if is_unsure then
+      cbk.fail("config", ("the config has no '%s', and the default %s belongs to a %s of %s (not %s); add it"):format(heads,
+        fields.shown(count.default), width, fields.shown(size.default), fields.shown(read(given, width, size))))
+    end
+  end
+end
+
 ---Refuses a config whose numbers do not go together: heads that do not share the width evenly.
 ---@param config Dict
 ---@param given? Dict   … without its defaults
 function Class:check(config, given)
+  if given then check_heads(self, given) end
   local values, texts = self:values(config)
   local said = {}
   local function is_default(name) return given ~= nil and self.fields[name] ~= nil and is_absent(given, name, self.fields[name]) end
@@ -324,23 +388,6 @@ function Class:heed_newer(config, from, release)
   end)
   find(self.refused, function() end)
   warn_of_refused(self, found, first)
-end
-
----What a config says of a field; nil where it is null, the default where it is absent.
----@param config Dict
----@param name string
----@param field ClassField
-local function read(config, name, field)
-  local names = { name, unpack(field.aliases) }
-  for _, key in ipairs(names) do
-    local map, inner = place_of(config, key)
-    local value = map[inner]
-    local wanted = value ~= nil and field_kinds.mistake(field, value, cbk.kind(map, inner))
-    if wanted then fields.refuse(key, value, wanted) end
-    if value == cbk.null then return nil end
-    if value ~= nil then return field_kinds.read(field, value) end
-  end
-  return field.default
 end
 
 ---The values that the class's tensors depend on. Those that the class derives are worked out when they are asked for.
@@ -537,12 +584,13 @@ end
 
 -- --- names in checkpoints
 
----The key as the class has it: the Model Zoo's may begin with `model.`, and older files may have other names.
+---The key as the class has it: that of the Model Zoo may begin with `model.`, and older files may have other names. In Hugging Face's
+---files `model.` is part of the name: with it, and without it, they are of two classes.
 ---@param key string
 ---@return string|nil
 function ClassTensors:own_key(key)
   if self.by_key[key] then return key end
-  local short = key:gsub("^model%.", "")
+  local short = self.release and key:gsub("^model%.", "") or key
   if self.by_key[short] then return short end
   for _, pair in ipairs(self.class.renamed or {}) do
     local name, count = short:gsub(pair[1], pair[2])
@@ -651,10 +699,20 @@ end
 
 -- --- comparing shapes
 
+---The name of a field in the user's file, which may have several: the one with the value that counts.
+function ClassTensors:name_in_file(name)
+  local field, value = self.class.fields[name], extent.value_of(self.values, name)
+  for _, one in ipairs(field and { name, unpack(field.aliases) } or {}) do
+    local map, inner = place_of(self.given, one)
+    if kinds.present(map[inner]) and fields.same(map[inner], value) then return one end
+  end
+  return name
+end
+
 ---The config fields that an extent depends on, with their values: "num_heads=4".
 function ClassTensors:fields_of(written, found)
   for name in extent.names_in(written) do
-    local text = ("%s=%s"):format(name, fields.shown(extent.value_of(self.values, name)))
+    local text = ("%s=%s"):format(self:name_in_file(name), fields.shown(extent.value_of(self.values, name)))
     if self.texts[name] then
       self:fields_of(self.texts[name], found)
     elseif not found[text] then
@@ -662,6 +720,20 @@ function ClassTensors:fields_of(written, found)
     end
   end
   return found
+end
+
+---The shape of a buffer with as many dimensions as its class has: versions of a class save the same mask, or the same numbers of
+---positions, with more or fewer extents of 1 at the beginning.
+---@param one ClassTensor
+---@param shape integer[]
+local function as_in_class(one, shape)
+  local is_padded = one.buffer and (#one.extents == 0 or one.extents[1] == 1)
+  if not is_padded then return shape end
+  local first = 1
+  while shape[first] == 1 do first = first + 1 end
+  local out = { unpack(shape, first) }
+  while #out < #one.extents do table.insert(out, 1, 1) end
+  return out
 end
 
 ---What is wrong with the shape that a checkpoint has under a key; nil where nothing is, and where the class has no such tensor.
@@ -673,6 +745,8 @@ end
 function ClassTensors:mistake(key, shape)
   local one = self.by_key[self:own_key(key) or ""]
   if not one then return nil end
+  local found = shape
+  shape = as_in_class(one, shape)
   local expected, is_same, differing = {}, #one.extents == #shape, {}
   for i, written in ipairs(one.extents) do
     expected[i] = knows(one.of.values, one.of.texts, written) and one.of:size(written) or shape[i] or 0
@@ -683,7 +757,7 @@ function ClassTensors:mistake(key, shape)
   end
   if is_same then return nil end
   local why = #differing > 0 and (" (%s)"):format(table.concat(differing, ", ")) or ""
-  return ("expected %s%s, found %s"):format(extents.shape(expected), why, extents.shape(shape)), differing
+  return ("expected %s%s, found %s"):format(extents.shape(expected), why, extents.shape(found)), differing
 end
 
 return strict(class, "function", "class.")

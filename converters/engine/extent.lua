@@ -12,12 +12,16 @@ local extent = {}
 local NAME = "[%a_][%w_.]*"
 
 ---@param values table<string, any>
----@param name string   "extra_attention_params.num_kv_groups"
+---@param name string   a field, also of a section ("vision_config.hidden_size"), or an entry of a field's map
+---                     ("extra_attention_params.num_kv_groups")
 function extent.value_of(values, name)
-  local value = values
+  local value = values[name]
+  if value ~= nil or not name:find(".", 1, true) then return value end
+  value = values
   for part in name:gmatch "[^.]+" do
     local is_map = type(value) == "table" or kinds.is_dict(value)
-    value = is_map and value[part] or nil
+    if not is_map then return nil end
+    value = value[part]
   end
   return value
 end

@@ -13,6 +13,7 @@ local fields = {}
 ---@class FieldAction   An invertible pair on values; nil means that nothing is written.
 ---@field forward fun(value: any, at: FieldAt): any
 ---@field backward fun(value: any, at: FieldAt): any
+---@field further_names? table<any, any>   values of the left that `backward` does not give, and what `forward` makes of them
 
 local function shown(value)
   if value == nil or value == cbk.null then return "null" end

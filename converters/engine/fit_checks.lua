@@ -1,6 +1,10 @@
 -- What is refused, and what is said, of a checkpoint that does not fit its class (fit.lua).
 
 local cbk = require "cbk"
+local class = require "converters.engine.class"
+local extents = require "cbk.extents"
+local quantised = require "cbk.quantised"
+local kinds = require "converters.engine.kinds"
 local naming = require "converters.engine.naming"
 
 local fit_checks = {}
@@ -39,6 +43,23 @@ function fit_checks.shapes(found, place, is_read)
   cbk.fail("shape", ("the config contradicts %d tensor%s of the %s%s %s; %s"):format(#wrong, #wrong == 1 and "" or "s",
     is_read and "checkpoint" or "converted checkpoint", #wrong > #shown and ", such as" or ":", table.concat(shown, ", and "),
     is_read and "use the config that belongs to the checkpoint" or "the config or the converter's rules are wrong"))
+end
+
+---Refuses weights of less than 16 bits: no class has such weights, but quantised ones that lost their scales look like this.
+---@param found Fit|nil   nil: no class describes the tensors, and their names say which are weights
+---@param place string    what is before the keys in the checkpoint
+---@param tensors Dict
+function fit_checks.widths(found, place, tensors)
+  local narrow = {}
+  for key, value in cbk.items(found and tensors or cbk.dict()) do
+    local own = type(key) == "string" and found.known:own_key(key)
+    local is_weight = own and not found.known.by_key[own].buffer and kinds.is_tensor(value)
+    if is_weight and quantised.is_narrow(value.dtype) then narrow[#narrow + 1] = { key = place .. key, dtype = value.dtype } end
+  end
+  if not found then narrow = quantised.find(tensors).narrow end
+  if #narrow == 0 then return end
+  cbk.fail("unsupported", "cannot convert the checkpoint: " .. quantised.narrow_problem(narrow, found and found.known.class.name
+    or "the model"))
 end
 
 ---Refuses more or fewer layers, or experts, than the config counts. For tables that copy what they do not name, as between releases:
@@ -83,13 +104,32 @@ function fit_checks.strangers(found, place, moves)
   if #biases > 0 then cbk.warn(text(biases)) end
 end
 
+---Whether there is a tensor of the shape of each missing weight: then these may be the weights, under other names.
+---@param found Fit
+---@param missing string[]
+---@param shapes integer[][]   of tensors that the class does not have
+local function may_be(found, missing, shapes)
+  local count = {}
+  for _, shape in ipairs(shapes) do
+    local text = extents.shape(shape)
+    count[text] = (count[text] or 0) + 1
+  end
+  for _, key in ipairs(#missing <= #shapes and missing or {}) do
+    local text = extents.shape(class.shape(found.known.by_key[key]))
+    count[text] = (count[text] or 0) - 1
+    if count[text] < 0 then return false end
+  end
+  return #missing <= #shapes
+end
+
 ---The weights that are missing, a layer without any weight, and the number of layers that only a default says.
 ---@param found Fit
 ---@param missing string[]
-function fit_checks.lacking(found, missing)
+---@param shapes? integer[][]   of tensors that the class does not have
+function fit_checks.lacking(found, missing, shapes)
   local layer, count = found.known:absent_layer(missing)
   return { count = #missing, assumed = #missing > 0 and found.known:assumed_counts()[1] or nil, layer = layer, layers = count,
-    unpack(missing, 1, MOST_KEPT) }
+    may_be_renamed = may_be(found, missing, shapes or {}), unpack(missing, 1, MOST_KEPT) }
 end
 
 ---Names tensors of the output that its model does not have. Hugging Face's programs leave them out and compute something else, so there it

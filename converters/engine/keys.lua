@@ -1,6 +1,7 @@
 -- Runs key rules over the tensors of one model, in one direction. Everything stays lazy: what is written are expressions.
 
 local cbk = require "cbk"
+local problem_text = require "cbk.problem_text"
 local fold = require "cbk.fold"
 local report = require "cbk.report"
 local fields = require "converters.engine.fields"
@@ -8,6 +9,7 @@ local kinds = require "converters.engine.kinds"
 local naming = require "converters.engine.naming"
 local rules = require "converters.engine.rules"
 local patterns = require "converters.engine.patterns"
+local border = require "converters.notation.border"
 
 local keys = {}
 
@@ -21,6 +23,7 @@ local MOST_VALUES = 1e5 -- of a letter
 local At = {}
 At.__index = At
 keys.At = At
+border.show(At, "left right side key source is_stored emit invent")
 
 ---Another tensor of the checkpoint that is read, or nil.
 function At:source(key)
@@ -64,6 +67,7 @@ function At:invent(shape, spread, key)
   local what = is_uniform and ("uniform random values (±%g) of seed %d"):format(spread.uniform, self.run.seed)
     or spread and ("normal random values (0, %g) of seed %d"):format(spread, self.run.seed) or "zeros"
   cbk.warn(("'%s' is not in the checkpoint: %s are written"):format(key, what))
+  if spread then self.run.invented[#self.run.invented + 1] = { key = key, shape = shape } end
   local seed = keys.seed_of(key, self.run.seed)
   if is_uniform then return cbk.rand(shape, { low = -spread.uniform, high = spread.uniform, seed = seed, dtype = "float32" }) end
   if not spread then return cbk.full(shape, 0, { dtype = "float32" }) end
@@ -177,7 +181,7 @@ end
 function Run:call(what, rule, f, ...)
   local fine, result = pcall(f, ...)
   if fine then return result end
-  self:fail(what, rule, type(result) == "table" and result.message or tostring(result))
+  self:fail(what, rule, problem_text(result))
 end
 
 function Run:fail(what, rule, why)
@@ -447,6 +451,10 @@ function Run:check()
   raise(self.collisions, "target key has two sources", "target keys have two sources")
 end
 
+---@class InventedTensor
+---@field key string
+---@field shape integer[]
+
 ---@class KeyOptions
 ---@field left Dict                     the two model configs, complete with defaults
 ---@field right Dict
@@ -469,12 +477,12 @@ keys.ENOUGH_UNMATCHED = 20000
 ---@param side Side     the side that `source` is
 ---@param source Dict   key to tensor (or null)
 ---@param options KeyOptions
----@return Dict out, string[] unmatched, table<string, KeyMove> moves
+---@return Dict out, string[] unmatched, table<string, KeyMove> moves, InventedTensor[] invented   of random numbers
 function keys.convert(set, side, source, options)
   local view, tree, endings = options.view, patterns.compile(set, side)
   local run = setmetatable({
     tree = tree, endings = endings, direction = side == "left" and "forward" or "backward",
-    out = cbk.dict(), writer = {}, gathered = {}, missing = {}, collisions = {}, left_out = {},
+    out = cbk.dict(), writer = {}, gathered = {}, missing = {}, collisions = {}, left_out = {}, invented = {},
     kept = options.kept or {}, known = options.known, reads_all = rules.reads_all(set, side),
     moves = {}, prefix = options.prefix, no_nulls = options.no_nulls, masks = options.masks, view = view,
     trace = options.trace, seed = options.seed or 0,
@@ -495,7 +503,7 @@ function keys.convert(set, side, source, options)
   run:fill(options.fill and options.fill[rules.other[side]], options.is_refused and #unmatched > 0)
   run:check()
   run:warn_of_left_out()
-  return run.out, unmatched, run.moves
+  return run.out, unmatched, run.moves, run.invented
 end
 
 return keys

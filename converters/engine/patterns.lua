@@ -1,9 +1,10 @@
 -- Patterns of keys, and the tree that a converter's rules are compiled into, which is walked once per key.
 --
 -- A pattern is a dotted key: `N` (any single capital letter) means digits, also inside a part (`block_{N}`, `block_{N:2}` with two
--- digits or more), `'D'` or `'a b'` a name with anything in it, `*` one or more parts (choices.lua: what else one may write). What a
--- pattern matched on one side is carried over to the other.
+-- digits or more), `'D'` or `'a b'` a name with anything in it (but a dot; a quote is written twice), `*` one or more parts
+-- (choices.lua: what else one may write). What a pattern matched on one side is carried over to the other.
 
+local choices = require "converters.engine.choices"
 local rules = require "converters.engine.rules"
 
 local patterns = {}
@@ -54,7 +55,7 @@ local function caught_by(part)
 end
 
 ---The name that a part of a pattern is: 'D' in quotes is no number.
-local function literal(part) return part:match "^'([^']*)'$" or part end
+local function literal(part) return choices.quoted_name(part) or part end
 
 ---The numbers in a part of a key as the other side has them, without zeros in front; nil if a part of a pattern does not fit.
 ---@param pattern string   of caught_by

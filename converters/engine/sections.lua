@@ -6,6 +6,7 @@ local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
 local naming = require "converters.engine.naming"
 local rules = require "converters.engine.rules"
+local border = require "converters.notation.border"
 
 local sections = {}
 
@@ -15,6 +16,7 @@ local sections = {}
 ---@field to Dict       The config that is written.
 local FieldAt = {}
 FieldAt.__index = FieldAt
+border.show(FieldAt, "field from to set leave_out leave_out_others refuse")
 
 ---Sets another field of the config that is written.
 function FieldAt:set(name, value) self.to[name], self.made[name] = value, self.field end
@@ -177,6 +179,26 @@ end
 ---A value that the only possible one is, for `fields.refuse`, which shows texts as they are.
 local function quoted(value) return type(value) == "string" and fields.any_of(value) or value end
 
+---The value of a section's field by its dotted name.
+local function value_at(config, name)
+  local section, inner = name:match "^(.-)%.(.*)$"
+  if config[name] ~= nil or not section or not kinds.is_dict(config, section) then return config[name] end
+  return value_at(config[section], inner)
+end
+
+---A name on the left that the way back does not give: the checkpoint keeps it, and it comes back if the right still has its value.
+---@param value any   the field's new value
+---@return any
+local function with_kept_name(rule, side, at, value)
+  local further, own = rule.action.further_names, at.from[at.field]
+  if side == "left" then
+    if further[own] ~= nil then at.unsaid[#at.unsaid + 1] = at.field end
+    return value
+  end
+  local kept = at.kept and rule.left and value_at(at.kept, rule.left)
+  return kept ~= nil and further[kept] == own and kept or value
+end
+
 ---@return boolean|nil is_lost   the field says something that the other side has no place for
 local function convert_field(rule, side, at)
   local name = at.field
@@ -202,6 +224,7 @@ local function convert_field(rule, side, at)
   else
     local dropped = #at.dropped
     local value = rule.action[side == "left" and "forward" or "backward"](at.from[name], at)
+    if rule.action.further_names then value = with_kept_name(rule, side, at, value) end
     if not target and value ~= nil then
       cbk.fail("converter", ("the function of the config field '%s' gives %s, but its rule has no name on the other side"):format(name,
         fields.shown(value)))
@@ -308,7 +331,8 @@ end
 ---A part of a composite as a rule: its section is converted by its own table.
 local function rule_of(part, side)
   local function convert(section, at)
-    local to, complete, dropped, assumed, unsaid = sections.convert(part, side, section)
+    local kept = at.kept and kinds.is_dict(at.kept, part.left) and at.kept[part.left] or nil
+    local to, complete, dropped, assumed, unsaid = sections.convert(part, side, section, nil, nil, { hf_config = kept })
     at.from[at.field], at.assumed[part.right] = complete, assumed
     if side == "left" then sections.move(part.beside, to, at.to) end
     for _, name in ipairs(dropped) do at:leave_out(at.field .. "." .. name) end
@@ -376,6 +400,7 @@ end
 ---@class Read   The checkpoint that a config is converted with. It is empty without one (convert-config).
 ---@field source? Dict      The checkpoint's tree of tensors.
 ---@field hf_config? Dict   What the checkpoint keeps of a Hugging Face config.
+---@field file? Dict        The whole file, of a Model Zoo config on the way to Hugging Face.
 
 ---Converts one model section.
 ---@param step Converter
@@ -408,7 +433,7 @@ function sections.convert(step, side, from, moves, class, read)
   local dropped, assumed, unsaid = {}, {}, {}
   local at = setmetatable({
     from = from, to = cbk.dict(), made = {}, dropped = dropped, assumed = assumed, unsaid = unsaid, moves = moves,
-    own_file = step.own_file,
+    own_file = step.own_file, kept = read and read.hf_config,
   }, FieldAt)
   for _, name in ipairs(cbk.keys(from)) do
     local rule = by_name[name] or rest
@@ -444,6 +469,11 @@ function sections.known(step, side)
     return parts[name] ~= nil or by_name[name] ~= nil and by_name[name].kind ~= "drop"
   end
 end
+
+---Whether a table copies every field of a side, whatever its name.
+---@param step Converter
+---@param side Side
+function sections.takes_any(step, side) return select(2, compile(step, side)) ~= nil end
 
 ---@class Refused   A field of a model section that a table refuses.
 ---@field field string

@@ -71,6 +71,19 @@ function file.set_name(model, release, zoo_name, from)
   if release and releases.since(release, from or "2.4") and model.name == nil then model.name = zoo_name end
 end
 
+---… of a composite's sections. The original converter gives them the name of the whole, which the Model Zoo's classes refuse.
+---@param model Dict
+---@param release string|nil
+---@param zoo_name string
+---@param parts Component[]|nil
+function file.name_parts(model, release, zoo_name, parts)
+  if not release or not releases.since(release, "2.4") then return end
+  for _, part in ipairs(parts or {}) do
+    local section = part.named and kinds.is_dict(model, part.right) and model[part.right]
+    if section and (section.name == nil or section.name == zoo_name) then section.name = part.named end
+  end
+end
+
 ---Refuses a Model Zoo file in place of a Hugging Face one: it would become a model with defaults only.
 ---@param config Dict
 function file.refuse(config)

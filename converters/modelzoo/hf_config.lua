@@ -2,6 +2,7 @@
 -- so the checkpoint keeps them: as `hf_config` in the last element of its `__metadata__` list.
 
 local cbk = require "cbk"
+local quantised = require "cbk.quantised"
 local kinds = require "converters.engine.kinds"
 
 local is_dict, is_list = kinds.is_dict, kinds.is_list
@@ -53,7 +54,7 @@ end
 local NAMES_CODE = { auto_map = true, custom_pipelines = true, trust_remote_code = true }
 
 ---Puts kept fields back into a Hugging Face config. Fields with a rule of the converter stay as they are; fields that name code are
----left out.
+---left out, and so are those on quantised weights: the weights that are written are not.
 ---@param to Dict         changed in place
 ---@param kept Dict       not trusted
 ---@param is_known fun(name: string): boolean   whether the converter has a rule for the field
@@ -65,6 +66,8 @@ function hf_config.restore(to, kept, is_known, place)
     if NAMES_CODE[name] then
       local text = "'%s' in the Hugging Face config that the checkpoint keeps is left out: it names code that Transformers would load"
       cbk.warn(text:format(path))
+    elseif quantised.is_field(name, kept[name]) then
+      cbk.warn(("'%s' in the Hugging Face config that the checkpoint keeps is left out: the weights are not quantised"):format(path))
     elseif is_dict(kept, name) and (is_free or is_dict(to, name)) then
       local section = is_dict(to, name) and to[name] or cbk.dict()
       hf_config.restore(section, kept[name], is_known, path .. ".")

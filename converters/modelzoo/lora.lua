@@ -171,11 +171,12 @@ function lora.config(config, model)
   for _, tie in ipairs(ties) do
     for _, prefix in ipairs { "model.", "" } do
       local head = prefix .. tie[2]
-      if present(model[prefix .. tie[1] .. ".lora_A"]) then
+      local module = head:gsub("%.weight$", "")
+      if present(model[prefix .. tie[1] .. ".lora_A"]) or present(model[module .. ".lora_A"]) then
         if not present(model[head]) then
           cbk.fail("checkpoint", ("the folded embeddings differ from %s, which the checkpoint lacks"):format(head))
         end
-        cbk.warn "the input embeddings have LoRA weights: folded, they are no longer tied to the head (share_embedding_weights: false)"
+        cbk.warn "the input embeddings or the head have LoRA weights: folded, they are no longer tied (share_embedding_weights: false)"
         config.model.share_embedding_weights = false
       end
     end

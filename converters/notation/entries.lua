@@ -38,7 +38,7 @@ entries.options = {
   number = shapes.record("a pair of functions, forward and backward", { forward = func, backward = func }, { "forward", "backward" }),
 }
 
-local pair_of_functions = shapes.record("a pair of functions", { forward = func, backward = func })
+local pair_of_functions = shapes.record("a pair of functions", { forward = func, backward = func, further_names = shapes.table })
 
 ---Reports a mistake in an entry with its place: the first line with its names from that of the table on.
 ---@param what string      "keys"

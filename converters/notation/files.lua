@@ -1,6 +1,7 @@
 -- The schema of a family's file: its fields, their types, and the checks of a file.
 
 local cbk = require "cbk"
+local problem_text = require "cbk.problem_text"
 local arguments = require "converters.notation.arguments"
 local catalogue = require "converters.engine.catalogue"
 local class = require "converters.engine.class"
@@ -66,7 +67,7 @@ end
 local table_needs = { "keys", "config" }
 
 local component = shapes.record("a component", with(rules_of, around, fill, {
-  left = shapes.file_name, right = text, folders = texts, classes = classes,
+  left = shapes.file_name, right = text, named = text, folders = texts, classes = classes,
   files = shapes.map(shapes.file_name, func, "functions by the names of files"),
 }), { "left", "right", unpack(table_needs) })
 local variant = shapes.record("a variant", with(rules_of, around, fill, of_model, { note = text }), table_needs)
@@ -244,8 +245,7 @@ function notation.read(path, is_sandboxed)
   if not chunk then cbk.fail("converter", ("cannot read the converter: %s"):format(why)) end
   local fine, models = pcall(chunk)
   if not fine then
-    local problem = type(models) == "table" and models.message or tostring(models)
-    cbk.fail("converter", (problem:gsub("\n.*", ""))) -- the places where a module was looked for
+    cbk.fail("converter", (problem_text(models):gsub("\n.*", ""))) -- the places where a module was looked for
   end
   notation.check(models, path)
   for _, model in ipairs(models) do

@@ -15,11 +15,18 @@ function position.restrict(path)
   readable[path] = true
 end
 
----The file and line of the caller in a converter's file.
+local border = "@" .. root .. "converters/notation/border.lua"
+
+---The file and line of the caller in a converter's file. Functions that stand between a sandboxed file and the library do not count.
 ---@param level integer   as for debug.getinfo when called from here
 ---@return string source, integer line
 function position.here(level)
   local at = debug.getinfo(level, "Sl")
+  while at and (at.source == border or at.what == "C") do
+    level = level + 1
+    at = debug.getinfo(level, "Sl")
+  end
+  if not at then return "?", 0 end
   return at.source:gsub("^@", ""), at.currentline
 end
 
@@ -112,10 +119,16 @@ function position.of_table(source, names, count, field)
   return line and shown(source, line) or position.file(source)
 end
 
+local behind = setmetatable({}, { __mode = "k" }) -- functions of a sandbox, by those that stand for them
+
+---@param guard function   what the library calls
+---@param f function       whose place is told
+function position.stand_for(guard, f) behind[guard] = f end
+
 ---@param f function
 ---@return string
 function position.of_function(f)
-  local at = debug.getinfo(f, "S")
+  local at = debug.getinfo(behind[f] or f, "S")
   return shown(at.source:gsub("^@", ""), at.linedefined)
 end
 

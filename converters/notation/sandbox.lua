@@ -2,6 +2,8 @@
 -- files, starts programs, loads code or looks into memory, not even through the objects that its functions get.
 
 local cbk = require "cbk"
+local border = require "converters.notation.border"
+local limits = require "cbk.limits"
 local position = require "converters.notation.position"
 
 local sandbox = {}
@@ -12,11 +14,10 @@ local function set(names)
   return out
 end
 
-local FUNCTIONS = set "assert error ipairs next pairs pcall select tonumber tostring type unpack"
+local FUNCTIONS = set "assert error select tonumber tostring" -- besides those that know views (border.functions)
 
 local LIBRARIES = {
   string = set "byte char find format gmatch gsub len lower match rep reverse sub upper",
-  table = set "concat insert maxn remove sort",
   math = set [[abs acos asin atan atan2 ceil cos cosh deg exp floor fmod frexp huge ldexp log log10 max min modf pi pow rad sin sinh
     sqrt tan tanh]],
   bit = set "arshift band bnot bor bswap bxor lshift rol ror rshift tobit tohex",
@@ -26,9 +27,15 @@ local CBK = set [[bytes cat complex copy deep_copy dict dtype equal exact fail f
   key_text keys kind leaf_rows leaves list nearest null parse_size quote rand randn raw raw_items raw_leaves remove set shown stack
   tensor tensors totable tril tuple version warn]]
 
---- The modules that a file may require, besides `cbk` and whatever only describes models.
-local MODULES = set [[
-  converters.engine.class converters.engine.fields converters.engine.kinds converters.engine.rules converters.engine.wrap]]
+--- The modules that a file may require, besides `cbk` and whatever only describes models: with the names that are not for files, and
+--- those of functions that change what they are given.
+local MODULES = {
+  ["converters.engine.class"] = { hidden = "Class shape", changing = "free unused may_lack optional module" },
+  ["converters.engine.fields"] = { hidden = "", changing = "fill" },
+  ["converters.engine.kinds"] = { hidden = "check_root differ facts", changing = "" },
+  ["converters.engine.rules"] = { hidden = "other text named strict map expand reads_all", changing = "" },
+  ["converters.engine.wrap"] = { hidden = "", changing = "" },
+}
 local FOLDERS = set "classes shared vocabulary"
 
 --- Whether a name exists outside the sandbox. Nothing is loaded for it.
@@ -40,28 +47,29 @@ local function exists_outside(whole, name)
   return false
 end
 
---- A table that raises an error for unknown names: with advice if they exist outside, else as a misspelt name.
+--- A read-only table that raises an error for unknown names: with advice if they exist outside, else as a misspelt name.
+---@param names table
+---@param what string   before its names in messages
 ---@param whole table   what has these names outside
 local function strict(names, what, whole)
-  return setmetatable(names, {
-    __index = function(_, name)
-      local source, line = position.here(3)
-      if exists_outside(whole, name) then
-        cbk.fail("converter", ("%s:%d: a sandboxed converter has no '%s%s'; if you trust the file, pass --no-sandbox to `cbk rules`, or "
-          .. "leave out --sandbox elsewhere"):format(source, line, what, tostring(name)))
-      end
-      local known = {}
-      for one in pairs(names) do known[#known + 1] = one end
-      table.sort(known)
-      local near = cbk.nearest(tostring(name), known, 1)[1]
-      cbk.fail("converter", ("%s:%d: there is no %s'%s%s'%s"):format(source, line, what == "" and "global " or "", what, tostring(name),
-        near and ("; did you mean %s%s?"):format(what, near) or ""))
-    end,
-    __newindex = function(_, name)
-      cbk.fail("converter", ("cannot assign to '%s%s', which is not the converter's own; is a 'local' missing?"):format(what,
-        tostring(name)))
-    end,
-  })
+  setmetatable(names, { __index = function(_, name)
+    local source, line = position.here(3)
+    if exists_outside(whole, name) then
+      cbk.fail("converter", ("%s:%d: a sandboxed converter has no '%s%s'; if you trust the file, pass --no-sandbox to `cbk rules`, or "
+        .. "leave out --sandbox elsewhere"):format(source, line, what, tostring(name)))
+    end
+    local known = {}
+    for one in pairs(names) do known[#known + 1] = one end
+    table.sort(known)
+    local near = cbk.nearest(tostring(name), known, 1)[1]
+    cbk.fail("converter", ("%s:%d: there is no %s'%s%s'%s"):format(source, line, what == "" and "global " or "", what, tostring(name),
+      near and ("; did you mean %s%s?"):format(what, near) or ""))
+  end })
+  return setmetatable({}, { __index = names, __newindex = function(_, name)
+    local source, line = position.here(3)
+    cbk.fail("converter", ("%s:%d: cannot assign to '%s%s', which is not the converter's own; is a 'local' missing?"):format(source, line,
+      what, tostring(name)))
+  end })
 end
 
 local function chosen(library, names, what)
@@ -70,35 +78,24 @@ local function chosen(library, names, what)
   return strict(out, what, library)
 end
 
---- Whether a table has functions by name, maybe in several levels; actions and lists are no libraries.
-local function is_library(value)
-  if type(value) ~= "table" or rawget(value, "forward") ~= nil or rawget(value, 1) ~= nil then return false end
-  for _, inner in pairs(value) do
-    if type(inner) == "function" or inner ~= value and is_library(inner) then return true end -- a class is its own __index
+local function own_cbk()
+  local out = {}
+  for name in pairs(CBK) do
+    local value = cbk[name]
+    out[name] = type(value) == "function" and border.native(value) or value
   end
-  return false
+  return strict(out, "cbk.", cbk)
 end
 
---- A copy of a module, so that a converter cannot change the original. Other objects stay the same, because they are compared.
-local function view(value, copies)
-  if not is_library(value) then return value end
-  if not copies[value] then
-    copies[value] = {}
-    for name, inner in pairs(value) do copies[value][name] = view(inner, copies) end
-    setmetatable(copies[value], getmetatable(value))
-  end
-  return copies[value]
-end
-
-local function required(own_cbk)
-  local copies = {}
+local function required(own)
   return function(name)
-    if name == "cbk" then return own_cbk end
+    if name == "cbk" then return own end
     if not (MODULES[name] or type(name) == "string" and FOLDERS[name:match "^converters%.(%l+)%.[%w_.]+$"]) then
-      error(("module '%s' is not available: a sandboxed converter can only require cbk and the converter modules"):format(
-        tostring(name)), 2)
+      local source, line = position.here(3)
+      cbk.fail("converter", ("%s:%d: module '%s' is not available: a sandboxed converter can only require cbk and the converter modules")
+        :format(source, line, tostring(name)))
     end
-    return view(require(name), copies)
+    return border.module(require(name), MODULES[name])
   end
 end
 
@@ -108,33 +105,21 @@ local function take_away()
   debug.getmetatable(cbk.full({}, 0)).methods.ptr = nil
 end
 
-local MOST_SECONDS, MOST_MEMORY = 60, 64 * 1024 -- of processor time; KiB of Lua
-
----Ends the program if the code from now on takes too much time or memory. An error is not enough, because a file could catch it.
----@param fail fun(why: string)   prints why
-function sandbox.limit(fail)
-  local start = os.clock()
-  debug.sethook(function()
-    if collectgarbage "count" > MOST_MEMORY then collectgarbage() end
-    local why = collectgarbage "count" > MOST_MEMORY and ("more than %d MiB of memory"):format(MOST_MEMORY / 1024)
-      or os.clock() - start > MOST_SECONDS and ("more than %d seconds"):format(MOST_SECONDS)
-    if not why then return end
-    fail(("the sandboxed converter takes %s; if you trust the file, pass --no-sandbox"):format(why))
-    os.exit(1)
-  end, "", 1e6)
-end
-
----The file as a function in the sandbox.
+---The file as a function in the sandbox, which gives plain data. From here on, the program runs within limits of time and memory.
 ---@param path string
 ---@return function|nil chunk, string|nil problem
 function sandbox.load(path)
   take_away()
-  local env = {}
-  for name in pairs(FUNCTIONS) do env[name] = _G[name] end
-  for name, names in pairs(LIBRARIES) do env[name] = chosen(require(name), names, name .. ".") end
-  env.cbk = chosen(cbk, CBK, "cbk.")
-  env.require = required(env.cbk)
-  return loadfile(path, "t", strict(env, "", _G))
+  limits.start(path)
+  local names = {}
+  for name in pairs(FUNCTIONS) do names[name] = _G[name] end
+  for name, f in pairs(border.functions) do names[name] = f end
+  for name, inner in pairs(LIBRARIES) do names[name] = chosen(require(name), inner, name .. ".") end
+  names.table = strict(border.table_functions, "table.", table)
+  names.cbk = own_cbk()
+  names.require = required(names.cbk)
+  local chunk, why = loadfile(path, "t", strict(names, "", _G))
+  return chunk and border.guard(chunk), why
 end
 
 return sandbox

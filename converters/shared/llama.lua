@@ -158,6 +158,7 @@ end
 ---@field config? table               config rules before LLaMA's
 ---@field without? string[]           fields that LLaMA's rules are not for
 ---@field keys? Rule[]                of the model without its head
+---@field needed? string[]            fields of the left that have no default: no shape shows all of what they say
 ---@field key_heads? integer          those of the left's class, if it does not have one for each head
 ---@field prepare? fun(from: Dict)    further checks of a config of the right
 
@@ -169,11 +170,13 @@ function llama.converter(own)
     if own.prepare then own.prepare(from) end
     rotary.check_dim(from)
   end
+  local defaults = { rope_theta = fields.none, rope_scaling = null }
+  for _, name in ipairs(own.needed or {}) do defaults[name] = fields.none end
   local usual = own.without and fields.without(llama.config, own.without) or llama.config
   return {
     keys = own.keys or llama.body(llama.attention(), llama.head_norms, llama.norms, llama.feed_forward),
     config = fields.config { fixed.left { model_type = own.model_type }, own.config, usual },
-    defaults = { left = { rope_theta = fields.none, rope_scaling = null }, right = { pos_scaling_type = fields.none } },
+    defaults = { left = defaults, right = { pos_scaling_type = fields.none } },
     prepare = { left = rotary.in_one_form { partial_rotary_factor = 1 }, right = prepare_right },
     finish = { left = own.key_heads and name_key_heads(own.key_heads), right = rotary.set_dim },
   }

@@ -104,7 +104,7 @@ local function with_notice(change)
 end
 
 local names = values.activations { silu = "swiglu", gelu_pytorch_tanh = "gelu_new" }
-local activation = { forward = with_notice(names.forward), backward = with_notice(names.backward) }
+local activation = { forward = with_notice(names.forward), backward = with_notice(names.backward), further_names = names.further_names }
 
 ---The left's field is of masked images, for which it must be the side of a patch.
 local function check_stride(stride, at)

@@ -1,4 +1,5 @@
--- Mixtures of experts. Hugging Face has tensors for each expert, as the Model Zoo has since 2.9; up to 2.8 it has one for all experts.
+-- Mixtures of experts. Hugging Face has tensors for each expert. The Model Zoo has three layouts: `fused` has one tensor for all experts,
+-- `single` and `functional` have tensors for each, under different names. moe.moe_implementation chooses; its default changed with 2.6.
 
 local cbk = require "cbk"
 local rules = require "converters.engine.rules"
@@ -15,14 +16,35 @@ local experts = {}
 local function moe_of(config) return config.moe or config.moe_params end
 local function count(at) return values.size_of(moe_of(at.right), "num_experts") end
 
----All experts' matrices in one tensor: (rows, experts, columns).
-local stacked = actions.pair("stacked experts", function(parts)
-  return cbk.stack(parts, 1)
-end, function(value)
+local LAYOUTS = { optimized = "fused", experimental = "single" } -- all other implementations are functional
+
+---The layout of the Model Zoo's tensors.
+---@param implementation any   moe.moe_implementation; nil: the default of the release
+---@param since fun(release: string): boolean
+---@return "fused"|"single"|"functional"
+function experts.layout(implementation, since)
+  if values.absent(implementation) then return since "2.6" and "single" or "fused" end
+  return LAYOUTS[implementation] or "functional"
+end
+
+---All experts' matrices in one tensor: (rows, experts, columns). Of biases it is (rows, experts, 1).
+---@param parts Tensor[]
+local function fuse(parts)
+  local matrices = {}
+  for i, part in ipairs(parts) do matrices[i] = part:reshape { part:shape()[1], part:shape()[2] or 1 } end
+  return cbk.stack(matrices, 1)
+end
+
+---@param value Tensor
+---@param is_bias? boolean
+local function separate(value, is_bias)
+  local rows, number, columns = unpack(value:shape())
   local out = {}
-  for i = 1, value:shape()[2] do out[i] = value:slice(1, i - 1, i):reshape { value:shape()[1], value:shape()[3] } end
+  for i = 1, number do out[i] = value:slice(1, i - 1, i):reshape(is_bias and { rows } or { rows, columns }) end
   return out
-end)
+end
+
+local stacked = actions.pair("stacked experts", fuse, function(value) return separate(value) end)
 
 ---@class ExpertNames   The left's names.
 ---@field place string    of the mixture in a layer: "block_sparse_moe"
@@ -30,46 +52,99 @@ end)
 ---@field up string       … that is multiplied with it
 ---@field down string     … of the output
 
+---The rules for one layout of the right.
 ---@param names ExpertNames
-local function router(names) return { names.place .. ".gate.{weight,bias}", "ffn.gate.{weight,bias}" } end
-
----@param names ExpertNames
----@param why? string   where they are read only
-local function matrices(names, why)
-  local function each(name) return rules.each(("%s.experts.E.%s.weight"):format(names.place, name), "E", count) end
+---@param right string     with %s for a layer of an expert
+---@param why? string      if it is read only
+---@param action? Action   if it has one tensor for all experts
+local function matrices(names, right, why, action)
+  local function left(name)
+    local pattern = ("%s.experts.E.%s.weight"):format(names.place, name)
+    return action and rules.each(pattern, "E", count) or pattern
+  end
   return rules.keys {
-    { each(names.gate), "ffn.experts.fused_ffns.0.linear_layer_for_glu.expert_weights", stacked, read_only = why },
-    { each(names.up),   "ffn.experts.fused_ffns.0.linear_layer.expert_weights",         stacked, read_only = why },
-    { each(names.down), "ffn.experts.fused_ffns.1.linear_layer.expert_weights",         stacked, read_only = why },
+    { left(names.gate), right:format "0.linear_layer_for_glu", action, read_only = why },
+    { left(names.up),   right:format "0.linear_layer",         action, read_only = why },
+    { left(names.down), right:format "1.linear_layer",         action, read_only = why },
   }
 end
 
----Key rules for one tensor of all experts.
+---Key rules that write one layout, and read all.
 ---@param names ExpertNames
-function experts.fused(names) return rules.keys { router(names), matrices(names) } end
-
----Key rules for the tensors of each expert.
----@param names ExpertNames
-function experts.single(names)
-  local function left(name) return ("%s.experts.E.%s.weight"):format(names.place, name) end
+---@param written "fused"|"single"
+function experts.keys(names, written)
+  local function unless(layout, why) return written ~= layout and why or nil end
+  local of_optimized = unless("fused", "with moe_implementation: optimized, and of checkpoints that others converted")
+  local fused = matrices(names, "ffn.experts.fused_ffns.%s.expert_weights", of_optimized, stacked)
+  local single = matrices(names, "ffn.experts.experts.E.%s.weight", unless("single", "with moe_implementation: experimental"))
   return rules.keys {
-    router(names),
-    { left(names.gate), "ffn.experts.experts.E.0.linear_layer_for_glu.weight" },
-    { left(names.up),   "ffn.experts.experts.E.0.linear_layer.weight" },
-    { left(names.down), "ffn.experts.experts.E.1.linear_layer.weight" },
-    matrices(names, "of checkpoints that others converted"),
+    { names.place .. ".gate.{weight,bias}", "ffn.gate.{weight,bias}" },
+    written == "fused" and fused or single,
+    written == "fused" and single or fused,
+    matrices(names, "ffn.experts.experts.E.ffn.%s.weight", "with moe_implementation: functional"),
   }
 end
 
-local function step(name)
-  return { ("[model.]transformer_decoder.layers.N.ffn.experts.fused_ffns.%s.expert_weights"):format(name),
-    rules.each(("[model.]transformer_decoder.layers.N.ffn.experts.experts.E.%s.weight"):format(name), "E", count),
-    actions.pair("single experts", stacked.backward, stacked.forward) }
+-- --- 2.5 to 2.6: the default layout was fused, and is single
+
+---How many experts every token goes to, besides those that the router chooses.
+local function shared_experts(section)
+  local number = moe_of(section).num_shared_experts
+  return values.absent(number) and 0 or number
 end
 
----For `rules.between("cs-2.8", "cs-2.9", …)`.
-experts.to_2_9 = {
-  keys = rules.keys { step "0.linear_layer_for_glu", step "0.linear_layer", step "1.linear_layer", { "*" } },
+---A key of a shared expert.
+---@param key string   the same tensor's of another expert, or of all
+---@param number integer
+local function shared_key(key, number)
+  local place, name = key:match "^(.*%.experts)%.fused_ffns%.(.*)$"
+  if not place then place, name = key:match "^(.*%.experts)%.experts%.%d+%.(.*)$" end
+  return ("%s.shared_experts.%d.ffn.%s"):format(place, number, (name:gsub("expert_weights$", "weight"):gsub("expert_biases$", "bias")))
+end
+
+---All experts in one tensor, the shared ones last; and each by itself.
+---@param is_bias boolean
+local function repacked(is_bias)
+  return actions.pair("single experts", function(value, at)
+    local parts, routed = separate(value, is_bias), count(at)
+    for i = #parts, routed + 1, -1 do
+      at:emit(shared_key(at.key, i - routed - 1), parts[i])
+      parts[i] = nil
+    end
+    return parts
+  end, function(parts, at)
+    for i = 0, shared_experts(at.right) - 1 do
+      local key = shared_key(at.key, i)
+      parts[#parts + 1] = at:source(key) or cbk.fail("convert", ("the checkpoint has no '%s'"):format(key))
+    end
+    return fuse(parts)
+  end)
+end
+
+local PLACE = "[model.]transformer_decoder.layers.N.ffn.experts."
+
+---@param layer string   of an expert
+local function step(layer)
+  local function rule(fused, single, is_bias)
+    return { ("%sfused_ffns.%s.%s"):format(PLACE, layer, fused),
+      rules.each(("%sexperts.E.%s.%s"):format(PLACE, layer, single), "E", count), repacked(is_bias) }
+  end
+  return rules.keys { rule("expert_weights", "weight", false), rule("expert_biases", "bias", true) }
+end
+
+---A step of a class (ClassTable.steps).
+experts.to_2_6 = {
+  keys = rules.keys {
+    step "0.linear_layer_for_glu", step "0.linear_layer", step "1.linear_layer",
+    rules.only.right(PLACE .. "shared_experts.S.ffn.*", "it is a part of the tensor of all experts"),
+    { "*" },
+  },
+  config = fields.config { { "*" } },
+  applies = function(section)
+    local moe = moe_of(section)
+    return kinds.is_dict(moe) and values.absent(moe.moe_implementation) and not values.absent(moe.num_experts)
+      and moe.num_experts + shared_experts(section) > 1
+  end,
 }
 
 -- --- config

@@ -67,11 +67,32 @@ end
 
 local function has_type(map) return not (absent(map.rope_type) and absent(map.type)) end
 
+---The one map in rope_parameters. Models with several kinds of attention have a map for each ("sliding_attention"); all must be equal, as
+---the Model Zoo has one base and one scaling for all layers.
+---@param map any   rope_parameters
+---@return any
+local function of_all_layers(map)
+  local first, name_of_first, others = nil, nil, 0
+  for name in cbk.items(kinds.is_dict(map) and map or cbk.dict()) do
+    local is_of_layers = tostring(name):find "_attention$" and kinds.is_dict(map, name)
+    if is_of_layers and first and not cbk.equal(first, map[name]) then
+      cbk.fail("config", ("cannot convert the config: rope_parameters.%s differs from rope_parameters.%s, and the Model Zoo has one base "
+        .. "and one scaling of positions for all layers"):format(tostring(name), name_of_first))
+    end
+    if is_of_layers then first, name_of_first = map[name], tostring(name) else others = others + 1 end
+  end
+  if first and others > 0 then
+    cbk.fail("config", ("cannot convert the config: rope_parameters has a map '%s', and properties beside it; it must be one or the other")
+      :format(name_of_first))
+  end
+  return first or map
+end
+
 ---What the maps of a Hugging Face config say.
 ---@return Positions
 local function said_by_maps(config)
-  local said, parameters, scaling = {}, config.rope_parameters, config.rope_scaling
-  say_map(said, config, "rope_parameters")
+  local said, parameters, scaling = {}, of_all_layers(config.rope_parameters), config.rope_scaling
+  say_map(said, cbk.dict { rope_parameters = parameters }, "rope_parameters")
   if kinds.is_dict(parameters) and not has_type(parameters) then
     said.rope_type = { value = "default", name = "rope_parameters.rope_type" }
   end
@@ -84,6 +105,7 @@ end
 
 ---Whether such a map leaves positions as they are.
 local function is_unscaled(map)
+  map = of_all_layers(map)
   if not kinds.is_dict(map) then return absent(map) end
   local kind = absent(map.rope_type) and map.type or map.rope_type
   kind = absent(kind) and "default" or tostring(kind):lower()
@@ -264,14 +286,13 @@ local function left_size(from, width, count)
   return math.floor(values.size_of(from, width) / values.size_of(from, count)), ("%s // %s"):format(width, count)
 end
 
----Refuses a rotated part that is not an even number of a head's rows. Where the value is only assumed, it warns.
+---Refuses a rotated part that is not an even number of a head's rows.
 ---@param value any   of the field, which `rows` are made of
 ---@param supported string
 local function check_rows(rows, size, value, at, supported)
   if rows >= 2 and rows <= size and rows % 2 == 0 then return end
   if not at.assumed.rotary_dim then at:refuse(value, supported .. ",") end
-  cbk.warn(("the config has no %s, and the default %s is not %s: it is converted as it is"):format(at.field, fields.shown(value),
-    supported))
+  cbk.fail("config", ("the config has no '%s', and the default %s is not %s; add it"):format(at.field, fields.shown(value), supported))
 end
 
 local part = "an even number, at most the head size, %s (%d)"

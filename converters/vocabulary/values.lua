@@ -62,13 +62,28 @@ for name in ("gelu gelu_fast gelu_new leaky_relu linear mish quick_gelu relu rel
 end
 -- Hugging Face has two names for what the Model Zoo has one for.
 local further_activations = { gelu_accurate = "gelu_new", gelu_python = "gelu", gelu_pytorch_tanh = "gelu_new" }
+-- Names of Hugging Face only. The Model Zoo's own converters copy them, so its configs may have them all the same.
+local hf_activations = { gelu_10 = true, laplace = true, relu2 = true }
+for name in pairs(further_activations) do hf_activations[name] = true end
 
----`values.activations { ["gated-gelu"] = "geglu" }`: activations that both sides know, and a family's own.
+---Names of Hugging Face go back to it as they are.
+local function with_copied(backward)
+  return function(value, at)
+    if not hf_activations[value] then return backward(value, at) end
+    cbk.warn(("%s=%s is written as it is: Hugging Face has this activation, but the Model Zoo's class refuses it"):format(at.field,
+      fields.shown(value)))
+    return value
+  end
+end
+
+---`values.activations { ["gated-gelu"] = "geglu" }`: activations that both sides know, and a family's own. On the way back, names that
+---only Hugging Face knows are kept, with a warning.
 ---@param own table<string, string>
 function values.activations(own)
   local forward = rules.variant(rules.variant(further_activations, activations), own)
-  local backward = rules.variant(inverse(activations), inverse(own))
-  return { forward = by(forward), backward = by(backward) }
+  local backward, further = rules.variant(inverse(activations), inverse(own)), {}
+  for left, right in pairs(forward) do further[left] = backward[right] ~= left and right or nil end
+  return { forward = by(forward), backward = with_copied(by(backward)), further_names = further }
 end
 
 ---… without own ones.
@@ -110,7 +125,7 @@ values.grouped_queries = {
     local groups = not absent(extra) and extra.num_kv_groups or nil
     if not absent(extra) then at:leave_out_others(extra, { num_kv_groups = true }) end
     if absent(module) or module == "aiayn_attention" then
-      if groups ~= nil then
+      if groups ~= nil and groups ~= at.from.num_heads then
         cbk.fail("config", "extra_attention_params.num_kv_groups asks for multi-query attention, but attention_module is aiayn_attention")
       end
       return at.from.num_heads

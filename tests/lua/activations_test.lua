@@ -45,6 +45,27 @@ describe("Activations", function()
     end)
   end)
 
+  it("that only Hugging Face knows come back as they are, because the Model Zoo's converters copy them", function()
+    local function kept(model, release, left, right, name)
+      local out, reported = converted { model, release, "hf", also(right, name) }
+      harness.equal((out.vision_config or out)[left], name, model)
+      local wanted = ("%s='%s' is written as it is"):format(right, name)
+      assert(reported:find(wanted, 1, true), model .. ": " .. reported)
+    end
+    for _, name in ipairs { "gelu_pytorch_tanh", "gelu_accurate", "gelu_python", "gelu_10", "laplace", "relu2" } do
+      each(function(release, model, left, right) kept(model, release, left, right, name) end)
+      for _, model in ipairs { "starcoder", "starcoder-headless", "santacoder", "codegen", "btlm", "jais" } do
+        kept(model, "cs-2.9", "activation_function", "nonlinearity", name)
+      end
+      kept("starcoder", "cs-2.0", "activation_function", "nonlinearity", name)
+      kept("clip-vit", "cs-2.9", "hidden_act", "nonlinearity", name)
+      kept("vit", "cs-2.9", "hidden_act", "nonlinearity", name)
+      kept("mllama", "cs-2.9", "hidden_act", "image_model.nonlinearity", name)
+    end
+    local out = converted { "t5", "cs-2.9", "hf", { encoder_nonlinearity = "gelu_accurate", decoder_nonlinearity = "gelu_accurate" } }
+    harness.equal(out.feed_forward_proj, "gelu_accurate")
+  end)
+
   it("that one side does not know, and gates, are refused with the names that it may have", function()
     each(function(release, model, left, right)
       local cases = {}
@@ -52,7 +73,7 @@ describe("Activations", function()
         local shown = bad == null and "null" or "'" .. bad .. "'"
         cases[#cases + 1] = { model, "hf", release, { [left] = bad }, ("%s=%s: only 'gelu' or"):format(left, shown) }
       end
-      for _, bad in ipairs { "swiglu", "geglu", "reglu", "liglu", "squared_gelu", "relu2", "gelu_python", "foo", null } do
+      for _, bad in ipairs { "swiglu", "geglu", "reglu", "liglu", "squared_gelu", "foo", null } do
         local shown = bad == null and "null" or "'" .. bad .. "'"
         cases[#cases + 1] = { model, release, "hf", also(right, bad), ("%s=%s: only 'gelu' or"):format(right, shown) }
       end

@@ -330,6 +330,51 @@ describe("BERT: releases", function()
   end)
 end)
 
+describe("the masked-language head's bias", function()
+  local first_names = {
+    bert = "cls.predictions.bias", roberta = "lm_head.bias", ["esm-2"] = "lm_head.bias",
+  }
+  local second_names = { bert = "cls.predictions.decoder.bias", roberta = "lm_head.decoder.bias" }
+  local written = "bert_mlm_head.classifier.ffn.0.linear_layer.bias"
+  local releases = { bert = { "cs-1.7", "cs-1.9", "cs-2.0", "cs-2.2", "cs-2.9" }, roberta = { "cs-1.8", "cs-2.0", "cs-2.1", "cs-2.9" },
+    ["esm-2"] = { "cs-2.1", "cs-2.9" } }
+  local cases = { -- what the file has under its two names, and what becomes of it
+    { "both names, equal values", 1, 1, 1 },
+    { "both names, different values", 1, 2, 2, "it differs from '%s', which is kept" }, -- transformers reads the decoder's last
+    { "the first name alone", 1, nil, 1 },
+    { "the second name alone", nil, 2, 2 },
+    { "neither name", nil, nil, nil, "1 weight is missing: %s" },
+  }
+
+  local function check(model, release, first, second, want, says)
+    local first_name, second_name = first_names[model], second_names[model]
+    local config, root = tiny.model(tiny.newest_ways()[model])
+    local size = root[first_name]:shape()[1]
+    local function values(from) return from and counted({ size }, 100 * from) end
+    root[first_name] = values(first)
+    if second_name then root[second_name] = values(second) end
+    if not want then return fails(says:format(first_name), conversion.run, model, "hf", release, config, root) end
+    local cs_config, cs, back, _
+    local warned = table.concat(conversion.warnings(function()
+      cs_config, cs = conversion.run(model, "hf", release, config, root)
+    end), "\n")
+    same(cs.model[written]:tolist(), values(want):tolist())
+    if says then assert(warned:find(says:format(second_name), 1, true), warned) else assert(not warned:find("bias", 1, true), warned) end
+    conversion.warnings(function() _, back = conversion.run(model, release, "hf", cs_config, cs) end)
+    for _, name in ipairs { first_name, second_name } do same(back[name]:tolist(), values(want):tolist(), name) end
+  end
+
+  for model, list in pairs(releases) do
+    for _, release in ipairs(list) do
+      for _, case in ipairs(cases) do
+        if second_names[model] or case[2] ~= case[3] and case[3] == nil then
+          it(("%s, %s: %s"):format(model, release, case[1]), function() check(model, release, unpack(case, 2, 5)) end)
+        end
+      end
+    end
+  end
+end)
+
 describe("RoBERTa", function()
   local config = cbk.dict {
     model_type = "roberta", vocab_size = 5, hidden_size = 4, num_attention_heads = 2, num_hidden_layers = 0, intermediate_size = 6,
@@ -359,13 +404,6 @@ describe("RoBERTa", function()
     end
   end)
 
-  it("warns where a pickle has the head's bias under its second name only", function()
-    local full, root = tiny.model(way)
-    root["lm_head.decoder.bias"] = nil
-    local warned = table.concat(conversion.warnings(conversion.run, "roberta", "hf", "cs-2.9", full, root), "\n")
-    assert(warned:find("lm_head.bias (it is known only as a copy of 'lm_head.decoder.bias', which is missing)", 1, true), warned)
-    assert(warned:find("zeros are written", 1, true), warned)
-  end)
 end)
 
 describe("ESM-2", function()
@@ -376,6 +414,13 @@ describe("ESM-2", function()
   local there, back = job("esm-2", "hf", "cs-2.9"), job("esm-2", "cs-2.9", "hf")
 
   local function section(changes) return conversion.with(convert.config(there, cbk.copy(config)).model, changes or {}) end
+
+  it("reads configs with the type of BERT, which the original converter writes", function()
+    local written = convert.config(there, conversion.with(config, { model_type = "bert" }))
+    same(written, convert.config(there, config))
+    same(convert.config(back, written).model_type, "esm")
+    fails("model_type='roberta': only 'esm' or 'bert'", convert.config, there, conversion.with(config, { model_type = "roberta" }))
+  end)
 
   it("has rotary positions over whole heads, or positions behind the padding token", function()
     local rotary = section()

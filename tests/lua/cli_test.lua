@@ -6,9 +6,7 @@ local harness = require "harness"
 local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
 local run = harness.cbk
 
-local function has(text, part)
-  if not text:find(part, 1, true) then error(("no %q in %q"):format(part, text), 2) end
-end
+local has = harness.has
 
 local names = {}
 for name in pairs(commands) do names[#names + 1] = name end

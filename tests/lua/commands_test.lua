@@ -5,13 +5,7 @@ local harness = require "harness"
 local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
 local run = harness.cbk
 
-local function has(text, part)
-  if not text:find(part, 1, true) then error(("no %q in %q"):format(part, text), 2) end
-end
-
-local function lacks(text, part)
-  if text:find(part, 1, true) then error(("%q in %q"):format(part, text), 2) end
-end
+local has, lacks = harness.has, harness.lacks
 
 --- One line on stderr, with `part` in it.
 local function failed(code, expected_code, stderr, part)

@@ -40,6 +40,27 @@ describe("Configs: what the other side cannot express", function()
     assert(table.concat(reported):find("extra_attention_params is not given: num_kv_groups=1 is assumed", 1, true))
   end)
 
+  it("but as many groups of keys as heads are plain attention", function()
+    local plain = { attention_module = "multiquery_attention", extra_attention_params = dict { num_kv_groups = 2 } }
+    for _, case in ipairs {
+      { "llama", "cs-1.9", "cs-2.0", "cs-2.1", "cs-2.9" }, { "llama-headless", "cs-1.9" }, { "mistral", "cs-2.9" }, { "qwen2", "cs-2.9" },
+      { "gpt2", "cs-1.9", "cs-2.9" }, { "bloom", "cs-2.9" }, { "gptj", "cs-2.0", "cs-2.9" }, { "gpt-neox", "cs-2.9" },
+      { "bert", "cs-2.9" }, { "t5", "cs-2.1", "cs-2.9" }, { "starcoder", "cs-2.9" },
+    } do
+      for i = 2, #case do
+        local out = variations.converted { case[1], case[i], "hf", plain }
+        assert(out.num_key_value_heads == nil or out.num_key_value_heads == 2, case[1] .. " " .. case[i])
+        assert(out.multi_query ~= true, case[1])
+      end
+    end
+    for _, release in ipairs { "cs-1.9", "cs-2.9" } do
+      local out = variations.converted { "llama", release, "hf", { extra_attention_params = dict { num_kv_groups = 2 } } }
+      assert(out.num_key_value_heads == nil or out.num_key_value_heads == 2)
+      local one = { attention_module = "multiquery_attention", extra_attention_params = dict { num_kv_groups = 1 } }
+      if release == "cs-1.9" then refuses { { "llama", release, "hf", one, 'extra_attention_params={"num_kv_groups": 1}: only null' } } end
+    end
+  end)
+
   it("Falcon's layouts", function()
     local modern = { model_type = "falcon", new_decoder_architecture = true, num_kv_heads = 2 }
     refuses {

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local converters = require "cbk.converters"
 local report = require "cbk.report"
+local harness = require "harness"
 local hf_config = require "converters.modelzoo.hf_config"
 local naming = require "converters.engine.naming"
 local catalogue, convert = converters.catalogue, converters.convert
@@ -12,12 +13,14 @@ converters.load()
 local conversion = {}
 
 function conversion.same(a, b, what)
+  harness.checked()
   if a == b or a ~= nil and b ~= nil and cbk.equal(a, b) then return end
   local function shown(value) return value == nil and "nothing" or cbk.config.dump(value, "json") end
   error(("%s: %s is not %s"):format(what or "value", shown(a), shown(b)), 2)
 end
 
 function conversion.fails(part, f, ...)
+  harness.checked()
   local ok, why = pcall(f, ...)
   if ok then error("should have failed with '" .. part .. "'", 2) end
   local text = tostring(type(why) == "table" and why.message or why)

@@ -7,9 +7,7 @@ local tiny = require "tiny"
 
 local describe, it, equal = harness.describe, harness.it, harness.equal
 
-local function has(text, part)
-  if not text:find(part, 1, true) then error(("no %q in\n%s"):format(part, text), 2) end
-end
+local has = harness.has
 
 ---A folder with a tiny model, as `p.yaml` and `a.mdl` of a release, or as `config.json` and `a.safetensors`.
 local function folder_with(name, format, more)
@@ -54,8 +52,8 @@ describe("what convert may have been meant to do", function()
     refused(dir, "gpt2", "hf", "cs-2.4", "this config is for llama (model_type='llama'), not for gpt2; use --model llama")
     local own = cbk.config.load(dir .. "/config.json")
     cbk.config.save(cbk.dict { model_type = "gpt2", n_embd = 4 }, dir .. "/config.json", { overwrite = true })
-    refused(dir, "gptj", "hf", "cs-2.4", "cannot convert the config with n_head=16: only a divisor of n_embd (4) is supported "
-      .. "(16 is the default, as the config has no 'n_head'); this config is for gpt2 (model_type='gpt2'), not for gptj; use --model gpt2")
+    refused(dir, "gptj", "hf", "cs-2.4", "the config has no 'n_head', and the default 16 belongs to a n_embd of 4096 (not 4); add it; "
+      .. "this config is for gpt2 (model_type='gpt2'), not for gptj; use --model gpt2")
     own.model_type = "unheard-of"
     cbk.config.save(own, dir .. "/config.json", { overwrite = true })
     local _, _, stderr = convert(dir, "hf", "cs-2.4", "--model", "gpt2")
@@ -161,6 +159,49 @@ describe("cbk convert", function()
       local code, _, stderr = convert(dir, "hf", "cs-2.4", "--model", "gpt2-headless", "--seed=" .. seed)
       equal(code, 2)
       has(stderr, why)
+    end
+  end)
+
+  it("names options that have no effect, and releases that cannot read the version of H5", function()
+    local one_file = "--%s is ignored: a Cerebras checkpoint is one file"
+    local dirs = { hf = folder_with("gpt2", "hf"), cs = folder_with("gpt2", "cs-2.4") }
+    for i, case in ipairs {
+      { "hf", "cs-2.4", { "--single-file" }, one_file:format "single-file" },
+      { "hf", "cs-2.4", { "--hf-shard-size", "10GB" }, one_file:format "hf-shard-size" },
+      { "hf", "cs-2.4", { "--export-safetensors" }, "--export-safetensors is ignored" },
+      { "cs", "hf", { "--h5-version", "0.4" }, "--h5-version is ignored" },
+      { "cs", "hf", { "--single-file", "--hf-shard-size", "1MB" }, "--hf-shard-size is ignored: --single-file writes no shards" },
+      { "cs", "hf", { "--hf-shard-size", "1MB" } }, { "cs", "hf", { "--single-file" } }, { "cs", "hf", {} },
+      { "hf", "cs-2.0", { "--h5-version", "0.5" }, "release 2.0 cannot read H5 0.5, which came with 2.5" },
+      { "hf", "cs-2.4", { "--h5-version", "0.5" }, "release 2.4 cannot read H5 0.5, which came with 2.5" },
+      { "hf", "cs-2.4", { "--h5-version", "0.4" } }, { "hf", "cs-2.5", { "--h5-version", "0.5" } },
+      { "hf", "cs-2.5", { "--h5-version", "0.4" } }, { "hf", "cs-2.4", {} },
+      { "hf", "cs-1.9", {}, "release 1.9 cannot read H5 0.4: it reads versions up to 0.3" },
+    } do
+      local src, tgt, options, warning = unpack(case, 1, 4)
+      local code, _, stderr = convert(dirs[src], src == "cs" and "cs-2.4" or src, tgt, "--model", "gpt2", "-o", "o" .. i, unpack(options))
+      equal(code, 0, stderr)
+      local about = stderr:match "warning: ([^\n]*is ignored[^\n]*)" or stderr:match "warning: ([^\n]*H5[^\n]*)"
+      equal(about and about:sub(1, #(warning or "")), warning, table.concat(options, " "))
+    end
+    local dir = dirs.cs
+    local code, _, stderr = harness.cbk(dir, "upgrade", "--model", "gpt2", "--config", "p.yaml", "a.mdl", "--to", "cs-2.4", "--from",
+      "cs-2.3", "--h5-version", "0.5", "--dry-run")
+    equal(code, 0, stderr)
+    has(stderr, "warning: release 2.4 cannot read H5 0.5")
+  end)
+
+  it("names options that have no effect on a user's own layout", function()
+    local dir = harness.temp_dir()
+    cbk.fs.write(dir .. "/own.lua", [[
+      local rules = require "converters.engine.rules"
+      return { { model = "own", { "a", "b", keys = rules.keys { { "x", "y" } }, without_config = true } } }]])
+    cbk.create(dir .. "/m.pt", { root = cbk.dict { x = cbk.full({ 2 }, 1) } }):commit { progress = false }
+    for _, option in ipairs { "--single-file", "--hf-shard-size=1MB", "--h5-version=0.4", "--export-safetensors" } do
+      local code, _, stderr = harness.cbk(dir, "convert", "m.pt", "--converter", "own.lua", "--to", "b", "--overwrite", option)
+      equal(code, 0, stderr)
+      local is_said = stderr:find(option:match "^[^=]*" .. " is ignored: the output is one file", 1, true) ~= nil
+      equal(is_said, option ~= "--export-safetensors", option)
     end
   end)
 

@@ -175,8 +175,8 @@ describe("Converters: configs", function()
 
   it("numbers are numbers; one in quotes stays as it is written, with a warning", function()
     local function neox(field, value)
-      return cbk.dict { hidden_size = 16, num_attention_heads = 4, num_hidden_layers = 1, vocab_size = 5, intermediate_size = 8,
-        [field] = value }
+      return cbk.dict { hidden_size = 16, rotary_pct = 0.5, num_attention_heads = 4, num_hidden_layers = 1, vocab_size = 5,
+        intermediate_size = 8, [field] = value }
     end
     for field, value in pairs { layer_norm_eps = "small", hidden_dropout = cbk.list { 1 }, initializer_range = true } do
       fails(": only a number", convert.config, job("gpt-neox", "hf", "cs-2.4"), neox(field, value))
@@ -323,7 +323,7 @@ describe("Converters: checkpoints, there and back", function()
   it("mup makes float32 of whole numbers, with a warning", function()
     local gpt2 = { num_heads = 1, num_hidden_layers = 1, dropout_rate = 0.1, max_position_embeddings = 3, vocab_size = 1, filter_size = 8,
       hidden_size = 2, mup_base_hidden_size = 0.5 }
-    for dtype, want in pairs { int8 = "float32", int64 = "float32", uint8 = "float32", bool = "float32", float16 = "float16" } do
+    for dtype, want in pairs { int16 = "float32", int64 = "float32", bool = "float32", float16 = "float16" } do
       for _, watched in ipairs { false, true } do
         local one, out = job("gpt2", "cs-2.3", "hf", { trace = watched and function() end or nil }), nil
         convert.config(one, cbk.dict { model = gpt2 })
@@ -344,12 +344,12 @@ describe("Converters: checkpoints, there and back", function()
       hidden_size = 2, mup_base_hidden_size = 0.5, attention_logits_alpha = 1.5 }
     local one, out = job("gpt2", "cs-2.3", "hf"), {}
     convert.config(one, cbk.dict { model = config })
-    for i, dtype in ipairs { "float32", "int8" } do
+    for i, dtype in ipairs { "float32", "int16" } do
       local weights = completed(one, cbk.dict())
       for key, tensor in cbk.items(cbk.copy(weights)) do weights[key] = counted(tensor:shape(), 0):to(dtype) end
       local warnings = conversion.warnings(function() out[i] = convert.checkpoint(one, cbk.dict { model = weights }) end)
       same(#warnings, i - 1)
-      assert(i == 1 or warnings[1]:find("all weights of int8 are written as float32", 1, true), warnings[1])
+      assert(i == 1 or warnings[1]:find("all weights of int16 are written as float32", 1, true), warnings[1])
     end
     for key, tensor in cbk.items(out[1]) do
       same({ out[2][key].dtype, out[2][key]:tolist() }, { tensor.dtype, tensor:tolist() }, key)
@@ -505,6 +505,7 @@ end)
 describe("Converters: nothing is lost or invented in silence", function()
   local function warned(f, ...) return table.concat(conversion.warnings(f, ...), "\n") end
   local function says(text, part)
+    harness.checked()
     if not text:find(part, 1, true) then error(("'%s' does not say '%s'"):format(text, part), 2) end
   end
 
@@ -590,12 +591,12 @@ describe("Converters: nothing is lost or invented in silence", function()
     local hf, lenient = gpt2_checkpoint(), job("gpt2", "hf", "cs-2.3", { drop_unmatched = true })
     convert.config(lenient, gpt2_config)
     local function name(i) return "stranger_" .. string.char(64 + i) end
-    for i = 1, 25 do hf[name(i)] = counted({ 1 }, 0) end
-    for i = 0, 40 do hf[("other.%d.weight"):format(i)] = counted({ 1 }, 0) end
+    for i = 1, 10 do hf[name(i)] = counted({ 1 }, 0) end -- with the others, fewer than half of the keys
+    for i = 0, 4 do hf[("other.%d.weight"):format(i)] = counted({ 1 }, 0) end
     local text = warned(convert.checkpoint, lenient, hf)
-    for i = 1, 25 do says(text, name(i)) end
-    says(text, "66 keys were not matched: ")
-    says(text, "other.{0..40}.weight")
+    for i = 1, 10 do says(text, name(i)) end
+    says(text, "15 keys were not matched: ")
+    says(text, "other.{0..4}.weight")
     local back, cs = job("gpt2", "cs-2.3", "hf"), convert.config(job("gpt2", "hf", "cs-2.3"), gpt2_config)
     local root = convert.checkpoint(lenient, gpt2_checkpoint())
     for i = 1, 25 do cs[name(i)], root[name(i)] = i, i end
@@ -650,7 +651,7 @@ describe("Converters: nothing is lost or invented in silence", function()
         for _, converter in ipairs(model) do
           for _, own in pairs(converter[1] == "hf" and (converter.variants or { converter }) or {}) do
             assert(own.fill, name)
-            local run_of = { out = {}, seed = 1, tell = function() end, read = function() end }
+            local run_of = { out = {}, seed = 1, invented = {}, tell = function() end, read = function() end }
             local at = setmetatable({ prefix = "", run = run_of, left = {}, right = {
               vocab_size = 3, num_classes = 3, hidden_size = 2, use_bias_in_output = true,
             } }, keys.At)

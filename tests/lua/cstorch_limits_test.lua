@@ -223,6 +223,7 @@ describe("cstorch: long chains", function()
     do
       local x = leaf { 1 }
       for _ = 1, 300000 do x = x + 0 end
+      equal(x:tolist(), { 1 })
     end
     collectgarbage()
     collectgarbage()
@@ -403,6 +404,7 @@ describe("cstorch: an optimizer's step in eval mode", function()
   it("warns, and sets the run to train mode", fresh(function()
     local model, texts = nn.Linear(1, 1), {}
     local compiled, optimizer = cstorch.compile(model), optim.SGD(model:parameters(), { lr = 1 })
+    compiled(cstorch.ones { 1, 1 }):sum():backward()
     local before = cstorch.on_warning(function(text) texts[#texts + 1] = text end)
     optimizer:step()
     compiled:eval()

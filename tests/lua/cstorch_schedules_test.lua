@@ -244,11 +244,44 @@ describe("cstorch: schedule state dict", function()
     end
   end)
 
+  it("of constants has a state dict of each, as every schedule that is made of schedules", function()
+    local families = {
+      { lr.PiecewiseConstantLR, "learning_rates", "learning_rate" },
+      { wd.PiecewiseConstantWD, "vals", "val" },
+    }
+    for _, family in ipairs(families) do
+      local Piecewise, plural, single = unpack(family)
+      local function made(rates) return Piecewise(optimizer(), { [plural] = rates, milestones = { 2, 5 } }) end
+      local schedule = made { 3, 2, 1 }
+      for _ = 1, 4 do schedule:step() end
+      local dict, stretches = schedule:state_dict(), {}
+      for k, member in ipairs(dict._schedulers) do
+        stretches[k] = { member[single], member.total_iters or "none", member.last_epoch:item(), member._step_count:item() }
+      end
+      equal(stretches, { { 3, 2, 4, 1 }, { 2, 3, 2, 1 }, { 1, "none", 0, 1 } }, Piecewise.name)
+      equal(dict._milestones, { 2, 5 })
+      equal({ dict[plural] == nil, dict.milestones == nil, dict.schedulers == nil }, { true, true, true })
+      local other = made { 30, 20, 10 }
+      other:load_state_dict(dict)
+      equal(other[plural], { 3, 2, 1 })
+      local next_values = {}
+      for k = 1, 3 do
+        next_values[k] = other:get_last_value()[1]
+        other:step()
+      end
+      equal(next_values, { 2, 1, 1 })
+      other:load_state_dict { [plural] = { 6, 5, 4 }, last_epoch = 2 }
+      equal(other:get_last_value(), { 5 })
+      raises(plural, function() other:load_state_dict { [plural] = { 1 } } end, "value")
+      equal(other[plural], { 6, 5, 4 })
+    end
+  end)
+
   it("lets the arguments of the file win", function()
     local opt = optimizer()
     local schedule = lr.ConstantLR(opt, { learning_rate = 1 })
     schedule:load_state_dict { learning_rate = 7, last_epoch = 3, _step_count = 9 }
-    equal({ opt.param_groups[1].lr:item(), schedule.last_epoch:item(), schedule:state_dict()._step_count:item() }, { 7, 3, 1 })
+    equal({ opt.param_groups[1].lr:item(), schedule.last_epoch:item(), schedule:state_dict()._step_count:item() }, { 7, 3, 9 })
   end)
 
   it("refuses entries of the wrong kind, and null where a value is needed", function()

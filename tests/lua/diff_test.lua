@@ -6,9 +6,7 @@ local tiny = require "tiny"
 local describe, it, equal, near, is_true = harness.describe, harness.it, harness.equal, harness.near, harness.is_true
 local run = harness.cbk
 
-local function has(text, part) is_true(text:find(part, 1, true), ("no %q in %q"):format(part, text)) end
-
-local function lacks(text, part) is_true(not text:find(part, 1, true), ("%q in %q"):format(part, text)) end
+local has, lacks = harness.has, harness.lacks
 
 local function create(path, root) cbk.create(path, { root = root }):commit() end
 

@@ -15,7 +15,7 @@ local prefixes = { dragon = { "", "" }, dpr = { "question_encoder.bert_model.", 
 
 describe("DPR and DRAGON+", function()
   for name, prefix in pairs(prefixes) do
-    for _, format in ipairs { "cs-2.3", "cs-2.9", name == "dpr" and "cs-2.2" or nil } do
+    for _, format in ipairs { "cs-2.3", "cs-2.4", "cs-2.9", name == "dpr" and "cs-2.2" or nil } do
       it(("%s there and back by %s"):format(name, format), function()
         local config, root = tiny.model(tiny.composite(name))
         local cs_config, cs, back_config, back
@@ -27,10 +27,13 @@ describe("DPR and DRAGON+", function()
         assert(cs.model["ctx_encoder.transformer_encoder.layers.0.norm1.weight"] ~= nil)
         for part, tensors in cbk.items(root) do conversion.equal_tensors(tensors, back[part]) end
         same(back_config.ctx_encoder.model_type, name == "dpr" and "dpr" or "bert")
-        for _, section in ipairs { cs_config.model, cs_config.model.q_encoder } do
-          same(section.name, format == "cs-2.9" and "dpr" or nil)
+        local has_names = format == "cs-2.4" or format == "cs-2.9"
+        same(cs_config.model.name, has_names and "dpr" or nil)
+        for _, section in ipairs { "q_encoder", "ctx_encoder" } do
+          same(cs_config.model[section].name, has_names and "bert_model" or nil)
         end
         same(cs_config.model.scale_similarity == false, format == "cs-2.2")
+        same(cs_config.model.q_encoder.freeze_ffn_bias_in_glu == nil, format == "cs-2.2", "new in 2.3")
       end)
     end
   end
@@ -44,6 +47,42 @@ describe("DPR and DRAGON+", function()
       end
       harness.equal(composite.model_in(top).model, name)
     end
+  end)
+
+  it("has sections of the class's name from 2.4 on, also after an upgrade, and reads the original converter's", function()
+    for name in pairs(prefixes) do
+      local config = tiny.model(tiny.composite(name))
+      local new, model
+      conversion.warnings(function()
+        new = convert.config(job(name, "cs-2.3", "cs-2.5"), convert.config(job(name, "hf", "cs-2.3"), config))
+        model = require("converters.modelzoo.trainer").model(new)
+      end)
+      same({ model.name, model.q_encoder.name, model.ctx_encoder.name }, { "dpr", "bert_model", "bert_model" })
+      for _, section in ipairs { "q_encoder", "ctx_encoder" } do
+        for _, said in ipairs { "dpr", "BertModel" } do
+          model[section].name = said
+          local newer, back
+          conversion.warnings(function()
+            newer, back = convert.config(job(name, "cs-2.5", "cs-2.6"), new), convert.config(job(name, "cs-2.5", "hf"), new)
+          end)
+          same(newer.model[section].name, said == "dpr" and "bert_model" or said)
+          same(back[section].name, nil)
+        end
+      end
+      model.q_encoder.name = "llama"
+      fails("name='llama': only 'bert_model' or 'BertModel' or 'dpr'", convert.config, job(name, "cs-2.5", "hf"), new)
+    end
+  end)
+
+  it("reads the type of BERT, which the original converter writes", function()
+    local config, root = tiny.model(tiny.composite "dpr")
+    config.q_encoder.model_type, config.ctx_encoder.model_type = "bert", "bert"
+    conversion.warnings(function()
+      local cs_config, cs = run("dpr", "hf", "cs-2.9", config, root)
+      same(run("dpr", "cs-2.9", "hf", cs_config, cs).q_encoder.model_type, "dpr")
+      config.q_encoder.model_type = "roberta"
+      fails("model_type='roberta': only 'dpr' or 'bert'", convert.config, job("dpr", "hf", "cs-2.9"), config)
+    end)
   end)
 
   it("leaves poolers out, with a warning", function()

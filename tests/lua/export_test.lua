@@ -5,7 +5,7 @@ local harness = require "harness"
 local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
 local run = harness.cbk
 
-local function has(text, part) is_true(text:find(part, 1, true), ("no %q in %q"):format(part, text)) end
+local has = harness.has
 
 --- A folder with a checkpoint.
 local function make()

@@ -6,7 +6,7 @@ local harness = require "harness"
 local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
 local run = harness.cbk
 
-local function has(text, part) is_true(text:find(part, 1, true), ("no %q in %q"):format(part, text)) end
+local has = harness.has
 
 local function number(type, value) return ffi.string(ffi.new(type .. "[1]", value), ffi.sizeof(type)) end
 
@@ -100,6 +100,36 @@ describe("a GGUF file", function()
     end
     equal(count, 3)
     equal(cbk.open(dir .. "/model.safetensors").root["blk.1.w"].dtype, "float16")
+  end)
+end)
+
+describe("a folder of GGUF files", function()
+  local tensors = { { "w", 8, { 64, 2 }, block():rep(4) } }
+
+  ---A folder with files of these names.
+  local function folder_of(...)
+    local dir = harness.temp_dir()
+    for _, name in ipairs { ... } do make(dir .. "/" .. name, tensors) end
+    cbk.fs.write(dir .. "/README.md", "x")
+    return dir
+  end
+
+  it("is opened if it has one, and else names them; none has an index", function()
+    for _, command in ipairs { "ls", "check", "stats" } do
+      local code, out, err = run(folder_of "model.gguf", command, ".")
+      equal({ code, err }, { 0, "" }, out)
+      local _, _, several = run(folder_of("a.gguf", "b.gguf"), command, ".")
+      has(several, "the folder holds several checkpoints; open one of a.gguf, b.gguf")
+      local _, parts_out, parts = run(folder_of("m-00001-of-00002.gguf", "m-00002-of-00002.gguf"), command, ".")
+      has(parts, "the folder holds a GGUF model in 2 files, each of which is read by itself; open one of m-00001-of-00002.gguf, ")
+      is_true(not (parts .. parts_out):find("index", 1, true), parts .. parts_out)
+    end
+  end)
+
+  it("is that of its other checkpoint, if it has one", function()
+    local dir = folder_of "model.gguf"
+    cbk.create(dir .. "/model.safetensors", { root = cbk.dict { w = cbk.full({ 2 }, 1) } }):commit { progress = false }
+    has(select(2, run(dir, "ls", ".")), "model.safetensors")
   end)
 end)
 

@@ -1,6 +1,7 @@
 -- Gradient checks: what backward gives against central differences, in float64.
 
 local cstorch = require "cstorch"
+local harness = require "harness"
 
 local gradients = {}
 
@@ -73,6 +74,7 @@ local function difference(fn, shapes, values, is_strided, input, place)
 end
 
 local function compare(what, found, expected)
+  harness.checked()
   local scale = math.max(math.abs(found), math.abs(expected), 1e-2)
   local distance = math.abs(found - expected)
   if distance ~= distance or distance > TOLERANCE * scale then
@@ -100,6 +102,7 @@ function gradients.check(case)
   local total, leaves = run(case.fn, case.shapes, values, case.is_strided, true)
   total:backward()
   for i, leaf in ipairs(leaves) do
+    harness.checked()
     if not leaf.grad then error(("input %d has no gradient"):format(i), 0) end
     local found = leaf.grad:reshape({ leaf:numel() }):tolist()
     for k, value in ipairs(found) do

@@ -1,5 +1,5 @@
 -- A small test harness: describe / it, equality with the first difference, raises, temporary folders.
--- A full garbage collection follows every test.
+-- A test that checks nothing fails. A full garbage collection follows every test.
 
 local cbk = require "cbk"
 
@@ -7,6 +7,7 @@ local harness = {}
 
 local suites, current = {}, nil
 local temporary = {}
+local checks = 0 -- of the test that runs
 
 ---@param name string
 ---@param body fun()
@@ -21,6 +22,24 @@ end
 function harness.it(name, body)
   table.insert(current.tests, { name = name, body = body })
 end
+
+-- --- counting
+
+---Counts a check that a test makes in its own way.
+function harness.checked() checks = checks + 1 end
+
+local plain_assert = assert
+
+---`assert`, which counts where a test or a helper beside it calls it, and not the library.
+rawset(_G, "assert", function(...)
+  local source = debug.getinfo(2, "S").source
+  if not (source:find("scripts/lib/", 1, true) or source:find("converters/", 1, true)) then checks = checks + 1 end
+  return plain_assert(...)
+end)
+
+---Ends a test that cannot be made here.
+---@param reason string
+function harness.skip(reason) error({ skipped = reason }, 0) end
 
 -- --- comparisons
 
@@ -59,12 +78,14 @@ end
 
 ---Fails with the first difference.
 function harness.equal(actual, expected, what)
+  checks = checks + 1
   local text = difference(actual, expected, what or "value")
   if text then error(text, 2) end
 end
 
 ---Numbers that differ by at most `tolerance`.
 function harness.near(actual, expected, tolerance)
+  checks = checks + 1
   local distance = math.abs(actual - expected)
   if distance ~= distance or distance > tolerance then
     error(("%s is not within %s of %s"):format(actual, tolerance, expected), 2)
@@ -72,7 +93,24 @@ function harness.near(actual, expected, tolerance)
 end
 
 function harness.is_true(value, what)
+  checks = checks + 1
   if not value then error((what or "value") .. " is " .. shown(value), 2) end
+end
+
+---A text that contains `part` (plain).
+---@param text string
+---@param part string
+function harness.has(text, part)
+  checks = checks + 1
+  if not text:find(part, 1, true) then error(("no %q in\n%s"):format(part, text), 2) end
+end
+
+---A text that does not contain `part` (plain).
+---@param text string
+---@param part string
+function harness.lacks(text, part)
+  checks = checks + 1
+  if text:find(part, 1, true) then error(("%q in\n%s"):format(part, text), 2) end
 end
 
 ---Runs `body`, which must raise an error whose message contains `text` (plain), and whose code (or kind) is `code` when that is given.
@@ -80,6 +118,7 @@ end
 ---@param body fun()
 ---@param code? string
 function harness.raises(text, body, code)
+  checks = checks + 1
   local ok, problem = pcall(body)
   if ok then error(("no error; expected one with %q"):format(text), 2) end
   local message = tostring(problem)
@@ -111,46 +150,58 @@ end
 
 -- --- running
 
-local function run_once(test)
+---@return "passed"|"failed"|"skipped"
+---@return string|nil why
+local function outcome(test)
+  checks = 0
   local ok, problem = xpcall(test.body, function(problem)
+    if type(problem) == "table" and problem.skipped then return problem end
     local place = type(problem) == "table" and problem.where and (" (" .. problem.where .. ")") or ""
     return tostring(problem) .. place
   end)
+  if ok and checks == 0 then return "failed", "it checks nothing" end
+  if ok then return "passed" end
+  if type(problem) == "table" then return "skipped", problem.skipped end
+  return "failed", problem
+end
+
+local function run_once(test)
+  local result, why = outcome(test)
   for _, path in ipairs(temporary) do cbk.fs.remove(path, { recursive = true }) end
   temporary = {}
   collectgarbage()
   collectgarbage()
-  return ok, problem
+  return result, why
 end
 
 local function run_test(test, with_busy_collector)
   local pause = collectgarbage("setpause", with_busy_collector and 0 or 200)
   local multiplier = collectgarbage("setstepmul", with_busy_collector and 100000 or 200)
-  local ok, problem = run_once(test)
+  local result, why = run_once(test)
   collectgarbage("setpause", pause)
   collectgarbage("setstepmul", multiplier)
-  return ok, problem
+  return result, why
 end
 
----Runs what was described since the last call; names contain `filter` (plain) if given. Prints failures.
+---Runs what was described since the last call; names contain `filter` (plain) if given. Prints failures, and what was skipped.
 ---@param filter? string
 ---@param with_busy_collector? boolean   under a collector that never rests: mistakes of ownership show there
----@return integer passed
----@return integer failed
+---@return table<"passed"|"failed"|"skipped", integer>
 function harness.run(filter, with_busy_collector)
-  local passed, failed = 0, 0
+  local counts = { passed = 0, failed = 0, skipped = 0 }
   for _, suite in ipairs(suites) do
     for _, test in ipairs(suite.tests) do
       local name = suite.name .. ": " .. test.name
       if not filter or name:find(filter, 1, true) then
-        local ok, problem = run_test(test, with_busy_collector)
-        passed, failed = passed + (ok and 1 or 0), failed + (ok and 0 or 1)
-        if not ok then print(("FAILED %s\n  %s"):format(name, problem)) end
+        local result, why = run_test(test, with_busy_collector)
+        counts[result] = counts[result] + 1
+        if result == "failed" then print(("FAILED %s\n  %s"):format(name, why)) end
+        if result == "skipped" then print(("skipped %s: %s"):format(name, why)) end
       end
     end
   end
   suites = {}
-  return passed, failed
+  return counts
 end
 
 return harness

@@ -10,9 +10,7 @@ local tiny = require "tiny"
 local catalogue = converters.catalogue
 local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
 
-local function has(text, part)
-  if not text:find(part, 1, true) then error(("no %q in\n%s"):format(part, text), 2) end
-end
+local has = harness.has
 
 ---Runs `cbk` in a folder, which must succeed; its output.
 local function runs(dir, ...)
@@ -23,6 +21,7 @@ end
 
 ---Runs `cbk` in a folder, which must fail with a message.
 local function refuses(dir, message, ...)
+  harness.checked()
   local code, out, err = harness.cbk(dir, ...)
   if code == 0 then error(("cbk %s succeeded\n%s"):format(table.concat({ ... }, " "), out), 2) end
   if not err:find(message, 1, true) then error(("no %q in\n%s"):format(message, err), 2) end
@@ -375,6 +374,9 @@ describe("a config that does not fit its tensors", function()
     said({ num_attention_heads = 3 }, "for llama, the config has num_attention_heads=3: only a divisor of hidden_size (8)")
     said({ hidden_size = 16 }, "'lm_head.weight': expected [50, 16] (hidden_size=16), found [50, 8]")
     said({ model_type = "bloom" }, "the config says model_type=bloom, but", "the tensor names are those of llama")
-    said({ model_type = "nobody" }, "the config says model_type=nobody, which is not a known model")
+    for name, text in pairs { nobody = "the config says model_type=nobody, which is not a known model",
+      deepseek_v3 = "the Model Zoo has no counterpart of deepseek_v3" } do
+      said({ model_type = name }, text, "`cbk list` lists the models that can be converted")
+    end
   end)
 end)

@@ -61,6 +61,7 @@ local function reported(name, src, tgt, config, root)
 end
 
 local function one_of(list, part)
+  harness.checked()
   local text = table.concat(list, "\n")
   if not text:find(part, 1, true) then error(("no %q in\n%s"):format(part, text), 2) end
 end

@@ -133,7 +133,7 @@ local calls = {
 }
 -- Where a command reads, a field may be absent: of these there is none here.
 local absent = {
-  ls = { "encoding" }, -- of GGUF, as below
+  ls = { "encoding", "quantised", "method", "weights", "has_scales" }, check = { "quantised" }, -- of GGUF and FP8
   stats = { "encoding" },
   show = { "encoding", "problem", "text", "tied_to_count", "shares_storage_with_count" }, ["show --dataloader"] = { "tasks" },
   ["convert --dry-run"] = { "lost" }, diff = { "through" }, new = { "lost" }, params = { "tied_to", "optional" },

@@ -174,6 +174,21 @@ describe("cbk fold-lora-checkpoint", function()
     end
   end)
 
+  it("says which options have no effect", function()
+    local folder = harness.temp_dir()
+    local code, _, err = harness.cbk(folder, "fold-lora-checkpoint", "--adapter", "a", "m.safetensors", "-o", "n.safetensors",
+      "--shard-size", "1MB")
+    equal({ code, err:find("--shard-size: 'n.safetensors' is one file; name a folder for shards", 1, true) ~= nil }, { 2, true }, err)
+    files(folder, cbk.dict { r = 1 })
+    local old = cbk.dict { model = checkpoint() }
+    cbk.create(folder .. "/c.1.mdl", { root = old, overwrite = true, h5_version = "0.4" }):commit { progress = false }
+    for version, is_warned in pairs { ["0.4"] = false, ["0.5"] = true } do
+      code, _, err = harness.cbk(folder, "fold-lora-checkpoint", "--model", "gpt2", "-p", "p.yaml", "--checkpoint_path", "c.1.mdl",
+        "--h5-version", version, "--overwrite")
+      equal({ code, err:find("releases up to 2.4 cannot read H5 0.5", 1, true) ~= nil }, { 0, is_warned }, err)
+    end
+  end)
+
   it("keeps the Hugging Face config; unfolded, a checkpoint is not converted, and it says what to do", function()
     local folder = harness.temp_dir()
     files(folder, cbk.dict { r = 1 })

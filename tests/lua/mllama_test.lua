@@ -37,6 +37,52 @@ describe("MLLaMA", function()
     conversion.equal_tensors(want.model, got.model)
   end)
 
+  it("counts its tiles by their embedding where a config does not say how many", function()
+    local cs_config, cs = run("mllama", "hf", "cs-2.9", config, root)
+    cs_config.model.image_model.max_num_tiles = nil -- as the original converter writes it
+    for _, prefix in ipairs { "", "model." } do
+      local tree = cbk.dict()
+      for key, tensor in cbk.items(cs.model) do tree[prefix .. key] = tensor end
+      local back_config, back = run("mllama", "cs-2.9", "hf", cs_config, cbk.dict { model = tree })
+      same(back_config.vision_config.max_num_tiles, 2)
+      conversion.equal_tensors(root, back)
+    end
+    local unsaid = cbk.deep_copy(config)
+    unsaid.vision_config.max_num_tiles = nil
+    same(run("mllama", "hf", "cs-2.9", unsaid, root).model.image_model.max_num_tiles, 2)
+    same(converters.convert.config(conversion.job("mllama", "cs-2.9", "hf"), cs_config).vision_config.max_num_tiles, 2)
+  end)
+
+  it("has its padding token in the config of the data loader", function()
+    local changed = cbk.deep_copy(config)
+    changed.text_config.pad_token_id = 7
+    local cs_config, cs = run("mllama", "hf", "cs-2.9", changed, root)
+    same(cs_config.model.text_model.pad_token_id, nil)
+    local function pad(file, checkpoint)
+      local out
+      local warned = conversion.warnings(function()
+        if checkpoint then
+          out = run("mllama", "cs-2.9", "hf", file, checkpoint)
+        else
+          out = converters.convert.config(conversion.job("mllama", "cs-2.9", "hf"), file)
+        end
+      end)
+      return out.text_config.pad_token_id, table.concat(warned, "\n")
+    end
+    local model = cs_config.model
+    same(pad(cs_config, cs), 7, "kept in the checkpoint")
+    local unsaid, warned = pad(cs_config)
+    same(unsaid, 0)
+    assert(warned:find("pad_token_id is 0: the config has no train_input.pad_token_id", 1, true), warned)
+    same(pad(cbk.dict { model = model, train_input = cbk.dict { pad_token_id = 3 } }, cs), 3)
+    local fit = cbk.dict { train_dataloader = cbk.dict { pad_token_id = 4 } }
+    same(pad(cbk.dict { trainer = cbk.dict { init = cbk.dict { model = model }, fit = fit } }), 4)
+    local old = with(model, { text_model = with(model.text_model, { pad_token_id = 5 }) }) -- as the original converter writes it
+    same(pad(cbk.dict { model = old }), 5)
+    warned = conversion.warnings(converters.convert.config, conversion.job("mllama", "hf", "cs-2.9"), changed)
+    assert(table.concat(warned):find("pad_token_id=7 is left out: the Model Zoo has it in the config of the data loader", 1, true))
+  end)
+
   it("refuses what the other side computes otherwise", function()
     local there, back = conversion.job("mllama", "hf", "cs-2.9"), conversion.job("mllama", "cs-2.9", "hf")
     local convert = converters.convert.config

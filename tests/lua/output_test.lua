@@ -32,6 +32,47 @@ describe("Output", function()
     t.equal({ back["a.b"]:tolist(), back["a.c"].dtype }, { { 1, 2 }, "bfloat16" })
   end)
 
+  it("puts keys of the model into the model of an H5 checkpoint", function()
+    local folder = t.temp_dir()
+    local model = cbk.dict { { "h.0.w", cbk.tensor { 1 } }, { "b", cbk.tensor { 2 } } }
+    local tree = cbk.dict { { "model", model }, { "step", cbk.tensor { 3 } } }
+    cbk.create(folder .. "/a.mdl", { root = tree }):commit()
+    for _, version in ipairs { "0.4", "0.5" } do
+      local path = ("%s/%s.mdl"):format(folder, version)
+      local out = cbk.create(path, { h5_version = version })
+      for key, tensor in cbk.open(folder .. "/a.mdl"):tensors() do out[key] = tensor end
+      t.equal({ out["model.h.0.w"]:item(), out:has "model.b", out:has "model.c", out:get "model.x.y" }, { 1, true, false, nil })
+      out["model.gone"] = cbk.tensor { 4 }
+      out["model.gone"] = nil
+      out["model.b"] = cbk.tensor { 5 }
+      out:commit()
+      local back = cbk.open(path)
+      t.equal(cbk.keys(back.root), { "model", "step" }, version)
+      t.equal(cbk.keys(back.root.model), { "h.0.w", "b" }, version)
+      t.equal(back["model.b"]:item(), 5)
+    end
+  end)
+
+  it("refuses other keys with dots in an H5 checkpoint", function()
+    local folder = t.temp_dir()
+    local w = cbk.tensor { 1 }
+    local out = cbk.create(folder .. "/a.mdl")
+    for _, key in ipairs { "optimizer.state.0.exp_avg", "transformer.wte.weight", "a." } do
+      t.raises(("cannot set '%s' in '%s/a.mdl': an H5 checkpoint is a tree"):format(key, folder), function() out[key] = w end, "key")
+      out[key] = nil
+    end
+    out.model = w
+    t.raises("cannot set 'model.x'", function() out["model.x"] = w end, "key")
+    out:close()
+    local cases = { ["b.mdl"] = { root = cbk.dict { { "a.b", w } } }, ["c.h5"] = { h5_version = "flat" }, ["d.pt"] = {} }
+    for name, options in pairs(cases) do -- a tree that says so, and files that are none
+      local other = cbk.create(cbk.fs.join(folder, name), options)
+      other["a.b"] = cbk.tensor { 2 }
+      other:commit()
+      t.equal(cbk.open(cbk.fs.join(folder, name)).root["a.b"]:item(), 2, name)
+    end
+  end)
+
   it("refuses values that a dtype cannot hold, and counts them", function()
     local folder = t.temp_dir()
     local path = cbk.fs.join(folder, "x.safetensors")

@@ -41,7 +41,7 @@ local function convert(dir, layers)
   return code, stderr
 end
 
-local function has(text, part) is_true(text:find(part, 1, true), text) end
+local has = harness.has
 
 describe("A class of one's own", function()
   it("is converted without a word", function()

@@ -8,7 +8,7 @@ local scale = require "cbk.plot.scale"
 local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
 local run = harness.cbk
 
-local function has(text, part) is_true(text:find(part, 1, true), ("no %q in %q"):format(part, text)) end
+local has = harness.has
 
 local HOSTILE = "<script>alert('x')</script>&\27[31m"
 

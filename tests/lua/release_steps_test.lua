@@ -124,19 +124,19 @@ describe("Steps between releases: DPO", function()
   end
 
   it("repacks the experts of the policy and of the reference, each from its own", function()
-    local config, root = mixtral "cs-2.8-dpo"
+    local config, root = mixtral "cs-2.5-dpo"
     root.model[policy .. fused] = root.model[policy .. fused]:affine(2, 1)
-    local out = try("dpo", "cs-2.8-dpo", "cs-2.9-dpo", config, root)[2].model
+    local out = try("dpo", "cs-2.5-dpo", "cs-2.6-dpo", config, root)[2].model
     local single = "transformer_decoder.layers.0.ffn.experts.experts.1.0.linear_layer.weight"
     same_weights(cbk.dict { a = out[reference .. single]:affine(2, 1) }, cbk.dict { a = out[policy .. single] })
     is_true(out[policy .. fused] == nil and out[reference .. fused] == nil)
   end)
 
   it("keeps the optimizer's state of what is not repacked", function()
-    local config, root = mixtral "cs-2.8-dpo"
+    local config, root = mixtral "cs-2.5-dpo"
     local kept = policy .. "embedding_layer.word_embeddings.weight"
     root.optimizer = cbk.dict { state = cbk.dict { [kept] = cbk.dict { step = 3 } } }
-    conversion.same(try("dpo", "cs-2.8-dpo", "cs-2.9-dpo", config, root)[2].optimizer.state[kept].step, 3)
+    conversion.same(try("dpo", "cs-2.5-dpo", "cs-2.6-dpo", config, root)[2].optimizer.state[kept].step, 3)
   end)
 
   it("a release without the model inside is refused", function()

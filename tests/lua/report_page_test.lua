@@ -7,8 +7,7 @@ local tiny = require "tiny"
 local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
 local run = harness.cbk
 
-local function has(text, part) is_true(text:find(part, 1, true), ("no %q in the page"):format(part)) end
-local function lacks(text, part) is_true(not text:find(part, 1, true), ("%q in the page"):format(part)) end
+local has, lacks = harness.has, harness.lacks
 
 local HOSTILE = "</script><b>&\27"
 

@@ -5,7 +5,7 @@ local harness = require "harness"
 local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
 local run = harness.cbk
 
-local function has(text, part) is_true(text:find(part, 1, true), ("no %q in %q"):format(part, text)) end
+local has = harness.has
 
 local function tree()
   return cbk.dict { { "a", cbk.full({ 3, 4 }, 1) }, { "b", cbk.full({ 1000, 100 }, 2) }, { "c", cbk.full({ 500 }, 3) } }

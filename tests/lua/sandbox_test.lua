@@ -27,6 +27,26 @@ return { {
 } }
 ]]
 
+--- A model of one part, which says another folder and other files once it was checked.
+local PAIR = [[
+local rules = require "converters.engine.rules"
+local fields = require "converters.engine.fields"
+local part = {
+  left = "text", right = "text_model", keys = rules.keys { { "a.weight", "b.weight" } },
+  config = fields.config { { "width", "hidden_size" } },
+  files = { ["extra.json"] = function() return { a = 1 } end },
+}
+local function change()
+  part.files["../../../gone.json"] = function() return { b = 1 } end
+  part.left = "../../gone"
+end
+part.finish = { left = change }
+return { {
+  model = "pair", name = "pair",
+  { "hf", "cs-2.1 .. cs-2.9", components = { part }, config = fields.config {}, finish = { left = change } },
+} }
+]]
+
 local function tiny(attempt) return (TINY:gsub("%%s", function() return attempt end)) end
 
 local function folder()
@@ -79,7 +99,8 @@ describe("a sandboxed converter", function()
     cbk.fs.write(dir .. "/greedy.lua", "local t = {}\nwhile true do pcall(function() t[#t + 1] = ('x'):rep(1000) .. #t end) end")
     local code, stdout, stderr = harness.cbk(dir, "rules", "greedy.lua")
     equal({ code, stdout }, { 1, "" })
-    equal(stderr, "cbk: the sandboxed converter takes more than 64 MiB of memory; if you trust the file, pass --no-sandbox\n")
+    equal(stderr, "cbk: cannot finish with the sandboxed converter 'greedy.lua': it takes more than 64 MiB of memory; if you trust the "
+      .. "file, pass --no-sandbox to `cbk rules`, or leave out --sandbox elsewhere\n")
     code, stdout, stderr = harness.cbk(dir, "rules", "greedy.lua", "--json")
     equal({ code, stdout, (stderr:find('{"error": {"code": "converter"', 1, true)) }, { 1, "", 1 })
   end)
@@ -98,6 +119,13 @@ describe("a sandboxed converter", function()
     } do
       is_true(said(text):find(message, 1, true), said(text))
     end
+  end)
+
+  it("has the place of its functions in explanations", function()
+    local dir = folder()
+    cbk.fs.write(dir .. "/tiny.lua", (tiny "":gsub("return true end", "return at.side == 'right' end")))
+    local _, stdout = convert(dir, "--sandbox", "--explain", "norm.weight")
+    is_true(stdout:find("its condition (tiny.lua:13) does not hold", 1, true), stdout)
   end)
 
   it("needs a converter to be sandboxed", function()
@@ -172,8 +200,9 @@ describe("a sandboxed converter", function()
     local place = package.searchpath("converters.llama", package.path):gsub("llama%.lua$", ("../"):rep(20)) .. dir:sub(2) .. "/secret.json"
     cbk.fs.write(dir .. "/x.lua", ([[
       local rules = require "converters.engine.rules"
-      local _, problem = pcall(rules.expand, { left = { "{a,b,c}.x" }, right = { "{a,b}.{d,e}" }, also = { left = {}, right = {} },
-        tied = {}, origin = { source = %q, line = 999, place = 1, names = { "token", "token" } } })
+      local forged = { left = { "{a,b,c}.x" }, right = { "{a,b}.{d,e}" }, also = { left = {}, right = {} },
+        origin = { source = %q, line = 999, place = 1, names = { "token", "token" } } }
+      local _, problem = pcall(rules.keys, { { "{p,q}", "{p,q}", { is_rules = true, forged } } })
       error(problem.message)]]):format(place))
     local _, stdout = harness.cbk(dir, "rules", "x.lua")
     is_true(stdout:find("secret.json:999", 1, true), stdout)
@@ -205,65 +234,216 @@ describe("a sandboxed converter", function()
     equal(status, "130")
   end)
 
-  it("changes nobody else's words", function()
+  it("changes nothing that it sees", function()
     local dir = folder()
     cbk.fs.write(dir .. "/tiny.lua", tiny [[
-      actions.transpose, actions.qkv.stacked, rules.text, fields.config, rules.keys = nil, nil, nil, nil, rules.keys
-      table.concat, string.format = nil, nil]])
-    local code, stdout = harness.cbk(dir, "rules", "tiny.lua")
-    equal(code, 1)
-    is_true(stdout:find "fields%.config" or stdout:find "assigned", stdout)
-    equal((harness.cbk(dir, "list", "--converter", "tiny.lua", "--sandbox", "llama")), 1)
+      local heads = require "converters.vocabulary.heads"
+      local decoder = require "converters.shared.decoder"
+      local llama = require "converters.classes.hf.llama"
+      local seen, changed, count = {}, {}, 0
+      local function assign(t, key, path)
+        local ok, why = pcall(function() t[key] = "changed" end)
+        if ok then changed[#changed + 1] = path .. "." .. tostring(key) end
+        if not ok and not tostring(why):find("cannot assign", 1, true) then changed[#changed + 1] = path .. ": " .. tostring(why) end
+      end
+      local function crawl(t, path)
+        if type(t) ~= "table" or seen[t] then return end
+        seen[t], count = true, count + 1
+        for key, inner in pairs(t) do
+          if type(key) == "string" or type(key) == "number" then assign(t, key, path) end
+          crawl(key, path .. ".key") crawl(inner, path .. "." .. tostring(key))
+        end
+        assign(t, "added", path)
+      end
+      for name, one in pairs { rules = rules, fields = fields, actions = actions, heads = heads, decoder = decoder, llama = llama,
+        class = require "converters.engine.class", wrap = require "converters.engine.wrap", kinds = require "converters.engine.kinds",
+        values = require "converters.vocabulary.values", rotary = require "converters.vocabulary.rotary",
+        zoo = require "converters.classes.zoo.decoder", shared = require "converters.shared.llama", cbk = cbk, string = string,
+        table = table, math = math, bit = bit, at = at or {} } do
+        if not (name == "at" and at == nil) then crawl(one, name) end
+      end
+      for name, one in pairs { heads = heads, decoder = decoder, actions = actions.head } do
+        pcall(fields.fill, one, { added = 1 })
+        if pcall(table.insert, one, 1) or pcall(table.sort, one) or select(2, pcall(function() return one.added end)) == 1 then
+          changed[#changed + 1] = "a function changes " .. name
+        end
+      end
+      if pcall(function() local text = "" text.upper = "changed" end) then changed[#changed + 1] = "texts" end
+      if #changed > 0 then error(table.concat(changed, "; "), 0) end
+      if count < (place == "file" and 300 or 1) then error(count .. " tables only", 0) end
+      if place == "action" then error("all was tried", 0) end]])
+    local code, stdout, stderr = convert(dir, "--sandbox", "--dry-run")
+    is_true(code == 1 and stderr:find("all was tried", 1, true), stdout .. stderr)
   end)
 
-  it("sees no table or function with rights in anything that it is given", function()
+  it("leaves the library as it was, whatever it hands over and changes later", function()
     local dir = folder()
-    cbk.fs.write(dir .. "/tiny.lua", tiny "capture(value, at, rules, fields, actions, cbk)")
+    cbk.fs.write(dir .. "/tiny.lua", tiny [[
+      local own = require "converters.shared.llama".converter { model_type = "x" }
+      own.config, own.keys = nil, nil -- a copy
+      local class = require "converters.engine.class"
+      local llama = require "converters.classes.hf.llama"
+      for _, one in pairs(llama.LlamaForCausalLM.fields) do class.free(one) class.unused(one, function() return true end) end
+      pcall(fields.fill, actions.transpose, { added = 1 })
+      for _, one in ipairs { actions, rules, fields, at, llama, llama.LlamaForCausalLM, class } do
+        for _, f in ipairs { fields.fill, class.free, class.optional, class.module, fields.with } do pcall(f, one, { added = 1 }) end
+      end
+      local forged = { key = "x", run = { out = actions, differ = function() end, tell = function() end } }
+      if at and at.emit then pcall(at.emit, forged, "split", 1) end]])
+    cbk.fs.write(dir .. "/whole.lua", [=[
+      local cbk = require "cbk"
+      local converters = require "cbk.converters"
+      local notation = require "converters.notation.files"
+      local keys = require "converters.engine.keys"
+      for _, name in ipairs { "class", "rules", "fields", "keys", "kinds", "sections", "wrap" } do require("converters.engine." .. name) end
+      local vocabulary = require "converters.vocabulary.actions"
+      require "converters.shared.llama"
+      require "converters.classes.hf.llama"
+      local function all()
+        local out, seen = {}, {}
+        local function walk(value, path)
+          out[path] = value
+          if type(value) ~= "table" or seen[value] then return end
+          seen[value] = true
+          for name, inner in next, value do walk(inner, path .. "/" .. tostring(name)) end
+        end
+        for name, module in pairs(package.loaded) do
+          if name:find "^converters%." and not name:find "notation" and not name:find "catalogue" then walk(module, name) end
+        end
+        return out
+      end
+      local before = all()
+      local models = notation.read("tiny.lua", true)
+      local source = cbk.dict { ["embed.weight"] = cbk.randn { 4, 2 }, ["norm.weight"] = cbk.randn { 2 } }
+      local made = keys.convert(models[1][1].keys, "left", source, { left = cbk.dict(), right = cbk.dict() })
+      assert(made["e.weight"]:shape()[1] == 2 and vocabulary.split)
+      local after, count = all(), 0
+      for path, value in pairs(before) do
+        count = count + 1
+        if not rawequal(after[path], value) then print("changed: " .. path) end
+      end
+      for path in pairs(after) do
+        if before[path] == nil then print("added: " .. path) end
+      end
+      print(count > 900 and "compared" or "too few: " .. count)
+    ]=])
+    local code, stdout, stderr = harness.cbk(dir, "run", "whole.lua")
+    equal({ code, stdout }, { 0, "compared\n" }, stderr)
+  end)
+
+  it("gives no table or function with rights", function()
+    local dir = folder()
+    cbk.fs.write(dir .. "/tiny.lua", tiny [[
+      local seen, count = {}, 0
+      local function crawl(value, path)
+        if value == nil or seen[value] then return end
+        seen[value], count = true, count + 1
+        if check(value) then error(path .. " has rights", 0) end
+        if type(value) == "table" then
+          for key, inner in pairs(value) do crawl(key, path) crawl(inner, path .. "." .. tostring(key)) end
+        end
+      end
+      for _, one in ipairs { string, table, math, bit, cbk, rules, fields, actions, at or {}, value or {},
+        { assert, error, ipairs, next, pairs, pcall, select, tonumber, tostring, type, unpack, require },
+        require "converters.engine.class", require "converters.engine.wrap", require "converters.engine.kinds",
+        require "converters.vocabulary.rotary", require "converters.shared.llama", require "converters.classes.zoo.decoder" } do
+        crawl(one, tostring(_))
+      end
+      for _, name in ipairs { "sha256", "shape", "_G", "__index", "run", "trace" } do crawl(at and at[name], "at." .. name) end
+      if place == "file" and count < 300 then error("only " .. count .. " values", 0) end]])
     cbk.fs.write(dir .. "/walk.lua", [=[
       local cbk = require "cbk"
       local cli = require "cbk.cli"
       local scripts = debug.getinfo(cli.parser, "S").source:match "^@(.*)lib/cbk/"
       require "cbk.converters"
-      local sandbox = require "converters.notation.sandbox"
-      local load_file, given = sandbox.load, {}
-      function sandbox.load(path)
-        local chunk = assert(load_file(path))
-        given[#given + 1] = debug.getfenv(chunk)
-        rawset(given[1], "capture", function(...)
-          for i = 1, select("#", ...) do given[#given + 1] = (select(i, ...)) end
-        end)
-        return chunk
-      end
-      arg = { [0] = "convert", "--sandbox", "--dry-run", ]=] .. ("%q, "):rep(#CONVERT):format(unpack(CONVERT)) .. [=[ }
-      assert(loadfile(scripts .. "convert.lua"))()
-      local bad, names = {}, {}
-      for name, library in pairs { os = os, io = io, debug = debug, package = package, jit = jit, ffi = require "ffi", fs = cbk.fs,
+      local bad, asked = {}, 0
+      for _, library in pairs { os = os, io = io, debug = debug, package = package, jit = jit, ffi = require "ffi", fs = cbk.fs,
         config = cbk.config, h5 = cbk.h5, pickle = cbk.pickle, coroutine = coroutine } do
-        bad[library] = name
-        for field, value in pairs(library) do
-          if type(value) == "function" or type(value) == "table" then bad[value] = name .. "." .. field end
+        bad[library] = true
+        for _, value in pairs(library) do
+          if type(value) == "function" or type(value) == "table" then bad[value] = true end
         end
       end
       for _, name in ipairs { "load", "loadstring", "loadfile", "dofile", "require", "module", "getfenv", "setfenv", "getmetatable",
-        "setmetatable", "rawset", "print", "newproxy", "collectgarbage" } do bad[_G[name]] = name end
-      for _, name in ipairs { "open", "create" } do bad[cbk[name]] = "cbk." .. name end
-      bad[_G], bad[cbk], bad[package.loaded] = "_G", "cbk", "package.loaded"
-      local seen, found, count = {}, {}, 0
-      local function walk(value, path)
-        if bad[value] then found[#found + 1] = path .. " is " .. bad[value] end
-        if type(value) ~= "table" or seen[value] then return end
-        seen[value], count = true, count + 1
-        for key, inner in next, value do
-          if key ~= "capture" then walk(key, path) walk(inner, path .. "." .. tostring(key)) end
+        "setmetatable", "rawset", "print", "newproxy", "collectgarbage" } do bad[_G[name]] = true end
+      for _, name in ipairs { "open", "create" } do bad[cbk[name]] = true end
+      bad[_G], bad[cbk], bad[package.loaded] = true, true, true
+      local load_file = loadfile
+      function loadfile(path, mode, env) -- of the sandbox
+        if env then
+          rawset(env, "check", function(value)
+            asked = asked + 1
+            return bad[value] or type(value) == "userdata" and bad[debug.getmetatable(value)]
+          end)
         end
-        local meta = debug.getmetatable(value)
-        if meta and type(rawget(meta, "__index")) == "table" then walk(rawget(meta, "__index"), path .. ".__index") end
+        return load_file(path, mode, env)
       end
-      for i, value in ipairs(given) do walk(value, "given " .. i) end
-      print(("%d given, %d tables seen; %s"):format(#given > 10 and 10 or #given, count > 50 and 50 or count, table.concat(found, "; ")))
+      arg = { [0] = "convert", "--sandbox", "--dry-run", ]=] .. ("%q, "):rep(#CONVERT):format(unpack(CONVERT)) .. [=[ }
+      assert(load_file(scripts .. "convert.lua"))()
+      print(asked > 300 and "asked" or asked)
     ]=])
     local code, stdout, stderr = harness.cbk(dir, "run", "walk.lua")
-    equal(code, 0, stderr)
-    is_true(stdout:find("10 given, 50 tables seen; \n", 1, true), stdout)
+    is_true(code == 0 and stdout:find("\nasked\n", 1, true), stdout .. stderr)
+  end)
+
+  it("makes no file outside of the output folder, and neither does a trusted one", function()
+    for _, is_sandboxed in ipairs { true, false } do
+      local dir = harness.temp_dir()
+      cbk.fs.mkdir(dir .. "/in/deep")
+      cbk.fs.write(dir .. "/in/deep/pair.lua", PAIR)
+      cbk.fs.write(dir .. "/in/deep/c.yaml", "model:\n  name: pair\n  text_model:\n    hidden_size: 4\n")
+      cbk.create(dir .. "/in/deep/c.mdl", { root = cbk.dict { model = cbk.dict { ["b.weight"] = cbk.randn { 2 } } }, format = "h5" })
+        :commit { progress = false }
+      local words = { "--converter", "pair.lua", is_sandboxed and "--sandbox" or nil }
+      for _, word in ipairs { "--model", "pair", "--src-fmt", "cs-2.4", "--tgt-fmt", "hf", "-o", "out" } do words[#words + 1] = word end
+      for _, command in ipairs { { "convert-config", "c.yaml" }, { "convert", "c.mdl", "--config", "c.yaml", "--overwrite" } } do
+        local line = { unpack(command) }
+        for _, word in ipairs(words) do line[#line + 1] = word end
+        local code, stdout, stderr = harness.cbk(dir .. "/in/deep", unpack(line))
+        equal({ cbk.fs.list(dir), cbk.fs.list(dir .. "/in") }, { { "in" }, { "deep" } }, stderr)
+        if is_sandboxed then
+          equal(code, 0, stdout .. stderr)
+          is_true(cbk.fs.exists(dir .. "/in/deep/out/text/extra.json"))
+        else
+          local wanted = command[1] == "convert" and "must not change its tables" or "expected the name of a file or folder in it"
+          is_true(code == 1 and stderr:find(wanted, 1, true), stdout .. stderr)
+        end
+      end
+    end
+  end)
+
+  it("writes through no link out of the output folder", function()
+    local dir = harness.temp_dir()
+    cbk.fs.mkdir(dir .. "/out")
+    cbk.fs.mkdir(dir .. "/elsewhere")
+    os.execute(("ln -s ../elsewhere '%s/out/text'; ln -s text2 '%s/out/near'"):format(dir, dir))
+    harness.raises("'" .. dir .. "/out/text': it is a symbolic link out of its folder, to '../elsewhere'", function()
+      cbk.fs.inside(dir .. "/out", "text")
+    end, "io")
+    equal(cbk.fs.inside(dir .. "/out", "near"), dir .. "/out/near")
+    for _, name in ipairs { "..", "../x", "a/b" } do
+      local out = cbk.create(dir .. "/x.pt", { root = cbk.dict { a = cbk.tensor { 1 } }, companions = { [name] = "" } })
+      harness.raises("expected the name of a file or folder in it", function() out:plan() end, "value")
+    end
+    for _, name in ipairs { "", ".", "..", "a/b", "/a", "a\0b", "../a" } do
+      harness.raises("expected the name of a file or folder in it", function() cbk.fs.inside(dir, name) end, "value")
+    end
+  end)
+
+  it("raises errors with a text", function()
+    local dir = folder()
+    for text, wanted in pairs {
+      ["error { message = {} }"] = "without a text", ["error {}"] = "without a text", ["error { message = 'why' }"] = "why",
+      ["error(nil)"] = "", ["error 'plain'"] = "plain", ["cbk.fail('shape', 'said')"] = "said",
+    } do
+      for _, place in ipairs { "file", "action", "when", "field" } do
+        cbk.fs.write(dir .. "/tiny.lua", tiny(("if place == %q then %s end"):format(place, text)), { overwrite = true })
+        for _, option in ipairs { "--sandbox", "--no-progress-bar" } do
+          local code, stdout, stderr = convert(dir, option, "--dry-run")
+          is_true(code == 1 and #stderr:match "cbk: [^\n]*" >= 8, stdout .. stderr)
+          is_true(stderr:find(wanted, 1, true) and not stderr:find "attempt to" and not stderr:find "table: 0x", stderr)
+        end
+      end
+    end
   end)
 end)

@@ -61,6 +61,32 @@ describe("shards by names", function()
   end)
 end)
 
+describe("shards by size", function()
+  it("are never empty, also where the first tensor is larger than a shard", function()
+    for _, format in ipairs { "safetensors", "torch" } do
+      for _, size in ipairs { "1B", "20B", "50B" } do
+        local dir = harness.temp_dir()
+        local root = cbk.dict()
+        for i, count in ipairs { 100, 1, 2, 200 } do root["w" .. i] = cbk.full({ count }, i) end
+        cbk.create(dir .. "/m.safetensors", { root = root }):commit { progress = false }
+        equal((run(dir, "copy", "m.safetensors", "out", "--format", format, "--shard-size", size)), 0)
+        local stem = format == "torch" and "pytorch_model.bin" or "model.safetensors"
+        local index = cbk.config.load(("%s/out/%s.index.json"):format(dir, stem))
+        local files, used = 0, {}
+        for _, file in cbk.items(index.weight_map) do used[file] = true end
+        for _, name in ipairs(cbk.fs.list(dir .. "/out")) do
+          if not name:find "index%.json$" then
+            files = files + 1
+            assert(used[name], name .. " is empty")
+          end
+        end
+        equal(files, size == "1B" and 4 or 3, format .. " " .. size)
+        equal(cbk.open(dir .. "/out").root.w4:shape(), { 200 })
+      end
+    end
+  end)
+end)
+
 describe("a Hugging Face checkpoint in one file", function()
   it("has no index, and its usual name", function()
     local dir = harness.temp_dir()

@@ -15,7 +15,7 @@ local llama = {
   model_type = "llama", vocab_size = 5, hidden_size = 16, num_attention_heads = 4, num_hidden_layers = 1, intermediate_size = 8,
   max_position_embeddings = 8,
 }
-local neox = { model_type = "gpt_neox", hidden_size = 16, num_attention_heads = 4, num_hidden_layers = 1, vocab_size = 5 }
+local neox = { model_type = "gpt_neox", hidden_size = 16, rotary_pct = 0.5, num_attention_heads = 4, num_hidden_layers = 1, vocab_size = 5 }
 
 local function with(base, more)
   local out = cbk.dict()

@@ -7,9 +7,7 @@ local text_table = require "cbk.text_table"
 local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
 local run = harness.cbk
 
-local function has(text, part) is_true(text:find(part, 1, true), ("no %q in %q"):format(part, text)) end
-
-local function lacks(text, part) is_true(not text:find(part, 1, true), ("%q in %q"):format(part, text)) end
+local has, lacks = harness.has, harness.lacks
 
 --- A folder with a checkpoint of few tensors, one of them tied.
 local function make()

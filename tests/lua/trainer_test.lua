@@ -9,6 +9,7 @@ local harness = require "harness"
 local describe, it = harness.describe, harness.it
 
 local function same(a, b, what)
+  harness.checked()
   if cbk.equal(a, b) then return end
   error(("%s: %s is not %s"):format(what or "value", cbk.json(a), cbk.json(b)), 2)
 end

@@ -45,6 +45,17 @@ describe("untrusted text", function()
     cbk.create(dir .. "/b.pt", { root = tree(1) }):commit()
     cbk.fs.write(dir .. "/config.yaml", "model: {hidden_size: 4}\n")
     cbk.fs.write(dir .. "/config.json", '{"model_type": "gpt2", "n_embd": 4, "n_head": 2, "n_layer": 1, "n_inner": null, "vocab_size": 4}')
+    local fields = cbk.dict { model_type = EVIL[1], [EVIL[2]] = EVIL[4], architectures = cbk.list { EVIL[1] }, n_embd = EVIL[3],
+      [EVIL[4]] = 3, torch_dtype = EVIL[5], transformers_version = EVIL[1] }
+    cbk.config.save(fields, dir .. "/evil.json")
+    cbk.fs.mkdir(dir .. "/evil")
+    cbk.fs.write(dir .. "/evil/config.json", cbk.fs.read(dir .. "/evil.json"))
+    local run = cbk.dict { model = fields, [EVIL[1]] = EVIL[2] }
+    cbk.config.save(run, dir .. "/evil.yaml")
+    local weights = tree(0).model
+    weights[EVIL[9]] = nil -- no Unicode, which safetensors needs
+    cbk.create(dir .. "/evil/model.safetensors", { root = weights }):commit()
+    cbk.fs.write(dir .. "/evil.lua", ("error(%q)"):format(EVIL[1]))
     local commands = {
       { 0, "ls", "a.pt" }, { 0, "ls", "--flat", "a.pt" }, { 0, "ls", "--all", "a.pt" }, { 0, "ls", "--json", "a.pt" },
       { 0, "show", "a.pt", "*" }, { 0, "show", "a.pt", "texts" }, { 0, "show", "a.pt", "model" }, { 0, "show", "--json", "a.pt", "*" },
@@ -66,6 +77,22 @@ describe("untrusted text", function()
       commands[#commands + 1] = { nil, "convert", "--model", "gpt2", "--src-fmt", "hf", "--tgt-fmt", "cs-2.1", "--config", "config.json",
         "a.pt", "--output-dir", "out", "--drop-unmatched-keys", option }
     end
+    for _, words in ipairs {
+      { "identify", "a.pt" }, { "identify", "evil" }, { "identify", "--json", "evil" },
+      { "params", "evil/config.json" },
+      { "params", "evil.yaml", "--model", "gpt2" }, { "new", "evil.yaml", "-o", "n.pt" }, { "list", EVIL[1] },
+      { "list-converters", EVIL[2] }, { "help", EVIL[1] },
+      { "convert-config", "--model", "gpt2", "--src-fmt", "hf", "--tgt-fmt", "cs-2.1", "evil/config.json" },
+      { "convert-config", "--model", "llama", "--src-fmt", "cs-2.1", "--tgt-fmt", "cs-2.2", "evil.yaml" },
+      { "convert-config-to-mup", "-i", "evil.yaml" }, { "fix-checkpoint-spec", "--yes", "a.pt" },
+      { "fold-lora-checkpoint", "a.pt", "evil.yaml" }, { "h5-to-tensorflow", "a.pt", "tf" },
+      { "tensorflow-to-h5", "a.pt" }, { "data-iter-state-conversion", "-o", "out", "a.pt" },
+      { "upgrade", "--model", "gpt2", "--config", "evil.yaml", "a.pt", "--to", "cs-2.5" },
+      { "upgrade", "--config", "evil.yaml", "a.pt", "--to", "cs-2.5", "--yes" }, { "rules", EVIL[1] },
+      { "rules", "gpt2", "--config", "evil.yaml", "a.pt" },
+      { "infer", "a.pt", "b.pt", "-o", "y.lua", "--src-config", "evil/config.json", "--tgt-config", "evil.yaml" },
+      { "repl", "a.pt" }, { "run", "evil.lua" },
+    } do commands[#commands + 1] = { nil, unpack(words) } end
     for _, words in ipairs(commands) do
       local code, stdout, stderr = harness.cbk(dir, unpack(words, 2, 20))
       local what = table.concat(words, " ", 2, math.min(#words, 20))

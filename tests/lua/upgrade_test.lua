@@ -517,6 +517,24 @@ describe("cbk upgrade", function()
 end)
 
 describe("an upgrade as another model", function()
+  it("is refused if all fields are of another one, also where both have the same weight names", function()
+    local dir = harness.temp_dir()
+    cbk.config.save(cbk.dict { model_type = "gpt2", vocab_size = 8, n_embd = 8, n_head = 2, n_layer = 1, n_positions = 4 },
+      dir .. "/config.json")
+    equal((harness.cbk(dir, "new", "config.json", "-o", "m.safetensors")), 0)
+    equal((harness.cbk(dir, "convert", "m.safetensors", "--to", "cs-2.2", "-o", "new")), 0)
+    for _, case in ipairs { { "llama", 2 }, { "mistral", 2 }, { "gpt2", 0 } } do
+      local code, out, problem = harness.cbk(dir, "upgrade", "--model", case[1], "--config", "new/config_to_cs-2.2.yaml",
+        "new/m_to_cs-2.2.mdl", "--to", "cs-2.5", "--yes", "-o", case[1])
+      equal(code, case[2], out .. problem)
+      if code ~= 0 then
+        local why = ("is not of %s: the config does not fit %s: "):format(case[1], case[1])
+        harness.is_true(problem:find(why, 1, true) ~= nil and problem:find("fit --model gpt2", 1, true) ~= nil, problem)
+      end
+      equal(cbk.fs.exists(("%s/%s"):format(dir, case[1])), code == 0)
+    end
+  end)
+
   it("is refused if weights and config are of a third", function()
     local dir = harness.temp_dir()
     cbk.config.save(cbk.dict { model_type = "llama", vocab_size = 8, hidden_size = 8, num_attention_heads = 2, num_hidden_layers = 1,

@@ -24,7 +24,6 @@ local function body(attention)
     each("h", "n_layer", {
       norm("ln_1", "n_embd"),
       { "attn.bias", { 1, 1, "n_positions", "n_positions" }, buffer = true },
-      { "attn.causal_mask", { 1, 1, "n_positions", "n_positions" }, buffer = true },
       { "attn.masked_bias", {}, buffer = true },
       attention,
       linear("mlp.fc_in", "n_embd", "inner", true),
@@ -52,7 +51,11 @@ local own = body {
   linear("attn.out_proj", "n_embd", "n_embd"),
 }
 
-local codegen = body { linear("attn.qkv_proj", "n_embd", "3 * n_embd"), linear("attn.out_proj", "n_embd", "n_embd") }
+local codegen = body {
+  { "attn.causal_mask", { 1, 1, "n_positions", "n_positions" }, buffer = true },
+  linear("attn.qkv_proj", "n_embd", "3 * n_embd"),
+  linear("attn.out_proj", "n_embd", "n_embd"),
+}
 
 gptj.GPTJModel = class.new "GPTJModel" { fields = fields, derived = derived, tensors = function() return own end }
 gptj.GPTJForCausalLM = class.new "GPTJForCausalLM" { fields = fields, derived = derived, tensors = with_head(own) }

@@ -20,7 +20,7 @@ end
 
 return llama.classes("Mixtral", {
   intermediate_size = size(14336), num_key_value_heads = size(8), max_position_embeddings = size(131072), sliding_window = any(),
-  rms_norm_eps = positive(1e-5), rope_theta = positive(1e6), num_local_experts = size(8), num_experts_per_tok = size(2),
+  rms_norm_eps = positive(1e-5), rope_theta = positive(1e6), num_local_experts = size(8, "num_experts"), num_experts_per_tok = size(2),
   router_aux_loss_coef = number(0.001), output_router_logits = free(false), router_jitter_noise = free(0), pretraining_tp = free(),
   attention_bias = boolean(false),
 }, { feed_forward = experts })

@@ -11,8 +11,6 @@ local size, depth, number, positive, rate, text, any = class.makers "size depth 
 
 local mllama = {}
 
-local function count_of(value, default) return kinds.is_list(value) and #value or default end
-
 ---The numbers of the layers that look at the image.
 ---@param value any   cross_attention_layers
 ---@return table<integer, true>
@@ -30,7 +28,7 @@ local fields = class.extend(llama.LlamaForCausalLM.fields, {
   dropout = rate(0), pad_token_id = number(128004),
   ["vision_config.hidden_size"] = size(1280), ["vision_config.hidden_act"] = text "gelu",
   ["vision_config.num_hidden_layers"] = depth(32), ["vision_config.num_global_layers"] = depth(8),
-  ["vision_config.attention_heads"] = size(16), ["vision_config.num_channels"] = size(3),
+  ["vision_config.attention_heads"] = size(16, "vision_config.num_attention_heads"), ["vision_config.num_channels"] = size(3),
   ["vision_config.intermediate_size"] = size(5120), ["vision_config.vision_output_dim"] = size(7680),
   ["vision_config.image_size"] = size(448), ["vision_config.patch_size"] = size(14), ["vision_config.norm_eps"] = positive(1e-5),
   ["vision_config.max_num_tiles"] = size(4), ["vision_config.intermediate_layers_indices"] = any(),
@@ -47,7 +45,8 @@ local function derived(c)
   end
   local patches = math.floor(c["vision_config.image_size"] / c["vision_config.patch_size"])
   out.positions = { patches * patches + 1, "vision_config.image_size", "vision_config.patch_size" }
-  out.ratios = { count_of(c["vision_config.supported_aspect_ratios"], 8) + 1, "vision_config.supported_aspect_ratios" }
+  local ratios = c["vision_config.supported_aspect_ratios"]
+  out.ratios = kinds.is_list(ratios) and { #ratios + 1, "vision_config.supported_aspect_ratios" } or 9 -- the default ones, and none
   return out
 end
 

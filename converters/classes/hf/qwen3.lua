@@ -28,7 +28,8 @@ end
 local qwen3 = llama.classes("Qwen3", fields, { head_norms = head_norms() })
 local moe = llama.classes("Qwen3Moe", class.extend(fields, {
   intermediate_size = free(6144), moe_intermediate_size = size(768), num_key_value_heads = size(4), head_dim = size(),
-  num_experts = size(128), num_experts_per_tok = size(8), norm_topk_prob = boolean(false), router_aux_loss_coef = number(0.001),
+  num_experts = size(128, "num_local_experts"), num_experts_per_tok = size(8), norm_topk_prob = boolean(false),
+  router_aux_loss_coef = number(0.001),
   decoder_sparse_step = size(1), mlp_only_layers = any(), output_router_logits = free(false),
 }), { head_norms = head_norms(), feed_forward = experts })
 

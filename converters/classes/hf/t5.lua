@@ -14,6 +14,7 @@ local fields = {
   layer_norm_epsilon = positive(1e-6), initializer_factor = free(1), feed_forward_proj = text "relu", use_cache = free(true),
   classifier_dropout = rate(0), is_encoder_decoder = boolean(true), tie_word_embeddings = boolean(true),
   is_gated_act = boolean(), dense_act_fn = text(),
+  scale_decoder_outputs = boolean(), -- since transformers 5; before, tie_word_embeddings said it
   tie_encoder_decoder = boolean(false),
 }
 

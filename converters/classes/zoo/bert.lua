@@ -18,8 +18,8 @@ bert.encoder_fields = {
   alibi_trainable_slopes = class.free(boolean(false)), rotary_dim = class.free(size()), rope_theta = class.free(positive(10000)),
   mask_padding_in_positional_embed = boolean(false), pad_token_id = class.free(number(0)), use_position_embedding = boolean(true),
   -- attention
-  attention_type = text "scaled_dot_product", attention_module = text "aiayn_attention",
-  extra_attention_params = class.unused(any(), parts.is_empty), attention_sliding_window_length = any(),
+  attention_type = text "scaled_dot_product", attention_module = class.unused(text "aiayn_attention", parts.is_plain_attention),
+  extra_attention_params = class.unused(any(), parts.has_no_groups), attention_sliding_window_length = any(),
   use_projection_bias_in_attention = bias(true), use_ffn_bias_in_attention = bias(true),
   -- norms and feed-forward parts
   layer_norm_epsilon = positive(1e-5), norm_first = boolean(false), embedding_layer_norm = boolean(true),

@@ -26,6 +26,23 @@ local function is_one_expert(experts)
   return kinds.is_dict(experts) and (experts.num_experts == nil or experts.num_experts == 1)
 end
 
+---Experts whose implementation is one of those that a release has. (moe.moe_implementation is a field of a map.)
+local function experts_of(release, ...)
+  local known, names = { [false] = true }, { ... }
+  for _, name in ipairs(names) do known[name] = true end
+  return { release, function(experts)
+    local own = kinds.is_dict(experts) and experts.moe_implementation
+    return known[kinds.present(own) and own] == true
+  end, says = "moe_implementation: " .. table.concat(names, " or ") }
+end
+
+local moe = {
+  experts_of("2.8", "optimized", "functional", "experimental", "forge_experimental"),
+  experts_of("2.7", "optimized", "functional", "experimental"),
+  experts_of("2.5", "optimized", "functional"),
+  { "2.3", is_one_expert, says = "one expert (num_experts: 1)" },
+}
+
 local positions = {
   rope_theta = { "2.1", 10000, warn = "steps" }, pos_scaling_factor = { "2.1", 1, warn = "steps" },
   pos_scaling_type = {
@@ -43,7 +60,7 @@ local mup = {
 local decoders = fields.with(fields.with(positions, mup), {
   attention_module = { "1.9", "aiayn_attention" }, extra_attention_params = grouped, alibi_trainable_slopes = { "2.1", false },
   attention_sliding_window_length = { "2.1", cbk.null }, attention_sink_tokens = { "2.4", cbk.null },
-  moe_params = { "2.3", is_one_expert, says = "one expert (num_experts: 1)" },
+  moe = moe, moe_params = moe,
 })
 
 ---GPT2LMHeadModel

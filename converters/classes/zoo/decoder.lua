@@ -5,6 +5,8 @@ local class = require "converters.engine.class"
 local kinds_of = require "converters.engine.kinds"
 local parts = require "converters.classes.zoo.parts"
 local came_with = require "converters.classes.zoo.came_with"
+local experts = require "converters.vocabulary.experts"
+local rules = require "converters.engine.rules"
 
 local each = class.each
 local size, length, depth, number, positive, rate, boolean, bias, norm_kind, text, any, free =
@@ -22,8 +24,8 @@ local gptj = {
   pos_scaling_type = unused(text "linear", parts.is_unscaled), pos_scaling_extra_args = unused(any(), parts.is_unscaled),
   fold_rope_consts = free(),
   -- attention
-  attention_type = text "scaled_dot_product", attention_module = text "aiayn_attention",
-  extra_attention_params = unused(any(), parts.is_empty), attention_sink_tokens = any(), attention_sliding_window_length = any(),
+  attention_type = text "scaled_dot_product", attention_module = unused(text "aiayn_attention", parts.is_plain_attention),
+  extra_attention_params = unused(any(), parts.has_no_groups), attention_sink_tokens = any(), attention_sliding_window_length = any(),
   use_projection_bias_in_attention = bias(true), use_ffn_bias_in_attention = bias(true), attention_kernel = free(),
   attention_softmax_fp32 = free(true),
   -- norms and feed-forward parts
@@ -54,6 +56,8 @@ local gpt2 = class.extend(gptj, {
 })
 gpt2.use_untied_layer_norm = nil
 
+local steps = { rules.between("cs-2.5", "cs-2.6", experts.to_2_6) }
+
 local function part_of(section, name)
   local value = section and kinds_of.is_dict(section) and section[name]
   return type(value) == "number" and value or nil
@@ -69,16 +73,15 @@ local function derived(c)
   }
 end
 
----Before 2.9 all experts' matrices were stored in one tensor, and so does the `functional` form since then.
 local function feed_forward(c, since)
-  local experts = part_of(c.moe_params, "num_experts") or 1
-  if experts <= 1 then return parts.feed_forward("ffn", "hidden_size", "filter_size", c.nonlinearity, c.use_ffn_bias) end
-  local form = c.moe_params.moe_implementation
-  local stored = not since "2.9" and "fused" or form == nil and "either" or form == "experimental" and "single" or "fused"
-  local shared = part_of(c.moe_params, "num_shared_experts") and " + moe_params.num_shared_experts" or ""
-  local routing = c.moe_params.routing_algorithm
-  return parts.experts("ffn", "hidden_size", "filter_size", c.nonlinearity, c.use_ffn_bias, "moe_params.num_experts" .. shared,
-    routing == nil or routing == "learned", stored)
+  local routed, shared = part_of(c.moe_params, "num_experts") or 1, part_of(c.moe_params, "num_shared_experts") or 0
+  if routed + shared <= 1 then return parts.feed_forward("ffn", "hidden_size", "filter_size", c.nonlinearity, c.use_ffn_bias) end
+  local layout = experts.layout(c.moe_params.moe_implementation, since)
+  return parts.experts("ffn", "hidden_size", "filter_size", c.nonlinearity, c.use_ffn_bias, {
+    routed = "moe_params.num_experts", shared = shared > 0 and "moe_params.num_shared_experts" or nil, layout = layout,
+    may_be_fused = layout == "single" and kinds_of.absent(c.moe_params.moe_implementation),
+    has_router_bias = c.moe_params.router_use_bias == true,
+  })
 end
 
 ---Attention of a layer over the text; in its place over the image, with gates.
@@ -120,7 +123,7 @@ local function model(c, since, layer_norms)
 end
 
 decoder.GPT2LMHeadModel = class.new "GPT2LMHeadModel" {
-  fields = gpt2, came_with = came_with.gpt2, derived = derived, renamed = parts.renamed,
+  fields = gpt2, came_with = came_with.gpt2, steps = steps, derived = derived, renamed = parts.renamed,
   removed = { norm_first = "2.4", use_ff_layer1_dropout = "2.4" }, -- written as the reference does, which its own 2.4 refuses
   refused = { scale_by_layer_index = "2.4", softmax_dtype_fp32 = "2.4" },
   tensors = function(c, since)
@@ -132,7 +135,7 @@ decoder.GPT2LMHeadModel = class.new "GPT2LMHeadModel" {
 }
 
 decoder.GPTJModel = class.new "GPTJModel" {
-  fields = gptj, came_with = came_with.gptj, derived = derived, renamed = parts.renamed,
+  fields = gptj, came_with = came_with.gptj, steps = steps, derived = derived, renamed = parts.renamed,
   tensors = function(c, since)
     c.norm_type = parts.norm_type(c, since, c.use_rms_norm)
     return model(c, since, {

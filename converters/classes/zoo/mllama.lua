@@ -13,7 +13,7 @@ local mllama = {}
 local text_class = decoder.GPT2LMHeadModel
 
 local fields = class.extend(text_class.fields, {
-  pad_token_id = number(0),
+  pad_token_id = number(),
   ["image_model.hidden_size"] = size(1280), ["image_model.nonlinearity"] = text "gelu",
   ["image_model.num_hidden_layers"] = depth(32), ["image_model.num_global_layers"] = depth(8), ["image_model.num_heads"] = size(16),
   ["image_model.num_channels"] = size(3), ["image_model.filter_size"] = size(5120), ["image_model.vision_output_dim"] = size(7680),
@@ -39,7 +39,7 @@ local function derived(c)
   local ratios = c["image_model.supported_aspect_ratios"]
   out.image_patch = { patch, "image_model.patch_size" }
   out.positions = { patches * patches + 1, "image_model.image_size", "image_model.patch_size" }
-  out.ratios = { (kinds.is_list(ratios) and #ratios or 8) + 1, "image_model.supported_aspect_ratios" }
+  out.ratios = kinds.is_list(ratios) and { #ratios + 1, "image_model.supported_aspect_ratios" } or 9 -- the default ones, and none
   return out
 end
 

@@ -17,7 +17,19 @@ parts.renamed = {
 
 ---Values that say no more than the default (class.unused).
 function parts.is_false(value) return value == false end
-function parts.is_empty(value) return kinds.is_dict(value) and cbk.count(value) == 0 end
+---As many groups of keys as heads are plain attention, whatever the module is called.
+---@param extra any   extra_attention_params
+function parts.has_no_groups(extra, config)
+  if not kinds.is_dict(extra) then return false end
+  local count, groups = cbk.count(extra), extra.num_kv_groups
+  return count == 0 or count == 1 and groups ~= nil and groups == config.num_heads
+end
+---@param module any   attention_module
+function parts.is_plain_attention(module, config)
+  local extra = config.extra_attention_params
+  local groups = kinds.is_dict(extra) and extra.num_kv_groups or nil
+  return module == "multiquery_attention" and groups ~= nil and groups == config.num_heads
+end
 function parts.is_empty_list(value) return kinds.is_list(value) and #value == 0 end
 function parts.is_hidden_size(value, config) return value == config.hidden_size end
 function parts.is_one_expert(experts)
@@ -121,25 +133,34 @@ function parts.feed_forward(name, width, inner, activation, has_bias, gate)
   return below(name, layers(width, inner, activation, has_bias, gate)("ffn.0", "ffn.1"))
 end
 
----Several feed-forward parts, between which a gate chooses.
----@param experts string
----@param is_routed boolean   by a learned gate
----@param form "fused"|"single"|"either"   whether the matrices of all experts are in one tensor; "either": single ones, but converted
----                                         checkpoints have fused ones
-function parts.experts(name, width, inner, activation, has_bias, experts, is_routed, form)
-  local fused = {
-    { "0.linear_layer.expert_weights", { inner, experts, width } },
-    GATED[activation or ""] and { "0.linear_layer_for_glu.expert_weights", { inner, experts, width } },
-    { "1.linear_layer.expert_weights", { width, experts, inner } },
-  }
-  local single = layers(width, inner, activation, has_bias)("0", "1")
-  if form == "either" then
-    fused, single = class.optional(fused), class.may_lack("single experts", single)
+---@class Experts   Feed-forward parts between which a router chooses. Texts are extents.
+---@field routed string
+---@field shared? string    those that every token goes to
+---@field layout "fused"|"single"|"functional"   vocabulary/experts.lua
+---@field may_be_fused boolean   instead of single, as converted checkpoints are
+---@field has_router_bias boolean
+
+---@param experts Experts
+function parts.experts(name, width, inner, activation, has_bias, experts)
+  local expert, all = layers(width, inner, activation, has_bias), experts.routed .. (experts.shared and " + " .. experts.shared or "")
+  local function fused_layer(layer, rows, columns)
+    return { { layer .. ".expert_weights", { rows, all, columns } }, has_bias and { layer .. ".expert_biases", { rows, all, 1 } } }
   end
+  local layout, fused, single = experts.layout, nil, nil
+  if layout == "fused" or experts.may_be_fused then
+    fused = {
+      fused_layer("0.linear_layer", inner, width), GATED[activation or ""] and fused_layer("0.linear_layer_for_glu", inner, width),
+      fused_layer("1.linear_layer", width, inner),
+    }
+  end
+  if layout == "single" then single = expert("0", "1") end
+  if single and fused then fused, single = class.optional(fused), class.may_lack("single experts", single) end
   return below(name, {
-    is_routed and linear("gate", width, experts),
-    form ~= "fused" and each("experts.experts", experts, single),
-    form ~= "single" and below("experts.fused_ffns", fused),
+    linear("gate", width, experts.routed, experts.has_router_bias),
+    single and each("experts.experts", experts.routed, single),
+    single and experts.shared and each("experts.shared_experts", experts.shared, expert("ffn.0", "ffn.1")),
+    layout == "functional" and each("experts.experts", all, expert("ffn.0", "ffn.1")),
+    fused and below("experts.fused_ffns", fused),
   })
 end
 

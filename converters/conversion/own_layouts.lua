@@ -1,0 +1,110 @@
+-- One conversion by a table of a user's own layouts ("a", "b"), or by one that needs no config: a single step, without what surrounds a
+-- model in files of the Model Zoo. It writes no files.
+
+local cbk = require "cbk"
+local catalogue = require "converters.engine.catalogue"
+local keys = require "converters.engine.keys"
+local kinds = require "converters.engine.kinds"
+local naming = require "converters.engine.naming"
+local rules = require "converters.engine.rules"
+local sections = require "converters.engine.sections"
+local trainer = require "converters.modelzoo.trainer"
+local unmatched = require "converters.conversion.unmatched"
+
+local own_layouts = {}
+
+---@class OwnConfigs   Both configs of a table; `made` is the one to write, if the user has a config.
+---@field left Dict
+---@field right Dict
+---@field made? Dict
+
+---Whether one of a table's formats is a layout of a user's own.
+---@param converter Converter
+function own_layouts.has_own_layout(converter) return catalogue.is_own_layout(converter[1]) or catalogue.is_own_layout(converter[2]) end
+
+---Whether a table has rules for fields, so that a config belongs to the checkpoint. Others copy the config, if there is one.
+---@param converter Converter
+function own_layouts.needs_config(converter) return not converter.without_config and not sections.takes_any(converter, "left") end
+
+---The format of a side, as people know it.
+local function format_of(converter, side) return converter[side == "left" and 1 or 2] end
+
+---Refuses a config of which the table knows no field.
+---@param converter Converter
+---@param formats Converter   that names the two formats
+---@param side Side
+---@param section Dict
+local function refuse_other(converter, formats, side, section)
+  local counts, names = { left = 0, right = 0 }, cbk.keys(section)
+  for _, one in ipairs { "left", "right" } do
+    local is_known = sections.known(converter, one)
+    for _, name in ipairs(names) do counts[one] = counts[one] + (is_known(tostring(name)) and 1 or 0) end
+  end
+  if counts[side] > 0 or #names == 0 or sections.takes_any(converter, side) then return end
+  local other = rules.other[side]
+  cbk.fail("config", ("the config has no field that the table knows on the side of %s: %s%s"):format(format_of(formats, side),
+    naming.first(names, 5), counts[other] > 0 and ("; it is a config of %s"):format(format_of(formats, other)) or ""))
+end
+
+---@param converter Converter
+---@param formats Converter   that names the two formats: the converter, or the one that it is a variant of
+---@param side Side           that is read
+---@param config? Dict        the whole file; nil: defaults alone
+---@return OwnConfigs
+function own_layouts.configs(converter, formats, side, config)
+  local defaults = converter.defaults or {}
+  if not config then return { left = cbk.dict(defaults.left or cbk.dict()), right = cbk.dict(defaults.right or cbk.dict()) } end
+  if not kinds.is_dict(config) then
+    cbk.fail("config", ("the config should be a map of fields, found a %s"):format(tostring(cbk.kind(config))))
+  end
+  if kinds.is_dict(config, "model") or trainer.is(config) then config = trainer.model(config) end
+  refuse_other(converter, formats, side, config)
+  local to, from, dropped = sections.convert(converter, side, config)
+  if #dropped > 0 then cbk.warn("config fields without a counterpart are left out: " .. naming.first(dropped)) end
+  local out = { [side] = from, [rules.other[side]] = to, made = to }
+  keys.check_counts(converter.keys or {}, out)
+  return out
+end
+
+---The tensors of a checkpoint by their keys: those of the model, if it has more.
+---@param root Dict
+---@return Dict
+function own_layouts.tensors(root)
+  for _, name in ipairs { "model", "state_dict" } do
+    if kinds.is_dict(root, name) then
+      root = root[name]
+      break
+    end
+  end
+  local out = cbk.dict()
+  for key, tensor in cbk.tensors(root) do out[key] = tensor end
+  return out
+end
+
+---@class OwnOptions
+---@field seed? integer
+---@field drop_unmatched? boolean
+---@field advise? fun(): string|nil   what else the keys may be, as the end of a message
+---@field check? string      the command that compares keys with the table
+
+---The tensors of the other side.
+---@param converter Converter
+---@param side Side
+---@param configs OwnConfigs
+---@param source Dict
+---@param options OwnOptions
+---@return Dict
+function own_layouts.checkpoint(converter, side, configs, source, options)
+  local out, strangers, _, invented = keys.convert(converter.keys, side, source, {
+    left = configs.left, right = configs.right, seed = options.seed, fill = converter.fill,
+    is_refused = not options.drop_unmatched,
+  })
+  local shapes = {}
+  for i, key in ipairs(strangers) do shapes[i] = source[key]:shape() end
+  unmatched.report { keys = strangers, all = cbk.keys(source), shapes = shapes, lacking = { count = 0 }, invented = invented,
+    is_dropped = options.drop_unmatched, check = options.check,
+    advice = #strangers > 0 and options.advise and options.advise() or nil }
+  return out
+end
+
+return own_layouts

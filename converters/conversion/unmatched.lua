@@ -1,0 +1,157 @@
+-- Keys of a checkpoint that no rule matches: an error, or, with --drop-unmatched-keys, a warning. The option may leave out what is extra,
+-- never what the model needs.
+
+local cbk = require "cbk"
+local extents = require "cbk.extents"
+local keys = require "converters.engine.keys"
+local naming = require "converters.engine.naming"
+local quantised = require "cbk.quantised"
+
+local unmatched = {}
+
+local MOST_KINDS = 3 -- of keys that may be left out; keys that differ in their numbers alone are one kind
+local MOST_SHARE = 4 -- at most one key of so many
+
+---@class Unmatched
+---@field keys string[]         without a rule
+---@field all string[]          of the checkpoint
+---@field lacking table         weights that are missing (fit_checks.lacking)
+---@field shapes integer[][]     of those of them that are tensors
+---@field invented InventedTensor[]   weights that are made of random numbers
+---@field is_dropped? boolean   --drop-unmatched-keys
+---@field check? string         the command that finds out more (default: `cbk identify`)
+---@field context? string       what else is known, as a part of the message
+---@field advice? string        … which replaces the general one
+
+---The module of a key: "layers.0.mlp" of "layers.0.mlp.bias"; nil at the top.
+local function module_of(key) return key:match "^(.*)%.[^.]*$" end
+
+---The first key of a module that the model has. Such a key, as a bias or the scale of a weight, is a part of what the module computes.
+---@param one Unmatched
+---@return string|nil
+local function part_of_module(one)
+  local is_foreign, modules = {}, {}
+  for _, key in ipairs(one.keys) do is_foreign[key] = true end
+  for _, key in ipairs(one.all) do
+    local own = not is_foreign[key] and module_of(key)
+    if own then modules[own] = true end
+  end
+  for _, key in ipairs(one.keys) do
+    local own = module_of(key)
+    while own do
+      if modules[own] then return key end
+      own = own:find "weight$" and module_of(own) or nil -- "q_proj.weight.absmax" is of q_proj
+    end
+  end
+end
+
+---@param one Unmatched
+local function are_few(one)
+  local seen, count = {}, 0
+  for _, key in ipairs(one.keys) do
+    local kind = key:gsub("%d+", "0")
+    if not seen[kind] then seen[kind], count = true, count + 1 end
+  end
+  return count <= MOST_KINDS and #one.keys * MOST_SHARE <= #one.all
+end
+
+---@param one Unmatched
+local function lacks(one)
+  local lacking = one.lacking
+  return ("; %d %s missing: %s"):format(lacking.count, lacking.count == 1 and "weight is" or "weights are", naming.few(lacking, 3))
+end
+
+---The first key with experts in one tensor, if weights of single experts are missing.
+---@param one Unmatched
+---@return string|nil
+local function stacked_experts(one)
+  local is_single = false
+  for i = 1, #one.lacking do is_single = is_single or one.lacking[i]:find "%.experts%.%d" ~= nil end
+  for _, key in ipairs(is_single and one.keys or {}) do
+    if key:find "%.experts%.[^%d]" then return key end
+  end
+end
+
+---@param one Unmatched
+local function check_text(one)
+  return one.check and ("; `%s` compares all keys with the table"):format(one.check)
+    or "; check with `cbk identify` that the model and the format are right"
+end
+
+---What is said of a key that is, by its name, a scale of quantised weights; nil if there is none.
+---@param one Unmatched
+---@return string|nil
+local function scale(one)
+  local part = quantised.part_in(one.keys)
+  return part and ("; '%s' is named as a scale of quantised weights: without it, the weights may be wrong; use the checkpoint that was "
+    .. "quantised"):format(part)
+end
+
+---What to do about keys without a rule. Where weights are missing as well, these may be theirs, and are not to be left out.
+---@param one Unmatched
+---@return string
+local function advice_on(one)
+  if scale(one) then return scale(one) end
+  if one.advice then return one.advice end
+  local they = #one.keys == 1 and "it" or "them"
+  if one.lacking.count > 0 then
+    if one.context then return lacks(one) .. "; `cbk identify` says what of it can be converted" end
+    local stacked = stacked_experts(one)
+    if stacked then
+      return lacks(one) .. ("; '%s' has the experts in one tensor, where this model has one for each, so that new names do not help: save "
+        .. "the checkpoint with one tensor for each expert"):format(stacked)
+    end
+    if one.lacking.may_be_renamed then return lacks(one) .. "; if they have other names here, rename them with `cbk copy --rename`" end
+    return lacks(one) .. ("; new names do not help, because no tensor without a rule has %s: use a checkpoint and a config of the same "
+      .. "model"):format(one.lacking.count == 1 and "its shape" or "the shape of one of them")
+  end
+  local part = part_of_module(one)
+  if part then
+    return ("; '%s' is part of a module of the model, which computes something else without it: use a checkpoint and a config of the same "
+      .. "model"):format(part)
+  end
+  if not are_few(one) then return check_text(one) end
+  return ("; to leave %s out, if the model works without %s, add --drop-unmatched-keys"):format(they, they)
+end
+
+---The first weight of random numbers that one of the keys may be.
+---@param one Unmatched
+---@return string|nil
+local function invented_instead(one)
+  local has = {}
+  for _, shape in ipairs(one.shapes) do has[extents.shape(shape)] = true end
+  for _, tensor in ipairs(one.invented) do
+    if has[extents.shape(tensor.shape)] then return tensor.key end
+  end
+end
+
+---Why these keys cannot be left out; nil if they can.
+---@param one Unmatched
+---@return string|nil
+local function why_kept(one)
+  local invented = invented_instead(one)
+  if one.lacking.count > 0 then
+    return (one.advice and "" or lacks(one)) .. "; --drop-unmatched-keys leaves out what is extra, and never makes up what is missing"
+      .. (one.advice or "")
+  elseif #one.keys * 2 > #one.all then
+    return ("; --drop-unmatched-keys leaves out a few extra keys, but these are %d of %d"):format(#one.keys, #one.all)
+      .. (one.advice or check_text(one))
+  elseif invented then
+    return ("; '%s' would get random numbers, though one of these keys has its shape: give that the name of the weight with `cbk copy "
+      .. "--rename`, or leave it out with `cbk copy --exclude`"):format(invented)
+  end
+end
+
+---Fails, or warns of keys that are left out.
+---@param one Unmatched
+function unmatched.report(one)
+  if #one.keys == 0 then return end
+  local is_all = one.is_dropped or #one.keys < keys.ENOUGH_UNMATCHED
+  local message = ("%s%d key%s not matched: "):format(is_all and "" or "at least ", #one.keys, #one.keys == 1 and " was" or "s were")
+  local problem
+  if one.is_dropped then problem = why_kept(one) else problem = advice_on(one) end
+  if problem then cbk.fail("unmatched", message .. naming.few(one.keys) .. (one.context or "") .. problem) end
+  cbk.warn(message .. naming.all(one.keys) .. "; dropped because of --drop-unmatched-keys")
+end
+
+return unmatched

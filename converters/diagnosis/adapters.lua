@@ -1,0 +1,27 @@
+-- Advice on LoRA matrices, which are no weights of a model: they are folded into weights.
+
+local adapters = {}
+
+---The first key of a LoRA matrix; nil if there is none.
+---@param keys string[]
+---@return string|nil
+function adapters.matrix_in(keys)
+  for _, key in ipairs(keys) do
+    if key:find "%.lora_[AB]%f[.%z]" or key:find "%.lora_embedding_[AB]%f[.%z]" then return key end
+  end
+end
+
+---What to do with the matrices.
+---@param format string     of the checkpoint
+---@param folder? string    of the adapter that PEFT saved
+---@return string
+function adapters.advice(format, folder)
+  if format ~= "hf" then return "fold them into the weights first with `cbk fold-lora-checkpoint`" end
+  if folder and folder:find "^[%w_./@+=-]+$" then -- in a command line as it is
+    return ("fold it into its base model first: `cbk fold-lora-checkpoint --adapter %s BASE -o NEW`"):format(folder)
+  end
+  return "fold an adapter that PEFT saved into its base model with `cbk fold-lora-checkpoint --adapter DIR BASE -o NEW`, or merge the "
+    .. "matrices with PEFT (merge_and_unload)"
+end
+
+return adapters

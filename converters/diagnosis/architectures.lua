@@ -1,0 +1,54 @@
+-- The class that a config of Hugging Face names, and the classes that models here have.
+
+local catalogue = require "converters.engine.catalogue"
+local kinds = require "converters.engine.kinds"
+local naming = require "converters.engine.naming"
+
+local architectures = {}
+
+-- names that a class had before
+local old_names = { RWForCausalLM = "FalconForCausalLM", RWModel = "FalconModel" }
+
+---The class that a config names.
+---@param config Dict|nil
+---@return string|nil
+function architectures.stated(config)
+  local first = config and kinds.is_list(config, "architectures") and config.architectures[1]
+  return type(first) == "string" and first or nil
+end
+
+---Whether a model is a class of Hugging Face. MPT's has two spellings.
+---@param model Model
+---@param class string|nil
+---@return boolean
+function architectures.is_of(model, class)
+  local own = model.classes and model.classes.left
+  return class ~= nil and own ~= nil and own.name:lower() == (old_names[class] or class):lower()
+end
+
+---The class that a config names, if no model here is of that class.
+---@param config Dict|nil
+---@return string|nil
+function architectures.foreign(config)
+  local class = architectures.stated(config)
+  for _, name in ipairs(class and catalogue.names() or {}) do
+    if architectures.is_of(catalogue.find(name), class) then return nil end
+  end
+  return class
+end
+
+---What is wrong with a config whose class no model here has.
+---@param class string        of architectures.foreign
+---@param models Model[]      that its model_type may be
+---@return string
+function architectures.why_foreign(class, models)
+  local own = {}
+  for _, model in ipairs(models) do
+    if model.classes and model.classes.left then own[model.classes.left.name] = true end
+  end
+  local names = naming.sorted(own)
+  return ("the config says architectures=%s, which is not supported%s"):format(class,
+    #names > 0 and (" (%s %s)"):format(table.concat(names, ", "), #names == 1 and "is" or "are") or "")
+end
+
+return architectures

@@ -1,0 +1,212 @@
+-- Weights of a class under other names: below a prefix, or with the names that PyTorch's wrappers put between those of modules. Says how
+-- `cbk copy` gives them the names of the class. What it says was tried on all names of the checkpoint.
+
+local cbk = require "cbk"
+local fit = require "converters.engine.fit"
+local kinds = require "converters.engine.kinds"
+local naming = require "converters.engine.naming"
+local rename = require "cbk.cli.rename"
+
+local wrapped = {}
+
+-- torch.compile, FSDP and activation checkpointing, around a module inside the model
+local WRAPPERS = { "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module" }
+local MOST_MOVES = 3 -- prefixes that are replaced
+local PLAIN = "^[%w_.-]*$" -- what a command line can have without further quotes
+
+---@class Leaf   A value of a checkpoint.
+---@field path string
+---@field shape? integer[]   nil: it is no tensor
+
+---The values of a checkpoint, by their paths as `cbk copy` has them.
+---@param root Dict
+---@return Leaf[]
+function wrapped.leaves(root)
+  local out = {}
+  for path, value in cbk.leaves(root) do
+    out[#out + 1] = { path = tostring(path), shape = kinds.is_tensor(value) and value:shape() or nil }
+  end
+  return out
+end
+
+---Whether all numbers in a key are 0: one layer stands for the others.
+local function is_first(key) return not ("." .. key .. "."):find "%.[1-9]%d*%f[.]" end
+
+---The key's ends: "a.b.c", "b.c", "c", with the place where each begins.
+local function ends_of(key)
+  local at = 1
+  return function()
+    if not at then return nil end
+    local from = at
+    local dot = key:find(".", at, true)
+    at = dot and dot + 1
+    return from, key:sub(from)
+  end
+end
+
+---Keys of the class by their ends; false for an end that several have.
+---@param known ClassTensors
+---@return table<string, string|false>
+local function by_end(known)
+  local out = {}
+  for _, one in ipairs(known) do
+    for _, text in (is_first(one.key) and ends_of(one.key) or function() end) do
+      if out[text] == nil then out[text] = one.key elseif out[text] ~= one.key then out[text] = false end
+    end
+  end
+  return out
+end
+
+---What is before the longest end that a path shares with one key alone, in both.
+---@return string|nil from, string|nil to
+local function move_of(path, index)
+  for at, text in ends_of(path) do
+    local key = index[text]
+    local is_enough = key and (text == key or text:find(".", 1, true))
+    if key == false then return nil end
+    if is_enough then return path:sub(1, at - 1), key:sub(1, #key - #text) end
+  end
+end
+
+---The path without wrappers inside it.
+local function unwrapped(path)
+  for _, name in ipairs(WRAPPERS) do path = path:gsub("%." .. name .. "%.", ".") end
+  return path
+end
+
+---How often each prefix becomes another one, the most frequent first.
+---@param leaves Leaf[]
+---@return { from: string, to: string, count: integer }[]
+local function moves_of(leaves, index)
+  local out, seen = {}, {}
+  for _, leaf in ipairs(leaves) do
+    local path = leaf.shape and is_first(leaf.path) and unwrapped(leaf.path)
+    local from, to = nil, nil
+    if path then from, to = move_of(path, index) end
+    local id = from and from .. "=" .. to
+    if id and not seen[id] then seen[id] = { from = from, to = to, count = 0 }; out[#out + 1] = seen[id] end
+    if id then seen[id].count = seen[id].count + 1 end
+  end
+  table.sort(out, function(a, b)
+    if a.count ~= b.count then return a.count > b.count end
+    return a.from < b.from
+  end)
+  return out
+end
+
+---The arguments of --rename, in their order.
+---@param leaves Leaf[]
+---@return string[]
+local function renames_of(leaves, moves)
+  local out = {}
+  for _, name in ipairs(WRAPPERS) do
+    local inner = "." .. name .. "."
+    for _, leaf in ipairs(leaves) do
+      if leaf.path:find(inner, 1, true) then
+        out[#out + 1] = inner .. "=."
+        break
+      end
+    end
+  end
+  for _, move in ipairs(moves) do
+    if move.from ~= move.to then out[#out + 1] = ("%s*=%s*"):format(move.from, move.to) end
+  end
+  return out
+end
+
+---@class Wrapped   How weights get the names of a class.
+---@field options string       of `cbk copy`
+---@field left_out string[]    what these leave out
+---@field missing string[]     weights of the class that are not in the checkpoint, whatever its names
+---@field matched integer
+---@field from? string         the one prefix that becomes `to`
+---@field to? string
+
+---Which prefixes are copied: all, or if some values are below none of them, those.
+---@param leaves Leaf[]
+---@param moves { from: string, to: string }[]
+---@return string[] included   prefixes; none: everything
+---@return Leaf[] kept, string[] left_out
+local function selected(leaves, moves)
+  local kept, left_out, included = {}, {}, {}
+  for _, move in ipairs(moves) do
+    if move.from == "" then return {}, leaves, {} end
+    included[#included + 1] = move.from
+  end
+  for _, leaf in ipairs(leaves) do
+    local is_below = false
+    for _, prefix in ipairs(included) do is_below = is_below or leaf.path:sub(1, #prefix) == prefix end
+    if is_below then kept[#kept + 1] = leaf else left_out[#left_out + 1] = leaf.path end
+  end
+  return #left_out > 0 and included or {}, kept, left_out
+end
+
+---Other values that the class does not have, beside its weights, where no prefix tells them apart; nil if there are many.
+---@param one Fit
+---@param names table<string, string>   old names by new ones
+---@param shapes table<string, integer[]>
+---@return string[]|nil
+local function strangers(one, names, shapes)
+  local out = {}
+  for _, key in ipairs(one.unknown) do
+    if not shapes[key] then out[#out + 1] = names[key] end
+  end
+  return #out <= MOST_MOVES and out or nil
+end
+
+---How the weights of a checkpoint get the names of a class; nil if they have them, or are others.
+---@param leaves Leaf[]
+---@param known ClassTensors
+---@return Wrapped|nil
+function wrapped.find(leaves, known)
+  local moves = moves_of(leaves, by_end(known))
+  if #moves == 0 or #moves > MOST_MOVES then return nil end
+  local renames, rules = renames_of(leaves, moves), {}
+  if #renames == 0 then return nil end
+  for i, text in ipairs(renames) do rules[i] = rename.parse(text) end
+  local included, kept, left_out = selected(leaves, moves)
+  local keys, names, shapes = {}, {}, {}
+  for i, leaf in ipairs(kept) do
+    local key = leaf.path
+    for _, rule in ipairs(rules) do key = rule.apply(key) end
+    if names[key] then return nil end -- two values of one name
+    keys[i], names[key], shapes[key] = key, leaf.path, leaf.shape
+  end
+  local one = fit.of(known, keys, function(key) return shapes[key] end)
+  local excluded = strangers(one, names, shapes)
+  if #one.wrong > 0 or not excluded then return nil end
+  local words = {}
+  for _, prefix in ipairs(included) do words[#words + 1] = ("--include '%s*'"):format(prefix) end
+  for _, path in ipairs(excluded) do
+    words[#words + 1], left_out[#left_out + 1] = ("--exclude '%s'"):format(path), path
+  end
+  for _, text in ipairs(renames) do words[#words + 1] = ("--rename '%s'"):format(text) end
+  for _, text in ipairs(words) do
+    if not text:gsub("[*=' ]", ""):find(PLAIN) then return nil end
+  end
+  local single = #renames == 1 and #moves == 1 and moves[1].from ~= moves[1].to and moves[1] or {}
+  return { options = table.concat(words, " "), left_out = left_out, missing = one.missing, matched = one.matched,
+    from = single.from, to = single.to }
+end
+
+---How the names fit.
+---@param found Wrapped
+---@return string   "without the prefix 'module.'"
+function wrapped.how(found)
+  if found.from and found.to == "" then return ("without the prefix '%s'"):format(found.from) end
+  if found.from == "" then return ("with the prefix '%s'"):format(found.to) end
+  return "under other names"
+end
+
+---The command that renames them.
+---@param found Wrapped
+function wrapped.command(found) return "cbk copy CHECKPOINT NEW " .. found.options end
+
+---What this command leaves out.
+---@param found Wrapped
+---@return string   " (leaves out step)", or empty
+function wrapped.losses(found)
+  return #found.left_out > 0 and (" (leaves out %s)"):format(naming.few(found.left_out, 3)) or ""
+end
+
+return wrapped

@@ -1,0 +1,314 @@
+-- The border of a sandbox. Its code sees the library's tables as read-only views. What it hands over is copied into plain data then, so
+-- that it cannot change later; its functions run within limits, and fail with errors that have a text.
+
+local cbk = require "cbk"
+local limits = require "cbk.limits"
+local position = require "converters.notation.position"
+
+local border = {}
+
+local MOST_LEVELS = 200 -- of tables in tables
+
+local originals = setmetatable({}, { __mode = "k" })  -- of views
+local views = setmetatable({}, { __mode = "kv" })     -- of the library's tables
+local inward = setmetatable({}, { __mode = "k" })     -- the functions behind those that the other side has, of both sides
+local outward = setmetatable({}, { __mode = "kv" })   -- what the other side has of a function
+local results = setmetatable({}, { __mode = "k" })    -- of the library's functions, behind the sandbox's own copies
+local arguments = setmetatable({}, { __mode = "k" })  -- what the library's functions get for its own tables, and for none but these
+
+local to_sandbox, to_library
+
+-- --- what is visible
+
+---@class Visible
+---@field names? table<string, true>    the only names that the sandbox sees
+---@field hidden? table<string, true>   names that it does not see
+
+local visible = setmetatable({}, { __mode = "k" }) -- by table or metatable
+local modules = setmetatable({}, { __mode = "k" }) -- tables that are no values
+
+local function set(names)
+  local out = {}
+  for name in names:gmatch "%S+" do out[name] = true end
+  return out
+end
+
+---Limits what the sandbox sees of all objects with a metatable.
+---@param metatable table
+---@param names string   separated by spaces
+function border.show(metatable, names) visible[metatable] = { names = set(names) } end
+
+---@return Visible|nil
+local function visible_of(original) return visible[original] or visible[getmetatable(original)] end
+
+local function is_hidden(original, name)
+  local limit = visible_of(original)
+  return limit ~= nil and (limit.names and not limit.names[name] or limit.hidden and limit.hidden[name]) or false
+end
+
+-- --- what is refused
+
+local function refuse_assignment(_, name)
+  local source, line = position.here(3)
+  cbk.fail("converter", ("%s:%d: cannot assign to '%s': the table is not the converter's own; copy it (rules.variant) and change the copy")
+    :format(source, line, tostring(name)))
+end
+
+-- --- several values
+
+local function pack(...) return { n = select("#", ...), ... } end
+
+---@param convert fun(value: any): any
+local function each(convert, ...)
+  local list = pack(...)
+  for i = 1, list.n do list[i] = convert(list[i]) end
+  return unpack(list, 1, list.n)
+end
+
+-- --- from the library to the sandbox
+
+---What a call gives away: a list or record of the sandbox's own, with views of what is in it.
+local function handed(value)
+  if type(value) ~= "table" or getmetatable(value) ~= nil or views[value] then return to_sandbox(value) end
+  local out = {}
+  for name, inner in next, value do
+    out[to_sandbox(name)] = to_sandbox(inner)
+  end
+  results[out] = value
+  return out
+end
+
+local changing = setmetatable({}, { __mode = "k" }) -- functions that change what they are given
+
+---Refuses an object of the library's own where it would be changed; of its plain tables, everything crosses the border as a copy.
+local function check_arguments(f, ...)
+  for i = 1, changing[f] and select("#", ...) or 0 do
+    local argument = select(i, ...)
+    if type(argument) == "table" and getmetatable(argument) ~= nil then refuse_assignment(argument, "…") end
+  end
+  return ...
+end
+
+local function outward_of(f)
+  local wrapped = outward[f]
+  if not wrapped then
+    wrapped = function(...) return each(handed, f(check_arguments(f, each(to_library, ...)))) end
+    outward[f], inward[wrapped] = wrapped, f
+  end
+  return wrapped
+end
+
+---A method, which takes no other object than one of its kind.
+local function method_of(f, metatable)
+  local wrapped = outward[f]
+  if not wrapped then
+    wrapped = function(self, ...)
+      local original = originals[self]
+      if original == nil or getmetatable(original) ~= metatable then error("a method needs its own object: write object:method(…)", 2) end
+      return each(handed, f(original, each(to_library, ...)))
+    end
+    outward[f], inward[wrapped] = wrapped, f
+  end
+  return wrapped
+end
+
+---What a view has under a name.
+local function inside(original, name)
+  local metatable = getmetatable(original)
+  if is_hidden(original, name) then
+    if not modules[original] then return nil end
+    local source, line = position.here(3)
+    cbk.fail("converter", ("%s:%d: '%s' is a function of the library's own, not for converters"):format(source, line, tostring(name)))
+  end
+  local value = original[name]
+  if type(value) == "function" and visible[metatable] and rawget(original, name) == nil then return method_of(value, metatable) end
+  local has_names = modules[original] and type(value) == "table" and getmetatable(value) ~= nil
+  if has_names and not visible[getmetatable(value)] then modules[value] = true end
+  return to_sandbox(value)
+end
+
+local of_views = {
+  __index = function(view, name) return inside(originals[view], originals[name] or name) end,
+  __newindex = refuse_assignment,
+  __len = function(view) return #originals[view] end,
+  __tostring = function(view) return tostring(originals[view]) end,
+  __call = function(view, ...) return each(handed, originals[view](each(to_library, ...))) end,
+  __metatable = false,
+}
+
+local first = newproxy(true)
+for name, value in pairs(of_views) do debug.getmetatable(first)[name] = value end
+
+function to_sandbox(value)
+  local kind = type(value)
+  if kind == "function" then return inward[value] or outward_of(value) end
+  if kind ~= "table" then return value end
+  local view = views[value]
+  if not view then
+    view = newproxy(first)
+    views[value], originals[view] = view, value
+  end
+  return view
+end
+
+---A module as the sandbox sees it.
+---@param module any
+---@param own? { hidden: string, changing: string }   names that it does not see, and of functions that change their arguments
+function border.module(module, own)
+  if type(module) ~= "table" then return to_sandbox(module) end
+  modules[module] = true
+  if own then
+    visible[module] = { hidden = set(own.hidden) }
+    for name in pairs(set(own.changing)) do changing[module[name]] = true end
+  end
+  return to_sandbox(module)
+end
+
+-- --- from the sandbox to the library
+
+local function check_level(level)
+  if level > MOST_LEVELS then cbk.fail("converter", ("the converter nests tables more than %d deep"):format(MOST_LEVELS)) end
+end
+
+---@class Crossing   What crosses the border at once: tables in it that are one stay one.
+---@field seen table<table, table>   copies
+---@field is_final boolean           it is data from now on, of which nobody else has a part
+
+local function is_plain(value) return type(value) == "table" and (getmetatable(value) == nil or modules[value]) end
+
+---A copy of the library's own table: what gets it may change it. Among arguments it is always the same copy.
+---@param crossing Crossing
+local function without_owner(value, crossing, level)
+  if not is_plain(value) then return value end
+  local known = crossing.seen[value] or not crossing.is_final and (arguments[value] or arguments[value] == false and value)
+  if known then return known end
+  check_level(level)
+  local out = {}
+  crossing.seen[value] = out
+  if not crossing.is_final then arguments[value], arguments[out] = out, false end
+  for name, inner in next, value do out[name] = without_owner(inner, crossing, level + 1) end
+  return out
+end
+
+---Whether a sandbox's copy of a result is as it was.
+local function is_unchanged(own, result)
+  for name, value in next, result do
+    if own[to_sandbox(name)] ~= to_sandbox(value) then return false end
+  end
+  for name in next, own do
+    if result[originals[name] or inward[name] or name] == nil then return false end
+  end
+  return true
+end
+
+local guard_of
+
+local function copy(value, crossing, level)
+  local kind = type(value)
+  if kind == "function" then return inward[value] or guard_of(value) end
+  if kind == "userdata" and originals[value] then return without_owner(originals[value], crossing, level) end
+  if kind ~= "table" or getmetatable(value) ~= nil then return value end -- no sandboxed code makes metatables
+  if crossing.seen[value] then return crossing.seen[value] end
+  if results[value] and is_unchanged(value, results[value]) then return without_owner(results[value], crossing, level) end
+  check_level(level)
+  local out = {}
+  crossing.seen[value] = out
+  for name, inner in next, value do out[copy(name, crossing, level + 1)] = copy(inner, crossing, level + 1) end
+  return out
+end
+
+function to_library(value) return copy(value, { seen = {}, is_final = false }, 1) end
+
+local function handed_over(value) return copy(value, { seen = {}, is_final = true }, 1) end
+
+local MOST_TEXT = 4096 -- of an error
+
+local KEPT = set "config convert shape unsupported" -- codes of errors that sandboxed code may use
+
+---An error of sandboxed code as the library raises errors.
+local function problem_of(problem)
+  problem = originals[problem] or problem
+  if type(problem) == "string" then return problem:sub(1, MOST_TEXT) end
+  if type(problem) == "table" and getmetatable(problem) ~= nil and type(problem.message) == "string" then return problem end
+  local code, message = "converter", "the converter raised an error without a text; write error \"TEXT\" or cbk.fail(\"config\", \"TEXT\")"
+  if type(problem) == "table" and type(rawget(problem, "message")) == "string" then
+    code, message = KEPT[problem.code] and problem.code or code, problem.message:sub(1, MOST_TEXT)
+  end
+  return select(2, pcall(cbk.fail, code, message))
+end
+
+local depth = 0 -- of sandboxed functions that run
+
+local function done(fine, ...)
+  depth = depth - 1
+  if depth == 0 then limits.leave() end
+  if not fine then error(problem_of((...)), 0) end
+  return each(handed_over, ...)
+end
+
+---A function of the sandbox as the library calls it.
+function guard_of(f)
+  local guard = outward[f]
+  if not guard then
+    guard = function(...)
+      if depth == 0 then limits.enter() end
+      depth = depth + 1
+      return done(pcall(f, each(handed, ...)))
+    end
+    outward[f], inward[guard] = guard, f
+    position.stand_for(guard, f)
+  end
+  return guard
+end
+
+border.guard = guard_of
+
+-- --- Lua's own functions, for views as for tables
+
+---A function that gives plain values: what it gets is copied as if it were handed over.
+---@param f function
+function border.native(f)
+  return function(...) return f(each(to_library, ...)) end
+end
+
+---The sandbox's own table, or a copy of what it sees of another one.
+local function table_of(value)
+  local original = originals[value]
+  if not original then return value end
+  local out = {}
+  for name in pairs(original) do
+    if not is_hidden(original, name) then out[to_sandbox(name)] = inside(original, name) end
+  end
+  return out
+end
+
+local function caught(fine, problem, ...)
+  if fine then return true, problem, ... end
+  return false, to_sandbox(problem)
+end
+
+---@type table<string, function>
+border.functions = {
+  type = function(value) return originals[value] and "table" or type(value) end,
+  pairs = function(value) return pairs(table_of(value)) end,
+  ipairs = function(value) return ipairs(table_of(value)) end,
+  next = function(value, name) return next(table_of(value), name) end,
+  unpack = function(value, from, to) return unpack(table_of(value), from, to) end,
+  pcall = function(f, ...) return caught(pcall(f, ...)) end,
+}
+
+local function for_own(f)
+  return function(value, ...)
+    if originals[value] then refuse_assignment(value, "…") end
+    return f(value, ...)
+  end
+end
+
+---@type table<string, function>
+border.table_functions = {
+  concat = function(value, ...) return table.concat(table_of(value), ...) end,
+  maxn = function(value) return table.maxn(table_of(value)) end,
+  insert = for_own(table.insert), remove = for_own(table.remove), sort = for_own(table.sort),
+}
+
+return border
