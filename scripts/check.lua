@@ -90,7 +90,7 @@ end
 local function file_as_json(subject)
   local of = subject.of or {}
   local out = cbk.dict { { "file", subject.path }, { "tensors", subject.tensors }, { "bytes", subject.bytes } }
-  out.format, out.model, out.config = subject.format, of.name, of.config
+  out.format, out.model, out.config, out.quantised = subject.format, of.name, of.config, subject.quantised
   return out
 end
 

@@ -48,7 +48,7 @@ local function write_parts(config)
   local files, paths = {}, {}
   for _, part in ipairs(parts) do
     for name, text in pairs(composite.files(part, config, folder)) do
-      local path = cbk.fs.join(folder, part.left, name)
+      local path = cbk.fs.inside(composite.output_folder(folder, part), name)
       converters.refuse_existing(path, args)
       files[path], paths[#paths + 1] = text, path
     end

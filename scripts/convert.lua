@@ -8,8 +8,8 @@ local config_beside = require "cbk.identify.config_beside"
 local hugging_face_files = require "cbk.hugging_face_files"
 local converters = require "cbk.converters"
 local identify = require "cbk.identify"
-local other_names = require "cbk.converters.other_names"
 local own_layout = require "cbk.converters.own_layout"
+local own_layouts = require "converters.conversion.own_layouts"
 local release = require "cbk.identify.release"
 local explain = require "converters.authoring.explain"
 local identity = require "converters.diagnosis.identity"
@@ -35,10 +35,10 @@ parser:option("--src-fmt", "its format: hf, cs-X.Y, or cs-auto to detect the rel
 parser:option("--to --tgt-fmt", "the format wanted: hf, cs-X.Y or cs-current"):target("tgt_fmt"):argname("FORMAT"):count(1)
 parser:option("--config", "its config: config.json or params.yaml (default: the one beside it)"):argname "FILE"
 parser:option("-o --output-dir", "where to write (default: beside the input; inside it, if it is a folder)"):argname "DIR"
-parser:option("--hf-shard-size", "largest size of a Hugging Face shard", default_shard_size):argname "SIZE"
+parser:option("--hf-shard-size", ("largest size of a Hugging Face shard (default: %s)"):format(default_shard_size)):argname "SIZE"
 parser:flag("--export-safetensors", "write Hugging Face shards as safetensors")
 parser:flag("--single-file", "write pytorch_model.bin or model.safetensors for Hugging Face, without shards and index")
-parser:flag("--drop-unmatched-keys", "leave out keys that no rule matches, instead of failing")
+parser:flag("--drop-unmatched-keys", "leave out a few keys that no rule matches, if the model has all weights without them")
 parser:flag("--debug", "print on stderr how each key is converted")
 parser:option("--seed", "random seed for weights that the source lacks", "0"):argname("N"):convert(cli.whole_number "--seed")
 parser:option("--h5-version", "0.4 or 0.5, for Cerebras output (default: the newest that the target release reads)")
@@ -59,7 +59,7 @@ local function check_options()
     if key == "" then cli.usage_error("convert", "--explain: expected a key or a glob, found an empty text") end
     args.dry_run = true
   end
-  if not SIZES[args.hf_shard_size:match "^%d+(%a+)$" or ""] then
+  if args.hf_shard_size and not SIZES[args.hf_shard_size:match "^%d+(%a+)$" or ""] then
     cbk.fail("usage", ("--hf-shard-size %s: expected digits and one of B, KB, KiB, MB, MiB, GB, GiB"):format(args.hf_shard_size))
   end
   args.checkpoint_file = args.checkpoint_file:gsub("([^/])/+$", "%1") -- a folder is named by its own name
@@ -91,11 +91,11 @@ end
 ---@param step OwnStep
 ---@return string|nil path
 local function config_of_own(step)
-  if args.config or step.converter.without_config or not step.converter.config then return args.config end
+  if args.config or step.converter.without_config then return args.config end
   local found = config_beside.find(args.checkpoint_file, catalogue.release(step.src) == nil)
   if found.path then
     cli.say(args, "Found: " .. cbk.shown("--config " .. found.path))
-  else
+  elseif found.problem or own_layouts.needs_config(step.converter) then
     local why = found.problem or "there is no config beside the checkpoint: name one with --config"
     cbk.warn(why .. "; fields have their defaults, if any")
   end
@@ -122,7 +122,7 @@ local function targets_of(route, parts)
   local folder, name = place(args.checkpoint_file, "pytorch_model")
   local out = { folder = folder, checkpoints = { cbk.fs.join(folder, to_hf and name or name .. ".mdl") } }
   if to_hf and parts then
-    for i, part in ipairs(parts) do out.checkpoints[i] = cbk.fs.join(folder, part.left) end
+    for i, part in ipairs(parts) do out.checkpoints[i] = composite.output_folder(folder, part) end
     out.config = cbk.fs.join(folder, "*", "config.json")
   elseif to_hf then
     out.config = cbk.fs.join(out.checkpoints[1], "config.json")
@@ -196,17 +196,30 @@ end
 
 -- --- the output
 
+---Names options that have no effect on an output of this kind.
+---@param to_hf boolean
+local function warn_of_idle_options(to_hf)
+  local function tell(is_idle, text)
+    if is_idle then cbk.warn(text) end
+  end
+  tell(to_hf and args.h5_version, "--h5-version is ignored: the output is in Hugging Face's format")
+  tell(to_hf and args.single_file and args.hf_shard_size, "--hf-shard-size is ignored: --single-file writes no shards")
+  tell(not to_hf and args.single_file, "--single-file is ignored: a Cerebras checkpoint is one file")
+  tell(not to_hf and args.hf_shard_size, "--hf-shard-size is ignored: a Cerebras checkpoint is one file")
+  tell(not to_hf and args.export_safetensors, "--export-safetensors is ignored: the output is a Cerebras checkpoint")
+end
+
 ---@param job Job
 ---@return table   options of cbk.create
 local function options_of(job)
   if job.tgt ~= "hf" then
     local number = converters.catalogue.release(job.tgt)
-    return { format = "h5", h5_version = args.h5_version or converters.h5_version(number), framework_version = number .. ".0" }
+    return { format = "h5", h5_version = converters.h5_version(number, args.h5_version), framework_version = number .. ".0" }
   end
   local out = { format = args.export_safetensors and "safetensors" or "torch" }
-  if args.single_file then out.single_file = true else out.shard_size = args.hf_shard_size end
+  if args.single_file then out.single_file = true else out.shard_size = args.hf_shard_size or default_shard_size end
   if out.shard_size and job.path[#job.path].converter.tool == "1.9.1" then
-    if args.hf_shard_size ~= default_shard_size then cbk.warn(("--hf-shard-size is ignored: %s writes one file"):format(job.src)) end
+    if args.hf_shard_size then cbk.warn(("--hf-shard-size is ignored: %s writes one file"):format(job.src)) end
     out.shard_size = "1000000GB"
   end
   return out
@@ -255,14 +268,12 @@ local read_parts, written_parts = not to_hf and parts or nil, to_hf and parts or
 if not parts then args.config = converters.config_file(args.config) end
 local targets = targets_of(route, parts)
 refuse_existing(targets)
-if args.h5_version and to_hf then cbk.warn "--h5-version is ignored: the output is in Hugging Face's format" end
-if args.single_file and not to_hf then cbk.warn "--single-file is ignored: a Cerebras checkpoint is one file" end
-if args.export_safetensors and not to_hf then cbk.warn "--export-safetensors is ignored: the output is a Cerebras checkpoint" end
+warn_of_idle_options(to_hf)
 
 if not read_parts then cli.depend_on(args.config, args) end
 local source_config = read_parts and composite.load_configs(args.config, read_parts, args) or cbk.config.load(args.config)
 local input = read_parts and composite.open(args.checkpoint_file, read_parts, args)
-  or other_names.input(checkpoint or cli.open(args.checkpoint_file, args))
+  or converters.input(checkpoint or cli.open(args.checkpoint_file, args))
 warn_of_other_release(route, input)
 local job = converters.job(route, input, {
   seed = args.seed, drop_unmatched = args.drop_unmatched_keys, is_watched = args.debug or args.dry_run, advise = advice,

@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
+local quantised_copy = require "cbk.cli.quantised_copy"
 local rename = require "cbk.cli.rename"
 local selection = require "cbk.cli.selection"
 local shard_by = require "cbk.cli.shard_by"
@@ -24,6 +25,9 @@ a plain name also means everything below it. --exclude overrides --include.
   with ^ $ or %  a Lua pattern, as in string.gsub        --rename '^h%.(%d+)=layers.%1'
 
 An '=' in OLD is written '\='.
+
+Quantised weights are copied as they are, with their scales; --to-dtype refuses them, and so does a
+selection that takes codes without their scales.
 
 Tied tensors stay tied if the target's format has ties. A value that the format cannot hold is an
 error before anything is written.
@@ -123,10 +127,19 @@ end
 local checkpoint = cli.open(args.source, args)
 local source = checkpoint:raw_root()
 local rules = { checkpoint = checkpoint }
-if #args.include + #args.exclude + #renames > 0 then rules.path = new_key end
+local weights = quantised_copy.new(source, args.source)
+if #args.include + #args.exclude + #renames > 0 then
+  rules.path = function(key)
+    local new = new_key(key)
+    weights:note(key, new)
+    return new
+  end
+end
 if args.to_dtype then rules.leaf = caster(args.to_dtype) end
 local root = (rules.path or rules.leaf) and cbk.rewrite(source, rules) or source
+if args.to_dtype then weights:check_cast(args.to_dtype) end
 if rules.path then
+  weights:check_parts(root)
   if kept == 0 then chosen:fail_empty(args.source, source) end
   warn_of_idle_options()
   if dropped > 0 then warn_of_new_positions(source, root) end
@@ -134,7 +147,7 @@ end
 
 local names = {}
 for key in cbk.leaves(#args.shard_by > 0 and root or cbk.dict()) do names[#names + 1] = key end
-local output = cbk.create(args.target, {
+local options = {
   root = root,
   metadata = checkpoint.format == "safetensors" and checkpoint.metadata ~= cbk.null and checkpoint.metadata or nil,
   overwrite = args.overwrite,
@@ -144,6 +157,6 @@ local output = cbk.create(args.target, {
   shard_size = args.shard_size,
   shards = shard_by.shards("copy", args, names),
   keep_texts = args.h5_version == "flat" and checkpoint.format:find "^flat%-h5" ~= nil, -- else it loses what it has
-})
-local written, plan = cli.commit(output, args)
+}
+local written, plan = weights:write(function() return cli.commit(cbk.create(args.target, options), args) end)
 cli.print_result(args, written, { { "checkpoint", args.target } }, plan)

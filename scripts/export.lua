@@ -5,6 +5,7 @@ local chosen_tensors = require "cbk.cli.chosen_tensors"
 local cli = require "cbk.cli"
 local extents = require "cbk.extents"
 local fold = require "cbk.fold"
+local quantised = require "cbk.quantised"
 
 local FORMATS = { npy = true, npz = true, csv = true, raw = true }
 
@@ -18,7 +19,7 @@ The format follows from the name of OUT, or from --format:
 NumPy and CSV have neither bfloat16 nor 8-bit floats. Such tensors are written as float32, which
 holds all their values; with --raw, their bits are written as unsigned integers. So it is with the
 quantised tensors of a GGUF file: they are decoded to float32; with --raw, and as .raw, their blocks
-are written as bytes.
+are written as bytes. Codes of weights that are quantised with scales beside them need --raw.
 
 KEY is a key or a glob over whole keys; a plain name also means everything below it.
 
@@ -84,6 +85,21 @@ if #chosen > 1 and format ~= "npz" then
   cbk.fail("value", ("%d tensors are chosen, and a .%s file holds one; name one key, or write an .npz file"):format(#chosen, format))
 end
 
+--- Codes of quantised weights are no numbers: as float32 they would be wrong ones.
+local function refuse_codes()
+  local weights = quantised.find(checkpoint:raw_root())
+  local by_key = {}
+  for _, one in ipairs(weights.weights) do by_key[one.key] = one end
+  for _, one in ipairs(chosen) do
+    local weight = by_key[one.key]
+    if weight and is_narrow(one.tensor.dtype) then
+      cbk.fail("unsupported", ("cannot write %s as float32: the weight is quantised (%s), and cbk does not multiply its scales in; --raw "
+        .. "writes the codes as they are"):format(cbk.quote(one.key), weight.method))
+    end
+  end
+end
+
+if format ~= "raw" and not args.raw then refuse_codes() end
 local root = cbk.dict()
 for _, one in ipairs(chosen) do
   one.exported = exported(one.tensor)

@@ -9,6 +9,7 @@ local hugging_face_files = require "cbk.hugging_face_files"
 local lora = require "converters.modelzoo.lora"
 local modules = require "converters.modelzoo.modules"
 local peft = require "cbk.peft"
+local quantised = require "cbk.quantised"
 
 local parser = cli.parser("fold-lora-checkpoint", [[
 Fold LoRA matrices into the weights that they adapt, streamed.
@@ -21,6 +22,9 @@ Without it, the matrices are in a Cerebras checkpoint. Write NAME_folded beside 
 inputs: a Cerebras H5 checkpoint with the model alone, whatever the extension of its input is, and
 the config without lora_params.]], [[
 A folded weight that contains NaN is an error, and nothing is written.
+
+Where the base model ties its head to the embeddings and the adapter trained one of them, both are
+written, with a warning, and the new config.json says tie_word_embeddings: false.
 
 examples:
   cbk fold-lora-checkpoint --adapter adapter-folder llama-folder -o merged
@@ -60,35 +64,77 @@ local PEFT, ZOO = { base = "BASE", output = "-o" }, { model = "--model", params 
 ---@return Checkpoint
 local function open_adapter()
   for _, name in ipairs { "adapter_model.safetensors", "adapter_model.bin" } do
-    local path = cbk.fs.join(args.adapter, name)
-    if cbk.fs.exists(path) then return cli.open(path, args) end
+    local path = cbk.fs.beside(args.adapter, name, args.allow_external)
+    if path then return cli.open(path, args) end
   end
   cbk.fail("io", ("'%s' has no adapter_model.safetensors and no adapter_model.bin"):format(args.adapter))
 end
 
+---The path of the base model's config.json; nil if it has none.
+local function base_config()
+  local folder = cbk.fs.is_dir(args.base) and args.base or cbk.fs.dirname(args.base)
+  return cbk.fs.beside(folder, "config.json", args.allow_external)
+end
+
 ---The files beside the base model that go along: config, tokenizer. The adapter's own tokenizer files replace the base model's.
-local function companions()
+---@param config_text string|nil
+local function companions(config_text)
   if not cbk.fs.is_dir(args.base) then return nil end
-  local files, config = hugging_face_files.read(args.base), cbk.fs.join(args.base, "config.json")
-  if cbk.fs.exists(config) then files["config.json"] = cbk.fs.read(config) end
-  return hugging_face_files.read(args.adapter, files)
+  local allowed = args.allow_external
+  local files = hugging_face_files.read(args.base, allowed)
+  files["config.json"] = config_text
+  return hugging_face_files.read(args.adapter, allowed, files)
+end
+
+---The text of the config for the output. The base model's may say that the weights are quantised, although those that were folded
+---are not, and that the head is tied.
+---@param path string|nil      the base model's config
+---@param untied HeadTie|nil   (peft.fold)
+---@return string|nil
+local function config_text(path, untied)
+  local config = path and cbk.config.load(path)
+  local stated = quantised.stated(config)
+  if stated then
+    cbk.warn(("'%s' says that the weights are quantised (%s), but none are: '%s' is left out of the new config"):format(path, stated.method,
+      stated.field))
+    config = quantised.without_fields(config)
+  end
+  if untied then
+    local is_written = path and cbk.fs.is_dir(args.base) and not cbk.format_of_name(args.output)
+    cbk.warn(("the adapter's weights untie '%s' from '%s': both are written, %s"):format(untied.head, untied.embedding,
+      is_written and "with tie_word_embeddings: false in the config" or "and the output's config.json needs tie_word_embeddings: false"))
+    config = config and peft.untied_config(config)
+  end
+  if not (stated or untied) then return path and cbk.fs.read(path) end
+  return config and cbk.config.dump(config, "json", { indent = 2 })
 end
 
 local function fold_adapter()
   check_options(PEFT, { model = "--model", params = "--params", checkpoint_path = "--checkpoint_path", h5_version = "--h5-version" },
     "--adapter")
+  local format = cbk.format_of_name(args.output)
+  if format and args.shard_size then
+    cli.usage_error("fold-lora-checkpoint", ("--shard-size: '%s' is one file; name a folder for shards"):format(args.output))
+  end
   local settings_path = cbk.fs.join(args.adapter, "adapter_config.json")
   cli.depend_on(settings_path, args)
   local settings = peft.settings(cbk.config.load(settings_path))
   converters.refuse_existing(args.output, args)
-  local base = cli.open(args.base, args)
-  local model, count = peft.fold(base.root, open_adapter().root, settings)
-  local format = cbk.format_of_name(args.output)
+  local base, adapter = cli.open(args.base, args), open_adapter()
+  local config_path = base_config()
+  if config_path then cli.depend_on(config_path, args) end
+  local config = config_path and cbk.config.load(config_path)
+  config = cbk.kind(config) == "dict" and config or nil
+  local cannot = ("cannot fold the adapter into '%s'"):format(args.base)
+  quantised.refuse(base:raw_root(), config, cannot)
+  quantised.refuse(adapter:raw_root(), nil, cannot)
+  local model, count, untied = peft.fold(base.root, adapter.root, settings, config)
   if format and format ~= "torch" and format ~= "safetensors" then
     cli.usage_error("fold-lora-checkpoint", ("-o %s: expected a folder, .safetensors, .bin or .pt"):format(args.output))
   end
   local options = { root = model, overwrite = args.overwrite, format = format or base.format:match "^safetensors" or "torch" }
-  if not format then options.shard_size, options.companions = args.shard_size or "10GB", companions() end
+  local text = config_text(config_path, untied)
+  if not format then options.shard_size, options.companions = args.shard_size or "10GB", companions(text) end
   local written, plan = cli.commit(cbk.create(args.output, options), args)
   cli.say(args, ("%d weights %s folded into %s"):format(count, written and "were" or "would be", args.output))
   cli.print_result(args, written, { { "checkpoint", args.output } }, plan)
@@ -129,11 +175,16 @@ local function fold_cerebras()
   lora.groups(config) -- a wrong setting is reported before the checkpoint is opened
   local checkpoint = cli.open(args.checkpoint_path, args)
   local model = converters.convert.model_of(checkpoint.root)
+  quantised.refuse(model, nil, ("cannot fold LoRA in '%s'"):format(args.checkpoint_path))
   local root = cbk.dict()
   root.model = lora.fold(model, config, model_name)
   if hf_config.of(checkpoint.root) then root.__metadata__ = checkpoint.root.__metadata__ end -- for the way back
 
   local own_version = checkpoint.format == "cerebras-h5" and tonumber(checkpoint.version)
+  if args.h5_version == "0.5" and own_version and own_version < 0.45 then
+    cbk.warn(("releases up to 2.4 cannot read H5 0.5, and '%s' is H5 %s; leave out --h5-version 0.5 to write 0.4"):format(
+      args.checkpoint_path, checkpoint.version))
+  end
   local written, plan = converters.write(target, {
     root = root, format = "h5", h5_version = args.h5_version or own_version and own_version < 0.45 and "0.4" or "0.5",
   }, {

@@ -1,6 +1,7 @@
 -- cbk identify: detect the model, class, format and release of a checkpoint
 
 local cbk = require "cbk"
+local problem_text = require "cbk.problem_text"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
 local identify = require "cbk.identify"
@@ -42,6 +43,7 @@ local function command_of(path, found, target)
   if args.sandbox then options = options .. " --sandbox" end
   if args.allow_records then options = options .. " --allow-records" end
   for _, folder in ipairs(args.allow_external or {}) do options = options .. " --allow-external " .. quoted(folder) end
+  if args.max_expansion then options = ("%s --max-expansion %.0f"):format(options, args.max_expansion) end
   return ("cbk convert %s --to %s%s --config %s%s"):format(quoted(path), target, model, quoted(found.config), options)
 end
 
@@ -51,7 +53,8 @@ local function as_json(found, command)
   local function value(one) return one == nil and cbk.null or one end
   return cbk.dict {
     { "model", value(found.model) }, { "format", found.format }, { "class", value(found.class) }, { "release", value(found.release) },
-    { "config", value(found.config) }, { "why", cbk.list(found.why) }, { "command", value(command) },
+    { "config", value(found.config) }, { "quantised", value(found.quantised and found.quantised:as_json()) },
+    { "why", cbk.list(found.why) }, { "command", value(command) },
   }
 end
 
@@ -60,6 +63,8 @@ local function print_found(found, command)
   print(("model    %s%s"):format(found.model or "unknown", others))
   print("format   " .. found.format)
   if found.class then print("class    " .. found.class) end
+  local weights = found.quantised and found.quantised:summary()
+  if weights then print("weights  " .. cbk.shown(weights)) end
   if found.release then print("release  " .. found.release) end
   print("config   " .. cbk.shown(found.config or found.problem and "none that can be used" or "none found"))
   for i, line in ipairs(found.why) do print((i == 1 and "why      " or "         ") .. cbk.shown(line)) end
@@ -91,7 +96,7 @@ for i, path in ipairs(args.file) do
     results[i] = as_json(found, command)
     if not args.json then print_found(found, command) end
   else
-    local message = type(found) == "table" and found.message or tostring(found)
+    local message = problem_text(found)
     results[i] = cbk.dict { error = message }
     if not args.json then print("error    " .. cbk.shown(message)) end
   end

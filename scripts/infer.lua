@@ -7,6 +7,7 @@ local converters = require "cbk.converters"
 local infer = require "cbk.infer"
 local own_layout = require "cbk.converters.own_layout"
 local progress = require "cbk.progress"
+local quantised = require "cbk.quantised"
 local kinds = require "converters.engine.kinds"
 local trainer = require "converters.modelzoo.trainer"
 
@@ -66,6 +67,7 @@ end
 local function side_of_parts(path, parts)
   local configs, input = composite.load_configs(path, parts, args), composite.open(path, parts, args)
   local out = { parts = {}, format = "hf", source = name_of(path) }
+  quantised.refuse(input.source, configs, ("cannot infer a converter from '%s'"):format(path))
   for i, part in ipairs(parts) do
     out.parts[i] = { name = part.left, tensors = input.source[part.left], config = configs[part.left] }
   end
@@ -76,6 +78,7 @@ end
 local function side_of(path, config_path, format)
   local checkpoint = cli.open(path, args)
   local config = config_path and cbk.config.load(config_path) or nil
+  quantised.refuse(checkpoint:raw_root(), config, ("cannot infer a converter from '%s'"):format(path))
   if kinds.is_dict(config) and (kinds.is_dict(config, "model") or trainer.is(config)) then config = trainer.model(config) end
   if config_path and not kinds.is_dict(config) then cbk.fail("config", ("'%s' is not a map of fields"):format(config_path)) end
   return { tensors = (own_layout.tensors(checkpoint)), config = config, format = format, source = name_of(path),

@@ -3,6 +3,8 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local listing = require "cbk.listing"
+local quantised = require "cbk.quantised"
+local parts = require "cbk.parts"
 local tensor_filter = require "cbk.cli.tensor_filter"
 
 local parser = cli.parser("ls", "List what is in a checkpoint. Only headers are read.", [[
@@ -32,6 +34,9 @@ if args.glob and #rows == 0 then
   cbk.fail("key", ("no key of '%s' matches %s"):format(args.file, cbk.quote(args.glob)))
 end
 
+-- of the whole checkpoint, as scales may be beside what the glob chooses
+local weights = quantised.find_in_rows(args.glob and cbk.leaf_rows(checkpoint:raw_root()) or rows, quantised.config_beside(args.file))
+
 local function value_of(i, by)
   if by == "key" then return rows:path(i) end
   return rows[i].bytes
@@ -59,14 +64,18 @@ local function json_row(i)
 end
 
 if args.json then
-  local totals = rows:totals()
-  totals.dtypes = cbk.list(totals.dtypes)
-  return cli.print_json_object { { "path", checkpoint.path }, { "format", checkpoint.format }, { "version", checkpoint.version },
-    { "files", cbk.list(checkpoint.files) }, { "totals", totals }, { "entries", count = #rows, item = json_row } }
+  local totals, part = rows:totals(), parts.of(checkpoint)
+  totals.dtypes, totals.objects = cbk.list(totals.dtypes), nil
+  local fields = { { "path", checkpoint.path }, { "format", checkpoint.format }, { "version", checkpoint.version },
+    { "files", cbk.list(checkpoint.files) }, { "part", part and parts.text(part) or cbk.null }, { "totals", totals } }
+  if weights:is_quantised() then fields[#fields + 1] = { "quantised", weights:as_json() } end
+  fields[#fields + 1] = { "entries", count = #rows, item = json_row }
+  return cli.print_json_object(fields)
 end
 io.stdout:setvbuf("full", 65536)
 local print_line = cli.printer()
-print_line(cbk.shown(checkpoint.path) .. "  " .. listing.format_text(checkpoint))
+local summary = weights:summary()
+print_line(cbk.shown(checkpoint.path) .. "  " .. listing.format_text(checkpoint) .. (summary and ", " .. cbk.shown(summary) or ""))
 if args.flat or args.sort or args.top then
   listing.flat(rows, print_line, cli.columns())
 else

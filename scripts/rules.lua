@@ -1,18 +1,21 @@
 -- cbk rules: check the tables of a converter
 
 local cbk = require "cbk"
+local problem_text = require "cbk.problem_text"
 local cli = require "cbk.cli"
 local numbers = require "cbk.numbers"
+local quantised = require "cbk.quantised"
 local composite = require "cbk.converters.composite"
 local converters = require "cbk.converters"
-local other_names = require "cbk.converters.other_names"
+local own_layout = require "cbk.converters.own_layout"
 local converter_list = require "cbk.converters.list"
 local check = require "converters.authoring.check"
 local check_config = require "converters.authoring.check_config"
 local coverage = require "converters.diagnosis.coverage"
 local notation = require "converters.notation.files"
+local own_layouts = require "converters.conversion.own_layouts"
 local position = require "converters.notation.position"
-local sandbox = require "converters.notation.sandbox"
+local kinds = require "converters.engine.kinds"
 local tables = require "converters.diagnosis.tables"
 local rules = require "converters.engine.rules"
 
@@ -67,14 +70,13 @@ local function add(kind, text, where, title) findings[#findings + 1] = { kind = 
 local function load_models()
   local fine, models = pcall(notation.read, path, not (is_bundled or args.no_sandbox))
   if fine then return models end
-  add("broken", type(models) == "table" and models.message or tostring(models), path)
+  add("broken", problem_text(models), path)
   return {}
 end
 
 local MOST_TEXT = 2 ^ 28 -- of a list of keys
 local MOST_KEYS = 150000 -- of a checkpoint; the largest models have 100,000
 
-if not (is_bundled or args.no_sandbox) then sandbox.limit(function(why) cli.print_error(args, "converter", why) end) end
 local models = load_models()
 local list = tables.of(models, args.model)
 if args.model and #list == 0 and #models > 0 then
@@ -139,9 +141,29 @@ local function parts_in(folder)
   end
 end
 
+---Reads piece by piece: Lua makes room for all that it is asked for.
+---@return string|nil
+local function text_of(file)
+  local pieces, size = {}, 0
+  repeat
+    local piece = file:read(2 ^ 16)
+    pieces[#pieces + 1], size = piece, size + #(piece or "")
+  until not piece or size >= MOST_TEXT
+  return (#pieces > 0 or file:read "*a" ~= nil) and table.concat(pieces) or nil
+end
+
+---Whether all tables are of layouts of a user's own, whose checkpoints are read as `cbk convert` does.
+local function only_own_layouts()
+  for _, one in ipairs(list) do
+    if not own_layouts.has_own_layout(one.converter) then return false end
+  end
+  return #list > 0
+end
+
+---@param config Dict|nil
 ---@return string[]|nil
 ---@return JobInput|nil   of a checkpoint, or of its parts
-local function keys_to_cover()
+local function keys_to_cover(config)
   local parts = args.checkpoint and parts_in(args.checkpoint)
   if parts then
     local input = composite.open(args.checkpoint, parts, args)
@@ -152,12 +174,18 @@ local function keys_to_cover()
     if count > MOST_KEYS then
       cbk.fail("keys", ("'%s' has %d keys; at most %d can be compared with rules"):format(args.checkpoint, count, MOST_KEYS))
     end
-    local input = other_names.input(checkpoint)
-    return coverage.keys_of(input.source), input
+    if only_own_layouts() then
+      local tensors = own_layout.tensors(checkpoint)
+      return cbk.keys(tensors), { source = tensors, quantised = quantised.find(tensors, config):problem() }
+    end
+    local input = converters.input(checkpoint)
+    local weights = quantised.find(kinds.is_dict(input.source, "model") and input.source.model or input.source, config)
+    input.quantised = weights:problem()
+    return (weights:names(coverage.keys_of(input.source))), input
   end
   if not args.keys then return nil end
   local file, why = io.open(args.keys, "rb") -- which may be a pipe
-  local text = file and (file:read(MOST_TEXT) or file:read "*a")
+  local text = file and text_of(file)
   if not text then cbk.fail("file", ("cannot read the keys in '%s': %s"):format(args.keys, why or "it is not a text")) end
   if text:find("\0", 1, true) then
     cbk.fail("keys", ("'%s' is not a text with one key per line; give a checkpoint without --keys"):format(args.keys))
@@ -176,12 +204,12 @@ local function config_of_keys()
   return parts and composite.load_configs(args.config, parts, args) or args.config and cbk.config.load(args.config) or nil
 end
 
-local keys, input = keys_to_cover()
 local config = config_of_keys()
+local keys, input = keys_to_cover(config)
 local best, why
 if keys then best, why = coverage.best(list, keys, config) end
 local readings = { best }
-if keys and not best and #list > 0 then add("coverage", "no table can read this config: " .. tostring(why), args.config or path) end
+if why then add("coverage", "the table of these keys cannot read this config: " .. why, args.config) end
 
 local function titles(reading)
   local one = reading.tables[1]
@@ -207,7 +235,14 @@ for _, reading in ipairs(readings) do
 end
 
 ---What `convert` refuses: weights that are missing, shapes that the config contradicts.
-if config and input and best and #best.unmatched + #best.refused == 0 then
+---@param one Table
+local function is_converted(one)
+  local is_own = one.own.without_config or own_layouts.has_own_layout(one.converter)
+  return config ~= nil or is_own and not own_layouts.needs_config(one.own)
+end
+
+if input and input.quantised then add("coverage", "`cbk convert` refuses this: " .. input.quantised, args.checkpoint) end
+if input and not input.quantised and best and not why and is_converted(best.tables[1]) and #best.unmatched + #best.refused == 0 then
   local one = best.tables[1]
   local refusal = coverage.refusal(one, best.side, config, input.source, input)
   if refusal then add("coverage", "`cbk convert` refuses this: " .. refusal, titles(best)) end

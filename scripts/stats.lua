@@ -209,7 +209,7 @@ local function json_row(row)
 end
 
 io.stdout:setvbuf("full", 65536)
-collectgarbage("setpause", 200) -- many rows are kept until the last one is read
+collectgarbage("setpause", 110) -- many rows are kept until the last one is read
 if args.json then
   local rows = read(function(row) return cli.as_json(json_row(row)) end)
   cli.print_json_object { { "tensors", count = #rows, item = function(i) return rows[i].printed end } }

@@ -31,7 +31,7 @@ parser:flag("--no-dataloader-state", "ignore the states of 1.8 or 1.9 data loade
 parser:option("-o --output-dir", "where to write (default: beside the inputs)"):argname "DIR"
 parser:option("--h5-version", "0.4 or 0.5 (default: the newest that the release reads)"):argname("VERSION"):choices { "0.4", "0.5" }
 parser:flag("--accept-missing", "continue if parts of the optimizer's or schedules' state are missing")
-parser:flag("--drop-unmatched-keys", "leave out keys that no rule matches, instead of failing")
+parser:flag("--drop-unmatched-keys", "leave out a few keys that no rule matches, if the model has all weights without them")
 parser:flag("-y --yes", "do not ask")
 cli.input_options(parser)
 cli.output_options(parser)
@@ -102,7 +102,7 @@ for _, part in pairs {
   done.parts[#done.parts + 1] = part or nil
 end
 local tgt_release = converters.catalogue.release(job.tgt)
-local h5_version = args.h5_version or converters.h5_version(tgt_release)
+local h5_version = converters.h5_version(tgt_release, args.h5_version)
 
 local is_unattended = args.yes or args.json -- warnings then go to stderr
 local found, steps = {}, cbk.list()

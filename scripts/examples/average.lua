@@ -8,6 +8,7 @@
 
 local cbk = require "cbk"
 local cstorch = require "cstorch"
+local quantised = require "cbk.quantised"
 
 local average_path, new_path, flag, out_path, decay = unpack(arg)
 decay = tonumber(decay or 0.999)
@@ -16,6 +17,9 @@ if flag ~= "-o" or not out_path or not decay or not (decay >= 0 and decay <= 1) 
 end
 
 local average, new, current = cbk.open(average_path), cbk.open(new_path), {}
+for _, one in ipairs { average, new } do
+  quantised.refuse(one.root, nil, ("cannot average '%s' with '%s'"):format(average_path, new_path))
+end
 for key, tensor in new:tensors() do current[key] = tensor end
 
 local function text(tensor) return ("%s [%s]"):format(tensor.dtype, table.concat(cbk.totable(tensor:shape()), ", ")) end

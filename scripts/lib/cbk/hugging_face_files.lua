@@ -24,11 +24,12 @@ end
 
 ---Those files of a folder, to be written beside a checkpoint.
 ---@param folder string
+---@param allowed string[]   folders where links out of the folder may lead: --allow-external
 ---@param files? table<string, string>   contents by names, which are added to
 ---@return table<string, string>
-function hugging_face_files.read(folder, files)
+function hugging_face_files.read(folder, allowed, files)
   files = files or {}
-  for _, name in ipairs(hugging_face_files.names(folder)) do files[name] = cbk.fs.read(cbk.fs.join(folder, name)) end
+  for _, name in ipairs(hugging_face_files.names(folder)) do files[name] = cbk.fs.read(cbk.fs.beside(folder, name, allowed)) end
   return files
 end
 

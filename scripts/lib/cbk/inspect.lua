@@ -7,6 +7,8 @@ local value_text = require "cbk.value_text"
 
 local inspect = {}
 
+local print = print -- Lua's own, whatever an expression gets in its place
+
 ---"Tensor float32 [50257, 768], 147.2 MiB, model.bin at 1024"
 ---@param tensor Tensor
 function inspect.tensor_header(tensor) return value_text.tensor_header(tensor) end
@@ -43,6 +45,14 @@ function inspect.print(...)
       print(terminal and cbk.shown(value, true) or value)
     end
   end
+end
+
+---Lua's `print` for expressions and the prompt: on a terminal, control characters but line feeds and tabs are escaped.
+function inspect.print_line(...)
+  if not cbk.terminal.is_tty "stdout" then return print(...) end
+  local texts = {}
+  for i = 1, select("#", ...) do texts[i] = cbk.shown(tostring((select(i, ...))), true) end
+  print(table.concat(texts, "\t"))
 end
 
 return inspect

@@ -12,14 +12,28 @@ local find, concat = string.find, table.concat
 
 local grouped, counted = numbers.grouped, numbers.counted
 
+local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = true }
+
 -- --- values
+
+---Whether an H5 checkpoint has tensors with dotted keys at its top: a state dict where a tree is expected.
+---@param checkpoint Checkpoint
+local function has_flat_keys(checkpoint)
+  local root = checkpoint.root
+  if checkpoint.format ~= "cerebras-h5" or cbk.kind(root) ~= "dict" then return false end
+  for key, value in cbk.items(root) do
+    if TENSORS[cbk.kind(value)] and tostring(key):find(".", 1, true) then return true end
+  end
+  return false
+end
 
 ---"torch-zip 3", with the number of files if there are several.
 ---@param checkpoint Checkpoint
 function listing.format_text(checkpoint)
   local version = checkpoint.version ~= "" and " " .. cbk.shown(checkpoint.version) or ""
   local files = #checkpoint.files > 1 and (" in %d files"):format(#checkpoint.files) or ""
-  return checkpoint.format .. version .. files
+  local class = cbk.kind(checkpoint.root) == "object" and ", a " .. cbk.shown(checkpoint.root.type) or ""
+  return checkpoint.format .. version .. files .. class .. (has_flat_keys(checkpoint) and ", flat keys" or "")
 end
 
 local PLAIN = { bool = true, int = true, float = true, str = true }
@@ -99,8 +113,9 @@ local function cells_of(indent, label, group)
     return { label, group.count > 1 and grouped(group.count) .. " ×" or "", group.encoding or group.type, group.shape or "",
       group.shape and cbk.format_size(group.bytes) or "", note_of(group) }
   end
-  if group.tensors == 0 then return { label, "", "", "", "", "" } end
-  return { label, "", counted(group.tensors, "tensor"), "", cbk.format_size(group.bytes), "" }
+  local class = group.class and cbk.shown(group.class) or "" -- of a record
+  if group.tensors == 0 then return { label, "", "", "", "", class } end
+  return { label, "", counted(group.tensors, "tensor"), "", cbk.format_size(group.bytes), class }
 end
 
 local ALIGN_RIGHT = { false, true, false, false, true, false }

@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local extents = require "cbk.extents"
+local quantised = require "cbk.quantised"
 
 local low_rank = {}
 
@@ -22,7 +23,9 @@ local function shown(value) return extents.shape(value:shape()) end
 function low_rank.mistake(weight, a, b, rank, flipped)
   for name, value in pairs { weight = weight, lora_A = a, lora_B = b } do
     if not is_matrix(value) then return name .. " is not a matrix" end
-    if not cbk.dtype(value.dtype).floating then return ("%s is %s: folding would round the update away"):format(name, value.dtype) end
+    if not cbk.dtype(value.dtype).floating or quantised.is_narrow(value.dtype) then
+      return ("%s is %s: folding would round the update away; use weights of 16 or 32 bits"):format(name, value.dtype)
+    end
   end
   local rows, columns = b:shape()[1], a:shape()[2]
   if flipped then rows, columns = columns, rows end

@@ -91,8 +91,10 @@ function Tensor:to(dtype) end
 ---The bits of the elements as unsigned integers of their size: a bfloat16 becomes a uint16. Complex elements have none.
 ---@return Tensor
 function Tensor:bits() end
----x · factor + term, computed in float32 (float64 in float64), rounded once. `t * 2`, `t + 1`, `t / 2`, `-t` say the same. Integers are
----exact with a whole factor and term, else computed in float64; a result that the dtype cannot hold becomes the nearest that it can.
+---x · factor + term, computed in float32 (float64 in float64). `t * 2`, `t + 1`, `t / 2`, `-t` say the same. Several operations on
+---narrower floats are rounded once, at the end: `t * 3 + 1` in bfloat16 is the nearest bfloat16. `:to` rounds what precedes it.
+---Integers are exact with a whole factor and term, else computed in float64; a result that the dtype cannot hold becomes the nearest
+---that it can.
 ---@return Tensor
 function Tensor:affine(factor, term) end
 ---The same elements with `value` in place of NaN.
@@ -211,9 +213,10 @@ function Checkpoint:close() end
 
 ---`allow_records`: instances of unknown classes in a pickle are read as their attributes. `allow_external`: folders beside the
 ---checkpoint's own where files that it names may be. `salvage`: of a file that is cut short, the tensors that are whole; `lost` and a
----warning name the others.
+---warning name the others. `max_expansion`: the most bytes that its tensors may have beyond those that the files hold, where these repeat
+---elements, were never written or are packed more than 1,040 times (default: 1 GiB); tensors beyond that cannot be read.
 ---@param path string  a checkpoint, an *.index.json or a folder; the format is found from the content
----@param options? { allow_records: boolean, allow_external: string[], salvage: boolean }
+---@param options? { allow_records: boolean, allow_external: string[], salvage: boolean, max_expansion: integer|string }
 ---@return Checkpoint
 function cbk.open(path, options) end
 
@@ -223,7 +226,8 @@ function cbk.open(path, options) end
 ---@return string?
 function cbk.container(path) end
 
----@class Output   `out["model.x"] = tensor` sets one key of the tree's root (dots are a part of it), whatever the key's name.
+---@class Output   `out["model.x"] = tensor` sets one key of the tree's root (dots are a part of it), whatever the key's name. In an H5
+---checkpoint with a tree it sets `x` of the dict `model`, and other new keys with dots are an error.
 ---`out["model.x"]` reads it, and is an error where nothing was set; the names of methods are methods there.
 ---A script that ends well has committed, planned or closed each of its outputs: else it ends with an error and status 1. That holds
 ---for `os.exit(0)` and at the end of a session, too; a script that fails has its own error only.
@@ -361,6 +365,7 @@ function cbk.raw_leaves(tree) end
 ---@field numel integer
 ---@field bytes integer
 ---@field values integer     leaves that are not tensors
+---@field objects integer    those of them that are instances of classes
 ---@field tied integer       tensors whose bytes belong to another one already
 ---@field stored integer     bytes without those of tied tensors
 ---@field dtypes { dtype: string, tensors: integer, numel: integer, bytes: integer }[]
@@ -516,6 +521,12 @@ function cbk.json(value, options) end
 ---Files and folders, for scripts that arrange inputs and outputs. What writes a file makes the folders that its path names.
 cbk.fs = {}
 function cbk.fs.exists(path) end          -- a file or folder
+---The path of a file in a folder that the user has named, but not the file; nil if it is missing. A symbolic link that leads neither
+---below the folder nor to the blobs of its Hugging Face cache is an error (`refused`), unless it ends below one of `allowed`.
+---@param allowed? string[]
+---@return string?
+function cbk.fs.beside(folder, name, allowed) end
+function cbk.fs.real(path) end            -- without symbolic links, as far as it exists
 function cbk.fs.is_dir(path) end          -- whether it is a folder
 function cbk.fs.mkdir(path) end          -- with parents; an existing folder is fine
 function cbk.fs.list(path) end           -- sorted names
@@ -527,6 +538,7 @@ function cbk.fs.size(path) end            -- of a file in bytes
 function cbk.fs.join(...) end             -- "folder", "name" → "folder/name"
 function cbk.fs.basename(path) end        -- the last part of a path
 function cbk.fs.dirname(path) end         -- a path without its last part
+function cbk.fs.inside(folder, name) end  -- "folder/name"; an error if that would be elsewhere: "../x", a link out of the folder
 function cbk.fs.absolute(path) end        -- from the root, without ".."
 function cbk.fs.remove(path, options) end -- { recursive }; a missing file is fine
 function cbk.fs.temp_dir() end            -- a new empty folder

@@ -4,6 +4,7 @@
 local cbk = require "cbk"
 local extents = require "cbk.extents"
 local low_rank = require "cbk.low_rank"
+local quantised = require "cbk.quantised"
 local ties = require "cbk.ties"
 
 local peft = {}
@@ -37,6 +38,7 @@ local INITS = { gaussian = true, eva = true, orthogonal = true, ["true"] = true,
 ---@field alphas table<string, number>
 ---@field is_rank_stabilized boolean      the scale is alpha / sqrt(rank)
 ---@field fan_in_fan_out boolean
+---@field keeps_ties boolean              what was trained for one of two tied weights is for the other, too
 
 ---@param config Dict
 ---@param field string
@@ -89,7 +91,7 @@ function peft.settings(config)
   return {
     rank = number_of(config, "r", 8), alpha = number_of(config, "lora_alpha", 8), ranks = patterns_of(config, "rank_pattern"),
     alphas = patterns_of(config, "alpha_pattern"), is_rank_stabilized = config.use_rslora == true,
-    fan_in_fan_out = config.fan_in_fan_out == true,
+    fan_in_fan_out = config.fan_in_fan_out == true, keeps_ties = config.ensure_weight_tying == true,
   }
 end
 
@@ -160,32 +162,121 @@ local function folded_weight(settings, module, one, weight)
   return low_rank.fold(weight, one.a, one.b, alpha / (settings.is_rank_stabilized and math.sqrt(rank) or rank), flipped)
 end
 
----Puts a tensor in place of the base model's, under all names that share it.
----@param out Dict
----@param model Dict
-local function replace(out, model, key, value)
-  local id = ties.view_id(model[key])
-  for other in cbk.items(model) do
-    local is_same = id and cbk.kind(model[other]) == cbk.kind(model[key]) and ties.view_id(model[other]) == id
-    if other == key or is_same then out[other] = value end
+-- --- tied weights
+
+local EMBEDDINGS = { embed_tokens = true, wte = true, word_embeddings = true, embed_in = true, tok_embeddings = true, shared = true }
+local HEADS = { lm_head = true, embed_out = true }
+
+local function is_weight_of(modules, key)
+  local module = tostring(key):match "([^.]+)%.weight$"
+  return module ~= nil and modules[module] == true
+end
+
+---The first key of the weight of such a module; nil if there are none, or several that are not one tensor.
+---@param tensors Dict
+---@param modules table<string, boolean>
+---@return string|nil
+local function weight_of(tensors, modules)
+  local first
+  for key in cbk.items(tensors) do
+    if is_weight_of(modules, key) then
+      if first and ties.view_id(tensors[key]) ~= ties.view_id(tensors[first]) then return nil end
+      first = first or tostring(key)
+    end
+  end
+  return first
+end
+
+---The trained weight of a head that the base model's files lack.
+---@param trained table<string, any>
+---@return string|nil
+local function trained_head(trained)
+  local keys = {}
+  for key in pairs(trained) do
+    if is_weight_of(HEADS, key) then keys[#keys + 1] = key end
+  end
+  return #keys == 1 and keys[1] or nil
+end
+
+---What the config says of the tie between embeddings and head; nil if nothing.
+---@param config Dict|nil   config.json
+---@return boolean|nil
+local function stated_tie(config)
+  local text = config and cbk.kind(config.text_config) == "dict" and config.text_config or nil
+  for _, section in ipairs { config or false, text or false } do
+    if section and type(section.tie_word_embeddings) == "boolean" then return section.tie_word_embeddings end
   end
 end
 
----The base model with the adapter folded in. Nothing is read before it is written, but for the adapter's small matrices.
----@param model Dict       the base model: key to tensor
----@param adapter Dict     the adapter's tensors
+---Whether a model of this config has a head, though its files may lack it.
+local function has_head(config)
+  local list = config and config.architectures
+  local class = cbk.kind(list) == "list" and list[1] or ""
+  return type(class) == "string" and (class:find "ForCausalLM$" or class:find "LMHeadModel$" or class:find "ForConditionalGeneration$")
+    and true or false
+end
+
+---@class HeadTie      A head that is the input embeddings.
+---@field embedding string
+---@field head string
+
+---The tie of the base model's head, where the adapter has to do with it.
+---@param model Dict
+---@param config Dict|nil
+---@param trained table<string, any>   by the base model's names
+---@return HeadTie|nil
+local function tie_of(model, config, trained)
+  local embedding, head = weight_of(model, EMBEDDINGS), weight_of(model, HEADS)
+  local stated, is_stored = stated_tie(config), head ~= nil
+  if not embedding then return nil end
+  local usual = (embedding:match "^(.-)model%.embed_tokens%.weight$" or "") .. "lm_head.weight"
+  head = head or trained_head(trained) or has_head(config) and usual
+  if not head or not (trained[embedding] or trained[head]) then return nil end
+  local id = is_stored and ties.view_id(model[head])
+  local is_shared = id and id == ties.view_id(model[embedding]) or false
+  local is_tied = is_shared or stated or stated == nil and not is_stored
+  return is_tied and { embedding = embedding, head = head } or nil
+end
+
+---Names that share a tensor of the base model with a key, and are not trained themselves.
+local function sharers(model, key, trained)
+  local id, out = ties.view_id(model[key]), {}
+  for other in cbk.items(id and model or cbk.dict()) do
+    local is_same = other ~= key and cbk.kind(model[other]) == cbk.kind(model[key]) and ties.view_id(model[other]) == id
+    if is_same and not trained[other] then out[#out + 1] = other end
+  end
+  return out
+end
+
+-- --- folding
+
+---Why a whole tensor of an adapter does not fit the base model, and what to do about it.
+---@param own integer[]   the shape in the base model
+---@param new integer[]
+---@return string
+local function why_other_shape(own, new)
+  local is_longer = #own == 2 and #new == 2 and own[2] == new[2] and own[1] ~= new[1]
+  if not is_longer then return "is it the model of base_model_name_or_path?" end
+  return ("the adapter was trained after the vocabulary was resized: give the base model %d words with transformers "
+    .. "(model.resize_token_embeddings(%d), then save_pretrained), and fold the adapter into that"):format(new[1], new[1])
+end
+
+---What the adapter puts in place of the base model's weights, by the base model's names: functions of the old weight.
+---@param model Dict
+---@param modules table<string, Adapted>
+---@param others table<string, Tensor>
 ---@param settings PeftSettings
----@return Dict model, integer count   of weights that were adapted
-function peft.fold(model, adapter, settings)
-  local modules, others = sorted_out(adapter)
-  local out, count, missing = cbk.copy(model), 0, {}
+---@param embedding string|nil   the weight of a head that the base model's files lack
+---@return table<string, fun(old: Tensor|nil): Tensor> trained, integer count
+local function trained_weights(model, modules, others, settings, embedding)
+  local trained, count, missing = {}, 0, {}
   for module, one in pairs(modules) do
-    local key = key_in(model, module .. ".weight")
+    local name = module .. ".weight"
+    local key = key_in(model, name) or embedding and is_weight_of(HEADS, name) and name
     if key then
-      replace(out, model, key, folded_weight(settings, module, one, model[key]))
-      count = count + 1
+      trained[key], count = function(old) return folded_weight(settings, module, one, old) end, count + 1
     else
-      missing[#missing + 1] = module .. ".weight"
+      missing[#missing + 1] = name
     end
   end
   table.sort(missing)
@@ -194,15 +285,66 @@ function peft.fold(model, adapter, settings)
       #missing, table.concat(missing, ", ", 1, math.min(#missing, 5)), #missing > 5 and ", …" or ""))
   end
   for name, value in pairs(others) do -- modules_to_save, and biases that were trained
-    local key = key_in(model, name)
-    local own, new = key and extents.shape(model[key]:shape()), extents.shape(value:shape())
-    if key and own ~= new then
-      cbk.fail("shape", ("'%s' is %s in the adapter, but %s in the base model; resize the base model's vocabulary first"):format(name,
-        new, own))
+    trained[key_in(model, name) or name] = function(old)
+      local own, new = old and extents.shape(old:shape()), extents.shape(value:shape())
+      if own and own ~= new then
+        cbk.fail("shape", ("'%s' is %s in the adapter, but %s in the base model; %s"):format(name, new, own,
+          why_other_shape(old:shape(), value:shape())))
+      end
+      if old and quantised.is_narrow(old.dtype) then
+        cbk.fail("dtype", ("the adapter replaces '%s', which is %s in the base model: as such it would be rounded; use a base model "
+          .. "of 16 or 32 bits"):format(name, old.dtype))
+      end
+      return old and value:to(old.dtype) or value
     end
-    if key then replace(out, model, key, value:to(model[key].dtype)) else out[name] = value end
   end
-  return out, count
+  return trained, count
+end
+
+---The base model with the adapter folded in. Nothing is read before it is written, but for the adapter's small matrices.
+---Weights are as the adapted model has them while it is trained: of two tied ones, the one that was trained changes, and they are no
+---longer tied.
+---@param model Dict         the base model: key to tensor
+---@param adapter Dict       the adapter's tensors
+---@param settings PeftSettings
+---@param config Dict|nil    the base model's config.json
+---@return Dict model, integer count   of weights that were adapted
+---@return HeadTie|nil untied          a head that is no longer the embeddings
+function peft.fold(model, adapter, settings, config)
+  local modules, others = sorted_out(adapter)
+  local may_lack_head = stated_tie(config) ~= false and not weight_of(model, HEADS)
+  local trained, count = trained_weights(model, modules, others, settings, may_lack_head and weight_of(model, EMBEDDINGS) or nil)
+  local out, tie = cbk.copy(model), tie_of(model, config, trained)
+  if tie then out[tie.head] = out[tie.head] or model[tie.embedding] end
+  local source = tie and cbk.copy(out) or model
+  local keys = {}
+  for key in pairs(trained) do keys[#keys + 1] = key end
+  table.sort(keys)
+  for _, key in ipairs(keys) do
+    out[key] = trained[key](source[key])
+    for _, other in ipairs(source[key] ~= nil and sharers(source, key, trained) or {}) do
+      local is_parted = tie and (other == tie.head or key == tie.head) and not settings.keeps_ties
+      if not is_parted then out[other] = out[key] end
+    end
+  end
+  if not tie or settings.keeps_ties and not (trained[tie.head] and trained[tie.embedding]) then return out, count end
+  local kind = config and tostring(config.model_type) or ""
+  if kind:find "t5$" then
+    cbk.fail("unsupported", ("the adapter's weights untie '%s' from '%s', but %s scales a tied head: what was trained needs the tie; "
+      .. "merge it with PEFT"):format(tie.head, tie.embedding, kind))
+  end
+  return out, count, tie
+end
+
+---The config of a model whose head is no longer the embeddings.
+---@param config Dict   config.json
+---@return Dict
+function peft.untied_config(config)
+  config = cbk.deep_copy(config)
+  local text = cbk.kind(config.text_config) == "dict" and config.text_config
+  if text and text.tie_word_embeddings ~= nil then text.tie_word_embeddings = false end
+  config.tie_word_embeddings = false
+  return config
 end
 
 return peft

@@ -1,6 +1,7 @@
 -- Values of a state dict, which may come from a file: tensors that are not read yet, numbers, 0-dim tensors.
 
 local cbk = require "cbk"
+local quantised = require "cbk.quantised"
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
 local ordered_map = require "cstorch.ordered_map"
@@ -68,7 +69,8 @@ for _, name in ipairs { "float32", "float64", "float16", "bfloat16", "int32", "i
 ---@param where string   what it is, for messages
 function loaded.check_tensor(value, where)
   check(loaded.is_tensor(value), "type", "%s: expected a tensor, found %s", where, show(value))
-  check(COMPUTED[value.dtype], "type", "%s: cannot compute with dtype %s; cast it before it is loaded", where, show(value.dtype))
+  check(COMPUTED[value.dtype], "type", "%s: cannot compute with dtype %s; cast it before it is loaded%s", where, show(value.dtype),
+    quantised.is_narrow(value.dtype) and ", unless it holds the codes of quantised weights" or "")
 end
 
 ---Checks a tensor or a number for the tensor `target`, without reading it.

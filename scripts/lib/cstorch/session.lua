@@ -17,6 +17,8 @@ local session = {}
 ---@field has_captured? boolean       a step closure has got a tensor
 ---@field unplaced table<integer, cstorch.Tensor>   tensors for the device of a backend that is not there yet; not kept alive
 ---@field unplaced_count integer      how many there were
+---@field effects cstorch.Effects     what was done to weights
+---@field nan_since? integer          the step from which on the loss is not finite
 ---@field sink? fun(message: string, info?: table)   where warnings go
 ---@field warned table<string, boolean>
 
@@ -25,6 +27,8 @@ function session.reset()
   -- Nothing is allocated after this line: the collector, which may end an abandoned run, never sees a part of the state.
   local fresh = {
     reset = session.reset, optimizers = setmetatable({}, { __mode = "k" }), optimizer_count = 0, metrics = {}, queued = {}, repeated = {},
+    effects = { steps = setmetatable({}, { __mode = "k" }), made = setmetatable({}, { __mode = "k" }),
+      is_stepped = setmetatable({}, { __mode = "k" }) },
     warned = {}, losses = {}, unplaced = setmetatable({}, { __mode = "v" }), unplaced_count = 0,
   }
   for name in pairs(session) do session[name] = fresh[name] end

@@ -248,6 +248,11 @@ function tensors.mark_weight(tensor) native.mark_weight(tensor) end
 ---@return boolean
 function tensors.is_weight(tensor) return native.is_weight(tensor) end
 
+---How often a tensor was written in place; a recorded write counts once.
+---@param tensor cstorch.Tensor
+---@return integer
+function tensors.write_count(tensor) return tonumber(native.write_count(tensor)) end
+
 ---A copy on the host, which can be read at any time.
 ---@param tensor cstorch.Tensor
 ---@return cstorch.Tensor

@@ -23,6 +23,7 @@ local duplicates = {}
 ---@return Content|nil
 function duplicates.content(one, rows, index)
   local is_plain = one.scan.constant ~= nil or one.scan.numel < 2 or values.is_state(one.key) or one.known and one.known.buffer
+    or one.is_scale
   if is_plain then return nil end
   return { file = one.file, key = one.key, rows = rows, index = index, fingerprint = one.scan.fingerprint, dims = #one.row.shape,
     numel = one.scan.numel }

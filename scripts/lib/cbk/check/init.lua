@@ -5,7 +5,10 @@ local duplicates = require "cbk.check.duplicates"
 local layers = require "cbk.check.layers"
 local leftovers = require "cbk.check.leftovers"
 local model = require "cbk.check.model"
+local numbers = require "cbk.numbers"
+local parts = require "cbk.parts"
 local pickles = require "cbk.check.pickles"
+local quantised = require "cbk.quantised"
 local shards = require "cbk.check.shards"
 local values = require "cbk.check.values"
 
@@ -26,6 +29,8 @@ local check = {}
 ---@field files string[]
 ---@field checkpoint? Checkpoint     as a whole
 ---@field of? ModelOfFile
+---@field quantised? Dict                  how the weights are quantised, for JSON
+---@field scales? table<string, boolean>   keys of scales and other parts of quantised weights
 ---@field tensors integer
 
 ---@class CheckedPart   A file, or a record in it.
@@ -50,7 +55,8 @@ local function open(path, options, found)
     local is_found, only_records = pickles.check(file, (message_of(checkpoint):gsub("^cannot open '.-': ", "")), found)
     if not is_found then error(checkpoint, 0) end -- files outside of its folder
     if not only_records or options.reading.allow_records then return nil end
-    local reading = { allow_records = true, allow_external = options.reading.allow_external }
+    local reading = { allow_records = true }
+    for _, option in ipairs { "allow_external", "max_expansion" } do reading[option] = options.reading[option] end
     local again, with_records = pcall(cbk.open, path, reading)
     return again and with_records or nil
   end
@@ -72,7 +78,7 @@ local function open_shard(options, found)
   end
 end
 
----Adds a tree, and the attributes of the records in it (instances of classes, which are leaves of the tree).
+---Adds a tree, and what the objects in it consist of that are leaves of the tree (sparse and quantised tensors).
 ---@param subject CheckSubject
 local function add_tree(subject, file, tree, prefix)
   local rows = cbk.leaf_rows(tree)
@@ -106,7 +112,30 @@ end
 local function count_bytes(subject)
   for _, part in ipairs(subject.parts) do
     local totals = part.rows:totals()
-    subject.tensors, subject.bytes = subject.tensors + totals.tensors, subject.bytes + totals.stored
+    if part.prefix == "" then subject.tensors = subject.tensors + totals.tensors end
+    subject.bytes = subject.bytes + totals.stored
+  end
+end
+
+---Says which weights are quantised, and which look as if their scales were lost.
+---@param subject CheckSubject
+---@param found Findings
+local function check_quantised(subject, found)
+  local of = subject.of
+  local weights = quantised.find(subject.checkpoint:raw_root(), of and of.settings or quantised.config_beside(subject.path))
+  subject.quantised, subject.scales = weights:as_json(), {}
+  for _, one in ipairs(weights.weights) do
+    for _, part in ipairs(one.parts) do subject.scales[part] = true end
+  end
+  local first = weights.weights[1]
+  if first then
+    found:add("quantised", subject.path, nil, ("%s %s quantised (%s), such as '%s'"):format(numbers.counted(#weights.weights, "weight"),
+      #weights.weights == 1 and "is" or "are", weights:method(), first.key))
+  end
+  for _, one in ipairs(weights.narrow) do
+    local says = weights.stated and (", and the config says that the weights are quantised (%s)"):format(weights.stated.method) or ""
+    local text = ("it is %s, without scales%s"):format(one.dtype, says)
+    found:add("lost-scales", subject.path, one.key, text, { severity = weights.stated and "error" or nil })
   end
 end
 
@@ -135,6 +164,8 @@ function check.open(path, options, found)
     subject.format = fine and whole.format or subject.format
   else
     subject.checkpoint = open(path, options, found)
+    local one = subject.checkpoint and parts.of(subject.checkpoint) or not subject.checkpoint and parts.named(path)
+    if one then found:add("part", path, nil, "it is not a whole checkpoint, but " .. parts.text(one)) end
     if subject.checkpoint then
       add_part(subject, path, subject.checkpoint, found)
       subject.files = subject.checkpoint.files
@@ -144,6 +175,7 @@ function check.open(path, options, found)
   if subject.checkpoint then
     for _, warning in ipairs(subject.checkpoint.warnings) do cbk.warn(warning) end
     subject.of = model.check(path, subject.checkpoint, options.config, found)
+    check_quantised(subject, found)
   end
   count_bytes(subject)
   return subject
@@ -190,6 +222,7 @@ end
 ---@field tied table<string, boolean>          paths that the config ties
 ---@field by_path table<string, CheckedTensor>   of those, and of tensors that share their storage with others
 ---@field class_keys table<string, ClassTensor>
+---@field scales table<string, boolean>
 
 ---Checks the elements of one row of a file.
 ---@param state CheckState
@@ -201,6 +234,7 @@ local function check_elements(subject, part, i, row, state, options, found, on_r
     one = scan(subject, part, i, row, state.class_keys, options, found)
     on_read(row.path, row.bytes)
     if one then
+      one.is_scale = state.scales[row.path]
       values.check(one, found)
       state.contents[#state.contents + 1] = duplicates.content(one, part.rows, i)
     end
@@ -215,7 +249,8 @@ end
 ---@param on_read fun(key: string, bytes: integer)
 function check.values(subject, options, found, on_read)
   local of, has_class, tensors = subject.of, subject.of ~= nil and subject.of.known ~= nil, {}
-  local state = { contents = {}, tied = model.tied_paths(of), by_path = {}, class_keys = class_keys_of(of) }
+  local state = { contents = {}, tied = model.tied_paths(of), by_path = {}, class_keys = class_keys_of(of),
+    scales = subject.scales or {} }
   for _, part in ipairs(subject.parts) do
     for i = 1, #part.rows do
       local row = part.rows[i]

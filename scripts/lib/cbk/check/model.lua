@@ -1,6 +1,7 @@
 -- A checkpoint against its config: missing layers and weights, shapes, ties. What a model has is known from its class.
 
 local cbk = require "cbk"
+local problem_text = require "cbk.problem_text"
 local classes = require "cbk.classes"
 local coverage = require "converters.diagnosis.coverage"
 local extents = require "cbk.extents"
@@ -8,7 +9,7 @@ local fit = require "converters.engine.fit"
 local identify = require "cbk.identify"
 local kinds = require "converters.engine.kinds"
 local numbers = require "cbk.numbers"
-local other_names = require "cbk.converters.other_names"
+local quantised = require "cbk.quantised"
 local report = require "cbk.report"
 
 local model = {}
@@ -17,11 +18,11 @@ local model = {}
 ---@field name? string            "llama"
 ---@field format? string
 ---@field config? string          a path
+---@field settings? Dict          what the config says
 ---@field known? ClassTensors
 ---@field prefix string           what is before the class's keys in the checkpoint
 ---@field paths table<string, string>   of the tensors by the class's keys
 
-local function message_of(problem) return type(problem) == "table" and problem.message or tostring(problem) end
 
 ---The model that a config says, where the tensors are not those of any model.
 local function by_config_alone(config)
@@ -31,10 +32,12 @@ end
 
 ---@param found Findings
 ---@param severity? string   default: "note"
-local function add_unknown(of, file, found, reason, severity)
+---@param advice? string
+local function add_unknown(of, file, found, reason, severity, advice)
   local text = ("the tensors of %s are not checked against it: %s"):format(cbk.quote(cbk.fs.basename(file)), reason)
   found:add("config", of.config or file, nil, text, {
-    severity = severity or "note", advice = "Name the config with --config, or describe the model in a converter (converters/README.md)",
+    severity = severity or "note",
+    advice = advice or "Name the config with --config, or describe the model in a converter (converters/README.md)",
   })
 end
 
@@ -94,7 +97,9 @@ local function check_unknown(of, file, unknown, found)
   for _, key in ipairs(unknown) do
     local stated, layer = of.known:beyond(key)
     if not layer then
-      found:add("unknown-weight", file, of.prefix .. key, ("%s has no such tensor with this config"):format(of.known.class.name))
+      local is_scale = quantised.is_part_name(key)
+      found:add("unknown-weight", file, of.prefix .. key, ("%s has no such tensor with this config"):format(of.known.class.name),
+        { advice = is_scale and "Keep it: by its name, it is a scale of quantised weights" or nil })
     elseif counts[layer] then
       found:add("unknown-weight", file, of.prefix .. layer:gsub("%.$", ""), ("the config says %s, but this layer has %s"):format(stated,
         numbers.counted(counts[layer], "tensor")))
@@ -151,7 +156,12 @@ function model.check(file, checkpoint, config_path, found)
     prefix = kinds.is_dict(checkpoint.root, "model") and "model." or "" }
   if identity.problem then found:add("config", file, nil, identity.problem, { severity = not identity.is_broken and "note" or nil }) end
   config = config or kept
-  if not config then return of end
+  of.settings = config
+  if not of.config and not config then return of end
+  if not of.name and identity.advice then
+    add_unknown(of, file, found, identity.reason, "note", identity.advice)
+    return of
+  end
   if not of.name then of.name, of.format = by_config_alone(config) end
   if not of.name then
     add_unknown(of, file, found, identity.reason)
@@ -159,13 +169,17 @@ function model.check(file, checkpoint, config_path, found)
   end
   local known_fine, known = report.quietly(classes.tensors, config, of.name, of.format)
   if not known_fine then
-    add_unknown(of, file, found, message_of(known), "warning") -- of a model that is known
+    add_unknown(of, file, found, problem_text(known), "warning") -- of a model that is known
     return of
   end
   of.known = known
-  local root = other_names.added(checkpoint)
-  local tree, keys = kinds.is_dict(root, "model") and root.model or root, coverage.keys_of(root)
-  local one = fit.of(known, keys, function(key) return kinds.is_tensor(tree[key]) and tree[key]:shape() or nil end)
+  local root = checkpoint.root
+  local tree = kinds.is_dict(root, "model") and root.model or root
+  local keys, weights = quantised.find(tree, config):names(coverage.keys_of(root))
+  local one = fit.of(known, keys, function(key)
+    if weights[key] then return weights[key].shape end
+    return kinds.is_tensor(tree[key]) and tree[key]:shape() or nil
+  end)
   if one.matched == 0 and #one.wrong == 0 then
     local subject = of.config and "it" or "the config in __metadata__"
     found:add("config", of.config or file, nil, ("%s is for %s, but no tensor of %s is one of that model"):format(subject,

@@ -6,6 +6,70 @@ local numbers = require "cbk.numbers"
 
 local pickles = {}
 
+-- Modules whose classes only hold data, though cbk does not read them as records. Their functions may do anything:
+-- typing.get_type_hints evaluates texts.
+local OF_DATA = {
+  "abc", "array", "builtins", "dataclasses", "enum", "ipaddress", "numbers", "pathlib", "string", "typing", "zoneinfo",
+  "torch.distributed._shard", "torch.distributed._tensor", "torch.distributed.device_mesh", "torch.distributed.fsdp",
+  "torch.distributed.tensor",
+}
+
+-- … and single names: values of Python, and states of random numbers
+local DATA = {}
+for name in ([[builtins.slice builtins.type functools.partial types.SimpleNamespace types.MappingProxyType
+  types.GenericAlias types.UnionType numpy.random._pickle.__randomstate_ctor numpy.random._pickle.__generator_ctor
+  numpy.random._pickle.__bit_generator_ctor]]):gmatch "%S+" do
+  DATA[name] = true
+end
+
+-- What gives a function by its name. An enum of Python's is pickled so; so are programs.
+local LOOKUPS = { ["builtins.getattr"] = true, ["operator.attrgetter"] = true, ["operator.methodcaller"] = true }
+
+local DISTRIBUTED = "Save whole tensors instead of each process's part: get_model_state_dict with full_state_dict=True "
+  .. "(torch.distributed.checkpoint.state_dict)"
+local WEIGHTS_ALONE = "Save the weights alone, as safetensors or with torch.save(model.state_dict())"
+
+---Whether a name is that of a class whose instances only hold data: a capital letter in the last part, none before.
+---@param name string
+local function is_class_of_data(name)
+  for _, module in ipairs(OF_DATA) do
+    local rest = name:sub(1, #module + 1) == module .. "." and name:sub(#module + 2)
+    if rest and rest:find "^[%l%d_.]*%u[%w_]*$" and not rest:find "%u.*%." then return true end
+  end
+  return DATA[name] == true
+end
+
+---@param global { name: string, kind: string }
+local function is_harmless(global) return global.kind == "record" or is_class_of_data(global.name) end
+
+---What is wrong with a global that is not plain data.
+---@param global { name: string, kind: string }
+---@return string
+local function text_of(global)
+  local name = fold.shown(global.name)
+  if global.name == "?" then return "it names a function that it puts together while it is read" end
+  if is_harmless(global) then
+    local is_class = global.name:find "%f[^.]%u[^.]*$" ~= nil
+    return is_class and ("it asks for the class %s"):format(name) or ("it asks for %s, which is not plain data"):format(name)
+  end
+  return (LOOKUPS[global.name] and "it asks for %s, which gets any function by its name"
+    or "it asks for %s, which can run code or touch files"):format(name)
+end
+
+---What to try; nil: what the rule says. A file that names a dangerous function is not to be read in any way.
+---@param list { name: string, kind: string }[]   all that are not plain data
+---@return string|nil
+local function advice_on(list)
+  local only_records, is_distributed = true, false
+  for _, global in ipairs(list) do
+    if not is_harmless(global) then return nil end
+    only_records = only_records and global.kind == "record"
+    is_distributed = is_distributed or global.name:find "^torch%.distributed%." ~= nil
+  end
+  return only_records and "If you trust the author, read its instances as their attributes with --allow-records"
+    or is_distributed and DISTRIBUTED or WEIGHTS_ALONE
+end
+
 ---@param path string
 ---@param error_message string   why the file was refused
 ---@param found Findings
@@ -13,24 +77,23 @@ local pickles = {}
 ---@return boolean only_records   all of them are classes that may be read as records
 function pickles.check(path, error_message, found)
   local fine, globals = pcall(cbk.pickle.globals, path)
-  local only_records, count = true, 0
+  local only_records, list = true, {}
   for _, global in ipairs(fine and globals or {}) do
     if global.kind ~= "plain" then
-      count = count + 1
+      list[#list + 1] = global
       only_records = only_records and global.kind == "record"
-      local text = global.name == "?" and "it names a function that it puts together while it is read"
-        or global.kind == "record" and ("it asks for the class %s"):format(fold.shown(global.name))
-        or ("it asks for %s, which can run code or touch files"):format(fold.shown(global.name))
-      found:add("unsafe-global", path, nil, ("%s (byte %s of the pickle)"):format(text, numbers.grouped(global.offset)), {
-        advice = global.kind == "record" and "If you trust the author, read its instances as their attributes with --allow-records" or nil,
-      })
     end
   end
-  if count == 0 and error_message:find("the pickle asks for", 1, true) then -- one inside of another format
+  local advice = advice_on(list)
+  for _, global in ipairs(list) do
+    local text = ("%s (byte %s of the pickle)"):format(text_of(global), numbers.grouped(global.offset))
+    found:add("unsafe-global", path, nil, text, { advice = advice })
+  end
+  if #list == 0 and error_message:find("the pickle asks for", 1, true) then -- one inside of another format
     found:add("unsafe-global", path, nil, error_message)
     return true, false
   end
-  return count > 0, count > 0 and only_records
+  return #list > 0, #list > 0 and only_records
 end
 
 return pickles

@@ -29,7 +29,7 @@ function shards.find(path)
   for _, name in ipairs(cbk.fs.list(path)) do
     if name:find(INDEX) then
       indexes[#indexes + 1] = cbk.fs.join(path, name)
-    elseif shards.parts(name) then
+    elseif shards.parts(name) and not name:find "%.gguf$" then -- a GGUF model in several files has no index
       loose[#loose + 1] = name
     else
       others = others or cbk.format_of_name(name) ~= nil

@@ -12,6 +12,7 @@ local values = {}
 ---@field row LeafRow
 ---@field scan table          of Tensor:scan
 ---@field known? ClassTensor  what the model's class says of it
+---@field is_scale? boolean    it belongs to a quantised weight: scales may be constant, and equal to others, as GPTQ's zero points are
 
 ---Where an element is, for people: "row 17, at [17, 3]".
 ---@param index integer     in C order, from 0
@@ -43,7 +44,7 @@ end
 ---@param constant number
 local function is_usual(one, constant)
   local name, row = one.key:match "[^./]+$" or "", one.row
-  if one.known and (one.known.buffer or one.known.init == constant) then return true end
+  if one.is_scale or one.known and (one.known.buffer or one.known.init == constant) then return true end
   if name:find "mask" or name:find "bias" or name:find "beta" or name:find "running_" or name:find "position_ids" then return true end
   return #row.shape < 2 and constant == 1
 end

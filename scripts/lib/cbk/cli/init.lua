@@ -3,6 +3,8 @@
 
 local argparse = require "argparse"
 local cbk = require "cbk"
+local limits = require "cbk.limits"
+local parts = require "cbk.parts"
 local python_int = require "cbk.python_int"
 local report = require "cbk.report"
 local wrap = require "cbk.wrap"
@@ -249,25 +251,28 @@ local common = {
     p:flag("--allow-overflow", "write values that the target's dtype cannot hold as infinite, NaN or the nearest integer, with a warning")
   end,
   ["max-expansion"] = function(p)
-    p:option("--max-expansion", "limit how large repeated, compressed or constant data may become when written, such as 100GB "
-      .. "(default: the larger of 16 GiB and 1,000 times the input)"):argname("SIZE"):convert(size "--max-expansion")
+    p:option("--max-expansion", "limit how large data may become that the file only repeats or never wrote, such as 100GB (default: "
+      .. "1GiB when it is read; with the input's own, what is written: the larger of 16GiB and 1,000 times the input)")
+      :argname("SIZE"):convert(size "--max-expansion")
   end,
 }
 
----Adds common options by name.
+---Adds common options by name, those that the parser does not have yet.
 ---@param parser table
 ---@param ... "threads"|"memory"|"overwrite"|"dry-run"|"no-progress-bar"|"quiet"|"json"|"allow-records"|"sync"|"allow-overflow"
 ---|"max-expansion"|"allow-external"|"salvage"
 function cli.options(parser, ...)
+  local added = {}
+  for _, option in ipairs(parser._options) do added[option._name] = true end
   for _, name in ipairs { ... } do
     local add = common[name] or cbk.fail("usage", ("cli.options: there is no common option '%s'"):format(name))
-    add(parser)
+    if not added["--" .. name] then add(parser) end
   end
   return parser
 end
 
 ---Adds the options of every command that reads a checkpoint (see `cli.reading`).
-function cli.input_options(parser) return cli.options(parser, "allow-records", "allow-external", "salvage") end
+function cli.input_options(parser) return cli.options(parser, "allow-records", "allow-external", "max-expansion", "salvage") end
 
 ---Adds the options of every command that takes a converter of the user's.
 function cli.converter_options(parser)
@@ -279,7 +284,10 @@ end
 ---The options of `cbk.open` that the command line has.
 ---@param args table
 function cli.reading(args)
-  return { allow_records = args.allow_records, allow_external = args.allow_external, salvage = args.salvage or nil }
+  return {
+    allow_records = args.allow_records, allow_external = args.allow_external, max_expansion = args.max_expansion,
+    salvage = args.salvage or nil,
+  }
 end
 
 ---Adds the options of every command that writes a checkpoint (see `cli.commit`).
@@ -346,6 +354,13 @@ end
 
 ---The error of a file that does not open, with advice where some of it can be read.
 local function fail_to_open(problem, path, args)
+  local has_several = type(problem) == "table" and problem.code == "usage" and cbk.fs.is_dir(path)
+    and problem.message:find("the folder holds several checkpoints", 1, true)
+  local part = has_several and parts.in_folder(path)
+  if part then
+    cbk.fail("unsupported", ("cannot open %s: the folder holds the %d parts of one checkpoint, %s, which are not joined"):format(
+      cbk.quote(path), part.count, part.what))
+  end
   local reading = cli.reading(args)
   local may_be_cut = type(problem) == "table" and problem.code == "format" and not reading.salvage
     and not problem.message:find("--salvage", 1, true)
@@ -362,6 +377,8 @@ function cli.open(path, args)
   local fine, checkpoint = pcall(cbk.open, path, cli.reading(args))
   if not fine then fail_to_open(checkpoint, path, args) end
   cli.warn(checkpoint.warnings)
+  local part = parts.of(checkpoint)
+  if part then cbk.warn(("%s is not a whole checkpoint, but %s"):format(cbk.quote(checkpoint.path), parts.text(part))) end
   return checkpoint
 end
 
@@ -421,6 +438,7 @@ function cli.commit(outputs, args)
     end
     return false, plan_of(plans)
   end
+  limits.write(type(args.memory) == "string" and cbk.parse_size(args.memory) or args.memory)
   bounds.progress, bounds.sources = cli.has_progress(args), args.sources
   plans = cbk.commit(outputs, bounds)
   for _, plan in ipairs(plans) do cli.warn(plan.warnings) end

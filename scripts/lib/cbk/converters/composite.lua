@@ -6,7 +6,7 @@ local cli = require "cbk.cli"
 local catalogue = require "converters.engine.catalogue"
 local kinds = require "converters.engine.kinds"
 local sections = require "converters.engine.sections"
-local other_names = require "cbk.converters.other_names"
+local jobs = require "cbk.converters.job"
 
 local composite = {}
 
@@ -82,14 +82,19 @@ end
 ---What a job reads of each part, by the names of the parts.
 ---@return JobInput
 function composite.open(top, parts, args)
-  local out, deduplicated, kept = cbk.dict(), {}, {}
+  local out, deduplicated = cbk.dict(), {}
   for _, part in ipairs(parts) do
-    local checkpoint = cli.open(folder_of(top, part), args)
-    deduplicated[part.left] = other_names.are_left_out(checkpoint)
-    out[part.left], kept[part.left] = other_names.added(checkpoint)
+    local input = jobs.input(cli.open(folder_of(top, part), args))
+    out[part.left], deduplicated[part.left] = input.source, input.deduplicated
   end
-  return { source = out, deduplicated = deduplicated, kept = kept }
+  return { source = out, deduplicated = deduplicated }
 end
+
+---The folder that a part is written to.
+---@param top string
+---@param part Component
+---@return string
+function composite.output_folder(top, part) return cbk.fs.inside(top, part.left) end
 
 ---The JSON files beside the tensors of a part, by name.
 ---@param part Component
@@ -97,10 +102,14 @@ end
 ---@param top string    the folder with the folders of the parts
 ---@return table<string, string>
 function composite.files(part, config, top)
+  local folder = composite.output_folder(top, part)
   local own = cbk.copy(config[part.left])
   for field, other in pairs(part.folders or {}) do own[field] = cbk.fs.join(top, other) end
   local out = { ["config.json"] = cbk.config.dump(own, "json", { indent = 4 }) }
-  for name, make in pairs(part.files or {}) do out[name] = cbk.config.dump(cbk.dict(make(own)), "json", { indent = 4, sort = true }) end
+  for name, make in pairs(part.files or {}) do
+    cbk.fs.inside(folder, name)
+    out[name] = cbk.config.dump(cbk.dict(make(own)), "json", { indent = 4, sort = true })
+  end
   return out
 end
 

@@ -1,6 +1,7 @@
 -- Loads the converters, which are in a folder beside the scripts, and what their commands share.
 
 local cbk = require "cbk"
+local problem_text = require "cbk.problem_text"
 local cli = require "cbk.cli"
 local fold = require "cbk.fold"
 
@@ -20,6 +21,7 @@ local converters = {
   convert = require "converters.conversion.convert",
   route = jobs.route,
   job = jobs.job,
+  input = jobs.input,
 }
 
 ---Loads every family, and a user's own file before them.
@@ -32,7 +34,7 @@ function converters.load(own, is_sandboxed)
   if own then
     local fine, models = pcall(notation.read, own, is_sandboxed)
     if not fine then
-      local why = models.message or tostring(models)
+      local why = problem_text(models)
       cbk.fail("converter", why:find(own, 1, true) and why or ("in the converter '%s': %s"):format(own, why))
     end
     catalogue.add(models, own, true)
@@ -172,14 +174,33 @@ function converters.refuse_existing(path, args)
   cbk.warn(("'%s' exists already: without --dry-run this is an error; remove it or add --overwrite"):format(path))
 end
 
----The newest version of H5 checkpoints that a release reads.
-function converters.h5_version(release) return catalogue.since(release, "2.5") and "0.5" or "0.4" end
+---The version of H5 checkpoints to write for a release: the one that is asked for, or the newest that the release reads. A warning if
+---the release cannot read it.
+---@param release string
+---@param asked? string
+---@return string
+function converters.h5_version(release, asked)
+  local newest = catalogue.since(release, "2.5") and "0.5" or "0.4"
+  if not catalogue.since(release, "2.0") then
+    cbk.warn(("release %s cannot read H5 %s: it reads versions up to 0.3, and cbk writes 0.4 and 0.5"):format(release, asked or newest))
+  elseif asked == "0.5" and newest == "0.4" then
+    cbk.warn(("release %s cannot read H5 0.5, which came with 2.5; leave out --h5-version 0.5 to write 0.4"):format(release))
+  end
+  return asked or newest
+end
 
 ---@class ConfigFile
 ---@field path string
 ---@field tree Dict
 ---@field format "yaml"|"json"
 ---@field style table   options of cbk.config.dump
+
+---Refuses a folder of shards that is a symbolic link out of the folder that the user has named.
+local function refuse_link(path)
+  local real, folder = cbk.fs.real(path), cbk.fs.real(cbk.fs.dirname(path))
+  if real:sub(1, #folder + 1) == folder .. "/" or folder == "/" then return end
+  cbk.fail("refused", ("cannot replace '%s': it is a symbolic link to '%s', outside its folder; remove the link"):format(path, real))
+end
 
 ---Writes checkpoints that belong together into one folder, all of them or none; with --dry-run only prints the plans.
 ---@param outputs { path: string, options: table }[]   options of cbk.create
@@ -189,6 +210,7 @@ function converters.write_all(outputs, args)
   local made = {}
   for i, output in ipairs(outputs) do
     output.options.overwrite = args.overwrite or args.dry_run
+    if output.options.shard_size or output.options.single_file then refuse_link(output.path) end
     made[i] = cbk.create(output.path, output.options)
   end
   return cli.commit(made, args)

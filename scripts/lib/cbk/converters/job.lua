@@ -15,7 +15,8 @@ local function did_you_mean(names) return #names > 0 and ("; did you mean %s?"):
 local function why_no_path(name, model, asked, resolved)
   local known, formats = {}, converter_list.formats_of(model)
   for _, format in ipairs(formats) do known[format] = true end
-  for i, format in ipairs(resolved) do
+  for i = 2, 1, -1 do -- the source's may have been detected
+    local format = resolved[i]
     if not known[format] then
       local near = converter_list.nearest_formats(asked[i], formats)
       return ("'%s' is not a format of %s%s"):format(asked[i], name,
@@ -63,7 +64,13 @@ end
 ---@class JobInput    The checkpoint that a job reads (cbk.converters.input).
 ---@field source Dict
 ---@field deduplicated boolean|table<string, boolean>
----@field kept table<string, string>|table<string, table<string, string>>
+
+---What a job reads of a checkpoint. A safetensors file has each tensor under one name, or notes the others, which are ties of the tree.
+---@param checkpoint Checkpoint
+---@return JobInput
+function jobs.input(checkpoint)
+  return { source = checkpoint.root, deduplicated = checkpoint.format:find "^safetensors" ~= nil }
+end
 
 ---@class JobOptions
 ---@field seed? integer             for weights that the source lacks

@@ -220,9 +220,10 @@ local HUGGING_FACE = { hf = true, huggingface = true, huggingfacehub = true, tra
 ---@param formats string[]
 ---@return string[]
 function list.nearest_formats(asked, formats)
-  if HUGGING_FACE[asked:lower():gsub("[^%a]", "")] then return { "hf" } end
+  if HUGGING_FACE[asked:lower():gsub("[^%a]", "")] and formats[1] == "hf" then return { "hf" } end
   local release, kind = asked:match "(%d+%.%d+)(.*)$"
-  if not release then return list.nearest(asked, { "cs-current", unpack(formats) }) end
+  local has_releases = formats[1] and catalogue.release(formats[#formats]) ~= nil
+  if not release then return list.nearest(asked, has_releases and { "cs-current", unpack(formats) } or formats) end
   local function number(text) return 100 * text:match "^%d+" + text:match "%d+$" end
   local out, distance = {}, {}
   for _, format in ipairs(formats) do

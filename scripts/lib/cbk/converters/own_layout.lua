@@ -5,13 +5,11 @@ local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
-local keys = require "converters.engine.keys"
+local coverage = require "converters.diagnosis.coverage"
 local kinds = require "converters.engine.kinds"
 local modelzoo = require "converters.modelzoo.checkpoint"
-local naming = require "converters.engine.naming"
-local other_names = require "cbk.converters.other_names"
-local sections = require "converters.engine.sections"
-local trainer = require "converters.modelzoo.trainer"
+local own_layouts = require "converters.conversion.own_layouts"
+local quantised = require "cbk.quantised"
 
 local own_layout = {}
 
@@ -41,35 +39,24 @@ end
 
 ---The tensors of a checkpoint by their keys: those of the model, if it has more.
 ---@param checkpoint Checkpoint
----@return Dict tensors, table<string, string> kept   (other_names)
+---@return Dict
 function own_layout.tensors(checkpoint)
-  local root, kept = checkpoint.root, {}
-  for _, name in ipairs { "model", "state_dict" } do
-    if kinds.is_dict(root) and kinds.is_dict(root, name) then
-      root = root[name]
-      break
-    end
-  end
-  if root == checkpoint.root then root, kept = other_names.added(checkpoint) end
-  local out = cbk.dict()
-  for key, tensor in cbk.tensors(root) do out[key] = tensor end
-  return out, kept
-end
-
----@param step OwnStep
----@param path string|nil   of the config
----@return { left: Dict, right: Dict } configs, Dict|nil made
-local function configs_of(step, path)
-  local defaults = step.converter.defaults or {}
-  if not path then return { left = cbk.dict(defaults.left or cbk.dict()), right = cbk.dict(defaults.right or cbk.dict()) } end
-  local config = cbk.config.load(path)
-  if kinds.is_dict(config, "model") or trainer.is(config) then config = trainer.model(config) end
-  local to, from, dropped = sections.convert(step.converter, step.side, config)
-  if #dropped > 0 then cbk.warn("config fields without a counterpart are left out: " .. naming.first(dropped)) end
-  return { [step.side] = from, [other_side[step.side]] = to }, to
+  kinds.check_root(checkpoint.root)
+  return own_layouts.tensors(checkpoint.root)
 end
 
 local SUFFIX = { torch = ".pt", safetensors = ".safetensors", h5 = ".h5", mdl = ".mdl" }
+
+---What is wrong if all keys are those of the other layout.
+---@param step OwnStep
+---@param names string[]
+---@return string|nil
+local function advice_on(step, names)
+  local one = { keys = step.converter.keys, converter = step.converter }
+  if #coverage.of(one, other_side[step.side], names).unmatched > 0 then return nil end
+  return ("; all keys are those of %s: the checkpoint has this layout already, and --to %s makes the other one of it"):format(step.tgt,
+    step.src)
+end
 
 ---What a layout of a user's own is written as, if files of it have this format.
 ---@param format string   of Checkpoint
@@ -91,6 +78,17 @@ local function output_of(args, step, format)
   return cbk.fs.join(folder, name .. SUFFIX[kind]), kind
 end
 
+---Names options of `cbk convert` that have no effect: the output is one file, and of a format that the table says.
+---@param kind string   of `output_of`
+local function warn_of_idle_options(args, kind)
+  local idle = { { "hf_shard_size", "--hf-shard-size" }, { "single_file", "--single-file" } }
+  if kind == "release" or kind == "mdl" then idle[#idle + 1] = { "export_safetensors", "--export-safetensors" } end
+  if kind ~= "release" then idle[#idle + 1] = { "h5_version", "--h5-version" } end
+  for _, one in ipairs(idle) do
+    if args[one[1]] then cbk.warn(("%s is ignored: the output is one file of the format that the converter names"):format(one[2])) end
+  end
+end
+
 ---Converts and writes.
 ---@param step OwnStep
 ---@param args table   of `cbk convert`
@@ -98,27 +96,24 @@ function own_layout.convert(step, args)
   if #args.explain > 0 then cbk.fail("usage", "--explain needs a conversion with a config, between hf and cs-X.Y") end
   local checkpoint = cli.open(args.checkpoint_file, args)
   local path, kind = output_of(args, step, checkpoint.format)
+  warn_of_idle_options(args, kind)
   converters.refuse_existing(path, args)
-  local configs, made = configs_of(step, args.config)
-  local source, kept = own_layout.tensors(checkpoint)
-  local out, unmatched = keys.convert(step.converter.keys, step.side, source, {
-    left = configs.left, right = configs.right, kept = kept, seed = args.seed, fill = step.converter.fill,
-    is_refused = not args.drop_unmatched_keys,
+  local config = args.config and cbk.config.load(args.config)
+  quantised.refuse(checkpoint:raw_root(), config, "cannot convert the checkpoint")
+  local configs = own_layouts.configs(step.converter, step.converter, step.side, config)
+  local source, made = own_layout.tensors(checkpoint), configs.made
+  local out = own_layouts.checkpoint(step.converter, step.side, configs, source, {
+    seed = args.seed, drop_unmatched = args.drop_unmatched_keys,
+    check = ("cbk rules %s CHECKPOINT"):format(args.converter or "CONVERTER"),
+    advise = function() return advice_on(step, cbk.keys(source)) end,
   })
-  if #unmatched > 0 then
-    local message = ("%d %s not matched: %s"):format(#unmatched, #unmatched == 1 and "key was" or "keys were", naming.few(unmatched))
-    if not args.drop_unmatched_keys then
-      cbk.fail("unmatched", message .. "; to leave them out, if the model works without them, add --drop-unmatched-keys")
-    end
-    cbk.warn(message .. "; dropped because of --drop-unmatched-keys")
-  end
   local options = { root = out, overwrite = args.overwrite or args.dry_run, format = kind }
   if kind == "mdl" then
     options.root, options.format = cbk.dict { model = out }, "h5"
   elseif kind == "release" then
     local release = catalogue.release(step.tgt)
     options.root, options.format = modelzoo.from_hf(out, release, cbk.dict(), cbk.dict()), "h5"
-    options.h5_version, options.framework_version = args.h5_version or converters.h5_version(release), release .. ".0"
+    options.h5_version, options.framework_version = converters.h5_version(release, args.h5_version), release .. ".0"
   end
   local config_path = made and cbk.fs.join(cbk.fs.dirname(path), "config_to_" .. step.tgt .. (kind == "release" and ".yaml" or ".json"))
   if made then

@@ -5,7 +5,6 @@ local converters = require "cbk.converters"
 local converter_list = require "cbk.converters.list"
 local identify = require "cbk.identify"
 local kinds = require "converters.engine.kinds"
-local other_names = require "cbk.converters.other_names"
 local report = require "cbk.report"
 
 local through = {}
@@ -41,7 +40,7 @@ local function converted(side, tgt, args, only)
   identify.set_options(own, function() return side.checkpoint end, only)
   local config = cbk.config.load(converters.config_file(own.config))
   if own.src_fmt == "cs-auto" then own.src_fmt = identify.auto_format(side.checkpoint, own.model, tgt, config) end
-  local input, others = other_names.input(side.checkpoint), cbk.dict()
+  local input, others = converters.input(side.checkpoint), cbk.dict()
   local is_zoo = kinds.is_dict(input.source, "model")
   local job = converters.job(converters.route(own.model, own.src_fmt, tgt), input, { seed = 0, take_unmatched = function(key)
     if is_zoo then others["model." .. key] = input.source.model[key] else others[key] = input.source[key] end
@@ -94,7 +93,7 @@ function through.trees(a, b, args)
     if type(root) == "table" and root.message then root.message = ("cannot compare through a converter: %s"):format(root.message) end
     error(root, 0)
   end
-  local one, other = model_part(root, others), model_part((other_names.added(to.checkpoint)))
+  local one, other = model_part(root, others), model_part(to.checkpoint.root)
   local what = ("%s as %s"):format(cbk.shown(from.path), tgt)
   if is_swapped then return other, one, what end
   return one, other, what

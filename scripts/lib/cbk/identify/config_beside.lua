@@ -51,6 +51,12 @@ local function try(file)
   return nil, ("cannot read the config '%s' beside the checkpoint: %s"):format(file, why)
 end
 
+---Why a link out of the folder is not followed, with the option that names the config.
+local function refusal(problem)
+  if type(problem) ~= "table" or problem.code ~= "refused" then error(problem, 0) end
+  return (problem.message:gsub("; %-%-allow%-external.*", "; --config FILE reads it"))
+end
+
 ---@class ConfigBeside
 ---@field path? string
 ---@field config? Dict     what is in it
@@ -65,7 +71,8 @@ local function yaml_files(folder)
     local stem = name:match "^(.*)%.ya?ml$"
     if stem then
       local one = { path = cbk.fs.join(folder, name), stem = stem }
-      one.config, one.problem = try(one.path)
+      local fine, problem = pcall(cbk.fs.beside, folder, name)
+      if fine then one.config, one.problem = try(one.path) else one.problem = refusal(problem) end
       local is_config = one.config and (one.config.model ~= nil or one.config.trainer ~= nil)
       local is_list = one.problem and one.problem:find("should be a map of fields", 1, true)
       if is_config or one.problem and not is_list then out[#out + 1] = one end
@@ -97,14 +104,19 @@ local function nearest(files, stem)
   return {}
 end
 
+---What the config is called that is looked for.
+---@param is_hf boolean
+function config_beside.called(is_hf) return is_hf and "config.json" or "YAML config" end
+
 ---@param path string    of the checkpoint: a file or a folder
 ---@param is_hf boolean
 ---@return ConfigBeside
 function config_beside.find(path, is_hf)
   local folder = cbk.fs.is_dir(path) and path or cbk.fs.dirname(path)
   if is_hf then
-    local file = cbk.fs.join(folder, "config.json")
-    if not cbk.fs.exists(file) then return {} end
+    local fine, file = pcall(cbk.fs.beside, folder, "config.json")
+    if not fine then return { problem = refusal(file), is_broken = true } end
+    if not file then return {} end
     local config, problem = try(file)
     return { path = config and file, config = config, problem = problem, is_broken = problem ~= nil }
   end

@@ -1,12 +1,14 @@
 -- Detects the model, format and release of a checkpoint, and the config that belongs to it.
 
 local cbk = require "cbk"
+local problem_text = require "cbk.problem_text"
 local converters = require "cbk.converters"
 local composite = require "cbk.converters.composite"
 local config_beside = require "cbk.identify.config_beside"
 local detect = require "cbk.identify.detect"
-local other_names = require "cbk.converters.other_names"
+local quantised = require "cbk.quantised"
 local release = require "cbk.identify.release"
+local unfit = require "cbk.identify.unfit"
 local report = require "cbk.report"
 local spec_tree = require "cbk.spec_tree"
 local fields = require "converters.engine.fields"
@@ -14,6 +16,8 @@ local fit = require "converters.engine.fit"
 local kinds = require "converters.engine.kinds"
 local releases = require "converters.engine.releases"
 local sections = require "converters.engine.sections"
+local advice = require "converters.diagnosis.advice"
+local architectures = require "converters.diagnosis.architectures"
 local coverage = require "converters.diagnosis.coverage"
 local file_identity = require "converters.diagnosis.identity"
 local inexpressible = require "converters.diagnosis.inexpressible"
@@ -39,30 +43,10 @@ local function described(side)
   return out
 end
 
--- names that a class had before
-local old_classes = { RWForCausalLM = "FalconForCausalLM", RWModel = "FalconModel" }
-
----Whether a model is a class of Hugging Face. MPT's has two spellings.
----@param model Model
----@param class string|nil
----@return boolean
-local function is_of_class(model, class)
-  local own = model.classes and model.classes.left
-  return class ~= nil and own ~= nil and own.name:lower() == (old_classes[class] or class):lower()
-end
-
----The class that a config of Hugging Face names.
----@param config Dict|nil
----@return string|nil
-local function architecture(config)
-  local first = config and kinds.is_list(config, "architectures") and config.architectures[1]
-  return type(first) == "string" and first or nil
-end
-
 ---Whether a config is one of Hugging Face.
 ---@param config Dict
 ---@return boolean
-function identify.says_hugging_face(config) return type(config.model_type) == "string" or architecture(config) ~= nil end
+function identify.says_hugging_face(config) return type(config.model_type) == "string" or architectures.stated(config) ~= nil end
 
 local function is_headless(name) return name:find "%-headless$" ~= nil end
 
@@ -128,9 +112,9 @@ local function candidates(asked, format, keys, shape_of)
       end)
       if fine then
         out[#out + 1] = { model = one.model, class = class, fit = result, mistakes = fit.mistakes(result),
-          is_named = is_of_class(one.model, asked.architecture), idle = asked.idle(one.model) }
+          is_named = architectures.is_of(one.model, asked.architecture), idle = asked.idle(one.model) }
       else
-        local message, name = result.message or tostring(result), one.model.model:gsub("%%", "%%%%")
+        local message, name = problem_text(result), one.model.model:gsub("%%", "%%%%")
         problems[#problems + 1] = message:gsub("^cannot convert the config with ", ("for %s, the config has "):format(name))
       end
     end
@@ -158,7 +142,7 @@ local old_types = { RefinedWeb = "falcon", RefinedWebModel = "falcon" }
 ---@param config Dict
 ---@return fun(one: { model: Model, class: Class }): boolean
 local function of_type(config)
-  local stated, class = config.model_type, architecture(config)
+  local stated, class = config.model_type, architectures.stated(config)
   if type(stated) ~= "string" then return function() return true end end
   return function(one)
     local types = converters.hugging_face_types(one.model)
@@ -234,14 +218,32 @@ end
 ---@field others string[]   models that fit as well
 ---@field problem? string   why no config beside the checkpoint is used
 ---@field is_broken? boolean   that is, since it cannot be read
+---@field quantised Quantised
 ---@field reason? string    why there is no model
+---@field advice? string    what to do about it, if something else than another config or model will help
 ---@field is_config_wrong? boolean   that is, since its config cannot be that of a known model, whatever --model says
+
+---Whether an H5 checkpoint has the tensors of the model, and no others, under whole keys with dots.
+---@param checkpoint Checkpoint
+local function has_flat_model(checkpoint)
+  if checkpoint.format ~= "cerebras-h5" then return false end
+  local count = 0
+  for key, value in cbk.items(checkpoint.root) do
+    if kinds.is_tensor(value) and not tostring(key):find "^model%." then return false end
+    count = count + (kinds.is_tensor(value) and 1 or 0)
+  end
+  return count > 0
+end
 
 ---@param checkpoint Checkpoint
 ---@param config Dict|nil
 ---@return string[] formats, string|nil release, string[] why
 local function formats_of(checkpoint, config)
   if not kinds.is_dict(checkpoint.root, "model") then
+    if config and has_flat_model(checkpoint) and (kinds.is_dict(config, "model") or kinds.is_dict(config, "trainer")) then
+      cbk.fail("format", ("the keys of %s are flat: at its top are keys 'model.…' with dots, where a Cerebras checkpoint has a dict "
+        .. "'model'; a script that sets the same keys of cbk.create('NEW.mdl') writes that dict"):format(cbk.quote(checkpoint.path)))
+    end
     return { "hf" }, nil, { "the tensors are at the top level, as in Hugging Face's files" }
   end
   local old = spec_tree.old_file(checkpoint)
@@ -253,16 +255,20 @@ local function formats_of(checkpoint, config)
   return formats, #possible == 1 and possible[1] or nil, why
 end
 
----Keys of the model, and their shapes.
-local function keys_of(checkpoint)
-  local root = other_names.added(checkpoint)
+---Keys of the model, and their shapes; of quantised weights those that they have without quantisation, as far as they are known.
+---@param checkpoint Checkpoint
+---@param found Quantised   in the model's part of the tree
+local function keys_of(checkpoint, found)
+  local root = checkpoint.root
   kinds.check_root(root)
   local model = kinds.is_dict(root, "model") and root.model or root
+  local keys, weights = found:names(coverage.keys_of(root))
   local function shape_of(key)
+    if weights[key] then return weights[key].shape end
     local value = model[key]
     return kinds.is_tensor(value) and value:shape() or nil
   end
-  return coverage.keys_of(root), shape_of
+  return keys, shape_of
 end
 
 ---The whole config file that a checkpoint of the Model Zoo keeps; nil where it keeps none.
@@ -309,21 +315,25 @@ local function models_by_names(keys, formats)
   return {}, formats[1]
 end
 
+local KNOWN_MODELS = "`cbk list` lists the models that can be converted"
+
 ---Why no model is found by a config.
 ---@param list Candidate[]
 ---@param problems string[]
 ---@param stated string|nil   "model_type='llama'"
 ---@param keys string[]
 ---@param formats string[]
+---@return string reason, string|nil advice   nil: another config, or the name of the model, may help
 local function reason_of(list, problems, stated, keys, formats)
   local best, like = list[1], (models_by_names(keys, formats))
+  if best and best.fit.matched == 0 and problems[1] then return problems[1] end -- of the others nothing is known
   if best and #best.fit.wrong > 0 and #best.fit.wrong >= #best.fit.unknown then
     return ("the config does not fit the tensors: '%s': %s"):format(best.fit.wrong[1].key, best.fit.wrong[1].why)
   end
   local others = #like > 0 and ("; the tensor names are those of %s"):format(table.concat(like, " or ")) or ""
   if not stated then return "no model that fits the config has these tensors" .. others end
   local why = inexpressible.why(stated:match "^model_type=(.*)")
-  if why then return why end
+  if why then return why, KNOWN_MODELS end
   if best then
     return ("the config says %s, but %d of %d keys are not tensors of %s: %s%s"):format(stated, #best.fit.unknown, #keys,
       best.class.name, weight_names.shown(best.fit.unknown), others)
@@ -334,7 +344,8 @@ local function reason_of(list, problems, stated, keys, formats)
     return ("the config says %s, for which --model %s and --src-fmt (such as %s) are needed"):format(stated, named,
       catalogue.format_at(catalogue.find(named), releases.newest))
   end
-  return problems[1] or lacking or ("the config says %s, which is not a known model%s"):format(stated, others)
+  if problems[1] or lacking then return problems[1] or lacking end
+  return ("the config says %s, which is not a known model%s"):format(stated, others), KNOWN_MODELS
 end
 
 ---The error for the name of a model that is no text.
@@ -355,19 +366,33 @@ local function hugging_face_section(config)
   return config
 end
 
+---Why the best class is not that of the checkpoint, and what would make it so: its names are others, or the config names another class.
+---@param root Dict
+---@param config Dict   of Hugging Face
+---@param list Candidate[]
+---@param count integer   of keys
+---@return string|nil reason, string|nil advice
+local function why_unfit(root, config, list, count)
+  local best = list[1]
+  if not best or #best.fit.wrong > 0 then return nil end
+  local is_other = architectures.stated(config) ~= nil and not best.is_named and #best.fit.missing > 0
+  if is_other or best.fit.matched * 2 < count then return unfit.explain(root, config, list) end
+end
+
 ---@param found Identity
+---@param root Dict       of the checkpoint
 ---@param config Dict
 ---@param formats string[]
 ---@param kept Dict|nil   what the checkpoint keeps of a config of Hugging Face
-local function by_config(found, config, formats, kept, keys, shape_of)
+local function by_config(found, root, config, formats, kept, keys, shape_of)
   local is_hf, why = found.format == "hf", found.why
   local fine, section = pcall(is_hf and hugging_face_section or trainer.model, config)
   if not fine then
-    found.reason, found.is_config_wrong = section.message or tostring(section), true
+    found.reason, found.is_config_wrong = problem_text(section), true
     why[#why + 1] = found.reason
     return
   end
-  local class = architecture(is_hf and config or kept)
+  local class = architectures.stated(is_hf and config or kept)
   local field = is_hf and "model_type" or "name"
   if kinds.present(section[field]) and type(section[field]) ~= "string" then
     found.reason, found.is_config_wrong = not_a_string(field, section[field]), true
@@ -383,13 +408,16 @@ local function by_config(found, config, formats, kept, keys, shape_of)
   }
   local list, problems, format = nearest_candidates(asked, formats, keys, shape_of)
   found.format = format
-  if not list[1] or list[1].fit.matched * 2 < #keys then
-    found.reason = reason_of(list, problems, stated, keys, formats)
-    found.is_config_wrong = #problems > 0 or is_hf and stated and not list[1] or list[1] and #list[1].fit.wrong > 0
-    why[#why + 1] = found.reason
+  local best, foreign = list[1] and list[1].fit, is_hf and architectures.foreign(config)
+  if is_hf and #problems == 0 then found.reason, found.advice = why_unfit(root, config, list, #keys) end
+  if found.reason or not best or best.matched * 2 < #keys then
+    if not found.reason then found.reason, found.advice = reason_of(list, problems, stated, keys, formats) end
+    found.is_config_wrong = #problems > 0 or is_hf and stated and not best or best and #best.wrong > 0
+    why[#why + 1], why[#why + 2] = found.reason, found.advice
     return
   end
   take(found, list, #keys)
+  if foreign and #best.unknown > 0 then why[#why + 1] = architectures.why_foreign(foreign, { list[1].model }) end
   if list[1].is_named then
     local where = is_hf and "the config" or "the Hugging Face config that the checkpoint keeps"
     why[#why + 1] = ("%s says architectures=%s"):format(where, class)
@@ -404,12 +432,15 @@ local function by_names(found, keys, formats, class)
   local list, names, format = {}, models_by_names(keys, formats)
   for i, name in ipairs(names) do -- the most likely ones first
     local model = catalogue.find(name)
-    if way_from(model, format) then list[#list + 1] = { model = model, mistakes = 0, is_named = is_of_class(model, class), idle = i } end
+    if way_from(model, format) then
+      list[#list + 1] = { model = model, mistakes = 0, is_named = architectures.is_of(model, class), idle = i }
+    end
   end
   local best = ranked(list)[1]
   if not best then
-    found.reason = "no model has these tensors, and there is no config beside the checkpoint"
-    found.why[#found.why + 1] = (found.problem and "" or "there is no config, and ") .. "no model has these tensor names"
+    local lacks = found.problem and "" or (" and there is no %s beside it"):format(config_beside.called(found.format == "hf"))
+    found.reason = "no model has these tensor names" .. lacks
+    found.why[#found.why + 1] = found.reason
     return
   end
   found.model, found.format = best.model.model, format
@@ -421,6 +452,23 @@ local function by_names(found, keys, formats, class)
   end
   found.why[#found.why + 1] = ("%sall %d tensor names are those of %s"):format(found.problem and "" or "there is no config; ", #keys,
     found.model)
+end
+
+---Looks at a config of Hugging Face beside a checkpoint with a dict 'model', as those of the Model Zoo have one, where nothing else says
+---what it is: training scripts save the weights of a model so, with their own state beside them.
+---@param found Identity
+---@param path string   of the checkpoint
+local function by_foreign_config(found, path, root, keys, shape_of)
+  local beside = config_beside.find(path, true)
+  if not beside.config or not identify.says_hugging_face(beside.config) then return end
+  local asked = { side = "left", section = beside.config, architecture = architectures.stated(beside.config),
+    accepts = of_type(beside.config), idle = idle_of({}, beside.config) }
+  found.config = beside.path
+  found.reason, found.advice = unfit.explain(root, beside.config, (candidates(asked, "hf", keys, shape_of)))
+  if found.reason then found.format = "hf" end
+  found.reason = found.reason or ("the config '%s' is one of Hugging Face, but the checkpoint has a dict 'model', as in the Model Zoo's "
+    .. "files, whose tensors are not those of a known model"):format(beside.path)
+  found.why = { found.reason, found.advice }
 end
 
 ---Which model a checkpoint is, by its config and its tensors.
@@ -444,12 +492,23 @@ function identify.checkpoint(path, checkpoint, config_path)
   }
   if beside.problem then why[#why + 1] = beside.problem end
   if params then why[#why + 1] = "the config is read from its __metadata__" end
-  local keys, shape_of = keys_of(checkpoint)
+  local weights = quantised.find(is_hf and checkpoint.root or checkpoint.root.model, config)
+  found.quantised = weights
+  local keys, shape_of = keys_of(checkpoint, weights)
   local kept = hf_config.of(checkpoint.root)
   if config then
-    by_config(found, config, formats, kept, keys, shape_of)
+    by_config(found, checkpoint.root, config, formats, kept, keys, shape_of)
   else
-    by_names(found, keys, formats, architecture(kept))
+    by_names(found, keys, formats, architectures.stated(kept))
+    if not found.model and not is_hf then by_foreign_config(found, path, checkpoint.root, keys, shape_of) end
+  end
+  if not found.model and is_hf and not found.advice then
+    local reason, what_to_do = unfit.adapter(path, keys)
+    if reason then
+      found.reason, found.advice = reason, what_to_do
+      why[#why] = reason -- in place of what was found out of its names
+      why[#why + 1] = what_to_do
+    end
   end
   return found, beside.config, params
 end
@@ -495,14 +554,15 @@ function identify.target(found, checkpoint, config)
       or identify.auto_format(checkpoint, found.model, probe, config)
     local _, target = way_from(model, format)
     if not target then cbk.fail("unsupported", "no converter reads it") end
-    local job = converters.job(converters.route(found.model, format, target), other_names.input(checkpoint))
+    local job = converters.job(converters.route(found.model, format, target), converters.input(checkpoint), { advise = advice })
     converters.config(found.model, job, config)
     converters.convert.checkpoint(job, job.source)
     file_identity.refuse(job, job.source)
     return target
   end)
   if fine then return result end
-  return nil, ("it cannot be converted: %s"):format(result.message or tostring(result))
+  local why = problem_text(result):gsub("^cannot convert the checkpoint: ", "")
+  return nil, ("it cannot be converted: %s"):format(why)
 end
 
 ---Sets the options that the user left out: model, source format and config.
@@ -516,9 +576,9 @@ function identify.set_options(args, open, only)
     args.model = args.model or only
     return nil, {}
   end
-  local function ask(option, why, advice)
+  local function ask(option, why, what_to_do)
     cbk.fail("usage", ("cannot detect %s of '%s': %s; %s"):format(option:match "^%-%-src" and "the format"
-      or "the " .. option:sub(3), args.checkpoint_file, why, advice or "name it with " .. option))
+      or "the " .. option:sub(3), args.checkpoint_file, why, what_to_do or "name it with " .. option))
   end
   local whole = composite.model_in(args.checkpoint_file)
   local found, config = whole and { model = whole.model, format = "hf", config = args.checkpoint_file, why = {}, others = {} }, nil
@@ -534,13 +594,13 @@ function identify.set_options(args, open, only)
   end
   if only then set("model", only) end
   if not args.model and not found.model then
-    ask("--model", found.reason, found.is_config_wrong and "correct the config, or name another with --config"
+    ask("--model", found.reason, found.advice or found.is_config_wrong and "correct the config, or name another with --config"
       or found.config and "correct the config, name another with --config, or name the model with --model")
   end
   if not args.model and #found.others > 0 then
     ask("--model", ("%s or %s fit"):format(found.model, table.concat(found.others, " or ")))
   end
-  if not found.config then ask("--config", "there is no config beside it") end
+  if not found.config then ask("--config", ("there is no %s beside it"):format(config_beside.called(found.format == "hf"))) end
   set("model", found.model)
   set("src_fmt", (found.format == "hf" or found.release) and found.format or "cs-auto")
   set("config", found.config)
@@ -596,11 +656,11 @@ function identify.model_of_config(config, model, format)
     cbk.fail("usage", ("the config has no '%s'; name the model with --model"):format(is_hf and field or "model.name"))
   end
   if type(stated) ~= "string" then cbk.fail("config", not_a_string(field, stated)) end
-  local wanted = is_hf and architecture(config) or nil
+  local wanted = is_hf and architectures.stated(config) or nil
   local accepts, found = is_hf and of_type(config) or of_name({ catalogue.resolve(format) }, section), {}
   for _, one in ipairs(described(is_hf and "left" or "right")) do
     if accepts(one) then
-      found[#found + 1] = { model = one.model, mistakes = 0, is_named = is_of_class(one.model, wanted), idle = 0 }
+      found[#found + 1] = { model = one.model, mistakes = 0, is_named = architectures.is_of(one.model, wanted), idle = 0 }
     end
   end
   if #found > 0 then return ranked(found)[1].model.model, format end

@@ -12,36 +12,57 @@ local buffers = {}
 
 local other_side = { left = "right", right = "left" }
 
----The rule whose layers a template's items count like, and their pattern with its letter.
----@param items Item[]
+---Rules of a side by what `host_of` and `host_of_rows` look for.
+---@class HostIndex
+---@field by_layers table<string, InferredRule[]>   by the prefix of their layers, and how many there are
+---@field by_rows table<integer, InferredRule[]>    matrices by their rows
+---@field of_positions InferredRule[]               matrices with "position" in their names, the last one first
+
 ---@param rules InferredRule[]
 ---@param side Side
----@return InferredRule|nil, string|nil
-local function host_of(items, rules, side)
+---@return HostIndex
+local function index_of(rules, side)
+  local out = { by_layers = {}, by_rows = {}, of_positions = {} }
+  local function note(map, id, rule)
+    map[id] = map[id] or {}
+    table.insert(map[id], rule)
+  end
   for _, rule in ipairs(rules) do
-    local own = rule.templates[side] and rule.templates[side][1]
-    if own and #rule[side] == 1 and not rule.each and #rule.pairs == #items then
-      local prefix = own:match "^.-\1." or nil
-      local pattern = prefix and items[1].template:sub(1, #prefix) == prefix and #items[1].numbers == 1
-      local letter = rule.places[1][side][1]
-      if pattern and type(letter) == "string" then return rule, names.pattern(items[1].template, { letter }) end
+    local own = #rule[side] == 1 and not rule.each and rule.templates[side][1]
+    local prefix = own and own:match "^.-\1."
+    if prefix and type(rule.places[1][side][1]) == "string" then note(out.by_layers, #rule.pairs .. " " .. prefix, rule) end
+    local item = #rule[side] == 1 and #rule.pairs == 1 and rule.pairs[1][side][1]
+    if item and #item.shape == 2 then
+      note(out.by_rows, item.shape[1], rule)
+      if item.key:find "position" then table.insert(out.of_positions, 1, rule) end
     end
   end
+  return out
+end
+
+---The rule whose layers a template's items count like, and their pattern with its letter.
+---@param items Item[]
+---@param hosts HostIndex
+---@param side Side
+---@return InferredRule|nil, string|nil
+local function host_of(items, hosts, side)
+  local prefix = #items[1].numbers == 1 and items[1].template:match "^.-\1."
+  local rule = prefix and (hosts.by_layers[#items .. " " .. prefix] or {})[1]
+  if rule then return rule, names.pattern(items[1].template, { rule.places[1][side][1] }) end
 end
 
 ---The rule of a tensor that has as many rows as an item has elements, such as position embeddings.
 ---@param item Item
+---@param hosts HostIndex
 ---@param is_near fun(key: string): boolean   whether a key is of the same part
-local function host_of_rows(item, rules, side, is_near)
-  local best
-  for _, rule in ipairs(rules) do
-    local own = #rule[side] == 1 and #rule.pairs == 1 and rule.pairs[1][side][1]
-    if own and #own.shape == 2 and own.shape[1] >= item.numel and is_near(own.key) then
-      local is_position = item.dtype == "int64" and own.key:find "position"
-      if not best and own.shape[1] == item.numel or is_position then best = rule end
-    end
+local function host_of_rows(item, hosts, side, is_near)
+  for _, rule in ipairs(item.dtype == "int64" and hosts.of_positions or {}) do
+    local own = rule.pairs[1][side][1]
+    if own.shape[1] >= item.numel and is_near(own.key) then return rule end
   end
-  return best
+  for _, rule in ipairs(hosts.by_rows[item.numel] or {}) do
+    if is_near(rule.pairs[1][side][1].key) then return rule end
+  end
 end
 
 ---What makers may ask for of the side that is read. The keys of parts are none that a converter knows.
@@ -49,14 +70,14 @@ end
 ---@param has_parts boolean
 ---@return Others
 local function others_of(inventory, has_parts)
+  local by_rows = {}
+  for _, item in ipairs(has_parts and {} or inventory.items) do
+    local is_table = item.rule and #item.shape == 2 and not by_rows[item.shape[1]]
+    if is_table and heads.has_word(item, "position", "positions", "positional", "pos", "wpe") then by_rows[item.shape[1]] = item.key end
+  end
   return {
     read = function(key) return inventory.by_key[key] and inventory.by_key[key].tensor end,
-    positions = function(n)
-      for _, item in ipairs(has_parts and {} or inventory.items) do
-        local is_table = item.rule and #item.shape == 2 and item.shape[1] == n
-        if is_table and heads.has_word(item, "position", "positions", "positional", "pos", "wpe") then return item.key end
-      end
-    end,
+    positions = function(n) return by_rows[n] end,
   }
 end
 
@@ -75,52 +96,44 @@ local function maker_of(items, configs, rows, others)
   return maker
 end
 
----Keys of the side that is read, and the shapes that they have in the pair: if these are others, so may the numbers of the pair be. Those
----that have the number themselves, such as position embeddings, or any.
+local MOST_WITNESSES = 3
+
+---A function that gives keys of the side that is read, and the shapes that they have in the pair: if these are others, so may the numbers
+---of the pair be. Those that have the number themselves, such as position embeddings, or any.
 ---@param inventory Inventory   of that side
----@param extent integer|nil
----@return string   a table
-local function witnesses(inventory, extent)
-  local with_extent, others = {}, {}
+---@return fun(extent: integer|nil): string   a table
+local function witnesses_of(inventory)
+  local by_extent, any = {}, {}
+  local function note(list, item) list[#list + 1] = #list < MOST_WITNESSES and item or nil end
   for _, item in ipairs(inventory.items) do
     if item.rule and #item.shape > 0 then
-      local has = false
-      for _, n in ipairs(item.shape) do has = has or n == extent end
-      table.insert(has and with_extent or others, ("[%s] = %s"):format(source.text(item.key),
-        source.text(assumptions.shapes { item })))
+      note(any, item)
+      local has = {}
+      for _, n in ipairs(item.shape) do
+        by_extent[n] = by_extent[n] or {}
+        if not has[n] then note(by_extent[n], item) end
+        has[n] = true
+      end
     end
   end
-  local list = #with_extent > 0 and with_extent or others
-  return "{ " .. table.concat(list, ", ", 1, math.min(#list, 3)) .. " }"
+  return function(extent)
+    local out = {}
+    for i, item in ipairs(by_extent[extent or false] or any) do
+      out[i] = ("[%s] = %s"):format(source.text(item.key), source.text(assumptions.shapes { item }))
+    end
+    return "{ " .. table.concat(out, ", ") .. " }"
+  end
 end
 
 ---@param maker Maker
----@param side Side   that is written
+---@param witnesses fun(extent: integer|nil): string
 ---@param needs string[]   gets the definitions
 ---@return string   an expression
-local function guarded(maker, inventories, side, needs)
+local function guarded(maker, witnesses, needs)
   for _, need in ipairs(maker.needs or {}) do needs[#needs + 1] = need end
   if not maker.assumes then return maker.text end
   needs[#needs + 1] = "made_in_pair"
-  return ("made_in_pair(%s, %s, %s)"):format(source.text(maker.assumes), witnesses(inventories[other_side[side]], maker.extent), maker.text)
-end
-
-local function add_made_options(rows)
-  for _, row in pairs(rows) do
-    for side, list in pairs(row.made or {}) do
-      local option = ("also_%s = { %s }"):format(side, table.concat(list, ", "))
-      for i, known in ipairs(row.options) do -- beside copies
-        local copies = known:match("^also_" .. side .. " = {? ?(.-) ?}?$")
-        if copies then
-          option = ("also_%s = { %s, %s }"):format(side, copies, table.concat(list, ", "))
-          table.remove(row.options, i)
-          break
-        end
-      end
-      table.insert(row.options, option)
-    end
-    row.made = nil
-  end
+  return ("made_in_pair(%s, %s, %s)"):format(source.text(maker.assumes), witnesses(maker.extent), maker.text)
 end
 
 ---@class Buffering
@@ -137,7 +150,8 @@ end
 ---@param options Buffering
 function buffers.explain(inventories, side, rules, rows, options)
   local inventory, part_for = inventories[side], options.part_for
-  local others = others_of(inventories[other_side[side]], options.has_parts)
+  local read = inventories[other_side[side]]
+  local others, witnesses, hosts = others_of(read, options.has_parts), witnesses_of(read), index_of(rules, side)
   for _, template in ipairs(naming.sorted(inventory.by_template)) do
     local items = inventory.by_template[template]
     local first = items[1]
@@ -148,33 +162,31 @@ function buffers.explain(inventories, side, rules, rows, options)
       local is_int = first.dtype == "int64" and #first.shape == 2
       local is_vector = not configs.right and #first.shape == 1 and first.numel > 1
       if #items == 1 and (is_int or is_vector) then
-        host = host_of_rows(first, rules, side, function(key) return side == "right" or part_for(key) == part end)
+        host = host_of_rows(first, hosts, side, function(key) return side == "right" or part_for(key) == part end)
       end
       local maker = maker_of(items, configs, host and host.pairs[1][side][1].tensor, others)
       if maker and #first.numbers > 0 then
-        local own_host, own_pattern = host_of(items, rules, side)
+        local own_host, own_pattern = host_of(items, hosts, side)
         host, pattern = own_host or host, own_pattern or pattern
       end
       if maker and (host or #items == 1) then
-        local entry = guarded(maker, inventories, side, options.needs)
+        local entry = guarded(maker, witnesses, options.needs)
         for _, item in ipairs(items) do item.rule = part end
         if side == "left" then pattern = options.without_part(part, pattern) end
         part.checks[#part.checks + 1] = ('rules.refuse.%s(%s, "its values cannot be made again on the way back", unlike(%s)),'):format(
           side, source.text(pattern), maker.expected)
         options.needs[#options.needs + 1] = "unlike"
         if host then
-          local list = rows[host].made or {}
-          rows[host].made, list[side] = list, list[side] or {}
-          table.insert(list[side], ("{ %s, %s }"):format(source.text(pattern), entry))
+          table.insert(rows[host].also[side], { pattern = pattern, make = entry })
         else
-          table.insert(part.made[side], ("{ %s, %s }"):format(source.text(pattern), entry))
+          local key = side == "left" and options.without_part(part, first.key) or first.key -- `fill` has keys, not patterns
+          table.insert(part.made[side], ("{ %s, %s }"):format(source.text(key), entry))
           part.one_sided[#part.one_sided + 1] = ('rules.only.%s(%s, "it is made again on the way back"),'):format(side,
             source.text(pattern))
         end
       end
     end
   end
-  add_made_options(rows)
 end
 
 return buffers

@@ -25,8 +25,10 @@ local content = {}
 
 ---@class Inventory
 ---@field items Item[]
+---@field unnamed Item[]   with characters in their keys that templates use, and that no pattern has
 ---@field by_key table<string, Item>
 ---@field by_template table<string, Item[]>
+---@field by_prefix table<string, string[]>   templates by what is before their first number
 ---@field dtypes table<string, boolean>
 
 local FINER = { float64 = 4, float32 = 3, bfloat16 = 2, float16 = 2, float8_e4m3fn = 1, float8_e5m2 = 1 }
@@ -36,19 +38,29 @@ local FINER = { float64 = 4, float32 = 3, bfloat16 = 2, float16 = 2, float8_e4m3
 ---@param on_read? fun(key: string, bytes: integer)   called after each tensor that is read
 ---@return Inventory
 function content.inventory(side, tensors, on_read)
-  local out, keys = { items = {}, by_key = {}, by_template = {}, dtypes = {} }, {}
+  local out, keys = { items = {}, unnamed = {}, by_key = {}, by_template = {}, by_prefix = {}, dtypes = {} }, {}
   local function is_wanted(tensor) return kinds.is_tensor(tensor) and tensor:numel() > 0 end
+  local function is_nameable(key) return not key:find "[%z\1\2]" end
   for key, tensor in cbk.items(tensors) do
-    if is_wanted(tensor) then keys[#keys + 1] = { key = key, shape = table.concat(tensor:shape(), ",") } end
+    if is_wanted(tensor) and is_nameable(key) then keys[#keys + 1] = { key = key, shape = table.concat(tensor:shape(), ",") } end
   end
   local counted = names.counted(keys)
   for key, tensor in cbk.items(tensors) do
-    if is_wanted(tensor) then
+    if is_wanted(tensor) and not is_nameable(key) then
+      table.insert(out.unnamed, { side = side, key = key, tensor = tensor, shape = tensor:shape(), dtype = tensor.dtype })
+    elseif is_wanted(tensor) then
       local item = { side = side, key = key, tensor = tensor, shape = tensor:shape(), numel = tensor:numel(), dtype = tensor.dtype,
         order = #out.items + 1, sums = {}, on_read = on_read or function() end }
       item.template, item.numbers = names.template(key, counted)
       out.items[#out.items + 1], out.by_key[key], out.dtypes[item.dtype] = item, item, true
-      out.by_template[item.template] = out.by_template[item.template] or {}
+      if not out.by_template[item.template] then
+        out.by_template[item.template] = {}
+        local prefix = names.before(item.template, 1)
+        if prefix then
+          out.by_prefix[prefix] = out.by_prefix[prefix] or {}
+          table.insert(out.by_prefix[prefix], item.template)
+        end
+      end
       table.insert(out.by_template[item.template], item)
     end
   end
@@ -115,19 +127,17 @@ end
 function content.classes(left, right)
   local by_id, order = {}, {}
   local function add(item, others)
+    local has = {}
     for dtype in pairs(others) do
       local common = content.common(item.dtype, dtype)
-      if common == item.dtype or common == dtype then
+      if common and not has[common] then
+        has[common] = true
         local id = ("%s %d %s"):format(common, item.numel, tostring(content.sum(item, common)))
         if not by_id[id] then
-          by_id[id] = { left = {}, right = {}, has = {} }
+          by_id[id] = { left = {}, right = {} }
           order[#order + 1] = by_id[id]
         end
-        local class = by_id[id]
-        if not class.has[item] then
-          class.has[item] = true
-          table.insert(class[item.side], item)
-        end
+        table.insert(by_id[id][item.side], item)
       end
     end
   end

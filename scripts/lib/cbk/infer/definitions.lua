@@ -499,7 +499,8 @@ end
 function definitions.texts(wanted) return with_needs(wanted, {}) end
 
 local prelude
-local evaluated = {} -- the same few expressions are tried on many tensors
+local MOST_EVALUATED = 512
+local evaluated, evaluated_count = {}, 0 -- the same few expressions are tried on many tensors
 
 ---An expression as what it gives in a converter's file.
 ---@param choice Choice
@@ -510,9 +511,13 @@ function definitions.evaluate(choice)
     for i, module in ipairs(definitions.modules) do prelude[i] = ('local %s = require "%s"'):format(module[1], module[2]) end
     prelude = table.concat(prelude, "\n") .. "\n"
   end
-  local text = prelude .. table.concat(definitions.texts(choice.needs or {}), "\n") .. "\nreturn " .. choice.text
-  if evaluated[text] == nil then evaluated[text] = assert(loadstring(text, "=" .. choice.text))() or false end
-  return evaluated[text] or nil
+  local id = table.concat(choice.needs or {}, " ") .. "\n" .. choice.text
+  if evaluated[id] == nil then
+    local text = prelude .. table.concat(definitions.texts(choice.needs or {}), "\n") .. "\nreturn " .. choice.text
+    if evaluated_count == MOST_EVALUATED then evaluated, evaluated_count = {}, 0 end
+    evaluated[id], evaluated_count = assert(loadstring(text, "=" .. choice.text))() or false, evaluated_count + 1
+  end
+  return evaluated[id] or nil
 end
 
 return definitions

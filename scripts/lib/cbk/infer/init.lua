@@ -131,19 +131,24 @@ local function unexplained_of(inventories, unknown)
   end
   for _, side in ipairs { "left", "right" } do
     local keys = {}
+    local function add(item, why, what)
+      out[#out + 1] = { side = side, key = item.key, why = why }
+      local id = ("%s: %s [%s]  %s"):format(side, item.dtype, table.concat(item.shape, ", "), what)
+      if not keys[id] then
+        keys[id] = {}
+        keys[#keys + 1] = id
+      end
+      table.insert(keys[id], item.key)
+    end
     for _, item in ipairs(inventories[side].items) do
       if not item.rule then
         local near = same[item] and ("the elements of '%s' in another order, which is no known action"):format(same[item])
-        out[#out + 1] = { side = side, key = item.key, why = near or reason(item) }
-        local what = near and "elements in another order" or item.is_numbered_apart and "its number depends on those before it"
-          or "values that the other side lacks"
-        local id = ("%s: %s [%s]  %s"):format(side, item.dtype, table.concat(item.shape, ", "), what)
-        if not keys[id] then
-          keys[id] = {}
-          keys[#keys + 1] = id
-        end
-        table.insert(keys[id], item.key)
+        add(item, near or reason(item), near and "elements in another order"
+          or item.is_numbered_apart and "its number depends on those before it" or "values that the other side lacks")
       end
+    end
+    for _, item in ipairs(inventories[side].unnamed) do
+      add(item, "its name has control characters (0 to 2), which no pattern has; rename it first", "control characters in the name")
     end
     for _, id in ipairs(keys) do lines[#lines + 1] = ("%s: %s"):format(id, naming.all(keys[id])) end
   end
@@ -247,6 +252,7 @@ end
 ---@param options { model: string, on_read: fun(key: string, bytes: integer)|nil, has_same_sizes: boolean|nil }
 ---@return Inferred
 function infer.run(left, right, options)
+  collectgarbage("setpause", 120) -- thousands of tensors have some kilobytes each
   local parts, tensors = parts_of(left, right)
   local inventories = { left = content.inventory("left", tensors, options.on_read),
     right = content.inventory("right", right.tensors, options.on_read) }
@@ -286,7 +292,8 @@ function infer.run(left, right, options)
   }
   local count, matched = {}, {}
   for side, inventory in pairs(inventories) do
-    count[side], matched[side] = #inventory.items, #inventory.items
+    count[side] = #inventory.items + #inventory.unnamed
+    matched[side] = count[side]
   end
   for _, one in ipairs(unexplained) do matched[one.side] = matched[one.side] - 1 end
   local by_name, is_related, guesses = 0, false, {}

@@ -29,8 +29,11 @@ end
 ---@return LayerWitness|nil   nil where no key has the prefix, such as that of a number within a stage
 local function witness(inventory, prefix)
   local best
-  for _, item in ipairs(inventory.items) do
-    if item.numbers[1] and names.before(item.template, 1) == prefix and (not best or item.numbers[1] > best.numbers[1]) then best = item end
+  for _, template in ipairs(inventory.by_prefix[prefix] or {}) do
+    for _, item in ipairs(inventory.by_template[template]) do
+      local is_later = best and (item.numbers[1] > best.numbers[1] or item.numbers[1] == best.numbers[1] and item.order < best.order)
+      if not best or is_later then best = item end
+    end
   end
   if not best then return nil end
   local numbers = { unpack(best.numbers) }
@@ -40,29 +43,34 @@ end
 
 ---The prefixes of layers on both sides, where one is that of a rule.
 ---@return table<Side, string>
-local function prefixes_of(state, left_prefix, right_prefix)
-  for id in pairs(state.known) do
-    local left, right = id:match "^(.-)%z(.*)$"
-    if left == left_prefix or right == right_prefix then return { left = left, right = right } end
-  end
-  return { left = left_prefix, right = right_prefix }
+local function prefixes_of(state, left, right)
+  local partners = state.known.partners
+  if left and partners.left[left] then return { left = left, right = partners.left[left] } end
+  if right and partners.right[right] then return { left = partners.right[right], right = right } end
+  return { left = left, right = right }
 end
 
 ---Notes, of each rule that needs it, the keys that show how many layers the pair has. The first layer is the first one in all models.
 ---Rules without such keys hold for no other model, and are taken back.
 ---@param state MatchState
 function layers.note(state)
-  for _, rule in ipairs({ unpack(state.rules) }) do
+  local known, is_gone = { left = {}, right = {} }, {}
+  local function witness_of(side, prefix)
+    if known[side][prefix] == nil then known[side][prefix] = witness(state[side], prefix) or false end
+    return known[side][prefix] or nil
+  end
+  for _, rule in ipairs(state.rules) do
     local left, left_prefix = number_of(state, rule, "left")
     local right, right_prefix = number_of(state, rule, "right")
     if left ~= right and (left or 0) + (right or 0) > 0 then
       rule.layers = {}
       for side, prefix in pairs(prefixes_of(state, left_prefix, right_prefix)) do
-        rule.layers[side] = witness(state[side], prefix)
+        rule.layers[side] = witness_of(side, prefix)
       end
-      if not (rule.layers.left and rule.layers.right) then state:take_back(rule) end
+      if not (rule.layers.left and rule.layers.right) then is_gone[rule] = true end
     end
   end
+  if next(is_gone) then state:take_back(is_gone) end
 end
 
 return layers

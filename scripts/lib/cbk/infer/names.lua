@@ -7,7 +7,9 @@ local LETTERS = { "N", "E", "M", "K", "L", "P" }
 -- In a template a place is \1 and its kind: "#" for a part that is a number, else the digits that a number inside a part has at least,
 -- or 0.
 local PLACE = "\1(.)"
-local STRANGE = "[\\^$()?+|%s,{}%[%]*]" -- in a pattern only in quotes
+local STRANGE = "[\\^$()?+|%s,{}%[%]*']" -- in a pattern only in quotes
+
+local MOST_RUNS = 16 -- of digits; the numbers of a key with more of them are parts of its name
 
 ---The runs of digits of a key.
 ---@param key string
@@ -15,6 +17,7 @@ local STRANGE = "[\\^$()?+|%s,{}%[%]*]" -- in a pattern only in quotes
 ---without numbers; `is_strange`: in a part that must be in quotes
 local function runs_of(key)
   local out = {}
+  if select(2, key:gsub("%d+", "", MOST_RUNS + 1)) > MOST_RUNS then return out end
   for from, text, after in key:gmatch "()(%d+)()" do
     local part = key:sub(1, from - 1):match "[^.]*$" .. key:match("[^.]*", from)
     local is_whole = key:sub(from, after):find "^%d+%.?$" and (from == 1 or key:sub(from - 1, from - 1) == ".")
@@ -133,12 +136,12 @@ function names.filled(template, places)
   end))
 end
 
----A key as a pattern: parts that are one capital letter, empty or contain characters of patterns are in quotes.
+---A key as a pattern: parts that are one capital letter, empty or contain characters of patterns or quotes are in quotes.
 ---@param key string
 ---@return string
 function names.quoted(key)
   return ((key .. "."):gsub("([^.]*)%.", function(part)
-    return (part == "" or part:find "^%u$" or part:find(STRANGE)) and "'" .. part .. "'." or nil
+    return (part == "" or part:find "^%u$" or part:find(STRANGE)) and "'" .. part:gsub("'", "''") .. "'." or nil
   end):sub(1, -2))
 end
 
@@ -267,28 +270,47 @@ local function difference(seen)
 end
 
 ---Whether the first number of a key counts layers and such, as far as is known.
----@param known table<string, integer>   of `places`
+---@param known Known
 ---@param side Side
 ---@param template string
 function names.counts(known, side, template)
   local prefix = names.before(template, 1)
-  for pair in pairs(known) do
-    local left, right = pair:match "^(.-)%z(.*)$"
-    if prefix and (side == "left" and left or right) == prefix then return true end
-  end
-  return false
+  return prefix ~= nil and known.partners[side][prefix] ~= nil
+end
+
+---@class Known   What is before places that count the same on both sides, but for a difference.
+---@field offsets table<string, integer>     by both prefixes
+---@field partners table<Side, table<string, string>>   to each prefix the first one of the other side
+local Known = {}
+Known.__index = Known
+
+---@return Known
+function names.known() return setmetatable({ offsets = {}, partners = { left = {}, right = {} } }, Known) end
+
+function Known:is_empty() return next(self.offsets) == nil end
+
+---@return integer|nil   how much more the right counts; nil if they do not count the same
+function Known:offset(left, right) return self.offsets[left .. "\0" .. right] end
+
+---@param left string
+---@param right string
+---@param offset integer
+function Known:add(left, right, offset)
+  self.offsets[left .. "\0" .. right] = offset
+  self.partners.left[left] = self.partners.left[left] or right
+  self.partners.right[right] = self.partners.right[right] or left
 end
 
 ---Whether two places count the same, though only one number was seen: they do elsewhere, or nothing is known and their names say so.
 local function is_known(templates, left, right, known)
   local a, b = names.before(templates.left, left), names.before(templates.right, right)
-  if known[a .. "\0" .. b] == 0 then return true end
-  return not next(known) and USUAL[last_word(a) or ""] and USUAL[last_word(b) or ""]
+  if known:offset(a, b) == 0 then return true end
+  return known:is_empty() and USUAL[last_word(a) or ""] and USUAL[last_word(b) or ""]
 end
 
 ---@param templates { left: string, right: string }
 ---@param seen Seen[]
----@param known table<string, integer>   prefixes of places that count the same, but for this difference; those that are found are added
+---@param known Known   those that are found are added
 ---@param by? Side   letters are by the places of this side (default: left), so that several pairs with one key agree on them
 ---@return Places|nil
 ---@return Side|nil side, integer|nil place   that has several numbers for no reason
@@ -306,15 +328,15 @@ function names.places(templates, seen, known, by)
           local is_varying = values(seen, "left", k) > 1
           if is_varying or is_known(templates, k, s, known) then
             letter_for(k, s)
-            if is_varying then known[names.before(templates.left, k) .. "\0" .. names.before(templates.right, s)] = 0 end
+            if is_varying then known:add(names.before(templates.left, k), names.before(templates.right, s), 0) end
           end
         end
       end
     end
     if not right[s] and #seen[1].left == 1 and #seen[1].right == 1 then
-      local apart, id = difference(seen), names.before(templates.left, 1) .. "\0" .. names.before(templates.right, 1)
+      local apart, before, other = difference(seen), names.before(templates.left, 1), names.before(templates.right, 1)
       local is_varying = values(seen, "left", 1) > 1
-      if apart and apart ~= 0 and (is_varying or known[id] == apart) then
+      if apart and apart ~= 0 and (is_varying or known:offset(before, other) == apart) then
         letter_for(1, s)
         offset = apart
       end
@@ -367,33 +389,46 @@ for words, meaning in pairs {
   for word in words:gmatch "%S+" do MEANS[word] = meaning end
 end
 
-local function words(name)
-  local out, count = {}, 0
+---@param name string
+---@return { [1]: table<string, integer>, [2]: string, [3]: integer }
+local function analysed(name)
+  local out, count, list = {}, 0, {}
   local spaced = name:gsub(PLACE, " "):gsub("layer_norm", "layernorm"):gsub("(%l)(%u)", "%1_%2"):gsub("(%a)(%d)", "%1_%2")
   for word in spaced:lower():gmatch "[%a%d]+" do
     word = MEANS[word] or word
-    if word ~= "" then out[word], count = (out[word] or 0) + 1, count + 1 end
+    if word ~= "" then out[word], count, list[count + 1] = (out[word] or 0) + 1, count + 1, word end
   end
-  return out, count
+  table.sort(list)
+  return { out, table.concat(list, " "), count }
 end
 
-local like_cache = {}
+local MOST_CACHED = 4096
+local cache, cached = {}, 0
+
+---The words of a key as likeness sees them, how often each occurs, and all of them in one text.
+---@param name string
+---@return table<string, integer> words, string bag, integer count
+function names.words(name)
+  local found = cache[name]
+  if not found then
+    if cached == MOST_CACHED then cache, cached = {}, 0 end
+    found = analysed(name)
+    cache[name], cached = found, cached + 1
+  end
+  return found[1], found[2], found[3]
+end
 
 ---From 0 to 1, and a little more if the last words are the same.
 ---@param a string
 ---@param b string
 ---@return number
 function names.likeness(a, b)
-  local id = a .. "\0" .. b
-  if not like_cache[id] then
-    local of_a, count_a = words(a)
-    local of_b, count_b = words(b)
-    local common = 0
-    for word, count in pairs(of_a) do common = common + math.min(count, of_b[word] or 0) end
-    local is_same_end = a:match "[^.]+$" == b:match "[^.]+$"
-    like_cache[id] = 2 * common / math.max(1, count_a + count_b) + (is_same_end and 0.25 or 0)
-  end
-  return like_cache[id]
+  local of_a, _, count_a = names.words(a)
+  local of_b, _, count_b = names.words(b)
+  local common = 0
+  for word, count in pairs(of_a) do common = common + math.min(count, of_b[word] or 0) end
+  local is_same_end = a:match "[^.]+$" == b:match "[^.]+$"
+  return 2 * common / math.max(1, count_a + count_b) + (is_same_end and 0.25 or 0)
 end
 
 return names

@@ -20,7 +20,7 @@ end
 ---@param order integer[]|nil   of the rule's keys, if it is another one in the row
 ---@param left_name fun(text: string): string
 local function add_copies(row, rule, side, order, left_name)
-  local copies, own = {}, row[side]
+  local own = row[side]
   local function name(text) return side == "left" and left_name(text) or text end
   for i, one in ipairs(rule.also[side]) do
     local pattern, part = name(one[1]), one[2]
@@ -28,17 +28,14 @@ local function add_copies(row, rule, side, order, left_name)
       if original == one[2] then part = k break end
     end
     local value = #own == 1 and "t" or ("t[%d]"):format(part)
-    copies[i] = #own == 1 and not one.is_transposed and source.text(pattern)
-      or ("{ %s, function(_, t) return %s%s end }"):format(source.text(pattern), value, one.is_transposed and ":transpose(0, 1)" or "")
+    local is_plain = #own == 1 and not one.is_transposed
+    row.also[side][i] = { pattern = pattern, make = not is_plain
+      and ("function(_, t) return %s%s end"):format(value, one.is_transposed and ":transpose(0, 1)" or "") or nil }
     row.checks[#row.checks + 1] = ("rules.refuse.%s(%s, %s, differs_from(%s, %s%s)),"):format(side, source.text(pattern),
       source.text(("it is another name of '%s' in the pair, and has other values here"):format(own[part])),
       source.text(names.catching(name(one.template), one.places)), source.text(names.format(name(one.original), one.letters)),
       one.is_transposed and ", true" or "")
-    if one.is_by_name then row.note = ("by name: '%s' has the same values as others"):format(pattern) end
-  end
-  if #copies > 0 then
-    row.options[#row.options + 1] = ("also_%s = %s"):format(side, #copies == 1 and copies[1]:sub(1, 1) ~= "{" and copies[1]
-      or "{ " .. table.concat(copies, ", ") .. " }")
+    if one.is_by_name then row.note = "by name: " .. source.text(pattern) .. " has the same values as others" end
   end
 end
 
@@ -68,8 +65,8 @@ function rows.rule(rule, left_name)
   end
   local choice = assumptions.guarded(trials.with_cast(rule.choice, first.left[1], first.right[1]), rule,
     { left = in_order "left", right = in_order "right" })
-  local row = { options = {}, checks = {}, action = choice.text ~= "nil" and choice.text or nil, needs = choice.needs,
-    order = first.left[1].order }
+  local row = { options = {}, also = { left = {}, right = {} }, checks = {}, action = choice.text ~= "nil" and choice.text or nil,
+    needs = choice.needs, order = first.left[1].order }
   if rule.each then
     local each, needs = each_of(rule, left_name)
     row.each, row.needs = each, { unpack(needs) }

@@ -2,6 +2,7 @@
 
 local content = require "cbk.infer.content"
 local names = require "cbk.infer.names"
+local naming = require "converters.engine.naming"
 local State = require "cbk.infer.state"
 
 local several = {}
@@ -15,10 +16,13 @@ local MOST_PARTS, MOST_CANDIDATES = 5, 24
 ---The items among `candidates` that together have the elements of `whole`.
 ---@param whole Item
 ---@param candidates Item[]
+---@param steps { left: integer }   that searches may take in all
 ---@return Item[]|nil
-local function parts_of(whole, candidates)
+local function parts_of(whole, candidates, steps)
   local chosen = {}
   local function search(from, left_over)
+    steps.left = steps.left - 1
+    if steps.left < 0 then return false end
     if left_over == 0 then return #chosen > 1 and have_same_sum({ whole }, chosen) end
     if #chosen == MOST_PARTS then return false end
     for i = from, #candidates do
@@ -33,17 +37,57 @@ local function parts_of(whole, candidates)
   return search(1, whole.numel) and chosen or nil
 end
 
+---The free items of a side, for `candidates`: by what they have in common with what they are parts of, the smallest first.
+---@param side Side
+---@return table<string, Item[]>
+local function free_items(state, side)
+  local out = {}
+  for _, item in ipairs(state[side].items) do
+    if not item.rule then
+      local id = ("%d %s %s"):format(#item.shape, tostring(content.is_constant(item)), item.numbers[1] or "")
+      out[id] = out[id] or {}
+      table.insert(out[id], item)
+    end
+  end
+  for _, list in pairs(out) do
+    table.sort(list, function(a, b) return a.numel < b.numel or a.numel == b.numel and a.order < b.order end)
+  end
+  return out
+end
+
+---The first numbers that the parts of an item may have; nil if any.
+---@return table<any, boolean>|nil
+local function first_numbers(state, item)
+  if #item.numbers == 0 then return nil end
+  local out = { [""] = true }
+  for _, n in ipairs(item.numbers) do out[n] = true end
+  for _, offset in pairs(state.known.offsets) do
+    out[item.numbers[1] + (item.side == "left" and offset or -offset)] = true
+  end
+  return out
+end
+
 ---Free items of a side that may be parts of an item of the other: with the same first number, if they have any.
 ---@param item Item
----@param side Side
-local function candidates(state, item, side)
-  local out = {}
-  for _, one in ipairs(state[side].items) do
-    local is_alike = #one.shape == #item.shape and one.numel < item.numel
-    local is_wanted = is_alike and not one.rule and state:is_near(one, item) and content.is_constant(one) == content.is_constant(item)
-    if is_wanted then out[#out + 1] = one end
+---@param free table<string, Item[]>   of `free_items`
+local function candidates(state, item, free)
+  local out, kind = {}, ("%d %s "):format(#item.shape, tostring(content.is_constant(item)))
+  local function add(list)
+    for _, one in ipairs(list or {}) do
+      if one.numel >= item.numel or #out > MOST_CANDIDATES then return end
+      if state:is_near(one, item) then out[#out + 1] = one end
+    end
   end
-  return #out <= MOST_CANDIDATES and out or {}
+  local numbers = first_numbers(state, item)
+  for n in pairs(numbers or {}) do add(free[kind .. n]) end
+  if not numbers then
+    for id, list in pairs(free) do
+      if id:sub(1, #kind) == kind then add(list) end
+    end
+  end
+  if #out > MOST_CANDIDATES then return {} end
+  table.sort(out, function(a, b) return a.order < b.order end)
+  return out
 end
 
 local ORDER = { q = 1, query = 1, k = 2, key = 2, v = 3, value = 3, gate = 1, glu = 1, up = 2 }
@@ -94,9 +138,10 @@ end
 ---@param state MatchState
 function several.parts(state, side, is_constant)
   local other = side == "left" and "right" or "left"
-  local groups, order = {}, {}
+  local groups, order, free = {}, {}, free_items(state, other)
   for _, item in ipairs(state[side].items) do
-    local parts = not item.rule and content.is_constant(item) == is_constant and parts_of(item, candidates(state, item, other))
+    local parts = not item.rule and content.is_constant(item) == is_constant
+      and parts_of(item, candidates(state, item, free), state.steps)
     if parts then
       in_order(parts)
       local id = item.template
@@ -162,19 +207,66 @@ local function take_stack(state, side, template, found, whole_template, place)
   state:take(rule)
 end
 
+---The free items of a side that are not constant, by what a stack of the same elements has.
+---@param side Side
+---@return fun(stack: Item[]): Item[]   in their order
+local function wholes_by_content(state, side)
+  local by_numel, by_sum = {}, {}
+  for _, item in ipairs(state[side].items) do
+    if not item.rule then
+      by_numel[item.numel] = by_numel[item.numel] or {}
+      table.insert(by_numel[item.numel], item)
+    end
+  end
+  local function id_of(numel, dtype, common, sum) return ("%d %s %s %s"):format(numel, dtype, common, tostring(sum)) end
+  local function index(numel, dtype)
+    local id = numel .. " " .. dtype
+    if by_sum[id] then return end
+    by_sum[id] = true
+    for _, item in ipairs(by_numel[numel]) do
+      local common = content.common(item.dtype, dtype)
+      if common and not content.is_constant(item) then
+        local own = id_of(numel, dtype, common, content.sum(item, common))
+        by_sum[own] = by_sum[own] or {}
+        table.insert(by_sum[own], item)
+      end
+    end
+  end
+  return function(stack)
+    local numel, dtype, out = stack[1].numel * #stack, stack[1].dtype, {}
+    for _, item in ipairs(stack) do
+      if item.dtype ~= dtype then return out end
+    end
+    if not by_numel[numel] then return out end
+    index(numel, dtype)
+    local has = {}
+    for own in pairs(state[side].dtypes) do
+      local common = content.common(own, dtype)
+      if common and not has[common] then
+        local sum = 0ULL
+        for _, item in ipairs(stack) do sum = sum + content.sum(item, common) end
+        for _, whole in ipairs(by_sum[id_of(numel, dtype, common, sum)] or {}) do out[#out + 1] = whole end
+        has[common] = true
+      end
+    end
+    return out
+  end
+end
+
 ---@param state MatchState
----@param side Side   of the tensors that are one for all
+---@param side Side
 function several.stacks(state, side)
   local other = side == "left" and "right" or "left"
-  for template, items in pairs(state[other].by_template) do
+  local wholes_of = wholes_by_content(state, side)
+  for _, template in ipairs(naming.sorted(state[other].by_template)) do
+    local items = state[other].by_template[template]
     for place = 1, #items[1].numbers do
       local list = items[1].rule and {} or stacks(items, place)
-      local found, wholes = {}, {}
-      for _, whole in ipairs(state[side].items) do
-        for i, stack in ipairs(list) do
-          if not whole.rule and not wholes[i] and not content.is_constant(whole) and whole.numel == stack.items[1].numel * #stack.items
-            and have_same_sum({ whole }, stack.items) then
-            wholes[i] = whole
+      local found, is_taken = {}, {}
+      for _, stack in ipairs(list) do
+        for _, whole in ipairs(wholes_of(stack.items)) do
+          if not whole.rule and not is_taken[whole] and have_same_sum({ whole }, stack.items) then
+            is_taken[whole] = true
             found[#found + 1] = { [side] = { whole }, [other] = stack.items, numbers = stack.numbers }
             break
           end

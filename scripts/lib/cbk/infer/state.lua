@@ -3,6 +3,8 @@
 local content = require "cbk.infer.content"
 local names = require "cbk.infer.names"
 
+local MOST_STEPS = 2 ^ 24 -- of all searches for parts
+
 ---@class InferredPair
 ---@field left Item[]
 ---@field right Item[]
@@ -42,9 +44,11 @@ local names = require "cbk.infer.names"
 ---@class MatchState
 ---@field left Inventory
 ---@field right Inventory
----@field known table<string, integer>   prefixes of places that count the same, but for this difference (names.places)
+---@field known Known
 ---@field rules InferredRule[]
 ---@field classes { left: Item[], right: Item[] }[]
+---@field steps { left: integer }   that searches for parts may still take
+---@field alone table<string, boolean>   what was asked of `are_alone`
 local State = {}
 State.__index = State
 
@@ -52,13 +56,14 @@ State.__index = State
 ---@param right Inventory
 ---@return MatchState
 function State.new(left, right)
-  return setmetatable({ left = left, right = right, known = {}, rules = {}, classes = content.classes(left, right) }, State)
+  return setmetatable({ left = left, right = right, known = names.known(), rules = {}, alone = {}, steps = { left = MOST_STEPS },
+    classes = content.classes(left, right) }, State)
 end
 
 ---Whether an item's first number counts layers and such.
 ---@param item Item
 function State:is_counted(item)
-  return #item.numbers > 0 and (next(self.known) == nil or names.counts(self.known, item.side, item.template))
+  return #item.numbers > 0 and (self.known:is_empty() or names.counts(self.known, item.side, item.template))
 end
 
 ---Tensors of one content: those of the same layer where both count.
@@ -70,15 +75,27 @@ function State:may_pair(left, right)
   return not is_counted or self:is_beside(left, right, right.numbers[1])
 end
 
+---The numbers of layers, as the right counts them, that an item of the left may have.
+---@param a Item   of the left
+---@param b Item   of the right
+---@return integer[]
+function State:numbers_beside(a, b)
+  local left, right = names.before(a.template, 1), names.before(b.template, 1)
+  local by = left and right and self.known:offset(left, right) or 0
+  if by ~= 0 then return { a.numbers[1] + by } end
+  local out, has = {}, {}
+  for _, n in ipairs(a.numbers) do
+    if not has[n] then has[n], out[#out + 1] = true, n end
+  end
+  return out
+end
+
 ---Whether an item of the left has the number of a layer, as the right counts them.
 ---@param a Item   of the left
 ---@param b Item
 ---@param number integer   of b
 function State:is_beside(a, b, number)
-  local left, right = names.before(a.template, 1), names.before(b.template, 1)
-  local by = left and right and self.known[left .. "\0" .. right] or 0
-  if by ~= 0 then return a.numbers[1] + by == number end
-  for _, n in ipairs(a.numbers) do
+  for _, n in ipairs(self:numbers_beside(a, b)) do
     if n == number then return true end
   end
   return false
@@ -100,14 +117,27 @@ end
 ---@param prefix string   before their numbers
 ---@param numbers table<integer, boolean>
 local function are_alone(inventory, prefix, numbers)
-  for template, items in pairs(inventory.by_template) do
+  for _, template in ipairs(inventory.by_prefix[prefix] or {}) do
     local is_inside, is_outside = false, false
-    for _, item in ipairs(names.before(template, 1) == prefix and items or {}) do
+    for _, item in ipairs(inventory.by_template[template]) do
       if numbers[item.numbers[1]] then is_inside = true else is_outside = true end
     end
     if is_inside and is_outside then return false end
   end
   return true
+end
+
+---`are_alone`, asked once for the same layers.
+---@param side Side
+---@param prefix string
+---@param numbers table<integer, boolean>
+function State:layers_are_alone(side, prefix, numbers)
+  local list = {}
+  for number in pairs(numbers) do list[#list + 1] = number end
+  table.sort(list)
+  local id = ("%s\0%s\0%s"):format(side, prefix, table.concat(list, " "))
+  if self.alone[id] == nil then self.alone[id] = are_alone(self[side], prefix, numbers) end
+  return self.alone[id]
 end
 
 ---names.places, where the two sides may count in two ways only for layers of their own.
@@ -123,9 +153,9 @@ function State:places(templates, seen, by)
     local numbers = {}
     prefixes[own] = names.before(templates[own], 1)
     for _, one in ipairs(seen) do numbers[one[own][1]] = true end
-    if not are_alone(self[own], prefixes[own], numbers) then return nil, "right", 1 end
+    if not self:layers_are_alone(own, prefixes[own], numbers) then return nil, "right", 1 end
   end
-  if places.offset then self.known[prefixes.left .. "\0" .. prefixes.right] = places.offset end
+  if places.offset then self.known:add(prefixes.left, prefixes.right, places.offset) end
   return places
 end
 
@@ -165,15 +195,18 @@ function State:take(rule)
   self.rules[#self.rules + 1] = rule
 end
 
-function State:take_back(rule)
-  for i, one in ipairs(self.rules) do
-    if one == rule then table.remove(self.rules, i) break end
-  end
-  for _, pair in ipairs(rule.pairs) do
-    for _, side in ipairs { "left", "right" } do
-      for _, item in ipairs(pair[side]) do item.rule, item.is_numbered_apart = nil, true end
+---@param is_gone table<InferredRule, boolean>
+function State:take_back(is_gone)
+  local kept = {}
+  for _, rule in ipairs(self.rules) do
+    if not is_gone[rule] then kept[#kept + 1] = rule end
+    for _, pair in ipairs(is_gone[rule] and rule.pairs or {}) do
+      for _, side in ipairs { "left", "right" } do
+        for _, item in ipairs(pair[side]) do item.rule, item.is_numbered_apart = nil, true end
+      end
     end
   end
+  self.rules = kept
 end
 
 ---Takes the best rules among candidates, each of tensors that no earlier one has.
@@ -192,10 +225,10 @@ local function rank(inventory, template)
 end
 
 ---How likely two templates belong together, if nothing else is known.
----@param templates { left: string, right: string }
-function State:score(templates)
-  local distance = math.abs(rank(self.left, templates.left) - rank(self.right, templates.right))
-  return names.likeness(templates.left, templates.right) - 0.5 * distance
+---@param left string
+---@param right string
+function State:score(left, right)
+  return names.likeness(left, right) - 0.5 * math.abs(rank(self.left, left) - rank(self.right, right))
 end
 
 return State

@@ -29,34 +29,51 @@ end
 ---@field right string[]
 ---@field each? { side: Side, letter: string, text: string }
 ---@field action? string
----@field options string[]   `also_left = …`
+---@field also table<Side, AlsoName[]>   further keys of a side
+---@field options string[]   `number = …`
 ---@field note? string
 ---@field order number
 
----Whether two rules differ only in the last part of their names, weight and bias.
-local function joined(a, b)
-  if a.action ~= b.action or #a.left ~= #b.left or #a.right ~= #b.right or #a.left ~= 1 or #a.right ~= 1 then return nil end
-  if a.each or b.each or #a.options + #b.options > 0 then return nil end
-  local function both(x, y)
-    local stem_x, last_x = x:match "^(.*%.)(%a+)$"
-    local stem_y, last_y = y:match "^(.*%.)(%a+)$"
-    if stem_x and stem_x == stem_y and last_x == "weight" and last_y == "bias" then return stem_x .. "{weight,bias}" end
-  end
-  local left, right = both(a.left[1], b.left[1]), both(a.right[1], b.right[1])
-  if left and right then
-    return { left = { left }, right = { right }, action = a.action, options = {}, note = a.note or b.note, order = a.order }
-  end
+---@class AlsoName
+---@field pattern string
+---@field make? string   an expression: a function of `at` and the tensor of the rule; nil is a copy
+
+local function is_simple(row)
+  return #row.left == 1 and #row.right == 1 and not row.each and #row.options + #row.also.left + #row.also.right == 0
 end
 
+---What a rule has in common with that of the other part of a linear or norm; and which part it is. Nil of other rules.
+---@return string|nil id, string|nil part
+local function joined_by(row)
+  if not is_simple(row) then return nil end
+  local left, part = row.left[1]:match "^(.*%.)(%a+)$"
+  local right, same = row.right[1]:match "^(.*%.)(%a+)$"
+  if not left or not right or part ~= same or part ~= "weight" and part ~= "bias" then return nil end
+  return ("%s\0%s\0%s"):format(left, right, row.action or ""), part
+end
+
+---Rules of weights and their biases as one.
 local function merged(rows)
-  local out, is_gone = {}, {}
-  for i, row in ipairs(rows) do
-    local one = row
-    for k, other in ipairs(rows) do
-      local both = i ~= k and not is_gone[k] and not is_gone[i] and joined(row, other)
-      if both then one, is_gone[k] = both, true end
+  local by_id, out, is_gone = {}, {}, {}
+  for _, row in ipairs(rows) do
+    local id, part = joined_by(row)
+    if id then
+      by_id[id] = by_id[id] or {}
+      by_id[id][part] = by_id[id][part] or row
     end
-    if not is_gone[i] then out[#out + 1] = one end
+  end
+  for _, both in pairs(by_id) do
+    if both.weight and both.bias then is_gone[both.bias], both.weight.with_bias = true, both.bias end
+  end
+  for _, row in ipairs(rows) do
+    local bias = row.with_bias
+    if bias then
+      local function stem(pattern) return (pattern:gsub("weight$", "{weight,bias}")) end
+      out[#out + 1] = { left = { stem(row.left[1]) }, right = { stem(row.right[1]) }, action = row.action, options = {}, also = row.also,
+        note = row.note or bias.note, order = row.order }
+    elseif not is_gone[row] then
+      out[#out + 1] = row
+    end
   end
   return out
 end
@@ -65,6 +82,7 @@ end
 local function place_of(patterns)
   local place
   for _, pattern in ipairs(patterns) do
+    if pattern:find("'", 1, true) then return nil end -- a letter in quotes is none
     local plain = pattern:match "^(.-%f[^.%z]%u%f[.%z])%."
     local own = pattern:match "^([^{}]*{%u[^.]*)%."
     if plain and (not own or #plain < #own) then own = plain end
@@ -83,15 +101,30 @@ local function cut(patterns, place)
   return out
 end
 
+---Whether the further keys of a rule are below a place, too.
 ---@param row Row
-local function is_below(row, left, right)
-  for _, option in ipairs(row.options) do
-    for pattern in option:gmatch '"([^"]+)"' do
-      local place = option:find "^also_left" and left or right
-      if pattern:find "%." and pattern:sub(1, #place + 1) ~= place .. "." then return false end
+---@param places table<Side, string>
+local function is_below(row, places)
+  for side, place in pairs(places) do
+    for _, one in ipairs(row.also[side]) do
+      if one.pattern:sub(1, #place + 1) ~= place .. "." then return false end
     end
   end
   return true
+end
+
+---The further keys of a side, as an option of the rule.
+---@param list AlsoName[]
+---@param side Side
+---@param place string|nil   that the rule is below
+local function also_option(list, side, place)
+  local entries = {}
+  for i, one in ipairs(list) do
+    local pattern = quoted(place and one.pattern:sub(#place + 2) or one.pattern)
+    entries[i] = one.make and ("{ %s, %s }"):format(pattern, one.make) or pattern
+  end
+  local is_one_name = #list == 1 and not list[1].make
+  return ("also_%s = %s"):format(side, is_one_name and entries[1] or "{ " .. table.concat(entries, ", ") .. " }")
 end
 
 local function row_lines(rows, indent, places)
@@ -113,13 +146,10 @@ local function row_lines(rows, indent, places)
     if text.left == text.right and not row.action then parts = { text.left } end
     if row.action then parts[#parts + 1] = row.action end
     local options = {}
-    for k, option in ipairs(row.options) do
-      if places then
-        local place = option:find "^also_left" and places.left or places.right
-        option = option:gsub('"' .. place:gsub("%p", "%%%0") .. "%.", '"')
-      end
-      options[k] = ", " .. option
+    for _, side in ipairs { "left", "right" } do
+      if #row.also[side] > 0 then options[#options + 1] = ", " .. also_option(row.also[side], side, places and places[side]) end
     end
+    for _, option in ipairs(row.options) do options[#options + 1] = ", " .. option end
     out[#out + 1] = ("%s{ %s%s },"):format(indent, table.concat(parts, " "), table.concat(options))
   end
   return out
@@ -134,7 +164,7 @@ local function key_lines(part, suffix)
   local groups, order = {}, {}
   for _, row in ipairs(rows) do
     local left, right = place_of(row.left), place_of(row.right)
-    if left and right and letter_of(left) == letter_of(right) and is_below(row, left, right) then
+    if left and right and letter_of(left) == letter_of(right) and is_below(row, { left = left, right = right }) then
       local id = left .. "\0" .. right
       if not groups[id] then
         groups[id] = { left = left, right = right }

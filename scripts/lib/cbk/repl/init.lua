@@ -34,7 +34,7 @@ local NO_CHECKPOINT = "no checkpoint is open; say :open FILE"
 
 ---@param reading table   options of `cbk.open`
 local function new_session(interactive, reading)
-  local env = { cbk = cbk, cstorch = require "cstorch" }
+  local env = { cbk = cbk, cstorch = require "cstorch", print = inspect.print_line }
   env._G = env
   setmetatable(env, { __index = function(_, name)
     if name == "ckpt" then cbk.fail("usage", NO_CHECKPOINT) end
@@ -149,6 +149,7 @@ function Session:open_text(path)
   local folders = {}
   for i, folder in ipairs(self.reading.allow_external) do folders[i] = ("%q"):format(folder) end
   if #folders > 0 then options[#options + 1] = ("allow_external = { %s }"):format(table.concat(folders, ", ")) end
+  if self.reading.max_expansion then options[#options + 1] = ("max_expansion = %.0f"):format(self.reading.max_expansion) end
   local text = #options > 0 and (", { %s }"):format(table.concat(options, ", ")) or ""
   return ("cbk.open(%q%s)"):format(path, text)
 end
@@ -317,8 +318,9 @@ function Session:meant_name(text)
   local name = text:match "^%s*([%a_][%w_]*)%s*$"
   if not name or #name < 4 or name == "ckpt" or self.env[name] ~= nil then return nil end
   local all = {}
-  for _, scope in ipairs { self.env, _G } do
-    for known in pairs(scope) do all[#all + 1] = known end
+  for known in pairs(self.env) do all[#all + 1] = known end
+  for known in pairs(_G) do
+    if rawget(self.env, known) == nil then all[#all + 1] = known end -- the prompt has a print of its own
   end
   local near = cbk.nearest(name, natural.sort(all), 2)
   return #near > 0 and table.concat(near, " or ") or nil
@@ -380,7 +382,7 @@ end
 
 ---Runs a session over the given checkpoints until its end.
 ---@param paths string[]
----@param reading { allow_records: boolean, allow_external: string[] }   options of `cbk.open`
+---@param reading { allow_records: boolean, allow_external: string[], max_expansion: integer }   options of `cbk.open`
 ---@return integer exit_code
 function repl.run(paths, reading)
   cbk.advise_overwrite "remove it, choose another name or pass overwrite = true" -- what is typed is Lua, no command line

@@ -156,10 +156,9 @@ function upgrade.identity(done, job, given)
   add(identity.release(job, given.root, "--from"))
   local strange = weight_names.check(job.model.model, job.tgt, done.root)
   local other = identity.other_model(job, given.config, done.config, done.root)
-  if strange and other then cbk.fail("usage", ("this checkpoint is not of %s: %s"):format(job.model.model, other)) end
+  if other then cbk.fail("usage", ("this %s is not of %s: %s"):format(strange and "checkpoint" or "run", job.model.model, other)) end
   add(strange)
   add(identity.lacking(job, done.config, done.root))
-  add(other)
   return #warnings > 0 and { title = "model", lines = {}, warnings = warnings } or nil
 end
 

@@ -90,6 +90,7 @@ function GradScaler:_begin() self.stages, self.squares, self.overflowed, self.is
 
 --- Whether this optimizer's last step was taken: 1 or 0. Its schedules advance by it.
 function GradScaler:_attach(optimizer)
+  optimizer.scaler = self
   if self.is_dynamic then optimizer.step_was_taken = kept(1, "int64") end
 end
 
@@ -110,6 +111,10 @@ function GradScaler:scale(loss)
   if self.trace ~= session.trace then self:_begin() end -- what a recorded step began that failed is void
   check(not self.is_scaled, "runtime", "GradScaler:scale was called twice without update")
   self.is_scaled, self.trace = true, session.trace
+  if self.trace then
+    self.trace.scalers = self.trace.scalers or {}
+    self.trace.scalers[self] = true
+  end
   if self.is_unit then return loss end
   for _, optimizer in ipairs(self.optimizers) do
     for p in optimizer:parameters() do
@@ -142,6 +147,19 @@ function GradScaler:unscale_(optimizer)
   if self.stages[optimizer] == "unscaled" then return end
   self.stages[optimizer] = "unscaled"
   tensors.no_grad(unscale, self, optimizer)
+end
+
+--- Warns about a step with gradients that are still scaled.
+function GradScaler:_check_step(optimizer)
+  if self.is_unit or not self.is_scaled or self.trace ~= session.trace or self.stages[optimizer] then return end
+  errors.warn(("%s:step: its gradients are still multiplied by the loss scale: call scaler:step(optimizer) instead, or "
+    .. "scaler:unscale_(optimizer) before"):format(optimizer.class.name))
+end
+
+--- Warns about a recorded step that scales a loss and does not end the step: a dynamic scale never changes.
+function GradScaler:_check_recorded(trace)
+  if not self.is_dynamic or not self.is_scaled or self.trace ~= trace then return end
+  errors.warn "GradScaler: the step calls scale, but not update, so the dynamic scale never changes: call scaler:update() after scaler:step"
 end
 
 --- Clips within the scaler, as early releases did.

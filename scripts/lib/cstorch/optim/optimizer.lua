@@ -1,6 +1,7 @@
 -- The base class of optimizers: parameter groups, state, hooks, state dicts.
 
 local class = require "cstorch.class"
+local effects = require "cstorch.run.effects"
 local errors = require "cstorch.errors"
 local hooks = require "cstorch.hooks"
 local keywords = require "cstorch.keywords"
@@ -20,12 +21,14 @@ local check, show = errors.check, errors.show
 ---@field limits? table<string, table>   ranges of hyper-parameters: { min =, max =, below = }; of a list for each element
 ---@field sparsified_state? string[]  names of the state that follows a parameter's sparsity mask
 ---@field schedulers table[]          the schedules that write into its groups
+---@field scheduled table             `scheduled[group][key]`: the tensor that a schedule writes, and the schedule
+---@field scaler? cstorch.amp.GradScaler   the scaler that its gradients may be scaled with
 local Optimizer = class.Object:subclass "Optimizer"
 
 Optimizer.noun = "optimizer"
 Optimizer.set_by_init = "param_groups"
 Optimizer.positional = 1
-class.optional(Optimizer, "limits", "sparsified_state", "convert_group", "convert_state", "step_was_taken", "has_stepped")
+class.optional(Optimizer, "limits", "sparsified_state", "convert_group", "convert_state", "step_was_taken", "has_stepped", "scaler")
 Optimizer.abstract = { "preinitialize", "step" }
 
 -- --- making one
@@ -186,11 +189,31 @@ local function check_held(self, held)
   end
 end
 
+--- Warns about numbers in the place of what a schedule writes. A recorded step would keep such a number for ever, so it uses the
+--- schedule's tensor; otherwise the number holds until the schedule writes again.
+local function check_scheduled(self)
+  for g, group in ipairs(self.param_groups) do
+    for key, slot in pairs(self.scheduled[group] or {}) do
+      if type(group[key]) == "number" then
+        local is_recorded = session.trace ~= nil
+        errors.warn(("%s.param_groups[%d].%s was set to %g, but %s writes it: %s; set it in the schedule, or make no schedule"):format(
+          self.class.name, g, key, group[key], slot.schedule.class.name,
+          is_recorded and "the schedule's value is used" or "that holds until the schedule's next step only"))
+        if is_recorded then group[key] = slot.tensor end
+      end
+    end
+  end
+end
+
 --- Runs `update`. Only after an error it is worth the time to look at groups and state.
 local function run_checked(self, update)
   local held = (session.trace or not self.has_stepped) and held_state(self)
+  local check_writes = held and effects.expect_writes(self)
   local fine, result = pcall(tensors.no_grad, tensors.formula, update)
-  if fine and held then check_held(self, held) end
+  if fine and held then
+    check_held(self, held)
+    check_writes()
+  end
   self.has_stepped = true
   if fine then return result end
   if errors.is_library(debug.getinfo(class.original(self.class.step), "S").source) then tensors.no_grad(check_changes, self) end
@@ -207,10 +230,14 @@ local function wrap_step(self)
     local is_closure = closure == nil or type(closure) == "function"
     check(is_closure, "type", "%s:step: expected a function or nothing, found %s", self.class.name, show(closure))
     check_mode()
+    check_scheduled(self)
     if session.trace then note_kept(self) end
     local loss = closure and closure()
     given = closure and function() return loss end
+    effects.check_gradients(self)
+    if self.scaler then self.scaler:_check_step(self) end
     local result = run_checked(self, run)
+    effects.optimizer_stepped(self)
     hooks.run(self.hooks.step_post, self)
     return result
   end
@@ -221,7 +248,7 @@ end
 ---@param defaults? table    the hyper-parameters of groups that do not have their own
 ---@param options? { enable_global_step: boolean }   keeps a float32 counter `state[p].step`, see `increment_global_step`
 function Optimizer:init(params, defaults, options)
-  self.param_groups, self.state, self.schedulers = {}, {}, {}
+  self.param_groups, self.state, self.schedulers, self.scheduled = {}, {}, {}, {}
   self.hooks = { step_pre = {}, step_post = {}, zero_grad_pre = {}, zero_grad_post = {}, load_state_dict_post = {} }
   add_groups(self, params, defaults)
   tensors.no_grad(self.preinitialize, self)
@@ -321,6 +348,7 @@ function Optimizer:zero_grad(options)
   if options.set_to_none == false then
     errors.warn "zero_grad: filling gradients with zeros changes the compiled graph; leave out set_to_none = false"
   end
+  effects.gradients_removed(self)
   for p in self:parameters() do
     if options.set_to_none ~= false then
       p.grad = nil

@@ -13,7 +13,6 @@ local function is_wanted() return not session.configuration or session.configura
 ---Has the loss checked at the end of the step; that of a traced step at the end of every step.
 ---@param loss cstorch.Tensor   of one element
 function losses.watch(loss)
-  if not is_wanted() then return end
   local trace = session.trace
   if trace then
     trace.losses[loss] = true
@@ -33,12 +32,24 @@ function losses.watch_results(...)
   return ...
 end
 
----Raises when `value` is NaN or infinite.
+local function is_finite(value) return value == value and math.abs(value) < math.huge end
+
+local LONG = 10 -- steps without a finite loss
+
+---Warns about losses that are not finite for many steps.
+---@param step integer
+local function warn_if_lasting(step, least)
+  local first = session.nan_since
+  if not first or step - first + 1 < least then return end
+  errors.warn(("the loss is nan or infinite since step %d, and the steps since then train nothing: stop, and begin again with a lower "
+    .. "learning rate, gradient clipping (max_gradient_norm) or another loss scale"):format(first))
+end
+
+---Raises when `value` is NaN or infinite, unless the run is to continue.
 ---@param step integer   from 1
 ---@param value number
 function losses.check_value(step, value)
-  local is_finite = value == value and math.abs(value) < math.huge
-  errors.check(is_finite, "runtime",
+  errors.check(is_finite(value) or not is_wanted(), "runtime",
     "the loss of step %d is %s; try a lower learning rate, gradient clipping (max_gradient_norm) or another loss scale", step,
     tostring(value))
 end
@@ -49,7 +60,21 @@ function losses.check(step)
   local watched = session.losses
   if not next(watched) then return end
   session.losses = {}
-  for loss in pairs(watched) do losses.check_value(step, tensors.readable(true, loss.item, loss)) end
+  local are_finite = true
+  for loss in pairs(watched) do
+    local value = tensors.readable(true, loss.item, loss)
+    losses.check_value(step, value)
+    are_finite = are_finite and is_finite(value)
+  end
+  session.nan_since = not are_finite and (session.nan_since or step) or nil
+  warn_if_lasting(step, LONG)
+end
+
+---Warns at the end of a run if its last losses were not finite.
+---@param step integer   the last one
+function losses.end_run(step)
+  warn_if_lasting(step, 1)
+  session.nan_since = nil
 end
 
 return losses

@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local closures = require "cstorch.run.closures"
+local effects = require "cstorch.run.effects"
 local errors = require "cstorch.errors"
 local losses = require "cstorch.run.losses"
 local nested = require "cstorch.nested"
@@ -21,6 +22,9 @@ local is_tensor = cbk.compute.is_tensor
 ---@field losses table       tensors that are checked at the end of each step
 ---@field kept table[]       hyper-parameters and state that it uses: { owner =, key =, value =, name = }
 ---@field count integer      arguments
+---@field scalers? table<cstorch.amp.GradScaler, boolean>   those that scaled a loss in it
+---@field steps table[]      optimizers that it steps
+---@field writes boolean     it writes into parameters
 
 --- Keeps the values of what is read after a run; the number of tensors.
 local function keep_outputs(trace)
@@ -36,38 +40,32 @@ end
 
 local function copy_of(tensor) return tensors.to_device(tensor:detach():clone()) end
 
---- Calls `visit` with each parameter of the optimizers and the model.
-local function each_parameter(visit)
-  for optimizer in pairs(session.optimizers) do
-    for p in optimizer:parameters() do visit(p) end
-  end
-  for _, p in ipairs(session.model and session.model:parameters() or {}) do visit(p) end
-end
-
 --- A function that gives all parameters the gradients that they have now.
 local function gradients_of_now()
   local gradients = {}
-  each_parameter(function(p) gradients[p] = p.grad end)
+  effects.each_parameter(function(p) gradients[p] = p.grad end)
   return function()
-    each_parameter(function(p) p.grad = gradients[p] end)
+    effects.each_parameter(function(p) p.grad = gradients[p] end)
   end
 end
 
 local function record(fn, ...)
-  local trace = { program = cbk.compute.program(), count = select("#", ...), inputs = {}, losses = {}, kept = {} }
+  local trace = { program = cbk.compute.program(), count = select("#", ...), inputs = {}, losses = {}, kept = {}, steps = {} }
   for i = 1, trace.count do trace.inputs[i] = nested.map((select(i, ...)), copy_of) end
   session.trace = trace
-  local queued, restore_gradients = #session.repeated, gradients_of_now()
+  local queued, restore_gradients, has_written = #session.repeated, gradients_of_now(), effects.watch_writes()
   local fine, problem = pcall(function()
     trace.outputs = { losses.watch_results(tensors.on_device(tensors.record, trace.program, fn, unpack(trace.inputs, 1, trace.count))) }
   end)
   session.trace = nil
+  trace.writes = has_written()
   if not fine then
     -- tensors of this step never get values
     while #session.repeated > queued do table.remove(session.repeated) end
     restore_gradients()
     error(problem, 0)
   end
+  for scaler in pairs(trace.scalers or {}) do scaler:_check_recorded(trace) end
   local count = keep_outputs(trace)
   check(count > 0, "runtime", "compile_step: nothing would be computed: return a tensor, or pass one to a function made with step_closure")
   for loss in pairs(trace.losses) do trace.program:keep(loss) end
@@ -115,6 +113,7 @@ local function replay(trace, ...)
   check_kept(trace)
   for i = 1, trace.count do feed(trace.inputs[i], (select(i, ...)), "argument " .. i) end
   closures.requeue(trace)
+  effects.replayed(trace)
   return run(trace)
 end
 

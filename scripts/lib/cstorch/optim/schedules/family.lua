@@ -69,7 +69,8 @@ local function checked(definition, renamed)
   end
 end
 
-local function make(base, suffix, renamed, definition)
+---@param module table   the classes of the family
+local function make(module, base, suffix, renamed, definition)
   local declared = {}
   for generic, default in pairs(definition.keywords) do declared[renamed[generic] or generic] = default end
   local made = base:subclass(definition.names and definition.names[suffix] or definition.name .. suffix, declared)
@@ -84,6 +85,12 @@ local function make(base, suffix, renamed, definition)
     return class.member(object, name)
   end
   function made.__newindex(object, name, value) class.assign(object, renamed[name] or name, value) end
+  function made._own_name(_, name) return renamed[name] or name end
+  function made._new_member(schedule, name, kw)
+    local own = {}
+    for generic, value in pairs(kw) do own[renamed[generic] or generic] = value end
+    return module[name .. suffix](schedule.optimizer, own)
+  end
   made.check_arguments = checked(definition, renamed)
   if definition.closed_form then
     made._get_closed_form = function(self) return self:closed_form(self.last_epoch:to "float32") end
@@ -100,7 +107,7 @@ function family.add(module, base, suffix, renamed)
   for _, file in ipairs(DEFINITIONS) do
     local path = "cstorch.optim.schedules." .. file
     local definition = require(path)
-    local made = make(base, suffix, renamed, definition)
+    local made = make(module, base, suffix, renamed, definition)
     made.defined_in, made.defined_as = package.searchpath(path, package.path), definition.name
     module[made.name], module[definition.name .. suffix] = made, made
   end

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local class = require "cstorch.class"
 local closures = require "cstorch.run.closures"
+local effects = require "cstorch.run.effects"
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
 local loaded = require "cstorch.loaded"
@@ -67,6 +68,7 @@ function Scheduler:init(optimizer, kw)
   end)
   table.insert(optimizer.schedulers, self)
   if self.validate then self:validate() end
+  effects.schedule_made(self)
   self:_write()
 end
 
@@ -100,14 +102,21 @@ function Scheduler:_group_values()
   return values
 end
 
+--- The tensor of a group that the schedule writes: one for the whole run, as a traced step reads it at every replay. A tensor that a
+--- script put in its place takes it; a number does not.
+local function slot_of(self, group)
+  local key = self.param_group_key
+  local slots = self.optimizer.scheduled[group] or {}
+  self.optimizer.scheduled[group] = slots
+  if not tensors.is_tensor(group[key]) then group[key] = slots[key] and slots[key].tensor or Optimizer.scalar(0) end
+  slots[key] = { tensor = group[key], schedule = self }
+  return group[key]
+end
+
 local function write(self)
-  local key, values = self.param_group_key, self:_group_values()
+  local values = self:_group_values()
   for g, group in ipairs(self.optimizer.param_groups) do
-    if values[g] then
-      -- one tensor for the whole run, written in place: a traced step reads it at every replay
-      if not tensors.is_tensor(group[key]) then group[key] = Optimizer.scalar(0) end
-      group[key]:copy_(values[g])
-    end
+    if values[g] then slot_of(self, group):copy_(values[g]) end
   end
   if session.backend and session.backend.kind == "CSX" then
     self._keep_values(values)
@@ -133,6 +142,7 @@ end
 ---Advances the clock by one step and writes the new values: to be called after the optimizer's step.
 function Scheduler:step()
   self._get_called_within_step = true
+  effects.schedule_stepped(self)
   tensors.no_grad(advance, self)
   self:_write()
   self._get_called_within_step = false
@@ -169,8 +179,9 @@ function Scheduler:state_dict()
   return dict
 end
 
---- Fields that a state dict does not set.
+--- Fields that a state dict does not set as they are.
 local KEPT = { _step_count = true, _last_value = true, last_epoch = true }
+local COUNTERS = { "last_epoch", "_step_count" }
 
 ---Raises what is wrong with a state dict as such.
 ---@param dict any
@@ -181,7 +192,9 @@ end
 
 local function load(self, dict)
   self:_check_state_dict(dict)
-  if dict.last_epoch ~= nil then loaded.write(self.last_epoch, dict.last_epoch, self.class.name .. ": last_epoch") end
+  for _, name in ipairs(COUNTERS) do
+    if dict[name] ~= nil then loaded.write(self[name], dict[name], ("%s: %s"):format(self.class.name, name)) end
+  end
   for name, value in ordered_map.items(dict) do
     local own = rawget(self, name)
     local is_field = own ~= nil and type(own) ~= "function" or self.class.keywords[name] ~= nil
@@ -205,7 +218,7 @@ local function load(self, dict)
   end
 end
 
----Overwrites all fields but the count of calls: arguments in the state dict win over those given to this object. What does not fit is
+---Overwrites all fields: arguments in the state dict win over those given to this object. What does not fit is
 ---an error that changes nothing.
 ---@param dict table
 function Scheduler:load_state_dict(dict) undo.after_error(self, load, dict) end

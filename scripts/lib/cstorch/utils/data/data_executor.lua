@@ -3,6 +3,7 @@
 local class = require "cstorch.class"
 local closures = require "cstorch.run.closures"
 local DataLoader = require "cstorch.utils.data.data_loader"
+local effects = require "cstorch.run.effects"
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
 local losses = require "cstorch.run.losses"
@@ -113,10 +114,15 @@ local function start(self)
   self.loader:_start_run()
   self.loader.executor, session.executor = self, self
   self.is_running, self.is_closed = true, false
+  effects.begin_run()
 end
 
-local function finish(self)
+local function finish(self, is_fine)
   self.is_running = false
+  if is_fine and session.executor == self then
+    effects.end_run()
+    losses.end_run(self.user_iteration)
+  end
   if session.executor == self then session.executor = nil end
   self.loader:_end_run(self.has_weights or self.on_final_iteration)
 end
@@ -136,6 +142,7 @@ local function on_device(tensor) return tensors.to_device(tensor:detach()) end
 
 local function end_step(self)
   losses.check(self.user_iteration)
+  if self.user_iteration > 0 then effects.end_step() end
   closures.drain()
 end
 
@@ -143,7 +150,7 @@ local function next_step(self)
   end_step(self)
   if self.on_final_iteration then
     closures.drop(self)
-    finish(self)
+    finish(self, true)
     return nil
   end
   self:_set_iteration(self.iteration + 1)
@@ -192,7 +199,7 @@ function DataExecutor:close()
     finish_run_after_error(self, pcall(end_step, self))
     closures.drop(self)
   end
-  finish(self)
+  finish(self, true)
 end
 
 return DataExecutor

@@ -1,0 +1,99 @@
+-- What `cbk copy` refuses of quantised weights: a cast, and a copy in which codes are without their scales.
+
+local cbk = require "cbk"
+local quantised = require "cbk.quantised"
+
+local quantised_copy = {}
+
+---@class QuantisedCopy
+---@field found Quantised
+---@field source any
+---@field path string
+---@field keys table<string, string|false>   the new keys of codes and scales; false: not copied
+local QuantisedCopy = {}
+QuantisedCopy.__index = QuantisedCopy
+
+---@param source any     the tree that is copied
+---@param path string    of the checkpoint
+---@return QuantisedCopy
+function quantised_copy.new(source, path)
+  local found = quantised.find(source, quantised.config_beside(path))
+  local out = setmetatable({ found = found, source = source, path = path, keys = {} }, QuantisedCopy)
+  for _, one in ipairs(found.weights) do
+    out.keys[one.key] = one.key
+    for _, part in ipairs(one.parts) do out.keys[part] = part end
+  end
+  for _, one in ipairs(found.narrow) do out.keys[one.key] = one.key end
+  return out
+end
+
+---Notes the new key of a leaf.
+---@param key string
+---@param new string|nil
+function QuantisedCopy:note(key, new)
+  if self.keys[key] ~= nil then self.keys[key] = new or false end
+end
+
+---Fails if codes are copied without all of their scales, or under names by which nobody can tell that they belong together.
+---@param root any   the tree that is written
+function QuantisedCopy:check_parts(root)
+  local is_code = {}
+  for _, one in ipairs(#self.found.weights > 0 and quantised.find(root).weights or {}) do is_code[one.key] = true end
+  for _, one in ipairs(self.found.weights) do
+    local new = self.keys[one.key]
+    local function refuse(what, advice)
+      cbk.fail("key", ("cannot copy '%s' of '%s' %s: the weight is quantised (%s), and its codes mean nothing without its scales; %s")
+        :format(one.key, self.path, what, one.method, advice))
+    end
+    for _, part in ipairs(new and one.parts or {}) do
+      if not self.keys[part] then refuse(("without '%s'"):format(part), "copy both, or none") end
+    end
+    if new and not is_code[new] then
+      refuse(("as '%s', with '%s'"):format(new, self.keys[one.parts[1]]), "rename both in the same way")
+    end
+  end
+end
+
+---Half of the largest number of a dtype. Codes of 8-bit floats reach it, since scales are chosen so; weights as they are never do.
+local HALF = { float8_e4m3fn = 224, float8_e4m3fnuz = 120, float8_e5m2 = 28672, float8_e5m2fnuz = 28672 }
+
+---The largest magnitude in a tensor of the source.
+---@return number
+function QuantisedCopy:largest(key)
+  self.rows = self.rows or cbk.leaf_rows(self.source)
+  local stats = self.rows:value(self.rows:find(key)):stats()
+  return math.max(math.abs(stats.max or 0), math.abs(stats.min or 0))
+end
+
+---Fails if quantised weights would be cast. 8-bit floats without scales are cast if they are plain numbers.
+---@param dtype string
+function QuantisedCopy:check_cast(dtype)
+  local cannot = ("cannot copy '%s' as %s"):format(self.path, dtype)
+  for _, one in ipairs(self.found.weights) do
+    if self.keys[one.key] then cbk.fail("unsupported", ("%s: %s"):format(cannot, self.found:problem())) end
+  end
+  for _, one in ipairs(self.found.narrow) do
+    local new, half = self.keys[one.key], HALF[one.dtype]
+    if new and self.found.stated then cbk.fail("unsupported", ("%s: %s"):format(cannot, self.found:problem())) end
+    local largest = new and half and self:largest(one.key) or 0
+    if half and largest >= half then
+      cbk.fail("unsupported", ("%s: '%s' (%s) has numbers up to %g, as the codes of quantised weights, and no scales; get the checkpoint "
+        .. "with its scales, or the one of 16 or 32 bits that it was made from"):format(cannot, one.key, one.dtype, largest))
+    end
+  end
+end
+
+---Runs `write`. Where the output's format has no form for a dtype of quantised weights, the error says what they are.
+---@param write function
+---@return any ...   what it returns
+function QuantisedCopy:write(write)
+  local fine, result, more = pcall(write)
+  if fine then return result, more end
+  local summary = self.found:is_quantised() and self.found:summary()
+  if summary and type(result) == "table" and result.code == "dtype" then
+    cbk.fail("dtype", ("cannot copy '%s' (%s): %s"):format(self.path, summary, result.message))
+  end
+  error(result, 0)
+end
+
+return quantised_copy

@@ -1,0 +1,94 @@
+-- Why a checkpoint of Hugging Face is none of the classes that its config may mean, and what would make it one.
+
+local cbk = require "cbk"
+local adapters = require "converters.diagnosis.adapters"
+local architectures = require "converters.diagnosis.architectures"
+local kinds = require "converters.engine.kinds"
+local naming = require "converters.engine.naming"
+local wrapped = require "converters.diagnosis.wrapped"
+
+local unfit = {}
+
+local OTHER_CHECKPOINT = "use a checkpoint of a supported class"
+
+---The class whose weights these are under other names: of those that the config names, or if no model has that class, of all.
+---@param leaves Leaf[]
+---@param list Candidate[]
+---@param is_any boolean   not only of the class that the config names
+---@return Candidate|nil one, Wrapped|nil found   with the most weights; those of a complete one, if there is one
+local function nearest(leaves, list, is_any)
+  local best, found = nil, nil
+  for _, one in ipairs(list) do
+    local own = (is_any or one.is_named) and wrapped.find(leaves, one.fit.known) or nil
+    local is_whole, was_whole = own and #own.missing == 0, found and #found.missing == 0
+    local is_better = own and (not found or is_whole and not was_whole)
+    if own and found and is_whole == was_whole then
+      local is_plainer = own.matched == found.matched and #one.model.model < #best.model.model
+      is_better = own.matched > found.matched or is_plainer
+    end
+    if is_better then best, found = one, own end
+  end
+  return best, found
+end
+
+---What converts the weights of a class without the head that the config names.
+---@param one Candidate
+---@param found Wrapped
+local function without_head(one, found)
+  local new = one.model.model:find "%-headless$" and " (its new head begins with random numbers)" or ""
+  return ("without its own head it is %s: `%s`%s; then convert NEW with --config CONFIG --model %s%s"):format(one.class.name,
+    wrapped.command(found), wrapped.losses(found), one.model.model, new)
+end
+
+---@param root Dict
+---@param config Dict       of Hugging Face
+---@param list Candidate[]  the models of its model_type, the best first
+---@return string|nil reason, string|nil advice   nil: nothing is known of it
+function unfit.explain(root, config, list)
+  local class, models = architectures.foreign(config), {}
+  for i, one in ipairs(list) do models[i] = one.model end
+  local one, found = nearest(wrapped.leaves(root), list, class ~= nil or architectures.stated(config) == nil)
+  local best = one or list[1]
+  if not class then
+    if not found or #found.missing > 0 then return nil end
+    return ("the tensors are those of %s %s"):format(best.class.name, wrapped.how(found)),
+      ("give them its names: `%s`%s; then convert NEW with --config CONFIG"):format(wrapped.command(found), wrapped.losses(found))
+  end
+  local reason = architectures.why_foreign(class, models)
+  if found and #found.missing == 0 then
+    local foreign = #found.left_out > 0 and ("; not of that class: %s"):format(naming.few(found.left_out)) or ""
+    return reason .. foreign, without_head(best, found)
+  elseif found and found.matched > best.fit.matched then
+    return ("%s; %s its tensors are those of %s, but these are missing: %s"):format(reason, wrapped.how(found), best.class.name,
+      naming.few(found.missing)), OTHER_CHECKPOINT
+  end
+  if not best then return reason, OTHER_CHECKPOINT end
+  local fit = best.fit
+  if fit.matched == 0 then
+    return ("%s; none of its tensors is theirs: %s"):format(reason, naming.few(fit.unknown)), OTHER_CHECKPOINT
+  end
+  local foreign = #fit.unknown > 0 and ("; not a weight of %s: %s"):format(best.class.name, naming.few(fit.unknown)) or ""
+  local lacks = #fit.missing > 0 and ("; %s also has %s"):format(best.class.name, naming.few(fit.missing)) or ""
+  return reason .. foreign .. lacks, OTHER_CHECKPOINT
+end
+
+---The adapter of PEFT that a checkpoint is, or has.
+---@param path string     of the checkpoint: a file or a folder
+---@param keys string[]
+---@return string|nil reason, string|nil advice   nil: it is none
+function unfit.adapter(path, keys)
+  local folder = cbk.fs.is_dir(path) and path or cbk.fs.dirname(path)
+  local file = cbk.fs.join(folder, "adapter_config.json")
+  local fine, config = pcall(cbk.config.load, cbk.fs.exists(file) and file or nil)
+  local kind = fine and kinds.is_dict(config) and type(config.peft_type) == "string" and config.peft_type or nil
+  local matrix = adapters.matrix_in(keys)
+  if kind and kind ~= "LORA" then
+    return ("this is an adapter of PEFT (peft_type=%s), not a model"):format(kind), "merge it into its base model with PEFT"
+  elseif kind then
+    return "this is a LoRA adapter of PEFT, not a model", adapters.advice("hf", folder)
+  elseif matrix then
+    return ("it has LoRA matrices such as '%s'"):format(matrix), adapters.advice "hf"
+  end
+end
+
+return unfit

@@ -1,0 +1,183 @@
+-- What a training loop does to weights, and warnings about what has no effect: gradients that nothing uses, a schedule that is never
+-- stepped, weights that are NaN.
+
+local errors = require "cstorch.errors"
+local session = require "cstorch.session"
+local tensors = require "cstorch.tensors"
+
+local effects = {}
+
+---@class cstorch.Effects
+---@field steps table<table, integer>   steps that an optimizer took
+---@field made table<table, integer>    its optimizer's steps when a schedule was made
+---@field is_stepped table<table, boolean>   schedules that were stepped
+---@field run? { writes: integer, has_gradients: boolean, has_written: boolean, is_explained: boolean, steps: integer }
+
+--- Warns about an optimizer whose steps change nothing, which says more than the warning at the end of the run.
+local function warn_of_idle_optimizer(format, ...)
+  local run = session.effects.run
+  if run then run.is_explained = true end
+  errors.warn(format:format(...))
+end
+
+local IDLE_STEPS = 100 -- of an optimizer outside of a run, after which a schedule that was never stepped is forgotten
+local MOST_CHECKS = 4  -- of the weights outside of a run, after 10, 100, 1000 and 10,000 steps
+
+---Calls `visit` with each parameter of the optimizers and the model.
+---@param visit fun(p: cstorch.Tensor)
+function effects.each_parameter(visit)
+  for optimizer in pairs(session.optimizers) do
+    for p in optimizer:parameters() do visit(p) end
+  end
+  for _, p in ipairs(session.model and session.model:parameters() or {}) do visit(p) end
+end
+
+local function total_writes()
+  local total = 0
+  effects.each_parameter(function(p) total = total + tensors.write_count(p) end)
+  return total
+end
+
+local function has_any_gradient()
+  local found = false
+  effects.each_parameter(function(p) found = found or p.grad ~= nil end)
+  return found
+end
+
+-- --- schedules
+
+---@param schedule cstorch.optim.Scheduler
+function effects.schedule_made(schedule) session.effects.made[schedule] = session.effects.steps[schedule.optimizer] or 0 end
+
+---@param schedule cstorch.optim.Scheduler
+function effects.schedule_stepped(schedule) session.effects.is_stepped[schedule] = true end
+
+--- Warns about schedules that were not stepped in this many steps of their optimizer.
+local function warn_of_idle_schedules(optimizer, least)
+  local notes = session.effects
+  for _, schedule in ipairs(optimizer.schedulers) do
+    local count = (notes.steps[optimizer] or 0) - (notes.made[schedule] or 0)
+    if count >= least and not notes.is_stepped[schedule] then
+      errors.warn(("%s was not stepped once while %s took steps, so its value stays the first one: call its step() after that of the "
+        .. "optimizer, in every step (schedules count steps, not epochs)"):format(schedule.class.name, optimizer.class.name))
+    end
+  end
+end
+
+-- --- weights
+
+local function is_nan(p)
+  local sum = tensors.readable(true, function() return p:detach():to("float32"):sum():item() end)
+  return sum ~= sum
+end
+
+--- Warns if an optimizer has made a parameter NaN: every step leaves it so. A loss that is NaN is warned about by itself.
+local function warn_of_nan(optimizer)
+  if session.nan_since then return end
+  for p in optimizer:parameters() do
+    if p.dtype:find "float" and tensors.no_grad(is_nan, p) then
+      return errors.warn(("the weights that %s changes are nan, and further steps leave them so: begin again with a lower learning rate, "
+        .. "gradient clipping (max_gradient_norm) or another loss scale; a loss that compile_step returns stops the run when it is nan")
+        :format(optimizer.class.name))
+    end
+  end
+end
+
+-- --- optimizers
+
+---Notes a step of an optimizer: one that runs now, or one that a recorded step repeats.
+---@param optimizer cstorch.optim.Optimizer
+---@param is_replayed? boolean
+function effects.optimizer_stepped(optimizer, is_replayed)
+  local steps = session.effects.steps
+  steps[optimizer] = (steps[optimizer] or 0) + 1
+  if session.trace then table.insert(session.trace.steps, optimizer) end
+  if is_replayed or session.trace then return end
+  local count = steps[optimizer]
+  for digits = 1, MOST_CHECKS do
+    if count == 10 ^ digits then warn_of_nan(optimizer) end
+  end
+  if not session.executor then warn_of_idle_schedules(optimizer, IDLE_STEPS) end
+end
+
+---Warns if none of an optimizer's parameters has a gradient. Without a backend a script may step it for its schedules alone.
+---@param optimizer cstorch.optim.Optimizer
+function effects.check_gradients(optimizer)
+  if not session.backend and not session.executor then return end
+  for p in optimizer:parameters() do
+    if p.grad ~= nil then return end
+  end
+  warn_of_idle_optimizer("%s:step: none of its parameters has a gradient, so the step changes nothing: call backward first, on a loss "
+    .. "that is computed from the parameters that the optimizer was made with", optimizer.class.name)
+end
+
+---A function that warns if nothing was written since into any of an optimizer's parameters that have a gradient.
+---@param optimizer cstorch.optim.Optimizer
+---@return fun()
+function effects.expect_writes(optimizer)
+  local before = {}
+  for p in optimizer:parameters() do before[p] = p.grad ~= nil and tensors.write_count(p) or nil end
+  return function()
+    for p, count in pairs(before) do
+      if tensors.write_count(p) ~= count then return end
+    end
+    if next(before) == nil then return end
+    warn_of_idle_optimizer("%s: its step wrote into no parameter; 'p = p - …' only gives a new tensor that name: write in place, with "
+      .. "p:sub_(…), p:add_(…) or p:copy_(…)", optimizer.class.name)
+  end
+end
+
+---Notes that gradients are about to be removed.
+---@param optimizer cstorch.optim.Optimizer
+function effects.gradients_removed(optimizer)
+  local run = session.effects.run
+  if not run or run.has_gradients then return end
+  for p in optimizer:parameters() do run.has_gradients = run.has_gradients or p.grad ~= nil end
+end
+
+-- --- recorded steps
+
+---A function for the end of a recording: whether the recorded step writes into parameters.
+---@return fun(): boolean
+function effects.watch_writes()
+  local before = total_writes()
+  return function() return total_writes() ~= before end
+end
+
+---@param trace cstorch.Trace
+function effects.replayed(trace)
+  local run = session.effects.run
+  if run then run.has_written = run.has_written or trace.writes end
+  for _, optimizer in ipairs(trace.steps) do effects.optimizer_stepped(optimizer, true) end
+end
+
+-- --- runs
+
+function effects.begin_run()
+  session.effects.run = { writes = total_writes(), has_gradients = false, has_written = false, is_explained = false, steps = 0 }
+end
+
+function effects.end_step()
+  local run = session.effects.run
+  if not run then return end
+  run.steps = run.steps + 1
+  run.has_gradients = run.has_gradients or has_any_gradient()
+end
+
+---Warns about what had no effect in the run that ends.
+function effects.end_run()
+  local run = session.effects.run
+  session.effects.run = nil
+  if not run then return end
+  local has_written = run.has_written or total_writes() ~= run.writes
+  if run.has_gradients and not has_written and not run.is_explained then
+    errors.warn(("the run computed gradients in its %d steps, and no parameter was written: step an optimizer that was made with "
+      .. "model:parameters(), or write parameters in place, with p:sub_(…) within cstorch.no_grad"):format(run.steps))
+  end
+  for optimizer in pairs(session.optimizers) do
+    warn_of_idle_schedules(optimizer, 2)
+    if session.effects.steps[optimizer] then warn_of_nan(optimizer) end
+  end
+end
+
+return effects
