@@ -44,7 +44,7 @@ suite() { # NAME COMMAND...
 
 host_tests() {
   report=$(mktemp)
-  "$(dirname "$cbk")/tests/cbk_host_tests" -r junit -o "$report"
+  "$(dirname "$cbk")/tests/cbk_host_tests" -w NoAssertions -r junit -o "$report"
   status=$?
   cases=$(grep -c '<testcase ' "$report")
   bad=$(grep -cE '<(failure|error) ' "$report")

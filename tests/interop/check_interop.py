@@ -6,13 +6,20 @@ Usage: check_interop.py --cbk PATH
 """
 import argparse
 import collections
+import fileinput
+import functools
+import importlib
 import json
 import os
+import pathlib
 import pickle
 import pickletools
+import shutil
 import subprocess
 import sys
 import tempfile
+import types
+import typing
 import zipfile
 
 import h5py
@@ -86,6 +93,46 @@ def damaged_archives(run, rng):
                 rules = [one["rule"] for one in json.loads(done.stdout)["findings"]] if done.returncode < 2 else []
                 assert done.returncode == 2 or "damaged" in rules or "unsafe-global" in rules, (place, done)
         run.check(f"a changed byte at {place}", check)
+
+
+def parts_of_archives(run):
+    """What Python's zipfile writes is read if it is the whole file: with a comment, without zip64, packed again; and refused where
+    other data are before or behind it."""
+    source = run.path("plain.pt")
+    torch.save({"w": torch.arange(5.0)}, source)
+    np.savez(run.path("plain.npz"), w=np.arange(5.0))
+    for path in (source, run.path("plain.npz")):
+        ending = os.path.splitext(path)[1]
+        with open(path, "rb") as file:
+            data = file.read()
+        packed, commented, appended = (run.path(name + ending) for name in ("packed", "commented", "appended"))
+        with zipfile.ZipFile(path) as old, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as new:
+            for name in old.namelist():
+                new.writestr(name, old.read(name))
+        with open(commented, "wb") as file:
+            file.write(data)
+        with zipfile.ZipFile(commented, "a") as file:
+            file.comment = b"PK\5\6 a comment that looks like an end record ......"
+        with open(appended, "wb") as file:
+            file.write(b"PK\3\4" + bytes(96))
+        with zipfile.ZipFile(path) as old, zipfile.ZipFile(appended, "a") as new:  # its places count from the file's beginning
+            for name in old.namelist():
+                new.writestr(name, old.read(name))
+        with open(run.path("joined" + ending), "wb") as file:
+            file.write(data + data)
+        with open(run.path("followed" + ending), "wb") as file:
+            file.write(data + bytes(10))
+
+        def check():
+            for good in (path, packed, commented):
+                assert "1 tensor, 5 elements" in run.call("ls", good), good
+            for name, text in (("appended", "begins at byte 100 "), ("joined", f"begins at byte {len(data)} "),
+                               ("followed", f"ends at byte {len(data)} of {len(data) + 10}")):
+                for command in ("ls", "stats", "check"):
+                    done = run.run(command, run.path(name + ending))
+                    assert done.returncode == 1 and text in done.stdout + done.stderr, (name, command, done)
+            assert "1 tensor, 5 elements" in run.call("ls", run.path("followed" + ending), "--salvage")
+        run.check("whole archives " + ending, check)
 
 
 def damaged_chunks(run):
@@ -169,6 +216,34 @@ def unsafe_pickles(run):
         assert [one["rule"] for one in findings(run, path, "--allow-records")] == ["nan"]
     run.check("classes that may be records", only_records)
 
+    def harmless():
+        """Classes that hold data are not said to run code, though their instances are not read; functions beside them are."""
+        module = types.ModuleType("torch.distributed.tensor")
+        module.DTensor = type("DTensor", (), {"__module__": module.__name__, "__qualname__": "DTensor"})
+        data = {"typing.Any": typing.Any, "pathlib.PosixPath": pathlib.PosixPath("a"), "builtins.slice": slice(1), "builtins.Ellipsis": ...,
+                "functools.partial": functools.partial(argparse.Namespace), "torch.distributed.tensor.DTensor": module.DTensor}
+        acts = {"subprocess.Popen": subprocess.Popen, "typing.get_type_hints": typing.get_type_hints, "io.open": open,
+                "shutil.rmtree": shutil.rmtree, "pathlib.Path.unlink": pathlib.Path.unlink, "torch.serialization.load": torch.load,
+                "importlib.import_module": importlib.import_module, "fileinput.FileInput": fileinput.FileInput, "builtins.getattr": getattr}
+        for name, value in (data | acts).items():
+            path = run.path("one.pt")
+            sys.modules[module.__name__], kept = module, sys.modules.get(module.__name__)
+            try:
+                torch.save({"x": value}, path, pickle_protocol=4)
+            finally:
+                sys.modules.pop(module.__name__)
+                if kept is not None:
+                    sys.modules[module.__name__] = kept
+            found = [one for one in findings(run, path) if name in one["text"]]
+            assert len(found) == 1, (name, findings(run, path))
+            text, advice = found[0]["text"], found[0]["advice"]
+            is_named = any(words in text for words in ("can run code or touch files", "gets any function by its name"))
+            assert is_named == (name in acts), (name, text)
+            assert ("that could run code" in advice) == (name in acts), (name, advice)
+            assert "--allow-records" not in advice, (name, advice)  # which reads none of these
+            assert ("full_state_dict=True" in advice) == (name.startswith("torch.distributed")), (name, advice)
+    run.check("classes that only hold data", harmless)
+
     def inside_records():
         path = run.path("inside.pt")
         inner = argparse.Namespace(v=torch.tensor([float("inf"), 2.0]))
@@ -176,6 +251,49 @@ def unsafe_pickles(run):
         found = sorted((one["rule"], one["key"]) for one in findings(run, path, "--allow-records"))
         assert found == [("infinity", "m.part.x.0.v"), ("nan", "m.w")], found
     run.check("tensors inside records", inside_records)
+
+    def whole_module():
+        """All commands see the tensors of a pickled module, and the same ones."""
+        module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+        state = module.state_dict()
+        for name, value in {"module": module, "trainer": {"epoch": 3, "model": module}}.items():
+            path, prefix = run.path(name + ".pt"), "model." if name == "trainer" else ""
+            torch.save(value, path)
+            listed = json.loads(run.call("ls", "--json", path, "--allow-records"))
+            assert listed["totals"]["tensors"] == len(state), listed["totals"]
+            keys = {entry["key"] for entry in listed["entries"] if "shape" in entry}
+            assert {key.split(".")[-1] for key in keys} == {key.split(".")[-1] for key in state}, keys
+            stats = json.loads(run.call("stats", "--json", path, "--allow-records"))["tensors"]
+            assert {one["key"] for one in stats} == keys, stats
+            assert f"{len(state)} tensors" in run.run("check", path, "--allow-records").stdout
+            assert "torch.nn.modules.container.Sequential" in run.call("ls", path, "--allow-records")
+            bias = prefix + "_modules.0._parameters.bias"
+            shown = json.loads(run.call("show", "--json", path, bias, "--allow-records"))
+            assert shown[0]["shape"] == [4], shown
+            run.call("diff", path, path, "--allow-records")
+            target = run.path(name + ".npz")
+            run.call("copy", path, target, "--allow-records", "--include", "*._parameters.*", "--include", "*._buffers.*", "-q")
+            copied = np.load(target)
+            assert set(copied.files) == keys and np.array_equal(copied[bias], state["0.bias"].numpy()), copied.files
+            again = run.run("copy", path, run.path("again.pt"), "--allow-records")
+            assert again.returncode == 1 and "is not written" in again.stderr, again.stderr
+            module[0].weight.data[0, 0, 0, 0] = float("nan")
+            torch.save(value, path)
+            found = [one["key"] for one in findings(run, path, "--allow-records")]
+            assert found == [prefix + "_modules.0._parameters.weight"], found
+            module[0].weight.data[0, 0, 0, 0] = 0
+    run.check("a whole module", whole_module)
+
+    def several_saves():
+        """torch.save twice into one legacy file: torch.load reads the first object, and so do we, with a warning."""
+        path = run.path("twice.pt")
+        with open(path, "wb") as file:
+            for count in (1, 2):
+                torch.save({f"w{count}": torch.ones(count)}, file, _use_new_zipfile_serialization=False)
+        done = run.run("ls", path)
+        assert done.returncode == 0 and "behind the last storage are not read" in done.stderr, done.stderr
+        assert list(torch.load(path)) == ["w1"] and "w1" in done.stdout, done.stdout
+    run.check("several objects in a legacy file", several_saves)
 
     def unreadable():
         path = run.path("links.h5")
@@ -236,6 +354,7 @@ def main():
         rng = np.random.default_rng(5)
         strange_values(run, rng)
         damaged_archives(run, rng)
+        parts_of_archives(run)
         damaged_chunks(run)
         unsafe_pickles(run)
         differences(run, rng)

@@ -18,6 +18,8 @@ import h5py
 import numpy as np
 import torch
 
+import harness
+
 warnings.filterwarnings("ignore")
 
 TARGETS = {"pt": ["x.pt"], "h5": ["x.mdl"], "h5_04": ["x.mdl", "--h5-version", "0.4"], "safetensors": ["x.safetensors"],
@@ -216,7 +218,7 @@ def main():
     for name in sorted(n for n in dir(Tests) if n.startswith("test_")):
         with tempfile.TemporaryDirectory() as folder:
             try:
-                getattr(Tests(os.path.abspath(options.cbk), folder), name)()
+                harness.checked(getattr(Tests(os.path.abspath(options.cbk), folder), name))
                 passed += 1
             except Exception as problem:
                 failed += 1

@@ -187,10 +187,66 @@ def indexes(run):
         run.refused(run.run_here("copy", index, run.path("index.pt")), "'w'", name, "--allow-external")
         run.call("copy", index, run.path("index.pt"), "--allow-external", run.path("other"), "--overwrite")
         os.remove(run.path("index.pt"))
-    os.symlink("../other/shard.safetensors", run.path("run/shard.safetensors"))  # as Hugging Face's cache has it
+    os.symlink("../other/shard.safetensors", run.path("run/shard.safetensors"))
     write("shard.safetensors")
-    run.call("copy", index, run.path("index.pt"))
+    run.refused(run.run_here("copy", index, run.path("index.pt")), "'shard.safetensors'", "symbolic link", "--allow-external", run.path("other"))
+    run.call("copy", index, run.path("index.pt"), "--allow-external", run.path("other"))
     os.remove(index)
+
+
+def folders(run):
+    """A file that is found in a folder, and one that is named; data files of TensorFlow; a config, tokenizer files and an adapter."""
+    run.call("copy", run.path("plain.pt"), run.path("other/one.safetensors"))
+    run.call("copy", run.path("plain.pt"), run.path("other/t"), "--format", "tensorflow", "--overwrite")
+    place = run.path("found")
+    os.makedirs(place + "/bundle")
+    os.symlink("../other/one.safetensors", place + "/model.safetensors")
+    os.symlink("../../other/t.index", place + "/bundle/t.index")
+    os.symlink("../../other/t.data-00000-of-00001", place + "/bundle/t.data-00000-of-00001")
+    for name in (place, place + "/bundle", place + "/bundle/t", place + "/bundle/t.index"):
+        for command in ("ls", "check", "stats"):
+            run.refused(run.run_here(command, name), "symbolic link", "--allow-external")
+        run.call("ls", name, "--allow-external", run.path("other"))
+    run.call("ls", place + "/model.safetensors")
+
+
+def files_beside(run):
+    base, adapter = run.path("base"), run.path("adapter")
+    os.makedirs(base), os.makedirs(adapter)
+    torch.save({"w.weight": torch.ones(4, 4)}, base + "/pytorch_model.bin")
+    torch.save({"base_model.model.w.lora_A.weight": torch.ones(1, 4), "base_model.model.w.lora_B.weight": torch.ones(4, 1)}, adapter + "/adapter_model.bin")
+    with open(adapter + "/adapter_config.json", "w", encoding="utf-8") as f:
+        json.dump({"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": ["w"]}, f)
+    for name in ("tokenizer.json", "config.json"):
+        with open(run.path("other/" + name), "wb") as f:
+            f.write(b'{"model_type": "llama", "secret": "' + SECRET.replace(b'"', b"").replace(b"\\", b"") + b'"}')
+    fold = ["fold-lora-checkpoint", base, "--adapter", adapter, "-o", run.path("folded")]
+    for name in ("tokenizer.json", "config.json"):
+        os.symlink(f"../other/{name}", f"{base}/{name}")
+        run.refused(run.run_here(*fold), f"'{name}'", "symbolic link", "--allow-external")
+        assert not os.path.exists(run.path("folded"))
+        if name == "tokenizer.json":
+            os.remove(f"{base}/{name}")
+    done = run.run_here("identify", base)
+    assert "".join(map(chr, SECRET[:1] + SECRET[2:8])) not in done.stdout + done.stderr, done
+    run.call(*fold, "--allow-external", run.path("other"))
+
+
+def cache(run):
+    """A model in the cache of Hugging Face, read as a folder, by its index, and by a link to it."""
+    top = run.path("cache/models--a--b")
+    snapshot, blobs = top + "/snapshots/0123", top + "/blobs"
+    run.call("copy", run.path("plain.pt"), run.path("sharded"), "--format", "safetensors", "--shard-size", "32")
+    os.makedirs(snapshot), os.makedirs(blobs)
+    for number, name in enumerate(sorted(os.listdir(run.path("sharded")))):
+        os.rename(run.path("sharded/" + name), f"{blobs}/{number:064}")
+        os.symlink(f"../../blobs/{number:064}", f"{snapshot}/{name}")
+    os.symlink("cache/models--a--b/snapshots/0123", run.path("model"))
+    for name in (snapshot, snapshot + "/model.safetensors.index.json", run.path("model")):
+        run.call("stats", name)
+    os.rename(blobs, run.path("elsewhere"))
+    os.symlink("../../elsewhere", blobs)
+    run.refused(run.run_here("ls", snapshot), "symbolic link", "--allow-external")
 
 
 def state_files(run):
@@ -198,7 +254,8 @@ def state_files(run):
     folder = run.path("bundles")
     os.makedirs(folder)
     os.symlink("../other", folder + "/linked")
-    os.symlink("../other/m.index", folder + "/m.index")
+    for name in ("m.index", "m.data-00000-of-00001"):
+        os.symlink("../other/" + name, folder + "/" + name)
     for name in ("../other/m", "linked/m", "m", run.path("other/m")):
         with open(folder + "/checkpoint", "w", encoding="utf-8") as f:
             f.write(f'model_checkpoint_path: "{name}"\n')
@@ -217,6 +274,9 @@ def main():
             run.check(f"{way}: allowed", lambda way=way: allowed_names(run, way))
             run.check(f"{way}: the working directory does not count", lambda way=way: working_directory(run, way))
         run.check("indexes of shards", lambda: indexes(run))
+        run.check("files found in folders", lambda: folders(run))
+        run.check("files beside a checkpoint", lambda: files_beside(run))
+        run.check("a cache of Hugging Face", lambda: cache(run))
         run.check("state files", lambda: state_files(run))
         return run.close()
 

@@ -679,6 +679,86 @@ def configs():
         yield f"config: {name}", one("x." + name.rsplit(".", 1)[1], content.encode("utf-8", "surrogatepass"))
 
 
+# --- converters
+
+CONVERTER = """local cbk = require "cbk"
+local rules = require "converters.engine.rules"
+local fields = require "converters.engine.fields"
+local actions = require "converters.vocabulary.actions"
+local class = require "converters.engine.class"
+local more
+local function attempt(place, value, at) %s end
+local function both(f) return { forward = f, backward = f } end
+local look = actions.pair("look", function(t, at) attempt("action", t, at) return t end, function(t) return t end)
+attempt "file"
+return { { model = "tiny", { "hf", "cs-2.1 .. cs-2.9",
+  keys = rules.keys(more or { { "a", "b", look, when = function(at) attempt("when", nil, at) return true end } }),
+  config = fields.config { { "hidden_size", "hidden_size", both(function(v, at) attempt("field", v, at) return v end) }, { "*" } },
+  prepare = { left = function(from) attempt("prepare", from) end }, finish = { right = function(to) attempt("finish", to) end },
+} } }
+"""
+
+# What may take all time or memory, for ever or at once; Lua.
+GREEDY = {
+    "loop": "while true do end", "loop in pcall": "while true do pcall(function() while true do end end) end",
+    "endless recursion": "local function f() f() end while true do pcall(f) end",
+    "recursion by pcall": "local function f() return pcall(f) end while true do f() end",
+    "large text": 'return ("x"):rep(2^30)', "doubled text": 'local s = "x" while true do s = s .. s end',
+    "texts": 'local t = {} for i = 1, 1e9 do t[i] = ("x"):rep(1000) .. i end', "numbers": "local t = {} for i = 1, 1e9 do t[i] = i end",
+    "nested tables": "local t = {} while true do t = { t } end", "records": 'local t = {} for i = 1, 1e9 do t["k" .. i] = { i } end',
+    "gsub": 'local s = ("x"):rep(1e5) while true do s = s:gsub("x", ("y"):rep(1000)) end',
+    "concat": 'local t = {} for i = 1, 1e4 do t[i] = ("y"):rep(1e4) end return table.concat(t, ("z"):rep(1e6))',
+    "backtracking": 'return ("a"):rep(100000):find((".-"):rep(8) .. "b")', "backtracking by stars": 'return ("a"):rep(60):find(("a*"):rep(30) .. "b")',
+    "sort": "local t = {} for i = 1, 1e5 do t[i] = i % 7 end while true do table.sort(t, function(a, b) return a < b end) end",
+    "unpack": "local t = {} while true do pcall(unpack, t, 1, 1e6) end", "format": 'return ("%99s"):rep(1e6):format(unpack({}, 1, 8000))',
+    "dict": 'local d = cbk.dict() for i = 1, 1e9 do d["key" .. i] = i end',
+    "doubled dict": "local d = cbk.dict { a = 1 } while true do d = cbk.dict { a = cbk.deep_copy(d), b = cbk.deep_copy(d) } end",
+    "nested dicts": "local d = cbk.dict { a = 1 } while true do d = cbk.dict { a = d } end",
+    "nested lists": "local d = cbk.list() while true do d = cbk.list { d } end", "nested tensors": "local t = cbk.full({ 2 }, 1) while true do t = t + 1 end",
+    "nested sums": "local t = cbk.full({ 2 }, 1) for i = 1, 3e4 do t = t:add(t) end while true do t:sha256() end",
+    "list": 'local d = cbk.list() while true do cbk.insert(d, ("x"):rep(1000)) end', "bytes": 'local t = {} while true do t[#t + 1] = cbk.bytes(("x"):rep(1e6)) end',
+    "json": "local d = cbk.dict { a = 1 } for i = 1, 150 do d = cbk.dict { a = d } end while true do cbk.json(d) end",
+    "glob": 'while true do cbk.glob(("*a?"):rep(5000) .. "b", ("a"):rep(1e6)) end',
+    "nearest": 'local n = {} for i = 1, 2e4 do n[i] = ("x"):rep(1000) .. i end while true do cbk.nearest(("x"):rep(1000), n) end',
+    "matmul": 'local a = cbk.randn({ 2048, 2048 }) while true do a:matmul(a):sha256() end',
+    "digest": "return cbk.full({ 1000000, 1000000 }, 1):sha256()", "statistics": "return cbk.randn({ 1000000, 1000000 }):stats()",
+    "compare": "return cbk.randn({ 300000, 300000 }):compare(cbk.randn({ 300000, 300000 }, { seed = 2 }))",
+    "doubled tensor": "local t = cbk.full({ 2, 2 }, 1) for i = 1, 60 do t = t + t end return t:sha256()",
+    "joined tensor": "local t = cbk.full({ 1, 1 }, 1) for i = 1, 50 do t = cbk.cat({ t, t }, 0) end return t:sha256()",
+    "tensors": "local k, t = {}, {} for i = 1, 1e4 do t[i] = i end while true do k[#k + 1] = cbk.tensor(t) end",
+    "large error": 'error(("x"):rep(3e7))', "rules": 'local t = {} for i = 1, 1e5 do t[i] = { "a" .. i, "b" .. i } end while true do rules.keys(t) end',
+    "kept rules": 'local k = {} while true do k[#k + 1] = rules.keys { { "a.{b,c}", "d.{e,f}" } } end',
+    "choices": 'return rules.keys { { ("{a,b,c,d}."):rep(12) .. "x", ("{a,b,c,d}."):rep(12) .. "y" } }',
+    "layers": 'class.new "C" { fields = {}, tensors = function() while true do end end } while true do end',
+}
+
+# What tries to get out, or to end without an error.
+SLY = {
+    "error without text": "error { message = {} }", "error of nil": "error(nil)", "error as success": "error { message = 'x', exit_code = 0 }",
+    "view as error": "error(actions.transpose)", "module as value": "return rules.keys { actions, rules }", "long error": 'error(("\\27[2J"):rep(1000))',
+    "stars": 'more = {} for i = 1, 30 do more[i] = { ("*."):rep(i) .. "x", ("*."):rep(i) .. "y" .. i } end',
+    "cycle": "local t = {} t[1] = t return rules.keys(t)", "keys of tables": "return rules.keys { [{}] = {} }", "cdata": "return 1LL + {}",
+    "changed actions": "actions.transpose.forward = function() end", "changed class": "class.Class = nil", "fill": "return fields.fill(actions, { split = 1 })",
+}
+
+
+def converters():
+    """Converter files that nobody should trust."""
+    def file(body):
+        return one("own.lua", (CONVERTER % body).encode())
+    for kind, pieces in (("greedy", GREEDY), ("sly", SLY)):
+        for i, (name, piece) in enumerate(pieces.items()):
+            place = ("file", "file", "action", "when", "field", "prepare", "finish")[i % 7]
+            yield f"converter: {kind}, {name}", file(f'if place == "{place}" then {piece} end')
+            if place != "file":
+                yield f"converter: {kind}, {name}, at once", file(f'if place == "file" then {piece} end')
+    chance, pieces = random.Random(31), [*GREEDY.values(), *SLY.values()]
+    for i in range(12):
+        places = ["file", "action", "when", "field", "prepare", "finish"]
+        body = " ".join(f'if place == "{chance.choice(places)}" then pcall(function() {chance.choice(pieces)} end) end' for _ in range(4))
+        yield f"converter: mixed, {i}", file(body)
+
+
 # --- what was right before some of its bytes were changed
 
 def damage(cbk, folder):
@@ -724,7 +804,7 @@ def make_all(cbk, folder, wanted):
     seeds = os.path.join(folder, "seeds")
     os.mkdir(seeds)
     cases = []
-    for generate in (pickles, zips, safetensors, indexes, h5, ggufs, numpys, configs, lambda: damage(cbk, seeds)):
+    for generate in (pickles, zips, safetensors, indexes, h5, ggufs, numpys, configs, converters, lambda: damage(cbk, seeds)):
         for name, make in generate():
             if wanted in name:
                 place = os.path.join(folder, f"case {len(cases)}")

@@ -25,11 +25,14 @@ GOOD = b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
 Done = collections.namedtuple("Done", "status stdout stderr memory")
 
 
+SANDBOX_SECONDS = "1"  # in place of a minute
+
+
 def run(command, folder):
     """Runs a command to its end, or to LONGEST; what only waits is ended too."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         limited = ["sh", "-c", f'ulimit -t {LONGEST}; exec "$@"', "sh", *command]
-        process = subprocess.Popen(limited, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+        process = subprocess.Popen(limited, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env={**os.environ, "CBK_SANDBOX_SECONDS": SANDBOX_SECONDS})
         timer = threading.Timer(30 * LONGEST, process.send_signal, [signal.SIGKILL])
         timer.start()
         _, status, usage = os.wait4(process.pid, 0)
@@ -58,8 +61,8 @@ def spoken(line):
     return json.loads(line)["error"]["message"] if line.startswith('{"error": {') else line
 
 
-def faults(done, size, is_good, command):
-    """What is wrong with the end of the command of this name."""
+def faults(done, size, is_good, command, words):
+    """What is wrong with the end of the command of this name, which says none of the words."""
     if done.status in (-signal.SIGKILL, -signal.SIGXCPU):
         yield f"took more than {LONGEST} seconds"
         return
@@ -85,7 +88,7 @@ def faults(done, size, is_good, command):
         yield f"{len(errors)} lines of error: {done.stderr[-300:]!r}"
     if any(len(spoken(line)) > (8000 if line.startswith("warning: ") else 600) for line in done.stderr.decode(errors="replace").split("\n")):
         yield "a line on stderr that is too long"
-    for word in WORDS:
+    for word in words:
         if word in done.stderr.decode(errors="replace").lower():
             yield f"an error says '{word}': {done.stderr[-300:]!r}"
 
@@ -125,13 +128,26 @@ class Corpus:
                 ["convert", "--dry-run", "--model", "llama", "--src-fmt", "hf", "--tgt-fmt", "cs-auto", "--config", file, good, "-o", out], ["upgrade", "--dry-run", "--model", "llama", "--config", file, "--to", "cs-2.4", good],
                 ["fold-lora-checkpoint", "--model", "llama", "-p", file, "--checkpoint_path", good, "--dry-run"]]
 
+    def converter_commands(self, file, out):
+        good, config = (os.path.join(self.folder, name) for name in ("good.safetensors", "config.json"))
+        own = ["--converter", file, "--sandbox"]
+        model = [*own, "--model", "tiny", "--src-fmt", "hf", "--tgt-fmt", "cs-2.4", "-o", out]
+        return [["rules", file], ["convert", *model, "--config", config, good], ["rules", "--json", file, good, "--config", config],
+                ["convert-config", *model, config], ["identify", *own, good], ["check", *own, "--model", "tiny", good], ["list", *own]]
+
     def check(self, number, name, place, opened):
         turn = zlib.crc32(name.encode())  # the same whichever cases are run
         work = self.new_folder(self.folder, f"work {number}")
         file, size, before = os.path.join(place, opened), size_below(place), names_below(place)
         out = os.path.join(self.new_folder(work, "out"), "made")
         always, copies, others = self.commands(file, out)
-        chosen = self.config_commands(file, out) if name.startswith("config: ") else always + [copies[turn % len(copies)]] + [others[(turn + i) % len(others)] for i in range(2)]
+        is_converter = name.startswith("converter: ")
+        chosen = always + [copies[turn % len(copies)]] + [others[(turn + i) % len(others)] for i in range(2)]
+        if name.startswith("config: "):
+            chosen = self.config_commands(file, out)
+        if is_converter:
+            rules, convert, *rest = self.converter_commands(file, out)
+            chosen = [rules, convert, rest[turn % len(rest)]]
         if "small tensors" in name:
             chosen = always[:1] + [copies[0], copies[2], ["copy", file, out + ".pt", "--rename", "*.weight=*.w"]]
         if "to rename" in name:
@@ -140,7 +156,9 @@ class Corpus:
             here = self.new_folder(work, "here")
             done = run([self.cbk, *command], here)
             is_good = name.startswith("good: ") and (command in always or "small tensors" in name)
-            found = list(faults(done, size * max(1, command.count(file)), is_good, command[0]))
+            found = list(faults(done, size * max(1, command.count(file)), is_good, command[0], [] if is_converter else WORDS))
+            if "greedy" in name and command[0] == "convert" and done.status == 0:
+                found.append("ended as if nothing was wrong")
             if names_below(here) or names_below(place) != before:
                 found.append("a file that nobody asked for")
             is_partial = command[0] == "infer" and done.status == 1  # not all tensors are explained

@@ -75,7 +75,9 @@ def read_h5(path):
             while about["__TYPE__"] == "LinkedObject":
                 key = about["key"]
                 about = json.loads(f.attrs[key + ".__metadata__"])[key + ".__metadata__"]
-            out[name[6:-len(".__metadata__")]] = torch.from_numpy(f[key][()])
+            values = torch.from_numpy(f[key][()])
+            bfloat16 = "torch.bfloat16" in f[key].attrs["dtypes"]
+            out[name[6:-len(".__metadata__")]] = values.view(torch.bfloat16) if bfloat16 else values
     return out
 
 

@@ -4,6 +4,7 @@
 Usage: peft_interop.py --cbk PATH
 """
 import argparse
+import itertools
 import json
 import math
 import os
@@ -11,10 +12,12 @@ import re
 import sys
 import tempfile
 
+import numpy as np
 import torch
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from harness import Run  # noqa: E402  pylint: disable=wrong-import-position
+from safetensors_interop import content, read_safetensors, write_safetensors  # noqa: E402  pylint: disable=wrong-import-position
 
 WIDTH, INNER, WORDS = 8, 12, 10
 LINEARS = {"attn.q_proj": (WIDTH, WIDTH), "mlp.up": (INNER, WIDTH), "mlp.down": (WIDTH, INNER)}
@@ -111,17 +114,90 @@ def replaced(run):
         assert torch.equal(merged[key.replace(".base_layer", "")], value), key
 
 
-def tied(run):
-    """A head that is the embedding stays the embedding."""
-    base, config = base_model(1), {"r": 2, "lora_alpha": 4}
-    base["lm_head.weight"] = base["model.embed_tokens.weight"]
-    tensors, _ = adapter_for(base, config, ["model.embed_tokens"])
-    torch.save(base, run.path("tied.bin"))
-    run.call("fold-lora-checkpoint", "--adapter", write(run, "tied", config, tensors), run.path("tied.bin"), "-o",
-             run.path("tied_merged.bin"), "--no-progress-bar")
-    merged = torch.load(run.path("tied_merged.bin"), weights_only=True)
-    assert torch.equal(merged["lm_head.weight"], merged["model.embed_tokens.weight"])
-    assert not torch.equal(merged["lm_head.weight"], base["lm_head.weight"])
+HEAD, EMBED = "lm_head.weight", "model.embed_tokens.weight"
+NEW = {HEAD: 2.0, EMBED: 3.0}
+
+
+def tied_adapter(kind, trained, base):
+    """An adapter of the head or the embeddings, by LoRA or saved whole; and what the adapted model has for them."""
+    config, tensors, want = {"r": 2, "lora_alpha": 4}, {}, {}
+    up, _ = adapter_for(base, config, ["model.layers.0.mlp.up"])
+    tensors.update(up)
+    for key in trained:
+        module, old = key[:-len(".weight")], base[EMBED]
+        if kind == "save":
+            want[key] = torch.full_like(old, NEW[key])
+            tensors["base_model.model." + key] = want[key]
+            config["modules_to_save"] = config.get("modules_to_save", []) + [module.split(".")[-1]]
+        else:
+            a, b = torch.randn(2, WORDS if key == EMBED else WIDTH), torch.randn(WIDTH if key == EMBED else WORDS, 2)
+            names = ("lora_embedding_A", "lora_embedding_B") if key == EMBED else ("lora_A.weight", "lora_B.weight")
+            tensors.update({f"base_model.model.{module}.{name}": value for name, value in zip(names, (a, b))})
+            update = (b @ a).t() if key == EMBED else b @ a
+            want[key] = old + 2 * update
+    return config, tensors, want
+
+
+def tied(run, name, kind, trained, form, settings):
+    """A head that is the embedding: what the adapter trained of the two changes, as in the adapted model; then they are two, and
+    the config says so. With ensure_weight_tying they stay one."""
+    base = base_model(1)
+    config, tensors, want = tied_adapter(kind, trained, base)
+    folder = run.path(name)
+    os.makedirs(folder)
+    fields = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": WIDTH, "tie_word_embeddings": True}
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+        json.dump(fields, file)
+    if form == "shared":
+        torch.save({**base, HEAD: base[EMBED]}, os.path.join(folder, "pytorch_model.bin"))
+    elif form == "alias":
+        kept = {**base, HEAD: base[EMBED]}
+        del kept[EMBED]
+        write_safetensors(os.path.join(folder, "model.safetensors"), {key: content(value) for key, value in kept.items()},
+                          {"format": "pt", EMBED: HEAD})
+    else:
+        torch.save(base, os.path.join(folder, "pytorch_model.bin"))
+    adapter = write(run, name + "_adapter", {**config, **settings}, tensors)
+    done = run.run("fold-lora-checkpoint", "--adapter", adapter, folder, "-o", run.path(name + "_out"), "--no-progress-bar")
+    assert done.returncode == 0, done.stderr
+    stays = settings and len(trained) == 1
+    got = folder_of(run.path(name + "_out"))
+    for key in (HEAD, EMBED):
+        expected = want[trained[0]] if stays else want.get(key, base[EMBED])
+        if key in got or not stays:
+            close(got[key], expected)
+    with open(run.path(name + "_out/config.json"), encoding="utf-8") as file:
+        assert json.load(file) == {**fields, "tie_word_embeddings": bool(stays)}
+    assert stays or f"the adapter's weights untie '{HEAD}' from '{EMBED}'" in done.stderr, done.stderr
+    one = run.run("fold-lora-checkpoint", "--adapter", adapter, folder, "-o", run.path(name + "_one.bin"), "--no-progress-bar")
+    assert one.returncode == 0 and (stays or "needs tie_word_embeddings: false" in one.stderr), one.stderr
+
+
+def scaled_head(run):
+    """T5 scales a tied head: an adapter of it alone cannot be folded."""
+    base = base_model(1)
+    _, tensors, _ = tied_adapter("save", [HEAD], base)
+    folder = run.path("t5")
+    os.makedirs(folder)
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+        json.dump({"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]}, file)
+    torch.save(base, os.path.join(folder, "pytorch_model.bin"))
+    done = run.run("fold-lora-checkpoint", "--adapter", write(run, "t5_adapter", {"r": 2, "lora_alpha": 4}, tensors), folder, "-o",
+                   run.path("t5_out"))
+    assert done.returncode == 1 and "t5 scales a tied head" in done.stderr, done.stderr
+    assert not os.path.exists(run.path("t5_out"))
+
+
+def folder_of(path):
+    """All tensors of a folder of shards, or of one file."""
+    out = {}
+    for name in os.listdir(path):
+        if name.endswith(".bin"):
+            out.update(torch.load(os.path.join(path, name), weights_only=True))
+        elif name.endswith(".safetensors"):
+            for key, (_, shape, raw) in read_safetensors(os.path.join(path, name))[1].items():
+                out[key] = torch.from_numpy(np.frombuffer(raw, np.float32).copy()).reshape(shape)
+    return out
 
 
 def folders(run):
@@ -194,8 +270,12 @@ def main():
             ("conv1d", {**plain, "fan_in_fan_out": True}, every, True),
         ]:
             run.check(name, lambda n=name, c=config, m=modules, f=fan: outputs_agree(run, n, c, m, f))
-        for action in (replaced, tied, folders):
+        for action in (replaced, folders, scaled_head):
             run.check(action.__name__, lambda a=action: a(run))
+        for kind, trained, form, settings in itertools.product(
+                ("lora", "save"), ([HEAD], [EMBED], [HEAD, EMBED]), ("shared", "alias", "absent"), ({}, {"ensure_weight_tying": True})):
+            name = "_".join(["tied", kind, *(key.split(".")[-2] for key in trained), form, *settings])
+            run.check(name, lambda a=(name, kind, trained, form, settings): tied(run, *a))
         for name, (changes, more, message) in REFUSED.items():
             run.check("refused: " + name, lambda n=name, c=changes, m=more, t=message: refused(run, n, c, m, t))
         return run.close()

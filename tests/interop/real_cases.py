@@ -89,8 +89,6 @@ dpr_inputs[1] = {**dpr_inputs[1], "input_ids": ids(None, seed=8)}
 
 
 def dpr_load(params, state, notes):
-    for section in ("q_encoder", "ctx_encoder"):
-        params[section]["name"] = "bert_model"  # as cbk's warning says
     zoo = inner(mz_model(params, notes))
     for name in ("question_encoder", "ctx_encoder"):  # its own load_state_dict needs a newer torch
         strict(getattr(zoo, name), {k[len(name) + 1:]: v for k, v in state.items() if k.startswith(name + ".")})

@@ -22,6 +22,8 @@ import time
 
 import torch
 
+import harness
+
 PROMPT = "cbk> "
 MORE = "...> "
 CTRL_C, CTRL_D, TAB, UP, DOWN, END, CTRL_R, ALT_ENTER = "\x03", "\x04", "\t", "\x1b[A", "\x1b[B", "\x1b[F", "\x12", "\x1b\r"
@@ -474,16 +476,18 @@ class Tests:
         torch.save({evil: torch.ones(1), "text": evil}, path)
         escaped = r"\x1b]0;title\x07\xc2\x9b31m"
         s = self.open(path)
-        for typed, shown in (("ckpt.root.text", escaped), ("{ckpt.root.text}", escaped), ("error(ckpt.root.text)", escaped),
+        for typed, shown in (("ckpt.root.text", escaped), ("{ckpt.root.text}", escaped), ("print(ckpt.root.text, 1)", escaped + "\t1"),
+                             ("error(ckpt.root.text)", escaped),
                              (":ls", escaped), ("ckpt['\\x" + TAB, "Tensor float32 [1]"), ("ckpt", escaped), ("'a\\n\\tb'", "a\n\tb")):
             s.raw = b""
             has(s.line(typed).expandtabs(8), shown.expandtabs(8))
             assert b"\x1b]" not in s.raw and b"\x07" not in s.raw and b"\xc2\x9b" not in s.raw, s.raw
         s.send(CTRL_D)
         equal(s.end(), 0)
-        session = Session(self.cbk, ["-e", f"cbk.open('{path}').root.text"], self.state)
-        equal(session.end(), 0)
-        equal(session.seen.strip(), escaped)
+        for code in "cbk.open('%s').root.text", "print(cbk.open('%s').root.text)", "for k, v in cbk.items(cbk.open('%s').root) do print(k) end":
+            session = Session(self.cbk, ["-e", code % path], self.state)
+            equal(session.end(), 0)
+            equal(session.seen.split()[0], escaped)
 
     def test_start_without_a_command(self):
         session = Session(self.cbk, [], self.state)
@@ -517,7 +521,7 @@ def main():
     for name in sorted(n for n in dir(Tests) if n.startswith("test_") and (options.only or "") in n):
         with tempfile.TemporaryDirectory() as folder:
             try:
-                getattr(Tests(os.path.abspath(options.cbk), folder), name)()
+                harness.checked(getattr(Tests(os.path.abspath(options.cbk), folder), name))
                 passed += 1
             except (AssertionError, OSError, subprocess.SubprocessError) as problem:
                 failed += 1

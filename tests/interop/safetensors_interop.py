@@ -169,11 +169,11 @@ def run(s):
 
 
 def split(tensors, limit):
-    """The reference's rule, written again."""
+    """The reference's rule, written again, but without an empty first shard."""
     shards, current = [[]], 0
     for name, t in tensors.items():
         size = -(-t.numel() // 8) if t.dtype == torch.bool else t.numel() * t.element_size()
-        if current + size > limit:
+        if current > 0 and current + size > limit:
             shards.append([])
             current = 0
         shards[-1].append(name)

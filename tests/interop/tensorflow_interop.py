@@ -12,10 +12,13 @@ import struct
 import subprocess
 import sys
 import tempfile
+import traceback
 import urllib.parse
 
 import h5py
 import numpy as np
+
+import harness
 
 MAGIC = 0xdb4775248b80fb57
 DTYPES = {1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 9: "int64", 10: "bool", 14: "bfloat16", 17: "uint16", 19: "float16"}
@@ -240,11 +243,12 @@ class Suite:
 
     def check(self, name, body):
         try:
-            body()
+            harness.checked(body)
             self.passed += 1
         except Exception as x:  # every check is to run
             self.failed += 1
-            print(f"FAIL {name}, line {x.__traceback__.tb_next.tb_next.tb_lineno}: {type(x).__name__}: {x}")
+            line = [frame.lineno for frame in traceback.extract_tb(x.__traceback__) if frame.filename == __file__][-1]
+            print(f"FAIL {name}, line {line}: {type(x).__name__}: {x}")
 
 
 def arrays():

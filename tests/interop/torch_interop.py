@@ -463,6 +463,20 @@ def sizes(run, r, path):
     run.check("parts of a storage", body)
 
 
+def quantised_weights(run, r, path):
+    """Tensors that PyTorch has quantised are named as such, and nothing beside them is cast."""
+    torch.save({"a.weight": quantized(r)["channel"], "b.weight": torch.randn(4, 6)}, path)
+
+    def body():
+        need("quantised: quantised tensors of PyTorch (1 weight)" in run.run("ls", path).stdout, "ls does not say it")
+        checked = run.run("check", path).stdout
+        need("[quantised]" in checked and "clean" not in checked, checked)
+        need(run.run("copy", path, os.path.join(run.folder, "same.pt")).returncode == 0, "not copied")
+        done = run.run("copy", path, os.path.join(run.folder, "cast.pt"), "--to-dtype", "bfloat16")
+        need(done.returncode == 1 and "quantised tensors of PyTorch" in done.stderr, done.stderr)
+    run.check("quantised weights", body)
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--cbk", required=True)
@@ -471,7 +485,7 @@ def main():
     torch.manual_seed(o.seed)
     with tempfile.TemporaryDirectory() as folder:
         run = Suite(o.cbk, folder)
-        for part in (round_trips, other_writers, compressed_rows, unreadable_parts, refusals, sizes):
+        for part in (round_trips, other_writers, compressed_rows, unreadable_parts, refusals, sizes, quantised_weights):
             part(run, random.Random(o.seed), os.path.join(folder, "model.pt"))
     return run.close()
 

@@ -21,6 +21,7 @@ import numpy as np
 import yaml
 from torch.utils import _pytree
 
+import harness
 from upgrade_tools_interop import DillLike, TensorScalarDict
 
 
@@ -683,7 +684,7 @@ def main():
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                getattr(Tests(cbk, folder), name)()
+                harness.checked(getattr(Tests(cbk, folder), name))
                 print(f"ok   {name}")
             except Exception as e:  # noqa: BLE001 a failed test is a result
                 failed += 1

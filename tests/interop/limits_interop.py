@@ -1,0 +1,257 @@
+#!/usr/bin/python3
+"""What a small file can make a command take: data that it repeats, never wrote or packs, HDF5's virtual datasets and huge chunks. Memory is
+that of cbk and of its child together.
+
+Usage: limits_interop.py --cbk PATH [FILTER]
+"""
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+
+import h5py
+import numpy as np
+import torch
+
+import harness
+
+LONGEST = 60  # seconds
+UNLIMITED = {"libver": "latest"}
+REFUSED = "--max-expansion"
+
+
+# ------------------------------------------------------------------ files
+
+def never_written(path, shape, count=1, file={}, **options):
+    with h5py.File(path, "w", **file) as f:
+        for i in range(count):
+            f.create_dataset(f"w{i:03}", shape, "f4", **options)
+
+
+def same_bytes(path):
+    """Datasets that have their data at one place: the address of the first one is written into the others."""
+    with h5py.File(path, "w") as f:
+        for i in range(40):
+            dataset = f.create_dataset(f"w{i:02}", (2 ** 24 + i,), "f4")
+            if i == 0:
+                dataset[:] = 0
+        place = f["w00"].id.get_offset()
+        headers = [h5py.h5o.get_info(f[name].id).addr for name in f]
+    with open(path, "r+b") as f:
+        bytes_of = f.read()
+        for header in headers[1:]:
+            at = bytes_of.index(b"\xff" * 8, header)
+            f.seek(at)
+            f.write(place.to_bytes(8, "little"))
+        f.truncate(max(f.seek(0, 2), place + 2 ** 26 + 400))
+
+
+def same_chunk(path):
+    """Chunks that are all the same one in the file."""
+    with h5py.File(path, "w") as f:
+        dataset = f.create_dataset("w", (2 ** 31,), "f4", chunks=(2 ** 20,), compression="gzip")
+        chunk = np.zeros(2 ** 20, "f4")
+        for i in range(0, 2 ** 31, 2 ** 24):
+            dataset[i:i + 2 ** 20] = chunk
+        places = [dataset.id.get_chunk_info(i).byte_offset for i in range(dataset.id.get_num_chunks())]
+    with open(path, "r+b") as f:
+        content = f.read()
+        for place in places[1:]:
+            content = content.replace(place.to_bytes(8, "little"), places[0].to_bytes(8, "little"))
+        f.seek(0)
+        f.write(content)
+
+
+def virtual_single(path):
+    """Each level has every element of the one below by a mapping of its own."""
+    with h5py.File(path, "w", **UNLIMITED) as f:
+        f["l0"] = np.arange(64, dtype="f4")
+        for level in range(1, 14):
+            layout = h5py.VirtualLayout((64,), "f4")
+            for k in range(64):
+                layout[k:k + 1] = h5py.VirtualSource(".", f"l{level - 1}", (64,))[63 - k:64 - k]
+            f.create_virtual_dataset(f"l{level}", layout)
+
+
+def virtual_large(path):
+    with h5py.File(path, "w", **UNLIMITED) as f:
+        f["l0"] = np.zeros(1024, "f4")
+        size = 1024
+        for level in range(1, 6):
+            layout = h5py.VirtualLayout((size * 16,), "f4")
+            for k in range(16):
+                layout[k * size:(k + 1) * size] = h5py.VirtualSource(".", f"l{level - 1}", (size,))
+            size *= 16
+            f.create_virtual_dataset(f"l{level}", layout)
+
+
+def huge_chunk(path, **options):
+    with h5py.File(path, "w", **UNLIMITED) as f:
+        dataset = f.create_dataset("w", (2 ** 25,), "f4", chunks=(2 ** 25,), maxshape=(None,), compression="gzip", **options)
+        dataset[:] = np.zeros(2 ** 25, "f4")
+
+
+def tall_chunks(path, file):
+    with h5py.File(path, "w", **file) as f:
+        dataset = f.create_dataset("w", (1024, 2 ** 18), "f4", chunks=(1024, 512), maxshape=(None, 2 ** 18), compression="gzip")
+        for i in range(0, 2 ** 18, 512):
+            dataset[:, i:i + 512] = np.zeros((1024, 512), "f4")
+
+
+def expanded(path, **options):
+    torch.save({"w": torch.zeros(1).expand(2 ** 20, 2 ** 20), "small": torch.ones(3)}, path, **options)
+
+
+def shared(path):
+    storage = torch.zeros(2 ** 20)
+    torch.save({f"w{i}": storage[i:] for i in range(2000)}, path)
+
+
+# name: (what makes it, what the commands that read its values say, the suffix)
+FILES = {
+    "never written, extensible array": (lambda p: never_written(p, (2 ** 42,), file=UNLIMITED, chunks=(1024,), maxshape=(None,)), REFUSED, ".h5"),
+    "never written, two unlimited dimensions": (lambda p: never_written(p, (2 ** 21, 2 ** 21), file=UNLIMITED, chunks=(512, 512), maxshape=(None, None)), REFUSED, ".h5"),
+    "never written, contiguous": (lambda p: never_written(p, (2 ** 42,), fillvalue=3), REFUSED, ".h5"),
+    "never written, 200 datasets": (lambda p: never_written(p, (2 ** 28,), 200), REFUSED, ".h5"),
+    "never written, 200 datasets, by the library": (lambda p: never_written(p, (2 ** 28,), 200, file=UNLIMITED, chunks=(2 ** 18,), maxshape=(None,)), REFUSED, ".h5"),
+    "the same bytes in 40 datasets": (same_bytes, REFUSED, ".h5"),
+    "the same chunk again and again": (same_chunk, REFUSED, ".h5"),
+    "virtual, each element by itself": (virtual_single, "seconds", ".h5"),
+    "virtual, 16 times as large on each level": (virtual_large, REFUSED, ".h5"),
+    "a huge chunk": (huge_chunk, "h5repack", ".h5"),
+    "a huge chunk of two filters": (lambda p: huge_chunk(p, shuffle=True), "h5repack", ".h5"),
+    "tall chunks": (lambda p: tall_chunks(p, {}), "h5repack", ".h5"),
+    "tall chunks, by the library": (lambda p: tall_chunks(p, UNLIMITED), "h5repack", ".h5"),
+    "an expanded tensor": (expanded, REFUSED, ".pt"),
+    "an expanded tensor, legacy": (lambda p: expanded(p, _use_new_zipfile_serialization=False), REFUSED, ".pt"),
+    "one storage in 2,000 tensors": (shared, REFUSED, ".pt"),
+}
+
+
+def commands(path, out):
+    return {
+        "ls": ["ls", path], "stats": ["stats", path], "show": ["show", path, "*"], "check": ["check", path], "plot": ["plot", path, "w*"],
+        "report": ["report", path, "-o", out + ".html", "--overwrite"], "diff": ["diff", path, path], "copy": ["copy", path, out + ".safetensors"],
+        "copy --dry-run": ["copy", path, out + ".safetensors", "--dry-run"], "export": ["export", path, "*", "-o", out + ".npz"],
+    }
+
+
+# ------------------------------------------------------------------ measuring
+
+def children_of(pid):
+    out = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as f:
+                out += map(int, f.read().split())
+    except OSError:
+        pass  # it has ended
+    return out
+
+
+def peak_of(pid):
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8") as f:
+            return next((int(line.split()[1]) * 1024 for line in f if line.startswith("VmHWM")), 0)
+    except OSError:
+        return 0
+
+
+def measured(argv):
+    """(status, seconds, bytes of the peaks of the program and its children, stdout + stderr)"""
+    start, peaks, output = time.monotonic(), {}, []
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    reader = threading.Thread(target=lambda: output.append(process.communicate()[0]))
+    reader.start()
+    while reader.is_alive():
+        for pid in (process.pid, *children_of(process.pid)):
+            peaks[pid] = max(peaks.get(pid, 0), peak_of(pid))
+        if time.monotonic() - start > 2 * LONGEST:
+            process.kill()
+        reader.join(0.005)
+    return process.returncode, time.monotonic() - start, sum(peaks.values()), output[0].decode(errors="replace")
+
+
+def check_command(run, path, words, name, argv):
+    limit = 100_000_000 + 4 * os.path.getsize(path)
+    status, seconds, memory, text = measured([run.cbk, *argv])
+    assert status in (0, 1) or name == "diff" and status == 2, f"status {status}, {text[-300:]}"  # 1 means that they differ
+    assert memory <= limit, f"{memory / 1e6:.0f} MB, where {limit / 1e6:.0f} are allowed"
+    assert seconds <= LONGEST, f"{seconds:.0f} seconds"
+    if name == "report" and status == 0:
+        with open(run.path("out.html"), encoding="utf-8") as f:
+            text += f.read()
+    is_chosen = name != "plot" or "several keys" not in text and "has no key" not in text
+    is_quick = name == "copy --dry-run" and words == "seconds"
+    assert name == "ls" or not is_chosen or is_quick or words in text, text[-300:]
+    assert name != "ls" or status == 0 and "float32" in text, text[-300:]
+    assert not os.path.exists(run.path("out.safetensors"))
+
+
+def known(name, command):
+    """Why the promise does not hold yet; None where it does."""
+    if command == "report" and ("by the library" in name or name.startswith("virtual")):
+        return "it takes up to 125 MB, where 100 MB are promised"
+    if command == "diff" and name.startswith(("never written", "virtual", "an expanded")):
+        return "it takes up to 2.7 GB, where 100 MB are promised"
+    return None
+
+
+def check_allowed(run):
+    """What the user allows is read, and is what the file says."""
+    path = run.path("allowed.h5")
+    never_written(path, (2 ** 28 + 2 ** 20,), file=UNLIMITED, chunks=(2 ** 18,), maxshape=(None,), fillvalue=2)
+    refused = run.run("show", path, "w000")
+    assert REFUSED in refused.stdout + refused.stderr, refused
+    run.call("copy", path, run.path("x.safetensors"), "--dry-run", "--max-expansion", "2GB")
+    done = run.run("copy", path, run.path("x.safetensors"), "--dry-run", "--max-expansion", "1GB")
+    assert done.returncode == 1 and REFUSED in done.stderr and "2GiB" in done.stderr, done.stderr
+    assert "min 2, max 2" in run.call("show", path, "w000", "--max-expansion", "2GB")
+
+
+def check_ordinary(run):
+    """Sparse and packed checkpoints of ordinary sizes are read without an option."""
+    path = run.path("ordinary.h5")
+    with h5py.File(path, "w", **UNLIMITED) as f:
+        f.create_dataset("never", (2 ** 20,), "f4")
+        f.create_dataset("packed", data=np.zeros(2 ** 22, "f4"), chunks=(2 ** 18,), maxshape=(None,), compression="gzip")
+        f.create_dataset("tall", data=np.ones((512, 512), "f4"), chunks=(512, 8), compression="gzip")
+    run.call("stats", path)
+    tied = run.path("tied.pt")
+    weight = torch.zeros(2 ** 20)
+    torch.save({f"w{i}": weight for i in range(1000)}, tied)  # read once
+    run.call("stats", tied)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cbk", required=True)
+    parser.add_argument("filter", nargs="?", default="")
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory(prefix="cbk-limits-") as folder:
+        run = harness.Run(args.cbk, folder)
+        for name, (make, words, suffix) in FILES.items():
+            if args.filter not in name:
+                continue
+            path = run.path("file" + suffix)
+            make(path)
+            only = {"seconds": ("ls", "show")}.get(words)  # each takes the time that there is
+            for command, argv in commands(path, run.path("out")).items():
+                if known(name, command):
+                    run.skip(f"{name}: {command}", known(name, command))
+                elif not only or command in only:
+                    run.check(f"{name}: {command}", lambda c=command, a=argv, p=path, w=words: check_command(run, p, w, c, a))
+            os.remove(path)
+        if not args.filter:
+            run.check("what the user allows", lambda: check_allowed(run))
+            run.check("ordinary checkpoints", lambda: check_ordinary(run))
+        return run.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
