@@ -85,6 +85,21 @@ describe("Model classes", function()
     equal(list:mistake("other", { 28 }), nil)
   end)
 
+  it("check extents of fields with dotted names, and of those that are false, and name a field as the file does", function()
+    local Dotted = class.new "Dotted" {
+      fields = { ["image.width"] = size(6), is_gated = boolean(false), words = size(7, "vocab") },
+      derived = function(c) return { inner = { 2 * c["image.width"], "image.width", "is_gated" } } end,
+      tensors = function() return { { "a", { "image.width", "words" } }, { "b", { "inner" } } } end,
+    }
+    for _, config in ipairs { cbk.dict { ["image.width"] = 4, vocab = 5 }, cbk.dict { image = cbk.dict { width = 4 }, vocab = 5 } } do
+      local list = Dotted:tensors(config)
+      equal(list:mistake("a", { 3, 5 }), "expected [4, 5] (image.width=4), found [3, 5]")
+      equal(list:mistake("a", { 4, 6 }), "expected [4, 5] (vocab=5), found [4, 6]")
+      equal(list:mistake("b", { 9 }), "expected [8] (image.width=4, is_gated=false), found [9]")
+    end
+    equal(Dotted:tensors(cbk.dict { words = 3, vocab = 3 }):mistake("a", { 6, 4 }), "expected [6, 3] (words=3), found [6, 4]")
+  end)
+
   it("know names of older files, prefixes, and what numbers are beyond a count", function()
     local list = Made:tensors(cbk.dict { width = 4 }, { release = "2.4" })
     equal(list:own_key "model.layers.1.experts.0.norm.gamma", "layers.1.experts.0.norm.weight")

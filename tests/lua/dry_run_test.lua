@@ -45,6 +45,7 @@ local function lines(watch)
 end
 
 local function has(text, part)
+  harness.checked()
   if type(text) == "table" then text = table.concat(text, "\n") end
   if not text:find(part, 1, true) then error(("no %q in\n%s"):format(part, text), 2) end
 end
