@@ -160,12 +160,19 @@ end)
 ---… for a vector as long as one head, such as the weight of a norm over each head.
 actions.rotary.vector = rotary("rotary vector", function() return 1 end, check_rows)
 
----A function for `also_left`: the buffer `inv_freq` of old files, base^(-2i/rotary_dim).
+---A function for `also_left`: the buffer `inv_freq` of old files, 1 / base^(2i/rotary_dim). As in PyTorch, each step is rounded to
+---float32.
 function actions.rotary.frequencies(base)
   return function(at)
-    local dim, out = values.size_of(at.right, "rotary_dim"), {}
-    for i = 0, dim / 2 - 1 do out[i + 1] = base ^ (-2 * i / dim) end
-    return cbk.tensor(out, { dtype = "float32" })
+    local dim = values.size_of(at.right, "rotary_dim")
+    local function rounded(number_at)
+      local out = {}
+      for i = 1, dim / 2 do out[i] = number_at(i) end
+      return cbk.tensor(out, { dtype = "float32" })
+    end
+    local exponents = rounded(function(i) return 2 * (i - 1) / dim end):tolist()
+    local powers = rounded(function(i) return base ^ exponents[i] end):tolist()
+    return rounded(function(i) return 1 / powers[i] end)
   end
 end
 

@@ -154,6 +154,7 @@ cli.on_parse = nil
 ---@param description string
 ---@param epilog? string
 function cli.parser(name, description, epilog)
+  collectgarbage("setpause", 125) -- thousands of rows are kept: as much garbage beside them would double what a command takes
   local width = cli.width()
   local parser = argparse(call_of(name), wrap.prose(description, width), epilog and wrap.prose(epilog, width))
   rawset(parser, "texts", { description = description, epilog = epilog or "" })

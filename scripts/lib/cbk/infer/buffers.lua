@@ -14,7 +14,8 @@ local other_side = { left = "right", right = "left" }
 
 ---Rules of a side by what `host_of` and `host_of_rows` look for.
 ---@class HostIndex
----@field by_layers table<string, InferredRule[]>   by the prefix of their layers, and how many there are
+---@field by_layers table<string, { rule: InferredRule, letter: string }[]>   by the prefix of their layers, also of their further
+---names, and how many there are
 ---@field by_rows table<integer, InferredRule[]>    matrices by their rows
 ---@field of_positions InferredRule[]               matrices with "position" in their names, the last one first
 
@@ -27,10 +28,13 @@ local function index_of(rules, side)
     map[id] = map[id] or {}
     table.insert(map[id], rule)
   end
+  local function note_layers(rule, template, letter)
+    local prefix = template:match "^.-\1."
+    if prefix and type(letter) == "string" then note(out.by_layers, #rule.pairs .. " " .. prefix, { rule = rule, letter = letter }) end
+  end
   for _, rule in ipairs(rules) do
-    local own = #rule[side] == 1 and not rule.each and rule.templates[side][1]
-    local prefix = own and own:match "^.-\1."
-    if prefix and type(rule.places[1][side][1]) == "string" then note(out.by_layers, #rule.pairs .. " " .. prefix, rule) end
+    if #rule[side] == 1 and not rule.each then note_layers(rule, rule.templates[side][1], rule.places[1][side][1]) end
+    for _, copy in ipairs(rule.each and {} or rule.also[side]) do note_layers(rule, copy.template, copy.places[1]) end
     local item = #rule[side] == 1 and #rule.pairs == 1 and rule.pairs[1][side][1]
     if item and #item.shape == 2 then
       note(out.by_rows, item.shape[1], rule)
@@ -43,12 +47,11 @@ end
 ---The rule whose layers a template's items count like, and their pattern with its letter.
 ---@param items Item[]
 ---@param hosts HostIndex
----@param side Side
 ---@return InferredRule|nil, string|nil
-local function host_of(items, hosts, side)
+local function host_of(items, hosts)
   local prefix = #items[1].numbers == 1 and items[1].template:match "^.-\1."
-  local rule = prefix and (hosts.by_layers[#items .. " " .. prefix] or {})[1]
-  if rule then return rule, names.pattern(items[1].template, { rule.places[1][side][1] }) end
+  local host = prefix and (hosts.by_layers[#items .. " " .. prefix] or {})[1]
+  if host then return host.rule, names.pattern(items[1].template, { host.letter }) end
 end
 
 ---The rule of a tensor that has as many rows as an item has elements, such as position embeddings.
@@ -166,7 +169,7 @@ function buffers.explain(inventories, side, rules, rows, options)
       end
       local maker = maker_of(items, configs, host and host.pairs[1][side][1].tensor, others)
       if maker and #first.numbers > 0 then
-        local own_host, own_pattern = host_of(items, hosts, side)
+        local own_host, own_pattern = host_of(items, hosts)
         host, pattern = own_host or host, own_pattern or pattern
       end
       if maker and (host or #items == 1) then

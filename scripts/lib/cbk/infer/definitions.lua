@@ -460,17 +460,48 @@ local function identity(shape, dtype)
   return (ones + ones:transpose(#shape - 2, #shape - 1) - 1):to(dtype)
 end]] }
 definitions.texts_by_name.rotary_frequencies = { text = [[
----1 / base^(2i / dim) as PyTorch computes it: each step is rounded to float32.
-local function rotary_frequencies(base, dim)
+---1 / base^(2i / dim) as PyTorch computes it: each step is rounded to float32. `scaling`: rope_scaling of a config, whose types "linear"
+---and "llama3" change the frequencies themselves.
+local function rotary_frequencies(base, dim, scaling)
   if dim > 2 ^ 16 then cbk.fail("shape", ("expected at most %d rotated rows, found %.0f"):format(2 ^ 16, dim)) end
   local function rounded(number_at)
     local out = {}
     for i = 1, dim / 2 do out[i] = number_at(i) end
-    return cbk.tensor(out, { dtype = "float32" })
+    return cbk.tensor(out, { dtype = "float32" }):tolist()
   end
-  local exponents = rounded(function(i) return 2 * (i - 1) / dim end):tolist()
-  local powers = rounded(function(i) return base ^ exponents[i] end):tolist()
-  return rounded(function(i) return 1 / powers[i] end)
+  local exponents = rounded(function(i) return 2 * (i - 1) / dim end)
+  local powers = rounded(function(i) return base ^ exponents[i] end)
+  local out = rounded(function(i) return 1 / powers[i] end)
+  local kind = scaling and scaling ~= cbk.null and (scaling.rope_type or scaling.type)
+  if kind == "linear" or kind == "llama3" then
+    local plain = out
+    local slow = rounded(function(i) return plain[i] / scaling.factor end)
+    out = slow
+    if kind == "llama3" then
+      local least, most = scaling.low_freq_factor, scaling.high_freq_factor
+      local length = scaling.original_max_position_embeddings
+      local waves = rounded(function(i) return 2 * math.pi / plain[i] end)
+      local turns = rounded(function(i) return length / waves[i] end)
+      local above = rounded(function(i) return turns[i] - least end)
+      local smooth = rounded(function(i) return above[i] / (most - least) end)
+      local rest = rounded(function(i) return 1 - smooth[i] end)
+      local low = rounded(function(i) return rest[i] * slow[i] end)
+      local high = rounded(function(i) return smooth[i] * plain[i] end)
+      out = rounded(function(i)
+        if waves[i] > length / least then return slow[i] end
+        return waves[i] < length / most and plain[i] or low[i] + high[i]
+      end)
+    end
+  elseif kind and kind ~= "default" and kind ~= "dynamic" then
+    cbk.fail("config", ("rotary frequencies of type '%s' are unknown"):format(tostring(kind)))
+  end
+  return cbk.tensor(out, { dtype = "float32" })
+end]] }
+definitions.texts_by_name.slopes_of = { text = [[
+---The slopes of ALiBi positions for n heads.
+local function slopes_of(n, shape, dtype)
+  local at = { right = { position_embedding_type = "alibi", num_heads = n } }
+  return actions.buffer.alibi_slopes(at):reshape(shape):to(dtype)
 end]] }
 definitions.texts_by_name.numbered = { text = [[
 ---0, 1, 2, …

@@ -252,7 +252,6 @@ end
 ---@param options { model: string, on_read: fun(key: string, bytes: integer)|nil, has_same_sizes: boolean|nil }
 ---@return Inferred
 function infer.run(left, right, options)
-  collectgarbage("setpause", 120) -- thousands of tensors have some kilobytes each
   local parts, tensors = parts_of(left, right)
   local inventories = { left = content.inventory("left", tensors, options.on_read),
     right = content.inventory("right", right.tensors, options.on_read) }

@@ -1,6 +1,7 @@
 -- Functions that make a tensor that the other side lacks: a mask, an identity, positions, frequencies, slopes, or one number everywhere.
 -- A new kind of such a tensor is one more function of this file.
 
+local cbk = require "cbk"
 local definitions = require "cbk.infer.definitions"
 local sizes = require "cbk.infer.sizes"
 local source = require "cbk.infer.source"
@@ -172,30 +173,76 @@ local function frequencies(trial, add)
   end
 end
 
----Frequencies with the steps that PyTorch rounds, and any whole base.
+---The side of a trial whose config is read.
+---@param trial MakerTrial
+---@return Side
+local function read_side(trial) return trial.item.side == "left" and "right" or "left" end
+
+---The definition that an expression of `sizes` needs.
+local function agreed_in(...)
+  for _, text in ipairs { ... } do
+    if text:find("agreed(", 1, true) then return "agreed" end
+  end
+end
+
+---A config's scaling of rotary positions, as an expression: nil if it has none.
+---@param config Dict|nil
+---@param side Side
+---@return string|nil text, number|nil base   … and the base that is beside it
+local function scaling_of(config, side)
+  for _, name in ipairs(config and { "rope_scaling", "rope_parameters" } or {}) do
+    if cbk.kind(config, name) == "dict" then return ("at.%s.%s"):format(side, name), config[name].rope_theta end
+  end
+end
+
+---Frequencies with the steps that PyTorch rounds, and any whole base; also scaled, as the configs say.
 ---@param trial MakerTrial
 ---@param add AddMaker
 local function rounded_frequencies(trial, add)
   local item, configs = trial.item, trial.configs
-  local n = item.numel
+  local n, key = item.numel, item.key
   if #item.shape ~= 1 or n < 2 or item.dtype ~= "float32" then return end
-  local base, dim = math.floor(item.tensor:slice(0, n - 1, n):item() ^ (-n / (n - 1)) + 0.5), 2 * n
-  if base <= 1 then return end
-  local has_base = configs.left and configs.left.rope_theta == base
-  local has_dim = configs.right and configs.right.rotary_dim == dim
-  local known = { base = has_base and "at.left.rope_theta" or number(base), dim = has_dim and "at.right.rotary_dim" or number(dim) }
-  add { text = ("function(at) return rotary_frequencies(%s, %s) end"):format(known.base, known.dim),
-    expected = ("function(t, at) return rotary_frequencies(%s, 2 * t:numel()) end"):format(known.base), needs = { "rotary_frequencies" },
-    assumes = not (has_base and has_dim) and ("frequencies of %d rotated rows and base %.9g"):format(dim, base) or nil, extent = n }
+  local dim, read = 2 * n, read_side(trial)
+  local known_dim = configs[read] and sizes.rotary_dim(configs[read], read, dim, key)
+  local function with(base, known_base, scaling)
+    local text = ("rotary_frequencies(%s, %s%s)"):format(known_base or number(base), "%s", scaling and ", " .. scaling or "")
+    add { text = ("function(at) return %s end"):format(text:format(known_dim or number(dim))),
+      expected = ("function(t, at) return %s end"):format(text:format "2 * t:numel()"),
+      needs = { "rotary_frequencies", agreed_in(known_base or "", known_dim or "") }, extent = n,
+      assumes = not (known_base and known_dim) and ("frequencies of %d rotated rows and base %.9g"):format(dim, base) or nil }
+  end
+  local function known_of(base)
+    for _, side in ipairs { read, item.side } do
+      local text = configs[side] and sizes.rotary_base(configs[side], side, base, key)
+      if text then return text end
+    end
+  end
+  local base = math.floor(item.tensor:slice(0, n - 1, n):item() ^ (-n / (n - 1)) + 0.5)
+  if base > 1 then with(base, known_of(base)) end
+  for _, side in ipairs { read, item.side } do
+    local scaling, own = scaling_of(configs[side], side)
+    local theta = scaling and (own or configs[side].rope_theta or 10000)
+    if type(theta) == "number" then with(theta, known_of(theta), scaling) end
+  end
 end
 
+---The slopes of ALiBi, with any dims of 1 beside that of the heads.
 ---@param trial MakerTrial
 ---@param add AddMaker
 local function slopes(trial, add)
-  local shape = trial.item.shape
-  if #shape ~= 2 or shape[2] ~= 1 then return end
-  add { text = "actions.buffer.alibi_slopes", expected =
-    'function(t) return actions.buffer.alibi_slopes { right = { position_embedding_type = "alibi", num_heads = t:shape()[1] } } end' }
+  local item, configs, extents = trial.item, trial.configs, {}
+  for i, extent in ipairs(item.shape) do extents[i] = extent == 1 and "1" or tostring(extent) == tostring(item.numel) and "n" or nil end
+  if #extents ~= #item.shape or #extents == 0 or not item.dtype:find "float" then return end
+  if #item.shape == 2 and item.shape[2] == 1 then
+    add { text = "actions.buffer.alibi_slopes", expected =
+      'function(t) return actions.buffer.alibi_slopes { right = { position_embedding_type = "alibi", num_heads = t:shape()[1] } } end' }
+  end
+  local read = read_side(trial)
+  local known = configs[read] and sizes.query_heads(configs[read], read, item.numel, item.key)
+  if not known then return end -- the number of heads shows in no other tensor: --same-sizes is about their rows
+  local shape = "{ " .. table.concat(extents, ", ") .. " }"
+  add { text = ("function(at) local n = %s return slopes_of(n, %s, %q) end"):format(known, shape, item.dtype),
+    expected = "function(t) return slopes_of(t:numel(), t:shape(), t.dtype) end", needs = { "slopes_of", agreed_in(known) } }
 end
 
 ---One number everywhere, with extents of the config, of the tensor beside it, or of the pair.

@@ -50,6 +50,7 @@ local HEAD_SIZES = set [[head_dim d_kv head_size d_head dim_head size_per_head k
   attention_head_dim attn_head_dim head_channels]]
 local ROTATED = set "rotary_dim rotary_ndims rotary_emb_dim rope_dim"
 local SHARES = set "rotary_pct partial_rotary_factor rotary_percent rope_pct"
+local BASES = set "rope_theta rotary_emb_base rotary_base rope_base theta"
 local KERNELS = { "patch", "kernel", "channel", "head", "group", "tile" } -- of equal numbers, the first word counts
 local POSITIONS = { "position", "ctx", "seq" }
 local LENGTHS = { "label", "class", "position", "ctx", "seq", "vocab", "hidden_size", "embd", "d_model", "inner", "filter", "intermediate" }
@@ -114,6 +115,39 @@ local function rotated_rows(config, side, size, dim, key)
     local is_rows = ROTATED[field.name] and field.value == dim
     local text = is_share and ("(%s) * %s%s"):format(whole, at, field.path) or is_rows and at .. field.path
     if text then list[#list + 1] = { text = text, section = field.section } end
+  end
+  return agreed(near(list, key))
+end
+
+---An expression for the rotated rows of a head, whatever its size; nil if the config does not have them.
+---@param config Dict
+---@param side Side
+---@param dim integer
+---@param key string
+---@return string|nil
+function sizes.rotary_dim(config, side, dim, key)
+  local list, shares = {}, {}
+  for _, field in ipairs(fields_of(config)) do
+    local is_rows = ROTATED[field.name] and field.value == dim
+    if is_rows then list[#list + 1] = { text = ("at.%s%s"):format(side, field.path), section = field.section } end
+    if SHARES[field.name] and field.value > 0 and field.value < 1 then shares[#shares + 1] = field end
+  end
+  if #list > 0 then return agreed(near(list, key)) end
+  for _, field in ipairs(shares) do
+    local whole = head_size(config, side, math.floor(dim / field.value + 0.5), key)
+    if whole then return ("(%s) * at.%s%s"):format(whole, side, field.path) end
+  end
+  return #shares == 0 and head_size(config, side, dim, key) or nil
+end
+
+---An expression for the base of rotary frequencies; nil if no field has it.
+---@param base number
+---@return string|nil
+function sizes.rotary_base(config, side, base, key)
+  local list = {}
+  for _, field in ipairs(fields_of(config)) do
+    local is_base = BASES[field.name] and field.value == base
+    if is_base then list[#list + 1] = { text = ("at.%s%s"):format(side, field.path), section = field.section } end
   end
   return agreed(near(list, key))
 end
@@ -185,6 +219,14 @@ end
 function sizes.counts(configs, counts, is_keys, key)
   return of_both(function(config, side) return head_counts(config, side, counts, is_keys, key) end, configs)
 end
+
+---An expression for the number of query heads.
+---@param config Dict
+---@param side Side
+---@param count integer
+---@param key string
+---@return string|nil
+function sizes.query_heads(config, side, count, key) return head_count(config, side, count, false, key) end
 
 ---The key heads, as a function of `at`; nil if the configs do not have them.
 ---@return string|nil
