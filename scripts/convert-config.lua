@@ -39,6 +39,7 @@ end
 
 detect_options(converters.load(args.converter, args.sandbox))
 local job = converters.job(converters.route(args.model, args.src_fmt, args.tgt_fmt))
+job.is_config_only = true
 local to_hf, parts = job.tgt == "hf", composite.parts(job)
 if not parts then args.config_file = converters.config_file(args.config_file) end
 local folder = args.output_dir or cbk.fs.dirname(args.config_file)

@@ -140,7 +140,7 @@ end
 local function findings_section()
   local found, entries = findings.new(), {}
   local is_chosen_key = function(key) return rows:find(key) ~= nil end
-  local options = { reading = cli.reading(args), dtypes = {}, without_values = args.no_stats, config = args.config,
+  local options = { reading = cli.reading(args), opened = checkpoint, dtypes = {}, without_values = args.no_stats, config = args.config,
     is_chosen = args.key and is_chosen_key or nil }
   check.values(check.open(args.file, options, found), options, found, read_statistics)
   for _, one in ipairs(found:sorted()) do

@@ -260,6 +260,7 @@ end
 ---@field files Dict[]      the config file before each step, and after the last
 ---@field plain? Dict        a source whose weights are known not to be quantised
 ---@field is_unchecked? boolean   the warning that the model has no class was given
+---@field is_config_only? boolean   no checkpoint is converted after it: `configs` and `files` are not kept
 ---@field copies string[]   the steps that change metadata and config only, no tensor
 
 ---Runs `body`. If there are several steps, its errors name the step.
@@ -339,6 +340,10 @@ function convert.config(job, config)
   config = without_quantisation(job, config)
   for i in ipairs(job.path) do
     config = convert.config_step(job, i, config)
+    if job.is_config_only then -- a large config would be kept several times; Lua does not count what is native of it
+      job.configs[i], job.files[i] = false, false
+      collectgarbage()
+    end
   end
   return config
 end

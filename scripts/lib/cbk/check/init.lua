@@ -17,6 +17,7 @@ local check = {}
 ---@class CheckOptions
 ---@field reading table            options of cbk.open
 ---@field config? string           the config of the checkpoint
+---@field opened? Checkpoint       the checkpoint, if it is open already
 ---@field dtypes string[]          of --for
 ---@field without_values? boolean
 ---@field is_chosen? fun(key: string): boolean   whose values are read (default: all)
@@ -159,11 +160,12 @@ function check.open(path, options, found)
       end
     end
     add_shards(subject, opened, found)
-    local fine, whole = pcall(cbk.open, path, options.reading)
+    local fine, whole = options.opened ~= nil, options.opened
+    if not fine then fine, whole = pcall(cbk.open, path, options.reading) end
     subject.checkpoint = fine and whole or nil
     subject.format = fine and whole.format or subject.format
   else
-    subject.checkpoint = open(path, options, found)
+    subject.checkpoint = options.opened or open(path, options, found)
     local one = subject.checkpoint and parts.of(subject.checkpoint) or not subject.checkpoint and parts.named(path)
     if one then found:add("part", path, nil, "it is not a whole checkpoint, but " .. parts.text(one)) end
     if subject.checkpoint then
