@@ -39,6 +39,7 @@ class Pool {
       next_ = 0;
       busy_ = static_cast<int>(threads_.size());
       failure_ = nullptr;
+      failed_ = count;
       ++job_;
     }
     wake_.notify_all();
@@ -55,8 +56,11 @@ class Pool {
       try {
         (*task_)(i);
       } catch (...) {
+        next_ = count_;
         const std::lock_guard lock(mutex_);
-        if (!failure_) failure_ = std::current_exception();
+        if (i >= failed_) continue;
+        failed_ = i;
+        failure_ = std::current_exception();
       }
     }
   }
@@ -86,6 +90,7 @@ class Pool {
   uint64_t job_ = 0;
   bool ends_ = false;
   std::exception_ptr failure_;
+  int64_t failed_ = 0;  // the task that failure_ is of
 };
 
 std::atomic<int> wanted_threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 256U));

@@ -12,9 +12,9 @@ int thread_count();
 /// From 1 to 256. Not while work is running.
 void set_thread_count(int count);
 
-/// Calls `task(i)` for every i in [0, count), on several threads if there are more than one task. The first
-/// exception is thrown again here, when all tasks have ended. Several threads may call it; one of them gets
-/// help.
+/// Calls `task(i)` for every i in [0, count), on several threads if there are more than one task. A task that
+/// throws ends the work: no further one is begun, and the exception of the lowest i is thrown again here, as
+/// one thread would. Several threads may call it; one of them gets help.
 void parallel_for(int64_t count, const std::function<void(int64_t)>& task);
 
 }  // namespace cbk

@@ -13,9 +13,11 @@ namespace cbk {
 
 class Blocks {
  public:
-  /// For tensors of the same number of elements that are read side by side.
+  /// For tensors of the same number of elements that are read side by side. Errors: why one cannot be read,
+  /// which may have any number of elements.
   explicit Blocks(std::initializer_list<const Tensor*> tensors) : numel_((*tensors.begin())->numel()) {
     for (const Tensor* tensor : tensors) {
+      check_readable(*tensor);
       const int64_t rows = std::lcm(tensor->expression()->granularity(), whole_words);
       if (rows <= most_rows) block_ = std::max(block_, (least_block + rows - 1) / rows * rows);
     }
@@ -39,6 +41,12 @@ class Blocks {
   static constexpr int64_t most_rows = 1 << 20;  // elements that are cheapest together
   static constexpr int64_t whole_words = 16;     // elements: 16 bytes, which a fingerprint is made of
   static constexpr int64_t blocks_of_part = 4;
+
+  static void check_readable(const Tensor& tensor) {
+    if (problem_of(*tensor.expression()).empty()) return;
+    Bytes element(static_cast<size_t>(size_of(tensor.dtype())));
+    tensor.read(0, element);
+  }
 
   [[nodiscard]] int64_t part() const { return blocks_of_part * block_; }
 

@@ -12,7 +12,7 @@ constexpr int socket_fd = 0;
 constexpr int checkpoint_fd = 3;
 
 /// The most that one reply holds.
-constexpr uint64_t max_reply = uint64_t{8} << 20;
+constexpr uint64_t max_reply = uint64_t{4} << 20;
 /// The data that the child may have for a file: it is given as its first argument.
 constexpr uint64_t memory_for(uint64_t file_size) {
   constexpr uint64_t fixed = uint64_t{32} << 20;

@@ -345,7 +345,8 @@ local function reason_of(list, problems, stated, keys, formats)
       catalogue.format_at(catalogue.find(named), releases.newest))
   end
   if problems[1] or lacking then return problems[1] or lacking end
-  return ("the config says %s, which is not a known model%s"):format(stated, others), KNOWN_MODELS
+  local advice = #like > 0 and "if it is one of these, name it with --model, and a config of that model with --config" or KNOWN_MODELS
+  return ("the config says %s, which is not a known model%s"):format(stated, others), advice
 end
 
 ---The error for the name of a model that is no text.
