@@ -125,7 +125,7 @@ std::vector<fs::path> finish_one(const fs::path& path) {
 
 }  // namespace
 
-Journal::Journal(const std::vector<Step>& steps) {
+Journal::Journal(const std::vector<Step>& steps, bool sync) {
   const fs::path folder = folder_of(steps.front().target);
   const fs::path path = temporary_sibling(steps.front().target);
   std::string text(magic);
@@ -137,6 +137,10 @@ Journal::Journal(const std::vector<Step>& steps) {
     fd_ = open_file("create", path, O_RDWR | O_CREAT | O_EXCL, 0600);
     lock_as_in_use(fd_);
     write_at(fd_, 0, as_bytes(text), path);
+    if (sync) {
+      sync_to_disk(fd_, path);
+      sync_to_disk(open_file("open", folder, O_RDONLY | O_DIRECTORY), folder);
+    }
   } catch (...) {
     remove();
     throw;

@@ -20,8 +20,8 @@ class Journal {
     bool replaces = false;
   };
   /// `steps` in the order in which they get their names. Those in other folders than the first are not
-  /// listed. Errors: `io`.
-  explicit Journal(const std::vector<Step>& steps);
+  /// listed. `sync`: it is on the disk before this returns. Errors: `io`.
+  Journal(const std::vector<Step>& steps, bool sync);
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
   ~Journal();

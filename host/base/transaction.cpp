@@ -76,7 +76,7 @@ StagedFolder& Transaction::folder(const fs::path& target, bool overwrite,
   return folder;
 }
 
-void Transaction::place_all(Renames& renames) {
+void Transaction::place_all(Renames& renames, bool sync) {
   const Staged& only = *members_.front().staged;
   const bool is_file = !fs::is_directory(only.name());
   if (members_.size() == 1 && is_file && members_.front().replaces())
@@ -91,7 +91,7 @@ void Transaction::place_all(Renames& renames) {
   if (first == end) return (void)std::for_each(members_.begin(), end, move);
   std::rotate(others, first, first + 1);
   std::optional<Journal> journal;
-  if (members_.size() > 1) journal.emplace(steps());
+  if (members_.size() > 1) journal.emplace(steps(), sync);
   std::for_each(members_.begin(), others, move);
   for (auto member = end; --member != others;) {
     if (member->replaces()) old_.push_back(renames.set_aside(member->staged->target()));
@@ -107,7 +107,7 @@ std::vector<Journal::Step> Transaction::steps() const {
   return out;
 }
 
-void Transaction::place() {
+void Transaction::place(bool sync) {
   if (members_.empty()) return;
   Renames renames;
   std::exception_ptr failure;
@@ -116,7 +116,7 @@ void Transaction::place() {
     // A signal that ends the program waits: a temporary name may be that of the only old one there is.
     const auto held = hold_temporaries();
     try {
-      place_all(renames);
+      place_all(renames, sync);
     } catch (...) {
       failure = std::current_exception();
       stuck = renames.undo();
@@ -152,7 +152,7 @@ void Transaction::commit(bool sync) {
   check_interrupt();
   for (const auto& source : sources_) source->refuse_changed();
   for (const Member& member : members_) member.staged->prepare(sync);
-  place();
+  place(sync);
   try {
     if (sync) sync_folders();
   } catch (const Error& error) {

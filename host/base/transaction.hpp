@@ -46,8 +46,8 @@ class Transaction {
   };
   StagedFile& add_file(const fs::path& target, bool overwrite, bool is_early);
   void add(Member member);
-  void place();
-  void place_all(class Renames& renames);
+  void place(bool sync);
+  void place_all(class Renames& renames, bool sync);
   [[nodiscard]] std::vector<Journal::Step> steps() const;
   void clean_up();
   void sync_folders() const;

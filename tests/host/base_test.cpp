@@ -323,7 +323,7 @@ void kill_after(const Folder& folder, const std::vector<std::string>& names, int
   }
   const pid_t child = ::fork();
   if (child == 0) {
-    const Journal journal(steps);
+    const Journal journal(steps, true);
     Renames renames;
     int left = calls;
     const auto next = [&](const auto& change) {

@@ -232,6 +232,16 @@ def files_beside(run):
     run.call(*fold, "--allow-external", run.path("other"))
 
 
+def parts(run):
+    """The configs of a model that has a folder for each part."""
+    top = run.path("llava")
+    for name in ("text_model", "image_model"):
+        os.makedirs(f"{top}/{name}")
+        torch.save({"w": torch.ones(1)}, f"{top}/{name}/pytorch_model.bin")
+        os.symlink("../../other/config.json", f"{top}/{name}/config.json")
+    run.refused(run.run_here("convert", top, "--model", "llava", "--src-fmt", "hf", "--to", "cs-2.3", "-o", run.path("x")), "'config.json'", "symbolic link", "--allow-external")
+
+
 def cache(run):
     """A model in the cache of Hugging Face, read as a folder, by its index, and by a link to it."""
     top = run.path("cache/models--a--b")
@@ -276,6 +286,7 @@ def main():
         run.check("indexes of shards", lambda: indexes(run))
         run.check("files found in folders", lambda: folders(run))
         run.check("files beside a checkpoint", lambda: files_beside(run))
+        run.check("configs of parts", lambda: parts(run))
         run.check("a cache of Hugging Face", lambda: cache(run))
         run.check("state files", lambda: state_files(run))
         return run.close()

@@ -15,13 +15,21 @@ local composite = {}
 ---@return Component[]|nil
 function composite.parts(route) return route.path[route.tgt == "hf" and #route.path or 1].converter.components end
 
+---The config.json of a part's folder, by a link only where those of checkpoints may lead.
+---@param folder string
+---@param allowed? string[]   folders that links may lead to
+---@return string
+local function config_of(folder, allowed)
+  return cbk.fs.beside(folder, "config.json", allowed) or cbk.fs.join(folder, "config.json")
+end
+
 ---Whether the configs in the folders of a composite's parts say the models that its parts are.
 ---@param path string
 ---@param parts Component[]
 local function says_parts(path, parts)
   for _, part in ipairs(parts) do
-    local file, wanted = cbk.fs.join(path, part.left, "config.json"), sections.constants(part, "left").model_type
-    local fine, config = pcall(cbk.config.load, file)
+    local wanted = sections.constants(part, "left").model_type
+    local fine, config = pcall(function() return cbk.config.load(config_of(cbk.fs.join(path, part.left))) end)
     if not fine or not kinds.is_dict(config) or config.model_type ~= wanted then return false end
   end
   return true
@@ -72,7 +80,7 @@ end
 function composite.load_configs(top, parts, args)
   local out = cbk.dict()
   for _, part in ipairs(parts) do
-    local path = cbk.fs.join(folder_of(top, part), "config.json")
+    local path = config_of(folder_of(top, part), args.allow_external)
     cli.depend_on(path, args)
     out[part.left] = cbk.config.load(path)
   end
