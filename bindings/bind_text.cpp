@@ -6,6 +6,7 @@
 #include "host/base/glob.hpp"
 #include "host/base/png.hpp"
 #include "host/tensor/digest.hpp"
+#include "host/value/error_json.hpp"
 
 namespace cbk::lua {
 
@@ -98,9 +99,29 @@ int print_warning(lua_State* L) {
   return 0;
 }
 
+/// `cbk.fail(code, problem, parts)`
 int raise(lua_State* L) {
-  push_failure(L, {std::string(check_string(L, 1)), std::string(check_string(L, 2))});
+  Failure failure{std::string(check_string(L, 1)), {}};
+  if (!lua_isnoneornil(L, 3)) {
+    if (!lua_istable(L, 3)) fail_type(L, 3, "table");
+    failure.parts = parts_at(L, 3);
+  }
+  failure.parts.problem = check_string(L, 2);
+  push_failure(L, failure);
   return lua_error(L);
+}
+
+/// `cbk.problem_text(problem)`: the text of whatever was raised.
+int problem_text(lua_State* L) {
+  push(L, std::string_view(text_of(failure_at(L, 1).parts)));
+  return 1;
+}
+
+/// `cbk.error_json(problem)`: one line.
+int error_json_of(lua_State* L) {
+  const Failure failure = failure_at(L, 1);
+  push(L, std::string_view(error_json(failure.code, failure.parts)));
+  return 1;
 }
 
 /// `cbk.advise_overwrite(text)`
@@ -119,7 +140,7 @@ void warn(lua_State* L, std::string_view text) {
   push(L, text);
   if (lua_pcall(L, 1, 0, 0) != 0) {
     const Failure failure = failure_at(L, -1);
-    fail(Errc::internal, "cbk.warn: {}", failure.message);
+    throw Error(Errc::internal, failure.parts).in("cbk.warn");
   }
   lua_settop(L, top);
 }
@@ -136,6 +157,8 @@ void bind_text(lua_State* L) {
                                        {"png", guarded<png_of>},
                                        {"warn", guarded<print_warning>},
                                        {"fail", guarded<raise>},
+                                       {"problem_text", guarded<problem_text>},
+                                       {"error_json", guarded<error_json_of>},
                                        {"advise_overwrite", guarded<advise_overwrite>},
                                        {nullptr, nullptr}};
   set_functions(L, functions);

@@ -47,8 +47,9 @@ void push_computed_failure(lua_State* L, Failure failure, std::string_view kind)
       {"'__mul'", "'*'"},   {"'__div'", "'/'"},
       {"'__pow'", "'^'"},   {"'__newindex'", "an assignment"}};
   for (const auto& [old, name] : names) {
-    for (size_t at = failure.message.find(old); at != std::string::npos; at = failure.message.find(old, at))
-      failure.message.replace(at, old.size(), name);
+    std::string& problem = failure.parts.problem;
+    for (size_t at = problem.find(old); at != std::string::npos; at = problem.find(old, at))
+      problem.replace(at, old.size(), name);
   }
   push_failure(L, failure);
   set_field(L, "kind", kind);

@@ -30,7 +30,7 @@ void report(lua_State* L, int index, const ExecuteOptions::Progress& progress) {
   if (lua_pcall(L, 1, 0, 0) == 0) return;
   const Failure failure = failure_at(L, -1);
   lua_pop(L, 1);
-  fail(failure.code == "interrupted" ? Errc::interrupted : Errc::usage, "{}", failure.message);
+  throw Error(failure.code == "interrupted" ? Errc::interrupted : Errc::usage, failure.parts);
 }
 
 }  // namespace

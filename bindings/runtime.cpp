@@ -12,9 +12,27 @@ char known_nodes_key;
 char failure_key;
 char advice_key;
 
+/// The text parts of an error, by the names of their fields.
+constexpr std::pair<const char*, std::string ErrorParts::*> text_parts[] = {
+    {"problem", &ErrorParts::problem},
+    {"file", &ErrorParts::file},
+    {"key", &ErrorParts::key},
+    {"field", &ErrorParts::field},
+    {"expected", &ErrorParts::expected},
+    {"found", &ErrorParts::found},
+    {"supported", &ErrorParts::supported},
+    {"advice", &ErrorParts::advice},
+    {"where", &ErrorParts::where}};
+
 int failure_tostring(lua_State* L) {
-  lua_getfield(L, 1, "message");
+  push(L, std::string_view(text_of(failure_at(L, 1).parts)));
   return 1;
+}
+
+/// `message` is made when it is asked for.
+int failure_index(lua_State* L) {
+  if (lua_type(L, 2) != LUA_TSTRING || check_string(L, 2) != "message") return 0;
+  return failure_tostring(L);
 }
 
 std::string member(lua_State* L, int index, const char* name) {
@@ -68,20 +86,47 @@ void push_place(lua_State* L) {
 
 }  // namespace
 
+Failure current_failure() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return {std::string(name_of(error.code())), error.parts()};
+  } catch (const std::bad_alloc&) {
+    return {"memory", {.problem = "not enough memory"}};
+  } catch (const std::exception& error) {
+    return {"internal", {.problem = error.what()}};
+  }
+}
+
 void push_failure(lua_State* L, const Failure& failure) {
-  lua_createtable(L, 0, 3);
+  lua_createtable(L, 0, 4);
   set_field(L, "code", failure.code);
-  set_field(L, "message",
-            failure.code == "exists" ? failure.message + "; " + overwrite_advice(L) : failure.message);
-  push_place(L);
-  lua_setfield(L, -2, "where");
+  for (const auto& [name, part] : text_parts) {
+    if (const std::string& text = failure.parts.*part; !text.empty()) set_field(L, name, text);
+  }
+  if (failure.code == "exists" && failure.parts.advice.empty()) set_field(L, "advice", overwrite_advice(L));
+  if (!failure.parts.context.empty()) {
+    lua_createtable(L, static_cast<int>(failure.parts.context.size()), 0);
+    int position = 0;
+    for (const std::string& context : failure.parts.context) {
+      push(L, std::string_view(context));
+      lua_rawseti(L, -2, ++position);
+    }
+    lua_setfield(L, -2, "context");
+  }
+  if (failure.parts.where.empty()) {
+    push_place(L);
+    lua_setfield(L, -2, "where");
+  }
   lua_pushlightuserdata(L, &failure_key);
   lua_rawget(L, LUA_REGISTRYINDEX);
   if (lua_isnil(L, -1)) {
     lua_pop(L, 1);
-    lua_createtable(L, 0, 2);
-    lua_pushcfunction(L, failure_tostring);
+    lua_createtable(L, 0, 3);
+    lua_pushcfunction(L, guarded<failure_tostring>);
     lua_setfield(L, -2, "__tostring");
+    lua_pushcfunction(L, guarded<failure_index>);
+    lua_setfield(L, -2, "__index");
     lua_pushliteral(L, "Error");
     lua_setfield(L, -2, "__name");
     lua_pushlightuserdata(L, &failure_key);
@@ -91,22 +136,38 @@ void push_failure(lua_State* L, const Failure& failure) {
   lua_setmetatable(L, -2);
 }
 
+ErrorParts parts_at(lua_State* L, int index) {
+  ErrorParts parts;
+  for (const auto& [name, part] : text_parts) parts.*part = member(L, index, name);
+  lua_pushliteral(L, "context");
+  lua_rawget(L, absolute(L, index));
+  const int count = lua_istable(L, -1) ? static_cast<int>(lua_objlen(L, -1)) : 0;
+  for (int i = 1; i <= count; ++i) {
+    lua_rawgeti(L, -1, i);
+    if (lua_type(L, -1) == LUA_TSTRING) parts.context.emplace_back(check_string(L, lua_gettop(L)));
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+  return parts;
+}
+
 Failure failure_at(lua_State* L, int index) {
   index = absolute(L, index);
   if (lua_istable(L, index)) {
-    Failure failure{member(L, index, "code"), member(L, index, "message")};
-    if (!failure.message.empty()) return failure;
+    Failure failure{member(L, index, "code"), parts_at(L, index)};
+    if (failure.parts.problem.empty()) failure.parts.problem = member(L, index, "message");
+    if (!failure.parts.problem.empty()) return failure;
   }
-  size_t length = 0;
   if (lua_isstring(L, index)) {
     lua_pushvalue(L, index);
-    const char* text = lua_tolstring(L, -1, &length);
-    Failure failure{"script", std::string(text, length)};
+    Failure failure{"script", {.problem = std::string(check_string(L, lua_gettop(L)))}};
     lua_pop(L, 1);
     return failure;
   }
-  return {"script", fmt::format("an error without a text was raised (a {}): raise a string, or use cbk.fail",
-                                type_name(L, index))};
+  return {
+      "script",
+      {.problem = fmt::format("an error without a text was raised (a {}): raise a string, or use cbk.fail",
+                              type_name(L, index))}};
 }
 
 void fail_argument(lua_State* L, int index, std::string_view what) {

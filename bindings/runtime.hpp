@@ -27,15 +27,22 @@ namespace cbk::lua {
 
 // --- errors
 
-/// What an exception becomes: a Lua table { code, message, where } with a __tostring.
+/// What an exception becomes: a Lua table with `code` and the parts that an error has (ErrorParts; lists as
+/// lists), and `where`. Its text is `message`, and what tostring gives: it is made of the parts.
 struct Failure {
   std::string code;
-  std::string message;
+  ErrorParts parts;
 };
+
+/// The failure of the exception that is being handled.
+Failure current_failure();
 
 /// Pushes the error table; `where` is "file:line" of the Lua code that called the running C function, if
 /// known.
 void push_failure(lua_State* L, const Failure& failure);
+
+/// The parts in the fields of the table at `index`; others than texts are left out.
+ErrorParts parts_at(lua_State* L, int index);
 
 /// Sets the advice of `exists` errors: a command has an option to replace files, Lua code has
 /// `overwrite = true` (the default advice).
@@ -52,12 +59,8 @@ int guarded(lua_State* L) {
     std::optional<Failure> failure;
     try {
       return Body(L);
-    } catch (const Error& error) {
-      failure.emplace(Failure{std::string(name_of(error.code())), error.what()});
-    } catch (const std::bad_alloc&) {
-      failure.emplace(Failure{"memory", "not enough memory"});
-    } catch (const std::exception& error) {
-      failure.emplace(Failure{"internal", error.what()});
+    } catch (const std::exception&) {
+      failure = current_failure();
     }
     push_failure(L, *failure);
   }

@@ -34,12 +34,10 @@ int computed(lua_State* L) {
       refuse_more(L, most);
       return Body(L);
     } catch (const Error& error) {
-      failure.emplace(Failure{std::string(name_of(error.code())), error.what()});
+      failure = current_failure();
       kind = kind_of(error.code());
-    } catch (const std::bad_alloc&) {
-      failure.emplace(Failure{"memory", "not enough memory"});
-    } catch (const std::exception& error) {
-      failure.emplace(Failure{"internal", error.what()});
+    } catch (const std::exception&) {
+      failure = current_failure();
     }
     push_computed_failure(L, std::move(*failure), kind);
   }

@@ -67,10 +67,10 @@ local function open(file, is_inside)
     subjects[#subjects + 1], total = subject, total + subject.bytes
     return
   end
-  if type(subject) ~= "table" or subject.code == "interrupted" or not subject.message then error(subject, 0) end
+  if type(subject) ~= "table" or subject.code == "interrupted" or not subject.problem then error(subject, 0) end
   local inner = not is_inside and folder.checkpoints(file, subject)
   for _, path in ipairs(inner or {}) do open(path, true) end
-  if not inner then failures[#failures + 1] = { file = file, code = subject.code, message = subject.message } end
+  if not inner then failures[#failures + 1] = { file = file, problem = subject } end
 end
 
 for _, file in ipairs(args.file) do open(file) end
@@ -117,6 +117,6 @@ else
       numbers.counted(#subjects, "checkpoint"), cbk.format_size(total)))
   end
 end
-for _, failure in ipairs(failures) do cli.print_error(args, failure.code, failure.message) end
+for _, failure in ipairs(failures) do cli.print_error(args, failure.problem) end
 if not io.stdout:flush() then os.exit(TROUBLE) end
 return status

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local spec = require "cbk.checkpoint_spec"
+local errors = require "cbk.errors"
 
 local parser = cli.parser("fix-checkpoint-spec", "Fix an H5 checkpoint of a release before 2.0 so that later releases load it.", [[
 Three things are fixed. Containers of a removed class become dicts. Tied weights that were stored
@@ -50,9 +51,7 @@ local edit = cbk.h5.edit(path, { allow_records = args.allow_records, allow_exter
 
 --- Runs a rule; its errors name the file.
 local function in_this_file(rule, ...)
-  local ok, result = pcall(rule, ...)
-  if not ok then cbk.fail(result.code or "internal", ("'%s': %s"):format(path, result.message or result)) end
-  return result
+  return errors.within(("'%s'"):format(path), rule, ...)
 end
 
 local function number_of(name)

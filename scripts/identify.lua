@@ -1,7 +1,7 @@
 -- cbk identify: detect the model, class, format and release of a checkpoint
 
 local cbk = require "cbk"
-local problem_text = require "cbk.problem_text"
+local errors = require "cbk.errors"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
 local identify = require "cbk.identify"
@@ -96,7 +96,7 @@ for i, path in ipairs(args.file) do
     results[i] = as_json(found, command)
     if not args.json then print_found(found, command) end
   else
-    local message = problem_text(found)
+    local message = errors.text(found)
     results[i] = cbk.dict { error = message }
     if not args.json then print("error    " .. cbk.shown(message)) end
   end

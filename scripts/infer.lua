@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local cli = require "cbk.cli"
 local composite = require "cbk.converters.composite"
 local converters = require "cbk.converters"
+local errors = require "cbk.errors"
 local infer = require "cbk.infer"
 local own_layout = require "cbk.converters.own_layout"
 local progress = require "cbk.progress"
@@ -47,7 +48,8 @@ local args = parser:parse()
 ---@param option string
 local function check_format(option, format)
   local fine, why = pcall(converters.catalogue.formats, format)
-  if not fine then cli.usage_error("infer", ("%s: %s; or a lower-case letter, for a layout of your own"):format(option, why.message)) end
+  if fine then return end
+  cli.usage_error("infer", ("%s: %s; or a lower-case letter, for a layout of your own"):format(option, errors.text(why)))
 end
 
 ---The name of a file or folder, for messages; "folder/" and "." have one, too.

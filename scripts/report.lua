@@ -6,6 +6,7 @@ local cli = require "cbk.cli"
 local converters = require "cbk.converters"
 local diff = require "cbk.diff"
 local findings = require "cbk.check.findings"
+local errors = require "cbk.errors"
 local fold = require "cbk.fold"
 local listing = require "cbk.listing"
 local numbers = require "cbk.numbers"
@@ -112,7 +113,7 @@ local function read_statistics(key, bytes)
     local value = rows:value(i)
     local fine, stats = pcall(value.stats, value, { bins = bins })
     if not fine and (type(stats) ~= "table" or stats.code ~= "format") then error(stats, 0) end
-    texts[i] = page.row(row, fine and stats or nil, not fine and stats.message or nil)
+    texts[i] = page.row(row, fine and stats or nil, not fine and errors.text(stats) or nil)
   end
   show(key, bytes)
 end

@@ -1,7 +1,7 @@
 -- cbk rules: check the tables of a converter
 
 local cbk = require "cbk"
-local problem_text = require "cbk.problem_text"
+local errors = require "cbk.errors"
 local cli = require "cbk.cli"
 local numbers = require "cbk.numbers"
 local quantised = require "cbk.quantised"
@@ -57,7 +57,7 @@ local function file_of(name)
     return own, true
   end
   local near = converter_list.nearest(name, converters.catalogue.names())
-  cbk.fail("file", ("'%s' is neither a file nor a model%s"):format(name,
+  cbk.fail("usage", ("'%s' is neither a file nor a model%s"):format(name,
     #near > 0 and "; did you mean " .. table.concat(near, " or ") .. "?" or ""))
 end
 
@@ -70,7 +70,7 @@ local function add(kind, text, where, title) findings[#findings + 1] = { kind = 
 local function load_models()
   local fine, models = pcall(notation.read, path, not (is_bundled or args.no_sandbox))
   if fine then return models end
-  add("broken", problem_text(models), path)
+  add("broken", errors.text(models), path)
   return {}
 end
 
@@ -172,7 +172,7 @@ local function keys_to_cover(config)
     local checkpoint = cli.open(args.checkpoint, args)
     local count = #cbk.leaf_rows(checkpoint:raw_root())
     if count > MOST_KEYS then
-      cbk.fail("keys", ("'%s' has %d keys; at most %d can be compared with rules"):format(args.checkpoint, count, MOST_KEYS))
+      cbk.fail("value", ("'%s' has %d keys; at most %d can be compared with rules"):format(args.checkpoint, count, MOST_KEYS))
     end
     if only_own_layouts() then
       local tensors = own_layout.tensors(checkpoint)
@@ -186,16 +186,16 @@ local function keys_to_cover(config)
   if not args.keys then return nil end
   local file, why = io.open(args.keys, "rb") -- which may be a pipe
   local text = file and text_of(file)
-  if not text then cbk.fail("file", ("cannot read the keys in '%s': %s"):format(args.keys, why or "it is not a text")) end
+  if not text then cbk.fail("io", ("cannot read the keys in '%s': %s"):format(args.keys, why or "it is not a text")) end
   if text:find("\0", 1, true) then
-    cbk.fail("keys", ("'%s' is not a text with one key per line; give a checkpoint without --keys"):format(args.keys))
+    cbk.fail("value", ("'%s' is not a text with one key per line; give a checkpoint without --keys"):format(args.keys))
   end
   local out = {}
   for line in (text .. "\n"):gmatch "(.-)\r?\n" do
     local key = line:match "^%s*([^#%s]%S*)"
     if key then out[#out + 1] = key end
   end
-  if #out == 0 then cbk.fail("keys", ("'%s' has no keys; write one per line"):format(args.keys)) end
+  if #out == 0 then cbk.fail("value", ("'%s' has no keys; write one per line"):format(args.keys)) end
   return out
 end
 

@@ -1,14 +1,15 @@
 #!/bin/sh
-# The style that reviews need not look at: clang-format, clang-tidy (on what the compile database knows), luacheck, and the
-# direction of Lua's `require` and of `#include`.
+# The style that reviews need not look at: clang-format, clang-tidy (on what the compile database knows), luacheck, the
+# direction of Lua's `require` and of `#include`, and that errors are not told apart by their texts.
 set -eu
 cd "$(dirname "$0")/.."
 files=$(git ls-files '*.cpp' '*.hpp')
 # shellcheck disable=SC2086
 clang-format --dry-run -Werror $files
-luacheck -q scripts converters tests/lua tests/requires.lua tests/includes.lua tests/reference.lua
+luacheck -q scripts converters tests/lua tests/requires.lua tests/includes.lua tests/error_texts.lua tests/reference.lua
 lua5.1 tests/requires.lua
 lua5.1 tests/includes.lua
+lua5.1 tests/error_texts.lua
 if [ "${1:-}" = "--tidy" ]; then
   # Each file by itself, and without GCC's precompiled headers, which clang cannot read.
   cmake -S . -B build/tidy -G Ninja -DCBK_PCH=OFF >/dev/null

@@ -2,6 +2,7 @@
 -- nothing.
 
 local cbk = require "cbk"
+local errors = require "cbk.errors"
 local naming = require "converters.engine.naming"
 local pretrained = require "converters.engine.pretrained"
 local rules = require "converters.engine.rules"
@@ -145,7 +146,7 @@ function check_config.classes(model)
     local fine, problem = pcall(function() return class and class:tensors(cbk.dict()) end)
     -- Other errors are of fields that have no default.
     if not fine and type(problem) == "table" and problem.code == "converter" then
-      findings[#findings + 1] = { kind = "class", text = problem.message }
+      findings[#findings + 1] = { kind = "class", text = errors.text(problem) }
     end
   end
   return findings

@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local dataloader_state = require "cbk.dataloader_state"
+local errors = require "cbk.errors"
 local quantised = require "cbk.quantised"
 local rules = require "converters.engine.rules"
 local kinds = require "converters.engine.kinds"
@@ -270,8 +271,8 @@ local function in_step(job, i, body, ...)
   local fine, result
   if job.report then fine, result = job.report:run(body, job, i, ...) else fine, result = pcall(body, job, i, ...) end
   if fine then return result end
-  if #job.path == 1 or type(result) ~= "table" or not result.message then error(result, 0) end
-  cbk.fail(result.code, ("%s -> %s: %s"):format(job.path[i].src, job.path[i].tgt, result.message))
+  if #job.path > 1 then errors.put_in(result, ("%s -> %s"):format(job.path[i].src, job.path[i].tgt)) end
+  error(result, 0)
 end
 
 ---The tables of keys that a step runs, each with its configs: parts of a composite have their own sections.

@@ -1,7 +1,7 @@
 -- Coverage of a list of keys by a converter's rules: keys without a rule, and rules without a key.
 
 local cbk = require "cbk"
-local problem_text = require "cbk.problem_text"
+local errors = require "cbk.errors"
 local report = require "cbk.report"
 local catalogue = require "converters.engine.catalogue"
 local fit = require "converters.engine.fit"
@@ -205,7 +205,7 @@ end
 local function quietly(f, ...)
   local fine, result = report.quietly(f, ...)
   if fine then return result or true end
-  return nil, problem_text(result)
+  return nil, errors.text(result)
 end
 
 ---What the conditions of a table need: both configs, complete with defaults; nil and the reason if the table cannot read this config.

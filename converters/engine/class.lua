@@ -59,8 +59,8 @@ function class.makers(names)
   for name in names:gmatch "%a+" do
     if not class.kinds[name] then
       local source, line = position.here(3)
-      cbk.fail("converter", ("%s:%d: there is no kind of fields '%s'; there are %s"):format(source, line, name,
-        table.concat(naming.sorted(class.kinds), ", ")))
+      position.fail(source, line, "there is no kind of fields '%s'; there are %s", name,
+        table.concat(naming.sorted(class.kinds), ", "))
     end
     out[#out + 1] = class.kinds[name]
   end
@@ -228,7 +228,7 @@ function class.new(name)
     local mistake = mistake_in(written)
     if mistake then
       local source, line = position.here(3)
-      cbk.fail("converter", ("%s:%d: class %s: %s"):format(source, line, name, mistake))
+      position.fail(source, line, "class %s: %s", name, mistake)
     end
     return setmetatable({ name = name, fields = written.fields, field_names = naming.sorted(written.fields), since = written.since,
       renamed = written.renamed, removed = written.removed, refused = written.refused, came_with = written.came_with,
@@ -384,7 +384,7 @@ function Class:heed_newer(config, from, release)
   end
   find(self.removed, function(field, name)
     if not field or field.default == nil or fields.same(config[name], field.default) then return end
-    fields.refuse(name, config[name], field.default, (" since release %s"):format(first))
+    fields.refuse(name, config[name], ("%s, since release %s,"):format(fields.shown(field.default), first))
   end)
   find(self.refused, function() end)
   warn_of_refused(self, found, first)

@@ -33,10 +33,11 @@ fields.shown = shown
 
 ---The error for a value that cannot be converted.
 ---@param supported any   what the other side can express: a value, or a text
----@param advice? string   the end of the message
+---@param advice? string
 function fields.refuse(field, value, supported, advice)
   local what = type(supported) == "string" and supported or shown(supported)
-  cbk.fail("config", ("cannot convert the config with %s=%s: only %s is supported%s"):format(field, shown(value), what, advice or ""))
+  cbk.fail("config", ("cannot convert the config with %s=%s"):format(field, shown(value)),
+    { field = field, found = shown(value), supported = what, advice = advice })
 end
 
 local function plain(value)
@@ -90,7 +91,7 @@ local function one_sided(own, rule)
   return setmetatable(make, { __call = function()
     local file, line = position.here(3)
     local said = ("fields.NAME needs a side: fields.NAME.left { … } or fields.NAME.right { … }"):gsub("NAME", own)
-    cbk.fail("converter", ("%s:%d: %s"):format(file, line, said))
+    position.fail(file, line, "%s", said)
   end })
 end
 

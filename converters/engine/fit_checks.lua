@@ -58,8 +58,8 @@ function fit_checks.widths(found, place, tensors)
   end
   if not found then narrow = quantised.find(tensors).narrow end
   if #narrow == 0 then return end
-  cbk.fail("unsupported", "cannot convert the checkpoint: " .. quantised.narrow_problem(narrow, found and found.known.class.name
-    or "the model"))
+  cbk.fail("unsupported", quantised.narrow_problem(narrow, found and found.known.class.name or "the model"),
+    { context = { "cannot convert the checkpoint" } })
 end
 
 ---Refuses more or fewer layers, or experts, than the config counts. For tables that copy what they do not name, as between releases:

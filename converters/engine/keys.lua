@@ -1,7 +1,7 @@
 -- Runs key rules over the tensors of one model, in one direction. Everything stays lazy: what is written are expressions.
 
 local cbk = require "cbk"
-local problem_text = require "cbk.problem_text"
+local errors = require "cbk.errors"
 local fold = require "cbk.fold"
 local report = require "cbk.report"
 local fields = require "converters.engine.fields"
@@ -181,12 +181,14 @@ end
 function Run:call(what, rule, f, ...)
   local fine, result = pcall(f, ...)
   if fine then return result end
-  self:fail(what, rule, problem_text(result))
+  local is_ours = type(result) == "table" and result.code == "config" and result.field and result.found == "nothing"
+  if is_ours and self.at.side == "left" then -- rules made the right config
+    return self:fail(what, rule, ("the right config has no '%s'; add a config rule that writes it"):format(result.field))
+  end
+  self:fail(what, rule, errors.text(result))
 end
 
 function Run:fail(what, rule, why)
-  local field = self.at.side == "left" and why:match "^the config has no '([^']*)'$" -- rules made the right config
-  if field then why = ("the right config has no '%s'; add a config rule that writes it"):format(field) end
   fail("cannot convert key '%s' (%s) with '%s': %s (%s)", self.at.key, kinds.facts(self.given), what, why, rules.named(rule))
 end
 

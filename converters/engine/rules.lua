@@ -265,7 +265,7 @@ function rules.keys(written)
   local function add(rule) out[#out + 1] = rule end
   local function origin(place, ...) return { source = source, line = line, place = place, names = { ... } } end
   for name in pairs(written) do
-    if type(name) ~= "number" then cbk.fail("converter", ("%s:%d: a table of keys has no option '%s'"):format(source, line, name)) end
+    if type(name) ~= "number" then position.fail(source, line, "a table of keys has no option '%s'", name) end
   end
   for place = 1, table.maxn(written) do
     local entry = written[place] or { is_rules = true }
@@ -310,8 +310,7 @@ local function one_sided(kind)
   end
   return setmetatable(make, { __call = function()
     local source, line = position.here(3)
-    cbk.fail("converter", ("%s:%d: which side has the key? Write rules.%s.left(...) or rules.%s.right(...)")
-      :format(source, line, kind, kind))
+    position.fail(source, line, "which side has the key? Write rules.%s.left(...) or rules.%s.right(...)", kind, kind)
   end })
 end
 
@@ -333,7 +332,7 @@ rules.refuse = one_sided "refuse"
 function rules.each(pattern, letter, count)
   if not (("." .. pattern .. "."):find("." .. letter .. ".", 1, true) or pattern:find("{" .. letter .. "[:}]")) then
     local source, line = position.here(3)
-    cbk.fail("converter", ("%s:%d: rules.each: '%s' has no letter '%s'"):format(source, line, pattern, letter))
+    position.fail(source, line, "rules.each: '%s' has no letter '%s'", pattern, letter)
   end
   return { pattern, each = { letter = letter, count = count } }
 end

@@ -213,7 +213,7 @@ local function convert_field(rule, side, at)
     local is_unused = rule.unused and kinds.present(value) and rule.unused(value, at.from)
       or rule.is_usual and rule.value ~= true and value == cbk.null
     local advice = rule.is_usual and at.own_file
-      and ("; no rule of '%s' names this field, so it must have its default: add a rule for it"):format(at.own_file)
+      and ("no rule of '%s' names this field, so it must have its default: add a rule for it"):format(at.own_file)
     if not is_unused and not fields.same(value, rule.value) then fields.refuse(name, value, quoted(rule.value), advice) end
     return
   end
@@ -496,8 +496,9 @@ function sections.refused(step, side, config)
     at.field = name
     local rule = by_name[name] or rest
     local fine, problem = pcall(convert_field, rule or { kind = "used" }, side, at)
-    local what, instead = tostring(not fine and problem.message):match "^cannot convert the config with (.*): only (.*) is supported"
-    if what then out[#out + 1] = { field = name, text = ("%s (not %s)"):format(what, instead) } end
+    if not fine and problem.supported then
+      out[#out + 1] = { field = name, text = ("%s=%s (not %s)"):format(problem.field, problem.found, problem.supported) }
+    end
   end
   return out
 end

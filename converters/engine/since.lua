@@ -46,13 +46,14 @@ local function check_field(entry, name, section, way)
   local came, value = entry[1], section[name]
   local is_known = releases.since(way.to, came) or way.from and not releases.since(way.from, came)
   if is_known or is_expressible(entry, value, section) then return end
-  local usual = entry.says or fields.shown(entry[2])
+  local usual = (entry.says or fields.shown(entry[2])):gsub(",$", "")
   if not entry.warn or entry.warn == "steps" and way.starts_at_hf then
     local own, given = as_given(entry, name, value, way)
-    fields.refuse(own, given, usual, (" before release %s; to keep it, convert to cs-%s or a later release"):format(came, came))
+    local advice = ("to keep it, convert to cs-%s or a later release"):format(came)
+    fields.refuse(own, given, ("%s, before release %s,"):format(usual, came), advice)
   end
   cbk.warn(("%s=%s is kept, but the model of release %s computes something else: before release %s it supports only %s"):format(
-    name, fields.shown(value), way.to, came, (usual:gsub(",$", ""))))
+    name, fields.shown(value), way.to, came, usual))
   return true
 end
 

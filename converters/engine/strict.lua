@@ -17,8 +17,8 @@ local function strict(library, what, prefix, meant)
     local names, source, line = naming.sorted(library), position.here(3)
     local near = cbk.nearest(tostring(name), names)[1]
     near = meant and meant(tostring(name)) or near and (prefix or "") .. near
-    cbk.fail("converter", ("%s:%d: there is no %s '%s%s'; %s"):format(source, line, what, prefix or "", tostring(name),
-      near and ("did you mean %s?"):format(near) or "there are " .. table.concat(names, ", ")))
+    position.fail(source, line, "there is no %s '%s%s'; %s", what, prefix or "", tostring(name),
+      near and ("did you mean %s?"):format(near) or "there are " .. table.concat(names, ", "))
   end })
 end
 

@@ -2,6 +2,7 @@
 -- data loaders, and the list of the file's releases.
 
 local cbk = require "cbk"
+local errors = require "cbk.errors"
 local python_int = require "cbk.python_int"
 local scalar = require "cbk.scalar"
 local kinds = require "converters.engine.kinds"
@@ -68,11 +69,11 @@ local function loader_kind(config, options)
   local advice = options.is_upgrade
     and "; pass --dataloader_type map or iterable, or --no-dataloader-state to continue without the state" or ""
   if not present(processor) then
-    cbk.fail("data", "cannot read the data loader states of cerebras.save_iter_state_path: expected train_input.data_processor to be "
+    cbk.fail("config", "cannot read the data loader states of cerebras.save_iter_state_path: expected train_input.data_processor to be "
       .. "GptHDF5DataProcessor or GptHDF5MapDataProcessor, found none" .. advice)
   end
   local given = type(processor) == "userdata" and cbk.json(processor) or tostring(processor)
-  cbk.fail("data", ("cannot convert data loader states of train_input.data_processor=%s: expected GptHDF5DataProcessor or "
+  cbk.fail("config", ("cannot convert data loader states of train_input.data_processor=%s: expected GptHDF5DataProcessor or "
     .. "GptHDF5MapDataProcessor%s"):format(given, advice))
 end
 
@@ -83,8 +84,9 @@ local function files_of(folder, root, options)
   local step = options.step or dataloader_state.step_of(root)
   local read, files = pcall(dataloader_state.read_files, folder, options.is_upgrade and step or nil)
   if not read then
-    cbk.fail(files.code or "internal", ("cerebras.save_iter_state_path: %s%s"):format(files.message or tostring(files),
-      options.is_upgrade and "; pass --worker_data_iter_files_dir for another folder, or --no-dataloader-state to continue without" or ""))
+    local advice = "pass --worker_data_iter_files_dir for another folder, or --no-dataloader-state to continue without"
+    local said = options.is_upgrade and errors.with(files, { advice = advice }) or files
+    error(errors.put_in(said, "cerebras.save_iter_state_path"), 0)
   end
   local warnings, is_useless, is_other = dataloader_state.doubts(files, root, step)
   if is_useless then cbk.fail("value", ("%s; %s"):format(warnings[1], warnings[2])) end

@@ -50,8 +50,8 @@ end
 
 local function refuse_assignment(_, name)
   local source, line = position.here(3)
-  cbk.fail("converter", ("%s:%d: cannot assign to '%s': the table is not the converter's own; copy it (rules.variant) and change the copy")
-    :format(source, line, tostring(name)))
+  position.fail(source, line, "cannot assign to '%s': the table is not the converter's own; copy it (rules.variant) and change the copy",
+    tostring(name))
 end
 
 -- --- several values
@@ -118,7 +118,7 @@ local function inside(original, name)
   if is_hidden(original, name) then
     if not modules[original] then return nil end
     local source, line = position.here(3)
-    cbk.fail("converter", ("%s:%d: '%s' is a function of the library's own, not for converters"):format(source, line, tostring(name)))
+    position.fail(source, line, "'%s' is a function of the library's own, not for converters", tostring(name))
   end
   local value = original[name]
   if type(value) == "function" and visible[metatable] and rawget(original, name) == nil then return method_of(value, metatable) end
@@ -222,18 +222,37 @@ function to_library(value) return copy(value, { seen = {}, is_final = false }, 1
 local function handed_over(value) return copy(value, { seen = {}, is_final = true }, 1) end
 
 local MOST_TEXT = 4096 -- of an error
+local MOST_CONTEXTS = 16
 
 local KEPT = set "config convert shape unsupported" -- codes of errors that sandboxed code may use
+
+local TEXTS = { "file", "key", "field", "expected", "found", "supported", "advice", "where" }
+
+---An error of the library that sandboxed code may have changed.
+local function copy_of_error(problem)
+  local parts = { context = {} }
+  for _, name in ipairs(TEXTS) do
+    local text = rawget(problem, name)
+    parts[name] = type(text) == "string" and text:sub(1, MOST_TEXT) or nil
+  end
+  local context = rawget(problem, "context")
+  for i = 1, type(context) == "table" and MOST_CONTEXTS or 0 do
+    local text = rawget(context, i)
+    parts.context[i] = type(text) == "string" and text:sub(1, MOST_TEXT) or nil
+  end
+  local code = rawget(problem, "code")
+  return select(2, pcall(cbk.fail, type(code) == "string" and code or "converter", problem.problem:sub(1, MOST_TEXT), parts))
+end
 
 ---An error of sandboxed code as the library raises errors.
 local function problem_of(problem)
   problem = originals[problem] or problem
   if type(problem) == "string" then return problem:sub(1, MOST_TEXT) end
-  if type(problem) == "table" and getmetatable(problem) ~= nil and type(problem.message) == "string" then return problem end
+  local is_ours = type(problem) == "table" and getmetatable(problem) ~= nil and type(rawget(problem, "problem")) == "string"
+  if is_ours then return copy_of_error(problem) end
   local code, message = "converter", "the converter raised an error without a text; write error \"TEXT\" or cbk.fail(\"config\", \"TEXT\")"
-  if type(problem) == "table" and type(rawget(problem, "message")) == "string" then
-    code, message = KEPT[problem.code] and problem.code or code, problem.message:sub(1, MOST_TEXT)
-  end
+  local said = type(problem) == "table" and rawget(problem, "message")
+  if type(said) == "string" then code, message = KEPT[problem.code] and problem.code or code, said:sub(1, MOST_TEXT) end
   return select(2, pcall(cbk.fail, code, message))
 end
 

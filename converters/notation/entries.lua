@@ -49,7 +49,8 @@ local pair_of_functions = shapes.record("a pair of functions", { forward = func,
 local function fail(mistake, what, entry, place, source, line)
   local names = {}
   for i = 1, 2 do names[#names + 1] = type(entry) == "table" and type(entry[i]) == "string" and entry[i] or nil end
-  cbk.fail("converter", ("%s: entry %d of this table of %s: %s"):format(position.of_entry(source, line, names), place, what, mistake))
+  cbk.fail("converter", ("entry %d of this table of %s: %s"):format(place, what, mistake),
+    { context = { position.of_entry(source, line, names) } })
 end
 
 ---A mistake in an entry's options.

@@ -1,7 +1,7 @@
 -- The schema of a family's file: its fields, their types, and the checks of a file.
 
 local cbk = require "cbk"
-local problem_text = require "cbk.problem_text"
+local errors = require "cbk.errors"
 local arguments = require "converters.notation.arguments"
 local catalogue = require "converters.engine.catalogue"
 local class = require "converters.engine.class"
@@ -18,7 +18,7 @@ local text, flag, func, map, sides = shapes.text, shapes.flag, shapes.func, shap
 
 local formats = { says = "formats", mistake = function(value)
   local fine, why = pcall(catalogue.formats, value)
-  return not fine and (why.message or why) or nil
+  return not fine and errors.text(why) or nil
 end }
 
 local release = shapes.of("one of the releases " .. table.concat(releases.known, ", "), function(value) return releases.place[value] end)
@@ -100,7 +100,9 @@ local kinds = { "keys", "variants", "components", "wrap" }
 -- --- checks
 
 ---@param at fun(field?: string): string   the place
-local function fail(at, field, message, ...) cbk.fail("converter", at(field) .. ": " .. message:format(...)) end
+local function fail(at, field, message, ...)
+  cbk.fail("converter", message:format(...), { context = { at(field) } })
+end
 
 local function check(shape, object, at)
   local mistake, field = shape.mistake(object, "")
@@ -234,6 +236,13 @@ function notation.check(models, where)
   end
 end
 
+---Raises what a converter's file raised while it was read, as an error of that file where it says the place.
+local function fail_to_run(problem, path)
+  if type(problem) == "table" then error(problem, 0) end
+  local lines = errors.text(problem) -- of a module that is missing, with the places where it was looked for
+  cbk.fail("converter", lines:match "^[^\n]*", { file = path })
+end
+
 ---A family's file as its models.
 ---@param path string
 ---@param is_sandboxed? boolean   it has no rights
@@ -242,12 +251,11 @@ function notation.read(path, is_sandboxed)
   if is_sandboxed then position.restrict(path) end
   local chunk, why
   if is_sandboxed then chunk, why = sandbox.load(path) else chunk, why = loadfile(path, "t") end
-  if not chunk then cbk.fail("converter", ("cannot read the converter: %s"):format(why)) end
+  if not chunk then cbk.fail("converter", ("cannot read the converter: %s"):format(why), { file = path }) end
   local fine, models = pcall(chunk)
-  if not fine then
-    cbk.fail("converter", (problem_text(models):gsub("\n.*", ""))) -- the places where a module was looked for
-  end
-  notation.check(models, path)
+  if not fine then fail_to_run(models, path) end
+  local fits, problem = pcall(notation.check, models, path)
+  if not fits then error(errors.with(problem, { file = path }), 0) end
   for _, model in ipairs(models) do
     for _, converter in ipairs(model) do converter.own_file = position.file(path) end
   end

@@ -30,6 +30,14 @@ function position.here(level)
   return at.source:gsub("^@", ""), at.currentline
 end
 
+---Raises an error of a converter's file.
+---@param source string
+---@param line integer
+---@param format string   as in string.format, with the values after it
+function position.fail(source, line, format, ...)
+  cbk.fail("converter", format:format(...), { context = { ("%s:%d"):format(source, line) }, file = source })
+end
+
 local lines_of = {}
 
 local function lines(path)

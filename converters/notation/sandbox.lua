@@ -55,20 +55,19 @@ local function strict(names, what, whole)
   setmetatable(names, { __index = function(_, name)
     local source, line = position.here(3)
     if exists_outside(whole, name) then
-      cbk.fail("converter", ("%s:%d: a sandboxed converter has no '%s%s'; if you trust the file, pass --no-sandbox to `cbk rules`, or "
-        .. "leave out --sandbox elsewhere"):format(source, line, what, tostring(name)))
+      position.fail(source, line, "a sandboxed converter has no '%s%s'; if you trust the file, pass --no-sandbox to `cbk rules`, or leave "
+        .. "out --sandbox elsewhere", what, tostring(name))
     end
     local known = {}
     for one in pairs(names) do known[#known + 1] = one end
     table.sort(known)
     local near = cbk.nearest(tostring(name), known, 1)[1]
-    cbk.fail("converter", ("%s:%d: there is no %s'%s%s'%s"):format(source, line, what == "" and "global " or "", what, tostring(name),
-      near and ("; did you mean %s%s?"):format(what, near) or ""))
+    position.fail(source, line, "there is no %s'%s%s'%s", what == "" and "global " or "", what, tostring(name),
+      near and ("; did you mean %s%s?"):format(what, near) or "")
   end })
   return setmetatable({}, { __index = names, __newindex = function(_, name)
     local source, line = position.here(3)
-    cbk.fail("converter", ("%s:%d: cannot assign to '%s%s', which is not the converter's own; is a 'local' missing?"):format(source, line,
-      what, tostring(name)))
+    position.fail(source, line, "cannot assign to '%s%s', which is not the converter's own; is a 'local' missing?", what, tostring(name))
   end })
 end
 
@@ -92,8 +91,8 @@ local function required(own)
     if name == "cbk" then return own end
     if not (MODULES[name] or type(name) == "string" and FOLDERS[name:match "^converters%.(%l+)%.[%w_.]+$"]) then
       local source, line = position.here(3)
-      cbk.fail("converter", ("%s:%d: module '%s' is not available: a sandboxed converter can only require cbk and the converter modules")
-        :format(source, line, tostring(name)))
+      position.fail(source, line, "module '%s' is not available: a sandboxed converter can only require cbk and the converter modules",
+        tostring(name))
     end
     return border.module(require(name), MODULES[name])
   end

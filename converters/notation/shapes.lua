@@ -182,7 +182,7 @@ function shapes.guard(library, prefix, signatures)
       local mistake = mistake_in(wants, ...)
       if mistake then
         local file, line = position.here(3)
-        cbk.fail("converter", ("%s:%d: %s.%s(%s): %s"):format(file, line, prefix, path, in_words(wants), mistake))
+        position.fail(file, line, "%s.%s(%s): %s", prefix, path, in_words(wants), mistake)
       end
       return make(...)
     end

@@ -118,7 +118,7 @@ local defaults = {
 ---Since 1.8 the pooler has its own activation, which is the encoder's where the config does not say.
 local function check_pooler(from)
   if values.absent(from.pooler_nonlinearity) and from.encoder_nonlinearity ~= "tanh" then
-    fields.refuse("pooler_nonlinearity", nil, "'tanh'", (", and without it the pooler uses encoder_nonlinearity, which is %s; add "
+    fields.refuse("pooler_nonlinearity", nil, "'tanh'", ("without it the pooler uses encoder_nonlinearity, which is %s; add "
       .. "pooler_nonlinearity: tanh if that is meant"):format(fields.shown(from.encoder_nonlinearity)))
   end
 end
@@ -128,7 +128,7 @@ end
 local function check_unused_pooler(from)
   local value = from.pooler_nonlinearity
   if not values.absent(value) and value ~= "tanh" then
-    fields.refuse("pooler_nonlinearity", value, "'tanh'", "; this model has no pooler, so the value has no effect: write "
+    fields.refuse("pooler_nonlinearity", value, "'tanh'", "this model has no pooler, so the value has no effect: write "
       .. "pooler_nonlinearity: tanh to convert it")
   end
 end
@@ -217,7 +217,7 @@ bert.to_1_8 = {
     local encoder = from.encoder_nonlinearity == nil and "gelu" or from.encoder_nonlinearity
     if from.pooler_nonlinearity ~= nil and from.pooler_nonlinearity ~= encoder then
       local supported = ("encoder_nonlinearity (%s), before release 1.8,"):format(fields.shown(encoder))
-      fields.refuse("pooler_nonlinearity", from.pooler_nonlinearity, supported, ("; write pooler_nonlinearity: %s to convert it all "
+      fields.refuse("pooler_nonlinearity", from.pooler_nonlinearity, supported, ("write pooler_nonlinearity: %s to convert it all "
         .. "the same, with another output of the pooler"):format(tostring(encoder)))
     end
     local field = from.mlm_nonlinearity ~= nil and "mlm_nonlinearity" or "encoder_nonlinearity"

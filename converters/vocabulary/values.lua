@@ -16,7 +16,7 @@ values.absent = absent
 
 local function size_of(from, name)
   local value = from[name]
-  if absent(value) then cbk.fail("config", ("the config has no '%s'"):format(name)) end
+  if absent(value) then cbk.fail("config", ("the config has no '%s'"):format(name), { field = name, found = "nothing" }) end
   if not field_kinds.is_size(value) then fields.refuse(name, value, field_kinds.size) end
   return value
 end

@@ -194,9 +194,11 @@ int start(lua_State* L) {
   const auto message = [&](std::string_view what) {
     return error_text(
         "converter",
-        fmt::format("cannot finish with the sandboxed converter {}: it takes more than {}; if you "
-                    "trust the file, pass --no-sandbox to `cbk rules`, or leave out --sandbox elsewhere",
-                    quote(lua::check_string(L, 1)), what));
+        {.problem = fmt::format("cannot finish with the sandboxed converter {}: it takes more than {}",
+                                quote(lua::check_string(L, 1)), what),
+         .file = std::string(lua::check_string(L, 1)),
+         .advice =
+             "if you trust the file, pass --no-sandbox to `cbk rules`, or leave out --sandbox elsewhere"});
   };
   own.time = allowed_time();
   own.too_slow = message(fmt::format("{} second{}", own.time / second, own.time == second ? "" : "s"));

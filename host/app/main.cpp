@@ -21,7 +21,7 @@ namespace {
 using Arguments = std::vector<std::string>;
 
 int usage_error(const std::string& message) {
-  report_error(name_of(Errc::usage), message + "; see 'cbk --help'");
+  report_error(name_of(Errc::usage), {.problem = message, .advice = "see 'cbk --help'"});
   return exit_usage;
 }
 
@@ -118,11 +118,11 @@ int guarded_run(Arguments arguments) {
   try {
     return run(std::move(arguments));
   } catch (const Error& error) {
-    report_error(name_of(error.code()), error.what());
+    report_error(name_of(error.code()), error.parts());
     if (error.code() == Errc::interrupted) return exit_interrupted;
     return error.code() == Errc::usage ? exit_usage : exit_failure;
   } catch (const std::exception& error) {
-    report_error(name_of(Errc::internal), error.what());
+    report_error(name_of(Errc::internal), {.problem = error.what()});
     return exit_failure;
   }
 }

@@ -7,8 +7,7 @@
 #include <cstdio>
 #include <system_error>
 
-#include "host/base/error.hpp"
-#include "host/value/json.hpp"
+#include "host/value/error_json.hpp"
 
 namespace cbk::app {
 namespace {
@@ -32,15 +31,14 @@ void report_errors_as_json() {
   is_json = true;
 }
 
-std::string error_text(std::string_view code, std::string_view message) {
-  if (!is_json) return error_line(message) + "\n";
-  return fmt::format("{{\"error\": {{\"code\": {}, \"message\": {}}}}}\n", json_quote(code),
-                     json_quote(one_line(message)));
+std::string error_text(std::string_view code, const ErrorParts& parts) {
+  if (is_json) return error_json(code, parts) + "\n";
+  return error_line(text_of(parts) + (parts.where.empty() ? "" : fmt::format(" ({})", parts.where))) + "\n";
 }
 
-void report_error(std::string_view code, std::string_view message) {
+void report_error(std::string_view code, const ErrorParts& parts) {
   std::fflush(stdout);
-  std::string line = error_text(code, message);
+  std::string line = error_text(code, parts);
   if (!is_json && ::isatty(STDERR_FILENO) != 0) line.insert(0, "\r\x1b[K");  // there may be a progress line
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
@@ -50,7 +48,7 @@ int finish_output(int code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
   const std::string reason = errno != 0 ? ": " + std::generic_category().message(errno) : "";
   std::clearerr(stdout);
-  report_error(name_of(Errc::io), "cannot write to standard output" + reason);
+  report_error(name_of(Errc::io), {.problem = "cannot write to standard output" + reason});
   return std::max(code, static_cast<int>(exit_failure));
 }
 

@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "host/base/error.hpp"
+
 namespace cbk::app {
 
 inline constexpr int exit_ok = 0;
@@ -22,14 +24,14 @@ inline constexpr bool leaves_at_once = true;
 /// "cbk: …" with line breaks folded, control characters escaped, and at most 600 characters.
 std::string error_line(std::string_view message);
 
-/// From here on, errors are reported as {"error": {"code": …, "message": …}}.
+/// From here on, errors are reported as `error_json` has them.
 void report_errors_as_json();
 
 /// The line that reports an error, with its line feed.
-std::string error_text(std::string_view code, std::string_view message);
+std::string error_text(std::string_view code, const ErrorParts& parts);
 
 /// Prints the error (after what stdout still holds). The message is not cut in JSON.
-void report_error(std::string_view code, std::string_view message);
+void report_error(std::string_view code, const ErrorParts& parts);
 
 /// Writes the rest of the output; an error is reported. The exit code then is a failure, else `code`.
 int finish_output(int code);

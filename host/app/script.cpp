@@ -24,7 +24,7 @@ namespace {
 int finished(lua_State* L, int code) {
   if (code != exit_ok) return code;
   for (const std::string& problem : lua::unfinished(L)) {
-    report_error(name_of(Errc::usage), problem);
+    report_error(name_of(Errc::usage), {.problem = problem});
     code = exit_failure;
   }
   return code;
@@ -256,21 +256,23 @@ int Interpreter::fail_now() {
   }
   int code = exit_failure;
   lua::Failure failure = lua::failure_at(L_, -1);
+  if (!show_place_) failure.parts.where.clear();
   if (lua_istable(L_, -1)) {
-    const std::string place = field_at(L_, -1, "where");
-    if (show_place_ && !place.empty()) failure.message += " (" + place + ")";
     lua_getfield(L_, -1, "exit_code");
     // Whoever made the error, it is one.
     if (lua_isnumber(L_, -1) && lua_tointeger(L_, -1) != 0) code = static_cast<int>(lua_tointeger(L_, -1));
     lua_pop(L_, 1);
   }
-  if (lua_type(L_, -1) == LUA_TSTRING) failure.message = in_words(L_, failure.message);
+  if (lua_type(L_, -1) == LUA_TSTRING) failure.parts.problem = in_words(L_, failure.parts.problem);
   // The hook may have stopped an error handler: whatever that made of it, Ctrl-C was the cause.
-  if (interrupt_requested()) failure = {"interrupted", "interrupted"};
-  if (failure.code == "interrupted") code = exit_interrupted;
-  if (failure.code == "usage" && !show_place_)
-    code = exit_usage;  // a mistake in a script is not one of its user
-  report_error(failure.code, failure.code == "interrupted" ? "interrupted" : failure.message);
+  if (interrupt_requested()) failure.code = "interrupted";
+  const bool is_mistake = failure.code == name_of(Errc::usage) || failure.code == name_of(Errc::ambiguous);
+  if (is_mistake && !show_place_) code = exit_usage;  // a mistake in a script is not one of its user
+  if (failure.code == "interrupted") {
+    code = exit_interrupted;
+    failure.parts = {.problem = "interrupted"};
+  }
+  report_error(failure.code, failure.parts);
   if (traceback_ && !traceback.empty()) std::fprintf(stderr, "%s\n", shown(traceback, true).c_str());
   lua_settop(L_, 0);
   return code;

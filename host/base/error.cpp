@@ -13,10 +13,41 @@
 namespace cbk {
 
 std::string_view name_of(Errc code) {
-  constexpr std::array<std::string_view, 13> names = {"usage",    "key",         "value",   "shape",  "dtype",
-                                                      "format",   "unsupported", "refused", "exists", "io",
-                                                      "no_space", "interrupted", "internal"};
+  constexpr std::array<std::string_view, 17> names = {
+      "usage",  "ambiguous", "missing",     "key",         "value",    "shape",
+      "dtype",  "format",    "unsupported", "refused",     "external", "changed",
+      "exists", "io",        "no_space",    "interrupted", "internal"};
   return names.at(static_cast<size_t>(code));
+}
+
+std::string text_of(const ErrorParts& parts) {
+  std::string out;
+  for (const std::string& context : parts.context) out += context + ": ";
+  out += parts.problem;
+  if (!parts.supported.empty()) {
+    out += fmt::format(": only {} is supported", parts.supported);
+  } else if (!parts.expected.empty()) {
+    out += fmt::format(": expected {}", parts.expected);
+    if (!parts.found.empty()) out += fmt::format(", found {}", parts.found);
+  }
+  if (parts.advice.empty()) return out;
+  if (!out.ends_with('?')) return out + "; " + parts.advice;
+  out += " " + parts.advice;
+  char& first = out[out.size() - parts.advice.size()];
+  if (first >= 'a' && first <= 'z') first = static_cast<char>(first - 'a' + 'A');
+  return out;
+}
+
+Error Error::in(std::string context) const {
+  ErrorParts parts = *parts_;
+  parts.context.insert(parts.context.begin(), std::move(context));
+  return {code_, std::move(parts)};
+}
+
+Error Error::about(const std::string& file) const {
+  ErrorParts parts = *parts_;
+  if (parts.file.empty()) parts.file = file;
+  return {code_, std::move(parts)};
 }
 
 void fail_errno(std::string_view action, std::string_view path) {
@@ -27,9 +58,10 @@ void fail_errno(std::string_view action, std::string_view path, int error_number
   Errc code = Errc::io;
   if (error_number == ENOSPC || error_number == EDQUOT) code = Errc::no_space;
   if (error_number == EEXIST) code = Errc::exists;
-  const std::string_view advice = error_number == EMFILE ? " (`ulimit -n` says how many can be)" : "";
-  fail(code, "cannot {} {}: {}{}", action, quote(path, 300), std::generic_category().message(error_number),
-       advice);
+  const std::string_view hint = error_number == EMFILE ? " (`ulimit -n` says how many can be)" : "";
+  throw Error(code, {.problem = fmt::format("{}{}", std::generic_category().message(error_number), hint),
+                     .file = std::string(path)})
+      .in(fmt::format("cannot {} {}", action, quote(path, 300)));
 }
 
 namespace {

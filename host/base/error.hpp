@@ -1,10 +1,11 @@
-// The one exception of the host. A message says what failed, on what, why, and what to try;
-// each layer may put its own context (file, key, offset) in front with `within`.
+// The one exception of the host. It carries what failed, on what, why, and what to try as values, from which
+// its text is made; each layer may put its own context (file, key, offset) in front with `within`. Code
+// decides by the code and the parts of an error, never by its text.
 #pragma once
 
 #include <fmt/format.h>
 #include <concepts>
-
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -16,6 +17,8 @@ namespace cbk {
 /// What kind of thing went wrong; Lua sees the lower-case name as `err.code`.
 enum class Errc {
   usage,        // the caller asked for something that makes no sense
+  ambiguous,    // what the caller asked for is several things
+  missing,      // what the caller asked for is not there, though its place is
   key,          // no such key
   value,        // a value that cannot be used here
   shape,        // shapes that do not fit together
@@ -23,6 +26,8 @@ enum class Errc {
   format,       // a file that is damaged, or not what it says it is
   unsupported,  // well-formed, but not supported
   refused,      // would have to execute or trust untrusted input
+  external,     // a file that another one names leads out of its folder
+  changed,      // a file is not the one that was opened
   exists,       // the target exists already
   io,           // the operating system said no
   no_space,     // the disk is full
@@ -32,13 +37,44 @@ enum class Errc {
 
 std::string_view name_of(Errc code);
 
+/// What an error says. Empty: nothing is known, or to be said.
+struct ErrorParts {
+  std::string problem{};               // what failed, on what, why: one sentence
+  std::vector<std::string> context{};  // what it happened in, outermost first: "cannot open 'a.pt'"
+  std::string file{};                  // what it is about, where that is a file, a key or a field of a config
+  std::string key{};
+  std::string field{};
+  std::string expected{};
+  std::string found{};
+  std::string supported{};
+  std::string advice{};  // what to try
+  std::string where{};   // "file:line" of the script that met it; not part of the text
+};
+
+/// "<context>: <problem>: expected <expected>, found <found>; <advice>", or "…: only <supported> is
+/// supported; <advice>" without what was found. The one place where the text of an error is made.
+std::string text_of(const ErrorParts& parts);
+
 class Error : public std::runtime_error {
  public:
-  Error(Errc code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  template <std::convertible_to<std::string> Text>
+  Error(Errc code, Text&& problem) : Error(code, ErrorParts{.problem = std::forward<Text>(problem)}) {}
+  Error(Errc code, ErrorParts parts)
+      : std::runtime_error(text_of(parts)),
+        code_(code),
+        parts_(std::make_shared<const ErrorParts>(std::move(parts))) {}
+
   [[nodiscard]] Errc code() const { return code_; }
+  [[nodiscard]] const ErrorParts& parts() const { return *parts_; }
+
+  /// The same error in a further context.
+  [[nodiscard]] Error in(std::string context) const;
+  /// The same error, about a file; one that is known already stays.
+  [[nodiscard]] Error about(const std::string& file) const;
 
  private:
   Errc code_;
+  std::shared_ptr<const ErrorParts> parts_;  // copies of exceptions must not throw
 };
 
 template <typename... Args>
@@ -50,13 +86,13 @@ template <typename... Args>
 [[noreturn]] void fail_errno(std::string_view action, std::string_view path);
 [[noreturn]] void fail_errno(std::string_view action, std::string_view path, int error_number);
 
-/// Runs `body`; an Error out of it gets "<context>: " in front.
+/// Runs `body`; an Error out of it gets a context.
 template <typename Body>
 decltype(auto) within(std::string_view context, Body&& body) {
   try {
     return std::forward<Body>(body)();
   } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("{}: {}", context, error.what()));
+    throw error.in(std::string(context));
   }
 }
 
@@ -66,7 +102,7 @@ decltype(auto) within(Context&& context, Body&& body) {
   try {
     return std::forward<Body>(body)();
   } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("{}: {}", std::forward<Context>(context)(), error.what()));
+    throw error.in(std::string(std::forward<Context>(context)()));
   }
 }
 

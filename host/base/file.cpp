@@ -168,10 +168,11 @@ void MappedFile::refuse_changed() const {
                        is_same_time(now.st_ctim, changed_) &&
                        (!is_there || (named.st_dev == device_ && named.st_ino == inode_));
   if (!is_same) {
-    fail(Errc::io,
-         "cannot use '{}': it was changed or replaced after it was opened; open it again when nothing writes "
-         "to it",
-         path_.string());
+    throw Error(Errc::changed,
+                {.problem = fmt::format("cannot use '{}': it was changed or replaced after it was opened",
+                                        path_.string()),
+                 .file = path_.string(),
+                 .advice = "open it again when nothing writes to it"});
   }
 }
 

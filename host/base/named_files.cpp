@@ -122,14 +122,17 @@ std::shared_ptr<const MappedFile> NamedFiles::find_allowed(const std::string& na
     return mapped(opened, is_link ? path : each / below, index_);
   }
   const fs::path place = (is_link ? real : path.lexically_normal()).parent_path();
-  const std::string advice = quote(place.empty() ? "." : place.string(), 400);
-  const std::string what =
+  const std::string folder = quote(place.empty() ? "." : place.string(), 400);
+  const std::string problem =
       is_link && link == Link::followed
           ? fmt::format("the file {} is a symbolic link out of its folder", quote(name, 400))
           : fmt::format("it names the file {}, which is {}", quote(name, 400),
                         is_link ? "a symbolic link" : "outside the folder of the checkpoint");
-  fail(Errc::refused, "{}; --allow-external {} (in Lua allow_external = {{ {} }}) allows that", what, advice,
-       advice);
+  throw Error(Errc::external,
+              {.problem = problem,
+               .file = real.string(),
+               .advice = fmt::format("--allow-external {} (in Lua allow_external = {{ {} }}) allows that",
+                                     folder, folder)});
 }
 
 std::shared_ptr<const MappedFile> NamedFiles::open(const std::string& name, Link link) const {

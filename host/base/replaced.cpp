@@ -52,7 +52,7 @@ void refuse_outside(const fs::path& target, const fs::path& file) {
   const fs::path below = file.lexically_relative(fs::canonical(folder_of(target)));
   if (!below.empty() && *below.begin() != "..") return;
   fail(
-      Errc::refused,
+      Errc::external,
       "cannot replace '{}': it is a symbolic link to '{}', outside its folder; name that file as the output, "
       "or remove the link",
       target.string(), file.string());

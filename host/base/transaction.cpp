@@ -157,7 +157,9 @@ void Transaction::commit(bool sync) {
     if (sync) sync_folders();
   } catch (const Error& error) {
     clean_up();
-    fail(error.code(), "{}; the output exists, but may be lost if the power fails", error.what());
+    ErrorParts parts = error.parts();
+    parts.advice = "the output exists, but may be lost if the power fails";
+    throw Error(error.code(), std::move(parts));
   }
   clean_up();
 }

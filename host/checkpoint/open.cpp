@@ -105,15 +105,20 @@ Checkpoint open_mapped(const std::shared_ptr<const MappedFile>& file, const Open
 
 // --- folders
 
+[[noreturn]] void fail_ambiguous(const std::vector<std::string>& names) {
+  throw Error(Errc::ambiguous,
+              {.problem = "the folder holds several checkpoints", .advice = "open one of " + listed(names)});
+}
+
 /// The one GGUF file of a folder without other checkpoints.
 std::shared_ptr<const MappedFile> gguf_in(const NamedFiles& files, std::vector<std::string> names) {
   std::sort(names.begin(), names.end());
   if (names.size() == 1) return files.open(names.front(), NamedFiles::Link::followed);
-  if (std::ranges::none_of(names, is_gguf_part_name))
-    fail(Errc::usage, "the folder holds several checkpoints; open one of {}", listed(names));
-  fail(Errc::usage,
-       "the folder holds a GGUF model in {} files, each of which is read by itself; open one of {}",
-       names.size(), listed(names));
+  if (std::ranges::none_of(names, is_gguf_part_name)) fail_ambiguous(names);
+  throw Error(Errc::usage, {.problem = fmt::format(
+                                "the folder holds a GGUF model in {} files, each of which is read by itself",
+                                names.size()),
+                            .advice = "open one of " + listed(names)});
 }
 
 /// The one checkpoint of a folder: the latest one of TensorFlow; an index; else the file with the usual name;
@@ -155,8 +160,18 @@ std::shared_ptr<const MappedFile> checkpoint_in(const fs::path& folder, const Op
   if (all.empty() && !has_shards && !gguf.empty()) return gguf_in(files_of, std::move(gguf));
   if (all.empty() && has_shards)
     fail(Errc::format, "the folder has shards, but not their index (*{})", shard_index_suffix);
-  if (all.empty()) fail(Errc::format, "the folder holds no checkpoint");
-  fail(Errc::usage, "the folder holds several checkpoints; open one of {}", listed(all));
+  if (all.empty()) fail(Errc::missing, "the folder holds no checkpoint");
+  fail_ambiguous(all);
+}
+
+/// What opening a file or folder gives; its errors are about that, unless they name another file.
+template <typename Body>
+auto opening(const fs::path& path, Body&& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    throw error.about(path.string()).in(fmt::format("cannot open '{}'", path.string()));
+  }
 }
 
 std::string warning_of(const std::vector<fs::path>& finished) {
@@ -169,7 +184,6 @@ std::string warning_of(const std::vector<fs::path>& finished) {
 }  // namespace
 
 Checkpoint open_checkpoint(const fs::path& path, const OpenOptions& options) {
-  const std::string context = fmt::format("cannot open '{}'", path.string());
   const std::string with_index = path.string() + std::string(bundle_index_suffix);
   std::error_code ignored;
   const bool is_folder = fs::is_directory(path, ignored);
@@ -182,17 +196,17 @@ Checkpoint open_checkpoint(const fs::path& path, const OpenOptions& options) {
     return checkpoint;
   };
   if (is_folder) {
-    const auto inner = within(context, [&] { return checkpoint_in(path, options); });
-    return with_warning(within(fmt::format("cannot open '{}'", inner->path().string()),
-                               [&] { return open_mapped(inner, options); }));
+    const auto inner = opening(path, [&] { return checkpoint_in(path, options); });
+    return with_warning(opening(inner->path(), [&] { return open_mapped(inner, options); }));
   }
   if (!fs::exists(path, ignored) && fs::exists(with_index, ignored))
     return with_warning(open_checkpoint(with_index, options));
   if (const auto prefix = prefix_of_data_file(path.string())) {
-    fail(Errc::usage, "{}: it is a data file of a TensorFlow checkpoint; open '{}'", context, *prefix);
+    opening(path,
+            [&] { fail(Errc::usage, "it is a data file of a TensorFlow checkpoint; open '{}'", *prefix); });
   }
   const auto file = MappedFile::open(path);
-  return with_warning(within(context, [&] { return open_mapped(file, options); }));
+  return with_warning(opening(path, [&] { return open_mapped(file, options); }));
 }
 
 }  // namespace cbk

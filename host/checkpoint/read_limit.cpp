@@ -72,10 +72,12 @@ Error beyond(uint64_t bytes, uint64_t total, uint64_t limit) {
   constexpr uint64_t gib = uint64_t{1} << 30;
   const std::string enough = fmt::format("{}GiB", total / gib + (total % gib != 0 ? 1 : 0));
   return {Errc::value,
-          fmt::format("the file does not hold {} of it, which are repeated, never written or packed; the "
-                      "checkpoint has {} of such data, and the limit is {}; --max-expansion {} (in Lua "
-                      "max_expansion = \"{}\") allows that",
-                      format_size(bytes), format_size(total), format_size(limit), enough, enough)};
+          {.problem = fmt::format(
+               "the file does not hold {} of it, which are repeated, never written or packed; the "
+               "checkpoint has {} of such data, and the limit is {}",
+               format_size(bytes), format_size(total), format_size(limit)),
+           .advice = fmt::format("--max-expansion {} (in Lua max_expansion = \"{}\") allows that", enough,
+                                 enough)}};
 }
 
 Value unreadable_leaf(const TensorLeaf& leaf, const Error& why) {

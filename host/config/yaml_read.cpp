@@ -21,12 +21,12 @@ namespace {
 
 constexpr size_t deepest_read = 400;
 
-std::string at(const YAML::Mark& mark, std::string_view message) {
-  return fmt::format("line {}, column {}: {}", mark.line + 1, mark.column + 1, message);
+std::string place_of(const YAML::Mark& mark) {
+  return fmt::format("line {}, column {}", mark.line + 1, mark.column + 1);
 }
 
-[[noreturn]] void fail_at(const YAML::Mark& mark, Errc code, std::string_view message) {
-  throw Error(code, at(mark, message));
+[[noreturn]] void fail_at(const YAML::Mark& mark, Errc code, std::string message) {
+  throw Error(code, std::move(message)).in(place_of(mark));
 }
 
 /// The characters that YAML allows in a file. The parser takes some of the others for its own marks.
@@ -129,7 +129,7 @@ class Source : public std::streambuf {
       memory_.charge(queued(piece));
     } catch (const Error& error) {
       const auto lines = std::count(text_.begin(), piece.begin(), '\n');
-      fail(error.code(), "line {}: {}", lines + 1, error.what());
+      throw error.in(fmt::format("line {}", lines + 1));
     }
     handed_out_ += piece.size();
     char* begin = const_cast<char*>(piece.data());  // streambuf's interface; it only reads
@@ -240,8 +240,8 @@ class Builder : public YAML::EventHandler {
     try {
       body();
     } catch (const Error& error) {
-      if (std::string_view(error.what()).starts_with("line ")) throw;
-      fail_at(mark, error.code(), error.what());
+      if (!error.parts().context.empty()) throw;  // the place inside of it
+      throw error.in(place_of(mark));
     }
   }
 
@@ -425,8 +425,8 @@ class Builder : public YAML::EventHandler {
     frame.merges = is_merge_key;
     if (!is_merge_key && frame.shape == Shape::map && frame.container.as_dict().find(key) != nullptr) {
       repeated_.add([&] {
-        return at(mark,
-                  fmt::format("the key {} is repeated in one map; this value is used", quote(key_text(key))));
+        return fmt::format("{}: the key {} is repeated in one map; this value is used", place_of(mark),
+                           quote(key_text(key)));
       });
     }
     frame.key = std::move(key);

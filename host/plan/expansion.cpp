@@ -93,11 +93,13 @@ void check_expansion(const Writer& writer, std::optional<uint64_t> limit) {
   for (const Item& item : writer.items()) expansion.add(item);
   if (!limit) limit = std::max(always_allowed, allowed_per_byte * expansion.source_bytes());
   if (expansion.total() <= *limit) return;
-  fail(Errc::value,
-       "the output would have {} that its sources only repeat or hold compressed, {} most of all; the limit "
-       "is {}; "
-       "--max-expansion SIZE (in Lua max_expansion) allows more",
-       format_size(expansion.total()), quote(expansion.largest()), format_size(*limit));
+  throw Error(Errc::value,
+              {.problem = fmt::format(
+                   "the output would have {} that its sources only repeat or hold compressed, {} "
+                   "most of all; the limit is {}",
+                   format_size(expansion.total()), quote(expansion.largest()), format_size(*limit)),
+               .key = expansion.largest(),
+               .advice = "--max-expansion SIZE (in Lua max_expansion) allows more"});
 }
 
 }  // namespace cbk

@@ -56,9 +56,9 @@ TEST_CASE("named files: a name leads down from the folder or nowhere", "[base]")
        {"..", ".", "../run/a", "parts/../a", "parts/..", "parts/", "/etc/passwd", "/", "link", "near",
         "linked/secret", "linked/deep/c", "linked_near/b", "dangling", "./link"}) {
     CAPTURE(name);
-    CHECK(places.error(files, name) == Errc::refused);
+    CHECK(places.error(files, name) == Errc::external);
   }
-  CHECK(places.error(files, (places.folder.path("run") / "a").string()) == Errc::refused);
+  CHECK(places.error(files, (places.folder.path("run") / "a").string()) == Errc::external);
   CHECK(places.error(files, "") == Errc::format);
   CHECK(places.error(files, std::string("a\0b", 3)) == Errc::format);
   CHECK_THROWS_WITH(files.open("link"),
@@ -81,7 +81,7 @@ TEST_CASE("named files: a symbolic link that is followed ends below the folder",
   CHECK(places.text(files, "dangling", followed) == "nothing");
   for (const std::string name : {"link", "chain_out", "linked/secret", "linked/gone", "../other/secret"}) {
     CAPTURE(name);
-    CHECK(places.error(files, name, followed) == Errc::refused);
+    CHECK(places.error(files, name, followed) == Errc::external);
   }
   CHECK(places.error(files, "loop", followed) == Errc::io);
   CHECK(places.text(NamedFiles(folder.path("run"), {folder.path("other")}), "link", followed) == "secret");
@@ -136,7 +136,7 @@ TEST_CASE("named files: more folders may be allowed", "[base]") {
   for (const std::string name : {"link", "linked/secret", "../other/secret", "../other/deep/../secret",
                                  "../other/deep", "../other/deepest"}) {
     CAPTURE(name);
-    CHECK(places.error(files, name) == Errc::refused);
+    CHECK(places.error(files, name) == Errc::external);
   }
   CHECK_THROWS_WITH(NamedFiles(folder.path("run"), {folder.path("gone")}), Catch::Contains("not a folder"));
 }

@@ -389,7 +389,8 @@ ELSEWHERE = {
     "--config FILE reads it": "external_interop.py", "name the release with --src-fmt cs-X.Y": "identify_test.lua", "to convert it, ": "identify_test.lua",
     "there is no config beside the checkpoint: name one": "convert_command_test.lua", "would get random numbers": "foreign_keys_test.lua", "fold them into the weights first": "lora_test.lua",
     "pass --drop-unmatched-keys to do so here": "dry_run_test.lua", "remove the prefix": "identity_test.lua",
-    "it takes more than {}": "hostile_interop.py", "that is made of arguments is not written": "pickle_test.cpp",
+    "if you trust the file, pass --no-sandbox": "hostile_interop.py", "--max-expansion SIZE (in Lua": "limits_interop.py",
+    "--salvage reads the archive alone": "salvage_interop.py", "that is made of arguments is not written": "pickle_test.cpp",
     "make its config for the Model Zoo with `cbk convert-config": "logits_interop.py",
 }
 

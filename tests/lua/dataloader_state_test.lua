@@ -176,7 +176,7 @@ describe("the data loader files of 1.8 and 1.9", function()
       zoo_checkpoint.add_data_state(shuffled, cbk.dict(), { seed = "config" })
     end, "config")
     local qualified = config "modelzoo.data.GptHDF5MapDataProcessor"
-    raises("cannot convert data loader states", function() zoo_checkpoint.add_data_state(qualified, cbk.dict()) end, "data")
+    raises("cannot convert data loader states", function() zoo_checkpoint.add_data_state(qualified, cbk.dict()) end, "config")
     cbk.fs.write(cbk.fs.join(qualified.cerebras.save_iter_state_path, "a_0_b_60.txt"), "30")
     for options, samples in pairs { [{ is_upgrade = true }] = 915, [{ is_upgrade = true, step = 60 }] = 30 } do
       root = cbk.dict { dataloader = cbk.null }

@@ -77,7 +77,7 @@ describe("Limits of a family: towards Hugging Face", function()
       local config = dict { model = cbk.deep_copy((converted { "bert", "hf", "cs-2.9", {} })) }
       config.model.pooler_nonlinearity = absent == "null" and null or nil
       local function run() return convert.config(conversion.job("bert", "cs-2.9", "hf"), config) end
-      conversion.fails("pooler_nonlinearity=null: only 'tanh' is supported, and without it the pooler uses encoder_nonlinearity, which is "
+      conversion.fails("pooler_nonlinearity=null: only 'tanh' is supported; without it the pooler uses encoder_nonlinearity, which is "
         .. "'gelu'; add pooler_nonlinearity: tanh", run)
       config.model.encoder_nonlinearity, config.model.mlm_nonlinearity = "tanh", null
       conversion.warnings(run)

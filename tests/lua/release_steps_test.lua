@@ -179,7 +179,7 @@ describe("Steps between releases: fields that a newer release refuses", function
 
   it("are an error with a value that it does not compute with", function()
     local config, root = made("llama", "cs-2.3", function(section) section.norm_first = false end)
-    conversion.fails("with norm_first=false: only true is supported since release 2.4", conversion.run, "llama", "cs-2.3", "cs-2.4", config,
-      root)
+    conversion.fails("with norm_first=false: only true, since release 2.4, is supported", conversion.run, "llama", "cs-2.3", "cs-2.4",
+      config, root)
   end)
 end)

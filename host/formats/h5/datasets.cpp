@@ -44,16 +44,15 @@ StoragePtr Datasets::by_library(const Located& located, const hdf5::Dataset& dat
 
 StoragePtr Datasets::storage(const Located& located, const hdf5::Dataset& dataset, DType dtype) {
   const uint64_t size = checked_mul(dataset.space.count(), size_of(dtype), "a dataset");
-  const auto cannot = [&](Errc code, const std::string& why) {
-    return unreadable_storage(
-        size, Error(code, fmt::format("dataset {} cannot be read: {}", quote(located.name), why)));
+  const auto cannot = [&](const Error& why) {
+    return unreadable_storage(size, why.in(fmt::format("dataset {} cannot be read", quote(located.name))));
   };
   const auto by_library_or_not = [&] {
     try {
       return by_library(located, dataset, dtype);
     } catch (const Error& error) {
       if (error.code() == Errc::interrupted) throw;
-      return cannot(error.code(), error.what());
+      return cannot(error);
     }
   };
   if (!dataset.type.dtype()) return by_library_or_not();
@@ -62,7 +61,7 @@ StoragePtr Datasets::storage(const Located& located, const hdf5::Dataset& datase
                               [&](const std::string& name) { return files_.map(name); });
   } catch (const Error& error) {
     const bool is_cut = files_.may_be_cut() && error.code() == Errc::format;
-    if (error.code() == Errc::io || is_cut) return cannot(error.code(), error.what());
+    if (error.code() == Errc::io || is_cut) return cannot(error);
     if (error.code() != Errc::unsupported) throw;
     return by_library_or_not();
   }

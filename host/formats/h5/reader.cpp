@@ -89,7 +89,9 @@ class PlainTree {
     } catch (const Error& error) {
       const bool is_cut = datasets_.files().may_be_cut() && error.code() == Errc::format;
       if (is_cut) return why_not(error);
-      if (link.kind == hdf5::Link::Kind::hard || error.code() == Errc::refused) throw;
+      if (link.kind == hdf5::Link::Kind::hard || error.code() == Errc::refused ||
+          error.code() == Errc::external)
+        throw;
       return why_not(error);
     }
     if (located.object.is_datatype()) return std::nullopt;
@@ -127,8 +129,7 @@ ExternalFiles open_files(std::shared_ptr<const MappedFile> file, const OpenOptio
     return {std::move(file), options.allow_external, std::move(memory), options.salvage};
   } catch (const Error& error) {
     if (!options.salvage || error.code() != Errc::format) throw;
-    fail(Errc::format, "nothing can be salvaged: the tables that name its tensors are not in the file: {}",
-         error.what());
+    throw error.in("nothing can be salvaged: the tables that name its tensors are not in the file");
   }
 }
 

@@ -47,10 +47,11 @@ Value unpickle_stored(std::string_view bytes, bool allow_records, MemoryBudget& 
 }
 
 void RefusedValues::fail_if_any() const {
-  if (count_ == 1) fail(Errc::refused, "{}", first_);
+  if (!first_) return;
+  ErrorParts parts = first_->parts();
   if (count_ > 1)
-    fail(Errc::refused, "{}; {} more {} refused", first_, count_ - 1,
-         count_ == 2 ? "value is" : "values are");
+    parts.problem += fmt::format("; {} more {} refused", count_ - 1, count_ == 2 ? "value is" : "values are");
+  throw Error(first_->code(), std::move(parts));
 }
 
 void check_pickles(hdf5::File& file, bool allow_records) {

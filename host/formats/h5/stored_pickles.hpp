@@ -19,7 +19,7 @@ class RefusedValues {
       return within(quote(key), read);
     } catch (const Error& error) {
       if (error.code() != Errc::refused) throw;
-      if (count_++ == 0) first_ = error.what();
+      if (count_++ == 0) first_ = error;
       return {};
     }
   }
@@ -27,7 +27,7 @@ class RefusedValues {
   void fail_if_any() const;
 
  private:
-  std::string first_;
+  std::optional<Error> first_;
   size_t count_ = 0;
 };
 

@@ -187,8 +187,8 @@ StoragePtr open_external(const Layout& layout, uint64_t size, const OpenExternal
   for (const Layout::Piece& piece : layout.pieces) {
     if (left == 0) break;
     if (piece.size != undefined_address && piece.size > max_external_piece) {
-      fail(Errc::refused, "external data of {} in '{}': pieces beyond {} are refused",
-           format_size(piece.size), cbk::quote(piece.file), format_size(max_external_piece));
+      fail(Errc::value, "external data of {} in '{}': pieces beyond {} are refused", format_size(piece.size),
+           cbk::quote(piece.file), format_size(max_external_piece));
     }
     auto file = open(piece.file);
     const uint64_t there = piece.offset < file->size() ? file->size() - piece.offset : 0;

@@ -32,8 +32,8 @@ class Pickler : private Stream {
     try {
       save(value);
     } catch (const Error& error) {
-      throw Error(error.code(),
-                  path_.empty() ? error.what() : fmt::format("at {}: {}", quote(path_), error.what()));
+      if (path_.empty()) throw;
+      throw error.in(fmt::format("at {}", quote(path_)));
     }
     return finish();
   }

@@ -52,8 +52,11 @@ class Machine {
     try {
       interpret();
     } catch (const Error& error) {
-      if (refused_.empty())
-        throw Error(error.code(), fmt::format("{} (at byte {} of the pickle)", error.what(), at_));
+      if (refused_.empty()) {
+        ErrorParts parts = error.parts();
+        parts.problem += fmt::format(" (at byte {} of the pickle)", at_);
+        throw Error(error.code(), std::move(parts));
+      }
     }
     if (!refused_.empty()) refused_.fail_with_all(!options_.allow_records);
     if (consumed != nullptr) *consumed = reader_.position();
@@ -414,7 +417,7 @@ Value Machine::attempt(const std::string& global, Body&& body) {
     }
     if (!refused_.empty()) return refused_value(global);
     if (error.code() == Errc::unsupported) throw;
-    fail(Errc::format, "{}: {}", quote(global, 80), error.what());
+    throw Error(Errc::format, error.parts()).in(quote(global, 80));
   }
 }
 

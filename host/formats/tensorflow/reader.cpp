@@ -104,7 +104,7 @@ class DataFiles {
     }
     if (missing.empty()) return;
     const std::string others = other_data_files();
-    fail(Errc::format, "the index expects its data in {} {}, but {} {} missing: {}{}", shards_,
+    fail(Errc::missing, "the index expects its data in {} {}, but {} {} missing: {}{}", shards_,
          shards_ == 1 ? "file" : "files", missing.size(), missing.size() == 1 ? "is" : "are",
          listed(missing, 5), others.empty() ? "" : "; there is " + others);
   }

@@ -163,9 +163,11 @@ class LegacyReader {
              quote(key.as_string()), count, root.bytes / size_of(root.type->dtype));
       }
       if (bytes > file_size - offset) {
-        fail(Errc::format,
-             "the file is cut off: the storage {} needs {} and {} are left; --salvage reads the rest",
-             quote(key.as_string()), format_size(bytes), format_size(file_size - offset));
+        throw Error(Errc::format,
+                    {.problem = fmt::format("the file is cut off: the storage {} needs {} and {} are left",
+                                            quote(key.as_string()), format_size(bytes),
+                                            format_size(file_size - offset)),
+                     .advice = "--salvage reads the rest"});
       }
       const StoragePtr raw = map_storage(file_, offset, bytes);
       root.storage = root.type->is_untyped ? raw : byte_order_.in_order(raw, root.type->dtype);

@@ -208,9 +208,8 @@ Archive::Archive(std::shared_ptr<const MappedFile> file, MemoryPtr memory, bool 
   } else if (salvage) {
     scan_headers();
   } else {
-    fail(Errc::format,
-         "the zip archive has no end record: the file is cut off or damaged; --salvage reads the "
-         "members that are whole");
+    throw Error(Errc::format, {.problem = "the zip archive has no end record: the file is cut off or damaged",
+                               .advice = "--salvage reads the members that are whole"});
   }
   has_checksums_ = !checksums_are_left_out();
 }
@@ -229,10 +228,11 @@ std::optional<Archive::Directory> Archive::find_directory(bool may_be_followed) 
   }
   if (!followed) return std::nullopt;
   if (!may_be_followed) {
-    fail(Errc::format,
-         "the zip archive ends at byte {} of {}: what is behind it is not part of it; --salvage reads the "
-         "archive alone",
-         *followed + end_size, total);
+    throw Error(
+        Errc::format,
+        {.problem = fmt::format("the zip archive ends at byte {} of {}: what is behind it is not part of it",
+                                *followed + end_size, total),
+         .advice = "--salvage reads the archive alone"});
   }
   return directory_of(*followed);
 }

@@ -177,7 +177,7 @@ function state.is_files(folder) return cbk.fs.exists(cbk.fs.join(folder, GLOBAL)
 local function first_number(path, is_wide)
   local line = cbk.fs.read(path):match "^[^\r\n]*"
   local number, problem = python_int(line, is_wide)
-  return number or cbk.fail("value", ("'%s': its first line, %s, %s"):format(path, cbk.quote(line), problem))
+  return number or cbk.fail("value", ("'%s': its first line, %s, %s"):format(path, cbk.quote(line), problem), { file = path })
 end
 
 --- Worker and step from a name such as data_iter_state_file_worker_2_step_100.txt: the third part from the end, and the last.
@@ -198,10 +198,12 @@ end
 local function global_step(folder)
   if not cbk.fs.is_dir(folder) then
     local from = folder:find "^/" and "" or (" (relative to '%s')"):format(cbk.fs.absolute ".")
-    cbk.fail("io", ("'%s' is not a folder%s"):format(folder, from))
+    cbk.fail("io", ("'%s' is not a folder%s"):format(folder, from), { file = folder })
   end
   local path = cbk.fs.join(folder, GLOBAL)
-  if not cbk.fs.exists(path) then cbk.fail("io", ("'%s' is missing: the step of the last checkpoint is unknown"):format(path)) end
+  if not cbk.fs.exists(path) then
+    cbk.fail("io", ("'%s' is missing: the step of the last checkpoint is unknown"):format(path), { file = path })
+  end
   return first_number(path)
 end
 

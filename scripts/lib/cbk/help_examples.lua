@@ -217,7 +217,7 @@ return {
   ["cbk.cli.size"] = 'parser:option("--shard-size", "of a file"):convert(cbk.cli.size "--shard-size")',
   ["cbk.cli.whole_number"] = 'parser:option("--seed", "random seed"):convert(cbk.cli.whole_number "--seed")',
   ["cbk.cli.warn"] = 'cbk.cli.warn(ckpt.warnings)',
-  ["cbk.cli.print_error"] = 'cbk.cli.print_error(args, "value", "the model has no layers")',
+  ["cbk.cli.print_error"] = 'cbk.cli.print_error(args, select(2, pcall(cbk.fail, "value", "the model has no layers")))',
   ["cbk.cli.open"] = 'ckpt = cbk.cli.open("model.pt", args)',
   ["cbk.cli.depend_on"] = 'cbk.cli.depend_on("params.yaml", args)',
   ["cbk.cli.check_output"] = 'cbk.cli.check_output("new.pt", { "old.pt" }, args)',

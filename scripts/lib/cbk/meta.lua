@@ -699,8 +699,32 @@ function cbk.warn(message) end
 ---Seconds on a clock that never goes back, to measure with.
 ---@return number
 function cbk.clock() end
----Raises { code, message }.
-function cbk.fail(code, message) end
+---What an error consists of; tostring gives its text, which is made of the parts, and so does the field `message`.
+---@class Error
+---@field code string         what kind of thing went wrong: "usage", "key", "format", … (`cbk help json` lists them)
+---@field problem string      what failed, on what, why
+---@field context? string[]   what it happened in, outermost first: "cannot open 'model.pt'"
+---@field file? string        what it is about, where that is a file, a key of a checkpoint or a field of a config
+---@field key? string
+---@field field? string
+---@field expected? string
+---@field found? string
+---@field supported? string   "only … is supported" in the text
+---@field advice? string      what to try
+---@field where? string       "file:line" of the script that met it
+---Raises an Error.
+---@param code string
+---@param problem string
+---@param parts? table   further fields of the error
+function cbk.fail(code, problem, parts) end
+---@private
+---The text of whatever was raised: an Error, a string, another value.
+---@return string
+function cbk.problem_text(problem) end
+---@private
+---{"error": {…}} of whatever was raised, for stderr.
+---@return string
+function cbk.error_json(problem) end
 ---@private
 ---What errors of the code `exists` advise from now on: by itself "remove it, choose another name or pass overwrite = true". A command
 ---line that `cbk.cli` reads advises `--overwrite` where there is such an option.

@@ -436,7 +436,7 @@ end
 function quantised.refuse(tree, config, cannot)
   local found = quantised.find(tree, config)
   local problem = found:problem()
-  if problem then cbk.fail("unsupported", ("%s: %s"):format(cannot, problem)) end
+  if problem then cbk.fail("unsupported", problem, { context = { cannot } }) end
   return found
 end
 

@@ -72,7 +72,7 @@ local function finish_call(fine, ...)
   if fine then return ... end
   local problem = ...
   local is_of_cbk = type(problem) == "table" and problem.code and not problem.kind
-  if is_of_cbk then errors.raise(KIND_OF_CODE[problem.code] or "runtime", "%s", problem.message) end
+  if is_of_cbk then errors.raise(KIND_OF_CODE[problem.code] or "runtime", "%s", cbk.problem_text(problem)) end
   error(problem, 0)
 end
 

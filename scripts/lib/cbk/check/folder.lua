@@ -38,9 +38,7 @@ end
 ---@return string[]|nil
 function folder.checkpoints(path, problem)
   if not cbk.fs.is_dir(path) then return nil end
-  local message = problem.message or ""
-  local found = message:find("the folder holds several checkpoints", 1, true) and files_in(path)
-    or message:find("the folder holds no checkpoint", 1, true) and folders_in(path) or {}
+  local found = problem.code == "ambiguous" and files_in(path) or problem.code == "missing" and folders_in(path) or {}
   return #found > 0 and found or nil
 end
 

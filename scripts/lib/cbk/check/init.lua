@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local duplicates = require "cbk.check.duplicates"
+local errors = require "cbk.errors"
 local layers = require "cbk.check.layers"
 local leftovers = require "cbk.check.leftovers"
 local model = require "cbk.check.model"
@@ -39,10 +40,10 @@ local check = {}
 ---@field rows LeafRows
 ---@field prefix string   of the keys: the key of the record and "."
 
-local function message_of(problem) return type(problem) == "table" and problem.message or tostring(problem) end
-
----The file that an error of cbk.open names, where a folder was opened.
-local function file_of(path, problem) return message_of(problem):match "^cannot open '(.-)': " or path end
+---Why a file cannot be opened, without "cannot open 'FILE'", as a finding names its file.
+local function reason_of(problem)
+  return errors.text(errors.outside(problem))
+end
 
 ---Opens a file; what is damaged or unsafe is a finding, another error is raised.
 ---@param options CheckOptions
@@ -51,19 +52,18 @@ local function file_of(path, problem) return message_of(problem):match "^cannot 
 local function open(path, options, found)
   local fine, checkpoint = pcall(cbk.open, path, options.reading)
   if fine then return checkpoint end
-  local code, file = type(checkpoint) == "table" and checkpoint.code, file_of(path, checkpoint)
+  local problem = type(checkpoint) == "table" and checkpoint or {}
+  local code, file = problem.code, problem.file or path
   if code == "refused" then
-    local is_found, only_records = pickles.check(file, (message_of(checkpoint):gsub("^cannot open '.-': ", "")), found)
-    if not is_found then error(checkpoint, 0) end -- files outside of its folder
+    local only_records = pickles.check(file, reason_of(checkpoint), found)
     if not only_records or options.reading.allow_records then return nil end
     local reading = { allow_records = true }
     for _, option in ipairs { "allow_external", "max_expansion" } do reading[option] = options.reading[option] end
     local again, with_records = pcall(cbk.open, path, reading)
     return again and with_records or nil
   end
-  if code == "format" and cbk.fs.exists(file) and not cbk.fs.is_dir(file) and cbk.container(file) then
-    local text = message_of(checkpoint):gsub("^cannot open '.-': ", "")
-    found:add(text:find "%f[%w]missing: " and "shard-missing" or "damaged", file, nil, text)
+  if (code == "format" or code == "missing") and cbk.fs.exists(file) and not cbk.fs.is_dir(file) and cbk.container(file) then
+    found:add(code == "missing" and "shard-missing" or "damaged", file, nil, reason_of(checkpoint))
     return nil
   end
   error(checkpoint, 0)
@@ -75,7 +75,7 @@ local function open_shard(options, found)
     local fine, checkpoint = pcall(open, path, options, found)
     if fine then return checkpoint end
     if type(checkpoint) ~= "table" or checkpoint.code == "interrupted" then error(checkpoint, 0) end
-    found:add("shard-missing", path, nil, (message_of(checkpoint):gsub("^cannot open '.-': ", "")))
+    found:add("shard-missing", path, nil, reason_of(checkpoint))
   end
 end
 
@@ -207,7 +207,7 @@ local function scan(subject, part, i, row, class_keys, options, found)
     return { file = file_of_tensor(subject, part, tensor), key = row.path, row = row, scan = result, known = class_keys[row.path] }
   end
   if type(result) ~= "table" or result.code ~= "format" then error(result, 0) end
-  found:add("damaged", part.file, row.path, result.message)
+  found:add("damaged", part.file, row.path, errors.text(result))
 end
 
 ---What the class says of each key.

@@ -1,7 +1,7 @@
 -- A checkpoint against its config: missing layers and weights, shapes, ties. What a model has is known from its class.
 
 local cbk = require "cbk"
-local problem_text = require "cbk.problem_text"
+local errors = require "cbk.errors"
 local classes = require "cbk.classes"
 local coverage = require "converters.diagnosis.coverage"
 local extents = require "cbk.extents"
@@ -169,7 +169,7 @@ function model.check(file, checkpoint, config_path, found)
   end
   local known_fine, known = report.quietly(classes.tensors, config, of.name, of.format)
   if not known_fine then
-    add_unknown(of, file, found, problem_text(known), "warning") -- of a model that is known
+    add_unknown(of, file, found, errors.text(known), "warning") -- of a model that is known
     return of
   end
   of.known = known

@@ -71,11 +71,10 @@ local function advice_on(list)
 end
 
 ---@param path string
----@param error_message string   why the file was refused
+---@param why string   the file was refused
 ---@param found Findings
----@return boolean is_found         a pickle is why
----@return boolean only_records   all of them are classes that may be read as records
-function pickles.check(path, error_message, found)
+---@return boolean only_records   all that it asks for are classes that may be read as records
+function pickles.check(path, why, found)
   local fine, globals = pcall(cbk.pickle.globals, path)
   local only_records, list = true, {}
   for _, global in ipairs(fine and globals or {}) do
@@ -89,11 +88,8 @@ function pickles.check(path, error_message, found)
     local text = ("%s (byte %s of the pickle)"):format(text_of(global), numbers.grouped(global.offset))
     found:add("unsafe-global", path, nil, text, { advice = advice })
   end
-  if #list == 0 and error_message:find("the pickle asks for", 1, true) then -- one inside of another format
-    found:add("unsafe-global", path, nil, error_message)
-    return true, false
-  end
-  return #list > 0, #list > 0 and only_records
+  if #list == 0 then found:add("unsafe-global", path, nil, why) end -- a pickle inside of another format
+  return #list > 0 and only_records
 end
 
 return pickles

@@ -1,6 +1,7 @@
 -- Findings as SARIF 2.1.0, which code hosts and editors show.
 
 local cbk = require "cbk"
+local errors = require "cbk.errors"
 local rules = require "cbk.check.rules"
 
 local sarif = {}
@@ -46,7 +47,7 @@ end
 ---@param failure { file: string, message: string }
 local function notification(failure)
   return cbk.dict {
-    { "level", "error" }, { "message", message(failure.message) }, { "locations", cbk.list { place(failure.file) } },
+    { "level", "error" }, { "message", message(errors.text(failure.problem)) }, { "locations", cbk.list { place(failure.file) } },
   }
 end
 

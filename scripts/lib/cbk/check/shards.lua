@@ -1,6 +1,7 @@
 -- A folder of shards: the index against the shards, and which shard has what.
 
 local cbk = require "cbk"
+local errors = require "cbk.errors"
 local fold = require "cbk.fold"
 local kinds = require "converters.engine.kinds"
 local numbers = require "cbk.numbers"
@@ -119,7 +120,7 @@ function shards.check(index_path, open, found)
   local by_shard, order
   if fine then by_shard, order = keys_by_shard(index, index_path) end
   if not by_shard then
-    found:add("damaged", index_path, nil, fine and order or ("the index is not valid JSON: %s"):format(index.message or tostring(index)))
+    found:add("damaged", index_path, nil, fine and order or ("the index is not valid JSON: %s"):format(errors.text(index)))
     return {}
   end
   local folder, before = cbk.fs.dirname(index_path), #found.list

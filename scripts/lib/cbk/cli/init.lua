@@ -3,6 +3,7 @@
 
 local argparse = require "argparse"
 local cbk = require "cbk"
+local errors = require "cbk.errors"
 local limits = require "cbk.limits"
 local parts = require "cbk.parts"
 local python_int = require "cbk.python_int"
@@ -13,10 +14,13 @@ local cli = {}
 
 ---Ends the command with a message and an exit code of its own.
 ---@param exit_code integer
----@param message string
+---@param problem string
 ---@param code? string   "usage", …
-function cli.fail_with(exit_code, message, code)
-  error(setmetatable({ code = code, message = message, exit_code = exit_code }, { __tostring = function() return message end }), 0)
+---@param advice? string
+function cli.fail_with(exit_code, problem, code, advice)
+  local _, raised = pcall(cbk.fail, code or "failure", problem, { advice = advice })
+  raised.exit_code, raised.where = exit_code, nil
+  error(raised, 0)
 end
 
 --- How the user has called this command or script: "cbk ls", or "cbk run tools/mine.lua".
@@ -29,8 +33,7 @@ end
 ---@param name string     the command
 ---@param message string
 function cli.usage_error(name, message)
-  local link = message:find "%?$" and " See" or "; see"
-  cli.fail_with(2, ("%s: %s%s '%s --help'"):format(name, message, link, call_of(name)), "usage")
+  cli.fail_with(2, ("%s: %s"):format(name, message), "usage", ("see '%s --help'"):format(call_of(name)))
 end
 
 --- "--threads -1" as "--threads=-1" and "-s -1" as "-s-1", so that the option gets the number: argparse takes it for an option.
@@ -310,7 +313,7 @@ end
 function cli.dtype(text)
   local ok, dtype = pcall(cbk.dtype, text)
   if ok then return dtype.name end
-  return nil, dtype.message
+  return nil, errors.text(dtype)
 end
 
 ---The option of commands that write a map loader's state; what Python takes for a whole number.
@@ -346,29 +349,28 @@ local LONGEST_MESSAGE = 500 -- bytes
 
 ---Prints an error on stderr, where the program ends without raising one.
 ---@param args table   of the command
----@param code string
-function cli.print_error(args, code, message)
-  if #message > LONGEST_MESSAGE then message = message:sub(1, LONGEST_MESSAGE):gsub("[\192-\255]?[\128-\191]*$", "") .. "…" end
-  local line = args.json and cbk.json(cbk.dict { error = cbk.dict { { "code", code }, { "message", message } } }, { shown = true })
-  io.stderr:write(line or "cbk: " .. cbk.shown(message), "\n")
+---@param problem table   an error of cbk
+function cli.print_error(args, problem)
+  problem = errors.with(problem, {})
+  problem.where = nil -- of cbk's own code
+  local text = errors.text(problem)
+  if #text > LONGEST_MESSAGE then text = text:sub(1, LONGEST_MESSAGE):gsub("[\192-\255]?[\128-\191]*$", "") .. "…" end
+  io.stderr:write(args.json and cbk.error_json(problem) or "cbk: " .. cbk.shown(text), "\n")
 end
 
 ---The error of a file that does not open, with advice where some of it can be read.
 local function fail_to_open(problem, path, args)
-  local has_several = type(problem) == "table" and problem.code == "usage" and cbk.fs.is_dir(path)
-    and problem.message:find("the folder holds several checkpoints", 1, true)
-  local part = has_several and parts.in_folder(path)
+  local code = type(problem) == "table" and problem.code
+  local part = code == "ambiguous" and parts.in_folder(path)
   if part then
     cbk.fail("unsupported", ("cannot open %s: the folder holds the %d parts of one checkpoint, %s, which are not joined"):format(
       cbk.quote(path), part.count, part.what))
   end
   local reading = cli.reading(args)
-  local may_be_cut = type(problem) == "table" and problem.code == "format" and not reading.salvage
-    and not problem.message:find("--salvage", 1, true)
+  local may_be_cut = (code == "format" or code == "missing") and not reading.salvage and not problem.advice
   reading.salvage = true
   if not may_be_cut or not pcall(cbk.open, path, reading) then error(problem, 0) end
-  local gap = problem.message:find "%?$" and " " or "; "
-  cbk.fail("format", problem.message .. gap .. "'cbk copy --salvage' takes the tensors that are whole")
+  error(errors.with(problem, { advice = "'cbk copy --salvage' takes the tensors that are whole" }), 0)
 end
 
 ---Opens a checkpoint and prints the reader's warnings.

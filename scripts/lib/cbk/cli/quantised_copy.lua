@@ -1,6 +1,7 @@
 -- What `cbk copy` refuses of quantised weights: a cast, and a copy in which codes are without their scales.
 
 local cbk = require "cbk"
+local errors = require "cbk.errors"
 local quantised = require "cbk.quantised"
 
 local quantised_copy = {}
@@ -70,11 +71,11 @@ end
 function QuantisedCopy:check_cast(dtype)
   local cannot = ("cannot copy '%s' as %s"):format(self.path, dtype)
   for _, one in ipairs(self.found.weights) do
-    if self.keys[one.key] then cbk.fail("unsupported", ("%s: %s"):format(cannot, self.found:problem())) end
+    if self.keys[one.key] then cbk.fail("unsupported", self.found:problem(), { context = { cannot } }) end
   end
   for _, one in ipairs(self.found.narrow) do
     local new, half = self.keys[one.key], HALF[one.dtype]
-    if new and self.found.stated then cbk.fail("unsupported", ("%s: %s"):format(cannot, self.found:problem())) end
+    if new and self.found.stated then cbk.fail("unsupported", self.found:problem(), { context = { cannot } }) end
     local largest = new and half and self:largest(one.key) or 0
     if half and largest >= half then
       cbk.fail("unsupported", ("%s: '%s' (%s) has numbers up to %g, as the codes of quantised weights, and no scales; get the checkpoint "
@@ -91,7 +92,7 @@ function QuantisedCopy:write(write)
   if fine then return result, more end
   local summary = self.found:is_quantised() and self.found:summary()
   if summary and type(result) == "table" and result.code == "dtype" then
-    cbk.fail("dtype", ("cannot copy '%s' (%s): %s"):format(self.path, summary, result.message))
+    errors.put_in(result, ("cannot copy '%s' (%s)"):format(self.path, summary))
   end
   error(result, 0)
 end

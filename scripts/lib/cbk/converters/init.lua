@@ -1,7 +1,7 @@
 -- Loads the converters, which are in a folder beside the scripts, and what their commands share.
 
 local cbk = require "cbk"
-local problem_text = require "cbk.problem_text"
+local errors = require "cbk.errors"
 local cli = require "cbk.cli"
 local fold = require "cbk.fold"
 
@@ -34,8 +34,9 @@ function converters.load(own, is_sandboxed)
   if own then
     local fine, models = pcall(notation.read, own, is_sandboxed)
     if not fine then
-      local why = problem_text(models)
-      cbk.fail("converter", why:find(own, 1, true) and why or ("in the converter '%s': %s"):format(own, why))
+      local says_place = type(models) == "table" and models.code == "converter" and models.file == own
+      if says_place then error(models, 0) end
+      cbk.fail("converter", errors.text(models), { context = { ("in the converter '%s'"):format(own) }, file = own })
     end
     catalogue.add(models, own, true)
     only = #models == 1 and models[1].model or nil
@@ -136,8 +137,9 @@ function converters.config(model_name, job, config)
     if catalogue.find(name) == job.model then error(result, 0) end
   end
   if #stated == 0 then error(result, 0) end
-  local advice = converters.other_model(stated, field, model_name)
-  cbk.fail("config", result.message:find(field, 1, true) and advice or ("%s; %s"):format(result.message, advice))
+  local other = converters.other_model(stated, field, model_name)
+  if result.field and ("%s=%s"):format(result.field, result.found) == field then cbk.fail("config", other) end
+  error(errors.with(result, { advice = result.advice and ("%s; %s"):format(result.advice, other) or other }), 0)
 end
 
 ---Prints what was written, and which steps changed only metadata and config.
@@ -199,7 +201,7 @@ end
 local function refuse_link(path)
   local real, folder = cbk.fs.real(path), cbk.fs.real(cbk.fs.dirname(path))
   if real:sub(1, #folder + 1) == folder .. "/" or folder == "/" then return end
-  cbk.fail("refused", ("cannot replace '%s': it is a symbolic link to '%s', outside its folder; remove the link"):format(path, real))
+  cbk.fail("external", ("cannot replace '%s': it is a symbolic link to '%s', outside its folder; remove the link"):format(path, real))
 end
 
 ---Writes checkpoints that belong together into one folder, all of them or none; with --dry-run only prints the plans.

@@ -1,6 +1,7 @@
 -- Compares two trees of leaves: by key, then by content; and ranks what differs.
 
 local cbk = require "cbk"
+local errors = require "cbk.errors"
 local renamed = require "cbk.diff.renamed"
 local values = require "cbk.diff.values"
 
@@ -21,12 +22,7 @@ local diff = {}
 
 ---Where and how two rows differ, or nil.
 local function compare_rows(a, i, b, k, options)
-  local ok, difference = pcall(values.compare, a:raw(i), b:raw(k), options)
-  if ok then return difference end
-  if type(difference) == "table" and difference.code ~= "interrupted" then
-    difference.message = ("%s: %s"):format(cbk.quote(a:path(i)), difference.message)
-  end
-  error(difference, 0)
+  return errors.within(function() return cbk.quote(a:path(i)) end, values.compare, a:raw(i), b:raw(k), options)
 end
 
 ---Rows that are left after some were matched.

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local converters = require "cbk.converters"
 local converter_list = require "cbk.converters.list"
+local errors = require "cbk.errors"
 local identify = require "cbk.identify"
 local kinds = require "converters.engine.kinds"
 local report = require "cbk.report"
@@ -89,10 +90,7 @@ function through.trees(a, b, args)
   if is_swapped then from, to, tgt = b, a, format_a end
   local own = { model = args.model, src_fmt = is_swapped and args.tgt_fmt or args.src_fmt }
   local fine, root, others = report.quietly(converted, from, tgt, own, only)
-  if not fine then
-    if type(root) == "table" and root.message then root.message = ("cannot compare through a converter: %s"):format(root.message) end
-    error(root, 0)
-  end
+  if not fine then error(errors.put_in(root, "cannot compare through a converter"), 0) end
   local one, other = model_part(root, others), model_part(to.checkpoint.root)
   local what = ("%s as %s"):format(cbk.shown(from.path), tgt)
   if is_swapped then return other, one, what end

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local composite = require "cbk.converters.composite"
 local converters = require "cbk.converters"
+local errors = require "cbk.errors"
 local kinds = require "converters.engine.kinds"
 
 local config_beside = {}
@@ -18,6 +19,8 @@ local function check_folder(path)
     table.concat(names, ", "), model.model, composite.config_advice(model.model, path)))
 end
 
+local MAP = "a map of fields"
+
 ---A config file, which holds a map of fields.
 ---@param path string   also of the folder with a config.json
 ---@return Dict
@@ -26,8 +29,8 @@ function config_beside.load(path)
   check_folder(file)
   local config = cbk.config.load(file)
   if not kinds.is_dict(config) then
-    cbk.fail("config", ("cannot read the config '%s': the config should be a map of fields, found a %s"):format(path,
-      tostring(cbk.kind(config))))
+    cbk.fail("config", ("cannot read the config '%s'"):format(path),
+      { file = file, expected = MAP, found = "a " .. tostring(cbk.kind(config)) })
   end
   return config
 end
@@ -43,18 +46,20 @@ end
 
 ---@param file string
 ---@return Dict|nil config, string|nil problem
+---@return boolean|nil is_other   it can be read, and is no config
 local function try(file)
   local fine, result = pcall(config_beside.load, file)
   if fine then return result end
-  local why, said = result.message or tostring(result), ("cannot read the config '%s': "):format(file)
-  if why:sub(1, #said) == said then why = why:sub(#said + 1) end
-  return nil, ("cannot read the config '%s' beside the checkpoint: %s"):format(file, why)
+  local is_other = type(result) == "table" and result.file == file and result.expected == MAP
+  local beside = ("cannot read the config '%s' beside the checkpoint"):format(file)
+  if is_other then return nil, errors.text(errors.with(result, { problem = beside })), true end
+  return nil, ("%s: %s"):format(beside, errors.text(result))
 end
 
 ---Why a link out of the folder is not followed, with the option that names the config.
 local function refusal(problem)
-  if type(problem) ~= "table" or problem.code ~= "refused" then error(problem, 0) end
-  return (problem.message:gsub("; %-%-allow%-external.*", "; --config FILE reads it"))
+  if type(problem) ~= "table" or problem.code ~= "external" then error(problem, 0) end
+  return errors.text(errors.with(problem, { advice = "--config FILE reads it" }))
 end
 
 ---@class ConfigBeside
@@ -72,10 +77,10 @@ local function yaml_files(folder)
     if stem then
       local one = { path = cbk.fs.join(folder, name), stem = stem }
       local fine, problem = pcall(cbk.fs.beside, folder, name)
-      if fine then one.config, one.problem = try(one.path) else one.problem = refusal(problem) end
+      local is_other
+      if fine then one.config, one.problem, is_other = try(one.path) else one.problem = refusal(problem) end
       local is_config = one.config and (one.config.model ~= nil or one.config.trainer ~= nil)
-      local is_list = one.problem and one.problem:find("should be a map of fields", 1, true)
-      if is_config or one.problem and not is_list then out[#out + 1] = one end
+      if is_config or one.problem and not is_other then out[#out + 1] = one end
     end
   end
   return out

@@ -2,7 +2,7 @@
 -- converting the files as each of them.
 
 local cbk = require "cbk"
-local problem_text = require "cbk.problem_text"
+local errors = require "cbk.errors"
 local converters = require "cbk.converters"
 local extents = require "cbk.extents"
 local release = require "cbk.identify.release"
@@ -93,7 +93,7 @@ local function fitting(tried)
   local out, problems, texts, all_alike = {}, {}, {}, true
   for i, one in ipairs(tried) do
     if not (one.problem and strikes[one.problem.code]) then out[#out + 1] = one end
-    texts[i] = one.problem and problem_text(one.problem)
+    texts[i] = one.problem and errors.text(one.problem)
     all_alike = all_alike and texts[i] and texts[i] == texts[1]
     problems[i] = ("as %s: %s"):format(one.from, texts[i] or "")
   end

@@ -1,7 +1,7 @@
 -- Detects the model, format and release of a checkpoint, and the config that belongs to it.
 
 local cbk = require "cbk"
-local problem_text = require "cbk.problem_text"
+local errors = require "cbk.errors"
 local converters = require "cbk.converters"
 local composite = require "cbk.converters.composite"
 local config_beside = require "cbk.identify.config_beside"
@@ -114,8 +114,9 @@ local function candidates(asked, format, keys, shape_of)
         out[#out + 1] = { model = one.model, class = class, fit = result, mistakes = fit.mistakes(result),
           is_named = architectures.is_of(one.model, asked.architecture), idle = asked.idle(one.model) }
       else
-        local message, name = problem_text(result), one.model.model:gsub("%%", "%%%%")
-        problems[#problems + 1] = message:gsub("^cannot convert the config with ", ("for %s, the config has "):format(name))
+        local is_value = type(result) == "table" and result.supported
+        local said = is_value and errors.with(result, { problem = ("the config has %s=%s"):format(result.field, result.found) }) or result
+        problems[#problems + 1] = ("for %s, %s"):format(one.model.model, errors.text(said))
       end
     end
   end
@@ -345,8 +346,8 @@ local function reason_of(list, problems, stated, keys, formats)
       catalogue.format_at(catalogue.find(named), releases.newest))
   end
   if problems[1] or lacking then return problems[1] or lacking end
-  local advice = #like > 0 and "if it is one of these, name it with --model, and a config of that model with --config" or KNOWN_MODELS
-  return ("the config says %s, which is not a known model%s"):format(stated, others), advice
+  local what_to_do = #like > 0 and "if it is one of these, name it with --model, and a config of that model with --config" or KNOWN_MODELS
+  return ("the config says %s, which is not a known model%s"):format(stated, others), what_to_do
 end
 
 ---The error for the name of a model that is no text.
@@ -389,7 +390,7 @@ local function by_config(found, root, config, formats, kept, keys, shape_of)
   local is_hf, why = found.format == "hf", found.why
   local fine, section = pcall(is_hf and hugging_face_section or trainer.model, config)
   if not fine then
-    found.reason, found.is_config_wrong = problem_text(section), true
+    found.reason, found.is_config_wrong = errors.text(section), true
     why[#why + 1] = found.reason
     return
   end
@@ -562,8 +563,7 @@ function identify.target(found, checkpoint, config)
     return target
   end)
   if fine then return result end
-  local why = problem_text(result):gsub("^cannot convert the checkpoint: ", "")
-  return nil, ("it cannot be converted: %s"):format(why)
+  return nil, ("it cannot be converted: %s"):format(errors.text(errors.outside(result, "cannot convert the checkpoint")))
 end
 
 ---Sets the options that the user left out: model, source format and config.

@@ -255,7 +255,7 @@ local function counted(side, own, dim, digits)
     local count = at.side == side and count_keys(at) or at:source(at.key):shape()[dim + 1]
     expected = expected or count
     if count ~= expected then
-      cbk.fail("keys", ("the layers have different numbers of such keys, %d and %d; is the checkpoint complete?"):format(expected, count))
+      cbk.fail("key", ("the layers have different numbers of such keys, %d and %d; is the checkpoint complete?"):format(expected, count))
     end
     return count
   end
@@ -405,7 +405,7 @@ local function as_many_layers(keys, action)
     return function(value, at)
       local own = keys[at.side]
       if own and (not at:source(own.last) or at:source(own.beyond)) then
-        cbk.fail("keys", ("its number is another one on the other side; the pair that the converter was inferred from has layers up to "
+        cbk.fail("key", ("its number is another one on the other side; the pair that the converter was inferred from has layers up to "
           .. "'%s', and with more or fewer the number may differ"):format(own.last))
       end
       if apply then return apply(value, at) end
@@ -439,7 +439,7 @@ definitions.texts_by_name.rows_of = { text = [[
 ---The rows of another tensor of the checkpoint that is read.
 local function rows_of(at, key)
   local t = at:source(key)
-  if not t then cbk.fail("keys", ("'%s' is missing; the size of another tensor follows from its rows"):format(key)) end
+  if not t then cbk.fail("key", ("'%s' is missing; the size of another tensor follows from its rows"):format(key)) end
   return t:shape()[1]
 end]] }
 definitions.texts_by_name.triangle = { text = [[

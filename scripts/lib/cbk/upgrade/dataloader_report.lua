@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local dataloader_state = require "cbk.dataloader_state"
+local errors = require "cbk.errors"
 local numbers = require "cbk.numbers"
 
 local report = {}
@@ -81,9 +82,8 @@ function report.show(args)
   if args.batch_size == 0 or args.workers == 0 then cli.usage_error("show", "--workers and --batch-size must be at least 1") end
   local ok, state = pcall(read, args.file, args)
   local function refuse(problem)
-    local message = problem.message or tostring(problem)
-    local is_named = message:find(args.file, 1, true) ~= nil
-    cbk.fail(problem.code or "internal", is_named and message or ("'%s': %s"):format(args.file, message))
+    local is_named = type(problem) == "table" and problem.file ~= nil
+    error(is_named and problem or errors.put_in(problem, ("'%s'"):format(args.file)), 0)
   end
   if not ok then refuse(state) end
   if state.workers then cli.warn(dataloader_state.worker_doubts(state)) end

@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local converters = require "cbk.converters"
 local config_changes = require "cbk.config_changes"
 local dataloader_state = require "cbk.dataloader_state"
+local errors = require "cbk.errors"
 local detect = require "cbk.identify.detect"
 local lost_leaves = require "cbk.upgrade.lost_leaves"
 local release = require "cbk.identify.release"
@@ -56,7 +57,7 @@ function upgrade.open_config(path)
   local problem
   if (cbk.kind(config) or ""):find "dict" then
     local fine, found = pcall(trainer.model, config)
-    problem = not fine and (found.message or found) or cbk.count(found) == 0 and "the model section of the config is empty"
+    problem = not fine and errors.text(found) or cbk.count(found) == 0 and "the model section of the config is empty"
   elseif config == cbk.null then
     problem = "the config is empty"
   else

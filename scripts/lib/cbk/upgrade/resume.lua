@@ -1,6 +1,7 @@
 -- Where a run continues in its data after it loads a checkpoint, as its config says.
 
 local cbk = require "cbk"
+local errors = require "cbk.errors"
 local dataloader_report = require "cbk.upgrade.dataloader_report"
 local dataloader_state = require "cbk.dataloader_state"
 local zoo_checkpoint = require "converters.modelzoo.checkpoint"
@@ -112,7 +113,7 @@ function resume.part(root, config)
     part.warnings = restart.warnings
     for _, line in ipairs(dataloader_report.lines(restart, run)) do part.lines[#part.lines + 1] = line end
   end)
-  if not ok then part.warnings[1] = problem.message or tostring(problem) end
+  if not ok then part.warnings[1] = errors.text(problem) end
   return part
 end
 

@@ -85,8 +85,7 @@ local function write(path, root)
     replaced[absolute] = replaced[absolute] or is_there
     return
   end
-  local is_changed = type(problem) == "table" and tostring(problem.message):find("it was changed or replaced after", 1, true)
-  local source = is_changed and replaced_source(root)
+  local source = type(problem) == "table" and problem.code == "changed" and replaced_source(root)
   check(not source, "runtime", "save: cannot write '%s': some of its tensors were loaded from '%s' before this script replaced that file; "
     .. 'load it with { map_location = "cpu" }, or do not save over it', path, source)
   error(problem, 0)

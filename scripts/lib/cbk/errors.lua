@@ -1,0 +1,55 @@
+-- Errors as values: tables with a code and the parts of which their text is made (cbk.fail). Code decides by these, never by a text.
+
+local cbk = require "cbk"
+
+local errors = {}
+
+---The text of whatever was raised: an error of cbk, a string, any other value of a converter or script.
+---@param problem any   as pcall gives it
+---@return string
+errors.text = cbk.problem_text
+
+---Puts a context in front of an error: "cannot compare through a converter". Strings, and what stops the program, stay as they are.
+---@param problem any    as pcall gives it; an error of cbk is changed
+---@param context string
+---@return any problem
+function errors.put_in(problem, context)
+  local is_ours = type(problem) == "table" and rawget(problem, "problem") ~= nil and problem.code ~= "interrupted"
+  if is_ours then problem.context = { context, unpack(problem.context or {}) } end
+  return problem
+end
+
+local function finish(context, fine, ...)
+  if fine then return ... end
+  error(errors.put_in((...), type(context) == "function" and context() or context), 0)
+end
+
+---Calls `f`; its errors get a context.
+---@param context string|fun(): string
+---@param f function
+---@return any ...
+function errors.within(context, f, ...) return finish(context, pcall(f, ...)) end
+
+---The error without its outermost context where it is this one, for a text that says as much.
+---@param problem any
+---@param context? string   default: whatever it is
+---@return any
+function errors.outside(problem, context)
+  local own = type(problem) == "table" and problem.context
+  local is_said = own and own[1] ~= nil and (context == nil or own[1] == context)
+  return is_said and errors.with(problem, { context = { unpack(own, 2) } }) or problem
+end
+
+---A copy of an error of cbk with other parts: another `advice`, say.
+---@param problem any
+---@param parts table<string, any>
+---@return any   strings as they are
+function errors.with(problem, parts)
+  if type(problem) ~= "table" then return problem end
+  local out = setmetatable({}, getmetatable(problem))
+  for name, part in pairs(problem) do out[name] = part end
+  for name, part in pairs(parts) do out[name] = part end
+  return out
+end
+
+return errors
