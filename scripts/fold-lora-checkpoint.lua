@@ -109,6 +109,20 @@ local function config_text(path, untied)
   return config and cbk.config.dump(config, "json", { indent = 2 })
 end
 
+---Whether programs tie head and embeddings where the config does not say: as the model's class has it, else as transformers does.
+---@param config Dict|nil
+---@return boolean
+local function is_tied_by_default(config)
+  if not config or config.tie_word_embeddings ~= nil then return false end
+  converters.load()
+  for _, name in ipairs(converters.stated_models(true, config)) do
+    local class = converters.catalogue.class_of(converters.catalogue.find(name), {}, "hf")
+    local field = class and class.fields.tie_word_embeddings
+    if field and field.default ~= nil then return field.default end
+  end
+  return true
+end
+
 local function fold_adapter()
   check_options(PEFT, { model = "--model", params = "--params", checkpoint_path = "--checkpoint_path", h5_version = "--h5-version" },
     "--adapter")
@@ -118,17 +132,18 @@ local function fold_adapter()
   end
   local settings_path = cbk.fs.join(args.adapter, "adapter_config.json")
   cli.depend_on(settings_path, args)
-  local settings = peft.settings(cbk.config.load(settings_path))
+  local adapter_config = cbk.config.load(settings_path)
   converters.refuse_existing(args.output, args)
   local base, adapter = cli.open(args.base, args), open_adapter()
   local config_path = base_config()
   if config_path then cli.depend_on(config_path, args) end
   local config = config_path and cbk.config.load(config_path)
   config = cbk.kind(config) == "dict" and config or nil
+  local settings = peft.settings(adapter_config, config)
   local cannot = ("cannot fold the adapter into '%s'"):format(args.base)
   quantised.refuse(base:raw_root(), config, cannot)
   quantised.refuse(adapter:raw_root(), nil, cannot)
-  local model, count, untied = peft.fold(base.root, adapter.root, settings, config)
+  local model, count, untied = peft.fold(base.root, adapter.root, settings, config, is_tied_by_default(config))
   if format and format ~= "torch" and format ~= "safetensors" then
     cli.usage_error("fold-lora-checkpoint", ("-o %s: expected a folder, .safetensors, .bin or .pt"):format(args.output))
   end

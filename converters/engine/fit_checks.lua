@@ -94,7 +94,7 @@ function fit_checks.strangers(found, place, moves)
   local others, biases = {}, {}
   for _, key in ipairs(found.unknown) do
     local list = is_norm_bias(found.known, key) and biases or others
-    if moves[key] and moves[key].to then list[#list + 1] = place .. key end
+    if moves[key] and moves[key].is_written then list[#list + 1] = place .. key end
   end
   local function text(list)
     return ("the checkpoint has %d %s that %s does not have with this config: %s"):format(#list, list == biases and "biases" or "tensors",

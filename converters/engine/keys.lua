@@ -292,7 +292,8 @@ end
 
 ---@class KeyMove   What became of a key of one tensor.
 ---@field to? string          its new name; nil where it has none, or several
----@field is_changed boolean  it is another tensor
+---@field is_written? boolean
+---@field is_changed boolean   it is another tensor
 
 ---Remembers what became of a key.
 ---@param targets string[]
@@ -301,7 +302,7 @@ function Run:note_move(hit, targets, value, made)
   local ending = hit.ending
   local is_one = #targets == 1 and #ending.also == 0 and #ending.from == 1 and not ending.from.each
   local is_same = rawequal(made, value) or kinds.is_tensor(made) and kinds.is_tensor(value) and made:same(value)
-  self.moves[self.at.full_key] = { to = is_one and targets[1] or nil, is_changed = not is_same }
+  self.moves[self.at.full_key] = { to = is_one and targets[1] or nil, is_written = #targets > 0, is_changed = not is_same }
 end
 
 ---Refuses what is no weight in the place of one. A table that copies whatever there is takes anything.

@@ -44,10 +44,18 @@ end
 ---An architecture without a head for a task: GPT2Model, but not GPT2LMHeadModel.
 local function is_headless(name) return type(name) == "string" and name:find "Model$" ~= nil and not name:find "HeadModel$" end
 
----Whether both models have a head, or both have none.
+local TASKS = { SequenceClassification = true, TokenClassification = true, QuestionAnswering = true, MultipleChoice = true }
+
+---The task of a head that the body was given later; nil for the head of the first training, and for none.
+local function task_of(name)
+  local task = type(name) == "string" and name:match "For(%u%w*)$"
+  return TASKS[task] and task or nil
+end
+
+---Whether both models have the same kind of head, or both have none.
 local function same_kind(kept, own)
   if not (is_list(kept) and is_list(own) and #kept > 0 and #own > 0) then return false end
-  return is_headless(kept[1]) == is_headless(own[1])
+  return is_headless(kept[1]) == is_headless(own[1]) and task_of(kept[1]) == task_of(own[1])
 end
 
 ---Fields that let Transformers load code, maybe from a remote repository. Checkpoints are not trusted.

@@ -32,11 +32,13 @@ local function counterpart(key, tensor)
     text(tensor), other and text(other) or "missing"))
 end
 
+local function wide(tensor) return cstorch.tensor(tensor:to(tensor.dtype == "float64" and "float64" or "float32")) end
+
 local averaged = cstorch.lazily(function()
   local out = {}
   for key, tensor in average:tensors() do
     if cbk.dtype(tensor.dtype).floating then
-      out[key] = cstorch.tensor(tensor) * decay + cstorch.tensor(counterpart(key, tensor)) * (1 - decay)
+      out[key] = (wide(tensor) * decay + wide(counterpart(key, tensor)) * (1 - decay)):to(tensor.dtype) -- rounded once
     end
   end
   return out

@@ -72,11 +72,18 @@ def close(a, b):
     assert torch.allclose(a, b, rtol=2e-5, atol=2e-5), (a - b).abs().max()
 
 
+def conv1d(name):
+    for old, new in {"attn.q_proj": "attn.c_attn", "mlp.up": "mlp.c_fc", "mlp.down": "mlp.c_proj"}.items():
+        name = name.replace(old, new)
+    return name
+
+
 def outputs_agree(run, name, config, modules, fan=False):
     """Each module's output, with the product added as PEFT's forward does, and with the folded weight."""
     base = base_model()
-    if fan:
-        base = {key: value.t().contiguous() if value.dim() == 2 and "embed" not in key else value for key, value in base.items()}
+    if fan:  # transformers' Conv1D has these names
+        base = {conv1d(key): value.t().contiguous() if value.dim() == 2 and "embed" not in key else value for key, value in base.items()}
+        modules = [conv1d(name) for name in modules]
     tensors, scales = adapter_for(base, config, modules)
     torch.save(base, run.path(name + ".bin"))
     run.call("fold-lora-checkpoint", "--adapter", write(run, name, config, tensors), run.path(name + ".bin"), "-o",
@@ -173,6 +180,68 @@ def tied(run, name, kind, trained, form, settings):
     assert one.returncode == 0 and (stays or "needs tie_word_embeddings: false" in one.stderr), one.stderr
 
 
+def folded_folder(run, name, fields, base, config, tensors):
+    """What folding an adapter into a base folder gives: the tensors, the config, and what was said."""
+    folder = run.path(name)
+    os.makedirs(folder)
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+        json.dump(fields, file)
+    torch.save(base, os.path.join(folder, "pytorch_model.bin"))
+    done = run.run("fold-lora-checkpoint", "--adapter", write(run, name + "_adapter", config, tensors), folder, "-o", run.path(name + "_out"))
+    assert done.returncode == 0, done.stderr
+    with open(run.path(name + "_out/config.json"), encoding="utf-8") as file:
+        return folder_of(run.path(name + "_out")), json.load(file), done.stderr
+
+
+def saved_below(run):
+    """PEFT saves embeddings and heads that it adapts whole, beside their matrices: the product is added to what was saved."""
+    base = {**base_model(1), HEAD: torch.randn(WORDS, WIDTH)}
+    config, tensors, want = tied_adapter("lora", [EMBED, HEAD], base)
+    want[HEAD] = want[HEAD] - base[EMBED] + base[HEAD]
+    trained = {EMBED: base[EMBED] + 1, HEAD: base[HEAD]}
+    for key, value in trained.items():
+        tensors["base_model.model." + key.replace(".weight", ".base_layer.weight")] = value
+    got, _, _ = folded_folder(run, "below", {"model_type": "llama", "tie_word_embeddings": False}, base, config, tensors)
+    close(got[EMBED], want[EMBED] + 1)
+    close(got[HEAD], want[HEAD])
+
+
+def tied_by_default(run):
+    """Where a config says nothing, its class does: GPT-2's head is tied, LLaMA's is not; a model that is unknown is as transformers has it."""
+    for kind, is_tied in {"gpt2": True, "gemma2": True, "llama": False, "unheard": True}.items():
+        base = {**base_model(1), HEAD: base_model(1)[EMBED].clone()}
+        config, tensors, want = tied_adapter("lora", [HEAD], base)
+        got, fields, said = folded_folder(run, "default_" + kind, {"model_type": kind}, base, config, tensors)
+        close(got[HEAD], want[HEAD])
+        close(got[EMBED], base[EMBED])
+        assert fields == ({"model_type": kind, "tie_word_embeddings": False} if is_tied else {"model_type": kind}), fields
+        assert ("untie" in said) == is_tied, said
+
+
+def transposed_by_class(run):
+    """The module says whether its weight is transposed; PEFT's config has fan_in_fan_out of the last module alone."""
+    names = {"gpt2": ("attn.c_proj", True), "gpt_bigcode": ("attn.c_proj", False), "llama": ("attn.q_proj", False)}
+    for (kind, (name, is_transposed)), said in itertools.product(names.items(), (False, True)):
+        base, module = {"x.y": torch.ones(1)}, "model.layers.0." + name
+        base[module + ".weight"] = torch.randn(WIDTH, WIDTH)
+        config = {"r": 2, "lora_alpha": 4, "fan_in_fan_out": said}
+        a, b = torch.randn(2, WIDTH), torch.randn(WIDTH, 2)
+        tensors = {f"base_model.model.{module}.lora_A.weight": a, f"base_model.model.{module}.lora_B.weight": b}
+        got, _, _ = folded_folder(run, f"square_{kind}_{said}", {"model_type": kind}, base, config, tensors)
+        product = 2 * (b @ a)
+        close(got[module + ".weight"], base[module + ".weight"] + (product.t() if is_transposed else product))
+
+
+def new_head(run):
+    base, module = base_model(1), "model.layers.0.mlp.up"
+    tensors, _ = adapter_for(base, {"r": 2, "lora_alpha": 4}, [module])
+    tensors["base_model.model.score.weight"] = torch.randn(3, WIDTH)
+    fields = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "tie_word_embeddings": False}
+    got, after, said = folded_folder(run, "score", fields, base, {"r": 2, "lora_alpha": 4}, tensors)
+    assert "score.weight" in got and after == fields
+    assert "does not have: score.weight; the config still says architectures=LlamaForCausalLM" in said, said
+
+
 def scaled_head(run):
     """T5 scales a tied head: an adapter of it alone cannot be folded."""
     base = base_model(1)
@@ -238,6 +307,7 @@ REFUSED = {
                  "the base model lacks 1 weights that the adapter adapts: other.x.weight"),
     "half": ({}, {"base_model.model.model.layers.0.mlp.down.lora_A.weight": torch.ones(2, INNER)}, "but not lora_B"),
     "shape": ({}, {"base_model.model.model.embed_tokens.weight": torch.ones(11, WIDTH)}, "is [11, 8] in the adapter, but [10, 8]"),
+    "whole and matrices": ({}, {"base_model.model.model.layers.0.mlp.up.weight": torch.ones(INNER, WIDTH)}, "both a whole"),
     "nan": ({}, {"base_model.model.model.layers.0.mlp.up.lora_B.weight": torch.full((INNER, 2), float("nan"))}, "24 NaN"),
 }
 
@@ -270,7 +340,7 @@ def main():
             ("conv1d", {**plain, "fan_in_fan_out": True}, every, True),
         ]:
             run.check(name, lambda n=name, c=config, m=modules, f=fan: outputs_agree(run, n, c, m, f))
-        for action in (replaced, folders, scaled_head):
+        for action in (replaced, folders, scaled_head, saved_below, tied_by_default, transposed_by_class, new_head):
             run.check(action.__name__, lambda a=action: a(run))
         for kind, trained, form, settings in itertools.product(
                 ("lora", "save"), ([HEAD], [EMBED], [HEAD, EMBED]), ("shared", "alias", "absent"), ({}, {"ensure_weight_tying": True})):

@@ -162,6 +162,36 @@ describe("Weights under other names", function()
   end)
 end)
 
+describe("Biases of norms that the model does not have", function()
+  it("are named where they are written", function()
+    for _, key in ipairs { "model.norm.bias", "model.layers.0.input_layernorm.bias" } do
+      local root = weights(llama, "llama")
+      root[key] = cbk.full({ 8 }, 1)
+      local code, _, err = convert(folder(llama, root), "model.pt")
+      equal(code, 0, err)
+      has(err, "the checkpoint has 1 biases that LlamaForCausalLM does not have with this config: " .. key)
+    end
+  end)
+end)
+
+describe("The number of classes that a config does not say", function()
+  it("is 2 to check, identify and convert", function()
+    local bert = cbk.dict { { "architectures", cbk.list { "BertForSequenceClassification" } }, { "model_type", "bert" },
+      { "vocab_size", 20 }, { "hidden_size", 8 }, { "num_attention_heads", 2 }, { "num_hidden_layers", 1 }, { "intermediate_size", 16 },
+      { "problem_type", "single_label_classification" } }
+    local root = weights(bert, "bert-sequence-classifier")
+    root["classifier.weight"], root["classifier.bias"] = cbk.full({ 3, 8 }, 1), cbk.full({ 3 }, 1)
+    local dir = folder(bert, root)
+    local code, out = harness.cbk(dir, "check", "model.pt")
+    equal(code, 1)
+    has(out, "classifier.weight: expected [2, 8] (labels=2), found [3, 8]")
+    has(select(2, identified(dir)), "(labels=2), found [3")
+    local status, _, err = convert(dir, "model.pt")
+    equal(status, 1)
+    has(err, "found [3]")
+  end)
+end)
+
 describe("A head of another class", function()
   local function rewards(change)
     local config = conversion.with(llama, { architectures = cbk.list { "LlamaForSequenceClassification" } })
@@ -207,6 +237,13 @@ describe("A head of another class", function()
     has(err, "score.weight; the config says architectures=LlamaForSequenceClassification, which is not supported (LlamaForCausalLM is); "
       .. "to leave it out, if the model works without it, add " .. OPTION)
     equal((convert(dir, "model.pt", OPTION)), 0)
+    local made = dir .. "/out/model_to_cs-2.4.mdl"
+    local status, _, problem = harness.cbk(dir, "convert", made, "--to", "hf", "-o", "back")
+    equal(status, 0, problem)
+    local name = cbk.fs.list(dir .. "/back")[1]
+    local back = cbk.config.load(cbk.fs.exists(dir .. "/back/config.json") and dir .. "/back/config.json"
+      or ("%s/back/%s/config.json"):format(dir, name))
+    equal(cbk.totable(back.architectures), { "LlamaForCausalLM" }) -- as that is what the tensors are
   end)
 
   it("is missing in a bare encoder, which is not one of the classes that have one", function()

@@ -17,8 +17,10 @@ bert.fields = {
   id2label = free(), num_labels = class.free(size()), is_decoder = boolean(false), add_cross_attention = boolean(false),
 }
 
+local DEFAULT_LABELS = 2 -- of transformers' PretrainedConfig
+
 function bert.derived(c)
-  local labels = c.num_labels and "num_labels" or { kinds.is_dict(c.id2label) and cbk.count(c.id2label) or 2, "id2label" }
+  local labels = c.num_labels and "num_labels" or kinds.is_dict(c.id2label) and { cbk.count(c.id2label), "id2label" } or DEFAULT_LABELS
   return { labels = labels, head_dim = "hidden_size / num_attention_heads" }
 end
 

@@ -38,6 +38,7 @@ local INITS = { gaussian = true, eva = true, orthogonal = true, ["true"] = true,
 ---@field alphas table<string, number>
 ---@field is_rank_stabilized boolean      the scale is alpha / sqrt(rank)
 ---@field fan_in_fan_out boolean
+---@field model_type? string              of the base model's config
 ---@field keeps_ties boolean              what was trained for one of two tied weights is for the other, too
 
 ---@param config Dict
@@ -48,6 +49,11 @@ local function number_of(config, field, usual)
   if value == nil then return usual end
   if type(value) ~= "number" or value ~= value or value <= 0 then refuse("%s=%s: expected a number above 0", field, tostring(value)) end
   return value
+end
+
+local function type_of(base_config)
+  local stated = base_config and base_config.model_type
+  return type(stated) == "string" and stated or nil
 end
 
 ---A module pattern of PEFT, a regular expression, as a Lua pattern; nil if it has more than names, `.*`, digits and `^`.
@@ -73,8 +79,9 @@ local function patterns_of(config, field)
 end
 
 ---@param config Dict   adapter_config.json
+---@param base_config? Dict   the base model's config.json
 ---@return PeftSettings
-function peft.settings(config)
+function peft.settings(config, base_config)
   if cbk.kind(config) ~= "dict" then refuse "expected a map of settings" end
   if config.peft_type ~= "LORA" then refuse("peft_type=%s: only LORA adapters can be folded", tostring(config.peft_type)) end
   if is_set(config.use_dora) then refuse "use_dora=true: DoRA rescales whole weights, which is not supported; merge it with PEFT" end
@@ -91,7 +98,7 @@ function peft.settings(config)
   return {
     rank = number_of(config, "r", 8), alpha = number_of(config, "lora_alpha", 8), ranks = patterns_of(config, "rank_pattern"),
     alphas = patterns_of(config, "alpha_pattern"), is_rank_stabilized = config.use_rslora == true,
-    fan_in_fan_out = config.fan_in_fan_out == true, keeps_ties = config.ensure_weight_tying == true,
+    fan_in_fan_out = config.fan_in_fan_out == true, model_type = type_of(base_config), keeps_ties = config.ensure_weight_tying == true,
   }
 end
 
@@ -110,8 +117,12 @@ end
 ---@field b? Tensor
 ---@field is_embedding boolean
 
+---@class SavedWhole   A tensor of the adapter that takes the place of the base model's.
+---@field value Tensor
+---@field is_below? boolean   the module's matrices are added to it: PEFT saves embeddings and heads that are adapted so
+
 ---@param adapter Dict   the adapter's tensors
----@return table<string, Adapted> modules, table<string, Tensor> others   without `base_model.model.`
+---@return table<string, Adapted> modules, table<string, SavedWhole> others   without `base_model.model.`
 local function sorted_out(adapter)
   local modules, others = {}, {}
   for key, value in cbk.items(adapter) do
@@ -126,7 +137,10 @@ local function sorted_out(adapter)
       cbk.fail("unmatched", ("the adapter's '%s' is not supported: only lora_A, lora_B, lora_embedding_A and lora_embedding_B are")
         :format(key))
     else
-      others[name:gsub("%.base_layer%.", "."):gsub("%.modules_to_save%.", ".")] = value
+      local own, count = name:gsub("%.base_layer%.", ".")
+      own = own:gsub("%.modules_to_save%.", ".")
+      if others[own] then cbk.fail("unmatched", ("the adapter has two tensors for '%s'"):format(own)) end
+      others[own] = { value = value, is_below = count > 0 }
     end
   end
   if next(modules) == nil then
@@ -145,6 +159,19 @@ local function key_in(model, key)
   return model[short] ~= nil and short or nil
 end
 
+-- transformers' Conv1D, whose weight is transposed: the models that have it, and its names in them.
+local CONV1D_MODELS = { gpt2 = true, ["openai-gpt"] = true, imagegpt = true, decision_transformer = true }
+local CONV1D = { c_attn = true, c_proj = true, c_fc = true, q_attn = true }
+
+---Whether the weight of a module is transposed. PEFT decides so by the module; `fan_in_fan_out` is that of the last one it adapted.
+---@param settings PeftSettings
+---@param module string
+local function is_transposed(settings, module)
+  if not CONV1D[module:match "[^.]*$"] then return false end
+  if settings.model_type then return CONV1D_MODELS[settings.model_type] == true end
+  return settings.fan_in_fan_out
+end
+
 ---@param settings PeftSettings
 ---@param module string
 ---@param one Adapted
@@ -155,7 +182,7 @@ local function folded_weight(settings, module, one, weight)
   end
   local rank = by_pattern(settings.ranks, module, settings.rank)
   local alpha = by_pattern(settings.alphas, module, settings.alpha)
-  local flipped = one.is_embedding or settings.fan_in_fan_out
+  local flipped = one.is_embedding or is_transposed(settings, module)
   local problem = low_rank.mistake(weight, one.a, one.b, rank, flipped)
   if problem then cbk.fail("shape", ("%s: %s"):format(module, problem)) end
   for name, value in pairs { lora_A = one.a, lora_B = one.b } do low_rank.check_finite(module .. "." .. name, value) end
@@ -224,8 +251,9 @@ end
 ---@param model Dict
 ---@param config Dict|nil
 ---@param trained table<string, any>   by the base model's names
+---@param is_tied_by_default boolean   where the config says nothing
 ---@return HeadTie|nil
-local function tie_of(model, config, trained)
+local function tie_of(model, config, trained, is_tied_by_default)
   local embedding, head = weight_of(model, EMBEDDINGS), weight_of(model, HEADS)
   local stated, is_stored = stated_tie(config), head ~= nil
   if not embedding then return nil end
@@ -234,7 +262,7 @@ local function tie_of(model, config, trained)
   if not head or not (trained[embedding] or trained[head]) then return nil end
   local id = is_stored and ties.view_id(model[head])
   local is_shared = id and id == ties.view_id(model[embedding]) or false
-  local is_tied = is_shared or stated or stated == nil and not is_stored
+  local is_tied = is_shared or stated or stated == nil and (not is_stored or is_tied_by_default)
   return is_tied and { embedding = embedding, head = head } or nil
 end
 
@@ -264,7 +292,7 @@ end
 ---What the adapter puts in place of the base model's weights, by the base model's names: functions of the old weight.
 ---@param model Dict
 ---@param modules table<string, Adapted>
----@param others table<string, Tensor>
+---@param others table<string, SavedWhole>
 ---@param settings PeftSettings
 ---@param embedding string|nil   the weight of a head that the base model's files lack
 ---@return table<string, fun(old: Tensor|nil): Tensor> trained, integer count
@@ -284,8 +312,13 @@ local function trained_weights(model, modules, others, settings, embedding)
     cbk.fail("key", ("the base model lacks %d weights that the adapter adapts: %s%s; is it the model of base_model_name_or_path?"):format(
       #missing, table.concat(missing, ", ", 1, math.min(#missing, 5)), #missing > 5 and ", …" or ""))
   end
-  for name, value in pairs(others) do -- modules_to_save, and biases that were trained
-    trained[key_in(model, name) or name] = function(old)
+  for name, saved in pairs(others) do -- modules_to_save, biases that were trained, and what is below matrices
+    local key, value = key_in(model, name) or name, saved.value
+    local fold = trained[key]
+    if fold and not saved.is_below then
+      cbk.fail("unmatched", ("the adapter has both a whole '%s' and matrices for it"):format(name))
+    end
+    local function put(old)
       local own, new = old and extents.shape(old:shape()), extents.shape(value:shape())
       if own and own ~= new then
         cbk.fail("shape", ("'%s' is %s in the adapter, but %s in the base model; %s"):format(name, new, own,
@@ -297,8 +330,25 @@ local function trained_weights(model, modules, others, settings, embedding)
       end
       return old and value:to(old.dtype) or value
     end
+    trained[key] = fold and function(old) return fold(put(old)) end or put
   end
   return trained, count
+end
+
+---Warns of tensors that the base model does not have, as the head of a classifier: the config is still the base model's.
+---@param keys string[]
+---@param source Dict
+---@param config Dict|nil
+local function warn_of_new(keys, source, config)
+  local new = {}
+  for _, key in ipairs(keys) do
+    if source[key] == nil then new[#new + 1] = key end
+  end
+  if #new == 0 then return end
+  local stated = config and cbk.kind(config.architectures) == "list" and config.architectures[1]
+  cbk.warn(("the adapter adds %d tensor%s that the base model does not have: %s; %s"):format(#new, #new == 1 and "" or "s",
+    table.concat(new, ", ", 1, math.min(#new, 5)), stated and ("the config still says architectures=%s"):format(tostring(stated))
+    or "its config may need another architecture"))
 end
 
 ---The base model with the adapter folded in. Nothing is read before it is written, but for the adapter's small matrices.
@@ -308,18 +358,20 @@ end
 ---@param adapter Dict       the adapter's tensors
 ---@param settings PeftSettings
 ---@param config Dict|nil    the base model's config.json
+---@param is_tied_by_default boolean   whether programs tie the head of such a model where its config does not say
 ---@return Dict model, integer count   of weights that were adapted
 ---@return HeadTie|nil untied          a head that is no longer the embeddings
-function peft.fold(model, adapter, settings, config)
+function peft.fold(model, adapter, settings, config, is_tied_by_default)
   local modules, others = sorted_out(adapter)
   local may_lack_head = stated_tie(config) ~= false and not weight_of(model, HEADS)
   local trained, count = trained_weights(model, modules, others, settings, may_lack_head and weight_of(model, EMBEDDINGS) or nil)
-  local out, tie = cbk.copy(model), tie_of(model, config, trained)
+  local out, tie = cbk.copy(model), tie_of(model, config, trained, is_tied_by_default)
   if tie then out[tie.head] = out[tie.head] or model[tie.embedding] end
   local source = tie and cbk.copy(out) or model
   local keys = {}
   for key in pairs(trained) do keys[#keys + 1] = key end
   table.sort(keys)
+  warn_of_new(keys, source, config)
   for _, key in ipairs(keys) do
     out[key] = trained[key](source[key])
     for _, other in ipairs(source[key] ~= nil and sharers(source, key, trained) or {}) do

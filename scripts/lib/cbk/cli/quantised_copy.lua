@@ -69,7 +69,7 @@ end
 ---Fails if quantised weights would be cast. 8-bit floats without scales are cast if they are plain numbers.
 ---@param dtype string
 function QuantisedCopy:check_cast(dtype)
-  local cannot = ("cannot copy '%s' as %s"):format(self.path, dtype)
+  local cannot, first, count = ("cannot copy '%s' as %s"):format(self.path, dtype), nil, 0
   for _, one in ipairs(self.found.weights) do
     if self.keys[one.key] then cbk.fail("unsupported", self.found:problem(), { context = { cannot } }) end
   end
@@ -81,6 +81,11 @@ function QuantisedCopy:check_cast(dtype)
       cbk.fail("unsupported", ("%s: '%s' (%s) has numbers up to %g, as the codes of quantised weights, and no scales; get the checkpoint "
         .. "with its scales, or the one of 16 or 32 bits that it was made from"):format(cannot, one.key, one.dtype, largest))
     end
+    if new and half then first, count = first or one, count + 1 end
+  end
+  if first then
+    cbk.warn(("%d weights of 8 bits without scales are written as plain numbers, such as '%s' (%s): if they were quantised, they are wrong")
+      :format(count, first.key, first.dtype))
   end
 end
 
