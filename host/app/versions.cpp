@@ -1,7 +1,7 @@
 #include "host/app/versions.hpp"
 
 #include <fmt/format.h>
-#include <oneapi/dnnl/dnnl.h>
+#include <oneapi/dnnl/dnnl_version.h>
 
 #include <algorithm>
 #include <string_view>
@@ -17,8 +17,7 @@ std::string versions() {
     text += fmt::format("  {:<17}{}\n", library.substr(0, equals), library.substr(equals + 1));
     rest.remove_prefix(std::min(library.size() + 1, rest.size()));
   }
-  const dnnl_version_t& dnnl = *dnnl_version();
-  return text + fmt::format("  {:<17}{}.{}.{}\n", "oneDNN", dnnl.major, dnnl.minor, dnnl.patch);
+  return text + fmt::format("  {:<17}{}.{}.{}\n", "oneDNN", DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR, DNNL_VERSION_PATCH);
 }
 
 }  // namespace cbk::app

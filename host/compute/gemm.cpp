@@ -1,13 +1,13 @@
 #include "host/compute/gemm.hpp"
 
 #include <malloc.h>
-#include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 
 #include <algorithm>
 
 #include "host/base/error.hpp"
 #include "host/base/parallel.hpp"
+#include "host/base/shared_library.hpp"
 #include "host/compute/small_gemm.hpp"
 
 namespace cbk::compute {
@@ -16,10 +16,27 @@ namespace {
 constexpr int64_t small =
     16384;  // products of fewer multiplications are done here: a library call costs more
 
-/// oneDNN parallelises with OpenMP; here a product belongs to one of our own threads.
+/// oneDNN, and OpenMP with which it parallelises.
+struct MatrixLibrary {
+  decltype(&dnnl_sgemm) sgemm;
+  void (*set_threads)(int);  // omp_set_num_threads
+};
+
+const MatrixLibrary& matrix_library() {
+  static const MatrixLibrary library = [] {
+    const char* purpose = "a matrix product";
+    const SharedLibrary dnnl("libdnnl.so.2", purpose);
+    const SharedLibrary openmp("libgomp.so.1", purpose);
+    return MatrixLibrary{dnnl.function<decltype(dnnl_sgemm)>("dnnl_sgemm"),
+                         openmp.function<void(int)>("omp_set_num_threads")};
+  }();
+  return library;
+}
+
+/// Here a product belongs to one of our own threads.
 void use_one_thread() {
   thread_local const bool done = [] {
-    omp_set_num_threads(1);
+    matrix_library().set_threads(1);
     return true;
   }();
   static_cast<void>(done);
@@ -44,7 +61,7 @@ void gemm<float>(const Matrix<const float>& a, const Matrix<const float>& b, con
   use_one_thread();
   keep_heap();
   const auto status =
-      dnnl_sgemm(a.is_transposed ? 'T' : 'N', b.is_transposed ? 'T' : 'N', rows, columns, depth, scale,
+      matrix_library().sgemm(a.is_transposed ? 'T' : 'N', b.is_transposed ? 'T' : 'N', rows, columns, depth, scale,
                  a.data, std::max<int64_t>(1, a.stride), b.data, std::max<int64_t>(1, b.stride),
                  adds ? 1.0F : 0.0F, out.data, std::max<int64_t>(1, out.stride));
   if (status != dnnl_success)
