@@ -136,7 +136,7 @@ end
 ---Differences of tensors in lines; those of like layers in one, with the values of the first, which differs most.
 local function different_lines(result, args)
   local entries, lines = {}, {}
-  local is_folded = not args.all and #result.different <= MOST_FOLDED
+  local is_folded = not args.all and #result.different <= diff.MOST_KEPT
   local most = is_folded and #result.different or math.min(#result.different, args.all and math.huge or args.top or LISTED)
   for n = 1, most do
     local d, key, other_key = diff.at(result, n, args)

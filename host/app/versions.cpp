@@ -17,7 +17,8 @@ std::string versions() {
     text += fmt::format("  {:<17}{}\n", library.substr(0, equals), library.substr(equals + 1));
     rest.remove_prefix(std::min(library.size() + 1, rest.size()));
   }
-  return text + fmt::format("  {:<17}{}.{}.{}\n", "oneDNN", DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR, DNNL_VERSION_PATCH);
+  return text + fmt::format("  {:<17}{}.{}.{}\n", "oneDNN", DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR,
+                            DNNL_VERSION_PATCH);
 }
 
 }  // namespace cbk::app

@@ -107,7 +107,11 @@ fs::path replaceable_file(const fs::path& target, bool overwrite) {
 
 fs::path replaceable_folder(const fs::path& target, bool overwrite) {
   refuse_existing(target, overwrite);
-  fs::path folder = is_link(target) ? behind_link(target) : target;
+  fs::path folder = target;
+  if (is_link(target)) {
+    folder = behind_link(target);
+    refuse_outside(target, folder);
+  }
   std::error_code ignored;
   if (!fs::exists(folder, ignored)) return folder;
   if (!fs::is_directory(folder)) fail(Errc::io, "cannot replace '{}': not a folder", folder.string());

@@ -1,4 +1,5 @@
-// A library of the system that is loaded when it is first needed: it would slow down every start of the program.
+// A library of the system that is loaded when it is first needed: it would slow down every start of the
+// program.
 #pragma once
 
 namespace cbk {

@@ -60,10 +60,10 @@ void gemm<float>(const Matrix<const float>& a, const Matrix<const float>& b, con
   if (rows * columns * depth <= small) return small_gemm(a, b, out, rows, columns, depth, scale, adds);
   use_one_thread();
   keep_heap();
-  const auto status =
-      matrix_library().sgemm(a.is_transposed ? 'T' : 'N', b.is_transposed ? 'T' : 'N', rows, columns, depth, scale,
-                 a.data, std::max<int64_t>(1, a.stride), b.data, std::max<int64_t>(1, b.stride),
-                 adds ? 1.0F : 0.0F, out.data, std::max<int64_t>(1, out.stride));
+  const auto status = matrix_library().sgemm(a.is_transposed ? 'T' : 'N', b.is_transposed ? 'T' : 'N', rows,
+                                             columns, depth, scale, a.data, std::max<int64_t>(1, a.stride),
+                                             b.data, std::max<int64_t>(1, b.stride), adds ? 1.0F : 0.0F,
+                                             out.data, std::max<int64_t>(1, out.stride));
   if (status != dnnl_success)
     fail(Errc::internal, "matrix product ({}, {}) x ({}, {}) failed: status {}", rows, depth, depth, columns,
          static_cast<int>(status));

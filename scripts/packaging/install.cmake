@@ -52,7 +52,8 @@ nothing in it is executed.")
 set(CPACK_DEBIAN_FILE_NAME cbk.deb)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_PACKAGE_DEPENDS lua-argparse)
+# Besides those that are linked: what is loaded when it is needed (SharedLibrary).
+set(CPACK_DEBIAN_PACKAGE_DEPENDS "lua-argparse, libdnnl2, libgomp1, libssl3")
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS hdf5-filter-plugin-blosc-serial)
 include(CPack)
 
@@ -60,8 +61,8 @@ include(CPack)
 add_executable(cbk-portable EXCLUDE_FROM_ALL $<TARGET_OBJECTS:cbk>)
 target_link_options(cbk-portable PRIVATE -s -Wl,--export-dynamic-symbol=lua_* -Wl,--export-dynamic-symbol=luaL_*)
 target_link_libraries(cbk-portable PRIVATE $<TARGET_FILE:cbk_bindings> $<TARGET_FILE:cbk_host> $<TARGET_FILE:cbk_bundle_messages>
-  -Wl,-Bstatic -lluajit-5.1 -lyaml-cpp -ldeflate -llz4 -lzstd -lz -lcrypto -lprotobuf -lleveldb -lsnappy -ledit -lbsd -lmd -ltinfo
-  -Wl,-Bdynamic -lfmt -lisal -lhwy -ldnnl -lgomp)
+  -Wl,-Bstatic -lluajit-5.1 -lyaml-cpp -ldeflate -llz4 -lzstd -lz -lprotobuf -lleveldb -lsnappy -ledit -lbsd -lmd -ltinfo
+  -Wl,-Bdynamic -lfmt -lisal -lhwy)
 set_target_properties(cbk-portable PROPERTIES LINKER_LANGUAGE CXX BUILD_RPATH $ORIGIN/../lib/cbk)
 add_dependencies(cbk-portable cbk)
 add_executable(cbk-hdf5-portable EXCLUDE_FROM_ALL $<TARGET_OBJECTS:cbk-hdf5>)

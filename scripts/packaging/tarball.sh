@@ -22,13 +22,17 @@ licence_of() { # FILE
 }
 
 licence_of "$argparse"
-for archive in luajit-5.1 yaml-cpp deflate lz4 zstd z crypto protobuf leveldb snappy edit bsd md tinfo sz aec seccomp; do
+for archive in luajit-5.1 yaml-cpp deflate lz4 zstd z protobuf leveldb snappy edit bsd md tinfo sz aec seccomp; do
   licence_of "$(realpath "$(c++ -print-file-name="lib$archive.a")")"
 done
 licence_of "$(pkg-config --libs-only-L hdf5-serial | sed 's/^-L//; s/ .*//')/libhdf5.a"
 # glibc is the one thing that the system must have.
 mkdir -p "$top/lib/cbk"
-ldd "$build/cbk-portable" | awk '$2 == "=>" { print $3 }' | grep -vE '/(libc|libm|libdl|libpthread)\.so' | while read -r library; do
+# Those that the program loads when it needs them (SharedLibrary).
+loaded=$(for name in libdnnl.so.2 libgomp.so.1 libcrypto.so.3; do c++ -print-file-name="$name"; done)
+# shellcheck disable=SC2086  # a list of paths
+{ printf '%s\n' $loaded; ldd "$build/cbk-portable" $loaded | awk '$2 == "=>" { print $3 }'; } | sort -u |
+    grep -vE '/(libc|libm|libdl|libpthread)\.so' | while read -r library; do
   install -m 644 "$(realpath "$library")" "$top/lib/cbk/$(basename "$library")"
   licence_of "$(realpath "$library")"
 done

@@ -270,6 +270,18 @@ TEST_CASE("overwriting replaces what we write, and nothing else", "[base]") {
     CHECK_FALSE(fs::exists(folder.path("home") / "old.bin"));
     CHECK(folder.names() == std::vector<std::string>{"home", "link"});
   }
+  SECTION("a folder out of the output's folder, behind a link") {
+    fs::create_directories(folder.path("out"));
+    fs::create_directories(folder.path("home"));
+    write_file(folder.path("home") / "old.bin", "1", false);
+    fs::create_directory_symlink("../home", folder.path("out/link"));
+    for (const char* name : {"out/link", "out/link/"}) {
+      CHECK_THROWS_WITH(
+          Transaction().folder(folder.path(name), true, is_shard),
+          Catch::Contains("outside its folder") && Catch::Contains((folder.path("home")).string()));
+    }
+    CHECK(read_file(folder.path("home") / "old.bin") == "1");
+  }
   SECTION("a pipe") {
     REQUIRE(mkfifo(folder.path("pipe").c_str(), 0600) == 0);
     CHECK_THROWS_WITH(write_file(folder.path("pipe"), "x", true), Catch::Contains("not a regular file"));

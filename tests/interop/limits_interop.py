@@ -95,6 +95,15 @@ def huge_chunk(path, **options):
         dataset[:] = np.zeros(2 ** 25, "f4")
 
 
+def chunks_of_three_filters(path):
+    """What is unpacked is there several times."""
+    with h5py.File(path, "w", **UNLIMITED) as f:
+        size = 1_250_000
+        dataset = f.create_dataset("w", (6 * size,), "f4", chunks=(size,), maxshape=(None,), compression="gzip", shuffle=True, fletcher32=True)
+        for i in range(6):
+            dataset[i * size:(i + 1) * size] = np.full(size, i, "f4")
+
+
 def tall_chunks(path, file):
     with h5py.File(path, "w", **file) as f:
         dataset = f.create_dataset("w", (1024, 2 ** 18), "f4", chunks=(1024, 512), maxshape=(None, 2 ** 18), compression="gzip")
@@ -124,6 +133,7 @@ FILES = {
     "virtual, 16 times as large on each level": (virtual_large, REFUSED, ".h5"),
     "a huge chunk": (huge_chunk, "h5repack", ".h5"),
     "a huge chunk of two filters": (lambda p: huge_chunk(p, shuffle=True), "h5repack", ".h5"),
+    "chunks of three filters": (chunks_of_three_filters, "h5repack", ".h5"),
     "tall chunks": (lambda p: tall_chunks(p, {}), "h5repack", ".h5"),
     "tall chunks, by the library": (lambda p: tall_chunks(p, UNLIMITED), "h5repack", ".h5"),
     "an expanded tensor": (expanded, REFUSED, ".pt"),
@@ -211,7 +221,11 @@ def check_ordinary(run):
         f.create_dataset("never", (2 ** 20,), "f4")
         f.create_dataset("packed", data=np.zeros(2 ** 22, "f4"), chunks=(2 ** 18,), maxshape=(None,), compression="gzip")
         f.create_dataset("tall", data=np.ones((512, 512), "f4"), chunks=(512, 8), compression="gzip")
-    run.call("stats", path)
+        noise = np.random.default_rng(1).standard_normal(6 << 18).astype("f4")
+        f.create_dataset("noise", data=noise, chunks=(3 << 18,), maxshape=(None,), compression="gzip", shuffle=True, fletcher32=True)
+    for _ in range(3):
+        run.call("stats", path)
+        run.call("diff", path, path)
     tied = run.path("tied.pt")
     weight = torch.zeros(2 ** 20)
     torch.save({f"w{i}": weight for i in range(1000)}, tied)  # read once

@@ -49,7 +49,7 @@ def as_a_package(run, build):
     def declares():
         fields = call("dpkg-deb", "-f", deb)
         needs = set(re.findall(r"[\w.+-]+", re.search("^Depends: (.*)$", fields, re.M)[1]))
-        assert {"lua-argparse", "libc6", "libfmt9", "libyaml-cpp0.7", "libluajit-5.1-2"} <= needs, needs
+        assert {"lua-argparse", "libc6", "libfmt9", "libyaml-cpp0.7", "libluajit-5.1-2", "libdnnl2", "libgomp1", "libssl3"} <= needs, needs
         assert f"Version: {run.call('--version').split()[1]}" in fields
 
     def knows_the_api(root):
@@ -100,6 +100,13 @@ def as_a_tarball(run, build):
         assert not foreign, foreign
         assert call(os.path.join(second, "bin/cbk"), "-e", 'require("argparse") and package.searchpath("argparse", package.path)',
                     cwd="/").startswith(second)
+        # What is loaded when it is needed is its own, too.
+        used = call(os.path.join(second, "bin/cbk"), "-e", "(function() local t = cbk.full({ 64, 64 }, 1); local c = require 'cstorch'; "
+                    "local product = c.tensor(t):matmul(c.tensor(t)); local digest = t:sha256(); "
+                    "local maps = io.open('/proc/self/maps'):read '*a'; return maps end)()")
+        for library in "libdnnl", "libgomp", "libcrypto":
+            places = set(re.findall(rf"(/\S.*/{library}\.so\S*)", used))
+            assert places and all(place.startswith(second) for place in places), (library, places)
         for program in "bin/cbk", "libexec/cbk/cbk-hdf5", "lib/cbk/libdnnl.so.2":
             versions = re.findall(r"GLIBC_2\.(\d+)", call("objdump", "-T", os.path.join(second, program)))
             assert max(map(int, versions)) <= 36, (program, versions)

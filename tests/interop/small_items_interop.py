@@ -94,6 +94,10 @@ def main():
             run.check(" ".join(command), lambda command=command, name=name: items.check_peak(command, [name + ".yaml"]))
         command = ["convert-config", "--model", "llama", "--src-fmt", "hf", "--tgt-fmt", "cs-2.4", "config.json", "-o", "hf"]
         run.check(" ".join(command), lambda: items.check_peak(command, ["config.json"]))
+        for side, value in {"a": 1.0, "b": 2.0}.items():
+            write_tensors(run.path(side + ".safetensors"), [f"w.{i}" for i in range(60000)], lambda i, value=value: value)
+        for command in ["diff", "a.safetensors", "b.safetensors"], ["diff", "--json", "a.safetensors", "b.safetensors"]:
+            run.check(" ".join(command), lambda command=command: items.check_peak(command, command[-2:]))
         for name, (value, names) in INFERRED.items():
             def grows_linearly(value=value, names=names):
                 few, many = items.infer_peak(1000, value, names), items.infer_peak(4000, value, names)

@@ -51,17 +51,27 @@ struct Failure {
 
 /// What the library says went wrong, at the place where it did.
 std::string library_error() {
-  std::string text;
+  struct Innermost {
+    std::string text;
+    bool lacks_memory = false;
+  } innermost;
   H5Ewalk2(
       H5E_DEFAULT, H5E_WALK_UPWARD,
       [](unsigned, const H5E_error2_t* error, void* out) -> herr_t {
-        auto& innermost = *static_cast<std::string*>(out);
-        if (innermost.empty() && error->desc != nullptr) innermost = error->desc;
+        auto& found = *static_cast<Innermost*>(out);
+        if (!found.text.empty() || error->desc == nullptr) return 0;
+        found.text = error->desc;
+        found.lacks_memory = error->maj_num == H5E_RESOURCE;
         return 0;
       },
-      &text);
+      &innermost);
   H5Eclear2(H5E_DEFAULT);
-  return "the HDF5 library cannot read it: " + (text.empty() ? "no reason given" : text);
+  if (innermost.lacks_memory) {
+    return "the HDF5 library needs more memory for it than is allowed for a file of this size (" +
+           innermost.text +
+           "); rewrite the file with smaller chunks, without virtual datasets (h5repack -l CHUNK=...)";
+  }
+  return "the HDF5 library cannot read it: " + (innermost.text.empty() ? "no reason given" : innermost.text);
 }
 
 Handle checked(hid_t id, herr_t (*close)(hid_t)) {
@@ -206,7 +216,7 @@ void refuse_large_chunks(hid_t dataset, size_t element_size, uint64_t memory) {
     return std::to_string(static_cast<uint64_t>(bytes / (1 << 20)) + 1) + " MiB";
   };
   throw Failure{Status::damaged,
-                "a chunk of " + mib(size) + " needs " + mib(4 * size) +
+                "a chunk of " + mib(size) + " needs " + mib(copies_of_chunk * size) +
                     " of memory, more than is allowed for a file of this size; rewrite the file "
                     "with smaller chunks (h5repack -l CHUNK=...)"};
 }

@@ -12,17 +12,20 @@ constexpr int socket_fd = 0;
 constexpr int checkpoint_fd = 3;
 
 /// The most that one reply holds.
-constexpr uint64_t max_reply = uint64_t{4} << 20;
+constexpr uint64_t max_reply = uint64_t{2} << 20;
 /// The data that the child may have for a file: it is given as its first argument.
 constexpr uint64_t memory_for(uint64_t file_size) {
-  constexpr uint64_t fixed = uint64_t{32} << 20;
+  constexpr uint64_t fixed = uint64_t{28} << 20;
   constexpr uint64_t per_byte = 2;
   constexpr uint64_t most = uint64_t{1} << 30;
   return file_size > most ? most : std::min(most, fixed + per_byte * file_size);
 }
-/// Chunks that the library keeps unpacked, of that. A chunk must fit: else it is unpacked for every reply.
+/// A chunk is there several times while it is unpacked: in the cache the one before, and what each filter
+/// makes of it, of which the first may take twice its size.
+constexpr uint64_t copies_of_chunk = 8;
+/// Chunks that the library keeps unpacked. A chunk must fit: else it is unpacked for every reply.
 constexpr uint64_t chunk_cache(uint64_t memory) {
-  return (memory - 2 * max_reply) / 4;
+  return (memory - 2 * max_reply) / copies_of_chunk;
 }
 
 /// What is asked: nothing but whether the dataset can be read, elements, or how many bytes the file has of

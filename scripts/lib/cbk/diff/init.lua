@@ -16,7 +16,8 @@ local diff = {}
 ---@field only_b integer[]      rows of `b`
 ---@field renamed { a: string, b: string }[]   the same content under another key
 ---@field different integer[]   rows of `a`; first what is not the elements of tensors, then those that differ most
----@field tensors table<integer, ValueDifference>  of those the differences of tensors, which took a while to find
+---@field tensors table<integer, ValueDifference>  of the first of those the differences of tensors, which took a while to find
+---@field measures table<integer, number>           of tensors whose values differ: what they are sorted by
 ---@field same integer
 ---@field equal boolean
 
@@ -32,6 +33,33 @@ local function without(list, is_taken)
     if not is_taken[i] then out[#out + 1] = i end
   end
   return out
+end
+
+---What each difference counts: NaN and infinite ones most.
+local BY = {
+  rel = function(d) return d.rel_norm ~= d.rel_norm and math.huge or d.rel_norm or d.max_rel end,
+  abs = function(d) return tonumber(tostring(d.max_abs):match "^[^UL]+") or d.max_abs end,
+  cosine = function(d) return d.cosine and -d.cosine or math.huge end,
+  elements = function(d) return d.different / d.numel end,
+}
+---@type string[]
+diff.orders = { "rel", "abs", "cosine", "elements", "key" }
+
+---Differences that are kept with their texts and places; others are found again when they are shown.
+---@type integer
+diff.MOST_KEPT = 10000
+local OF_TENSORS = { values = true, shape = true, dtype = true }
+
+---Keeps what was found of a row.
+---@param result Comparison
+---@param i integer   row of `a`
+---@param d ValueDifference
+---@param order string   of diff.orders
+local function keep(result, i, d, order)
+  if OF_TENSORS[d.what] and result.kept < diff.MOST_KEPT then result.tensors[i], result.kept = d, result.kept + 1 end
+  if d.what ~= "values" or not BY[order] then return end
+  local is_infinite = type(d.max_abs) == "number" and d.max_abs == math.huge
+  result.measures[i] = is_infinite and math.huge or BY[order](d)
 end
 
 ---Pairs what only one side has, first by content; other tensors of the same pattern of names are then compared.
@@ -52,7 +80,8 @@ local function take_renamed(result, options, wanted)
       result.other_key[i] = k
       local difference = compare_rows(a, i, b, k, options)
       if difference then
-        result.different[#result.different + 1], result.tensors[i] = i, difference
+        result.different[#result.different + 1] = i
+        keep(result, i, difference, wanted.order)
       else
         same[i] = k
       end
@@ -91,28 +120,12 @@ local function drop_other_names(result)
   end
 end
 
----What each difference counts: NaN and infinite ones most.
-local BY = {
-  rel = function(d) return d.rel_norm ~= d.rel_norm and math.huge or d.rel_norm or d.max_rel end,
-  abs = function(d) return tonumber(tostring(d.max_abs):match "^[^UL]+") or d.max_abs end,
-  cosine = function(d) return d.cosine and -d.cosine or math.huge end,
-  elements = function(d) return d.different / d.numel end,
-}
----@type string[]
-diff.orders = { "rel", "abs", "cosine", "elements", "key" }
-
 ---@param result Comparison
 ---@param order string   of diff.orders
 local function rank(result, order)
-  local by = BY[order]
-  if not by then return end
-  local place, value = {}, {}
-  for n, i in ipairs(result.different) do
-    local d = result.tensors[i]
-    local is_infinite = d and d.what == "values" and type(d.max_abs) == "number" and d.max_abs == math.huge
-    place[i] = n
-    value[i] = d and d.what == "values" and (is_infinite and math.huge or by(d)) or nil
-  end
+  if not BY[order] then return end
+  local place, value = {}, result.measures
+  for n, i in ipairs(result.different) do place[i] = n end
   table.sort(result.different, function(i, k)
     if value[i] == value[k] then return place[i] < place[k] end
     if value[i] == nil or value[k] == nil then return value[i] == nil end
@@ -133,7 +146,8 @@ end
 ---@return Comparison
 function diff.compare(a, b, options, wanted)
   local in_b, in_a = values.matcher(a, b), values.matcher(b, a)
-  local result = { a = a, b = b, other_key = {}, only_a = {}, only_b = {}, renamed = {}, different = {}, tensors = {}, same = 0 }
+  local result = { a = a, b = b, other_key = {}, only_a = {}, only_b = {}, renamed = {}, different = {}, tensors = {}, measures = {},
+    kept = 0, same = 0 }
   result.in_b = function(i) return result.other_key[i] or in_b(i) end
   for i = 1, #a do
     local k = in_b(i)
@@ -143,7 +157,7 @@ function diff.compare(a, b, options, wanted)
       local difference = compare_rows(a, i, b, k, options)
       if difference then
         table.insert(result.different, i)
-        if difference.what == "values" or difference.what == "shape" or difference.what == "dtype" then result.tensors[i] = difference end
+        keep(result, i, difference, wanted.order)
       else
         result.same = result.same + 1
       end
