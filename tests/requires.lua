@@ -37,7 +37,8 @@ local LAYERS = {
 }
 
 --- Modules of the program itself and of the system.
-local OUTSIDE = { ["cbk.native"] = true, ["cbk.commands"] = true, ["cbk.editor"] = true, ["cbk.limits"] = true, argparse = true, ffi = true }
+local OUTSIDE = { ["cbk.native"] = true, ["cbk.commands"] = true, ["cbk.editor"] = true, ["cbk.limits"] = true, argparse = true,
+  ffi = true }
 
 --- What takes the name of a module from elsewhere, and why.
 local COMPUTED = {

@@ -166,8 +166,8 @@ local ties = {
 function lora.config(config, model)
   config = cbk.deep_copy(config)
   config.model.lora_params = nil
-  local share = config.model.share_embedding_weights
-  if not present(share) or share == false or share == 0 then return config end
+  local share = config.model.share_embedding_weights -- the Model Zoo's classes tie where a config does not say
+  if share == cbk.null or share == false or share == 0 then return config end
   for _, tie in ipairs(ties) do
     for _, prefix in ipairs { "model.", "" } do
       local head = prefix .. tie[2]
@@ -176,6 +176,7 @@ function lora.config(config, model)
         if not present(model[head]) then
           cbk.fail("checkpoint", ("the folded embeddings differ from %s, which the checkpoint lacks"):format(head))
         end
+        if config.model.share_embedding_weights == false then return config end -- said already
         cbk.warn "the input embeddings or the head have LoRA weights: folded, they are no longer tied (share_embedding_weights: false)"
         config.model.share_embedding_weights = false
       end

@@ -254,7 +254,7 @@ end
 local function remove_kernel(optimizer)
   local adjust = optimizer.adjust_learning_rate
   adjust.decoder_kernel = nil
-  if #adjust == 0 then optimizer.adjust_learning_rate = nil end
+  if cbk.count(adjust) == 0 then optimizer.adjust_learning_rate = nil end
 end
 
 ---Rewrites the muP fields of 2.2 as those of 2.3, in place; needs the learning rate's adjustment, which is removed.

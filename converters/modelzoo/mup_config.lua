@@ -67,7 +67,7 @@ end
 local function set_learning_rate(optimizer, base_lr)
   local rate = optimizer.learning_rate
   local kind = rate ~= nil and cbk.kind(optimizer, "learning_rate")
-  local is_empty = not present(rate) or is_zero(rate) or rate == "" or type(rate) == "userdata" and #rate == 0
+  local is_empty = not present(rate) or is_zero(rate) or rate == "" or type(rate) == "userdata" and cbk.count(rate) == 0
   if is_empty then
     optimizer.learning_rate = cbk.float(base_lr)
     return

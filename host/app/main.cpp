@@ -1,5 +1,6 @@
 // cbk: run, -e, NAME, or nothing (a REPL on a terminal).
 #include <malloc.h>
+#include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -133,6 +134,13 @@ int guarded_run(Arguments arguments) {
 /// for it.
 void raise_stack_limit() noexcept {
   constexpr rlim_t wanted = 120U << 20;
+  constexpr size_t of_threads = 8U << 20;  // which would take the limit of whoever started the program
+  pthread_attr_t attributes;
+  if (pthread_attr_init(&attributes) == 0) {
+    pthread_attr_setstacksize(&attributes, of_threads);
+    pthread_setattr_default_np(&attributes);
+    pthread_attr_destroy(&attributes);
+  }
   rlimit limit{};
   if (::getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= wanted) return;
   limit.rlim_cur = std::min(wanted, limit.rlim_max);

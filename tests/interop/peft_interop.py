@@ -157,6 +157,9 @@ def tied(run, name, kind, trained, form, settings):
         json.dump(fields, file)
     if form == "shared":
         torch.save({**base, HEAD: base[EMBED]}, os.path.join(folder, "pytorch_model.bin"))
+    elif form == "copies":
+        kept = {**base, HEAD: base[EMBED]}
+        write_safetensors(os.path.join(folder, "model.safetensors"), {key: content(value) for key, value in kept.items()}, {"format": "pt"})
     elif form == "alias":
         kept = {**base, HEAD: base[EMBED]}
         del kept[EMBED]
@@ -218,6 +221,31 @@ def tied_by_default(run):
         assert ("untie" in said) == is_tied, said
 
 
+def head_of_an_encoder(run):
+    """BERT's head is `decoder`, tied to the embeddings by default."""
+    words, head = "bert.embeddings.word_embeddings", "cls.predictions.decoder"
+    base = {words + ".weight": torch.randn(WORDS, WIDTH)}
+    base[head + ".weight"] = base[words + ".weight"].clone()
+    a, b = torch.randn(2, WIDTH), torch.randn(WORDS, 2)
+    tensors = {f"base_model.model.{head}.lora_A.weight": a, f"base_model.model.{head}.lora_B.weight": b}
+    got, fields, _ = folded_folder(run, "bert_head", {"model_type": "bert"}, base, {"r": 2, "lora_alpha": 4}, tensors)
+    close(got[head + ".weight"], base[head + ".weight"] + 2 * (b @ a))
+    close(got[words + ".weight"], base[words + ".weight"])
+    assert fields == {"model_type": "bert", "tie_word_embeddings": False}, fields
+
+
+def anchored_patterns(run):
+    """`^` excludes modules with a longer name."""
+    names = ("model.layers.0.mlp.up", "tower.model.layers.0.mlp.up")
+    base = {name + ".weight": torch.randn(INNER, WIDTH) for name in names}
+    config = {"r": 2, "lora_alpha": 4, "alpha_pattern": {"^model.layers.0.mlp.up": 64, "^up": 8}}
+    tensors, _ = adapter_for(base, {"r": 2, "lora_alpha": 4}, names)
+    got, _, _ = folded_folder(run, "anchored", {"model_type": "llama"}, base, config, tensors)
+    for name, scale in zip(names, (32, 2)):
+        a, b = (tensors[f"base_model.model.{name}.lora_{letter}.weight"] for letter in "AB")
+        close(got[name + ".weight"], base[name + ".weight"] + scale * (b @ a))
+
+
 def transposed_by_class(run):
     """The module says whether its weight is transposed; PEFT's config has fan_in_fan_out of the last module alone."""
     names = {"gpt2": ("attn.c_proj", True), "gpt_bigcode": ("attn.c_proj", False), "llama": ("attn.q_proj", False)}
@@ -243,18 +271,22 @@ def new_head(run):
 
 
 def scaled_head(run):
-    """T5 scales a tied head: an adapter of it alone cannot be folded."""
-    base = base_model(1)
-    _, tensors, _ = tied_adapter("save", [HEAD], base)
-    folder = run.path("t5")
-    os.makedirs(folder)
-    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
-        json.dump({"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]}, file)
-    torch.save(base, os.path.join(folder, "pytorch_model.bin"))
-    done = run.run("fold-lora-checkpoint", "--adapter", write(run, "t5_adapter", {"r": 2, "lora_alpha": 4}, tensors), folder, "-o",
-                   run.path("t5_out"))
-    assert done.returncode == 1 and "t5 scales a tied head" in done.stderr, done.stderr
-    assert not os.path.exists(run.path("t5_out"))
+    """T5 scales a tied head: an adapter of it, or of the embeddings, cannot be folded, however the files have them."""
+    shared = torch.randn(WORDS, WIDTH)
+    names = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
+    bases = {"alone": {names[0]: shared}, "copies": {name: shared.clone() for name in names}, "one": {name: shared for name in names}}
+    for (form, base), key in itertools.product(bases.items(), (names[0], names[3])):
+        folder = run.path(f"t5_{form}_{key}")
+        os.makedirs(folder)
+        with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+            json.dump({"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]}, file)
+        torch.save({**base, "x.weight": torch.ones(WIDTH, WIDTH)}, os.path.join(folder, "pytorch_model.bin"))
+        tensors = {"base_model.model.x.lora_A.weight": torch.ones(2, WIDTH), "base_model.model.x.lora_B.weight": torch.ones(WIDTH, 2),
+                   "base_model.model." + key: torch.randn(WORDS, WIDTH)}
+        adapter = write(run, f"t5_{form}_{key}_adapter", {"r": 2, "lora_alpha": 4}, tensors)
+        done = run.run("fold-lora-checkpoint", "--adapter", adapter, folder, "-o", run.path("t5_out"))
+        assert done.returncode == 1 and "t5 scales a tied head" in done.stderr, done.stderr
+        assert not os.path.exists(run.path("t5_out"))
 
 
 def folder_of(path):
@@ -299,6 +331,7 @@ REFUSED = {
     "use_dora": ({"use_dora": True}, {}, "DoRA rescales"),
     "peft_type": ({"peft_type": "IA3"}, {}, "only LORA"),
     "unknown": ({"layer_replication": [[0, 2]]}, {}, "layer_replication=[[0, 2]] is not supported"),
+    "a map": ({"some_new_config": {"scale": 3}}, {}, "some_new_config={"),
     "pissa": ({"init_lora_weights": "pissa"}, {}, "changes the base model"),
     "regex": ({"rank_pattern": {"(q|k)_proj": 4}}, {}, "regular expression '(q|k)_proj'"),
     "rank": ({"r": 3}, {}, "do not have the rank 3"),
@@ -340,10 +373,11 @@ def main():
             ("conv1d", {**plain, "fan_in_fan_out": True}, every, True),
         ]:
             run.check(name, lambda n=name, c=config, m=modules, f=fan: outputs_agree(run, n, c, m, f))
-        for action in (replaced, folders, scaled_head, saved_below, tied_by_default, transposed_by_class, new_head):
+        for action in (replaced, folders, scaled_head, saved_below, tied_by_default, transposed_by_class, new_head, head_of_an_encoder,
+                       anchored_patterns):
             run.check(action.__name__, lambda a=action: a(run))
         for kind, trained, form, settings in itertools.product(
-                ("lora", "save"), ([HEAD], [EMBED], [HEAD, EMBED]), ("shared", "alias", "absent"), ({}, {"ensure_weight_tying": True})):
+                ("lora", "save"), ([HEAD], [EMBED], [HEAD, EMBED]), ("shared", "alias", "copies", "absent"), ({}, {"ensure_weight_tying": True})):
             name = "_".join(["tied", kind, *(key.split(".")[-2] for key in trained), form, *settings])
             run.check(name, lambda a=(name, kind, trained, form, settings): tied(run, *a))
         for name, (changes, more, message) in REFUSED.items():

@@ -377,6 +377,11 @@ describe("Converters: checkpoints, there and back", function()
       return model
     end
     assert(upgraded(function() end).mup_base_hidden_size == 2)
+    local kept
+    upgraded(function(_, optimizer)
+      optimizer.adjust_learning_rate.embedding, kept = 0.5, optimizer
+    end)
+    harness.equal(kept.adjust_learning_rate, { embedding = 0.5 }) -- it has nothing to do with muP
     fails("decoder_kernel='x'", upgraded, function(_, optimizer) optimizer.adjust_learning_rate.decoder_kernel = "x" end)
     fails("needs optimizer.adjust", upgraded, function(_, optimizer) optimizer.adjust_learning_rate = 3 end)
     fails("output_logits_scale='x'", upgraded, function(model) model.output_logits_scale = "x" end)

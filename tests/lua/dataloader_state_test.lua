@@ -190,7 +190,7 @@ describe("the data loader files of 1.8 and 1.9", function()
       qualified.train_input = input
       raises("--dataloader_type map or iterable", function()
         zoo_checkpoint.add_data_state(qualified, cbk.dict(), { is_upgrade = true })
-      end, "data")
+      end, "config")
       root = cbk.dict()
       zoo_checkpoint.add_data_state(qualified, root, { is_upgrade = true, kind = "iterable" })
       equal(#root.dataloader.all_worker_states, 4)

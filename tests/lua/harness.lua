@@ -1,5 +1,5 @@
 -- A small test harness: describe / it, equality with the first difference, raises, temporary folders.
--- A test that checks nothing fails. A full garbage collection follows every test.
+-- A test that checks nothing fails. A full garbage collection follows every file.
 
 local cbk = require "cbk"
 
@@ -40,6 +40,24 @@ end)
 ---Ends a test that cannot be made here.
 ---@param reason string
 function harness.skip(reason) error({ skipped = reason }, 0) end
+
+-- --- samples of exhaustive tests
+
+local all_cases = os.getenv "CBK_TESTS" == "all"
+---Another sample each day; CBK_TESTS_DAY=N repeats the one of a day.
+harness.day = tonumber(os.getenv "CBK_TESTS_DAY" or math.floor(os.time() / 86400))
+
+local function hash_of(text)
+  local hash = 5381
+  for i = 1, #text do hash = (hash * 33 + text:byte(i)) % 2 ^ 32 end
+  return hash
+end
+
+---Whether a case is among those of this run: one of `share` cases. CBK_TESTS=all runs each.
+---@param case string
+---@param share integer
+---@return boolean
+function harness.is_sampled(case, share) return all_cases or hash_of(("%d %s"):format(harness.day, case)) % share == 0 end
 
 -- --- comparisons
 
@@ -169,8 +187,6 @@ local function run_once(test)
   local result, why = outcome(test)
   for _, path in ipairs(temporary) do cbk.fs.remove(path, { recursive = true }) end
   temporary = {}
-  collectgarbage()
-  collectgarbage()
   return result, why
 end
 
@@ -201,6 +217,8 @@ function harness.run(filter, with_busy_collector)
     end
   end
   suites = {}
+  collectgarbage()
+  collectgarbage()
   return counts
 end
 

@@ -145,6 +145,9 @@ describe("LoRA folding", function()
     raises("model.lm_head.weight", function() lora.config(tied, model) end)
     model["model.lm_head.weight"] = matrix { { 1 } }
     equal(lora.config(tied, model), { model = { share_embedding_weights = false, hidden_size = 2 } })
+    equal(lora.config(config(cbk.dict { r = 1 }, {}), model).model.share_embedding_weights, false) -- tied by default
+    local untied = config(cbk.dict { r = 1 }, { share_embedding_weights = cbk.null })
+    equal(cbk.raw(lora.config(untied, model).model, "share_embedding_weights"), cbk.null)
     model[embedding .. ".lora_A"] = nil
     equal(lora.config(tied, model).model.share_embedding_weights, true)
   end)
@@ -288,6 +291,11 @@ describe("muP configs", function()
   local function schedule(name, first, last)
     return cbk.dict { scheduler = name, initial_learning_rate = first, end_learning_rate = last }
   end
+
+  it("refuse a schedule that is no list", function()
+    raises("expected a list of a Linear warm-up", function() mup_config.generate(standard(schedule("Linear", 0, 1e-3)), base) end)
+    equal(mup_config.generate(standard(cbk.dict()), base).optimizer.learning_rate, 6e-3) -- empty
+  end)
 
   it("follow from the width", function()
     local out = mup_config.generate(standard(cbk.list { schedule("Linear", 0, 1e-3), schedule("CosineDecay", 1e-3, 1e-4),

@@ -25,7 +25,7 @@ end
 
 local function is_empty(value)
   local kind = cbk.kind(value)
-  return (kind == "dict" or kind == "list") and #value == 0
+  return (kind == "dict" or kind == "list") and cbk.count(value) == 0
 end
 
 -- Other ways to begin leave another base model than the one that was given.
@@ -56,12 +56,14 @@ local function type_of(base_config)
   return type(stated) == "string" and stated or nil
 end
 
----A module pattern of PEFT, a regular expression, as a Lua pattern; nil if it has more than names, `.*`, digits and `^`.
+---A module pattern of PEFT, a regular expression, as a Lua pattern; nil if it has more than names, `.`, `.*`, digits and `^`.
+---@return string|nil pattern, boolean|nil is_whole   no name may be before it
 local function lua_pattern(text)
+  local is_whole = text:sub(1, 1) == "^"
   text = text:gsub("^%^", ""):gsub("%$$", "")
-  local out = text:gsub("\\d%+", "\1"):gsub("%[0%-9%]%+", "\1"):gsub("%.%*", "\2"):gsub("\\%.", ".")
-  if out:find "[^%w_.%-\1\2]" then return nil end
-  return (out:gsub("[.%-]", "%%%0"):gsub("\1", "%%d+"):gsub("\2", ".*"))
+  local out = text:gsub("\\d%+", "\1"):gsub("%[0%-9%]%+", "\1"):gsub("%.%*", "\2"):gsub("\\%.", "\3")
+  if out:find "[^%w_.%-\1\2\3]" then return nil end
+  return out:gsub("%-", "%%-"):gsub("\1", "%%d+"):gsub("\2", ".*"):gsub("\3", "%%."), is_whole
 end
 
 local function patterns_of(config, field)
@@ -70,10 +72,10 @@ local function patterns_of(config, field)
   if not is_set(map) then return out end
   if cbk.kind(map) ~= "dict" then refuse("%s: expected a map of module names to numbers", field) end
   for name, value in cbk.items(map) do
-    local pattern = lua_pattern(tostring(name))
+    local pattern, is_whole = lua_pattern(tostring(name))
     if not pattern then refuse("%s has the regular expression '%s', which is not supported; write the names of modules", field, name) end
     if type(value) ~= "number" or value <= 0 then refuse("%s.%s=%s: expected a number above 0", field, name, tostring(value)) end
-    out[#out + 1] = { pattern = pattern, value = value }
+    out[#out + 1] = { pattern = pattern, is_whole = is_whole, value = value }
   end
   return out
 end
@@ -105,7 +107,8 @@ end
 ---The value of the first pattern that a module fits: the whole name, or what is behind a dot.
 local function by_pattern(patterns, module, usual)
   for _, one in ipairs(patterns) do
-    if module:find("^" .. one.pattern .. "$") or module:find("%." .. one.pattern .. "$") then return one.value end
+    local fits = module:find("^" .. one.pattern .. "$") or not one.is_whole and module:find("^.*%." .. one.pattern .. "$")
+    if fits then return one.value end
   end
   return usual
 end
@@ -192,7 +195,7 @@ end
 -- --- tied weights
 
 local EMBEDDINGS = { embed_tokens = true, wte = true, word_embeddings = true, embed_in = true, tok_embeddings = true, shared = true }
-local HEADS = { lm_head = true, embed_out = true }
+local HEADS = { lm_head = true, embed_out = true, decoder = true }
 
 local function is_weight_of(modules, key)
   local module = tostring(key):match "([^.]+)%.weight$"
@@ -351,6 +354,18 @@ local function warn_of_new(keys, source, config)
     or "its config may need another architecture"))
 end
 
+---Refuses to train embeddings or head of a T5 whose head is tied, and so scaled: what was trained needs the tie.
+local function check_scaled_head(trained, config)
+  local kind = config and tostring(config.model_type) or ""
+  if not kind:find "t5$" or stated_tie(config) == false then return end
+  for key in pairs(trained) do
+    if is_weight_of(EMBEDDINGS, key) or is_weight_of(HEADS, key) then
+      cbk.fail("unsupported", ("the adapter's weights untie '%s', but %s scales a tied head: what was trained needs the tie; "
+        .. "merge it with PEFT"):format(key, kind))
+    end
+  end
+end
+
 ---The base model with the adapter folded in. Nothing is read before it is written, but for the adapter's small matrices.
 ---Weights are as the adapted model has them while it is trained: of two tied ones, the one that was trained changes, and they are no
 ---longer tied.
@@ -372,6 +387,7 @@ function peft.fold(model, adapter, settings, config, is_tied_by_default)
   for key in pairs(trained) do keys[#keys + 1] = key end
   table.sort(keys)
   warn_of_new(keys, source, config)
+  check_scaled_head(trained, config)
   for _, key in ipairs(keys) do
     out[key] = trained[key](source[key])
     for _, other in ipairs(source[key] ~= nil and sharers(source, key, trained) or {}) do
@@ -379,11 +395,13 @@ function peft.fold(model, adapter, settings, config, is_tied_by_default)
       if not is_parted then out[other] = out[key] end
     end
   end
-  if not tie or settings.keeps_ties and not (trained[tie.head] and trained[tie.embedding]) then return out, count end
-  local kind = config and tostring(config.model_type) or ""
-  if kind:find "t5$" then
-    cbk.fail("unsupported", ("the adapter's weights untie '%s' from '%s', but %s scales a tied head: what was trained needs the tie; "
-      .. "merge it with PEFT"):format(tie.head, tie.embedding, kind))
+  if not tie then return out, count end
+  if settings.keeps_ties and not (trained[tie.head] and trained[tie.embedding]) then -- the base may have them as copies
+    local from = trained[tie.head] and tie.head or tie.embedding
+    for _, key in ipairs { tie.head, tie.embedding } do
+      if out[key] ~= nil then out[key] = out[from] end
+    end
+    return out, count
   end
   return out, count, tie
 end
