@@ -31,6 +31,7 @@ parser:option("--base_lr", "-lr_base: its learning rate (default: 6e-3)"):argnam
 parser:option("--base_init_std", "-std_base: the std of its initializers (default: 0.08)"):argname("STD"):convert(positive)
 parser:option("--m_embed", "-m_base: its embedding multiplier (default: 10)"):argname("SCALE"):convert(positive)
 parser:option("-o --output_yaml", "the output (default: INPUT_muP.yaml)"):argname "FILE"
+cli.dry_run_option(parser)
 cli.options(parser, "overwrite", "quiet", "json")
 cli.single_dash(parser, {
   ["-d_base"] = "--base_layer_width", ["-lr_base"] = "--base_lr", ["-std_base"] = "--base_init_std", ["-m_base"] = "--m_embed",
@@ -47,6 +48,6 @@ for _, name in ipairs { "base_layer_width", "base_lr", "base_init_std", "m_embed
 end
 local config = mup_config.generate(cbk.config.load(args.input_yaml), base)
 if #assumed > 0 then cbk.warn("the base model is not fully described: using Cerebras-GPT's " .. table.concat(assumed, ", ")) end
-cbk.config.save(config, target, { overwrite = args.overwrite, format = "yaml", indent = 2 })
-cli.say(args, "muP config saved to " .. target)
-cli.print_result(args, true, { { "config", target } })
+if not args.dry_run then cbk.config.save(config, target, { overwrite = args.overwrite, format = "yaml", indent = 2 }) end
+cli.say(args, cli.saved_text(args, "muP config", target))
+cli.print_result(args, not args.dry_run, { { "config", target } })

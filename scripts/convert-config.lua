@@ -18,6 +18,7 @@ parser:option("--src-fmt", "its format: hf or cs-X.Y (default: hf, if it is a co
 parser:option("--to --tgt-fmt", "the format wanted: hf, cs-X.Y or cs-current"):target("tgt_fmt"):argname("FORMAT"):count(1)
 parser:option("-o --output-dir", "where to write (default: beside the input)"):argname "DIR"
 cli.converter_options(parser)
+cli.dry_run_option(parser)
 cli.options(parser, "overwrite", "json")
 parser:flag("--debug", "no effect; accepted for old command lines (see cbk --traceback)")
 local args = parser:parse()
@@ -54,9 +55,9 @@ local function write_parts(config)
       files[path], paths[#paths + 1] = text, path
     end
   end
-  cbk.fs.write_all(files, { overwrite = args.overwrite })
-  for _, path in ipairs(paths) do cli.say(args, "Config saved to " .. path) end
-  cli.print_result(args, true, { { "config", folder } })
+  if not args.dry_run then cbk.fs.write_all(files, { overwrite = args.overwrite }) end
+  for _, path in ipairs(paths) do cli.say(args, cli.saved_text(args, "Config", path)) end
+  cli.print_result(args, not args.dry_run, { { "config", folder } })
 end
 
 if parts and to_hf then
@@ -69,6 +70,6 @@ converters.refuse_existing(target, args)
 
 local source = parts and composite.load_configs(args.config_file, parts, args) or cbk.config.load(args.config_file)
 local config = converters.config(args.model, job, source)
-cbk.config.save(config, target, { overwrite = args.overwrite, indent = 4, sort = not to_hf })
-converters.say_saved(args, job, "Config saved to " .. target)
-cli.print_result(args, true, { { "config", target } })
+if not args.dry_run then cbk.config.save(config, target, { overwrite = args.overwrite, indent = 4, sort = not to_hf }) end
+converters.say_saved(args, job, cli.saved_text(args, "Config", target))
+cli.print_result(args, not args.dry_run, { { "config", target } })

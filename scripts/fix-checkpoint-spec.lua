@@ -2,8 +2,8 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
-local spec = require "cbk.checkpoint_spec"
 local errors = require "cbk.errors"
+local spec = require "cbk.checkpoint_spec"
 
 local parser = cli.parser("fix-checkpoint-spec", "Fix an H5 checkpoint of a release before 2.0 so that later releases load it.", [[
 Three things are fixed. Containers of a removed class become dicts. Tied weights that were stored
@@ -24,6 +24,7 @@ parser:option("--fixed_checkpoint_path", "where to write the fixed one (default:
 parser:flag("--fix_inplace", "change the checkpoint itself, after asking"):hidden_name "--fix-inplace"
 parser:flag("-y --yes", "do not ask")
 cli.input_options(parser)
+cli.dry_run_option(parser)
 cli.options(parser, "overwrite", "sync", "no-progress-bar", "quiet", "json")
 local args = parser:parse()
 
@@ -34,7 +35,7 @@ local function say(line)
   io.stdout:flush()
 end
 
-if args.fix_inplace and not cli.confirmed(args, "Are you sure you want to fix the checkpoint inplace?") then
+if args.fix_inplace and not args.dry_run and not cli.confirmed(args, "Are you sure you want to fix the checkpoint inplace?") then
   return say "Aborting..."
 end
 
@@ -104,11 +105,13 @@ else
   say "Cannot fix last epoch(s) without a global_step key. Skipping..."
 end
 
-if args.fix_inplace then
+if args.fix_inplace then target = path end
+if args.dry_run then
+  edit:close()
+elseif args.fix_inplace then
   edit:commit { sync = args.sync }
-  target = path
 else
   edit:save_as(target, { overwrite = args.overwrite, sync = args.sync, progress = cli.has_progress(args) })
 end
-say("Fixed checkpoint saved to: " .. target)
-cli.print_result(args, true, { { "checkpoint", target }, { "linked", linked }, { "last_epochs", epochs } })
+say(("Fixed checkpoint %s to: %s"):format(args.dry_run and "would be saved" or "saved", target))
+cli.print_result(args, not args.dry_run, { { "checkpoint", target }, { "linked", linked }, { "last_epochs", epochs } })

@@ -1,9 +1,9 @@
 -- cbk identify: detect the model, class, format and release of a checkpoint
 
 local cbk = require "cbk"
-local errors = require "cbk.errors"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
+local errors = require "cbk.errors"
 local identify = require "cbk.identify"
 
 local parser = cli.parser("identify", "Detect the model, class, format and release of checkpoints, and say why.", [[

@@ -42,6 +42,7 @@ parser:option("--src-config", "A's config: config.json or params.yaml"):argname 
 parser:option("--tgt-config", "B's config"):argname "FILE"
 parser:flag("--same-sizes", "other checkpoints have heads of the same size, and the same ratios of parts")
 cli.input_options(parser)
+cli.dry_run_option(parser)
 cli.options(parser, "overwrite", "no-progress-bar", "json")
 local args = parser:parse()
 
@@ -122,7 +123,7 @@ end
 local show = new_progress()
 local found = infer.run(left, right, { model = args.model, on_read = show, has_same_sizes = args.same_sizes })
 show()
-cbk.fs.write(args.output, found.text, { overwrite = args.overwrite })
+if not args.dry_run then cbk.fs.write(args.output, found.text, { overwrite = args.overwrite }) end
 
 local function count_of(side) return ("%d of %d"):format(found.matched[side], found.count[side]) end
 if args.json then
@@ -130,7 +131,7 @@ if args.json then
   for i, one in ipairs(found.unexplained) do
     unexplained[i] = cbk.dict { { "side", one.side }, { "key", one.key }, { "why", one.why } }
   end
-  cli.print_json(cbk.dict { { "converter", args.output }, { "rules", #found.rules },
+  cli.print_json(cbk.dict { { "written", not args.dry_run }, { "converter", args.output }, { "rules", #found.rules },
     { "by_name", found.by_name }, { "guesses", cbk.list(found.guesses) }, { "left", cbk.dict { { "tensors", found.count.left },
     { "explained", found.matched.left } } }, { "right", cbk.dict { { "tensors", found.count.right },
     { "explained", found.matched.right } } }, { "unexplained", unexplained } })
@@ -152,6 +153,7 @@ else
     print_line(("  other fields have the same values as these pairs; check them: %s"):format(cbk.shown(table.concat(found.guesses, "; "))))
   end
   local output = cbk.shown(args.output)
-  print_line(("Converter saved to %s; check it with `cbk rules %s %s`"):format(output, output, cbk.shown(args.a)))
+  local check = args.dry_run and "" or ("; check it with `cbk rules %s %s`"):format(output, cbk.shown(args.a))
+  print_line(cli.saved_text(args, "Converter", output) .. check)
 end
 os.exit(#found.unexplained == 0 and 0 or 1)

@@ -38,6 +38,7 @@ parser:option("--width", "columns of the terminal, or pixels of the picture (def
   :convert(cli.whole_number("--width", 20))
 parser:flag("--ascii", "draw with ASCII characters only, without colours")
 cli.input_options(parser)
+cli.dry_run_option(parser)
 cli.options(parser, "overwrite", "no-progress-bar", "json")
 local args = parser:parse()
 
@@ -224,8 +225,9 @@ local drawing = args.by_layer and draw_layers() or args.heat_map and draw_heat_m
 if args.output then
   local pixels = args.width or 960
   local picture = drawing.figure { width = pixels, height = math.floor(drawing.height * math.max(pixels, 480) / 960), log = args.log }
-  cbk.fs.write(args.output, suffix == "svg" and picture:svg() or picture:png(), { overwrite = args.overwrite })
-  print(cbk.shown(args.output))
+  local bytes = suffix == "svg" and picture:svg() or picture:png()
+  if not args.dry_run then cbk.fs.write(args.output, bytes, { overwrite = args.overwrite }) end
+  print(args.dry_run and cli.saved_text(args, "The picture", cbk.shown(args.output)) or cbk.shown(args.output))
 elseif args.json then
   cli.print_json(drawing.json())
 else

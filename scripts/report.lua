@@ -5,8 +5,8 @@ local check = require "cbk.check"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
 local diff = require "cbk.diff"
-local findings = require "cbk.check.findings"
 local errors = require "cbk.errors"
+local findings = require "cbk.check.findings"
 local fold = require "cbk.fold"
 local listing = require "cbk.listing"
 local numbers = require "cbk.numbers"
@@ -36,6 +36,7 @@ parser:option("--tgt-fmt", "with --model: the format of OTHER (default: detected
 parser:option("--config", "the config of FILE (default: the one beside it)"):argname "CONFIG"
 cli.converter_options(parser)
 cli.input_options(parser)
+cli.dry_run_option(parser)
 cli.options(parser, "overwrite", "no-progress-bar", "quiet", "json")
 local args = parser:parse()
 if args.model and not args.other then cli.usage_error("report", "--model is for the comparison with OTHER; give OTHER") end
@@ -218,9 +219,9 @@ local html = page.html {
     { "bytes", cbk.format_size(totals.stored) }, { "dtypes", table.concat(dtypes, ", ") } },
   sections = sections, tensors = data, remark = remark,
 }
-cbk.fs.write(args.output, html, { overwrite = args.overwrite })
+if not args.dry_run then cbk.fs.write(args.output, html, { overwrite = args.overwrite }) end
 if args.json then
-  cli.print_json(cbk.dict { { "written", true }, { "page", args.output }, { "tensors", #data }, { "findings", finding_count } })
+  cli.print_json(cbk.dict { { "written", not args.dry_run }, { "page", args.output }, { "tensors", #data }, { "findings", finding_count } })
 else
-  print(cbk.shown(args.output))
+  print(args.dry_run and cli.saved_text(args, "The page", cbk.shown(args.output)) or cbk.shown(args.output))
 end

@@ -1,8 +1,8 @@
 -- cbk rules: check the tables of a converter
 
 local cbk = require "cbk"
-local errors = require "cbk.errors"
 local cli = require "cbk.cli"
+local errors = require "cbk.errors"
 local numbers = require "cbk.numbers"
 local quantised = require "cbk.quantised"
 local composite = require "cbk.converters.composite"

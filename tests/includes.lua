@@ -66,17 +66,4 @@ end
 
 if ... then return includes end -- required by a test
 
-local failures = 0
-local list = assert(io.popen "git ls-files --cached --others --exclude-standard 'host/*pp' 'bindings/*pp'")
-for path in list:lines() do
-  local file = io.open(path)
-  if file then -- not one that was removed
-    for _, problem in ipairs(includes.problems(path, file:read "*a")) do
-      io.stderr:write(problem, "\n")
-      failures = failures + 1
-    end
-    file:close()
-  end
-end
-list:close()
-os.exit(failures == 0 and 0 or 1)
+dofile "tests/sources.lua"("'host/*pp' 'bindings/*pp'", includes.problems)

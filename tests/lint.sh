@@ -1,12 +1,17 @@
 #!/bin/sh
-# The style that reviews need not look at: clang-format, clang-tidy (on what the compile database knows), luacheck, the
+# The style that reviews need not look at: clang-format, clang-tidy (on what the compile database knows), luacheck, shellcheck, pyflakes, the
 # direction of Lua's `require` and of `#include`, and that errors are not told apart by their texts.
 set -eu
 cd "$(dirname "$0")/.."
 files=$(git ls-files '*.cpp' '*.hpp')
 # shellcheck disable=SC2086
 clang-format --dry-run -Werror $files
-luacheck -q scripts converters tests/lua tests/requires.lua tests/includes.lua tests/error_texts.lua tests/reference.lua
+luacheck -q scripts converters tests/lua tests/requires.lua tests/includes.lua tests/error_texts.lua tests/sources.lua tests/reference.lua
+# shellcheck disable=SC2046  # lists of names
+shellcheck -S warning $(git ls-files '*.sh') bootstrap .ci/run
+# Models pass on what others have, and real_cases.py is read by a program that has its names.
+# shellcheck disable=SC2046
+pyflakes3 $(git ls-files '*.py' ':!tests/interop/models' ':!tests/interop/real_cases.py')
 lua5.1 tests/requires.lua
 lua5.1 tests/includes.lua
 lua5.1 tests/error_texts.lua

@@ -1,10 +1,10 @@
 -- The schema of a family's file: its fields, their types, and the checks of a file.
 
 local cbk = require "cbk"
-local errors = require "cbk.errors"
 local arguments = require "converters.notation.arguments"
 local catalogue = require "converters.engine.catalogue"
 local class = require "converters.engine.class"
+local errors = require "cbk.errors"
 local position = require "converters.notation.position"
 local releases = require "converters.engine.releases"
 local sandbox = require "converters.notation.sandbox"

@@ -12,7 +12,7 @@ top=$work/$name
 cmake --install "$build" --prefix "$top" >/dev/null
 install -m 755 "$build/cbk-portable" "$top/bin/cbk"
 install -m 755 "$build/cbk-hdf5-portable" "$top/libexec/cbk/cbk-hdf5"
-argparse=$(cd / && CBK_PATH= "$build/cbk" -e 'assert(package.searchpath("argparse", package.path))')
+argparse=$(cd / && CBK_PATH='' "$build/cbk" -e 'assert(package.searchpath("argparse", package.path))')
 install -m 644 "$argparse" "$top/share/cbk/scripts/lib/argparse.lua"
 
 licence_of() { # FILE

@@ -6,7 +6,6 @@ Usage: infer_interop.py --cbk PATH
 """
 import argparse
 import json
-import os
 import struct
 import sys
 import tempfile

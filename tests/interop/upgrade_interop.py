@@ -8,13 +8,11 @@ import argparse
 import io
 import json
 import os
-import pickle
 import pty
 import shutil
 import subprocess
 import sys
 import tempfile
-import types
 
 import h5py
 import numpy as np

@@ -207,6 +207,11 @@ def styles(tool, top):
             write(path, values, options)
             with open(path, "rb") as f:
                 before = f.read()
+            for options_of_dry in ([], ["--fix_inplace"]):
+                run = tool.fix(path, "--dry-run", *options_of_dry)
+                with open(path, "rb") as f:
+                    check(f"{name}: dry {options_of_dry}", run.returncode == 0 and "would be saved to" in run.stdout
+                          and f.read() == before and not os.path.exists(copy), run.stderr)
             run = tool.fix(path)
             check(f"{name}: exit status", run.returncode == 0, run.stderr)
             check(f"{name}: lines", run.stdout.splitlines() == ["Fixing spec...", "Copying keys...", "Fixing duplicate weights...",

@@ -1,9 +1,9 @@
 -- A checkpoint against its config: missing layers and weights, shapes, ties. What a model has is known from its class.
 
 local cbk = require "cbk"
-local errors = require "cbk.errors"
 local classes = require "cbk.classes"
 local coverage = require "converters.diagnosis.coverage"
+local errors = require "cbk.errors"
 local extents = require "cbk.extents"
 local fit = require "converters.engine.fit"
 local identify = require "cbk.identify"

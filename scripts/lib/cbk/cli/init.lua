@@ -520,6 +520,17 @@ function cli.print_json_object(members)
   print "\n}"
 end
 
+---Adds --dry-run to a command whose output is small: it does all its work, and leaves out the writing.
+---@param parser table
+function cli.dry_run_option(parser) parser:flag("--dry-run", "write nothing, and print what would be written") end
+
+---"Config saved to x.yaml", or that it would be.
+---@param args table    of the command
+---@param what string   "Config"
+---@param path string
+---@return string
+function cli.saved_text(args, what, path) return ("%s %s to %s"):format(what, args.dry_run and "would be saved" or "saved", path) end
+
 ---With --json, prints what a command has written, or would write with --dry-run.
 ---@param args table
 ---@param written boolean

@@ -1,8 +1,8 @@
 -- Loads the converters, which are in a folder beside the scripts, and what their commands share.
 
 local cbk = require "cbk"
-local errors = require "cbk.errors"
 local cli = require "cbk.cli"
+local errors = require "cbk.errors"
 local fold = require "cbk.fold"
 
 local catalogue = require "converters.engine.catalogue"

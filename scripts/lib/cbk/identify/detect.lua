@@ -2,8 +2,8 @@
 -- converting the files as each of them.
 
 local cbk = require "cbk"
-local errors = require "cbk.errors"
 local converters = require "cbk.converters"
+local errors = require "cbk.errors"
 local extents = require "cbk.extents"
 local release = require "cbk.identify.release"
 local report = require "cbk.report"

@@ -1,11 +1,11 @@
 -- Detects the model, format and release of a checkpoint, and the config that belongs to it.
 
 local cbk = require "cbk"
-local errors = require "cbk.errors"
 local converters = require "cbk.converters"
 local composite = require "cbk.converters.composite"
 local config_beside = require "cbk.identify.config_beside"
 local detect = require "cbk.identify.detect"
+local errors = require "cbk.errors"
 local quantised = require "cbk.quantised"
 local release = require "cbk.identify.release"
 local unfit = require "cbk.identify.unfit"

@@ -1,9 +1,9 @@
 -- Where a run continues in its data after it loads a checkpoint, as its config says.
 
 local cbk = require "cbk"
-local errors = require "cbk.errors"
 local dataloader_report = require "cbk.upgrade.dataloader_report"
 local dataloader_state = require "cbk.dataloader_state"
+local errors = require "cbk.errors"
 local zoo_checkpoint = require "converters.modelzoo.checkpoint"
 
 local resume = {}
