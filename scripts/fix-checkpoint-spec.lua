@@ -108,6 +108,7 @@ end
 if args.fix_inplace then target = path end
 if args.dry_run then
   edit:close()
+  if not args.fix_inplace then cli.check_output(target, { path }, args) end
 elseif args.fix_inplace then
   edit:commit { sync = args.sync }
 else

@@ -83,7 +83,8 @@ local function companions(config_text)
   local allowed = args.allow_external
   local files = hugging_face_files.read(args.base, allowed)
   files["config.json"] = config_text
-  return hugging_face_files.read(args.adapter, allowed, files)
+  files = hugging_face_files.read(args.adapter, allowed, files)
+  return next(files) ~= nil and files or nil
 end
 
 ---The text of the config for the output. The base model's may say that the weights are quantised, although those that were folded
@@ -139,7 +140,7 @@ local function fold_adapter()
   if config_path then cli.depend_on(config_path, args) end
   local config = config_path and cbk.config.load(config_path)
   config = cbk.kind(config) == "dict" and config or nil
-  local settings = peft.settings(adapter_config, config)
+  local settings = peft.settings(adapter_config)
   local cannot = ("cannot fold the adapter into '%s'"):format(args.base)
   quantised.refuse(base:raw_root(), config, cannot)
   quantised.refuse(adapter:raw_root(), nil, cannot)

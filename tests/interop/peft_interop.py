@@ -248,16 +248,50 @@ def anchored_patterns(run):
 
 def transposed_by_class(run):
     """The module says whether its weight is transposed; PEFT's config has fan_in_fan_out of the last module alone."""
-    names = {"gpt2": ("attn.c_proj", True), "gpt_bigcode": ("attn.c_proj", False), "llama": ("attn.q_proj", False)}
+    names = {"gpt2": ("attn.c_proj", True), "jais": ("mlp.c_fc2", True), "gpt_bigcode": ("attn.c_proj", False), "llama": ("attn.q_proj", False)}
     for (kind, (name, is_transposed)), said in itertools.product(names.items(), (False, True)):
         base, module = {"x.y": torch.ones(1)}, "model.layers.0." + name
         base[module + ".weight"] = torch.randn(WIDTH, WIDTH)
+        if name != "attn.q_proj":  # the layer that shows what they are
+            base.update({"h.0.mlp.c_fc.weight": torch.ones((WIDTH, INNER) if is_transposed else (INNER, WIDTH)), "h.0.mlp.c_fc.bias": torch.ones(INNER)})
         config = {"r": 2, "lora_alpha": 4, "fan_in_fan_out": said}
         a, b = torch.randn(2, WIDTH), torch.randn(WIDTH, 2)
         tensors = {f"base_model.model.{module}.lora_A.weight": a, f"base_model.model.{module}.lora_B.weight": b}
         got, _, _ = folded_folder(run, f"square_{kind}_{said}", {"model_type": kind}, base, config, tensors)
         product = 2 * (b @ a)
         close(got[module + ".weight"], base[module + ".weight"] + (product.t() if is_transposed else product))
+
+
+def absent_heads(run):
+    """The head that files lack has its own name, where its embeddings are trained."""
+    cases = {
+        "bert.embeddings.word_embeddings": ("bert", "BertForMaskedLM", "cls.predictions.decoder"),
+        "roberta.embeddings.word_embeddings": ("roberta", "RobertaForMaskedLM", "lm_head.decoder"),
+        "gpt_neox.embed_in": ("gpt_neox", "GPTNeoXForCausalLM", "embed_out"),
+        "model.language_model.embed_tokens": ("llava", "LlavaForConditionalGeneration", "lm_head"),
+        "language_model.model.embed_tokens": ("llava", "LlavaForConditionalGeneration", "language_model.lm_head"),
+        "transformer.wte": ("gpt2", "GPT2LMHeadModel", "lm_head"),
+    }
+    for i, (words, (kind, architecture, head)) in enumerate(cases.items()):
+        base = {words + ".weight": torch.randn(WORDS, WIDTH)}
+        a, b = torch.randn(2, WORDS), torch.randn(WIDTH, 2)
+        tensors = {f"base_model.model.{words}.lora_embedding_A": a, f"base_model.model.{words}.lora_embedding_B": b}
+        fields = {"model_type": kind, "architectures": [architecture], "tie_word_embeddings": True}
+        got, after, _ = folded_folder(run, f"absent_{i}", fields, base, {"r": 2, "lora_alpha": 4}, tensors)
+        assert set(got) == {words + ".weight", head + ".weight"}, list(got)
+        close(got[head + ".weight"], base[words + ".weight"])
+        close(got[words + ".weight"], base[words + ".weight"] + 2 * (b @ a).t())
+        assert after["tie_word_embeddings"] is False
+
+
+def without_config(run):
+    """A folder of weights alone stays one."""
+    base, config = base_model(1), {"r": 2, "lora_alpha": 4}
+    tensors, _ = adapter_for(base, config, ["model.layers.0.mlp.up"])
+    os.makedirs(run.path("bare"))
+    torch.save(base, run.path("bare/pytorch_model.bin"))
+    run.call("fold-lora-checkpoint", "--adapter", write(run, "bare_adapter", config, tensors), run.path("bare"), "-o", run.path("bare_out"))
+    assert set(folder_of(run.path("bare_out"))) == set(base)
 
 
 def new_head(run):
@@ -285,7 +319,7 @@ def scaled_head(run):
                    "base_model.model." + key: torch.randn(WORDS, WIDTH)}
         adapter = write(run, f"t5_{form}_{key}_adapter", {"r": 2, "lora_alpha": 4}, tensors)
         done = run.run("fold-lora-checkpoint", "--adapter", adapter, folder, "-o", run.path("t5_out"))
-        assert done.returncode == 1 and "t5 scales a tied head" in done.stderr, done.stderr
+        assert done.returncode == 1 and "that encoder, decoder and head share" in done.stderr, done.stderr
         assert not os.path.exists(run.path("t5_out"))
 
 
@@ -374,7 +408,7 @@ def main():
         ]:
             run.check(name, lambda n=name, c=config, m=modules, f=fan: outputs_agree(run, n, c, m, f))
         for action in (replaced, folders, scaled_head, saved_below, tied_by_default, transposed_by_class, new_head, head_of_an_encoder,
-                       anchored_patterns):
+                       anchored_patterns, absent_heads, without_config):
             run.check(action.__name__, lambda a=action: a(run))
         for kind, trained, form, settings in itertools.product(
                 ("lora", "save"), ([HEAD], [EMBED], [HEAD, EMBED]), ("shared", "alias", "copies", "absent"), ({}, {"ensure_weight_tying": True})):

@@ -157,7 +157,7 @@ describe("cbk fold-lora-checkpoint", function()
   local function files(folder, params, model)
     local out = cbk.create(folder .. "/c.1.mdl", { root = cbk.dict { model = model or checkpoint(), global_step = 3 } })
     out:commit()
-    cbk.config.save(config(params, { hidden_size = 2 }), folder .. "/p.yaml")
+    cbk.config.save(config(params, { hidden_size = 2, share_embedding_weights = false }), folder .. "/p.yaml")
   end
   local command = { "fold-lora-checkpoint", "--model", "gpt2", "-p", "p.yaml", "--checkpoint_path", "c.1.mdl" }
 
@@ -217,7 +217,7 @@ describe("cbk fold-lora-checkpoint", function()
     local root = cbk.open(folder .. "/c.1_folded.mdl").root
     equal(cbk.keys(root), { "model" })
     equal(root.model[linear .. ".weight"]:tolist(), { { 2, 3, 4 }, { 11, 21, 31 } })
-    equal(cbk.config.load(folder .. "/p_folded.yaml"), { model = { hidden_size = 2 } })
+    equal(cbk.config.load(folder .. "/p_folded.yaml"), { model = { hidden_size = 2, share_embedding_weights = false } })
     code, out, err = harness.cbk(folder, unpack(command))
     equal({ code, out }, { 1, "" })
     harness.is_true(err:find "exists already")

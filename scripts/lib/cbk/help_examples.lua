@@ -230,5 +230,7 @@ return {
   ["cbk.cli.print_json"] = 'cbk.cli.print_json(cfg)',
   ["cbk.cli.print_json_list"] = 'cbk.cli.print_json_list(3, function(i) return i * i end)',
   ["cbk.cli.print_json_object"] = 'cbk.cli.print_json_object { { "squares", count = 3, item = function(i) return i * i end } }',
+  ["cbk.cli.dry_run_option"] = 'cbk.cli.dry_run_option(require "argparse" "mine")',
+  ["cbk.cli.saved_text"] = 'print(cbk.cli.saved_text({ dry_run = true }, "Config", "new.yaml"))',
   ["cbk.cli.print_result"] = 'cbk.cli.print_result({ json = true }, true, { { "checkpoint", "new.pt" } })',
 }

@@ -38,7 +38,6 @@ local INITS = { gaussian = true, eva = true, orthogonal = true, ["true"] = true,
 ---@field alphas table<string, number>
 ---@field is_rank_stabilized boolean      the scale is alpha / sqrt(rank)
 ---@field fan_in_fan_out boolean
----@field model_type? string              of the base model's config
 ---@field keeps_ties boolean              what was trained for one of two tied weights is for the other, too
 
 ---@param config Dict
@@ -49,11 +48,6 @@ local function number_of(config, field, usual)
   if value == nil then return usual end
   if type(value) ~= "number" or value ~= value or value <= 0 then refuse("%s=%s: expected a number above 0", field, tostring(value)) end
   return value
-end
-
-local function type_of(base_config)
-  local stated = base_config and base_config.model_type
-  return type(stated) == "string" and stated or nil
 end
 
 ---A module pattern of PEFT, a regular expression, as a Lua pattern; nil if it has more than names, `.`, `.*`, digits and `^`.
@@ -81,9 +75,8 @@ local function patterns_of(config, field)
 end
 
 ---@param config Dict   adapter_config.json
----@param base_config? Dict   the base model's config.json
 ---@return PeftSettings
-function peft.settings(config, base_config)
+function peft.settings(config)
   if cbk.kind(config) ~= "dict" then refuse "expected a map of settings" end
   if config.peft_type ~= "LORA" then refuse("peft_type=%s: only LORA adapters can be folded", tostring(config.peft_type)) end
   if is_set(config.use_dora) then refuse "use_dora=true: DoRA rescales whole weights, which is not supported; merge it with PEFT" end
@@ -100,7 +93,7 @@ function peft.settings(config, base_config)
   return {
     rank = number_of(config, "r", 8), alpha = number_of(config, "lora_alpha", 8), ranks = patterns_of(config, "rank_pattern"),
     alphas = patterns_of(config, "alpha_pattern"), is_rank_stabilized = config.use_rslora == true,
-    fan_in_fan_out = config.fan_in_fan_out == true, model_type = type_of(base_config), keeps_ties = config.ensure_weight_tying == true,
+    fan_in_fan_out = config.fan_in_fan_out == true, keeps_ties = config.ensure_weight_tying == true,
   }
 end
 
@@ -162,30 +155,34 @@ local function key_in(model, key)
   return model[short] ~= nil and short or nil
 end
 
--- transformers' Conv1D, whose weight is transposed: the models that have it, and its names in them.
-local CONV1D_MODELS = { gpt2 = true, ["openai-gpt"] = true, imagegpt = true, decision_transformer = true }
-local CONV1D = { c_attn = true, c_proj = true, c_fc = true, q_attn = true }
+-- Names of transformers' Conv1D, whose weight is transposed. Some models have linear layers of these names.
+local CONV1D = { c_attn = true, c_proj = true, c_fc = true, c_fc2 = true, q_attn = true, kv_attn = true }
 
----Whether the weight of a module is transposed. PEFT decides so by the module; `fan_in_fan_out` is that of the last one it adapted.
----@param settings PeftSettings
----@param module string
-local function is_transposed(settings, module)
-  if not CONV1D[module:match "[^.]*$"] then return false end
-  if settings.model_type then return CONV1D_MODELS[settings.model_type] == true end
-  return settings.fan_in_fan_out
+---Whether the layers of a model with the names of Conv1D are that: their biases are as long as their weights are wide. PEFT decides by
+---the module, and saves as `fan_in_fan_out` what the last one was that it adapted.
+---@param model Dict
+---@return boolean|nil   nil: it has none, or none that says so
+local function has_conv1d(model)
+  for key, bias in cbk.items(model) do
+    local module = tostring(key):match "^(.*)%.bias$"
+    local weight = module and CONV1D[module:match "[^.]*$"] and model[module .. ".weight"]
+    local shape = weight and weight:shape()
+    if shape and #shape == 2 and shape[1] ~= shape[2] then return bias:shape()[1] == shape[2] end
+  end
 end
 
 ---@param settings PeftSettings
+---@param is_conv1d boolean   the model's layers with the names of Conv1D are that
 ---@param module string
 ---@param one Adapted
 ---@param weight Tensor
-local function folded_weight(settings, module, one, weight)
+local function folded_weight(settings, is_conv1d, module, one, weight)
   if not (one.a and one.b) then
     cbk.fail("checkpoint", ("the adapter has lora_%s of %s, but not lora_%s"):format(one.a and "A" or "B", module, one.a and "B" or "A"))
   end
   local rank = by_pattern(settings.ranks, module, settings.rank)
   local alpha = by_pattern(settings.alphas, module, settings.alpha)
-  local flipped = one.is_embedding or is_transposed(settings, module)
+  local flipped = one.is_embedding or is_conv1d and CONV1D[module:match "[^.]*$"] or false
   local problem = low_rank.mistake(weight, one.a, one.b, rank, flipped)
   if problem then cbk.fail("shape", ("%s: %s"):format(module, problem)) end
   for name, value in pairs { lora_A = one.a, lora_B = one.b } do low_rank.check_finite(module .. "." .. name, value) end
@@ -242,8 +239,21 @@ end
 local function has_head(config)
   local list = config and config.architectures
   local class = cbk.kind(list) == "list" and list[1] or ""
-  return type(class) == "string" and (class:find "ForCausalLM$" or class:find "LMHeadModel$" or class:find "ForConditionalGeneration$")
-    and true or false
+  if type(class) ~= "string" then return false end
+  for _, ending in ipairs { "ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "ForMaskedLM", "ForPreTraining" } do
+    if class:sub(-#ending) == ending then return true end
+  end
+  return false
+end
+
+---The name of the head that is tied to embeddings, in a model whose files lack it.
+---@param embedding string   the key of the embeddings
+---@return string
+local function usual_head(embedding)
+  if embedding:find "gpt_neox%.embed_in%.weight$" then return "embed_out.weight" end
+  if embedding:find "^bert%.embeddings%." then return "cls.predictions.decoder.weight" end
+  if embedding:find "%.?embeddings%.word_embeddings%.weight$" then return "lm_head.decoder.weight" end -- RoBERTa, ESM
+  return (("." .. embedding):match "^%.?(.-)%.model%.embed_tokens%.weight$" or ""):gsub("(.)$", "%1.") .. "lm_head.weight"
 end
 
 ---@class HeadTie      A head that is the input embeddings.
@@ -260,8 +270,7 @@ local function tie_of(model, config, trained, is_tied_by_default)
   local embedding, head = weight_of(model, EMBEDDINGS), weight_of(model, HEADS)
   local stated, is_stored = stated_tie(config), head ~= nil
   if not embedding then return nil end
-  local usual = (embedding:match "^(.-)model%.embed_tokens%.weight$" or "") .. "lm_head.weight"
-  head = head or trained_head(trained) or has_head(config) and usual
+  head = head or trained_head(trained) or has_head(config) and usual_head(embedding)
   if not head or not (trained[embedding] or trained[head]) then return nil end
   local id = is_stored and ties.view_id(model[head])
   local is_shared = id and id == ties.view_id(model[embedding]) or false
@@ -301,11 +310,13 @@ end
 ---@return table<string, fun(old: Tensor|nil): Tensor> trained, integer count
 local function trained_weights(model, modules, others, settings, embedding)
   local trained, count, missing = {}, 0, {}
+  local is_conv1d = has_conv1d(model)
+  if is_conv1d == nil then is_conv1d = settings.fan_in_fan_out end
   for module, one in pairs(modules) do
     local name = module .. ".weight"
     local key = key_in(model, name) or embedding and is_weight_of(HEADS, name) and name
     if key then
-      trained[key], count = function(old) return folded_weight(settings, module, one, old) end, count + 1
+      trained[key], count = function(old) return folded_weight(settings, is_conv1d, module, one, old) end, count + 1
     else
       missing[#missing + 1] = name
     end
@@ -354,14 +365,17 @@ local function warn_of_new(keys, source, config)
     or "its config may need another architecture"))
 end
 
----Refuses to train embeddings or head of a T5 whose head is tied, and so scaled: what was trained needs the tie.
-local function check_scaled_head(trained, config)
-  local kind = config and tostring(config.model_type) or ""
-  if not kind:find "t5$" or stated_tie(config) == false then return end
+---Refuses to train one of the tied embeddings and head of an encoder and decoder, which are four: T5 scales a tied head, so that what was
+---trained needs the tie.
+---@param model Dict
+---@param trained table<string, any>
+---@param config Dict|nil
+local function check_shared(model, trained, config)
+  if stated_tie(config) == false or not (model["shared.weight"] ~= nil or model["model.shared.weight"] ~= nil) then return end
   for key in pairs(trained) do
     if is_weight_of(EMBEDDINGS, key) or is_weight_of(HEADS, key) then
-      cbk.fail("unsupported", ("the adapter's weights untie '%s', but %s scales a tied head: what was trained needs the tie; "
-        .. "merge it with PEFT"):format(key, kind))
+      cbk.fail("unsupported", ("the adapter's weights untie '%s' from the embeddings that encoder, decoder and head share: what was "
+        .. "trained needs the tie; merge it with PEFT"):format(key))
     end
   end
 end
@@ -387,7 +401,7 @@ function peft.fold(model, adapter, settings, config, is_tied_by_default)
   for key in pairs(trained) do keys[#keys + 1] = key end
   table.sort(keys)
   warn_of_new(keys, source, config)
-  check_scaled_head(trained, config)
+  check_shared(model, trained, config)
   for _, key in ipairs(keys) do
     out[key] = trained[key](source[key])
     for _, other in ipairs(source[key] ~= nil and sharers(source, key, trained) or {}) do
