@@ -8,6 +8,7 @@ local hf_config = require "converters.modelzoo.hf_config"
 local hugging_face_files = require "cbk.hugging_face_files"
 local lora = require "converters.modelzoo.lora"
 local modules = require "converters.modelzoo.modules"
+local numbers = require "cbk.numbers"
 local peft = require "cbk.peft"
 local quantised = require "cbk.quantised"
 
@@ -152,7 +153,8 @@ local function fold_adapter()
   local text = config_text(config_path, untied)
   if not format then options.shard_size, options.companions = args.shard_size or "10GB", companions(text) end
   local written, plan = cli.commit(cbk.create(args.output, options), args)
-  cli.say(args, ("%d weights %s folded into %s"):format(count, written and "were" or "would be", args.output))
+  cli.say(args, ("%s %s folded into %s"):format(numbers.counted(count, "weight"), not written and "would be"
+    or count == 1 and "was" or "were", args.output))
   cli.print_result(args, written, { { "checkpoint", args.output } }, plan)
 end
 

@@ -78,7 +78,7 @@ local function check_text(one)
     or "; check with `cbk identify` that the model and the format are right"
 end
 
----What is said of a key that is, by its name, a scale of quantised weights; nil if there is none.
+---A remark on the first key whose name is that of a scale of quantised weights; nil without such a key.
 ---@param one Unmatched
 ---@return string|nil
 local function scale(one)

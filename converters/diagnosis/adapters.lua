@@ -2,7 +2,7 @@
 
 local adapters = {}
 
----The first key of a LoRA matrix; nil if there is none.
+---The first key of a LoRA matrix, or nil.
 ---@param keys string[]
 ---@return string|nil
 function adapters.matrix_in(keys)

@@ -29,7 +29,7 @@ function wrapped.leaves(root)
   return out
 end
 
----Whether all numbers in a key are 0: one layer stands for the others.
+---Whether all numbers in a key are 0. Such a key represents those of the other layers.
 local function is_first(key) return not ("." .. key .. "."):find "%.[1-9]%d*%f[.]" end
 
 ---The key's ends: "a.b.c", "b.c", "c", with the place where each begins.
@@ -141,7 +141,7 @@ local function selected(leaves, moves)
   return #left_out > 0 and included or {}, kept, left_out
 end
 
----Other values that the class does not have, beside its weights, where no prefix tells them apart; nil if there are many.
+---Values beside the weights that the class does not have and that share their prefix; nil if there are many.
 ---@param one Fit
 ---@param names table<string, string>   old names by new ones
 ---@param shapes table<string, integer[]>

@@ -97,7 +97,9 @@ function fit_checks.strangers(found, place, moves)
     if moves[key] and moves[key].is_written then list[#list + 1] = place .. key end
   end
   local function text(list)
-    return ("the checkpoint has %d %s that %s does not have with this config: %s"):format(#list, list == biases and "biases" or "tensors",
+    local one, many = "tensor", "tensors"
+    if list == biases then one, many = "bias", "biases" end
+    return ("the checkpoint has %d %s that %s does not have with this config: %s"):format(#list, #list == 1 and one or many,
       found.known.class.name, naming.few(list))
   end
   if #others > 0 then cbk.fail("convert", text(others) .. "; use the config that belongs to the checkpoint") end

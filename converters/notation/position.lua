@@ -130,7 +130,7 @@ end
 local behind = setmetatable({}, { __mode = "k" }) -- functions of a sandbox, by those that stand for them
 
 ---@param guard function   what the library calls
----@param f function       whose place is told
+---@param f function       whose place is looked up
 function position.stand_for(guard, f) behind[guard] = f end
 
 ---@param f function

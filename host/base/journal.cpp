@@ -50,7 +50,7 @@ std::optional<std::string_view> next_field(std::string_view& rest) {
   return field;
 }
 
-/// The journal at `path`; no steps if it is none, or names what a commit would not.
+/// The steps of the journal at `path`. Empty if the file is no journal, or names files that no commit would.
 std::vector<Known> read_journal(const fs::path& path, int fd) {
   struct stat info {};
   if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || static_cast<uint64_t>(info.st_size) > largest)

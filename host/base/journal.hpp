@@ -9,8 +9,9 @@
 
 namespace cbk {
 
-/// On the disk while it lives, under a temporary name beside the first target; a killed program leaves it. To
-/// be made while temporaries are held (host/base/stale.hpp), as it is none of them.
+/// On the disk while it lives, under a temporary name beside the first target; a killed program leaves it.
+/// A signal would not remove it with the other temporaries: make it while these are held
+/// (host/base/stale.hpp).
 class Journal {
  public:
   /// A new file or folder, whole under a temporary name beside its target.

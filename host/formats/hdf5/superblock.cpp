@@ -36,7 +36,12 @@ Superblock read_superblock(ByteView file, bool may_be_cut) {
   Cursor head(bytes, out.sizes, "the superblock");
   head.expect(signature);
   out.version = head.u8();
-  if (out.version > 3) fail(Errc::unsupported, "HDF5 superblock version {} is not known", out.version);
+  if (out.version > 3) {
+    throw Error(Errc::unsupported,
+                {.problem = fmt::format("HDF5 superblock version {} is not known", out.version),
+                 .expected = "0 to 3",
+                 .advice = "the file is damaged, or of a newer HDF5, whose h5repack can rewrite it"});
+  }
   const bool is_old = out.version < 2;
   if (is_old) head.skip(4);  // versions of parts that never had another one
   out.sizes.address = head.u8();

@@ -84,7 +84,7 @@ function QuantisedCopy:check_cast(dtype)
     if new and half then first, count = first or one, count + 1 end
   end
   if first then
-    cbk.warn(("%d weights of 8 bits without scales are written as plain numbers, such as '%s' (%s): if they were quantised, they are wrong")
+    cbk.warn(("weights of 8 bits without scales are written as plain numbers: %d, such as '%s' (%s); if these were codes, they are wrong")
       :format(count, first.key, first.dtype))
   end
 end

@@ -1,4 +1,4 @@
--- Why a checkpoint of Hugging Face is none of the classes that its config may mean, and what would make it one.
+-- Why a Hugging Face checkpoint fits no class that its config may mean, and what would make it fit.
 
 local cbk = require "cbk"
 local adapters = require "converters.diagnosis.adapters"
