@@ -98,7 +98,8 @@ def rename(s):
 
 def exchange(s):
     key = s.pick()
-    other = s.rng.choice([k for k in s.stored if s.stored[k].shape == s.stored[key].shape])
+    shape = s.stored[key].shape  # codes that PyTorch has no dtype for stay where they are
+    other = s.rng.choice([k for k, v in s.stored.items() if isinstance(v, torch.Tensor) and v.shape == shape])
     one, two = s.stored[key], s.stored[other]
     s.put(key, two)
     s.put(other, one)
