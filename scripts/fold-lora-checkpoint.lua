@@ -143,8 +143,9 @@ local function fold_adapter()
   config = cbk.kind(config) == "dict" and config or nil
   local settings = peft.settings(adapter_config)
   local cannot = ("cannot fold the adapter into '%s'"):format(args.base)
-  quantised.refuse(base:raw_root(), config, cannot)
+  local narrow = quantised.refuse(base:raw_root(), config, cannot).narrow -- perhaps codes that lost their scales
   quantised.refuse(adapter:raw_root(), nil, cannot)
+  if #narrow > 0 then cbk.fail("unsupported", quantised.narrow_problem(narrow, "the base model"), { context = { cannot } }) end
   local model, count, untied = peft.fold(base.root, adapter.root, settings, config, is_tied_by_default(config))
   if format and format ~= "torch" and format ~= "safetensors" then
     cli.usage_error("fold-lora-checkpoint", ("-o %s: expected a folder, .safetensors, .bin or .pt"):format(args.output))
