@@ -11,6 +11,8 @@ local modules = require "converters.modelzoo.modules"
 local numbers = require "cbk.numbers"
 local peft = require "cbk.peft"
 local quantised = require "cbk.quantised"
+local report = require "cbk.report"
+local ties = require "converters.engine.ties"
 
 local parser = cli.parser("fold-lora-checkpoint", [[
 Fold LoRA matrices into the weights that they adapt, streamed.
@@ -111,18 +113,34 @@ local function config_text(path, untied)
   return config and cbk.config.dump(config, "json", { indent = 2 })
 end
 
+---The class of the model that a config is of; nil of a model that is not known.
+---@param config Dict
+---@return Class|nil
+local function class_of(config)
+  converters.load()
+  local name = converters.stated_models(true, config)[1]
+  return name and converters.catalogue.class_of(converters.catalogue.find(name), {}, "hf")
+end
+
 ---Whether programs tie head and embeddings where the config does not say: as the model's class has it, else as transformers does.
 ---@param config Dict|nil
 ---@return boolean
 local function is_tied_by_default(config)
   if not config or config.tie_word_embeddings ~= nil then return false end
-  converters.load()
-  for _, name in ipairs(converters.stated_models(true, config)) do
-    local class = converters.catalogue.class_of(converters.catalogue.find(name), {}, "hf")
-    local field = class and class.fields.tie_word_embeddings
-    if field and field.default ~= nil then return field.default end
+  local class = class_of(config)
+  local field = class and class.fields.tie_word_embeddings
+  return not field or field.default == nil or field.default
+end
+
+---Warns of weights that the config ties, and that differ in the base model.
+---@param config Dict|nil
+---@param root Dict
+local function warn_of_ties(config, root)
+  local class = config and class_of(config)
+  local is_known, known = report.quietly(function() return class and class:tensors(config) end)
+  for _, difference in ipairs(is_known and known and ties.differences(known, root) or {}) do
+    cbk.warn(difference .. "; the values are not changed")
   end
-  return true
 end
 
 local function fold_adapter()
@@ -146,6 +164,7 @@ local function fold_adapter()
   local narrow = quantised.refuse(base:raw_root(), config, cannot).narrow -- perhaps codes that lost their scales
   quantised.refuse(adapter:raw_root(), nil, cannot)
   if #narrow > 0 then cbk.fail("unsupported", quantised.narrow_problem(narrow, "the base model"), { context = { cannot } }) end
+  warn_of_ties(config, base.root)
   local model, count, untied = peft.fold(base.root, adapter.root, settings, config, is_tied_by_default(config))
   if format and format ~= "torch" and format ~= "safetensors" then
     cli.usage_error("fold-lora-checkpoint", ("-o %s: expected a folder, .safetensors, .bin or .pt"):format(args.output))

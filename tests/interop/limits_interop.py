@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 import harness
+import safetensors_file
 
 LONGEST = 60  # seconds
 UNLIMITED = {"libver": "latest"}
@@ -232,6 +233,20 @@ def check_ordinary(run):
     run.call("stats", tied)
 
 
+def check_inferred(run):
+    """Tensors of one number: as many as the promised memory allows are compared, more are refused."""
+    for count, words in ((12000, "Converter saved"), (20000, "more memory than")):
+        for side in "ab":
+            safetensors_file.save(run.path(side + ".safetensors"), {f"{side}.{i}": torch.ones(1) for i in range(count)})
+        sizes = sum(os.path.getsize(run.path(side + ".safetensors")) for side in "ab")
+        argv = [run.cbk, "infer", run.path("a.safetensors"), run.path("b.safetensors"), "-o", run.path("out.lua"), "--no-progress-bar"]
+        _, _, memory, text = measured(argv)
+        assert words in text and os.path.exists(run.path("out.lua")) == (count == 12000), text
+        assert memory <= 100_000_000 + 4 * sizes, memory
+        if count == 12000:
+            os.remove(run.path("out.lua"))
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--cbk", required=True)
@@ -253,6 +268,7 @@ def main():
         if not args.filter:
             run.check("what the user allows", lambda: check_allowed(run))
             run.check("ordinary checkpoints", lambda: check_ordinary(run))
+            run.check("many small tensors", lambda: check_inferred(run))
         return run.close()
 
 

@@ -221,6 +221,18 @@ def tied_by_default(run):
         assert ("untie" in said) == is_tied, said
 
 
+def tied_and_different(run):
+    """A base model that contradicts its config: its weights are written as they are, and both commands that change it say so."""
+    base = {**base_model(1), HEAD: torch.randn(WORDS, WIDTH)}
+    up, _ = adapter_for(base, {"r": 2, "lora_alpha": 4}, ["model.layers.0.mlp.up"])
+    fields = {"model_type": "llama", "tie_word_embeddings": True}
+    got, config, said = folded_folder(run, "contradiction", fields, base, {"r": 2, "lora_alpha": 4}, up)
+    assert config == fields and torch.equal(got[HEAD], base[HEAD]) and torch.equal(got[EMBED], base[EMBED])
+    assert f"'{EMBED}' differs from '{HEAD}', though the config ties them; the values are not changed" in said, said
+    _, _, said = folded_folder(run, "agreement", fields, {**base, HEAD: base[EMBED]}, {"r": 2, "lora_alpha": 4}, up)
+    assert "differs" not in said, said
+
+
 def head_of_an_encoder(run):
     """BERT's head is `decoder`, tied to the embeddings by default."""
     words, head = "bert.embeddings.word_embeddings", "cls.predictions.decoder"
@@ -407,7 +419,7 @@ def main():
             ("conv1d", {**plain, "fan_in_fan_out": True}, every, True),
         ]:
             run.check(name, lambda n=name, c=config, m=modules, f=fan: outputs_agree(run, n, c, m, f))
-        for action in (replaced, folders, scaled_head, saved_below, tied_by_default, transposed_by_class, new_head, head_of_an_encoder,
+        for action in (replaced, folders, scaled_head, saved_below, tied_by_default, tied_and_different, transposed_by_class, new_head, head_of_an_encoder,
                        anchored_patterns, absent_heads, without_config):
             run.check(action.__name__, lambda a=action: a(run))
         for kind, trained, form, settings in itertools.product(

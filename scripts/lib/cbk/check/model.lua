@@ -173,6 +173,8 @@ function model.check(file, checkpoint, config_path, found)
     return of
   end
   of.known = known
+  local is_sound, mistake = report.quietly(known.class.check, known.class, known.config, known.config)
+  if not is_sound then found:add("config", of.config or file, nil, errors.text(mistake)) end
   local root = checkpoint.root
   local tree = kinds.is_dict(root, "model") and root.model or root
   local keys, weights = quantised.find(tree, config):names(coverage.keys_of(root))
