@@ -1,5 +1,7 @@
 -- Phi-3: LLaMA with queries, keys and values in one projection, and gate and inner projection in one.
 
+local cbk = require "cbk"
+local kinds = require "converters.engine.kinds"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
@@ -29,7 +31,14 @@ local config = fields.config {
   { "resid_pdrop",       "dropout_rate" },
   { "embd_pdrop",        "embedding_dropout_rate" },
   { "attention_dropout", "attention_dropout_rate" },
+  fields.used.left { "original_max_position_embeddings" },
 }
+
+---The class has the length of the context before longrope beside rope_scaling, and another default.
+local function say_original(to)
+  local scaling = to.rope_scaling
+  to.original_max_position_embeddings = kinds.is_dict(scaling) and cbk.raw(scaling, "original_max_position_embeddings") or nil
+end
 
 return { decoder.models {
   model = "phi3", note = "%s <-> GPT2LMHeadModel (configured as Phi-3)",
@@ -37,6 +46,6 @@ return { decoder.models {
   place = "model", embedding = "embed_tokens",
   rules.between("hf", "cs-2.3 .. cs-2.9", llama.converter {
     model_type = "phi3", config = config, keys = llama.body(layer, llama.norms),
-    without = { "dropout_rate", "embedding_dropout_rate", "attention_dropout_rate" },
+    without = { "dropout_rate", "embedding_dropout_rate", "attention_dropout_rate" }, finish = say_original,
   }),
 } }

@@ -68,7 +68,7 @@ local function open(file, is_inside)
     return
   end
   if type(subject) ~= "table" or subject.code == "interrupted" or not subject.problem then error(subject, 0) end
-  local inner = not is_inside and folder.checkpoints(file, subject)
+  local inner = not is_inside and folder.checkpoints(file, subject, args.allow_external)
   for _, path in ipairs(inner or {}) do open(path, true) end
   if not inner then failures[#failures + 1] = { file = file, problem = subject } end
 end
@@ -103,7 +103,7 @@ elseif args.json then
   local sorted = found:sorted()
   cli.print_json_object {
     { "findings", count = #sorted, item = function(i) return as_json(sorted[i]) end }, { "errors", counts.error },
-    { "warnings", counts.warning }, { "notes", counts.note },
+    { "warnings", counts.warning }, { "notes", counts.note }, { "left_out", found:left_out() },
     { "files", count = #subjects, item = function(i) return file_as_json(subjects[i]) end },
   }
 else

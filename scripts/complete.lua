@@ -6,6 +6,7 @@ local commands = require "cbk.commands"
 local extents = require "cbk.extents"
 local natural = require "cbk.natural"
 local overview = require "cbk.cli.overview"
+local small_items = require "cbk.small_items"
 local words = require "cbk.cli.words"
 
 -- argparse would take apart what follows.
@@ -148,6 +149,8 @@ end
 local function keys(place)
   local checkpoint = open_first(place.values.arguments)
   if not checkpoint then return nothing() end
+  local count = small_items.count { checkpoint }
+  if not pcall(small_items.check, count, { checkpoint }, 1200, "complete them", "") then return nothing() end
   local rows = cbk.leaf_rows(checkpoint:raw_root())
   local out = { kind = "words" }
   for i, part in ipairs(next_parts(rows, place.value)) do

@@ -3,9 +3,9 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local composite = require "cbk.converters.composite"
-local config_beside = require "cbk.identify.config_beside"
+local config_beside = require "cbk.recognise.config_beside"
 local converters = require "cbk.converters"
-local identify = require "cbk.identify"
+local identify = require "cbk.recognise"
 
 local parser = cli.parser("convert-config", "Convert a model's config file.", [[
 examples:

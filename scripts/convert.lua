@@ -4,13 +4,14 @@ local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
 local cli = require "cbk.cli"
 local composite = require "cbk.converters.composite"
-local config_beside = require "cbk.identify.config_beside"
+local config_beside = require "cbk.recognise.config_beside"
 local hugging_face_files = require "cbk.hugging_face_files"
 local converters = require "cbk.converters"
-local identify = require "cbk.identify"
+local identify = require "cbk.recognise"
 local own_layout = require "cbk.converters.own_layout"
 local own_layouts = require "converters.conversion.own_layouts"
-local release = require "cbk.identify.release"
+local release = require "cbk.recognise.release"
+local small_items = require "cbk.small_items"
 local explain = require "converters.authoring.explain"
 local identity = require "converters.diagnosis.identity"
 local dry_run = require "converters.authoring.dry_run"
@@ -80,6 +81,7 @@ local function detect_options(only)
     local texts = {}
     for i, name in ipairs(names) do texts[i] = ("--%s %s"):format(name:gsub("_", "-"), args[name]) end
     cli.say(args, "Found: " .. cbk.shown(table.concat(texts, " ")))
+    if found.adapter then cbk.warn(found.adapter) end
   end
   if args.src_fmt == "cs-auto" then
     args.src_fmt = identify.auto_format(open(), args.model, args.tgt_fmt, cbk.config.load(args.config))
@@ -272,8 +274,12 @@ warn_of_idle_options(to_hf)
 
 if not read_parts then cli.depend_on(args.config, args) end
 local source_config = read_parts and composite.load_configs(args.config, read_parts, args) or cbk.config.load(args.config)
+checkpoint = checkpoint or not read_parts and cli.open(args.checkpoint_file, args) or nil
 local input = read_parts and composite.open(args.checkpoint_file, read_parts, args)
-  or converters.input(checkpoint or cli.open(args.checkpoint_file, args))
+  or converters.input(checkpoint)
+if checkpoint then
+  small_items.check(small_items.count { checkpoint }, { checkpoint }, 2600, "convert them", "convert the checkpoint of a model")
+end
 warn_of_other_release(route, input)
 local job = converters.job(route, input, {
   seed = args.seed, drop_unmatched = args.drop_unmatched_keys, is_watched = args.debug or args.dry_run, advise = advice,

@@ -112,15 +112,13 @@ end
 
 -- --- another dtype
 
---- Tensors over one storage are cast once if they see it the same way, so that they can share the result.
+---@param name string   a dtype
 local function caster(name)
-  local casts = {}
+  local cast = ties.caster(name)
   return function(_, value)
     if not TENSORS[cbk.kind(value)] then return value end
-    if not cbk.dtype(value.dtype).floating or value.dtype == name then return value end
-    local id = ties.view_id(value) or value
-    casts[id] = casts[id] or value:to(name)
-    return casts[id]:as { role = value.role, requires_grad = value.requires_grad }
+    local made = cast(value)
+    return made == value and value or made:as { role = value.role, requires_grad = value.requires_grad }
   end
 end
 

@@ -6,6 +6,7 @@ local cli = require "cbk.cli"
 local extents = require "cbk.extents"
 local fold = require "cbk.fold"
 local quantised = require "cbk.quantised"
+local small_items = require "cbk.small_items"
 
 local FORMATS = { npy = true, npz = true, csv = true, raw = true }
 
@@ -80,6 +81,7 @@ local function description(tensor, source)
 end
 
 local checkpoint = cli.open(args.file, args)
+small_items.check(small_items.count { checkpoint }, { checkpoint }, 2100, "export them", "take a part with `cbk copy --include`")
 local chosen = chosen_tensors(args.file, checkpoint:raw_root(), args.key)
 if #chosen > 1 and format ~= "npz" then
   cbk.fail("value", ("%d tensors are chosen, and a .%s file holds one; name one key, or write an .npz file"):format(#chosen, format))

@@ -150,7 +150,8 @@ local function fold_adapter()
   if format and args.shard_size then
     cli.usage_error("fold-lora-checkpoint", ("--shard-size: '%s' is one file; name a folder for shards"):format(args.output))
   end
-  local settings_path = cbk.fs.join(args.adapter, "adapter_config.json")
+  local settings_path = cbk.fs.beside(args.adapter, "adapter_config.json", args.allow_external)
+    or cbk.fs.join(args.adapter, "adapter_config.json")
   cli.depend_on(settings_path, args)
   local adapter_config = cbk.config.load(settings_path)
   converters.refuse_existing(args.output, args)

@@ -4,7 +4,7 @@ local cbk = require "cbk"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
 local errors = require "cbk.errors"
-local identify = require "cbk.identify"
+local identify = require "cbk.recognise"
 
 local parser = cli.parser("identify", "Detect the model, class, format and release of checkpoints, and say why.", [[
 The config beside a checkpoint is config.json, or a YAML file: the one of the same name, the one of

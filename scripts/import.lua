@@ -3,6 +3,8 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local numbers = require "cbk.numbers"
+local quantised_copy = require "cbk.cli.quantised_copy"
+local ties = require "cbk.ties"
 
 local parser = cli.parser("import", "Make a checkpoint of arrays: .npy and .npz files, or any files with tensors.", [[
 The key of an .npy file is its name without the suffix, unless --key gives another one; the arrays of
@@ -25,11 +27,7 @@ local args = parser:parse()
 
 local TENSORS = { tensor = true, parameter = true, ndarray = true }
 
-local function converted(value)
-  local is_floating = cbk.dtype(value.dtype).floating
-  local tensor = args.to_dtype and is_floating and value.dtype ~= args.to_dtype and value:to(args.to_dtype) or value
-  return tensor:as { role = "tensor" }
-end
+local cast = args.to_dtype and ties.caster(args.to_dtype) or function(value) return value end
 
 local root, source_of, next_key = cbk.dict(), {}, 1
 
@@ -41,12 +39,13 @@ local function add(file, key, value)
     cbk.fail("value", ("both '%s' and '%s' have %s; give one another name with --key"):format(source_of[key], file, cbk.quote(key)))
   end
   source_of[key] = file
-  root[key] = converted(value)
+  root[key] = cast(value):as { role = "tensor" }
 end
 
 for _, file in ipairs(args.file) do
   local checkpoint = cli.open(file, args)
   local is_array = checkpoint.format == "npy"
+  if args.to_dtype then quantised_copy.new(checkpoint:raw_root(), file):check_cast(args.to_dtype) end
   for key, value in cbk.raw_leaves(checkpoint:raw_root()) do
     local given = is_array and args.key[next_key]
     if given then next_key = next_key + 1 end

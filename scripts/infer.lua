@@ -7,9 +7,9 @@ local converters = require "cbk.converters"
 local errors = require "cbk.errors"
 local infer = require "cbk.infer"
 local own_layout = require "cbk.converters.own_layout"
-local numbers = require "cbk.numbers"
 local progress = require "cbk.progress"
 local quantised = require "cbk.quantised"
+local small_items = require "cbk.small_items"
 local kinds = require "converters.engine.kinds"
 local trainer = require "converters.modelzoo.trainer"
 
@@ -54,6 +54,8 @@ local function check_format(option, format)
   cli.usage_error("infer", ("%s: %s; or a lower-case letter, for a layout of your own"):format(option, errors.text(why)))
 end
 
+local opened = {}
+
 ---The name of a file or folder, for messages; "folder/" and "." have one, too.
 local function name_of(path) return cbk.fs.basename((cbk.fs.absolute(path):gsub("/+$", ""))) end
 
@@ -81,6 +83,7 @@ end
 ---@return InferSide
 local function side_of(path, config_path, format)
   local checkpoint = cli.open(path, args)
+  opened[#opened + 1] = checkpoint
   local config = config_path and cbk.config.load(config_path) or nil
   quantised.refuse(checkpoint:raw_root(), config, ("cannot infer a converter from '%s'"):format(path))
   if kinds.is_dict(config) and (kinds.is_dict(config, "model") or trainer.is(config)) then config = trainer.model(config) end
@@ -105,24 +108,6 @@ local left = parts[1] and side_of_parts(args.a, parts[1]) or side_of(args.a, arg
 local right = parts[2] and side_of_parts(args.b, parts[2]) or side_of(args.b, args.tgt_config, args.tgt_fmt)
 if right.format == "hf" then left, right = right, left end
 
-local BASE, PER_TENSOR = 12 * 2 ^ 20, 3200 -- bytes: measured, with tensors of one number
-
----Refuses files of tensors so small that what is known of them would break the promise of SECURITY.md: 100 MB and four times the files.
-local function check_count()
-  local count, bytes = 0, 0
-  for _, side in ipairs { left, right } do
-    for _, part in ipairs(side.parts or { side }) do
-      for _, tensor in cbk.items(part.tensors) do
-        if cbk.kind(tensor) == "tensor" then count, bytes = count + 1, bytes + tensor:nbytes() end
-      end
-    end
-  end
-  if BASE + count * PER_TENSOR > 1e8 + 4 * bytes then
-    cbk.fail("unsupported", ("the checkpoints have %d tensors of %s bytes in all: to compare them takes more memory than 100 MB and "
-      .. "four times that"):format(count, numbers.grouped(bytes)), { advice = "keep a few of each kind with `cbk copy --include`" })
-  end
-end
-
 ---A function that shows how much has been read: every tensor is read twice, once to find it and once to compare it.
 local function new_progress()
   if args.no_progress_bar or args.json then return function() end end
@@ -139,7 +124,7 @@ local function new_progress()
   end
 end
 
-check_count()
+small_items.check(small_items.count(opened), opened, 3200, "compare them", "keep a few of each kind with `cbk copy --include`")
 local show = new_progress()
 local found = infer.run(left, right, { model = args.model, on_read = show, has_same_sizes = args.same_sizes })
 show()

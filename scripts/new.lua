@@ -3,9 +3,9 @@
 local cbk = require "cbk"
 local classes = require "cbk.classes"
 local cli = require "cbk.cli"
-local config_beside = require "cbk.identify.config_beside"
+local config_beside = require "cbk.recognise.config_beside"
 local converters = require "cbk.converters"
-local identify = require "cbk.identify"
+local identify = require "cbk.recognise"
 
 local parser = cli.parser("new", [[
 Make a checkpoint with the tensors of a model, from its config alone: a tiny model for a test, or a

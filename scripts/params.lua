@@ -3,10 +3,10 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local classes = require "cbk.classes"
-local config_beside = require "cbk.identify.config_beside"
+local config_beside = require "cbk.recognise.config_beside"
 local converters = require "cbk.converters"
 local extents = require "cbk.extents"
-local identify = require "cbk.identify"
+local identify = require "cbk.recognise"
 
 local parser = cli.parser("params", "List the tensors that a model has, from its config alone.", [[
 examples:

@@ -13,6 +13,7 @@ local numbers = require "cbk.numbers"
 local page = require "cbk.page"
 local progress = require "cbk.progress"
 local renamed = require "cbk.diff.renamed"
+local small_items = require "cbk.small_items"
 local tensor_filter = require "cbk.cli.tensor_filter"
 
 local parser = cli.parser("report", "Write one HTML page about a checkpoint, with everything in it.", [[
@@ -54,6 +55,7 @@ local BINS = { { 5000, 32 }, { 20000, 16 } } -- of up to so many tensors; a page
 cli.check_output(args.output, { args.file, args.other }, args)
 
 local checkpoint = cli.open(args.file, args)
+small_items.check(small_items.count { checkpoint }, { checkpoint }, 2100, "make a page of them", "take a part with `cbk copy --include`")
 local rows = cbk.leaf_rows(checkpoint:raw_root(), args.key)
 local other = args.other and cli.open(args.other, args)
 

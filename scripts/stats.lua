@@ -5,6 +5,7 @@ local cli = require "cbk.cli"
 local extents = require "cbk.extents"
 local numbers = require "cbk.numbers"
 local progress = require "cbk.progress"
+local small_items = require "cbk.small_items"
 local stats_table = require "cbk.stats_table"
 local tensor_filter = require "cbk.cli.tensor_filter"
 
@@ -99,12 +100,14 @@ end
 
 --- The chosen tensors of all files, and how many bytes they have.
 local function choose()
-  local chosen, total = {}, 0
+  local chosen, total, opened = {}, 0, {}
   for place, file in ipairs(args.file) do
     if place > 1 and not cbk.fs.exists(file) and #cbk.leaf_rows(cli.open(args.file[1], args):raw_root(), file) > 0 then
       cli.usage_error("stats", ("there is no file %s; a key is chosen with --key %s"):format(cbk.quote(file), cbk.quote(file)))
     end
-    local rows = cbk.leaf_rows(cli.open(file, args):raw_root(), args.key)
+    local checkpoint = cli.open(file, args)
+    opened[#opened + 1] = checkpoint
+    local rows = cbk.leaf_rows(checkpoint:raw_root(), args.key)
     for _, i in ipairs(with_statistics(file, rows)) do
       local row = rows[i]
       if not row.tied_to then total = total + row.bytes end
@@ -112,6 +115,7 @@ local function choose()
     end
   end
   if #chosen == 0 then cbk.fail("key", "no tensor is chosen; 'cbk ls' lists what there is") end
+  small_items.check(#chosen, opened, 2100, "print their statistics", "choose some with --key")
   return chosen, total
 end
 

@@ -3,7 +3,7 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
-local release = require "cbk.identify.release"
+local release = require "cbk.recognise.release"
 local upgrade = require "cbk.upgrade"
 
 local parser = cli.parser("upgrade", [[

@@ -5,7 +5,7 @@ local converters = require "cbk.converters"
 local fields = require "converters.engine.fields"
 local inexpressible = require "converters.diagnosis.inexpressible"
 local list = require "cbk.converters.list"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local sections = require "converters.engine.sections"
 
 local models = {}

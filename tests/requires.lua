@@ -28,7 +28,7 @@ local LAYERS = {
   { "the families", "^converters/shared/", "^converters/[%w_]+%.lua$" },
   { "converters/diagnosis and authoring", "^converters/diagnosis/", "^converters/authoring/" },
   { "cbk.converters and cbk.classes", "^scripts/lib/cbk/converters/", "^scripts/lib/cbk/classes%.lua$" },
-  { "cbk.identify", "^scripts/lib/cbk/identify/" },
+  { "cbk.recognise", "^scripts/lib/cbk/recognise/" },
   { "cbk.infer", "^scripts/lib/cbk/infer/" },
   { "cbk.upgrade", "^scripts/lib/cbk/upgrade/" },
   { "cbk.check and cbk.diff", "^scripts/lib/cbk/check/", "^scripts/lib/cbk/diff/" },
@@ -55,7 +55,6 @@ local COMPUTED = {
 local KNOWN = {
   ["converters/engine/rules.lua -> a computed name"] = true,
   ["converters/notation/entries.lua -> converters.engine.choices"] = true,
-  ["converters/notation/entries.lua -> converters.engine.naming"] = true,
   ["converters/notation/files.lua -> converters.engine.catalogue"] = true,
   ["converters/notation/files.lua -> converters.engine.class"] = true,
   ["converters/notation/files.lua -> converters.engine.releases"] = true,

@@ -3,7 +3,7 @@
 
 local cbk = require "cbk"
 local errors = require "cbk.errors"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local pretrained = require "converters.engine.pretrained"
 local rules = require "converters.engine.rules"
 

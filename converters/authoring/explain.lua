@@ -1,7 +1,7 @@
 -- Explains single keys: which rule took them, what each step did, and why the nearest other rules did not fit.
 
 local cbk = require "cbk"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local patterns = require "converters.engine.patterns"
 local kinds = require "converters.engine.kinds"
 local rules = require "converters.engine.rules"

@@ -5,7 +5,7 @@ local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
 local check_config = require "converters.authoring.check_config"
 local fit = require "converters.engine.fit"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local ties = require "converters.engine.ties"
 local trainer = require "converters.modelzoo.trainer"
 
@@ -33,7 +33,7 @@ function own_output.doubts(job, config, root)
   end
   for _, one in ipairs(fit.of(known, keys, function() end).unsaid) do
     out[#out + 1] = ("the output's config does not say %s, whose default means %d biases that the output lacks: %s; set it with "
-      .. "fields.fixed.right"):format(one.name, #one.keys, naming.first(one.keys))
+      .. "fields.fixed.right"):format(one.name, #one.keys, naming.listed(one.keys))
   end
   return out
 end

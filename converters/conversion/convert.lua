@@ -6,7 +6,7 @@ local errors = require "cbk.errors"
 local quantised = require "cbk.quantised"
 local rules = require "converters.engine.rules"
 local kinds = require "converters.engine.kinds"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local keys = require "converters.engine.keys"
 local fit = require "converters.engine.fit"
 local fit_checks = require "converters.engine.fit_checks"
@@ -61,7 +61,7 @@ local function note_dropped(dropped, config, what_happens)
     if name ~= "name" then named[#named + 1] = #name <= MOST_SHOWN and with_value(name, config) or name:sub(1, MOST_SHOWN) .. "…" end
   end
   if #named == 0 then return end
-  cbk.warn(("config fields without a counterpart are %s: %s"):format(what_happens or "left out", naming.first(named, MOST_SHOWN)))
+  cbk.warn(("config fields without a counterpart are %s: %s"):format(what_happens or "left out", naming.listed(named, MOST_SHOWN)))
 end
 
 ---@param assumed table<string, boolean>   fields of the right side that come from defaults, not from the file
@@ -179,7 +179,7 @@ end
 
 local function warn_of_others(what, names)
   if #names == 0 then return end
-  cbk.warn(("Hugging Face files describe the model only; left out of the %s: %s"):format(what, naming.all(names)))
+  cbk.warn(("Hugging Face files describe the model only; left out of the %s: %s"):format(what, naming.all_folded(names)))
 end
 
 local function config_to_hf(job, step, config)
@@ -316,7 +316,7 @@ local function without_quantisation(job, config)
   if not stated then return config end
   local out, left_out = quantised.without_fields(config)
   local what = job.source and "but none are: left out of the new config: " or "which the new config cannot say: left out of it: "
-  cbk.warn(("the config says that the weights are quantised (%s), %s%s"):format(stated.method, what, naming.all(left_out)))
+  cbk.warn(("the config says that the weights are quantised (%s), %s%s"):format(stated.method, what, naming.all_folded(left_out)))
   return out
 end
 
@@ -385,7 +385,7 @@ local function report_lacking(job, lacking)
   local advice = job.advise and job.advise.lacking(job, job.source)
     or assumed == "" and layers == "" and "; use a complete checkpoint, or check with `cbk identify` that the model is right" or ""
   cbk.fail("convert", ("the checkpoint is incomplete: %d %s missing: %s%s%s%s"):format(lacking.count,
-    lacking.count == 1 and "weight is" or "weights are", naming.few(lacking, layers ~= "" and 3 or nil), assumed, layers, advice))
+    lacking.count == 1 and "weight is" or "weights are", naming.folded(lacking, layers ~= "" and 3 or nil), assumed, layers, advice))
 end
 
 ---@class Part   The input of one table's rules: the model, one of several parts, or the model inside another one.
@@ -514,7 +514,7 @@ local function convert_part(job, i, part, is_refused)
   if #biases > 0 then return made, unmatched, fit_checks.lacking(read, biases), moves, invented end
   if written and #written.missing > 0 then
     cbk.warn(("the output lacks %d weight%s that its model needs: %s"):format(#written.missing, #written.missing == 1 and "" or "s",
-      naming.few(written.missing)))
+      naming.folded(written.missing)))
   end
   if written and not converter.left then fit_checks.strange_output(written, is_hf(step.tgt)) end -- parts write each other's tensors
   if not written and not job.is_unchecked and (is_hf(step.src) or is_hf(step.tgt)) then
@@ -596,7 +596,7 @@ function convert.model_of(root)
       are_flat = are_flat and shown[#shown]:find "^model%." ~= nil
     end
     cbk.fail("checkpoint", ("expected a Cerebras checkpoint with a dict 'model', found %skeys %s%s"):format(are_flat and "flat " or "the ",
-      naming.few(shown), are_flat and "; a script that sets the same keys of cbk.create('NEW.mdl') writes the dict" or ""))
+      naming.folded(shown), are_flat and "; a script that sets the same keys of cbk.create('NEW.mdl') writes the dict" or ""))
   end
   return root.model
 end
@@ -629,7 +629,8 @@ local function between_releases(job, i, root)
   local model, moves = convert_model(job, i, convert.model_of(root))
   if keeps_model_only(step) then
     local names = beside_model(root)
-    cbk.warn(("%s -> %s keeps the model only%s"):format(step.src, step.tgt, #names > 0 and "; left out: " .. naming.all(names) or ""))
+    local left_out = #names > 0 and "; left out: " .. naming.all_folded(names) or ""
+    cbk.warn(("%s -> %s keeps the model only%s"):format(step.src, step.tgt, left_out))
     return cbk.dict { model = model }
   end
   local converted = cbk.copy(model)

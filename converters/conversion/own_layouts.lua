@@ -5,7 +5,7 @@ local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
 local keys = require "converters.engine.keys"
 local kinds = require "converters.engine.kinds"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local rules = require "converters.engine.rules"
 local sections = require "converters.engine.sections"
 local trainer = require "converters.modelzoo.trainer"
@@ -43,7 +43,7 @@ local function refuse_other(converter, formats, side, section)
   if counts[side] > 0 or #names == 0 or sections.takes_any(converter, side) then return end
   local other = rules.other[side]
   cbk.fail("config", ("the config has no field that the table knows on the side of %s: %s%s"):format(format_of(formats, side),
-    naming.first(names, 5), counts[other] > 0 and ("; it is a config of %s"):format(format_of(formats, other)) or ""))
+    naming.listed(names, 5), counts[other] > 0 and ("; it is a config of %s"):format(format_of(formats, other)) or ""))
 end
 
 ---@param converter Converter
@@ -60,7 +60,7 @@ function own_layouts.configs(converter, formats, side, config)
   if kinds.is_dict(config, "model") or trainer.is(config) then config = trainer.model(config) end
   refuse_other(converter, formats, side, config)
   local to, from, dropped = sections.convert(converter, side, config)
-  if #dropped > 0 then cbk.warn("config fields without a counterpart are left out: " .. naming.first(dropped)) end
+  if #dropped > 0 then cbk.warn("config fields without a counterpart are left out: " .. naming.listed(dropped)) end
   local out = { [side] = from, [rules.other[side]] = to, made = to }
   keys.check_counts(converter.keys or {}, out)
   return out
@@ -99,6 +99,7 @@ function own_layouts.checkpoint(converter, side, configs, source, options)
     left = configs.left, right = configs.right, seed = options.seed, fill = converter.fill,
     is_refused = not options.drop_unmatched,
   })
+  cbk.warn("no class describes layouts of one's own: completeness, and the numbers and sizes in the config, are not checked")
   local shapes = {}
   for i, key in ipairs(strangers) do shapes[i] = source[key]:shape() end
   unmatched.report { keys = strangers, all = cbk.keys(source), shapes = shapes, lacking = { count = 0 }, invented = invented,

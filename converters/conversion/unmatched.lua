@@ -4,7 +4,7 @@
 local cbk = require "cbk"
 local extents = require "cbk.extents"
 local keys = require "converters.engine.keys"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local quantised = require "cbk.quantised"
 
 local unmatched = {}
@@ -19,6 +19,7 @@ local MOST_SHARE = 4 -- at most one key of so many
 ---@field shapes integer[][]     of those of them that are tensors
 ---@field invented InventedTensor[]   weights that are made of random numbers
 ---@field is_dropped? boolean   --drop-unmatched-keys
+---@field is_lost_elsewhere? boolean   another table of the model leaves them out, and says why
 ---@field check? string         the command that finds out more (default: `cbk identify`)
 ---@field context? string       what else is known, as a part of the message
 ---@field advice? string        … which replaces the general one
@@ -26,20 +27,29 @@ local MOST_SHARE = 4 -- at most one key of so many
 ---The module of a key: "layers.0.mlp" of "layers.0.mlp.bias"; nil at the top.
 local function module_of(key) return key:match "^(.*)%.[^.]*$" end
 
----The first key of a module that the model has. Such a key, as a bias or the scale of a weight, is a part of what the module computes.
+---The layer of a key: "model.layers.0" of "model.layers.0.mlp.bias"; nil if it is in none.
+local function layer_of(key) return key:match "^(.-%.%d+)%." end
+
+---The first key of a module that the model has, or of a further module of its layers that has weights. Such a key, as a bias, the scale of
+---a weight or another norm, is a part of what the model computes.
 ---@param one Unmatched
 ---@return string|nil
 local function part_of_module(one)
-  local is_foreign, modules = {}, {}
+  local is_foreign, modules, layers = {}, {}, {}
   for _, key in ipairs(one.keys) do is_foreign[key] = true end
   for _, key in ipairs(one.all) do
-    local own = not is_foreign[key] and module_of(key)
-    if own then modules[own] = true end
+    local own, layer = not is_foreign[key] and module_of(key), layer_of(key)
+    if own and layer then layers[layer] = true end
+    while own and not modules[own] do
+      modules[own], own = true, own ~= layer and module_of(own)
+    end
   end
   for _, key in ipairs(one.keys) do
-    local own = module_of(key)
+    local own, layer = module_of(key), layer_of(key)
+    local is_weight = key:find "%.weight$" or key:find "%.bias$"
+    if layers[layer or ""] and is_weight then return key end
     while own do
-      if modules[own] then return key end
+      if modules[own] and own ~= layer and module_of(own) then return key end
       own = own:find "weight$" and module_of(own) or nil -- "q_proj.weight.absmax" is of q_proj
     end
   end
@@ -58,7 +68,7 @@ end
 ---@param one Unmatched
 local function lacks(one)
   local lacking = one.lacking
-  return ("; %d %s missing: %s"):format(lacking.count, lacking.count == 1 and "weight is" or "weights are", naming.few(lacking, 3))
+  return ("; %d %s missing: %s"):format(lacking.count, lacking.count == 1 and "weight is" or "weights are", naming.folded(lacking, 3))
 end
 
 ---The first key with experts in one tensor, if weights of single experts are missing.
@@ -87,6 +97,15 @@ local function scale(one)
     .. "quantised"):format(part)
 end
 
+---Why a part of a module cannot be left out; nil if there is none, or another conversion leaves it out as well.
+---@param one Unmatched
+---@return string|nil
+local function part_text(one)
+  local part = not one.is_lost_elsewhere and part_of_module(one)
+  return part and ("; '%s' is part of a module of the model, which computes something else without it: use a checkpoint and a config of "
+    .. "the same model"):format(part) or nil
+end
+
 ---What to do about keys without a rule. Where weights are missing as well, these may be theirs, and are not to be left out.
 ---@param one Unmatched
 ---@return string
@@ -105,11 +124,7 @@ local function advice_on(one)
     return lacks(one) .. ("; new names do not help, because no tensor without a rule has %s: use a checkpoint and a config of the same "
       .. "model"):format(one.lacking.count == 1 and "its shape" or "the shape of one of them")
   end
-  local part = part_of_module(one)
-  if part then
-    return ("; '%s' is part of a module of the model, which computes something else without it: use a checkpoint and a config of the same "
-      .. "model"):format(part)
-  end
+  if part_text(one) then return part_text(one) end
   if not are_few(one) then return check_text(one) end
   return ("; to leave %s out, if the model works without %s, add --drop-unmatched-keys"):format(they, they)
 end
@@ -125,6 +140,15 @@ local function invented_instead(one)
   end
 end
 
+---Whether some of the keys are matrices of LoRA, which change weights of the model.
+---@param one Unmatched
+local function has_matrices(one)
+  for _, key in ipairs(one.keys) do
+    if key:find "%.lora_%l*_?[AB]%f[.%z]" then return true end
+  end
+  return false
+end
+
 ---Why these keys cannot be left out; nil if they can.
 ---@param one Unmatched
 ---@return string|nil
@@ -136,6 +160,10 @@ local function why_kept(one)
   elseif #one.keys * 2 > #one.all then
     return ("; --drop-unmatched-keys leaves out a few extra keys, but these are %d of %d"):format(#one.keys, #one.all)
       .. (one.advice or check_text(one))
+  elseif scale(one) or has_matrices(one) then
+    return scale(one) or one.advice or check_text(one)
+  elseif part_text(one) then
+    return part_text(one)
   elseif invented then
     return ("; '%s' would get random numbers, though one of these keys has its shape: give that the name of the weight with `cbk copy "
       .. "--rename`, or leave it out with `cbk copy --exclude`"):format(invented)
@@ -150,8 +178,8 @@ function unmatched.report(one)
   local message = ("%s%d key%s not matched: "):format(is_all and "" or "at least ", #one.keys, #one.keys == 1 and " was" or "s were")
   local problem
   if one.is_dropped then problem = why_kept(one) else problem = advice_on(one) end
-  if problem then cbk.fail("unmatched", message .. naming.few(one.keys) .. (one.context or "") .. problem) end
-  cbk.warn(message .. naming.all(one.keys) .. "; dropped because of --drop-unmatched-keys")
+  if problem then cbk.fail("unmatched", message .. naming.folded(one.keys) .. (one.context or "") .. problem) end
+  cbk.warn(message .. naming.all_folded(one.keys) .. "; dropped because of --drop-unmatched-keys")
 end
 
 return unmatched

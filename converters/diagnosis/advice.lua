@@ -6,7 +6,7 @@ local architectures = require "converters.diagnosis.architectures"
 local catalogue = require "converters.engine.catalogue"
 local convert = require "converters.conversion.convert"
 local coverage = require "converters.diagnosis.coverage"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local kinds = require "converters.engine.kinds"
 local patterns = require "converters.engine.patterns"
 local tables = require "converters.diagnosis.tables"
@@ -163,7 +163,7 @@ local function of_names(job, source, unmatched)
   end
   local name, lacking = name_to_add(job, keys)
   if name then
-    local also = lacking and #lacking > 0 and (" (still missing: %s)"):format(naming.first(lacking)) or ""
+    local also = lacking and #lacking > 0 and (" (still missing: %s)"):format(naming.listed(lacking)) or ""
     return ("; all keys fit with the prefix '%s.': `cbk copy CHECKPOINT NEW --rename '%s*=%s%s.*'`%s"):format(name, place, place, name,
       also)
   end

@@ -2,7 +2,7 @@
 
 local catalogue = require "converters.engine.catalogue"
 local kinds = require "converters.engine.kinds"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 
 local architectures = {}
 

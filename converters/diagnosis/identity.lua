@@ -9,7 +9,7 @@ local coverage = require "converters.diagnosis.coverage"
 local fit = require "converters.engine.fit"
 local kinds = require "converters.engine.kinds"
 local likeness = require "converters.diagnosis.likeness"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local trainer = require "converters.modelzoo.trainer"
 local weight_names = require "converters.diagnosis.weight_names"
 
@@ -72,7 +72,7 @@ function identity.lacking(job, config, root)
   end
   if #lacking == 0 then return nil end
   return ("the checkpoint lacks %d %s that its config needs (%s): the output lacks them as well"):format(#lacking,
-    #lacking == 1 and "weight" or "weights", naming.few(lacking))
+    #lacking == 1 and "weight" or "weights", naming.folded(lacking))
 end
 
 ---Weights that the config ties, but that differ. A dry run (job.trace) reads no values.

@@ -4,7 +4,7 @@
 local report = require "cbk.report"
 local catalogue = require "converters.engine.catalogue"
 local coverage = require "converters.diagnosis.coverage"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local sections = require "converters.engine.sections"
 local trainer = require "converters.modelzoo.trainer"
 local weight_names = require "converters.diagnosis.weight_names"
@@ -91,7 +91,7 @@ function likeness.warning(model_name, format, config, root, is_own)
   local texts = {}
   for i, one in ipairs(found) do texts[i] = brief(one.text) end
   return ("the config does not fit %s: %s; all its fields and the weight names fit --model %s"):format(model_name,
-    naming.first(texts, MOST_FIELDS), table.concat(others, " or "))
+    naming.listed(texts, MOST_FIELDS), table.concat(others, " or "))
 end
 
 return likeness

@@ -2,7 +2,7 @@
 
 local catalogue = require "converters.engine.catalogue"
 local fields = require "converters.engine.fields"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local rules = require "converters.engine.rules"
 
 local tables = {}

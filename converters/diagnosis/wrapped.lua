@@ -4,7 +4,7 @@
 local cbk = require "cbk"
 local fit = require "converters.engine.fit"
 local kinds = require "converters.engine.kinds"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local rename = require "cbk.cli.rename"
 
 local wrapped = {}
@@ -206,7 +206,7 @@ function wrapped.command(found) return "cbk copy CHECKPOINT NEW " .. found.optio
 ---@param found Wrapped
 ---@return string   " (leaves out step)", or empty
 function wrapped.losses(found)
-  return #found.left_out > 0 and (" (leaves out %s)"):format(naming.few(found.left_out, 3)) or ""
+  return #found.left_out > 0 and (" (leaves out %s)"):format(naming.folded(found.left_out, 3)) or ""
 end
 
 return wrapped

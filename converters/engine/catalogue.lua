@@ -4,7 +4,7 @@ local cbk = require "cbk"
 local releases = require "converters.engine.releases"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local wrap = require "converters.engine.wrap"
 
 local catalogue = {}

@@ -6,7 +6,7 @@ local extent = require "converters.engine.extent"
 local field_kinds = require "converters.engine.field_kinds"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local releases = require "converters.engine.releases"
 local strict = require "converters.engine.strict"
 local border = require "converters.notation.border"
@@ -15,6 +15,7 @@ local position = require "converters.notation.position"
 local class = {}
 
 local MOST_TENSORS = 150000 -- of a model; the largest ones have 100,000
+local MOST_OF_OUTLINE = 8 -- layers that may differ
 
 -- --- writing classes
 
@@ -25,6 +26,7 @@ local MOST_TENSORS = 150000 -- of a model; the largest ones have 100,000
 ---@field unbiased? any      the value with which some tensors have no bias
 ---@field free? boolean      a model with another value computes the same once it is trained
 ---@field unused? fun(value: any, config: Dict): boolean   which values say no more than the default
+---@field tries? any[]        values with which the class has other tensors (class.deciding)
 
 ---Functions that describe a field, one for each kind of value (see Kinds of fields). Arguments are the default and further names of the
 ---field: `text("gelu", "hidden_act")`. A field without a default may be left out.
@@ -41,7 +43,8 @@ function class.kinds.bias(default, ...) return { kind = "boolean", default = def
 ---The Model Zoo's name for the type of a layer norm.
 ---@private
 function class.kinds.norm(default, ...)
-  return { kind = "text", default = default, aliases = { ... }, unbiased = "biasless-layernorm" }
+  return { kind = "text", default = default, aliases = { ... }, unbiased = "biasless-layernorm",
+    tries = { "layernorm", "rmsnorm", "biasless-layernorm", "nonparametric-layernorm" } }
 end
 
 ---A value of any kind, such as a map.
@@ -86,6 +89,15 @@ end
 ---@return ClassField
 function class.unused(field, unused)
   field.unused = unused
+  return field
+end
+
+---Says with which values of a field the class has other tensors, one value for each kind of names: `deciding(text "gelu", "swiglu")`.
+---Without a config, these are tried (recognise/guess.lua); true and false of a flag always are.
+---@param field ClassField
+---@return ClassField
+function class.deciding(field, ...)
+  field.tries = { ... }
   return field
 end
 
@@ -440,6 +452,7 @@ end
 ---@field given Dict                    what of it the user's file says
 ---@field prefix string
 ---@field release? string
+---@field is_outline? boolean
 local ClassTensors = {}
 ClassTensors.__index = ClassTensors
 
@@ -539,7 +552,7 @@ end
 function ClassTensors:add_part(node, prefix)
   if not kinds.is_dict(node.config) then return end
   local place = node.prefix == "" and prefix or prefix .. node.prefix .. "."
-  for _, one in ipairs(node.class:tensors(node.config, { prefix = place, release = self.release })) do
+  for _, one in ipairs(node.class:tensors(node.config, { prefix = place, release = self.release, is_outline = self.is_outline })) do
     self[#self + 1], self.by_key[one.key] = one, one
   end
 end
@@ -556,7 +569,8 @@ function ClassTensors:flatten(node, prefix)
     self:check_names(count, prefix .. node.prefix)
     self.counts[prefix .. node.prefix .. "."] = count
   end
-  for i = 0, nodes and self:size(count) - 1 or -1 do
+  local most = self.is_outline and (type(nodes) == "function" and MOST_OF_OUTLINE or 1) or math.huge
+  for i = 0, nodes and math.min(self:size(count), most) - 1 or -1 do
     self:flatten(type(nodes) == "function" and nodes(i) or nodes, ("%s%s.%d."):format(prefix, node.prefix, i))
   end
 end
@@ -566,6 +580,8 @@ end
 ---@field prefix? string               what is before all keys
 ---@field values? table<string, any>   in place of what the config says
 ---@field given? Dict                  what the user's file says, where the config is complete with defaults
+---@field asked? table<string, true>    gets the releases that the tensors depend on
+---@field is_outline? boolean          the first layers, and the first expert of each: enough to see which names there are
 
 ---@param config Dict      a config.json, or the model section of a Model Zoo config
 ---@param options? ClassOptions
@@ -573,9 +589,12 @@ end
 function Class:tensors(config, options)
   options = options or {}
   local values, texts = self:values(config, options.values)
-  local function since(first) return options.release == nil or releases.since(options.release, first) end
+  local function since(first)
+    if options.asked then options.asked[first] = true end
+    return options.release == nil or releases.since(options.release, first)
+  end
   local out = setmetatable({ by_key = {}, sizes = {}, counts = {}, known_extents = {}, names = self:by_name(),
-    values = values, texts = texts, class = self, config = config,
+    values = values, texts = texts, class = self, config = config, is_outline = options.is_outline,
     given = options.given or config, prefix = options.prefix or "", release = options.release }, ClassTensors)
   out:flatten(self.nodes(values, since), out.prefix)
   out:resolve_ties()

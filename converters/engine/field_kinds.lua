@@ -2,7 +2,7 @@
 -- kind.
 
 local cbk = require "cbk"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 
 local field_kinds = {}
 

@@ -5,7 +5,7 @@ local class = require "converters.engine.class"
 local extents = require "cbk.extents"
 local quantised = require "cbk.quantised"
 local kinds = require "converters.engine.kinds"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 
 local fit_checks = {}
 
@@ -100,7 +100,7 @@ function fit_checks.strangers(found, place, moves)
     local one, many = "tensor", "tensors"
     if list == biases then one, many = "bias", "biases" end
     return ("the checkpoint has %d %s that %s does not have with this config: %s"):format(#list, #list == 1 and one or many,
-      found.known.class.name, naming.few(list))
+      found.known.class.name, naming.folded(list))
   end
   if #others > 0 then cbk.fail("convert", text(others) .. "; use the config that belongs to the checkpoint") end
   if #biases > 0 then cbk.warn(text(biases)) end
@@ -145,7 +145,7 @@ function fit_checks.strange_output(written, is_hf)
   end
   if #list == 0 then return end
   local text = ("the output has %d tensor%s that %s does not have: %s"):format(#list, #list == 1 and "" or "s", written.known.class.name,
-    naming.few(list))
+    naming.folded(list))
   if is_hf then cbk.fail("convert", text .. "; the config or the converter's rules are wrong") end
   cbk.warn(text)
 end
@@ -154,7 +154,7 @@ end
 ---@param found Fit
 function fit_checks.warn_of_lacks(found)
   for _, one in ipairs(found.lacks) do
-    cbk.warn(("the checkpoint lacks %s, which some models do without: %s"):format(one.name, naming.few(one.keys)))
+    cbk.warn(("the checkpoint lacks %s, which some models do without: %s"):format(one.name, naming.folded(one.keys)))
   end
   if #found.unsaid == 0 then return end
   local names = {}

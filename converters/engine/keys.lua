@@ -6,7 +6,7 @@ local fold = require "cbk.fold"
 local report = require "cbk.report"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local rules = require "converters.engine.rules"
 local patterns = require "converters.engine.patterns"
 local border = require "converters.notation.border"
@@ -63,6 +63,10 @@ end
 ---@return Tensor
 function At:invent(shape, spread, key)
   key = key or self.key
+  local number = type(spread) == "table" and spread.uniform or spread
+  if type(key) ~= "string" or number ~= nil and type(number) ~= "number" then
+    cbk.fail("converter", "at:invent expects a shape, a number or { uniform = NUMBER }, and a key")
+  end
   local is_uniform = type(spread) == "table"
   local what = is_uniform and ("uniform random values (±%g) of seed %d"):format(spread.uniform, self.run.seed)
     or spread and ("normal random values (0, %g) of seed %d"):format(spread, self.run.seed) or "zeros"
@@ -448,7 +452,7 @@ end
 
 function Run:check()
   local function raise(list, one, many)
-    if #list > 0 then cbk.fail("convert", ("%d %s: %s"):format(#list, #list == 1 and one or many, naming.first(list))) end
+    if #list > 0 then cbk.fail("convert", ("%d %s: %s"):format(#list, #list == 1 and one or many, naming.listed(list))) end
   end
   raise(self.missing, "key is expected in the checkpoint but missing", "keys are expected in the checkpoint but missing")
   raise(self.collisions, "target key has two sources", "target keys have two sources")

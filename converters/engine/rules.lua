@@ -2,7 +2,7 @@
 
 local cbk = require "cbk"
 local choices = require "converters.engine.choices"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local arguments = require "converters.notation.arguments"
 local entries = require "converters.notation.entries"
 local position = require "converters.notation.position"

@@ -4,7 +4,7 @@ local cbk = require "cbk"
 local field_kinds = require "converters.engine.field_kinds"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local rules = require "converters.engine.rules"
 local border = require "converters.notation.border"
 
@@ -18,11 +18,22 @@ local FieldAt = {}
 FieldAt.__index = FieldAt
 border.show(FieldAt, "field from to set leave_out leave_out_others refuse")
 
+---@param name any
+local function check_name(name)
+  if type(name) ~= "string" then cbk.fail("converter", ("expected the name of a field, found a %s"):format(type(name))) end
+end
+
 ---Sets another field of the config that is written.
-function FieldAt:set(name, value) self.to[name], self.made[name] = value, self.field end
+function FieldAt:set(name, value)
+  check_name(name)
+  self.to[name], self.made[name] = value, self.field
+end
 
 ---Reports a field that has no place on the other side.
-function FieldAt:leave_out(name) self.dropped[#self.dropped + 1] = name end
+function FieldAt:leave_out(name)
+  check_name(name)
+  self.dropped[#self.dropped + 1] = name
+end
 
 ---… all entries of a map except those in `known`.
 ---@param map Dict
@@ -379,6 +390,18 @@ local function reads_default(rule, side, field)
   return (rule.kind == "pair" or rule.kind == "used") and not (side == "right" and field_kinds.is_needed(field))
 end
 
+---The default of a field that both sides leave out, where it means something else on the other one: then it has to be said.
+---@param step Converter
+---@param side Side
+---@param rule table|nil
+---@param name string
+local function default_to_say(step, side, rule, name)
+  local other = rule and rule.kind == "pair" and not rule.action and rule[rules.other[side]]
+  local own, far = sections.known_fields(step, side)[name], sections.known_fields(step, rules.other[side])[other or ""]
+  if not own or own.kind == "rate" or own.default == nil or not far or far.default == nil then return nil end
+  return not fields.same(own.default, far.default) and own.default or nil
+end
+
 ---The values of fields that a config of a side leaves out: those of its class, or the converter's own.
 ---@param step Converter
 ---@param side Side
@@ -392,7 +415,7 @@ local function defaults_of(step, side, by_name)
     end
   end
   for name, value in pairs(step.defaults and step.defaults[side] or {}) do
-    if value == fields.none then out[name] = nil else out[name] = value end
+    if value == fields.none then out[name] = default_to_say(step, side, by_name[name], name) else out[name] = value end
   end
   return out
 end

@@ -1,7 +1,7 @@
 -- Tables whose unknown names are errors, so that a misspelt name in a converter is not a silent nil.
 
 local cbk = require "cbk"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local position = require "converters.notation.position"
 
 ---Makes unknown names of a table errors, which name the nearest ones.

@@ -3,7 +3,7 @@
 local cbk = require "cbk"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local releases = require "converters.engine.releases"
 local run_config = require "converters.modelzoo.run_config"
 local trainer = require "converters.modelzoo.trainer"

@@ -3,7 +3,7 @@
 local cbk = require "cbk"
 local low_rank = require "cbk.low_rank"
 local kinds = require "converters.engine.kinds"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local modules = require "converters.modelzoo.modules"
 
 local present, is_dict, is_list = kinds.present, kinds.is_dict, kinds.is_list
@@ -124,7 +124,7 @@ local function adapted(model)
       cbk.fail("unmatched", ("'%s' is a LoRA tensor, but neither lora_A nor lora_B"):format(key))
     end
   end
-  if #halves > 0 then cbk.fail("checkpoint", "cannot fold LoRA: the checkpoint lacks " .. naming.first(halves)) end
+  if #halves > 0 then cbk.fail("checkpoint", "cannot fold LoRA: the checkpoint lacks " .. naming.listed(halves)) end
   if next(out) == nil then cbk.fail("checkpoint", "the checkpoint has no LoRA weights (keys that end in .lora_A and .lora_B)") end
   return out
 end

@@ -3,7 +3,7 @@
 local cbk = require "cbk"
 local fold = require "cbk.fold"
 local kinds = require "converters.engine.kinds"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local optimizers = require "converters.modelzoo.optimizers"
 
 local is_dict, is_list, present = kinds.is_dict, kinds.is_list, kinds.present
@@ -146,8 +146,8 @@ function optimizer_state.warn_of_positions(root, moves, old)
   local added = alone(root.model, old, function(key) return is_target[key] end)
   if #gone + #added == 0 then return end
   local texts = {}
-  if #gone > 0 then texts[1] = "lacks " .. naming.first(gone) end
-  if #added > 0 then texts[#texts + 1] = "adds " .. naming.first(added) end
+  if #gone > 0 then texts[1] = "lacks " .. naming.listed(gone) end
+  if #added > 0 then texts[#texts + 1] = "adds " .. naming.listed(added) end
   cbk.warn("the optimizer's state refers to parameters by position, but the new model " .. table.concat(texts, " and ")
     .. ": it is kept as it is, and later positions now mean different parameters")
 end
@@ -168,10 +168,10 @@ function optimizer_state.rename_parameters(root, moves)
   if is_dict(root, "sparsity") then root.sparsity = with_names(names, root.sparsity, { "sparsity" }) end
   if #names.lost > 0 then
     cbk.warn(("the optimizer's state keeps names of parameters that the new model lacks or has split: %s"):format(
-      naming.first(names.lost)))
+      naming.listed(names.lost)))
   end
   if #names.changed > 0 then
-    cbk.warn(("these parameters are converted, but their state in the optimizer is kept as it is: %s"):format(naming.first(names.changed)))
+    cbk.warn(("these parameters are converted, but their state in the optimizer is kept as it is: %s"):format(naming.listed(names.changed)))
   end
 end
 

@@ -3,7 +3,7 @@
 local cbk = require "cbk"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 
 local present, is_dict, is_list = kinds.present, kinds.is_dict, kinds.is_list
 

@@ -6,7 +6,7 @@ local class = require "converters.engine.class"
 local sections = require "converters.engine.sections"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local rules = require "converters.engine.rules"
 local shapes = require "converters.notation.shapes"
 local heads = require "converters.vocabulary.heads"
@@ -31,6 +31,8 @@ local absent, null = kinds.absent, cbk.null
 local head = { rope_type = true, factor = true, rope_theta = true, partial_rotary_factor = true }
 
 local other_names = { type = "rope_type" }
+
+local ORIGINAL = "original_max_position_embeddings"
 
 local positive = class.kinds.positive
 
@@ -228,6 +230,17 @@ local function rope_scaling(said)
   return out
 end
 
+---The length of the context before it was made longer, which Hugging Face's longrope reads beside rope_scaling, and computes the factor
+---from. Source: _compute_longrope_parameters in modeling_rope_utils.py of transformers 4.53.
+---@param said Positions   changed
+local function say_original(said, from)
+  say(said, ORIGINAL, from, ORIGINAL, "")
+  local original = said[ORIGINAL]
+  if said.factor or not original or type(from.max_position_embeddings) ~= "number" then return end
+  local factor = cbk.float(from.max_position_embeddings / original.value)
+  said[#said + 1], said.factor = "factor", { value = factor, raw = factor, name = ORIGINAL }
+end
+
 ---`rotary.scaling { "linear", … }`: config rules for longer contexts of these types. `rope_scaling` or `rope_parameters` become
 ---`pos_scaling_factor`, `pos_scaling_type` and `pos_scaling_extra_args`.
 ---@param types string[]
@@ -242,6 +255,7 @@ function rotary.scaling(types)
     if not kind or kind.value == "default" then return cbk.float(1) end
     if not is_supported[kind.value] then fields.refuse(kind.name, kind.value, supported) end
     local place = kind.name:match "^[^.]+"
+    if kind.value == "longrope" then say_original(said, at.from) end
     if not said.factor then cbk.fail("config", ("%s has no 'factor'"):format(place)) end
     check(said, place)
     at:set("pos_scaling_type", kind.value)

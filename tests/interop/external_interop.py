@@ -242,6 +242,39 @@ def parts(run):
     run.refused(run.run_here("convert", top, "--model", "llava", "--src-fmt", "hf", "--to", "cs-2.3", "-o", run.path("x")), "'config.json'", "symbolic link", "--allow-external")
 
 
+def beside(run):
+    """What commands look for in a folder that the user names, or beside a file: configs, folders of parts, states of data loaders."""
+    folder, adapter, parts_of = run.path("beside"), run.path("beside_adapter"), run.path("beside_parts")
+    os.makedirs(folder), os.makedirs(adapter), os.makedirs(parts_of)
+    hidden = run.path("other/hidden.json")
+    with open(hidden, "w", encoding="utf-8") as f:
+        json.dump({"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "quantization_config": {"quant_method": "HUNTER2"},
+                   "peft_type": "HUNTER2", "HUNTER2": "HUNTER2"}, f)
+    torch.save({"w.weight": torch.ones(4, 4)}, folder + "/pytorch_model.bin")
+    torch.save({"base_model.model.w.lora_A.weight": torch.ones(1, 4)}, adapter + "/adapter_model.bin")
+    os.symlink("../other/hidden.json", folder + "/config.json")
+    os.symlink("../other/hidden.json", adapter + "/adapter_config.json")
+    for command in (["params", folder], ["new", folder, "-o", run.path("beside.pt")], ["fold-lora-checkpoint", folder, "--adapter", adapter, "-o", run.path("o")],
+                    ["convert-config", folder, "--model", "llama", "--src-fmt", "hf", "--tgt-fmt", "cs-2.4", "-o", run.path("o")]):
+        run.refused(run.run_here(*command), "symbolic link")
+    for command in (["ls", folder], ["ls", folder + "/pytorch_model.bin"], ["copy", folder, run.path("beside.pt"), "--to-dtype", "float16"], ["identify", adapter],
+                    ["check", folder], ["identify", folder]):
+        done = run.run_here(*command)
+        assert "HUNTER2" not in done.stdout + done.stderr, (command, done)
+    for name in ("language_model", "vision_tower"):
+        os.symlink("../other", f"{parts_of}/{name}")
+    run.refused(run.run_here("check", parts_of), "language_model' is a symbolic link", "--allow-external")
+    top = run.path("llava_by_link")
+    os.makedirs(top)
+    for name in ("text_model", "image_model"):
+        os.symlink(f"../llava/{name}", f"{top}/{name}")
+    run.refused(run.run_here("convert", top, "--model", "llava", "--src-fmt", "hf", "--to", "cs-2.3", "-o", run.path("x")), "is a symbolic link", "--allow-external")
+    states = run.path("states")
+    os.makedirs(states)
+    os.symlink("../other/hidden.json", states + "/data_iter_checkpoint_state_file_global")
+    run.refused(run.run_here("show", "--dataloader", states), "symbolic link")
+
+
 def cache(run):
     """A model in the cache of Hugging Face, read as a folder, by its index, and by a link to it."""
     top = run.path("cache/models--a--b")
@@ -287,6 +320,7 @@ def main():
         run.check("files found in folders", lambda: folders(run))
         run.check("files beside a checkpoint", lambda: files_beside(run))
         run.check("configs of parts", lambda: parts(run))
+        run.check("what is beside", lambda: beside(run))
         run.check("a cache of Hugging Face", lambda: cache(run))
         run.check("state files", lambda: state_files(run))
         return run.close()

@@ -247,6 +247,31 @@ def check_inferred(run):
             os.remove(run.path("out.lua"))
 
 
+def check_many(run):
+    """Files of very many small items: what keeps something of each refuses them, or stays within the promise."""
+    count = 60000
+    numbers = {f"a.{i}.b.{7 * i}.c": torch.full((1,), float("nan")) for i in range(count)}
+    safetensors_file.save(run.path("nan.safetensors"), numbers)
+    aliases = {f"k{i}": "w" for i in range(100_000)}
+    safetensors_file.save(run.path("alias.safetensors"), {"w": torch.ones(1)}, aliases)
+    few = {f"k{i}": "w" for i in range(900)}
+    safetensors_file.save(run.path("few.safetensors"), {"w": torch.ones(1)}, few)
+    for path, words, listed in ((run.path("nan.safetensors"), "takes more memory than 100 MB", "60,000 tensors"),
+                                (run.path("alias.safetensors"), "100000 further names for 1 tensors", None)):
+        limit = 100_000_000 + 4 * os.path.getsize(path)
+        for command in (["ls"], ["check", "--sarif"], ["check", "--json", "--all"], ["stats", "--json"], ["report", "-o", run.path("o.html")],
+                        ["export", "*", "-o", run.path("o.npz")], ["copy", run.path("o.pt"), "--dry-run"],
+                        ["convert", "--model", "llama", "--src-fmt", "hf", "--to", "cs-2.4", "--config", path, "-o", run.path("o")]):
+            argv = [run.cbk, command[0], *([path] if command[0] != "check" else []), *command[1:], *([path] if command[0] == "check" else [])]
+            _, seconds, memory, text = measured(argv)
+            assert memory <= limit and seconds < LONGEST, f"{command}: {memory / 1e6:.0f} MB of {limit / 1e6:.0f}, {seconds:.0f} s"
+            if command[0] in ("check", "stats", "report", "export") or command[0] == "ls" and not listed:
+                assert words in text, (command, text[-300:])
+            elif command[0] == "ls":
+                assert listed in text, text[-300:]
+    run.call("stats", run.path("few.safetensors"))
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--cbk", required=True)
@@ -269,6 +294,7 @@ def main():
             run.check("what the user allows", lambda: check_allowed(run))
             run.check("ordinary checkpoints", lambda: check_ordinary(run))
             run.check("many small tensors", lambda: check_inferred(run))
+            run.check("very many items", lambda: check_many(run))
         return run.close()
 
 

@@ -233,6 +233,77 @@ def tied_and_different(run):
     assert "differs" not in said, said
 
 
+def not_folded(run, name, fields, base, config, tensors, words):
+    """What cannot be folded is an error that says why, and leaves nothing."""
+    folder = run.path(name)
+    os.makedirs(folder)
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+        json.dump(fields, file)
+    torch.save(base, os.path.join(folder, "pytorch_model.bin"))
+    done = run.run("fold-lora-checkpoint", "--adapter", write(run, name + "_adapter", config, tensors), folder, "-o", run.path(name + "_out"))
+    assert done.returncode == 1 and words in done.stderr and not os.path.exists(run.path(name + "_out")), (name, done.stderr)
+
+
+def unknown_ties(run):
+    """Of a class whose head has a name that is not known, neither the tied embeddings nor the head can be trained."""
+    words = "has a row for each word"
+    for kind, klass, embedding, head in [
+        ("distilbert", "DistilBertForMaskedLM", "distilbert.embeddings.word_embeddings", "vocab_projector"),
+        ("albert", "AlbertForMaskedLM", "albert.embeddings.word_embeddings", "predictions.decoder"),
+        ("whisper", "WhisperForConditionalGeneration", "model.decoder.embed_tokens", "proj_out"),
+        ("mamba", "MambaForCausalLM", "backbone.embeddings", "lm_head"),
+    ]:
+        table = torch.randn(WORDS, WIDTH)
+        layer = torch.randn(INNER, WIDTH)
+        base = {embedding + ".weight": table, "layers.0.up.weight": layer}
+        fields = {"model_type": kind, "architectures": [klass], "vocab_size": WORDS}
+        up, _ = adapter_for(base, {"r": 2, "lora_alpha": 4}, ["layers.0.up"])
+        a, b = torch.randn(2, WORDS), torch.randn(WIDTH, 2)
+        trained = {**up, f"base_model.model.{embedding}.lora_embedding_A": a, f"base_model.model.{embedding}.lora_embedding_B": b}
+        settings = {"r": 2, "lora_alpha": 4}
+        not_folded(run, kind, fields, base, settings, trained, words)
+        saved = {**up, f"base_model.model.{head}.weight": table + 1}
+        whole = {**settings, "modules_to_save": [head.split(".")[-1]]}
+        if kind not in ("mamba", "albert"):  # whose heads have usual names
+            not_folded(run, kind + "_head", fields, base, whole, saved, words)
+            not_folded(run, kind + "_stored", fields, {**base, head + ".weight": table.clone()}, whole, saved, words)
+        got, config, _ = folded_folder(run, kind + "_untied", {**fields, "tie_word_embeddings": False}, base, settings, trained)
+        close(got[embedding + ".weight"], table + 2 * (b @ a).t())
+        assert config["tie_word_embeddings"] is False
+
+
+def hard_patterns(run):
+    """Patterns of modules that a matcher with backtracking would try for years; what is between `.*` is found all the same."""
+    name = "a" * 60
+    base = {name + ".weight": torch.randn(INNER, WIDTH)}
+    a, b = torch.randn(2, WIDTH), torch.randn(INNER, 2)
+    tensors = {f"base_model.model.{name}.lora_A.weight": a, f"base_model.model.{name}.lora_B.weight": b}
+    for number, (pattern, alpha) in enumerate([(".*a" * 25 + "b", 4), (".*a" * 25, 8), ("a.*a.*" * 10, 8), ("^a.*", 8), ("b.*", 4), (".*", 8)]):
+        config = {"r": 2, "lora_alpha": 4, "alpha_pattern": {pattern: 8}}
+        got, _, _ = folded_folder(run, f"hard_{number}", {"model_type": "llama"}, base, config, tensors)
+        close(got[name + ".weight"], base[name + ".weight"] + alpha / 2 * (b @ a))
+
+
+def one_weight_twice(run):
+    """Two modules of an adapter that are one weight of the base model, names of modules in memory, and a flag that is a text."""
+    base, config = {"layers.0.mlp.up.weight": torch.randn(INNER, WIDTH), "norm.weight": torch.randn(WIDTH)}, {"r": 2, "lora_alpha": 4}
+    a, b = torch.randn(2, WIDTH), torch.randn(INNER, 2)
+    both = {f"base_model.model.{name}.layers.0.mlp.up.lora_{letter}.weight": value
+            for name in ("model", "draft") for letter, value in (("A", a), ("B", b))}
+    fields = {"model_type": "llama"}
+    not_folded(run, "twice", fields, base, config, both, "'draft.layers.0.mlp.up.weight' and 'model.layers.0.mlp.up.weight' would both change")
+    one = {key: value for key, value in both.items() if "draft" not in key}
+    whole = {**one, "base_model.model.draft.norm.weight": torch.ones(WIDTH), "base_model.model.model.norm.weight": torch.ones(WIDTH)}
+    not_folded(run, "twice_whole", fields, base, config, whole, "would both change 'norm.weight'")
+    for name in ("modules_to_save.default", "original_module"):
+        not_folded(run, name, fields, base, config, {**one, f"base_model.model.model.norm.{name}.weight": torch.ones(WIDTH)}, "save_pretrained")
+    for number in (float("nan"), float("inf"), 0, -1, "2"):
+        for field in ("alpha_pattern", "rank_pattern"):
+            not_folded(run, f"{field}_{number}", fields, base, {**config, field: {"up": number}}, one, "expected a number above 0")
+    for flag in ("use_rslora", "fan_in_fan_out", "ensure_weight_tying"):
+        not_folded(run, flag, fields, base, {**config, flag: "true"}, one, f'{flag}="true": expected true or false')
+
+
 def head_of_an_encoder(run):
     """BERT's head is `decoder`, tied to the embeddings by default."""
     words, head = "bert.embeddings.word_embeddings", "cls.predictions.decoder"
@@ -419,7 +490,7 @@ def main():
             ("conv1d", {**plain, "fan_in_fan_out": True}, every, True),
         ]:
             run.check(name, lambda n=name, c=config, m=modules, f=fan: outputs_agree(run, n, c, m, f))
-        for action in (replaced, folders, scaled_head, saved_below, tied_by_default, tied_and_different, transposed_by_class, new_head, head_of_an_encoder,
+        for action in (replaced, folders, scaled_head, saved_below, tied_by_default, tied_and_different, unknown_ties, hard_patterns, one_weight_twice, transposed_by_class, new_head, head_of_an_encoder,
                        anchored_patterns, absent_heads, without_config):
             run.check(action.__name__, lambda a=action: a(run))
         for kind, trained, form, settings in itertools.product(

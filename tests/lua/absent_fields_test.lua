@@ -62,6 +62,15 @@ describe("Hugging Face configs without a field", function()
 
   it("are many", function() assert(removed > 200 and refused > 100, ("%d, %d refused"):format(removed, refused)) end)
 
+  it("say what the other side's class has another default for", function()
+    local function base_of(name)
+      local config = cbk.copy(variations.hf_config(name))
+      config.rope_theta = nil
+      return (run(name, variations.ways[name].format, config, select(2, tiny.model(tiny.newest_ways()[name])))).rope_theta
+    end
+    equal({ base_of "mixtral", base_of "mistral" }, { 1e6 }) -- of both classes of Mistral it is 10000
+  end)
+
   it("that counts what no shape shows are refused", function()
     for name, field in pairs { bloom = "n_head", gpt2 = "n_head", ["clip-vit"] = "num_attention_heads", llama = "num_attention_heads",
       vit = "num_attention_heads", mixtral = "num_local_experts", ["qwen3-moe"] = "num_experts" } do

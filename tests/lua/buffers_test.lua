@@ -5,7 +5,7 @@ local cbk = require "cbk"
 local catalogue = require("cbk.converters").catalogue
 local conversion = require "conversion"
 local harness = require "harness"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local tiny = require "tiny"
 
 local describe, it = harness.describe, harness.it

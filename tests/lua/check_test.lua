@@ -524,7 +524,11 @@ describe("cbk check for people and programs", function()
   it("has room for more findings than Lua's stack", function()
     local found = require("cbk.check.findings").new()
     for i = 1, 20000 do found:add(i % 2 == 0 and "nan" or "constant", "m.pt", "w" .. i, "text") end
-    equal({ #found:sorted(), found:sorted()[1].key, found:sorted()[20000].key }, { 20000, "w2", "w19999" })
+    local sorted, counts = found:sorted(), found:counts()
+    equal({ #sorted, sorted[1].key, sorted[8000].key, found:left_out() }, { 8000, "w2", "w7999", 12000 })
+    equal({ counts.error, counts.warning }, { 10000, 10000 })
+    has(table.concat(found:lines(false), "\n"), "and 9,980 more [nan] (--all lists them)")
+    has(table.concat(found:lines(true), "\n"), "and 6,000 more [nan]\n")
   end)
 
   it("shows no control characters of a file", function()

@@ -5,7 +5,7 @@ local converters = require "cbk.converters"
 local report = require "cbk.report"
 local harness = require "harness"
 local hf_config = require "converters.modelzoo.hf_config"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local catalogue, convert = converters.catalogue, converters.convert
 
 converters.load()

@@ -175,6 +175,7 @@ describe("quantised weights", function()
         { "convert", dir, "--model", "llama", "--to", "cs-2.5", "-o", "out" },
         { "convert", dir, "--model", "llama", "--to", "cs-2.5", "-o", "out", "--drop-unmatched-keys" },
         { "copy", dir, "cast.safetensors", "--to-dtype", "bfloat16" },
+        { "import", dir .. "/model.safetensors", "-o", "cast.pt", "--to-dtype", "bfloat16" },
         { "fold-lora-checkpoint", "--adapter", lora, dir, "-o", "merged" },
         { "infer", dir, dir, "-o", "mine.lua" },
       } do

@@ -15,7 +15,7 @@ describe("the direction of requires", function()
     equal(why("converters/engine/keys.lua", "scripts/lib/cbk/fold.lua"), nil)
     equal(why("scripts/lib/cbk/fold.lua", "converters/engine/keys.lua"), "but converters/engine is above the library cbk.X")
     equal(why("converters/engine/keys.lua", "converters/modelzoo/file.lua"), "but converters/modelzoo is above converters/engine")
-    equal(why("scripts/lib/cbk/identify/init.lua", "scripts/lib/cbk/upgrade/init.lua"), "but cbk.upgrade is above cbk.identify")
+    equal(why("scripts/lib/cbk/recognise/init.lua", "scripts/lib/cbk/upgrade/init.lua"), "but cbk.upgrade is above cbk.recognise")
     equal(why("scripts/lib/other/x.lua", "scripts/lib/cbk/fold.lua"), "its own file is in no layer of tests/requires.lua")
   end)
 

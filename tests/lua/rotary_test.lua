@@ -244,6 +244,23 @@ describe("Rotary positions: there and back", function()
     end
   end)
 
+  it("longrope has the shorter length beside it in Hugging Face's files, and needs no factor", function()
+    for _, name in ipairs { "phi3", "llama" } do
+      local map = dict(longrope)
+      map.factor = nil
+      local there = converted(hf(name, { rope_scaling = map, original_max_position_embeddings = 32, max_position_embeddings = 128 }))
+      harness.equal({ there.pos_scaling_factor, there.pos_scaling_extra_args.original_max_position_embeddings }, { 4, 32 }, name)
+      local out = back(name, scaled(there.pos_scaling_factor, "longrope", there.pos_scaling_extra_args))
+      harness.equal({ out.factor, out.original_max_position_embeddings }, { 4, 32 }, name)
+      refuses { hf(name, { rope_scaling = of(longrope, { original_max_position_embeddings = 16 }), original_max_position_embeddings = 32 },
+        "original_max_position_embeddings=32: only the value of rope_scaling.original_max_position_embeddings (16)") }
+    end
+    refuses { hf("llama", { rope_scaling = of(longrope, { factor = null }) }, "rope_scaling has no 'factor'") }
+    local whole = converted { "phi3", "cs-2.9", "hf", scaled(2, "longrope", { original_max_position_embeddings = 2,
+      long_factor = list { 2, 3 }, short_factor = list { 1, 1 } }) }
+    harness.equal(whole.original_max_position_embeddings, 2)
+  end)
+
   it("defaults are not written", function()
     local out, reported = converted(hf("llama", { rope_scaling = of(yarn, { beta_fast = 32, beta_slow = 1, truncate = true }) }))
     harness.equal(out.pos_scaling_extra_args, { original_max_position_embeddings = 2 })

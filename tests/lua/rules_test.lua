@@ -659,7 +659,7 @@ describe("Rules: the notation", function()
   end
   local families = sources("converters", "converters/shared", "scripts/lib/cbk/infer") -- which writes converters
   local programs = sources("converters/engine", "converters/conversion", "scripts", "scripts/lib/cbk",
-    "scripts/lib/cbk/converters", "scripts/lib/cbk/identify", "scripts/lib/cbk/upgrade")
+    "scripts/lib/cbk/converters", "scripts/lib/cbk/recognise", "scripts/lib/cbk/upgrade")
 
   local function any(texts, pattern)
     for _, text in ipairs(texts) do

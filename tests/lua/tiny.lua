@@ -6,7 +6,7 @@ local classes = require "cbk.classes"
 local converters = require "cbk.converters"
 local conversion = require "conversion"
 local catalogue = converters.catalogue
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 
 local tiny = {}
 

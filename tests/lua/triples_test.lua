@@ -6,7 +6,7 @@ local converters = require "cbk.converters"
 local harness = require "harness"
 local list = require "cbk.converters.list"
 local tiny = require "tiny"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local releases = require "converters.engine.releases"
 
 local catalogue = converters.catalogue

@@ -13,7 +13,8 @@ bert.fields = {
   vocab_size = size(30522), hidden_size = size(768), num_hidden_layers = depth(12), num_attention_heads = size(12),
   intermediate_size = size(3072), hidden_act = text "gelu", hidden_dropout_prob = rate(0.1), attention_probs_dropout_prob = rate(0.1),
   max_position_embeddings = size(512), type_vocab_size = size(2), initializer_range = number(0.02), layer_norm_eps = positive(1e-12),
-  position_embedding_type = text "absolute", use_cache = free(true), classifier_dropout = rate(), tie_word_embeddings = boolean(true),
+  position_embedding_type = class.deciding(text "absolute", "relative_key"), use_cache = free(true), classifier_dropout = rate(),
+  tie_word_embeddings = boolean(true),
   id2label = free(), num_labels = class.free(size()), is_decoder = boolean(false), add_cross_attention = boolean(false),
 }
 

@@ -6,7 +6,7 @@ local bert = require "converters.classes.hf.bert"
 
 local dpr = {}
 
-local fields = class.extend(bert.fields, { projection_dim = class.kinds.number(0) })
+local fields = class.extend(bert.fields, { projection_dim = class.deciding(class.kinds.number(0), 1) })
 
 ---@param name string
 ---@param tensors fun(c: table): TensorNode

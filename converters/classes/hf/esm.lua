@@ -12,7 +12,7 @@ local fields = {
   vocab_size = size(), hidden_size = size(768), num_hidden_layers = depth(12), num_attention_heads = size(12),
   intermediate_size = size(3072), hidden_dropout_prob = rate(0.1), attention_probs_dropout_prob = rate(0.1),
   max_position_embeddings = size(1026), initializer_range = number(0.02), layer_norm_eps = positive(1e-12), pad_token_id = number(),
-  mask_token_id = number(), position_embedding_type = text "absolute", emb_layer_norm_before = boolean(false),
+  mask_token_id = number(), position_embedding_type = class.deciding(text "absolute", "rotary"), emb_layer_norm_before = boolean(false),
   token_dropout = boolean(false), tie_word_embeddings = boolean(true), is_folding_model = boolean(false), is_decoder = boolean(false),
   add_cross_attention = boolean(false), use_cache = free(true), esmfold_config = free(), vocab_list = free(),
 }

@@ -72,7 +72,9 @@ add({ headless = "GPT2Model", with_head = "GPT2LMHeadModel" }, fields, function(
 -- --- BTLM, JAIS: muP, positions by ALiBi, a gate
 
 local mup = class.extend(fields, {
-  position_embedding_type = text "learned", alibi_scaling = any(), mup_width_scale = positive(1), mup_embeddings_scale = number(1),
+  activation_function = class.deciding(text "gelu_new", "swiglu"),
+  position_embedding_type = class.deciding(text "learned", "alibi"), alibi_scaling = any(), mup_width_scale = positive(1),
+  mup_embeddings_scale = number(1),
   mup_output_alpha = number(1), mup_scale_qk_dot_by_d = boolean(false),
 })
 

@@ -11,7 +11,8 @@ local base = llama.LlamaForCausalLM
 local llava = { image_model = clip.CLIPVisionModel }
 
 llava.text_model = class.new "LlavaLlamaForCausalLM" {
-  fields = class.extend(base.fields, { mm_hidden_size = size(1024), mm_projector_type = text "linear" }), derived = base.derived,
+  fields = class.extend(base.fields, { mm_hidden_size = size(1024), mm_projector_type = class.deciding(text "linear", "mlp2x_gelu") }),
+  derived = base.derived,
   tensors = function(c)
     local count = tonumber((c.mm_projector_type or ""):match "^mlp(%d+)x_gelu$") or 1
     local projector = {}

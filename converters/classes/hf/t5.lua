@@ -11,7 +11,8 @@ local fields = {
   vocab_size = size(32128), d_model = size(512, "hidden_size"), d_kv = size(64, "head_dim"), d_ff = size(2048),
   num_layers = depth(6, "num_hidden_layers"), num_decoder_layers = depth(), num_heads = size(8, "num_attention_heads"),
   relative_attention_num_buckets = size(32), relative_attention_max_distance = size(128), dropout_rate = rate(0.1),
-  layer_norm_epsilon = positive(1e-6), initializer_factor = free(1), feed_forward_proj = text "relu", use_cache = free(true),
+  layer_norm_epsilon = positive(1e-6), initializer_factor = free(1), feed_forward_proj = class.deciding(text "relu", "gated-gelu"),
+  use_cache = free(true),
   classifier_dropout = rate(0), is_encoder_decoder = boolean(true), tie_word_embeddings = boolean(true),
   is_gated_act = boolean(), dense_act_fn = text(),
   scale_decoder_outputs = boolean(), -- since transformers 5; before, tie_word_embeddings said it

@@ -12,9 +12,9 @@ local bert = {}
 
 bert.encoder_fields = {
   vocab_size = size(30522), hidden_size = size(768), num_hidden_layers = depth(12), num_heads = size(12), filter_size = size(3072),
-  max_position_embeddings = length(1024), num_segments = number(2), add_pooling_layer = boolean(true),
+  max_position_embeddings = length(1024), num_segments = class.deciding(number(2), 0), add_pooling_layer = boolean(true),
   -- positions
-  position_embedding_type = text "learned", num_relative_attention_buckets = class.free(size(32)),
+  position_embedding_type = parts.position_kinds "learned", num_relative_attention_buckets = class.free(size(32)),
   alibi_trainable_slopes = class.free(boolean(false)), rotary_dim = class.free(size()), rope_theta = class.free(positive(10000)),
   mask_padding_in_positional_embed = boolean(false), pad_token_id = class.free(number(0)), use_position_embedding = boolean(true),
   -- attention
@@ -23,7 +23,8 @@ bert.encoder_fields = {
   use_projection_bias_in_attention = bias(true), use_ffn_bias_in_attention = bias(true),
   -- norms and feed-forward parts
   layer_norm_epsilon = positive(1e-5), norm_first = boolean(false), embedding_layer_norm = boolean(true),
-  use_final_layer_norm = boolean(false), encoder_nonlinearity = text "gelu", pooler_nonlinearity = text(), use_ffn_bias = bias(true),
+  use_final_layer_norm = boolean(false), encoder_nonlinearity = class.deciding(text "gelu", "swiglu"), pooler_nonlinearity = text(),
+  use_ffn_bias = bias(true),
   freeze_ffn_bias_in_glu = boolean(false), dropout_rate = rate(0.1), attention_dropout_rate = rate(0.1),
   embedding_dropout_rate = rate(), initializer_range = number(0.02),
 }

@@ -1,6 +1,7 @@
 -- The Model Zoo's decoders: GPT2LMHeadModel (gpt2_model.py), which most families are, and GPTJModel (gptj_model.py), whose attention
 -- and feed-forward part run side by side. Fields and defaults: Model Zoo 2.9.
 
+local cbk = require "cbk"
 local class = require "converters.engine.class"
 local kinds_of = require "converters.engine.kinds"
 local parts = require "converters.classes.zoo.parts"
@@ -11,7 +12,7 @@ local rules = require "converters.engine.rules"
 local each = class.each
 local size, length, depth, number, positive, rate, boolean, bias, norm_kind, text, any, free =
   class.makers "size length depth number positive rate boolean bias norm text any free"
-local unused = class.unused
+local unused, deciding = class.unused, class.deciding
 
 local decoder = {}
 
@@ -19,7 +20,8 @@ local gptj = {
   vocab_size = size(50257), hidden_size = size(768), num_hidden_layers = depth(12), num_heads = size(12), filter_size = size(3072),
   max_position_embeddings = length(1024), share_embedding_weights = boolean(true),
   -- positions
-  position_embedding_type = text "rotary", num_relative_attention_buckets = class.free(size()), alibi_trainable_slopes = boolean(false),
+  position_embedding_type = parts.position_kinds "rotary", num_relative_attention_buckets = class.free(size()),
+  alibi_trainable_slopes = boolean(false),
   rotary_dim = class.free(size()), rope_theta = unused(positive(10000), parts.is_not_rotary "rotary"), pos_scaling_factor = positive(1),
   pos_scaling_type = unused(text "linear", parts.is_unscaled), pos_scaling_extra_args = unused(any(), parts.is_unscaled),
   fold_rope_consts = free(),
@@ -30,8 +32,8 @@ local gptj = {
   attention_softmax_fp32 = free(true),
   -- norms and feed-forward parts
   norm_type = norm_kind "layernorm", layer_norm_epsilon = positive(1e-5), use_untied_layer_norm = boolean(false),
-  nonlinearity = text "gelu", use_ffn_bias = bias(false), use_bias_in_output = boolean(false),
-  moe_params = unused(any(nil, "moe"), parts.is_one_expert),
+  nonlinearity = deciding(text "gelu", "swiglu", "geglu"), use_ffn_bias = bias(false), use_bias_in_output = boolean(false),
+  moe_params = deciding(unused(any(nil, "moe"), parts.is_one_expert), unpack(parts.mixtures)),
   -- training
   dropout_rate = rate(0.1, "residual_dropout_rate"), attention_dropout_rate = rate(0.1),
   embedding_dropout_rate = rate(0.1, "embd_pdrop"), initializer_range = number(0.02),
@@ -45,14 +47,16 @@ local gptj = {
 }
 
 local gpt2 = class.extend(gptj, {
-  position_embedding_type = text "learned", rope_theta = unused(positive(10000), parts.is_not_rotary "learned"),
-  use_ffn_bias = bias(true), attention_inner_dim = unused(size(), parts.is_hidden_size), attention_qk_norm_layer = text(),
+  position_embedding_type = parts.position_kinds "learned", rope_theta = unused(positive(10000), parts.is_not_rotary "learned"),
+  use_ffn_bias = bias(true), attention_inner_dim = unused(size(), parts.is_hidden_size),
+  attention_qk_norm_layer = deciding(text(), "rmsnorm", "layernorm"),
   attention_qk_norm_eps = class.free(positive(1e-5)), num_relative_attention_buckets = class.free(size(32)),
   position_embedding_offset = number(0), num_extra_input_vocab_tokens = number(0), norm_first_sandwich = boolean(false),
   attention_chunk_size = any(), attention_logit_softcapping = number(), final_logit_softcapping = number(),
   attention_vertical_column_spacing = any(), attention_vertical_column_width = any(), constant_pos_embedding = any(),
   output_logits_scale = free(), rel_distance_mode = text "default", scale_qk_dot_by_layer_idx = boolean(false),
-  sliding_window_every_other_decoder_layer = boolean(false), cross_attention_layers = unused(any(), parts.is_empty_list),
+  sliding_window_every_other_decoder_layer = boolean(false),
+  cross_attention_layers = deciding(unused(any(), parts.is_empty_list), cbk.list { 0 }),
 })
 gpt2.use_untied_layer_norm = nil
 

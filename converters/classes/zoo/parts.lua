@@ -46,6 +46,25 @@ function parts.is_not_rotary(usual)
   return function(_, config) return (config.position_embedding_type or usual) ~= "rotary" end
 end
 
+---A field `position_embedding_type`.
+---@param default string
+---@return ClassField
+function parts.position_kinds(default)
+  return class.deciding(class.kinds.text(default), "learned", "fixed", "relative", "alibi", "rotary")
+end
+
+---Values of `moe_params`, one for each layout of experts that a class may have.
+---@type Dict[]
+parts.mixtures = {}
+for _, implementation in ipairs { cbk.null, "optimized", "functional" } do
+  for _, shared in ipairs { 0, 1 } do
+    for _, has_bias in ipairs { false, true } do
+      table.insert(parts.mixtures, cbk.dict { num_experts = 2, moe_implementation = implementation, num_shared_experts = shared,
+        router_use_bias = has_bias })
+    end
+  end
+end
+
 local GATED = { liglu = true, geglu = true, reglu = true, swiglu = true }
 
 local NORMS = { -- layers/norms.py: whether it has a weight, and a bias

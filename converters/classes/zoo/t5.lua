@@ -12,10 +12,11 @@ local t5 = {}
 
 local fields = {
   src_vocab_size = size(32128), tgt_vocab_size = size(), d_model = size(512), d_kv = size(64), d_ff = size(2048), num_heads = size(8),
-  encoder_num_hidden_layers = depth(6), decoder_num_hidden_layers = depth(), encoder_nonlinearity = text "relu",
-  decoder_nonlinearity = text(), position_embedding_type = text "relative", relative_attention_num_buckets = size(32),
+  encoder_num_hidden_layers = depth(6), decoder_num_hidden_layers = depth(), encoder_nonlinearity = class.deciding(text "relu", "swiglu"),
+  decoder_nonlinearity = text(), position_embedding_type = class.deciding(text "relative", "learned_absolute", "fixed", "rotary"),
+  relative_attention_num_buckets = size(32),
   src_max_position_embeddings = size(), tgt_max_position_embeddings = size(),
-  norm_type = text "rmsnorm", use_t5_layer_norm = boolean(), layer_norm_epsilon = positive(1e-5),
+  norm_type = class.deciding(text "rmsnorm", "layernorm"), use_t5_layer_norm = boolean(), layer_norm_epsilon = positive(1e-5),
   use_projection_bias_in_attention = bias(false), use_ffn_bias = bias(false), share_embedding_weights = boolean(true),
   share_encoder_decoder_embedding = boolean(true), use_pre_encoder_decoder_layer_norm = boolean(true), dropout_rate = rate(0.1),
   relu_dropout_rate = rate(), extra_ids = number(0), initializer_factor = free(1),

@@ -8,6 +8,10 @@ namespace {
 /// Says of which library the tensors are, in every file of the reference.
 constexpr std::string_view framework = "format";
 
+/// More names than these no program writes: a model ties a handful, and a file of a few bytes could name one
+/// tensor a million times.
+constexpr size_t names_of_a_tensor = 8, least_names = 1000;
+
 }  // namespace
 
 void take_aliases(Dict& tensors, Value& metadata, MemoryBudget& memory) {
@@ -27,6 +31,10 @@ void take_aliases(Dict& tensors, Value& metadata, MemoryBudget& memory) {
     }
   }
   if (found.empty()) return;
+  const size_t most = least_names + names_of_a_tensor * tensors.size();
+  if (found.size() > most)
+    fail(Errc::format, "__metadata__ has {} further names for {} tensors: at most {} are read", found.size(),
+         tensors.size(), most);
   for (auto& [name, tensor] : found) tensors.set(name, std::move(tensor));
   metadata = rest.as_dict().empty() ? Value() : rest;
 }

@@ -2,6 +2,7 @@
 -- tables; and where a run that loads them continues.
 
 local cbk = require "cbk"
+local links = require "cbk.links"
 local python_int = require "cbk.python_int"
 local scalar = require "cbk.scalar"
 
@@ -174,7 +175,8 @@ local GLOBAL = "data_iter_checkpoint_state_file_global"
 ---@param folder string
 function state.is_files(folder) return cbk.fs.exists(cbk.fs.join(folder, GLOBAL)) end
 
-local function first_number(path, is_wide)
+local function first_number(folder, name, is_wide)
+  local path = links.file(folder, name, "put the file itself there, if you trust it") or cbk.fs.join(folder, name)
   local line = cbk.fs.read(path):match "^[^\r\n]*"
   local number, problem = python_int(line, is_wide)
   return number or cbk.fail("value", ("'%s': its first line, %s, %s"):format(path, cbk.quote(line), problem), { file = path })
@@ -204,7 +206,7 @@ local function global_step(folder)
   if not cbk.fs.exists(path) then
     cbk.fail("io", ("'%s' is missing: the step of the last checkpoint is unknown"):format(path), { file = path })
   end
-  return first_number(path)
+  return first_number(folder, GLOBAL)
 end
 
 ---Reads the folder that releases 1.8 and 1.9 kept (`cerebras.save_iter_state_path`). Files of other steps are not opened.
@@ -226,7 +228,7 @@ function state.read_files(folder, wanted)
   for i, one in ipairs(names) do
     if one.step == out.step then
       local path = cbk.fs.join(folder, one.name)
-      local state_of = { worker = one.worker, samples_streamed = first_number(path, true) }
+      local state_of = { worker = one.worker, samples_streamed = first_number(folder, one.name, true) }
       check_int64(tonumber(tostring(state_of.samples_streamed)), ("'%s': its samples"):format(path))
       place[state_of] = i
       out.workers[#out.workers + 1] = state_of

@@ -4,10 +4,15 @@
 local cbk = require "cbk"
 local extents = require "cbk.extents"
 local low_rank = require "cbk.low_rank"
+local naming = require "cbk.naming"
 local quantised = require "cbk.quantised"
 local ties = require "cbk.ties"
 
 local peft = {}
+
+local TENSORS = { tensor = true, parameter = true, ndarray = true }
+
+local function is_tensor(value) return type(value) == "userdata" and TENSORS[cbk.kind(value)] == true end
 
 local function is_set(value) return value ~= nil and value ~= cbk.null and value ~= false end
 
@@ -40,38 +45,95 @@ local INITS = { gaussian = true, eva = true, orthogonal = true, ["true"] = true,
 ---@field fan_in_fan_out boolean
 ---@field keeps_ties boolean              what was trained for one of two tied weights is for the other, too
 
+local function is_positive(value) return type(value) == "number" and value > 0 and value < math.huge end
+
 ---@param config Dict
 ---@param field string
 ---@param usual number
 local function number_of(config, field, usual)
   local value = config[field]
   if value == nil then return usual end
-  if type(value) ~= "number" or value ~= value or value <= 0 then refuse("%s=%s: expected a number above 0", field, tostring(value)) end
+  if not is_positive(value) then refuse("%s=%s: expected a number above 0", field, tostring(value)) end
   return value
 end
 
----A module pattern of PEFT, a regular expression, as a Lua pattern; nil if it has more than names, `.`, `.*`, digits and `^`.
----@return string|nil pattern, boolean|nil is_whole   no name may be before it
-local function lua_pattern(text)
+---@class ModulePattern   A pattern of module names, of PEFT: a regular expression that has no more than names, `.`, `.*`, digits and `^`.
+---@field pieces string[]     Lua patterns of fixed text and digits; between two of them may be anything
+---@field is_whole boolean    no name may be before it
+---@field value number
+
+---@param text string
+---@return ModulePattern|nil   nil: it has more
+local function module_pattern(text)
   local is_whole = text:sub(1, 1) == "^"
   text = text:gsub("^%^", ""):gsub("%$$", "")
-  local out = text:gsub("\\d%+", "\1"):gsub("%[0%-9%]%+", "\1"):gsub("%.%*", "\2"):gsub("\\%.", "\3")
-  if out:find "[^%w_.%-\1\2\3]" then return nil end
-  return out:gsub("%-", "%%-"):gsub("\1", "%%d+"):gsub("\2", ".*"):gsub("\3", "%%."), is_whole
+  local marked = text:gsub("\\d%+", "\1"):gsub("%[0%-9%]%+", "\1"):gsub("%.%*", "\2"):gsub("\\%.", "\3")
+  if marked:find "[^%w_.%-\1\2\3]" then return nil end
+  local pieces = {}
+  for piece in (marked .. "\2"):gmatch "([^\2]*)\2" do
+    pieces[#pieces + 1] = piece:gsub("%-", "%%-"):gsub("\1", "%%d+"):gsub("\3", "%%.")
+  end
+  return { pieces = pieces, is_whole = is_whole }
 end
 
+---Whether a name fits a pattern from a place on. Each piece is taken where it is found first, so that no name takes long.
+---@param pattern ModulePattern
+---@param name string
+---@param at integer
+local function fits_at(pattern, name, at)
+  local pieces = pattern.pieces
+  if #pieces == 1 then return name:find("^" .. pieces[1] .. "$", at) ~= nil end
+  for i, piece in ipairs(pieces) do
+    if i == #pieces then
+      while at <= #name + 1 do
+        local from, to = name:find(piece, at)
+        if not from then return false end
+        if to == #name then return true end
+        at = from + 1
+      end
+      return false
+    end
+    local from, to = name:find((i == 1 and "^" or "") .. piece, at)
+    if not from then return false end
+    at = to + 1
+  end
+end
+
+---Whether a module fits a pattern: the whole name, or what is behind a dot.
+---@param pattern ModulePattern
+---@param module string
+local function fits(pattern, module)
+  if fits_at(pattern, module, 1) then return true end
+  for dot in (pattern.is_whole and "" or module):gmatch "()%." do
+    if fits_at(pattern, module, dot + 1) then return true end
+  end
+  return false
+end
+
+---@return ModulePattern[]
 local function patterns_of(config, field)
   local out = {}
   local map = config[field]
   if not is_set(map) then return out end
   if cbk.kind(map) ~= "dict" then refuse("%s: expected a map of module names to numbers", field) end
   for name, value in cbk.items(map) do
-    local pattern, is_whole = lua_pattern(tostring(name))
+    local pattern = module_pattern(tostring(name))
     if not pattern then refuse("%s has the regular expression '%s', which is not supported; write the names of modules", field, name) end
-    if type(value) ~= "number" or value <= 0 then refuse("%s.%s=%s: expected a number above 0", field, name, tostring(value)) end
-    out[#out + 1] = { pattern = pattern, is_whole = is_whole, value = value }
+    if not is_positive(value) then refuse("%s.%s=%s: expected a number above 0", field, name, tostring(value)) end
+    pattern.value = value
+    out[#out + 1] = pattern
   end
   return out
+end
+
+---A flag of the settings.
+---@param config Dict
+---@param field string
+---@return boolean
+local function flag(config, field)
+  local value = config[field]
+  if is_set(value) and value ~= true then refuse("%s=%s: expected true or false", field, cbk.json(value)) end
+  return value == true
 end
 
 ---@param config Dict   adapter_config.json
@@ -92,16 +154,15 @@ function peft.settings(config)
   end
   return {
     rank = number_of(config, "r", 8), alpha = number_of(config, "lora_alpha", 8), ranks = patterns_of(config, "rank_pattern"),
-    alphas = patterns_of(config, "alpha_pattern"), is_rank_stabilized = config.use_rslora == true,
-    fan_in_fan_out = config.fan_in_fan_out == true, keeps_ties = config.ensure_weight_tying == true,
+    alphas = patterns_of(config, "alpha_pattern"), is_rank_stabilized = flag(config, "use_rslora"),
+    fan_in_fan_out = flag(config, "fan_in_fan_out"), keeps_ties = flag(config, "ensure_weight_tying"),
   }
 end
 
----The value of the first pattern that a module fits: the whole name, or what is behind a dot.
+---The value of the first pattern that a module fits.
 local function by_pattern(patterns, module, usual)
   for _, one in ipairs(patterns) do
-    local fits = module:find("^" .. one.pattern .. "$") or not one.is_whole and module:find("^.*%." .. one.pattern .. "$")
-    if fits then return one.value end
+    if fits(one, module) then return one.value end
   end
   return usual
 end
@@ -122,6 +183,7 @@ end
 local function sorted_out(adapter)
   local modules, others = {}, {}
   for key, value in cbk.items(adapter) do
+    if not is_tensor(value) then cbk.fail("checkpoint", ("the adapter's '%s' is not a tensor"):format(tostring(key))) end
     local name = tostring(key):gsub("^base_model%.model%.", "")
     local module, letter = name:match "^(.*)%.lora_([AB])%.weight$"
     local embedding, which = name:match "^(.*)%.lora_embedding_([AB])$"
@@ -132,6 +194,9 @@ local function sorted_out(adapter)
     elseif name:find("lora_", 1, true) or name:find("token_adapter", 1, true) then
       cbk.fail("unmatched", ("the adapter's '%s' is not supported: only lora_A, lora_B, lora_embedding_A and lora_embedding_B are")
         :format(key))
+    elseif name:find "%.modules_to_save%.[^.]+%." or name:find("%.original_module%.") then
+      cbk.fail("unmatched", ("the adapter's '%s' has the name of a module in memory"):format(key),
+        { advice = "save the adapter with PEFT (save_pretrained)" })
     else
       local own, count = name:gsub("%.base_layer%.", ".")
       own = own:gsub("%.modules_to_save%.", ".")
@@ -150,9 +215,9 @@ end
 ---@param key string
 ---@return string|nil
 local function key_in(model, key)
-  if model[key] ~= nil then return key end
+  if is_tensor(model[key]) then return key end
   local short = key:gsub("^[^.]+%.", "")
-  return model[short] ~= nil and short or nil
+  return is_tensor(model[short]) and short or nil
 end
 
 -- Names of transformers' Conv1D, whose weight is transposed. Some models have linear layers of these names.
@@ -166,7 +231,7 @@ local function has_conv1d(model)
   for key, bias in cbk.items(model) do
     local module = tostring(key):match "^(.*)%.bias$"
     local weight = module and CONV1D[module:match "[^.]*$"] and model[module .. ".weight"]
-    local shape = weight and weight:shape()
+    local shape = is_tensor(weight) and is_tensor(bias) and weight:shape()
     if shape and #shape == 2 and shape[1] ~= shape[2] then return bias:shape()[1] == shape[2] end
   end
 end
@@ -206,7 +271,7 @@ end
 local function weight_of(tensors, modules)
   local first
   for key in cbk.items(tensors) do
-    if is_weight_of(modules, key) then
+    if is_weight_of(modules, key) and is_tensor(tensors[key]) then
       if first and ties.view_id(tensors[key]) ~= ties.view_id(tensors[first]) then return nil end
       first = first or tostring(key)
     end
@@ -235,25 +300,34 @@ local function stated_tie(config)
   end
 end
 
----Whether a model of this config has a head, though its files may lack it.
-local function has_head(config)
+---The class that a config names; empty where it names none.
+local function class_in(config)
   local list = config and config.architectures
   local class = cbk.kind(list) == "list" and list[1] or ""
-  if type(class) ~= "string" then return false end
+  return type(class) == "string" and class or ""
+end
+
+---Whether a model of this config has a head, though its files may lack it.
+local function has_head(config)
+  local class = class_in(config)
   for _, ending in ipairs { "ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "ForMaskedLM", "ForPreTraining" } do
     if class:sub(-#ending) == ending then return true end
   end
   return false
 end
 
----The name of the head that is tied to embeddings, in a model whose files lack it.
+---The name of the head that is tied to embeddings, in a model whose files lack it; nil where the class may have another.
 ---@param embedding string   the key of the embeddings
----@return string
-local function usual_head(embedding)
-  if embedding:find "gpt_neox%.embed_in%.weight$" then return "embed_out.weight" end
+---@param class string       of `architectures`
+---@return string|nil
+local function usual_head(embedding, class)
   if embedding:find "^bert%.embeddings%." then return "cls.predictions.decoder.weight" end
-  if embedding:find "%.?embeddings%.word_embeddings%.weight$" then return "lm_head.decoder.weight" end -- RoBERTa, ESM
-  return (("." .. embedding):match "^%.?(.-)%.model%.embed_tokens%.weight$" or ""):gsub("(.)$", "%1.") .. "lm_head.weight"
+  if embedding:find "^roberta%.embeddings%." or embedding:find "^esm%.embeddings%." then return "lm_head.decoder.weight" end
+  local is_decoder = class:find "ForCausalLM$" or class:find "LMHeadModel$"
+  if is_decoder and embedding:find "gpt_neox%.embed_in%.weight$" then return "embed_out.weight" end
+  local before = ("." .. embedding):match "^%.?(.-)%.model%.embed_tokens%.weight$" -- of the text model of several
+  if not (is_decoder or before or embedding == "model.language_model.embed_tokens.weight") then return nil end
+  return (before or ""):gsub("(.)$", "%1.") .. "lm_head.weight"
 end
 
 ---@class HeadTie      A head that is the input embeddings.
@@ -270,7 +344,7 @@ local function tie_of(model, config, trained, is_tied_by_default)
   local embedding, head = weight_of(model, EMBEDDINGS), weight_of(model, HEADS)
   local stated, is_stored = stated_tie(config), head ~= nil
   if not embedding then return nil end
-  head = head or trained_head(trained) or has_head(config) and usual_head(embedding)
+  head = head or trained_head(trained) or has_head(config) and usual_head(embedding, class_in(config)) or nil
   if not head or not (trained[embedding] or trained[head]) then return nil end
   local id = is_stored and ties.view_id(model[head])
   local is_shared = id and id == ties.view_id(model[embedding]) or false
@@ -278,11 +352,42 @@ local function tie_of(model, config, trained, is_tied_by_default)
   return is_tied and { embedding = embedding, head = head } or nil
 end
 
+---How many words the model has: so many rows have its embeddings and its head.
+---@param model Dict
+---@param config Dict|nil
+---@return number|nil
+local function words_of(model, config)
+  local text = config and cbk.kind(config.text_config) == "dict" and config.text_config or nil
+  local embedding = weight_of(model, EMBEDDINGS)
+  local stated = text and text.vocab_size or config and config.vocab_size
+  return type(stated) == "number" and stated or embedding and model[embedding]:shape()[1] or nil
+end
+
+---Refuses to train one of two tied tensors where it is not known what the other is called.
+---@param model Dict
+---@param config Dict|nil
+---@param trained table<string, any>
+---@param saved table<string, SavedWhole>
+---@param tie HeadTie|nil
+---@param is_tied_by_default boolean
+local function check_unknown_tie(model, config, trained, saved, tie, is_tied_by_default)
+  local stated, words = stated_tie(config), words_of(model, config)
+  if not has_head(config) or not words or not (stated or stated == nil and is_tied_by_default) then return end
+  for _, key in ipairs(naming.sorted(trained)) do
+    local value = model[key] or saved[key] and saved[key].value
+    local shape = value and value:shape()
+    if shape and #shape == 2 and shape[1] == words and not (tie and (key == tie.head or key == tie.embedding)) then
+      cbk.fail("unsupported", ("the adapter changes '%s', which has a row for each word, and the config ties the head to the embeddings: "
+        .. "which of the two it is in a %s is not known"):format(key, class_in(config)), { advice = "merge the adapter with PEFT" })
+    end
+  end
+end
+
 ---Names that share a tensor of the base model with a key, and are not trained themselves.
 local function sharers(model, key, trained)
   local id, out = ties.view_id(model[key]), {}
   for other in cbk.items(id and model or cbk.dict()) do
-    local is_same = other ~= key and cbk.kind(model[other]) == cbk.kind(model[key]) and ties.view_id(model[other]) == id
+    local is_same = other ~= key and is_tensor(model[other]) and ties.view_id(model[other]) == id
     if is_same and not trained[other] then out[#out + 1] = other end
   end
   return out
@@ -309,13 +414,19 @@ end
 ---@param embedding string|nil   the weight of a head that the base model's files lack
 ---@return table<string, fun(old: Tensor|nil): Tensor> trained, integer count
 local function trained_weights(model, modules, others, settings, embedding)
-  local trained, count, missing = {}, 0, {}
+  local trained, names, count, missing = {}, {}, 0, {}
   local is_conv1d = has_conv1d(model)
   if is_conv1d == nil then is_conv1d = settings.fan_in_fan_out end
   for module, one in pairs(modules) do
     local name = module .. ".weight"
     local key = key_in(model, name) or embedding and is_weight_of(HEADS, name) and name
+    if key and names[key] then
+      local both = { names[key], name }
+      table.sort(both)
+      cbk.fail("unmatched", ("the adapter's '%s' would both change '%s' of the base model"):format(table.concat(both, "' and '"), key))
+    end
     if key then
+      names[key] = name
       trained[key], count = function(old) return folded_weight(settings, is_conv1d, module, one, old) end, count + 1
     else
       missing[#missing + 1] = name
@@ -328,7 +439,16 @@ local function trained_weights(model, modules, others, settings, embedding)
   end
   for name, saved in pairs(others) do -- modules_to_save, biases that were trained, and what is below matrices
     local key, value = key_in(model, name) or name, saved.value
+    if model[key] ~= nil and not is_tensor(model[key]) then
+      cbk.fail("checkpoint", ("the base model's '%s' is not a tensor, but the adapter's is"):format(key))
+    end
     local fold = trained[key]
+    if names[key] and names[key] ~= name then
+      local both = { names[key], name }
+      table.sort(both)
+      cbk.fail("unmatched", ("the adapter's '%s' would both change '%s' of the base model"):format(table.concat(both, "' and '"), key))
+    end
+    names[key] = name
     if fold and not saved.is_below then
       cbk.fail("unmatched", ("the adapter has both a whole '%s' and matrices for it"):format(name))
     end
@@ -395,13 +515,14 @@ function peft.fold(model, adapter, settings, config, is_tied_by_default)
   local may_lack_head = stated_tie(config) ~= false and not weight_of(model, HEADS)
   local trained, count = trained_weights(model, modules, others, settings, may_lack_head and weight_of(model, EMBEDDINGS) or nil)
   local out, tie = cbk.copy(model), tie_of(model, config, trained, is_tied_by_default)
+  check_shared(model, trained, config)
+  check_unknown_tie(model, config, trained, others, tie, is_tied_by_default)
   if tie then out[tie.head] = out[tie.head] or model[tie.embedding] end
   local source = tie and cbk.copy(out) or model
   local keys = {}
   for key in pairs(trained) do keys[#keys + 1] = key end
   table.sort(keys)
   warn_of_new(keys, source, config)
-  check_shared(model, trained, config)
   for _, key in ipairs(keys) do
     out[key] = trained[key](source[key])
     for _, other in ipairs(source[key] ~= nil and sharers(source, key, trained) or {}) do

@@ -229,8 +229,9 @@ end
 ---@param path string   a file or a folder
 ---@return Dict|nil
 function quantised.config_beside(path)
-  local file = cbk.fs.join(cbk.fs.is_dir(path) and path or cbk.fs.dirname(path), "config.json")
-  local fine, config = pcall(cbk.config.load, file)
+  local fine, config = pcall(function()
+    return cbk.config.load(cbk.fs.beside(cbk.fs.is_dir(path) and path or cbk.fs.dirname(path), "config.json"))
+  end)
   return fine and type(config) == "userdata" and cbk.kind(config) == "dict" and config or nil
 end
 

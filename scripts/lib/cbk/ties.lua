@@ -1,5 +1,6 @@
 -- Which tensors see the same bytes.
 
+local cbk = require "cbk"
 local extents = require "cbk.extents"
 
 local ties = {}
@@ -12,6 +13,19 @@ function ties.view_id(tensor)
   if not storage then return nil end
   return ("%d %d %s %s %s"):format(storage.id, storage.offset, tensor.dtype, extents.joined(tensor:shape(), ","),
     extents.joined(storage.stride, ","))
+end
+
+---A function that casts floating tensors. Those that see the same part of a storage are cast once, and share the result.
+---@param dtype string
+---@return fun(tensor: Tensor): Tensor
+function ties.caster(dtype)
+  local casts = {}
+  return function(tensor)
+    if not cbk.dtype(tensor.dtype).floating or tensor.dtype == dtype then return tensor end
+    local id = ties.view_id(tensor) or tensor
+    casts[id] = casts[id] or tensor:to(dtype)
+    return casts[id]
+  end
 end
 
 return ties

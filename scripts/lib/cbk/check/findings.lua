@@ -16,16 +16,19 @@ local rules = require "cbk.check.rules"
 
 ---@class Findings
 ---@field list Finding[]
+---@field number table<string, integer>                            of each rule
+---@field total { error: integer, warning: integer, note: integer }   those that are not kept as well
 local Findings = {}
 Findings.__index = Findings
 
 local RANK = { error = 1, warning = 2, note = 3 }
 local LISTED = 20 -- of one rule, for people
+local KEPT = 4000 -- of one rule: the others are counted
 
 local findings = {}
 
 ---@return Findings
-function findings.new() return setmetatable({ list = {} }, Findings) end
+function findings.new() return setmetatable({ list = {}, number = {}, total = { error = 0, warning = 0, note = 0 } }, Findings) end
 
 ---Adds a finding.
 ---@param id string        of the rule
@@ -36,7 +39,10 @@ function findings.new() return setmetatable({ list = {} }, Findings) end
 function Findings:add(id, file, key, text, options)
   options = options or {}
   local rule = rules.by_id[id] or error("no rule " .. id)
-  self.list[#self.list + 1] = { rule = rule, severity = options.severity or rule.severity, file = file, key = key, text = text,
+  local severity = options.severity or rule.severity
+  self.number[id], self.total[severity] = (self.number[id] or 0) + 1, self.total[severity] + 1
+  if self.number[id] > KEPT then return end
+  self.list[#self.list + 1] = { rule = rule, severity = severity, file = file, key = key, text = text,
     advice = options.advice or rule.help, order = #self.list }
 end
 
@@ -55,11 +61,11 @@ end
 
 ---How many findings there are of each severity.
 ---@return { error: integer, warning: integer, note: integer }
-function Findings:counts()
-  local out = { error = 0, warning = 0, note = 0 }
-  for _, one in ipairs(self.list) do out[one.severity] = out[one.severity] + 1 end
-  return out
-end
+function Findings:counts() return self.total end
+
+---How many findings are counted, but not kept: those of a rule beyond its first thousands.
+---@return integer
+function Findings:left_out() return self.total.error + self.total.warning + self.total.note - #self.list end
 
 ---"2 errors, 1 note"; nil where there are none.
 ---@return string|nil
@@ -80,7 +86,10 @@ local function line_of(severity, file, name, text, finding)
 end
 
 ---Findings of one rule as lines: keys with one text are folded, "layers.{0..31}.weight".
-local function lines_of_rule(group, is_all)
+---@param group Finding[]
+---@param is_all boolean
+---@param lost integer   that are not kept
+local function lines_of_rule(group, is_all, lost)
   local entries, lines = {}, {}
   for i, one in ipairs(group) do
     local signature = table.concat({ one.file, one.text, one.advice, one.key and "" or i }, "\0")
@@ -95,8 +104,10 @@ local function lines_of_rule(group, is_all)
   local shown = is_all and #lines or math.min(#lines, LISTED)
   local rest = #lines - shown
   for i = #lines, shown + 1, -1 do lines[i] = nil end
-  if rest > 0 then lines[#lines + 1] = ("%-7s  … and %s more [%s] (--all lists them)"):format(group[1].severity, numbers.grouped(rest),
-    group[1].rule.id) end
+  if rest + lost > 0 then
+    lines[#lines + 1] = ("%-7s  … and %s more [%s]%s"):format(group[1].severity, numbers.grouped(rest + lost), group[1].rule.id,
+      rest > 0 and " (--all lists them)" or "")
+  end
   return lines
 end
 
@@ -106,7 +117,8 @@ end
 function Findings:lines(is_all)
   local out, group = {}, {}
   local function flush()
-    for _, line in ipairs(#group > 0 and lines_of_rule(group, is_all) or {}) do out[#out + 1] = line end
+    local lost = group[1] and math.max(0, self.number[group[1].rule.id] - KEPT)
+    for _, line in ipairs(group[1] and lines_of_rule(group, is_all, lost) or {}) do out[#out + 1] = line end
     group = {}
   end
   for _, one in ipairs(self:sorted()) do

@@ -1,6 +1,7 @@
 -- The checkpoints of a folder that holds several: files side by side, or the parts of a model in folders of their own.
 
 local cbk = require "cbk"
+local links = require "cbk.links"
 local shards = require "cbk.check.shards"
 
 local folder = {}
@@ -19,12 +20,14 @@ local function files_in(path)
 end
 
 ---@param path string
+---@param allowed? string[]
 ---@return string[]   the folders in it that hold a checkpoint
-local function folders_in(path)
+local function folders_in(path, allowed)
   local out = {}
   for _, name in ipairs(cbk.fs.list(path)) do
     local full = cbk.fs.join(path, name)
     if cbk.fs.is_dir(full) then
+      links.folder(path, name, allowed)
       local _, loose = shards.find(full)
       if loose or #files_in(full) > 0 then out[#out + 1] = full end
     end
@@ -35,10 +38,11 @@ end
 ---The checkpoints in a folder that cannot be opened as one; nil where the reason is another.
 ---@param path string
 ---@param problem table   the error
+---@param allowed? string[]   folders that links may lead to
 ---@return string[]|nil
-function folder.checkpoints(path, problem)
+function folder.checkpoints(path, problem, allowed)
   if not cbk.fs.is_dir(path) then return nil end
-  local found = problem.code == "ambiguous" and files_in(path) or problem.code == "missing" and folders_in(path) or {}
+  local found = problem.code == "ambiguous" and files_in(path) or problem.code == "missing" and folders_in(path, allowed) or {}
   return #found > 0 and found or nil
 end
 

@@ -11,6 +11,7 @@ local parts = require "cbk.parts"
 local pickles = require "cbk.check.pickles"
 local quantised = require "cbk.quantised"
 local shards = require "cbk.check.shards"
+local small_items = require "cbk.small_items"
 local values = require "cbk.check.values"
 
 local check = {}
@@ -175,6 +176,8 @@ function check.open(path, options, found)
   end
   leftovers.check(path, subject.files, found)
   if subject.checkpoint then
+    local own = { subject.checkpoint }
+    small_items.check(small_items.count(own), own, 1900, "check them", "check a part, made with `cbk copy --include`")
     for _, warning in ipairs(subject.checkpoint.warnings) do cbk.warn(warning) end
     subject.of = model.check(path, subject.checkpoint, options.config, found)
     check_quantised(subject, found)

@@ -1,12 +1,13 @@
 -- A checkpoint against its config: missing layers and weights, shapes, ties. What a model has is known from its class.
 
 local cbk = require "cbk"
+local adapters = require "converters.diagnosis.adapters"
 local classes = require "cbk.classes"
 local coverage = require "converters.diagnosis.coverage"
 local errors = require "cbk.errors"
 local extents = require "cbk.extents"
 local fit = require "converters.engine.fit"
-local identify = require "cbk.identify"
+local identify = require "cbk.recognise"
 local kinds = require "converters.engine.kinds"
 local numbers = require "cbk.numbers"
 local quantised = require "cbk.quantised"
@@ -97,9 +98,10 @@ local function check_unknown(of, file, unknown, found)
   for _, key in ipairs(unknown) do
     local stated, layer = of.known:beyond(key)
     if not layer then
-      local is_scale = quantised.is_part_name(key)
+      local advice = quantised.is_part_name(key) and "Keep it: by its name, it is a scale of quantised weights"
+        or adapters.matrix_in { key } and adapters.advice(of.format):gsub("^%l", string.upper) or nil
       found:add("unknown-weight", file, of.prefix .. key, ("%s has no such tensor with this config"):format(of.known.class.name),
-        { advice = is_scale and "Keep it: by its name, it is a scale of quantised weights" or nil })
+        { advice = advice })
     elseif counts[layer] then
       found:add("unknown-weight", file, of.prefix .. layer:gsub("%.$", ""), ("the config says %s, but this layer has %s"):format(stated,
         numbers.counted(counts[layer], "tensor")))
@@ -155,6 +157,7 @@ function model.check(file, checkpoint, config_path, found)
   local of = { name = identity.model, format = identity.format, config = identity.config, paths = {},
     prefix = kinds.is_dict(checkpoint.root, "model") and "model." or "" }
   if identity.problem then found:add("config", file, nil, identity.problem, { severity = not identity.is_broken and "note" or nil }) end
+  if identity.adapter then found:add("config", file, nil, identity.adapter, { severity = "note" }) end
   config = config or kept
   of.settings = config
   if not of.config and not config then return of end
@@ -172,9 +175,12 @@ function model.check(file, checkpoint, config_path, found)
     add_unknown(of, file, found, errors.text(known), "warning") -- of a model that is known
     return of
   end
-  of.known = known
   local is_sound, mistake = report.quietly(known.class.check, known.class, known.config, known.config)
-  if not is_sound then found:add("config", of.config or file, nil, errors.text(mistake)) end
+  if not is_sound then
+    found:add("config", of.config or file, nil, errors.text(mistake)) -- of shapes by such a config nothing is to be said
+    return of
+  end
+  of.known = known
   local root = checkpoint.root
   local tree = kinds.is_dict(root, "model") and root.model or root
   local keys, weights = quantised.find(tree, config):names(coverage.keys_of(root))

@@ -59,8 +59,13 @@ function sarif.log(findings, failures)
   for i, rule in ipairs(rules.list) do descriptors[i] = descriptor(rule) end
   for i, one in ipairs(findings:sorted()) do results[i] = result(one) end
   for i, failure in ipairs(failures) do notifications[i] = notification(failure) end
+  local left_out = findings:left_out()
+  if left_out > 0 then
+    notifications[#notifications + 1] = cbk.dict { { "level", "note" },
+      { "message", message(("%d further findings of the same rules are not listed."):format(left_out)) } }
+  end
   local invocation = cbk.dict { { "executionSuccessful", #failures == 0 } }
-  if #failures > 0 then invocation.toolExecutionNotifications = notifications end
+  if #notifications > 0 then invocation.toolExecutionNotifications = notifications end
   return cbk.dict {
     { "$schema", "https://json.schemastore.org/sarif-2.1.0.json" }, { "version", "2.1.0" },
     { "runs", cbk.list { cbk.dict {

@@ -5,6 +5,7 @@ local cbk = require "cbk"
 local cli = require "cbk.cli"
 local catalogue = require "converters.engine.catalogue"
 local kinds = require "converters.engine.kinds"
+local links = require "cbk.links"
 local sections = require "converters.engine.sections"
 local jobs = require "cbk.converters.job"
 
@@ -29,7 +30,7 @@ end
 local function says_parts(path, parts)
   for _, part in ipairs(parts) do
     local wanted = sections.constants(part, "left").model_type
-    local fine, config = pcall(function() return cbk.config.load(config_of(cbk.fs.join(path, part.left))) end)
+    local fine, config = pcall(function() return cbk.config.load(config_of(links.folder(path, part.left))) end)
     if not fine or not kinds.is_dict(config) or config.model_type ~= wanted then return false end
   end
   return true
@@ -64,8 +65,8 @@ function composite.config_advice(name, folder)
     :format(folder, name)
 end
 
-local function folder_of(top, part)
-  local folder = cbk.fs.join(top, part.left)
+local function folder_of(top, part, allowed)
+  local folder = links.folder(top, part.left, allowed)
   if not cbk.fs.is_dir(folder) then
     cbk.fail("io", ("'%s' has no folder '%s': expected a folder for each part of the model"):format(top, part.left))
   end
@@ -80,7 +81,7 @@ end
 function composite.load_configs(top, parts, args)
   local out = cbk.dict()
   for _, part in ipairs(parts) do
-    local path = config_of(folder_of(top, part), args.allow_external)
+    local path = config_of(folder_of(top, part, args.allow_external), args.allow_external)
     cli.depend_on(path, args)
     out[part.left] = cbk.config.load(path)
   end
@@ -92,7 +93,7 @@ end
 function composite.open(top, parts, args)
   local out, deduplicated = cbk.dict(), {}
   for _, part in ipairs(parts) do
-    local input = jobs.input(cli.open(folder_of(top, part), args))
+    local input = jobs.input(cli.open(folder_of(top, part, args.allow_external), args))
     out[part.left], deduplicated[part.left] = input.source, input.deduplicated
   end
   return { source = out, deduplicated = deduplicated }

@@ -10,6 +10,7 @@ local catalogue = require "converters.engine.catalogue"
 local composite = require "cbk.converters.composite"
 local jobs = require "cbk.converters.job"
 local kinds = require "converters.engine.kinds"
+local links = require "cbk.links"
 local notation = require "converters.notation.files"
 local sections = require "converters.engine.sections"
 local trainer = require "converters.modelzoo.trainer"
@@ -60,8 +61,7 @@ end
 ---@param path string
 ---@return string
 function converters.config_file(path)
-  local inside = cbk.fs.join(path, "config.json")
-  return cbk.fs.is_dir(path) and cbk.fs.exists(inside) and inside or path
+  return cbk.fs.is_dir(path) and links.file(path, "config.json", "name the file itself, if you trust it") or path
 end
 
 ---The values of `model_type` in a model's Hugging Face configs.

@@ -4,7 +4,7 @@ local cbk = require "cbk"
 local converters = require "cbk.converters"
 local converter_list = require "cbk.converters.list"
 local errors = require "cbk.errors"
-local identify = require "cbk.identify"
+local identify = require "cbk.recognise"
 local kinds = require "converters.engine.kinds"
 local report = require "cbk.report"
 

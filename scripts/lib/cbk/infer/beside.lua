@@ -3,7 +3,7 @@
 
 local content = require "cbk.infer.content"
 local names = require "cbk.infer.names"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local near = require "cbk.infer.near"
 local State = require "cbk.infer.state"
 local trials = require "cbk.infer.trials"

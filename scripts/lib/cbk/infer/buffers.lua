@@ -5,7 +5,7 @@ local assumptions = require "cbk.infer.assumptions"
 local heads = require "cbk.infer.heads"
 local makers = require "cbk.infer.makers"
 local names = require "cbk.infer.names"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local source = require "cbk.infer.source"
 
 local buffers = {}

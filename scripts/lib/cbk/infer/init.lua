@@ -12,7 +12,7 @@ local trials = require "cbk.infer.trials"
 local rows_of = require "cbk.infer.rows"
 local source = require "cbk.infer.source"
 local own_layout = require "cbk.converters.own_layout"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local write = require "cbk.infer.write"
 
 local infer = {}
@@ -150,7 +150,7 @@ local function unexplained_of(inventories, unknown)
     for _, item in ipairs(inventories[side].unnamed) do
       add(item, "its name has control characters (0 to 2), which no pattern has; rename it first", "control characters in the name")
     end
-    for _, id in ipairs(keys) do lines[#lines + 1] = ("%s: %s"):format(id, naming.all(keys[id])) end
+    for _, id in ipairs(keys) do lines[#lines + 1] = ("%s: %s"):format(id, naming.all_folded(keys[id])) end
   end
   return out, lines
 end

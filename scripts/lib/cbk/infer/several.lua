@@ -2,7 +2,7 @@
 
 local content = require "cbk.infer.content"
 local names = require "cbk.infer.names"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local State = require "cbk.infer.state"
 
 local several = {}

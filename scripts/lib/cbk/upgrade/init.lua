@@ -4,10 +4,10 @@ local cbk = require "cbk"
 local converters = require "cbk.converters"
 local config_changes = require "cbk.config_changes"
 local dataloader_state = require "cbk.dataloader_state"
-local detect = require "cbk.identify.detect"
+local detect = require "cbk.recognise.detect"
 local errors = require "cbk.errors"
 local lost_leaves = require "cbk.upgrade.lost_leaves"
-local release = require "cbk.identify.release"
+local release = require "cbk.recognise.release"
 local report = require "cbk.report"
 local resume = require "cbk.upgrade.resume"
 local spec_tree = require "cbk.spec_tree"
@@ -160,6 +160,7 @@ function upgrade.identity(done, job, given)
   if other then cbk.fail("usage", ("this %s is not of %s: %s"):format(strange and "checkpoint" or "run", job.model.model, other)) end
   add(strange)
   add(identity.lacking(job, done.config, done.root))
+  add(identity.untied(job, done.config, done.root))
   return #warnings > 0 and { title = "model", lines = {}, warnings = warnings } or nil
 end
 

@@ -3,7 +3,7 @@
 
 local cbk = require "cbk"
 local extents = require "cbk.extents"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local optimizer_state = require "converters.modelzoo.optimizer_state"
 local optimizers = require "converters.modelzoo.optimizers"
 
@@ -112,11 +112,11 @@ function lost_leaves.settle(root, names, accept)
   if #state > 0 and not accept then
     cbk.fail("key", ("no data is stored for %s: an optimizer or schedule fails with None there; with --accept-missing, the "
       .. "optimizer's state of such a parameter is reset to zero if all of it starts at zero, and the rest is None"):format(
-        naming.first(state)))
+        naming.listed(state)))
   end
   local warnings = {}
   local function warn(text, list)
-    if #list > 0 then warnings[#warnings + 1] = text:format(naming.first(list)) end
+    if #list > 0 then warnings[#warnings + 1] = text:format(naming.listed(list)) end
   end
   warn("no data is stored for %s: read as None, until a tie of the model fills it", weights)
   local restarted, left = restart(root, state)
@@ -135,7 +135,7 @@ function lost_leaves.check_model(root, is_weight)
   end
   if #none > 0 then
     cbk.fail("key", ("the checkpoint is incomplete: no data is stored for %s, and no tie of the model fills %s"):format(
-      naming.first(none), #none == 1 and "it" or "them"))
+      naming.listed(none), #none == 1 and "it" or "them"))
   end
 end
 

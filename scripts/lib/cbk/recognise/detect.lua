@@ -5,7 +5,7 @@ local cbk = require "cbk"
 local converters = require "cbk.converters"
 local errors = require "cbk.errors"
 local extents = require "cbk.extents"
-local release = require "cbk.identify.release"
+local release = require "cbk.recognise.release"
 local report = require "cbk.report"
 
 local detect = {}

@@ -4,7 +4,7 @@ local cbk = require "cbk"
 local adapters = require "converters.diagnosis.adapters"
 local architectures = require "converters.diagnosis.architectures"
 local kinds = require "converters.engine.kinds"
-local naming = require "converters.engine.naming"
+local naming = require "cbk.naming"
 local wrapped = require "converters.diagnosis.wrapped"
 
 local unfit = {}
@@ -56,20 +56,35 @@ function unfit.explain(root, config, list)
   end
   local reason = architectures.why_foreign(class, models)
   if found and #found.missing == 0 then
-    local foreign = #found.left_out > 0 and ("; not of that class: %s"):format(naming.few(found.left_out)) or ""
+    local foreign = #found.left_out > 0 and ("; not of that class: %s"):format(naming.folded(found.left_out)) or ""
     return reason .. foreign, without_head(best, found)
   elseif found and found.matched > best.fit.matched then
     return ("%s; %s its tensors are those of %s, but these are missing: %s"):format(reason, wrapped.how(found), best.class.name,
-      naming.few(found.missing)), OTHER_CHECKPOINT
+      naming.folded(found.missing)), OTHER_CHECKPOINT
   end
   if not best then return reason, OTHER_CHECKPOINT end
   local fit = best.fit
   if fit.matched == 0 then
-    return ("%s; none of its tensors is theirs: %s"):format(reason, naming.few(fit.unknown)), OTHER_CHECKPOINT
+    return ("%s; none of its tensors is theirs: %s"):format(reason, naming.folded(fit.unknown)), OTHER_CHECKPOINT
   end
-  local foreign = #fit.unknown > 0 and ("; not a weight of %s: %s"):format(best.class.name, naming.few(fit.unknown)) or ""
-  local lacks = #fit.missing > 0 and ("; %s also has %s"):format(best.class.name, naming.few(fit.missing)) or ""
+  local foreign = #fit.unknown > 0 and ("; not a weight of %s: %s"):format(best.class.name, naming.folded(fit.unknown)) or ""
+  local lacks = #fit.missing > 0 and ("; %s also has %s"):format(best.class.name, naming.folded(fit.missing)) or ""
   return reason .. foreign .. lacks, OTHER_CHECKPOINT
+end
+
+---The folder of a checkpoint.
+---@param path string
+local function folder_of(path) return cbk.fs.is_dir(path) and path or cbk.fs.dirname(path) end
+
+---What is to be said of an adapter of PEFT beside a whole model, which Hugging Face's programs load with it.
+---@param path string     of the checkpoint: a file or a folder
+---@return string|nil
+function unfit.adapter_beside(path)
+  local folder = folder_of(path)
+  local file = cbk.fs.join(folder, "adapter_config.json")
+  if not cbk.fs.exists(file) then return nil end
+  return ("'%s' says that there is an adapter of PEFT beside the model: it is not part of the checkpoint; %s"):format(file,
+    adapters.advice("hf", folder))
 end
 
 ---The adapter of PEFT that a checkpoint is, or has.
@@ -77,9 +92,8 @@ end
 ---@param keys string[]
 ---@return string|nil reason, string|nil advice   nil: it is none
 function unfit.adapter(path, keys)
-  local folder = cbk.fs.is_dir(path) and path or cbk.fs.dirname(path)
-  local file = cbk.fs.join(folder, "adapter_config.json")
-  local fine, config = pcall(cbk.config.load, cbk.fs.exists(file) and file or nil)
+  local folder = folder_of(path)
+  local fine, config = pcall(function() return cbk.config.load(cbk.fs.beside(folder, "adapter_config.json")) end)
   local kind = fine and kinds.is_dict(config) and type(config.peft_type) == "string" and config.peft_type or nil
   local matrix = adapters.matrix_in(keys)
   if kind and kind ~= "LORA" then

@@ -3,19 +3,18 @@
 local cbk = require "cbk"
 local converters = require "cbk.converters"
 local composite = require "cbk.converters.composite"
-local config_beside = require "cbk.identify.config_beside"
-local detect = require "cbk.identify.detect"
+local candidates = require "cbk.recognise.candidates"
+local config_beside = require "cbk.recognise.config_beside"
+local detect = require "cbk.recognise.detect"
 local errors = require "cbk.errors"
 local quantised = require "cbk.quantised"
-local release = require "cbk.identify.release"
-local unfit = require "cbk.identify.unfit"
+local release = require "cbk.recognise.release"
+local unfit = require "cbk.recognise.unfit"
 local report = require "cbk.report"
 local spec_tree = require "cbk.spec_tree"
 local fields = require "converters.engine.fields"
-local fit = require "converters.engine.fit"
 local kinds = require "converters.engine.kinds"
 local releases = require "converters.engine.releases"
-local sections = require "converters.engine.sections"
 local advice = require "converters.diagnosis.advice"
 local architectures = require "converters.diagnosis.architectures"
 local coverage = require "converters.diagnosis.coverage"
@@ -28,184 +27,11 @@ local trainer = require "converters.modelzoo.trainer"
 local catalogue = converters.catalogue
 local identify = {}
 
--- --- candidates
-
----Every model of the catalogue once, with its class of a side.
----@param side Side
----@return { model: Model, class: Class }[]
-local function described(side)
-  local out = {}
-  for _, name in ipairs(catalogue.names()) do
-    local model = catalogue.find(name)
-    local class = model.model == name and model.classes and model.classes[side]
-    if class then out[#out + 1] = { model = model, class = class } end
-  end
-  return out
-end
-
 ---Whether a config is one of Hugging Face.
 ---@param config Dict
 ---@return boolean
 function identify.says_hugging_face(config) return type(config.model_type) == "string" or architectures.stated(config) ~= nil end
 
-local function is_headless(name) return name:find "%-headless$" ~= nil end
-
----@class Candidate
----@field model Model
----@field class Class
----@field fit Fit
----@field mistakes integer
----@field is_named boolean    a config of Hugging Face names its class
----@field idle integer         fields of its table that a config of the Model Zoo does not have
-
----Without headless models of which a config names the class with a head, if that has the same tensors: then the head is missing.
----@param list Candidate[]
----@return Candidate[]
-local function without_denied(list)
-  local named, out = {}, {}
-  for _, one in ipairs(list) do
-    if one.is_named and one.fit then named[one.model.model] = one.fit.matched end
-  end
-  for _, one in ipairs(list) do
-    local with_head = is_headless(one.model.model) and named[(one.model.model:gsub("%-headless$", ""))]
-    if one.is_named or not with_head or with_head < one.fit.matched then out[#out + 1] = one end
-  end
-  return out
-end
-
----Those that fit best first.
----@param list Candidate[]
-local function ranked(list)
-  list = without_denied(list)
-  table.sort(list, function(one, other)
-    if one.mistakes ~= other.mistakes then return one.mistakes < other.mistakes end
-    if one.is_named ~= other.is_named then return one.is_named end
-    if one.idle ~= other.idle then return one.idle < other.idle end
-    local a, b = one.model.model, other.model.model
-    if is_headless(a) ~= is_headless(b) then return is_headless(b) end
-    if #a ~= #b then return #a < #b end
-    return a < b
-  end)
-  return list
-end
-
----@class Asked
----@field side Side
----@field section Dict           the model's config
----@field architecture? string   what a config of Hugging Face says
----@field accepts fun(one: { model: Model, class: Class }): boolean
----@field idle fun(model: Model): integer
-
----@param asked Asked
----@param format string
----@param keys string[]
----@param shape_of fun(key: string): integer[]|nil
----@return Candidate[]
----@return string[] problems   why the config does not describe a model that it names
-local function candidates(asked, format, keys, shape_of)
-  local out, problems = {}, {}
-  for _, one in ipairs(described(asked.side)) do
-    local class, of = catalogue.class_of(one.model, {}, format)
-    if class and asked.accepts(one) then
-      local fine, result = pcall(function()
-        return fit.of(class:tensors(asked.section, { release = of }), keys, shape_of)
-      end)
-      if fine then
-        out[#out + 1] = { model = one.model, class = class, fit = result, mistakes = fit.mistakes(result),
-          is_named = architectures.is_of(one.model, asked.architecture), idle = asked.idle(one.model) }
-      else
-        local is_value = type(result) == "table" and result.supported
-        local said = is_value and errors.with(result, { problem = ("the config has %s=%s"):format(result.field, result.found) }) or result
-        problems[#problems + 1] = ("for %s, %s"):format(one.model.model, errors.text(said))
-      end
-    end
-  end
-  return ranked(out), problems
-end
-
----The candidates as of the first format that fits best.
----@param formats string[]
----@return Candidate[], string[] problems   as of `candidates`
----@return string format
-local function nearest_candidates(asked, formats, keys, shape_of)
-  local list, problems, nearest = {}, {}, formats[1]
-  for _, format in ipairs(formats) do
-    local own, own_problems = candidates(asked, format, keys, shape_of)
-    if own[1] and (not list[1] or own[1].mistakes < list[1].mistakes) then list, nearest = own, format end
-    if #problems == 0 then problems = own_problems end
-    if list[1] and list[1].mistakes == 0 then break end
-  end
-  return list, problems, nearest
-end
-
-local old_types = { RefinedWeb = "falcon", RefinedWebModel = "falcon" }
-
----@param config Dict
----@return fun(one: { model: Model, class: Class }): boolean
-local function of_type(config)
-  local stated, class = config.model_type, architectures.stated(config)
-  if type(stated) ~= "string" then return function() return true end end
-  return function(one)
-    local types = converters.hugging_face_types(one.model)
-    local says_none = next(types) == nil -- a user's own may have none
-    return types[old_types[stated] or stated] == true or says_none and (one.model.model == stated or one.class.name == class)
-  end
-end
-
----The way that a checkpoint can be converted: to Hugging Face, or to the newest release.
----@param model Model
----@param format string
----@return Path|nil path, string|nil target
-local function way_from(model, format)
-  for _, target in ipairs(format == "hf" and { "cs-current" } or { "hf", "cs-current" }) do
-    local path = catalogue.path(model, catalogue.resolve(format, model), catalogue.resolve(target, model))
-    if path then return path, target end
-  end
-end
-
----Whether a model's table to Hugging Face reads this config. Without a table of the same release, the nearest one counts.
----@param path Path
-local function takes(path, section)
-  local step = path[#path]
-  for _, converter in pairs(step.tgt == "hf" and (step.converter.variants or { step.converter }) or {}) do
-    local fine, refused = report.quietly(sections.refused, converter, step.side, section)
-    if fine and refused and #refused == 0 then return true end
-  end
-  return step.tgt ~= "hf"
-end
-
----The fields of a model's table to Hugging Face that a config does not have; none of a config that is Hugging Face's.
----@param formats string[]
-local function idle_of(formats, section)
-  return function(model)
-    for _, format in ipairs(formats) do
-      local path = way_from(model, format)
-      local step = path and path[#path]
-      if step and step.tgt == "hf" then
-        local _, one = next(step.converter.variants or { step.converter })
-        return sections.idle(one, step.side, section)
-      end
-    end
-    return 0
-  end
-end
-
----@param formats string[]   of the Model Zoo, of which the config may be
----@param section Dict
-local function of_name(formats, section)
-  local stated = section.name
-  return function(one)
-    if type(stated) == "string" then
-      local name = one.model.name or one.model.model
-      return name == stated or one.model.model == stated or (one.model.aliases or {})[stated] ~= nil
-    end
-    for _, format in ipairs(formats) do
-      local path = way_from(one.model, format)
-      if path then return takes(path, section) end
-    end
-    return false
-  end
-end
 
 -- --- what is found
 
@@ -220,6 +46,7 @@ end
 ---@field problem? string   why no config beside the checkpoint is used
 ---@field is_broken? boolean   that is, since it cannot be read
 ---@field quantised Quantised
+---@field adapter? string    what is to be said of an adapter beside the model
 ---@field reason? string    why there is no model
 ---@field advice? string    what to do about it, if something else than another config or model will help
 ---@field is_config_wrong? boolean   that is, since its config cannot be that of a known model, whatever --model says
@@ -282,17 +109,25 @@ local function kept_params(root)
   return params and (kinds.is_dict(params, "model") or kinds.is_dict(params, "trainer")) and params or nil
 end
 
+---Notes the models that are as likely as the first.
+---@param found Identity
+---@param list Candidate[]
+local function add_others(found, list)
+  local best = list[1]
+  for i = 2, #list do
+    local is_tie = list[i].mistakes == best.mistakes and list[i].is_named == best.is_named and list[i].idle == best.idle
+    local is_other = is_tie and not candidates.is_headless(list[i].model.model)
+    if is_other then found.others[#found.others + 1] = list[i].model.model end
+  end
+end
+
 ---@param found Identity
 ---@param list Candidate[]
 ---@param count integer   of all keys
 local function take(found, list, count)
   local best = list[1]
   found.model, found.class = best.model.model, best.class.name
-  for i = 2, #list do
-    local is_tie = list[i].mistakes == best.mistakes and list[i].is_named == best.is_named and list[i].idle == best.idle
-    local is_other = is_tie and not is_headless(list[i].model.model)
-    if is_other then found.others[#found.others + 1] = list[i].model.model end
-  end
+  add_others(found, list)
   local one = best.fit
   found.why[#found.why + 1] = ("%d of %d keys are tensors of %s, with the shapes of the config"):format(one.matched, count,
     best.class.name)
@@ -304,16 +139,13 @@ local function take(found, list, count)
   end
 end
 
----The models that have these names, in the first format with such a model.
----@param keys string[]
----@param formats string[]
----@return string[] names, string format
-local function models_by_names(keys, formats)
-  for _, format in ipairs(formats) do
-    local names = weight_names.models_that_fit(keys, format)
-    if #names > 0 then return names, format end
-  end
-  return {}, formats[1]
+---The names of the models that have these tensor names.
+---@param list Candidate[]
+---@return string[]   three at most
+local function names_of(list)
+  local out = {}
+  for i = 1, math.min(#list, 3) do out[i] = list[i].model.model end
+  return out
 end
 
 local KNOWN_MODELS = "`cbk list` lists the models that can be converted"
@@ -323,10 +155,11 @@ local KNOWN_MODELS = "`cbk list` lists the models that can be converted"
 ---@param problems string[]
 ---@param stated string|nil   "model_type='llama'"
 ---@param keys string[]
+---@param shape_of fun(key: string): integer[]|nil
 ---@param formats string[]
 ---@return string reason, string|nil advice   nil: another config, or the name of the model, may help
-local function reason_of(list, problems, stated, keys, formats)
-  local best, like = list[1], (models_by_names(keys, formats))
+local function reason_of(list, problems, stated, keys, shape_of, formats)
+  local best, like = list[1], names_of((candidates.of_names(formats, keys, shape_of)))
   if best and best.fit.matched == 0 and problems[1] then return problems[1] end -- of the others nothing is known
   if best and #best.fit.wrong > 0 and #best.fit.wrong >= #best.fit.unknown then
     return ("the config does not fit the tensors: '%s': %s"):format(best.fit.wrong[1].key, best.fit.wrong[1].why)
@@ -339,8 +172,9 @@ local function reason_of(list, problems, stated, keys, formats)
     return ("the config says %s, but %d of %d keys are not tensors of %s: %s%s"):format(stated, #best.fit.unknown, #keys,
       best.class.name, weight_names.shown(best.fit.unknown), others)
   end
-  local lacking = #problems == 0 and like[1] and converters.lacking_class(like[1], formats[1])
-  local named = stated:match "^name=(.*)"
+  local own, named = stated:match "=(.*)", stated:match "^name=(.*)"
+  local suspect = like[1] or catalogue.is_own(own) and own
+  local lacking = #problems == 0 and suspect and converters.lacking_class(suspect, formats[1])
   if not problems[1] and not lacking and named and catalogue.find(named) then
     return ("the config says %s, for which --model %s and --src-fmt (such as %s) are needed"):format(stated, named,
       catalogue.format_at(catalogue.find(named), releases.newest))
@@ -405,15 +239,15 @@ local function by_config(found, root, config, formats, kept, keys, shape_of)
   if stated then why[#why + 1] = "the config says " .. stated end
   local asked = {
     side = is_hf and "left" or "right", section = section, architecture = class,
-    accepts = is_hf and of_type(config) or of_name(formats, section),
-    idle = idle_of(is_hf and {} or formats, section),
+    accepts = is_hf and candidates.of_type(config) or candidates.of_name(formats, section),
+    idle = candidates.idle_of(is_hf and {} or formats, section),
   }
-  local list, problems, format = nearest_candidates(asked, formats, keys, shape_of)
+  local list, problems, format = candidates.of_config(asked, formats, keys, shape_of)
   found.format = format
   local best, foreign = list[1] and list[1].fit, is_hf and architectures.foreign(config)
   if is_hf and #problems == 0 then found.reason, found.advice = why_unfit(root, config, list, #keys) end
   if found.reason or not best or best.matched * 2 < #keys then
-    if not found.reason then found.reason, found.advice = reason_of(list, problems, stated, keys, formats) end
+    if not found.reason then found.reason, found.advice = reason_of(list, problems, stated, keys, shape_of, formats) end
     found.is_config_wrong = #problems > 0 or is_hf and stated and not best or best and #best.wrong > 0
     why[#why + 1], why[#why + 2] = found.reason, found.advice
     return
@@ -428,30 +262,20 @@ end
 
 ---@param found Identity
 ---@param keys string[]
+---@param shape_of fun(key: string): integer[]|nil
 ---@param formats string[]
 ---@param class string|nil   of Hugging Face, that the checkpoint keeps
-local function by_names(found, keys, formats, class)
-  local list, names, format = {}, models_by_names(keys, formats)
-  for i, name in ipairs(names) do -- the most likely ones first
-    local model = catalogue.find(name)
-    if way_from(model, format) then
-      list[#list + 1] = { model = model, mistakes = 0, is_named = architectures.is_of(model, class), idle = i }
-    end
-  end
-  local best = ranked(list)[1]
+local function by_names(found, keys, shape_of, formats, class)
+  local list, format = candidates.of_names(formats, keys, shape_of, class)
+  local best = list[1]
   if not best then
     local lacks = found.problem and "" or (" and there is no %s beside it"):format(config_beside.called(found.format == "hf"))
     found.reason = "no model has these tensor names" .. lacks
     found.why[#found.why + 1] = found.reason
     return
   end
-  found.model, found.format = best.model.model, format
-  local of_class = catalogue.class_of(best.model, {}, format)
-  found.class = of_class and of_class.name
-  for i = 2, #list do
-    local is_other = list[i].is_named == best.is_named and not is_headless(list[i].model.model)
-    if is_other then found.others[#found.others + 1] = list[i].model.model end
-  end
+  found.model, found.format, found.class = best.model.model, format, best.class.name
+  add_others(found, list)
   found.why[#found.why + 1] = ("%sall %d tensor names are those of %s"):format(found.problem and "" or "there is no config; ", #keys,
     found.model)
 end
@@ -464,9 +288,9 @@ local function by_foreign_config(found, path, root, keys, shape_of)
   local beside = config_beside.find(path, true)
   if not beside.config or not identify.says_hugging_face(beside.config) then return end
   local asked = { side = "left", section = beside.config, architecture = architectures.stated(beside.config),
-    accepts = of_type(beside.config), idle = idle_of({}, beside.config) }
+    accepts = candidates.of_type(beside.config), idle = candidates.idle_of({}, beside.config) }
   found.config = beside.path
-  found.reason, found.advice = unfit.explain(root, beside.config, (candidates(asked, "hf", keys, shape_of)))
+  found.reason, found.advice = unfit.explain(root, beside.config, (candidates.at(asked, "hf", keys, shape_of)))
   if found.reason then found.format = "hf" end
   found.reason = found.reason or ("the config '%s' is one of Hugging Face, but the checkpoint has a dict 'model', as in the Model Zoo's "
     .. "files, whose tensors are not those of a known model"):format(beside.path)
@@ -501,7 +325,7 @@ function identify.checkpoint(path, checkpoint, config_path)
   if config then
     by_config(found, checkpoint.root, config, formats, kept, keys, shape_of)
   else
-    by_names(found, keys, formats, architectures.stated(kept))
+    by_names(found, keys, shape_of, formats, architectures.stated(kept))
     if not found.model and not is_hf then by_foreign_config(found, path, checkpoint.root, keys, shape_of) end
   end
   if not found.model and is_hf and not found.advice then
@@ -511,6 +335,10 @@ function identify.checkpoint(path, checkpoint, config_path)
       why[#why] = reason -- in place of what was found out of its names
       why[#why + 1] = what_to_do
     end
+  end
+  local adapter = found.model and is_hf and unfit.adapter_beside(path)
+  if adapter then
+    why[#why + 1], found.adapter = adapter, adapter
   end
   return found, beside.config, params
 end
@@ -554,7 +382,7 @@ function identify.target(found, checkpoint, config)
     local probe = found.format == "hf" and "cs-current" or "hf"
     local format = (found.format == "hf" or found.release) and found.format
       or identify.auto_format(checkpoint, found.model, probe, config)
-    local _, target = way_from(model, format)
+    local _, target = candidates.way_from(model, format)
     if not target then cbk.fail("unsupported", "no converter reads it") end
     local job = converters.job(converters.route(found.model, format, target), converters.input(checkpoint), { advise = advice })
     converters.config(found.model, job, config)
@@ -658,13 +486,13 @@ function identify.model_of_config(config, model, format)
   end
   if type(stated) ~= "string" then cbk.fail("config", not_a_string(field, stated)) end
   local wanted = is_hf and architectures.stated(config) or nil
-  local accepts, found = is_hf and of_type(config) or of_name({ catalogue.resolve(format) }, section), {}
-  for _, one in ipairs(described(is_hf and "left" or "right")) do
+  local accepts, found = is_hf and candidates.of_type(config) or candidates.of_name({ catalogue.resolve(format) }, section), {}
+  for _, one in ipairs(candidates.described(is_hf and "left" or "right")) do
     if accepts(one) then
       found[#found + 1] = { model = one.model, mistakes = 0, is_named = architectures.is_of(one.model, wanted), idle = 0 }
     end
   end
-  if #found > 0 then return ranked(found)[1].model.model, format end
+  if #found > 0 then return candidates.ranked(found)[1].model.model, format end
   local why = inexpressible.why(stated)
   if why then cbk.fail("unsupported", why) end
   local others = converters.stated_models(is_hf, section)

@@ -17,7 +17,7 @@ end
 ---All of them, of what is left out; those that differ in nothing but their numbers are one name, "layers.{0..31}.weight".
 ---@param list string[]
 ---@return string
-function naming.all(list)
+function naming.all_folded(list)
   local entries, names = {}, {}
   for i, name in ipairs(list) do entries[i] = { path = tostring(name) } end
   for i, group in ipairs(fold.groups(entries)) do names[i] = group.name end
@@ -28,7 +28,7 @@ end
 ---@param list string[]   the first of them will do, with their number as `count`
 ---@param most? integer   names that are shown (default: 5)
 ---@return string
-function naming.few(list, most)
+function naming.folded(list, most)
   local entries, names, named = {}, {}, 0
   for i, name in ipairs(list) do entries[i] = { path = tostring(name) } end
   for i, group in ipairs(fold.groups(entries)) do
@@ -41,7 +41,7 @@ end
 ---@param list { count: integer? }   the first of them will do, where it says how many there are
 ---@param most? integer   that are named, default 20
 ---@return string
-function naming.first(list, most)
+function naming.listed(list, most)
   local shown = {}
   for i = 1, math.min(#list, most or 20) do shown[i] = tostring(list[i]) end
   local rest = (list.count or #list) - #shown

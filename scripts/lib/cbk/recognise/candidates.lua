@@ -1,0 +1,230 @@
+-- The models that a checkpoint may be of, by its config; without one, by its names alone.
+
+local converters = require "cbk.converters"
+local errors = require "cbk.errors"
+local guess = require "cbk.recognise.guess"
+local report = require "cbk.report"
+local architectures = require "converters.diagnosis.architectures"
+local fit = require "converters.engine.fit"
+local sections = require "converters.engine.sections"
+
+local catalogue = converters.catalogue
+local candidates = {}
+
+---Every model of the catalogue once, with its class of a side.
+---@param side Side
+---@return { model: Model, class: Class }[]
+function candidates.described(side)
+  local out = {}
+  for _, name in ipairs(catalogue.names()) do
+    local model = catalogue.find(name)
+    local class = model.model == name and model.classes and model.classes[side]
+    if class then out[#out + 1] = { model = model, class = class } end
+  end
+  return out
+end
+
+---Whether a model lacks the head that the class of Hugging Face has, which its name says.
+---@param name string
+---@return boolean
+function candidates.is_headless(name) return name:find "%-headless$" ~= nil end
+
+local is_headless = candidates.is_headless
+
+---@class Candidate
+---@field model Model
+---@field class Class
+---@field fit? Fit              nil: there is no config
+---@field mistakes integer
+---@field is_named boolean    a config of Hugging Face names its class
+---@field idle integer         fields of its table that a config of the Model Zoo does not have
+
+---Without headless models of which a config names the class with a head, if that has the same tensors: then the head is missing.
+---@param list Candidate[]
+---@return Candidate[]
+local function without_denied(list)
+  local named, out = {}, {}
+  for _, one in ipairs(list) do
+    if one.is_named and one.fit then named[one.model.model] = one.fit.matched end
+  end
+  for _, one in ipairs(list) do
+    local with_head = is_headless(one.model.model) and named[(one.model.model:gsub("%-headless$", ""))]
+    if one.is_named or not with_head or with_head < one.fit.matched then out[#out + 1] = one end
+  end
+  return out
+end
+
+---Those that fit best first.
+---@param list Candidate[]
+---@return Candidate[]
+function candidates.ranked(list)
+  list = without_denied(list)
+  table.sort(list, function(one, other)
+    if one.mistakes ~= other.mistakes then return one.mistakes < other.mistakes end
+    if one.is_named ~= other.is_named then return one.is_named end
+    if one.idle ~= other.idle then return one.idle < other.idle end
+    local a, b = one.model.model, other.model.model
+    if is_headless(a) ~= is_headless(b) then return is_headless(b) end
+    if #a ~= #b then return #a < #b end
+    return a < b
+  end)
+  return list
+end
+
+---@class Asked
+---@field side Side
+---@field section Dict           the model's config
+---@field architecture? string   what a config of Hugging Face says
+---@field accepts fun(one: { model: Model, class: Class }): boolean
+---@field idle fun(model: Model): integer
+
+---@param asked Asked
+---@param format string
+---@param keys string[]
+---@param shape_of fun(key: string): integer[]|nil
+---@return Candidate[]
+---@return string[] problems   why the config does not describe a model that it names
+function candidates.at(asked, format, keys, shape_of)
+  local out, problems = {}, {}
+  for _, one in ipairs(candidates.described(asked.side)) do
+    local class, of = catalogue.class_of(one.model, {}, format)
+    if class and asked.accepts(one) then
+      local fine, result = pcall(function()
+        return fit.of(class:tensors(asked.section, { release = of }), keys, shape_of)
+      end)
+      if fine then
+        out[#out + 1] = { model = one.model, class = class, fit = result, mistakes = fit.mistakes(result),
+          is_named = architectures.is_of(one.model, asked.architecture), idle = asked.idle(one.model) }
+      else
+        local is_value = type(result) == "table" and result.supported
+        local said = is_value and errors.with(result, { problem = ("the config has %s=%s"):format(result.field, result.found) }) or result
+        problems[#problems + 1] = ("for %s, %s"):format(one.model.model, errors.text(said))
+      end
+    end
+  end
+  return candidates.ranked(out), problems
+end
+
+---The candidates as of the first format that fits best.
+---@param formats string[]
+---@return Candidate[], string[] problems   as of `candidates`
+---@return string format
+function candidates.of_config(asked, formats, keys, shape_of)
+  local list, problems, nearest = {}, {}, formats[1]
+  for _, format in ipairs(formats) do
+    local own, own_problems = candidates.at(asked, format, keys, shape_of)
+    if own[1] and (not list[1] or own[1].mistakes < list[1].mistakes) then list, nearest = own, format end
+    if #problems == 0 then problems = own_problems end
+    if list[1] and list[1].mistakes == 0 then break end
+  end
+  return list, problems, nearest
+end
+
+-- model_types that a model had before
+local old_types = { RefinedWeb = "falcon", RefinedWebModel = "falcon" }
+
+---@param config Dict
+---@return fun(one: { model: Model, class: Class }): boolean
+function candidates.of_type(config)
+  local stated, class = config.model_type, architectures.stated(config)
+  if type(stated) ~= "string" then return function() return true end end
+  return function(one)
+    local types = converters.hugging_face_types(one.model)
+    local says_none = next(types) == nil -- a user's own may have none
+    return types[old_types[stated] or stated] == true or says_none and (one.model.model == stated or one.class.name == class)
+  end
+end
+
+---The way that a checkpoint can be converted: to Hugging Face, or to the newest release.
+---@param model Model
+---@param format string
+---@return Path|nil path, string|nil target
+function candidates.way_from(model, format)
+  for _, target in ipairs(format == "hf" and { "cs-current" } or { "hf", "cs-current" }) do
+    local path = catalogue.path(model, catalogue.resolve(format, model), catalogue.resolve(target, model))
+    if path then return path, target end
+  end
+end
+
+---Whether a model's table to Hugging Face reads this config. Without a table of the same release, the nearest one counts.
+---@param path Path
+local function takes(path, section)
+  local step = path[#path]
+  for _, converter in pairs(step.tgt == "hf" and (step.converter.variants or { step.converter }) or {}) do
+    local fine, refused = report.quietly(sections.refused, converter, step.side, section)
+    if fine and refused and #refused == 0 then return true end
+  end
+  return step.tgt ~= "hf"
+end
+
+---The fields of a model's table to Hugging Face that a config does not have; none of a config that is Hugging Face's.
+---@param formats string[]
+function candidates.idle_of(formats, section)
+  return function(model)
+    for _, format in ipairs(formats) do
+      local path = candidates.way_from(model, format)
+      local step = path and path[#path]
+      if step and step.tgt == "hf" then
+        local _, one = next(step.converter.variants or { step.converter })
+        return sections.idle(one, step.side, section)
+      end
+    end
+    return 0
+  end
+end
+
+---@param formats string[]   of the Model Zoo, of which the config may be
+---@param section Dict
+function candidates.of_name(formats, section)
+  local stated = section.name
+  return function(one)
+    if type(stated) == "string" then
+      local name = one.model.name or one.model.model
+      return name == stated or one.model.model == stated or (one.model.aliases or {})[stated] ~= nil
+    end
+    for _, format in ipairs(formats) do
+      local path = candidates.way_from(one.model, format)
+      if path then return takes(path, section) end
+    end
+    return false
+  end
+end
+
+-- --- without a config
+
+---Whether a model's table reads one of the configs that have these names.
+---@param path Path
+---@param found Guess
+local function takes_any(path, found)
+  for _, config in ipairs(found.configs) do
+    if takes(path, config) then return true end
+  end
+  return false
+end
+
+---The models with all of these names, the most likely ones first, in the first format that has such a model.
+---@param formats string[]
+---@param keys string[]
+---@param shape_of fun(key: string): integer[]|nil
+---@param architecture? string   of Hugging Face, that the checkpoint keeps
+---@return Candidate[], string format
+function candidates.of_names(formats, keys, shape_of, architecture)
+  local guess_of = guess.of(keys, shape_of)
+  for _, format in ipairs(formats) do
+    local out = {}
+    for _, one in ipairs(candidates.described(format == "hf" and "left" or "right")) do
+      local class, release = catalogue.class_of(one.model, {}, format)
+      local found = class and guess_of(class, release)
+      local path = found and found.unknown == 0 and candidates.way_from(one.model, format)
+      if path and (format == "hf" or takes_any(path, found)) then
+        out[#out + 1] = { model = one.model, class = class, mistakes = found.missing + found.odd,
+          is_named = architectures.is_of(one.model, architecture),
+          idle = candidates.idle_of({ format }, found.config)(one.model) }
+      end
+    end
+    if #out > 0 then return candidates.ranked(out), format end
+  end
+  return {}, formats[1]
+end
+
+return candidates

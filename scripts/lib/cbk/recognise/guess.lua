@@ -1,0 +1,174 @@
+-- A config for tensors whose config is unknown: of the fields that decide which tensors a class has, the values with which the class has
+-- the names of the checkpoint.
+
+local cbk = require "cbk"
+local releases = require "converters.engine.releases"
+
+local guess = {}
+
+local LEAST_SHARE = 4 -- one name of so many is the class's, else it is not tried
+
+---A key with N in place of its numbers: "h.N.attn.c_attn.weight". Those of all layers are one name.
+---@param key string
+---@return string
+function guess.outline(key) return (("." .. key):gsub("%.%d+%f[.%z]", ".N"):sub(2)) end
+
+---@class Outline: table<string, string>   The names of tensors without their numbers, each with the first key of that name.
+
+---@param keys string[]
+---@return Outline
+function guess.outlines(keys)
+  local out = {}
+  for _, key in ipairs(keys) do
+    local name = guess.outline(key)
+    out[name] = out[name] or key
+  end
+  return out
+end
+
+---@class Guess
+---@field config Dict        what the names decide; other fields are left out
+---@field configs Dict[]     all that have these names: of a value that has no tensors of its own, the others as well
+---@field matched integer    names that both have
+---@field unknown integer    names that the class lacks
+---@field missing integer    names that the checkpoint lacks
+---@field odd integer        tensors that have another extent where a field of the config says it than the others have
+---@field known ClassTensors   of the first layers
+---@field asked table<string, true>   releases that a name depends on
+
+---How far the names of a class are from those of a checkpoint; nil where the class has no tensors with this config.
+---@param asked table<string, true>   changed
+---@return Guess|nil
+local function compared(class, config, release, names, asked)
+  local fine, known = pcall(class.tensors, class, config, { release = release, is_outline = true, asked = asked })
+  if not fine then return nil end
+  local own, root, is_there = {}, {}, {}
+  for _, one in ipairs(known) do
+    local name = guess.outline(one.key)
+    own[name], root[name] = own[name] or one, one.tied_to and guess.outline(one.tied_to) or name
+  end
+  local out = { config = config, matched = 0, unknown = 0, missing = 0, odd = 0, asked = asked, known = known }
+  for name, key in pairs(names) do
+    local found = own[name] and name or guess.outline(known:own_key(key) or "")
+    if own[found] then
+      out.matched, is_there[root[found]] = out.matched + 1, true
+    else
+      out.unknown = out.unknown + 1
+    end
+  end
+  for name, one in pairs(own) do
+    if not (one.buffer or one.optional or one.part or is_there[root[name]]) then
+      out.missing, is_there[root[name]] = out.missing + 1, true
+    end
+  end
+  return out
+end
+
+---The values that are tried of a field.
+---@param field ClassField
+---@return any[]
+local function tries_of(field) return field.kind == "boolean" and { true, false } or field.tries or {} end
+
+---The change of one field that helps most.
+---@param class Class
+---@param best Guess
+---@return Guess|nil
+local function improved(class, best, release, names)
+  local out
+  for _, name in ipairs(class.field_names) do
+    for _, value in ipairs(best.config[name] == nil and tries_of(class.fields[name]) or {}) do
+      local config = cbk.copy(best.config)
+      config[name] = value
+      local one, least = compared(class, config, release, names, best.asked), out or best
+      if one and one.unknown + one.missing < least.unknown + least.missing then out = one end
+    end
+  end
+  return out
+end
+
+---@param class Class
+---@param release string|nil
+---@param names Outline
+---@param asked table<string, true>   changed
+---@return Guess|nil   nil: few of the names are the class's
+local function new_guess(class, release, names, asked)
+  local best = compared(class, cbk.dict(), release, names, asked)
+  if not best or best.matched * LEAST_SHARE < best.matched + best.unknown then return nil end
+  local better = best
+  while better and better.unknown + better.missing > 0 do
+    best, better = better, improved(class, better, release, names)
+  end
+  return better or best
+end
+
+local MOST_ALIKE = 32 -- configs
+
+---The configs with the same names.
+---@param class Class
+---@param found Guess
+---@return Dict[]   the guess's own is the first
+local function alike(class, found, release, names)
+  local out = { found.config }
+  for _, name in ipairs(class.field_names) do
+    for _, value in ipairs(found.config[name] ~= nil and tries_of(class.fields[name]) or {}) do
+      for i = 1, value ~= found.config[name] and math.min(#out, MOST_ALIKE - #out) or 0 do
+        local config = cbk.copy(out[i])
+        config[name] = value
+        local one = compared(class, config, release, names, found.asked)
+        if one and one.unknown == found.unknown and one.missing == found.missing then out[#out + 1] = config end
+      end
+    end
+  end
+  return out
+end
+
+---How many tensors contradict the others: each field that is an extent by itself has one value.
+---@param found Guess
+---@param names Outline
+---@param shape_of fun(key: string): integer[]|nil
+local function odd_shapes(found, names, shape_of)
+  local values, count = {}, 0
+  for _, one in ipairs(found.known) do
+    local key = not one.buffer and names[guess.outline(one.key)]
+    local shape, is_odd = key and shape_of(key), false
+    if shape and #shape ~= #one.extents then is_odd = true end
+    for i, written in ipairs(shape and one.extents or {}) do
+      if type(written) == "string" and found.known.class.fields[written] then
+        values[written] = values[written] or shape[i]
+        is_odd = is_odd or values[written] ~= shape[i]
+      end
+    end
+    if is_odd then count = count + 1 end
+  end
+  return count
+end
+
+---Whether a guess holds for another release, too.
+local function holds_for(asked, release, other)
+  for first in pairs(asked) do
+    if releases.since(release, first) ~= releases.since(other, first) then return false end
+  end
+  return true
+end
+
+---A function that finds the nearest config of a class for the names of a checkpoint: one field after the other gets the value that helps
+---most. It remembers what it found.
+---@param keys string[]
+---@param shape_of fun(key: string): integer[]|nil   nil: it is no tensor
+---@return fun(class: Class, release: string|nil): Guess|nil   nil: few of the names are the class's
+function guess.of(keys, shape_of)
+  local names, made = guess.outlines(keys), {}
+  return function(class, release)
+    made[class] = made[class] or {}
+    for _, one in ipairs(made[class]) do
+      if not release or holds_for(one.asked, one.release, release) then return one.guess or nil end
+    end
+    local asked = {}
+    local found = new_guess(class, release, names, asked)
+    if found then found.odd, found.configs = odd_shapes(found, names, shape_of), alike(class, found, release, names) end
+    table.insert(made[class], { asked = asked, release = release, guess = found or false })
+    return found
+  end
+end
+
+return guess
