@@ -13,7 +13,7 @@ local own_layouts = require "converters.conversion.own_layouts"
 local release = require "cbk.recognise.release"
 local small_items = require "cbk.small_items"
 local explain = require "converters.authoring.explain"
-local identity = require "converters.diagnosis.identity"
+local doubts = require "cbk.recognise.doubts"
 local dry_run = require "converters.authoring.dry_run"
 local advice = require "converters.diagnosis.advice"
 local own_output = require "converters.authoring.own_output"
@@ -183,7 +183,7 @@ local function convert(job, config)
   local new_config = converters.config(args.model, job, config)
   local planned, root = pcall(function()
     local new = converters.convert.checkpoint(job, job.source)
-    identity.refuse(job, job.source)
+    doubts.refuse(job, config, job.source)
     return new
   end)
   if not planned and job.watch and #job.watch.steps[1] == 0 then error(root, 0) end
@@ -191,7 +191,7 @@ local function convert(job, config)
   local rows = job.watch and dry_run.rows(job.watch) or {}
   if job.watch and not args.json then print_rows(rows, planned) end
   if not planned then error(root, 0) end
-  cli.warn(identity.doubts(job, { config = config, root = job.source }, { config = new_config, root = root }))
+  cli.warn(doubts.all(job, { config = config, root = job.source }, { config = new_config, root = root }))
   cli.warn(own_output.doubts(job, new_config, root))
   return root, new_config, rows
 end

@@ -72,7 +72,7 @@ if args.dataloader_type and (cbk.find(config, "cerebras.save_iter_state_path") o
 end
 if not from then
   local found
-  found, evidence = upgrade.detect(old, given, args.model, to, config, options)
+  found, evidence = upgrade.detect(old, given, args.model, to, config)
   from = upgrade.format_at(args.model, found)
 end
 local since = converters.catalogue.since

@@ -502,7 +502,9 @@ local function convert_part(job, i, part, is_refused)
   })
   if not read or not is_checked then return made, unmatched, { count = 0 }, moves, invented end
   if #read.missing > 0 or #unmatched > 0 then
-    return made, unmatched, fit_checks.lacking(read, read.missing, shapes_of(source, unmatched)), moves, invented
+    local lacking = fit_checks.lacking(read, read.missing, shapes_of(source, unmatched))
+    lacking.spare = fit_checks.spare(read, unmatched)
+    return made, unmatched, lacking, moves, invented
   end
   fit_checks.strangers(read, part.reads, moves)
   local written = fit_of(job, part, step.tgt, rules.other[step.side], made)
@@ -562,7 +564,7 @@ local function convert_model(job, i, source)
   local parts, unmatched = parts_of(job, i, source)
   local readers = job.path[i].side == "left" and 1 or #parts -- of one key
   local is_refused = readers == 1 and not (job.drop_unmatched or job.take_unmatched)
-  local out, missed, lacking, moves, invented = cbk.dict(), {}, { count = 0, may_be_renamed = true }, {}, {}
+  local out, missed, lacking, moves, invented, spare = cbk.dict(), {}, { count = 0, may_be_renamed = true }, {}, {}, nil
   for _, part in ipairs(parts) do
     local made, strangers, lost, own_invented
     made, strangers, lost, moves, own_invented = convert_part(job, i, part, is_refused)
@@ -575,13 +577,15 @@ local function convert_model(job, i, source)
     end
     local place = part.converter.inside and part.reads or "" -- a part of a composite has a checkpoint of its own
     for _, key in ipairs(lost) do lacking[#lacking + 1] = place .. key end
+    if lost.spare then spare = spare or {} end
+    for _, key in ipairs(lost.spare or {}) do spare[part.reads .. key] = true end
     lacking.count, lacking.assumed = lacking.count + lost.count, lacking.assumed or lost.assumed
     lacking.layer, lacking.layers = lacking.layer or lost.layer, lacking.layers or lost.layers
     lacking.may_be_renamed = lacking.may_be_renamed and (lost.count == 0 or lost.may_be_renamed)
   end
   local tensors = in_one(parts, source)
   report_unmatched(job, { keys = unmatched, all = text_keys(tensors), shapes = shapes_of(tensors, unmatched), lacking = lacking,
-    invented = invented })
+    invented = invented, spare = spare })
   report_lacking(job, lacking)
   return out, moves
 end

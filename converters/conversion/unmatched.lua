@@ -19,6 +19,8 @@ local MOST_SHARE = 4 -- at most one key of so many
 ---@field shapes integer[][]     of those of them that are tensors
 ---@field invented InventedTensor[]   weights that are made of random numbers
 ---@field is_dropped? boolean   --drop-unmatched-keys
+---@field spare? table<string, boolean>   those of them that the model does without: it computes them, or only some versions have them;
+---                                          nil where no class describes it
 ---@field is_lost_elsewhere? boolean   another table of the model leaves them out, and says why
 ---@field check? string         the command that finds out more (default: `cbk identify`)
 ---@field context? string       what else is known, as a part of the message
@@ -45,8 +47,8 @@ local function part_of_module(one)
     end
   end
   for _, key in ipairs(one.keys) do
-    local own, layer = module_of(key), layer_of(key)
-    local is_weight = key:find "%.weight$" or key:find "%.bias$"
+    local own, layer = not (one.spare and one.spare[key]) and module_of(key), layer_of(key)
+    local is_weight = own and (key:find "%.weight$" or key:find "%.bias$")
     if layers[layer or ""] and is_weight then return key end
     while own do
       if modules[own] and own ~= layer and module_of(own) then return key end
@@ -162,7 +164,7 @@ local function why_kept(one)
       .. (one.advice or check_text(one))
   elseif scale(one) or has_matrices(one) then
     return scale(one) or one.advice or check_text(one)
-  elseif part_text(one) then
+  elseif one.spare and part_text(one) then
     return part_text(one)
   elseif invented then
     return ("; '%s' would get random numbers, though one of these keys has its shape: give that the name of the weight with `cbk copy "

@@ -389,8 +389,8 @@ function catalogue.class_of(model, converter, format)
   if format == "hf" then return classes.left end
   local release, kind = catalogue.release(format), select(2, place_of(format))
   local found = classes.right
-  local is_known = found and (kind == "" or converter.inside) and not (found.since and not releases.since(release, found.since))
-  if is_known then return found, release end
+  local is_there = found and (not found.since or found.before or releases.since(release, found.since))
+  if is_there and (kind == "" or converter.inside) then return found, release end
 end
 
 ---The class of the Model Zoo that a model section is of; of one that wraps another model, the class of that.

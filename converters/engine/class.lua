@@ -177,6 +177,7 @@ end
 ---@field fields table<string, ClassField>
 ---@field field_names string[]               sorted, so that of several mistakes always the same one is reported
 ---@field since? string                      the first release of the Model Zoo that has these tensors
+---@field before? ClassBefore                what older ones had
 ---@field came_with? SinceTable              the releases that its fields came with (engine/since.lua)
 ---@field steps? ClassStep[]                 what changed between its releases
 ---@field removed? table<string, string>    fields that its programs refuse, with the release since which they do
@@ -196,6 +197,10 @@ function Class:__newindex(name) cbk.fail("converter", ("the class %s has no '%s'
 ---@private
 class.Class = Class
 
+---@class ClassBefore   The names of a class in the releases before its `since`.
+---@field class Class                       that had them
+---@field config fun(section: Dict): Dict   a config of the release as that class reads it
+
 ---@class ClassStep: Converter
 ---@field applies fun(section: Dict): boolean   whether it changes a model with this config
 
@@ -206,6 +211,7 @@ class.Class = Class
 ---@field derived? fun(c: table): table      `function(c)` returns values that follow from others: `{ head_dim = "hidden_size / heads" }`.
 ---                                          A value that no text can express is `{ value, FIELD, … }` with the fields it depends on.
 ---@field since? string                      The first release of the Model Zoo that has these tensors.
+---@field before? ClassBefore                What older releases had: `{ class = CLASS, config = function(section) … end }`.
 ---@field came_with? SinceTable              The releases with which fields came: `{ rope_theta = { "2.1", 10000 } }`, where older ones
 ---                                          compute with the second value.
 ---@field steps? ClassStep[]                 Converters between two adjacent releases, each with `applies(section)`: whether it is for
@@ -243,6 +249,7 @@ function class.new(name)
       position.fail(source, line, "class %s: %s", name, mistake)
     end
     return setmetatable({ name = name, fields = written.fields, field_names = naming.sorted(written.fields), since = written.since,
+      before = written.before,
       renamed = written.renamed, removed = written.removed, refused = written.refused, came_with = written.came_with,
       steps = written.steps, derived = written.derived, nodes = written.tensors }, Class)
   end
@@ -588,6 +595,10 @@ end
 ---@return ClassTensors
 function Class:tensors(config, options)
   options = options or {}
+  if self.before and options.release and options.asked then options.asked[self.since] = true end
+  if self.before and options.release and not releases.since(options.release, self.since) then
+    return self.before.class:tensors(self.before.config(config), { prefix = options.prefix, is_outline = options.is_outline })
+  end
   local values, texts = self:values(config, options.values)
   local function since(first)
     if options.asked then options.asked[first] = true end
@@ -615,6 +626,13 @@ function ClassTensors:own_key(key)
     local name, count = short:gsub(pair[1], pair[2])
     if count > 0 and self.by_key[name] then return name end
   end
+end
+
+---Whether the class has this very name, which older ones are not.
+---@param key string
+---@return boolean
+function ClassTensors:has(key)
+  return self.by_key[key] ~= nil or self.release ~= nil and self.by_key[(key:gsub("^model%.", ""))] ~= nil
 end
 
 ---What a key that the class does not have is beyond: "num_hidden_layers=2". Nil where it is no matter of numbers.

@@ -134,6 +134,19 @@ function fit_checks.lacking(found, missing, shapes)
     may_be_renamed = may_be(found, missing, shapes or {}), unpack(missing, 1, MOST_KEPT) }
 end
 
+---Those of some keys that the class computes from the config, or does without.
+---@param found Fit
+---@param keys string[]
+---@return string[]
+function fit_checks.spare(found, keys)
+  local out = {}
+  for _, key in ipairs(keys) do
+    local one = found.known.by_key[found.known:own_key(key) or ""]
+    if one and (one.buffer or one.optional) then out[#out + 1] = key end
+  end
+  return out
+end
+
 ---Names tensors of the output that its model does not have. Hugging Face's programs leave them out and compute something else, so there it
 ---is an error.
 ---@param written Fit

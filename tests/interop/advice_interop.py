@@ -385,10 +385,12 @@ ELSEWHERE = {
     # containers and formats with makers of their own
     "only TensorFlow checkpoints hold quantized tensors": "tensorflow_interop.py", "despite its name; `cbk copy`": "lora_test.lua",
     "values are not tensors, and H5 makes an object of each": "h5_interop.py", "a sandboxed converter has no": "sandbox_test.lua",
-    "Leave it out with `cbk copy --exclude`, or use the config": "check_test.lua", "Correct the config, or name another one": "check_test.lua",
+    "Correct the config, or name another one": "check_test.lua",
     "--config FILE reads it": "external_interop.py", "name the release with --src-fmt cs-X.Y": "identify_test.lua", "to convert it, ": "identify_test.lua",
     "there is no config beside the checkpoint: name one": "convert_command_test.lua", "would get random numbers": "foreign_keys_test.lua", "fold them into the weights first": "lora_test.lua",
     "pass --drop-unmatched-keys to do so here": "dry_run_test.lua", "remove the prefix": "identity_test.lua",
+    "choose some with --key": "limits_interop.py", "check a part, made with": "limits_interop.py", "keep a few of each kind": "limits_interop.py",
+    "take a part with `cbk copy": "limits_interop.py", "--allow-external DIR allows it, where": "external_interop.py",
     "if you trust the file, pass --no-sandbox": "hostile_interop.py", "--max-expansion SIZE (in Lua": "limits_interop.py",
     "--salvage reads the archive alone": "salvage_interop.py", "that is made of arguments is not written": "pickle_test.cpp",
     "make its config for the Model Zoo with `cbk convert-config": "logits_interop.py",

@@ -5,7 +5,7 @@ local classes = require "cbk.classes"
 local conversion = require "conversion"
 local converters = require "cbk.converters"
 local harness = require "harness"
-local identity = require "converters.diagnosis.identity"
+local doubts = require "cbk.recognise.doubts"
 local tiny = require "tiny"
 local trainer = require "converters.modelzoo.trainer"
 local upgrade = require "cbk.upgrade"
@@ -19,7 +19,7 @@ local function reported(name, format, config, root)
   local job, text = upgrade.job(name, format, "cs-2.5" .. format:match "^cs%-[%d.]+(.*)$"), nil
   conversion.warnings(function()
     local done = upgrade.run({ checkpoint = { root = root } }, config, job)
-    text = identity.other_model(job, config, done.config, done.root)
+    text = doubts.other_model(job, config, done.config, done.root)
   end)
   return text
 end

@@ -61,6 +61,14 @@ local function decoder_block(c)
   end
 end
 
+---Encoder and decoder without their embeddings.
+function t5.stacks(c)
+  return {
+    each("encoder.block", "num_layers", encoder_block(c)), norm("encoder.final_layer_norm", "d_model", false),
+    each("decoder.block", "decoder_layers", decoder_block(c)), norm("decoder.final_layer_norm", "d_model", false),
+  }
+end
+
 t5.T5ForConditionalGeneration = class.new "T5ForConditionalGeneration" {
   fields = fields, derived = derived,
   tensors = function(c)
@@ -68,11 +76,8 @@ t5.T5ForConditionalGeneration = class.new "T5ForConditionalGeneration" {
     return {
       { "shared.weight", words },
       { "encoder.embed_tokens.weight", words, tied = "shared.weight" },
-      each("encoder.block", "num_layers", encoder_block(c)),
-      norm("encoder.final_layer_norm", "d_model", false),
       { "decoder.embed_tokens.weight", words, tied = "shared.weight" },
-      each("decoder.block", "decoder_layers", decoder_block(c)),
-      norm("decoder.final_layer_norm", "d_model", false),
+      t5.stacks(c),
       { "lm_head.weight", words, tied = c.tie_word_embeddings and "shared.weight" },
     }
   end,

@@ -1,6 +1,8 @@
 -- The Model Zoo's BERT models: bert_model.py, bert_pretrain_models.py and bert_finetune_models.py. Fields and defaults: Model Zoo 2.9.
 
+local cbk = require "cbk"
 local class = require "converters.engine.class"
+local hf = require "converters.classes.hf.bert"
 local parts = require "converters.classes.zoo.parts"
 local came_with = require "converters.classes.zoo.came_with"
 
@@ -57,8 +59,26 @@ function bert.derived(c)
   return { head_dim = "hidden_size / num_heads", position_embedding_offset = offset }
 end
 
+-- Release 1.6 had Hugging Face's classes.
+local FIELDS_OF_1_6 = { num_attention_heads = "num_heads", intermediate_size = "filter_size", layer_norm_eps = "layer_norm_epsilon",
+  tie_word_embeddings = "share_embedding_weights" }
+
+---@param of_1_6 Class
+---@return ClassBefore
+local function before(of_1_6)
+  return { class = of_1_6, config = function(section)
+    local out = cbk.dict { num_labels = section.num_labels or section.num_classes }
+    for name in pairs(of_1_6.fields) do
+      local value = section[FIELDS_OF_1_6[name] or name]
+      if value ~= nil and name ~= "num_labels" and name ~= "position_embedding_type" then out[name] = value end
+    end
+    return out
+  end }
+end
+
 bert.BertForPreTraining = class.new "BertForPreTraining" {
-  since = "1.7", came_with = came_with.bert, renamed = parts.renamed, fields = class.extend(bert.encoder_fields, {
+  since = "1.7", before = before(hf.BertForPreTraining), came_with = came_with.bert, renamed = parts.renamed,
+  fields = class.extend(bert.encoder_fields, {
     vocab_size = size(50257), max_position_embeddings = size(), num_segments = number(), disable_nsp = boolean(false),
     num_classes = class.free(size(2)), share_embedding_weights = boolean(true),
     use_ffn_bias_in_mlm = boolean(true), use_output_bias_in_mlm = boolean(true),
@@ -90,9 +110,11 @@ bert.Esm2ForPreTraining = class.new "Esm2ForPreTraining" {
 }
 
 ---@param head fun(c: table): TensorNode
-local function fine_tuned(name, own, head)
+---@param of_1_6? Class
+local function fine_tuned(name, own, head, of_1_6)
   return class.new(name) {
-    since = "1.7", came_with = came_with.bert, renamed = parts.renamed, fields = class.extend(bert.encoder_fields, own),
+    since = "1.7", before = before(of_1_6 or hf[name]), came_with = came_with.bert, renamed = parts.renamed,
+    fields = class.extend(bert.encoder_fields, own),
     derived = bert.derived,
     tensors = function(c, since) return { bert.encoder(c, since, "bert"), head(c) } end,
   }
@@ -111,6 +133,6 @@ bert.BertForQuestionAnswering = fine_tuned("BertForQuestionAnswering", { add_poo
 
 bert.BertForSummarization = fine_tuned("BertForSummarization", {
   add_pooling_layer = boolean(false), num_labels = size(2), use_cls_bias = boolean(true),
-}, function(c) return linear("classifier", "hidden_size", "num_labels", c.use_cls_bias) end)
+}, function(c) return linear("classifier", "hidden_size", "num_labels", c.use_cls_bias) end, hf.BertForTokenClassification)
 
 return class.module(bert)

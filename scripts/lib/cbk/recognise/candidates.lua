@@ -1,10 +1,12 @@
 -- The models that a checkpoint may be of, by its config; without one, by its names alone.
 
+local cbk = require "cbk"
 local converters = require "cbk.converters"
 local errors = require "cbk.errors"
 local guess = require "cbk.recognise.guess"
 local report = require "cbk.report"
 local architectures = require "converters.diagnosis.architectures"
+local fields = require "converters.engine.fields"
 local fit = require "converters.engine.fit"
 local sections = require "converters.engine.sections"
 
@@ -37,6 +39,7 @@ local is_headless = candidates.is_headless
 ---@field fit? Fit              nil: there is no config
 ---@field mistakes integer
 ---@field is_named boolean    a config of Hugging Face names its class
+---@field changes integer      fields that have another value than the class's, where the names alone tell the config
 ---@field idle integer         fields of its table that a config of the Model Zoo does not have
 
 ---Without headless models of which a config names the class with a head, if that has the same tensors: then the head is missing.
@@ -62,6 +65,7 @@ function candidates.ranked(list)
   table.sort(list, function(one, other)
     if one.mistakes ~= other.mistakes then return one.mistakes < other.mistakes end
     if one.is_named ~= other.is_named then return one.is_named end
+    if one.changes ~= other.changes then return one.changes < other.changes end
     if one.idle ~= other.idle then return one.idle < other.idle end
     local a, b = one.model.model, other.model.model
     if is_headless(a) ~= is_headless(b) then return is_headless(b) end
@@ -94,7 +98,7 @@ function candidates.at(asked, format, keys, shape_of)
       end)
       if fine then
         out[#out + 1] = { model = one.model, class = class, fit = result, mistakes = fit.mistakes(result),
-          is_named = architectures.is_of(one.model, asked.architecture), idle = asked.idle(one.model) }
+          is_named = architectures.is_of(one.model, asked.architecture), changes = 0, idle = asked.idle(one.model) }
       else
         local is_value = type(result) == "table" and result.supported
         local said = is_value and errors.with(result, { problem = ("the config has %s=%s"):format(result.field, result.found) }) or result
@@ -165,8 +169,11 @@ function candidates.idle_of(formats, section)
       local path = candidates.way_from(model, format)
       local step = path and path[#path]
       if step and step.tgt == "hf" then
-        local _, one = next(step.converter.variants or { step.converter })
-        return sections.idle(one, step.side, section)
+        local least = math.huge
+        for _, one in pairs(step.converter.variants or { step.converter }) do
+          least = math.min(least, sections.idle(one, step.side, section))
+        end
+        return least
       end
     end
     return 0
@@ -192,14 +199,25 @@ end
 
 -- --- without a config
 
----Whether a model's table reads one of the configs that have these names.
+---The first of the configs with these names that a model's table reads.
 ---@param path Path
 ---@param found Guess
-local function takes_any(path, found)
+---@return Dict|nil
+local function config_taken(path, found)
   for _, config in ipairs(found.configs) do
-    if takes(path, config) then return true end
+    if takes(path, config) then return config end
   end
-  return false
+end
+
+---How many fields of a guessed config have another value than the class's default.
+---@param class Class
+---@param config Dict
+local function changes_in(class, config)
+  local count = 0
+  for name, value in cbk.items(config) do
+    if not fields.same(value, class.fields[name].default) then count = count + 1 end
+  end
+  return count
 end
 
 ---The models with all of these names, the most likely ones first, in the first format that has such a model.
@@ -216,10 +234,11 @@ function candidates.of_names(formats, keys, shape_of, architecture)
       local class, release = catalogue.class_of(one.model, {}, format)
       local found = class and guess_of(class, release)
       local path = found and found.unknown == 0 and candidates.way_from(one.model, format)
-      if path and (format == "hf" or takes_any(path, found)) then
-        out[#out + 1] = { model = one.model, class = class, mistakes = found.missing + found.odd,
-          is_named = architectures.is_of(one.model, architecture),
-          idle = candidates.idle_of({ format }, found.config)(one.model) }
+      local config = path and (format == "hf" and found.config or config_taken(path, found))
+      if config then -- how much is missing says nothing of a part of a model
+        out[#out + 1] = { model = one.model, class = class, mistakes = (found.missing > 0 and 1 or 0) + found.odd,
+          is_named = architectures.is_of(one.model, architecture), changes = changes_in(class, config),
+          idle = candidates.idle_of({ format }, config)(one.model) }
       end
     end
     if #out > 0 then return candidates.ranked(out), format end

@@ -1,10 +1,11 @@
--- Detects the release of a checkpoint and its config: from the evidence in them (release.lua), and if several releases remain, by
--- converting the files as each of them.
+-- Detects the release of a checkpoint and its config: from the evidence in them (release.lua), then by the names that the model's class
+-- has in each of the releases that remain. If these are several, it must make no difference which of them the files are of.
 
 local cbk = require "cbk"
 local converters = require "cbk.converters"
-local errors = require "cbk.errors"
-local extents = require "cbk.extents"
+local guess = require "cbk.recognise.guess"
+local names = require "cbk.recognise.names"
+local patterns = require "converters.engine.patterns"
 local release = require "cbk.recognise.release"
 local report = require "cbk.report"
 
@@ -27,93 +28,151 @@ function detect.reasons(evidence, advice)
   return (" (%s); %s"):format(#lines > 0 and table.concat(lines, "; ") or "there is no evidence of its release", advice)
 end
 
--- --- trials
+-- --- which releases have these names
 
-local function is_same(a, b)
-  if cbk.equal(a, b) then return true end
-  local function fill(value) return cbk.kind(value) == "tensor" and value:fill() or nil end
-  return fill(a) ~= nil and fill(a) == fill(b) and a.dtype == b.dtype and extents.shape(a:shape()) == extents.shape(b:shape())
+---How many kinds of names a model does not have in a release; nil where no class describes it.
+---@param model Model
+---@param from string
+---@param files DetectedFiles
+---@param keys string[]   one of each kind
+---@return integer|nil
+local function unknown_names(model, from, files, keys)
+  local of = names.of(model, catalogue.format_at(model, from), files.config)
+  local count = of and 0 or nil
+  for _, key in ipairs(of and keys or {}) do
+    if not names.has(of, key) then count = count + 1 end
+  end
+  return count
 end
 
---- Only keys that do not fit count against a release; all other problems would occur in each.
-local strikes = { key = true, unmatched = true, convert = true }
+---The releases in which fewest names are unknown.
+---@param model Model
+---@param list string[]
+---@param files DetectedFiles
+---@param keys string[]   one of each kind
+---@return string[] releases, integer unknown
+local function nearest(model, list, files, keys)
+  local out, least = {}, math.huge
+  for _, from in ipairs(list) do
+    local count = unknown_names(model, from, files, keys) or 0
+    if count < least then out, least = {}, count end
+    if count == least then out[#out + 1] = from end
+  end
+  return out, least
+end
 
----@class Trial        The conversion of the files as files of one release.
----@field from string
----@field is_target boolean   there is nothing to convert
----@field done? { root: Dict, config: Dict }
----@field problem? any
+-- --- whether it matters
 
----@param list string[]   releases
----@param try fun(from: string): { root: Dict, config: Dict }
----@return Trial[]
-local function trials(list, model, target, try)
+---The rule that a converter has for a key, if any but the one for all keys; and what may hold instead of it.
+---@param converter Converter
+---@param side Side
+---@param key string
+---@return table[]
+local function hits_of(converter, side, key)
   local out = {}
-  for i, from in ipairs(list) do
-    local ok, done = report.quietly(try, from)
-    local is_target = catalogue.format_at(model, from) == target
-    out[i] = { from = from, is_target = is_target, done = ok and done or nil, problem = not ok and done or nil }
+  for _, hit in ipairs(patterns.match((patterns.compile(converter.keys, side)), key)) do
+    if not hit.ending.pattern:find "%*$" then out[#out + 1] = hit end
   end
   return out
 end
 
----Whether two trees have the same leaves, but for the history of releases.
-local function are_same_trees(a, b)
-  local rows_a, rows_b = cbk.leaf_rows(a), cbk.leaf_rows(b)
-  local i, k = 1, 1
-  local function next_row(rows, at)
-    while at <= #rows and rows:path(at):find "^__metadata__%." do at = at + 1 end
-    return at
-  end
-  while true do
-    i, k = next_row(rows_a, i), next_row(rows_b, k)
-    if i > #rows_a or k > #rows_b then return i > #rows_a and k > #rows_b end
-    if rows_a:path(i) ~= rows_b:path(k) or not is_same(rows_a:raw(i), rows_b:raw(k)) then return false end
-    i, k = i + 1, k + 1
-  end
-end
-
----True where it makes no difference which of these releases the files are of: the same would be written.
----@param tried Trial[]
-local function are_alike(tried)
-  local first, first_text
-  for _, one in ipairs(tried) do
-    if one.is_target or not one.done then return false end -- others are converted
-    local text = cbk.json(one.done.config)
-    if first and (text ~= first_text or not are_same_trees(one.done.root, first)) then return false end
-    first, first_text = first or one.done.root, text
+---Whether two tables make the same of a key.
+---@param a Step
+---@param b Step
+---@param key string
+local function are_same_rules(a, b, key)
+  local one, other = hits_of(a.converter, a.side, key), hits_of(b.converter, b.side, key)
+  if #one ~= #other then return false end
+  for i, hit in ipairs(one) do
+    local own, far = hit.ending, other[i].ending
+    local is_same = own.kind == far.kind and own.rule.action == far.rule.action and own.rule.when == far.rule.when
+      and #own.to == #far.to
+    for k = 1, is_same and #own.to or 0 do
+      is_same = is_same and patterns.render(own.to[k], hit.caught) == patterns.render(far.to[k], other[i].caught)
+    end
+    if not is_same then return false end
   end
   return true
 end
 
----The releases whose keys the files have; an error if there is none, or if all fail with the same message.
----@param tried Trial[]
----@return Trial[]
-local function fitting(tried)
-  local out, problems, texts, all_alike = {}, {}, {}, true
-  for i, one in ipairs(tried) do
-    if not (one.problem and strikes[one.problem.code]) then out[#out + 1] = one end
-    texts[i] = one.problem and errors.text(one.problem)
-    all_alike = all_alike and texts[i] and texts[i] == texts[1]
-    problems[i] = ("as %s: %s"):format(one.from, texts[i] or "")
+---The steps of a path that another one does not have at its end.
+---@param path Path
+---@param other Path
+---@return Step[]
+local function own_steps(path, other)
+  local shared = 0
+  while shared < #path and shared < #other and path[#path - shared].converter == other[#other - shared].converter
+    and path[#path - shared].src == other[#other - shared].src do
+    shared = shared + 1
   end
-  if all_alike then error(tried[1].problem, 0) end
-  if #out == 0 then cbk.fail("convert", "the files fit none of the possible releases: " .. table.concat(problems, "; ")) end
-  return out
+  return { unpack(path, 1, #path - shared) }
+end
+
+---Whether two ways make the same of all keys.
+---@param keys string[]
+local function are_same_ways(a, b, keys)
+  local own, far = own_steps(a, b), own_steps(b, a)
+  local is_table = #own == 1 and #far == 1
+  for _, key in ipairs(keys) do
+    if is_table and not are_same_rules(own[1], far[1], key) then return false end
+    for _, list in ipairs(is_table and {} or { own, far }) do
+      for _, step in ipairs(list) do
+        local has_rules = step.converter.keys and not (step.converter.wrap or step.converter.choose)
+        if not has_rules or #hits_of(step.converter, step.side, key) > 0 then return false end
+      end
+    end
+  end
+  return true
+end
+
+---Converts the config as of one release; what of the checkpoint changes besides its keys is not looked at.
+---@return string|nil text, any problem
+local function config_text(model_name, from, target, config)
+  local model = catalogue.find(model_name)
+  local fine, result = report.quietly(function()
+    local job = converters.job(converters.route(model_name, catalogue.format_at(model, from), target))
+    return cbk.json(converters.convert.config(job, config))
+  end)
+  return fine and result or nil, not fine and result or nil
+end
+
+---@class DetectedFiles
+---@field root Dict     of the checkpoint
+---@field config Dict   the whole file
+
+---Whether files of these releases become the same. What surrounds a model changes from release to release.
+---@param model Model
+---@param list string[]
+---@param target string   a format
+---@param files DetectedFiles
+---@param keys string[]   one of each kind
+local function are_alike(model, list, target, files, keys)
+  local first, first_text
+  for _, from in ipairs(list) do
+    local format = catalogue.format_at(model, from)
+    local path = format ~= target and catalogue.path(model, format, target)
+    if not path then return false end -- there is nothing to convert; of the others there is
+    local text, problem = config_text(model.model, from, target, files.config)
+    if problem then error(problem, 0) end
+    if first and (text ~= first_text or not are_same_ways(first, path, keys)) then return false end
+    first, first_text = first or path, first_text or text
+  end
+  local has_state = target ~= "hf" and cbk.count(files.root) > (files.root.__metadata__ ~= nil and 2 or 1)
+  return not has_state
 end
 
 ---The oldest possible release, if all give the same result; else an error that shows the evidence.
 ---@param evidence Evidence[]   names of weights are added where they decided
 ---@param model_name string
 ---@param target string         the format wanted
----@param try fun(from: string): { root: Dict, config: Dict }   the conversion of the files as files of a release
+---@param files DetectedFiles
 ---@param advice string         how to name the release
 ---@return string release
-function detect.release(evidence, model_name, target, try, advice)
+function detect.release(evidence, model_name, target, files, advice)
   local model, possible = catalogue.find(model_name), release.candidates(evidence)
   local function refuse(message) cbk.fail("format", message .. detect.reasons(evidence, advice)) end
   if #possible == 0 then refuse "checkpoint and config are of different releases" end
-  local known = {}
+  local known, keys = {}, {}
   for _, one in ipairs(possible) do
     local format = model and catalogue.format_at(model, one)
     if not model or format == target or catalogue.path(model, format, target) then known[#known + 1] = one end
@@ -124,15 +183,18 @@ function detect.release(evidence, model_name, target, try, advice)
   elseif #known == 1 or not model then
     return known[1]
   end
-  local tried = fitting(trials(known, model, target, try))
-  if #tried > 1 and not are_alike(tried) then
-    for i, one in ipairs(tried) do known[i] = one.from end
-    refuse(("the files may be of release %s, with different results"):format(detect.listed({ unpack(known, 1, #tried) })))
+  for _, key in pairs(guess.outlines(names.keys_of(files.root))) do keys[#keys + 1] = key end
+  table.sort(keys)
+  local left, unknown = nearest(model, known, files, keys)
+  if unknown * 2 > #keys then
+    cbk.fail("convert", ("the files fit none of the possible releases (%s): %d of %d kinds of weight names are unknown in %s, such as %s")
+      :format(detect.listed(known), unknown, #keys, model_name, names.shown(keys)))
   end
-  if #tried < #known then
-    evidence[#evidence + 1] = { what = "names of weights", from = tried[1].from, to = tried[#tried].from }
+  if #left > 1 and not are_alike(model, left, target, files, keys) then
+    refuse(("the files may be of release %s, with different results"):format(detect.listed(left)))
   end
-  return tried[1].from
+  if #left < #known then evidence[#evidence + 1] = { what = "names of weights", from = left[1], to = left[#left] } end
+  return left[1]
 end
 
 return detect

@@ -28,7 +28,8 @@ end
 
 ---@class Guess
 ---@field config Dict        what the names decide; other fields are left out
----@field configs Dict[]     all that have these names: of a value that has no tensors of its own, the others as well
+---@field configs Dict[]     all that have these names: of a value that has no tensors of its own, the others as well; the last one may
+---                           need more names than there are
 ---@field matched integer    names that both have
 ---@field unknown integer    names that the class lacks
 ---@field missing integer    names that the checkpoint lacks
@@ -69,36 +70,29 @@ end
 ---@return any[]
 local function tries_of(field) return field.kind == "boolean" and { true, false } or field.tries or {} end
 
+---@alias GuessScore fun(one: Guess): integer   how much speaks against it
+
+---@type GuessScore
+local function unknown_names(one) return one.unknown end
+---@type GuessScore
+local function all_mistakes(one) return 1e6 * one.unknown + one.missing end
+
 ---The change of one field that helps most.
 ---@param class Class
 ---@param best Guess
+---@param score GuessScore
 ---@return Guess|nil
-local function improved(class, best, release, names)
+local function improved(class, best, release, names, score)
   local out
   for _, name in ipairs(class.field_names) do
     for _, value in ipairs(best.config[name] == nil and tries_of(class.fields[name]) or {}) do
       local config = cbk.copy(best.config)
       config[name] = value
       local one, least = compared(class, config, release, names, best.asked), out or best
-      if one and one.unknown + one.missing < least.unknown + least.missing then out = one end
+      if one and score(one) < score(least) then out = one end
     end
   end
   return out
-end
-
----@param class Class
----@param release string|nil
----@param names Outline
----@param asked table<string, true>   changed
----@return Guess|nil   nil: few of the names are the class's
-local function new_guess(class, release, names, asked)
-  local best = compared(class, cbk.dict(), release, names, asked)
-  if not best or best.matched * LEAST_SHARE < best.matched + best.unknown then return nil end
-  local better = best
-  while better and better.unknown + better.missing > 0 do
-    best, better = better, improved(class, better, release, names)
-  end
-  return better or best
 end
 
 local MOST_ALIKE = 32 -- configs
@@ -122,15 +116,39 @@ local function alike(class, found, release, names)
   return out
 end
 
+---@param score GuessScore
+---@return Guess
+local function climbed(class, best, release, names, score)
+  while score(best) > 0 do
+    local better = improved(class, best, release, names, score)
+    if not better then return best end
+    best = better
+  end
+  return best
+end
+
+---@param class Class
+---@param release string|nil
+---@param names Outline
+---@param asked table<string, true>   changed
+---@return Guess|nil   nil: few of the names are the class's
+local function new_guess(class, release, names, asked)
+  local best = compared(class, cbk.dict(), release, names, asked)
+  if not best or best.matched * LEAST_SHARE < best.matched + best.unknown then return nil end
+  best = climbed(class, best, release, names, unknown_names)
+  local whole = climbed(class, best, release, names, all_mistakes)
+  whole.configs = alike(class, whole, release, names)
+  if whole.missing > 0 then table.insert(whole.configs, best.config) end -- of a part of a model, what is missing says nothing
+  return whole
+end
+
 ---How many tensors contradict the others: each field that is an extent by itself has one value.
 ---@param found Guess
----@param names Outline
 ---@param shape_of fun(key: string): integer[]|nil
-local function odd_shapes(found, names, shape_of)
+local function odd_shapes(found, shape_of)
   local values, count = {}, 0
   for _, one in ipairs(found.known) do
-    local key = not one.buffer and names[guess.outline(one.key)]
-    local shape, is_odd = key and shape_of(key), false
+    local shape, is_odd = not one.buffer and (shape_of(one.key) or shape_of("model." .. one.key)) or nil, false
     if shape and #shape ~= #one.extents then is_odd = true end
     for i, written in ipairs(shape and one.extents or {}) do
       if type(written) == "string" and found.known.class.fields[written] then
@@ -165,7 +183,7 @@ function guess.of(keys, shape_of)
     end
     local asked = {}
     local found = new_guess(class, release, names, asked)
-    if found then found.odd, found.configs = odd_shapes(found, names, shape_of), alike(class, found, release, names) end
+    if found then found.odd = odd_shapes(found, shape_of) end
     table.insert(made[class], { asked = asked, release = release, guess = found or false })
     return found
   end

@@ -6,6 +6,7 @@ local composite = require "cbk.converters.composite"
 local candidates = require "cbk.recognise.candidates"
 local config_beside = require "cbk.recognise.config_beside"
 local detect = require "cbk.recognise.detect"
+local doubts = require "cbk.recognise.doubts"
 local errors = require "cbk.errors"
 local quantised = require "cbk.quantised"
 local release = require "cbk.recognise.release"
@@ -18,9 +19,8 @@ local releases = require "converters.engine.releases"
 local advice = require "converters.diagnosis.advice"
 local architectures = require "converters.diagnosis.architectures"
 local coverage = require "converters.diagnosis.coverage"
-local file_identity = require "converters.diagnosis.identity"
 local inexpressible = require "converters.diagnosis.inexpressible"
-local weight_names = require "converters.diagnosis.weight_names"
+local names = require "cbk.recognise.names"
 local hf_config = require "converters.modelzoo.hf_config"
 local trainer = require "converters.modelzoo.trainer"
 
@@ -115,7 +115,8 @@ end
 local function add_others(found, list)
   local best = list[1]
   for i = 2, #list do
-    local is_tie = list[i].mistakes == best.mistakes and list[i].is_named == best.is_named and list[i].idle == best.idle
+    local is_tie = list[i].mistakes == best.mistakes and list[i].is_named == best.is_named and list[i].changes == best.changes
+      and list[i].idle == best.idle
     local is_other = is_tie and not candidates.is_headless(list[i].model.model)
     if is_other then found.others[#found.others + 1] = list[i].model.model end
   end
@@ -132,7 +133,7 @@ local function take(found, list, count)
   found.why[#found.why + 1] = ("%d of %d keys are tensors of %s, with the shapes of the config"):format(one.matched, count,
     best.class.name)
   for _, what in ipairs { "missing", "unknown" } do
-    if #one[what] > 0 then found.why[#found.why + 1] = ("%d %s: %s"):format(#one[what], what, weight_names.shown(one[what])) end
+    if #one[what] > 0 then found.why[#found.why + 1] = ("%d %s: %s"):format(#one[what], what, names.shown(one[what])) end
   end
   if #one.wrong > 0 then
     found.why[#found.why + 1] = ("'%s': %s"):format(one.wrong[1].key, one.wrong[1].why)
@@ -170,7 +171,7 @@ local function reason_of(list, problems, stated, keys, shape_of, formats)
   if why then return why, KNOWN_MODELS end
   if best then
     return ("the config says %s, but %d of %d keys are not tensors of %s: %s%s"):format(stated, #best.fit.unknown, #keys,
-      best.class.name, weight_names.shown(best.fit.unknown), others)
+      best.class.name, names.shown(best.fit.unknown), others)
   end
   local own, named = stated:match "=(.*)", stated:match "^name=(.*)"
   local suspect = like[1] or catalogue.is_own(own) and own
@@ -352,17 +353,8 @@ end
 function identify.auto_format(checkpoint, name, tgt_fmt, config)
   local model = catalogue.find(name)
   local tgt, old = catalogue.resolve(tgt_fmt, model), spec_tree.old_file(checkpoint)
-  local function try(from)
-    local format = model and catalogue.format_at(model, from)
-    local done = { root = checkpoint.root, config = config }
-    if format == tgt then return done end
-    local job = converters.job(converters.route(name, format, tgt))
-    done.config = converters.convert.config(job, config)
-    done.root = converters.convert.checkpoint(job, checkpoint.root)
-    return done
-  end
-  local evidence = release.evidence(checkpoint, config, old.has_scalar_dicts)
-  local found = detect.release(evidence, name, tgt, try, "name the release with --src-fmt cs-X.Y")
+  local evidence, files = release.evidence(checkpoint, config, old.has_scalar_dicts), { root = checkpoint.root, config = config }
+  local found = detect.release(evidence, name, tgt, files, "name the release with --src-fmt cs-X.Y")
   return model and catalogue.format_at(model, found) or "cs-" .. found
 end
 
@@ -387,7 +379,7 @@ function identify.target(found, checkpoint, config)
     local job = converters.job(converters.route(found.model, format, target), converters.input(checkpoint), { advise = advice })
     converters.config(found.model, job, config)
     converters.convert.checkpoint(job, job.source)
-    file_identity.refuse(job, job.source)
+    doubts.refuse(job, config, job.source)
     return target
   end)
   if fine then return result end
@@ -412,9 +404,9 @@ function identify.set_options(args, open, only)
   local whole = composite.model_in(args.checkpoint_file)
   local found, config = whole and { model = whole.model, format = "hf", config = args.checkpoint_file, why = {}, others = {} }, nil
   if not found then found, config = identify.checkpoint(args.checkpoint_file, open(), args.config) end
-  local names = {}
+  local set_ones = {}
   local function set(field, value)
-    if args[field] == nil then args[field], names[#names + 1] = value, field end
+    if args[field] == nil then args[field], set_ones[#set_ones + 1] = value, field end
   end
   if found.problem then cbk.fail("config", found.problem) end
   if args.src_fmt and args.src_fmt ~= "hf" and found.format == "hf" and config and identify.says_hugging_face(config) then
@@ -433,7 +425,7 @@ function identify.set_options(args, open, only)
   set("model", found.model)
   set("src_fmt", (found.format == "hf" or found.release) and found.format or "cs-auto")
   set("config", found.config)
-  return found, names
+  return found, set_ones
 end
 
 -- --- configs alone
@@ -489,7 +481,7 @@ function identify.model_of_config(config, model, format)
   local accepts, found = is_hf and candidates.of_type(config) or candidates.of_name({ catalogue.resolve(format) }, section), {}
   for _, one in ipairs(candidates.described(is_hf and "left" or "right")) do
     if accepts(one) then
-      found[#found + 1] = { model = one.model, mistakes = 0, is_named = architectures.is_of(one.model, wanted), idle = 0 }
+      found[#found + 1] = { model = one.model, mistakes = 0, is_named = architectures.is_of(one.model, wanted), changes = 0, idle = 0 }
     end
   end
   if #found > 0 then return candidates.ranked(found)[1].model.model, format end

@@ -5,15 +5,14 @@ local converters = require "cbk.converters"
 local config_changes = require "cbk.config_changes"
 local dataloader_state = require "cbk.dataloader_state"
 local detect = require "cbk.recognise.detect"
+local doubts = require "cbk.recognise.doubts"
 local errors = require "cbk.errors"
 local lost_leaves = require "cbk.upgrade.lost_leaves"
+local names = require "cbk.recognise.names"
 local release = require "cbk.recognise.release"
 local report = require "cbk.report"
 local resume = require "cbk.upgrade.resume"
 local spec_tree = require "cbk.spec_tree"
-local coverage = require "converters.diagnosis.coverage"
-local identity = require "converters.diagnosis.identity"
-local weight_names = require "converters.diagnosis.weight_names"
 local kinds = require "converters.engine.kinds"
 local releases = require "converters.engine.releases"
 local trainer = require "converters.modelzoo.trainer"
@@ -22,6 +21,7 @@ local upgrade = {}
 
 upgrade.NOTHING_TO_DO = "'%s' is already of release %s; `cbk convert` converts to older releases"
 local convert, catalogue = converters.convert, converters.catalogue
+local OPTIONS = "--model and --from" -- that say which model and format is meant
 
 ---@class UpgradeOptions
 ---@field seed? integer|Value          of a map loader's state; default: what the config shuffles with
@@ -151,16 +151,16 @@ local checkpoint_fields = {
 ---@param given { config: Dict, root: Dict }   before the steps
 ---@return UpgradePart|nil
 function upgrade.identity(done, job, given)
-  if #coverage.keys_of(done.root) == 0 then cbk.fail("key", "the checkpoint's 'model' has no weights: there is nothing to upgrade") end
+  if #names.keys_of(done.root) == 0 then cbk.fail("key", "the checkpoint's 'model' has no weights: there is nothing to upgrade") end
   local warnings = {}
   local function add(text) warnings[#warnings + 1] = text end
-  add(identity.release(job, given.root, "--from"))
-  local strange = weight_names.check(job.model.model, job.tgt, done.root)
-  local other = identity.other_model(job, given.config, done.config, done.root)
+  add(doubts.release(job, given.root, "--from"))
+  local strange = names.check(job.model.model, job.tgt, done.config, done.root, OPTIONS)
+  local other = doubts.other_model(job, given.config, done.config, done.root)
   if other then cbk.fail("usage", ("this %s is not of %s: %s"):format(strange and "checkpoint" or "run", job.model.model, other)) end
   add(strange)
-  add(identity.lacking(job, done.config, done.root))
-  add(identity.untied(job, done.config, done.root))
+  add(doubts.lacking(job, done.config, done.root))
+  add(doubts.untied(job, done.config, done.root))
   return #warnings > 0 and { title = "model", lines = {}, warnings = warnings } or nil
 end
 
@@ -220,7 +220,8 @@ function upgrade.run(old, config, job)
     config.cerebras = nil
   end
   for i in ipairs(job.path) do config, root, parts[#parts + 1] = step(job, i, config, root) end
-  lost_leaves.check_model(root, weight_names.knows(job.model.model, job.tgt))
+  local of = names.of(job.model, job.tgt, config)
+  lost_leaves.check_model(root, function(key) return not of or names.has(of, key) end)
   parts[#parts + 1] = resume.part(root, config)
   return { root = root, config = config, parts = parts }
 end
@@ -235,10 +236,9 @@ local upgrade_advice = "name the release with --from cs-X.Y"
 ---@param model_name string
 ---@param target string   "cs-2.5"
 ---@param prepared? Dict    the config to upgrade, if the command line adds to it
----@param options? UpgradeOptions
 ---@return string release
 ---@return Evidence[]
-function upgrade.detect(old, config, model_name, target, prepared, options)
+function upgrade.detect(old, config, model_name, target, prepared)
   if not kinds.is_dict(old.checkpoint.root, "model") then
     cbk.fail("format", ("expected a Cerebras checkpoint, found no 'model' in '%s'; `cbk convert` converts those of Hugging Face"):format(
       old.checkpoint.path))
@@ -249,14 +249,8 @@ function upgrade.detect(old, config, model_name, target, prepared, options)
     cbk.fail("usage", (upgrade.NOTHING_TO_DO .. "%s"):format(old.checkpoint.path,
       detect.listed(possible), detect.reasons(evidence, "if it is of an older one, name that with --from cs-X.Y")))
   end
-  local function try(from)
-    local format = upgrade.format_at(model_name, from)
-    local done = { root = old.checkpoint.root, config = prepared or config }
-    if format ~= target then done = upgrade.run(old, done.config, upgrade.job(model_name, format, target, options)) end
-    weight_names.check(model_name, target, done.root)
-    return done
-  end
-  return detect.release(evidence, model_name, target, try, upgrade_advice), evidence
+  local files = { root = old.checkpoint.root, config = prepared or config }
+  return detect.release(evidence, model_name, target, files, upgrade_advice), evidence
 end
 
 -- --- for people

@@ -1,17 +1,17 @@
--- Checks whether files are of another model than the one that was asked for. Steps between releases take any config and any key; a
--- model's table to Hugging Face knows the values of its fields and its weight names.
+-- Checks whether files are of another model than the one that was asked for. Steps between releases take any config; a model's table to
+-- Hugging Face knows the values of its fields.
 
-local report = require "cbk.report"
 local catalogue = require "converters.engine.catalogue"
-local coverage = require "converters.diagnosis.coverage"
+local fit = require "converters.engine.fit"
+local names = require "cbk.recognise.names"
 local naming = require "cbk.naming"
+local report = require "cbk.report"
 local sections = require "converters.engine.sections"
 local trainer = require "converters.modelzoo.trainer"
-local weight_names = require "converters.diagnosis.weight_names"
 
 local likeness = {}
 
-local MOST_TEXT, MOST_FIELDS = 100, 3 -- characters of a contradiction, and contradictions in a message
+local MOST_TEXT, MOST_FIELDS, MOST_MODELS = 100, 3, 3 -- characters of a contradiction; contradictions and models in a message
 
 ---The entries whose fields count.
 ---@param refused Refused[]
@@ -61,37 +61,53 @@ local function is_own_class(model)
   return not namesake or namesake == model
 end
 
+---Whether a model's class has all names, and needs no others.
+---@param model Model
+---@param format string
+---@param section Dict
+---@param keys string[]
+local function fits(model, format, section, keys)
+  local class, release = catalogue.class_of(model, {}, format)
+  local fine, one = pcall(function() return fit.of(class:tensors(section, { release = release }), keys, function() end) end)
+  return fine and fit.mistakes(one) == 0
+end
+
 ---The contradiction of a field, without the list of possible values if that is long.
 local function brief(text) return #text <= MOST_TEXT and text or (text:gsub(" %(not [^()]*%)$", "")) end
 
 ---Another model that fits the fields and weights, if some of the user's fields contradict the one that was asked for. It may lack three
 -- fields more for each of these: a family with many fields takes most configs of one with few. A config that fits no other model is a
 -- variant: the Model Zoo may train it although Hugging Face lacks it.
----@param model_name string
+---@param model Model
 ---@param format string
 ---@param config Dict   the whole file
 ---@param root Dict
 ---@param is_own fun(field: string): boolean   whether a field of the model section is in the user's file
 ---@return string|nil
-function likeness.warning(model_name, format, config, root, is_own)
-  local model, section, keys = catalogue.find(model_name), trainer.model(config), coverage.keys_of(root)
+function likeness.warning(model, format, config, root, is_own)
+  local section, keys = trainer.model(config), names.keys_of(root)
   local found, others = {}, {}
   local fine, problem = report.quietly(function()
-    found = model and contradictions(model, format, section, is_own) or {}
+    found = contradictions(model, format, section, is_own) or {}
     local farthest = #found > 0 and 3 * #found + distance(model, format, section)
-    others = #found > 0 and weight_names.models_that_fit(keys, format, model, function(one, side)
-      local is_close = is_own_class(one.model) and distance(one.model, format, section) <= farthest
-      local against = is_close and contradictions(one.model, format, section)
-      local lacking = against and #against == 0 and coverage.lacking(one, side, config, keys)
-      return lacking and #lacking == 0
-    end) or {}
+    for _, name in ipairs(#found > 0 and catalogue.names() or {}) do
+      local other = catalogue.find(name)
+      local is_close = other.model == name and other ~= model and is_own_class(other) and distance(other, format, section) <= farthest
+      local against = is_close and contradictions(other, format, section)
+      if against and #against == 0 and fits(other, format, section, keys) then others[#others + 1] = other end
+    end
   end)
   if not fine then error(problem, 0) end
   if #others == 0 then return nil end
-  local texts = {}
+  table.sort(others, function(a, b)
+    local far_a, far_b = distance(a, format, section), distance(b, format, section)
+    return far_a < far_b or far_a == far_b and a.model < b.model
+  end)
+  local texts, shown = {}, {}
   for i, one in ipairs(found) do texts[i] = brief(one.text) end
-  return ("the config does not fit %s: %s; all its fields and the weight names fit --model %s"):format(model_name,
-    naming.listed(texts, MOST_FIELDS), table.concat(others, " or "))
+  for i, one in ipairs(others) do shown[i] = i <= MOST_MODELS and one.model or nil end
+  return ("the config does not fit %s: %s; all its fields and the weight names fit --model %s"):format(model.model,
+    naming.listed(texts, MOST_FIELDS), table.concat(shown, " or "))
 end
 
 return likeness

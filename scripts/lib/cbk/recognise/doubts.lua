@@ -1,19 +1,18 @@
 -- Checks that files are of the release and model that the user named. Steps between releases take any config and any key; the model's
--- table to Hugging Face knows its weight names, which weights it needs, and the values of its fields.
+-- class knows its names and which weights it needs, and its table to Hugging Face the values of its fields.
 
 local cbk = require "cbk"
 local config_changes = require "cbk.config_changes"
 local catalogue = require "converters.engine.catalogue"
 local checkpoint = require "converters.modelzoo.checkpoint"
-local coverage = require "converters.diagnosis.coverage"
 local fit = require "converters.engine.fit"
 local kinds = require "converters.engine.kinds"
-local likeness = require "converters.diagnosis.likeness"
+local likeness = require "cbk.recognise.likeness"
+local names = require "cbk.recognise.names"
 local naming = require "cbk.naming"
 local trainer = require "converters.modelzoo.trainer"
-local weight_names = require "converters.diagnosis.weight_names"
 
-local identity = {}
+local doubts = {}
 
 ---The changes that are not made if a checkpoint is older than the user says.
 ---@param stated string   the format in the file
@@ -28,7 +27,7 @@ end
 ---@param root Dict       of a release
 ---@param option string   of the release: "--src-fmt"
 ---@return string|nil
-function identity.release(job, root, option)
+function doubts.release(job, root, option)
   local found = checkpoint.release(root)
   if not found then return nil end
   local stated = catalogue.resolve("cs-" .. found .. job.src:match "^cs%-%d+%.%d+(.*)$")
@@ -40,31 +39,19 @@ function identity.release(job, root, option)
     missed(job, stated), advice)
 end
 
----The new model's tensors by its class and config; nil if no class describes it.
----@param job Job
----@param config Dict   the whole file, of the target
----@return ClassTensors|nil known, string place   the prefix of the model's keys
-local function described(job, config)
-  local section, step = trainer.model(config), catalogue.direct(job.model, job.tgt, "hf")
-  local converter = step and step.converter.wrap and catalogue.wrapped(step, section).converter or {}
-  local class, release = catalogue.class_of(job.model, converter, job.tgt)
-  if not class then return nil, "" end
-  return class:tensors(section, { release = release }), converter.inside and converter.inside.place .. "." or ""
-end
-
 ---Weights that the model's config needs and the checkpoint lacks.
 ---@param job Job
 ---@param config Dict   the whole file, of the target
 ---@param root Dict     … and its checkpoint
 ---@return string|nil
-function identity.lacking(job, config, root)
-  local known, place = described(job, config)
-  if not known then return nil end
-  local keys = {}
-  for _, key in ipairs(coverage.keys_of(root)) do
+function doubts.lacking(job, config, root)
+  local of = names.of(job.model, job.tgt, config)
+  if not of then return nil end
+  local keys, place = {}, of.places[1]
+  for _, key in ipairs(names.keys_of(root)) do
     if key:sub(1, #place) == place then keys[#keys + 1] = key:sub(#place + 1) end
   end
-  local found = fit.of(known, keys, function() end)
+  local found = fit.of(of.known, keys, function() end)
   local lacking = found.missing
   for i, key in ipairs(lacking) do lacking[i] = place .. key end
   for _, part in ipairs(found.lacks) do
@@ -80,11 +67,12 @@ end
 ---@param config Dict   the whole file, of the target
 ---@param root Dict     … and its checkpoint
 ---@return string|nil
-function identity.untied(job, config, root)
+function doubts.untied(job, config, root)
   local model = not job.trace and kinds.is_dict(root, "model") and root.model or cbk.dict()
-  local known, place = described(job, config)
+  local of = names.of(job.model, job.tgt, config)
+  local place = of and of.places[1]
   local function value(key) return model[place .. key] or model[place .. "model." .. key] end
-  for _, one in ipairs(known or {}) do
+  for _, one in ipairs(of and of.known or {}) do
     if one.tied_to and kinds.differ(value(one.key), value(one.tied_to)) then
       return ("the config ties '%s%s' and '%s%s', but their values differ: both are kept"):format(place, one.key, place,
         one.tied_to)
@@ -98,23 +86,24 @@ end
 ---@param config Dict   … and after them
 ---@param root Dict     the new checkpoint
 ---@return string|nil
-function identity.other_model(job, given, config, root)
+function doubts.other_model(job, given, config, root)
   local moves, place = {}, trainer.place_of_model(config)
   for _, configs in ipairs(job.configs) do
     for _, move in ipairs(configs.moves or {}) do moves[#moves + 1] = move end
   end
-  return likeness.warning(job.model.model, job.tgt, config, root, function(field)
+  return likeness.warning(job.model, job.tgt, config, root, function(field)
     return cbk.find(given, config_changes.origin(("%s.%s"):format(place, field), moves)) ~= nil
   end)
 end
 
 ---Refuses a checkpoint between releases that is empty, or whose weight names are mostly unknown to the model.
 ---@param job Job
----@param root Dict   as it is read
-function identity.refuse(job, root)
+---@param config Dict   the whole file, as it is read
+---@param root Dict     … and its checkpoint
+function doubts.refuse(job, config, root)
   if job.src == "hf" or job.tgt == "hf" then return end -- tables to Hugging Face know the keys
-  if #coverage.keys_of(root) == 0 then cbk.fail("key", "the checkpoint's 'model' has no weights: nothing to convert") end
-  weight_names.refuse_others(job.model.model, job.src, root, "--model and --src-fmt")
+  if #names.keys_of(root) == 0 then cbk.fail("key", "the checkpoint's 'model' has no weights: nothing to convert") end
+  names.check(job.model.model, job.src, config, root, "--model and --src-fmt")
 end
 
 ---Doubts that the files are of the release and model that the user named.
@@ -122,17 +111,17 @@ end
 ---@param old { config: Dict, root: Dict }   the files that are read
 ---@param new { config: Dict, root: Dict }   … and those to be written
 ---@return string[]
-function identity.doubts(job, old, new)
+function doubts.all(job, old, new)
   local out = {}
   local function add(text) out[#out + 1] = text end
   if job.src == "hf" then return out end
-  add(identity.release(job, old.root, "--src-fmt"))
+  add(doubts.release(job, old.root, "--src-fmt"))
   if job.tgt == "hf" then return out end
-  add(weight_names.warning(job.model.model, job.tgt, new.root))
-  add(identity.lacking(job, new.config, new.root))
-  add(identity.untied(job, new.config, new.root))
-  add(identity.other_model(job, old.config, new.config, new.root))
+  add(names.check(job.model.model, job.tgt, new.config, new.root, "--model and --src-fmt"))
+  add(doubts.lacking(job, new.config, new.root))
+  add(doubts.untied(job, new.config, new.root))
+  add(doubts.other_model(job, old.config, new.config, new.root))
   return out
 end
 
-return identity
+return doubts

@@ -1,0 +1,145 @@
+-- The names in a checkpoint of a release, against those that a model has there by its class. What the model is asked for as may be wrong:
+-- then most names are unknown, and may be those of another model or release.
+
+local cbk = require "cbk"
+local converters = require "cbk.converters"
+local candidates = require "cbk.recognise.candidates"
+local guess = require "cbk.recognise.guess"
+local kinds = require "converters.engine.kinds"
+local releases = require "converters.engine.releases"
+local trainer = require "converters.modelzoo.trainer"
+
+local catalogue = converters.catalogue
+local names = {}
+
+---The names of a checkpoint's tensors, those of a composite's parts as "part/key".
+---@param root Dict   also with the model below "model"
+---@return string[]
+function names.keys_of(root)
+  kinds.check_root(root)
+  local out = {}
+  local function add(tree, prefix)
+    for key, value in cbk.items(tree) do
+      if kinds.is_dict(value) then add(value, prefix .. tostring(key) .. "/") else out[#out + 1] = prefix .. tostring(key) end
+    end
+  end
+  add(kinds.is_dict(root, "model") and root.model or root, "")
+  return out
+end
+
+---@class ModelNames   What a model has in a release.
+---@field known ClassTensors
+---@field places string[]   what may be before its keys: "policy_model.model.", or nothing
+
+---@param model Model
+---@param format string   of a release
+---@param config Dict     the whole file
+---@return ModelNames|nil   nil: no class describes it
+function names.of(model, format, config)
+  local section, step = trainer.model(config), catalogue.direct(model, format, "hf")
+  local converter = step and step.converter.wrap and catalogue.wrapped(step, section).converter or {}
+  local class, release = catalogue.class_of(model, converter, format)
+  if not class then return nil end
+  local inside = converter.inside
+  return { known = class:tensors(section, { release = release }),
+    places = inside and { inside.place .. ".", inside.copy .. "." } or { "" } }
+end
+
+---The weight of a mask or of a LoRA update's factors, whose names extend its own; else the key itself.
+local function weight_of(key) return (key:gsub("_mask$", ""):gsub("%.lora_[AB]$", ".weight")) end
+
+---Whether a model has a name; those that older releases had are none.
+---@param of ModelNames
+---@param key string
+---@return boolean
+function names.has(of, key)
+  for _, place in ipairs(of.places) do
+    local own = key:sub(1, #place) == place and key:sub(#place + 1)
+    if own and (of.known:has(own) or of.known:has(weight_of(own))) then return true end
+  end
+  return false
+end
+
+---The first of some names, for people.
+---@param keys string[]
+function names.shown(keys)
+  local rest, first = #keys - 3, {}
+  for i = 1, math.min(3, #keys) do first[i] = cbk.shown(keys[i]) end
+  return table.concat(first, ", ") .. (rest > 0 and (", … and %d more"):format(rest) or "")
+end
+
+---@class StrangeNames
+---@field keys string[]     that the model does not have
+---@field count integer     of all keys
+---@field is_other boolean  most kinds of names are unknown: the checkpoint is of another model or release
+
+---@param of ModelNames
+---@param root Dict
+---@return StrangeNames
+local function strange_names(of, root)
+  local keys, strange = names.keys_of(root), {}
+  for _, key in ipairs(keys) do
+    if not names.has(of, key) then strange[#strange + 1] = key end
+  end
+  local function kinds_in(list) return cbk.count(cbk.dict(guess.outlines(list))) end
+  return { keys = strange, count = #keys, is_other = kinds_in(strange) * 2 > kinds_in(keys) }
+end
+
+---A prefix of all keys without which the model has them, such as `module` after data-parallel training.
+---@param of ModelNames
+---@param keys string[]
+---@return string|nil
+local function name_to_remove(of, keys)
+  local name = keys[1] and keys[1]:match "^([^.]+)%."
+  for _, key in ipairs(name and keys or {}) do
+    if key:sub(1, #name + 1) ~= name .. "." or not names.has(of, key:sub(#name + 2)) then return nil end
+  end
+  return name
+end
+
+---The models and formats that names look like: "bert of cs-1.6", those of the format that was asked for first.
+---@param keys string[]
+---@param asked string   a format
+---@return string|nil
+local function resembled(keys, asked)
+  local weights, formats = {}, { asked }
+  for i, key in ipairs(keys) do weights[i] = weight_of(key) end
+  for i = #releases.known, 1, -1 do formats[#formats + 1] = "cs-" .. releases.known[i] end
+  formats[#formats + 1] = "hf"
+  local list, format = candidates.of_names(formats, weights, function() end)
+  local out = {}
+  for i = 1, math.min(#list, 3) do out[i] = ("%s of %s"):format(list[i].model.model, format) end
+  return #out > 0 and table.concat(out, ", or ") or nil
+end
+
+---@param strange StrangeNames
+local function text_of(strange, model_name, format)
+  return ("%d of %d weight names are unknown in %s %s: %s"):format(#strange.keys, strange.count, model_name, format,
+    names.shown(strange.keys))
+end
+
+---Refuses a checkpoint if most of its names are unknown for the model in this format; a few are a warning.
+---@param model_name string
+---@param format string    of a release
+---@param config Dict      the whole file
+---@param root Dict
+---@param options string   the options for model and format: "--model and --from"
+---@return string|nil warning
+function names.check(model_name, format, config, root, options)
+  local model = catalogue.find(model_name)
+  local of = model and names.of(model, format, config)
+  if not of then return nil end
+  local strange = strange_names(of, root)
+  local text = text_of(strange, model_name, format)
+  if strange.is_other then
+    local name = name_to_remove(of, strange.keys)
+    local like = not name and resembled(strange.keys, format)
+    local advice = name and ("remove the prefix '%s.' with `cbk copy CHECKPOINT NEW --rename 'model.%s.*=model.*'`"):format(name, name)
+      or like and ("they look like those of %s; choose with %s"):format(like, options)
+      or "no known model has such names"
+    cbk.fail("key", text, { advice = advice })
+  end
+  return #strange.keys > 0 and text .. "; they are kept as they are" or nil
+end
+
+return names
