@@ -13,9 +13,10 @@ local own_layouts = require "converters.conversion.own_layouts"
 local release = require "cbk.recognise.release"
 local small_items = require "cbk.small_items"
 local explain = require "converters.authoring.explain"
+local advice = require "cbk.recognise.advice"
+local contents = require "cbk.recognise.contents"
 local doubts = require "cbk.recognise.doubts"
 local dry_run = require "converters.authoring.dry_run"
-local advice = require "converters.diagnosis.advice"
 local own_output = require "converters.authoring.own_output"
 
 local default_shard_size = "10GB"
@@ -196,6 +197,18 @@ local function convert(job, config)
   return root, new_config, rows
 end
 
+---What is converted of the checkpoint.
+---@param checkpoint Checkpoint
+---@param route Route
+---@param config Dict
+---@return JobInput
+local function read_input(checkpoint, route, config)
+  local input, found = identify.input(checkpoint, route, config)
+  local text = contents.text(found)
+  if text then cli.say(args, "Looked inside: " .. cbk.shown(text)) end
+  return input
+end
+
 -- --- the output
 
 ---Names options that have no effect on an output of this kind.
@@ -276,7 +289,7 @@ if not read_parts then cli.depend_on(args.config, args) end
 local source_config = read_parts and composite.load_configs(args.config, read_parts, args) or cbk.config.load(args.config)
 checkpoint = checkpoint or not read_parts and cli.open(args.checkpoint_file, args) or nil
 local input = read_parts and composite.open(args.checkpoint_file, read_parts, args)
-  or converters.input(checkpoint)
+  or read_input(checkpoint, route, source_config)
 if checkpoint then
   small_items.check(small_items.count { checkpoint }, { checkpoint }, 2600, "convert them", "convert the checkpoint of a model")
 end

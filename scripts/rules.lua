@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local errors = require "cbk.errors"
+local names = require "cbk.recognise.names"
 local numbers = require "cbk.numbers"
 local quantised = require "cbk.quantised"
 local composite = require "cbk.converters.composite"
@@ -11,12 +12,12 @@ local own_layout = require "cbk.converters.own_layout"
 local converter_list = require "cbk.converters.list"
 local check = require "converters.authoring.check"
 local check_config = require "converters.authoring.check_config"
-local coverage = require "converters.diagnosis.coverage"
+local coverage = require "converters.authoring.coverage"
 local notation = require "converters.notation.files"
 local own_layouts = require "converters.conversion.own_layouts"
 local position = require "converters.notation.position"
 local kinds = require "converters.engine.kinds"
-local tables = require "converters.diagnosis.tables"
+local tables = require "converters.authoring.tables"
 local rules = require "converters.engine.rules"
 
 local parser = cli.parser("rules", [[
@@ -80,9 +81,9 @@ local MOST_KEYS = 150000 -- of a checkpoint; the largest models have 100,000
 local models = load_models()
 local list = tables.of(models, args.model)
 if args.model and #list == 0 and #models > 0 then
-  local names = {}
-  for i, model in ipairs(models) do names[i] = model.model end
-  cli.usage_error("rules", ("--model %s: the file has no such model; it has %s"):format(args.model, table.concat(names, ", ")))
+  local known = {}
+  for i, model in ipairs(models) do known[i] = model.model end
+  cli.usage_error("rules", ("--model %s: the file has no such model; it has %s"):format(args.model, table.concat(known, ", ")))
 end
 
 -- --- findings of the tables alone; a rule that several tables share is reported once
@@ -167,7 +168,7 @@ local function keys_to_cover(config)
   local parts = args.checkpoint and parts_in(args.checkpoint)
   if parts then
     local input = composite.open(args.checkpoint, parts, args)
-    return coverage.keys_of(input.source), input
+    return names.keys_of(input.source), input
   elseif args.checkpoint then
     local checkpoint = cli.open(args.checkpoint, args)
     local count = #cbk.leaf_rows(checkpoint:raw_root())
@@ -181,7 +182,7 @@ local function keys_to_cover(config)
     local input = converters.input(checkpoint)
     local weights = quantised.find(kinds.is_dict(input.source, "model") and input.source.model or input.source, config)
     input.quantised = weights:problem()
-    return (weights:names(coverage.keys_of(input.source))), input
+    return (weights:names(names.keys_of(input.source))), input
   end
   if not args.keys then return nil end
   local file, why = io.open(args.keys, "rb") -- which may be a pipe

@@ -3,7 +3,7 @@
 local cbk = require "cbk"
 local converters = require "cbk.converters"
 local fields = require "converters.engine.fields"
-local inexpressible = require "converters.diagnosis.inexpressible"
+local inexpressible = require "converters.shared.inexpressible"
 local list = require "cbk.converters.list"
 local naming = require "cbk.naming"
 local sections = require "converters.engine.sections"

@@ -26,7 +26,7 @@ local LAYERS = {
   { "converters/vocabulary", "^converters/vocabulary/" },
   { "converters/classes", "^converters/classes/" },
   { "the families", "^converters/shared/", "^converters/[%w_]+%.lua$" },
-  { "converters/diagnosis and authoring", "^converters/diagnosis/", "^converters/authoring/" },
+  { "converters/authoring", "^converters/authoring/" },
   { "cbk.converters and cbk.classes", "^scripts/lib/cbk/converters/", "^scripts/lib/cbk/classes%.lua$" },
   { "cbk.recognise", "^scripts/lib/cbk/recognise/" },
   { "cbk.infer", "^scripts/lib/cbk/infer/" },

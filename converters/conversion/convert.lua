@@ -247,13 +247,14 @@ end
 ---@field seed? integer
 ---@field deduplicated? boolean|table<string, boolean>   At.deduplicated of the source file, or of each part's file
 ---@field source? Dict          the tree of the source checkpoint; nil if only a config is converted
+---@field whole? Dict           … with what is around the model, as commands in messages see it
 ---@field keeps_fields? boolean   the checkpoint is converted, too, so that no field of a Hugging Face config is lost (hf_config)
 ---@field hf_config? Dict        the fields of a Hugging Face config that the checkpoint keeps. For a source checkpoint, whoever opens it
 ---                              sets them before the config is converted; else the conversion of the config sets them
 ---@field keeps_lists? boolean   states to load and tags may be lists in the trainer layout; the original converter drops these
 ---@field loader? LoaderOptions   for states of data loaders that are read from files
 ---@field advise? { unmatched: fun(job: Job, source: Dict, keys: string[]), lacking: fun(job: Job, source: Dict): string|nil }
----                              advice, as the end of the message (converters.diagnosis.advice)
+---                              advice, as the end of the message (cbk.recognise.advice)
 ---@field report? Report         gets the warnings of the steps; default: the running report
 ---@field trace? fun(record: KeyRecord, step: integer)
 ---@field configs table[]   the model sections and the converter of each step, once the config is converted;

@@ -165,8 +165,8 @@ def conversions(s):
     shutil.copy(config, two + "/other_config.json")
     os.rename(two + "/config.json", two + "/one_config.json")
     s.situation("no config.json", convert(two, "--model", "llama"), "name it with --config", is_llama, {"--config": config})
-    for name, content in {"module": {"module." + k: v for k, v in WEIGHTS.items()}, "below": {"state_dict": WEIGHTS},
-                          "body": {k.replace("model.", "", 1): v for k, v in WEIGHTS.items()}}.items():
+    for name, content in {"body": {k.replace("model.", "", 1): v for k, v in WEIGHTS.items()},
+                          "part": {k.replace("model.", "model.language_model.", 1): v for k, v in WEIGHTS.items()}}.items():
         d = folder(s, name, CONFIG, content)
         says = "rename them with `cbk copy --rename`" if name == "body" else "cbk copy CHECKPOINT"
         s.situation("keys " + name, convert(d, "--model", "llama", "--config", config), says, is_llama, least=name != "body")
@@ -203,7 +203,7 @@ def conversions(s):
     lacking = folder(s, "lacking", CONFIG, {k: v for k, v in WEIGHTS.items() if k != "model.norm.weight"})
     s.situation("a weight is missing", convert(lacking, "--model", "llama", "--config", config), "use a complete checkpoint", None, least=0)
     partial = folder(s, "partial", CONFIG, {"state_dict": {k: v for k, v in WEIGHTS.items() if k != "model.norm.weight"}})
-    s.situation("a part of a model below a name", convert(partial, "--model", "llama", "--config", config), "move them up with", None)
+    s.situation("a part of a model below a name", convert(partial, "--model", "llama", "--config", config), "use a complete checkpoint", None, least=0)
     many = folder(s, "many", CONFIG, {**WEIGHTS, **{f"x{name}.weight": torch.ones(2) for name in "abcdef"}})
     s.situation("many foreign keys", convert(many, "--model", "llama", "--config", config), "check with `cbk identify`", None, least=0)
     os.makedirs(s.path("yamls"))
@@ -389,7 +389,7 @@ ELSEWHERE = {
     "--config FILE reads it": "external_interop.py", "name the release with --src-fmt cs-X.Y": "identify_test.lua", "to convert it, ": "identify_test.lua",
     "there is no config beside the checkpoint: name one": "convert_command_test.lua", "would get random numbers": "foreign_keys_test.lua", "fold them into the weights first": "lora_test.lua",
     "pass --drop-unmatched-keys to do so here": "dry_run_test.lua", "remove the prefix": "identity_test.lua",
-    "choose some with --key": "limits_interop.py", "check a part, made with": "limits_interop.py", "keep a few of each kind": "limits_interop.py",
+    "Nothing has to be done: cbk looks through it": "wild_interop.py", "choose some with --key": "limits_interop.py", "check a part, made with": "limits_interop.py", "keep a few of each kind": "limits_interop.py",
     "take a part with `cbk copy": "limits_interop.py", "--allow-external DIR allows it, where": "external_interop.py",
     "if you trust the file, pass --no-sandbox": "hostile_interop.py", "--max-expansion SIZE (in Lua": "limits_interop.py",
     "--salvage reads the archive alone": "salvage_interop.py", "that is made of arguments is not written": "pickle_test.cpp",

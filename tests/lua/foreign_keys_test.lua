@@ -75,14 +75,25 @@ describe("Weights under other names", function()
       return out
     end
   end
-  ---Each tree of a training script, and a part of what is said of it.
+  ---Each tree of a training script, and what of it is looked through.
+  local wrappers = {
+    ddp = { below "module.", "'module.'" }, compile = { below "_orig_mod.", "'_orig_mod.'" },
+    both = { below "module._orig_mod.", "'_orig_mod.' and 'module.'" },
+    fsdp = { in_layers "_fsdp_wrapped_module", "'_fsdp_wrapped_module.'" },
+    activations = { in_layers "_checkpoint_wrapped_module", "'_checkpoint_wrapped_module.'" },
+    compiled_layers = { in_layers "_orig_mod", "'_orig_mod.'" },
+    peft = { below "base_model.model.", "'base_model.model.'" },
+    lightning = { function(root)
+      return cbk.dict { { "epoch", 3 }, { "state_dict", below "model."(root) }, { "optimizer_states", cbk.list { 1 } } }
+    end, "'state_dict.' and 'model.'; beside them, and not read: epoch, optimizer_states" },
+    deepspeed = { function(root) return cbk.dict { { "module", root }, { "global_steps", 5 } } end, "'module.'; beside them" },
+    loop = { function(root) return cbk.dict { { "model", root }, { "step", 5 } } end, "'model.'; beside them, and not read: step" },
+    loop_of_ddp = { function(root)
+      return cbk.dict { { "model", below "module."(root) }, { "optimizer", cbk.dict { a = 1 } } }
+    end, "'model.' and 'module.'; beside them, and not read: optimizer" },
+  }
+  ---Names that no wrapper explains, and a part of the reason.
   local cases = {
-    ddp = { below "module.", "without the prefix 'module.'" },
-    compile = { below "_orig_mod.", "without the prefix '_orig_mod.'" },
-    both = { below "module._orig_mod.", "module.*=*" },
-    fsdp = { in_layers "_fsdp_wrapped_module", "._fsdp_wrapped_module.=." },
-    activations = { in_layers "_checkpoint_wrapped_module", "._checkpoint_wrapped_module.=." },
-    peft = { below "base_model.model.", "without the prefix 'base_model.model.'" },
     vision = { function(root)
       local out = cbk.dict()
       for key, tensor in cbk.items(root) do out[(key:gsub("^model%.", "model.language_model."))] = tensor end
@@ -93,13 +104,29 @@ describe("Weights under other names", function()
       out["v_head.summary.weight"] = cbk.full({ 1, 8 }, 1)
       return out
     end, "(leaves out v_head.summary.weight)" },
-    lightning = { function(root)
-      return cbk.dict { { "epoch", 3 }, { "state_dict", below "model."(root) }, { "optimizer_states", cbk.list { 1 } } }
-    end, "state_dict.model.*=*" },
-    deepspeed = { function(root) return cbk.dict { { "module", root }, { "global_steps", 5 } } end, "module.*=*" },
-    loop = { function(root) return cbk.dict { { "model", root }, { "step", 5 } } end, "without the prefix 'model.'" },
   }
   local root = weights(llama, "llama")
+
+  for name, case in pairs(wrappers) do
+    it("are looked through: " .. name, function()
+      local dir = folder(llama, case[1](root))
+      local found, why = identified(dir)
+      equal({ found.model, found.format, found.class }, { "llama", "hf", "LlamaForCausalLM" }, why)
+      has(why, "the names are those without " .. case[2])
+      cbk.create(dir .. "/plain.pt", { root = root }):commit { progress = false }
+      local options = { "--model", "llama", "--src-fmt", "hf", "--config", "config.json" }
+      for number, more in ipairs { {}, options } do
+        local code, said, err = convert(dir, "model.pt", "--overwrite", unpack(more))
+        equal(code, 0, number .. err)
+        has(said .. err, case[2])
+        equal((harness.cbk(dir, "convert", "plain.pt", "--to", "cs-2.4", "-o", "plain", "--overwrite", unpack(options))), 0)
+        equal((harness.cbk(dir, "diff", "out/model_to_cs-2.4.mdl", "plain/plain_to_cs-2.4.mdl")), 0)
+      end
+      equal((harness.cbk(dir, "diff", "model.pt", "plain/plain_to_cs-2.4.mdl", "--model", "llama")), 0)
+      local status, text = harness.cbk(dir, "check", "model.pt")
+      equal(status, 0, text)
+    end)
+  end
 
   for name, case in pairs(cases) do
     it("are renamed by the command that identify gives: " .. name, function()
@@ -121,21 +148,12 @@ describe("Weights under other names", function()
     end)
   end
 
-  it("are not left out by the option, even if the user names the model", function()
-    local dir = folder(llama, below "module."(root))
-    for _, option in ipairs { {}, { OPTION } } do
-      local code, _, err = convert(dir, "model.pt", "--model", "llama", "--src-fmt", "hf", "--config", "config.json", unpack(option))
-      equal({ code, cbk.fs.exists(dir .. "/out") }, { 1, false })
-      has(err, "they fit without the prefix 'module.': `cbk copy CHECKPOINT NEW --rename 'module.*=*'`")
-      if not option[1] then lacks(err, OPTION) end
-    end
-  end)
-
   it("are of the model with a head, if the user asks for the one without", function()
     local dir = folder(llama, below "module."(root))
     local code, _, err = convert(dir, "model.pt", "--model", "llama-headless", "--src-fmt", "hf", "--config", "config.json")
     equal(code, 1)
-    has(err, "they are those of --model llama without the prefix 'module.'")
+    has(err, "they are those of --model llama")
+    lacks(err, "`cbk copy")
   end)
 
   it("are no command if a weight is missing, or has another shape", function()
@@ -153,10 +171,10 @@ describe("Weights under other names", function()
   it("are those of a class without a head, which has no prefix", function()
     local config = conversion.with(llama, { architectures = cbk.list { "LlamaModel" } })
     local dir = folder(config, weights(llama, "llama", function(key) return key ~= "lm_head.weight" and key or nil end))
-    local _, why = identified(dir)
-    has(why, "the tensors are those of LlamaModel without the prefix 'model.'")
-    follow(dir, why)
-    local code, _, err = convert(dir, "new.pt", "--config", "config.json")
+    local found, why = identified(dir)
+    equal(found.model, "llama-headless", why)
+    has(why, "the names are those without 'model.'")
+    local code, _, err = convert(dir, "model.pt")
     equal(code, 0, err)
     has(err, "'lm_head.weight' is not in the checkpoint: normal random values (0, 0.02) of seed 0 are written")
   end)

@@ -9,11 +9,12 @@ local actions = require "converters.vocabulary.actions"
 local class = require "converters.engine.class"
 local check = require "converters.authoring.check"
 local check_config = require "converters.authoring.check_config"
-local coverage = require "converters.diagnosis.coverage"
+local coverage = require "converters.authoring.coverage"
+local tensor_names = require "cbk.recognise.names"
 local notation = require "converters.notation.files"
 local position = require "converters.notation.position"
 local relate = require "converters.authoring.relate"
-local tables = require "converters.diagnosis.tables"
+local tables = require "converters.authoring.tables"
 local tiny = require "tiny"
 
 local describe, it, equal = harness.describe, harness.it, harness.equal
@@ -71,7 +72,7 @@ describe("Rules: findings", function()
   it("a rule for one direction needs a reason", function()
     finds("one way: left to right, 'c' is never written: 'a <-> b'", { { "a", "b" }, { "a", "c" } })
     finds("to write both keys, add also_right = 'c' to that rule", { { "a", "b" }, { "a", "c" } })
-    finds("'a <-> b' (tests/lua/rules_test.lua:68) takes 'a'; if only some files have this key",
+    finds("'a <-> b' (tests/lua/rules_test.lua:69) takes 'a'; if only some files have this key",
       { { "a", "b" }, { "a", "c", when = function() return true end } })
     equal(found_in { { "a", "b" }, { "a", "c", read_only = "its old name" } }, {})
     local _, single = check.keys(rules.keys { { "a", "b" }, { "a", "c", read_only = "its old name" } })
@@ -517,8 +518,8 @@ return { { model = "mine", note = "a model", { "a", "b", keys = rules.keys {
 
   it("keys of checkpoints", function()
     local tensor = cbk.tensor { 1 }
-    equal(coverage.keys_of(cbk.dict { model = cbk.dict { ["a.w"] = tensor }, optimizer = cbk.dict() }), { "a.w" })
-    equal(coverage.keys_of(cbk.dict { eye = cbk.dict { w = tensor }, tongue = cbk.dict { w = tensor } }), { "eye/w", "tongue/w" })
+    equal(tensor_names.keys_of(cbk.dict { model = cbk.dict { ["a.w"] = tensor }, optimizer = cbk.dict() }), { "a.w" })
+    equal(tensor_names.keys_of(cbk.dict { eye = cbk.dict { w = tensor }, tongue = cbk.dict { w = tensor } }), { "eye/w", "tongue/w" })
   end)
 end)
 

@@ -31,41 +31,43 @@ local function attention(name, is_first)
   })
 end
 
-local function feed_forward(c)
+---@param inputs? TensorNode   in place of those that the config says
+local function feed_forward(c, inputs)
   local is_gated = c.is_gated_act -- wins over what feed_forward_proj says
   if is_gated == nil then is_gated = (c.feed_forward_proj or ""):find "^gated" end
   return below("DenseReluDense", {
-    is_gated and { linear("wi_0", "d_model", "d_ff"), linear("wi_1", "d_model", "d_ff") } or linear("wi", "d_model", "d_ff"),
+    inputs or is_gated and { linear("wi_0", "d_model", "d_ff"), linear("wi_1", "d_model", "d_ff") } or linear("wi", "d_model", "d_ff"),
     linear("wo", "d_ff", "d_model"),
   })
 end
 
-local function encoder_block(c)
+local function encoder_block(c, inputs)
   return function(n)
     return {
       attention("layer.0.SelfAttention", n == 0), norm("layer.0.layer_norm", "d_model", false),
-      below("layer.1", { feed_forward(c), norm("layer_norm", "d_model", false) }),
+      below("layer.1", { feed_forward(c, inputs), norm("layer_norm", "d_model", false) }),
     }
   end
 end
 
-local function decoder_block(c)
+local function decoder_block(c, inputs)
   return function(n)
     return {
       attention("layer.0.SelfAttention", n == 0), norm("layer.0.layer_norm", "d_model", false),
       attention("layer.1.EncDecAttention"), norm("layer.1.layer_norm", "d_model", false),
       n == 0 and { "layer.1.EncDecAttention.relative_attention_bias.weight", { "relative_attention_num_buckets", "num_heads" },
         optional = true },
-      below("layer.2", { feed_forward(c), norm("layer_norm", "d_model", false) }),
+      below("layer.2", { feed_forward(c, inputs), norm("layer_norm", "d_model", false) }),
     }
   end
 end
 
 ---Encoder and decoder without their embeddings.
-function t5.stacks(c)
+---@param inputs? TensorNode   of the feed-forward parts, in place of those that the config says
+function t5.stacks(c, inputs)
   return {
-    each("encoder.block", "num_layers", encoder_block(c)), norm("encoder.final_layer_norm", "d_model", false),
-    each("decoder.block", "decoder_layers", decoder_block(c)), norm("decoder.final_layer_norm", "d_model", false),
+    each("encoder.block", "num_layers", encoder_block(c, inputs)), norm("encoder.final_layer_norm", "d_model", false),
+    each("decoder.block", "decoder_layers", decoder_block(c, inputs)), norm("decoder.final_layer_norm", "d_model", false),
   }
 end
 

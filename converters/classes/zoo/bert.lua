@@ -129,7 +129,7 @@ bert.BertForTokenClassification = fine_tuned("BertForTokenClassification", {
 }, function() return linear("classifier", "hidden_size", "num_classes", true) end)
 
 bert.BertForQuestionAnswering = fine_tuned("BertForQuestionAnswering", { add_pooling_layer = boolean(false) },
-  function() return linear("classifier", "hidden_size", 2, true) end)
+  function() return linear("classifier", "hidden_size", 2, true) end, hf.BertForTokenClassification)
 
 bert.BertForSummarization = fine_tuned("BertForSummarization", {
   add_pooling_layer = boolean(false), num_labels = size(2), use_cls_bias = boolean(true),

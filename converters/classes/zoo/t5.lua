@@ -6,7 +6,7 @@ local hf = require "converters.classes.hf.t5"
 local parts = require "converters.classes.zoo.parts"
 local came_with = require "converters.classes.zoo.came_with"
 
-local each = class.each
+local each, linear = class.each, class.linear
 local size, depth, number, positive, rate, boolean, bias, text, any, free =
   class.makers "size depth number positive rate boolean bias text any free"
 
@@ -90,18 +90,19 @@ end
 
 local of_hf = hf.T5ForConditionalGeneration
 
----Release 1.6 had Hugging Face's names, but for the embeddings, and positions in every block.
+---Release 1.6 had Hugging Face's names, but for the embeddings, and positions in every block. Gated inputs are `wi_0` and `wi` or `wi_1`.
 local of_1_6 = class.new "T5ForConditionalGeneration" {
   fields = of_hf.fields, derived = of_hf.derived,
   tensors = function(c)
     local words = { "vocab_size", "d_model" }
     local positions = class.optional { "layer.0.SelfAttention.relative_attention_bias.weight",
       { "relative_attention_num_buckets", "num_heads" } }
+    local inputs = class.optional { linear("wi", "d_model", "d_ff"), linear("wi_0", "d_model", "d_ff"), linear("wi_1", "d_model", "d_ff") }
     local function further(i) return i > 0 and positions or {} end
     return {
       { "encoder_token_embedding.weight", words }, { "decoder_token_embedding.weight", words },
       { "encoder.embed_tokens.weight", words, optional = true }, { "decoder.embed_tokens.weight", words, optional = true },
-      hf.stacks(c), each("encoder.block", "num_layers", further), each("decoder.block", "decoder_layers", further),
+      hf.stacks(c, inputs), each("encoder.block", "num_layers", further), each("decoder.block", "decoder_layers", further),
       { "lm_head.weight", words, tied = c.tie_word_embeddings and "decoder_token_embedding.weight" },
     }
   end,
@@ -109,13 +110,12 @@ local of_1_6 = class.new "T5ForConditionalGeneration" {
 
 local FIELDS_OF_1_6 = { vocab_size = "src_vocab_size", num_layers = "encoder_num_hidden_layers",
   num_decoder_layers = "decoder_num_hidden_layers", tie_word_embeddings = "share_embedding_weights" }
-local GATES = { geglu = "gated-gelu", swiglu = "gated-silu", reglu = "gated-relu" }
 
 local before = { class = of_1_6, config = function(section)
-  local out = cbk.dict { feed_forward_proj = GATES[section.encoder_nonlinearity] }
+  local out = cbk.dict()
   for name in pairs(of_hf.fields) do
     local value = section[FIELDS_OF_1_6[name] or name]
-    if value ~= nil and name ~= "feed_forward_proj" then out[name] = value end
+    if value ~= nil then out[name] = value end
   end
   return out
 end }

@@ -1,14 +1,15 @@
 -- A checkpoint against its config: missing layers and weights, shapes, ties. What a model has is known from its class.
 
 local cbk = require "cbk"
-local adapters = require "converters.diagnosis.adapters"
+local adapters = require "cbk.recognise.adapters"
 local classes = require "cbk.classes"
-local coverage = require "converters.diagnosis.coverage"
+local contents = require "cbk.recognise.contents"
 local errors = require "cbk.errors"
 local extents = require "cbk.extents"
 local fit = require "converters.engine.fit"
 local identify = require "cbk.recognise"
 local kinds = require "converters.engine.kinds"
+local names = require "cbk.recognise.names"
 local numbers = require "cbk.numbers"
 local quantised = require "cbk.quantised"
 local report = require "cbk.report"
@@ -22,6 +23,7 @@ local model = {}
 ---@field settings? Dict          what the config says
 ---@field known? ClassTensors
 ---@field prefix string           what is before the class's keys in the checkpoint
+---@field path_of fun(key: string): string   of a key of the model in the checkpoint
 ---@field paths table<string, string>   of the tensors by the class's keys
 
 
@@ -100,7 +102,7 @@ local function check_unknown(of, file, unknown, found)
     if not layer then
       local advice = quantised.is_part_name(key) and "Keep it: by its name, it is a scale of quantised weights"
         or adapters.matrix_in { key } and adapters.advice(of.format):gsub("^%l", string.upper) or nil
-      found:add("unknown-weight", file, of.prefix .. key, ("%s has no such tensor with this config"):format(of.known.class.name),
+      found:add("unknown-weight", file, of.path_of(key), ("%s has no such tensor with this config"):format(of.known.class.name),
         { advice = advice })
     elseif counts[layer] then
       found:add("unknown-weight", file, of.prefix .. layer:gsub("%.$", ""), ("the config says %s, but this layer has %s"):format(stated,
@@ -113,7 +115,7 @@ end
 ---@param lost string[]   what the checkpoint was opened without
 local function check_fit(of, file, one, lost, found)
   check_missing(of, file, without_lost(of, one.missing, lost), found)
-  for _, wrong in ipairs(one.wrong) do found:add("wrong-shape", file, of.prefix .. wrong.key, wrong.why) end
+  for _, wrong in ipairs(one.wrong) do found:add("wrong-shape", file, of.path_of(wrong.key), wrong.why) end
   check_unknown(of, file, one.unknown, found)
   for _, lack in ipairs(one.lacks) do
     found:add("missing-weight", file, nil, ("%s is missing (%s); some models have none"):format(lack.name,
@@ -126,7 +128,7 @@ local function paths_of(of, keys)
   local out = {}
   for _, key in ipairs(keys) do
     local own = of.known:own_key(key)
-    if own then out[own] = of.prefix .. key end
+    if own then out[own] = of.path_of(key) end
   end
   return out
 end
@@ -155,8 +157,12 @@ function model.check(file, checkpoint, config_path, found)
     return nil -- a tree that is not of tensors by name
   end
   local of = { name = identity.model, format = identity.format, config = identity.config, paths = {},
-    prefix = kinds.is_dict(checkpoint.root, "model") and "model." or "" }
+    prefix = identity.format ~= "hf" and "model." or "" }
+  local inner = identity.contents
+  function of.path_of(key) return inner.paths and inner.paths[key] or of.prefix .. key end
   if identity.problem then found:add("config", file, nil, identity.problem, { severity = not identity.is_broken and "note" or nil }) end
+  local around = identity.contents and contents.text(identity.contents)
+  if around then found:add("wrapped", file, nil, around) end
   if identity.adapter then found:add("config", file, nil, identity.adapter, { severity = "note" }) end
   config = config or kept
   of.settings = config
@@ -181,9 +187,8 @@ function model.check(file, checkpoint, config_path, found)
     return of
   end
   of.known = known
-  local root = checkpoint.root
-  local tree = kinds.is_dict(root, "model") and root.model or root
-  local keys, weights = quantised.find(tree, config):names(coverage.keys_of(root))
+  local tree = identity.format ~= "hf" and inner.root.model or inner.root
+  local keys, weights = quantised.find(tree, config):names(names.keys_of(cbk.dict { model = tree }))
   local one = fit.of(known, keys, function(key)
     if weights[key] then return weights[key].shape end
     return kinds.is_tensor(tree[key]) and tree[key]:shape() or nil
@@ -203,9 +208,9 @@ end
 ---Whether the config ties two tensors.
 ---@param of ModelOfFile|nil
 function model.ties(of, key_a, key_b)
-  for _, names in ipairs(of and of.known and of.known:tied_names() or {}) do
+  for _, tied in ipairs(of and of.known and of.known:tied_names() or {}) do
     local has = {}
-    for _, name in ipairs(names) do has[of.paths[name] or ""] = true end
+    for _, name in ipairs(tied) do has[of.paths[name] or ""] = true end
     if has[key_a] and has[key_b] then return true end
   end
   return false
@@ -216,8 +221,8 @@ end
 ---@return table<string, boolean>
 function model.tied_paths(of)
   local out = {}
-  for _, names in ipairs(of and of.known and of.known:tied_names() or {}) do
-    for _, name in ipairs(names) do
+  for _, tied in ipairs(of and of.known and of.known:tied_names() or {}) do
+    for _, name in ipairs(tied) do
       if of.paths[name] then out[of.paths[name]] = true end
     end
   end
@@ -229,9 +234,9 @@ end
 ---@param by_path table<string, CheckedTensor>   of model.tied_paths
 ---@param found Findings
 function model.check_ties(of, by_path, found)
-  for _, names in ipairs(of and of.known and of.known:tied_names() or {}) do
+  for _, tied in ipairs(of and of.known and of.known:tied_names() or {}) do
     local first
-    for _, name in ipairs(names) do
+    for _, name in ipairs(tied) do
       local one = by_path[of.paths[name] or ""]
       first = first or one
       if one and one ~= first and one.scan.fingerprint ~= first.scan.fingerprint then

@@ -40,6 +40,8 @@ rules.list = {
     help = "Use the checkpoint of 16 or 32 bits to convert, cast or fold; a copy keeps codes and scales." },
   { id = "unknown-weight", severity = "warning", text = "The model that the config describes does not have a tensor of this name.",
     help = "Use the config that belongs to the checkpoint: programs that read this one ignore the tensor." },
+  { id = "wrapped", severity = "note", text = "A training script or framework has put something around the model.",
+    help = "Nothing has to be done: cbk looks through it. Other programs need the names of the model (`cbk copy --rename`)." },
   { id = "tied-weights-differ", severity = "warning", text = "The config ties two weights, but their values differ.",
     help = "Write one value under both names: programs use one for both. Or let the config say that head and embeddings are not tied." },
   { id = "layer-gap", severity = "warning", text = "Numbered layers are not consecutive.",

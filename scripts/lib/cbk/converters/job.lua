@@ -5,7 +5,7 @@ local converter_list = require "cbk.converters.list"
 local catalogue = require "converters.engine.catalogue"
 local hf_config = require "converters.modelzoo.hf_config"
 local dry_run = require "converters.authoring.dry_run"
-local inexpressible = require "converters.diagnosis.inexpressible"
+local inexpressible = require "converters.shared.inexpressible"
 
 local jobs = {}
 
@@ -63,6 +63,7 @@ end
 
 ---@class JobInput    The checkpoint that a job reads (cbk.converters.input).
 ---@field source Dict
+---@field whole? Dict      what the checkpoint has, with what is around the model
 ---@field deduplicated boolean|table<string, boolean>
 
 ---What a job reads of a checkpoint. A safetensors file has each tensor under one name, or notes the others, which are ties of the tree.
@@ -82,7 +83,7 @@ end
 ---@field loader? LoaderOptions
 ---@field without_state? boolean
 ---@field accept_missing? boolean
----@field advise? table             converters.diagnosis.advice, for errors
+---@field advise? table             cbk.recognise.advice, for errors
 ---@field report? Report            where the steps' warnings go
 
 ---@param route Route

@@ -41,9 +41,10 @@ local function converted(side, tgt, args, only)
   identify.set_options(own, function() return side.checkpoint end, only)
   local config = cbk.config.load(converters.config_file(own.config))
   if own.src_fmt == "cs-auto" then own.src_fmt = identify.auto_format(side.checkpoint, own.model, tgt, config) end
-  local input, others = converters.input(side.checkpoint), cbk.dict()
-  local is_zoo = kinds.is_dict(input.source, "model")
-  local job = converters.job(converters.route(own.model, own.src_fmt, tgt), input, { seed = 0, take_unmatched = function(key)
+  local route, others = converters.route(own.model, own.src_fmt, tgt), cbk.dict()
+  local input = identify.input(side.checkpoint, route, config)
+  local is_zoo = route.src ~= "hf"
+  local job = converters.job(route, input, { seed = 0, take_unmatched = function(key)
     if is_zoo then others["model." .. key] = input.source.model[key] else others[key] = input.source[key] end
   end })
   converters.config(own.model, job, config)

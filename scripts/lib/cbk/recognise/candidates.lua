@@ -5,7 +5,7 @@ local converters = require "cbk.converters"
 local errors = require "cbk.errors"
 local guess = require "cbk.recognise.guess"
 local report = require "cbk.report"
-local architectures = require "converters.diagnosis.architectures"
+local architectures = require "cbk.recognise.architectures"
 local fields = require "converters.engine.fields"
 local fit = require "converters.engine.fit"
 local sections = require "converters.engine.sections"
@@ -194,6 +194,49 @@ function candidates.of_name(formats, section)
       if path then return takes(path, section) end
     end
     return false
+  end
+end
+
+---The models that a config may mean: if it names a class of Hugging Face, those of that class.
+---@param asked Asked
+---@return { model: Model, class: Class }[]
+local function meant_by(asked)
+  local all, named = {}, {}
+  for _, one in ipairs(candidates.described(asked.side)) do
+    local list = asked.accepts(one) and all
+    if list then list[#list + 1] = one end
+    if list and architectures.is_of(one.model, asked.architecture) then named[#named + 1] = one end
+  end
+  return #named > 0 and named or all
+end
+
+---How much speaks against the nearest of the models that a config may mean, by names alone; nil if there is none.
+---@param asked Asked
+---@param formats string[]
+---@return ContentsFit
+function candidates.fit_of_config(asked, formats)
+  local models
+  return function(keys)
+    models = models or meant_by(asked)
+    local least
+    for _, format in ipairs(formats) do
+      for _, one in ipairs(models) do
+        local class, of = catalogue.class_of(one.model, {}, format)
+        local mistakes = class and guess.mistakes(class, asked.section, of, keys)
+        if mistakes and (not least or mistakes < least) then least = mistakes end
+      end
+    end
+    return least
+  end
+end
+
+---… that have these names, without a config.
+---@param formats string[]
+---@return ContentsFit
+function candidates.fit_of_names(formats)
+  return function(keys, shape_of)
+    local best = candidates.of_names(formats, keys, shape_of)[1]
+    return best and best.mistakes or nil
   end
 end
 

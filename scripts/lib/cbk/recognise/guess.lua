@@ -169,6 +169,17 @@ local function holds_for(asked, release, other)
   return true
 end
 
+---How much speaks against a class with a config, by names alone; nil where it has no tensors with that config.
+---@param class Class
+---@param config Dict
+---@param release string|nil
+---@param keys string[]
+---@return integer|nil
+function guess.mistakes(class, config, release, keys)
+  local one = compared(class, config, release, guess.outlines(keys), {})
+  return one and one.unknown + one.missing
+end
+
 ---A function that finds the nearest config of a class for the names of a checkpoint: one field after the other gets the value that helps
 ---most. It remembers what it found.
 ---@param keys string[]

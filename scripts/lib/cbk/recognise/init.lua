@@ -3,11 +3,14 @@
 local cbk = require "cbk"
 local converters = require "cbk.converters"
 local composite = require "cbk.converters.composite"
+local advice = require "cbk.recognise.advice"
 local candidates = require "cbk.recognise.candidates"
 local config_beside = require "cbk.recognise.config_beside"
+local contents = require "cbk.recognise.contents"
 local detect = require "cbk.recognise.detect"
 local doubts = require "cbk.recognise.doubts"
 local errors = require "cbk.errors"
+local guess = require "cbk.recognise.guess"
 local quantised = require "cbk.quantised"
 local release = require "cbk.recognise.release"
 local unfit = require "cbk.recognise.unfit"
@@ -16,10 +19,8 @@ local spec_tree = require "cbk.spec_tree"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
 local releases = require "converters.engine.releases"
-local advice = require "converters.diagnosis.advice"
-local architectures = require "converters.diagnosis.architectures"
-local coverage = require "converters.diagnosis.coverage"
-local inexpressible = require "converters.diagnosis.inexpressible"
+local architectures = require "cbk.recognise.architectures"
+local inexpressible = require "converters.shared.inexpressible"
 local names = require "cbk.recognise.names"
 local hf_config = require "converters.modelzoo.hf_config"
 local trainer = require "converters.modelzoo.trainer"
@@ -46,6 +47,7 @@ function identify.says_hugging_face(config) return type(config.model_type) == "s
 ---@field problem? string   why no config beside the checkpoint is used
 ---@field is_broken? boolean   that is, since it cannot be read
 ---@field quantised Quantised
+---@field contents Contents
 ---@field adapter? string    what is to be said of an adapter beside the model
 ---@field reason? string    why there is no model
 ---@field advice? string    what to do about it, if something else than another config or model will help
@@ -64,15 +66,17 @@ local function has_flat_model(checkpoint)
 end
 
 ---@param checkpoint Checkpoint
+---@param is_hf boolean
 ---@param config Dict|nil
 ---@return string[] formats, string|nil release, string[] why
-local function formats_of(checkpoint, config)
-  if not kinds.is_dict(checkpoint.root, "model") then
+local function formats_of(checkpoint, is_hf, config)
+  if is_hf then
     if config and has_flat_model(checkpoint) and (kinds.is_dict(config, "model") or kinds.is_dict(config, "trainer")) then
       cbk.fail("format", ("the keys of %s are flat: at its top are keys 'model.…' with dots, where a Cerebras checkpoint has a dict "
         .. "'model'; a script that sets the same keys of cbk.create('NEW.mdl') writes that dict"):format(cbk.quote(checkpoint.path)))
     end
-    return { "hf" }, nil, { "the tensors are at the top level, as in Hugging Face's files" }
+    return { "hf" }, nil, { kinds.is_dict(checkpoint.root, "model") and "the config is one of Hugging Face"
+      or "the tensors are at the top level, as in Hugging Face's files" }
   end
   local old = spec_tree.old_file(checkpoint)
   local evidence, why, formats = release.evidence(checkpoint, config, old.has_scalar_dicts), {}, {}
@@ -84,13 +88,12 @@ local function formats_of(checkpoint, config)
 end
 
 ---Keys of the model, and their shapes; of quantised weights those that they have without quantisation, as far as they are known.
----@param checkpoint Checkpoint
+---@param root Dict         of the model, or with the model below "model"
+---@param is_hf boolean
 ---@param found Quantised   in the model's part of the tree
-local function keys_of(checkpoint, found)
-  local root = checkpoint.root
-  kinds.check_root(root)
-  local model = kinds.is_dict(root, "model") and root.model or root
-  local keys, weights = found:names(coverage.keys_of(root))
+local function keys_of(root, is_hf, found)
+  local model = is_hf and root or root.model
+  local keys, weights = found:names(names.keys_of(is_hf and root or cbk.dict { model = model }))
   local function shape_of(key)
     if weights[key] then return weights[key].shape end
     local value = model[key]
@@ -216,6 +219,21 @@ local function why_unfit(root, config, list, count)
   if is_other or best.fit.matched * 2 < count then return unfit.explain(root, config, list) end
 end
 
+---What a config asks for.
+---@param is_hf boolean
+---@param config Dict     the whole file
+---@param section Dict    of the model
+---@param formats string[]
+---@param class string|nil   of Hugging Face
+---@return Asked
+local function asked_by(is_hf, config, section, formats, class)
+  return {
+    side = is_hf and "left" or "right", section = section, architecture = class,
+    accepts = is_hf and candidates.of_type(config) or candidates.of_name(formats, section),
+    idle = candidates.idle_of(is_hf and {} or formats, section),
+  }
+end
+
 ---@param found Identity
 ---@param root Dict       of the checkpoint
 ---@param config Dict
@@ -238,11 +256,7 @@ local function by_config(found, root, config, formats, kept, keys, shape_of)
   end
   local stated = type(section[field]) == "string" and ("%s=%s"):format(field, section[field]) or nil
   if stated then why[#why + 1] = "the config says " .. stated end
-  local asked = {
-    side = is_hf and "left" or "right", section = section, architecture = class,
-    accepts = is_hf and candidates.of_type(config) or candidates.of_name(formats, section),
-    idle = candidates.idle_of(is_hf and {} or formats, section),
-  }
+  local asked = asked_by(is_hf, config, section, formats, class)
   local list, problems, format = candidates.of_config(asked, formats, keys, shape_of)
   found.format = format
   local best, foreign = list[1] and list[1].fit, is_hf and architectures.foreign(config)
@@ -281,21 +295,32 @@ local function by_names(found, keys, shape_of, formats, class)
     found.model)
 end
 
----Looks at a config of Hugging Face beside a checkpoint with a dict 'model', as those of the Model Zoo have one, where nothing else says
----what it is: training scripts save the weights of a model so, with their own state beside them.
----@param found Identity
----@param path string   of the checkpoint
-local function by_foreign_config(found, path, root, keys, shape_of)
-  local beside = config_beside.find(path, true)
-  if not beside.config or not identify.says_hugging_face(beside.config) then return end
-  local asked = { side = "left", section = beside.config, architecture = architectures.stated(beside.config),
-    accepts = candidates.of_type(beside.config), idle = candidates.idle_of({}, beside.config) }
-  found.config = beside.path
-  found.reason, found.advice = unfit.explain(root, beside.config, (candidates.at(asked, "hf", keys, shape_of)))
-  if found.reason then found.format = "hf" end
-  found.reason = found.reason or ("the config '%s' is one of Hugging Face, but the checkpoint has a dict 'model', as in the Model Zoo's "
-    .. "files, whose tensors are not those of a known model"):format(beside.path)
-  found.why = { found.reason, found.advice }
+---The model in a checkpoint, as far as the config tells.
+---@param root Dict
+---@param is_hf boolean
+---@param config Dict|nil    the whole file
+---@param formats string[]
+---@return Contents
+local function contents_of(root, is_hf, config, formats)
+  local fine, section = pcall(is_hf and hugging_face_section or trainer.model, config)
+  local is_known = config ~= nil and fine and kinds.is_dict(section)
+  return contents.of(root, not is_hf, is_known and candidates.fit_of_config(asked_by(is_hf, config, section, formats,
+    architectures.stated(is_hf and config or hf_config.of(root))), formats)
+    or config == nil and candidates.fit_of_names(formats) or nil)
+end
+
+---A config of Hugging Face for a checkpoint with a dict 'model', as those of the Model Zoo have one, if it describes what is below it:
+---training scripts save the weights of a model so, with their own state beside them.
+---@param beside ConfigBeside
+---@param checkpoint Checkpoint
+---@return ConfigBeside|nil
+local function foreign_config(beside, checkpoint)
+  if not beside.config or not identify.says_hugging_face(beside.config) then return nil end
+  local inner = contents_of(checkpoint.root, true, beside.config, { "hf" }).root
+  local keys = cbk.keys(inner)
+  for i, key in ipairs(keys) do keys[i] = tostring(key) end
+  local least = candidates.fit_of_config(asked_by(true, beside.config, beside.config, {}), { "hf" })(keys)
+  return least and least < cbk.count(cbk.dict(guess.outlines(keys))) and beside or nil
 end
 
 ---Which model a checkpoint is, by its config and its tensors.
@@ -311,23 +336,29 @@ function identify.checkpoint(path, checkpoint, config_path)
   local beside = config_path and { path = converters.config_file(config_path), config = config_beside.load(config_path) }
     or config_beside.find(is_hf and path or checkpoint.path, is_hf) -- of a folder, the file in it names the config
   local params = not beside.config and not is_hf and kept_params(checkpoint.root) or nil
+  local other = not (is_hf or params) and (config_path and beside or not beside.config and config_beside.find(path, true))
+  local foreign = other and foreign_config(other, checkpoint) or nil
+  is_hf, beside = is_hf or foreign ~= nil, foreign or beside
   local config = beside.config or params
-  local formats, of, why = formats_of(checkpoint, config)
+  local formats, of, why = formats_of(checkpoint, is_hf, config)
+  local inner = contents_of(checkpoint.root, is_hf, config, formats)
+  local root = inner.root
   local found = {
     format = formats[1], release = of, config = beside.config and beside.path, why = why, others = {},
-    problem = beside.problem, is_broken = beside.is_broken,
+    problem = beside.problem, is_broken = beside.is_broken, contents = inner,
   }
+  local looked = contents.text(inner)
+  if looked then why[#why + 1] = looked end
   if beside.problem then why[#why + 1] = beside.problem end
   if params then why[#why + 1] = "the config is read from its __metadata__" end
-  local weights = quantised.find(is_hf and checkpoint.root or checkpoint.root.model, config)
+  local weights = quantised.find(is_hf and root or root.model, config)
   found.quantised = weights
-  local keys, shape_of = keys_of(checkpoint, weights)
+  local keys, shape_of = keys_of(root, is_hf, weights)
   local kept = hf_config.of(checkpoint.root)
   if config then
     by_config(found, checkpoint.root, config, formats, kept, keys, shape_of)
   else
     by_names(found, keys, shape_of, formats, architectures.stated(kept))
-    if not found.model and not is_hf then by_foreign_config(found, path, checkpoint.root, keys, shape_of) end
   end
   if not found.model and is_hf and not found.advice then
     local reason, what_to_do = unfit.adapter(path, keys)
@@ -342,6 +373,25 @@ function identify.checkpoint(path, checkpoint, config_path)
     why[#why + 1], found.adapter = adapter, adapter
   end
   return found, beside.config, params
+end
+
+---What a job reads of a checkpoint: the model in it.
+---@param checkpoint Checkpoint
+---@param route Route
+---@param config Dict   of the source, the whole file
+---@return JobInput
+---@return Contents
+function identify.input(checkpoint, route, config)
+  kinds.check_root(checkpoint.root)
+  local is_hf = route.src == "hf"
+  local class, of = catalogue.class_of(route.model, route.path[1].converter, route.src)
+  local fine, section = pcall(is_hf and hugging_face_section or trainer.model, config)
+  local fit = class and fine and kinds.is_dict(section) and function(keys) return guess.mistakes(class, section, of, keys) end or nil
+  local input = converters.input(checkpoint)
+  if not is_hf and not kinds.is_dict(checkpoint.root, "model") then return input, { root = checkpoint.root, taken = {}, beside = {} } end
+  local found = contents.of(checkpoint.root, not is_hf, fit)
+  input.source, input.whole = found.root, checkpoint.root
+  return input, found
 end
 
 ---The format that --src-fmt cs-auto means.
@@ -376,7 +426,8 @@ function identify.target(found, checkpoint, config)
       or identify.auto_format(checkpoint, found.model, probe, config)
     local _, target = candidates.way_from(model, format)
     if not target then cbk.fail("unsupported", "no converter reads it") end
-    local job = converters.job(converters.route(found.model, format, target), converters.input(checkpoint), { advise = advice })
+    local route = converters.route(found.model, format, target)
+    local job = converters.job(route, identify.input(checkpoint, route, config), { advise = advice })
     converters.config(found.model, job, config)
     converters.convert.checkpoint(job, job.source)
     doubts.refuse(job, config, job.source)

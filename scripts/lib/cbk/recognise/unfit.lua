@@ -1,11 +1,11 @@
 -- Why a Hugging Face checkpoint fits no class that its config may mean, and what would make it fit.
 
 local cbk = require "cbk"
-local adapters = require "converters.diagnosis.adapters"
-local architectures = require "converters.diagnosis.architectures"
+local adapters = require "cbk.recognise.adapters"
+local architectures = require "cbk.recognise.architectures"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
-local wrapped = require "converters.diagnosis.wrapped"
+local wrapped = require "cbk.recognise.wrapped"
 
 local unfit = {}
 

@@ -96,26 +96,33 @@ end
 
 ---The arguments of --rename, in their order.
 ---@param leaves Leaf[]
----@return string[]
+---@return Renaming[]
 local function renames_of(leaves, moves)
   local out = {}
   for _, name in ipairs(WRAPPERS) do
     local inner = "." .. name .. "."
     for _, leaf in ipairs(leaves) do
       if leaf.path:find(inner, 1, true) then
-        out[#out + 1] = inner .. "=."
+        out[#out + 1] = { from = inner, to = ".", is_inner = true }
         break
       end
     end
   end
   for _, move in ipairs(moves) do
-    if move.from ~= move.to then out[#out + 1] = ("%s*=%s*"):format(move.from, move.to) end
+    if move.from ~= move.to then out[#out + 1] = { from = move.from .. "*", to = move.to .. "*" } end
   end
   return out
 end
 
+---@class Renaming   An argument of --rename.
+---@field from string
+---@field to string
+---@field is_inner? boolean   of a module inside names, not of what is before them
+
 ---@class Wrapped   How weights get the names of a class.
----@field options string       of `cbk copy`
+---@field included string[]    the prefixes that are copied; none: everything
+---@field excluded string[]    paths
+---@field renames Renaming[]   in their order
 ---@field left_out string[]    what these leave out
 ---@field missing string[]     weights of the class that are not in the checkpoint, whatever its names
 ---@field matched integer
@@ -163,7 +170,7 @@ function wrapped.find(leaves, known)
   if #moves == 0 or #moves > MOST_MOVES then return nil end
   local renames, rules = renames_of(leaves, moves), {}
   if #renames == 0 then return nil end
-  for i, text in ipairs(renames) do rules[i] = rename.parse(text) end
+  for i, one in ipairs(renames) do rules[i] = rename.parse(("%s=%s"):format(one.from, one.to)) end
   local included, kept, left_out = selected(leaves, moves)
   local keys, names, shapes = {}, {}, {}
   for i, leaf in ipairs(kept) do
@@ -172,21 +179,21 @@ function wrapped.find(leaves, known)
     if names[key] then return nil end -- two values of one name
     keys[i], names[key], shapes[key] = key, leaf.path, leaf.shape
   end
-  local one = fit.of(known, keys, function(key) return shapes[key] end)
-  local excluded = strangers(one, names, shapes)
-  if #one.wrong > 0 or not excluded then return nil end
-  local words = {}
-  for _, prefix in ipairs(included) do words[#words + 1] = ("--include '%s*'"):format(prefix) end
-  for _, path in ipairs(excluded) do
-    words[#words + 1], left_out[#left_out + 1] = ("--exclude '%s'"):format(path), path
+  local fitting = fit.of(known, keys, function(key) return shapes[key] end)
+  local excluded = strangers(fitting, names, shapes)
+  if #fitting.wrong > 0 or not excluded then return nil end
+  for _, path in ipairs(excluded) do left_out[#left_out + 1] = path end
+  for _, list in ipairs { included, excluded } do
+    for _, text in ipairs(list) do
+      if not text:find(PLAIN) then return nil end
+    end
   end
-  for _, text in ipairs(renames) do words[#words + 1] = ("--rename '%s'"):format(text) end
-  for _, text in ipairs(words) do
-    if not text:gsub("[*=' ]", ""):find(PLAIN) then return nil end
+  for _, one in ipairs(renames) do
+    if not (one.from .. one.to):gsub("%*", ""):find(PLAIN) then return nil end
   end
   local single = #renames == 1 and #moves == 1 and moves[1].from ~= moves[1].to and moves[1] or {}
-  return { options = table.concat(words, " "), left_out = left_out, missing = one.missing, matched = one.matched,
-    from = single.from, to = single.to }
+  return { included = included, excluded = excluded, renames = renames, left_out = left_out, missing = fitting.missing,
+    matched = fitting.matched, from = single.from, to = single.to }
 end
 
 ---How the names fit.
@@ -200,7 +207,20 @@ end
 
 ---The command that renames them.
 ---@param found Wrapped
-function wrapped.command(found) return "cbk copy CHECKPOINT NEW " .. found.options end
+---@param place? string   before all keys of the checkpoint: "model."
+function wrapped.command(found, place)
+  local words = {}
+  local function add(option, from, to)
+    local text = (place or "") .. from
+    words[#words + 1] = ("--%s '%s'"):format(option, to and ("%s=%s%s"):format(text, place or "", to) or text)
+  end
+  for _, prefix in ipairs(found.included) do add("include", prefix .. "*") end
+  for _, path in ipairs(found.excluded) do add("exclude", path) end
+  for _, one in ipairs(found.renames) do
+    if one.is_inner then words[#words + 1] = ("--rename '%s=%s'"):format(one.from, one.to) else add("rename", one.from, one.to) end
+  end
+  return "cbk copy CHECKPOINT NEW " .. table.concat(words, " ")
+end
 
 ---What this command leaves out.
 ---@param found Wrapped

@@ -8,7 +8,6 @@ local fit = require "converters.engine.fit"
 local convert = require "converters.conversion.convert"
 local own_layouts = require "converters.conversion.own_layouts"
 local engine = require "converters.engine.keys"
-local kinds = require "converters.engine.kinds"
 local patterns = require "converters.engine.patterns"
 local wrap = require "converters.engine.wrap"
 
@@ -184,21 +183,6 @@ function coverage.beyond(reading)
     order[i] = ("%d of them %s beyond %s of the config"):format(counts[text], counts[text] == 1 and "has a number" or "have numbers", text)
   end
   if count > 0 then return table.concat(order, ", "), count end
-end
-
----The names of a checkpoint's tensors as converters see them: without `model`, those of a composite's parts as "part/key".
----@param root Dict
----@return string[]
-function coverage.keys_of(root)
-  kinds.check_root(root)
-  local out = {}
-  local function add(tree, prefix)
-    for key, value in cbk.items(tree) do
-      if kinds.is_dict(value) then add(value, prefix .. tostring(key) .. "/") else out[#out + 1] = prefix .. tostring(key) end
-    end
-  end
-  add(kinds.is_dict(root, "model") and root.model or root, "")
-  return out
 end
 
 ---Runs `f` without its warnings; nil and the reason if it fails.

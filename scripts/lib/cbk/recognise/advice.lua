@@ -1,0 +1,231 @@
+-- Advice for checkpoints with keys that fit no rule of a conversion, or with missing weights. What is known of a model is known from its
+-- class.
+
+local cbk = require "cbk"
+local adapters = require "cbk.recognise.adapters"
+local architectures = require "cbk.recognise.architectures"
+local candidates = require "cbk.recognise.candidates"
+local catalogue = require "converters.engine.catalogue"
+local convert = require "converters.conversion.convert"
+local coverage = require "converters.authoring.coverage"
+local fit = require "converters.engine.fit"
+local names = require "cbk.recognise.names"
+local naming = require "cbk.naming"
+local patterns = require "converters.engine.patterns"
+local tables = require "converters.authoring.tables"
+local trainer = require "converters.modelzoo.trainer"
+local wrapped = require "cbk.recognise.wrapped"
+
+local advice = {}
+
+local MOST_KEYS = 2000 -- enough to recognise a model
+
+---The first keys of the checkpoint.
+local function keys_of(source)
+  local out = {}
+  for i, key in ipairs(names.keys_of(source)) do
+    if i <= MOST_KEYS then out[i] = key end
+  end
+  return out
+end
+
+local function source_format(job) return job.path[1].src end
+
+---The tensors of a model by its class and the config of the source; nil where no class describes it, or not with this config.
+---@param model Model
+---@param job Job
+---@return ClassTensors|nil
+local function tensors_of(model, job)
+  local format, config = source_format(job), job.files[1] or cbk.dict()
+  local converter = model == job.model and job.configs[1] and job.configs[1].converter or {}
+  local class, release = catalogue.class_of(model, converter, format)
+  local fine, known = pcall(function()
+    return class:tensors(format == "hf" and config or trainer.model(config), { release = release })
+  end)
+  return fine and known or nil
+end
+
+---Why another table of the model leaves these keys out; nil if none does.
+---@param unmatched string[]
+local function known_as_lost(job, unmatched)
+  local whys = {}
+  for _, one in ipairs(tables.of { job.model }) do
+    local reads = catalogue.names_format(one.converter[job.path[1].side == "left" and 1 or 2], source_format(job))
+    local tree = reads and patterns.compile(one.keys, job.path[1].side)
+    for _, key in ipairs(tree and unmatched or {}) do
+      local hit = patterns.match(tree, key)[1]
+      if hit and hit.ending.kind == "drop" then whys[key] = hit.ending.why end
+    end
+  end
+  for _, key in ipairs(unmatched) do
+    if whys[key] ~= whys[unmatched[1]] then return nil end
+  end
+  return whys[unmatched[1]]
+end
+
+---Keys whose numbers are beyond a count in the config, by the rules of a user's own table, whose model has no class.
+---@param job Job
+---@param unmatched string[]
+---@return string|nil text, integer|nil count
+local function beyond_rules(job, unmatched)
+  for i, configs in ipairs(job.configs) do
+    for _, one in ipairs(convert.tables(configs)) do
+      local own, side, step = one.converter, job.path[i].side, job.path[i]
+      local at = { side = side, left = one.configs.left, right = one.configs.right, source = function() end }
+      local formats = side == "left" and { step.src, step.tgt } or { step.tgt, step.src }
+      local read = { keys = own.keys, part = own.left and own, inside = own.inside, converter = formats }
+      local text, count = coverage.beyond(coverage.of(read, side, unmatched, at))
+      if text then return text, count end
+    end
+  end
+end
+
+---Keys whose numbers are beyond a count in the config.
+---@param job Job
+---@param unmatched string[]
+---@return string|nil text, integer|nil count
+local function beyond_counts(job, unmatched)
+  local known, counts, order, total = tensors_of(job.model, job), {}, {}, 0
+  if not known then return beyond_rules(job, unmatched) end
+  for _, key in ipairs(known and unmatched or {}) do
+    local said = known:beyond(key)
+    if said and not counts[said] then counts[said], order[#order + 1] = 0, said end
+    if said then counts[said], total = counts[said] + 1, total + 1 end
+  end
+  for i, said in ipairs(order) do
+    order[i] = ("%d of them %s beyond %s of the config"):format(counts[said], counts[said] == 1 and "has a number" or "have numbers", said)
+  end
+  if total > 0 then return table.concat(order, ", "), total end
+end
+
+---The models whose class has all of these names with the config of the source.
+---@param job Job
+---@param keys string[]
+---@param is_whole boolean   and needs no others
+---@return string[]   three at most
+local function models_with(job, keys, is_whole)
+  local out, format = {}, source_format(job)
+  for _, one in ipairs(candidates.described(format == "hf" and "left" or "right")) do
+    local known = one.model ~= job.model and tensors_of(one.model, job)
+    local found = known and known:own_key(keys[1] or "") and fit.of(known, keys, function() end)
+    if found and #found.unknown == 0 and not (is_whole and #found.missing > 0) then
+      out[#out + 1] = { name = one.model.model, missing = #found.missing }
+    end
+  end
+  table.sort(out, function(a, b)
+    if a.missing ~= b.missing then return a.missing < b.missing end
+    return #a.name < #b.name or #a.name == #b.name and a.name < b.name
+  end)
+  for i, one in ipairs(out) do out[i] = one.name end
+  return { unpack(out, 1, 3) }
+end
+
+---The models for which the checkpoint is complete, as the end of a message; nil if there are none.
+---@param job Job
+---@param source Dict   the checkpoint
+---@return string|nil
+function advice.lacking(job, source)
+  local found = models_with(job, keys_of(source), true)
+  return #found > 0 and "; the checkpoint is complete for --model " .. table.concat(found, " or ") or nil
+end
+
+---@param found Wrapped
+---@param place string
+local function renaming(found, place)
+  local missing = #found.missing > 0 and (" (still missing: %s)"):format(naming.folded(found.missing)) or ""
+  return ("%s: `%s`%s%s"):format(wrapped.how(found), wrapped.command(found, place), wrapped.losses(found), missing)
+end
+
+---How the weights get the names of the class, if they have others. A model without a head is not made of one that has it.
+---@param job Job
+---@param source Dict
+---@return string|nil
+local function under_other_names(job, source)
+  if #(job.path[1].converter.components or {}) > 0 then return nil end
+  local is_hf, name = source_format(job) == "hf", job.model.model
+  local full = is_hf and name:find "%-headless$" and catalogue.find((name:gsub("%-headless$", "")))
+  local of_full, own = full and tensors_of(full, job), tensors_of(job.model, job)
+  if of_full and fit.mistakes(fit.of(of_full, keys_of(source), function() end)) == 0 then
+    return ("; they are those of --model %s"):format(full.model)
+  end
+  local whole = job.whole or source
+  local place = is_hf and "" or "model."
+  local leaves = wrapped.leaves(not is_hf and whole.model or whole)
+  local found = of_full and wrapped.find(leaves, of_full)
+  if found and #found.missing == 0 then return ("; they are those of --model %s %s"):format(full.model, renaming(found, place)) end
+  found = own and wrapped.find(leaves, own)
+  local fits = found and (#found.missing == 0 or found.matched == #leaves - #found.left_out)
+  return fits and "; they fit " .. renaming(found, place) or nil
+end
+
+---What else the keys may be, apart from numbers beyond a count.
+local function of_names(job, source, unmatched)
+  local own = catalogue.is_own(job.model.model) and catalogue.file_of(job.model.model)
+  if own then return ("; add %s to '%s'"):format(#unmatched == 1 and "a rule for it" or "rules for them", own) end
+  local renamed = under_other_names(job, source)
+  if renamed then return renamed end
+  local found = models_with(job, keys_of(source), false)
+  if #found > 0 then return "; all keys fit --model " .. table.concat(found, " or ") end
+  local why = not job.drop_unmatched and known_as_lost(job, unmatched)
+  local text = "; other conversions from %s leave it out (%s): pass --drop-unmatched-keys to do so here"
+  if why then return text:format(source_format(job), why) end
+end
+
+---The class of a Hugging Face config that no model has, as a part of a message.
+---@param job Job
+---@return string|nil
+local function context_of(job)
+  local class = source_format(job) == "hf" and architectures.foreign(job.files[1])
+  return class and "; " .. architectures.why_foreign(class, { job.model }) or nil
+end
+
+---The models of the class that the config names, where the model is another one, such as its body; without a name, those that have a
+---head in its place.
+---@param job Job
+---@return Model[]
+local function meant(job)
+  local class, out = architectures.stated(job.files[1]), {}
+  for _, name in ipairs(class and catalogue.names() or {}) do
+    local model = catalogue.find(name)
+    if architectures.is_of(model, class) and not architectures.is_of(job.model, class) then out[#out + 1] = model end
+  end
+  local name = job.model.model:match "^(.*)%-headless$"
+  if not class and name then out[1] = catalogue.find(name) end
+  return out
+end
+
+---What to say of a key that is a weight of the class that is meant, and not of the model.
+---@param job Job
+---@param unmatched string[]
+---@return string|nil
+local function of_meant_class(job, unmatched)
+  for _, model in ipairs(source_format(job) == "hf" and meant(job) or {}) do
+    local known = tensors_of(model, job)
+    for _, key in ipairs(known and unmatched or {}) do
+      if known:own_key(key) then
+        return ("; '%s' is a weight of %s, and the other keys lack its prefix: give them the names of that class with `cbk copy "
+          .. "--rename`; for a model without that weight, leave it out with `cbk copy --exclude`"):format(key, model.classes.left.name)
+      end
+    end
+  end
+end
+
+---What else the keys may be, as the end of a message; nil if nothing is known. And what is known in any case.
+---@param job Job
+---@param source Dict   the checkpoint
+---@param unmatched string[]
+---@return string|nil advice, string|nil context
+function advice.unmatched(job, source, unmatched)
+  local matrix = adapters.matrix_in(unmatched)
+  if matrix then
+    local only = source_format(job) ~= "hf" and ", which only the Model Zoo has" or ""
+    return ("; these are LoRA weights%s: %s"):format(only, adapters.advice(source_format(job)))
+  end
+  local beyond, count = beyond_counts(job, unmatched)
+  local rest = count ~= #unmatched and of_names(job, source, unmatched) or ""
+  local text = (beyond and "; " .. beyond or "") .. rest
+  if text == "" then text = of_meant_class(job, unmatched) or "" end
+  return text ~= "" and text or nil, context_of(job)
+end
+
+return advice

@@ -1,0 +1,184 @@
+-- The model inside a checkpoint: what training frameworks put around its tensors is looked through, so that every command sees the names
+-- of the model. Wrappers: torch.compile, DataParallel, FSDP, activation checkpointing, Lightning, PEFT, DeepSpeed.
+
+local cbk = require "cbk"
+local kinds = require "converters.engine.kinds"
+local naming = require "cbk.naming"
+
+local contents = {}
+
+-- What a training script or framework keeps the weights below, beside its own state.
+local CONTAINERS = { state_dict = true, model = true, model_state_dict = true, module = true, net = true, network = true, params = true,
+  weights = true }
+
+-- Modules around a module, at any depth; no model has such names of its own.
+local WRAPPERS = { "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module" }
+
+-- Before all names. A model may have a module of such a name, so that only its class can tell, but for the first.
+local PREFIXES = { "module.", "model.", "base_model.model.", "net.", "network." }
+
+---@class Contents   The model in a checkpoint.
+---@field root Dict           of Hugging Face's files, the tensors; else with the model below "model"
+---@field taken string[]      what was looked through: "state_dict.", "module."
+---@field beside string[]     what is beside the weights, and was not looked at
+---@field paths? table<string, string>   the keys of the checkpoint by those of the model; nil: they are the same
+
+---@alias ContentsFit fun(keys: string[], shape_of: fun(key: string): integer[]|nil): number|nil   how much speaks against the model; nil:
+---nothing is known of it
+
+local function has_tensor(tree)
+  for _, value in cbk.items(tree) do
+    if kinds.is_tensor(value) then return true end
+  end
+  return false
+end
+
+---The one container with the weights.
+---@param root Dict
+---@return string|nil name, string[] beside
+local function container_of(root)
+  local found, beside = nil, {}
+  for key, value in cbk.items(root) do
+    if kinds.is_tensor(value) then return nil, {} end
+    local is_one = type(key) == "string" and CONTAINERS[key] and kinds.is_dict(value) and has_tensor(value)
+    if is_one and found then return nil, {} end
+    if is_one then found = key else beside[#beside + 1] = tostring(key) end
+  end
+  return found, beside
+end
+
+---The tree with other keys; nil where two become one.
+---@param tree Dict
+---@param change fun(key: string): string
+---@return Dict|nil
+local function renamed(tree, change)
+  local out = cbk.dict()
+  for key, value in cbk.items(tree) do
+    local new = type(key) == "string" and change(key) or key
+    if out[new] ~= nil then return nil end
+    out[new] = value
+  end
+  return out
+end
+
+---Without wrappers of single modules.
+---@param key string
+local function unwrapped(key)
+  local out = "." .. key
+  for _, name in ipairs(WRAPPERS) do out = out:gsub("%." .. name .. "%f[.]", "") end
+  return out:sub(2)
+end
+
+---The wrappers that some keys have.
+---@param tree Dict
+---@return string[]
+local function wrappers_in(tree)
+  local found = {}
+  for key in cbk.items(tree) do
+    local text = type(key) == "string" and key:find("_", 1, true) and "." .. key .. "." or ""
+    for _, name in ipairs(WRAPPERS) do
+      if text:find("." .. name .. ".", 1, true) then found[name .. "."] = true end
+    end
+  end
+  return naming.sorted(found)
+end
+
+---@param tree Dict
+---@param prefix string
+local function have_all(tree, prefix)
+  local count = 0
+  for key, value in cbk.items(tree) do
+    if kinds.is_tensor(value) then
+      if type(key) ~= "string" or key:sub(1, #prefix) ~= prefix then return false end
+      count = count + 1
+    end
+  end
+  return count > 0
+end
+
+---@param tree Dict
+---@param fit ContentsFit|nil
+---@return number|nil
+local function mistakes_of(tree, fit)
+  if not fit then return nil end
+  local keys = {}
+  for key in cbk.items(tree) do keys[#keys + 1] = type(key) == "string" and key or nil end
+  return fit(keys, function(key) return kinds.is_tensor(tree[key]) and tree[key]:shape() or nil end)
+end
+
+---The tree without what is before or inside all of its names, as far as the model does not have that itself.
+---@param tree Dict
+---@param fit ContentsFit|nil   asked where a name may be the model's own
+---@param taken string[]        changed
+---@return Dict
+local function without_wrappers(tree, fit, taken)
+  local wrappers = wrappers_in(tree)
+  local plain = #wrappers > 0 and renamed(tree, unwrapped) or tree
+  for _, name in ipairs(plain ~= tree and wrappers or {}) do taken[#taken + 1] = name end
+  for _, prefix in ipairs(PREFIXES) do
+    local shorter = have_all(plain, prefix) and renamed(plain, function(key)
+      return key:sub(1, #prefix) == prefix and key:sub(#prefix + 1) or key
+    end)
+    if shorter then
+      local now, then_ = mistakes_of(plain, fit), mistakes_of(shorter, fit)
+      local is_better = prefix == "module." and (not then_ or not now or then_ <= now) or now and then_ and then_ < now
+      if is_better then
+        taken[#taken + 1] = prefix
+        return without_wrappers(shorter, fit, taken)
+      end
+    end
+  end
+  return plain
+end
+
+---The keys of the checkpoint by those of the model: the same tensors in the same order.
+---@param tree Dict      as it is in the checkpoint
+---@param inner Dict     … and without wrappers
+---@param place string   before the keys of `tree`
+local function paths_of(tree, inner, place)
+  local out, new = {}, {}
+  for key in cbk.items(inner) do new[#new + 1] = key end
+  local i = 0
+  for key in cbk.items(tree) do
+    i = i + 1
+    out[tostring(new[i])] = place .. tostring(key)
+  end
+  return out
+end
+
+---The model inside a checkpoint.
+---@param root Dict
+---@param is_zoo boolean   the model is below "model", as in the Model Zoo's files
+---@param fit? ContentsFit
+---@return Contents
+function contents.of(root, is_zoo, fit)
+  local taken = {}
+  if is_zoo then
+    local inner = without_wrappers(root.model, fit, taken)
+    if inner == root.model then return { root = root, taken = {}, beside = {} } end
+    local out = cbk.copy(root)
+    out.model = inner
+    return { root = out, taken = taken, beside = {}, paths = paths_of(root.model, inner, "model.") }
+  end
+  local tree, place, beside = root, "", {}
+  local name, others = container_of(root)
+  while name do
+    taken[#taken + 1] = name .. "."
+    for _, other in ipairs(others) do beside[#beside + 1] = place .. other end
+    place, tree = place .. name .. ".", tree[name]
+    name, others = container_of(tree)
+  end
+  local inner = without_wrappers(tree, fit, taken)
+  return { root = inner, taken = taken, beside = beside, paths = inner ~= root and paths_of(tree, inner, place) or nil }
+end
+
+---What was looked through, for people; nil if nothing.
+---@param found Contents
+---@return string|nil   "the weights are those of the model below 'state_dict.model.'"
+function contents.text(found)
+  if #found.taken == 0 then return nil end
+  local rest = #found.beside > 0 and ("; beside them, and not read: %s"):format(naming.listed(found.beside, 5)) or ""
+  return ("the names are those without '%s'%s"):format(table.concat(found.taken, "' and '"), rest)
+end
+
+return contents
