@@ -5,7 +5,7 @@ local cli = require "cbk.cli"
 local composite = require "cbk.converters.composite"
 local config_beside = require "cbk.recognise.config_beside"
 local converters = require "cbk.converters"
-local identify = require "cbk.recognise"
+local configs = require "cbk.recognise.configs"
 
 local parser = cli.parser("convert-config", "Convert a model's config file.", [[
 examples:
@@ -31,10 +31,10 @@ local function detect_options(only)
     return
   end
   local given = config_beside.load(args.config_file)
-  if not args.src_fmt and not identify.says_hugging_face(given) then
+  if not args.src_fmt and not configs.says_hugging_face(given) then
     cli.usage_error("convert-config", "--src-fmt is missing: the format of this config cannot be detected without its checkpoint")
   end
-  args.model, args.src_fmt = identify.model_of_config(given, args.model or only, args.src_fmt)
+  args.model, args.src_fmt = configs.model_of(given, args.model or only, args.src_fmt)
   cli.say(args, ("Found: --model %s --src-fmt %s"):format(args.model, args.src_fmt))
 end
 

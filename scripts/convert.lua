@@ -7,7 +7,8 @@ local composite = require "cbk.converters.composite"
 local config_beside = require "cbk.recognise.config_beside"
 local hugging_face_files = require "cbk.hugging_face_files"
 local converters = require "cbk.converters"
-local identify = require "cbk.recognise"
+local left_out = require "cbk.recognise.left_out"
+local ways = require "cbk.recognise.ways"
 local own_layout = require "cbk.converters.own_layout"
 local own_layouts = require "converters.conversion.own_layouts"
 local release = require "cbk.recognise.release"
@@ -77,7 +78,7 @@ local function detect_options(only)
     checkpoint = checkpoint or cli.open(args.checkpoint_file, args)
     return checkpoint
   end
-  local found, names = identify.set_options(args, open, only)
+  local found, names = left_out.detect(args, open, only)
   if found then
     local texts = {}
     for i, name in ipairs(names) do texts[i] = ("--%s %s"):format(name:gsub("_", "-"), args[name]) end
@@ -85,7 +86,7 @@ local function detect_options(only)
     if found.adapter then cbk.warn(found.adapter) end
   end
   if args.src_fmt == "cs-auto" then
-    args.src_fmt = identify.auto_format(open(), args.model, args.tgt_fmt, cbk.config.load(args.config))
+    args.src_fmt = ways.auto_format(open(), args.model, args.tgt_fmt, cbk.config.load(args.config))
   end
   return checkpoint
 end
@@ -203,7 +204,7 @@ end
 ---@param config Dict
 ---@return JobInput
 local function read_input(checkpoint, route, config)
-  local input, found = identify.input(checkpoint, route, config)
+  local input, found = ways.input(checkpoint, route, config)
   local text = contents.text(found)
   if text then cli.say(args, "Looked inside: " .. cbk.shown(text)) end
   return input

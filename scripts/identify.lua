@@ -4,7 +4,8 @@ local cbk = require "cbk"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
 local errors = require "cbk.errors"
-local identify = require "cbk.recognise"
+local recognise = require "cbk.recognise"
+local ways = require "cbk.recognise.ways"
 
 local parser = cli.parser("identify", "Detect the model, class, format and release of checkpoints, and say why.", [[
 The config beside a checkpoint is config.json, or a YAML file: the one of the same name, the one of
@@ -75,12 +76,12 @@ end
 ---@return Identity found, string|nil command
 local function look(path)
   local checkpoint = cli.open(path, args)
-  local found, config = identify.checkpoint(path, checkpoint, args.config)
-  local target, why_none = identify.target(found, checkpoint, config)
+  local found, config = recognise.checkpoint(path, checkpoint, args.config)
+  local target, why_none = ways.target(found, checkpoint, config)
   if why_none then found.why[#found.why + 1] = why_none end
   if not found.model and only then -- it may have no class
     found.model = only
-    target = identify.target(found, checkpoint, config)
+    target = ways.target(found, checkpoint, config)
     found.model = target and only or nil
     if target then found.why[#found.why + 1] = ("it can be converted with %s, the only model of '%s'"):format(only, args.converter) end
   end

@@ -5,7 +5,7 @@ local classes = require "cbk.classes"
 local cli = require "cbk.cli"
 local config_beside = require "cbk.recognise.config_beside"
 local converters = require "cbk.converters"
-local identify = require "cbk.recognise"
+local configs = require "cbk.recognise.configs"
 
 local parser = cli.parser("new", [[
 Make a checkpoint with the tensors of a model, from its config alone: a tiny model for a test, or a
@@ -29,7 +29,7 @@ local args = parser:parse()
 local only = converters.load(args.converter, args.sandbox)
 converters.refuse_existing(args.output, args)
 local config = config_beside.load(args.config)
-local model, format = identify.model_of_config(config, args.model or only, args.format)
+local model, format = configs.model_of(config, args.model or only, args.format)
 local root = classes.new(config, model, format, { seed = args.seed, init = args.init })
 local options = { root = root, overwrite = args.overwrite or args.dry_run }
 local release = converters.catalogue.release(converters.catalogue.resolve(format))

@@ -6,7 +6,7 @@ local classes = require "cbk.classes"
 local config_beside = require "cbk.recognise.config_beside"
 local converters = require "cbk.converters"
 local extents = require "cbk.extents"
-local identify = require "cbk.recognise"
+local configs = require "cbk.recognise.configs"
 
 local parser = cli.parser("params", "List the tensors that a model has, from its config alone.", [[
 examples:
@@ -21,7 +21,7 @@ local args = parser:parse()
 
 local only = converters.load(args.converter, args.sandbox)
 local config = config_beside.load(args.config)
-local list = classes.tensors(config, identify.model_of_config(config, args.model or only, args.format))
+local list = classes.tensors(config, configs.model_of(config, args.model or only, args.format))
 
 ---Elements of a tensor.
 local function count(shape)

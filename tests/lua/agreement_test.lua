@@ -8,7 +8,8 @@ local converters = require "cbk.converters"
 local errors = require "cbk.errors"
 local findings = require "cbk.check.findings"
 local harness = require "harness"
-local identify = require "cbk.recognise"
+local recognise = require "cbk.recognise"
+local ways = require "cbk.recognise.ways"
 local tiny = require "tiny"
 
 local catalogue = converters.catalogue
@@ -27,7 +28,7 @@ end
 
 ---@return Said
 local function by_identify(path, checkpoint)
-  local found = identify.checkpoint(path, checkpoint)
+  local found = recognise.checkpoint(path, checkpoint)
   local out = { missing = {}, unknown = {}, wrong = {} }
   for _, line in ipairs(found.why) do
     local count, kind, keys = line:match "^(%d+) (%l+): (.*)$"
@@ -59,7 +60,7 @@ end
 ---@return string|nil
 local function refusal(name, src, tgt, checkpoint, config)
   local route = converters.route(name, src, tgt)
-  local job = converters.job(route, identify.input(checkpoint, route, config), { seed = 1 })
+  local job = converters.job(route, ways.input(checkpoint, route, config), { seed = 1 })
   local fine, problem
   conversion.warnings(function()
     fine, problem = pcall(function()

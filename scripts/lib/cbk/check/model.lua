@@ -7,7 +7,8 @@ local contents = require "cbk.recognise.contents"
 local errors = require "cbk.errors"
 local extents = require "cbk.extents"
 local fit = require "converters.engine.fit"
-local identify = require "cbk.recognise"
+local configs = require "cbk.recognise.configs"
+local recognise = require "cbk.recognise"
 local kinds = require "converters.engine.kinds"
 local names = require "cbk.recognise.names"
 local numbers = require "cbk.numbers"
@@ -29,7 +30,7 @@ local model = {}
 
 ---The model that a config says, where the tensors are not those of any model.
 local function by_config_alone(config)
-  local fine, name, format = report.quietly(identify.model_of_config, config)
+  local fine, name, format = report.quietly(configs.model_of, config)
   if fine then return name, format end
 end
 
@@ -151,7 +152,7 @@ end
 ---@return ModelOfFile|nil
 function model.check(file, checkpoint, config_path, found)
   if not kinds.is_dict(checkpoint.root) or has_odd_names(checkpoint.root) then return nil end
-  local fine, identity, config, kept = report.quietly(identify.checkpoint, file, checkpoint, config_path)
+  local fine, identity, config, kept = report.quietly(recognise.checkpoint, file, checkpoint, config_path)
   if not fine then
     if config_path or identity.code == "interrupted" then error(identity, 0) end
     return nil -- a tree that is not of tensors by name

@@ -4,7 +4,9 @@ local cbk = require "cbk"
 local converters = require "cbk.converters"
 local converter_list = require "cbk.converters.list"
 local errors = require "cbk.errors"
-local identify = require "cbk.recognise"
+local left_out = require "cbk.recognise.left_out"
+local recognise = require "cbk.recognise"
+local ways = require "cbk.recognise.ways"
 local kinds = require "converters.engine.kinds"
 local report = require "cbk.report"
 
@@ -18,7 +20,7 @@ local through = {}
 
 ---@param side DiffSide
 local function identified(side)
-  side.identity = side.identity or identify.checkpoint(side.path, side.checkpoint, side.config)
+  side.identity = side.identity or recognise.checkpoint(side.path, side.checkpoint, side.config)
   return side.identity
 end
 
@@ -38,11 +40,11 @@ end
 ---@return any root, Dict others
 local function converted(side, tgt, args, only)
   local own = { checkpoint_file = side.path, model = args.model, src_fmt = args.src_fmt, config = side.config, tgt_fmt = tgt }
-  identify.set_options(own, function() return side.checkpoint end, only)
+  left_out.detect(own, function() return side.checkpoint end, only)
   local config = cbk.config.load(converters.config_file(own.config))
-  if own.src_fmt == "cs-auto" then own.src_fmt = identify.auto_format(side.checkpoint, own.model, tgt, config) end
+  if own.src_fmt == "cs-auto" then own.src_fmt = ways.auto_format(side.checkpoint, own.model, tgt, config) end
   local route, others = converters.route(own.model, own.src_fmt, tgt), cbk.dict()
-  local input = identify.input(side.checkpoint, route, config)
+  local input = ways.input(side.checkpoint, route, config)
   local is_zoo = route.src ~= "hf"
   local job = converters.job(route, input, { seed = 0, take_unmatched = function(key)
     if is_zoo then others["model." .. key] = input.source.model[key] else others[key] = input.source[key] end

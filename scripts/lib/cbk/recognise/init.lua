@@ -1,38 +1,27 @@
--- Detects the model, format and release of a checkpoint, and the config that belongs to it.
+-- Which model a checkpoint is, in which format and release, and the config that belongs to it.
 
 local cbk = require "cbk"
-local converters = require "cbk.converters"
-local composite = require "cbk.converters.composite"
-local advice = require "cbk.recognise.advice"
+local architectures = require "cbk.recognise.architectures"
 local candidates = require "cbk.recognise.candidates"
 local config_beside = require "cbk.recognise.config_beside"
+local configs = require "cbk.recognise.configs"
 local contents = require "cbk.recognise.contents"
-local detect = require "cbk.recognise.detect"
-local doubts = require "cbk.recognise.doubts"
+local converters = require "cbk.converters"
 local errors = require "cbk.errors"
 local guess = require "cbk.recognise.guess"
+local hf_config = require "converters.modelzoo.hf_config"
+local inexpressible = require "converters.shared.inexpressible"
+local kinds = require "converters.engine.kinds"
+local names = require "cbk.recognise.names"
 local quantised = require "cbk.quantised"
 local release = require "cbk.recognise.release"
-local unfit = require "cbk.recognise.unfit"
-local report = require "cbk.report"
-local spec_tree = require "cbk.spec_tree"
-local fields = require "converters.engine.fields"
-local kinds = require "converters.engine.kinds"
 local releases = require "converters.engine.releases"
-local architectures = require "cbk.recognise.architectures"
-local inexpressible = require "converters.shared.inexpressible"
-local names = require "cbk.recognise.names"
-local hf_config = require "converters.modelzoo.hf_config"
+local spec_tree = require "cbk.spec_tree"
 local trainer = require "converters.modelzoo.trainer"
+local unfit = require "cbk.recognise.unfit"
 
 local catalogue = converters.catalogue
-local identify = {}
-
----Whether a config is one of Hugging Face.
----@param config Dict
----@return boolean
-function identify.says_hugging_face(config) return type(config.model_type) == "string" or architectures.stated(config) ~= nil end
-
+local recognise = {}
 
 -- --- what is found
 
@@ -188,24 +177,6 @@ local function reason_of(list, problems, stated, keys, shape_of, formats)
   return ("the config says %s, which is not a known model%s"):format(stated, others), what_to_do
 end
 
----The error for the name of a model that is no text.
----@param field string
-local function not_a_string(field, value)
-  return ("the config says %s=%s: expected a string"):format(field, fields.shown(value))
-end
-
----A config of Hugging Face, which is its own model section.
----@param config Dict
----@return Dict
-local function hugging_face_section(config)
-  local section = kinds.is_dict(config, "trainer") and "trainer" or kinds.is_dict(config, "model") and "model"
-  if section and not identify.says_hugging_face(config) then
-    cbk.fail("config",
-      ("expected a config of Hugging Face, as the checkpoint is, found one of the Model Zoo (it has a section '%s')"):format(section))
-  end
-  return config
-end
-
 ---Why the best class is not that of the checkpoint, and what would make it so: its names are others, or the config names another class.
 ---@param root Dict
 ---@param config Dict   of Hugging Face
@@ -241,7 +212,7 @@ end
 ---@param kept Dict|nil   what the checkpoint keeps of a config of Hugging Face
 local function by_config(found, root, config, formats, kept, keys, shape_of)
   local is_hf, why = found.format == "hf", found.why
-  local fine, section = pcall(is_hf and hugging_face_section or trainer.model, config)
+  local fine, section = pcall(is_hf and configs.hugging_face_section or trainer.model, config)
   if not fine then
     found.reason, found.is_config_wrong = errors.text(section), true
     why[#why + 1] = found.reason
@@ -250,7 +221,7 @@ local function by_config(found, root, config, formats, kept, keys, shape_of)
   local class = architectures.stated(is_hf and config or kept)
   local field = is_hf and "model_type" or "name"
   if kinds.present(section[field]) and type(section[field]) ~= "string" then
-    found.reason, found.is_config_wrong = not_a_string(field, section[field]), true
+    found.reason, found.is_config_wrong = configs.not_a_string(field, section[field]), true
     why[#why + 1] = found.reason
     return
   end
@@ -302,7 +273,7 @@ end
 ---@param formats string[]
 ---@return Contents
 local function contents_of(root, is_hf, config, formats)
-  local fine, section = pcall(is_hf and hugging_face_section or trainer.model, config)
+  local fine, section = pcall(is_hf and configs.hugging_face_section or trainer.model, config)
   local is_known = config ~= nil and fine and kinds.is_dict(section)
   return contents.of(root, not is_hf, is_known and candidates.fit_of_config(asked_by(is_hf, config, section, formats,
     architectures.stated(is_hf and config or hf_config.of(root))), formats)
@@ -315,7 +286,7 @@ end
 ---@param checkpoint Checkpoint
 ---@return ConfigBeside|nil
 local function foreign_config(beside, checkpoint)
-  if not beside.config or not identify.says_hugging_face(beside.config) then return nil end
+  if not beside.config or not configs.says_hugging_face(beside.config) then return nil end
   local inner = contents_of(checkpoint.root, true, beside.config, { "hf" }).root
   local keys = cbk.keys(inner)
   for i, key in ipairs(keys) do keys[i] = tostring(key) end
@@ -330,7 +301,7 @@ end
 ---@return Identity found
 ---@return Dict|nil config      of the file `found.config`
 ---@return Dict|nil kept        the config in the checkpoint's __metadata__, where there is no file
-function identify.checkpoint(path, checkpoint, config_path)
+function recognise.checkpoint(path, checkpoint, config_path)
   kinds.check_root(checkpoint.root)
   local is_hf = not kinds.is_dict(checkpoint.root, "model")
   local beside = config_path and { path = converters.config_file(config_path), config = config_beside.load(config_path) }
@@ -375,173 +346,4 @@ function identify.checkpoint(path, checkpoint, config_path)
   return found, beside.config, params
 end
 
----What a job reads of a checkpoint: the model in it.
----@param checkpoint Checkpoint
----@param route Route
----@param config Dict   of the source, the whole file
----@return JobInput
----@return Contents
-function identify.input(checkpoint, route, config)
-  kinds.check_root(checkpoint.root)
-  local is_hf = route.src == "hf"
-  local class, of = catalogue.class_of(route.model, route.path[1].converter, route.src)
-  local fine, section = pcall(is_hf and hugging_face_section or trainer.model, config)
-  local fit = class and fine and kinds.is_dict(section) and function(keys) return guess.mistakes(class, section, of, keys) end or nil
-  local input = converters.input(checkpoint)
-  if not is_hf and not kinds.is_dict(checkpoint.root, "model") then return input, { root = checkpoint.root, taken = {}, beside = {} } end
-  local found = contents.of(checkpoint.root, not is_hf, fit)
-  input.source, input.whole = found.root, checkpoint.root
-  return input, found
-end
-
----The format that --src-fmt cs-auto means.
----@param checkpoint Checkpoint
----@param name string     a model
----@param tgt_fmt string
----@param config Dict
----@return string
-function identify.auto_format(checkpoint, name, tgt_fmt, config)
-  local model = catalogue.find(name)
-  local tgt, old = catalogue.resolve(tgt_fmt, model), spec_tree.old_file(checkpoint)
-  local evidence, files = release.evidence(checkpoint, config, old.has_scalar_dicts), { root = checkpoint.root, config = config }
-  local found = detect.release(evidence, name, tgt, files, "name the release with --src-fmt cs-X.Y")
-  return model and catalogue.format_at(model, found) or "cs-" .. found
-end
-
----The format that a checkpoint can be converted to, found by trying; nil and the reason if there is none.
----@param found Identity
----@param checkpoint Checkpoint
----@param config Dict|nil   of the file `found.config`
----@return string|nil target, string|nil reason
-function identify.target(found, checkpoint, config)
-  if not found.model then return nil end
-  if not config then
-    return nil, found.is_broken and "to convert it, correct the config or name another with --config"
-      or "to convert it, name its config with --config"
-  end
-  local model = catalogue.find(found.model)
-  local fine, result = report.quietly(function()
-    local probe = found.format == "hf" and "cs-current" or "hf"
-    local format = (found.format == "hf" or found.release) and found.format
-      or identify.auto_format(checkpoint, found.model, probe, config)
-    local _, target = candidates.way_from(model, format)
-    if not target then cbk.fail("unsupported", "no converter reads it") end
-    local route = converters.route(found.model, format, target)
-    local job = converters.job(route, identify.input(checkpoint, route, config), { advise = advice })
-    converters.config(found.model, job, config)
-    converters.convert.checkpoint(job, job.source)
-    doubts.refuse(job, config, job.source)
-    return target
-  end)
-  if fine then return result end
-  return nil, ("it cannot be converted: %s"):format(errors.text(errors.outside(result, "cannot convert the checkpoint")))
-end
-
----Sets the options that the user left out: model, source format and config.
----@param args table          of the command: checkpoint_file, model, src_fmt, config
----@param open fun(): Checkpoint
----@param only string|nil      the one model of the user's converter: the default of --model
----@return Identity|nil found   what was found; nil where all was given
----@return string[] names       of the options that were set
-function identify.set_options(args, open, only)
-  if (args.model or only) and args.src_fmt and args.config then
-    args.model = args.model or only
-    return nil, {}
-  end
-  local function ask(option, why, what_to_do)
-    cbk.fail("usage", ("cannot detect %s of '%s': %s; %s"):format(option:match "^%-%-src" and "the format"
-      or "the " .. option:sub(3), args.checkpoint_file, why, what_to_do or "name it with " .. option))
-  end
-  local whole = composite.model_in(args.checkpoint_file)
-  local found, config = whole and { model = whole.model, format = "hf", config = args.checkpoint_file, why = {}, others = {} }, nil
-  if not found then found, config = identify.checkpoint(args.checkpoint_file, open(), args.config) end
-  local set_ones = {}
-  local function set(field, value)
-    if args[field] == nil then args[field], set_ones[#set_ones + 1] = value, field end
-  end
-  if found.problem then cbk.fail("config", found.problem) end
-  if args.src_fmt and args.src_fmt ~= "hf" and found.format == "hf" and config and identify.says_hugging_face(config) then
-    cbk.fail("usage", ("'%s' is a checkpoint of Hugging Face, but --src-fmt is %s; use --src-fmt hf"):format(args.checkpoint_file,
-      args.src_fmt))
-  end
-  if only then set("model", only) end
-  if not args.model and not found.model then
-    ask("--model", found.reason, found.advice or found.is_config_wrong and "correct the config, or name another with --config"
-      or found.config and "correct the config, name another with --config, or name the model with --model")
-  end
-  if not args.model and #found.others > 0 then
-    ask("--model", ("%s or %s fit"):format(found.model, table.concat(found.others, " or ")))
-  end
-  if not found.config then ask("--config", ("there is no %s beside it"):format(config_beside.called(found.format == "hf"))) end
-  set("model", found.model)
-  set("src_fmt", (found.format == "hf" or found.release) and found.format or "cs-auto")
-  set("config", found.config)
-  return found, set_ones
-end
-
--- --- configs alone
-
----Refuses a format that the config contradicts.
-local function check_format(is_zoo, says_hf, format)
-  if format == "hf" and is_zoo then
-    cbk.fail("config", "this is a config of the Model Zoo, but --format is hf; use --format cs-X.Y")
-  elseif format ~= "hf" and says_hf then
-    cbk.fail("config", ("this is a config of Hugging Face, but --format is %s; use --format hf"):format(format))
-  end
-end
-
----Refuses a model of another class than those that the config names.
-local function check_model(model_name, format, section)
-  local stated, field = converters.stated_models(format == "hf", section)
-  local function class_of(name)
-    local model = catalogue.find(name)
-    return model and (catalogue.class_of(model, {}, catalogue.resolve(format, model)))
-  end
-  local model = catalogue.find(model_name)
-  local own = class_of(model_name)
-  local says_type = model and (format ~= "hf" or next(converters.hugging_face_types(model)) ~= nil)
-  if not own or not says_type then return end
-  for _, name in ipairs(stated) do
-    if catalogue.find(name) == model or class_of(name) == own then return end
-  end
-  if #stated > 0 then cbk.fail("config", converters.other_model(stated, field, model_name)) end
-end
-
----The model and format of a config, as far as the user does not name them. Of several formats of the Model Zoo, the newest.
----@param config Dict
----@param model? string    as the user says
----@param format? string
----@return string model, string format
-function identify.model_of_config(config, model, format)
-  local says_hf = identify.says_hugging_face(config)
-  local is_zoo = not says_hf and (config.model ~= nil or config.trainer ~= nil)
-  if format then check_format(is_zoo, says_hf, format) end
-  format = format or (is_zoo and "cs-current" or "hf")
-  local is_hf, section = format == "hf", is_zoo and trainer.model(config) or config
-  if model then
-    check_model(model, format, section)
-    return model, format
-  end
-  local field = is_hf and "model_type" or "name"
-  local stated = section[field]
-  if kinds.absent(stated) then
-    cbk.fail("usage", ("the config has no '%s'; name the model with --model"):format(is_hf and field or "model.name"))
-  end
-  if type(stated) ~= "string" then cbk.fail("config", not_a_string(field, stated)) end
-  local wanted = is_hf and architectures.stated(config) or nil
-  local accepts, found = is_hf and candidates.of_type(config) or candidates.of_name({ catalogue.resolve(format) }, section), {}
-  for _, one in ipairs(candidates.described(is_hf and "left" or "right")) do
-    if accepts(one) then
-      found[#found + 1] = { model = one.model, mistakes = 0, is_named = architectures.is_of(one.model, wanted), changes = 0, idle = 0 }
-    end
-  end
-  if #found > 0 then return candidates.ranked(found)[1].model.model, format end
-  local why = inexpressible.why(stated)
-  if why then cbk.fail("unsupported", why) end
-  local others = converters.stated_models(is_hf, section)
-  local lacking = converters.lacking_class(others[1] or stated, format)
-  if lacking then cbk.fail("unsupported", lacking) end
-  cbk.fail("unsupported", ("'%s' is not a known model; name one with --model ('cbk list' lists them)"):format(stated))
-end
-
-return identify
+return recognise

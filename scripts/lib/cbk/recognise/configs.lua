@@ -1,0 +1,101 @@
+-- Configs by themselves: of which side they are, and which model they mean.
+
+local cbk = require "cbk"
+local architectures = require "cbk.recognise.architectures"
+local candidates = require "cbk.recognise.candidates"
+local converters = require "cbk.converters"
+local fields = require "converters.engine.fields"
+local inexpressible = require "converters.shared.inexpressible"
+local kinds = require "converters.engine.kinds"
+local trainer = require "converters.modelzoo.trainer"
+
+local catalogue = converters.catalogue
+local configs = {}
+
+---Whether a config is one of Hugging Face.
+---@param config Dict
+---@return boolean
+function configs.says_hugging_face(config) return type(config.model_type) == "string" or architectures.stated(config) ~= nil end
+
+---The error for the name of a model that is no text.
+---@param field string
+function configs.not_a_string(field, value)
+  return ("the config says %s=%s: expected a string"):format(field, fields.shown(value))
+end
+
+---A config of Hugging Face, which is its own model section.
+---@param config Dict
+---@return Dict
+function configs.hugging_face_section(config)
+  local section = kinds.is_dict(config, "trainer") and "trainer" or kinds.is_dict(config, "model") and "model"
+  if section and not configs.says_hugging_face(config) then
+    cbk.fail("config",
+      ("expected a config of Hugging Face, as the checkpoint is, found one of the Model Zoo (it has a section '%s')"):format(section))
+  end
+  return config
+end
+
+---Refuses a format that the config contradicts.
+local function check_format(is_zoo, says_hf, format)
+  if format == "hf" and is_zoo then
+    cbk.fail("config", "this is a config of the Model Zoo, but --format is hf; use --format cs-X.Y")
+  elseif format ~= "hf" and says_hf then
+    cbk.fail("config", ("this is a config of Hugging Face, but --format is %s; use --format hf"):format(format))
+  end
+end
+
+---Refuses a model of another class than those that the config names.
+local function check_model(model_name, format, section)
+  local stated, field = converters.stated_models(format == "hf", section)
+  local function class_of(name)
+    local model = catalogue.find(name)
+    return model and (catalogue.class_of(model, {}, catalogue.resolve(format, model)))
+  end
+  local model = catalogue.find(model_name)
+  local own = class_of(model_name)
+  local says_type = model and (format ~= "hf" or next(converters.hugging_face_types(model)) ~= nil)
+  if not own or not says_type then return end
+  for _, name in ipairs(stated) do
+    if catalogue.find(name) == model or class_of(name) == own then return end
+  end
+  if #stated > 0 then cbk.fail("config", converters.other_model(stated, field, model_name)) end
+end
+
+---The model and format of a config, as far as the user does not name them. Of several formats of the Model Zoo, the newest.
+---@param config Dict
+---@param model? string    as the user says
+---@param format? string
+---@return string model, string format
+function configs.model_of(config, model, format)
+  local says_hf = configs.says_hugging_face(config)
+  local is_zoo = not says_hf and (config.model ~= nil or config.trainer ~= nil)
+  if format then check_format(is_zoo, says_hf, format) end
+  format = format or (is_zoo and "cs-current" or "hf")
+  local is_hf, section = format == "hf", is_zoo and trainer.model(config) or config
+  if model then
+    check_model(model, format, section)
+    return model, format
+  end
+  local field = is_hf and "model_type" or "name"
+  local stated = section[field]
+  if kinds.absent(stated) then
+    cbk.fail("usage", ("the config has no '%s'; name the model with --model"):format(is_hf and field or "model.name"))
+  end
+  if type(stated) ~= "string" then cbk.fail("config", configs.not_a_string(field, stated)) end
+  local wanted = is_hf and architectures.stated(config) or nil
+  local accepts, found = is_hf and candidates.of_type(config) or candidates.of_name({ catalogue.resolve(format) }, section), {}
+  for _, one in ipairs(candidates.described(is_hf and "left" or "right")) do
+    if accepts(one) then
+      found[#found + 1] = { model = one.model, mistakes = 0, is_named = architectures.is_of(one.model, wanted), changes = 0, idle = 0 }
+    end
+  end
+  if #found > 0 then return candidates.ranked(found)[1].model.model, format end
+  local why = inexpressible.why(stated)
+  if why then cbk.fail("unsupported", why) end
+  local others = converters.stated_models(is_hf, section)
+  local lacking = converters.lacking_class(others[1] or stated, format)
+  if lacking then cbk.fail("unsupported", lacking) end
+  cbk.fail("unsupported", ("'%s' is not a known model; name one with --model ('cbk list' lists them)"):format(stated))
+end
+
+return configs
