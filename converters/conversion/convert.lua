@@ -516,8 +516,12 @@ local function convert_part(job, i, part, is_refused)
   end
   if #biases > 0 then return made, unmatched, fit_checks.lacking(read, biases), moves, invented end
   if written and #written.missing > 0 then
-    cbk.warn(("the output lacks %d weight%s that its model needs: %s"):format(#written.missing, #written.missing == 1 and "" or "s",
-      naming.folded(written.missing)))
+    local lacks = ("the output lacks %d weight%s that its model needs: %s"):format(#written.missing, #written.missing == 1 and "" or "s",
+      naming.folded(written.missing))
+    if is_hf(step.tgt) then
+      cbk.fail("convert", lacks, { advice = "the checkpoint has some tied weights under one of their names: give it the others" })
+    end
+    cbk.warn(lacks)
   end
   if written and not converter.left then fit_checks.strange_output(written, is_hf(step.tgt)) end -- parts write each other's tensors
   if not written and not job.is_unchecked and (is_hf(step.src) or is_hf(step.tgt)) then
@@ -580,6 +584,9 @@ local function convert_model(job, i, source)
     for _, key in ipairs(lost) do lacking[#lacking + 1] = place .. key end
     if lost.spare then spare = spare or {} end
     for _, key in ipairs(lost.spare or {}) do spare[part.reads .. key] = true end
+    for _, key in ipairs(spare and strangers or {}) do
+      if unmatched_keys.is_buffer(key, part.source[key]) then spare[part.reads .. key] = true end
+    end
     lacking.count, lacking.assumed = lacking.count + lost.count, lacking.assumed or lost.assumed
     lacking.layer, lacking.layers = lacking.layer or lost.layer, lacking.layers or lost.layers
     lacking.may_be_renamed = lacking.may_be_renamed and (lost.count == 0 or lost.may_be_renamed)

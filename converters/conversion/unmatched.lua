@@ -4,6 +4,7 @@
 local cbk = require "cbk"
 local extents = require "cbk.extents"
 local keys = require "converters.engine.keys"
+local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
 local quantised = require "cbk.quantised"
 
@@ -28,6 +29,20 @@ local MOST_SHARE = 4 -- at most one key of so many
 
 ---The module of a key: "layers.0.mlp" of "layers.0.mlp.bias"; nil at the top.
 local function module_of(key) return key:match "^(.*)%.[^.]*$" end
+
+local BUFFERS = { "_extra_state$", "cos_cached$", "sin_cached$", "inv_freq$", "position_ids$", "token_type_ids$", "masked_bias$" }
+
+---Whether a tensor that a model does not have is computed, or state of a program: numbers that are no weights.
+---@param key string
+---@param tensor any
+---@return boolean
+function unmatched.is_buffer(key, tensor)
+  for _, ending in ipairs(BUFFERS) do
+    if key:find(ending) then return true end
+  end
+  if not kinds.is_tensor(tensor) then return true end
+  return not cbk.dtype(tensor.dtype).floating or tensor:numel() == 0
+end
 
 ---The layer of a key: "model.layers.0" of "model.layers.0.mlp.bias"; nil if it is in none.
 local function layer_of(key) return key:match "^(.-%.%d+)%." end

@@ -15,7 +15,7 @@ local position = require "converters.notation.position"
 local class = {}
 
 local MOST_TENSORS = 150000 -- of a model; the largest ones have 100,000
-local MOST_OF_OUTLINE = 8 -- layers that may differ
+local MOST_OF_OUTLINE = 4 -- layers that may differ
 
 -- --- writing classes
 
@@ -632,7 +632,9 @@ end
 ---@param key string
 ---@return boolean
 function ClassTensors:has(key)
-  return self.by_key[key] ~= nil or self.release ~= nil and self.by_key[(key:gsub("^model%.", ""))] ~= nil
+  local short = self.release and key or ""
+  while short:find "^model%." do short = short:sub(#"model." + 1) end -- each step since 1.8 may have added one
+  return self.by_key[key] ~= nil or self.by_key[short] ~= nil
 end
 
 ---What a key that the class does not have is beyond: "num_hidden_layers=2". Nil where it is no matter of numbers.

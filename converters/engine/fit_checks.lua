@@ -79,9 +79,9 @@ function fit_checks.layers(found, place)
   end
 end
 
----The biases of norms, which the original converters pass on whatever the config says.
+---Whether a key is a bias of a norm, which the original converters pass on whatever the config says.
 ---@param known ClassTensors
-local function is_norm_bias(known, key)
+function fit_checks.is_norm_bias(known, key)
   local weight = key:find "%.bias$" and known.by_key[known:own_key((key:gsub("bias$", "weight"))) or ""]
   return weight and #weight.extents == 1
 end
@@ -93,7 +93,7 @@ end
 function fit_checks.strangers(found, place, moves)
   local others, biases = {}, {}
   for _, key in ipairs(found.unknown) do
-    local list = is_norm_bias(found.known, key) and biases or others
+    local list = fit_checks.is_norm_bias(found.known, key) and biases or others
     if moves[key] and moves[key].is_written then list[#list + 1] = place .. key end
   end
   local function text(list)
@@ -154,7 +154,7 @@ end
 function fit_checks.strange_output(written, is_hf)
   local list = {}
   for _, key in ipairs(written.unknown) do
-    if not is_norm_bias(written.known, key) then list[#list + 1] = key end
+    if not fit_checks.is_norm_bias(written.known, key) then list[#list + 1] = key end
   end
   if #list == 0 then return end
   local text = ("the output has %d tensor%s that %s does not have: %s"):format(#list, #list == 1 and "" or "s", written.known.class.name,

@@ -269,6 +269,17 @@ def beside(run):
     for name in ("text_model", "image_model"):
         os.symlink(f"../llava/{name}", f"{top}/{name}")
     run.refused(run.run_here("convert", top, "--model", "llava", "--src-fmt", "hf", "--to", "cs-2.3", "-o", run.path("x")), "is a symbolic link", "--allow-external")
+    shards = run.path("beside_shards")
+    run.call("copy", run.path("plain.pt"), shards, "--format", "safetensors", "--shard-size", "32")
+    first = sorted(name for name in os.listdir(shards) if name.endswith(".safetensors"))[0]
+    os.rename(f"{shards}/{first}", run.path("other/" + first))
+    os.symlink("../other/" + first, f"{shards}/{first}")
+    run.refused(run.run_here("check", shards), "symbolic link", "--allow-external")
+    run.call("check", shards, "--no-values", "--allow-external", run.path("other"))
+    index = "model.safetensors.index.json"
+    os.rename(f"{shards}/{index}", run.path("other/" + index))
+    os.symlink("../other/" + index, f"{shards}/{index}")
+    run.refused(run.run_here("check", shards), "symbolic link", "--allow-external")
     states = run.path("states")
     os.makedirs(states)
     os.symlink("../other/hidden.json", states + "/data_iter_checkpoint_state_file_global")

@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import os
+import random
 import re
 import sys
 import tempfile
@@ -272,13 +273,36 @@ def unknown_ties(run):
         assert config["tie_word_embeddings"] is False
 
 
+def pattern_rule(run):
+    """Patterns and names at random: a module fits where PEFT's regular expression does."""
+    rng, cases = random.Random(7), []
+    while len(cases) < 3000:
+        pattern = "".join(rng.choice([r"\d+", ".*", r"\.", "a", "b", "1", "11", "a1", r"\.a"]) for _ in range(rng.randint(1, 4)))
+        name = "".join(rng.choice(["a", "b", "1", "2", ".", "11", "a1"]) for _ in range(rng.randint(1, 7)))
+        if pattern.count(r"\d+") > 3 or ".." in name or name[0] == "." or name[-1] == ".":
+            continue
+        whole = rng.random() < 0.1
+        cases.append([("^" if whole else "") + pattern, name, bool(re.match(("" if whole else r"(.*\.)?") + f"({pattern})$", name))])
+    with open(run.path("patterns.json"), "w", encoding="utf-8") as file:
+        json.dump(cases, file)
+    with open(run.path("patterns.lua"), "w", encoding="utf-8") as file:
+        file.write("""local cbk = require "cbk"
+local peft = require "cbk.peft"
+for _, case in ipairs(cbk.totable(cbk.config.load(arg[1]))) do
+  local settings = peft.settings(cbk.dict { peft_type = "LORA", rank_pattern = cbk.dict { [case[1]] = 5 } })
+  if peft.fits(settings.ranks[1], case[2]) ~= case[3] then error(case[1] .. " of " .. case[2]) end
+end
+""")
+    run.call("run", run.path("patterns.lua"), run.path("patterns.json"))
+
+
 def hard_patterns(run):
     """Patterns of modules that a matcher with backtracking would try for years; what is between `.*` is found all the same."""
     name = "a" * 60
     base = {name + ".weight": torch.randn(INNER, WIDTH)}
     a, b = torch.randn(2, WIDTH), torch.randn(INNER, 2)
     tensors = {f"base_model.model.{name}.lora_A.weight": a, f"base_model.model.{name}.lora_B.weight": b}
-    for number, (pattern, alpha) in enumerate([(".*a" * 25 + "b", 4), (".*a" * 25, 8), ("a.*a.*" * 10, 8), ("^a.*", 8), ("b.*", 4), (".*", 8)]):
+    for number, (pattern, alpha) in enumerate([(".*a" * 25 + "b", 4), (".*a" * 25, 8), (r"\d+.*", 4), ("a.*a.*" * 10, 8), ("^a.*", 8), ("b.*", 4), (".*", 8)]):
         config = {"r": 2, "lora_alpha": 4, "alpha_pattern": {pattern: 8}}
         got, _, _ = folded_folder(run, f"hard_{number}", {"model_type": "llama"}, base, config, tensors)
         close(got[name + ".weight"], base[name + ".weight"] + alpha / 2 * (b @ a))
@@ -490,7 +514,7 @@ def main():
             ("conv1d", {**plain, "fan_in_fan_out": True}, every, True),
         ]:
             run.check(name, lambda n=name, c=config, m=modules, f=fan: outputs_agree(run, n, c, m, f))
-        for action in (replaced, folders, scaled_head, saved_below, tied_by_default, tied_and_different, unknown_ties, hard_patterns, one_weight_twice, transposed_by_class, new_head, head_of_an_encoder,
+        for action in (replaced, folders, scaled_head, saved_below, tied_by_default, tied_and_different, unknown_ties, pattern_rule, hard_patterns, one_weight_twice, transposed_by_class, new_head, head_of_an_encoder,
                        anchored_patterns, absent_heads, without_config):
             run.check(action.__name__, lambda a=action: a(run))
         for kind, trained, form, settings in itertools.product(

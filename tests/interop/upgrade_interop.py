@@ -612,9 +612,9 @@ class Tests:
         del config["model"]["use_rms_norm"]
         self.write_config(config)
         self.checkpoint = prepared(self.cbk, self.folder, self.checkpoint, self.states, "fix-checkpoint-spec", "data-iter-state-conversion")
-        assert "1.8 to 2.0, with different results" in self.upgrade("--yes", to="cs-2.0", code=1).stderr
+        assert "1.8 to 2.0, which may give different results" in self.upgrade("--yes", to="cs-2.0", code=1).stderr
         text = self.upgrade("--yes", code=1).stderr
-        for part in ("1.8 to 2.0, with different results", "H5 format 0.4 without a release: up to 2.0 (usually)", "--from cs-X.Y"):
+        for part in ("1.8 to 2.0, which may give different results", "H5 format 0.4 without a release: up to 2.0 (usually)", "--from cs-X.Y"):
             assert part in text, text
         assert not os.path.exists(self.out)
         self.upgrade("--yes", "--from", "cs-1.8")

@@ -62,16 +62,21 @@ end
 ---@field is_whole boolean    no name may be before it
 ---@field value number
 
+local MOST_DIGITS = 3 -- `\\d+` in one pattern
+
 ---@param text string
 ---@return ModulePattern|nil   nil: it has more
 local function module_pattern(text)
   local is_whole = text:sub(1, 1) == "^"
   text = text:gsub("^%^", ""):gsub("%$$", "")
   local marked = text:gsub("\\d%+", "\1"):gsub("%[0%-9%]%+", "\1"):gsub("%.%*", "\2"):gsub("\\%.", "\3")
-  if marked:find "[^%w_.%-\1\2\3]" then return nil end
-  local pieces = {}
+  if marked:find "[^%w_.%-\1\2\3]" or select(2, marked:gsub("\1", "")) > MOST_DIGITS then return nil end
+  local pieces, last = {}, select(2, marked:gsub("\2", "")) + 1
   for piece in (marked .. "\2"):gmatch "([^\2]*)\2" do
-    pieces[#pieces + 1] = piece:gsub("%-", "%%-"):gsub("\1", "%%d+"):gsub("\3", "%%.")
+    piece = piece:gsub("\1\1+", function(all) return ("\4"):rep(#all - 1) .. "\1" end) -- so many digits, or more
+    if #pieces > 0 then piece = piece:gsub("^\1", "\4") end -- `.*` takes the other digits
+    if #pieces + 1 < last then piece = piece:gsub("\1$", "\4") end
+    pieces[#pieces + 1] = piece:gsub("%-", "%%-"):gsub("\1", "%%d+"):gsub("\4", "%%d"):gsub("\3", "%%.")
   end
   return { pieces = pieces, is_whole = is_whole }
 end
@@ -102,7 +107,8 @@ end
 ---Whether a module fits a pattern: the whole name, or what is behind a dot.
 ---@param pattern ModulePattern
 ---@param module string
-local function fits(pattern, module)
+---@return boolean
+function peft.fits(pattern, module)
   if fits_at(pattern, module, 1) then return true end
   for dot in (pattern.is_whole and "" or module):gmatch "()%." do
     if fits_at(pattern, module, dot + 1) then return true end
@@ -162,7 +168,7 @@ end
 ---The value of the first pattern that a module fits.
 local function by_pattern(patterns, module, usual)
   for _, one in ipairs(patterns) do
-    if fits(one, module) then return one.value end
+    if peft.fits(one, module) then return one.value end
   end
   return usual
 end
@@ -316,6 +322,11 @@ local function has_head(config)
   return false
 end
 
+-- Embeddings of decoders whose head is `lm_head`, or GPT-NeoX's.
+local USUAL = { ["model.embed_tokens.weight"] = true, ["transformer.wte.weight"] = true, ["transformer.word_embeddings.weight"] = true,
+  ["gpt_neox.embed_in.weight"] = true, ["model.language_model.embed_tokens.weight"] = true, ["embed_tokens.weight"] = true,
+  ["wte.weight"] = true, ["word_embeddings.weight"] = true }
+
 ---The name of the head that is tied to embeddings, in a model whose files lack it; nil where the class may have another.
 ---@param embedding string   the key of the embeddings
 ---@param class string       of `architectures`
@@ -323,8 +334,8 @@ end
 local function usual_head(embedding, class)
   if embedding:find "^bert%.embeddings%." then return "cls.predictions.decoder.weight" end
   if embedding:find "^roberta%.embeddings%." or embedding:find "^esm%.embeddings%." then return "lm_head.decoder.weight" end
-  local is_decoder = class:find "ForCausalLM$" or class:find "LMHeadModel$"
-  if is_decoder and embedding:find "gpt_neox%.embed_in%.weight$" then return "embed_out.weight" end
+  local is_decoder = (class:find "ForCausalLM$" or class:find "LMHeadModel$") and USUAL[embedding]
+  if is_decoder and embedding == "gpt_neox.embed_in.weight" then return "embed_out.weight" end
   local before = ("." .. embedding):match "^%.?(.-)%.model%.embed_tokens%.weight$" -- of the text model of several
   if not (is_decoder or before or embedding == "model.language_model.embed_tokens.weight") then return nil end
   return (before or ""):gsub("(.)$", "%1.") .. "lm_head.weight"
@@ -458,6 +469,7 @@ local function trained_weights(model, modules, others, settings, embedding)
         cbk.fail("shape", ("'%s' is %s in the adapter, but %s in the base model; %s"):format(name, new, own,
           why_other_shape(old:shape(), value:shape())))
       end
+      low_rank.check_finite(name, value)
       if old and quantised.is_narrow(old.dtype) then
         cbk.fail("dtype", ("the adapter replaces '%s', which is %s in the base model: as such it would be rounded; use a base model "
           .. "of 16 or 32 bits"):format(name, old.dtype))
@@ -511,6 +523,9 @@ end
 ---@return Dict model, integer count   of weights that were adapted
 ---@return HeadTie|nil untied          a head that is no longer the embeddings
 function peft.fold(model, adapter, settings, config, is_tied_by_default)
+  for what, tree in pairs { ["base model"] = model, adapter = adapter } do
+    if not (cbk.kind(tree) or ""):find "dict" then cbk.fail("checkpoint", ("the %s is no dict of tensors"):format(what)) end
+  end
   local modules, others = sorted_out(adapter)
   local may_lack_head = stated_tie(config) ~= false and not weight_of(model, HEADS)
   local trained, count = trained_weights(model, modules, others, settings, may_lack_head and weight_of(model, EMBEDDINGS) or nil)

@@ -152,11 +152,11 @@ function check.open(path, options, found)
   if index or loose then
     local opened = {}
     if index then
-      opened = shards.check(index, open_shard(options, found), found)
+      opened = shards.check(index, open_shard(options, found), found, options.reading.allow_external)
     else
       found:add("index-missing", path, nil, ("the folder has shards such as '%s', but no *.index.json"):format(loose[1]))
       for i, name in ipairs(loose) do
-        local shard = cbk.fs.join(path, name)
+        local shard = cbk.fs.beside(path, name, options.reading.allow_external) or cbk.fs.join(path, name)
         opened[i] = { path = shard, checkpoint = open_shard(options, found)(shard) }
       end
     end

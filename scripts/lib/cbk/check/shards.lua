@@ -77,7 +77,7 @@ end
 ---@param open fun(path: string): Checkpoint|nil   adds a finding where a file is damaged
 ---@param found Findings
 ---@return Shard[]
-local function open_shards(folder, index_path, by_shard, order, open, found)
+local function open_shards(folder, index_path, by_shard, order, open, found, allowed)
   local out = {}
   for _, name in ipairs(order) do
     local is_outside = name == "" or name:find "^/" or name:find "%z" or ("/" .. name .. "/"):find("/../", 1, true)
@@ -88,7 +88,7 @@ local function open_shards(folder, index_path, by_shard, order, open, found)
       found:add("shard-missing", path, nil, ("the shard is missing, with %s such as %s"):format(
         numbers.counted(#by_shard[name], "tensor"), fold.shown(by_shard[name][1])))
     else
-      local checkpoint = open(path)
+      local checkpoint = open(cbk.fs.beside(folder, name, allowed) or path)
       if checkpoint and kinds.is_dict(checkpoint.root) then compare_keys(path, index_path, checkpoint.root, by_shard[name], found) end
       out[#out + 1] = { path = path, checkpoint = checkpoint }
     end
@@ -114,9 +114,11 @@ end
 ---@param index_path string
 ---@param open fun(path: string): Checkpoint|nil
 ---@param found Findings
+---@param allowed? string[]   folders that links may lead to
 ---@return Shard[]
-function shards.check(index_path, open, found)
-  local fine, index = pcall(cbk.config.parse, cbk.fs.read(index_path), "json")
+function shards.check(index_path, open, found, allowed)
+  local inside = cbk.fs.beside(cbk.fs.dirname(index_path), cbk.fs.basename(index_path), allowed) -- a link out of it is an error
+  local fine, index = pcall(cbk.config.parse, cbk.fs.read(inside or index_path), "json")
   local by_shard, order
   if fine then by_shard, order = keys_by_shard(index, index_path) end
   if not by_shard then
@@ -124,7 +126,7 @@ function shards.check(index_path, open, found)
     return {}
   end
   local folder, before = cbk.fs.dirname(index_path), #found.list
-  local opened = open_shards(folder, index_path, by_shard, order, open, found)
+  local opened = open_shards(folder, index_path, by_shard, order, open, found, allowed)
   if #found.list == before then check_total(index, index_path, opened, found) end
   return opened
 end

@@ -24,4 +24,14 @@ function adapters.advice(format, folder)
     .. "matrices with PEFT (merge_and_unload)"
 end
 
+---What keys that a model does not have are, if they are matrices of LoRA.
+---@param keys string[]
+---@param format string   of the checkpoint
+---@return string|nil
+function adapters.text(keys, format)
+  if not adapters.matrix_in(keys) then return nil end
+  local only = format ~= "hf" and ", which only the Model Zoo has" or ""
+  return ("these are LoRA weights%s: %s"):format(only, adapters.advice(format))
+end
+
 return adapters

@@ -148,6 +148,9 @@ local function under_other_names(job, source)
   if of_full and fit.mistakes(fit.of(of_full, keys_of(source), function() end)) == 0 then
     return ("; they are those of --model %s"):format(full.model)
   end
+  if job.whole and job.whole ~= source and not (own and wrapped.find(wrapped.leaves(is_hf and source or source.model), own)) then
+    return nil -- what is around the model was looked through
+  end
   local whole = job.whole or source
   local place = is_hf and "" or "model."
   local leaves = wrapped.leaves(not is_hf and whole.model or whole)
@@ -216,11 +219,8 @@ end
 ---@param unmatched string[]
 ---@return string|nil advice, string|nil context
 function advice.unmatched(job, source, unmatched)
-  local matrix = adapters.matrix_in(unmatched)
-  if matrix then
-    local only = source_format(job) ~= "hf" and ", which only the Model Zoo has" or ""
-    return ("; these are LoRA weights%s: %s"):format(only, adapters.advice(source_format(job)))
-  end
+  local matrices = adapters.text(unmatched, source_format(job))
+  if matrices then return "; " .. matrices end
   local beyond, count = beyond_counts(job, unmatched)
   local rest = count ~= #unmatched and of_names(job, source, unmatched) or ""
   local text = (beyond and "; " .. beyond or "") .. rest

@@ -152,11 +152,15 @@ end
 
 ---Whether a model's table to Hugging Face reads this config. Without a table of the same release, the nearest one counts.
 ---@param path Path
-local function takes(path, section)
+---@param section Dict
+---@param counts? fun(field: string): boolean   whether a field counts; default: all do
+local function takes(path, section, counts)
   local step = path[#path]
   for _, converter in pairs(step.tgt == "hf" and (step.converter.variants or { step.converter }) or {}) do
     local fine, refused = report.quietly(sections.refused, converter, step.side, section)
-    if fine and refused and #refused == 0 then return true end
+    local is_refused = not fine
+    for _, one in ipairs(fine and refused or {}) do is_refused = is_refused or not counts or counts(one.field) end
+    if not is_refused then return true end
   end
   return step.tgt ~= "hf"
 end
@@ -189,15 +193,18 @@ function candidates.of_name(formats, section)
       local name = one.model.name or one.model.model
       return name == stated or one.model.model == stated or (one.model.aliases or {})[stated] ~= nil
     end
+    local is_read = {} -- by tables: many releases have the same
     for _, format in ipairs(formats) do
       local path = candidates.way_from(one.model, format)
-      if path then return takes(path, section) end
+      local converter = path and path[#path].converter
+      if converter and is_read[converter] == nil then is_read[converter] = takes(path, section) end
+      if converter and is_read[converter] then return true end
     end
     return false
   end
 end
 
----The models that a config may mean: if it names a class of Hugging Face, those of that class.
+---The models that a config may mean: if it names a class of Hugging Face, those of that class; none if no model has it.
 ---@param asked Asked
 ---@return { model: Model, class: Class }[]
 local function meant_by(asked)
@@ -207,7 +214,8 @@ local function meant_by(asked)
     if list then list[#list + 1] = one end
     if list and architectures.is_of(one.model, asked.architecture) then named[#named + 1] = one end
   end
-  return #named > 0 and named or all
+  local is_foreign = asked.architecture ~= nil and asked.side == "left" and #named == 0
+  return is_foreign and {} or #named > 0 and named or all
 end
 
 ---How much speaks against the nearest of the models that a config may mean, by names alone; nil if there is none.
@@ -248,7 +256,7 @@ end
 ---@return Dict|nil
 local function config_taken(path, found)
   for _, config in ipairs(found.configs) do
-    if takes(path, config) then return config end
+    if takes(path, config, found.is_told) then return config end
   end
 end
 
@@ -279,7 +287,7 @@ function candidates.of_names(formats, keys, shape_of, architecture)
       local path = found and found.unknown == 0 and candidates.way_from(one.model, format)
       local config = path and (format == "hf" and found.config or config_taken(path, found))
       if config then -- how much is missing says nothing of a part of a model
-        out[#out + 1] = { model = one.model, class = class, mistakes = (found.missing > 0 and 1 or 0) + found.odd,
+        out[#out + 1] = { model = one.model, class = class, mistakes = (found.missing > 0 and 1 or 0) + found.odd + found.spare,
           is_named = architectures.is_of(one.model, architecture), changes = changes_in(class, config),
           idle = candidates.idle_of({ format }, config)(one.model) }
       end

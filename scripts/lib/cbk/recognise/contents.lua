@@ -17,6 +17,8 @@ local WRAPPERS = { "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_mod
 -- Before all names. A model may have a module of such a name, so that only its class can tell, but for the first.
 local PREFIXES = { "module.", "model.", "base_model.model.", "net.", "network." }
 
+local MOST_TAKEN = 8 -- more than one of each is a hostile file
+
 ---@class Contents   The model in a checkpoint.
 ---@field root Dict           of Hugging Face's files, the tensors; else with the model below "model"
 ---@field taken string[]      what was looked through: "state_dict.", "module."
@@ -33,7 +35,21 @@ local function has_tensor(tree)
   return false
 end
 
----The one container with the weights.
+-- What a training script or framework calls its own state, in which tensors are no weights of the model.
+local STATES = { "optim", "sched", "ema", "scaler", "rng", "random", "state", "callback", "loop", "param", "amp", "loss", "average" }
+
+---Whether tensors below a name may be a part of the model that was saved apart, such as its head.
+---@param name string
+---@param value any
+local function may_be_weights(name, value)
+  if not (kinds.is_dict(value) and (has_tensor(value) or #cbk.leaf_rows(value) > 0)) then return false end
+  for _, word in ipairs(STATES) do
+    if name:lower():find(word, 1, true) then return false end
+  end
+  return cbk.leaf_rows(value):totals().tensors > 0
+end
+
+---The one container with the weights; nil where others may be some of them.
 ---@param root Dict
 ---@return string|nil name, string[] beside
 local function container_of(root)
@@ -41,7 +57,7 @@ local function container_of(root)
   for key, value in cbk.items(root) do
     if kinds.is_tensor(value) then return nil, {} end
     local is_one = type(key) == "string" and CONTAINERS[key] and kinds.is_dict(value) and has_tensor(value)
-    if is_one and found then return nil, {} end
+    if is_one and found or not is_one and may_be_weights(tostring(key), value) then return nil, {} end
     if is_one then found = key else beside[#beside + 1] = tostring(key) end
   end
   return found, beside
@@ -112,6 +128,7 @@ end
 ---@param taken string[]        changed
 ---@return Dict
 local function without_wrappers(tree, fit, taken)
+  if #taken > MOST_TAKEN then return tree end
   local wrappers = wrappers_in(tree)
   local plain = #wrappers > 0 and renamed(tree, unwrapped) or tree
   for _, name in ipairs(plain ~= tree and wrappers or {}) do taken[#taken + 1] = name end
@@ -121,7 +138,7 @@ local function without_wrappers(tree, fit, taken)
     end)
     if shorter then
       local now, then_ = mistakes_of(plain, fit), mistakes_of(shorter, fit)
-      local is_better = prefix == "module." and (not then_ or not now or then_ <= now) or now and then_ and then_ < now
+      local is_better = prefix == "module." and (not then_ or not now or then_ <= now) or then_ and (not now or then_ < now)
       if is_better then
         taken[#taken + 1] = prefix
         return without_wrappers(shorter, fit, taken)
@@ -162,7 +179,7 @@ function contents.of(root, is_zoo, fit)
   end
   local tree, place, beside = root, "", {}
   local name, others = container_of(root)
-  while name do
+  while name and #taken < MOST_TAKEN do
     taken[#taken + 1] = name .. "."
     for _, other in ipairs(others) do beside[#beside + 1] = place .. other end
     place, tree = place .. name .. ".", tree[name]

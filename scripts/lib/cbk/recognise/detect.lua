@@ -85,7 +85,8 @@ local function are_same_rules(a, b, key)
   if #one ~= #other then return false end
   for i, hit in ipairs(one) do
     local own, far = hit.ending, other[i].ending
-    local is_same = own.kind == far.kind and own.rule.action == far.rule.action and own.rule.when == far.rule.when
+    -- The original converter wants to be told the release; so do we where values are computed, not only renamed.
+    local is_same = own.kind == far.kind and not own.rule.action and not far.rule.action and own.rule.when == far.rule.when
       and #own.to == #far.to
     for k = 1, is_same and #own.to or 0 do
       is_same = is_same and patterns.render(own.to[k], hit.caught) == patterns.render(far.to[k], other[i].caught)
@@ -140,22 +141,40 @@ end
 ---@field root Dict     of the checkpoint
 ---@field config Dict   the whole file
 
----Whether files of these releases become the same. What surrounds a model changes from release to release.
+---The releases of which the config can be, with what becomes of it; an error if it can be of none.
 ---@param model Model
 ---@param list string[]
 ---@param target string   a format
 ---@param files DetectedFiles
+---@return string[] releases, table<string, string> texts
+local function of_config(model, list, target, files)
+  local out, texts, first = {}, {}, nil
+  for _, from in ipairs(list) do
+    local is_target = catalogue.format_at(model, from) == target -- there is nothing to convert
+    local text, problem = is_target and "" or nil, nil
+    if not is_target then text, problem = config_text(model.model, from, target, files.config) end
+    first = first or problem
+    if text then out[#out + 1], texts[from] = from, text end
+  end
+  if #out == 0 then error(first, 0) end
+  return out, texts
+end
+
+---Whether files of these releases become the same. What surrounds a model changes from release to release.
+---@param model Model
+---@param list string[]
+---@param texts table<string, string>   what becomes of the config
+---@param target string   a format
+---@param files DetectedFiles
 ---@param keys string[]   one of each kind
-local function are_alike(model, list, target, files, keys)
-  local first, first_text
+local function are_alike(model, list, texts, target, files, keys)
+  local first
   for _, from in ipairs(list) do
     local format = catalogue.format_at(model, from)
     local path = format ~= target and catalogue.path(model, format, target)
-    if not path then return false end -- there is nothing to convert; of the others there is
-    local text, problem = config_text(model.model, from, target, files.config)
-    if problem then error(problem, 0) end
-    if first and (text ~= first_text or not are_same_ways(first, path, keys)) then return false end
-    first, first_text = first or path, first_text or text
+    if not path then return false end
+    if first and (texts[from] ~= texts[list[1]] or not are_same_ways(first, path, keys)) then return false end
+    first = first or path
   end
   local has_state = target ~= "hf" and cbk.count(files.root) > (files.root.__metadata__ ~= nil and 2 or 1)
   return not has_state
@@ -172,11 +191,16 @@ function detect.release(evidence, model_name, target, files, advice)
   local model, possible = catalogue.find(model_name), release.candidates(evidence)
   local function refuse(message) cbk.fail("format", message .. detect.reasons(evidence, advice)) end
   if #possible == 0 then refuse "checkpoint and config are of different releases" end
-  local known, keys = {}, {}
-  for _, one in ipairs(possible) do
-    local format = model and catalogue.format_at(model, one)
-    if not model or format == target or catalogue.path(model, format, target) then known[#known + 1] = one end
+  local function with_way(list)
+    local out = {}
+    for _, one in ipairs(list) do
+      local format = model and catalogue.format_at(model, one)
+      if not model or format == target or catalogue.path(model, format, target) then out[#out + 1] = one end
+    end
+    return out
   end
+  local known, keys = with_way(possible), {}
+  if #known == 0 then known = with_way(release.candidates(evidence, true)) end -- habits give way to what a model has
   if #known == 0 then
     refuse(("the files are of release %s, and %s cannot be converted from there to %s"):format(detect.listed(possible), model_name,
       target))
@@ -190,8 +214,10 @@ function detect.release(evidence, model_name, target, files, advice)
     cbk.fail("convert", ("the files fit none of the possible releases (%s): %d of %d kinds of weight names are unknown in %s, such as %s")
       :format(detect.listed(known), unknown, #keys, model_name, names.shown(keys)))
   end
-  if #left > 1 and not are_alike(model, left, target, files, keys) then
-    refuse(("the files may be of release %s, with different results"):format(detect.listed(left)))
+  local texts = {}
+  if #left > 1 then left, texts = of_config(model, left, target, files) end
+  if #left > 1 and not are_alike(model, left, texts, target, files, keys) then
+    refuse(("the files may be of release %s, which may give different results"):format(detect.listed(left)))
   end
   if #left < #known then evidence[#evidence + 1] = { what = "names of weights", from = left[1], to = left[#left] } end
   return left[1]

@@ -2,6 +2,7 @@
 -- the names of the checkpoint.
 
 local cbk = require "cbk"
+local fields = require "converters.engine.fields"
 local releases = require "converters.engine.releases"
 
 local guess = {}
@@ -33,6 +34,8 @@ end
 ---@field matched integer    names that both have
 ---@field unknown integer    names that the class lacks
 ---@field missing integer    names that the checkpoint lacks
+---@field spare integer      names that only some versions of the class have
+---@field is_told fun(name: string): boolean   whether the names tell the value of a field
 ---@field odd integer        tensors that have another extent where a field of the config says it than the others have
 ---@field known ClassTensors   of the first layers
 ---@field asked table<string, true>   releases that a name depends on
@@ -48,11 +51,12 @@ local function compared(class, config, release, names, asked)
     local name = guess.outline(one.key)
     own[name], root[name] = own[name] or one, one.tied_to and guess.outline(one.tied_to) or name
   end
-  local out = { config = config, matched = 0, unknown = 0, missing = 0, odd = 0, asked = asked, known = known }
+  local out = { config = config, matched = 0, unknown = 0, missing = 0, spare = 0, odd = 0, asked = asked, known = known }
   for name, key in pairs(names) do
     local found = own[name] and name or guess.outline(known:own_key(key) or "")
     if own[found] then
       out.matched, is_there[root[found]] = out.matched + 1, true
+      if own[found].optional then out.spare = out.spare + 1 end
     else
       out.unknown = out.unknown + 1
     end
@@ -142,6 +146,27 @@ local function new_guess(class, release, names, asked)
   return whole
 end
 
+---A function that says whether names tell the value of a field: `configs` has it, or another value means other names.
+---@param class Class
+---@param found Guess
+---@return fun(name: string): boolean
+local function telling(class, found, release, names)
+  local known = {}
+  return function(name)
+    if known[name] ~= nil then return known[name] end
+    local field = class.fields[name]
+    local tries = field and tries_of(field) or {}
+    known[name] = #tries > 0
+    for _, value in ipairs(found.config[name] == nil and tries or {}) do
+      local config = cbk.copy(found.config)
+      config[name] = value
+      local one = not fields.same(value, field.default) and compared(class, config, release, names, found.asked)
+      if one and all_mistakes(one) == all_mistakes(found) then known[name] = false end
+    end
+    return known[name]
+  end
+end
+
 ---How many tensors contradict the others: each field that is an extent by itself has one value.
 ---@param found Guess
 ---@param shape_of fun(key: string): integer[]|nil
@@ -194,7 +219,7 @@ function guess.of(keys, shape_of)
     end
     local asked = {}
     local found = new_guess(class, release, names, asked)
-    if found then found.odd = odd_shapes(found, shape_of) end
+    if found then found.odd, found.is_told = odd_shapes(found, shape_of), telling(class, found, release, names) end
     table.insert(made[class], { asked = asked, release = release, guess = found or false })
     return found
   end

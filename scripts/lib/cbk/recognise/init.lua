@@ -37,6 +37,7 @@ local recognise = {}
 ---@field is_broken? boolean   that is, since it cannot be read
 ---@field quantised Quantised
 ---@field contents Contents
+---@field fit? Fit          with the class, by the config
 ---@field adapter? string    what is to be said of an adapter beside the model
 ---@field reason? string    why there is no model
 ---@field advice? string    what to do about it, if something else than another config or model will help
@@ -101,14 +102,16 @@ local function kept_params(root)
   return params and (kinds.is_dict(params, "model") or kinds.is_dict(params, "trainer")) and params or nil
 end
 
----Notes the models that are as likely as the first.
+local MOST_OTHERS = 8
+
+---Notes the models that are as likely as the first: without a config, all that have these names.
 ---@param found Identity
 ---@param list Candidate[]
 local function add_others(found, list)
   local best = list[1]
   for i = 2, #list do
-    local is_tie = list[i].mistakes == best.mistakes and list[i].is_named == best.is_named and list[i].changes == best.changes
-      and list[i].idle == best.idle
+    local is_tie = list[i].mistakes == best.mistakes and list[i].is_named == best.is_named
+      and (best.fit == nil or list[i].idle == best.idle) and #found.others < MOST_OTHERS
     local is_other = is_tie and not candidates.is_headless(list[i].model.model)
     if is_other then found.others[#found.others + 1] = list[i].model.model end
   end
@@ -122,6 +125,7 @@ local function take(found, list, count)
   found.model, found.class = best.model.model, best.class.name
   add_others(found, list)
   local one = best.fit
+  found.fit = one
   found.why[#found.why + 1] = ("%d of %d keys are tensors of %s, with the shapes of the config"):format(one.matched, count,
     best.class.name)
   for _, what in ipairs { "missing", "unknown" } do
@@ -309,6 +313,7 @@ function recognise.checkpoint(path, checkpoint, config_path)
   local params = not beside.config and not is_hf and kept_params(checkpoint.root) or nil
   local other = not (is_hf or params) and (config_path and beside or not beside.config and config_beside.find(path, true))
   local foreign = other and foreign_config(other, checkpoint) or nil
+  local unused = other and not foreign and other.config and configs.says_hugging_face(other.config) and other.path
   is_hf, beside = is_hf or foreign ~= nil, foreign or beside
   local config = beside.config or params
   local formats, of, why = formats_of(checkpoint, is_hf, config)
@@ -330,6 +335,11 @@ function recognise.checkpoint(path, checkpoint, config_path)
     by_config(found, checkpoint.root, config, formats, kept, keys, shape_of)
   else
     by_names(found, keys, shape_of, formats, architectures.stated(kept))
+    if not found.model and unused then
+      found.config, found.reason = unused, ("the config '%s' is one of Hugging Face, but the checkpoint has a dict 'model', as in the "
+        .. "Model Zoo's files, whose tensors are not those of a known model"):format(unused)
+      why[#why] = found.reason
+    end
   end
   if not found.model and is_hf and not found.advice then
     local reason, what_to_do = unfit.adapter(path, keys)

@@ -136,10 +136,11 @@ end
 ---The releases that all evidence allows, oldest first. Habits that contradict the rest, or a habit named before them, do not
 ---count and are marked. Nothing is left when the rest contradicts itself.
 ---@param evidence Evidence[]
+---@param without_habits? boolean
 ---@return string[]
-function release.candidates(evidence)
+function release.candidates(evidence, without_habits)
   local low, high = 1, #releases.known
-  for _, habits in ipairs { false, true } do
+  for _, habits in ipairs(without_habits and { false } or { false, true }) do
     for _, one in ipairs(evidence) do
       if (one.is_habit or false) == habits then
         local from, to = math.max(low, releases.place[one.from]), math.min(high, releases.place[one.to])

@@ -1,7 +1,7 @@
 -- What can be converted of a checkpoint, from which format, and to which.
 
 local cbk = require "cbk"
-local advice = require "cbk.recognise.advice"
+local adapters = require "cbk.recognise.adapters"
 local candidates = require "cbk.recognise.candidates"
 local configs = require "cbk.recognise.configs"
 local contents = require "cbk.recognise.contents"
@@ -9,15 +9,32 @@ local converters = require "cbk.converters"
 local detect = require "cbk.recognise.detect"
 local doubts = require "cbk.recognise.doubts"
 local errors = require "cbk.errors"
+local fit_checks = require "converters.engine.fit_checks"
 local guess = require "cbk.recognise.guess"
 local kinds = require "converters.engine.kinds"
+local naming = require "cbk.naming"
+local patterns = require "converters.engine.patterns"
 local release = require "cbk.recognise.release"
+local releases = require "converters.engine.releases"
 local report = require "cbk.report"
 local spec_tree = require "cbk.spec_tree"
 local trainer = require "converters.modelzoo.trainer"
 
 local catalogue = converters.catalogue
 local ways = {}
+
+---How well names fit a model, by its class and the config; nil if no class describes it.
+---@param model Model
+---@param converter Converter
+---@param format string
+---@param config Dict   the whole file
+---@return ContentsFit|nil
+local function fit_of(model, converter, format, config)
+  local class, of = catalogue.class_of(model, converter, format)
+  local fine, section = pcall(format == "hf" and configs.hugging_face_section or trainer.model, config)
+  if not (class and fine and kinds.is_dict(section)) then return nil end
+  return function(keys) return guess.mistakes(class, section, of, keys) end
+end
 
 ---What a job reads of a checkpoint: the model in it.
 ---@param checkpoint Checkpoint
@@ -28,9 +45,7 @@ local ways = {}
 function ways.input(checkpoint, route, config)
   kinds.check_root(checkpoint.root)
   local is_hf = route.src == "hf"
-  local class, of = catalogue.class_of(route.model, route.path[1].converter, route.src)
-  local fine, section = pcall(is_hf and configs.hugging_face_section or trainer.model, config)
-  local fit = class and fine and kinds.is_dict(section) and function(keys) return guess.mistakes(class, section, of, keys) end or nil
+  local fit = fit_of(route.model, route.path[1].converter, route.src, config)
   local input = converters.input(checkpoint)
   if not is_hf and not kinds.is_dict(checkpoint.root, "model") then return input, { root = checkpoint.root, taken = {}, beside = {} } end
   local found = contents.of(checkpoint.root, not is_hf, fit)
@@ -47,12 +62,50 @@ end
 function ways.auto_format(checkpoint, name, tgt_fmt, config)
   local model = catalogue.find(name)
   local tgt, old = catalogue.resolve(tgt_fmt, model), spec_tree.old_file(checkpoint)
-  local evidence, files = release.evidence(checkpoint, config, old.has_scalar_dicts), { root = checkpoint.root, config = config }
+  local evidence, root = release.evidence(checkpoint, config, old.has_scalar_dicts), checkpoint.root
+  local fit = model and kinds.is_dict(root, "model") and fit_of(model, {}, catalogue.format_at(model, releases.newest), config)
+  if fit then root = contents.of(root, true, fit).root end
+  local files = { root = root, config = config }
   local found = detect.release(evidence, name, tgt, files, "name the release with --src-fmt cs-X.Y")
   return model and catalogue.format_at(model, found) or "cs-" .. found
 end
 
----The format that a checkpoint can be converted to, found by trying; nil and the reason if there is none.
+---What tables make of a key that the class does not have: nothing, where they leave it out; nil where no rule reads it.
+---@param tables { converter: Converter }[]
+---@param side Side
+---@param key string
+---@return "drop"|"write"|nil
+local function fate_of(tables, side, key)
+  for _, one in ipairs(tables) do
+    local tree = patterns.compile(one.converter.keys, side)
+    local hit = patterns.match(tree, key)[1] or patterns.match(tree, (key:gsub("^model%.", "")))[1]
+    if hit then return hit.ending.kind == "drop" and "drop" or "write" end
+  end
+end
+
+---What of the tensors is in the way of a conversion; nil if nothing is.
+---@param one Fit
+---@param job Job   whose config is converted
+---@return string|nil
+local function obstacle(one, job)
+  if one.wrong[1] then return ("'%s': %s"):format(one.wrong[1].key, one.wrong[1].why) end
+  if #one.missing > 0 then
+    return ("the checkpoint is incomplete: %d %s missing: %s"):format(#one.missing, #one.missing == 1 and "weight is" or "weights are",
+      naming.folded(one.missing))
+  end
+  local strangers, tables = {}, converters.convert.tables(job.configs[1])
+  for _, key in ipairs(one.unknown) do
+    local fate = fate_of(tables, job.path[1].side, key)
+    local is_fine = fate == "drop" or fate == "write" and fit_checks.is_norm_bias(one.known, key)
+    if not is_fine then strangers[#strangers + 1] = key end
+  end
+  if #strangers == 0 then return nil end
+  local matrices = adapters.text(strangers, job.path[1].src)
+  return ("%s has no such %s: %s%s"):format(one.known.class.name, #strangers == 1 and "tensor" or "tensors", naming.folded(strangers),
+    matrices and "; " .. matrices or "")
+end
+
+---The format that a checkpoint can be converted to, by its config and its names; nil and the reason if there is none.
 ---@param found Identity
 ---@param checkpoint Checkpoint
 ---@param config Dict|nil   of the file `found.config`
@@ -71,9 +124,11 @@ function ways.target(found, checkpoint, config)
     local _, target = candidates.way_from(model, format)
     if not target then cbk.fail("unsupported", "no converter reads it") end
     local route = converters.route(found.model, format, target)
-    local job = converters.job(route, ways.input(checkpoint, route, config), { advise = advice })
+    local job = converters.job(route, ways.input(checkpoint, route, config))
     converters.config(found.model, job, config)
-    converters.convert.checkpoint(job, job.source)
+    fit_checks.widths(found.fit, "", route.src == "hf" and job.source or job.source.model)
+    local problem = found.fit and obstacle(found.fit, job)
+    if problem then cbk.fail("convert", problem) end
     doubts.refuse(job, config, job.source)
     return target
   end)
