@@ -148,6 +148,39 @@ describe("Weights under other names", function()
     end)
   end
 
+  it("are not looked through where a head may be beside them", function()
+    local body, head = cbk.copy(root), cbk.dict { weight = root["lm_head.weight"] }
+    body["lm_head.weight"] = nil
+    for _, tree in ipairs {
+      cbk.dict { { "model", body }, { "lm_head", head } }, cbk.dict { { "state_dict", body }, { "classifier", head } },
+      cbk.dict { { "state_dict", body }, { "parts", cbk.dict { { "head", head } } } },
+    } do
+      local dir = folder(llama, tree)
+      local found, why = identified(dir)
+      equal(found.model, cbk.null, why)
+      local code, _, err = convert(dir, "model.pt")
+      equal(code ~= 0, true, err)
+      equal(cbk.fs.exists(dir .. "/out"), false)
+    end
+  end)
+
+  it("keep a prefix where the config names a class that no model has", function()
+    local body = cbk.copy(root)
+    body["lm_head.weight"] = nil
+    local config = conversion.with(llama, { architectures = cbk.list { "LlamaForSequenceClassification" } })
+    for _, tree in ipairs { body, cbk.dict { { "model", body }, { "step", 1 } } } do
+      local found, why = identified(folder(config, tree))
+      equal(found.model, cbk.null, why)
+    end
+  end)
+
+  it("are never a model by a config that does not describe them, which is named", function()
+    local dir = folder(llama, cbk.dict { { "model", cbk.dict { { "a.weight", cbk.tensor { 1 } } } } })
+    local found, why = identified(dir)
+    equal(found.model, cbk.null)
+    has(why, "config.json' is one of Hugging Face, but the checkpoint has a dict 'model'")
+  end)
+
   it("are of the model with a head, if the user asks for the one without", function()
     local dir = folder(llama, below "module."(root))
     local code, _, err = convert(dir, "model.pt", "--model", "llama-headless", "--src-fmt", "hf", "--config", "config.json")
@@ -188,6 +221,27 @@ describe("Biases of norms that the model does not have", function()
       local code, _, err = convert(folder(llama, root), "model.pt")
       equal(code, 0, err)
       has(err, "the checkpoint has 1 bias that LlamaForCausalLM does not have with this config: " .. key)
+    end
+  end)
+end)
+
+describe("A tied weight that is there under one of its names", function()
+  it("is used, or the conversion is refused, never left out of Hugging Face's files", function()
+    local config, root = conversion.run("llama", "hf", "cs-2.1", llama, weights(llama, "llama"))
+    for _, name in ipairs { "ln_f.weight", "transformer_decoder.norm.weight" } do
+      local less = cbk.copy(root)
+      less.model = cbk.copy(root.model)
+      equal(less.model[name] ~= nil, true)
+      less.model[name] = nil
+      local fine, back, problem
+      conversion.warnings(function()
+        fine, problem = pcall(function() back = select(2, conversion.run("llama", "cs-2.1", "hf", config, less)) end)
+      end)
+      if fine then
+        equal(back["model.norm.weight"]:tolist(), root.model["ln_f.weight"]:tolist())
+      else
+        has(problem.message, "the output lacks 1 weight that its model needs: model.norm.weight")
+      end
     end
   end)
 end)
@@ -308,6 +362,12 @@ describe("Keys without a rule: what may be left out", function()
       "is part of a module of the model" },
     ["sinks of attention"] = { added("model.layers.0.self_attn.sinks", "model.layers.1.self_attn.sinks"), false, false,
       "is part of a module of the model" },
+    ["a mask of attention"] = { function(out)
+      out["model.layers.0.self_attn.causal_mask"] = cbk.full({ 1, 1, 4, 4 }, 1, { dtype = "bool" })
+    end, true, true, "to leave it out" },
+    ["state of a layer that is none"] = { added "model.layers.0.self_attn.q_proj._extra_state", true, true, "to leave it out" },
+    ["tables of positions"] = { added("model.layers.0.self_attn.cos_cached", "model.layers.1.self_attn.cos_cached"), true, true,
+      "to leave them out" },
     ["norms of weights"] = { added "model.layers.0.mlp.up_proj.weight_g", false, false, "is part of a module of the model" },
     ["keys of many kinds"] = { added("a.w", "b.w", "c.w", "d.w"), false, true, "check with `cbk identify`" },
     ["a weight by another name"] = { renamed("model.norm.weight", "model.last.weight"), false, false,

@@ -227,6 +227,31 @@ describe("identify", function()
     is_true(not text:find("trainer section", 1, true), text)
   end)
 
+  it("finds the release by what a config can say there, and looks inside of a release's files, too", function()
+    local function change(config, root)
+      config.model.rope_theta, root.__metadata__ = 500000, nil
+      root.model = (function()
+        local out = cbk.dict()
+        for key, tensor in cbk.items(root.model) do out["module." .. key] = tensor end
+        return out
+      end)()
+    end
+    local dir = zoo_folder(llama, "llama", "cs-2.1", change)
+    local found = identified(dir, "a.mdl")
+    equal(found.model, "llama", why(found))
+    has(why(found), "the names are those without 'module.'")
+    local code, _, err = harness.cbk(dir, "convert", "a.mdl", "--model", "llama", "--src-fmt", "cs-auto", "--to", "hf", "-o", "back")
+    has(code == 0 and "fine" or err, code == 0 and "fine" or "name the release with --src-fmt")
+  end)
+
+  it("names all models that have the names, where nothing else is known", function()
+    local dir = zoo_folder(gpt2, "gpt2", "cs-2.4", function(_, root) root.__metadata__ = nil end)
+    cbk.fs.remove(dir .. "/a.yaml")
+    local _, out = harness.cbk(dir, "identify", "a.mdl")
+    has(out, "gpt2")
+    has(out, " (or ")
+  end)
+
   it("gives a command that works", function()
     local cases = {
       { gpt2, "gpt2", "cs-1.9" }, { llama, "llama", "cs-1.9" }, { gpt2, "gpt2", "cs-2.0" }, { gpt2, "gpt2", "cs-2.2" },
