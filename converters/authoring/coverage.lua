@@ -4,7 +4,6 @@ local cbk = require "cbk"
 local errors = require "cbk.errors"
 local report = require "cbk.report"
 local catalogue = require "converters.engine.catalogue"
-local fit = require "converters.engine.fit"
 local convert = require "converters.conversion.convert"
 local own_layouts = require "converters.conversion.own_layouts"
 local engine = require "converters.engine.keys"
@@ -138,37 +137,6 @@ function coverage.of(one, side, keys, at)
   return out
 end
 
----Whether a pattern may fit a key, by the first parts of both.
-local function may_fit(pattern, key)
-  local first = pattern:match "^[%w_]+%f[.%z]"
-  return not first or #first == 1 or first == key:match "^[^.]*"
-end
-
----Whether a set of rules has one for a key. Most are left out before they are compiled.
----@param set Rule[]
----@param side Side
-local function fits_any(set, side, key)
-  local near = {}
-  for _, rule in ipairs(set) do
-    local may = false
-    for _, pattern in ipairs(rule[side] or {}) do may = may or may_fit(pattern, key) end
-    for _, extra in ipairs(rule.also[side]) do may = may or may_fit(extra[1], key) end
-    if may then near[#near + 1] = rule end
-  end
-  return #near > 0 and find(patterns.compile(near, side), key) ~= nil
-end
-
----Whether a table has a rule for a key, whatever the config.
----@param one Table
----@param side Side
----@param key string
-function coverage.knows(one, side, key)
-  local own = own_key(one, key, side)
-  if not own then return false end
-  local short = short_key(one, side, own)
-  return fits_any(one.keys, side, own) or short ~= nil and fits_any(one.keys, side, short)
-end
-
 ---How many unmatched keys would fit a rule if their numbers were not beyond a count of the config; nil if none.
 ---@param reading Coverage
 ---@return string|nil text, integer|nil count
@@ -197,7 +165,7 @@ end
 ---@param side Side
 ---@param config Dict    the whole file
 ---@param has fun(key: string): boolean
-function coverage.at(one, side, config, has)
+local function configs_for(one, side, config, has)
   local function source(_, key) return has(key) or nil end
   if own_layouts.has_own_layout(one.converter) then
     local made, problem = quietly(own_layouts.configs, one.own, one.converter, side, config)
@@ -218,23 +186,6 @@ function coverage.at(one, side, config, has)
     end
   end
   return nil, "the config chooses another table"
-end
-
----What a checkpoint with these keys lacks of the class that the table reads; nil if the table cannot read this config, or no class
----describes it.
----@param one Table
----@param side Side
----@param config Dict             the whole file
----@param keys string[]
----@return string[]|nil
-function coverage.lacking(one, side, config, keys)
-  local at = coverage.at(one, side, config, function() end)
-  local formats = catalogue.formats(one.converter[side == "left" and 1 or 2])
-  local class, release = catalogue.class_of(one.model, one.converter, formats[1])
-  if not at or not class then return nil end
-  local own = {}
-  for _, key in ipairs(keys) do own[#own + 1] = own_key(one, key, side) end
-  return fit.of(class:tensors(at[side], { release = release }), own, function() end).missing
 end
 
 ---Why a conversion by a table fails; nil if it does not.
@@ -288,7 +239,7 @@ end
 
 ---Whether a table takes any key, as steps between releases do: then a fit means nothing.
 ---@param one Table
-function coverage.takes_all(one)
+local function takes_all(one)
   for _, rule in ipairs(one.keys) do
     if not rule.when and rule.left and rule.left[1] == "*" and rule.right and rule.right[1]:find "%*$" then return true end
   end
@@ -299,7 +250,7 @@ end
 local function specific(tables)
   local out = {}
   for _, one in ipairs(tables) do
-    if not coverage.takes_all(one) then out[#out + 1] = one end
+    if not takes_all(one) then out[#out + 1] = one end
   end
   return #out > 0 and out or tables
 end
@@ -336,7 +287,7 @@ end
 ---Reads keys by all tables of one converter and one side: the best of these readings.
 ---@param tables Table[]
 ---@param keys string[]
----@param at_of fun(one: Table, side: Side): table|nil, boolean   the configs (coverage.at), and whether the table is left out
+---@param at_of fun(one: Table, side: Side): table|nil, boolean   the configs (configs_for), and whether the table is left out
 ---@return table|nil   readings, with their score
 local function best_group(tables, keys, at_of)
   local groups, order = {}, {}
@@ -372,7 +323,7 @@ function coverage.best(tables, keys, config)
   local function has(key) return present[key] or present["model." .. key] end
   tables = specific(tables)
   local read = config and best_group(tables, keys, function(one, side)
-    local at, why = coverage.at(one, side, config, has)
+    local at, why = configs_for(one, side, config, has)
     whys[tostring(one) .. side] = why
     return at, not at
   end)

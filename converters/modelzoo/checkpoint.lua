@@ -15,6 +15,14 @@ local is_dict, is_list, present = kinds.is_dict, kinds.is_list, kinds.present
 
 local checkpoint = {}
 
+---Releases whose schedules had to be corrected, and whose data loaders kept their states in files.
+local function is_before_2_0(release) return not releases.since(release, "2.0") end
+
+---Whether what is beside the model becomes the same, of whichever of two releases a checkpoint is.
+---@param a string
+---@param b string
+function checkpoint.is_same_state(a, b) return is_before_2_0(a) == is_before_2_0(b) end
+
 ---Before 2.0 the schedule's own count of steps could lag behind. If it is right, or there is no step, it stays as it is.
 local function fix_last_epoch(root)
   if not present(root.global_step) or not is_dict(root, "lr_scheduler") or root.lr_scheduler.last_epoch == nil then return end
@@ -157,7 +165,7 @@ function checkpoint.upgrade(old, model, from, to, configs)
   optimizer_state.warn_of_positions(out, configs.moves, old.model)
   optimizer_state.rename_parameters(out, configs.moves)
   optimizer_state.move_sparsity(out)
-  if not releases.since(from, "2.0") then fix_last_epoch(out) end
+  if is_before_2_0(from) then fix_last_epoch(out) end
   if run_config.takes_states(from, to) then checkpoint.add_data_state(configs.old, out, configs.loader) end
   if old.__metadata__ ~= nil then out.__metadata__ = old.__metadata__ end
   if not configs.is_between then add_metadata(out, to, configs.new, hf_config.of(old)) end

@@ -417,6 +417,17 @@ local function why_other_shape(own, new)
     .. "(model.resize_token_embeddings(%d), then save_pretrained), and fold the adapter into that"):format(new[1], new[1])
 end
 
+---Notes which of the adapter's names changes a weight; an error if another one does already.
+---@param names table<string, string>   by the base model's name, the adapter's; changed
+local function claim(names, key, name)
+  local both = { names[key], name }
+  if both[1] and both[1] ~= name then
+    table.sort(both)
+    cbk.fail("unmatched", ("the adapter's '%s' would both change '%s' of the base model"):format(table.concat(both, "' and '"), key))
+  end
+  names[key] = name
+end
+
 ---What the adapter puts in place of the base model's weights, by the base model's names: functions of the old weight.
 ---@param model Dict
 ---@param modules table<string, Adapted>
@@ -431,13 +442,8 @@ local function trained_weights(model, modules, others, settings, embedding)
   for module, one in pairs(modules) do
     local name = module .. ".weight"
     local key = key_in(model, name) or embedding and is_weight_of(HEADS, name) and name
-    if key and names[key] then
-      local both = { names[key], name }
-      table.sort(both)
-      cbk.fail("unmatched", ("the adapter's '%s' would both change '%s' of the base model"):format(table.concat(both, "' and '"), key))
-    end
     if key then
-      names[key] = name
+      claim(names, key, name)
       trained[key], count = function(old) return folded_weight(settings, is_conv1d, module, one, old) end, count + 1
     else
       missing[#missing + 1] = name
@@ -454,12 +460,7 @@ local function trained_weights(model, modules, others, settings, embedding)
       cbk.fail("checkpoint", ("the base model's '%s' is not a tensor, but the adapter's is"):format(key))
     end
     local fold = trained[key]
-    if names[key] and names[key] ~= name then
-      local both = { names[key], name }
-      table.sort(both)
-      cbk.fail("unmatched", ("the adapter's '%s' would both change '%s' of the base model"):format(table.concat(both, "' and '"), key))
-    end
-    names[key] = name
+    claim(names, key, name)
     if fold and not saved.is_below then
       cbk.fail("unmatched", ("the adapter has both a whole '%s' and matrices for it"):format(name))
     end

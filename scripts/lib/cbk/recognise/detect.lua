@@ -2,6 +2,7 @@
 -- has in each of the releases that remain. If these are several, it must make no difference which of them the files are of.
 
 local cbk = require "cbk"
+local checkpoint = require "converters.modelzoo.checkpoint"
 local converters = require "cbk.converters"
 local guess = require "cbk.recognise.guess"
 local names = require "cbk.recognise.names"
@@ -160,7 +161,7 @@ local function of_config(model, list, target, files)
   return out, texts
 end
 
----Whether files of these releases become the same. What surrounds a model changes from release to release.
+---Whether files of these releases become the same.
 ---@param model Model
 ---@param list string[]
 ---@param texts table<string, string>   what becomes of the config
@@ -177,7 +178,7 @@ local function are_alike(model, list, texts, target, files, keys)
     first = first or path
   end
   local has_state = target ~= "hf" and cbk.count(files.root) > (files.root.__metadata__ ~= nil and 2 or 1)
-  return not has_state
+  return not has_state or checkpoint.is_same_state(list[1], list[#list])
 end
 
 ---The oldest possible release, if all give the same result; else an error that shows the evidence.

@@ -1,7 +1,7 @@
 -- What can be converted of a checkpoint, from which format, and to which.
 
 local cbk = require "cbk"
-local adapters = require "cbk.recognise.adapters"
+local advice = require "cbk.recognise.advice"
 local candidates = require "cbk.recognise.candidates"
 local configs = require "cbk.recognise.configs"
 local contents = require "cbk.recognise.contents"
@@ -100,9 +100,8 @@ local function obstacle(one, job)
     if not is_fine then strangers[#strangers + 1] = key end
   end
   if #strangers == 0 then return nil end
-  local matrices = adapters.text(strangers, job.path[1].src)
   return ("%s has no such %s: %s%s"):format(one.known.class.name, #strangers == 1 and "tensor" or "tensors", naming.folded(strangers),
-    matrices and "; " .. matrices or "")
+    advice.unmatched(job, job.source, strangers) or "")
 end
 
 ---The format that a checkpoint can be converted to, by its config and its names; nil and the reason if there is none.
