@@ -114,7 +114,7 @@ local function scale(one)
     .. "quantised"):format(part)
 end
 
----Why a part of a module cannot be left out; nil if there is none, or another conversion leaves it out as well.
+---Why a key cannot be left out: it is a part of a module. Nil if no key is one, or if another conversion leaves it out, too.
 ---@param one Unmatched
 ---@return string|nil
 local function part_text(one)

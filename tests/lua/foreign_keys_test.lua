@@ -365,7 +365,7 @@ describe("Keys without a rule: what may be left out", function()
     ["a mask of attention"] = { function(out)
       out["model.layers.0.self_attn.causal_mask"] = cbk.full({ 1, 1, 4, 4 }, 1, { dtype = "bool" })
     end, true, true, "to leave it out" },
-    ["state of a layer that is none"] = { added "model.layers.0.self_attn.q_proj._extra_state", true, true, "to leave it out" },
+    ["extra state of a layer without any"] = { added "model.layers.0.self_attn.q_proj._extra_state", true, true, "to leave it out" },
     ["tables of positions"] = { added("model.layers.0.self_attn.cos_cached", "model.layers.1.self_attn.cos_cached"), true, true,
       "to leave them out" },
     ["norms of weights"] = { added "model.layers.0.mlp.up_proj.weight_g", false, false, "is part of a module of the model" },

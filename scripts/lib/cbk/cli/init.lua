@@ -175,7 +175,8 @@ function cli.parser(name, description, epilog)
   end
   parser:add_help { name = "-h --help", description = "print this help" }
   rawset(parser, "error", function(self, message)
-    local text = with_shown_names(self, message):gsub("\nDid you", "; did you")
+    local said = message:gsub("^(unknown option '%-%a')\nDid you.*", "%1") -- every option of one letter is near every other
+    local text = with_shown_names(self, said):gsub("\nDid you", "; did you")
     cli.usage_error(name, text)
   end)
   local parse = parser.parse

@@ -218,7 +218,7 @@ local function meant_by(asked)
   return is_foreign and {} or #named > 0 and named or all
 end
 
----How much speaks against the nearest of the models that a config may mean, by names alone; nil if there is none.
+---Counts what speaks against names, by the nearest of the models that a config may mean.
 ---@param asked Asked
 ---@param formats string[]
 ---@return ContentsFit

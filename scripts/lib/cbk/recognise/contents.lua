@@ -191,7 +191,7 @@ end
 
 ---What was looked through, for people; nil if nothing.
 ---@param found Contents
----@return string|nil   "the weights are those of the model below 'state_dict.model.'"
+---@return string|nil   "the names are those without 'state_dict.' and 'module.'"
 function contents.text(found)
   if #found.taken == 0 then return nil end
   local rest = #found.beside > 0 and ("; beside them, and not read: %s"):format(naming.listed(found.beside, 5)) or ""

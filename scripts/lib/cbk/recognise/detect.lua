@@ -86,7 +86,7 @@ local function are_same_rules(a, b, key)
   if #one ~= #other then return false end
   for i, hit in ipairs(one) do
     local own, far = hit.ending, other[i].ending
-    -- The original converter wants to be told the release; so do we where values are computed, not only renamed.
+    -- Where values are computed, the user has to say the release: a wrong one would give wrong weights.
     local is_same = own.kind == far.kind and not own.rule.action and not far.rule.action and own.rule.when == far.rule.when
       and #own.to == #far.to
     for k = 1, is_same and #own.to or 0 do

@@ -270,7 +270,7 @@ local function by_names(found, keys, shape_of, formats, class)
     found.model)
 end
 
----The model in a checkpoint, as far as the config tells.
+---The model inside a checkpoint. Where a name may be the model's own or a wrapper's, the config's class tells, or else all classes.
 ---@param root Dict
 ---@param is_hf boolean
 ---@param config Dict|nil    the whole file
@@ -296,6 +296,24 @@ local function foreign_config(beside, checkpoint)
   for i, key in ipairs(keys) do keys[i] = tostring(key) end
   local least = candidates.fit_of_config(asked_by(true, beside.config, beside.config, {}), { "hf" })(keys)
   return least and least < cbk.count(cbk.dict(guess.outlines(keys))) and beside or nil
+end
+
+---Says that a checkpoint is an adapter of PEFT, or has one beside it.
+---@param found Identity   changed
+---@param path string      of the checkpoint
+---@param keys string[]
+local function note_adapter(found, path, keys)
+  local why = found.why
+  if found.model then
+    found.adapter = unfit.adapter_beside(path)
+    why[#why + 1] = found.adapter
+  elseif not found.advice then
+    local reason, what_to_do = unfit.adapter(path, keys)
+    if not reason then return end
+    found.reason, found.advice = reason, what_to_do
+    why[#why] = reason -- in place of what was found out of its names
+    why[#why + 1] = what_to_do
+  end
 end
 
 ---Which model a checkpoint is, by its config and its tensors.
@@ -341,18 +359,7 @@ function recognise.checkpoint(path, checkpoint, config_path)
       why[#why] = found.reason
     end
   end
-  if not found.model and is_hf and not found.advice then
-    local reason, what_to_do = unfit.adapter(path, keys)
-    if reason then
-      found.reason, found.advice = reason, what_to_do
-      why[#why] = reason -- in place of what was found out of its names
-      why[#why + 1] = what_to_do
-    end
-  end
-  local adapter = found.model and is_hf and unfit.adapter_beside(path)
-  if adapter then
-    why[#why + 1], found.adapter = adapter, adapter
-  end
+  if is_hf then note_adapter(found, path, keys) end
   return found, beside.config, params
 end
 

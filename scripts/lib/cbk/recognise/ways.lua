@@ -104,7 +104,7 @@ local function obstacle(one, job)
     advice.unmatched(job, job.source, strangers) or "")
 end
 
----The format that a checkpoint can be converted to, by its config and its names; nil and the reason if there is none.
+---A format to which a checkpoint can be converted; nil and the reason if there is none.
 ---@param found Identity
 ---@param checkpoint Checkpoint
 ---@param config Dict|nil   of the file `found.config`
