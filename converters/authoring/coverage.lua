@@ -36,8 +36,8 @@ end
 
 ---The first rule that fits. A condition that cannot be tested, for want of a config or a tensor, counts as met where the rule converts,
 ---and as not met where it refuses.
-local function find(tree, key, at)
-  for _, hit in ipairs(patterns.match(tree, key)) do
+local function find(compiled, key, at)
+  for _, hit in ipairs(patterns.match(compiled, key)) do
     local fine, holds = false, false
     if at then
       at.key = key
@@ -50,8 +50,8 @@ end
 
 ---The config's count, if a rule fits but for a number in the key that is beyond it.
 ---@return string|nil   "num_experts=3"
-local function count_before(tree, key, at)
-  for _, hit in ipairs(patterns.match(tree, key)) do
+local function count_before(compiled, key, at)
+  for _, hit in ipairs(patterns.match(compiled, key)) do
     local each = hit.ending.from.each
     local fine, count = pcall(each and engine.count or error, each, hit.ending.rule, at)
     if fine and tonumber(hit.caught[each.place]) >= count then
@@ -77,9 +77,9 @@ local function note_target(first, beside, key, hit)
 end
 
 ---Marks rules as used if the file has their tensor under another name, which the class ties to it by default.
----@param tree table
+---@param compiled CompiledPatterns
 ---@param used table<Rule, true>   changed
-local function mark_tied(one, side, tree, keys, used)
+local function mark_tied(one, side, compiled, keys, used)
   local class = (one.own and one.own.classes or one.model and one.model.classes or {})[side]
   local fine, known = pcall(function() return class:tensors(cbk.dict()) end)
   if not fine then return end
@@ -89,7 +89,7 @@ local function mark_tied(one, side, tree, keys, used)
     local has_any = false
     for _, name in ipairs(names) do has_any = has_any or is_there[name] end
     for _, name in ipairs(has_any and names or {}) do
-      for _, hit in ipairs(patterns.match(tree, name)) do used[hit.ending.rule.base or hit.ending.rule] = true end
+      for _, hit in ipairs(patterns.match(compiled, name)) do used[hit.ending.rule.base or hit.ending.rule] = true end
     end
   end
 end
@@ -109,14 +109,14 @@ end
 ---@param at? table      an At for conditions: { left, right, source }
 ---@return Coverage
 function coverage.of(one, side, keys, at)
-  local tree = patterns.compile(one.keys, side)
+  local compiled = patterns.compile(one.keys, side)
   local out = { tables = { one }, side = side, matched = 0, copied = 0, unmatched = {}, idle = {}, refused = {}, beyond = {},
     beside = {} }
   local used, first = {}, {}
   for _, key in ipairs(keys) do
     local own = own_key(one, key, side)
     local short = own and short_key(one, side, own)
-    local hit = own and find(tree, own, at) or short and find(tree, short, at)
+    local hit = own and find(compiled, own, at) or short and find(compiled, short, at)
     if hit then
       out.matched = out.matched + 1
       if hit.ending.pattern == "*" then out.copied = out.copied + 1 end
@@ -127,10 +127,10 @@ function coverage.of(one, side, keys, at)
       out.matched = out.matched + 1
     else
       out.unmatched[#out.unmatched + 1] = key
-      if own and at then out.beyond[key] = count_before(tree, own, at) or short and count_before(tree, short, at) end
+      if own and at then out.beyond[key] = count_before(compiled, own, at) or short and count_before(compiled, short, at) end
     end
   end
-  if out.matched > 0 then mark_tied(one, side, tree, keys, used) end -- that lists all tensors of the class
+  if out.matched > 0 then mark_tied(one, side, compiled, keys, used) end -- that lists all tensors of the class
   for _, rule in ipairs(one.keys) do
     if rule[side] and not used[rule] then out.idle[#out.idle + 1] = rule end
   end

@@ -61,12 +61,12 @@ local function near_misses(endings, key, skip, side)
 end
 
 ---@param endings Ending[]
----@param tree table
+---@param compiled CompiledPatterns
 ---@param key string
 ---@param taken Ending|nil      the rule that took the key
 ---@param rejected Ending[]     rules whose condition does not hold
 ---@param side Side
-local function others(endings, tree, key, taken, rejected, side)
+local function others(endings, compiled, key, taken, rejected, side)
   local out, skip, seen = {}, {}, {}
   local function add(line)
     if not seen[line] then out[#out + 1], seen[line] = line, true end
@@ -81,7 +81,7 @@ local function others(endings, tree, key, taken, rejected, side)
     end
     skip[rule] = true
   end
-  for _, hit in ipairs(patterns.match(tree, key)) do
+  for _, hit in ipairs(patterns.match(compiled, key)) do
     local rule = hit.ending.rule.base or hit.ending.rule
     if taken and not skip[rule] then add(("%s: fits too, but comes later"):format(one_side(hit.ending, side))) end
     skip[rule] = true
@@ -125,7 +125,7 @@ local function describe(record, step, out)
   if is_tied then add("    for       %s, which is missing: another name of the same tensor", record.key) end
   add("    does      %s", what_happened(record))
   if record.what ~= "fill" and record.what ~= "beside" and not is_tied then
-    for i, line in ipairs(others(record.endings, record.tree, record.key, ending, record.rejected, step.side)) do
+    for i, line in ipairs(others(record.endings, record.compiled, record.key, ending, record.rejected, step.side)) do
       add("    %s %s", i == 1 and "not      " or "         ", line)
     end
   end
@@ -175,9 +175,9 @@ local function describe_unknown(watch, key, out)
   local function look(i, side, text)
     local converter = job.configs[i] and job.configs[i].converter or job.path[i].converter
     for _, part in ipairs(converter.components or { converter }) do
-      local tree, endings = patterns.compile(part.keys, side)
+      local compiled, endings = patterns.compile(part.keys, side)
       local own = converter.inside and side == "right" and wrap.inner_key(converter.inside, key) or key
-      local hit = patterns.match(tree, own)[1]
+      local hit = patterns.match(compiled, own)[1]
       if hit then
         out[#out + 1] = ("  as a key %s: %s"):format(text, rule_line(hit.ending.rule))
         local goes = hit.ending.kind == "write" and not (hit.ending.from.each or hit.ending.to.each)

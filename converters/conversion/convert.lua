@@ -355,7 +355,6 @@ end
 ---Keys without a rule: for those who want them (diff), or an error, or a warning.
 ---@param one Unmatched
 local function report_unmatched(job, one)
-  if #one.keys == 0 then return end
   if job.take_unmatched and one.lacking.count == 0 then
     for _, key in ipairs(one.keys) do job.take_unmatched(key) end
     return
@@ -534,17 +533,20 @@ end
 
 ---@param out Dict
 ---@param made Dict   of the part
+---@return Dict       `out` with it; a whole model is what was made
 local function put(out, part, made)
   if part.folder then
     out[part.folder] = made
-    return
+    return out
   end
+  if #part.writes == 1 and part.writes[1] == "" and cbk.count(out) == 0 then return made end
   for _, place in ipairs(part.writes) do
     for key, value in cbk.items(made) do
       if out[place .. key] ~= nil then cbk.fail("convert", ("two parts write '%s'"):format(key)) end
       out[place .. key] = value
     end
   end
+  return out
 end
 
 ---The tensors of a checkpoint, or those of its parts that are checkpoints of their own, as "part/key".
@@ -573,7 +575,7 @@ local function convert_model(job, i, source)
   for _, part in ipairs(parts) do
     local made, strangers, lost, own_invented
     made, strangers, lost, moves, own_invented = convert_part(job, i, part, is_refused)
-    put(out, part, made)
+    out = put(out, part, made)
     for _, key in ipairs(own_invented) do invented[#invented + 1] = key end
     for _, key in ipairs(strangers) do
       local name = part.reads .. key
@@ -591,9 +593,11 @@ local function convert_model(job, i, source)
     lacking.layer, lacking.layers = lacking.layer or lost.layer, lacking.layers or lost.layers
     lacking.may_be_renamed = lacking.may_be_renamed and (lost.count == 0 or lost.may_be_renamed)
   end
-  local tensors = in_one(parts, source)
-  report_unmatched(job, { keys = unmatched, all = text_keys(tensors), shapes = shapes_of(tensors, unmatched), lacking = lacking,
-    invented = invented, spare = spare })
+  if #unmatched > 0 then
+    local tensors = in_one(parts, source)
+    report_unmatched(job, { keys = unmatched, all = text_keys(tensors), shapes = shapes_of(tensors, unmatched), lacking = lacking,
+      invented = invented, spare = spare })
+  end
   report_lacking(job, lacking)
   return out, moves
 end

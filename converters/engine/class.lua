@@ -451,6 +451,8 @@ end
 ---@field values table<string, any>
 ---@field texts table<string, string>
 ---@field sizes table<Extent, integer>
+---@field expected table<Extent[], (integer|false)[]>   of expected_shape
+---@field checked table<TensorNode, true>     those without mistakes
 ---@field known_extents table<Extent, true>   those whose names are fields
 ---@field names table<string, ClassField>     the fields, by all their names
 ---@field counts table<string, Extent>   how many there are below a prefix: "layers." to "num_hidden_layers"
@@ -484,6 +486,19 @@ function class.shape(one)
   return out
 end
 
+---… with false for extents that the config does not say. It is worked out once for all tensors that one node stands for.
+---@param one ClassTensor
+---@return (integer|false)[]
+local function expected_shape(one)
+  local known = one.of
+  local out = known.expected[one.extents]
+  if out then return out end
+  out = {}
+  for i, written in ipairs(one.extents) do out[i] = knows(known.values, known.texts, written) and known:size(written) end
+  known.expected[one.extents] = out
+  return out
+end
+
 ---Refuses an extent with the name of no field.
 ---@param written Extent
 ---@param key string   the tensor's, or the prefix of what is repeated
@@ -501,15 +516,17 @@ function ClassTensors:check_names(written, key)
   self.known_extents[written] = true
 end
 
-local OPTIONS = { [1] = true, [2] = true, tied = true, buffer = true, optional = true, part = true, init = true }
+local OPTIONS = { buffer = true, init = true, optional = true, part = true, tied = true }
+local COPIED = { "buffer", "init", "optional", "part" }
 
 ---Refuses misspelt options of a tensor, which would be ignored.
 function ClassTensors:check_options(node, key)
+  local known = naming.sorted(OPTIONS)
   for name in pairs(node) do
-    if not OPTIONS[name] then
-      local near = cbk.nearest(tostring(name), { "tied", "buffer", "optional", "part", "init" })[1]
+    if not (OPTIONS[name] or name == 1 or name == 2) then
+      local near = cbk.nearest(tostring(name), known)[1]
       cbk.fail("converter", ("class %s: the tensor '%s' has no option '%s'; %s"):format(self.class.name, key, tostring(name),
-        near and ("did you mean %s?"):format(near) or "known: buffer, init, optional, part, tied"))
+        near and ("did you mean %s?"):format(near) or "known: " .. table.concat(known, ", ")))
     end
   end
 end
@@ -542,17 +559,26 @@ function ClassTensors:resolve_ties()
   end
 end
 
+---Refuses mistakes in what is written of a tensor, once for all tensors that it stands for.
+function ClassTensors:check(node, key)
+  self:check_options(node, key)
+  for _, written in ipairs(node[2]) do self:check_names(written, key) end
+  self.checked[node] = true
+end
+
 function ClassTensors:add(node, prefix)
-  self:check_options(node, prefix .. node[1])
-  local one = { key = prefix .. node[1], extents = node[2], of = self, init = node.init, buffer = node.buffer,
-    optional = node.optional, part = node.part }
-  one.tied_to = node.tied and self.prefix .. node.tied or nil
-  one.tied_near = node.tied and prefix .. node.tied or nil
+  local key = prefix .. node[1]
+  if not self.checked[node] then self:check(node, key) end
   if #self == MOST_TENSORS then
     cbk.fail("config", ("the config describes more than %d tensors; check its numbers of layers and experts"):format(MOST_TENSORS))
   end
-  for _, written in ipairs(one.extents) do self:check_names(written, one.key) end
-  self[#self + 1], self.by_key[one.key] = one, one
+  local one = { key = key, extents = node[2], of = self }
+  for i = 1, #COPIED do
+    local option = COPIED[i]
+    if node[option] then one[option] = node[option] end
+  end
+  if node.tied then one.tied_to, one.tied_near = self.prefix .. node.tied, prefix .. node.tied end
+  self[#self + 1], self.by_key[key] = one, one
 end
 
 ---The tensors of another class, with its own config.
@@ -604,7 +630,7 @@ function Class:tensors(config, options)
     if options.asked then options.asked[first] = true end
     return options.release == nil or releases.since(options.release, first)
   end
-  local out = setmetatable({ by_key = {}, sizes = {}, counts = {}, known_extents = {}, names = self:by_name(),
+  local out = setmetatable({ by_key = {}, sizes = {}, expected = {}, counts = {}, known_extents = {}, checked = {}, names = self:by_name(),
     values = values, texts = texts, class = self, config = config, is_outline = options.is_outline,
     given = options.given or config, prefix = options.prefix or "", release = options.release }, ClassTensors)
   out:flatten(self.nodes(values, since), out.prefix)
@@ -784,17 +810,16 @@ end
 function ClassTensors:mistake(key, shape)
   local one = self.by_key[self:own_key(key) or ""]
   if not one then return nil end
-  local found = shape
+  local known, found = expected_shape(one), shape
   shape = as_in_class(one, shape)
-  local expected, is_same, differing = {}, #one.extents == #shape, {}
-  for i, written in ipairs(one.extents) do
-    expected[i] = knows(one.of.values, one.of.texts, written) and one.of:size(written) or shape[i] or 0
-    if shape[i] ~= expected[i] then
-      is_same = false
-      one.of:fields_of(written, differing)
-    end
-  end
+  local is_same = #known == #shape
+  for i = 1, #known do is_same = is_same and (known[i] or shape[i]) == shape[i] end
   if is_same then return nil end
+  local expected, differing = {}, {}
+  for i, written in ipairs(one.extents) do
+    expected[i] = known[i] or shape[i] or 0
+    if shape[i] ~= expected[i] then one.of:fields_of(written, differing) end
+  end
   local why = #differing > 0 and (" (%s)"):format(table.concat(differing, ", ")) or ""
   return ("expected %s%s, found %s"):format(extents.shape(expected), why, extents.shape(found)), differing
 end

@@ -149,7 +149,7 @@ end
 ---@field given any           what was read: a tensor, null, or a list of tensors
 ---@field note? string        what was done to it before the rules saw it
 ---@field value any           what is written
----@field tree table          all patterns of this side
+---@field compiled CompiledPatterns   all patterns of this side
 ---@field endings Ending[]
 
 local Run = {}
@@ -162,7 +162,7 @@ function Run:tell(what, target, value)
   self.trace {
     what = what, source = self.kept[at.full_key] or at.full_key, key = at.key, target = target,
     ending = hit and hit.ending, caught = hit and hit.caught, rejected = self.rejected, given = self.given, note = self.note,
-    value = value, tree = self.tree, endings = self.endings,
+    value = value, compiled = self.compiled, endings = self.endings,
   }
 end
 
@@ -231,12 +231,11 @@ end
 function Run:differ(a, b) return not self.trace and kinds.differ(a, b) end
 
 ---A key that the other side has no place for: an error, or named, or known anyway.
----@param hits Hit[]      its rule, and all others that fit
-function Run:pass_over(hits)
+function Run:pass_over()
   local at, ending = self.at, self.hit.ending
   if ending.kind == "refuse" and self.given ~= cbk.null then fail("cannot convert key '%s': %s", at.key, ending.why) end
   if ending.kind == "drop" then self:leave_out(ending.why) end
-  for _, hit in ipairs(hits) do
+  for hit in patterns.hits(self.compiled, at.key) do
     local original = hit.ending.copy_of and patterns.render(hit.ending.copy_of, hit.caught)
     local other = original and at:source(original)
     if original and other == nil then
@@ -357,27 +356,26 @@ function Run:stand(full_key, prefix, given)
 end
 
 ---Finds the first rule that fits the key and whose condition holds.
----@return Hit[]   all that fit
 function Run:find()
-  local hits = patterns.match(self.tree, self.at.key)
-  for _, hit in ipairs(hits) do
-    if self:call("its condition", hit.ending.rule, keys.holds, hit, self.at) then
+  for hit in patterns.hits(self.compiled, self.at.key) do
+    local ending = hit.ending
+    local is_plain = not (ending.rule.when or ending.from.each)
+    if is_plain or self:call("its condition", ending.rule, keys.holds, hit, self.at) then
       self.hit = hit
-      break
+      return
     end
-    self.rejected[#self.rejected + 1] = hit.ending
+    self.rejected[#self.rejected + 1] = ending
   end
-  return hits
 end
 
 ---Converts one key; false when no rule fits it.
 function Run:convert(key, value)
   if type(key) ~= "string" then return false end
   self:stand(key, "", value)
-  local hits = self:find()
+  self:find()
   if not self.hit and self.prefix and key:sub(1, #self.prefix) == self.prefix then
     self:stand(key, self.prefix, value)
-    hits = self:find()
+    self:find()
   end
   local weight = self:find_weight()
   if not self.hit and not weight then
@@ -391,7 +389,7 @@ function Run:convert(key, value)
   elseif self.hit.ending.kind == "write" then
     self:apply(self.hit, value)
   else
-    self:pass_over(hits)
+    self:pass_over()
   end
   return true
 end
@@ -402,7 +400,7 @@ function Run:find_weight()
   local is_named = self.hit and not self.hit.ending.pattern:find "%*$"
   local weight = self.masks and not is_named and self.at.key:match "^(.*)_mask$"
   if not weight or self.at:source(weight) == nil then return nil end
-  for _, hit in ipairs(patterns.match(self.tree, weight)) do
+  for _, hit in ipairs(patterns.match(self.compiled, weight)) do
     local ending = hit.ending
     local is_plain = ending.kind == "write" and #ending.from == 1 and #ending.to == 1 and not (ending.from.each or ending.to.each)
     if is_plain and keys.holds(hit, self.at) then return not ending.pattern:find "%*$" and hit or nil end
@@ -486,9 +484,9 @@ keys.ENOUGH_UNMATCHED = 20000
 ---@param options KeyOptions
 ---@return Dict out, string[] unmatched, table<string, KeyMove> moves, InventedTensor[] invented   of random numbers
 function keys.convert(set, side, source, options)
-  local view, tree, endings = options.view, patterns.compile(set, side)
+  local view, compiled, endings = options.view, patterns.compile(set, side)
   local run = setmetatable({
-    tree = tree, endings = endings, direction = side == "left" and "forward" or "backward",
+    compiled = compiled, endings = endings, direction = side == "left" and "forward" or "backward",
     out = cbk.dict(), writer = {}, gathered = {}, missing = {}, collisions = {}, left_out = {}, invented = {},
     kept = options.kept or {}, known = options.known, reads_all = rules.reads_all(set, side),
     moves = {}, prefix = options.prefix, no_nulls = options.no_nulls, masks = options.masks, view = view,

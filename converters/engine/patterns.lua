@@ -1,4 +1,4 @@
--- Patterns of keys, and the tree that a converter's rules are compiled into, which is walked once per key.
+-- Patterns of keys, and what a converter's rules are compiled into: each pattern as one of Lua's own, found by the key's skeleton.
 --
 -- A pattern is a dotted key: `N` (any single capital letter) means digits, also inside a part (`block_{N}`, `block_{N:2}` with two
 -- digits or more), `'D'` or `'a b'` a name with anything in it (but a dot; a quote is written twice), `*` one or more parts
@@ -45,44 +45,8 @@ local function numbers_in(part)
   return out
 end
 
----A part of a pattern as a Lua pattern that catches its numbers; nil if it has none.
-local function caught_by(part)
-  local pieces, out = numbers_in(part), { "^" }
-  for _, piece in ipairs(pieces or {}) do
-    out[#out + 1] = type(piece) == "string" and piece:gsub("%p", "%%%0") or "(%d+)"
-  end
-  return pieces and table.concat(out) .. "$", pieces
-end
-
 ---The name that a part of a pattern is: 'D' in quotes is no number.
 local function literal(part) return choices.quoted_name(part) or part end
-
----The numbers in a part of a key as the other side has them, without zeros in front; nil if a part of a pattern does not fit.
----@param pattern string   of caught_by
----@param pieces (string|NumberInPart)[]
----@param part string      of a key
----@return string[]|nil
-local function numbers_of(pattern, pieces, part)
-  local found, out = { part:match(pattern) }, {}
-  for _, piece in ipairs(found[1] and pieces or {}) do
-    if type(piece) == "table" then
-      local digits = found[#out + 1]
-      if #digits > math.max(piece.width, 1) and digits:sub(1, 1) == "0" or #digits < piece.width then return nil end
-      out[#out + 1] = digits:match "^0*(%d+)$"
-    end
-  end
-  return found[1] and out or nil
-end
-
----Whether a part of a key fits a part of a pattern that is no star.
----@param part string
----@param own string
----@return boolean
-function patterns.fits(part, own)
-  if literal(part) == own or is_letter(part) and own:find "^%d+$" then return true end
-  local pattern, pieces = caught_by(part)
-  return pattern ~= nil and numbers_of(pattern, pieces, own) ~= nil
-end
 
 ---The letters and stars of a pattern, in order.
 ---@return string[]
@@ -166,21 +130,45 @@ end
 ---@field also table[]     templates of further keys, each with its function
 ---@field copy_of? table   template of the key that says the same
 
-local function insert(tree, pattern, ending)
-  local node = tree
-  for _, part in ipairs(split(pattern)) do
-    local special = part == "*" and "star" or is_letter(part) and "digits"
-    local edges, name = special and node or node.literal, special or literal(part)
-    local inside, pieces = caught_by(part)
-    if inside then
-      node.inside = node.inside or {}
-      edges, name = node.inside, part
-      edges[name] = edges[name] or { literal = {}, ends = {}, pattern = inside, pieces = pieces }
-    end
-    edges[name] = edges[name] or { literal = {}, ends = {} }
-    node = edges[name]
+---A text as a part of a Lua pattern that matches just it.
+local function escaped(text) return (text:gsub("%p", "%%%0"):gsub("%z", "%%z")) end
+
+---A key with one sign for all numbers: keys that one pattern fits have one skeleton, but for stars.
+local function skeleton_of(key) return (key:gsub("%d+", "#")) end
+
+---@class Matcher   A pattern, compiled.
+---@field ending Ending
+---@field text string         as a Lua pattern
+---@field count integer       of what it catches
+---@field inside table<integer, NumberInPart>   the letters inside parts, by what they catch
+---@field is_starred boolean  fits keys of several skeletons
+
+---@param pattern string
+---@param ending? Ending
+---@return Matcher, string skeleton
+local function matcher(pattern, ending)
+  local out, texts, names = { ending = ending, count = 0, inside = {}, is_starred = false }, {}, {}
+  local function caught(text)
+    out.count = out.count + 1
+    return text
   end
-  node.ends[#node.ends + 1] = ending
+  for i, part in ipairs(split(pattern)) do
+    local is_star, pieces = part == "*", numbers_in(part)
+    if is_star or is_letter(part) then
+      texts[i], names[i] = caught(is_star and "(.-)" or "(%d+)"), "0"
+      out.is_starred = out.is_starred or is_star
+    else
+      local own, name = {}, {}
+      for k, piece in ipairs(pieces or { literal(part) }) do
+        local is_text = type(piece) == "string"
+        own[k], name[k] = is_text and escaped(piece) or caught "(%d+)", is_text and piece or "0"
+        if not is_text then out.inside[out.count] = piece end
+      end
+      texts[i], names[i] = table.concat(own), table.concat(name)
+    end
+  end
+  out.text = "^" .. table.concat(texts, "%.") .. "$"
+  return out, skeleton_of(table.concat(names, "."))
 end
 
 ---A key that the other direction writes beside another one says nothing new.
@@ -193,12 +181,16 @@ local function beside(rule, side, extra)
   }
 end
 
----The tree for reading `side`, and its endings in the order of the table.
+---@class CompiledPatterns
+---@field by_skeleton table<string, Matcher[]>
+---@field starred Matcher[]
+
+---The patterns for reading `side`, and their endings in the order of the table.
 ---@param set Rule[]
 ---@param side Side
----@return table tree, Ending[] endings
+---@return CompiledPatterns compiled, Ending[] endings
 function patterns.compile(set, side)
-  local tree, other, endings, expanded = { literal = {}, ends = {} }, rules.other[side], {}, {}
+  local compiled, other, endings, expanded = { by_skeleton = {}, starred = {} }, rules.other[side], {}, {}
   for _, rule in ipairs(set) do
     for _, one in ipairs(rules.expand(rule)) do expanded[#expanded + 1] = one end
   end
@@ -214,7 +206,10 @@ function patterns.compile(set, side)
       also = extras, copy_of = rule.copy_of and template(rule.copy_of, places),
     }
     endings[#endings + 1] = ending
-    insert(tree, pattern, ending)
+    local one, skeleton = matcher(pattern, ending)
+    local group = one.is_starred and compiled.starred or compiled.by_skeleton[skeleton] or {}
+    group[#group + 1] = one
+    if not one.is_starred then compiled.by_skeleton[skeleton] = group end
   end
   for _, rule in ipairs(expanded) do
     for _, pattern in ipairs(rule[side] or {}) do add(rule, pattern) end
@@ -222,48 +217,56 @@ function patterns.compile(set, side)
   for _, rule in ipairs(expanded) do
     for _, extra in ipairs(rule.also[side]) do add(beside(rule, side, extra), extra[1]) end
   end
-  return tree, endings
+  return compiled, endings
 end
 
-local function walk(node, parts, i, caught, hits)
-  if i > #parts then
-    for _, ending in ipairs(node.ends) do hits[#hits + 1] = { ending = ending, caught = { unpack(caught) } } end
-    return
+---What the letters and stars of a pattern stand for in a key; nil if it does not fit. Numbers inside parts are without zeros in front,
+---and have no more of them than the width says.
+---@param one Matcher
+---@param key string
+---@return string[]|nil
+local function caught_by(one, key)
+  local caught = { key:match(one.text) }
+  if not caught[1] then return nil end
+  if one.count == 0 then return {} end
+  for place, piece in pairs(one.inside) do
+    local digits = caught[place]
+    if #digits > math.max(piece.width, 1) and digits:sub(1, 1) == "0" or #digits < piece.width then return nil end
+    caught[place] = digits:match "^0*(%d+)$"
   end
-  local part = parts[i]
-  local child = node.literal[part]
-  if child then walk(child, parts, i + 1, caught, hits) end
-  child = node.digits
-  if child and part:find "^%d+$" then
-    caught[#caught + 1] = part
-    walk(child, parts, i + 1, caught, hits)
-    caught[#caught] = nil
-  end
-  for _, inside in pairs(node.inside or {}) do
-    local numbers = numbers_of(inside.pattern, inside.pieces, part)
-    for _, number in ipairs(numbers or {}) do caught[#caught + 1] = number end
-    if numbers then walk(inside, parts, i + 1, caught, hits) end
-    for _ = 1, #(numbers or {}) do caught[#caught] = nil end
-  end
-  child = node.star
-  if child then
-    for stop = i, #parts do
-      caught[#caught + 1] = table.concat(parts, ".", i, stop)
-      walk(child, parts, stop + 1, caught, hits)
-      caught[#caught] = nil
+  return caught
+end
+
+---Whether a part of a key fits a part of a pattern.
+---@param part string
+---@param own string
+---@return boolean
+function patterns.fits(part, own) return caught_by(matcher(part), own) ~= nil end
+
+---A loop over the endings that fit `key`, in the order of the table.
+---@param compiled CompiledPatterns
+---@param key string
+---@return fun(): Hit|nil
+function patterns.hits(compiled, key)
+  local exact, starred, i, k = compiled.by_skeleton[skeleton_of(key)] or {}, compiled.starred, 1, 1
+  return function()
+    while exact[i] or starred[k] do
+      local one = exact[i]
+      if not one or starred[k] and starred[k].ending.order < one.ending.order then one, k = starred[k], k + 1 else i = i + 1 end
+      local caught = caught_by(one, key)
+      if caught then return { ending = one.ending, caught = caught } end
     end
   end
 end
 
 ---Every ending that fits `key`, in the order of the table.
+---@param compiled CompiledPatterns
+---@param key string
 ---@return Hit[]
-function patterns.match(tree, key)
-  local hits = {}
-  walk(tree, split(key), 1, {}, hits)
-  if #hits > 1 then
-    table.sort(hits, function(a, b) return a.ending.order < b.ending.order end)
-  end
-  return hits
+function patterns.match(compiled, key)
+  local out = {}
+  for hit in patterns.hits(compiled, key) do out[#out + 1] = hit end
+  return out
 end
 
 return patterns

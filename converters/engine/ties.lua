@@ -69,8 +69,9 @@ end
 ---@param options TieOptions
 ---@return Dict source, table<string, string> kept
 function ties.spread(known, source, kept, options)
-  local there, out, out_kept = names_there(known, source), source, kept
-  for _, names in ipairs(known:tied_names()) do
+  local tied, out, out_kept = known:tied_names(), source, kept
+  local there = #tied > 0 and names_there(known, source)
+  for _, names in ipairs(tied) do
     local first, own = first_there(names, there, source)
     for i, name in ipairs(first and names or {}) do
       local key = there[name]

@@ -102,11 +102,11 @@ end
 ---@param trace? fun(record: KeyRecord)
 ---@return Dict inner, string[] strangers   keys that stand in neither place
 function wrap.take_out(wrapper, source, trace)
-  local tree, endings = copies_of(wrapper)
+  local compiled, endings = copies_of(wrapper)
   local inner, strangers, copies = cbk.dict(), {}, 0
   for key, value in cbk.items(source) do
     local own = wrap.inner_key(wrapper, key)
-    local hit = not own and type(key) == "string" and patterns.match(tree, key)[1] or nil
+    local hit = not own and type(key) == "string" and patterns.match(compiled, key)[1] or nil
     if own then
       inner[own] = value
     elseif hit then
@@ -117,7 +117,7 @@ function wrap.take_out(wrapper, source, trace)
     if trace and not own then
       trace {
         what = hit and "pass" or "unmatched", source = tostring(key), key = tostring(key), given = value, rejected = {},
-        ending = hit and hit.ending, caught = hit and hit.caught, tree = tree, endings = endings,
+        ending = hit and hit.ending, caught = hit and hit.caught, compiled = compiled, endings = endings,
       }
     end
   end

@@ -53,9 +53,9 @@ describe("Converters: patterns", function()
       { "a.*", "third.*" },
       { "[model.]x", "[model.]y" },
     }
-    local tree = patterns.compile(set, "left")
+    local compiled = patterns.compile(set, "left")
     local function target(key)
-      local hit = patterns.match(tree, key)[1]
+      local hit = patterns.match(compiled, key)[1]
       return hit and patterns.render(hit.ending.to[1], hit.caught)
     end
     assert(target "a.0.w" == "first")
@@ -64,6 +64,43 @@ describe("Converters: patterns", function()
     assert(target "a.12.c.d" == "third.12.c.d")
     assert(target "model.x" == "model.y" and target "x" == "y")
     assert(target "b" == nil and target "a" == nil and target "a.0.w.z" == "third.0.w.z")
+  end)
+
+  it("parts may have any characters, and numbers inside them", function()
+    ---Whether a key fits a pattern, part by part.
+    local function fits(pattern, key)
+      local own, parts, i = patterns.split(pattern), patterns.split(key), 1
+      for k, part in ipairs(own) do
+        if part == "*" then
+          local last = #parts - (#own - k)
+          if last < i then return false end
+          i = last + 1
+        else
+          if not parts[i] or not patterns.fits(part, parts[i]) then return false end
+          i = i + 1
+        end
+      end
+      return i == #parts + 1
+    end
+    local words = { "N", "*", "block_{K}", "b{K:2}", "'D'", "norm1", "a-b", "%d", "0", "w#", "x\0y" }
+    local parts = { "0", "7", "12", "block_3", "block_03", "b07", "b7", "b123", "D", "norm1", "norm2", "a-b", "%d", "w#", "w1", "x\0y", "" }
+    local random, seen = math.random, { [true] = 0, [false] = 0 }
+    math.randomseed(5)
+    for _ = 1, 4000 do
+      local pattern, key, has_star = {}, {}, false
+      for i = 1, random(3) do
+        local word = words[random(#words)]
+        pattern[i] = (word ~= "*" or not has_star) and word or "0"
+        has_star = has_star or word == "*"
+      end
+      for i = 1, #pattern + (has_star and random(2) - 1 or 0) do key[i] = parts[random(#parts)] end
+      pattern, key = table.concat(pattern, "."), table.concat(key, ".")
+      local expected = fits(pattern, key)
+      local set = rules.keys { rules.only.left(pattern, "test") }
+      assert((patterns.match(patterns.compile(set, "left"), key)[1] ~= nil) == expected, ("'%s' and '%s'"):format(pattern, key))
+      seen[expected] = seen[expected] + 1
+    end
+    assert(seen[true] > 100 and seen[false] > 100, seen[true])
   end)
 
   it("a rule table runs backwards", function()

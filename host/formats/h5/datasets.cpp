@@ -26,14 +26,16 @@ Located Datasets::follow(const std::shared_ptr<hdf5::File>& start, const hdf5::L
 }
 
 Located Datasets::find(const std::shared_ptr<hdf5::File>& file, std::string_view path) {
-  return within("dataset " + quote(path), [&] {
-    const hdf5::Link* link = file->find(path);
-    if (link == nullptr) fail(Errc::format, "it is not in the file; is the checkpoint complete?");
-    Located located = follow(file, *link);
-    located.name = path;
-    if (!located.object.is_dataset()) fail(Errc::format, "it is not a dataset");
-    return located;
-  });
+  return within([&] { return "dataset " + quote(path); },
+                [&] {
+                  const hdf5::Link* link = file->find(path);
+                  if (link == nullptr)
+                    fail(Errc::format, "it is not in the file; is the checkpoint complete?");
+                  Located located = follow(file, *link);
+                  located.name = path;
+                  if (!located.object.is_dataset()) fail(Errc::format, "it is not a dataset");
+                  return located;
+                });
 }
 
 StoragePtr Datasets::by_library(const Located& located, const hdf5::Dataset& dataset, DType dtype) {

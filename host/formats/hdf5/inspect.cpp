@@ -54,7 +54,7 @@ class Inspector {
       }
       const ObjectHeader object = file_.objects().read(link.address);
       if (object.is_dataset()) {
-        within("dataset " + quote(name), [&] { add_dataset(name, object); });
+        within([&] { return "dataset " + quote(name); }, [&] { add_dataset(name, object); });
       } else if (object.is_group()) {
         walk(object, name + "/", depth + 1);
       }

@@ -122,7 +122,8 @@ Header read_header(const MappedFile& file, bool may_be_cut) {
     if (name == "__metadata__") {
       header.metadata = read_metadata(value);
     } else {
-      header.entries.push_back(within("tensor " + quote(name), [&] { return read_entry(name, value); }));
+      header.entries.push_back(
+          within([&] { return "tensor " + quote(name); }, [&] { return read_entry(name, value); }));
     }
   };
   JsonReadOptions options;

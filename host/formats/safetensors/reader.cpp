@@ -39,8 +39,8 @@ Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& optio
   auto root = std::make_shared<Dict>();
   root->reserve(header.entries.size());
   for (const Entry& entry : header.entries) {
-    root->set(entry.name,
-              within("tensor " + quote(entry.name), [&] { return read_entry(file, header, entry); }));
+    root->set(entry.name, within([&] { return "tensor " + quote(entry.name); },
+                                 [&] { return read_entry(file, header, entry); }));
   }
   Checkpoint checkpoint;
   checkpoint.path = file->path();

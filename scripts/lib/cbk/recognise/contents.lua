@@ -91,8 +91,8 @@ end
 local function wrappers_in(tree)
   local found = {}
   for key in cbk.items(tree) do
-    local text = type(key) == "string" and key:find("_", 1, true) and "." .. key .. "." or ""
-    for _, name in ipairs(WRAPPERS) do
+    local text = type(key) == "string" and "." .. key .. "." or ""
+    for _, name in ipairs(text:find("._", 1, true) and WRAPPERS or {}) do
       if text:find("." .. name .. ".", 1, true) then found[name .. "."] = true end
     end
   end
@@ -102,14 +102,15 @@ end
 ---@param tree Dict
 ---@param prefix string
 local function have_all(tree, prefix)
-  local count = 0
+  local has_some = false
   for key, value in cbk.items(tree) do
-    if kinds.is_tensor(value) then
-      if type(key) ~= "string" or key:sub(1, #prefix) ~= prefix then return false end
-      count = count + 1
+    local is_there = type(key) == "string" and key:sub(1, #prefix) == prefix
+    if not (is_there and has_some) and kinds.is_tensor(value) then
+      if not is_there then return false end
+      has_some = true
     end
   end
-  return count > 0
+  return has_some
 end
 
 ---@param tree Dict
