@@ -16,6 +16,7 @@ local sections = require "converters.engine.sections"
 local ties = require "converters.engine.ties"
 local mup = require "converters.modelzoo.mup"
 local releases = require "converters.engine.releases"
+local state_dict = require "converters.engine.state_dict"
 local run_config = require "converters.modelzoo.run_config"
 local since = require "converters.engine.since"
 local trainer = require "converters.modelzoo.trainer"
@@ -427,38 +428,26 @@ local function trace_record(job, i, part, record)
   end
 end
 
----@param tensors Dict
----@return string[]
-local function text_keys(tensors)
-  local out = {}
-  for key in cbk.items(tensors) do out[#out + 1] = type(key) == "string" and key or nil end
-  return out
-end
-
 ---The shapes of the tensors of some keys.
----@param tensors Dict
+---@param has StateDict
 ---@param names string[]
 ---@return integer[][]
-local function shapes_of(tensors, names)
+local function shapes_of(has, names)
   local out = {}
-  for _, name in ipairs(names) do
-    if kinds.is_tensor(tensors[name]) then out[#out + 1] = tensors[name]:shape() end
-  end
+  for _, name in ipairs(names) do out[#out + 1] = has.shapes[name] end
   return out
 end
 
 ---How a part's tensors fit their class; nil if they have none.
 ---@param format string   the format of the tensors
 ---@param side Side
----@param tensors Dict
+---@param has StateDict
 ---@param given? Dict      the fields in the user's file
 ---@return Fit|nil
-local function fit_of(job, part, format, side, tensors, given)
+local function fit_of(job, part, format, side, has, given)
   local class, release = catalogue.class_of(job.model, part.converter, format)
   if not class then return nil end
-  return fit.of(class:tensors(part.configs[side], { release = release, given = given }), text_keys(tensors), function(key)
-    return kinds.is_tensor(tensors[key]) and tensors[key]:shape() or nil
-  end)
+  return fit.of(class:tensors(part.configs[side], { release = release, given = given }), has.keys, has.shape_of)
 end
 
 ---The fields of a part in the user's file, without defaults.
@@ -477,12 +466,13 @@ local function convert_part(job, i, part, is_refused)
   local step, converter, configs, source = job.path[i], part.converter, part.configs, part.source
   kinds.check_root(source)
   local prefix = releases.reads_prefix(step.src, step.tgt) and "model." or nil
-  local read = fit_of(job, part, step.src, step.side, source, given_of(job, i, part, step.side))
+  local has = state_dict.of(source)
+  local read = fit_of(job, part, step.src, step.side, has, given_of(job, i, part, step.side))
   if not read and not job.is_unchecked and (is_hf(step.src) or is_hf(step.tgt)) then
     job.is_unchecked = true
     cbk.warn(("no class describes '%s': completeness and shapes of its checkpoint are not checked"):format(job.model.model))
   end
-  fit_checks.widths(read, part.reads, source)
+  fit_checks.widths(read, part.reads, has)
   fit_checks.shapes(read, part.reads, true)
   local is_checked = not rules.reads_all(converter.keys, step.side)
   if read and not is_checked then fit_checks.layers(read, part.reads) end
@@ -502,12 +492,12 @@ local function convert_part(job, i, part, is_refused)
   })
   if not read or not is_checked then return made, unmatched, { count = 0 }, moves, invented end
   if #read.missing > 0 or #unmatched > 0 then
-    local lacking = fit_checks.lacking(read, read.missing, shapes_of(source, unmatched))
+    local lacking = fit_checks.lacking(read, read.missing, shapes_of(has, unmatched))
     lacking.spare = fit_checks.spare(read, unmatched)
     return made, unmatched, lacking, moves, invented
   end
   fit_checks.strangers(read, part.reads, moves)
-  local written = fit_of(job, part, step.tgt, rules.other[step.side], made)
+  local written = fit_of(job, part, step.tgt, rules.other[step.side], state_dict.of(made))
   fit_checks.shapes(written, part.writes[1], false)
   local biases = {} -- of fields that the config lacks, and that the target needs
   for _, one in ipairs(written and #written.missing > 0 and read.unsaid or {}) do
@@ -594,8 +584,8 @@ local function convert_model(job, i, source)
     lacking.may_be_renamed = lacking.may_be_renamed and (lost.count == 0 or lost.may_be_renamed)
   end
   if #unmatched > 0 then
-    local tensors = in_one(parts, source)
-    report_unmatched(job, { keys = unmatched, all = text_keys(tensors), shapes = shapes_of(tensors, unmatched), lacking = lacking,
+    local has = state_dict.of(in_one(parts, source))
+    report_unmatched(job, { keys = unmatched, all = has.keys, shapes = shapes_of(has, unmatched), lacking = lacking,
       invented = invented, spare = spare })
   end
   report_lacking(job, lacking)

@@ -48,17 +48,16 @@ end
 ---Refuses weights of less than 16 bits: no class has such weights, but quantised ones that lost their scales look like this.
 ---@param found Fit|nil   nil: no class describes the tensors, and their names say which are weights
 ---@param place string    what is before the keys in the checkpoint
----@param tensors Dict
-function fit_checks.widths(found, place, tensors)
-  local narrow = {}
-  for key, value in cbk.items(found and tensors or cbk.dict()) do
-    local own = type(key) == "string" and found.known:own_key(key)
-    local is_weight = own and not found.known.by_key[own].buffer and kinds.is_tensor(value)
-    if is_weight and quantised.is_narrow(value.dtype) then narrow[#narrow + 1] = { key = place .. key, dtype = value.dtype } end
+---@param has StateDict
+function fit_checks.widths(found, place, has)
+  local weights = {}
+  for _, one in ipairs(found and has.narrow or quantised.find(has.tensors).narrow) do
+    local own = found and found.known:own_key(one.key)
+    local is_weight = not found or own and not found.known.by_key[own].buffer
+    if is_weight then weights[#weights + 1] = { key = found and place .. one.key or one.key, dtype = one.dtype } end
   end
-  if not found then narrow = quantised.find(tensors).narrow end
-  if #narrow == 0 then return end
-  cbk.fail("unsupported", quantised.narrow_problem(narrow, found and found.known.class.name or "the model"),
+  if #weights == 0 then return end
+  cbk.fail("unsupported", quantised.narrow_problem(weights, found and found.known.class.name or "the model"),
     { context = { "cannot convert the checkpoint" } })
 end
 

@@ -200,7 +200,7 @@ end
 function Run:gather(hit)
   local at, from = self.at, hit.ending.from
   local each = from.each
-  local group = patterns.render(from[1], hit.caught, each and { [each.letter] = each.letter })
+  local group = patterns.render(from[1], hit.caught, each and each.itself)
   if self.gathered[group] then return nil end
   self.gathered[group] = true
   local parts, complete = {}, true

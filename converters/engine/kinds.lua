@@ -45,7 +45,7 @@ local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = t
 
 ---… whether a value is a tensor.
 ---@param value any
-function kinds.is_tensor(value) return TENSORS[kind_of(value)] == true end
+function kinds.is_tensor(value) return type(value) == "userdata" and TENSORS[cbk.kind(value)] == true end
 
 ---… whether two tensors have different values, which are read unless both are the same tensor.
 ---@param a any

@@ -108,7 +108,7 @@ end
 local function templates(list, places)
   local out, free, each = {}, places, list.each
   if each then -- its letter is counted, whatever the key that was met says
-    free, out.each = {}, { letter = each.letter, count = each.count, place = places[each.letter] }
+    free, out.each = {}, { letter = each.letter, count = each.count, place = places[each.letter], itself = { [each.letter] = each.letter } }
     for name, place in pairs(places) do free[name] = name ~= each.letter and place or nil end
   end
   for i, pattern in ipairs(list) do out[i] = template(pattern, free) end

@@ -326,6 +326,7 @@ rules.refuse = one_sided "refuse"
 ---@field letter string
 ---@field count string|fun(at: At): integer   how many values it has: a field of the right config, or a function
 ---@field place? integer                      of the letter among what a key's pattern caught
+---@field itself? table<string, string>       the letter for itself, to name all keys at once
 
 ---A list of keys, one for each value of a capital letter: `rules.each("experts.E.w1.weight", "E", "num_experts")`.
 ---@param count string|fun(at: At): integer   a field of the right config, or `function(at)`

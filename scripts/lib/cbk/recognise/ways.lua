@@ -18,6 +18,7 @@ local release = require "cbk.recognise.release"
 local releases = require "converters.engine.releases"
 local report = require "cbk.report"
 local spec_tree = require "cbk.spec_tree"
+local state_dict = require "converters.engine.state_dict"
 local trainer = require "converters.modelzoo.trainer"
 
 local catalogue = converters.catalogue
@@ -125,7 +126,7 @@ function ways.target(found, checkpoint, config)
     local route = converters.route(found.model, format, target)
     local job = converters.job(route, ways.input(checkpoint, route, config))
     converters.config(found.model, job, config)
-    fit_checks.widths(found.fit, "", route.src == "hf" and job.source or job.source.model)
+    fit_checks.widths(found.fit, "", state_dict.of(route.src == "hf" and job.source or job.source.model))
     local problem = found.fit and obstacle(found.fit, job)
     if problem then cbk.fail("convert", problem) end
     doubts.refuse(job, config, job.source)

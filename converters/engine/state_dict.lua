@@ -1,0 +1,33 @@
+-- What a state dict has, seen in one pass: its names, their shapes, and tensors of few bits. Models have up to 100,000 tensors.
+
+local cbk = require "cbk"
+local kinds = require "converters.engine.kinds"
+local quantised = require "cbk.quantised"
+
+local state_dict = {}
+
+---@class StateDict
+---@field tensors Dict
+---@field keys string[]                       that are text, in the checkpoint's order
+---@field shapes table<string, integer[]>     of those that are tensors
+---@field narrow { key: string, dtype: string }[]   tensors of less than 16 bits
+---@field shape_of fun(key: string): integer[]|nil
+
+---@param tensors Dict
+---@return StateDict
+function state_dict.of(tensors)
+  local keys, shapes, narrow = {}, {}, {}
+  for key, value in cbk.items(tensors) do
+    local is_text = type(key) == "string"
+    if is_text then keys[#keys + 1] = key end
+    if is_text and kinds.is_tensor(value) then
+      shapes[key] = value:shape()
+      local dtype = value.dtype
+      if quantised.is_narrow(dtype) then narrow[#narrow + 1] = { key = key, dtype = dtype } end
+    end
+  end
+  local function shape_of(key) return shapes[key] end
+  return { tensors = tensors, keys = keys, shapes = shapes, narrow = narrow, shape_of = shape_of }
+end
+
+return state_dict
