@@ -89,7 +89,9 @@ local query_scale = {
   end,
   backward = function(alpha, at)
     if type(alpha) ~= "number" or alpha <= 0 then at:refuse(alpha, "a number above 0") end
-    at:set("query_pre_attn_scalar", float(heads.size(at.from) / alpha ^ 2))
+    local scalar = heads.size(at.from) / alpha ^ 2
+    local whole = math.floor(scalar + 0.5) -- which the root of the other side has rounded
+    at:set("query_pre_attn_scalar", float(math.abs(scalar - whole) < 1e-9 * whole and whole or scalar))
   end,
 }
 

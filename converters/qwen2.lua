@@ -1,4 +1,4 @@
--- Qwen2 and Qwen2.5: LLaMA with biases of queries, keys and values, whose positions are never scaled.
+-- Qwen2 and Qwen2.5: LLaMA with biases of queries, keys and values.
 
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
@@ -13,7 +13,7 @@ local config = fields.config {
   fields.fixed.right { use_projection_bias_in_attention = true },
   { "use_sliding_window", false, values.lost(false, "the Model Zoo has a window in all layers or in none, so logits change") },
   { "layer_types", false, llama.layer_types "full_attention" },
-  fields.without(rotary.unscaled(), { "rope_theta" }),
+  rotary.scaling({ "linear", "yarn", "llama3", "longrope" }, true),
 }
 
 return { decoder.models {
@@ -24,5 +24,5 @@ return { decoder.models {
     model_type = "qwen2", config = config, key_heads = 32,
     without = { "use_projection_bias_in_attention", "rope_scaling", "rope_parameters", "pos_scaling_factor", "pos_scaling_type",
       "pos_scaling_extra_args" },
-  }, { mup = "gpt", defaults = { left = { rope_theta = fields.none } } }),
+  }, { mup = "gpt" }),
 } }

@@ -244,7 +244,8 @@ end
 ---`rotary.scaling { "linear", … }`: config rules for longer contexts of these types. `rope_scaling` or `rope_parameters` become
 ---`pos_scaling_factor`, `pos_scaling_type` and `pos_scaling_extra_args`.
 ---@param types string[]
-function rotary.scaling(types)
+---@param is_unsaid? boolean   where positions are not scaled, neither side gets a field
+function rotary.scaling(types, is_unsaid)
   local supported, is_supported = fields.any_of(unpack(types)), {}
   for _, name in ipairs(types) do is_supported[name] = true end
   local pair = {}
@@ -252,7 +253,7 @@ function rotary.scaling(types)
   function pair.forward(_, at)
     local said = said_by_maps(at.from)
     local kind = said.rope_type
-    if not kind or kind.value == "default" then return cbk.float(1) end
+    if not kind or kind.value == "default" then return not is_unsaid and cbk.float(1) or nil end
     if not is_supported[kind.value] then fields.refuse(kind.name, kind.value, supported) end
     local place = kind.name:match "^[^.]+"
     if kind.value == "longrope" then say_original(said, at.from) end
@@ -269,7 +270,7 @@ function rotary.scaling(types)
     local is_one = not said.factor or tonumber(said.factor.value) == 1
     if is_one and not (said.rope_type and said.rope_type.value == "longrope") then -- whose own factors count all the same
       if not absent(at.from.pos_scaling_extra_args) then at:leave_out "pos_scaling_extra_args" end
-      return null
+      return not is_unsaid and null or nil
     end
     if absent(kind) then cbk.fail("config", "pos_scaling_factor is not 1, but pos_scaling_type is missing") end
     if not is_supported[said.rope_type.value] then fields.refuse("pos_scaling_type", kind, supported) end
@@ -284,10 +285,17 @@ function rotary.scaling(types)
   }
 end
 
+---Refuses a map that scales positions.
+local never_scaled = { forward = function(map, at)
+  if not is_unscaled(map) then at:refuse(map, "null or of type 'default'") end
+end }
+
 ---Config rules for a model whose positions are never scaled.
 function rotary.unscaled()
   return fields.config {
-    fields.used.left { "rope_scaling", "rope_parameters", "rope_theta", "partial_rotary_factor" },
+    { "rope_scaling", false, never_scaled },
+    { "rope_parameters", false, never_scaled },
+    fields.used.left { "rope_theta", "partial_rotary_factor" },
     fields.must.right { rope_theta = fields.any_of(10000, null), pos_scaling_factor = fields.any_of(1, null) },
     fields.used.right { "pos_scaling_type", "pos_scaling_extra_args" },
   }
@@ -362,7 +370,8 @@ shapes.guard(rotary, "rotary", {
   unscaled_before_2_1 = {}, unscaled = {}, share = { count },
   in_one_form = { shapes.named("values by the names of rope_parameters", shapes.table),
     shapes.maybe(shapes.map(shapes.text, shapes.text, "fields by these names")) },
-  scaling = { shapes.list(shapes.text, "a list of types") }, dim = { shapes.named("what the left calls the width", shapes.text), count },
+  scaling = { shapes.list(shapes.text, "a list of types"), shapes.maybe(shapes.flag) },
+  dim = { shapes.named("what the left calls the width", shapes.text), count },
 })
 
 return rules.strict(rotary, "way of rotary positions", "rotary.")

@@ -218,6 +218,13 @@ describe("Rotary positions: what neither side can express", function()
       local out, reported = converted { name, "hf", "cs-2.9", with(same) }
       assert(not reported:find "rope_" and out.rope_theta == nil, reported)
     end
+    for field, key in pairs { rope_scaling = "type", rope_parameters = "rope_type" } do
+      for _, kind in ipairs { "linear", "yarn", "dynamic", "llama3" } do
+        refuses { { "gemma2", "hf", "cs-2.9", { [field] = dict { [key] = kind, factor = 4 } }, "only null or of type 'default'" } }
+      end
+      local out = converted { "gemma2", "hf", "cs-2.9", { [field] = dict { [key] = "default", rope_theta = 500 } } }
+      harness.equal(out.pos_scaling_type, nil)
+    end
     for _, name in ipairs { "gptj", "gpt-neox" } do
       for _, usual in ipairs { 10000, cbk.float(10000), null } do
         local unscaled = { rope_theta = usual, pos_scaling_factor = 1, pos_scaling_type = "linear" }
@@ -241,7 +248,18 @@ describe("Rotary positions: there and back", function()
       assert(not reported:find "rope_", reported)
       local fields = scaled(cbk.raw(there, "pos_scaling_factor"), there.pos_scaling_type, there.pos_scaling_extra_args)
       harness.equal((back("llama", fields)), map)
+      local qwen2 = converted { "qwen2", "hf", "cs-2.9", { rope_scaling = map } }
+      harness.equal({ qwen2.pos_scaling_type, qwen2.pos_scaling_factor }, { there.pos_scaling_type, there.pos_scaling_factor })
+      harness.equal((back("qwen2", fields)), map)
     end
+  end)
+
+  it("Qwen2 says nothing of positions that are not scaled", function()
+    local there = converted { "qwen2", "hf", "cs-2.9", { rope_scaling = null } }
+    harness.equal(there.pos_scaling_factor, nil)
+    local scaling = back("qwen2", scaled(1, "linear"))
+    harness.equal(scaling, nil)
+    refuses { { "qwen2", "hf", "cs-2.9", { rope_scaling = dict { type = "dynamic", factor = 4 } }, "rope_scaling.type='dynamic'" } }
   end)
 
   it("longrope has the shorter length beside it in Hugging Face's files, and needs no factor", function()
