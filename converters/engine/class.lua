@@ -14,7 +14,7 @@ local position = require "converters.notation.position"
 
 local class = {}
 
-local MOST_TENSORS = 150000 -- of a model; the largest ones have 100,000
+local MOST_TENSORS = 110000 -- of a model; the largest ones have 100,000
 local MOST_OF_OUTLINE = 4 -- layers that may differ
 
 -- --- writing classes

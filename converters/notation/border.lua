@@ -207,7 +207,13 @@ local function copy(value, crossing, level)
   local kind = type(value)
   if kind == "function" then return inward[value] or guard_of(value) end
   if kind == "userdata" and originals[value] then return without_owner(originals[value], crossing, level) end
-  if kind ~= "table" or getmetatable(value) ~= nil then return value end -- no sandboxed code makes metatables
+  if kind ~= "table" then return value end
+  if getmetatable(value) ~= nil then -- no sandboxed code makes metatables
+    if crossing.is_final then
+      cbk.fail("converter", "the file hands over a library, such as `cbk` or `string`, where a table of its own is expected")
+    end
+    return value
+  end
   if crossing.seen[value] then return crossing.seen[value] end
   if results[value] and is_unchanged(value, results[value]) then return without_owner(results[value], crossing, level) end
   check_level(level)

@@ -23,7 +23,7 @@ BlockCache::Block BlockCache::find(Key key) {
 void BlockCache::put(Key key, Block block) {
   const std::lock_guard lock(mutex_);
   if (places_.contains(key)) return;
-  total_ += block->size();
+  total_ += cost(block);
   entries_.emplace_front(key, std::move(block));
   places_[key] = entries_.begin();
   while (total_ > limit && entries_.size() > 1) erase(places_.find(entries_.back().first));
@@ -36,7 +36,7 @@ void BlockCache::forget(uint64_t storage) {
 }
 
 BlockCache::Places::iterator BlockCache::erase(Places::iterator place) {
-  total_ -= place->second->second->size();
+  total_ -= cost(place->second->second);
   entries_.erase(place->second);
   return places_.erase(place);
 }

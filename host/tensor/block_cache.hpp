@@ -33,6 +33,9 @@ class BlockCache {
   using Entries = std::list<std::pair<Key, Block>>;
   using Places = std::map<Key, Entries::iterator>;
   static constexpr uint64_t limit = uint64_t{32} << 20;
+  static constexpr uint64_t overhead = 256;  // of a block: its nodes, and what owns it
+
+  static uint64_t cost(const Block& block) { return block->size() + overhead; }
 
   Places::iterator erase(Places::iterator place);
 

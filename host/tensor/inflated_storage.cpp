@@ -1,6 +1,7 @@
 #include "host/tensor/inflated_storage.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <list>
 
 #include "host/base/interrupt.hpp"
@@ -59,6 +60,7 @@ class InflatedStorage final : public PackedStorage {
       const ByteView part = ByteView(*block).subspan(offset % inflated_size);
       const size_t count = std::min(part.size(), out.size());
       std::copy_n(part.begin(), count, out.begin());
+      used_ += count;
       out = out.subspan(count);
       offset += count;
     }
@@ -89,11 +91,26 @@ class InflatedStorage final : public PackedStorage {
     BlockCache::Block block;
     for (uint64_t next = stream->position() / inflated_size; next <= number; ++next) {
       check_interrupt();
+      refuse_far_jumps();
       block = next_block(*stream);
+      if (next < unpacked_) again_ += block->size();
+      unpacked_ = std::max(unpacked_, next + 1);
       BlockCache::instance().put({id_, next}, block);
     }
     if (stream->position() < size_) left_streams().leave(id_, std::move(stream));
     return block;
+  }
+
+  /// Going back means to unpack again from the beginning: a transposed tensor would take hours.
+  void refuse_far_jumps() const {
+    constexpr uint64_t most = 4ULL << 30;  // some 15 seconds
+    if (again_ < most + 8 * used_) return;
+    throw Error(
+        Errc::unsupported,
+        {.problem = fmt::format("{} is compressed, and what is read lies scattered over its {}: they were "
+                                "unpacked again and again, {} together",
+                                what_, format_size(size_), format_size(again_)),
+         .advice = "save it again without compression, as torch.save and numpy.savez do"});
   }
 
   [[nodiscard]] BlockCache::Block next_block(InflateStream& stream) const {
@@ -113,7 +130,10 @@ class InflatedStorage final : public PackedStorage {
   uint64_t size_;
   std::string what_;
   uint64_t id_ = BlockCache::instance().new_storage();
-  mutable std::mutex mutex_;  // of whoever unpacks
+  mutable std::mutex mutex_;                // of whoever unpacks
+  mutable uint64_t unpacked_ = 0;           // blocks
+  mutable uint64_t again_ = 0;              // bytes
+  mutable std::atomic<uint64_t> used_ = 0;  // bytes that were read
 };
 
 }  // namespace

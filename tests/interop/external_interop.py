@@ -257,6 +257,13 @@ def beside(run):
     for command in (["params", folder], ["new", folder, "-o", run.path("beside.pt")], ["fold-lora-checkpoint", folder, "--adapter", adapter, "-o", run.path("o")],
                     ["convert-config", folder, "--model", "llama", "--src-fmt", "hf", "--tgt-fmt", "cs-2.4", "-o", run.path("o")]):
         run.refused(run.run_here(*command), "symbolic link")
+    run.call("copy", folder + "/pytorch_model.bin", run.path("other/fixed.mdl"), "--h5-version", "0.4")
+    with open(run.path("other/fixed.mdl"), "rb") as f:
+        before = f.read()
+    os.symlink("../other/fixed.mdl", folder + "/fixed.mdl")
+    run.refused(run.run_here("fix-checkpoint-spec", folder + "/fixed.mdl", "--fix_inplace", "--yes"), "symbolic link", "fixed.mdl")
+    with open(run.path("other/fixed.mdl"), "rb") as f:
+        assert f.read() == before
     for command in (["ls", folder], ["ls", folder + "/pytorch_model.bin"], ["copy", folder, run.path("beside.pt"), "--to-dtype", "float16"], ["identify", adapter],
                     ["check", folder], ["identify", folder]):
         done = run.run_here(*command)

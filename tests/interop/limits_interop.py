@@ -5,6 +5,7 @@ that of cbk and of its child together.
 Usage: limits_interop.py --cbk PATH [FILTER]
 """
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import tempfile
 import threading
 import time
 import warnings
+import zipfile
 
 import h5py
 import numpy as np
@@ -121,6 +123,23 @@ def shared(path):
     torch.save({f"w{i}": storage[i:] for i in range(2000)}, path)
 
 
+def deflated_and_transposed(path):
+    """The bytes of a packed storage, wanted in another order: each row of the tensor lies scattered over all of them."""
+    torch.save({"w": torch.zeros(4096, 8192).t()}, path)
+    with zipfile.ZipFile(path) as f:
+        members = {name: f.read(name) for name in f.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as f:
+        for name, data in members.items():
+            f.writestr(name, data)
+
+
+def tiny_chunks(path):
+    with h5py.File(path, "w", **UNLIMITED) as f:
+        dataset = f.create_dataset("w", (600_000,), "u1", chunks=(1,))
+        for i in range(600_000):
+            dataset.id.write_direct_chunk((i,), b"\0")
+
+
 # name: (what makes it, what the commands that read its values say, the suffix)
 FILES = {
     "never written, extensible array": (lambda p: never_written(p, (2 ** 42,), file=UNLIMITED, chunks=(1024,), maxshape=(None,)), REFUSED, ".h5"),
@@ -140,6 +159,7 @@ FILES = {
     "an expanded tensor": (expanded, REFUSED, ".pt"),
     "an expanded tensor, legacy": (lambda p: expanded(p, _use_new_zipfile_serialization=False), REFUSED, ".pt"),
     "one storage in 2,000 tensors": (shared, REFUSED, ".pt"),
+    "packed and transposed": (deflated_and_transposed, "without compression", ".pt"),
 }
 
 
@@ -247,6 +267,28 @@ def check_inferred(run):
             os.remove(run.path("out.lua"))
 
 
+def check_chunks(run):
+    """Chunks of one byte, of which the file has 600,000."""
+    path = run.path("chunks.h5")
+    tiny_chunks(path)
+    limit = 100_000_000 + 4 * os.path.getsize(path)
+    for command in ("stats", "check"):
+        status, _, memory, text = measured([run.cbk, command, path])
+        assert status == 0 and memory <= limit, f"{command}: status {status}, {memory / 1e6:.0f} MB of {limit / 1e6:.0f}, {text[-200:]}"
+
+
+def check_layers(run):
+    """A config of 6,000 layers beside a checkpoint that has none of them."""
+    folder = run.path("layers")
+    os.mkdir(folder)
+    torch.save({"bert.embeddings.word_embeddings.weight": torch.zeros(30522, 8)}, os.path.join(folder, "pytorch_model.bin"))
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
+        json.dump({"architectures": ["BertForPreTraining"], "model_type": "bert", "num_hidden_layers": 6000, "hidden_size": 8,
+                   "num_attention_heads": 2, "intermediate_size": 8}, f)
+    status, seconds, _, text = measured([run.cbk, "check", folder])
+    assert status == 1 and "the layer is missing" in text and seconds < LONGEST / 3, f"status {status}, {seconds:.0f} s, {text[-300:]}"
+
+
 def check_many(run):
     """Files of very many small items: what keeps something of each refuses them, or stays within the promise."""
     count = 60000
@@ -285,7 +327,7 @@ def main():
                 continue
             path = run.path("file" + suffix)
             make(path)
-            only = {"seconds": ("ls", "show")}.get(words)  # each takes the time that there is
+            only = {"seconds": ("ls", "show"), "without compression": ("ls", "stats")}.get(words)  # each takes the time that there is
             for command, argv in commands(path, run.path("out")).items():
                 if not only or command in only:
                     run.check(f"{name}: {command}", lambda c=command, a=argv, p=path, w=words: check_command(run, p, w, c, a))
@@ -295,6 +337,8 @@ def main():
             run.check("ordinary checkpoints", lambda: check_ordinary(run))
             run.check("many small tensors", lambda: check_inferred(run))
             run.check("very many items", lambda: check_many(run))
+            run.check("very many chunks", lambda: check_chunks(run))
+            run.check("very many layers", lambda: check_layers(run))
         return run.close()
 
 

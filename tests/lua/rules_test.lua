@@ -358,6 +358,8 @@ describe("Rules: findings", function()
       ["own.lua:2: there is no class 'GPT2LMHead'; did you mean GPT2LMHeadModel?"] =
         'local zoo = require "converters.classes.zoo.decoder"\nlocal unknown = zoo.GPT2LMHead',
       ["the file must return a list of models"] = "return 5",
+      ["the file hands over a library"] = "return { { model = 'm', note = 'n', classes = require 'cbk' } }",
+      ["file hands over a library"] = "return string",
     } do
       cbk.fs.write(dir .. "/own.lua", text, { overwrite = true })
       local code, stdout = harness.cbk(dir, "rules", "own.lua")

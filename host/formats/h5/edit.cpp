@@ -4,6 +4,7 @@
 
 #include "host/base/copy.hpp"
 #include "host/base/in_place.hpp"
+#include "host/base/replaced.hpp"
 #include "host/base/transaction.hpp"
 #include "host/formats/h5/stored_pickles.hpp"
 #include "host/value/element.hpp"
@@ -357,6 +358,7 @@ void take_back(InPlaceFile& file, uint64_t start, std::string_view superblock, u
 }  // namespace
 
 void FileEdit::commit(bool sync) {
+  (void)replaceable_file(path(), true);  // refuses a link out of the folder
   if (!is_changed_) return;
   const Change change = within(quote(path().string()), [&] { return build(); });
   const uint64_t start = file_.objects().image().superblock().start;

@@ -45,26 +45,34 @@ local function add_unknown(of, file, found, reason, severity, advice)
   })
 end
 
+---How many weights each layer has by its class, and how many of them are missing.
+---@param missing string[]   by the class's keys
+---@return { layer: string, count: Extent, total: integer, missing: integer }[]   of layers that lack some, in their order
+local function layers_with(of, missing)
+  local is_missing, by_layer, out = {}, {}, {}
+  for _, key in ipairs(missing) do is_missing[key] = true end
+  for _, tensor in ipairs(of.known) do
+    local layer, count = of.known:layer_of(tensor.key)
+    local one = layer and (by_layer[layer] or { layer = layer, count = count, total = 0, missing = 0 })
+    if one and not (tensor.buffer or tensor.optional or tensor.tied_to) then
+      by_layer[layer], one.total = one, one.total + 1
+      if is_missing[tensor.key] then
+        if one.missing == 0 then out[#out + 1] = one end
+        one.missing = one.missing + 1
+      end
+    end
+  end
+  return out
+end
+
 ---@param missing string[]   by the class's keys
 local function check_missing(of, file, missing, found)
-  local by_layer, order = {}, {}
-  for _, key in ipairs(missing) do
-    local layer, count = of.known:layer_of(key)
-    if layer and not by_layer[layer] then
-      by_layer[layer], order[#order + 1] = 0, { layer, count }
-    end
-    if layer then by_layer[layer] = by_layer[layer] + 1 end
-  end
   local is_whole = {}
-  for _, pair in ipairs(order) do
-    local layer, total = pair[1], 0
-    for _, tensor in ipairs(of.known) do
-      if tensor.key:sub(1, #layer) == layer and not (tensor.buffer or tensor.optional or tensor.tied_to) then total = total + 1 end
-    end
-    if total == by_layer[layer] then
-      is_whole[layer] = true
-      found:add("missing-layer", file, of.prefix .. layer:gsub("%.$", ""), ("the layer is missing: the config says %s"):format(
-        table.concat(of.known:fields_of(pair[2], {}), ", ")))
+  for _, one in ipairs(#missing > 0 and layers_with(of, missing) or {}) do
+    if one.total == one.missing then
+      is_whole[one.layer] = true
+      found:add("missing-layer", file, of.prefix .. one.layer:gsub("%.$", ""), ("the layer is missing: the config says %s"):format(
+        table.concat(of.known:fields_of(one.count, {}), ", ")))
     end
   end
   for _, key in ipairs(missing) do
