@@ -188,6 +188,7 @@ local function convert(job, config)
     doubts.refuse(job, config, job.source)
     return new
   end)
+  root = planned and root or advice.explained(job, root)
   if not planned and job.watch and #job.watch.steps[1] == 0 then error(root, 0) end
   if #args.explain > 0 then print_explanation(job, planned, root) end
   local rows = job.watch and dry_run.rows(job.watch) or {}
@@ -296,7 +297,7 @@ if checkpoint then
 end
 warn_of_other_release(route, input)
 local job = converters.job(route, input, {
-  seed = args.seed, drop_unmatched = args.drop_unmatched_keys, is_watched = args.debug or args.dry_run, advise = advice,
+  seed = args.seed, drop_unmatched = args.drop_unmatched_keys, is_watched = args.debug or args.dry_run,
 })
 local root, config, rows = convert(job, source_config)
 local saved, forecast = write(job, targets, written_parts, root, config)

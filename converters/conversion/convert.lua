@@ -254,8 +254,6 @@ end
 ---                              sets them before the config is converted; else the conversion of the config sets them
 ---@field keeps_lists? boolean   states to load and tags may be lists in the trainer layout; the original converter drops these
 ---@field loader? LoaderOptions   for states of data loaders that are read from files
----@field advise? { unmatched: fun(job: Job, source: Dict, keys: string[]), lacking: fun(job: Job, source: Dict): string|nil }
----                              advice, as the end of the message (cbk.recognise.advice)
 ---@field report? Report         gets the warnings of the steps; default: the running report
 ---@field trace? fun(record: KeyRecord, step: integer)
 ---@field configs table[]   the model sections and the converter of each step, once the config is converted;
@@ -361,7 +359,6 @@ local function report_unmatched(job, one)
     return
   end
   one.is_dropped = job.drop_unmatched
-  if job.advise then one.advice, one.context = job.advise.unmatched(job, job.source, one.keys) end
   unmatched_keys.report(one)
 end
 
@@ -378,15 +375,8 @@ local function view_for(job, i, step)
 end
 
 ---Weights that are not there: an error, once it is known that no key is without a rule.
-local function report_lacking(job, lacking)
-  if lacking.count == 0 then return end
-  local assumed = lacking.assumed and ("; %s is assumed, because the config does not set it"):format(lacking.assumed) or ""
-  local layers = lacking.layer and not lacking.assumed
-    and ("; the config says %s, and the checkpoint has nothing below '%s'"):format(lacking.layers, lacking.layer) or ""
-  local advice = job.advise and job.advise.lacking(job, job.source)
-    or assumed == "" and layers == "" and "; use a complete checkpoint, or check with `cbk identify` that the model is right" or ""
-  cbk.fail("convert", ("the checkpoint is incomplete: %d %s missing: %s%s%s%s"):format(lacking.count,
-    lacking.count == 1 and "weight is" or "weights are", naming.folded(lacking, layers ~= "" and 3 or nil), assumed, layers, advice))
+local function report_lacking(lacking)
+  if lacking.count > 0 then errors.fail_with("convert", fit_checks.incomplete(lacking), { lacking = lacking }) end
 end
 
 ---@class Part   The input of one table's rules: the model, one of several parts, or the model inside another one.
@@ -588,7 +578,7 @@ local function convert_model(job, i, source)
     report_unmatched(job, { keys = unmatched, all = has.keys, shapes = shapes_of(has, unmatched), lacking = lacking,
       invented = invented, spare = spare })
   end
-  report_lacking(job, lacking)
+  report_lacking(lacking)
   return out, moves
 end
 

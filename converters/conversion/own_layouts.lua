@@ -84,8 +84,6 @@ end
 ---@class OwnOptions
 ---@field seed? integer
 ---@field drop_unmatched? boolean
----@field advise? fun(): string|nil   what else the keys may be, as the end of a message
----@field check? string      the command that compares keys with the table
 
 ---The tensors of the other side.
 ---@param converter Converter
@@ -103,8 +101,7 @@ function own_layouts.checkpoint(converter, side, configs, source, options)
   local shapes = {}
   for i, key in ipairs(strangers) do shapes[i] = source[key]:shape() end
   unmatched.report { keys = strangers, all = cbk.keys(source), shapes = shapes, lacking = { count = 0 }, invented = invented,
-    is_dropped = options.drop_unmatched, check = options.check,
-    advice = #strangers > 0 and options.advise and options.advise() or nil }
+    is_dropped = options.drop_unmatched }
   return out
 end
 

@@ -2,11 +2,13 @@
 -- never what the model needs.
 
 local cbk = require "cbk"
+local errors = require "cbk.errors"
 local extents = require "cbk.extents"
 local keys = require "converters.engine.keys"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
 local quantised = require "cbk.quantised"
+local rules = require "converters.engine.rules"
 
 local unmatched = {}
 
@@ -22,7 +24,6 @@ local MOST_SHARE = 4 -- at most one key of so many
 ---@field is_dropped? boolean   --drop-unmatched-keys
 ---@field spare? table<string, boolean>   those of them that the model does without: it computes them, or only some versions have them;
 ---                                          nil where no class describes it
----@field is_lost_elsewhere? boolean   another table of the model leaves them out, and says why
 ---@field check? string         the command that finds out more (default: `cbk identify`)
 ---@field context? string       what else is known, as a part of the message
 ---@field advice? string        … which replaces the general one
@@ -114,11 +115,11 @@ local function scale(one)
     .. "quantised"):format(part)
 end
 
----Why a key cannot be left out: it is a part of a module. Nil if no key is one, or if another conversion leaves it out, too.
+---Why a key cannot be left out: it is a part of a module. Nil if no key is one.
 ---@param one Unmatched
 ---@return string|nil
 local function part_text(one)
-  local part = not one.is_lost_elsewhere and part_of_module(one)
+  local part = part_of_module(one)
   return part and ("; '%s' is part of a module of the model, which computes something else without it: use a checkpoint and a config of "
     .. "the same model"):format(part) or nil
 end
@@ -187,16 +188,36 @@ local function why_kept(one)
   end
 end
 
----Fails, or warns of keys that are left out.
+local function beginning(one)
+  local is_all = one.is_dropped or #one.keys < keys.ENOUGH_UNMATCHED
+  return ("%s%d key%s not matched: "):format(is_all and "" or "at least ", #one.keys, #one.keys == 1 and " was" or "s were")
+end
+
+---Why a checkpoint with such keys is refused, and what to do; nil where they are left out.
+---@param one Unmatched
+---@return string|nil
+function unmatched.problem(one)
+  local problem
+  if one.is_dropped then problem = why_kept(one) else problem = advice_on(one) end
+  return problem and beginning(one) .. naming.folded(one.keys) .. (one.context or "") .. problem or nil
+end
+
+---Fails with the keys as `unmatched` of the error, or warns of keys that are left out.
 ---@param one Unmatched
 function unmatched.report(one)
   if #one.keys == 0 then return end
-  local is_all = one.is_dropped or #one.keys < keys.ENOUGH_UNMATCHED
-  local message = ("%s%d key%s not matched: "):format(is_all and "" or "at least ", #one.keys, #one.keys == 1 and " was" or "s were")
-  local problem
-  if one.is_dropped then problem = why_kept(one) else problem = advice_on(one) end
-  if problem then cbk.fail("unmatched", message .. naming.folded(one.keys) .. (one.context or "") .. problem) end
-  cbk.warn(message .. naming.all_folded(one.keys) .. "; dropped because of --drop-unmatched-keys")
+  local problem = unmatched.problem(one)
+  if problem then errors.fail_with("unmatched", problem, { unmatched = one }) end
+  cbk.warn(beginning(one) .. naming.all_folded(one.keys) .. "; dropped because of --drop-unmatched-keys")
+end
+
+---The error of `unmatched.report` with more that is known of the keys.
+---@param problem any
+---@param more { advice?: string, context?: string, check?: string }
+---@return any
+function unmatched.explained(problem, more)
+  local one = rules.variant(problem.unmatched, more)
+  return errors.with(problem, { problem = unmatched.problem(one) })
 end
 
 return unmatched

@@ -4,7 +4,6 @@ local cbk = require "cbk"
 local class = require "converters.engine.class"
 local extents = require "cbk.extents"
 local quantised = require "cbk.quantised"
-local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
 
 local fit_checks = {}
@@ -131,6 +130,21 @@ function fit_checks.lacking(found, missing, shapes)
   local layer, count = found.known:absent_layer(missing)
   return { count = #missing, assumed = #missing > 0 and found.known:assumed_counts()[1] or nil, layer = layer, layers = count,
     may_be_renamed = may_be(found, missing, shapes or {}), unpack(missing, 1, MOST_KEPT) }
+end
+
+---What is said of a checkpoint that lacks weights.
+---@param lacking table     of fit_checks.lacking
+---@param advice? string    in place of the general one
+---@return string
+function fit_checks.incomplete(lacking, advice)
+  local assumed = lacking.assumed and ("; %s is assumed, because the config does not set it"):format(lacking.assumed) or ""
+  local layers = lacking.layer and not lacking.assumed
+    and ("; the config says %s, and the checkpoint has nothing below '%s'"):format(lacking.layers, lacking.layer) or ""
+  local is_told = assumed ~= "" or layers ~= ""
+  local usual = is_told and "" or "; use a complete checkpoint, or check with `cbk identify` that the model is right"
+  local are = lacking.count == 1 and "weight is" or "weights are"
+  return ("the checkpoint is incomplete: %d %s missing: %s%s%s%s"):format(lacking.count, are,
+    naming.folded(lacking, layers ~= "" and 3 or nil), assumed, layers, advice or usual)
 end
 
 ---Those of some keys that the class computes from the config, or does without.

@@ -9,6 +9,15 @@ local errors = {}
 ---@return string
 errors.text = cbk.problem_text
 
+---Fails as cbk.fail does, with what was found as a value: whoever knows more of it makes a better text (`errors.with`).
+---@param code string
+---@param problem string
+---@param found table<string, any>
+function errors.fail_with(code, problem, found)
+  local _, made = pcall(cbk.fail, code, problem)
+  error(errors.with(made, found), 0)
+end
+
 ---Puts a context in front of an error: "cannot compare through a converter". Strings, and what stops the program, stay as they are.
 ---@param problem any    as pcall gives it; an error of cbk is changed
 ---@param context string

@@ -83,7 +83,6 @@ end
 ---@field loader? LoaderOptions
 ---@field without_state? boolean
 ---@field accept_missing? boolean
----@field advise? table             cbk.recognise.advice, for errors
 ---@field report? Report            where the steps' warnings go
 
 ---@param route Route

@@ -10,6 +10,7 @@ local kinds = require "converters.engine.kinds"
 local modelzoo = require "converters.modelzoo.checkpoint"
 local own_layouts = require "converters.conversion.own_layouts"
 local quantised = require "cbk.quantised"
+local unmatched = require "converters.conversion.unmatched"
 
 local own_layout = {}
 
@@ -58,6 +59,13 @@ local function advice_on(step, names)
     step.src)
 end
 
+---An error of the conversion with what is known of keys without a rule.
+local function explained(problem, step, source, args)
+  if type(problem) ~= "table" or not problem.unmatched then return problem end
+  local check = ("cbk rules %s CHECKPOINT"):format(args.converter or "CONVERTER")
+  return unmatched.explained(problem, { advice = advice_on(step, cbk.keys(source)), check = check })
+end
+
 ---What a layout of a user's own is written as, if files of it have this format.
 ---@param format string   of Checkpoint
 ---@return "torch"|"safetensors"|"h5"|"mdl"
@@ -102,11 +110,9 @@ function own_layout.convert(step, args)
   quantised.refuse(checkpoint:raw_root(), config, "cannot convert the checkpoint")
   local configs = own_layouts.configs(step.converter, step.converter, step.side, config)
   local source, made = own_layout.tensors(checkpoint), configs.made
-  local out = own_layouts.checkpoint(step.converter, step.side, configs, source, {
-    seed = args.seed, drop_unmatched = args.drop_unmatched_keys,
-    check = ("cbk rules %s CHECKPOINT"):format(args.converter or "CONVERTER"),
-    advise = function() return advice_on(step, cbk.keys(source)) end,
-  })
+  local fine, out = pcall(own_layouts.checkpoint, step.converter, step.side, configs, source,
+    { seed = args.seed, drop_unmatched = args.drop_unmatched_keys })
+  if not fine then error(explained(out, step, source, args), 0) end
   local options = { root = out, overwrite = args.overwrite or args.dry_run, format = kind }
   if kind == "mdl" then
     options.root, options.format = cbk.dict { model = out }, "h5"

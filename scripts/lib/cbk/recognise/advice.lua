@@ -8,12 +8,15 @@ local candidates = require "cbk.recognise.candidates"
 local catalogue = require "converters.engine.catalogue"
 local convert = require "converters.conversion.convert"
 local coverage = require "converters.authoring.coverage"
+local errors = require "cbk.errors"
 local fit = require "converters.engine.fit"
+local fit_checks = require "converters.engine.fit_checks"
 local names = require "cbk.recognise.names"
 local naming = require "cbk.naming"
 local patterns = require "converters.engine.patterns"
 local tables = require "converters.authoring.tables"
 local trainer = require "converters.modelzoo.trainer"
+local unmatched = require "converters.conversion.unmatched"
 local wrapped = require "cbk.recognise.wrapped"
 
 local advice = {}
@@ -46,35 +49,35 @@ local function tensors_of(model, job)
 end
 
 ---Why another table of the model leaves these keys out; nil if none does.
----@param unmatched string[]
-local function known_as_lost(job, unmatched)
+---@param strangers string[]
+local function known_as_lost(job, strangers)
   local whys = {}
   for _, one in ipairs(tables.of { job.model }) do
     local reads = catalogue.names_format(one.converter[job.path[1].side == "left" and 1 or 2], source_format(job))
     local tree = reads and patterns.compile(one.keys, job.path[1].side)
-    for _, key in ipairs(tree and unmatched or {}) do
+    for _, key in ipairs(tree and strangers or {}) do
       local hit = patterns.match(tree, key)[1]
       if hit and hit.ending.kind == "drop" then whys[key] = hit.ending.why end
     end
   end
-  for _, key in ipairs(unmatched) do
-    if whys[key] ~= whys[unmatched[1]] then return nil end
+  for _, key in ipairs(strangers) do
+    if whys[key] ~= whys[strangers[1]] then return nil end
   end
-  return whys[unmatched[1]]
+  return whys[strangers[1]]
 end
 
 ---Keys whose numbers are beyond a count in the config, by the rules of a user's own table, whose model has no class.
 ---@param job Job
----@param unmatched string[]
+---@param strangers string[]
 ---@return string|nil text, integer|nil count
-local function beyond_rules(job, unmatched)
+local function beyond_rules(job, strangers)
   for i, configs in ipairs(job.configs) do
     for _, one in ipairs(convert.tables(configs)) do
       local own, side, step = one.converter, job.path[i].side, job.path[i]
       local at = { side = side, left = one.configs.left, right = one.configs.right, source = function() end }
       local formats = side == "left" and { step.src, step.tgt } or { step.tgt, step.src }
       local read = { keys = own.keys, part = own.left and own, inside = own.inside, converter = formats }
-      local text, count = coverage.beyond(coverage.of(read, side, unmatched, at))
+      local text, count = coverage.beyond(coverage.of(read, side, strangers, at))
       if text then return text, count end
     end
   end
@@ -82,12 +85,12 @@ end
 
 ---Keys whose numbers are beyond a count in the config.
 ---@param job Job
----@param unmatched string[]
+---@param strangers string[]
 ---@return string|nil text, integer|nil count
-local function beyond_counts(job, unmatched)
+local function beyond_counts(job, strangers)
   local known, counts, order, total = tensors_of(job.model, job), {}, {}, 0
-  if not known then return beyond_rules(job, unmatched) end
-  for _, key in ipairs(known and unmatched or {}) do
+  if not known then return beyond_rules(job, strangers) end
+  for _, key in ipairs(known and strangers or {}) do
     local said = known:beyond(key)
     if said and not counts[said] then counts[said], order[#order + 1] = 0, said end
     if said then counts[said], total = counts[said] + 1, total + 1 end
@@ -162,14 +165,14 @@ local function under_other_names(job, source)
 end
 
 ---What else the keys may be, apart from numbers beyond a count.
-local function of_names(job, source, unmatched)
+local function of_names(job, source, strangers)
   local own = catalogue.is_own(job.model.model) and catalogue.file_of(job.model.model)
-  if own then return ("; add %s to '%s'"):format(#unmatched == 1 and "a rule for it" or "rules for them", own) end
+  if own then return ("; add %s to '%s'"):format(#strangers == 1 and "a rule for it" or "rules for them", own) end
   local renamed = under_other_names(job, source)
   if renamed then return renamed end
   local found = models_with(job, keys_of(source), false)
   if #found > 0 then return "; all keys fit --model " .. table.concat(found, " or ") end
-  local why = not job.drop_unmatched and known_as_lost(job, unmatched)
+  local why = not job.drop_unmatched and known_as_lost(job, strangers)
   local text = "; other conversions from %s leave it out (%s): pass --drop-unmatched-keys to do so here"
   if why then return text:format(source_format(job), why) end
 end
@@ -199,12 +202,12 @@ end
 
 ---What to say of a key that is a weight of the class that is meant, and not of the model.
 ---@param job Job
----@param unmatched string[]
+---@param strangers string[]
 ---@return string|nil
-local function of_meant_class(job, unmatched)
+local function of_meant_class(job, strangers)
   for _, model in ipairs(source_format(job) == "hf" and meant(job) or {}) do
     local known = tensors_of(model, job)
-    for _, key in ipairs(known and unmatched or {}) do
+    for _, key in ipairs(known and strangers or {}) do
       if known:own_key(key) then
         return ("; '%s' is a weight of %s, and the other keys lack its prefix: give them the names of that class with `cbk copy "
           .. "--rename`; for a model without that weight, leave it out with `cbk copy --exclude`"):format(key, model.classes.left.name)
@@ -216,16 +219,31 @@ end
 ---What else the keys may be, as the end of a message; nil if nothing is known. And what is known in any case.
 ---@param job Job
 ---@param source Dict   the checkpoint
----@param unmatched string[]
+---@param strangers string[]   keys without a rule
 ---@return string|nil advice, string|nil context
-function advice.unmatched(job, source, unmatched)
-  local matrices = adapters.text(unmatched, source_format(job))
+function advice.unmatched(job, source, strangers)
+  local matrices = adapters.text(strangers, source_format(job))
   if matrices then return "; " .. matrices end
-  local beyond, count = beyond_counts(job, unmatched)
-  local rest = count ~= #unmatched and of_names(job, source, unmatched) or ""
+  local beyond, count = beyond_counts(job, strangers)
+  local rest = count ~= #strangers and of_names(job, source, strangers) or ""
   local text = (beyond and "; " .. beyond or "") .. rest
-  if text == "" then text = of_meant_class(job, unmatched) or "" end
+  if text == "" then text = of_meant_class(job, strangers) or "" end
   return text ~= "" and text or nil, context_of(job)
+end
+
+---An error of a conversion with what is known of the checkpoint.
+---@param job Job
+---@param problem any   as pcall gives it
+---@return any
+function advice.explained(job, problem)
+  local found = type(problem) == "table" and problem or {}
+  if found.unmatched then
+    local own, context = advice.unmatched(job, job.source, found.unmatched.keys)
+    return unmatched.explained(found, { advice = own, context = context })
+  elseif found.lacking then
+    return errors.with(found, { problem = fit_checks.incomplete(found.lacking, advice.lacking(job, job.source)) })
+  end
+  return problem
 end
 
 return advice
