@@ -210,6 +210,14 @@ local function with_kept_name(rule, side, at, value)
   return kept ~= nil and further[kept] == own and kept or value
 end
 
+---Whether a field has another value than the one that its rule demands.
+---@param from Dict   the config
+local function is_refused(rule, value, from)
+  local is_unused = rule.unused and kinds.present(value) and rule.unused(value, from)
+    or rule.is_usual and rule.value ~= true and value == cbk.null
+  return not is_unused and not fields.same(value, rule.value)
+end
+
 ---@return boolean|nil is_lost   the field says something that the other side has no place for
 local function convert_field(rule, side, at)
   local name = at.field
@@ -221,11 +229,9 @@ local function convert_field(rule, side, at)
         .. "it if %s is meant, the only value that is supported there"):format(name, fields.shown(at.from[name]), fields.shown(rule.value)))
     end
     local value = at.from[name]
-    local is_unused = rule.unused and kinds.present(value) and rule.unused(value, at.from)
-      or rule.is_usual and rule.value ~= true and value == cbk.null
     local advice = rule.is_usual and at.own_file
       and ("no rule of '%s' names this field, so it must have its default: add a rule for it"):format(at.own_file)
-    if not is_unused and not fields.same(value, rule.value) then fields.refuse(name, value, quoted(rule.value), advice) end
+    if is_refused(rule, value, at.from) then fields.refuse(name, value, quoted(rule.value), advice) end
     return
   end
   local target = rule[rules.other[side]]
@@ -526,18 +532,20 @@ function sections.refused(step, side, config)
   return out
 end
 
----How many fields the table carries over that the config does not have: of two tables that take a config, the one with fewer is the
----closer.
+---How many fields of a config have other values than the table demands, and how many that it carries over the config lacks: of two
+---tables that may take a config, the one with fewer is nearer.
 ---@param step Converter
 ---@param side Side
 ---@param config Dict
----@return integer
-function sections.idle(step, side, config)
-  local count = 0
+---@return integer refused, integer lacking
+function sections.distance(step, side, config)
+  local refused, lacking = 0, 0
   for name, rule in pairs((compile(step, side))) do
-    if rule.kind == "pair" and config[name] == nil then count = count + 1 end
+    local value = config[name]
+    if rule.kind == "pair" and value == nil then lacking = lacking + 1 end
+    if rule.kind == "must" and rule[side] and value ~= nil and is_refused(rule, value, config) then refused = refused + 1 end
   end
-  return count
+  return refused, lacking
 end
 
 return sections

@@ -61,7 +61,7 @@ function lora.groups(config)
       and "; the 'trainer' layout of release 2.3 and later is not supported here" or "")
   end
   local params = config.model.lora_params
-  if not present(params) then refuse "model.lora_params, with rank and alpha, is missing" end
+  if not present(params) then refuse "model.lora_params, with r and alpha, is missing" end
   if not is_list(config.model, "lora_params") then return { group_of(params, "model.lora_params") } end
   local out = {}
   for i, one in cbk.items(params) do out[i] = group_of(one, ("model.lora_params[%d]"):format(i - 1)) end

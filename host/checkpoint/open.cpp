@@ -122,10 +122,11 @@ std::shared_ptr<const MappedFile> gguf_in(const NamedFiles& files, std::vector<s
 }
 
 /// The one checkpoint of a folder: the latest one of TensorFlow; an index; else the file with the usual name;
-/// else the only model file.
+/// else the index of a variant; else the only model file.
 std::shared_ptr<const MappedFile> checkpoint_in(const fs::path& folder, const OpenOptions& options) {
   if (auto latest = tensorflow::latest_in(folder, options.allow_external)) return latest;
   std::vector<std::string> indexes;
+  std::vector<std::string> variants;
   std::vector<std::string> usual;
   std::vector<std::string> files;
   std::vector<std::string> gguf;
@@ -136,6 +137,8 @@ std::shared_ptr<const MappedFile> checkpoint_in(const fs::path& folder, const Op
     const FormatNames* names = names_by_suffix(name);
     if (name.ends_with(shard_index_suffix) || name.ends_with(bundle_index_suffix)) {
       indexes.push_back(name);
+    } else if (is_variant_index_name(name)) {
+      variants.push_back(name);
     } else if (name.ends_with(gguf_suffix)) {
       gguf.push_back(name);
     } else if (is_shard_name(name)) {
@@ -145,6 +148,7 @@ std::shared_ptr<const MappedFile> checkpoint_in(const fs::path& folder, const Op
       if (name == names->usual) usual.push_back(name);
     }
   }
+  if (indexes.empty() && usual.empty()) indexes = variants;
   std::sort(indexes.begin(), indexes.end());
   std::sort(files.begin(), files.end());
   std::sort(usual.begin(), usual.end());

@@ -93,6 +93,14 @@ bool is_shard_name(const fs::path& file) {
   return names != nullptr && !names->shard_suffix.empty() && before_part(file.stem().string(), "-");
 }
 
+bool is_variant_index_name(std::string_view name) {
+  constexpr std::string_view end = ".json";
+  if (!name.ends_with(end)) return false;
+  const std::string_view stem = name.substr(0, name.size() - end.size());
+  const size_t dot = stem.rfind('.');
+  return dot != std::string_view::npos && dot + 1 < stem.size() && stem.substr(0, dot).ends_with(".index");
+}
+
 bool is_gguf_part_name(const fs::path& file) {
   return file.extension() == gguf_suffix && before_part(file.stem().string(), "-");
 }

@@ -38,6 +38,9 @@ std::string list_of_suffixes();
 /// The index of a checkpoint in several files ends in it.
 inline constexpr std::string_view shard_index_suffix = ".index.json";
 
+/// Whether it is the name of the index of a variant: "model.safetensors.index.fp16.json".
+bool is_variant_index_name(std::string_view name);
+
 /// "model-00001-of-00003.safetensors"; `number` counts from 1.
 std::string shard_name(std::string_view stem, size_t number, size_t count, std::string_view suffix);
 

@@ -125,13 +125,22 @@ GOOD_FOLDERS = {
     "a wrong total": lambda d: shards(d, about={"total_size": 12345}) and None, "a total of a float": lambda d: shards(d, about={"total_size": 5e4}) and None,
     "a total of text": lambda d: shards(d, about={"total_size": "12345"}) and None, "a tensor that the index lacks": extra_tensor,
     "a key in two shards": key_in_two_shards, "consolidated.safetensors beside": consolidated_beside, "checkpoints in folders below": folders_below,
-    "a variant alone": variant_alone, "a cache of the hub": cache,
+    "a variant alone": variant_alone, "a variant in shards": lambda d: shards(d, index="model.safetensors.index.fp16.json") and None,
+    "a cache of the hub": cache,
 }
 
 
 def stale_index(d):
     placed = shards(d)
     write_json(f"{d}/{INDEX}", {"weight_map": {key: f"model-{i % 4 + 1:05}-of-00004.safetensors" for i, key in enumerate(placed)}})
+
+
+def both_formats(d):
+    """The same model twice, each time in shards with an index."""
+    placed = shards(d)
+    for number, name in enumerate(SHARDS):
+        torch.save({key: WEIGHTS[key] for key in KEYS[number::2]}, f"{d}/pytorch_{name[:-len('safetensors')]}bin")
+    write_json(f"{d}/pytorch_model.bin.index.json", {"weight_map": {key: f"pytorch_{name[:-len('safetensors')]}bin" for key, name in placed.items()}})
 
 
 def wrong_shard(d):
@@ -180,6 +189,7 @@ BAD_FOLDERS = {
     "a missing shard": (without_shard, f"missing: '{SHARDS[1]}'"), "an incomplete download": (incomplete_download, f"missing: '{SHARDS[1]}'"),
     "a shard that is cut": (cut_shard, "cut short"), "a pointer of Git LFS": (pointer, "git lfs pull"), "a web page": (web_page, "web page"),
     "a file beside the shards": (stray_file, "several checkpoints"), "pickles beside safetensors": (pickles_beside, "several checkpoints"),
+    "pickles beside safetensors, in shards": (both_formats, "open one of model.safetensors.index.json, pytorch_model.bin.index.json"),
 }
 
 

@@ -83,6 +83,19 @@ local function bare(config, root)
   root.__metadata__ = nil
 end
 
+describe("cbk identify: models of one class", function()
+  it("the one whose table takes the config", function()
+    local roberta = cbk.dict { { "model_type", "roberta" }, { "vocab_size", 50 }, { "hidden_size", 8 }, { "num_hidden_layers", 1 },
+      { "num_attention_heads", 2 }, { "intermediate_size", 16 }, { "max_position_embeddings", 18 }, { "type_vocab_size", 1 },
+      { "pad_token_id", 1 } }
+    local dir = zoo_folder(roberta, "roberta", "cs-2.5", function(_, root) root.__metadata__ = nil end)
+    local found = identified(dir, "a.mdl")
+    equal(found.model, "roberta", why(found))
+    local code, stdout, stderr = harness.cbk(dir, "convert", "a.mdl", "--src-fmt", "cs-2.5", "--to", "hf")
+    equal(code, 0, stderr .. stdout)
+  end)
+end)
+
 describe("cbk new and cbk params", function()
   it("takes a folder that was written by a conversion", function()
     local dir = harness.temp_dir()

@@ -104,8 +104,8 @@ describe("LoRA folding", function()
     } do
       raises(text, function() lora.fold(checkpoint(), config(cbk.dict(params)), "gpt2") end)
     end
-    raises("model.lora_params, with rank and alpha, is missing", function() lora.groups(cbk.dict { model = cbk.dict { r = 1 } }) end)
-    raises("model.lora_params, with rank and alpha, is missing", function() lora.groups(config(cbk.null)) end)
+    raises("model.lora_params, with r and alpha, is missing", function() lora.groups(cbk.dict { model = cbk.dict { r = 1 } }) end)
+    raises("model.lora_params, with r and alpha, is missing", function() lora.groups(config(cbk.null)) end)
     raises("'trainer' layout", function() lora.groups(cbk.dict { trainer = cbk.dict() }) end)
   end)
 

@@ -131,12 +131,18 @@ function parts.of(checkpoint)
   return parts.named(checkpoint.path) or by_content(checkpoint)
 end
 
+---Whether it is the name of an index of shards, also of a variant: "model.safetensors.index.fp16.json".
+---@param name string
+---@return boolean
+function parts.is_index(name) return name:find "%.index%.json$" ~= nil or name:find "%.index%.[^.]+%.json$" ~= nil end
+
 ---What the files of a folder with several are parts of, by the name of the first; nil if one of them is not a part.
 ---@param folder string
 ---@return CheckpointPart|nil
 function parts.in_folder(folder)
   local first
   for _, name in ipairs(cbk.fs.list(folder)) do
+    if parts.is_index(name) then return nil end -- which joins them
     local part = cbk.format_of_name(name) and parts.named(cbk.fs.join(folder, name))
     if cbk.format_of_name(name) and not part then return nil end
     first = first or part

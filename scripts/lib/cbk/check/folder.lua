@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local links = require "cbk.links"
+local parts = require "cbk.parts"
 local shards = require "cbk.check.shards"
 
 local folder = {}
@@ -12,7 +13,7 @@ local function files_in(path)
   local out = {}
   for _, name in ipairs(cbk.fs.list(path)) do
     local full = cbk.fs.join(path, name)
-    local is_index = name:find "%.index%.json$" or name:find "%.index$"
+    local is_index = parts.is_index(name) or name:find "%.index$"
     local is_file = cbk.format_of_name(name) ~= nil and not shards.parts(name)
     if (is_index or is_file) and not cbk.fs.is_dir(full) then out[#out + 1] = full end
   end

@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local kinds = require "converters.engine.kinds"
+local parts = require "cbk.parts"
 local shards = require "cbk.check.shards"
 
 local leftovers = {}
@@ -28,7 +29,7 @@ local function listed_shards(folder)
   local out = {}
   for _, name in ipairs(cbk.fs.list(folder)) do
     local fine, index = false, nil
-    if name:find "%.index%.json$" then fine, index = pcall(cbk.config.load, cbk.fs.join(folder, name)) end
+    if parts.is_index(name) then fine, index = pcall(cbk.config.load, cbk.fs.join(folder, name)) end
     local map = fine and kinds.is_dict(index) and kinds.is_dict(index, "weight_map") and index.weight_map or cbk.dict()
     for _, shard in cbk.items(map) do
       if type(shard) == "string" then out[shard] = true end

@@ -5,10 +5,10 @@ local errors = require "cbk.errors"
 local fold = require "cbk.fold"
 local kinds = require "converters.engine.kinds"
 local numbers = require "cbk.numbers"
+local parts = require "cbk.parts"
 
 local shards = {}
 
-local INDEX = "%.index%.json$"
 local SHARD = "^(.*)%-(%d%d%d%d%d)%-of%-(%d%d%d%d%d)(%.[%w_]+)$"
 
 ---The parts of a shard's name: "model", 1, 3, ".safetensors"; nil for other names.
@@ -28,7 +28,7 @@ function shards.find(path)
   end
   local indexes, loose, others = {}, {}, false
   for _, name in ipairs(cbk.fs.list(path)) do
-    if name:find(INDEX) then
+    if parts.is_index(name) then
       indexes[#indexes + 1] = cbk.fs.join(path, name)
     elseif shards.parts(name) and not name:find "%.gguf$" then -- a GGUF model in several files has no index
       loose[#loose + 1] = name

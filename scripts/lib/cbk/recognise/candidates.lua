@@ -40,7 +40,7 @@ local is_headless = candidates.is_headless
 ---@field mistakes integer
 ---@field is_named boolean    a config of Hugging Face names its class
 ---@field changes integer      fields that have another value than the class's, where the names alone tell the config
----@field idle integer         fields of its table that a config of the Model Zoo does not have
+---@field distance integer     of the config from its table: fields that it refuses, then those that it lacks
 
 ---Without headless models of which a config names the class with a head, if that has the same tensors: then the head is missing.
 ---@param list Candidate[]
@@ -66,7 +66,7 @@ function candidates.ranked(list)
     if one.mistakes ~= other.mistakes then return one.mistakes < other.mistakes end
     if one.is_named ~= other.is_named then return one.is_named end
     if one.changes ~= other.changes then return one.changes < other.changes end
-    if one.idle ~= other.idle then return one.idle < other.idle end
+    if one.distance ~= other.distance then return one.distance < other.distance end
     local a, b = one.model.model, other.model.model
     if is_headless(a) ~= is_headless(b) then return is_headless(b) end
     if #a ~= #b then return #a < #b end
@@ -80,7 +80,7 @@ end
 ---@field section Dict           the model's config
 ---@field architecture? string   what a config of Hugging Face says
 ---@field accepts fun(one: { model: Model, class: Class }): boolean
----@field idle fun(model: Model): integer
+---@field distance fun(model: Model): integer
 
 ---@param asked Asked
 ---@param format string
@@ -98,7 +98,7 @@ function candidates.at(asked, format, keys, shape_of)
       end)
       if fine then
         out[#out + 1] = { model = one.model, class = class, fit = result, mistakes = fit.mistakes(result),
-          is_named = architectures.is_of(one.model, asked.architecture), changes = 0, idle = asked.idle(one.model) }
+          is_named = architectures.is_of(one.model, asked.architecture), changes = 0, distance = asked.distance(one.model) }
       else
         local is_value = type(result) == "table" and result.supported
         local said = is_value and errors.with(result, { problem = ("the config has %s=%s"):format(result.field, result.found) }) or result
@@ -167,7 +167,7 @@ end
 
 ---The fields of a model's table to Hugging Face that a config does not have; none of a config that is Hugging Face's.
 ---@param formats string[]
-function candidates.idle_of(formats, section)
+function candidates.distance_of(formats, section)
   return function(model)
     for _, format in ipairs(formats) do
       local path = candidates.way_from(model, format)
@@ -175,7 +175,8 @@ function candidates.idle_of(formats, section)
       if step and step.tgt == "hf" then
         local least = math.huge
         for _, one in pairs(step.converter.variants or { step.converter }) do
-          least = math.min(least, sections.idle(one, step.side, section))
+          local refused, lacking = sections.distance(one, step.side, section)
+          least = math.min(least, 1000 * refused + lacking)
         end
         return least
       end
@@ -289,7 +290,7 @@ function candidates.of_names(formats, keys, shape_of, architecture)
       if config then -- how much is missing says nothing of a part of a model
         out[#out + 1] = { model = one.model, class = class, mistakes = (found.missing > 0 and 1 or 0) + found.odd + found.spare,
           is_named = architectures.is_of(one.model, architecture), changes = changes_in(class, config),
-          idle = candidates.idle_of({ format }, config)(one.model) }
+          distance = candidates.distance_of({ format }, config)(one.model) }
       end
     end
     if #out > 0 then return candidates.ranked(out), format end

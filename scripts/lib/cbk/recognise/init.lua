@@ -111,7 +111,7 @@ local function add_others(found, list)
   local best = list[1]
   for i = 2, #list do
     local is_tie = list[i].mistakes == best.mistakes and list[i].is_named == best.is_named
-      and (best.fit == nil or list[i].idle == best.idle) and #found.others < MOST_OTHERS
+      and (best.fit == nil or list[i].distance == best.distance) and #found.others < MOST_OTHERS
     local is_other = is_tie and not candidates.is_headless(list[i].model.model)
     if is_other then found.others[#found.others + 1] = list[i].model.model end
   end
@@ -205,7 +205,7 @@ local function asked_by(is_hf, config, section, formats, class)
   return {
     side = is_hf and "left" or "right", section = section, architecture = class,
     accepts = is_hf and candidates.of_type(config) or candidates.of_name(formats, section),
-    idle = candidates.idle_of(is_hf and {} or formats, section),
+    distance = candidates.distance_of(is_hf and {} or formats, section),
   }
 end
 

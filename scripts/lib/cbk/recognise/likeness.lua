@@ -49,7 +49,7 @@ end
 local function distance(model, format, config)
   local step, least = catalogue.direct(model, format, "hf"), math.huge
   for _, converter in pairs(step and (step.converter.variants or { step.converter }) or {}) do
-    if converter.config then least = math.min(least, sections.idle(converter, step.side, config)) end
+    if converter.config then least = math.min(least, (select(2, sections.distance(converter, step.side, config)))) end
   end
   return least
 end
