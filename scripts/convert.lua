@@ -18,7 +18,6 @@ local advice = require "cbk.recognise.advice"
 local contents = require "cbk.recognise.contents"
 local doubts = require "cbk.recognise.doubts"
 local dry_run = require "converters.authoring.dry_run"
-local own_output = require "converters.authoring.own_output"
 
 local default_shard_size = "10GB"
 
@@ -195,7 +194,6 @@ local function convert(job, config)
   if job.watch and not args.json then print_rows(rows, planned) end
   if not planned then error(root, 0) end
   cli.warn(doubts.all(job, { config = config, root = job.source }, { config = new_config, root = root }))
-  cli.warn(own_output.doubts(job, new_config, root))
   return root, new_config, rows
 end
 

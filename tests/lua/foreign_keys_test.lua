@@ -304,6 +304,8 @@ describe("A head of another class", function()
     local found, why = identified(dir)
     equal(found.model, "llama", why)
     has(why, "architectures=LlamaForSequenceClassification, which is not supported (LlamaForCausalLM is)")
+    local _, findings = harness.cbk(dir, "check", ".")
+    has(findings, "try: keep it: the config says architectures=LlamaForSequenceClassification, which is not supported")
     local code, _, err = convert(dir, "model.pt")
     equal(code, 1)
     has(err, "score.weight; the config says architectures=LlamaForSequenceClassification, which is not supported (LlamaForCausalLM is); "

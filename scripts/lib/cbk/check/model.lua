@@ -2,6 +2,8 @@
 
 local cbk = require "cbk"
 local adapters = require "cbk.recognise.adapters"
+local architectures = require "cbk.recognise.architectures"
+local catalogue = require "converters.engine.catalogue"
 local classes = require "cbk.classes"
 local contents = require "cbk.recognise.contents"
 local errors = require "cbk.errors"
@@ -99,9 +101,17 @@ local function without_lost(of, missing, lost)
   return out
 end
 
+---What to try with a tensor that the class does not have, where more is known of it; nil otherwise.
+---@param foreign string|nil   the class of the config, where no model here has it
+local function advice_on_unknown(of, key, foreign)
+  if quantised.is_part_name(key) then return "Keep it: by its name, it is a scale of quantised weights" end
+  if adapters.matrix_in { key } then return (adapters.advice(of.format):gsub("^%l", string.upper)) end
+  return foreign and "Keep it: " .. architectures.why_foreign(foreign, { catalogue.find(of.name) }) or nil
+end
+
 ---@param unknown string[]   by the class's names
 local function check_unknown(of, file, unknown, found)
-  local counts = {}
+  local counts, foreign = {}, of.format == "hf" and of.settings and architectures.foreign(of.settings) or nil
   for _, key in ipairs(unknown) do
     local _, layer = of.known:beyond(key)
     if layer then counts[layer] = (counts[layer] or 0) + 1 end
@@ -109,10 +119,8 @@ local function check_unknown(of, file, unknown, found)
   for _, key in ipairs(unknown) do
     local stated, layer = of.known:beyond(key)
     if not layer then
-      local advice = quantised.is_part_name(key) and "Keep it: by its name, it is a scale of quantised weights"
-        or adapters.matrix_in { key } and adapters.advice(of.format):gsub("^%l", string.upper) or nil
       found:add("unknown-weight", file, of.path_of(key), ("%s has no such tensor with this config"):format(of.known.class.name),
-        { advice = advice })
+        { advice = advice_on_unknown(of, key, foreign) })
     elseif counts[layer] then
       found:add("unknown-weight", file, of.prefix .. layer:gsub("%.$", ""), ("the config says %s, but this layer has %s"):format(stated,
         numbers.counted(counts[layer], "tensor")))

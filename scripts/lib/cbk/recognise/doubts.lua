@@ -1,15 +1,18 @@
 -- Checks that files are of the release and model that the user named. Steps between releases take any config and any key; the model's
--- class knows its names and which weights it needs, and its table to Hugging Face the values of its fields.
+-- class knows its names and which weights it needs, and its table to Hugging Face the values of its fields. And that a user's own
+-- converter writes what the class can read.
 
 local cbk = require "cbk"
 local config_changes = require "cbk.config_changes"
 local catalogue = require "converters.engine.catalogue"
+local check_config = require "converters.authoring.check_config"
 local checkpoint = require "converters.modelzoo.checkpoint"
 local fit = require "converters.engine.fit"
 local kinds = require "converters.engine.kinds"
 local likeness = require "cbk.recognise.likeness"
 local names = require "cbk.recognise.names"
 local naming = require "cbk.naming"
+local ties = require "converters.engine.ties"
 local trainer = require "converters.modelzoo.trainer"
 
 local doubts = {}
@@ -96,6 +99,31 @@ function doubts.other_model(job, given, config, root)
   end)
 end
 
+---Mistakes of a user's own converter that show in the config which it writes for the Model Zoo: names of fields that its class does
+---not have, fields that it leaves out though the class's default asks for tensors, and tensors that the config ties though they differ.
+---@param job Job
+---@param config Dict   that is written
+---@param root Dict     that is written
+---@param add fun(text: string)
+function doubts.own_converter(job, config, root, add)
+  if not catalogue.is_own(job.model.model) or job.tgt == "hf" then return end
+  local converter = job.path[#job.path].converter
+  local class, release = catalogue.class_of(job.model, converter, job.tgt)
+  if not class then return end
+  for _, finding in ipairs(check_config.names({ config = converter.config, classes = { right = class } }, nil, true)) do
+    add(finding.text)
+  end
+  local model = root.model or cbk.dict()
+  local known = class:tensors(trainer.model(config), { release = release })
+  for _, difference in ipairs(job.watch and {} or ties.differences(known, model)) do
+    add(("in the output, %s; set the field that ties them with a pair or with fields.fixed.right"):format(difference))
+  end
+  for _, one in ipairs(fit.of(known, cbk.keys(model), function() end).unsaid) do
+    add(("the output's config does not say %s, whose default means %d biases that the output lacks: %s; set it with "
+      .. "fields.fixed.right"):format(one.name, #one.keys, naming.listed(one.keys)))
+  end
+end
+
 ---Refuses a checkpoint between releases that is empty, or whose weight names are mostly unknown to the model.
 ---@param job Job
 ---@param config Dict   the whole file, as it is read
@@ -106,7 +134,7 @@ function doubts.refuse(job, config, root)
   names.check(job.model.model, job.src, config, root, "--model and --src-fmt")
 end
 
----Doubts that the files are of the release and model that the user named.
+---Doubts that the files are of the release and model that the user named, and that a user's own converter is right.
 ---@param job Job
 ---@param old { config: Dict, root: Dict }   the files that are read
 ---@param new { config: Dict, root: Dict }   … and those to be written
@@ -114,6 +142,7 @@ end
 function doubts.all(job, old, new)
   local out = {}
   local function add(text) out[#out + 1] = text end
+  doubts.own_converter(job, new.config, new.root, add)
   if job.src == "hf" then return out end
   add(doubts.release(job, old.root, "--src-fmt"))
   if job.tgt == "hf" then return out end
