@@ -1,7 +1,7 @@
 -- Patterns of keys, and what a converter's rules are compiled into: each pattern as one of Lua's own, found by the key's skeleton.
 --
 -- A pattern is a dotted key: `N` (any single capital letter) means digits, also inside a part (`block_{N}`, `block_{N:2}` with two
--- digits or more), `'D'` or `'a b'` a name with anything in it (but a dot; a quote is written twice), `*` one or more parts
+-- digits or more), `'D'` or `'a b'` a name with anything in it (but a dot; a quote is written twice), `*` one or more parts, but once
 -- (choices.lua: what else one may write). What a pattern matched on one side is carried over to the other.
 
 local choices = require "converters.engine.choices"

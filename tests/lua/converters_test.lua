@@ -66,6 +66,13 @@ describe("Converters: patterns", function()
     assert(target "b" == nil and target "a" == nil and target "a.0.w.z" == "third.0.w.z")
   end)
 
+  it("a key has one reading", function()
+    for _, pattern in ipairs { "*.a.*", "a.*.*", "a.w{N}{K:2}", "{N}{K}.a" } do
+      fails(pattern:find("*", 1, true) and "has several '*'" or "has numbers side by side", rules.only.left, pattern, "test")
+    end
+    for _, pattern in ipairs { "a.*", "*.'*'", "w{N}x{K}.b" } do rules.only.left(pattern, "test") end
+  end)
+
   it("parts may have any characters, and numbers inside them", function()
     ---Whether a key fits a pattern, part by part.
     local function fits(pattern, key)
