@@ -32,15 +32,18 @@ end
 ---Whether all numbers in a key are 0. Such a key represents those of the other layers.
 local function is_first(key) return not ("." .. key .. "."):find "%.[1-9]%d*%f[.]" end
 
+local LONGEST = 1000 -- bytes of an end: no name of a class is as long, and a hostile one has 40,000 parts
+
 ---The key's ends: "a.b.c", "b.c", "c", with the place where each begins.
 local function ends_of(key)
   local at = 1
   return function()
-    if not at then return nil end
-    local from = at
-    local dot = key:find(".", at, true)
-    at = dot and dot + 1
-    return from, key:sub(from)
+    while at do
+      local from = at
+      local dot = key:find(".", at, true)
+      at = dot and dot + 1
+      if #key - from < LONGEST then return from, key:sub(from) end
+    end
   end
 end
 
