@@ -376,7 +376,7 @@ end
 
 ---Weights that are not there: an error, once it is known that no key is without a rule.
 local function report_lacking(lacking)
-  if lacking.count > 0 then errors.fail_with("convert", fit_checks.incomplete(lacking), { lacking = lacking }) end
+  if lacking.count > 0 then errors.fail_with("convert", fit_checks.incomplete_text(lacking), { lacking = lacking }) end
 end
 
 ---@class Part   The input of one table's rules: the model, one of several parts, or the model inside another one.

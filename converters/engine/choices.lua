@@ -81,10 +81,10 @@ function choices.mistake(pattern)
     if part == "" then return ("'%s' has an empty part"):format(pattern) end
     if part ~= "*" and part:find("*", 1, true) then return ("'*' in '%s' matches whole parts only"):format(pattern) end
   end
-  -- Else a key has many readings, and may have too many to try them all.
-  if plain:find "%*.*%*" then return ("'%s' has several '*': what each of them stands for is not certain"):format(pattern) end
+  -- A key must have one reading: a hostile one could have too many to try them all.
+  if plain:find "%*.*%*" then return ("'%s' has several '*'; a pattern may have one"):format(pattern) end
   local has_pairs = without_quoted(pattern):find "{%u:?%d*}{%u:?%d*}"
-  if has_pairs then return ("'%s' has numbers side by side, with nothing between"):format(pattern) end
+  if has_pairs then return ("'%s' has two numbers side by side; put a text between them"):format(pattern) end
 end
 
 return choices

@@ -136,7 +136,7 @@ end
 ---@param lacking table     of fit_checks.lacking
 ---@param advice? string    in place of the general one
 ---@return string
-function fit_checks.incomplete(lacking, advice)
+function fit_checks.incomplete_text(lacking, advice)
   local assumed = lacking.assumed and ("; %s is assumed, because the config does not set it"):format(lacking.assumed) or ""
   local layers = lacking.layer and not lacking.assumed
     and ("; the config says %s, and the checkpoint has nothing below '%s'"):format(lacking.layers, lacking.layer) or ""

@@ -155,7 +155,7 @@ local function matcher(pattern, ending)
   for i, part in ipairs(split(pattern)) do
     local is_star, pieces = part == "*", numbers_in(part)
     if is_star or is_letter(part) then
-      texts[i], names[i] = caught(is_star and "(.-)" or "(%d+)"), "0"
+      texts[i], names[i] = caught(is_star and "(.-)" or "(%d+)"), "0" -- any number has the same skeleton
       out.is_starred = out.is_starred or is_star
     else
       local own, name = {}, {}

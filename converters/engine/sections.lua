@@ -431,6 +431,13 @@ end
 ---@field hf_config? Dict   What the checkpoint keeps of a Hugging Face config.
 ---@field file? Dict        The whole file, of a Model Zoo config on the way to Hugging Face.
 
+---What a converter's function gave in place of a config: one, or nothing.
+---@param name string   of the function
+local function config_of(name, made)
+  if made == nil or type(made) == "table" or kinds.is_dict(made) then return made end
+  cbk.fail("converter", ("%s must return a config, or nothing; it returned %s"):format(name, fields.shown(made)))
+end
+
 ---Converts one model section.
 ---@param step Converter
 ---@param side Side      the side that `from` is
@@ -455,7 +462,7 @@ function sections.convert(step, side, from, moves, class, read)
   if class then class:check(from, given) end
   if not rest then warn_of_quoted(from, known) end -- a table that copies every field leaves all as they are
   if step.prepare and step.prepare[side] then
-    from = step.prepare[side](from, given, read or {}) or from
+    from = config_of("prepare." .. side, step.prepare[side](from, given, read or {})) or from
     sections.check(from, known)
   end
   prepare_components(step, side, from, by_name)
@@ -477,7 +484,9 @@ function sections.convert(step, side, from, moves, class, read)
   fields.fill(at.to, sections.constants(step, other))
   nest(at.to, nested[other])
   if not rest then check_missing(from, at.to, by_name, side, sections.known_fields(step, side)) end
-  if step.finish and step.finish[other] then at.to = step.finish[other](at.to, from, read or {}) or at.to end
+  if step.finish and step.finish[other] then
+    at.to = config_of("finish." .. other, step.finish[other](at.to, from, read or {})) or at.to
+  end
   check_made(flatten(at.to, nested[other]), sections.known_fields(step, other), at)
   return at.to, from, dropped, assumed, unsaid
 end

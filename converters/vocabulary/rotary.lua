@@ -244,8 +244,8 @@ end
 ---`rotary.scaling { "linear", … }`: config rules for longer contexts of these types. `rope_scaling` or `rope_parameters` become
 ---`pos_scaling_factor`, `pos_scaling_type` and `pos_scaling_extra_args`.
 ---@param types string[]
----@param is_unsaid? boolean   where positions are not scaled, neither side gets a field
-function rotary.scaling(types, is_unsaid)
+---@param only_scaled? boolean   neither side gets a field where positions are not scaled
+function rotary.scaling(types, only_scaled)
   local supported, is_supported = fields.any_of(unpack(types)), {}
   for _, name in ipairs(types) do is_supported[name] = true end
   local pair = {}
@@ -253,7 +253,7 @@ function rotary.scaling(types, is_unsaid)
   function pair.forward(_, at)
     local said = said_by_maps(at.from)
     local kind = said.rope_type
-    if not kind or kind.value == "default" then return not is_unsaid and cbk.float(1) or nil end
+    if not kind or kind.value == "default" then return not only_scaled and cbk.float(1) or nil end
     if not is_supported[kind.value] then fields.refuse(kind.name, kind.value, supported) end
     local place = kind.name:match "^[^.]+"
     if kind.value == "longrope" then say_original(said, at.from) end
@@ -270,7 +270,7 @@ function rotary.scaling(types, is_unsaid)
     local is_one = not said.factor or tonumber(said.factor.value) == 1
     if is_one and not (said.rope_type and said.rope_type.value == "longrope") then -- whose own factors count all the same
       if not absent(at.from.pos_scaling_extra_args) then at:leave_out "pos_scaling_extra_args" end
-      return not is_unsaid and null or nil
+      return not only_scaled and null or nil
     end
     if absent(kind) then cbk.fail("config", "pos_scaling_factor is not 1, but pos_scaling_type is missing") end
     if not is_supported[said.rope_type.value] then fields.refuse("pos_scaling_type", kind, supported) end

@@ -31,10 +31,11 @@ void MemoryBudget::charge(uint64_t bytes) {
 }
 
 void MemoryBudget::fail_beyond() const {
-  fail(Errc::format,
-       "the content of {} would take more than {} of memory, the limit for its size; "
-       "keep long lists of numbers as tensors, and archives without compression",
-       format_size(files_), format_size(limit()));
+  throw Error(
+      Errc::format,
+      {.problem = fmt::format("the content of {} would take more than {} of memory, the limit for its size",
+                              format_size(files_), format_size(limit())),
+       .advice = "keep long lists of numbers as tensors, and archives without compression"});
 }
 
 }  // namespace cbk

@@ -96,8 +96,8 @@ Checkpoint open_mapped(const std::shared_ptr<const MappedFile>& file, const Open
   }
   checkpoint.memory = memory;
   limit_expansion(checkpoint, options.max_expansion);
-  if (options.salvage) leave_out_lost(checkpoint);
   within("the names in it", [&] { charge_names(checkpoint.root, 0, *memory); });
+  if (options.salvage) leave_out_lost(checkpoint);  // makes all names
   checkpoint.path = path;
   if (checkpoint.files.empty()) checkpoint.files = {path};
   return checkpoint;

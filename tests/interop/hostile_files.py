@@ -194,6 +194,7 @@ BODIES = {
     "a long of text": lambda: b"F" + b"1" * 500000 + b"\n",
     "20,000 tensors": lambda: a_dict(**{f"k{i}": tensor() for i in range(3000)}),
     "odd names": lambda: a_dict(**{name: tensor() for name in ODD_NAMES}, texts=a_dict(**{name: text(name) for name in ODD_NAMES})),
+    "a long key at each level": lambda: text("y" * 60000) + b"q\x02" + POP + tensor() + b"q\x01" + POP + (DICT + MARK + text("t") + b"h\x01h\x02") * 480 + NONE + b"u" * 480,
     "deep names": lambda: a_dict(**{"a" + ".b" * 40000: tensor(), "a" + ".b" * 39999 + ".c": tensor()}),
     "a long key above many names": lambda: DICT + text("x" * 20000) + tensor() + b"q\x01" + POP + DICT + MARK + b"".join(text(f"k{i}") + b"h\x01" for i in range(2000)) + b"us",
     "names of numbers": lambda: a_dict(**{f"{i}" + "".join(f".{(i * 7 + k) % 100}" for k in range(150)): number(i) for i in range(3000)}),

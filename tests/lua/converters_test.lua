@@ -68,7 +68,7 @@ describe("Converters: patterns", function()
 
   it("a key has one reading", function()
     for _, pattern in ipairs { "*.a.*", "a.*.*", "a.w{N}{K:2}", "{N}{K}.a" } do
-      fails(pattern:find("*", 1, true) and "has several '*'" or "has numbers side by side", rules.only.left, pattern, "test")
+      fails(pattern:find("*", 1, true) and "has several '*'" or "has two numbers side by side", rules.only.left, pattern, "test")
     end
     for _, pattern in ipairs { "a.*", "*.'*'", "w{N}x{K}.b" } do rules.only.left(pattern, "test") end
   end)
@@ -520,6 +520,16 @@ describe("Converters: several tables for one pair of formats", function()
       assert(convert.checkpoint(back, cs)[key] ~= nil)
     end
     fails("'choose' returned 'other'; the variants are new, old", convert.config, there, cbk.dict { kind = "other" })
+  end)
+
+  it("functions on a config return one, or nothing", function()
+    for name, side in pairs { prepare = "left", finish = "right" } do
+      for _, wrong in ipairs { 42, "text", true } do
+        local there = with { "hf", "cs-2.4", keys = rules.keys { { "a" } }, config = fields.config { { "kind" } },
+          [name] = { [side] = function() return wrong end } }
+        fails(("%s.%s must return a config, or nothing; it returned "):format(name, side), convert.config, there, cbk.dict { kind = "x" })
+      end
+    end
   end)
 
   it("a composite has its parts in folders on one side", function()

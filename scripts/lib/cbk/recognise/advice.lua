@@ -54,9 +54,9 @@ local function known_as_lost(job, strangers)
   local whys = {}
   for _, one in ipairs(tables.of { job.model }) do
     local reads = catalogue.names_format(one.converter[job.path[1].side == "left" and 1 or 2], source_format(job))
-    local tree = reads and patterns.compile(one.keys, job.path[1].side)
-    for _, key in ipairs(tree and strangers or {}) do
-      local hit = patterns.match(tree, key)[1]
+    local compiled = reads and patterns.compile(one.keys, job.path[1].side)
+    for _, key in ipairs(compiled and strangers or {}) do
+      local hit = patterns.match(compiled, key)[1]
       if hit and hit.ending.kind == "drop" then whys[key] = hit.ending.why end
     end
   end
@@ -241,7 +241,7 @@ function advice.explained(job, problem)
     local own, context = advice.unmatched(job, job.source, found.unmatched.keys)
     return unmatched.explained(found, { advice = own, context = context })
   elseif found.lacking then
-    return errors.with(found, { problem = fit_checks.incomplete(found.lacking, advice.lacking(job, job.source)) })
+    return errors.with(found, { problem = fit_checks.incomplete_text(found.lacking, advice.lacking(job, job.source)) })
   end
   return problem
 end

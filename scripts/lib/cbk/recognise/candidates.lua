@@ -176,7 +176,7 @@ function candidates.distance_of(formats, section)
         local least = math.huge
         for _, one in pairs(step.converter.variants or { step.converter }) do
           local refused, lacking = sections.distance(one, step.side, section)
-          least = math.min(least, 1000 * refused + lacking)
+          least = math.min(least, 1000 * refused + lacking) -- tables have fewer fields than 1000
         end
         return least
       end

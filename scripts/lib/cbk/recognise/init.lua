@@ -270,7 +270,8 @@ local function by_names(found, keys, shape_of, formats, class)
     found.model)
 end
 
----The model inside a checkpoint. Where a name may be the model's own or a wrapper's, the config's class tells, or else all classes.
+---Finds the model inside a checkpoint. A prefix such as `model.` can be the model's own or a wrapper's: the class of the config decides,
+---and without a config all classes.
 ---@param root Dict
 ---@param is_hf boolean
 ---@param config Dict|nil    the whole file

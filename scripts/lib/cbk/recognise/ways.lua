@@ -78,8 +78,8 @@ end
 ---@return "drop"|"write"|nil
 local function fate_of(tables, side, key)
   for _, one in ipairs(tables) do
-    local tree = patterns.compile(one.converter.keys, side)
-    local hit = patterns.match(tree, key)[1] or patterns.match(tree, (key:gsub("^model%.", "")))[1]
+    local compiled = patterns.compile(one.converter.keys, side)
+    local hit = patterns.match(compiled, key)[1] or patterns.match(compiled, (key:gsub("^model%.", "")))[1]
     if hit then return hit.ending.kind == "drop" and "drop" or "write" end
   end
 end
@@ -105,7 +105,7 @@ local function obstacle(one, job)
     advice.unmatched(job, job.source, strangers) or "")
 end
 
----A format to which a checkpoint can be converted; nil and the reason if there is none.
+---Finds a format to convert a checkpoint to. Returns nil and the reason where there is none.
 ---@param found Identity
 ---@param checkpoint Checkpoint
 ---@param config Dict|nil   of the file `found.config`
