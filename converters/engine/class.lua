@@ -14,7 +14,7 @@ local position = require "converters.notation.position"
 
 local class = {}
 
-local MOST_TENSORS = 110000 -- of a model; the largest ones have 100,000
+local MOST_TENSORS = 70000 -- of a model; the largest that is converted has 37,000
 local MOST_OF_OUTLINE = 4 -- layers that may differ
 
 -- --- writing classes
@@ -566,12 +566,17 @@ function ClassTensors:check(node, key)
   self.checked[node] = true
 end
 
-function ClassTensors:add(node, prefix)
-  local key = prefix .. node[1]
-  if not self.checked[node] then self:check(node, key) end
+---Refuses a config that asks for more tensors than any model has.
+function ClassTensors:check_count()
   if #self == MOST_TENSORS then
     cbk.fail("config", ("the config describes more than %d tensors; check its numbers of layers and experts"):format(MOST_TENSORS))
   end
+end
+
+function ClassTensors:add(node, prefix)
+  local key = prefix .. node[1]
+  if not self.checked[node] then self:check(node, key) end
+  self:check_count()
   local one = { key = key, extents = node[2], of = self }
   for i = 1, #COPIED do
     local option = COPIED[i]
@@ -586,6 +591,7 @@ function ClassTensors:add_part(node, prefix)
   if not kinds.is_dict(node.config) then return end
   local place = node.prefix == "" and prefix or prefix .. node.prefix .. "."
   for _, one in ipairs(node.class:tensors(node.config, { prefix = place, release = self.release, is_outline = self.is_outline })) do
+    self:check_count()
     self[#self + 1], self.by_key[one.key] = one, one
   end
 end

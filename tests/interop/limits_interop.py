@@ -278,15 +278,30 @@ def check_chunks(run):
 
 
 def check_layers(run):
-    """A config of 6,000 layers beside a checkpoint that has none of them."""
+    """A config of 4,000 layers beside a checkpoint that has none of them."""
     folder = run.path("layers")
     os.mkdir(folder)
     torch.save({"bert.embeddings.word_embeddings.weight": torch.zeros(30522, 8)}, os.path.join(folder, "pytorch_model.bin"))
     with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
-        json.dump({"architectures": ["BertForPreTraining"], "model_type": "bert", "num_hidden_layers": 6000, "hidden_size": 8,
+        json.dump({"architectures": ["BertForPreTraining"], "model_type": "bert", "num_hidden_layers": 4000, "hidden_size": 8,
                    "num_attention_heads": 2, "intermediate_size": 8}, f)
     status, seconds, _, text = measured([run.cbk, "check", folder])
     assert status == 1 and "the layer is missing" in text and seconds < LONGEST / 3, f"status {status}, {seconds:.0f} s, {text[-300:]}"
+
+
+def check_configs(run):
+    """Configs of some bytes that ask for as many tensors as a config may, of one model or of each."""
+    count = 4300
+    for name, config in {"bert": {"model_type": "bert", "num_hidden_layers": count},
+                         "any": {"num_hidden_layers": count, "n_layer": count, "num_layers": count}}.items():
+        folder = run.path("asks_" + name)
+        os.mkdir(folder)
+        safetensors_file.save(os.path.join(folder, "model.safetensors"), {"model.norm.weight": torch.ones(1)})
+        with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
+            json.dump(config, f)
+        for command in (["check"], ["identify"], ["convert", "--to", "cs-2.5", "-o", run.path("asked")]):
+            status, seconds, memory, text = measured([run.cbk, *command, folder])
+            assert 0 <= status <= 2 and memory < 100_000_000 and seconds < LONGEST, f"{name} {command}: {status}, {seconds:.0f} s, {memory}: {text}"
 
 
 def check_many(run):
@@ -314,6 +329,17 @@ def check_many(run):
     run.call("stats", run.path("few.safetensors"))
 
 
+CHECKS = {
+    "what the user allows": check_allowed,
+    "ordinary checkpoints": check_ordinary,
+    "many small tensors": check_inferred,
+    "very many items": check_many,
+    "very many chunks": check_chunks,
+    "very many layers": check_layers,
+    "configs of very many tensors": check_configs,
+}
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--cbk", required=True)
@@ -332,13 +358,9 @@ def main():
                 if not only or command in only:
                     run.check(f"{name}: {command}", lambda c=command, a=argv, p=path, w=words: check_command(run, p, w, c, a))
             os.remove(path)
-        if not args.filter:
-            run.check("what the user allows", lambda: check_allowed(run))
-            run.check("ordinary checkpoints", lambda: check_ordinary(run))
-            run.check("many small tensors", lambda: check_inferred(run))
-            run.check("very many items", lambda: check_many(run))
-            run.check("very many chunks", lambda: check_chunks(run))
-            run.check("very many layers", lambda: check_layers(run))
+        for name, check in CHECKS.items():
+            if args.filter in name:
+                run.check(name, lambda c=check: c(run))
         return run.close()
 
 

@@ -36,7 +36,9 @@ local is_headless = candidates.is_headless
 ---@class Candidate
 ---@field model Model
 ---@field class Class
----@field fit? Fit              nil: there is no config
+---@field fit? Fit              of the first of a list; nil: there is no config
+---@field tensors? fun(): ClassTensors   what the class has for the config
+---@field matched? integer    keys that the class has
 ---@field mistakes integer
 ---@field is_named boolean    a config of Hugging Face names its class
 ---@field changes integer      fields that have another value than the class's, where the names alone tell the config
@@ -48,11 +50,11 @@ local is_headless = candidates.is_headless
 local function without_denied(list)
   local named, out = {}, {}
   for _, one in ipairs(list) do
-    if one.is_named and one.fit then named[one.model.model] = one.fit.matched end
+    if one.is_named and one.matched then named[one.model.model] = one.matched end
   end
   for _, one in ipairs(list) do
     local with_head = is_headless(one.model.model) and named[(one.model.model:gsub("%-headless$", ""))]
-    if one.is_named or not with_head or with_head < one.fit.matched then out[#out + 1] = one end
+    if one.is_named or not with_head or with_head < one.matched then out[#out + 1] = one end
   end
   return out
 end
@@ -82,6 +84,28 @@ end
 ---@field accepts fun(one: { model: Model, class: Class }): boolean
 ---@field distance fun(model: Model): integer
 
+local MANY_TENSORS = 20000
+
+---@param asked Asked
+---@param one { model: Model, class: Class }
+---@param format string
+---@return Candidate|nil   without its fit; nil: the model has no class in this format
+local function new_candidate(asked, one, format)
+  local class, of = catalogue.class_of(one.model, {}, format)
+  if not class then return nil end
+  return { model = one.model, class = class, tensors = function() return class:tensors(asked.section, { release = of }) end,
+    is_named = architectures.is_of(one.model, asked.architecture), changes = 0, distance = asked.distance(one.model) }
+end
+
+---@param one Candidate
+---@param problem any   an error
+local function why_not(one, problem)
+  local is_value = type(problem) == "table" and problem.supported
+  local said = is_value and errors.with(problem, { problem = ("the config has %s=%s"):format(problem.field, problem.found) }) or problem
+  return ("for %s, %s"):format(one.model.model, errors.text(said))
+end
+
+---The models that a config may mean. Fits with many tensors are not kept: a config of some bytes may ask for 100,000 of each model.
 ---@param asked Asked
 ---@param format string
 ---@param keys string[]
@@ -90,23 +114,20 @@ end
 ---@return string[] problems   why the config does not describe a model that it names
 function candidates.at(asked, format, keys, shape_of)
   local out, problems = {}, {}
-  for _, one in ipairs(candidates.described(asked.side)) do
-    local class, of = catalogue.class_of(one.model, {}, format)
-    if class and asked.accepts(one) then
-      local fine, result = pcall(function()
-        return fit.of(class:tensors(asked.section, { release = of }), keys, shape_of)
-      end)
-      if fine then
-        out[#out + 1] = { model = one.model, class = class, fit = result, mistakes = fit.mistakes(result),
-          is_named = architectures.is_of(one.model, asked.architecture), changes = 0, distance = asked.distance(one.model) }
-      else
-        local is_value = type(result) == "table" and result.supported
-        local said = is_value and errors.with(result, { problem = ("the config has %s=%s"):format(result.field, result.found) }) or result
-        problems[#problems + 1] = ("for %s, %s"):format(one.model.model, errors.text(said))
-      end
+  for _, described in ipairs(candidates.described(asked.side)) do
+    local one = asked.accepts(described) and new_candidate(asked, described, format)
+    local fine, found = pcall(function() return one and fit.of(one.tensors(), keys, shape_of) end)
+    if one and fine then
+      out[#out + 1], one.matched, one.mistakes = one, found.matched, fit.mistakes(found)
+      local is_small = #found.known <= MANY_TENSORS
+      if is_small then one.fit = found else collectgarbage() end
+    elseif one then
+      problems[#problems + 1] = why_not(one, found)
     end
   end
-  return candidates.ranked(out), problems
+  local list = candidates.ranked(out)
+  if list[1] and not list[1].fit then list[1].fit = fit.of(list[1].tensors(), keys, shape_of) end
+  return list, problems
 end
 
 ---The candidates as of the first format that fits best.

@@ -19,7 +19,7 @@ local OTHER_CHECKPOINT = "use a checkpoint of a supported class"
 local function nearest(leaves, list, is_any)
   local best, found = nil, nil
   for _, one in ipairs(list) do
-    local own = (is_any or one.is_named) and wrapped.find(leaves, one.fit.known) or nil
+    local own = (is_any or one.is_named) and wrapped.find(leaves, one.tensors()) or nil
     local is_whole, was_whole = own and #own.missing == 0, found and #found.missing == 0
     local is_better = own and (not found or is_whole and not was_whole)
     if own and found and is_whole == was_whole then
