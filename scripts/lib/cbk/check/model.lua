@@ -8,11 +8,9 @@ local classes = require "cbk.classes"
 local contents = require "cbk.recognise.contents"
 local errors = require "cbk.errors"
 local extents = require "cbk.extents"
-local fit = require "converters.engine.fit"
 local configs = require "cbk.recognise.configs"
 local recognise = require "cbk.recognise"
 local kinds = require "converters.engine.kinds"
-local names = require "cbk.recognise.names"
 local numbers = require "cbk.numbers"
 local quantised = require "cbk.quantised"
 local report = require "cbk.report"
@@ -193,7 +191,9 @@ function model.check(file, checkpoint, config_path, found)
     add_unknown(of, file, found, identity.reason)
     return of
   end
-  local known_fine, known = report.quietly(classes.tensors, config, of.name, of.format)
+  local known_fine, known = report.quietly(function()
+    return identity.fit and identity.fit.known or classes.tensors(config, of.name, of.format)
+  end)
   if not known_fine then
     add_unknown(of, file, found, errors.text(known), "warning") -- of a model that is known
     return of
@@ -204,12 +204,7 @@ function model.check(file, checkpoint, config_path, found)
     return of
   end
   of.known = known
-  local tree = identity.format ~= "hf" and inner.root.model or inner.root
-  local keys, weights = quantised.find(tree, config):names(names.keys_of(cbk.dict { model = tree }))
-  local one = fit.of(known, keys, function(key)
-    if weights[key] then return weights[key].shape end
-    return kinds.is_tensor(tree[key]) and tree[key]:shape() or nil
-  end)
+  local one = identity.fit or recognise.fit(identity, known)
   if one.matched == 0 and #one.wrong == 0 then
     local subject = of.config and "it" or "the config in __metadata__"
     found:add("config", of.config or file, nil, ("%s is for %s, but no tensor of %s is one of that model"):format(subject,
@@ -217,7 +212,7 @@ function model.check(file, checkpoint, config_path, found)
     of.known = nil
     return of
   end
-  of.paths = paths_of(of, keys)
+  of.paths = paths_of(of, identity.keys)
   check_fit(of, file, one, checkpoint.lost, found)
   return of
 end

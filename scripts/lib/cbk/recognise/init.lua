@@ -8,6 +8,7 @@ local configs = require "cbk.recognise.configs"
 local contents = require "cbk.recognise.contents"
 local converters = require "cbk.converters"
 local errors = require "cbk.errors"
+local fit = require "converters.engine.fit"
 local guess = require "cbk.recognise.guess"
 local hf_config = require "converters.modelzoo.hf_config"
 local inexpressible = require "converters.shared.inexpressible"
@@ -36,6 +37,7 @@ local recognise = {}
 ---@field problem? string   why no config beside the checkpoint is used
 ---@field is_broken? boolean   that is, since it cannot be read
 ---@field quantised Quantised
+---@field keys string[]     of the model's tensors, as far as they are not of quantisation
 ---@field contents Contents
 ---@field fit? Fit          with the class, by the config
 ---@field adapter? string    what is to be said of an adapter beside the model
@@ -90,6 +92,15 @@ local function keys_of(root, is_hf, found)
     return kinds.is_tensor(value) and value:shape() or nil
   end
   return keys, shape_of
+end
+
+---How the tensors of a checkpoint fit a model that they were not recognised as.
+---@param found Identity
+---@param known ClassTensors
+---@return Fit
+function recognise.fit(found, known)
+  local is_hf, tree = found.format == "hf", found.contents.root
+  return fit.of(known, keys_of(tree, is_hf, found.quantised))
 end
 
 ---The whole config file that a checkpoint of the Model Zoo keeps; nil where it keeps none.
@@ -347,8 +358,8 @@ function recognise.checkpoint(path, checkpoint, config_path)
   if beside.problem then why[#why + 1] = beside.problem end
   if params then why[#why + 1] = "the config is read from its __metadata__" end
   local weights = quantised.find(is_hf and root or root.model, config)
-  found.quantised = weights
   local keys, shape_of = keys_of(root, is_hf, weights)
+  found.quantised, found.keys = weights, keys
   local kept = hf_config.of(checkpoint.root)
   if config then
     by_config(found, checkpoint.root, config, formats, kept, keys, shape_of)
