@@ -175,7 +175,7 @@ end
 ---The number of tiles of the largest image; nil if no image is said.
 local function tiles_of(ratios)
   local most
-  for _, ratio in ipairs(kinds.is_list(ratios) and ratios or {}) do
+  for _, ratio in cbk.items(kinds.is_list(ratios) and ratios or {}) do
     local wide, high = unpack(kinds.is_list(ratio) and { ratio[1], ratio[2] } or {})
     if type(wide) == "number" and type(high) == "number" then most = math.max(most or 0, wide * high) end
   end

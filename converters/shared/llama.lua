@@ -95,7 +95,7 @@ function llama.layer_types(...)
   local wanted = { ... }
   return { forward = function(list, at)
     if absent(list) then return end
-    for i, one in ipairs(kinds.is_list(list) and list or { list }) do
+    for i, one in cbk.items(kinds.is_list(list) and list or { list }) do
       if one ~= wanted[(i - 1) % #wanted + 1] then at:refuse(one, table.concat(wanted, " and ") .. (#wanted > 1 and " in turn" or "")) end
     end
   end }

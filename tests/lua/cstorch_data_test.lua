@@ -235,7 +235,12 @@ describe("cstorch: step closure", function()
 
   it("needs the iterator of its loader, which is no list", on("CPU", function()
     local source = loader(batches(1), { num_steps = 1 })
-    for _, loop in ipairs { pairs, ipairs, function(one) one() end } do
+    local function looped(iterate)
+      return function(one)
+        for _, batch in iterate(one) do tostring(batch) end
+      end
+    end
+    for _, loop in ipairs { looped(pairs), looped(ipairs), function(one) one() end } do
       raises("'for i, batch in loader:iter() do'", function() loop(source) end, "type")
       raises("'for i, batch in executor:iter() do'", function() loop(data.DataExecutor(source)) end, "type")
     end

@@ -30,18 +30,22 @@ describe("cstorch: assigning to a module", function()
 end)
 
 describe("cstorch: state dicts", function()
-  it("are looped over by pairs in their order", function()
+  it("are looped over in their order, and by pairs in any", function()
     local model = nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 1))
     local optimizer = cstorch.optim.Adam(model:parameters(), { lr = 0.1 })
     local path = harness.temp_dir() .. "/state.mdl"
     cstorch.save({ model = model:state_dict() }, path)
     local function keys(map)
       local list = {}
-      for key in pairs(map) do list[#list + 1] = key end
+      for key in cbk.items(map) do list[#list + 1] = key end
       return list
     end
     local names = { "0.weight", "0.bias", "1.weight", "1.bias" }
     equal(keys(model:state_dict()), names)
+    local found = {}
+    for key in pairs(model:state_dict()) do found[#found + 1] = key end
+    table.sort(found)
+    equal(found, { "0.bias", "0.weight", "1.bias", "1.weight" })
     equal(keys(cstorch.load(path).model), names)
     equal(keys(cstorch.load(path, { map_location = "cpu" }).model), names)
     equal(keys(optimizer:state_dict().state), { 0, 1, 2, 3 })

@@ -91,7 +91,8 @@ describe("surface", function()
       return type(problem) == "string" and mistakes(problem) or tostring(problem)
     end
     for _, case in ipairs {
-      { "local k = next(ckpt)", "code:1: 'next' takes plain Lua tables only; write 'for key, value in pairs(x) do'" },
+      { "local k = next(ckpt)",
+        "code:1: 'next' takes plain Lua tables only; write 'for key, value in cbk.items(x) do' (x.root of a checkpoint)" },
       { "next(ckpt)", "argument #1 should be a plain Lua table; cbk.totable(x) makes one of a Dict or a List" },
       { "math.max(t)", "argument #1 should be a number, but is a value of cbk" },
       { "#ckpt", "a Checkpoint has no length" },

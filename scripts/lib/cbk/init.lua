@@ -19,27 +19,6 @@ for group, functions in pairs(cbk) do
   end
 end
 
--- Lua's own loops take cbk's containers, too.
-local function items_of(value)
-  local kind = cbk.kind(value)
-  if kind == "Checkpoint" then return value:leaves() end
-  return cbk.items(kind == "Output" and value:root() or value)
-end
-
---- A loop that takes what a table's metatable has for it, which LuaJIT does not ask for by itself, and cbk's containers.
-local function loop(name, loop_of_table)
-  return function(value)
-    local metatable = getmetatable(value)
-    if metatable == nil then return loop_of_table(value) end
-    if type(value) == "userdata" then return items_of(value) end
-    local own = type(value) == "table" and type(metatable) == "table" and rawget(metatable, name)
-    return (own or loop_of_table)(value)
-  end
-end
-
-rawset(_G, "pairs", loop("__pairs", pairs))
-rawset(_G, "ipairs", loop("__ipairs", ipairs))
-
 local loading = {}
 
 --- A field that the native part does not have is the library module of that name, if there is one.

@@ -11,8 +11,9 @@ local NAMES = { userdata = "a value of cbk", ["function"] = "a function", table 
 
 local function kind(name) return NAMES[name] or name end
 
+local LOOP = "write 'for key, value in cbk.items(x) do' (x.root of a checkpoint)"
 local PLAIN_TABLES = {
-  next = "write 'for key, value in pairs(x) do'", insert = "use cbk.insert(list, position, value) or list[#list + 1] = value",
+  next = LOOP, pairs = LOOP, ipairs = LOOP, insert = "use cbk.insert(list, position, value) or list[#list + 1] = value",
   remove = "use cbk.remove(list, position)", concat = "cbk.totable(list) makes one", sort = "cbk.totable(list) makes one",
   unpack = "cbk.totable(list) makes one", maxn = "#list is its length",
 }

@@ -44,7 +44,7 @@ local function names_of(object)
   end
   for _, registry in ipairs { "_parameters", "_buffers", "_modules" } do
     local entries = rawget(object, registry)
-    if entries then add(getmetatable(entries).__index) end
+    if entries then add(entries) end
   end
   while class do
     add(class)

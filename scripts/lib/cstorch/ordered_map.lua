@@ -7,28 +7,30 @@ local ordered_map = {}
 
 local items_of_cbk = cbk.items
 
-local function assign(map, key, value)
-  local meta = getmetatable(map)
-  local keys, values = meta.keys, meta.__index
-  if value == nil then
-    if values[key] == nil then return end
-    for i, known in ipairs(keys) do
-      if known == key then
-        table.remove(keys, i)
-        break
-      end
+---Puts a key that has no value at the end of the order. One that had a value before is in it still.
+local function append(keys, key)
+  for i, known in ipairs(keys) do
+    if known == key then
+      table.remove(keys, i)
+      break
     end
-  elseif values[key] == nil then
-    keys[#keys + 1] = key
   end
-  values[key] = value
+  keys[#keys + 1] = key
 end
 
----An empty map, or one with the entries of `source` in their order.
+local function assign(map, key, value)
+  if value == nil then return end
+  local meta = getmetatable(map)
+  if meta.is_known[key] then append(meta.keys, key) else meta.keys[#meta.keys + 1] = key end
+  meta.is_known[key] = true
+  rawset(map, key, value)
+end
+
+---An empty map, or one with the entries of `source` in their order. The entries are the table's own: `pairs` finds them in any order.
 ---@param source? table
 ---@return table
 function ordered_map.new(source)
-  local map = setmetatable({}, { __index = {}, __newindex = assign, __pairs = ordered_map.items, keys = {} })
+  local map = setmetatable({}, { __newindex = assign, keys = {}, is_known = {} })
   if source then
     for key, value in ordered_map.items(source) do map[key] = value end
   end
@@ -47,18 +49,16 @@ end
 ---@return fun(): any, any
 function ordered_map.items(map)
   if not ordered_map.is(map) then return errors.of_cbk(items_of_cbk, map) end
-  local meta = getmetatable(map)
-  local keys, values = {}, meta.__index
-  for position, key in ipairs(meta.keys) do keys[position] = key end
-  local i = 0
+  local keys, i = {}, 0
+  for position, key in ipairs(getmetatable(map).keys) do keys[position] = key end
   return function()
     local key
     repeat
       i = i + 1
       key = keys[i]
       if key == nil then return nil end
-    until values[key] ~= nil
-    return key, values[key]
+    until map[key] ~= nil
+    return key, map[key]
   end
 end
 

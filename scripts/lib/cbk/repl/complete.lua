@@ -32,8 +32,7 @@ local function each_inherited(value, visit)
   local meta = debug.getmetatable(value)
   local class = type(meta) == "table" and rawget(meta, "class") or nil
   for _, registry in ipairs { "_parameters", "_buffers", "_modules" } do
-    local own = class and debug.getmetatable(rawget(value, registry))
-    local entries = type(own) == "table" and rawget(own, "__index")
+    local entries = class and rawget(value, registry)
     for name, member in next, type(entries) == "table" and entries or {} do visit(name, member) end
   end
   while type(class) == "table" do

@@ -8,6 +8,7 @@ local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
 local losses = require "cstorch.run.losses"
 local nested = require "cstorch.nested"
+local no_list = require "cstorch.utils.data.no_list"
 local session = require "cstorch.session"
 local step_schedule = require "cstorch.utils.step_schedule"
 local tensors = require "cstorch.tensors"
@@ -29,7 +30,7 @@ local DataExecutor = class.Object:subclass("DataExecutor", {
   num_steps = keywords.OPTIONAL, checkpoint_steps = keywords.OPTIONAL, activation_steps = 1,
 })
 
-DataExecutor.noun = "executor"
+DataExecutor.noun, DataExecutor.__call = "executor", no_list.refuse
 class.optional(DataExecutor, "is_running", "is_closed", "artifact_dir")
 
 --- The number of steps: as given, else the loader's budget, else its length.
@@ -70,6 +71,7 @@ end
 ---@param loader cstorch.utils.data.DataLoader
 ---@param kw { num_steps: integer, checkpoint_steps: any, activation_steps: integer }
 function DataExecutor:init(loader, kw)
+  no_list.mark(self)
   check(class.is_a(loader, DataLoader), "type", "DataExecutor: expected a cstorch.utils.data.DataLoader, found %s", show(loader))
   self.loader = loader
   self.num_steps = count_steps(loader, kw.num_steps)
@@ -99,11 +101,6 @@ function DataExecutor:length() return self.num_steps end
 function DataExecutor:next_checkpoint_step()
   local i = step_schedule.next(self.checkpoints, math.max(0, self.iteration))
   return i and i + 1
-end
-
-for class_of, name in pairs { [DataLoader] = "loader", [DataExecutor] = "executor" } do
-  local function refuse() errors.raise("type", "a %s is looped over with 'for i, batch in %s:iter() do'", class_of.name, name) end
-  class_of.__call, class_of.__pairs, class_of.__ipairs = refuse, refuse, refuse
 end
 
 -- --- the loop

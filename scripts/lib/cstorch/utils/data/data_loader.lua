@@ -5,6 +5,7 @@ local budget = require "cstorch.utils.data.num_steps"
 local class = require "cstorch.class"
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
+local no_list = require "cstorch.utils.data.no_list"
 local session = require "cstorch.session"
 local workers = require "cstorch.utils.data.workers"
 
@@ -16,13 +17,14 @@ local check, show = errors.check, errors.show
 ---@field executor? cstorch.utils.data.DataExecutor   of the last loop
 local DataLoader = class.Object:subclass "DataLoader"
 
-DataLoader.noun = "loader"
+DataLoader.noun, DataLoader.__call = "loader", no_list.refuse
 class.optional(DataLoader, "workers", "executor", "is_running", "step", "batch_size")
 
 ---@param input_fn fun(arguments: table): any   returns a list of batches, or an object with `iter` and, if known, `length`
 ---@param options? table   the step budget (initial_step, num_steps, max_steps, num_epochs, steps_per_epoch, grad_accum_steps); all else
 ---  goes to `input_fn`
 function DataLoader:init(input_fn, options)
+  no_list.mark(self)
   check(type(input_fn) == "function", "type", "DataLoader: expected a function that makes batches, found %s", show(input_fn))
   options = keywords.plain(options) or {}
   check(type(options) == "table", "type", "DataLoader: expected a keyword table, found %s", show(options))

@@ -1,0 +1,21 @@
+-- A loader is no list, but Lua's own loops take any table, and `ipairs` would find nothing in it without a word.
+
+local errors = require "cstorch.errors"
+
+local no_list = {}
+
+---Says how to loop over an object.
+---@param object table   of a class with `noun`
+function no_list.refuse(object)
+  local class = object.class
+  errors.raise("type", "a %s is looped over with 'for i, batch in %s:iter() do'", class.name, class.noun)
+end
+
+---Gives an object one item, which `ipairs` and `pairs` find, and whose every use is that error.
+---@param object table
+function no_list.mark(object)
+  local function refuse() no_list.refuse(object) end
+  rawset(object, 1, setmetatable({}, { __index = refuse, __newindex = refuse, __call = refuse, __tostring = refuse, __concat = refuse }))
+end
+
+return no_list
