@@ -122,22 +122,22 @@ local function without(names, one)
 end
 
 ---Removes the fields from a model section and its parts that the programs of its release refuse, or warns of them.
-local function heed_refusals(job, step, section)
+local function remove_refused(job, step, section)
   local release = catalogue.release(step.tgt)
   for _, part in ipairs(step.converter.components or {}) do
-    if part.classes and part.classes.right then part.classes.right:heed_refusals(section[part.right], release) end
+    if part.classes and part.classes.right then part.classes.right:remove_refused(section[part.right], release) end
   end
   local class = (step.converter.classes or job.model.classes or {}).right
-  if class then class:heed_refusals(section, release) end
+  if class then class:remove_refused(section, release) end
 end
 
 ---The same for a step to a newer release, which keeps the fields, as the original converter does.
-local function heed_newer(job, section, src, tgt)
+local function check_newer(job, section, src, tgt)
   local newest, class = catalogue.newest_step(job.model, "left"), catalogue.zoo_class(job.model, section)
   for _, part in ipairs(newest and newest.converter.components or {}) do
-    if part.classes.right and kinds.is_dict(section, part.right) then part.classes.right:heed_newer(section[part.right], src, tgt) end
+    if part.classes.right and kinds.is_dict(section, part.right) then part.classes.right:check_newer(section[part.right], src, tgt) end
   end
-  if class then class:heed_newer(section, src, tgt) end
+  if class then class:check_newer(section, src, tgt) end
 end
 
 ---Sets the names that a model section of a newer release needs.
@@ -169,7 +169,7 @@ local function config_from_hf(job, step, config)
   note_dropped(lost, from, is_kept and "kept in the checkpoint, and restored on the way back" or nil)
   for _, name in ipairs(dropped) do unsaid[#unsaid + 1] = name end
   job.hf_config = hf_config.pick(section, without(unsaid, converted))
-  heed_refusals(job, step, to)
+  remove_refused(job, step, to)
   file.set_name(to, release, job.zoo_name, step.converter.named_from)
   file.name_parts(to, release, job.zoo_name, step.converter.components)
   local whole = cbk.dict { model = to }
@@ -220,7 +220,7 @@ local function config_between_releases(job, step, config)
   note_dropped(dropped, from)
   local src, tgt = catalogue.release(step.src), catalogue.release(step.tgt)
   if catalogue.since(tgt, src) then
-    heed_newer(job, to, src, tgt)
+    check_newer(job, to, src, tgt)
   else
     since.check(since_of_class(job.model, to), to, { to = tgt, from = src, starts_at_hf = is_hf(job.path[1].src) })
   end

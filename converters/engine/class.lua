@@ -375,7 +375,7 @@ end
 ---Takes the fields out of a config that the programs of a release refuse, and warns of those that are written nevertheless.
 ---@param config Dict       changed in place
 ---@param release string|nil
-function Class:heed_refusals(config, release)
+function Class:remove_refused(config, release)
   if not release then return end
   for name, first in pairs(self.removed or {}) do
     if releases.since(release, first) then config[name] = nil end
@@ -391,7 +391,7 @@ end
 ---@param config Dict       of the older release, with all of its fields
 ---@param from string       that release
 ---@param release string
-function Class:heed_newer(config, from, release)
+function Class:check_newer(config, from, release)
   local found, first = {}, nil
   local function find(list, check)
     for _, name in ipairs(naming.sorted(list or {})) do

@@ -30,7 +30,7 @@ local absent, null = kinds.absent, cbk.null
 
 local head = { rope_type = true, factor = true, rope_theta = true, partial_rotary_factor = true }
 
-local other_names = { type = "rope_type" }
+local aliases = { type = "rope_type" }
 
 local ORIGINAL = "original_max_position_embeddings"
 
@@ -64,7 +64,7 @@ local function say_map(said, config, section)
   if absent(map) then return end
   if not kinds.is_dict(map) then fields.refuse(section, map, "null or a map") end
   sections.check(map, known, place)
-  for name in cbk.items(map) do say(said, other_names[name] or tostring(name), map, name, place) end
+  for name in cbk.items(map) do say(said, aliases[name] or tostring(name), map, name, place) end
 end
 
 local function has_type(map) return not (absent(map.rope_type) and absent(map.type)) end

@@ -5,7 +5,7 @@
 
 namespace cbk::app {
 
-/// "cbk 0.1.0" in the first line, then a library in each, with the version that the program was built with.
+/// "cbk 0.2.0" in the first line, then a library in each, with the version that the program was built with.
 std::string versions();
 
 }  // namespace cbk::app

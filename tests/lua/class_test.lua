@@ -62,7 +62,7 @@ describe("Model classes", function()
     }
     local function heeded(release)
       local config = cbk.dict { old = 1, new = 2, kept = 3 }
-      local said = conversion.warnings(function() refusing:heed_refusals(config, release) end)
+      local said = conversion.warnings(function() refusing:remove_refused(config, release) end)
       return { cbk.count(config), said[1] }
     end
     equal({ heeded "2.3", heeded(nil) }, { { 3 }, { 3 } })

@@ -730,7 +730,7 @@ function cbk.error_json(problem) end
 ---line that `cbk.cli` reads advises `--overwrite` where there is such an option.
 ---@param advice string
 function cbk.advise_overwrite(advice) end
----The version of the program, "0.1.0".
+---The version of the program, "0.2.0".
 cbk.version = ""
 
 return cbk
