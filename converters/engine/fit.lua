@@ -59,7 +59,7 @@ end
 
 ---@param known ClassTensors
 ---@param keys string[]
----@param shape_of fun(key: string): integer[]|nil   nil: it is no tensor
+---@param shape_of fun(key: string): integer[]|false|nil   false: it is no tensor, and counts as missing; nil: its shape does not matter
 ---@return Fit
 function fit.of(known, keys, shape_of)
   local out, has = { matched = 0, missing = {}, unknown = {}, wrong = {}, unsaid = {}, lacks = {}, known = known }, {}
@@ -75,7 +75,7 @@ function fit.of(known, keys, shape_of)
     else
       out.matched = out.matched + 1
     end
-    if own then has[root_of(known, known.by_key[own])] = true end
+    if own and shape ~= false then has[root_of(known, known.by_key[own])] = true end
   end
   local missing = {}
   for _, one in ipairs(known) do

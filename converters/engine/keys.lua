@@ -42,7 +42,7 @@ function At:emit(key, value)
   if earlier ~= nil and self.run:differ(earlier, value) then
     cbk.warn(("two source tensors for '%s' have different values; keeping that of '%s'"):format(key, self.key))
   end
-  self.run.out[key] = value
+  self.run:put(key, value)
   self.run:tell(self.run.hit and "beside" or "fill", key, value)
 end
 
@@ -166,6 +166,23 @@ function Run:tell(what, target, value)
   }
 end
 
+---Whether what was read is null, or has null among its parts.
+local function has_null(given)
+  if type(given) ~= "table" then return given == cbk.null end
+  for _, part in pairs(given) do
+    if part == cbk.null then return true end
+  end
+  return false
+end
+
+---Sets a key of the output. Only null becomes null, and what is no tensor is written only by a table that copies whatever there is.
+function Run:put(target, value)
+  if not (kinds.is_tensor(value) or self.reads_all or value == cbk.null and has_null(self.given)) then
+    fail("key '%s' would become %s: expected a tensor", target, kinds.facts(value) or "a " .. type(value))
+  end
+  self.out[target] = value
+end
+
 ---Remembers a target; a second source for it is an error.
 function Run:write(target, value)
   if value == cbk.null and self.no_nulls then
@@ -176,7 +193,7 @@ function Run:write(target, value)
     self.collisions[#self.collisions + 1] = ("'%s' and '%s' both become '%s'"):format(earlier, self.at.full_key, target)
   end
   self.writer[target] = self.at.full_key
-  self.out[target] = value
+  self:put(target, value)
   self:tell("write", target, value)
 end
 
@@ -431,7 +448,7 @@ function Run:fill(makers, is_idle)
     if self.out[key] == nil then
       local made = make(self.at)
       if made ~= nil then
-        self.out[key] = made
+        self:put(key, made)
         self:tell("fill", key, made)
       end
     end

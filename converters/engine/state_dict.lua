@@ -11,12 +11,12 @@ local state_dict = {}
 ---@field keys string[]                       that are text, in the checkpoint's order
 ---@field shapes table<string, integer[]>     of those that are tensors
 ---@field narrow { key: string, dtype: string }[]   tensors of less than 16 bits
----@field shape_of fun(key: string): integer[]|nil
+---@field shape_of fun(key: string): integer[]|false|nil   false: it is no tensor, such as null
 
 ---@param tensors Dict
 ---@return StateDict
 function state_dict.of(tensors)
-  local keys, shapes, narrow = {}, {}, {}
+  local keys, shapes, others, narrow = {}, {}, {}, {}
   for key, value in cbk.items(tensors) do
     local is_text = type(key) == "string"
     if is_text then keys[#keys + 1] = key end
@@ -24,9 +24,11 @@ function state_dict.of(tensors)
       shapes[key] = value:shape()
       local dtype = value.dtype
       if quantised.is_narrow(dtype) then narrow[#narrow + 1] = { key = key, dtype = dtype } end
+    elseif is_text then
+      others[key] = true
     end
   end
-  local function shape_of(key) return shapes[key] end
+  local function shape_of(key) return shapes[key] or not others[key] and nil end
   return { tensors = tensors, keys = keys, shapes = shapes, narrow = narrow, shape_of = shape_of }
 end
 

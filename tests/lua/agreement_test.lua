@@ -96,6 +96,10 @@ local DAMAGES = {
     tensors[key] = nil
     return { missing = key }
   end },
+  { "a weight is null", function(tensors, key)
+    tensors[key] = cbk.null
+    return { missing = key }
+  end },
   { "a tensor too many", function(tensors)
     tensors["stranger.weight"] = cbk.full({ 3 }, 1)
     return { unknown = "stranger.weight" }

@@ -49,7 +49,21 @@ describe("Keys: several for one tensor", function()
     } do
       fails(("with 'giver': expected a tensor, found %s"):format(case[2]), run, { { "a", "b", case[1] } }, "left", { a = t })
     end
-    equal(run({ { "a", "b", giving(cbk.null) } }, "left", { a = t }).b, cbk.null)
+    fails("key 'b' would become null: expected a tensor", run, { { "a", "b", giving(cbk.null) } }, "left", { a = t })
+    equal(run({ { "a", "b", giving(cbk.null) } }, "left", { a = cbk.null }).b, cbk.null)
+  end)
+
+  it("what is made beside a rule is a tensor, too", function()
+    local t = counted({ 2 }, 0)
+    for _, case in ipairs { { cbk.null, "null" }, { 3, "int" }, { "text", "str" } } do
+      local text = ("key 'c' would become %s: expected a tensor"):format(case[2])
+      fails(text, run, { { "a", "b" } }, "left", { a = t }, { fill = { right = { { "c", function() return case[1] end } } } })
+      local emit = actions.pair("emit", function(value, at)
+        at:emit("c", case[1])
+        return value
+      end, function(value) return value end)
+      fails(text, run, { { "a", "b", emit } }, "left", { a = t })
+    end
   end)
 
   it("what a table can say of it is refused with the table", function()

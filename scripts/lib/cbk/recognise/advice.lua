@@ -23,11 +23,11 @@ local advice = {}
 
 local MOST_KEYS = 2000 -- enough to recognise a model
 
----The first keys of the checkpoint.
+---The first keys of the checkpoint that have a value.
 local function keys_of(source)
   local out = {}
   for i, key in ipairs(names.keys_of(source)) do
-    if i <= MOST_KEYS then out[i] = key end
+    if i <= MOST_KEYS and source[key] ~= cbk.null then out[#out + 1] = key end
   end
   return out
 end

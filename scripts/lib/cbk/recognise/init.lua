@@ -89,7 +89,8 @@ local function keys_of(root, is_hf, found)
   local function shape_of(key)
     if weights[key] then return weights[key].shape end
     local value = model[key]
-    return kinds.is_tensor(value) and value:shape() or nil
+    if value == nil then return nil end
+    return kinds.is_tensor(value) and value:shape()
   end
   return keys, shape_of
 end
