@@ -149,6 +149,11 @@ local config = fields.config {
   fields.drop.left { initializer_range = 0.02 }, fields.drop.right { initializer_range = 0.02 },
 }
 
+-- What a Model Zoo config means by leaving a field out; Hugging Face's class has numbers there.
+local unlike_hugging_face = {
+  attention_inner_dim = null, attention_logit_softcapping = null, final_logit_softcapping = null, attention_sliding_window_length = null,
+}
+
 ---Key heads are always written: the class of Hugging Face has 4 of them otherwise.
 local function name_key_heads(to)
   if to.num_key_value_heads == nil then to.num_key_value_heads = to.num_attention_heads end
@@ -165,7 +170,9 @@ return { decoder.models {
   place = "model", embedding = "embed_tokens",
   rules.between("hf", "cs-2.3 .. cs-2.9", {
     keys = keys, config = config,
-    defaults = { right = { dropout_rate = float(0), attention_dropout_rate = function(from) return from.dropout_rate end } },
+    defaults = { right = fields.with(unlike_hugging_face, {
+      dropout_rate = float(0), attention_dropout_rate = function(from) return from.dropout_rate end,
+    }) },
     prepare = { left = rotary.in_one_form { partial_rotary_factor = 1 }, right = rotary.check_dim },
     finish = { left = name_key_heads, right = set_sizes },
   }),

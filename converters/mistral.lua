@@ -1,5 +1,6 @@
 -- Mistral: LLaMA with a sliding window.
 
+local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local decoder = require "converters.shared.decoder"
@@ -17,6 +18,6 @@ return { decoder.models {
   classes = { with_head = classes.MistralForCausalLM, headless = classes.MistralModel, right = zoo.GPT2LMHeadModel },
   place = "model", embedding = "embed_tokens",
   rules.between("hf", "cs-2.1 .. cs-2.9", llama.converter {
-    model_type = "mistral", config = window, key_heads = 8,
+    model_type = "mistral", config = window, key_heads = 8, defaults = { attention_sliding_window_length = cbk.null },
   }, { mup = "gpt" }),
 } }

@@ -56,14 +56,16 @@ local with_experts = fields.config {
 
 local without = { "head_dim", "use_projection_bias_in_attention", "use_ffn_bias_in_attention", "rms_norm_eps" }
 
-local dense = llama.converter { model_type = "qwen3", config = config, without = without, key_heads = 32 }
+local defaults = { attention_inner_dim = cbk.null } -- hidden_size, where Hugging Face has 128 x heads
+
+local dense = llama.converter { model_type = "qwen3", config = config, without = without, key_heads = 32, defaults = defaults }
 
 ---@param layout "fused"|"single"   of the experts
 local function sparse(layout)
   return llama.converter {
     model_type = "qwen3_moe", config = with_experts, without = { "intermediate_size", unpack(without) }, key_heads = 4,
     keys = llama.body(llama.attention(), llama.head_norms, llama.norms, experts.keys(names, layout)),
-    prepare = experts.check_there, needed = { "num_experts" },
+    prepare = experts.check_there, needed = { "num_experts" }, defaults = defaults,
   }
 end
 

@@ -166,18 +166,10 @@ function Run:tell(what, target, value)
   }
 end
 
----Whether what was read is null, or has null among its parts.
-local function has_null(given)
-  if type(given) ~= "table" then return given == cbk.null end
-  for _, part in pairs(given) do
-    if part == cbk.null then return true end
-  end
-  return false
-end
-
----Sets a key of the output. Only null becomes null, and what is no tensor is written only by a table that copies whatever there is.
+---Sets a key of the output. Null is written only for a checkpoint that has null, and other values that are no tensors only by a table
+---that copies whatever there is.
 function Run:put(target, value)
-  if not (kinds.is_tensor(value) or self.reads_all or value == cbk.null and has_null(self.given)) then
+  if not (kinds.is_tensor(value) or self.reads_all or value == cbk.null and self.has_null) then
     fail("key '%s' would become %s: expected a tensor", target, kinds.facts(value) or "a " .. type(value))
   end
   self.out[target] = value
@@ -388,6 +380,7 @@ end
 ---Converts one key; false when no rule fits it.
 function Run:convert(key, value)
   if type(key) ~= "string" then return false end
+  if value == cbk.null then self.has_null = true end
   self:stand(key, "", value)
   self:find()
   if not self.hit and self.prefix and key:sub(1, #self.prefix) == self.prefix then

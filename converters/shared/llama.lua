@@ -161,6 +161,7 @@ end
 ---@field needed? string[]            fields of the left that have no default: no shape shows all of what they say
 ---@field key_heads? integer          those of the left's class, if it does not have one for each head
 ---@field prepare? fun(from: Dict)    further checks of a config of the right
+---@field defaults? table<string, any>   of the right, where the left's class has others
 ---@field finish? fun(to: Dict)       further fields of a config of the left
 
 ---The converter of a model that is built as LLaMA.
@@ -177,7 +178,7 @@ function llama.converter(own)
   return {
     keys = own.keys or llama.body(llama.attention(), llama.head_norms, llama.norms, llama.feed_forward),
     config = fields.config { fixed.left { model_type = own.model_type }, own.config, usual },
-    defaults = { left = defaults, right = { pos_scaling_type = fields.none } },
+    defaults = { left = defaults, right = fields.with({ pos_scaling_type = fields.none }, own.defaults or {}) },
     prepare = { left = rotary.in_one_form { partial_rotary_factor = 1 }, right = prepare_right },
     finish = { left = own.finish or own.key_heads and name_key_heads(own.key_heads), right = rotary.set_dim },
   }

@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local conversion = require "conversion"
+local converters = require "cbk.converters"
 local harness = require "harness"
 local tiny = require "tiny"
 local variations = require "variations"
@@ -157,7 +158,6 @@ describe("Hugging Face configs with other names of fields", function()
       config[field] = "bfloat16"
       local cs_config, cs = conversion.run("llama", "hf", "cs-2.9", config, root)
       local job = conversion.job("llama", "cs-2.9", "hf")
-      local converters = require "cbk.converters"
       job.keeps_fields, job.source, job.hf_config = true, cs, require("converters.modelzoo.hf_config").of(cs)
       local back = converters.convert.config(job, cs_config)
       converters.convert.checkpoint(job, cs)
@@ -165,5 +165,49 @@ describe("Hugging Face configs with other names of fields", function()
       equal(back[field], "float32", field) -- of the tensors
       equal(back[field == "dtype" and "torch_dtype" or "dtype"], nil, field)
     end
+  end)
+end)
+
+describe("Model Zoo configs without a field", function()
+  local fields, sections = require "converters.engine.fields", require "converters.engine.sections"
+
+  ---The fields of Hugging Face whose default a config of the Model Zoo without its own field does not mean.
+  local function unlike(converter)
+    local zoo, hf, out = sections.known_fields(converter, "right"), sections.known_fields(converter, "left"), {}
+    for _, rule in ipairs(converter.config or {}) do
+      local own, far = zoo[rule.right or ""], hf[rule.left or ""]
+      if rule.kind == "pair" and own and far and far.default ~= nil then
+        local is_same = own.default ~= nil and fields.same(own.default, far.default)
+        if not is_same then out[#out + 1] = rule end
+      end
+    end
+    return out
+  end
+
+  -- What tensors tell, or means the same under another name, or is written by another field.
+  local TOLD = {
+    position_embedding_type = true, layerscale_value = true, max_position_embeddings = true, ["image_model.image_size"] = true,
+    ["image_model.patch_size"] = true, extra_attention_params = true, output_logits_scale = true, attention_dropout_rate = true,
+  }
+
+  it("are refused, or Hugging Face's say what they mean", function()
+    local count, refused = 0, 0
+    local function visit(name, way)
+      local config, root = tiny.model(way)
+      local zoo = conversion.run(name, "hf", way.format, config, root)
+      for _, rule in ipairs(unlike(way.converter)) do
+        local without = cbk.deep_copy(zoo.model or zoo.trainer.init.model)
+        without[rule.right] = nil
+        local fine, back = pcall(converters.convert.config, conversion.job(name, way.format, "hf"), dict { model = without })
+        count, refused = count + 1, refused + (fine and 0 or 1)
+        local is_said = not fine or TOLD[rule.right] or back[rule.left] ~= nil
+        equal(is_said, true, ("%s of %s, without %s"):format(rule.left, name, rule.right))
+      end
+    end
+    for name, way in pairs(tiny.newest_ways()) do
+      local is_plain = not (way.converter.components or way.converter.wrap or way.converter.nested) and not name:find "%-headless$"
+      if is_plain then conversion.warnings(function() visit(name, way) end) end
+    end
+    assert(count > 100 and refused < count, ("%d, %d refused"):format(count, refused))
   end)
 end)

@@ -97,6 +97,27 @@ describe("cbk identify: models of one class", function()
 end)
 
 describe("cbk new and cbk params", function()
+  it("not the body alone, where the config names the class with a head of its own", function()
+    for name, base in pairs { gpt2 = gpt2, llama = llama } do
+      for _, is_tied in ipairs { true, false } do
+        local dir, config = harness.temp_dir(), cbk.copy(base)
+        config.tie_word_embeddings = is_tied
+        config.architectures = cbk.list { name == "gpt2" and "GPT2LMHeadModel" or "LlamaForCausalLM" }
+        cbk.create(dir .. "/m.safetensors", { root = classes.new(config, name .. "-headless", "hf") }):commit { progress = false }
+        cbk.config.save(config, dir .. "/config.json")
+        if is_tied then
+          equal(identified(dir, dir).model, name .. "-headless")
+          runs(dir, "convert", "m.safetensors", "--to", "cs-2.5", "-o", "out")
+        else
+          refuses(dir, "lm_head.weight is missing; use a complete checkpoint; --model " .. name .. "-headless begins a new head",
+            "convert", "m.safetensors", "--to", "cs-2.5", "-o", "out")
+          equal(harness.cbk(dir, "check", "."), 1)
+          runs(dir, "convert", "m.safetensors", "--to", "cs-2.5", "-o", "out", "--model", name .. "-headless")
+        end
+      end
+    end
+  end)
+
   it("takes a folder that was written by a conversion", function()
     local dir = harness.temp_dir()
     cbk.fs.write(dir .. "/config.json", [[{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 9, "hidden_size": 8,

@@ -183,7 +183,7 @@ function model.check(file, checkpoint, config_path, found)
   of.settings = config
   if not of.config and not config then return of end
   if not of.name and identity.advice then
-    add_unknown(of, file, found, identity.reason, "note", identity.advice)
+    add_unknown(of, file, found, identity.reason, identity.lacks_head and "error" or "note", identity.advice)
     return of
   end
   if not of.name then of.name, of.format = by_config_alone(config) end

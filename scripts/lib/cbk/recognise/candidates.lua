@@ -41,20 +41,34 @@ local is_headless = candidates.is_headless
 ---@field matched? integer    keys that the class has
 ---@field mistakes integer
 ---@field is_named boolean    a config of Hugging Face names its class
+---@field body? Candidate        the headless model that the tensors are of, though the config names the class with a head
 ---@field changes integer      fields that have another value than the class's, where the names alone tell the config
 ---@field distance integer     of the config from its table: fields that it refuses, then those that it lacks
 
----Without headless models of which a config names the class with a head, if that has the same tensors: then the head is missing.
+---How many weights a class needs, tied ones once.
+---@param known ClassTensors
+local function count_needed(known)
+  local count = 0
+  for _, one in ipairs(known) do
+    if not (one.buffer or one.optional or one.part or one.tied_to) then count = count + 1 end
+  end
+  return count
+end
+
+---Removes headless models of which a config names the class with a head: then the head is missing. Where the head is tied to the
+---embeddings, or is no weight at all, the body is the whole model.
 ---@param list Candidate[]
 ---@return Candidate[]
 local function without_denied(list)
   local named, out = {}, {}
   for _, one in ipairs(list) do
-    if one.is_named and one.matched then named[one.model.model] = one.matched end
+    if one.is_named and one.tensors then named[one.model.model] = one end
   end
   for _, one in ipairs(list) do
-    local with_head = is_headless(one.model.model) and named[(one.model.model:gsub("%-headless$", ""))]
-    if one.is_named or not with_head or with_head < one.matched then out[#out + 1] = one end
+    local with_head = is_headless(one.model.model) and not one.is_named and named[(one.model.model:gsub("%-headless$", ""))]
+    local is_body = with_head and with_head.matched < one.matched
+    if is_body and count_needed(with_head.tensors()) > count_needed(one.tensors()) then with_head.body = one end
+    if not with_head or is_body and with_head.body ~= one then out[#out + 1] = one end
   end
   return out
 end

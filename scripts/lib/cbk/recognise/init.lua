@@ -43,6 +43,7 @@ local recognise = {}
 ---@field adapter? string    what is to be said of an adapter beside the model
 ---@field reason? string    why there is no model
 ---@field advice? string    what to do about it, if something else than another config or model will help
+---@field lacks_head? boolean   the config names the class with a head, and the tensors are those of its body
 ---@field is_config_wrong? boolean   that is, since its config cannot be that of a known model, whatever --model says
 
 ---Whether an H5 checkpoint has the tensors of the model, and no others, under whole keys with dots.
@@ -198,7 +199,7 @@ end
 ---@param config Dict   of Hugging Face
 ---@param list Candidate[]
 ---@param count integer   of keys
----@return string|nil reason, string|nil advice
+---@return string|nil reason, string|nil advice, boolean|nil lacks_head
 local function why_unfit(root, config, list, count)
   local best = list[1]
   if not best or #best.fit.wrong > 0 then return nil end
@@ -247,7 +248,7 @@ local function by_config(found, root, config, formats, kept, keys, shape_of)
   local list, problems, format = candidates.of_config(asked, formats, keys, shape_of)
   found.format = format
   local best, foreign = list[1] and list[1].fit, is_hf and architectures.foreign(config)
-  if is_hf and #problems == 0 then found.reason, found.advice = why_unfit(root, config, list, #keys) end
+  if is_hf and #problems == 0 then found.reason, found.advice, found.lacks_head = why_unfit(root, config, list, #keys) end
   if found.reason or not best or best.matched * 2 < #keys then
     if not found.reason then found.reason, found.advice = reason_of(list, problems, stated, keys, shape_of, formats) end
     found.is_config_wrong = #problems > 0 or is_hf and stated and not best or best and #best.wrong > 0

@@ -40,11 +40,28 @@ local function without_head(one, found)
     wrapped.command(found), wrapped.losses(found), one.model.model, new)
 end
 
+---Why the body of a model is not the model.
+---@param one Candidate   with a body
+---@return string reason, string advice, true
+local function explain_body(one)
+  local body, head = one.body.tensors(), {}
+  for _, tensor in ipairs(one.tensors()) do
+    local is_needed = not (tensor.buffer or tensor.optional or tensor.part or tensor.tied_to)
+    if is_needed and not (body.by_key[tensor.key] or body.by_key[(tensor.key:gsub("^[^.]+%.", ""))]) then head[#head + 1] = tensor.key end
+  end
+  return ("the config names %s, but the tensors are those of %s: %s is missing"):format(one.class.name, one.body.class.name,
+    naming.folded(head)), ("use a complete checkpoint; --model %s begins a new head with random numbers"):format(one.body.model.model), true
+end
+
 ---@param root Dict
 ---@param config Dict       of Hugging Face
 ---@param list Candidate[]  the models of its model_type, the best first
 ---@return string|nil reason, string|nil advice   nil: nothing is known of it
+---@return true|nil lacks_head
 function unfit.explain(root, config, list)
+  for _, one in ipairs(list) do
+    if one.body then return explain_body(one) end
+  end
   local class, models = architectures.foreign(config), {}
   for i, one in ipairs(list) do models[i] = one.model end
   local one, found = nearest(wrapped.leaves(root), list, class ~= nil or architectures.stated(config) == nil)
