@@ -65,7 +65,7 @@ cli.output_options(parser)
 local args = parser:parse()
 if args.target == "-" then cli.usage_error("copy", "DST '-': a checkpoint cannot be written to standard output; name a file") end
 
-local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = true }
+local TENSORS = require("cbk.tensor_kinds").ALL
 
 -- --- which keys, and their names
 

@@ -32,7 +32,7 @@ if not checkpoint.format:find "h5" then
 end
 
 local SCALARS = { bool = "bool", float = "float64" }
-local TENSORS = { tensor = true, parameter = true, ndarray = true }
+local TENSORS = require("cbk.tensor_kinds").ARRAYS
 
 local function scalar(value, dtype) return cbk.full({}, value, { dtype = dtype }) end
 

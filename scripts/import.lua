@@ -25,7 +25,7 @@ cli.input_options(parser)
 cli.output_options(parser)
 local args = parser:parse()
 
-local TENSORS = { tensor = true, parameter = true, ndarray = true }
+local TENSORS = require("cbk.tensor_kinds").ARRAYS
 
 local cast = args.to_dtype and ties.caster(args.to_dtype) or function(value) return value end
 

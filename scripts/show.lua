@@ -38,12 +38,10 @@ local args = parser:parse()
 if args.dataloader then return require("cbk.upgrade.dataloader_report").show(args) end
 if #args.key == 0 then cli.usage_error("show", "a key is needed; '*' means all") end
 
-local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = true }
-
 local checkpoint = cli.open(args.file, args)
 local root = checkpoint.root
 
-local function is_tensor(value) return type(value) == "userdata" and TENSORS[cbk.kind(value)] ~= nil end
+local is_tensor = require("cbk.tensor_kinds").is_tensor
 
 local function is_tree(value)
   if type(value) ~= "userdata" then return false end

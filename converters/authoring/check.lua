@@ -1,6 +1,7 @@
 -- Finds mistakes in a converter's key rules: rules that no key reaches, two rules for one target, keys that go one way only. It
 -- converts nothing.
 
+local naming = require "cbk.naming"
 local patterns = require "converters.engine.patterns"
 local rules = require "converters.engine.rules"
 local relate = require "converters.authoring.relate"
@@ -97,7 +98,7 @@ end
 
 local function targets_of(ending, other)
   local out = {}
-  local function add(pattern) out[#out + 1] = { pattern = pattern, last = pattern:match "[^.]*$", ending = ending } end
+  local function add(pattern) out[#out + 1] = { pattern = pattern, last = naming.last(pattern), ending = ending } end
   if ending.kind ~= "write" then return out end
   for _, pattern in ipairs(ending.rule[other] or {}) do add(pattern) end
   for _, extra in ipairs(ending.rule.also[other]) do add(extra[1]) end

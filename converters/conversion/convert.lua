@@ -103,7 +103,7 @@ end
 local function worth_reporting(names, config, is_kept)
   local out, everywhere = {}, {}
   for _, name in ipairs(names) do
-    local field = name:match "[^.]*$"
+    local field = naming.last(name)
     if not pretrained.goes_without_saying(field, value_of(name, config)) then
       local list = pretrained.is_common(field) and everywhere or out
       list[#list + 1] = name

@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local extents = require "cbk.extents"
+local tensor_kinds = require "cbk.tensor_kinds"
 
 local kinds = {}
 
@@ -41,11 +42,11 @@ end
 ---@return boolean
 function kinds.is_list(value, key) return kind_of(value, key) == "list" end
 
-local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = true }
+local TENSORS = tensor_kinds.ALL
 
----… whether a value is a tensor.
----@param value any
-function kinds.is_tensor(value) return type(value) == "userdata" and TENSORS[cbk.kind(value)] == true end
+---Whether a value is a tensor.
+---@type fun(value: any): boolean
+kinds.is_tensor = tensor_kinds.is_tensor
 
 ---… whether two tensors have different values, which are read unless both are the same tensor.
 ---@param a any

@@ -3,6 +3,7 @@
 
 local cbk = require "cbk"
 local errors = require "cbk.errors"
+local naming = require "cbk.naming"
 local python_int = require "cbk.python_int"
 local scalar = require "cbk.scalar"
 local kinds = require "converters.engine.kinds"
@@ -72,7 +73,7 @@ local function loader_kind(config, options)
   if options.kind then return options.kind end
   local input = is_dict(config, "train_input") and config.train_input or cbk.dict()
   local processor = input.data_processor
-  local class = options.is_upgrade and type(processor) == "string" and processor:match "[^.]*$" or processor
+  local class = options.is_upgrade and type(processor) == "string" and naming.last(processor) or processor
   if loader_kinds[class] then return loader_kinds[class] end
   local advice = options.is_upgrade
     and "; pass --dataloader_type map or iterable, or --no-dataloader-state to continue without the state" or ""

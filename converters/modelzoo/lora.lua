@@ -105,7 +105,7 @@ end
 local function is_embedding(path, model, config)
   local classes, complete = modules.classes(path, model, config)
   if complete then return classes[#classes] == "Embedding" end
-  return path:find "embed[^.]*$" ~= nil
+  return naming.last(path):find "embed" ~= nil
 end
 
 -- --- folding

@@ -289,6 +289,51 @@ def check_layers(run):
     assert status == 1 and "the layer is missing" in text and seconds < LONGEST / 3, f"status {status}, {seconds:.0f} s, {text[-300:]}"
 
 
+LONG = 300_000  # characters of a name
+
+
+def check_names(run):
+    """Names that are much longer than those of any model: what is looked for at their ends is found in one pass."""
+    half, nan = torch.full((2,), 0.5), torch.full((2,), float("nan"))
+    codes = ("F8_E4M3", [4, 4], bytes(16))
+    files = {"part": {"a" * LONG + ".w": half}, "mask": {"mask" * (LONG // 4) + ".w": nan}, "spaces": {" " * LONG + "x": half},
+             "dots": {"." * LONG + "w": half}, "scales": {"a" * LONG: half, "x.weight": codes, "x.weight_scale_inv": half}}
+    for name, tensors in files.items():
+        path = run.path(name + ".safetensors")
+        safetensors_file.save(path, tensors)
+        for command in (["check", path], ["stats", path], ["identify", path], ["infer", path, path, "-o", run.path("o.lua")],
+                        ["convert", path, "--to", "cs-2.5", "-o", run.path("o")], ["ls", path], ["diff", path, path]):
+            status, seconds, memory, text = measured([run.cbk, *command])
+            assert 0 <= status <= 2 and seconds < LONGEST / 3 and memory < 100_000_000, f"{name} {command[0]}: {status}, {seconds:.0f} s, {memory}: {text[-300:]}"
+
+
+def adapted(run, name, modules, more=None, beside=None):
+    """The folders of a model and of an adapter of PEFT for its modules, and the command that folds it."""
+    base, adapter = run.path(name + "_base"), run.path(name + "_adapter")
+    os.mkdir(base)
+    os.mkdir(adapter)
+    weights = {f"{module}.weight": torch.ones(1, 1) for module in modules} | (beside or {})
+    matrices = {f"base_model.model.{module}.lora_{x}.weight": torch.ones(1, 1) for module in modules for x in "AB"}
+    safetensors_file.save(os.path.join(base, "model.safetensors"), weights)
+    safetensors_file.save(os.path.join(adapter, "adapter_model.safetensors"), matrices)
+    settings = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, **(more or {})}
+    for folder, file, config in ((base, "config.json", {"model_type": "llama"}), (adapter, "adapter_config.json", settings)):
+        with open(os.path.join(folder, file), "w", encoding="utf-8") as f:
+            json.dump(config, f)
+    return [run.cbk, "fold-lora-checkpoint", base, "--adapter", adapter, "-o", run.path(name + "_folded")]
+
+
+def check_adapters(run):
+    """Adapters of very many modules, with very many patterns, and beside a very long name."""
+    many = [f"m{i}" for i in range(6000)]
+    patterns = {f"q{i}.*z": 1 for i in range(10000)}
+    for name, modules, more, beside, words in (("many", many, None, None, "6,000 weights were folded"),
+                                               ("patterns", many, {"rank_pattern": patterns}, None, "too many to try"),
+                                               ("long", ["m"], None, {"a" * LONG + ".x.bias": torch.ones(1)}, "1 weight was folded")):
+        status, seconds, memory, text = measured(adapted(run, name, modules, more, beside))
+        assert words in text and seconds < LONGEST / 3 and memory < 110_000_000, f"{name}: {status}, {seconds:.0f} s, {memory}: {text[-300:]}"
+
+
 def check_configs(run):
     """Configs of some bytes that ask for as many tensors as a config may, of one model or of each."""
     count = 4300
@@ -337,6 +382,8 @@ CHECKS = {
     "very many chunks": check_chunks,
     "very many layers": check_layers,
     "configs of very many tensors": check_configs,
+    "very long names": check_names,
+    "adapters of very many modules": check_adapters,
 }
 
 

@@ -12,7 +12,8 @@ local vision = {}
 
 local fields = {
   hidden_size = size(768), num_hidden_layers = depth(12), num_heads = size(12), filter_size = size(3072), num_channels = size(3),
-  image_size = any(cbk.list { 224, 224 }), patch_size = any(cbk.list { 16, 16 }), position_embedding_type = class.deciding(text "learned", "fixed"),
+  image_size = any(cbk.list { 224, 224 }), patch_size = any(cbk.list { 16, 16 }),
+  position_embedding_type = class.deciding(text "learned", "fixed"),
   prepend_cls_token = boolean(true),
   use_conv_patchified_embedding = boolean(false), use_embed_proj_bias = boolean(true), use_post_embed_layer_norm = boolean(false),
   use_encoder_pooler_layer = boolean(false), use_final_layer_norm = boolean(true), norm_first = boolean(true),

@@ -2,6 +2,7 @@
 -- These are rules over names and numbers; the caller reads and writes the file.
 
 local cbk = require "cbk"
+local naming = require "cbk.naming"
 local python_int = require "cbk.python_int"
 
 local spec = {}
@@ -74,7 +75,7 @@ function spec.milestone_names(names)
   local out, place = {}, {}
   for _, name in ipairs(names) do
     if has_text(name, "lr_scheduler") and has_text(name, "milestones") then
-      local tail = name:match "[^.]*$"
+      local tail = naming.last(name)
       place[name] = python_int(tail) or cbk.fail("key", ("milestone '%s': '%s' at its end is not a whole number"):format(name, tail))
       out[#out + 1] = name
     end

@@ -12,7 +12,7 @@ local find, concat = string.find, table.concat
 
 local grouped, counted = numbers.grouped, numbers.counted
 
-local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = true }
+local TENSORS = require("cbk.tensor_kinds").ALL
 
 -- --- values
 

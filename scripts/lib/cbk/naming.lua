@@ -4,6 +4,18 @@ local fold = require "cbk.fold"
 
 local naming = {}
 
+-- Names come from files, and may be long: a pattern that begins anywhere and ends at the end takes quadratic time.
+
+---What is behind the last dot of a name.
+---@param name string
+---@return string
+function naming.last(name) return name:match "^.*%.(.*)$" or name end
+
+---A text without the spaces around it.
+---@param text string
+---@return string
+function naming.trimmed(text) return text:match "^%s*(.*%S)" or "" end
+
 ---The keys of a map, sorted.
 ---@param map table<string, any>
 ---@return string[]

@@ -6,13 +6,12 @@ local extents = require "cbk.extents"
 local low_rank = require "cbk.low_rank"
 local naming = require "cbk.naming"
 local quantised = require "cbk.quantised"
+local tensor_kinds = require "cbk.tensor_kinds"
 local ties = require "cbk.ties"
 
 local peft = {}
 
-local TENSORS = { tensor = true, parameter = true, ndarray = true }
-
-local function is_tensor(value) return type(value) == "userdata" and TENSORS[cbk.kind(value)] == true end
+local is_tensor = tensor_kinds.is_array
 
 local function is_set(value) return value ~= nil and value ~= cbk.null and value ~= false end
 
@@ -173,6 +172,20 @@ local function by_pattern(patterns, module, usual)
   return usual
 end
 
+local MOST_TRIALS = 5e6 -- of patterns with modules: some 10 s
+
+---Refuses more patterns than can be tried with every module.
+---@param settings PeftSettings
+---@param modules table<string, Adapted>
+local function check_patterns(settings, modules)
+  local count = #naming.sorted(modules)
+  for field, list in pairs { rank_pattern = settings.ranks, alpha_pattern = settings.alphas } do
+    if #list * count > MOST_TRIALS then
+      refuse("%s has %d patterns for %d modules, too many to try; merge the adapter with PEFT", field, #list, count)
+    end
+  end
+end
+
 -- --- tensors
 
 ---@class Adapted   The matrices of a module.
@@ -236,7 +249,7 @@ local CONV1D = { c_attn = true, c_proj = true, c_fc = true, c_fc2 = true, q_attn
 local function has_conv1d(model)
   for key, bias in cbk.items(model) do
     local module = tostring(key):match "^(.*)%.bias$"
-    local weight = module and CONV1D[module:match "[^.]*$"] and model[module .. ".weight"]
+    local weight = module and CONV1D[naming.last(module)] and model[module .. ".weight"]
     local shape = is_tensor(weight) and is_tensor(bias) and weight:shape()
     if shape and #shape == 2 and shape[1] ~= shape[2] then return bias:shape()[1] == shape[2] end
   end
@@ -253,7 +266,7 @@ local function folded_weight(settings, is_conv1d, module, one, weight)
   end
   local rank = by_pattern(settings.ranks, module, settings.rank)
   local alpha = by_pattern(settings.alphas, module, settings.alpha)
-  local flipped = one.is_embedding or is_conv1d and CONV1D[module:match "[^.]*$"] or false
+  local flipped = one.is_embedding or is_conv1d and CONV1D[naming.last(module)] or false
   local problem = low_rank.mistake(weight, one.a, one.b, rank, flipped)
   if problem then cbk.fail("shape", ("%s: %s"):format(module, problem)) end
   for name, value in pairs { lora_A = one.a, lora_B = one.b } do low_rank.check_finite(module .. "." .. name, value) end
@@ -266,8 +279,8 @@ local EMBEDDINGS = { embed_tokens = true, wte = true, word_embeddings = true, em
 local HEADS = { lm_head = true, embed_out = true, decoder = true }
 
 local function is_weight_of(modules, key)
-  local module = tostring(key):match "([^.]+)%.weight$"
-  return module ~= nil and modules[module] == true
+  local module = tostring(key):match "^(.*)%.weight$"
+  return module ~= nil and modules[naming.last(module)] == true
 end
 
 ---The first key of the weight of such a module; nil if there are none, or several that are not one tensor.
@@ -395,11 +408,11 @@ local function check_unknown_tie(model, config, trained, saved, tie, is_tied_by_
 end
 
 ---Names that share a tensor of the base model with a key, and are not trained themselves.
-local function sharers(model, key, trained)
-  local id, out = ties.view_id(model[key]), {}
-  for other in cbk.items(id and model or cbk.dict()) do
-    local is_same = other ~= key and is_tensor(model[other]) and ties.view_id(model[other]) == id
-    if is_same and not trained[other] then out[#out + 1] = other end
+---@param groups table<string, string[]>   of the base model (ties.groups)
+local function sharers(groups, model, key, trained)
+  local out = {}
+  for _, other in ipairs(model[key] ~= nil and groups[ties.view_id(model[key])] or {}) do
+    if other ~= key and not trained[other] then out[#out + 1] = other end
   end
   return out
 end
@@ -437,6 +450,7 @@ end
 ---@return table<string, fun(old: Tensor|nil): Tensor> trained, integer count
 local function trained_weights(model, modules, others, settings, embedding)
   local trained, names, count, missing = {}, {}, 0, {}
+  check_patterns(settings, modules)
   local is_conv1d = has_conv1d(model)
   if is_conv1d == nil then is_conv1d = settings.fan_in_fan_out end
   for module, one in pairs(modules) do
@@ -539,9 +553,10 @@ function peft.fold(model, adapter, settings, config, is_tied_by_default)
   for key in pairs(trained) do keys[#keys + 1] = key end
   table.sort(keys)
   warn_of_new(keys, source, config)
+  local groups = ties.groups(source)
   for _, key in ipairs(keys) do
     out[key] = trained[key](source[key])
-    for _, other in ipairs(source[key] ~= nil and sharers(source, key, trained) or {}) do
+    for _, other in ipairs(sharers(groups, source, key, trained)) do
       local is_parted = tie and (other == tie.head or key == tie.head) and not settings.keeps_ties
       if not is_parted then out[other] = out[key] end
     end

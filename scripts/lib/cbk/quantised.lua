@@ -3,6 +3,7 @@
 -- computes with weights or casts them refuses such a checkpoint (`quantised.refuse`).
 
 local cbk = require "cbk"
+local naming = require "cbk.naming"
 local numbers = require "cbk.numbers"
 
 local quantised = {}
@@ -101,7 +102,7 @@ function quantised.is_part_name(key)
     local is_plain = one.tail == ".scale" or one.tail == "_scale" and not stem:find "weight$" and not stem:find "_proj$"
     if name:sub(-#one.tail) == one.tail and not is_plain then return true end
   end
-  local last = name:match "[^.]*$"
+  local last = naming.last(name)
   for _, beside in ipairs(BESIDE) do
     if last == beside then return true end
   end
@@ -308,7 +309,7 @@ local function add_others(rows, is_taken, is_by_name, out)
     local class = row and class_of(rows, i, row) or nil
     local is_narrow = row and row.shape and #row.shape >= 2 and quantised.is_narrow(row.type)
     if is_below_a_byte(class) then
-      out.narrow[#out.narrow + 1] = { key = path, dtype = class:match "[^.]*$" }
+      out.narrow[#out.narrow + 1] = { key = path, dtype = naming.last(class) }
     elseif class == "torch.quantized" then
       out.weights[#out.weights + 1] = { key = path, name = path, method = "quantised tensors of PyTorch", parts = {} }
     elseif is_narrow and (is_weight_name(path) or row.type:find "^float8") then

@@ -79,7 +79,7 @@ function text_table.lines(columns, rows, limit)
         pieces[#pieces + 1] = column.right and padding .. text or text .. padding
       end
     end
-    out[#out + 1] = (table.concat(pieces, (" "):rep(GAP)):gsub(" +$", ""))
+    out[#out + 1] = table.concat(pieces, (" "):rep(GAP)):match "^(.*%S)" or ""
   end
   return out, left_out
 end

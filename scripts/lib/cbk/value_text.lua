@@ -143,7 +143,7 @@ end
 
 local CONTAINERS = { dict = true, ordereddict = true, counter = true, defaultdict = true, list = true, tuple = true, set = true,
   frozenset = true, deque = true, torch_size = true }
-local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = true }
+local TENSORS = require("cbk.tensor_kinds").ALL
 
 local function is_tree(value) return type(value) == "userdata" and CONTAINERS[cbk.kind(value)] end
 

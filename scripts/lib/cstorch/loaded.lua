@@ -13,7 +13,7 @@ local check, show = errors.check, errors.show
 local loaded = {}
 
 --- The kinds of cbk's tensors, which are not read yet.
-local UNREAD = { tensor = true, parameter = true, ndarray = true, np_scalar = true }
+local UNREAD = require("cbk.tensor_kinds").ALL
 
 ---Whether it is a tensor, of cstorch or of cbk.
 ---@param value any

@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local extents = require "cbk.extents"
+local naming = require "cbk.naming"
 local numbers = require "cbk.numbers"
 
 local values = {}
@@ -35,7 +36,7 @@ local function strange(one, found, id, count, first, word)
   local text = ("%s of %s %s"):format(numbers.grouped(count), numbers.counted(one.scan.numel, "element"),
     (count == 1 and "is " or "are ") .. word)
   if #one.row.shape > 0 then text = ("%s, the first %s"):format(text, values.place(first, one.row.shape)) end
-  local is_mask = one.known and one.known.buffer or one.key:find "mask[^.]*$" -- of attention: -inf on purpose
+  local is_mask = one.known and one.known.buffer or naming.last(one.key):find "mask" -- of attention: -inf on purpose
   found:add(id, one.file, one.key, text, { severity = is_mask and "note" or nil })
 end
 
@@ -43,7 +44,7 @@ end
 ---@param one CheckedTensor
 ---@param constant number
 local function is_usual(one, constant)
-  local name, row = one.key:match "[^./]+$" or "", one.row
+  local name, row = naming.last(one.key):match "^.*/(.*)$" or naming.last(one.key), one.row
   if one.is_scale or one.known and (one.known.buffer or one.known.init == constant) then return true end
   if name:find "mask" or name:find "bias" or name:find "beta" or name:find "running_" or name:find "position_ids" then return true end
   return #row.shape < 2 and constant == 1

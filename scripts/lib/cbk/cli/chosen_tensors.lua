@@ -3,7 +3,7 @@
 local cbk = require "cbk"
 local near_keys = require "cbk.cli.near_keys"
 
-local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = true }
+local TENSORS = require("cbk.tensor_kinds").ALL
 
 --- What a key that is not there may have meant.
 local function fail_missing(path, rows, key)

@@ -7,7 +7,7 @@ local expected = {}
 
 local SMALL = 4096            -- bytes up to which a tensor is given as hex
 local LEAST_LIMIT = 1000000   -- see `new_writer`
-local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = true }
+local TENSORS = require("cbk.tensor_kinds").ALL
 local SEQUENCES = { list = true, tuple = true, deque = true, set = true, frozenset = true }
 local DICTS = { dict = "dict", ordereddict = "ordereddict", defaultdict = "dict", counter = "dict" }
 

@@ -7,7 +7,7 @@ local numbers = require "cbk.numbers"
 
 local values = {}
 
-local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = true }
+local TENSORS = require("cbk.tensor_kinds").ALL
 local LARGEST = 3 -- differences of a tensor whose places are kept
 
 ---@class ValueDifference

@@ -152,7 +152,7 @@ NOT_EMPTY:add("", "", 0)
 
 ---Whether constants may have one name more: where nothing but the names says so, those in layers need the same last words.
 local function may_be_constants(own, template)
-  local function last(text) return text:match "([^.#]+%.[^.#]+)$" end
+  local function last(text) return ("." .. text):match "^.*[.#]([^.#]+%.[^.#]+)$" end
   return names.likeness(own, template) >= 0.6 and (not template:find "\1" or last(own) == last(template))
 end
 

@@ -1,5 +1,7 @@
 -- Keys as templates: their numbers become places, which a pattern fills with letters or with the numbers themselves.
 
+local naming = require "cbk.naming"
+
 local names = {}
 
 local LETTERS = { "N", "E", "M", "K", "L", "P" }
@@ -19,7 +21,7 @@ local function runs_of(key)
   local out = {}
   if select(2, key:gsub("%d+", "", MOST_RUNS + 1)) > MOST_RUNS then return out end
   for from, text, after in key:gmatch "()(%d+)()" do
-    local part = key:sub(1, from - 1):match "[^.]*$" .. key:match("[^.]*", from)
+    local part = naming.last(key:sub(1, from - 1)) .. key:match("[^.]*", from)
     local is_whole = key:sub(from, after):find "^%d+%.?$" and (from == 1 or key:sub(from - 1, from - 1) == ".")
     out[#out + 1] = { from = from, to = after - 1, text = text, stem = key:sub(1, from - 1):gsub("%d+", "#"),
       is_whole = is_whole or false, is_strange = part:find(STRANGE) ~= nil }
@@ -242,7 +244,11 @@ end
 local USUAL = {}
 for word in ("h layer layers block blocks resblocks experts"):gmatch "%S+" do USUAL[word] = true end
 
-local function last_word(prefix) return prefix:match "([^.]+)%.$" or prefix:match "(%a+)[^%a.]*$" end
+local function last_word(prefix)
+  if prefix:find "[^.]%.$" then return naming.last(prefix:sub(1, -2)) end
+  local backward = naming.last(prefix):reverse():match "^[^%a]*(%a+)"
+  return backward and backward:reverse()
+end
 
 local function values(seen, side, place)
   local out, count = {}, 0
@@ -427,7 +433,7 @@ function names.likeness(a, b)
   local of_b, _, count_b = names.words(b)
   local common = 0
   for word, count in pairs(of_a) do common = common + math.min(count, of_b[word] or 0) end
-  local is_same_end = a:match "[^.]+$" == b:match "[^.]+$"
+  local is_same_end = naming.last(a) == naming.last(b)
   return 2 * common / math.max(1, count_a + count_b) + (is_same_end and 0.25 or 0)
 end
 

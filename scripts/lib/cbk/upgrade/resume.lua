@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local dataloader_report = require "cbk.upgrade.dataloader_report"
 local dataloader_state = require "cbk.dataloader_state"
 local errors = require "cbk.errors"
+local naming = require "cbk.naming"
 local zoo_checkpoint = require "converters.modelzoo.checkpoint"
 
 local resume = {}
@@ -71,7 +72,7 @@ end
 local function names_in(value)
   local out = {}
   if type(value) == "string" then
-    for name in value:gmatch "[^,]+" do out[name:match "^%s*(.-)%s*$"] = true end
+    for name in value:gmatch "[^,]+" do out[naming.trimmed(name)] = true end
   elseif (cbk.kind(value) or "") == "list" then
     for _, name in cbk.items(value) do out[tostring(name)] = true end
   end
