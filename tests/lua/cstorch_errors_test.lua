@@ -67,7 +67,19 @@ local CASES = {
   end },
   { "runtime", "missing 'bias'", function() model:load_state_dict { weight = cstorch.ones { 2, 3 } } end },
   { "type", "apply: expected a function", function() model:apply(3) end },
-  { "type", "expected a list as params of group 1", function() optim.SGD({ { params = 3 } }, { lr = 1 }) end },
+  { "type", "SGD: expected a list of parameters as params of group 1, found 3", function() optim.SGD({ { params = 3 } }, { lr = 1 }) end },
+  { "type", "params of group 1, found a table with the key 'w'", function() optim.SGD({ { params = { w = model.weight } } }, { lr = 1 }) end },
+  { "value", "item 2 of the list of parameters as params of group 1 is nil", function()
+    optim.SGD({ { params = { model.bias, nil, model.weight } } }, { lr = 1 })
+  end },
+  { "type", "groups, found a table with the key 'head'", function()
+    optim.SGD({ { params = { model.bias } }, head = { params = { model.weight } } }, { lr = 1 })
+  end },
+  { "type", "clip_grad_norm_: expected a list of parameters, found a Linear", function() nn.utils.clip_grad_norm_(model, 1) end },
+  { "type", "clip_grad_value_: expected a list of parameters, found a table", function() nn.utils.clip_grad_value_(model:state_dict(), 1) end },
+  { "type", "clip_grad_norm_: expected a list of parameters, found a table with the key 'w'", function()
+    nn.utils.clip_grad_norm_({ w = model.weight }, 1)
+  end },
   { "type", "optimizer:zero_grad()", function() optim.SGD(model:parameters(), { lr = 1 }).zero_grad() end },
   { "type", "for i, batch in loader:iter() do", function()
     local loader = data.DataLoader(rows, { num_steps = 1 })

@@ -3,6 +3,7 @@
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
 local namespace = require "cstorch.namespace"
+local parameter_list = require "cstorch.parameter_list"
 local tensors = require "cstorch.tensors"
 
 local utils = {}
@@ -11,13 +12,8 @@ local check, show = errors.check, errors.show
 
 --- The gradients of a parameter or a list of parameters.
 local function gradients(what, params)
-  if tensors.is_tensor(params) then params = { params } end
-  check(type(params) == "table", "type", "%s: expected a list of parameters, found %s", what, show(params))
   local list = {}
-  for i, p in ipairs(params) do
-    check(tensors.is_tensor(p), "type", "%s: item %d of the parameters is %s, not a tensor", what, i, show(p))
-    list[#list + 1] = p.grad
-  end
+  for _, p in ipairs(parameter_list.of(what, params)) do list[#list + 1] = p.grad end
   return list
 end
 

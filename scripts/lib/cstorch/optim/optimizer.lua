@@ -6,6 +6,7 @@ local errors = require "cstorch.errors"
 local hooks = require "cstorch.hooks"
 local keywords = require "cstorch.keywords"
 local ordered_map = require "cstorch.ordered_map"
+local parameter_list = require "cstorch.parameter_list"
 local session = require "cstorch.session"
 local shapes = require "cstorch.shapes"
 local state_dicts = require "cstorch.optim.state_dicts"
@@ -80,7 +81,7 @@ local function as_groups(self, params)
   if tensors.is_tensor(params) then errors.raise("type", "%s: expected a list of parameters, found one tensor; put it in { }", name) end
   local is_list = type(params) == "table" and getmetatable(params) == nil
   check(is_list, "type", "%s: expected a list such as model:parameters(), or of groups, found %s", name, show(params))
-  check(params[1] ~= nil, "value", "%s: the list of parameters is empty", name)
+  check(parameter_list.length(name, params, "parameters or groups") > 0, "value", "%s: the list of parameters is empty", name)
   if tensors.is_tensor(params[1]) then return { { params = params } } end
   local groups = {}
   for g, given in ipairs(params) do
@@ -110,9 +111,8 @@ local function add_groups(self, params, defaults)
   local seen = {}
   for g, group in ipairs(as_groups(self, params)) do
     local own = {}
-    check(type(group.params) == "table", "type", "%s: expected a list as params of group %d, found %s", self.class.name, g,
-      show(group.params))
-    for k, p in ipairs(group.params) do own[k] = p end
+    local count = parameter_list.length(self.class.name, group.params, ("parameters as params of group %d"):format(g))
+    for k = 1, count do own[k] = group.params[k] end
     group.params = own
     check_parameters(self, group, g, seen)
     for key, value in pairs(defaults or {}) do
