@@ -141,6 +141,20 @@ void refuse_dotted(const Output& output, const Value& key) {
        key.as_string().substr(0, key.as_string().find('.')));
 }
 
+/// A key with dots that is one of a dict in the output would be a second value of the same name.
+void refuse_second(const Output& output, const Value& key) {
+  if (!key.is(Value::Kind::string) || output.root.as_dict().find(key) != nullptr) return;
+  const std::string& text = key.as_string();
+  for (size_t dot = text.find('.'); dot != std::string::npos; dot = text.find('.', dot + 1)) {
+    const Value* part = output.root.find(text.substr(0, dot));
+    const std::string rest = text.substr(dot + 1);
+    if (part == nullptr || !part->is(Value::Kind::dict) || part->find(rest) == nullptr) continue;
+    fail(Errc::key, "cannot set {} in '{}': its dict {} has {}; set it there, as in out[{}][{}] = value",
+         quote(text, 1000), output.target.string(), quote(text.substr(0, dot)), quote(rest, 1000),
+         quote(text.substr(0, dot)), quote(rest, 1000));
+  }
+}
+
 /// Keys only: facts about the output itself are methods, so that any key can be set.
 int output_index(lua_State* L) {
   const auto output = this_output(L);
@@ -181,7 +195,10 @@ int output_newindex(lua_State* L) {
     top.set("model", model);
     place.dict = &model.as_dict();
   }
-  if (place.dict == &top && !is_removal) refuse_dotted(*output, key);
+  if (place.dict == &top && !is_removal) {
+    refuse_dotted(*output, key);
+    refuse_second(*output, key);
+  }
   if (is_removal) {
     place.dict->erase(place.key);
   } else {

@@ -66,12 +66,24 @@ function own_layouts.configs(converter, formats, side, config)
   return out
 end
 
+---Says what is beside the model, and is not converted.
+---@param root Dict
+---@param name string   of the model in it
+local function warn_of_rest(root, name)
+  local beside = {}
+  for key in cbk.items(root) do
+    if key ~= name then beside[#beside + 1] = tostring(key) end
+  end
+  if #beside > 0 then cbk.warn(("the tensors are those of '%s'; beside it, and not read: %s"):format(name, naming.listed(beside, 5))) end
+end
+
 ---The tensors of a checkpoint by their keys: those of the model, if it has more.
 ---@param root Dict
 ---@return Dict
 function own_layouts.tensors(root)
   for _, name in ipairs { "model", "state_dict" } do
     if kinds.is_dict(root, name) then
+      warn_of_rest(root, name)
       root = root[name]
       break
     end

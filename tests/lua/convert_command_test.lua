@@ -205,6 +205,20 @@ describe("cbk convert", function()
     end
   end)
 
+  it("names what is beside the model in a user's own layout", function()
+    local dir = harness.temp_dir()
+    cbk.fs.write(dir .. "/own.lua", [[
+      local rules = require "converters.engine.rules"
+      return { { model = "own", { "a", "b", keys = rules.keys { { "x", "y" } }, without_config = true } } }]])
+    local weights = cbk.dict { x = cbk.full({ 2 }, 1) }
+    cbk.create(dir .. "/m.pt", { root = cbk.dict { model = weights, model_ema = weights, epoch = 3 } }):commit { progress = false }
+    for _, command in ipairs { { "convert", "m.pt", "--converter", "own.lua", "--to", "b" }, { "rules", "own.lua", "m.pt" } } do
+      local code, stdout, stderr = harness.cbk(dir, unpack(command))
+      equal(code, 0, stdout .. stderr)
+      has(stderr, "the tensors are those of 'model'; beside it, and not read: epoch, model_ema")
+    end
+  end)
+
   it("reads the config beside a checkpoint of a user's own layout", function()
     local dir = harness.temp_dir()
     cbk.fs.write(dir .. "/own.lua", [[

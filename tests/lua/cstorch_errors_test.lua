@@ -67,8 +67,10 @@ local CASES = {
   end },
   { "runtime", "missing 'bias'", function() model:load_state_dict { weight = cstorch.ones { 2, 3 } } end },
   { "type", "apply: expected a function", function() model:apply(3) end },
-  { "type", "SGD: expected a list of parameters as params of group 1, found 3", function() optim.SGD({ { params = 3 } }, { lr = 1 }) end },
-  { "type", "params of group 1, found a table with the key 'w'", function() optim.SGD({ { params = { w = model.weight } } }, { lr = 1 }) end },
+  { "type", "expected a list of parameters as params of group 1, found 3", function() optim.SGD({ { params = 3 } }, { lr = 1 }) end },
+  { "type", "params of group 1, found a table with the key 'w'", function()
+    optim.SGD({ { params = { w = model.weight } } }, { lr = 1 })
+  end },
   { "value", "item 2 of the list of parameters as params of group 1 is nil", function()
     optim.SGD({ { params = { model.bias, nil, model.weight } } }, { lr = 1 })
   end },
@@ -76,7 +78,9 @@ local CASES = {
     optim.SGD({ { params = { model.bias } }, head = { params = { model.weight } } }, { lr = 1 })
   end },
   { "type", "clip_grad_norm_: expected a list of parameters, found a Linear", function() nn.utils.clip_grad_norm_(model, 1) end },
-  { "type", "clip_grad_value_: expected a list of parameters, found a table", function() nn.utils.clip_grad_value_(model:state_dict(), 1) end },
+  { "type", "clip_grad_value_: expected a list of parameters, found a table", function()
+    nn.utils.clip_grad_value_(model:state_dict(), 1)
+  end },
   { "type", "clip_grad_norm_: expected a list of parameters, found a table with the key 'w'", function()
     nn.utils.clip_grad_norm_({ w = model.weight }, 1)
   end },

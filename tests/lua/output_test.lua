@@ -325,6 +325,15 @@ describe("Names that do not exist", function()
     t.equal(cbk.dict().gone, nil)
   end)
 
+  it("a key with dots is no second name of a tensor in a dict", function()
+    local out = cbk.create(t.temp_dir() .. "/a.pt", { root = cbk.dict { model = cbk.dict { ["a.b.w"] = cbk.full({ 2 }, 1) } } })
+    t.raises("its dict 'model' has 'a.b.w'; set it there, as in out['model']['a.b.w'] = value", function()
+      out["model.a.b.w"] = cbk.full({ 2 }, 2)
+    end)
+    out["model.a.b.c"] = cbk.full({ 2 }, 2)
+    out:close()
+  end)
+
   it("Lua's own loops take tables only, and shapes print", function()
     local path = made()
     for _, value in ipairs { cbk.open(path), cbk.dict { a = 1 }, cbk.list { 5 } } do
