@@ -562,6 +562,9 @@ end
 ---Refuses a node with unknown options or extents. Called once for each node: all its tensors share them.
 function ClassTensors:check(node, key)
   self:check_options(node, key)
+  if type(node[2]) ~= "table" then
+    cbk.fail("converter", ("class %s: the tensor '%s' has no shape; write it as { key, { extent, … } }"):format(self.class.name, key))
+  end
   for _, written in ipairs(node[2]) do self:check_names(written, key) end
   self.checked[node] = true
 end

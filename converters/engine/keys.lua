@@ -26,7 +26,11 @@ keys.At = At
 border.show(At, "left right side key source is_stored emit invent")
 
 ---Another tensor of the checkpoint that is read, or nil.
+---@param key string
 function At:source(key)
+  if type(key) ~= "string" then
+    cbk.fail("converter", ("at:source(key): expected the key of a tensor, found %s"):format(kinds.facts(key) or type(key)))
+  end
   local run, value = self.run, self.run.read(self.prefix .. key)
   if value == nil and run.prefix then value = run.read((self.prefix == "" and run.prefix or "") .. key) end
   return value

@@ -72,6 +72,8 @@ describe("Model classes", function()
   it("refuse values that are none, and configs that describe too much", function()
     raises("width='wide': only a whole number", function() Made:tensors(cbk.dict { width = "wide" }) end)
     raises("more than 70000 tensors", function() Made:tensors(cbk.dict { width = 4, layers = 100000 }) end)
+    local shapeless = class.new "Shapeless" { fields = {}, tensors = function() return { { "a.weight" } } end }
+    raises("class Shapeless: the tensor 'a.weight' has no shape", function() shapeless:tensors(cbk.dict()) end)
     raises("has no 'width'", function() class.shape(Made:tensors(cbk.dict {}).by_key["embed.weight"]) end)
   end)
 

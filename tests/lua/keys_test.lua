@@ -53,6 +53,15 @@ describe("Keys: several for one tensor", function()
     equal(run({ { "a", "b", giving(cbk.null) } }, "left", { a = cbk.null }).b, cbk.null)
   end)
 
+  it("mistakes of an action are in words", function()
+    local t = counted({ 2 }, 0)
+    local function acting(f) return { { "a", "b", actions.pair("own", f, f) } } end
+    fails("'nothing' is nil, and arithmetic needs numbers or tensors", run, acting(function(value, at)
+      return value * (at.right.nothing + 1)
+    end), "left", { a = t })
+    fails("at:source(key): expected the key of a tensor, found nil", run, acting(function(_, at) return at:source() end), "left", { a = t })
+  end)
+
   it("what is made beside a rule is a tensor, too", function()
     local t = counted({ 2 }, 0)
     for _, case in ipairs { { cbk.null, "null" }, { 3, "int" }, { "text", "str" } } do

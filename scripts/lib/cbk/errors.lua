@@ -4,10 +4,13 @@ local cbk = require "cbk"
 
 local errors = {}
 
----The text of whatever was raised: an error of cbk, a string, any other value of a converter or script.
+---The text of whatever was raised: an error of cbk, a string (Lua's own errors in plain words), any other value of a converter or script.
 ---@param problem any   as pcall gives it
 ---@return string
-errors.text = cbk.problem_text
+function errors.text(problem)
+  if type(problem) == "string" then return require "cbk.mistakes"(problem) end
+  return cbk.problem_text(problem)
+end
 
 ---Fails as cbk.fail does, with what was found as a value: whoever knows more of it makes a better text (`errors.with`).
 ---@param code string
