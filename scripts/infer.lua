@@ -151,7 +151,7 @@ else
   end
   if not found.is_related then print_line "  no values are in both, except equal numbers everywhere: these are not the same weights" end
   if found.by_name > 0 then
-    print_line(("  %d %s matched by name only, as the values are those of others: see the comments in the file"):format(found.by_name,
+    print_line(("  %d %s matched by name only, as their values do not tell: see the comments in the file"):format(found.by_name,
       found.by_name == 1 and "rule is" or "rules are"))
   end
   if #found.guesses > 0 then

@@ -131,6 +131,22 @@ describe("cbk infer, the command", function()
     harness.equal((harness.cbk(dir, "rules", "mine.lua", "old.safetensors")), 0)
   end)
 
+  it("says that arithmetic of constants is a guess", function()
+    local dir = harness.temp_dir()
+    local left, right = cbk.dict(), cbk.dict()
+    for i = 0, 2 do
+      left[("h.%d.w"):format(i)] = cbk.randn({ 6, 6 }, { seed = i, dtype = "float32" })
+      right[("l.%d.w"):format(i)] = left[("h.%d.w"):format(i)]
+      left[("h.%d.norm"):format(i)], right[("l.%d.norm"):format(i)] = cbk.full({ 6 }, 1), cbk.full({ 6 }, 2)
+    end
+    cbk.create(dir .. "/a.pt", { root = left }):commit()
+    cbk.create(dir .. "/b.pt", { root = right }):commit()
+    local code, out = harness.cbk(dir, "infer", "a.pt", "b.pt", "-o", "new.lua")
+    harness.equal(code, 0)
+    harness.has(out, "1 rule is matched by name only")
+    harness.has(cbk.fs.read(dir .. "/new.lua"), "so what is computed is a guess; trained weights tell it")
+  end)
+
   it("finds heads in another order, other numbers, stacked and joined tensors", function()
     local dir = harness.temp_dir()
     local function random(seed, ...) return cbk.randn({ ... }, { seed = seed, dtype = "float32" }) end

@@ -1,6 +1,7 @@
 -- Inferred rules as the converter has them: names, action, further names, numbers.
 
 local assumptions = require "cbk.infer.assumptions"
+local content = require "cbk.infer.content"
 local names = require "cbk.infer.names"
 local source = require "cbk.infer.source"
 local trials = require "cbk.infer.trials"
@@ -92,6 +93,9 @@ function rows.rule(rule, left_name)
   end
   if rule.is_by_name then row.note = "by name: these tensors have the same values as others" end
   if rule.choice.is_lossy then row.note = "the way back may round" end
+  if rule.affine and content.is_constant(rule.pairs[1].left[1]) then
+    row.note = "by name: each is one number everywhere, so what is computed is a guess; trained weights tell it"
+  end
   return row
 end
 
