@@ -12,7 +12,7 @@ constexpr int64_t exact_limit = int64_t{1} << 53;  // doubles hold whole numbers
 
 char ffi_helpers_key;  // its address is a key of the registry
 
-// The C API cannot tell the cdata types apart, so a few lines of Lua do.
+// The C API cannot tell the cdata types apart, so a few lines of Lua do that.
 constexpr const char* ffi_helpers = R"(
 local ffi = require "ffi"
 local int64, uint64, slot = ffi.typeof "int64_t", ffi.typeof "uint64_t", ffi.new "int64_t[1]"

@@ -20,8 +20,8 @@ int open(lua_State* L) {
   return 1;
 }
 
-/// cbk.container(path): what a file looks like by its first and last bytes: "torch", "index" (of shards),
-/// "other" for the other formats; nil for what is no checkpoint.
+/// cbk.container(path): the kind of a file by its first and last bytes: "torch", "index" (of shards),
+/// "other" for the other formats; nil for files that are not checkpoints.
 int container(lua_State* L) {
   const Container found = detect(*MappedFile::open(check_path(L, 1)));
   if (found == Container::other) return 0;
@@ -30,7 +30,7 @@ int container(lua_State* L) {
   return 1;
 }
 
-/// Names that a misspelt key may have meant: leaves, fields and methods.
+/// Names to suggest for a misspelt key: leaves, fields and methods.
 std::vector<std::string> known_names(lua_State* L, const Value& root) {
   constexpr size_t most = 20'000;  // names to compare with
   std::vector<std::string> out = {"root",     "format",   "version", "path",
@@ -41,7 +41,7 @@ std::vector<std::string> known_names(lua_State* L, const Value& root) {
       if (out.size() < most) out.push_back(path);
     });
   } catch (const Error&) {
-    // The leaves of a tree that holds itself never end; the first ones are enough.
+    // The leaves of a tree that contains itself never end; the first ones are enough.
   }
   return out;
 }

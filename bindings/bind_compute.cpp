@@ -1,4 +1,4 @@
-// cbk.compute: functions that make variables, those of neural networks, and the recording of steps.
+// cbk.compute: functions that make variables, functions of neural networks, and the recording of steps.
 // scripts/lib/cstorch gives them the names of the training API.
 #include <algorithm>
 
@@ -58,7 +58,7 @@ void read_nested(lua_State* L, int index, size_t level, Shape& shape, std::vecto
   }
 }
 
-/// `tensor(list, { dtype, shape, requires_grad })`, or of a number or a tensor of cbk.
+/// `tensor(list, { dtype, shape, requires_grad })`, or `tensor` of a number or a tensor of cbk.
 int tensor(lua_State* L) {
   const Options options(L, 2, {"dtype", "shape", "requires_grad"});
   VariablePtr out;
@@ -271,7 +271,7 @@ int attention(lua_State* L) {
       L, compute::attention(check_variable(L, 1), check_variable(L, 2), check_variable(L, 3), how));
 }
 
-// --- modes. Each returns what was before, so that a scope in Lua can set it again.
+// --- modes. Each returns the previous mode, so that a scope in Lua can restore it.
 
 int records_gradients(lua_State* L) {
   lua_pushboolean(L, context().records_gradients);
@@ -300,7 +300,7 @@ int device(lua_State* L) {
   return 1;
 }
 
-/// `place(t, device)`: t, which is on that device from now on.
+/// `place(t, device)`: moves t to that device and returns it.
 int place(lua_State* L) {
   check_variable(L, 1)->set_device(check_device(L, 2));
   lua_settop(L, 1);
@@ -317,7 +317,7 @@ int mark_weight(lua_State* L) {
   return 0;
 }
 
-/// Whether it is a weight or optimizer state, or a view of one.
+/// Whether a tensor is a weight or optimizer state, or a view of one.
 int is_weight(lua_State* L) {
   lua_pushboolean(L, check_variable(L, 1)->buffer()->is_weight());
   return 1;
@@ -335,7 +335,7 @@ int threads(lua_State* L) {
   return 1;
 }
 
-/// Memory that tensors hold now, and how often memory was allocated since the start.
+/// The memory of tensors now, and the number of allocations since the start.
 int memory(lua_State* L) {
   const auto count = compute::Buffer::count();
   push_unsigned(L, count.live_bytes);
@@ -361,7 +361,7 @@ int program_finish_lazily(lua_State* L) {
   return 0;
 }
 
-/// `program:lazy_value(t)`: the tensor of cbk that t became.
+/// `program:lazy_value(t)`: the tensor of cbk for t.
 int program_lazy_value(lua_State* L) {
   const auto variable = check_variable(L, 2);
   const auto value = check<compute::Program>(L, 1)->value_of(variable->buffer().get());
@@ -376,7 +376,7 @@ int program_lazy_value(lua_State* L) {
   return 1;
 }
 
-/// `recording(program or nil)`: what is recorded from now on; returns what was before.
+/// `recording(program or nil)`: sets the program that records from now on; returns the previous one.
 int recording(lua_State* L) {
   compute::Program* before = context().program;
   context().program = lua_isnoneornil(L, 1) ? nullptr : check<compute::Program>(L, 1).get();

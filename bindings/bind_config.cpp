@@ -9,7 +9,7 @@
 namespace cbk::lua {
 namespace {
 
-/// Reads with `read(warn)` and passes the warnings on when all is read.
+/// Reads with `read(warn)` and passes the warnings on at the end.
 template <typename Read>
 Value read_aloud(lua_State* L, Read&& read) {
   std::vector<std::string> warnings;
@@ -61,7 +61,7 @@ int save(lua_State* L) {
   return 0;
 }
 
-/// `cbk.json(value, { indent = })`: JSON for machines; `python` writes NaN and Infinity.
+/// `cbk.json(value, { indent = })`: JSON for machines; `python`: NaN and Infinity are written.
 int json(lua_State* L) {
   const Options options(L, 2, {"indent", "python", "ascii", "shown"});
   JsonWriteOptions out;

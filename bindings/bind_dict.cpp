@@ -31,7 +31,7 @@ int dict_newindex(lua_State* L) {
   return 0;
 }
 
-/// As of a Lua table: how many of the keys 1, 2, … there are.
+/// As for a Lua table: the number of keys 1, 2, ….
 int dict_len(lua_State* L) {
   const auto dict = check<Dict>(L, 1);
   int64_t count = 0;
@@ -66,7 +66,7 @@ Dict::Kind dict_kind(std::string_view name) {
   fail(Errc::usage, "unknown kind of dict {}; known: dict, ordereddict", quote(name));
 }
 
-/// From { {key, value}, … }: how Lua code writes an ordered Dict.
+/// From { {key, value}, … }: the form of an ordered Dict in Lua code.
 void fill_from_pairs(lua_State* L, int index, Dict& dict) {
   const auto count = static_cast<int>(lua_objlen(L, index));
   for (int i = 1; i <= count; ++i) {

@@ -1,4 +1,4 @@
-// Low-level views of files that need not be whole checkpoints: cbk.gguf, cbk.pickle, cbk.safetensors,
+// Low-level access to files that need not be whole checkpoints: cbk.gguf, cbk.pickle, cbk.safetensors,
 // cbk.tensorflow. Formats by file name: cbk.format_of_name, cbk.suffixes.
 #include "bindings/modules.hpp"
 #include "host/formats/file_names.hpp"
@@ -80,7 +80,7 @@ int pickle_opcodes(lua_State* L) {
   return 1;
 }
 
-/// cbk.pickle.globals(path): what the pickles of a torch file name.
+/// cbk.pickle.globals(path): the globals in the pickles of a torch file.
 int pickle_globals(lua_State* L) {
   const fs::path path = check_path(L, 1);
   const auto globals = within(path.string(), [&] { return torch::named_globals(MappedFile::open(path)); });
@@ -132,7 +132,7 @@ int format_of_name(lua_State* L) {
   return 1;
 }
 
-/// cbk.suffixes(): all suffixes that stand for a format, as text.
+/// cbk.suffixes(): all suffixes of formats, as text.
 int suffixes(lua_State* L) {
   push(L, std::string_view(list_of_suffixes()));
   return 1;

@@ -63,8 +63,8 @@ std::vector<fs::path> check_paths(lua_State* L, int index) {
   return out;
 }
 
-/// cbk.fs.beside(folder, name, allowed): the path of a file that the user has not named himself; nil if it is
-/// missing. A link out of the folder is an error, but for those that may be: see NamedFiles.
+/// cbk.fs.beside(folder, name, allowed): the path of a file that the user did not name; nil if it is missing.
+/// A link out of the folder is an error, except to allowed folders: see NamedFiles.
 int beside(lua_State* L) {
   const fs::path folder = check_path(L, 1);
   const auto file =
@@ -132,7 +132,7 @@ int join(lua_State* L) {
   return push_path(L, path);
 }
 
-/// cbk.fs.inside(folder, name): the path of an output whose name comes out of data.
+/// cbk.fs.inside(folder, name): the path of an output with a name from data.
 int path_inside(lua_State* L) {
   return push_path(L, inside(check_path(L, 1), std::string(check_string(L, 2))));
 }
@@ -154,7 +154,7 @@ int absolute(lua_State* L) {
   return push_path(L, full.lexically_normal());
 }
 
-/// Without symbolic links, as far as the path exists.
+/// The path without symbolic links, as far as it exists.
 int real(lua_State* L) {
   std::error_code error;
   const fs::path path = check_path(L, 1);

@@ -1,4 +1,4 @@
-// cbk.h5.edit: an H5 file changed without writing its tensors again, and the trees of old checkpoints.
+// cbk.h5.edit: changes an H5 file without rewriting its tensors, and the trees of old checkpoints.
 #include <chrono>
 
 #include "bindings/modules.hpp"
@@ -26,7 +26,7 @@ decltype(auto) with_edit(lua_State* L, Body&& body) {
   return within(quote(edit->path().string()), [&]() -> decltype(auto) { return body(*edit); });
 }
 
-/// The same for a change, which the script has to finish.
+/// The same for a change that the script must finish.
 template <typename Body>
 int change(lua_State* L, Body&& body) {
   with_edit(L, body);

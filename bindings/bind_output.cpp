@@ -107,7 +107,7 @@ std::shared_ptr<Output> unwritten(lua_State* L, int index = 1) {
 
 constexpr std::string_view model_part = "model.";
 
-/// Where a key is: in the tree's dict, or in that of the model. A Cerebras checkpoint has a state dict below
+/// The place of a key: in the tree's dict, or in the model's. A Cerebras checkpoint has a state dict below
 /// "model", and a script that copies tensors by their whole keys ("model.layers.0.weight") means that one.
 struct KeyPlace {
   Dict* dict;  // nullptr: there is no model yet
@@ -129,7 +129,7 @@ const Value* find(const Output& output, const Value& key) {
   return place.dict == nullptr ? nullptr : place.dict->find(place.key);
 }
 
-/// A file of dotted keys at the top would look like a tree, and be none.
+/// Fails for dotted keys at the top: such a file would look like a tree without being one.
 void refuse_dotted(const Output& output, const Value& key) {
   if (!key.is(Value::Kind::string) || key.as_string().find('.') == std::string::npos) return;
   if (!makes_tree(output.target, output.options) || output.root.as_dict().find(key) != nullptr) return;
@@ -232,7 +232,7 @@ ExecuteOptions execute_options(const Options& options) {
   return out;
 }
 
-/// Pushes what a commit does, as a table that prints well.
+/// Pushes the effects of a commit, as a table that prints well.
 int push_plan(lua_State* L, const Forecast& forecast, const std::vector<std::string>& warnings) {
   lua_createtable(L, 0, 7);
   set_integer(L, "bytes_read", forecast.bytes_read);
@@ -306,7 +306,7 @@ Options commit_options(lua_State* L) {
   return {L, 2, {"threads", "memory", "sync", "allow_overflow", "max_expansion", "progress", "sources"}};
 }
 
-/// The present state of a file that is not a checkpoint, for the option `sources`.
+/// The current state of a file that is not a checkpoint, for the option `sources`.
 int source_file(lua_State* L) {
   push(L, MappedFile::open(check_path(L, 1)));
   return 1;

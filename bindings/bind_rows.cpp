@@ -26,7 +26,7 @@ struct TypeName<LeafRows> {
   static constexpr const char* value = "LeafRows";
 };
 
-/// Rows whose keys have one name; unfolded, one row each.
+/// Groups of rows with the same folded name; unfolded, each row is a group.
 struct LeafGroups {
   std::shared_ptr<LeafRows> rows;
   std::optional<KeyFold> fold;
@@ -53,7 +53,7 @@ std::string shown_key(const std::string& path) {
 
 const Value no_value;
 
-/// A row that was erased since reads as None.
+/// An erased row reads as None.
 const Value& value_at(const LeafRows& rows, size_t index) {
   const Value* value = rows.table.value(rows.row(index));
   return value == nullptr ? no_value : *value;
@@ -68,7 +68,7 @@ std::string_view type_of(const Value& value) {
   return is_unreadable(value) ? "unreadable" : kind_of(value);
 }
 
-/// How the elements are stored: "Q4_K", or as their dtype.
+/// The stored type of the elements: "Q4_K", or their dtype.
 std::string_view stored_type(const Value& value) {
   const Encoding* encoding = value.is(Value::Kind::tensor) ? value.as_tensor().encoding() : nullptr;
   return encoding != nullptr ? encoding->name : type_of(value);
@@ -172,7 +172,7 @@ class RowFolder {
   bool has_separated_ = false;
 };
 
-// --- what Lua sees of a row
+// --- rows in Lua
 
 void set_text(lua_State* L, const char* key, const std::optional<std::string>& text) {
   if (text) set_field(L, key, *text);
@@ -369,7 +369,7 @@ int groups_of(lua_State* L) {
 
 // --- groups
 
-/// Sets `values`: the first distinct values of a group, and `more_values` where there are others.
+/// Sets `values`: the first distinct values of a group, and `more_values` if there are others.
 void set_values(lua_State* L, const LeafRows& rows, const std::vector<uint32_t>& members) {
   constexpr size_t most = 16;
   std::vector<uint32_t> distinct;
@@ -391,7 +391,7 @@ void set_values(lua_State* L, const LeafRows& rows, const std::vector<uint32_t>&
   set_boolean(L, "more_values", has_more);
 }
 
-/// Pushes the facts that a line shows: those of the group's first row, and what its rows have in common.
+/// Pushes the facts that a line shows: facts of the group's first row, and common facts of its rows.
 void push_group(lua_State* L, const LeafGroups& groups, size_t group) {
   const LeafRows& rows = *groups.rows;
   const std::vector<uint32_t> members = groups.members(group);
@@ -429,7 +429,7 @@ void call_for_line(lua_State* L, size_t indent, std::string_view label) {
   lua_pop(L, 1);
 }
 
-/// The parts of a folded name: dots inside of braces divide nothing.
+/// The parts of a folded name: dots inside braces do not count.
 size_t part_count(std::string_view name) {
   size_t parts = 1;
   int depth = 0;

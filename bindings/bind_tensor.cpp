@@ -1,5 +1,5 @@
-// Tensor: a lazy tensor expression. Methods that make one return at once; only those in tensor_reading.cpp
-// read data.
+// Tensor: a lazy tensor expression. Methods that make one return immediately; only methods in
+// tensor_reading.cpp read data.
 #include <algorithm>
 #include <array>
 
@@ -90,7 +90,7 @@ int blocks(lua_State* L) {
   return push_result(L, Tensor::from_view({encoding->blocks, DType::uint8, 0, std::move(shape), {bytes, 1}}));
 }
 
-/// The id alone, for callers that need it of every tensor.
+/// The id alone, for callers that need it for every tensor.
 int storage_id(lua_State* L) {
   const View* view = self_tensor(L).view();
   if (view == nullptr) return 0;
@@ -149,7 +149,7 @@ int tensor_len(lua_State* L) {
   return 1;
 }
 
-/// Takes the tensor and the position before: the next position and its row, or nothing.
+/// From the tensor and the previous position, returns the next position and its row, or nothing.
 int next_row(lua_State* L) {
   const int64_t position = check_integer(L, 2);
   const int64_t count = rows_of(self_tensor(L));

@@ -24,7 +24,7 @@ int make_full(lua_State* L) {
   return 1;
 }
 
-/// Random numbers by two parameters, whose defaults are 0 and 1.
+/// Random numbers with two parameters (defaults: 0 and 1).
 using Distribution = Tensor (*)(DType, Shape, double, double, uint64_t);
 
 int make_random(lua_State* L, Distribution distribution, const char* first, const char* second) {

@@ -1,4 +1,4 @@
-// cbk.terminal: whether stdin, stdout and stderr are terminals, and how wide they and texts are.
+// cbk.terminal: whether stdin, stdout and stderr are terminals, and the widths of terminals and texts.
 #include <sys/ioctl.h>
 #include <unistd.h>
 

@@ -111,7 +111,7 @@ int raise(lua_State* L) {
   return lua_error(L);
 }
 
-/// `cbk.problem_text(problem)`: the text of whatever was raised.
+/// `cbk.problem_text(problem)`: the text of any raised value.
 int problem_text(lua_State* L) {
   push(L, std::string_view(text_of(failure_at(L, 1).parts)));
   return 1;

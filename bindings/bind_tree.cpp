@@ -12,8 +12,8 @@
 
 namespace cbk::lua {
 
-/// A Dict or List that a loop iterates over, with the length it had when the loop began. The loop may change
-/// it: erased items are skipped, replaced items are seen with their new value.
+/// A Dict or List that a loop iterates over, with its length at the start of the loop. The loop may change
+/// it: erased items are skipped, replaced items have their new value.
 struct Items {
   std::optional<Dict::Pin> dict;
   std::shared_ptr<Sequence> list;
@@ -148,7 +148,7 @@ int raw_items_of(lua_State* L) {
   return 1;
 }
 
-/// `cbk.key_text(key)`: how a key reads in a dotted path. A file may have keys that Lua may not set.
+/// `cbk.key_text(key)`: the form of a key in a dotted path. A file may have keys that Lua cannot set.
 int text_of_key(lua_State* L) {
   push(L, std::string_view(key_text(to_value(L, 1))));
   return 1;
@@ -315,7 +315,7 @@ void push_leaf_iterator(lua_State* L, const Value& root, std::string_view patter
   lua_pushcclosure(L, guarded<next_leaf<raw>>, 1);
 }
 
-/// `cbk.raw_leaves(tree)`: paths, and values as `cbk.raw` gives them.
+/// `cbk.raw_leaves(tree)`: paths, and values as returned by `cbk.raw`.
 int raw_leaves_of(lua_State* L) {
   push_leaf_iterator<Raw::values>(L, to_value(L, 1), "*", false);
   return 1;

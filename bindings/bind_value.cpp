@@ -117,7 +117,7 @@ int make_complex(lua_State* L) {
   return 1;
 }
 
-/// A number of any kind as a Lua number, or an error where that would round.
+/// A number of any kind as a Lua number, or an error if that would round.
 int exact(lua_State* L) {
   if (lua_type(L, 1) == LUA_TNUMBER) {
     lua_settop(L, 1);

@@ -1,4 +1,4 @@
-// The type Variable: what scripts of `cstorch` call a tensor.
+// The type Variable: the tensors of `cstorch` scripts.
 #include <algorithm>
 #include <cmath>
 
@@ -23,7 +23,7 @@ std::string_view kind_of(Errc code) {
 
 namespace {
 
-/// The nearest caller outside of cstorch's own files.
+/// The nearest caller outside cstorch's own files.
 void push_script_place(lua_State* L) {
   lua_Debug caller;
   for (int level = 1; lua_getstack(L, level, &caller) != 0; ++level) {
@@ -40,7 +40,7 @@ void push_script_place(lua_State* L) {
 }  // namespace
 
 void push_computed_failure(lua_State* L, Failure failure, std::string_view kind) {
-  // What scripts know as a tensor and as functions of cstorch has other names in the bindings.
+  // Tensors and functions of cstorch have other names in the bindings than in scripts.
   constexpr std::pair<std::string_view, std::string_view> names[] = {
       {"cbk.compute.", ""}, {"cstorch.Tensor", "tensor"},
       {"'__add'", "'+'"},   {"'__sub'", "'-'"},
@@ -116,7 +116,7 @@ bool keepdim(lua_State* L, int index) {
 
 namespace {
 
-/// One element as Lua has it.
+/// One element as a Lua value.
 void push_element(lua_State* L, DType, double value) {
   lua_pushnumber(L, value);
 }

@@ -7,7 +7,7 @@ namespace cbk::lua {
 
 /// A Lua value as a key of a Dict: text, numbers, booleans, null, bytes or tuples.
 Value key_at(lua_State* L, int index);
-/// Errors: `usage` for what cannot be a key of a dict, or an item of a set.
+/// Fails (`usage`) for a value that cannot be a key of a dict, or an item of a set.
 void check_key(const Value& key);
 
 /// The items of a List, of a Lua table with positions 1 to n, or none.

@@ -12,7 +12,7 @@ namespace {
 constexpr uint64_t max_elements = 1ULL << 24;
 constexpr uint64_t max_lists = max_elements / 4;
 
-/// Integers keep all their 64 bits on the way; all other numbers go through float64, which holds every
+/// The dtype for conversions: integers keep all 64 bits; other numbers go through float64, which holds every
 /// narrower float.
 DType wide(DType dtype) {
   if (dtype == DType::uint64) return DType::uint64;
@@ -181,7 +181,7 @@ class Collector {
     }
   }
 
-  /// Names the first finite number that the dtype makes infinite or NaN.
+  /// Fails with the first finite number that the dtype makes infinite or NaN.
   [[noreturn]] void fail_overflow(int64_t count) const {
     const bool is_pair = is_complex(dtype_);
     const DType part = dtype_ == DType::complex64 ? DType::float32 : dtype_;

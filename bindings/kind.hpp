@@ -1,4 +1,4 @@
-// The names by which Lua knows the kinds of values.
+// The names of the kinds of values in Lua.
 #pragma once
 
 #include <string_view>

@@ -29,7 +29,7 @@ int failure_tostring(lua_State* L) {
   return 1;
 }
 
-/// `message` is made when it is asked for.
+/// `message` is made on demand.
 int failure_index(lua_State* L) {
   if (lua_type(L, 2) != LUA_TSTRING || check_string(L, 2) != "message") return 0;
   return failure_tostring(L);
@@ -70,7 +70,7 @@ std::string overwrite_advice(lua_State* L) {
   return advice;
 }
 
-/// Pushes "file:line" of the Lua code that called this C function, maybe through other ones; or nil.
+/// Pushes "file:line" of the Lua code that called this C function, perhaps through other C functions; or nil.
 void push_place(lua_State* L) {
   constexpr int most_levels = 4;
   for (int level = 1; level <= most_levels; ++level) {
@@ -272,7 +272,7 @@ int index_methods(lua_State* L) {
   return 1;
 }
 
-/// Operators that a type does not have; upvalue 1: what it lacks.
+/// Operators that a type does not have; upvalue 1: the message after the type's name.
 int refuse_operator(lua_State* L) {
   const std::string name = type_name(L, lua_type(L, 1) == LUA_TUSERDATA ? 1 : 2);
   fail(Errc::usage, "a {} {}", name, lua_tostring(L, lua_upvalueindex(1)));

@@ -1,10 +1,10 @@
-// The bridge between C++ and Lua. A fixed vocabulary: `check` raises when an argument is wrong, `opt` takes
-// a default when it is absent, `is` tests, `push` hands to Lua, `guarded` wraps every C function that Lua can
-// call.
+// The bridge between C++ and Lua. A fixed vocabulary: `check` raises an error for a wrong argument, `opt`
+// uses a default for an absent one, `is` tests, `push` passes values to Lua, and `guarded` wraps every C
+// function that Lua can call.
 //
-// Ownership: a userdata holds one shared_ptr. Pushing a node that Lua holds already gives the same Lua value
-// again (a weak registry by address), so `==`, table keys and ties behave as in Python. Everything here runs
-// on the thread of its Lua state.
+// Ownership: a userdata holds one shared_ptr. Pushing a node that Lua already holds gives the same Lua value
+// again (a weak registry by address), so that `==`, table keys and ties behave as in Python. Everything here
+// runs on the thread of its Lua state.
 #pragma once
 
 #include <lua.hpp>
@@ -27,8 +27,9 @@ namespace cbk::lua {
 
 // --- errors
 
-/// What an exception becomes: a Lua table with `code` and the parts that an error has (ErrorParts; lists as
-/// lists), and `where`. Its text is `message`, and what tostring gives: it is made of the parts.
+/// The Lua form of an exception: a table with `code`, the parts of the error (ErrorParts; lists as lists),
+/// and `where`.
+/// Its text, made from the parts, is `message` and the result of tostring.
 struct Failure {
   std::string code;
   ErrorParts parts;
@@ -41,7 +42,7 @@ Failure current_failure();
 /// known.
 void push_failure(lua_State* L, const Failure& failure);
 
-/// The parts in the fields of the table at `index`; others than texts are left out.
+/// The parts in the fields of the table at `index`; only texts are read.
 ErrorParts parts_at(lua_State* L, int index);
 
 /// Sets the advice of `exists` errors: a command has an option to replace files, Lua code has
@@ -51,7 +52,7 @@ void set_overwrite_advice(lua_State* L, std::string_view advice);
 /// The failure in the error value of a protected call (one of our tables, or any other value).
 Failure failure_at(lua_State* L, int index);
 
-/// A C function for Lua out of one that may throw. The Lua error is raised only after the catch block has
+/// A C function for Lua from one that may throw. The Lua error is raised only after the catch block has
 /// ended.
 template <int (*Body)(lua_State*)>
 int guarded(lua_State* L) {
@@ -73,7 +74,7 @@ int guarded(lua_State* L) {
 /// The same, "Tensor expected, got number".
 [[noreturn]] void fail_type(lua_State* L, int index, std::string_view expected);
 
-/// Error `key`: the object `subject` has no member `name`. Names the similar ones, then adds `advice`.
+/// Error `key`: the object `subject` has no member `name`. Suggests similar names, then adds `advice`.
 [[noreturn]] void fail_member(std::string_view subject, std::string_view name,
                               const std::vector<std::string>& known, std::string_view advice = {});
 /// The names of the methods of the object at `index`.
@@ -117,11 +118,11 @@ struct Box {
 void set_functions(lua_State* L, const luaL_Reg* functions, std::string_view owner = "cbk.");
 /// Sets `name` to a table of functions in the module's table at the top.
 void set_group(lua_State* L, const char* name, const luaL_Reg* functions);
-/// Makes the function `name` of the C function and the `upvalues` at the top, which it pops, and pushes it.
-/// Its own upvalues begin at 2: the first one is the name, for messages.
+/// Makes the function `name` from the C function and the `upvalues` at the top, which it pops, and pushes it.
+/// Its own upvalues begin at 2: the first is the name, for messages.
 void push_function(lua_State* L, const char* name, lua_CFunction function, int upvalues = 0);
 
-/// All functions of the tables in one, which ends with nullptr.
+/// All functions of the tables as one list that ends with nullptr.
 std::vector<luaL_Reg> joined(std::initializer_list<const luaL_Reg*> tables);
 
 struct TypeSpec {
@@ -145,7 +146,7 @@ void forget(lua_State* L, const void* node);
 
 template <typename T>
 int collect_box(lua_State* L) {
-  // The box stays usable, but empty: a table with weak keys has it until the next cycle of the collector.
+  // The box stays usable, but empty: a table with weak keys refers to it until the collector's next cycle.
   if (void* memory = detail::find_userdata(L, 1, TypeName<T>::value))
     static_cast<Box<T>*>(memory)->object.reset();
   return 0;
@@ -172,7 +173,8 @@ bool is_closed(lua_State* L, int index) {
   return box != nullptr && !box->object;
 }
 
-/// Gives T its metatable: __gc, __eq, __tostring, __name and __index like every type, plus those of `spec`.
+/// Gives T its metatable: __gc, __eq, __tostring, __name and __index, as for every type, plus those of
+/// `spec`.
 template <typename T>
 void register_type(lua_State* L, const TypeSpec& spec) {
   detail::make_metatable(L, TypeName<T>::value, spec, collect_box<T>, equal_boxes<T>, describe_box<T>);
@@ -183,7 +185,7 @@ bool is(lua_State* L, int index) {
   return detail::find_userdata(L, index, TypeName<T>::value) != nullptr;
 }
 
-/// The object, or nullptr when the argument has another type. A closed one is an error.
+/// The object, or nullptr if the argument has another type. A closed one is an error.
 template <typename T>
 std::shared_ptr<T> test(lua_State* L, int index) {
   auto* box = static_cast<Box<T>*>(detail::find_userdata(L, index, TypeName<T>::value));
@@ -237,7 +239,7 @@ std::vector<int64_t> check_integers(lua_State* L, int index);
 DType check_dtype(lua_State* L, int index);
 
 void push(lua_State* L, std::string_view text);
-/// A number where that is exact, else an int64 cdata.
+/// A number if that is exact, else an int64 cdata.
 void push_integer(lua_State* L, int64_t value);
 void push_unsigned(lua_State* L, uint64_t value);
 void push_integers(lua_State* L, const std::vector<int64_t>& integers);
@@ -270,7 +272,7 @@ class Options {
   /// A byte count, or a text such as "512MiB".
   [[nodiscard]] std::optional<uint64_t> size(const char* name) const;
   [[nodiscard]] DType dtype(const char* name, DType otherwise) const;
-  /// Pushes the option's value (nil when absent).
+  /// Pushes the option's value (nil if absent).
   void push(const char* name) const;
 
  private:

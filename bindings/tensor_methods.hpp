@@ -18,7 +18,7 @@ extern const luaL_Reg tensor_arithmetic[];  // to, affine, …: other elements
 extern const luaL_Reg tensor_operators[];   // metamethods
 extern const luaL_Reg tensor_reading[];     // tolist, stats, …: what reads the elements
 
-/// What the methods of reading need to be registered beside Tensor.
+/// Registers what the reading methods need besides Tensor.
 void register_reading(lua_State* L);
 
 }  // namespace cbk::lua

@@ -128,7 +128,7 @@ int grid_of(lua_State* L) {
   return 1;
 }
 
-/// `a:compare(b, { rtol =, atol =, largest = })`: how two tensors of one shape differ.
+/// `a:compare(b, { rtol =, atol =, largest = })`: the differences of two tensors of one shape.
 int compare_with(lua_State* L) {
   const Options options(L, 3, {"rtol", "atol", "largest"});
   const Tolerance tolerance{options.number("rtol", 0), options.number("atol", 0)};
@@ -170,7 +170,7 @@ std::vector<DType> dtypes_of(lua_State* L, const Options& options, const char* n
   return out;
 }
 
-/// `t:scan { dtypes = }`: what may be wrong with the elements.
+/// `t:scan { dtypes = }`: checks of the elements.
 int scan(lua_State* L) {
   const Options options(L, 2, {"dtypes"});
   const std::vector<DType> dtypes = dtypes_of(L, options, "dtypes");

@@ -19,7 +19,7 @@ void push_table(lua_State* L) {
   lua_rawset(L, LUA_REGISTRYINDEX);
 }
 
-/// Pops the problem (or nil) at the top, and notes it for the value at `index`.
+/// Pops the problem (or nil) at the top, and records it for the value at `index`.
 void note(lua_State* L, int index) {
   lua_pushvalue(L, index);
   lua_insert(L, -2);

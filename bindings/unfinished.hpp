@@ -1,5 +1,5 @@
-// Work that a script has to finish: an output or the edit of an H5 file. It is finished when it was
-// committed, planned or closed; until then it is not collected, so that the end of the script can name it.
+// Work that a script must finish: an output, or the edit of an H5 file. It is finished once it is committed,
+// planned or closed. Until then it is not collected, so that the end of the script can report it.
 #pragma once
 
 #include <string>

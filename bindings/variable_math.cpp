@@ -31,7 +31,7 @@ int add_scaled(lua_State* L) {
   return push_variable(L, compute::binary(sign > 0 ? ElementOp::add : ElementOp::subtract, x, d));
 }
 
-/// An operand of an operator may stand on either side.
+/// An operator's tensor operand may be on either side.
 template <ElementOp op>
 int operate(lua_State* L) {
   return push_variable(L, compute::binary(op, check_input(L, 1), check_input(L, 2)));

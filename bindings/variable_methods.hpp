@@ -1,4 +1,4 @@
-// What the files of the type Variable share. A Variable is what scripts of `cstorch` call a tensor.
+// Shared by the files of the type Variable, the tensors of `cstorch` scripts.
 #pragma once
 
 #include "bindings/runtime.hpp"
@@ -12,7 +12,7 @@ struct TypeName<compute::Variable> {
   static constexpr const char* value = "cstorch.Tensor";
 };
 
-/// The kind of an error as PyTorch has it: "value", "type" or "runtime".
+/// The kind of an error in PyTorch's sense: "value", "type" or "runtime".
 std::string_view kind_of(Errc code);
 
 /// Pushes the error table of cstorch: with `kind`, its names, and a place in the script.
@@ -20,11 +20,11 @@ void push_computed_failure(lua_State* L, Failure failure, std::string_view kind)
 
 inline constexpr int any_number = LUAI_MAXCSTACK;
 
-/// An argument beyond the first `most` is an error, which names an option: nothing is ignored.
+/// Fails for an argument beyond the first `most` and names an option: no argument is ignored.
 void refuse_more(lua_State* L, int most);
 
-/// As `guarded`; the error table has the field `kind`, which cstorch promises. `most`: arguments, with the
-/// tensor of a method.
+/// Like `guarded`; the error table has the field `kind` that cstorch promises. `most`: arguments, including
+/// the tensor of a method.
 template <int (*Body)(lua_State*), int most = any_number>
 int computed(lua_State* L) {
   {
@@ -49,8 +49,8 @@ compute::VariablePtr check_variable(lua_State* L, int index);
 compute::Input check_input(lua_State* L, int index);
 /// An option that is a number or a 0-dim tensor.
 std::optional<compute::Input> input_option(lua_State* L, int index, const char* name);
-/// Pushes it, and collects garbage when variables hold much more memory than after the last time: Lua does
-/// not see it.
+/// Pushes it, and collects garbage if variables hold much more memory than after the last collection, because
+/// Lua does not count it.
 int push_variable(lua_State* L, const compute::VariablePtr& variable);
 /// A dim, a list of dims, or nothing.
 compute::Dims opt_dims(lua_State* L, int index);

@@ -48,7 +48,7 @@ local function prepare_left_2_0(from)
   end
 end
 
-local unsaid = { -- … and on the way back, too: both sides' classes have 0.1
+local unsaid = { -- also on the way back: the classes of both sides have 0.1
   left = {}, right = { dropout_rate = fields.none, embedding_dropout_rate = one_rate, attention_dropout_rate = one_rate },
 }
 for _, name in ipairs {

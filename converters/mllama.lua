@@ -69,7 +69,7 @@ local keys = rules.keys {
 -- --- layouts of the config: rules see the language model's fields beside the section of the vision model
 
 ---@param name string   the section of the language model
----@param image string  … of the vision model
+---@param image string  the section of the vision model
 ---@param own table<string, any>   what the section says of its class, and nothing else of the model
 ---@param belongs table<string, any>   the language model's fields; others stay where they are, and come back to it
 local function layout(name, image, own, belongs)

@@ -28,8 +28,8 @@ local root = debug.getinfo(1, "S").source:match "^@(.*)tests/reference%.lua$" or
 ---@field prefix? string      the module's name in converters; of a class, the name of an argument that is of the class
 ---@field class? string       in place of a module: its fields and methods are described
 ---@field records? string[]   the tables of notation/files.lua that accept these fields
----@field accepted? table     … or what accepts them, by their names
----@field calls? boolean      … and these are functions
+---@field accepted? table     or a table that accepts these fields, by name
+---@field calls? boolean      the accepted fields are functions
 ---@field within? string      a pattern of files that have examples
 
 ---@type Section[]
@@ -91,7 +91,7 @@ local sections = {
 
 ---@class Entry
 ---@field names string[]     "rules.each", "model"
----@field shown string[]     … as the reference shows them: "rules.each(pattern, letter, count)"
+---@field shown string[]     the names as the reference shows them: "rules.each(pattern, letter, count)"
 ---@field text string
 ---@field patterns string[]  how a file uses one of them
 

@@ -1,5 +1,5 @@
--- Finds mistakes in a converter's key rules: rules that no key reaches, two rules for one target, keys that go one way only. It
--- converts nothing.
+-- Finds mistakes in a converter's key rules: rules that no key reaches, two rules with one target, keys that are converted in one
+-- direction only. It converts nothing.
 
 local naming = require "cbk.naming"
 local patterns = require "converters.engine.patterns"
@@ -22,7 +22,7 @@ local check = {}
 
 local towards = { left = "left to right", right = "right to left" }
 
----The earlier ending that takes all keys of this one.
+---The earlier ending that takes all keys of `ending`.
 local function shadow_of(endings, ending)
   for i = 1, ending.order - 1 do
     local earlier = endings[i]
@@ -52,7 +52,7 @@ local function shadows(compiled)
   return out
 end
 
----What to do about a rule that never writes its key. If both keys shall be written, the first rule has to name the second key.
+---Advice for a rule that never writes its key. To write both keys, the first rule must name the second key.
 local function never_written(rule, first, side)
   local other = rules.other[side]
   local key = rule[other][1]
@@ -90,7 +90,7 @@ end
 
 local function has_star_alone(pattern) return pattern == "*" end
 
----Two rules whose conditions may both hold.
+---Whether the conditions of two rules may both hold.
 local function may_meet(a, b)
   local one, other = a.rule.base or a.rule, b.rule.base or b.rule
   return one ~= other and not (one.when or other.when)
@@ -105,7 +105,7 @@ local function targets_of(ending, other)
   return out
 end
 
----A quick test of the last parts of two patterns, before the thorough one.
+---A quick comparison of the last parts of two patterns, before the full one.
 local function may_be_alike(one, other) return one == other or #one == 1 or #other == 1 end
 
 ---Whether both can write the same key. Keys that both could read do not count: the first rule takes them.
@@ -116,7 +116,7 @@ local function collide(a, b)
   return relate.overlap(a.pattern, b.pattern)
 end
 
----A key that a rule writes twice.
+---Reports a key that a rule writes twice.
 local function check_own_targets(ending, side, findings)
   local seen = {}
   for _, target in ipairs(targets_of(ending, rules.other[side])) do
@@ -162,7 +162,7 @@ local function count_of(list)
   return out
 end
 
----The rule whose pattern has the letter, which may be the common prefix of a table of rules.
+---The rule with the letter in its pattern. It may be the common prefix of a table of rules.
 local function owner_of(rule, side, letter)
   local below = rule.below
   while below do
@@ -203,7 +203,7 @@ end
 
 -- --- all of it
 
----Collects keys that are written together with others and ignored on the way back, and the rules of one side.
+---Collects keys that are written together with others and ignored in the other direction, and one-sided rules.
 local function collect_one_way(set, one_way)
   local text = { only = "ignored: %s", drop = "left out, with a warning: %s", refuse = "an error: %s" }
   for _, rule in ipairs(set) do
@@ -238,7 +238,7 @@ function check.keys(set)
 end
 
 ---Rules with `read_only` whose keys are always written. Several tables may share a rule.
----@param looked { [1]: Rule[], [2]: table<Rule, boolean> }[]   tables, and what check.keys says is excused
+---@param looked { [1]: Rule[], [2]: table<Rule, boolean> }[]   tables, and the excused rules of check.keys
 ---@return Finding[]
 function check.read_only(looked)
   local findings, is_needed, seen = {}, {}, {}
@@ -258,7 +258,7 @@ function check.read_only(looked)
   return findings
 end
 
----Keys that two parts of a composite write: on the right they share a checkpoint.
+---Keys that two parts of a composite write. On the right the parts share a checkpoint.
 ---@param parts Component[]
 ---@return Finding[]
 function check.parts(parts)

@@ -11,7 +11,7 @@ local check_config = {}
 
 local towards = { left = "left to right", right = "right to left" }
 
----The fields that a side of a config may have; nil if it may have any.
+---The fields that a config of a side may have; nil if it may have any.
 ---@param classes? table<Side, Class>   of the model, if the table has none of its own
 local function fields_of(own, side, classes)
   local class = (own.classes or classes or {})[side]
@@ -65,7 +65,7 @@ local function is_common(side, name)
   return name == "model_type" or pretrained.is_common(name)
 end
 
----Defaults of fields that no config rule names: they are misspelt, or the way back does not know what this one writes.
+---Reports defaults of fields that no config rule names: they are misspelt, or the other direction cannot read what this one writes.
 ---@param own Converter
 ---@param classes? table<Side, Class>   of the model
 ---@return { kind: string, text: string }[]
@@ -87,7 +87,7 @@ function check_config.defaults(own, classes)
   return findings
 end
 
----Whether two names differ in one place, by at most two letters.
+---Whether two names differ in one place, by at most two characters.
 local function is_slip(one, other)
   local shorter, longer = math.min(#one, #other), math.max(#one, #other)
   local first, last = 0, 0
@@ -96,8 +96,8 @@ local function is_slip(one, other)
   return longer - first - last <= 2
 end
 
----Fields that rules write and that the class does not have. The Model Zoo refuses them; a config of Hugging Face may have any, so that
----there only names that are nearly those of a field are reported.
+---Reports fields that rules write but the class does not have. The Model Zoo refuses them. A Hugging Face config may have any field, so
+---only names that nearly match a field are reported there.
 ---@param own Converter
 ---@param classes? table<Side, Class>   of the model
 ---@param is_strict? boolean   for a user's converter; cbk's own families write what the reference writes
@@ -123,7 +123,7 @@ function check_config.names(own, classes, is_strict)
   return findings
 end
 
----What is wrong with the config rules of a table.
+---The mistakes in a table's config rules.
 ---@param own Converter
 ---@param classes? table<Side, Class>   of the model
 ---@param is_strict? boolean   of check_config.names
@@ -137,14 +137,14 @@ function check_config.table(own, classes, is_strict)
   return out
 end
 
----Extents that are no fields, in the tensors that a class has for its defaults.
+---Reports extents that are not fields, among the tensors that a class has with its defaults.
 ---@param model Model
 ---@return { kind: string, text: string }[]
 function check_config.classes(model)
   local findings, classes = {}, model.classes or {}
   for _, class in ipairs { classes.left or false, classes.right ~= classes.left and classes.right or false } do
     local fine, problem = pcall(function() return class and class:tensors(cbk.dict()) end)
-    -- Other errors are of fields that have no default.
+    -- Other errors come from fields without a default.
     if not fine and type(problem) == "table" and problem.code == "converter" then
       findings[#findings + 1] = { kind = "class", text = errors.text(problem) }
     end
@@ -166,7 +166,7 @@ local function fields_of_all(model, side)
   return not is_open and out or nil
 end
 
----Fields that only `since` knows, but no config rule.
+---Reports fields that are in `since` but in no config rule.
 ---@param model Model
 ---@return { kind: string, text: string }[]
 function check_config.since(model)

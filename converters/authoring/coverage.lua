@@ -12,7 +12,7 @@ local wrap = require "converters.engine.wrap"
 
 local coverage = {}
 
----@class Coverage   One table, or those of a composite's parts, read in one direction over a list of keys.
+---@class Coverage   The result of matching a list of keys against one table, or the tables of a composite's parts.
 ---@field tables Table[]
 ---@field side Side
 ---@field matched integer
@@ -21,7 +21,7 @@ local coverage = {}
 ---@field idle Rule[]        rules, as written, that fit no key
 ---@field refused string[]   keys that a rule refuses
 ---@field beside { key: string, other: string, rule: Rule }[]   keys of a read-only rule, together with another key of the same target
----@field beyond table<string, string>   why: "num_experts=3" for one of `unmatched` whose number the config does not count
+---@field beyond table<string, string>   for keys of `unmatched` with a number beyond the config's count: "num_experts=3"
 
 ---A key as the table sees it; nil if it belongs to another part, or to no model of this table.
 ---@param one Table
@@ -34,8 +34,8 @@ local function own_key(one, key, side)
   return key:sub(1, #prefix) == prefix and key:sub(#prefix + 1) or nil
 end
 
----The first rule that fits. A condition that cannot be tested, for want of a config or a tensor, counts as met where the rule converts,
----and as not met where it refuses.
+---The first rule that fits. A condition that cannot be tested without a config or a tensor counts as met if the rule converts, and as
+---not met if it refuses.
 local function find(compiled, key, at)
   for _, hit in ipairs(patterns.match(compiled, key)) do
     local fine, holds = false, false
@@ -48,7 +48,7 @@ local function find(compiled, key, at)
   end
 end
 
----The config's count, if a rule fits but for a number in the key that is beyond it.
+---The config's count, if a rule fits except for a number in the key that exceeds it.
 ---@return string|nil   "num_experts=3"
 local function count_before(compiled, key, at)
   for _, hit in ipairs(patterns.match(compiled, key)) do
@@ -60,7 +60,7 @@ local function count_before(compiled, key, at)
   end
 end
 
----Notes two keys of one file that become the same key, one of them by a read-only rule: that one is not written again.
+---Records pairs of keys in one file that become the same key, one of them by a read-only rule. That one is not written again.
 ---@param first table<string, { key: string, rule: Rule }>   by target, of the keys so far; changed
 local function note_target(first, beside, key, hit)
   local rule = hit.ending.rule.base or hit.ending.rule
@@ -76,7 +76,7 @@ local function note_target(first, beside, key, hit)
   end
 end
 
----Marks rules as used if the file has their tensor under another name, which the class ties to it by default.
+---Marks a rule as used if the file has its tensor under another name that the class ties to it by default.
 ---@param compiled CompiledPatterns
 ---@param used table<Rule, true>   changed
 local function mark_tied(one, side, compiled, keys, used)
@@ -94,7 +94,7 @@ local function mark_tied(one, side, compiled, keys, used)
   end
 end
 
----The key without the `model.` that one of the Model Zoo may begin with; nil if it has none.
+---A Model Zoo key without `model.` at the beginning; nil if it does not begin with that.
 ---@param one Table
 ---@param side Side
 ---@param own string
@@ -137,7 +137,7 @@ function coverage.of(one, side, keys, at)
   return out
 end
 
----How many unmatched keys would fit a rule if their numbers were not beyond a count of the config; nil if none.
+---How many unmatched keys would fit a rule if their numbers did not exceed a count of the config; nil if none.
 ---@param reading Coverage
 ---@return string|nil text, integer|nil count
 function coverage.beyond(reading)
@@ -160,7 +160,7 @@ local function quietly(f, ...)
   return nil, errors.text(result)
 end
 
----What the conditions of a table need: both configs, complete with defaults; nil and the reason if the table cannot read this config.
+---What a table's conditions need: both configs, complete with defaults. Nil and the reason if the table cannot read this config.
 ---@param one Table
 ---@param side Side
 ---@param config Dict    the whole file
@@ -191,7 +191,7 @@ end
 ---Why a conversion by a table fails; nil if it does not.
 ---@param one Table
 ---@param side Side
----@param config Dict|nil   the whole file; nil: none, which some tables of users do without
+---@param config Dict|nil   the whole file; nil: none; some user tables need none
 ---@param source Dict   the checkpoint's tree, or those of a composite's parts
 ---@param names { deduplicated: any }   of the file (Job)
 ---@return string|nil
@@ -216,9 +216,9 @@ function coverage.refusal(one, side, config, source, names)
   return not fine and why or nil
 end
 
----The parts of a composite in one: a key is matched if any of them knows it.
+---The coverage of a composite's parts as one: a key is matched if any part matches it.
 ---@param group Coverage[]
----@param count integer   of all keys
+---@param count integer   the number of all keys
 local function joined(group, count)
   if #group == 1 then return group[1] end
   local out, misses = { tables = {}, side = group[1].side, unmatched = {}, idle = {}, refused = {}, beyond = {}, beside = {} }, {}
@@ -237,7 +237,7 @@ local function joined(group, count)
   return out
 end
 
----Whether a table takes any key, as steps between releases do: then a fit means nothing.
+---Whether a table accepts any key, as steps between releases do. Then a match means nothing.
 ---@param one Table
 local function takes_all(one)
   for _, rule in ipairs(one.keys) do
@@ -246,7 +246,7 @@ local function takes_all(one)
   return false
 end
 
----The tables that do not take any key; all of them if every one does.
+---The tables that do not accept every key; all tables if each of them does.
 local function specific(tables)
   local out = {}
   for _, one in ipairs(tables) do
@@ -255,7 +255,7 @@ local function specific(tables)
   return #out > 0 and out or tables
 end
 
----Keys of one part's own file with the part's name as prefix; nil if they have such prefixes already.
+---The keys of a part's own file, with the part's name as prefix; nil if they have such prefixes already.
 local function keys_of_part(one, side, keys)
   if not one.part or side == "right" then return nil end
   for _, part in ipairs(one.converter.components) do
@@ -268,7 +268,7 @@ local function keys_of_part(one, side, keys)
   return out
 end
 
----The position of the newest release of a converter.
+---The index of the newest release of a converter.
 local function newest_of(converter)
   local out = 0
   for _, text in ipairs { converter[1], converter[2] } do
@@ -277,18 +277,18 @@ local function newest_of(converter)
   return out
 end
 
----The better of two readings knows more keys, has a newer release, or has fewer rules without a key.
+---Whether coverage `a` is better: it matches more keys, has a newer release, or has fewer rules without a key.
 local function is_better(a, b)
   if a.score ~= b.score then return a.score > b.score end
   if a.newest ~= b.newest then return a.newest > b.newest end
   return a.idle < b.idle
 end
 
----Reads keys by all tables of one converter and one side: the best of these readings.
+---Matches keys against all tables of one converter and one side, and returns the best coverage.
 ---@param tables Table[]
 ---@param keys string[]
 ---@param at_of fun(one: Table, side: Side): table|nil, boolean   the configs (configs_for), and whether the table is left out
----@return table|nil   readings, with their score
+---@return table|nil   coverages, with their score
 local function best_group(tables, keys, at_of)
   local groups, order = {}, {}
   for _, one in ipairs(tables) do
@@ -311,8 +311,8 @@ local function best_group(tables, keys, at_of)
   return best
 end
 
----The reading of a list of keys that fits best: the tables of one converter and one side. The config decides between tables that know
----some of the keys; where it fits only others, the keys decide, and it is said why the config is not read.
+---The coverage that fits a list of keys best: the tables of one converter and one side. The config decides between tables that match some
+---of the keys. If the config fits only other tables, the keys decide, and the second result says why the config is not used.
 ---@param tables Table[]
 ---@param keys string[]
 ---@param config? Dict

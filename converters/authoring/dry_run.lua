@@ -26,7 +26,7 @@ end
 ---@class DryRunRow
 ---@field source? string      the key in the checkpoint; nil: made here
 ---@field target? string
----@field action string       what happens to the tensor, "copy" if nothing does
+---@field action string       what happens to the tensor, "copy" if it is unchanged
 ---@field why? string         why nothing is written
 ---@field from? string        dtype and shape
 ---@field to? string
@@ -47,7 +47,7 @@ local function why_not(record)
   return record.ending.why
 end
 
----For each step: the record that wrote each key, and the one that read it; a part of a composite may not know what another one reads.
+---For each step: the record that wrote each key, and the one that read it. One part of a composite may not know another part's keys.
 local function index(watch)
   local writers, readers = {}, {}
   for i, records in ipairs(watch.steps) do
@@ -60,7 +60,7 @@ local function index(watch)
   return writers, readers
 end
 
----What the steps after this one make of its target.
+---The key that later steps convert this step's target into.
 ---@param readers table<string, KeyRecord>[]
 ---@param step integer
 local function final_target(readers, step, target)
@@ -114,7 +114,7 @@ function dry_run.line(row)
   return ("%s -> %s  %s  %s"):format(source, row.target, row.action, facts)
 end
 
----Numbers of keys of each kind, and of each action.
+---The numbers of keys of each kind and of each action.
 ---@param rows DryRunRow[]
 ---@return table   { keys, written, made, left_out, not_matched, actions = { {name, count} … } }
 function dry_run.totals(rows)

@@ -1,4 +1,4 @@
--- Explains single keys: which rule took them, what each step did, and why the nearest other rules did not fit.
+-- Explains single keys: which rule matched them, what each step did, and why similar rules did not match.
 
 local cbk = require "cbk"
 local naming = require "cbk.naming"
@@ -14,7 +14,7 @@ local explain = {}
 
 local function rule_line(rule) return ("%s  (%s)"):format(rules.text(rule), position.of(rule)) end
 
----A rule by the side that is read.
+---A rule's pattern on the side that is read, with its place.
 local function one_side(ending, side)
   local rule = ending.rule.base or ending.rule
   local is_beside = ending.rule.kind and not rule.kind
@@ -29,7 +29,7 @@ local function captures(ending, caught)
   return table.concat(out, ", ")
 end
 
--- --- why others did not
+-- --- rules that did not match
 
 ---Rules that almost fit a key, best first, each with the first part that differs.
 ---@param endings Ending[]
@@ -63,7 +63,7 @@ end
 ---@param endings Ending[]
 ---@param compiled CompiledPatterns
 ---@param key string
----@param taken Ending|nil      the rule that took the key
+---@param taken Ending|nil      the rule that matched the key
 ---@param rejected Ending[]     rules whose condition does not hold
 ---@param side Side
 local function others(endings, compiled, key, taken, rejected, side)
@@ -131,7 +131,7 @@ local function describe(record, step, out)
   end
 end
 
--- --- all that belongs together
+-- --- the whole path of a key
 
 ---The records of a key in all steps: earlier steps that made it, and later ones that read it.
 local function thread(watch, step, record)
@@ -162,7 +162,7 @@ local function is_known_elsewhere(watch, step, record)
   end
 end
 
----Where a key that does not exist would come from, or go to.
+---Suggests keys with similar names for a key that does not exist.
 local function describe_unknown(watch, key, out)
   local seen = {}
   for _, record in ipairs(watch.steps[1]) do seen[record.source or false] = true end

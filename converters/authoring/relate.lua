@@ -1,5 +1,5 @@
--- Relations of patterns to each other and to keys: covering, overlapping, nearly fitting. Patterns have no choices here; their parts are
--- literals, capital letters (numbers) and stars.
+-- Relations of patterns to each other and to keys: covering, overlapping, nearly matching. These patterns have no choices; their parts
+-- are literals, capital letters (numbers) and stars.
 
 local patterns = require "converters.engine.patterns"
 
@@ -7,13 +7,13 @@ local relate = {}
 
 local is_letter = patterns.is_letter
 
-local parts_of = setmetatable({}, { __index = function(memory, pattern) -- each is compared with all others
+local parts_of = setmetatable({}, { __index = function(memory, pattern) -- a cache: each pattern is compared with all others
   local out = patterns.split(pattern)
   memory[pattern] = out
   return out
 end })
 
----Whether one part of a key, or the same one of a pattern, fits one part of a pattern.
+---Whether a part of a key, or an equal part of a pattern, fits a part of a pattern.
 local function fits(part, own) return part == own or patterns.fits(part, own) end
 
 ---Whether all keys that fit `special` fit `general` too.
@@ -38,7 +38,7 @@ function relate.covers(general, special)
   return from(1, 1)
 end
 
----Stars as "any part" and "any further parts".
+---The parts of a pattern, with each star as "any part" and "any further parts".
 local function opened(pattern)
   local out = {}
   for _, part in ipairs(parts_of[pattern]) do
@@ -52,7 +52,7 @@ local function meet(a, b)
   return a == "?" or b == "?" or fits(a, b) or fits(b, a) or is_letter(a) and is_letter(b)
 end
 
----Whether there is a key that fits both.
+---Whether some key fits both patterns.
 ---@return boolean
 function relate.overlap(one, other)
   local a, b = opened(one), opened(other)

@@ -10,7 +10,7 @@ local tables = {}
 ---@class Table
 ---@field model Model
 ---@field converter Converter   the converter with this table
----@field own Converter         the table's own converter: the same, its variant, its part, or one that it holds
+---@field own Converter         the table's own converter: itself, a variant, a part, or that of a model inside
 ---@field variant? Converter    set if `own` is a variant
 ---@field part? Component       set if `own` is a part of a composite
 ---@field inside? Wrap          set if `own` belongs to a model inside another one
@@ -33,7 +33,7 @@ function tables.of(models, only)
       out[#out + 1] = one
     end
   end
-  ---A converter's tables: its own, those of its variants and parts, and of models that it may hold.
+  ---Adds a converter's tables: its own, those of its variants and parts, and those of models that may be inside.
   function add_own(model, converter, own, title, more)
     add(model, converter, own, title, more)
     for _, name in ipairs(naming.sorted(own.variants or {})) do

@@ -70,7 +70,7 @@ local function both_configs(step, from, to, assumed)
   return { converter = step.converter, [step.side] = from, [rules.other[step.side]] = to, assumed = assumed }
 end
 
----The table that a step runs. The config chooses it for a model inside another one, or for a family with several layouts.
+---The table that a step runs. The config chooses it if a model is inside another one, or if a family has several layouts.
 ---@param model Model
 ---@param step Step
 ---@param config Dict   the whole file
@@ -89,7 +89,7 @@ local function chosen(model, step, config)
   return { converter = variant, side = step.side, src = step.src, tgt = step.tgt }
 end
 
----Folds muP into a model section; the parts of a composite have no muP.
+---Folds muP multipliers into a model section; the parts of a composite have none.
 local function fold_mup(model, converter, name)
   for _, part in ipairs(converter.components or {}) do
     if kinds.is_dict(model, part.right) then mup.fold(model[part.right], nil, name .. ": " .. part.right) end
@@ -201,7 +201,7 @@ local function config_to_hf(job, step, config)
   return sections.for_file(step.converter, "left", to), configs
 end
 
----The trainer layout came with 2.3. A step back to an older release keeps it, with a warning.
+---Warns if a step goes back to a release before 2.3, which introduced the trainer layout. The config keeps that layout.
 ---@param config Dict   the whole file
 local function warn_of_layout(src, tgt, config)
   if not releases.since(src, "2.3") or releases.since(tgt, "2.3") or not trainer.is(config) then return end
@@ -244,14 +244,14 @@ end
 ---@field zoo_name string
 ---@field path Path
 ---@field drop_unmatched? boolean
----@field take_unmatched? fun(key: string)   gets the keys without a rule, which are then no error, unless weights are missing
+---@field take_unmatched? fun(key: string)   gets the keys without a rule, which are an error only if weights are missing
 ---@field seed? integer
 ---@field deduplicated? boolean|table<string, boolean>   At.deduplicated of the source file, or of each part's file
 ---@field source? Dict          the tree of the source checkpoint; nil if only a config is converted
----@field whole? Dict           … with what is around the model, as commands in messages see it
+---@field whole? Dict           the whole checkpoint around that model, for commands in messages
 ---@field keeps_fields? boolean   the checkpoint is converted, too, so that no field of a Hugging Face config is lost (hf_config)
----@field hf_config? Dict        the fields of a Hugging Face config that the checkpoint keeps. For a source checkpoint, whoever opens it
----                              sets them before the config is converted; else the conversion of the config sets them
+---@field hf_config? Dict        the Hugging Face config fields that the checkpoint keeps. For a source, the code that opens it
+---                              sets them before the config is converted; otherwise converting the config sets them
 ---@field keeps_lists? boolean   states to load and tags may be lists in the trainer layout; the original converter drops these
 ---@field loader? LoaderOptions   for states of data loaders that are read from files
 ---@field report? Report         gets the warnings of the steps; default: the running report
@@ -260,7 +260,7 @@ end
 ---                              between releases also `moves`: Moves, of the whole file
 ---@field files Dict[]      the config file before each step, and after the last
 ---@field plain? Dict        a source whose weights are known not to be quantised
----@field is_unchecked? boolean   the warning that the model has no class was given
+---@field is_unchecked? boolean   the warning that the model has no class has been printed
 ---@field is_config_only? boolean   no checkpoint is converted after it: `configs` and `files` are not kept
 ---@field copies string[]   the steps that change metadata and config only, no tensor
 
@@ -275,7 +275,7 @@ local function in_step(job, i, body, ...)
   error(result, 0)
 end
 
----The tables of keys that a step runs, each with its configs: parts of a composite have their own sections.
+---The tables of keys that a step runs, each with its configs. The parts of a composite have their own sections.
 ---@param configs table   of one step (Job)
 ---@return { converter: Converter, configs: table }[]
 function convert.tables(configs)
@@ -307,7 +307,7 @@ local function refuse_quantised(job, root, config)
   job.plain = root
 end
 
----A Hugging Face config without the fields on quantised weights: none are written.
+---A Hugging Face config without the fields about quantised weights: the output has none.
 ---@param job Job
 ---@param config Dict
 ---@return Dict
@@ -341,7 +341,7 @@ function convert.config(job, config)
   config = without_quantisation(job, config)
   for i in ipairs(job.path) do
     config = convert.config_step(job, i, config)
-    if job.is_config_only then -- a large config would be kept several times; Lua does not count what is native of it
+    if job.is_config_only then -- a large config would be kept several times; Lua does not count its native memory
       job.configs[i], job.files[i] = false, false
       collectgarbage()
     end
@@ -351,7 +351,7 @@ end
 
 -- --- checkpoints
 
----Keys without a rule: for those who want them (diff), or an error, or a warning.
+---Reports keys without a rule: to the caller that asked for them (diff), as an error, or as a warning.
 ---@param one Unmatched
 local function report_unmatched(job, one)
   if job.take_unmatched and one.lacking.count == 0 then
@@ -374,7 +374,7 @@ local function view_for(job, i, step)
   end
 end
 
----Weights that are not there: an error, once it is known that no key is without a rule.
+---Fails if weights are missing. Called once it is known that every key has a rule.
 local function report_lacking(lacking)
   if lacking.count > 0 then errors.fail_with("convert", fit_checks.incomplete_text(lacking), { lacking = lacking }) end
 end
@@ -387,9 +387,9 @@ end
 ---@field writes string[]   the prefixes of its keys in the target checkpoint; several if it is written several times
 ---@field folder? string    the folder for its tensors
 
----On the left each part of a composite is a checkpoint of its own, on the right they share one.
+---The parts whose tables are run. On the left each part of a composite has its own checkpoint; on the right they share one.
 ---@return Part[]
----@return string[] unmatched   keys of no part
+---@return string[] unmatched   keys that belong to no part
 local function parts_of(job, i, source)
   local out, unmatched, is_left = convert.tables(job.configs[i]), {}, job.path[i].side == "left"
   for _, part in ipairs(out) do
@@ -409,7 +409,7 @@ local function parts_of(job, i, source)
   return out, unmatched
 end
 
----Traces what happened to a key, with its names in the checkpoints; once for each time that it is written.
+---Traces what happened to a key, with its names in the checkpoints. A key that is written several times is traced for each.
 local function trace_record(job, i, part, record)
   for k, place in ipairs(record.target and part.writes or { "" }) do
     local out = rules.variant(record, { source = part.reads .. record.source, target = record.target and place .. record.target })
@@ -489,7 +489,7 @@ local function convert_part(job, i, part, is_refused)
   fit_checks.strangers(read, part.reads, moves)
   local written = fit_of(job, part, step.tgt, rules.other[step.side], state_dict.of(made))
   fit_checks.shapes(written, part.writes[1], false)
-  local biases = {} -- of fields that the config lacks, and that the target needs
+  local biases = {} -- of fields that the config lacks and the target needs
   for _, one in ipairs(written and #written.missing > 0 and read.unsaid or {}) do
     for _, key in ipairs(one.keys) do biases[#biases + 1] = key end
   end
@@ -513,7 +513,7 @@ end
 
 ---@param out Dict
 ---@param made Dict   of the part
----@return Dict       `out` with it; a whole model is what was made
+---@return Dict       `out` with it; for a whole model, `made` itself
 local function put(out, part, made)
   if part.folder then
     out[part.folder] = made
@@ -549,7 +549,7 @@ local function convert_model(job, i, source)
   local untie = job.configs[i].untie
   source = untie and untie(source) or source
   local parts, unmatched = parts_of(job, i, source)
-  local readers = job.path[i].side == "left" and 1 or #parts -- of one key
+  local readers = job.path[i].side == "left" and 1 or #parts -- that may read one key
   local is_refused = readers == 1 and not (job.drop_unmatched or job.take_unmatched)
   local out, missed, lacking, moves, invented, spare = cbk.dict(), {}, { count = 0, may_be_renamed = true }, {}, {}, nil
   for _, part in ipairs(parts) do
@@ -597,7 +597,7 @@ function convert.model_of(root)
   return root.model
 end
 
----Traces tensors that the release moves into the model from elsewhere in the checkpoint; such a step is not a plain copy.
+---Traces tensors that a release moves into the model from elsewhere in the checkpoint. Such a step is not a plain copy.
 local function trace_moved(job, i, converted, model)
   local text, copies = job.path[i].src .. " -> " .. job.path[i].tgt, job.copies or {}
   for k = cbk.count(model) > cbk.count(converted) and #copies or 0, 1, -1 do
@@ -637,7 +637,7 @@ local function between_releases(job, i, root)
   return out
 end
 
----Runs a step between equal formats, only for the trace of its keys.
+---Runs a step between equal formats only to trace its keys.
 local function stay(job, i, root)
   convert_model(job, i, convert.model_of(root))
   return root
@@ -658,7 +658,7 @@ local function checkpoint_step(job, i, root)
   return (step.src == step.tgt and stay or between_releases)(job, i, root)
 end
 
----Converts the checkpoint by one step of the job's path, whose config is converted already.
+---Converts the checkpoint by one step of the job's path. The step's config must be converted already.
 ---@param job Job
 ---@param i integer    the step
 ---@param root Dict    the tree of the checkpoint

@@ -1,5 +1,5 @@
--- One conversion by a table of a user's own layouts ("a", "b"), or by one that needs no config: a single step, without what surrounds a
--- model in files of the Model Zoo. It writes no files.
+-- Conversions by tables of the user's own layouts ("a", "b"), and by tables that need no config. Each is a single step, without the
+-- parts that surround a model in files of the Model Zoo. It writes no files.
 
 local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
@@ -18,18 +18,18 @@ local own_layouts = {}
 ---@field right Dict
 ---@field made? Dict
 
----Whether one of a table's formats is a layout of a user's own.
+---Whether one of a table's formats is a layout of the user's own.
 ---@param converter Converter
 function own_layouts.has_own_layout(converter) return catalogue.is_own_layout(converter[1]) or catalogue.is_own_layout(converter[2]) end
 
----Whether a table has rules for fields, so that a config belongs to the checkpoint. Others copy the config, if there is one.
+---Whether a table has config rules, so that a config belongs to the checkpoint. Other tables copy the config, if there is one.
 ---@param converter Converter
 function own_layouts.needs_config(converter) return not converter.without_config and not sections.takes_any(converter, "left") end
 
----The format of a side, as people know it.
+---The name of a side's format.
 local function format_of(converter, side) return converter[side == "left" and 1 or 2] end
 
----Refuses a config of which the table knows no field.
+---Fails if the table knows no field of the config.
 ---@param converter Converter
 ---@param formats Converter   that names the two formats
 ---@param side Side

@@ -1,5 +1,5 @@
--- Keys of a checkpoint that no rule matches: an error, or, with --drop-unmatched-keys, a warning. The option may leave out what is extra,
--- never what the model needs.
+-- Keys of a checkpoint that no rule matches: an error, or, with --drop-unmatched-keys, a warning. The option may leave out extra keys,
+-- never keys that the model needs.
 
 local cbk = require "cbk"
 local errors = require "cbk.errors"
@@ -12,28 +12,28 @@ local rules = require "converters.engine.rules"
 
 local unmatched = {}
 
-local MOST_KINDS = 3 -- of keys that may be left out; keys that differ in their numbers alone are one kind
-local MOST_SHARE = 4 -- at most one key of so many
+local MOST_KINDS = 3 -- of keys that may be left out; keys that differ only in numbers are one kind
+local MOST_SHARE = 4 -- at most one of this many keys may be left out
 
 ---@class Unmatched
 ---@field keys string[]         without a rule
 ---@field all string[]          of the checkpoint
 ---@field lacking table         weights that are missing (fit_checks.lacking)
----@field shapes integer[][]     of those of them that are tensors
+---@field shapes integer[][]     of the tensors among `keys`
 ---@field invented InventedTensor[]   weights that are made of random numbers
 ---@field is_dropped? boolean   --drop-unmatched-keys
----@field spare? table<string, boolean>   those of them that the model does without: it computes them, or only some versions have them;
----                                          nil where no class describes it
+---@field spare? table<string, boolean>   those of `keys` that the model does not need: it computes them, or only some versions have them;
+---                                          nil if no class describes it
 ---@field check? string         the command that finds out more (default: `cbk identify`)
----@field context? string       what else is known, as a part of the message
----@field advice? string        … which replaces the general one
+---@field context? string       further facts, as a part of the message
+---@field advice? string        replaces the general advice
 
 ---The module of a key: "layers.0.mlp" of "layers.0.mlp.bias"; nil at the top.
 local function module_of(key) return key:match "^(.*)%.[^.]*$" end
 
 local BUFFERS = { "_extra_state$", "cos_cached$", "sin_cached$", "inv_freq$", "position_ids$", "token_type_ids$", "masked_bias$" }
 
----Whether a tensor that a model does not have is computed, or state of a program: numbers that are no weights.
+---Whether a tensor that a model does not have is a buffer or program state, not a weight.
 ---@param key string
 ---@param tensor any
 ---@return boolean
@@ -45,11 +45,11 @@ function unmatched.is_buffer(key, tensor)
   return not cbk.dtype(tensor.dtype).floating or tensor:numel() == 0
 end
 
----The layer of a key: "model.layers.0" of "model.layers.0.mlp.bias"; nil if it is in none.
+---The layer of a key: "model.layers.0" of "model.layers.0.mlp.bias"; nil if it is in no layer.
 local function layer_of(key) return key:match "^(.-%.%d+)%." end
 
----The first key of a module that the model has, or of a further module of its layers that has weights. Such a key, as a bias, the scale of
----a weight or another norm, is a part of what the model computes.
+---The first key in a module that the model has, or in an extra module of its layers that has weights. Such a key is part of what the
+---model computes: a bias, the scale of a weight, another norm.
 ---@param one Unmatched
 ---@return string|nil
 local function part_of_module(one)
@@ -106,7 +106,7 @@ local function check_text(one)
     or "; check with `cbk identify` that the model and the format are right"
 end
 
----A remark on the first key whose name is that of a scale of quantised weights; nil without such a key.
+---Advice about the first key that is named like a scale of quantised weights; nil without such a key.
 ---@param one Unmatched
 ---@return string|nil
 local function scale(one)
@@ -115,7 +115,7 @@ local function scale(one)
     .. "quantised"):format(part)
 end
 
----Why a key cannot be left out: it is a part of a module. Nil if no key is one.
+---Why a key cannot be left out: it is part of a module. Nil if no key is.
 ---@param one Unmatched
 ---@return string|nil
 local function part_text(one)
@@ -124,7 +124,7 @@ local function part_text(one)
     .. "the same model"):format(part) or nil
 end
 
----What to do about keys without a rule. Where weights are missing as well, these may be theirs, and are not to be left out.
+---Advice for keys without a rule. If weights are missing as well, the keys may be these weights and must not be left out.
 ---@param one Unmatched
 ---@return string
 local function advice_on(one)
@@ -147,7 +147,7 @@ local function advice_on(one)
   return ("; to leave %s out, if the model works without %s, add --drop-unmatched-keys"):format(they, they)
 end
 
----The first weight of random numbers that one of the keys may be.
+---The first randomly initialised weight that one of the keys may be, by its shape.
 ---@param one Unmatched
 ---@return string|nil
 local function invented_instead(one)
@@ -158,7 +158,7 @@ local function invented_instead(one)
   end
 end
 
----Whether some of the keys are matrices of LoRA, which change weights of the model.
+---Whether some of the keys are LoRA matrices, which change weights of the model.
 ---@param one Unmatched
 local function has_matrices(one)
   for _, key in ipairs(one.keys) do
@@ -167,7 +167,7 @@ local function has_matrices(one)
   return false
 end
 
----Why these keys cannot be left out; nil if they can.
+---Why the keys cannot be left out; nil if they can.
 ---@param one Unmatched
 ---@return string|nil
 local function why_kept(one)
@@ -193,7 +193,7 @@ local function beginning(one)
   return ("%s%d key%s not matched: "):format(is_all and "" or "at least ", #one.keys, #one.keys == 1 and " was" or "s were")
 end
 
----Why a checkpoint with such keys is refused, and what to do; nil where they are left out.
+---Why a checkpoint with these keys is refused, and what to do; nil if they are left out.
 ---@param one Unmatched
 ---@return string|nil
 function unmatched.problem(one)
@@ -202,7 +202,7 @@ function unmatched.problem(one)
   return problem and beginning(one) .. naming.folded(one.keys) .. (one.context or "") .. problem or nil
 end
 
----Fails with the keys as `unmatched` of the error, or warns of keys that are left out.
+---Fails with the keys as `unmatched` of the error, or warns about the keys that are left out.
 ---@param one Unmatched
 function unmatched.report(one)
   if #one.keys == 0 then return end
@@ -211,7 +211,7 @@ function unmatched.report(one)
   cbk.warn(beginning(one) .. naming.all_folded(one.keys) .. "; dropped because of --drop-unmatched-keys")
 end
 
----The error of `unmatched.report` with more that is known of the keys.
+---The error of `unmatched.report`, with further facts about the keys.
 ---@param problem any
 ---@param more { advice?: string, context?: string, check?: string }
 ---@return any

@@ -1,4 +1,4 @@
--- Which models there are, between which formats each converts, and by which steps one gets from a format to another.
+-- The models, the formats that each converts between, and the steps from one format to another.
 
 local cbk = require "cbk"
 local releases = require "converters.engine.releases"
@@ -33,7 +33,7 @@ local catalogue = {}
 ---                                    off a file's name, not all. `"1.9.1"` writes a Hugging Face output as one shard.
 ---@field named_from? string           The first release whose configs get `model.name` (default: 2.4).
 ---@field variants? table<string, Converter>   Converters without formats, by name. `choose` selects one of them.
----@field choose? fun(config: Dict, side: Side): string   … `function(config, side)` returns the name of the variant.
+---@field choose? fun(config: Dict, side: Side): string   `function(config, side)` returns the name of the variant.
 ---@field components? Component[]      A list of models side by side. `config` is then about the whole.
 ---@field wrap? Wrap                   A model inside this one, converted by its own tables. `config` is added to them.
 ---@field classes? Classes             The model classes of both sides, if they are not those of the model.
@@ -120,7 +120,7 @@ function catalogue.release(format) return format:match "^cs%-(%d+%.%d+)" end
 
 catalogue.since = releases.since
 
----A CS format's place among the releases and its kind: what follows the release ("", "-dpo"). Nothing of any other format.
+---The index of a CS format's release, and its kind: the text after the release ("", "-dpo"). Nothing for other formats.
 ---@param format string
 ---@return integer|nil place, string|nil kind
 local function place_of(format)
@@ -145,7 +145,7 @@ function catalogue.formats_of(model)
   return out
 end
 
----What follows the release in a model's CS formats: nothing, where it has formats of releases alone; else as in the newest ("-dpo").
+---The kind of a model's CS formats: "" if one of them has none, else that of the newest ("-dpo").
 ---@param model Model
 ---@return string
 local function kind_of(model)
@@ -164,9 +164,9 @@ end
 ---@return string
 function catalogue.format_at(model, release) return "cs-" .. release .. kind_of(model) end
 
----Formats that stand for the newest one: cs-current, and later releases that changed no layout.
+---Resolves cs-current, and later releases that changed no layout, to the newest format. Returns other formats unchanged.
 ---@param format string
----@param model? Model   whose formats cs-current may mean
+---@param model? Model   the model that cs-current is resolved for
 ---@return string
 function catalogue.resolve(format, model)
   if format == "cs-current" and model then return catalogue.format_at(model, releases.newest) end
@@ -180,7 +180,7 @@ end
 
 local by_name = {} -- model name or alias: { Model, name in the Model Zoo, file }
 
----Tables between Hugging Face and a release have the model's classes, unless they have classes of their own.
+---Gives a model's classes to its tables between Hugging Face and a release, unless these have classes of their own.
 ---@param model Model
 function catalogue.describe(model)
   for _, converter in ipairs(model) do
@@ -193,7 +193,7 @@ end
 ---Adds a family file's models (notation/files.lua checks them).
 ---@param models Model[]
 ---@param where string       the file
----@param is_own? boolean    a user's own: it holds in place of a family of that name
+---@param is_own? boolean    the user's own: it takes precedence over a family of that name
 function catalogue.add(models, where, is_own)
   local function add(name, model, zoo_name)
     local earlier = by_name[name]
@@ -209,12 +209,12 @@ function catalogue.add(models, where, is_own)
   end
 end
 
-local waiting = {} -- family files that nobody has asked for: module to a function that adds its models
+local waiting = {} -- family files that are not loaded yet: module to a function that adds its models
 
----Makes every family file of a folder known. A file is loaded when its model is asked for: all of them take longer than a small
+---Registers every family file of a folder. A file is loaded when its model is needed: loading all of them takes longer than a small
 ---conversion.
 ---@param folder string
----@param check fun(models: any, where: string)   refuses anything else
+---@param check fun(models: any, where: string)   fails if it is not a list of models
 function catalogue.load_folder(folder, check)
   for _, name in ipairs(cbk.fs.list(folder)) do
     local module = name:match "^([%w_-]+)%.lua$"
@@ -236,7 +236,7 @@ end
 
 local function load_all()
   if next(waiting) == nil then return end
-  collectgarbage "stop" -- what is loaded stays
+  collectgarbage "stop" -- nothing that is loaded becomes garbage
   local fine, problem = pcall(function()
     for _, module in ipairs(naming.sorted(waiting)) do load_file(module) end
   end)
@@ -244,7 +244,7 @@ local function load_all()
   if not fine then error(problem, 0) end
 end
 
----Loads the file that is named after a model, or all files if the model is in none such.
+---Loads the file that is named after a model, or all files if that one does not have the model.
 local function load_for(name)
   if by_name[name] or next(waiting) == nil then return end
   load_file((tostring(name):gsub("%-headless$", ""):gsub("%-", "_")))
@@ -266,7 +266,7 @@ function catalogue.file_of(name)
   return by_name[name] and by_name[name][3]
 end
 
----Whether a model is of a user's own file.
+---Whether a model is from the user's own file.
 function catalogue.is_own(name) return by_name[name] ~= nil and by_name[name].is_own == true end -- such files are loaded at once
 
 ---All model names, aliases included, sorted.
@@ -282,7 +282,7 @@ local copied = { keys = rules.keys { { "*" } }, config = fields.config { { "*" }
 ---The generic steps: keys stay, the config file changes (modelzoo/run_config.lua).
 local copy = rules.variant(copied, { generic = true })
 
----Between two releases, keys and fields stay as they are where a converter has no rules for them.
+---Lets a converter between two releases copy keys and fields if it has no rules for them.
 ---@param converter Converter   is changed in place
 function catalogue.complete_step(converter)
   local is_step = not (catalogue.names_format(converter[1], "hf") or catalogue.names_format(converter[2], "hf"))
@@ -364,7 +364,7 @@ local function wrapped_release(step, config)
   return { converter = converter, side = inner and inner.side or step.side, src = step.src, tgt = step.tgt }
 end
 
----The step of the model inside a wrapper, put into it.
+---The step of the model inside a wrapper, with the wrapper's rules added.
 ---@param step Step     of a converter with `wrap`
 ---@param config Dict   the model section of its side, which names the model inside
 ---@return Step
@@ -379,7 +379,7 @@ function catalogue.wrapped(step, config)
   return { converter = converter, side = step.side, src = plain(step.src), tgt = plain(step.tgt) }
 end
 
----The class that describes a model in a format; nil where none does.
+---The class that describes a model in a format; nil if there is none.
 ---@param model Model
 ---@param converter Converter   the table that is run; a part of a composite, and a model inside another, have classes of their own
 ---@param format string
@@ -393,7 +393,7 @@ function catalogue.class_of(model, converter, format)
   if is_there and (kind == "" or converter.inside) then return found, release end
 end
 
----The class of the Model Zoo that a model section is of; of one that wraps another model, the class of that.
+---The Model Zoo class of a model section; for a wrapper, the class of the inner model.
 ---@param model Model
 ---@param section Dict
 ---@return Class|nil
@@ -405,7 +405,7 @@ function catalogue.zoo_class(model, section)
   return model.classes and model.classes.right
 end
 
----What a format of a model wraps; nil if nothing.
+---The wrapper of a model's format; nil if it wraps nothing.
 ---@return Wrap|nil
 local function wrapper_at(model, format)
   for _, converter in ipairs(model) do
@@ -413,7 +413,7 @@ local function wrapper_at(model, format)
   end
 end
 
----A step of a model that copies, or in its place what the class of a model section says that changed.
+---The step itself; or, if it only copies, the class's own step between the same releases.
 ---@param model Model
 ---@param step Step
 ---@param section Dict
@@ -431,7 +431,7 @@ function catalogue.step_of_class(model, step, section)
   return step
 end
 
----Every format that a model has: all releases since the oldest that its tables name, and what else they name.
+---All formats of a model: every release since the oldest that its tables name, and all others that they name.
 ---@return string[] list, table<string, true> set
 local function nodes_of(model)
   local named, oldest = catalogue.formats_of(model), nil
@@ -448,8 +448,7 @@ local function nodes_of(model)
   return list, set
 end
 
----The step between two formats that the model's own tables do not name: releases that stand side by side. A model inside another one
----may have a table (catalogue.wrapped).
+---A copying step between adjacent releases for which the model has no table. An inner model may have a table (catalogue.wrapped).
 local function copying(model, src, tgt)
   local a, kind = place_of(src)
   local b, other_kind = place_of(tgt)
@@ -459,7 +458,7 @@ local function copying(model, src, tgt)
   return { converter = converter, side = a < b and "left" or "right", src = src, tgt = tgt }
 end
 
----Whether no release is between two formats.
+---Whether no release lies between two formats.
 ---@return boolean|nil
 function catalogue.is_step(src, tgt)
   local from, to = (place_of(src)), (place_of(tgt))
@@ -467,9 +466,9 @@ function catalogue.is_step(src, tgt)
   return has_no_place(src) or has_no_place(tgt) or (from and to and math.abs(from - to) <= 1)
 end
 
----The shortest ways from a format to all others, over no release. Hugging Face's files hold the model alone, so no way leads through
----them.
----@return table<string, Step> step_to   the last step of each way
+---The shortest paths from a format to all others; no step skips a release. Hugging Face's files hold only the model, so no path goes
+---through them.
+---@return table<string, Step> step_to   the last step of each path
 local function ways(model, src)
   local nodes, has = nodes_of(model)
   local step_to, queue = {}, has[src] and { src } or {}
@@ -485,10 +484,9 @@ end
 
 ---@class Path   The steps of a conversion.
 ---@field [integer] Step
----@field at_once? boolean   a table joins both ends: it counts as one conversion
+---@field at_once? boolean   a table converts directly between both ends: it counts as one conversion
 
----The steps from one format to another, or nil: releases are passed one after the other, to or from the nearest one that has a table
----for the other end.
+---The steps from one format to another, or nil. They go release by release, to or from the nearest one with a table for the other end.
 ---@param model Model
 ---@return Path|nil
 function catalogue.path(model, src, tgt)
@@ -505,7 +503,7 @@ function catalogue.path(model, src, tgt)
   return path
 end
 
----The one step of files that are what they are to become: two names of one format.
+---The single copying step if source and target are two names of one format.
 ---@param model Model
 ---@param format string   of a release
 ---@return Path|nil
@@ -515,7 +513,7 @@ function catalogue.stay(model, format)
   return { { converter = copy, side = "left", src = format, tgt = format } }
 end
 
----Formats that lead to each other, in groups, each sorted by kind and release; without Hugging Face's.
+---Groups of formats that convert into each other, without Hugging Face's. Each group is sorted by kind and release.
 ---@param model Model
 ---@return string[][]
 function catalogue.groups(model)

@@ -1,18 +1,18 @@
--- What a pattern may be made of before its choices are taken: `{weight,bias}` means one of these, `[model.]` for a piece that
--- may be missing. `{N}` is no choice but a number inside a part (patterns.lua).
+-- Choices in patterns: `{weight,bias}` means one of these, `[model.]` is a piece that may be missing. `{N}` is not a choice but a
+-- number inside a part (patterns.lua).
 
 local choices = {}
 
 ---@class Choice
----@field from integer     where it begins in the pattern
----@field to integer       … and what follows it
+---@field from integer     its first character in the pattern
+---@field to integer       the character after it
 ---@field words string     as it is written
 ---@field kind string      "[", or "{" and how many texts
 ---@field texts string[]
 
-local read = {} -- by pattern; each is asked for many times
+local read = {} -- a cache, by pattern
 
----The name that a part in quotes is, whatever is in it; a quote in it is written twice. Nil of other parts.
+---The name in a quoted part, with any characters; a quote inside is doubled. Nil for a part without quotes.
 ---@param part string
 ---@return string|nil
 function choices.quoted_name(part)
@@ -21,7 +21,7 @@ function choices.quoted_name(part)
   return (inner:gsub("''", "'"))
 end
 
----A pattern with an x for each character of a part in quotes.
+---A pattern with each character of its quoted parts replaced by x.
 local function without_quoted(pattern)
   return (pattern:gsub("[^.]+", function(part) return choices.quoted_name(part) and ("x"):rep(#part) or nil end))
 end
@@ -52,10 +52,10 @@ function choices.take(pattern, choice, i)
   return pattern:sub(1, choice.from - 1) .. choice.texts[i] .. pattern:sub(choice.to)
 end
 
----The choice of a pattern that goes with one of another pattern: in the same words, else of the same kind.
+---The choices of a pattern that correspond to a choice of another pattern: those with the same text, else those of the same kind.
 ---@param pattern string
 ---@param choice Choice
----@param other string     the pattern that has it
+---@param other string     the pattern that `choice` is from
 ---@return Choice[]        several if the text does not decide
 function choices.partners(pattern, choice, other)
   local same, alike = {}, {}

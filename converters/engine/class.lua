@@ -1,4 +1,4 @@
--- A model class as data: its config fields, and the tensors that it has for a config.
+-- A model class as data: its config fields, and its tensors for a config.
 
 local cbk = require "cbk"
 local extents = require "cbk.extents"
@@ -25,7 +25,7 @@ local MOST_OF_OUTLINE = 4 -- layers that may differ
 ---@field aliases string[]   other names under which the class reads it
 ---@field unbiased? any      the value with which some tensors have no bias
 ---@field free? boolean      a model with another value computes the same once it is trained
----@field unused? fun(value: any, config: Dict): boolean   which values say no more than the default
+---@field unused? fun(value: any, config: Dict): boolean   values that mean the same as the default
 ---@field tries? any[]        values with which the class has other tensors (class.deciding)
 
 ---Functions that describe a field, one for each kind of value (see Kinds of fields). Arguments are the default and further names of the
@@ -83,7 +83,7 @@ function class.free(field)
   return field
 end
 
----… a field with values that mean the same as its default: `unused(value, config)` returns true for them.
+---Marks a field with values that mean the same as its default: `unused(value, config)` returns true for them.
 ---@param field ClassField
 ---@param unused fun(value: any, config: Dict): boolean
 ---@return ClassField
@@ -117,13 +117,13 @@ end
 ---@return TensorNode
 function class.below(prefix, nodes) return { prefix = prefix, nodes = nodes } end
 
----… below "prefix.0", "prefix.1", and so on.
+---Tensors below "prefix.0", "prefix.1", and so on.
 ---@param count integer|string   a number, or a text over config fields
 ---@param nodes TensorNode|fun(index: integer): TensorNode
 ---@return TensorNode
 function class.each(prefix, count, nodes) return { prefix = prefix, count = count, nodes = nodes } end
 
----… all tensors of another class, with its own config.
+---All tensors of another class below a prefix, with a config of their own.
 ---@param other Class
 ---@param config Dict
 ---@return TensorNode
@@ -147,7 +147,7 @@ function class.may_lack(name, nodes)
   return nodes
 end
 
----… tensors that only some versions of the class save.
+---Marks tensors that only some versions of the class save.
 ---@param nodes TensorNode
 ---@return TensorNode
 function class.optional(nodes)
@@ -160,12 +160,12 @@ function class.linear(name, inputs, outputs, has_bias)
   return { { name .. ".weight", { outputs, inputs } }, has_bias and { name .. ".bias", { outputs }, init = 0 } }
 end
 
----… of a Conv1D of transformers; the weight is [inputs, outputs].
+---Weight and bias of a Conv1D of transformers; the weight is [inputs, outputs].
 function class.conv1d(name, inputs, outputs)
   return { { name .. ".weight", { inputs, outputs } }, { name .. ".bias", { outputs }, init = 0 } }
 end
 
----… of a layer norm. It has a bias unless `has_bias` is false.
+---Weight and bias of a layer norm. It has a bias unless `has_bias` is false.
 function class.norm(name, size, has_bias)
   return { { name .. ".weight", { size }, init = 1 }, has_bias ~= false and { name .. ".bias", { size }, init = 0 } }
 end
@@ -177,21 +177,21 @@ end
 ---@field fields table<string, ClassField>
 ---@field field_names string[]               sorted, so that of several mistakes always the same one is reported
 ---@field since? string                      the first release of the Model Zoo that has these tensors
----@field before? ClassBefore                what older ones had
+---@field before? ClassBefore                the class of older releases
 ---@field came_with? SinceTable              the releases that its fields came with (engine/since.lua)
 ---@field steps? ClassStep[]                 what changed between its releases
 ---@field removed? table<string, string>    fields that its programs refuse, with the release since which they do
----@field refused? table<string, string>    … that are written nevertheless, as by the original converter
+---@field refused? table<string, string>    fields that its programs refuse but that are written, as by the original converter
 ---@field renamed? string[][]                names of older files: a Lua pattern and its replacement, { "%.gamma$", ".weight" }
 ---@field derived? fun(c: table): table      values that follow from others; a text is an extent: { head_dim = "hidden_size / num_heads" };
----                                          what no extent can say is a number and the fields it is computed from: { 5, "image_size" }
----@field nodes fun(c: table, since: fun(release: string): boolean): TensorNode   the tensors, as a function of the config's values and
----                                          of what the release is not older than
+---                                          other values: a number and the fields it is computed from: { 5, "image_size" }
+---@field nodes fun(c: table, since: fun(release: string): boolean): TensorNode   the tensors, from the config's values and from
+---                                          whether the release is at least as new as a given one
 local Class = {}
 Class.__index = Class
 border.show(Class, "name fields field_names since came_with removed refused renamed derived nodes by_name")
 
----A class does not change once it is made: other families may have it, too.
+---A class cannot be changed once it is made: several families may share it.
 function Class:__newindex(name) cbk.fail("converter", ("the class %s has no '%s', and gets none"):format(self.name, tostring(name))) end
 
 ---@private
@@ -217,12 +217,12 @@ class.Class = Class
 ---@field steps? ClassStep[]                 Converters between two adjacent releases, each with `applies(section)`: whether it is for
 ---                                          the model of a config. They are run for all families that have no converter of their own.
 ---@field removed? table<string, string>     Fields that the class refuses, each with the first release that does. They are not written.
----@field refused? table<string, string>     … that are written, with a warning.
+---@field refused? table<string, string>     Fields that the class refuses, but that are written, with a warning.
 ---@field renamed? string[][]                Names of tensors in older files: pairs of a Lua pattern and its replacement.
 
 local LUA_KINDS = { string = "str", number = "float", boolean = "bool" } -- as cbk.kind names them
 
----What is wrong with a class as it is written; nil where nothing is.
+---The mistake in a class as written; nil if there is none.
 ---@param written ClassTable
 ---@return string|nil
 local function mistake_in(written)
@@ -265,7 +265,7 @@ function class.extend(base, more)
   return out
 end
 
----Whether an extent's value follows from what the config says and the class assumes.
+---Whether an extent can be computed from these values.
 ---@param texts table<string, string>   extents that the class derives
 ---@param written Extent
 ---@return boolean
@@ -287,7 +287,7 @@ local function place_of(config, name)
   return config, name
 end
 
----Whether a config says nothing of a field.
+---Whether a config lacks a field under all of its names.
 local function is_absent(config, name, field)
   for _, key in ipairs { name, unpack(field.aliases) } do
     local map, inner = place_of(config, key)
@@ -308,7 +308,7 @@ function Class:by_name()
   return out
 end
 
----What a config says of a field; nil where it is null, the default where it is absent.
+---The value of a config field: nil if it is null, the default if it is absent.
 ---@param config Dict
 ---@param name string
 ---@param field ClassField
@@ -325,7 +325,7 @@ local function read(config, name, field)
   return field.default
 end
 
----The field that a class has under a name of its own, or that Transformers gives to every class (attribute_map).
+---The class's field with this name or alias. The name may be one that Transformers gives to every class (attribute_map).
 ---@param of Class
 ---@param name string
 local function standard_field(of, name)
@@ -336,7 +336,7 @@ local function standard_field(of, name)
   end
 end
 
----Refuses a config without a number of heads, if its width is not the default: no shape would show that the default is wrong.
+---Fails if a config lacks the number of heads and its width is not the default: no shape would show that the default is wrong.
 ---@param of Class
 ---@param given Dict
 local function check_heads(of, given)
@@ -351,9 +351,9 @@ local function check_heads(of, given)
   end
 end
 
----Refuses a config whose numbers do not go together: heads that do not share the width evenly.
+---Fails if a config's numbers are inconsistent, such as a number of heads that does not divide the width.
 ---@param config Dict
----@param given? Dict   … without its defaults
+---@param given? Dict   the config without its defaults
 function Class:check(config, given)
   if given then check_heads(self, given) end
   local values, texts = self:values(config)
@@ -372,7 +372,7 @@ local function warn_of_refused(self, names, first)
     self.name, first, #names == 1 and "this line" or "these lines"))
 end
 
----Takes the fields out of a config that the programs of a release refuse, and warns of those that are written nevertheless.
+---Removes the fields that the programs of a release refuse, and warns about refused fields that are written all the same.
 ---@param config Dict       changed in place
 ---@param release string|nil
 function Class:remove_refused(config, release)
@@ -387,7 +387,7 @@ function Class:remove_refused(config, release)
   warn_of_refused(self, found, first)
 end
 
----Warns of fields that a newer release refuses, and refuses those without which it computes something else.
+---Warns about fields that a newer release refuses. Fails if the model computes something else without them.
 ---@param config Dict       of the older release, with all of its fields
 ---@param from string       that release
 ---@param release string
@@ -409,7 +409,7 @@ function Class:check_newer(config, from, release)
   warn_of_refused(self, found, first)
 end
 
----The values that the class's tensors depend on. Those that the class derives are worked out when they are asked for.
+---The values that the class's tensors depend on. Values that the class derives are computed when they are used.
 ---@param config Dict
 ---@param instead? table<string, any>   values in place of what the config says
 ---@return table<string, any> values
@@ -434,13 +434,13 @@ function Class:values(config, instead)
   return out, texts
 end
 
----@class ClassTensor   What a class has for a config.
+---@class ClassTensor   A tensor that a class has for a config.
 ---@field key string
 ---@field extents Extent[]   as the class has them: { "vocab_size", "hidden_size" }
 ---@field of ClassTensors              with the config that says its shape
 ---@field tied_to? string              the key of the same tensor
----@field tied_near? string            … if that name is below the tensor's own prefix
----@field init? number                 what its elements are in a new model; nil: random numbers
+---@field tied_near? string            that key, if it is relative to the tensor's own prefix
+---@field init? number                 the value of its elements in a new model; nil: random numbers
 ---@field part? string                 a checkpoint may lack all tensors of this name, with a warning
 ---@field buffer? boolean              computed from the config: a checkpoint may lack it
 ---@field optional? boolean            only older versions saved it
@@ -452,20 +452,20 @@ end
 ---@field texts table<string, string>
 ---@field sizes table<Extent, integer>
 ---@field expected table<Extent[], (integer|false)[]>   of expected_shape
----@field checked table<TensorNode, true>     those without mistakes
----@field known_extents table<Extent, true>   those whose names are fields
+---@field checked table<TensorNode, true>     nodes without mistakes
+---@field known_extents table<Extent, true>   extents that name only known fields
 ---@field names table<string, ClassField>     the fields, by all their names
 ---@field counts table<string, Extent>   how many there are below a prefix: "layers." to "num_hidden_layers"
 ---@field class Class
 ---@field config Dict
----@field given Dict                    what of it the user's file says
+---@field given Dict                    the fields that the user's file has
 ---@field prefix string
 ---@field release? string
 ---@field is_outline? boolean
 local ClassTensors = {}
 ClassTensors.__index = ClassTensors
 
----The value of an extent, which is worked out once.
+---The value of an extent, computed once.
 ---@param written Extent
 function ClassTensors:size(written)
   local known = self.sizes[written]
@@ -486,7 +486,7 @@ function class.shape(one)
   return out
 end
 
----The same, with false where the config does not say an extent. Tensors of one node share it, which saves half of the time.
+---The expected shape, with false for an extent that the config does not say. Tensors of one node share it, which saves half of the time.
 ---@param one ClassTensor
 ---@return (integer|false)[]
 local function expected_shape(one)
@@ -499,7 +499,7 @@ local function expected_shape(one)
   return out
 end
 
----Refuses an extent with the name of no field.
+---Fails if an extent names an unknown field.
 ---@param written Extent
 ---@param key string   the tensor's, or the prefix of what is repeated
 function ClassTensors:check_names(written, key)
@@ -543,7 +543,7 @@ function ClassTensors:check_circle(first)
   end
 end
 
----Finds the tensors that others are tied to: a name is that of the whole model, or is below the tensor's own prefix.
+---Resolves the names of tied tensors: each is a whole key, or is relative to the tensor's own prefix.
 function ClassTensors:resolve_ties()
   for _, one in ipairs(self) do
     if one.of == self and one.tied_to and not self.by_key[one.tied_to] then
@@ -621,7 +621,7 @@ end
 ---@field release? string              of the Model Zoo, default: the newest
 ---@field prefix? string               what is before all keys
 ---@field values? table<string, any>   in place of what the config says
----@field given? Dict                  what the user's file says, where the config is complete with defaults
+---@field given? Dict                  the user's config, if `config` is complete with defaults
 ---@field asked? table<string, true>    gets the releases that the tensors depend on
 ---@field is_outline? boolean          the first layers, and the first expert of each: enough to see which names there are
 
@@ -649,8 +649,8 @@ end
 
 -- --- names in checkpoints
 
----The key as the class has it: that of the Model Zoo may begin with `model.`, and older files may have other names. In Hugging Face's
----files `model.` is part of the name: with it, and without it, they are of two classes.
+---The key as the class has it. A Model Zoo key may begin with `model.`, and older files may have other names. In Hugging Face's files
+---`model.` belongs to the name: keys with it and without it are of two classes.
 ---@param key string
 ---@return string|nil
 function ClassTensors:own_key(key)
@@ -663,7 +663,7 @@ function ClassTensors:own_key(key)
   end
 end
 
----Whether the class has this very name, which older ones are not.
+---Whether the class has a key under its current name. Older names do not count.
 ---@param key string
 ---@return boolean
 function ClassTensors:has(key)
@@ -672,9 +672,9 @@ function ClassTensors:has(key)
   return self.by_key[key] ~= nil or self.by_key[short] ~= nil
 end
 
----What a key that the class does not have is beyond: "num_hidden_layers=2". Nil where it is no matter of numbers.
+---The config count that this key's index exceeds, such as "num_hidden_layers=2"; nil if none.
 ---@param key string
----@return string|nil count, string|nil layer   that the key is of: "model.layers.2."
+---@return string|nil count, string|nil layer   the key's layer: "model.layers.2."
 function ClassTensors:beyond(key)
   for _, prefix in ipairs(naming.sorted(self.counts)) do
     local count = self.counts[prefix]
@@ -688,7 +688,7 @@ function ClassTensors:beyond(key)
   end
 end
 
----The layer that a key is of: "transformer_decoder.layers.1.".
+---The layer that a key is in: "transformer_decoder.layers.1.".
 ---@param key string
 ---@return string|nil layer, Extent|nil count   of such layers
 function ClassTensors:layer_of(key)
@@ -700,7 +700,7 @@ function ClassTensors:layer_of(key)
   return layer, found
 end
 
----The first layer all of whose weights are missing.
+---The first layer that lacks all of its weights.
 ---@param missing string[]
 ---@return string|nil layer, string|nil count   "num_hidden_layers=3"
 function ClassTensors:absent_layer(missing)
@@ -724,7 +724,7 @@ function ClassTensors:absent_layer(missing)
   end
 end
 
----The numbers of layers, experts and the like that only a default says: "num_hidden_layers=12".
+---Counts of layers, experts and the like that come only from a default: "num_hidden_layers=12".
 ---@return string[]
 function ClassTensors:assumed_counts()
   local out = {}
@@ -737,7 +737,7 @@ function ClassTensors:assumed_counts()
   return out
 end
 
----The names of each tensor that has several, in the class's order.
+---For each tied tensor, all of its names, in the class's order.
 ---@return string[][]
 function ClassTensors:tied_names()
   local out, by_name = {}, {}
@@ -755,7 +755,7 @@ function ClassTensors:tied_names()
   return out
 end
 
----The biases that the class has only by the default of a field which the config leaves out: "use_ffn_bias" to keys.
+---Biases that the class has only because of the default of an absent field: "use_ffn_bias" to keys.
 ---@return table<string, string[]>
 function ClassTensors:assumed_biases()
   local out = {}
@@ -773,7 +773,7 @@ end
 
 -- --- comparing shapes
 
----The name of a field in the user's file, which may have several: the one with the value that counts.
+---The name of a field in the user's file. If the file has several, the one with the value in use.
 function ClassTensors:name_in_file(name)
   local field, value = self.class.fields[name], extent.value_of(self.values, name)
   for _, one in ipairs(field and { name, unpack(field.aliases) } or {}) do
@@ -796,8 +796,8 @@ function ClassTensors:fields_of(written, found)
   return found
 end
 
----The shape of a buffer with as many dimensions as its class has: versions of a class save the same mask, or the same numbers of
----positions, with more or fewer extents of 1 at the beginning.
+---The shape of a buffer with as many dimensions as in its class. Versions of a class save the same mask, or the same positions, with more
+---or fewer leading extents of 1.
 ---@param one ClassTensor
 ---@param shape integer[]
 local function as_in_class(one, shape)
@@ -810,8 +810,8 @@ local function as_in_class(one, shape)
   return out
 end
 
----What is wrong with the shape that a checkpoint has under a key; nil where nothing is, and where the class has no such tensor.
----An extent whose fields the config does not say may be any: some are optional, as programs take them from the training data.
+---What is wrong with the shape of a checkpoint's tensor; nil if it is right, or if the class has no such tensor. An extent that the config
+---does not say may have any size: some fields are optional, as programs take them from the training data.
 ---@param key string
 ---@param shape integer[]
 ---@return string|nil why      "expected [300, 64] (vocab_size=300), found [256, 64]"

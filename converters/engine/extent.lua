@@ -35,7 +35,7 @@ local OPERATORS = {
   ["*"] = function(a, b) return a * b end, ["/"] = function(a, b) return a / b end,
 }
 
----@alias ExtentFormula fun(values: table<string, any>): number|nil   nil where a field is no number
+---@alias ExtentFormula fun(values: table<string, any>): number|nil   nil if a field is not a number
 
 ---@param left ExtentFormula
 ---@param right ExtentFormula

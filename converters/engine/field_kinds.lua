@@ -1,5 +1,5 @@
--- The kinds of values that config fields have, as model classes name them: what computes with a value, or loops over it, relies on its
--- kind.
+-- The kinds of values that config fields have, as model classes name them. Code that computes with a value, or loops over it, relies on
+-- its kind.
 
 local cbk = require "cbk"
 local naming = require "cbk.naming"
@@ -26,11 +26,11 @@ local MOST = 2 ^ 53
 ---@class FieldKind
 ---@field holds fun(value: any): boolean
 ---@field says string        what such a value is, in messages
----@field most? number        larger ones are not held exactly
----@field needed? boolean    a Model Zoo config must say it
----@field null? boolean      null says as much as nothing
----@field plain? fun(value: any): any   the same, as rules and functions know it
----@field number? boolean    a text that programs read as a number holds too, as YAML's 1e-5 is to some
+---@field most? number        larger numbers are not exact in Lua
+---@field needed? boolean    a Model Zoo config must have it
+---@field null? boolean      null counts as absent
+---@field plain? fun(value: any): any   normalises a value
+---@field number? boolean    also accepts a number as text: some YAML parsers read 1e-5 as text
 
 local function whole(most)
   return function(value) return type(value) == "number" and value % 1 == 0 and value >= 1 and value <= most end
@@ -68,7 +68,7 @@ local function holds(kind, value, value_kind)
   return read ~= nil and read ~= false and read == read and math.abs(read) < math.huge and kind.holds(read)
 end
 
----What a value must be. A number above what Lua's numbers hold exactly is not the one that is shown, so its limit is named.
+---The expectation for an error message. A number too large for Lua is shown inexactly, so the message names the limit.
 ---@param kind FieldKind
 local function wanted(kind, value, value_kind)
   local is_number = value_kind == "int" or value_kind == "float"
@@ -77,8 +77,8 @@ local function wanted(kind, value, value_kind)
   return is_too_large and "a whole number up to 2^53" or kind.says
 end
 
----What a value must be, where it is something else; nil where it may be what it is. Null is as good as no default, or false,
----and as any value where any will do.
+---What a value must be, if it is invalid; nil if it is valid. Null is valid if the kind allows it, if the field is free, or if its default
+---is absent or false.
 ---@param field ClassField|nil
 ---@param value any
 ---@param value_kind string   cbk.kind of it
@@ -90,7 +90,7 @@ function field_kinds.mistake(field, value, value_kind)
   return not holds(kind, value, value_kind) and wanted(kind, value, value_kind) or nil
 end
 
----A value as rules and functions know it: true for 1.
+---Normalises a value: in a boolean field, 1 becomes true.
 ---@param field ClassField|nil
 function field_kinds.plain(field, value)
   local kind = field and known[field.kind]
@@ -98,7 +98,7 @@ function field_kinds.plain(field, value)
   return kind.plain(value)
 end
 
----A number for a text that programs read as one; else the plain value.
+---The number that a text stands for, if the field is a number; else the normalised value.
 ---@param field ClassField
 function field_kinds.read(field, value)
   local kind = known[field.kind]
@@ -113,7 +113,7 @@ function field_kinds.is_quoted(field, value)
   return kind and kind.number and type(value) == "string" and tonumber(value) ~= nil
 end
 
----Whether a Model Zoo config must say the field, though its class has a default.
+---Whether a Model Zoo config must have the field, although its class has a default.
 ---@param field ClassField|nil
 function field_kinds.is_needed(field)
   local kind = field and known[field.kind]

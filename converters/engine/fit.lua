@@ -1,4 +1,4 @@
--- How well a checkpoint fits a class: which of the class's tensors it has, and what else.
+-- How well a checkpoint fits a class: which of the class's tensors it has, and which others.
 
 local fit = {}
 
@@ -11,11 +11,11 @@ local fit = {}
 ---@field matched integer    keys that the class has, with the shape that the config says
 ---@field missing string[]   keys that the class needs and the checkpoint lacks
 ---@field unknown string[]   keys of the checkpoint that the class does not have
----@field lacks MissingKeys[]    parts that a checkpoint may lack, and this one does: "the pooler"
+---@field lacks MissingKeys[]    optional parts that this checkpoint lacks: "the pooler"
 ---@field unsaid MissingKeys[]   fields whose default asks for biases that the checkpoint does not have
----@field wrong { key: string, why: string, fields: string[] }[]   keys with another shape than the config says, by these fields
+---@field wrong { key: string, why: string, fields: string[] }[]   keys with a shape that contradicts these config fields
 
----The name that all names of a tensor lead to.
+---The key that all names of a tied tensor resolve to.
 ---@param known ClassTensors
 ---@param one ClassTensor
 local function root_of(known, one)
@@ -23,7 +23,7 @@ local function root_of(known, one)
   return one.key
 end
 
----Takes keys from those that are missing, where all of them are.
+---Removes `keys` from `missing` if every one is missing.
 ---@param missing table<string, boolean>
 ---@param keys string[]
 ---@return boolean taken
@@ -35,7 +35,7 @@ local function take(missing, keys)
   return #keys > 0
 end
 
----Takes the checkpoint's word where the config does not say whether there are biases, and for parts that it may lack.
+---Moves missing keys that a checkpoint may lack to `unsaid` (biases that the config does not mention) and `lacks` (optional parts).
 ---@param missing table<string, boolean>
 local function excuse(out, missing, known)
   local parts = {}
@@ -88,7 +88,7 @@ function fit.of(known, keys, shape_of)
   return out
 end
 
----How much speaks against the class; 0 where nothing does.
+---The number of mismatches between checkpoint and class.
 ---@param one Fit
 function fit.mistakes(one) return #one.missing + #one.unknown + #one.wrong end
 

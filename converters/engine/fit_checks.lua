@@ -1,4 +1,4 @@
--- What is refused, and what is said, of a checkpoint that does not fit its class (fit.lua).
+-- Errors and warnings about a checkpoint that does not fit its class (fit.lua).
 
 local cbk = require "cbk"
 local class = require "converters.engine.class"
@@ -11,7 +11,7 @@ local fit_checks = {}
 local MOST_SHAPES = 2 -- in one message; more are hard to compare
 local MOST_KEPT = 2000 -- names of missing weights
 
----The first tensor for each set of config fields that asks for another shape, the smallest sets first.
+---For each set of config fields that contradicts a shape, the first such tensor. The smallest sets come first.
 ---@param wrong { key: string, why: string, fields: string[] }[]
 ---@return { key: string, why: string }[]
 local function one_of_each(wrong)
@@ -28,7 +28,7 @@ local function one_of_each(wrong)
   return out
 end
 
----Refuses tensors of other shapes than the config says.
+---Fails if tensors have other shapes than the config implies.
 ---@param found Fit|nil
 ---@param place string      what is before the keys in the checkpoint
 ---@param is_read boolean   the tensors are read, not made by rules
@@ -60,12 +60,12 @@ function fit_checks.widths(found, place, has)
     { context = { "cannot convert the checkpoint" } })
 end
 
----Refuses more or fewer layers, or experts, than the config counts. For tables that copy what they do not name, as between releases:
----they know nothing of single weights.
+---Fails if the checkpoint has more or fewer layers or experts than the config says. For tables that copy unnamed keys, as between
+---releases: they do not check single weights.
 ---@param found Fit
 ---@param place string   what is before the keys in the checkpoint
 function fit_checks.layers(found, place)
-  if #found.known:assumed_counts() > 0 then return end -- what a config does not say, it does not contradict
+  if #found.known:assumed_counts() > 0 then return end -- a count that the config leaves out cannot be contradicted
   local advice = "use the config that belongs to the checkpoint"
   for _, key in ipairs(found.unknown) do
     local said = found.known:beyond(key)
@@ -77,14 +77,14 @@ function fit_checks.layers(found, place)
   end
 end
 
----Whether a key is a bias of a norm, which the original converters pass on whatever the config says.
+---Whether a key is a bias of a norm. The original converters copy these whatever the config says.
 ---@param known ClassTensors
 function fit_checks.is_norm_bias(known, key)
   local weight = key:find "%.bias$" and known.by_key[known:own_key((key:gsub("bias$", "weight"))) or ""]
   return weight and #weight.extents == 1
 end
 
----Refuses tensors that the class does not have, where rules write them all the same; for biases of norms it warns.
+---Fails if rules write tensors that the class does not have. For biases of norms it only warns.
 ---@param found Fit
 ---@param place string   what is before the keys in the checkpoint
 ---@param moves table<string, KeyMove>
@@ -104,7 +104,7 @@ function fit_checks.strangers(found, place, moves)
   if #biases > 0 then cbk.warn(text(biases)) end
 end
 
----Whether there is a tensor of the shape of each missing weight: then these may be the weights, under other names.
+---Whether each missing weight has an unknown tensor of its shape: then these may be the weights, under other names.
 ---@param found Fit
 ---@param missing string[]
 ---@param shapes integer[][]   of tensors that the class does not have
@@ -122,7 +122,7 @@ local function may_be(found, missing, shapes)
   return #missing <= #shapes
 end
 
----The weights that are missing, a layer without any weight, and the number of layers that only a default says.
+---The missing weights, a layer without any weight, and the number of layers if it is only a default.
 ---@param found Fit
 ---@param missing string[]
 ---@param shapes? integer[][]   of tensors that the class does not have
@@ -132,7 +132,7 @@ function fit_checks.lacking(found, missing, shapes)
     may_be_renamed = may_be(found, missing, shapes or {}), unpack(missing, 1, MOST_KEPT) }
 end
 
----What is said of a checkpoint that lacks weights.
+---The message about a checkpoint that lacks weights.
 ---@param lacking table     of fit_checks.lacking
 ---@param advice? string    in place of the general one
 ---@return string
@@ -147,7 +147,7 @@ function fit_checks.incomplete_text(lacking, advice)
     naming.folded(lacking, layers ~= "" and 3 or nil), assumed, layers, advice or usual)
 end
 
----Those of some keys that the class computes from the config, or does without.
+---Those of `keys` that the class computes from the config, or that are optional.
 ---@param found Fit
 ---@param keys string[]
 ---@return string[]
@@ -160,8 +160,8 @@ function fit_checks.spare(found, keys)
   return out
 end
 
----Names tensors of the output that its model does not have. Hugging Face's programs leave them out and compute something else, so there it
----is an error.
+---Reports tensors of the output that its model does not have. For Hugging Face it is an error: its programs leave them out and compute
+---something else.
 ---@param written Fit
 ---@param is_hf boolean
 function fit_checks.strange_output(written, is_hf)
@@ -176,7 +176,7 @@ function fit_checks.strange_output(written, is_hf)
   cbk.warn(text)
 end
 
----Says what a checkpoint does without that it may lack.
+---Warns about optional parts and biases that the checkpoint lacks.
 ---@param found Fit
 function fit_checks.warn_of_lacks(found)
   for _, one in ipairs(found.lacks) do

@@ -1,4 +1,4 @@
--- Runs key rules over the tensors of one model, in one direction. Everything stays lazy: what is written are expressions.
+-- Runs key rules over the tensors of one model, in one direction. Nothing is computed here: the output is lazy expressions.
 
 local cbk = require "cbk"
 local errors = require "cbk.errors"
@@ -16,8 +16,8 @@ local keys = {}
 local MOST_VALUES = 1e5 -- of a letter
 
 ---@class At   What an action can ask for and do.
----@field left Dict                 The two model configs, complete with defaults.
----@field right Dict                …
+---@field left Dict                 The left model config, complete with defaults.
+---@field right Dict                The right model config, complete with defaults.
 ---@field side Side                 The side that is read, "left" or "right".
 ---@field key string                The key that is read, without `model.`.
 local At = {}
@@ -36,7 +36,7 @@ function At:source(key)
   return value
 end
 
----… whether the checkpoint has the key itself, not only another name of a tied tensor.
+---Whether the checkpoint has the key itself, not only another name of a tied tensor.
 ---@param key string
 function At:is_stored(key) return self.run.kept[key] == nil and self:source(key) ~= nil end
 
@@ -50,7 +50,7 @@ function At:emit(key, value)
   self.run:tell(self.run.hit and "beside" or "fill", key, value)
 end
 
----A number for each key of a seed: two invented tensors are never the same numbers, and neither are those of two seeds.
+---The seed of a key's random numbers. Different keys, and different seeds, get different numbers.
 ---@param key string
 ---@param seed integer
 function keys.seed_of(key, seed)
@@ -107,7 +107,7 @@ function keys.count(each, rule, at)
     field and "'" .. field .. "'" or "a function", each.letter, fields.shown(found), MOST_VALUES)
 end
 
----Refuses a config by which keys cannot be counted.
+---Fails if the configs do not give the counts that rules need.
 ---@param set Rule[]
 ---@param at { left: Dict, right: Dict }
 function keys.check_counts(set, at)
@@ -131,7 +131,7 @@ local function members(side, rule, caught, at)
   return out
 end
 
----Whether a rule whose pattern fits a key counts: its condition holds, and the key is one of those that it counts.
+---Whether a rule applies to a key that its pattern fits: its condition holds, and the key is within the rule's count.
 ---@param hit Hit
 ---@param at At
 function keys.holds(hit, at)
@@ -141,15 +141,15 @@ function keys.holds(hit, at)
   return not each or tonumber(own) < keys.count(each, rule, at) and tostring(tonumber(own)) == own
 end
 
----@class KeyRecord   What became of a key, for those who watch (options.trace).
+---@class KeyRecord   What became of a key; passed to options.trace.
 ---@field what "write"|"beside"|"fill"|"part"|"pass"|"unmatched"   `part`: joined with others into the target; `pass`: passed over, by a
 ---rule of one side
 ---@field source string       the key as it is in the checkpoint
----@field key string          … as the rules see it
+---@field key string          the key as the rules see it
 ---@field target? string
 ---@field ending? Ending      the rule that fitted
 ---@field caught? string[]
----@field rejected Ending[]   earlier rules that fit but for their `when`
+---@field rejected Ending[]   earlier rules that fit except for their `when`
 ---@field given any           what was read: a tensor, null, or a list of tensors
 ---@field note? string        what was done to it before the rules saw it
 ---@field value any           what is written
@@ -194,7 +194,7 @@ function Run:write(target, value)
 end
 
 ---Calls a function of the current rule; its errors are reported with the key, its shape and the rule.
----@param what string   it does
+---@param what string   what the function does, for the message
 function Run:call(what, rule, f, ...)
   local fine, result = pcall(f, ...)
   if fine then return result end
@@ -209,7 +209,7 @@ function Run:fail(what, rule, why)
   fail("cannot convert key '%s' (%s) with '%s': %s (%s)", self.at.key, kinds.facts(self.given), what, why, rules.named(rule))
 end
 
----Collects the parts of a tensor that the read side keeps under several keys; nil when it was done or a part is missing.
+---Collects the tensors that one target is made of; nil if this was done before, or if one is missing.
 function Run:gather(hit)
   local at, from = self.at, hit.ending.from
   local each = from.each
@@ -227,9 +227,9 @@ function Run:gather(hit)
   return complete and parts or nil
 end
 
----Notes that the key is lost. Keys that one rule makes copies are reported together.
+---Records that the key is left out. Keys with the same reason are reported together.
 ---@param why string
----@param copy? { of: string, pattern: string }   what it is a copy of, and as the rule has it: named in `why` as %s
+---@param copy? { of: string, pattern: string }   the original key, and its pattern in the rule: %s in `why`
 function Run:leave_out(why, copy)
   local name = copy and why:format(copy.pattern) or why
   local group = self.left_out[name]
@@ -240,10 +240,10 @@ function Run:leave_out(why, copy)
   group[#group + 1] = { path = self.at.full_key }
 end
 
----Whether two tensors have different values. Who only watches (`options.trace`) reads none.
+---Whether two tensors have different values. With `options.trace` no values are read, and the answer is false.
 function Run:differ(a, b) return not self.trace and kinds.differ(a, b) end
 
----A key that the other side has no place for: an error, or named, or known anyway.
+---Handles a key that the other side does not have: fails, records it as left out, or skips a copy.
 function Run:pass_over()
   local at, ending = self.at, self.hit.ending
   if ending.kind == "refuse" and self.given ~= cbk.null then fail("cannot convert key '%s': %s", at.key, ending.why) end
@@ -261,7 +261,7 @@ function Run:pass_over()
   self:tell "pass"
 end
 
----Numbers of a key as the other side counts them.
+---The captures of a key, with their numbers in the other side's counting.
 local function renumber(count, caught)
   local out = {}
   for i, text in ipairs(caught) do
@@ -274,10 +274,10 @@ local function renumber(count, caught)
   return out
 end
 
----What an action gave in place of a tensor for each key; nil when it is as it should be.
+---What an action returned instead of a tensor for each key; nil if the result is valid.
 ---@param made any
----@param count integer|nil   how many keys, where it is a side of several
----@param value any           what it was given
+---@param count integer|nil   the number of keys, if the side has several
+---@param value any           the action's argument
 local function mistake_in(made, count, value)
   if made == nil then return "nothing (does it return a value?)" end
   local list = count and made or { made }
@@ -290,7 +290,7 @@ local function mistake_in(made, count, value)
 end
 
 ---What the rule's action makes of a value: a tensor for one key, a list with one for each key of a side that has several.
----@param count integer|nil   how many keys, where it is such a side
+---@param count integer|nil   the number of keys, if the side has several
 function Run:act(rule, value, count)
   local action = rule.action
   local made = self:call(action.name, rule, action[self.direction], value, self.at)
@@ -299,7 +299,7 @@ function Run:act(rule, value, count)
   return made
 end
 
----Refuses a key whose numbers are beyond what the config counts.
+---Fails if a number in the key exceeds the config's count.
 function Run:check_numbers()
   local known = self.known
   local said = known and not known:own_key(self.at.key) and known:beyond(self.at.key)
@@ -307,9 +307,9 @@ function Run:check_numbers()
 end
 
 ---@class KeyMove   What became of a key of one tensor.
----@field to? string          its new name; nil where it has none, or several
+---@field to? string          its new name; nil if it has none, or several
 ---@field is_written? boolean
----@field is_changed boolean   it is another tensor
+---@field is_changed boolean   the tensor was changed
 
 ---Remembers what became of a key.
 ---@param targets string[]
@@ -321,7 +321,7 @@ function Run:note_move(hit, targets, value, made)
   self.moves[self.at.full_key] = { to = is_one and targets[1] or nil, is_written = #targets > 0, is_changed = not is_same }
 end
 
----Refuses what is no weight in the place of one. A table that copies whatever there is takes anything.
+---Fails if the value is not a tensor, or has no elements. A table that copies everything accepts any value.
 function Run:check_weight(value)
   if self.reads_all or value == cbk.null then return end
   if not kinds.is_tensor(value) then
@@ -332,7 +332,7 @@ function Run:check_weight(value)
   end
 end
 
----Writes what becomes of a key.
+---Runs a rule on a key and writes the results.
 ---@param hit Hit
 function Run:apply(hit, value)
   local ending, at = hit.ending, self.at
@@ -360,8 +360,8 @@ function Run:apply(hit, value)
   end
 end
 
----Stands at a key, which is `prefix` and what the rules see; of what was at the last one, nothing is left.
----@param given any   what is read, if anything is
+---Makes `full_key` current and clears the state of the previous key. Rules see the key without `prefix`.
+---@param given any   the value that is read, if any
 function Run:stand(full_key, prefix, given)
   local at = self.at
   at.key, at.full_key, at.prefix = full_key:sub(#prefix + 1), full_key, prefix
@@ -381,7 +381,7 @@ function Run:find()
   end
 end
 
----Converts one key; false when no rule fits it.
+---Converts one key; false if no rule fits it.
 function Run:convert(key, value)
   if type(key) ~= "string" then return false end
   if value == cbk.null then self.has_null = true end
@@ -408,7 +408,7 @@ function Run:convert(key, value)
   return true
 end
 
----The rule of the weight that a mask is of, where for the mask itself there is none, or one for all keys: it bears the weight's name.
+---The rule of a mask's weight, which gives the mask its name. Nil if a rule names the mask itself.
 ---@return Hit|nil
 function Run:find_weight()
   local is_named = self.hit and not self.hit.ending.pattern:find "%*$"
@@ -430,9 +430,9 @@ function Run:apply_mask(hit, value)
   self:write(patterns.render(hit.ending.to[1], caught) .. "_mask", value)
 end
 
----Makes what the target needs and nothing wrote.
+---Makes the tensors that the target needs and no rule wrote.
 ---@param makers? table[]
----@param is_idle? boolean   it will not be written: mistakes count, warnings do not
+---@param is_idle? boolean   the output will not be written: errors count, warnings do not
 function Run:fill(makers, is_idle)
   if is_idle then
     local fine, problem = report.quietly(self.fill, self, makers)
@@ -452,7 +452,7 @@ function Run:fill(makers, is_idle)
   end
 end
 
----Names the keys that had no place.
+---Warns about the keys that were left out.
 function Run:warn_of_left_out()
   for _, group in ipairs(self.left_out) do
     local names = {}
@@ -478,17 +478,17 @@ end
 ---@field left Dict                     the two model configs, complete with defaults
 ---@field right Dict
 ---@field prefix? string                accepted before the keys that are read, never written
----@field fill? table<Side, table[]>    { key, function(at) }: what the target needs and nothing wrote
----@field kept? table<string, string>   other names of the same tensors, of keys that the file only notes
+---@field fill? table<Side, table[]>    { key, function(at) }: tensors that the target needs, if no rule wrote them
+---@field kept? table<string, string>   keys of tied tensors that the file does not store, to the key that it stores
 ---@field no_nulls? boolean             the target cannot hold null
 ---@field masks? boolean                it holds masks of sparse weights
----@field is_refused? boolean           a key without a rule fails: what is not there may be that one
+---@field is_refused? boolean           the conversion fails if a key has no rule
 ---@field seed? integer
----@field known? ClassTensors           of what is read, unless the table copies whatever there is
----@field view? fun(key: string, value: any): any, string?   what the rules see of a value, and what was done to it
+---@field known? ClassTensors           the class's tensors on the side that is read; nil if the table copies all keys
+---@field view? fun(key: string, value: any): any, string?   the value as the rules see it, and what was done to it
 ---@field trace? fun(record: KeyRecord)
 
----After so many keys without a rule, one that is refused for them is not read to its end: a hostile file may have a million.
+---Stops reading after this many keys without a rule, if the checkpoint is refused for them: a hostile file may have a million.
 keys.ENOUGH_UNMATCHED = 20000
 
 ---Converts all keys of `source`.

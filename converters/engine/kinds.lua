@@ -1,4 +1,4 @@
--- What a value of a config or a checkpoint is.
+-- Kinds of values in configs and checkpoints.
 
 local cbk = require "cbk"
 local extents = require "cbk.extents"
@@ -10,7 +10,7 @@ local kinds = {}
 ---@param value any
 function kinds.absent(value) return value == nil or value == cbk.null end
 
----… the opposite.
+---Whether a value is neither nil nor null.
 ---@param value any
 function kinds.present(value) return value ~= nil and value ~= cbk.null end
 
@@ -21,13 +21,13 @@ local function kind_of(value, key)
   return takes_key and value[key] ~= nil and cbk.kind(value, key) or ""
 end
 
----… whether a value, or `value[key]`, is a map.
+---Whether a value, or `value[key]`, is a map.
 ---@param value any
 ---@param key? any
 ---@return boolean
 function kinds.is_dict(value, key) return kind_of(value, key):find "dict" ~= nil end
 
----Fails where the root of a checkpoint is no dict.
+---Fails if the root of a checkpoint is not a dict.
 ---@param root any
 ---@private
 function kinds.check_root(root)
@@ -36,7 +36,7 @@ function kinds.check_root(root)
   end
 end
 
----… whether a value, or `value[key]`, is a list.
+---Whether a value, or `value[key]`, is a list.
 ---@param value any
 ---@param key? any
 ---@return boolean
@@ -48,7 +48,7 @@ local TENSORS = tensor_kinds.ALL
 ---@type fun(value: any): boolean
 kinds.is_tensor = tensor_kinds.is_tensor
 
----… whether two tensors have different values, which are read unless both are the same tensor.
+---Whether two tensors have different values. Reads the values, unless both are the same tensor.
 ---@param a any
 ---@param b any
 ---@private
@@ -58,7 +58,7 @@ function kinds.differ(a, b)
   return not fine or extents.shape(a:shape()) ~= extents.shape(b:shape()) or found.different > 0
 end
 
----Dtype and shape of what is read or written; the kind of what is no tensor.
+---Dtype and shape of a tensor; the kind of any other value.
 ---@param value any
 ---@return string|nil
 ---@private

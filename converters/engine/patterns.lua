@@ -1,8 +1,8 @@
--- Patterns of keys, and what a converter's rules are compiled into: each pattern as one of Lua's own, found by the key's skeleton.
+-- Patterns of keys, and their compiled form: each is a Lua pattern, indexed by the key's skeleton.
 --
--- A pattern is a dotted key: `N` (any single capital letter) means digits, also inside a part (`block_{N}`, `block_{N:2}` with two
--- digits or more), `'D'` or `'a b'` a name with anything in it (but a dot; a quote is written twice), `*` one or more parts, but once
--- (choices.lua: what else one may write). What a pattern matched on one side is carried over to the other.
+-- A pattern is a dotted key. `N` (any single capital letter) means digits, also inside a part: `block_{N}`, or `block_{N:2}` with at
+-- least two digits. `'D'` and `'a b'` are names with any characters but a dot; a quote is doubled. `*` means one or more parts, at most
+-- once. Choices: choices.lua. What a pattern matches on one side is inserted on the other.
 
 local choices = require "converters.engine.choices"
 local rules = require "converters.engine.rules"
@@ -30,10 +30,10 @@ patterns.is_letter = is_letter
 
 ---@class NumberInPart   A letter with text around it, in one part: "block_{N:2}".
 ---@field letter string
----@field width integer   at least so many digits; 0 without zeros in front
+---@field width integer   the least number of digits; 0 without zeros in front
 
 ---@param part string
----@return (string|NumberInPart)[]|nil   texts and letters in turn; nil of a part without such letters
+---@return (string|NumberInPart)[]|nil   texts and letters in turn; nil for a part without such letters
 local function numbers_in(part)
   if not part:find "{%u[:}]" or part:find "^'" then return nil end
   local out, from = {}, 1
@@ -45,7 +45,7 @@ local function numbers_in(part)
   return out
 end
 
----The name that a part of a pattern is: 'D' in quotes is no number.
+---The text of a part of a pattern: 'D' in quotes is a name, not a number.
 local function literal(part) return choices.quoted_name(part) or part end
 
 ---The letters and stars of a pattern, in order.
@@ -107,7 +107,7 @@ end
 
 local function templates(list, places)
   local out, free, each = {}, places, list.each
-  if each then -- its letter is counted, whatever the key that was met says
+  if each then -- its letter takes all values, whatever number the matched key has
     free, out.each = {}, { letter = each.letter, count = each.count, place = places[each.letter], itself = { [each.letter] = each.letter } }
     for name, place in pairs(places) do free[name] = name ~= each.letter and place or nil end
   end
@@ -117,30 +117,30 @@ end
 
 ---@class Hit
 ---@field ending Ending
----@field caught string[]   what its letters and stars stand for
+---@field caught string[]   the text that each letter and star matched
 
----@class Ending   Where a key goes that a pattern fits.
+---@class Ending   What happens to a key that a pattern fits.
 ---@field order integer    its place among all
 ---@field pattern string   without choices
 ---@field rule Rule        without choices
 ---@field kind "write"|"only"|"drop"|"refuse"
 ---@field why? string
----@field from table[]     templates of the keys that are read; `each`, where they are one for each value of a letter
----@field to table[]       … of the keys that are written
+---@field from table[]     templates of the keys that are read; with `each`, one key for each value of a letter
+---@field to table[]       templates of the keys that are written
 ---@field also table[]     templates of further keys, each with its function
----@field copy_of? table   template of the key that says the same
+---@field copy_of? table   template of the key with the same values
 
 ---A text as a part of a Lua pattern that matches just it.
 local function escaped(text) return (text:gsub("%p", "%%%0"):gsub("%z", "%%z")) end
 
----A key with one sign for all numbers: keys that one pattern fits have one skeleton, but for stars.
+---A key with `#` for each number. All keys that fit a pattern have one skeleton, unless the pattern has a star.
 local function skeleton_of(key) return (key:gsub("%d+", "#")) end
 
 ---@class Matcher   A pattern, compiled.
 ---@field ending Ending
 ---@field text string         as a Lua pattern
----@field count integer       of what it catches
----@field inside table<integer, NumberInPart>   the letters inside parts, by what they catch
+---@field count integer       the number of captures
+---@field inside table<integer, NumberInPart>   the letters inside parts, by the index of the capture
 ---@field is_starred boolean  fits keys of several skeletons
 
 ---@param pattern string
@@ -171,7 +171,7 @@ local function matcher(pattern, ending)
   return out, skeleton_of(table.concat(names, "."))
 end
 
----A key that the other direction writes beside another one says nothing new.
+---The rule for reading a further key (`also_left`, `also_right`): it is skipped, as the other direction writes it again.
 local function beside(rule, side, extra)
   local own, pattern = rule[side], extra[1]
   return {
@@ -220,8 +220,8 @@ function patterns.compile(set, side)
   return compiled, endings
 end
 
----What the letters and stars of a pattern stand for in a key; nil if it does not fit. Numbers inside parts are without zeros in front,
----and have no more of them than the width says.
+---What the letters and stars of a pattern matched in a key; nil if it does not fit. Numbers inside parts lose their leading zeros. They
+---may have no more of these than the width requires.
 ---@param one Matcher
 ---@param key string
 ---@return string[]|nil
@@ -243,7 +243,7 @@ end
 ---@return boolean
 function patterns.fits(part, own) return caught_by(matcher(part), own) ~= nil end
 
----A loop over the endings that fit `key`, in the order of the table.
+---An iterator over the endings that fit `key`, in the order of the table.
 ---@param compiled CompiledPatterns
 ---@param key string
 ---@return fun(): Hit|nil

@@ -1,12 +1,12 @@
--- What every config of Hugging Face may say beside its model's own fields: how text is generated, what a call returns. Files that have
--- all fields (Transformers' to_json_file with use_diff=False) say them at their usual values.
+-- Fields that any Hugging Face config may have besides its model's own: how text is generated, what a call returns. Transformers'
+-- to_json_file with use_diff=False writes all of them, at their usual values.
 
 local cbk = require "cbk"
 local fields = require "converters.engine.fields"
 
 local pretrained = {}
 
--- of PretrainedConfig, Transformers 4; null says nothing anyway
+-- of PretrainedConfig, Transformers 4; null counts as absent
 local usual = {
   _name_or_path = "", add_cross_attention = false, chunk_size_feed_forward = 0, diversity_penalty = 0, do_sample = false,
   early_stopping = false, encoder_no_repeat_ngram_size = 0, is_decoder = false, is_encoder_decoder = false, length_penalty = 1,
@@ -18,7 +18,7 @@ local usual = {
   id2label = cbk.dict { ["0"] = "LABEL_0", ["1"] = "LABEL_1" }, label2id = cbk.dict { LABEL_0 = 0, LABEL_1 = 1 },
 }
 
--- … which have no usual value
+-- Common fields without a usual value.
 local others = {}
 for name in ([[
   architectures auto_map bad_words_ids begin_suppress_tokens bos_token_id cross_attention_hidden_size decoder_start_token_id dtype
@@ -31,7 +31,7 @@ for name in ([[
 ---@param name string
 function pretrained.is_common(name) return others[name] or usual[name] ~= nil end
 
----Whether a config says as much without this field.
+---Whether the field has its usual value, so that a config means the same without it.
 ---@param name string
 ---@param value any
 function pretrained.goes_without_saying(name, value) return usual[name] ~= nil and fields.same(value, usual[name]) end

@@ -11,15 +11,15 @@ releases.unchanged = { ["2.10"] = true }
 releases.place = {}
 for i, release in ipairs(releases.known) do releases.place[release] = i end
 
----True where `a` is at least as new as `b`.
+---Whether `a` is at least as new as `b`.
 function releases.since(a, b) return (releases.place[a] or 0) >= releases.place[b] end
 
----Whether keys that are read may begin with `model.`: on the way to Hugging Face, but for 1.7, and back to 1.6.
+---Whether source keys may begin with `model.`: on the way to Hugging Face, except from 1.7, and on the way to 1.6.
 ---@param src string   formats
 ---@param tgt string
 function releases.reads_prefix(src, tgt) return tgt == "hf" and src ~= "cs-1.7" or tgt == "cs-1.6" end
 
----Whether a step keeps the model only, as those of 1.6 do.
+---Whether a step keeps only the model, as steps to and from 1.6 do.
 function releases.keeps_model_only(src, tgt) return src == "cs-1.6" or tgt == "cs-1.6" end
 
 local untied = { ["cs-1.6"] = true, ["cs-1.7"] = true, ["cs-1.8"] = true, ["cs-1.9"] = true }

@@ -16,28 +16,28 @@ local rules = {}
 ---@field left? string[]     patterns; several when one tensor on the other side is made of them
 ---@field right? string[]
 ---@field action? Action
----@field when? fun(at: At): boolean      the rule counts only where this holds
+---@field when? fun(at: At): boolean      the rule is used only if this returns true
 ---@field also table<Side, { [1]: string, [2]: fun(at: At, value: any): any }[]>  further keys written on that side
----@field number? { forward: fun(n: integer): integer, backward: fun(n: integer): integer }   counts the other side's way
+---@field number? { forward: fun(n: integer): integer, backward: fun(n: integer): integer }   renumbers keys for the other side
 ---@field kind? "only"|"drop"|"refuse"   of a rule for one side: what becomes of such a key
 ---@field why? string        of such a rule
 ---@field read_only? string  which files have its key on the side where it is read and never written
----@field copy_of? string    only: the pattern of the key that says the same
+---@field copy_of? string    for `only`: the pattern of the key with the same values
 ---@field origin Origin
----@field below? { [1]: Rule, [2]: table|nil }   the two names that it was put below, and those that it was below already
+---@field below? { [1]: Rule, [2]: table|nil }   the two prefixes that the rule was put below, and any earlier ones
 
 ---@class Origin   Where a rule was written.
 ---@field source string    the file
 ---@field line integer     of the table that it is in
 ---@field place integer    its place in that table
----@field names string[]   its patterns as they stand there
+---@field names string[]   its patterns as written
 
 ---@private
 rules.other = { left = "right", right = "left" }
 
--- --- telling of rules
+-- --- rules in messages
 
----A rule as its author may know it: its names with their choices.
+---A rule as its author wrote it: its names with their choices.
 ---@param rule Rule
 ---@return string
 ---@private
@@ -52,7 +52,7 @@ function rules.text(rule)
   return left == right and left or left .. " <-> " .. right
 end
 
----What several names have in common once: "proj_{q,k,v}_dense_layer.weight".
+---Several names as one, with their common text written once: "proj_{q,k,v}_dense_layer.weight".
 ---@param list string[]
 ---@return string
 local function joined(list)
@@ -98,7 +98,7 @@ local function also(entry)
   return out
 end
 
----What has all words of a name that is not there, in one of the vocabularies: "rotary.set_dim" for "set_rotary_dim".
+---The shortest name in the vocabularies that has all words of an unknown name: "rotary.set_dim" for "set_rotary_dim".
 ---@param name string
 ---@return string|nil
 local function by_words(name)
@@ -113,13 +113,13 @@ local function by_words(name)
     end
   end
   for _, one in ipairs { "actions", "rotary", "values" } do
-    local is_loaded, vocabulary = pcall(require, "converters.vocabulary." .. one) -- one may be about to be
+    local is_loaded, vocabulary = pcall(require, "converters.vocabulary." .. one) -- one may still be loading
     if is_loaded then look(vocabulary, one) end
   end
   return found
 end
 
----A library whose names can be mistyped, but not silently: the nil of an unknown name would be a plain copy.
+---Makes unknown names of a library errors. A misspelt action would be nil, and its rule a plain copy.
 ---@generic T
 ---@param library T
 ---@param what string    "action"
@@ -128,7 +128,7 @@ end
 function rules.strict(library, what, prefix)
   prefix = prefix or ""
   for name, inner in pairs(library) do
-    local kind = type(inner) == "table" and inner.forward == nil and type(select(2, next(inner))) -- nothing but data otherwise
+    local kind = type(inner) == "table" and inner.forward == nil and type(select(2, next(inner))) -- else it is plain data
     if kind == "function" or kind == "table" then rules.strict(inner, what, prefix .. name .. ".") end
   end
   return strict(library, what, prefix, function(name)
@@ -166,7 +166,7 @@ end
 
 -- --- choices
 
----Both sides, and all that is written beside them, with one function.
+---The same function for both sides, for `rules.map`.
 local function on_both(change) return { left = change, right = change } end
 
 ---The first choice of a rule, and the pattern that has it.
@@ -208,8 +208,8 @@ local function expand(rule, out)
   end
 end
 
----A rule without choices: one for each of them. `{…}` goes with the `{…}` of the other side in the same words, else with the one of
----as many, `[…]` with `[…]`, which may be on one side only. What was written is in their field `base`.
+---A rule without choices for each choice of a rule. `{…}` goes with the `{…}` of the other side that has the same text, else with the one
+---of as many options. `[…]` goes with `[…]`, which one side may lack. The field `base` keeps the original rule.
 ---@param rule Rule
 ---@return Rule[]
 ---@private
@@ -219,7 +219,7 @@ function rules.expand(rule)
   return out
 end
 
----Refuses invalid patterns, and choices that do not say what goes with what.
+---Fails on invalid patterns, and on choices that do not correspond.
 ---@return Rule
 local function checked(rule)
   local has_choices
@@ -235,7 +235,7 @@ end
 
 -- --- tables
 
----Whether a table copies whatever is on a side.
+---Whether a table copies all keys of a side.
 ---@param set Rule[]
 ---@param side Side
 ---@private
@@ -325,8 +325,8 @@ rules.refuse = one_sided "refuse"
 ---@class Each
 ---@field letter string
 ---@field count string|fun(at: At): integer   how many values it has: a field of the right config, or a function
----@field place? integer                      of the letter among what a key's pattern caught
----@field itself? table<string, string>       the letter for itself, to name all keys at once
+---@field place? integer                      the letter's index among the captures
+---@field itself? table<string, string>       the letter as its own value, to name all keys at once
 
 ---A list of keys, one for each value of a capital letter: `rules.each("experts.E.w1.weight", "E", "num_experts")`.
 ---@param count string|fun(at: At): integer   a field of the right config, or `function(at)`
@@ -344,7 +344,7 @@ end
 ---@return Converter
 function rules.variant(converter, change) return variant(converter, change) end
 
----… a copy for these two formats: `rules.between("cs-2.0", "cs-2.1", decoder.to_2_1)`.
+---A copy of a converter for these two formats: `rules.between("cs-2.0", "cs-2.1", decoder.to_2_1)`.
 ---@param left string
 ---@param right string
 ---@param converter Converter

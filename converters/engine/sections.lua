@@ -1,4 +1,4 @@
--- Runs config rules over one model section, in one direction: over what a CS config has under `model`, or a whole config.json.
+-- Runs config rules over one model section, in one direction. The section is `model` of a CS config, or a whole config.json.
 
 local cbk = require "cbk"
 local field_kinds = require "converters.engine.field_kinds"
@@ -35,7 +35,7 @@ function FieldAt:leave_out(name)
   self.dropped[#self.dropped + 1] = name
 end
 
----… all entries of a map except those in `known`.
+---Reports all entries of a map as left out, except those in `known`.
 ---@param map Dict
 ---@param known table<string, any>|Dict
 function FieldAt:leave_out_others(map, known)
@@ -51,7 +51,7 @@ function FieldAt:refuse(value, supported) fields.refuse(self.field, value, suppo
 
 ---@alias KnownFields table<string, ClassField>   of one side, by all names under which its class reads them
 
----What is known of the fields of one side.
+---The fields of a side's class, by all their names.
 ---@param step Converter
 ---@param side Side
 ---@return KnownFields
@@ -60,7 +60,7 @@ function sections.known_fields(step, side)
   return class and class:by_name() or {}
 end
 
----Refuses values of another kind than their fields have.
+---Fails if a value is not of its field's kind.
 ---@param config Dict
 ---@param known KnownFields
 ---@param place? string   what is before the names in messages
@@ -71,7 +71,7 @@ function sections.check(config, known, place)
   end
 end
 
----Has each value as rules and functions know it; of a config that holds what it must (check).
+---Normalises values (1 becomes true). The values must be valid (`check`).
 ---@param config Dict   changed in place
 ---@param known KnownFields
 ---@return Dict
@@ -91,7 +91,7 @@ local function warn_of_quoted(config, known)
   if #names > 0 then cbk.warn("numbers in quotes are kept as text, which not every program reads: " .. table.concat(names, ", ")) end
 end
 
----Without a size, which nothing else gave the other side, no model is described.
+---Fails if the config lacks a required size that no other field supplied.
 ---@param known KnownFields
 local function check_missing(config, to, by_name, side, known)
   local missing = {}
@@ -108,7 +108,7 @@ end
 
 -- --- layouts of files
 
----A model section of a file as the rules have it.
+---A model section of a file, in the layout of the rules.
 ---@param step Converter
 ---@param side Side
 ---@param section Dict
@@ -118,7 +118,7 @@ function sections.of_file(step, side, section)
   return layout and layout.read(cbk.copy(section)) or section
 end
 
----… and the other way.
+---The inverse of `of_file`: a model section in the layout of files.
 function sections.for_file(step, side, section)
   local layout = step.layout and step.layout[side]
   return layout and layout.write(cbk.copy(section)) or section
@@ -126,7 +126,7 @@ end
 
 -- --- running
 
----What holds for the fields of a class that no rule names: they are as the class has them by default.
+---Rules for the fields of a class that no rule names: they must have their defaults.
 ---@param class Class|nil
 ---@param is_named fun(name: string): boolean
 ---@return table<string, table>   rules by the names of fields
@@ -145,7 +145,7 @@ local function usual_values(class, side, is_named)
   return out
 end
 
----The rules of a side by the names of its fields. A field of the other side alone is a mistake on this one.
+---The rules of a side by the names of its fields. A field that only the other side has is an error.
 ---@param step Converter
 ---@param side Side
 local function compile(step, side)
@@ -165,7 +165,7 @@ local function compile(step, side)
   return by_name
 end
 
----The fields of a side that must have one value each: what the other side cannot express.
+---The fields of a side that must have one value each, because the other side cannot express others.
 ---@param step Converter
 ---@param side Side
 ---@return table<string, any>   values by the names of fields
@@ -179,7 +179,7 @@ function sections.limits(step, side)
   return out
 end
 
----Whether anything that is written comes from a field.
+---Whether a field that is written was made from this field.
 local function has_set(at, name)
   for _, source in pairs(at.made) do
     if source == name then return true end
@@ -187,7 +187,7 @@ local function has_set(at, name)
   return false
 end
 
----A value that the only possible one is, for `fields.refuse`, which shows texts as they are.
+---The required value for `fields.refuse`, which would show a plain string without quotes.
 local function quoted(value) return type(value) == "string" and fields.any_of(value) or value end
 
 ---The value of a section's field by its dotted name.
@@ -197,7 +197,7 @@ local function value_at(config, name)
   return value_at(config[section], inner)
 end
 
----A name on the left that the way back does not give: the checkpoint keeps it, and it comes back if the right still has its value.
+---For a name on the left that the way back cannot restore: the checkpoint keeps it. It is used again if the right still has its value.
 ---@param value any   the field's new value
 ---@return any
 local function with_kept_name(rule, side, at, value)
@@ -218,7 +218,7 @@ local function is_refused(rule, value, from)
   return not is_unused and not fields.same(value, rule.value)
 end
 
----@return boolean|nil is_lost   the field says something that the other side has no place for
+---@return boolean|nil is_lost   the value is lost: the other side has no place for it
 local function convert_field(rule, side, at)
   local name = at.field
   if rule.kind == "used" then return end
@@ -254,7 +254,7 @@ local function convert_field(rule, side, at)
   if at.moves and target ~= name then at.moves[#at.moves + 1] = { tostring(name), target } end
 end
 
----Refuses what a rule made of a value, where that is not what a field of the other side must be.
+---Fails if a rule made a value that is invalid for the field it is written to.
 ---@param to Dict
 ---@param known KnownFields   of the side that is written
 ---@param at FieldAt
@@ -270,7 +270,7 @@ local function check_made(to, known, at)
   end
 end
 
----The fields of sections under the dotted names that the rules have for them; a copy.
+---A copy of a config with the fields of sections under the dotted names that rules use.
 local function flatten(config, nested)
   local out = cbk.copy(config)
   for _, section in ipairs(nested or {}) do
@@ -284,8 +284,8 @@ local function flatten(config, nested)
   return out
 end
 
----Gives a field its own name, where the config has it under another one. Where both are there, Hugging Face's classes set the own one
----first, and the other one over it (PretrainedConfig.attribute_map).
+---Renames a field from an alias to its own name. If both are present, the alias wins, as in Hugging Face's classes
+---(PretrainedConfig.attribute_map).
 ---@param config Dict   changed in place
 ---@param field ClassField
 local function use_own_name(config, name, alias, field)
@@ -301,7 +301,7 @@ local function use_own_name(config, name, alias, field)
   config[alias] = nil
 end
 
----The fields of a model section by the names that the rules have for them.
+---The fields of a model section under the names that rules use.
 local function named(step, side, config)
   local out, is_rule = flatten(config, (step.nested or {})[side]), {}
   for _, rule in ipairs(step.config) do is_rule[rule[side] or ""] = true end
@@ -317,7 +317,7 @@ local function named(step, side, config)
   return out
 end
 
----Fields with dotted names back in their sections, in place.
+---Moves fields with dotted names back into their sections, in place.
 local function nest(config, nested)
   for _, section in ipairs(nested or {}) do
     local inner = cbk.dict()
@@ -332,7 +332,7 @@ local function nest(config, nested)
   end
 end
 
----Moves what `names` says from one section into another.
+---Moves the fields `names` from one section to another.
 ---@param names? string[]
 ---@param from Dict   changed in place, as `to`
 ---@param to Dict
@@ -345,7 +345,7 @@ function sections.move(names, from, to)
   end
 end
 
----A part of a composite as a rule: its section is converted by its own table.
+---The rule for a part of a composite: it converts the part's section with the part's own table.
 local function rule_of(part, side)
   local function convert(section, at)
     local kept = at.kept and kinds.is_dict(at.kept, part.left) and at.kept[part.left] or nil
@@ -359,7 +359,7 @@ local function rule_of(part, side)
   return { left = part.left, right = part.right, kind = "pair", action = { forward = convert, backward = convert } }
 end
 
----Each part has its section, with what is beside it on the right, and a rule.
+---Adds a rule for each part's section. On the right, the fields beside a section are moved into it.
 local function prepare_components(step, side, from, by_name)
   for _, part in ipairs(step.components or {}) do
     local name = part[side]
@@ -372,7 +372,7 @@ local function prepare_components(step, side, from, by_name)
   end
 end
 
----What a config of a side says whatever the other side does: the values that are fixed, and the name of the class.
+---The fields of a side that do not depend on the other: fixed values, and the name of the class.
 ---@param step Converter
 ---@param side Side
 ---@return table<string, any>
@@ -386,8 +386,8 @@ function sections.constants(step, side)
   return out
 end
 
----Whether a rule reads what the class has where a config leaves a field out. A Model Zoo config must say its sizes, and a rate that
----only training uses is checked where it is said.
+---Whether a rule uses the class's default if a config leaves the field out. A Model Zoo config must have its sizes. A rate is used only
+---in training, so it is checked only if it is present.
 ---@param rule table|nil
 ---@param field ClassField
 local function reads_default(rule, side, field)
@@ -396,7 +396,7 @@ local function reads_default(rule, side, field)
   return (rule.kind == "pair" or rule.kind == "used") and not (side == "right" and field_kinds.is_needed(field))
 end
 
----The default of a field that both sides leave out, where it means something else on the other one: then it has to be said.
+---The default of a field that both sides leave out, if the other side's default differs: then it must be written.
 ---@param step Converter
 ---@param side Side
 ---@param rule table|nil
@@ -408,7 +408,7 @@ local function default_to_say(step, side, rule, name)
   return not fields.same(own.default, far.default) and own.default or nil
 end
 
----The values of fields that a config of a side leaves out: those of its class, or the converter's own.
+---The values of fields that a config leaves out: the defaults of its class, or the converter's own.
 ---@param step Converter
 ---@param side Side
 ---@param by_name table<string, table>   rules by the names of fields
@@ -431,7 +431,7 @@ end
 ---@field hf_config? Dict   What the checkpoint keeps of a Hugging Face config.
 ---@field file? Dict        The whole file, of a Model Zoo config on the way to Hugging Face.
 
----What a converter's function gave in place of a config: one, or nothing.
+---The result of a converter's function: a config, or nil. Anything else is an error.
 ---@param name string   of the function
 local function config_of(name, made)
   if made == nil or type(made) == "table" or kinds.is_dict(made) then return made end
@@ -443,12 +443,12 @@ end
 ---@param side Side      the side that `from` is
 ---@param from Dict
 ---@param moves? Moves   fields that get another name are added
----@param class? Class   that describes both sides, where the table copies what it does not name
+---@param class? Class   the class of both sides, if the table copies fields that it does not name
 ---@param read? Read     the checkpoint of that config
 ---@return Dict to, Dict from   `from` is complete with its defaults
 ---@return string[] dropped     fields of the file that have no place on the other side
----@return table assumed        fields of the right that defaults say, not the file; of a part, a table of its own
----@return string[] unsaid      further fields without a place on the other side, which nobody misses: null, the usual value, or used
+---@return table assumed        fields of the right that come from defaults, not the file; a part has its own table
+---@return string[] unsaid      further fields without a place on the other side that need no warning: null, the usual value, or used
 function sections.convert(step, side, from, moves, class, read)
   local other, nested = rules.other[side], step.nested or {}
   local by_name, rest = compile(step, side)
@@ -491,7 +491,7 @@ function sections.convert(step, side, from, moves, class, read)
   return at.to, from, dropped, assumed, unsaid
 end
 
----Whether a rule makes, reads or checks a field of a side; of a part's section by its dotted name.
+---A function that returns whether a rule writes, reads or checks a field of a side. Fields of a part have dotted names.
 ---@param step Converter
 ---@param side Side
 ---@return fun(name: string): boolean
@@ -517,7 +517,7 @@ function sections.takes_any(step, side) return select(2, compile(step, side)) ~=
 ---@field field string
 ---@field text string   "norm_type='layernorm' (not rmsnorm)"
 
----What of a model section a table refuses, field by field. What is missing does not count.
+---The fields of a model section that a table refuses. Missing fields do not count.
 ---@param step Converter
 ---@param side Side
 ---@param config Dict
@@ -541,8 +541,8 @@ function sections.refused(step, side, config)
   return out
 end
 
----How many fields of a config have other values than the table demands, and how many that it carries over the config lacks: of two
----tables that may take a config, the one with fewer is nearer.
+---How far a config is from a table: the number of fields with other values than the table requires, and of copied fields that the config
+---lacks. Of two tables that may accept a config, the one with fewer is nearer.
 ---@param step Converter
 ---@param side Side
 ---@param config Dict

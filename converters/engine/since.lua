@@ -1,4 +1,4 @@
--- Refuses what a config says in fields that a release does not have yet.
+-- Refuses values of fields that a release does not have yet.
 
 local cbk = require "cbk"
 local fields = require "converters.engine.fields"
@@ -24,13 +24,13 @@ end
 
 ---@class SinceWay   The formats between which a model section is converted.
 ---@field to string          the target release
----@field from? string       the source release, whose unknown fields are kept; nil: Hugging Face
+---@field from? string       the source release: fields that it does not know either are kept; nil: Hugging Face
 ---@field starts_at_hf boolean   the whole conversion, not only this step, starts with Hugging Face's files
----@field named? table<string, string>   Hugging Face's names of fields, where a step starts with its config
----@field given? Dict        … and that config
+---@field named? table<string, string>   Hugging Face's names of fields, if the step starts with its config
+---@field given? Dict        that config
 
----A field as the user's config has it. The values that a release knows are those of the Model Zoo's field, so only one that may not be
----set at all has the other name.
+---The name and value of a field in the user's config. The values that a release knows are those of the Model Zoo's field, so Hugging
+---Face's name is used only for a field that must be absent.
 ---@return string name, any value
 local function as_given(entry, name, value, way)
   local own = way.named and way.named[name]

@@ -1,4 +1,4 @@
--- What a state dict has, seen in one pass: its names, their shapes, and tensors of few bits. Models have up to 100,000 tensors.
+-- The keys, shapes and narrow dtypes of a state dict, collected in one pass. Models have up to 100,000 tensors.
 
 local cbk = require "cbk"
 local kinds = require "converters.engine.kinds"
@@ -8,8 +8,8 @@ local state_dict = {}
 
 ---@class StateDict
 ---@field tensors Dict
----@field keys string[]                       that are text, in the checkpoint's order
----@field shapes table<string, integer[]>     of those that are tensors
+---@field keys string[]                       the string keys, in the checkpoint's order
+---@field shapes table<string, integer[]>     of the keys with tensors
 ---@field narrow { key: string, dtype: string }[]   tensors of less than 16 bits
 ---@field shape_of fun(key: string): integer[]|false|nil   false: it is no tensor, such as null
 

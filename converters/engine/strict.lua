@@ -4,7 +4,7 @@ local cbk = require "cbk"
 local naming = require "cbk.naming"
 local position = require "converters.notation.position"
 
----Makes unknown names of a table errors, which name the nearest ones.
+---Makes unknown names of a table errors that suggest the nearest name.
 ---@generic T
 ---@param library T
 ---@param what string      "action"

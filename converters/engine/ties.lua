@@ -1,5 +1,5 @@
--- Tied weights: tensors that a model class has under several names. What a checkpoint has under some of them, rules see under all that
--- they may read: a file of each tensor once (safetensors) lacks the others, and old ones have null there.
+-- Tied weights: tensors that a model class has under several names. If a checkpoint has only some of the names, rules still see all that
+-- they may read. Safetensors files store each tensor once; old files have null under the other names.
 
 local cbk = require "cbk"
 local kinds = require "converters.engine.kinds"
@@ -11,9 +11,9 @@ local ties = {}
 ---@field each_once? boolean   the file has each tensor under one name
 ---@field all? boolean         all names are wanted, whatever the file has (Converter.all_names)
 ---@field no_nulls? boolean    null becomes the tensor of another name
----@field is_watched? boolean  nothing is read: values are not compared
+---@field is_watched? boolean  a dry run: values are not compared
 
----The names in a checkpoint by those that the class has.
+---The class's keys, each with its key in the checkpoint.
 ---@param known ClassTensors
 ---@param source Dict
 ---@return table<string, string>
@@ -27,7 +27,7 @@ local function names_there(known, source)
 end
 
 ---The first of some names that has a tensor.
----@return string|nil   as the checkpoint has it
+---@return string|nil   the key in the checkpoint
 local function first_there(names, there, source)
   for _, name in ipairs(names) do
     local key = there[name]
@@ -35,7 +35,7 @@ local function first_there(names, there, source)
   end
 end
 
----Says that several tensors differ that the config ties to one.
+---A message if tensors differ that the config ties to one; else nil.
 ---@param names string[]               that the class has for one tensor
 ---@param there table<string, string>  the checkpoint's names of them
 ---@param first string                 key of one of them
@@ -49,7 +49,7 @@ local function difference(names, there, source, first)
   return #others > 0 and ("'%s' differs from %s, though the config ties them"):format(first, table.concat(others, " and ")) or nil
 end
 
----What is tied by the config of a checkpoint, and differs in it. Values are read.
+---Messages about tensors that the config ties but that differ in the checkpoint. Reads their values.
 ---@param known ClassTensors
 ---@param source Dict
 ---@return string[]
@@ -62,7 +62,7 @@ function ties.differences(known, source)
   return out
 end
 
----The checkpoint with the names of its tied tensors that rules read.
+---The checkpoint with those further names of its tied tensors that rules read.
 ---@param known ClassTensors
 ---@param source Dict
 ---@param kept table<string, string>   KeyOptions.kept

@@ -1,4 +1,4 @@
--- A model inside another one: the inner family's own table is run, and its Model Zoo keys stand below a name.
+-- A model inside another one: the inner family's own table is run, and its Model Zoo keys are below a prefix.
 
 local cbk = require "cbk"
 local fields = require "converters.engine.fields"
@@ -38,7 +38,7 @@ function wrap.model_in(wrapper, config, side)
   return fields.refuse(field, said, fields.any_of(unpack(wrapper.models)))
 end
 
----The table of the inner model, as the wrapper has it.
+---The table of the inner model, with the wrapper's fields added.
 ---@param outer Converter
 ---@param inner Converter
 ---@param name string   the inner model
@@ -57,7 +57,7 @@ function wrap.around(outer, inner, name, named_from)
   return out
 end
 
----The table of the inner model between two releases, which holds for both copies: once trained, they differ.
+---The table of the inner model between two releases, applied to both copies: once trained, they differ.
 ---@param wrapper Wrap
 ---@param inner Converter
 ---@return Converter
@@ -69,7 +69,7 @@ function wrap.between(wrapper, inner)
   })
 end
 
----The key of the inner model at that place; nil if it has none.
+---A key without the inner model's prefix; nil if it does not have that prefix.
 ---@param wrapper Wrap
 ---@param key any
 ---@return string|nil
@@ -78,29 +78,29 @@ function wrap.inner_key(wrapper, key)
   return type(key) == "string" and key:sub(1, #place) == place and key:sub(#place + 1) or nil
 end
 
----Whether the key says once more what that of the inner model does.
+---Whether a key belongs to the second copy of the inner model.
 ---@param wrapper Wrap
 ---@param key string
 function wrap.is_copy(wrapper, key) return key:sub(1, #wrapper.copy + 1) == wrapper.copy .. "." end
 
----How keys of the right are passed over that say the same once more.
+---The compiled rule that leaves out the second copy.
 ---@param wrapper Wrap
 local function copies_of(wrapper)
   local rule = rules.drop.right(wrapper.copy .. ".*", ("a copy; the model below '%s' is used"):format(wrapper.place))
   return patterns.compile(rules.keys { rule }, "right")
 end
 
----Whether a tensor of the copy is the one of the model inside, so that nothing is lost with it.
+---Whether a tensor of the second copy is the same as the inner model's, so that nothing is lost without it.
 local function is_its_own(wrapper, source, key, value)
   local own = source[wrapper.place .. key:sub(#wrapper.copy + 1)]
   return kinds.is_tensor(value) and kinds.is_tensor(own) and value:same(own)
 end
 
----Takes the inner model out of a checkpoint.
+---Extracts the inner model from a checkpoint.
 ---@param wrapper Wrap
 ---@param source Dict
 ---@param trace? fun(record: KeyRecord)
----@return Dict inner, string[] strangers   keys that stand in neither place
+---@return Dict inner, string[] strangers   keys that belong to neither copy
 function wrap.take_out(wrapper, source, trace)
   local compiled, endings = copies_of(wrapper)
   local inner, strangers, copies = cbk.dict(), {}, 0

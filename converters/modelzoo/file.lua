@@ -71,7 +71,7 @@ function file.set_name(model, release, zoo_name, from)
   if release and releases.since(release, from or "2.4") and model.name == nil then model.name = zoo_name end
 end
 
----… of a composite's sections. The original converter gives them the name of the whole, which the Model Zoo's classes refuse.
+---Sets the names of a composite's sections. The original converter uses the composite's name, which the Model Zoo's classes refuse.
 ---@param model Dict
 ---@param release string|nil
 ---@param zoo_name string

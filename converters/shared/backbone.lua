@@ -1,4 +1,4 @@
--- The nested config of the Model Zoo's backbone models (2.4): the same fields as the flat one, put where they belong.
+-- The nested config of the Model Zoo's backbone models (2.4): the same fields as in the flat one, in sections.
 
 local cbk = require "cbk"
 local fields = require "converters.engine.fields"
@@ -39,7 +39,7 @@ local config = fields.config {
   at("transformer_decoder.", decoder),
 }
 
----Dotted names become nested dicts.
+---Turns dotted names into nested dicts.
 local function nest(flat)
   local out = cbk.dict()
   for name in cbk.items(flat) do
@@ -53,7 +53,7 @@ local function nest(flat)
   return out
 end
 
----The nested values that the table names, under dotted names.
+---The nested values that the table has, under dotted names.
 local function flatten(nested)
   local out = cbk.dict()
   for _, rule in ipairs(config) do
@@ -64,7 +64,7 @@ local function flatten(nested)
   return out
 end
 
----Every other layer without its sliding window: a list of layers instead of one for all.
+---A list of layers instead of one for all, in which every other layer lacks the sliding window.
 local function alternate(out, from)
   out = nest(out)
   if from.sliding_window_every_other_decoder_layer == true then
@@ -78,7 +78,7 @@ local function alternate(out, from)
   return out
 end
 
----One layer for all from a list of layers: the last one, which has the window.
+---Replaces a list of layers by one for all: the last, which has the window.
 local function unify(nested)
   local stack = nested.transformer_decoder
   if stack == nil or not kinds.is_list(stack, "layers") then return flatten(nested) end

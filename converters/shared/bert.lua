@@ -1,4 +1,4 @@
--- What every BERT has in common: the encoder, its config, and what each release changed. The heads are in bert.lua and
+-- What all BERT models have in common: the encoder, its config, and the changes of each release. The heads are in bert.lua and
 -- bert_heads.lua.
 
 local cbk = require "cbk"
@@ -14,7 +14,7 @@ local bert = {}
 
 -- --- keys
 
----A norm, which old Hugging Face files call gamma and beta.
+---A norm. Old Hugging Face files name its tensors gamma and beta.
 function bert.norm(left, right)
   return rules.keys {
     { left .. ".{weight,bias}", right .. ".{weight,bias}" },
@@ -64,7 +64,7 @@ end
 
 -- --- config
 
----The Model Zoo has a field for the masked-language head's activation, Hugging Face uses the encoder's.
+---Checks the masked-language head's activation: the Model Zoo has a field for it, Hugging Face uses the encoder's.
 local function as_encoder(field)
   return function(value, at)
     local encoder = at.from[field]
@@ -72,7 +72,7 @@ local function as_encoder(field)
   end
 end
 
----Positions that begin behind the padding token's number: Hugging Face counts the rows before them too.
+---Converts the number of positions. They begin after the padding token's index, and Hugging Face also counts the rows before them.
 ---@param sign integer
 local function beyond_padding(sign)
   return function(count, at)
@@ -115,7 +115,7 @@ local defaults = {
   },
 }
 
----Since 1.8 the pooler has its own activation, which is the encoder's where the config does not say.
+---Since 1.8 the pooler has its own activation. If the config does not have it, it is the encoder's.
 local function check_pooler(from)
   if values.absent(from.pooler_nonlinearity) and from.encoder_nonlinearity ~= "tanh" then
     fields.refuse("pooler_nonlinearity", nil, "'tanh'", ("without it the pooler uses encoder_nonlinearity, which is %s; add "
@@ -123,8 +123,8 @@ local function check_pooler(from)
   end
 end
 
----A model without a pooler may have the field of one, as 1.7 -> 1.8 writes it. It is held to what the field must be all the same, but
----whoever changes it loses nothing.
+---A model without a pooler may still have the pooler's field, as 1.7 -> 1.8 writes it. The field must have the required value, but
+---changing it has no effect.
 local function check_unused_pooler(from)
   local value = from.pooler_nonlinearity
   if not values.absent(value) and value ~= "tanh" then
@@ -141,7 +141,7 @@ end
 ---Release 1.7 has the encoder's activation in the pooler, where Hugging Face has tanh, and always gelu in the masked-language head.
 ---@param zoo Dict       the model section of the Model Zoo
 ---@param has { pooler?: boolean, mlm?: boolean }
----@param field string   which the config that is read calls the activation
+---@param field string   the activation's name in the config that is read
 local function tell_of_activations(zoo, has, field)
   local own = zoo.encoder_nonlinearity
   if has.pooler and own ~= "tanh" then
@@ -161,12 +161,12 @@ end
 
 ---@class BertModel
 ---@field keys fun(position: string): Rule[]
----@field has { pooler?: boolean, mlm?: boolean }   what has an activation apart from the encoder's
+---@field has { pooler?: boolean, mlm?: boolean }   the heads with an activation of their own
 ---@field config? table                 fields of the head
 ---@field base? table                   of the encoder, default: bert.config
 ---@field freezes? boolean              since 2.1 its configs get freeze_ffn_bias_in_glu
 ---@field prepare? fun(from: Dict)      over a Hugging Face config
----@field defaults? table               of its Model Zoo class, where they are its own
+---@field defaults? table               defaults of its Model Zoo class, if they differ from the encoder's
 ---@field fill? table<Side, table[]>
 
 local function config_of(model, more) return fields.config { model.config or false, model.base or bert.config, more } end

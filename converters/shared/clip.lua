@@ -1,4 +1,4 @@
--- CLIP's image tower against the Model Zoo's ViT: what LLaVA and CLIP by itself have in common.
+-- CLIP's image tower against the Model Zoo's ViT, for LLaVA and for CLIP alone.
 
 local cbk = require "cbk"
 local rules = require "converters.engine.rules"
@@ -35,7 +35,7 @@ clip.tower = rules.keys {
 
 -- --- config
 
----The Model Zoo's embedding layer does not read the field.
+---Warns about an epsilon that the Model Zoo's embedding layer does not read.
 local USUAL_EPSILON = 1e-5
 local function warn_of_epsilon(epsilon, at)
   if type(epsilon) == "number" and epsilon ~= USUAL_EPSILON then

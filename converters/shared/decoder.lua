@@ -1,4 +1,4 @@
--- What all decoder models of the Model Zoo (gpt2, llama, bloom, btlm, jais, starcoder) have in common: tensors with two
+-- What the Model Zoo's decoder models (gpt2, llama, bloom, btlm, jais, starcoder) have in common: tensors with two
 -- names, and the steps between its own releases.
 
 local cbk = require "cbk"
@@ -18,7 +18,7 @@ function decoder.embedding(left)
   return rules.keys { { left .. ".{weight,bias}", "embedding_layer.word_embeddings.{weight,bias}" } }
 end
 
----… of the last norm, which the Model Zoo has twice.
+---The key rule of the last norm, which the Model Zoo's model has under two names.
 ---@param left string
 function decoder.final_norm(left)
   return rules.keys {
@@ -113,7 +113,7 @@ decoder.four_times = fields.config {
   end } },
 }
 
----… for `prepare.left`: GPT-2's inner size, if it is not given.
+---For `prepare.left`: sets GPT-2's inner size to 4 times its width, if it is not given.
 function decoder.inner_size(from)
   if values.absent(from.n_inner) and not values.absent(from.n_embd) then from.n_inner = 4 * from.n_embd end
 end
@@ -131,7 +131,7 @@ function decoder.quarter_of_head(from) return math.floor(heads.size(from) * 0.25
 ---The three bias fields of the right for which the left has one.
 decoder.biases = { "use_projection_bias_in_attention", "use_ffn_bias_in_attention", "use_ffn_bias" }
 
----… their value in a config, or an error if they differ.
+---The value of these bias fields in a config, or an error if they differ.
 function decoder.common_bias(from)
   local said
   for _, name in ipairs(decoder.biases) do
@@ -154,7 +154,7 @@ decoder.to_1_8 = {
   },
 }
 
----… 1.8 or 1.9 to 2.0: tied tensors get both names, and norms are named by type.
+---The step from release 1.8 or 1.9 to 2.0: tied tensors get both names, and norms are named by type.
 decoder.to_2_0 = {
   config = fields.config {
     { "use_rms_norm", "norm_type", values.choice { [true] = "rmsnorm", [false] = "layernorm" } },
@@ -163,7 +163,7 @@ decoder.to_2_0 = {
   defaults = { left = { use_rms_norm = false }, right = { norm_type = "layernorm" } },
 }
 
----… the same for the Model Zoo's GPTJModel (gptj, gpt-neox), whose norms may lack a bias.
+---The step from release 1.8 or 1.9 to 2.0 for the Model Zoo's GPTJModel (gptj, gpt-neox), whose norms may lack a bias.
 decoder.gptj_to_2_0 = {
   config = fields.config {
     { "use_biasless_norm", "norm_type", values.choice { [true] = "biasless-layernorm", [false] = "layernorm" } },
@@ -171,7 +171,7 @@ decoder.gptj_to_2_0 = {
   },
 }
 
----… 2.0 to 2.1: position embeddings are a module of their own.
+---The step from release 2.0 to 2.1: position embeddings become a module of their own.
 decoder.to_2_1 = {
   keys = rules.keys {
     { "[model.]embedding_layer.position_embeddings.weight", "[model.]embedding_layer.position_embeddings.embed.weight" },

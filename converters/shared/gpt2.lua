@@ -1,4 +1,4 @@
--- What GPT-2 and its relatives (BTLM, JAIS, SantaCoder, StarCoder) have in common, against the Model Zoo's GPT2LMHeadModel.
+-- What GPT-2 and related models (BTLM, JAIS, SantaCoder, StarCoder) have in common, against the Model Zoo's GPT2LMHeadModel.
 
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
@@ -24,9 +24,9 @@ function gpt2.layer(attention, matrix)
   }
 end
 
----… of a model without its head.
+---The key rules of a model without its head.
 ---@param layer table
----@param is_2_0? boolean   up to 2.0 position embeddings are no module of their own
+---@param is_2_0? boolean   up to 2.0, position embeddings are not a module of their own
 function gpt2.body(layer, is_2_0)
   local old, now = "embedding_layer.position_embeddings.{weight,bias}", "embedding_layer.position_embeddings.embed.{weight,bias}"
   return rules.keys {

@@ -59,7 +59,7 @@ end
 
 -- --- config
 
----Whether keys are grouped; in how many groups, extra_attention_params says.
+---Whether key heads are grouped. The number of groups is in extra_attention_params.
 llama.attention_module = {
   backward = function(module, at)
     if not absent(module) and module ~= "aiayn_attention" and module ~= "multiquery_attention" then
@@ -89,7 +89,7 @@ llama.attention_bias = {
   end,
 }
 
----For `layer_types`, Hugging Face's name of each layer's attention (since transformers 4.53), which must be these in turn.
+---For `layer_types`: Hugging Face's names for each layer's attention (since transformers 4.53). They must be these, in turn.
 ---@param ... string   "full_attention", "sliding_attention"
 function llama.layer_types(...)
   local wanted = { ... }
@@ -101,7 +101,7 @@ function llama.layer_types(...)
   end }
 end
 
----… where heads as wide as the model is need no field.
+---For `head_dim`: the field is not needed if all heads together are as wide as the model.
 local head_dim = {
   forward = function(size, at)
     local inner = not absent(size) and size * values.size_of(at.from, "num_attention_heads")
@@ -138,9 +138,9 @@ llama.config = fields.config {
 
 -- --- the converter
 
----Key heads that the right does not say, where the left's class would have another number of them. A config alone is written as the
----original converter writes it.
----@param usual integer   the class's
+---Writes the number of key heads if the right does not have it and the default of the left's class differs. If only a config is
+---converted, it warns instead, because the original converter does not write the field.
+---@param usual integer   the class's default
 local function name_key_heads(usual)
   return function(to, _, read)
     if to.num_key_value_heads ~= nil or to.num_attention_heads == usual then return end
@@ -156,10 +156,10 @@ end
 ---@class LlamaLikeConverter
 ---@field model_type string
 ---@field config? table               config rules before LLaMA's
----@field without? string[]           fields that LLaMA's rules are not for
+---@field without? string[]           fields to which LLaMA's rules do not apply
 ---@field keys? Rule[]                of the model without its head
----@field needed? string[]            fields of the left that have no default: no shape shows all of what they say
----@field key_heads? integer          those of the left's class, if it does not have one for each head
+---@field needed? string[]            fields of the left without a default: the shapes do not determine them
+---@field key_heads? integer          the default of the left's class, if it is not one for each head
 ---@field prepare? fun(from: Dict)    further checks of a config of the right
 ---@field defaults? table<string, any>   of the right, where the left's class has others
 ---@field finish? fun(to: Dict)       further fields of a config of the left

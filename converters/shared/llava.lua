@@ -20,19 +20,19 @@ local absent, float = values.absent, cbk.float
 
 -- --- the projector
 
----How many Linears the left config says.
+---The number of Linears in the left config.
 local function depth(config)
   local kind = config.mm_projector_type
   return type(kind) == "string" and tonumber(kind:match "^mlp(%d+)x_gelu$") or nil
 end
 
----A Sequential has activations between its Linears.
+---Converts indices: a Sequential has activations between its Linears.
 local counted_by_two = {
   forward = function(n) return math.floor(n / 2) end,
   backward = function(n) return 2 * n end,
 }
 
----A LLaMA that has seen no images has no projector: random numbers, as PyTorch begins with.
+---A LLaMA that was not trained on images has no projector: makes random numbers, as PyTorch initialises it.
 ---@param linear fun(i: integer, part: string): string   the right's keys
 local function invented_projector(at, linear)
   local count, width = depth(at.left), at.left.hidden_size
@@ -56,7 +56,7 @@ local function feed_forward(count, width, last)
   return out
 end
 
----The projector's name on the left, its layers on the right.
+---Converts the projector's name on the left to its layers on the right.
 local projector = {
   forward = function(kind, at)
     local from, count = at.from, depth(at.from)
@@ -90,11 +90,11 @@ local projector = {
   end,
 }
 
--- --- which layer's features are taken, and what is trained
+-- --- the layer whose features are used, and the parts that are trained
 
 local function is_whole(value) return type(value) == "number" and value % 1 == 0 end
 
----The left counts the embedding as layer 0.
+---Converts the index of a layer: the left counts the embedding as layer 0.
 local feature_layer = {
   forward = function(layer, at)
     if not is_whole(layer) or layer == 0 then at:refuse(layer, "the number of a layer (0 would be the embedding)") end
@@ -106,10 +106,10 @@ local feature_layer = {
   end,
 }
 
----The image tower has that layer, which the left counts from 1.
+---Fails if the image tower does not have that layer. The left counts layers from 1.
 ---@param from Dict    the config that is read
 ---@param left Dict    the config of the left
----@param field string what `from` calls it
+---@param field string its name in `from`
 local function check_feature_layer(from, left, field)
   local layer, count = left.text_model.mm_vision_select_layer, left.image_model.num_hidden_layers
   if absent(layer) or math.abs(layer) <= count then return end
@@ -120,7 +120,7 @@ end
 
 local function is_pattern_of(pattern, part) return pattern == part or pattern == "^" .. part end
 
----What is not trained, part by part.
+---Converts the patterns of the parts that are not trained.
 ---@param places LlavaPlaces
 local function frozen(places)
   return {
@@ -152,14 +152,14 @@ end
 
 -- --- the two parts
 
----How an image is fit into the tower's square is not said on the right; as a grid of patches (LLaVA 1.6), it is another model's.
+---The right has no field for how an image is fitted into the tower's square. A grid of patches (LLaVA 1.6) needs another model.
 local one_image = { forward = function(way, at)
   if absent(way) or way == "pad" then return end -- as the way back has it
   if way ~= "square" then at:refuse(way, fields.any_of("pad", "square", cbk.null)) end
   at:leave_out(at.field)
 end }
 
----The folder says which model a file is of; another model's name is reported.
+---Ignores the model type, because the folder determines the model. Warns about another model's name.
 ---@param known table<string, true>
 ---@param class string
 local function model_type(known, class)
@@ -252,7 +252,7 @@ end
 
 -- --- the whole
 
----The config of a whole CLIP has that of its image tower inside.
+---Replaces the config of a whole CLIP by that of its image tower.
 local function take_tower(from)
   local whole = from.image_model
   if not kinds.is_dict(whole) or not kinds.is_dict(whole, "vision_config") then return end
@@ -264,7 +264,7 @@ local function take_tower(from)
   from.image_model = whole.vision_config
 end
 
----Without it the projector's width would be a guess, which the image tower seldom has.
+---Fails if the field is missing: the projector's width would be a guess, and usually differs from the image tower's.
 local function check_given(from)
   local text_model, image_model = from.text_model, from.image_model
   if not kinds.is_dict(text_model) or not absent(text_model.mm_hidden_size) or not kinds.is_dict(image_model) then return end
@@ -274,17 +274,17 @@ local function check_given(from)
     fields.shown(width)))
 end
 
----The projector begins with what the image tower ends with.
+---Fails if the projector's input is not as wide as the image tower's output.
 local function check_widths(field, input, image_width)
   if input ~= image_width then
     fields.refuse(field, input, ("the hidden_size of the image_model (%s)"):format(fields.shown(image_width)))
   end
 end
 
----@class LlavaPlaces   Prefixes among the right's keys.
+---@class LlavaPlaces   Prefixes of the right's keys.
 ---@field image string       of the image tower
 ---@field projector string
----@field removed? table<string, string>   fields of the language model that are left out since a release
+---@field removed? table<string, string>   fields of the language model, each with the release since which it is left out
 
 ---The converter of a Model Zoo model whose config has the sections image_model, text_model and projector.
 ---@param places LlavaPlaces
@@ -311,7 +311,7 @@ function llava.hugging_face(places, fixed_fields)
   }
 end
 
----What the Model Zoo's models say of training.
+---The Model Zoo's usual training fields.
 llava.usual = { label_smoothing = float(0), loss_scaling = "num_tokens", loss_weight = float(1), z_loss_eps = float(0) }
 
 return llava

@@ -1,4 +1,4 @@
--- What image towers of Hugging Face have in common against the Model Zoo's ViT: CLIP, ViT, DINOv2.
+-- What Hugging Face's image towers (CLIP, ViT, DINOv2) have in common, against the Model Zoo's ViT.
 
 local cbk = require "cbk"
 local rules = require "converters.engine.rules"
@@ -12,7 +12,7 @@ local vision = {}
 
 -- --- keys
 
----The class token's position is Hugging Face's first row, and the Model Zoo's last.
+---Moves the class token's position: it is Hugging Face's first row and the Model Zoo's last.
 vision.token_first = actions.pair("class token", function(t)
   local rows = t:shape()[1]
   return cbk.cat({ t:slice(0, 1, rows), t:slice(0, 0, 1) }, 0)
@@ -21,14 +21,14 @@ end, function(t)
   return cbk.cat({ t:slice(0, rows - 1, rows), t:slice(0, 0, rows - 1) }, 0)
 end)
 
----… of a left with the batch dimension too.
+---The same for a left that also has the batch dimension.
 vision.token_first_of_batch = actions.pair("class token", function(t, at)
   return vision.token_first.forward(t:reshape { t:shape()[2], t:shape()[3] }, at)
 end, function(t, at)
   return vision.token_first.backward(t, at):reshape { 1, t:shape()[1], t:shape()[2] }
 end)
 
----A vector that the left has with two dimensions before it.
+---A vector. On the left it has two leading dimensions of 1.
 vision.vector = actions.pair("vector", function(t) return t:reshape { -1 } end, function(t) return t:reshape { 1, 1, t:shape()[1] } end)
 
 ---The embeddings of ViT and DINOv2.
@@ -64,7 +64,7 @@ local function side_of(sides)
   return is_pair and sides[1] == sides[2] and type(sides[1]) == "number" and sides[1] or nil
 end
 
----Hugging Face has one number where the Model Zoo has height and width.
+---Converts a number in Hugging Face to the height and width in the Model Zoo.
 vision.square = {
   forward = function(size) return cbk.list { size, size } end,
   backward = function(sides, at)
@@ -73,7 +73,7 @@ vision.square = {
   end,
 }
 
----Images are whole patches: the Model Zoo's model asks for it.
+---Fails if an image is not a whole number of patches: the Model Zoo's model requires it.
 local function check_patches(size, patch, at)
   if type(patch) == "number" and patch > 0 and size % patch ~= 0 then
     at:refuse(at.from[at.field], ("a multiple of patch_size (%s)"):format(patch))
@@ -91,7 +91,7 @@ local image = {
   end,
 }
 
----The Model Zoo's converter makes silu a swiglu, though the left has no gates.
+---Warns that the Model Zoo's converter turns silu into swiglu, though the left has no gates.
 local function with_notice(change)
   return function(name, at)
     local out = change(name, at)
@@ -106,7 +106,7 @@ end
 local names = values.activations { silu = "swiglu", gelu_pytorch_tanh = "gelu_new" }
 local activation = { forward = with_notice(names.forward), backward = with_notice(names.backward), further_names = names.further_names }
 
----The left's field is of masked images, for which it must be the side of a patch.
+---Checks the left's field for masked images: it must be the side of a patch.
 local function check_stride(stride, at)
   if stride ~= at.from.patch_size then at:refuse(stride, ("the patch_size (%s)"):format(fields.shown(at.from.patch_size))) end
 end
@@ -129,19 +129,19 @@ vision.config = fields.config {
   { "patch_size", nil, vision.square },
 }
 
--- --- ViT and DINOv2 with a classifier and without it, which are two classes of Hugging Face
+-- --- ViT and DINOv2 with and without a classifier, which are two classes of Hugging Face
 
 ---@class Classifiers
 ---@field model string              "vit", which the left's keys begin with; without its classifier it is "vit-headless"
 ---@field classes { with_head: Class, headless: Class }
 ---@field formats string            "cs-2.1 .. cs-2.9"
 ---@field keys Rule[]               of the left without its classifier
----@field inputs integer            how often the hidden size is the classifier's width
----@field config Rule[]             what the family has besides
+---@field inputs integer            the classifier's width, in multiples of the hidden size
+---@field config Rule[]             the family's other config rules
 ---@field finish? table<Side, function>
 ---@field fill? table               a key of the left, below `model`, and a function that makes its tensor
 
----The fields of all of them.
+---The config rules of all these models.
 local classifier_config = fields.config {
   fields.fixed.right {
     position_embedding_type = "learned", prepend_cls_token = true, use_bias_in_output = true, use_conv_patchified_embedding = true,
@@ -156,7 +156,7 @@ local classifier_config = fields.config {
 
 local classifier = "classifier.classifier.ffn.0.linear_layer"
 
----Both models of a family: with a classifier, and without it; then the right's is random.
+---Both models of a family: with a classifier, and without one. In the latter the right's classifier is random.
 ---@param family Classifiers
 ---@return Model, Model
 function vision.models(family)

@@ -93,7 +93,7 @@ end, function(parts, at)
   return cbk.cat(parts, 0)
 end, { parts = 3 })
 
----… the left is a Conv1D.
+---The same as `actions.qkv.stacked`, but the left has a Conv1D.
 actions.qkv.conv1d = pair("qkv", function(t, at)
   return actions.qkv.stacked.forward(transposed(t), at)
 end, function(parts, at)
@@ -139,7 +139,7 @@ end
 ---`rotary_dim` rows of each head, in weights and biases of the queries.
 actions.rotary.queries = rotary("rotary q", heads_of.queries, check_rows)
 
----… of the keys, by key heads.
+---Interleaves rotary rows in weights and biases of the keys, by key heads.
 actions.rotary.keys = rotary("rotary k", heads_of.keys, check_rows)
 
 local function check_every_head(t, config, heads)
@@ -149,15 +149,15 @@ local function check_every_head(t, config, heads)
   end
 end
 
----… as in release 1.9, where each head has a key head, whatever the config says of groups.
+---Rotary rows of the keys as in release 1.9: each head has a key head, whatever number of groups the config has.
 actions.rotary.keys_1_9 = rotary("rotary k", heads_of.keys, check_every_head)
 
----… as in release 2.0, whose configs may count fewer key heads than the checkpoint has.
+---Rotary rows of the keys as in release 2.0, where a config may have fewer key heads than the checkpoint.
 actions.rotary.keys_2_0 = rotary("rotary k", heads_of.keys, function(t, config, heads)
   if not pcall(check_rows, t, config, heads) then check_every_head(t, config, heads) end
 end)
 
----… for a vector as long as one head, such as the weight of a norm over each head.
+---Interleaves the rotary rows of a vector as long as one head, such as the weight of a norm over each head.
 actions.rotary.vector = rotary("rotary vector", function() return 1 end, check_rows)
 
 ---A function for `also_left`: the buffer `inv_freq` of old files, 1 / base^(2i/rotary_dim). As in PyTorch, each step is rounded to
@@ -242,12 +242,12 @@ function actions.buffer.causal_mask(field)
   end
 end
 
----… a float32 scalar.
+---Makes a float32 scalar.
 function actions.buffer.scalar(value)
   return function() return cbk.full({}, value, { dtype = "float32" }) end
 end
 
----… 0, 1, …, (1, n) of int64; `field` of the left config is n, or the rows of the rule's tensor.
+---Makes the positions 0, 1, …, (1, n) of int64; `field` of the left config is n. Without it, n is the rows of the rule's tensor.
 function actions.buffer.positions(field)
   return function(at, rows)
     if rows == cbk.null then return nil end
@@ -273,7 +273,7 @@ local function alibi_slopes(n)
   return out
 end
 
----… the slopes of ALiBi positions, (heads, 1) of float32, if the right config has such positions.
+---Makes the slopes of ALiBi positions, (heads, 1) of float32, if the right config has such positions.
 function actions.buffer.alibi_slopes(at)
   if at.right.position_embedding_type ~= "alibi" then return nil end
   local heads = heads_of.queries(at.right)
@@ -292,7 +292,7 @@ function actions.head.weight(embedding)
   end
 end
 
----… its bias, if the config has one.
+---For `fill`: the bias of the language-model head, if the config has one.
 function actions.head.bias(at)
   return at.right.use_bias_in_output == true and at:invent { values.size_of(at.right, "vocab_size") } or nil
 end

@@ -49,8 +49,8 @@ local stacked = actions.pair("stacked experts", fuse, function(value) return sep
 ---@class ExpertNames   The left's names.
 ---@field place string    of the mixture in a layer: "block_sparse_moe"
 ---@field gate string     the matrix of an expert whose product goes through the activation: "w1"
----@field up string       … that is multiplied with it
----@field down string     … of the output
+---@field up string       the matrix whose product is multiplied with that
+---@field down string     the matrix of the output
 
 ---The rules for one layout of the right.
 ---@param names ExpertNames

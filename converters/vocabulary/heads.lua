@@ -12,7 +12,7 @@ local heads = {}
 ---@return integer
 function heads.queries(config) return values.size_of(config, "num_heads") end
 
----… the number of key heads.
+---The number of key heads in a Model Zoo config.
 ---@param config Dict
 ---@return integer
 function heads.keys(config)
@@ -26,7 +26,7 @@ function heads.keys(config)
   return values.size_of(extra, "num_kv_groups")
 end
 
----… the width of all heads together, and its field.
+---The width of all heads together in a Model Zoo config, and the field that has it.
 ---@param config Dict
 ---@return integer width, string field
 function heads.width(config)
@@ -34,7 +34,7 @@ function heads.width(config)
   return values.size_of(config, field), field
 end
 
----… the rows of one head, and how they are computed: "hidden_size // num_heads".
+---The rows of one head in a Model Zoo config, and how they are computed: "hidden_size // num_heads".
 ---@param config Dict
 ---@return integer size, string formula
 function heads.size(config)

@@ -20,8 +20,8 @@ local absent, null = kinds.absent, cbk.null
 
 ---@class Said   What a config says of one property.
 ---@field value any
----@field raw any       … with its kind and spelling
----@field name string   where it does, as the file has it: "rope_parameters.factor"
+---@field raw any       the value with its kind and spelling
+---@field name string   the field's path in the file: "rope_parameters.factor"
 
 ---@class Positions   By the names that rope_parameters has: rope_type, factor, rope_theta, partial_rotary_factor, and others of the type's
 ---own; their names in the order of the file.
@@ -334,7 +334,7 @@ function rotary.dim(width, count)
   return { forward = copy(size_left), backward = copy(heads.size) }
 end
 
----… the left has it as a share of the head size, as `partial_rotary_factor`.
+---For `rotary_dim`: the left has it as a share of the head size, `partial_rotary_factor`.
 ---@param count string
 function rotary.share(count)
   return {
@@ -356,7 +356,7 @@ end
 ---For `finish.right`: sets `rotary_dim` to the head size.
 function rotary.set_dim(to) to.rotary_dim = heads.size(to) end
 
----… for `prepare.right`: an error if `rotary_dim` is not the head size.
+---For `prepare.right`: an error if `rotary_dim` is not the head size.
 function rotary.check_dim(from)
   if absent(from.rotary_dim) then cbk.fail("config", "rotary_dim must be specified in the config") end
   local size, formula = heads.size(from)

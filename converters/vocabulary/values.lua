@@ -86,10 +86,10 @@ function values.activations(own)
   return { forward = by(forward), backward = with_copied(by(backward)), further_names = further }
 end
 
----… without own ones.
+---Activations that both sides know. The family has none of its own.
 values.activation = values.activations {}
 
----… activations with a gate: silu to swiglu.
+---Activations with a gate: silu to swiglu.
 values.glu = values.choice { silu = "swiglu", relu = "reglu", gelu = "geglu" }
 
 ---@param groups any
@@ -139,7 +139,7 @@ values.grouped_queries = {
   end,
 }
 
----… as in release 2.0, where the way back reads key heads only for `multiquery_attention`.
+---Key heads as in release 2.0: the way back reads them only for `multiquery_attention`.
 values.grouped_queries_2_0 = {
   forward = values.grouped_queries.forward,
   backward = function(extra, at)

@@ -23,8 +23,8 @@ namespace {
 
 using lua::guarded;
 
-/// Asks the Lua function in the registry; whatever goes wrong there means that there is nothing to complete,
-/// for no error may pass through libedit.
+/// Calls the Lua function in the registry. Any error there means that there is no completion, because no
+/// error may pass through libedit.
 LineEditor::Completion ask(lua_State* L, int reference, std::string_view line, size_t cursor) {
   LineEditor::Completion found;
   const int top = lua_gettop(L);
@@ -79,7 +79,7 @@ int remember(lua_State* L) {
 }
 
 /// editor.call(f, ...): true and the results, or false and { error, traceback }. A Ctrl-C during the call
-/// ends the call and nothing more.
+/// only ends the call.
 int call(lua_State* L) {
   luaL_checktype(L, 1, LUA_TFUNCTION);
   lua_pushcfunction(L, with_traceback);

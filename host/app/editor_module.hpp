@@ -1,4 +1,4 @@
-// `require "cbk.editor"`: what scripts/lib/cbk/repl/ needs of the terminal and of signals.
+// `require "cbk.editor"`: terminal and signal functions for scripts/lib/cbk/repl/.
 #pragma once
 
 #include <lua.hpp>

@@ -1,4 +1,4 @@
-// What was typed before, kept in a file for the next session.
+// The lines typed in earlier sessions, kept in a file.
 #pragma once
 
 #include <filesystem>
@@ -11,13 +11,13 @@ namespace fs = std::filesystem;
 
 /// Entries from old to new, each once; one may have several lines. Every new entry is appended to the file at
 /// once, so that a killed session loses nothing and parallel sessions lose nothing of each other. A file that
-/// cannot be written is no error.
+/// cannot be written is not an error.
 class History {
  public:
   explicit History(fs::path file);
 
   [[nodiscard]] const std::vector<std::string>& entries() const { return entries_; }
-  /// False when it is the newest entry already.
+  /// False if it is the newest entry already.
   bool add(const std::string& entry);
 
  private:

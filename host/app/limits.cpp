@@ -25,19 +25,19 @@ namespace {
 
 constexpr int64_t second = 1'000'000'000;  // in nanoseconds
 constexpr int64_t most_time = 60 * second;
-/// Besides what the program has when it begins to read the file, with all its threads.
+/// In addition to the memory that the program has when it begins to read the file, with all its threads.
 constexpr uint64_t most_memory = 64ULL << 20;
-/// What a checkpoint is read into: so many times its size, but no more than that.
+/// The memory for a checkpoint's content: at most this many times its size.
 constexpr uint64_t memory_of_byte = 4;
 constexpr uint64_t most_memory_of_files = 192ULL << 20;
 /// A thread's stack, and what it keeps for itself.
 constexpr uint64_t memory_of_thread = 10ULL << 20;
 constexpr uint64_t memory_of_blocks = 96ULL << 20;  // by default (ExecuteOptions)
-/// Reading and writing of checkpoints gives the program more time: a quarter of the speed of the slowest work
-/// that is done with each byte.
+/// The time that the program gets for reading and writing checkpoints: a quarter of the speed of the slowest
+/// work on each byte.
 constexpr int64_t time_of_byte = second / 20'000'000;
 
-/// CBK_SANDBOX_SECONDS may make it less.
+/// CBK_SANDBOX_SECONDS may reduce it.
 int64_t allowed_time() {
   const char* text = std::getenv("CBK_SANDBOX_SECONDS");
   const long seconds = text == nullptr ? 0 : std::strtol(text, nullptr, 10);
@@ -55,12 +55,12 @@ struct Limits {
   std::atomic<uint64_t> granted{0};  // memory for writing
   lua_Alloc allocate = nullptr;      // Lua's own
   void* allocator = nullptr;
-  // Of the sandboxed code itself, which has its minute whatever the program reads. Nothing in it waits.
+  // Time of the sandboxed code itself, which has a minute regardless of files. It never waits.
   std::atomic<int64_t> used{0};
   std::atomic<int64_t> entered{-1};  // -1: it does not run
 };
 
-/// Never destroyed: the thread uses it to the end.
+/// Never destroyed: the thread uses it until the end.
 Limits& limits() {
   static auto* all = new Limits;
   return *all;
@@ -72,17 +72,17 @@ int64_t nanoseconds(clockid_t clock) {
   return now.tv_sec * second + now.tv_nsec;
 }
 
-/// By the clock on the wall.
+/// Wall-clock time.
 int64_t time_now() {
   return nanoseconds(CLOCK_MONOTONIC);
 }
 
-/// Of the processor, of all threads.
+/// Processor time of all threads.
 int64_t processor_time() {
   return nanoseconds(CLOCK_PROCESS_CPUTIME_ID);
 }
 
-/// Bytes that system calls read and wrote; 0 where the kernel does not count them.
+/// Bytes that system calls read and wrote; 0 if the kernel does not count them.
 int64_t bytes_moved() {
   const FileDescriptor fd(::open("/proc/self/io", O_RDONLY | O_CLOEXEC));
   char text[256] = "";
@@ -120,7 +120,7 @@ uint64_t private_memory() {
   return pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-/// Sets the limit to what the program may take by now; false if that is no more than before.
+/// Raises the limit to the memory that is allowed by now; false if that is no more than before.
 bool raise_limit() noexcept {
   const Limits& own = limits();
   const uint64_t of_files =
@@ -134,7 +134,7 @@ bool raise_limit() noexcept {
   return ::setrlimit(RLIMIT_DATA, &memory) == 0;
 }
 
-/// For operator new, which tries again.
+/// Called by operator new, which then tries again.
 void find_memory() {
   if (!raise_limit()) end_at_limit(limits().too_large);
 }
@@ -154,7 +154,7 @@ void* allocate_for_lua(void* allocator, void* block, size_t old_size, size_t siz
   for (;;) {
     const timespec pause{0, second / 20};
     nanosleep(&pause, nullptr);
-    // First: a callback that ends in between counts twice rather than not at all.
+    // Read this first: a callback that ends in between then counts twice, not never.
     const int64_t entered = limits().entered;
     const int64_t in_sandbox = limits().used + (entered < 0 ? 0 : time_now() - entered);
     const int64_t moved_now = bytes_moved();
@@ -186,7 +186,7 @@ void start_watching() {
   pthread_sigmask(SIG_SETMASK, &old, nullptr);
 }
 
-/// limits.start(file): from here on, to the end of the program. `file` is named when a limit is reached.
+/// limits.start(file): until the end of the program. The message about a reached limit names `file`.
 int start(lua_State* L) {
   Limits& own = limits();
   if (own.is_on) return 0;
@@ -210,7 +210,7 @@ int start(lua_State* L) {
   return 0;
 }
 
-/// limits.write(memory): outputs are written from here on, with so much memory for blocks (nil: the default).
+/// limits.write(memory): from now on outputs may be written, with this memory for blocks (nil: the default).
 int grant_writing(lua_State* L) {
   const auto memory = static_cast<uint64_t>(lua::opt_integer(L, 1, memory_of_blocks, 0));
   if (limits().is_on) limits().granted = memory + static_cast<uint64_t>(thread_count()) * memory_of_thread;

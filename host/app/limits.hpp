@@ -1,5 +1,5 @@
-// `require "cbk.limits"`: what a program may take of time and memory once it runs a converter that nobody
-// trusts. The limits hold inside of C functions, too, and no Lua code can catch what ends the program.
+// `require "cbk.limits"`: limits on a program's time and memory once it runs an untrusted converter. The
+// limits also hold inside C functions, and no Lua code can prevent the end of the program.
 #pragma once
 
 #include <lua.hpp>

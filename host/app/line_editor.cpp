@@ -49,7 +49,7 @@ size_t terminal_width() {
   return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-/// Names in columns, what they all begin with (up to a separator) left out.
+/// Prints names in columns, without their common beginning (up to a separator).
 void print_columns(const std::vector<std::string>& names) {
   constexpr size_t most = 200;
   const size_t shared = [&] {
@@ -77,8 +77,8 @@ void print_columns(const std::vector<std::string>& names) {
   std::fflush(stdout);
 }
 
-/// Waits for a byte; false: a signal came first. Signals are let in while it waits only, so that none is lost
-/// between the last look at what they set and the wait.
+/// Waits for a byte; false: a signal came first. Signals are unblocked only while it waits, so that none is
+/// lost between the last check of their flags and the wait.
 bool wait_for_input() {
   sigset_t ours;
   sigset_t before;
@@ -112,7 +112,7 @@ struct LineEditor::State {
     return *static_cast<State*>(state);
   }
 
-  // --- recalling what begins like the text before the cursor
+  // --- recalling entries that begin with the text before the cursor
 
   size_t recalled = 0;         // the entry that is shown; entries().size(): what was typed
   std::string recalled_text;   // as it was put into the line
@@ -160,7 +160,7 @@ struct LineEditor::State {
 
   // --- several lines
 
-  /// Moves the cursor to the same column of the line above or below; false: there is none.
+  /// Moves the cursor to the same column of the line above or below; false if there is none.
   static bool move_by_line(EditLine* editor, bool up) {
     const std::wstring text = wide(text_of(editor));
     const auto cursor = wide(text_before_cursor(editor)).size();

@@ -29,9 +29,9 @@ class LineEditor {
   LineEditor& operator=(const LineEditor&) = delete;
   ~LineEditor();
 
-  /// A line without its last line feed; an entry that is recalled may have several lines, and Alt-Enter adds
-  /// one. What is between two bytes 1 of the prompt takes no column. Ctrl-C gives `interrupted` (the
-  /// half-typed line is forgotten), Ctrl-D on an empty line `end`.
+  /// A line without its last line feed. A recalled entry may have several lines, and Alt-Enter adds one. Text
+  /// between two bytes 1 of the prompt takes no column. Ctrl-C returns `interrupted` (the half-typed line is
+  /// discarded), Ctrl-D on an empty line `end`.
   Outcome read(const std::string& prompt, std::string& line);
   /// Adds to the history, unless it is the last entry already; an older copy moves to the end.
   void remember(const std::string& entry);

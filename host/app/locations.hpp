@@ -1,4 +1,4 @@
-// Where the script library and the commands live.
+// Where the script library and the commands are.
 #pragma once
 
 #include <filesystem>
@@ -21,8 +21,9 @@ std::string absolute_entries(std::string_view path);
 /// system's modules.
 std::string module_path(const fs::path& scripts, const fs::path& own, std::string_view system_path);
 
-/// The scripts of all commands by name, which has '-' where a file may have '_'. Those in the folders of
-/// $CBK_PATH come before the bundled ones.
+/// The scripts of all commands by name, with '-' for a '_' in the file name. Those in the folders of
+/// $CBK_PATH
+/// come before the bundled ones.
 std::map<std::string, fs::path> commands(const fs::path& scripts);
 
 /// The name of a command in that spelling.

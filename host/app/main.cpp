@@ -27,7 +27,7 @@ int usage_error(const std::string& message) {
   return exit_usage;
 }
 
-/// Removes --traceback where it is ours: anywhere before "--".
+/// Removes --traceback if it is cbk's own: anywhere before "--".
 bool take_traceback(Arguments& arguments, Arguments::iterator end) {
   const auto stop = std::find(arguments.begin(), end, "--");
   const auto found = std::find(arguments.begin(), stop, "--traceback");
@@ -49,7 +49,7 @@ bool asks_for_help(std::string_view word) {
 }
 
 /// `cbk --help` is `cbk help`, and `cbk run --help` is `cbk help run`. `cbk help NAME` is `cbk NAME --help`
-/// where NAME is a command without a page of its own.
+/// if NAME is a command without a page of its own.
 Arguments with_help_resolved(Arguments words, const fs::path& scripts) {
   if (asks_for_help(words[0])) return {"help"};
   if (words[0] == "run" && words.size() > 1 && asks_for_help(words[1])) return {"help", "run"};
@@ -65,8 +65,8 @@ Arguments rest(const Arguments& arguments, size_t from) {
   return {arguments.begin() + static_cast<ptrdiff_t>(std::min(from, arguments.size())), arguments.end()};
 }
 
-/// Ends the program without taking the tree of a large checkpoint apart node by node: a fifth of the time of
-/// `cbk ls`.
+/// Ends the program without freeing the tree of a large checkpoint node by node, which takes a fifth of the
+/// time of `cbk ls`.
 int leave(int code) {
   code = finish_output(code);
   if (!leaves_at_once) return code;
@@ -74,7 +74,7 @@ int leave(int code) {
   std::_Exit(code);
 }
 
-/// Options of ours end at the script or command; what follows is theirs.
+/// cbk's own options end at the script or command; the rest is for that.
 int run(Arguments arguments) {
   bool traceback = false;
   while (!arguments.empty() && arguments[0] == "--traceback") {
@@ -129,7 +129,7 @@ int guarded_run(Arguments arguments) {
   }
 }
 
-/// LuaJIT counts its own stack, not the program's: functions of `string.gsub` that call it again end in an
+/// LuaJIT limits its own stack, not the program's. Callbacks of `string.gsub` that call it again end in an
 /// error after some 9,000 levels, which take 80 MiB. The stack grows as it is used; the loader leaves 128 MiB
 /// for it.
 void raise_stack_limit() noexcept {
@@ -151,10 +151,10 @@ void raise_stack_limit() noexcept {
 }  // namespace cbk::app
 
 int main(int argc, char** argv) {
-  // Large blocks go back to the system when they are freed; by default, malloc would keep some after the
-  // first one.
+  // Large blocks are returned to the system when they are freed; by default, malloc would keep some after
+  // the first one.
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
-  // Smaller ones come and go with each tensor; their pages would be given back and cleared every time.
+  // Smaller ones are allocated for each tensor; their pages would be returned and cleared every time.
   mallopt(M_TRIM_THRESHOLD, 16 << 20);
   cbk::raise_open_files_limit();
   cbk::app::raise_stack_limit();

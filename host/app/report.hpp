@@ -14,7 +14,7 @@ inline constexpr int exit_failure = 1;
 inline constexpr int exit_usage = 2;
 inline constexpr int exit_interrupted = 130;
 
-/// Whether the program ends with its Lua state as it is. The check for leaks wants everything freed.
+/// Whether the program ends without freeing its Lua state. The leak check needs everything freed.
 #if defined(__SANITIZE_ADDRESS__)
 inline constexpr bool leaves_at_once = false;
 #else
@@ -24,16 +24,16 @@ inline constexpr bool leaves_at_once = true;
 /// "cbk: …" with line breaks folded, control characters escaped, and at most 600 characters.
 std::string error_line(std::string_view message);
 
-/// From here on, errors are reported as `error_json` has them.
+/// From here on, errors are reported in the format of `error_json`.
 void report_errors_as_json();
 
 /// The line that reports an error, with its line feed.
 std::string error_text(std::string_view code, const ErrorParts& parts);
 
-/// Prints the error (after what stdout still holds). The message is not cut in JSON.
+/// Prints the error (after the buffered output of stdout). The message is not cut in JSON.
 void report_error(std::string_view code, const ErrorParts& parts);
 
-/// Writes the rest of the output; an error is reported. The exit code then is a failure, else `code`.
+/// Writes the rest of the output and reports an error. Returns a failure code then, else `code`.
 int finish_output(int code);
 
 }  // namespace cbk::app

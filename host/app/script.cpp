@@ -19,8 +19,8 @@
 namespace cbk::app {
 namespace {
 
-/// The exit code of a program that ends with `code`: work that it did not finish is an error, unless it
-/// failed anyway.
+/// The exit code of a program that ends with `code`. Unfinished work is an error, unless the program failed
+/// already.
 int finished(lua_State* L, int code) {
   if (code != exit_ok) return code;
   for (const std::string& problem : lua::unfinished(L)) {
@@ -43,7 +43,7 @@ int exit_program(lua_State* L) {
   std::exit(code);
 }
 
-/// Assigning or reading a global that nobody declared is a misspelt local; here it is an error.
+/// Assigning or reading a global that nobody declared is probably a misspelt local, so it is an error here.
 constexpr const char* lock_globals = R"(
 setmetatable(_G, {
   __newindex = function(_, name)
@@ -75,7 +75,7 @@ std::string field_at(lua_State* L, int index, const char* name) {
   return text;
 }
 
-/// Lua's own error in plain words (scripts/lib/cbk/mistakes.lua), as far as these can be had.
+/// Lua's own error in plain words (scripts/lib/cbk/mistakes.lua), if that is possible.
 std::string in_words(lua_State* L, std::string message) {
   const int top = lua_gettop(L);
   lua_getglobal(L, "require");
@@ -102,9 +102,9 @@ int with_traceback(lua_State* L) {
 Interpreter::Interpreter(fs::path scripts) : L_(luaL_newstate()), scripts_(std::move(scripts)) {
   if (L_ == nullptr) fail(Errc::internal, "not enough memory for Lua");
   luaL_openlibs(L_);
-  // The compiler of LuaJIT 2.1.0-beta3 (Debian 12) makes `pairs` return values in place of keys now and then:
-  // about one run in 30 of a program that loads many tables. Lua only names and orders things here; the bytes
-  // are moved by native code.
+  // The compiler of LuaJIT 2.1.0-beta3 (Debian 12) sometimes makes `pairs` return values in place of keys:
+  // about one run in 30 of a program that loads many tables. Lua only names and orders things here; native
+  // code moves the bytes.
   luaJIT_setmode(L_, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF);
   lua_getglobal(L_, "package");
   system_path_ = field_at(L_, -1, "path");
@@ -190,8 +190,8 @@ int Interpreter::run_command(const std::string& name, const fs::path& script,
   return call(static_cast<int>(arguments.size()), false);
 }
 
-/// Makes `print` escape control characters on a terminal: an expression prints texts of files that are not to
-/// be trusted.
+/// Makes `print` escape control characters on a terminal: an expression prints texts of files that are not
+/// trusted.
 bool Interpreter::use_safe_print() {
   lua_getglobal(L_, "require");
   lua_pushliteral(L_, "cbk.inspect");
@@ -259,12 +259,12 @@ int Interpreter::fail_now() {
   if (!show_place_) failure.parts.where.clear();
   if (lua_istable(L_, -1)) {
     lua_getfield(L_, -1, "exit_code");
-    // Whoever made the error, it is one.
+    // Any error object must not lead to exit code 0.
     if (lua_isnumber(L_, -1) && lua_tointeger(L_, -1) != 0) code = static_cast<int>(lua_tointeger(L_, -1));
     lua_pop(L_, 1);
   }
   if (lua_type(L_, -1) == LUA_TSTRING) failure.parts.problem = in_words(L_, failure.parts.problem);
-  // The hook may have stopped an error handler: whatever that made of it, Ctrl-C was the cause.
+  // The hook may have stopped an error handler: whatever error it raised, Ctrl-C was the cause.
   if (interrupt_requested()) failure.code = "interrupted";
   const bool is_mistake = failure.code == name_of(Errc::usage) || failure.code == name_of(Errc::ambiguous);
   if (is_mistake && !show_place_) code = exit_usage;  // a mistake in a script is not one of its user

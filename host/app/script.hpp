@@ -1,4 +1,4 @@
-// One Lua state with everything loaded, and the running of programs in it.
+// One Lua state with everything loaded, and functions that run programs in it.
 #pragma once
 
 #include <lua.hpp>
@@ -11,7 +11,7 @@ namespace cbk::app {
 
 namespace fs = std::filesystem;
 
-/// The message handler of a protected call: a table of what was raised and the traceback.
+/// The message handler of a protected call: a table of the raised value and the traceback.
 int with_traceback(lua_State* L);
 
 /// Owns the Lua state. Use from the main thread only.
@@ -24,12 +24,12 @@ class Interpreter {
 
   void show_tracebacks() { traceback_ = true; }
 
-  /// Each runs a program, reports what went wrong on stderr, and returns the exit code.
+  /// Each runs a program, reports errors on stderr, and returns the exit code.
   int run_file(const fs::path& script, const std::vector<std::string>& arguments);
   int run_stdin(const std::vector<std::string>& arguments);
   /// A bundled or personal command: `name` is what the user typed. Undeclared globals are errors in it.
   int run_command(const std::string& name, const fs::path& script, const std::vector<std::string>& arguments);
-  /// An expression (its values are printed) or statements; `cbk` is at hand.
+  /// An expression (its values are printed) or statements; `cbk` is available.
   int evaluate(const std::string& code, const std::vector<std::string>& arguments);
 
  private:

@@ -28,8 +28,8 @@ sem_t wake;
 
 void stop_lua(lua_State* L, lua_Debug* /*info*/) {
   noticed = true;
-  // Only bytecode counts, so no C function (a message handler, a finalizer) is stopped. The hook stays: a
-  // script that catches the error is stopped again.
+  // Only bytecode counts, so no C function (a message handler, a finalizer) is stopped. The hook stays, so
+  // that a script that catches the error is stopped again.
   lua::push_failure(L, {"interrupted", "interrupted"});
   lua_error(L);
 }
@@ -38,7 +38,7 @@ void say(const std::string& line) {
   [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, line.data(), line.size());
 }
 
-/// The file mapped at `address`, from the kernel's own list.
+/// The file mapped at `address`, from the kernel's list.
 std::string mapped_file(uintptr_t address) {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
@@ -61,8 +61,8 @@ std::string mapped_file(uintptr_t address) {
   _exit(signal == SIGINT ? exit_interrupted : signal == SIGBUS ? exit_failure : 128 + signal);
 }
 
-/// What a signal handler may not do (locks, memory, removing folders) is done by this thread, which waits for
-/// it.
+/// A thread for actions that a signal handler must not perform (locks, memory, removing folders). It waits
+/// for them.
 [[noreturn]] void watch_signals() {
   for (;;) {
     while (sem_wait(&wake) != 0 && errno == EINTR) {

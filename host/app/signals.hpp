@@ -11,7 +11,7 @@ namespace cbk::app {
 /// Once, before any other thread starts.
 void install_signal_handlers(lua_State* L);
 
-/// For a REPL: forgets an interrupt that has been dealt with.
+/// For a REPL: clears an interrupt that has been handled.
 void reset_interrupt(lua_State* L);
 
 }  // namespace cbk::app

@@ -8,7 +8,7 @@
 namespace cbk {
 namespace {
 
-/// The C library's tables, whatever the user's language; they come with every locale of UTF-8.
+/// The C library's tables, for any user language; every UTF-8 locale has them.
 locale_t utf8_locale() {
   static const locale_t locale = ::newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
   return locale;

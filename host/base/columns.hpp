@@ -1,4 +1,4 @@
-// How many columns a text takes in a terminal.
+// The number of columns that a text takes in a terminal.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,8 @@
 
 namespace cbk {
 
-/// Wide (East Asian) characters take two, combining ones none; what is not a character, one. For text that
-/// `shown` gave.
+/// Wide (East Asian) characters take two columns, combining ones none, invalid bytes one. For text that
+/// `shown` returned.
 size_t columns_of(std::string_view text);
 
 }  // namespace cbk

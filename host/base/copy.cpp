@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t step = 64ULL << 20;     // between looks at Ctrl-C
 constexpr uint64_t buffer = 256ULL << 10;  // stays in the second-level cache
 
-/// Bytes copied inside the kernel; 0 when it cannot do that between these files.
+/// Bytes copied inside the kernel; 0 if it cannot do that between these files.
 uint64_t copy_in_kernel(const MappedFile& source, uint64_t offset, uint64_t length,
                         const StagedFile& target) {
   auto from = static_cast<off_t>(offset);

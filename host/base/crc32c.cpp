@@ -24,7 +24,7 @@ constexpr uint32_t multiply(uint32_t a, uint32_t b) {
   return product;
 }
 
-/// x^8, x^16, x^32, …: what 1, 2, 4, … bytes more do to a checksum.
+/// x^8, x^16, x^32, …: the effect of 1, 2, 4, … further bytes on a checksum.
 constexpr auto byte_powers = [] {
   std::array<uint32_t, 64> powers{};
   powers[0] = one >> 8;
@@ -55,7 +55,7 @@ uint32_t crc32c(ByteView bytes, uint32_t before) {
   uint32_t state = ~before;
   while (!bytes.empty()) {
     const ByteView part = bytes.first(std::min(bytes.size(), most));
-    // It takes no pointer to const, but does not write.
+    // The function takes no pointer to const, but does not write.
     auto* data = const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(part.data()));
     state = crc32_iscsi(data, static_cast<int>(part.size()), state);
     bytes = bytes.subspan(part.size());
@@ -79,8 +79,8 @@ uint32_t unmasked_crc32c(uint32_t masked) {
 }
 
 std::optional<WrongByte> find_wrong_byte(ByteView bytes, uint32_t crc) {
-  // The checksum is linear: the difference of two is what the difference of the bytes makes. It is followed
-  // back, byte by byte from the end, until it is the work of a single byte.
+  // The checksum is linear: the difference of two checksums depends only on the difference of the bytes. It
+  // is traced back byte by byte from the end until a single byte explains it.
   uint32_t difference = crc32c(bytes) ^ crc;
   if (difference == 0) return std::nullopt;
   for (size_t position = bytes.size(); position-- > 0;) {

@@ -7,19 +7,19 @@
 
 namespace cbk {
 
-/// Of `bytes`, or of what has the checksum `before` followed by `bytes`.
+/// The checksum of `bytes`, or of data with the checksum `before` followed by `bytes`.
 uint32_t crc32c(ByteView bytes, uint32_t before = 0);
 
-/// Of two runs of bytes, one after the other, from the checksum of each.
+/// The checksum of two concatenated runs of bytes, from the checksum of each.
 uint32_t crc32c_combine(uint32_t first, uint32_t second, uint64_t second_size);
 
-/// The form in which LevelDB and TensorFlow store a checksum, so that one over data with checksums stays
-/// good.
+/// The form in which LevelDB and TensorFlow store a checksum, so that a checksum over data with checksums
+/// stays useful.
 uint32_t masked_crc32c(uint32_t crc);
 uint32_t unmasked_crc32c(uint32_t masked);
 
-/// Where `bytes`, whose checksum should be `crc`, have one byte that is wrong, and what it should be. An
-/// answer for larger damage is possible, but unlikely.
+/// The position of one wrong byte in `bytes` with the checksum `crc`, and its right value. For larger damage
+/// an answer is possible but unlikely.
 struct WrongByte {
   size_t position;
   std::byte right;

@@ -1,4 +1,4 @@
-// Decimal digits in text, whatever the locale.
+// Decimal digits in text, in any locale.
 #pragma once
 
 namespace cbk {

@@ -66,7 +66,7 @@ void fail_errno(std::string_view action, std::string_view path, int error_number
 
 namespace {
 
-/// Appends the character at `i` and steps over it.
+/// Appends the character at `i` and advances.
 void append_shown(std::string& out, std::string_view text, size_t& i) {
   const size_t start = i;
   const auto character = decode_utf8(text, i);
@@ -132,7 +132,7 @@ std::string listed(const std::vector<std::string>& names, size_t limit) {
 
 namespace {
 
-/// Insertions, deletions, replacements and swaps of neighbours that make `b` of `a`.
+/// Insertions, deletions, replacements and swaps of neighbours that turn `a` into `b`.
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> before;
   std::vector<size_t> above(b.size() + 1);

@@ -1,5 +1,5 @@
-// The one exception of the host. It carries what failed, on what, why, and what to try as values, from which
-// its text is made; each layer may put its own context (file, key, offset) in front with `within`. Code
+// The one exception of the host. It has as values what failed, on what, why, and what to try; its text is
+// made from these. Each layer may put its own context (file, key, offset) in front with `within`. Code
 // decides by the code and the parts of an error, never by its text.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace cbk {
 
-/// What kind of thing went wrong; Lua sees the lower-case name as `err.code`.
+/// The kind of error; Lua sees the lower-case name as `err.code`.
 enum class Errc {
   usage,        // the caller asked for something that makes no sense
   ambiguous,    // what the caller asked for is several things
@@ -37,7 +37,7 @@ enum class Errc {
 
 std::string_view name_of(Errc code);
 
-/// What an error says. Empty: nothing is known, or to be said.
+/// The parts of an error. Empty parts are unknown or not needed.
 struct ErrorParts {
   std::string problem{};               // what failed, on what, why: one sentence
   std::vector<std::string> context{};  // what it happened in, outermost first: "cannot open 'a.pt'"
@@ -52,7 +52,7 @@ struct ErrorParts {
 };
 
 /// "<context>: <problem>: expected <expected>, found <found>; <advice>", or "…: only <supported> is
-/// supported; <advice>" without what was found. The one place where the text of an error is made.
+/// supported; <advice>" without a finding. The one place where the text of an error is made.
 std::string text_of(const ErrorParts& parts);
 
 class Error : public std::runtime_error {
@@ -69,7 +69,7 @@ class Error : public std::runtime_error {
 
   /// The same error in a further context.
   [[nodiscard]] Error in(std::string context) const;
-  /// The same error, about a file; one that is known already stays.
+  /// The same error, about a file; a file that is known already stays.
   [[nodiscard]] Error about(const std::string& file) const;
 
  private:
@@ -86,7 +86,7 @@ template <typename... Args>
 [[noreturn]] void fail_errno(std::string_view action, std::string_view path);
 [[noreturn]] void fail_errno(std::string_view action, std::string_view path, int error_number);
 
-/// Runs `body`; an Error out of it gets a context.
+/// Runs `body`; an Error from it gets a context.
 template <typename Body>
 decltype(auto) within(std::string_view context, Body&& body) {
   try {
@@ -96,7 +96,7 @@ decltype(auto) within(std::string_view context, Body&& body) {
   }
 }
 
-/// The same with a context that is made only for an Error: for what runs 20,000 times.
+/// The same with a context that is made only for an Error, for code that runs 20,000 times.
 template <std::invocable Context, typename Body>
 decltype(auto) within(Context&& context, Body&& body) {
   try {
@@ -113,14 +113,14 @@ std::string shown(std::string_view text, bool lines = false);
 /// The same in quotes, at most `limit` bytes of it.
 std::string quote(std::string_view text, size_t limit = 120);
 
-/// A message as one line: line breaks become "; ", the rest as `shown` has it.
+/// A message as one line: line breaks become "; ", the rest as in `shown`.
 std::string one_line(std::string_view message);
 
 /// "a, b, c and 17 more".
 std::string listed(const std::vector<std::string>& names, size_t limit = 20);
 
-/// Those of `candidates` that look most like `name` (edit distance without case; those that it begins are
-/// near), nearest first, at most `limit`.
+/// The `candidates` most similar to `name`, nearest first, at most `limit`: by edit distance without case;
+/// candidates that begin with `name` are near.
 std::vector<std::string> nearest(std::string_view name, const std::vector<std::string>& candidates,
                                  size_t limit = 3);
 

@@ -36,7 +36,7 @@ FileDescriptor open_file(std::string_view action, const fs::path& path, int flag
 }
 
 void sync_to_disk(const FileDescriptor& fd, const fs::path& path) {
-  // EINVAL: a file system that does not know how, which most do not for folders.
+  // EINVAL: a file system that does not support it; most do not for folders.
   if (retried([&] { return ::fsync(fd.get()); }) != 0 && errno != EINVAL) fail_errno("sync", path.string());
 }
 
@@ -137,8 +137,8 @@ void MappedFile::read(uint64_t offset, std::span<std::byte> out) const {
 }
 
 void MappedFile::drop(uint64_t offset, uint64_t length) const noexcept {
-  // The page in which the range begins, too: what is before it in there was mostly used before. So a run of
-  // small ranges goes as a whole.
+  // Includes the page in which the range begins: the part before it was usually read before. So a run of
+  // small ranges is released as a whole.
   const uint64_t page = 4096;
   uint64_t begin = offset / page * page;
   uint64_t end = std::min(offset + length, size_) / page * page;

@@ -1,4 +1,4 @@
-// Files of the operating system, and those that are read: mapped, immutable and thread-safe.
+// Files of the operating system, and files for reading: mapped, immutable and thread-safe.
 // Outputs are in staged.hpp and transaction.hpp.
 #pragma once
 
@@ -39,7 +39,7 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-/// The result of a system call that is made again when a signal ends it early.
+/// The result of a system call that is repeated if a signal ends it early.
 template <typename Call>
 auto retried(Call&& call) {
   for (;;) {
@@ -51,7 +51,7 @@ auto retried(Call&& call) {
 /// An open file or folder, or an `io` error: "cannot <action> '<path>': …".
 FileDescriptor open_file(std::string_view action, const fs::path& path, int flags, unsigned mode = 0);
 
-/// Its bytes and its length, or its names, reach the disk. Errors: `io`.
+/// Writes its bytes and its length, or its names, to the disk. Errors: `io`.
 void sync_to_disk(const FileDescriptor& fd, const fs::path& path);
 
 /// Writes all of `bytes`. Errors: `io`, `no_space`.
@@ -72,7 +72,7 @@ class MappedFile {
   [[nodiscard]] uint64_t size() const { return size_; }
   [[nodiscard]] ByteView bytes() const { return {data_, size_}; }
   [[nodiscard]] int fd() const { return fd_.get(); }
-  /// Bytes [offset, offset + length), or a `format` error that names `what`.
+  /// Bytes [offset, offset + length), or a `format` error with the name `what`.
   [[nodiscard]] ByteView slice(uint64_t offset, uint64_t length, std::string_view what) const;
   /// Copies bytes [offset, offset + out.size()). Long ranges are read from the descriptor: a mapping would
   /// cost a page fault for each few pages, which is slower than the copy itself.
@@ -82,7 +82,7 @@ class MappedFile {
   /// Same device and inode.
   [[nodiscard]] bool is_same_file(const fs::path& other) const;
   /// An `io` error if the file, or the index that names it, has another size or time than when it was opened,
-  /// or its name is another's.
+  /// or if its name belongs to another file now.
   void refuse_changed() const;
 
  private:
@@ -98,10 +98,10 @@ class MappedFile {
   timespec changed_{};  // st_ctim, which no program can set back
 };
 
-/// Bytes of all files that were ever mapped. What a program makes of files grows with this.
+/// Bytes of all files that were ever mapped. The memory for their content grows with this.
 uint64_t mapped_bytes() noexcept;
 
-/// Files that something was read from, each once.
+/// Files that were read, each once.
 using SourceFiles = std::set<std::shared_ptr<const MappedFile>>;
 
 /// Whole content of a small file. Errors: `io`; larger than `limit` is a `format` error.

@@ -8,7 +8,7 @@ namespace {
 constexpr size_t max_alternatives = 1000;
 constexpr size_t npos = std::string_view::npos;
 
-/// The position behind the bracket expression that starts at `at`.
+/// The position after the bracket expression that starts at `at`.
 size_t bracket_end(std::string_view pattern, size_t at) {
   size_t end = at + 1;
   if (end < pattern.size() && (pattern[end] == '!' || pattern[end] == '^')) ++end;
@@ -18,14 +18,14 @@ size_t bracket_end(std::string_view pattern, size_t at) {
   return end + 1;
 }
 
-/// The position of the piece behind the one at `at` (a plain character, an escape, a bracket expression).
+/// The position of the piece after the one at `at` (a plain character, an escape, a bracket expression).
 size_t next_piece(std::string_view pattern, size_t at) {
   if (pattern[at] == '\\' && at + 1 < pattern.size()) return at + 2;
   if (pattern[at] == '[') return bracket_end(pattern, at);
   return at + 1;
 }
 
-/// Expands the first pair of braces and continues with each result.
+/// Expands the first pair of braces, then each result.
 void expand(const std::string& pattern, std::vector<std::string>& out) {
   if (out.size() >= max_alternatives)
     fail(Errc::usage, "the pattern has more than {} alternatives", max_alternatives);
@@ -76,7 +76,7 @@ bool match_piece(std::string_view pattern, size_t at, size_t end, char c) {
   return pattern[end - 1] == c;  // plain or escaped
 }
 
-/// Going back to the last star is enough, so no pattern is slow.
+/// Backtracking to the last star is enough, so no pattern is slow.
 bool match(std::string_view pattern, std::string_view text) {
   size_t p = 0;
   size_t t = 0;

@@ -1,5 +1,5 @@
-// A hash of text that an attacker cannot aim at: SipHash-1-3 (Aumasson and Bernstein, 2012) with a secret of
-// this process. For every table whose keys come from a file. Thread-safe.
+// A hash of text that resists chosen collisions: SipHash-1-3 (Aumasson and Bernstein, 2012) with a secret of
+// this process. For every table with keys from a file. Thread-safe.
 #pragma once
 
 #include <cstddef>

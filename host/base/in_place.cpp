@@ -10,7 +10,7 @@ namespace cbk {
 
 InPlaceFile::InPlaceFile(fs::path path) : path_(std::move(path)) {
   fd_ = open_file("change", path_, O_RDWR | O_NONBLOCK);
-  // File systems without locks are taken as they are, as HDF5 does.
+  // File systems without locks are accepted, as in HDF5.
   if (retried([&] { return ::flock(fd_.get(), LOCK_EX | LOCK_NB); }) != 0 && errno == EWOULDBLOCK) {
     fail(Errc::io, "cannot change '{}': another program has it open; close it there first", path_.string());
   }
@@ -39,7 +39,7 @@ void InPlaceFile::resize(uint64_t size) {
 }
 
 bool InPlaceFile::is_mostly_on_disk() const {
-  // cachestat (Linux 6.5): how many pages wait to be written. Where it is unknown, sync.
+  // cachestat (Linux 6.5): how many pages wait to be written. If it is not supported, sync.
   constexpr long cachestat = 451;
   constexpr uint64_t page = 4096;
   constexpr uint64_t little = (64ULL << 20) / page;

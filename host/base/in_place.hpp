@@ -5,20 +5,20 @@
 
 namespace cbk {
 
-/// Holds the lock of the file that HDF5 and others ask for. Belongs to one owner.
+/// Holds the file lock that HDF5 and others use. Belongs to one owner.
 class InPlaceFile {
  public:
   /// Errors: `io`, also when another program has the file open and locked.
   explicit InPlaceFile(fs::path path);
 
   [[nodiscard]] uint64_t size() const;
-  /// Whether this is the file that was mapped, not another one that took its name since.
+  /// Whether this is the file that was mapped, not another file that has its name now.
   [[nodiscard]] bool is(const MappedFile& file) const;
   void write(uint64_t offset, ByteView bytes);
   void resize(uint64_t size);
-  /// Bytes [offset, size) and the size reach the disk before anything that is written from now on. A file
-  /// that is hardly on the disk itself is not waited for: what is lost with the power then is the file, with
-  /// the change or without.
+  /// Bytes [offset, size) and the size reach the disk before anything that is written from now on. It does
+  /// not wait for a file that is mostly not on the disk yet: a power failure loses such a file anyway, with
+  /// or without the change.
   void settle(uint64_t offset);
   void sync();
 

@@ -1,4 +1,4 @@
-// Deflated bytes read from front to back: a window of memory, however much they become.
+// Deflated bytes read from front to back: in a window of memory, however large the result is.
 #pragma once
 
 #include <memory>

@@ -17,7 +17,7 @@ namespace {
 constexpr std::string_view magic{"cbk: files that get their names together\0", 41};
 constexpr uint64_t largest = uint64_t{16} << 20;
 
-/// 0: nothing is there.
+/// 0 if nothing exists.
 uint64_t inode_of(const fs::path& path) {
   struct stat info {};
   return ::lstat(path.c_str(), &info) == 0 ? info.st_ino : 0;
@@ -32,7 +32,7 @@ struct Known {
   [[nodiscard]] bool is_missing() const { return inode_of(step.target) == 0; }
 };
 
-/// Four fields for each step, each with a byte 0 behind it.
+/// Four fields for each step, each followed by a byte 0.
 std::string encode(const Journal::Step& each) {
   std::string out = fmt::format("{}", inode_of(each.temporary)) + '\0';
   out += each.temporary.filename().string() + '\0';
@@ -41,7 +41,7 @@ std::string encode(const Journal::Step& each) {
   return out + '\0';
 }
 
-/// The next field of `rest`, which loses it; nothing at the end.
+/// Removes the next field of `rest` and returns it; nothing at the end.
 std::optional<std::string_view> next_field(std::string_view& rest) {
   const size_t end = rest.find('\0');
   if (end == std::string_view::npos) return std::nullopt;
@@ -76,8 +76,8 @@ std::vector<Known> read_journal(const fs::path& path, int fd) {
   return steps;
 }
 
-/// As Transaction::commit goes on: what is replaced steps aside, the first of it last; then the new ones
-/// come.
+/// Continues like Transaction::commit: old files are set aside, the first of them last; then the new ones get
+/// their names.
 void finish(const std::vector<Known>& steps) {
   Renames renames;
   const auto replaces = [](const Known& known) { return known.step.replaces; };
@@ -97,7 +97,7 @@ void finish(const std::vector<Known>& steps) {
   }
 }
 
-/// Whether names have changed already.
+/// Whether some names have changed already.
 bool has_begun(const std::vector<Known>& steps) {
   return std::ranges::any_of(steps, [](const Known& known) {
     return known.is_done() || (known.step.replaces && known.is_missing());
@@ -162,7 +162,7 @@ std::vector<fs::path> finish_killed_commits(const fs::path& folder) noexcept {
       for (fs::path& target : finish_one(path)) finished.push_back(std::move(target));
     }
   } catch (const std::exception&) {
-    // The folder is not ours to change, or somebody else changes it: it stays as it was.
+    // The folder must not be changed, or another program changes it: it stays as it was.
   }
   return finished;
 }

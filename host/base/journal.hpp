@@ -1,5 +1,5 @@
-// A list of the files that are about to get their names together, so that a commit that was killed in between
-// is finished by the next program that needs them. No system call names several files at once.
+// A list of files that are about to get their names together. If a commit is killed in between, the next
+// program that needs the files finishes it. No system call renames several files at once.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace cbk {
 
-/// On the disk while it lives, under a temporary name beside the first target; a killed program leaves it.
-/// A signal would not remove it with the other temporaries: make it while these are held
+/// On the disk while it lives, under a temporary name beside the first target; a killed program leaves it. A
+/// signal would not remove it with the other temporaries: create it while these are held
 /// (host/base/stale.hpp).
 class Journal {
  public:
@@ -20,8 +20,9 @@ class Journal {
     fs::path target;
     bool replaces = false;
   };
-  /// `steps` in the order in which they get their names. Those in other folders than the first are not
-  /// listed. `sync`: it is on the disk before this returns. Errors: `io`.
+  /// `steps` in the order in which they get their names. Files in other folders than the first are not
+  /// listed.
+  /// `sync`: it is on the disk before this returns. Errors: `io`.
   Journal(const std::vector<Step>& steps, bool sync);
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
@@ -33,9 +34,9 @@ class Journal {
   FileDescriptor fd_;
 };
 
-/// Finishes the commits in `folder` that were killed when some of their files had new names, and forgets
-/// those that had not begun. Files that somebody else has changed since are left as they are. The result:
-/// targets that have their new files now. What is not possible is not done.
+/// Finishes the commits in `folder` that were killed after some of their files had new names, and removes the
+/// journals of those that had not begun. Files that another program has changed since are left alone. Returns
+/// the targets that have their new files now. Steps that fail are skipped.
 std::vector<fs::path> finish_killed_commits(const fs::path& folder) noexcept;
 
 }  // namespace cbk

@@ -1,5 +1,5 @@
-// The memory that may be made of the content of files. What a file says it holds is not believed: readers
-// charge what they keep of it before they make it, so that a small file cannot ask for much.
+// The memory that the content of files may take. The sizes in a file are not trusted: readers charge memory
+// before they allocate it, so that a small file cannot demand much.
 #pragma once
 
 #include <atomic>
@@ -9,23 +9,23 @@
 
 namespace cbk {
 
-/// A share that every checkpoint has, and some for each byte of its files. It leaves room for what a command
-/// makes of the content (lists, texts, output): a command as a whole may take 100 MB and 4 times the files'
-/// size. Thread-safe.
+/// A share for every checkpoint, and more for each byte of its files. It leaves room for what a command makes
+/// from the content (lists, texts, output): a command as a whole may take 100 MB and 4 times the files' size.
+/// Thread-safe.
 class MemoryBudget {
  public:
   explicit MemoryBudget(uint64_t file_size) { add_file(file_size); }
-  /// What is left of another one, to be spent apart from it.
+  /// The rest of another budget, spent separately.
   MemoryBudget(const MemoryBudget& other) : files_(other.files_.load()), spent_(other.spent_.load()) {}
   MemoryBudget& operator=(const MemoryBudget&) = delete;
 
-  /// Another file belongs to the checkpoint.
+  /// Adds a file of the checkpoint.
   void add_file(uint64_t size) { files_ += size; }
-  /// Bytes of all of them.
+  /// The bytes of all files.
   [[nodiscard]] uint64_t file_size() const { return files_; }
   [[nodiscard]] uint64_t limit() const;
   [[nodiscard]] uint64_t left() const;
-  /// Errors: `format`, when less is left; then nothing is charged.
+  /// Errors: `format`, if less is left; then nothing is charged.
   void charge(uint64_t bytes);
   void refund(uint64_t bytes) { spent_ -= bytes; }
   [[noreturn]] void fail_beyond() const;
@@ -35,7 +35,7 @@ class MemoryBudget {
   std::atomic<uint64_t> spent_{0};
 };
 
-/// Shared by the files of a checkpoint, and by what reads parts of them later.
+/// Shared by the files of a checkpoint, and by objects that read parts of them later.
 using MemoryPtr = std::shared_ptr<MemoryBudget>;
 
 /// `memory`; unset: a budget of its own for a file of this size.

@@ -9,7 +9,7 @@
 namespace cbk {
 namespace {
 
-/// Relative, without "..", and of something below.
+/// A relative name without "..", of something below.
 bool leads_down(const fs::path& name) {
   return name.is_relative() && name.has_filename() && name.filename() != "." &&
          std::ranges::none_of(name, [](const fs::path& part) { return part == ".."; });
@@ -21,7 +21,7 @@ struct Below {
   bool is_link = false;  // not opened, as a part of the name is a symbolic link
 };
 
-/// Goes down part by part, so that no symbolic link is followed.
+/// Descends part by part, so that no symbolic link is followed.
 Below open_below(const fs::path& folder, const fs::path& name) {
   const char* top = folder.empty() ? "." : folder.c_str();
   FileDescriptor at(retried([&] { return ::open(top, O_PATH | O_DIRECTORY | O_CLOEXEC); }));
@@ -61,7 +61,7 @@ std::shared_ptr<const MappedFile> mapped(const Below& opened, const fs::path& pa
   return file;
 }
 
-/// Where a path leads, as far as it exists.
+/// The target of a path, as far as it exists.
 fs::path real_path(const fs::path& path) {
   std::error_code error;
   const fs::path real = fs::weakly_canonical(fs::absolute(path), error);
@@ -70,8 +70,8 @@ fs::path real_path(const fs::path& path) {
 }
 
 /// The blobs of a Hugging Face cache, `repository/blobs`, for a folder that is
-/// `repository/snapshots/revision` or below; empty for another one. Where `blobs` is itself a link, it is
-/// none of a cache.
+/// `repository/snapshots/revision` or below; empty for other folders. If `blobs` is itself a link, the folder
+/// does not count as part of a cache.
 fs::path blobs_of_snapshot(const fs::path& folder) {
   std::error_code ignored;
   for (fs::path at = folder; at.has_relative_path(); at = at.parent_path()) {

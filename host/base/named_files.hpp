@@ -1,6 +1,6 @@
-// Files whose names are written in another file: the shards of an index, external data, linked checkpoints.
-// Such a name is not to be trusted: it leads to an entry below the folder of the checkpoint, or below a
-// folder that the user allows, and nowhere else. The working directory does not count.
+// Files that are named in another file: the shards of an index, external data, linked checkpoints. Such a
+// name is not trusted: it may lead only to an entry below the folder of the checkpoint, or below a folder
+// that the user allows. The working directory does not count.
 #pragma once
 
 #include <filesystem>
@@ -12,22 +12,22 @@
 
 namespace cbk {
 
-/// Thread-safe. What is opened is what was checked: another process that exchanges a folder for a symbolic
-/// link meanwhile gains nothing.
+/// Thread-safe. It opens exactly the file that it checked: another process that replaces a folder by a
+/// symbolic link in the meantime gains nothing.
 class NamedFiles {
  public:
   /// `followed`: a name may also be a symbolic link that ends below the folder, or among the blobs of the
   /// Hugging Face cache that the folder is a snapshot of, where every file is such a link.
   enum class Link { refused, followed };
 
-  /// `folder`: of the checkpoint; empty is the working directory. `allowed`: more folders, where symbolic
-  /// links and names that leave `folder` may lead to. `index`: what the names are written in, if what is
-  /// opened depends on it. Errors: `usage` for one that is not a folder.
+  /// `folder`: of the checkpoint; empty is the working directory. `allowed`: more folders, to which symbolic
+  /// links and names that leave `folder` may lead. `index`: the file with the names, if the opened files
+  /// depend on it. Errors: `usage` for one that is not a folder.
   NamedFiles(fs::path folder, const std::vector<fs::path>& allowed,
              std::shared_ptr<const MappedFile> index = nullptr);
 
   /// The file of that name; nullptr if absent. Errors: `refused`, naming the option that allows it;
-  /// `io` for what cannot be read or is not a regular file; `format` for what is not a name.
+  /// `io` for a file that cannot be read or is not a regular file; `format` for an invalid name.
   [[nodiscard]] std::shared_ptr<const MappedFile> find(const std::string& name,
                                                        Link link = Link::refused) const;
   /// The same; no such file is an `io` error.

@@ -12,8 +12,8 @@
 namespace cbk {
 namespace {
 
-/// As many shards as names of five digits can count, and then some. A limit without end would cost programs
-/// that are called from here: some go through all descriptors that they could have.
+/// More than the number of shards that five digits can count. Without a limit, programs that are called from
+/// here would suffer: some go through all possible descriptors.
 constexpr rlim_t most = 1U << 17;
 
 /// For an index, small files beside the checkpoint, folders and libraries.
@@ -46,7 +46,7 @@ void check_open_files(size_t files, uint64_t bytes) {
     fail(Errc::usage, "too many files are open; the limit (ulimit -n) is {}, raise it",
          static_cast<uint64_t>(limit.rlim_cur));
   }
-  // Two shards beside each other hold more than one shard's size, or they would be one.
+  // Two adjacent shards are larger than one shard's size, or they would be one.
   const uint64_t fits = room > 1 ? 2 * (bytes / (room - 1) + 1) : bytes;
   fail(
       Errc::usage,

@@ -112,7 +112,7 @@ void set_thread_count(int count) {
 }
 
 void parallel_for(int64_t count, const std::function<void(int64_t)>& task) {
-  // A task that calls this itself runs its own tasks alone, and so does a thread while another one has the
+  // A task that calls this function runs its own tasks alone; so does a thread while another one uses the
   // pool.
   std::unique_lock lock(pool_in_use, std::defer_lock);
   if (count <= 1 || wanted_threads == 1 || is_inside || !lock.try_lock()) {

@@ -1,5 +1,5 @@
 // Work on several threads. Tasks are cut by the shape of the work, never by the number of threads, so that
-// results have the same bits on one thread and on many.
+// results have the same bits for any number of threads.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@ int thread_count();
 /// From 1 to 256. Not while work is running.
 void set_thread_count(int count);
 
-/// Calls `task(i)` for every i in [0, count), on several threads if there are more than one task. A task that
-/// throws ends the work: no further one is begun, and the exception of the lowest i is thrown again here, as
-/// one thread would. Several threads may call it; one of them gets help.
+/// Calls `task(i)` for every i in [0, count), on several threads if there is more than one task. If a task
+/// throws, no further task begins, and the exception of the lowest i is thrown here, as with one thread.
+/// Several threads may call it; only one of them gets help.
 void parallel_for(int64_t count, const std::function<void(int64_t)>& task);
 
 }  // namespace cbk

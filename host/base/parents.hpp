@@ -1,4 +1,4 @@
-// The folders that the paths of outputs name and that do not exist yet.
+// Missing folders in the paths of outputs.
 #pragma once
 
 #include <filesystem>
@@ -8,8 +8,8 @@ namespace cbk {
 
 namespace fs = std::filesystem;
 
-/// Makes missing folders, and in the end removes those of them that are empty: where nothing was written,
-/// nothing is left. Use from one thread.
+/// Creates missing folders, and removes the empty ones in the end: if nothing was written, nothing is left.
+/// Use from one thread.
 class Parents {
  public:
   Parents() = default;
@@ -19,7 +19,7 @@ class Parents {
     return *this;
   }
   ~Parents();
-  /// Those above `target`. Errors: `io`.
+  /// Creates the folders above `target`. Errors: `io`.
   void make(const fs::path& target);
   [[nodiscard]] const std::vector<fs::path>& made() const { return made_; }
 

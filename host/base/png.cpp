@@ -57,7 +57,7 @@ std::string png(int64_t width, int64_t height, std::span<const Colour> palette, 
     rows += '\0';  // no filter
     rows.append(reinterpret_cast<const char*>(pixels.data()) + row * width, static_cast<size_t>(width));
   }
-  // 8 bits for each pixel, which is a place in the palette (3); deflate, filters by row, not interlaced
+  // 8 bits for each pixel, an index of the palette (3); deflate, filters by row, not interlaced
   const std::string header = number(static_cast<uint32_t>(width)) + number(static_cast<uint32_t>(height)) +
                              std::string("\x08\x03\x00\x00\x00", 5);
   return "\x89PNG\r\n\x1a\n" + chunk("IHDR", header) + chunk("PLTE", colours) +

@@ -15,8 +15,8 @@ struct Colour {
   uint8_t blue = 0;
 };
 
-/// A picture of up to 256 colours: a byte for each pixel, row by row, is its place in the palette. Errors:
-/// `value` of a size that is not that of the pixels, of an empty palette or of one that lacks a colour.
+/// A picture of up to 256 colours. Each byte is the palette index of a pixel, row by row. Errors: `value` if
+/// the size does not match the pixels, or if the palette is empty or lacks a colour.
 std::string png(int64_t width, int64_t height, std::span<const Colour> palette, ByteView pixels);
 
 }  // namespace cbk

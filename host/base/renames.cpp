@@ -9,18 +9,18 @@
 namespace cbk {
 namespace {
 
-/// FUSE, NFS and others know no flags.
+/// FUSE, NFS and others do not support flags.
 bool is_unknown_flag(int error) {
   return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP;
 }
 
-/// 0, or the error.
+/// Returns 0 or the error.
 int rename_with(const fs::path& from, const fs::path& to, unsigned flags) {
   const auto call = [&] { return ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags); };
   return retried(call) == 0 ? 0 : errno;
 }
 
-/// Where nothing is. 0, or the error.
+/// To a name that does not exist. Returns 0 or the error.
 int rename_new(const fs::path& from, const fs::path& to) {
   const int error = rename_with(from, to, RENAME_NOREPLACE);
   if (!is_unknown_flag(error)) return error;

@@ -1,4 +1,4 @@
-// New names for files and folders, which can be taken back.
+// Renames of files and folders that can be undone.
 #pragma once
 
 #include <vector>
@@ -9,16 +9,16 @@ namespace cbk {
 
 class Renames {
  public:
-  /// `from` becomes `to`, where nothing may be (`exists`).
+  /// `from` becomes `to`, which must not exist (`exists`).
   void move(const fs::path& from, const fs::path& to);
-  /// `path` gets a temporary name, which is the result.
+  /// `path` gets a temporary name, which is returned.
   fs::path set_aside(const fs::path& path);
-  /// `from` becomes `to`, and what was there gets the name `from`, in one step. Where the file system cannot
-  /// do that, in several: a file `to` always exists, but a folder has a temporary name for a moment.
+  /// `from` becomes `to`, and the old `to` gets the name `from`, in one step. If the file system cannot do
+  /// that, it takes several steps: a file `to` always exists, but a folder has a temporary name for a moment.
   void exchange(const fs::path& from, const fs::path& to);
-  /// `from` takes the place of the file `to` in one step, which cannot be taken back.
+  /// `from` replaces the file `to` in one step, which cannot be undone.
   void replace(const fs::path& from, const fs::path& to);
-  /// Takes back everything, the last one first. What cannot be taken back is the result: "'a' is now 'b'".
+  /// Undoes everything, the last rename first. Returns those that cannot be undone: "'a' is now 'b'".
   std::vector<std::string> undo();
 
  private:
@@ -27,7 +27,7 @@ class Renames {
     fs::path to;
     bool is_exchange = false;
   };
-  /// `from` becomes `to`, without an exchange. The result: the temporary name of what was there.
+  /// `from` becomes `to`, without an exchange. Returns the temporary name of the old `to`.
   fs::path step_over(const fs::path& from, const fs::path& to);
   std::vector<Step> steps_;
 };

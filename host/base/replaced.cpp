@@ -21,7 +21,7 @@ void refuse_pinned(const fs::path& path) {
     fail(Errc::io, "cannot replace '{}': it is {}; choose another name", path.string(), why);
 }
 
-/// In a folder like /tmp, only who owns a file may give its name to another.
+/// In a folder like /tmp, only the owner of a file may replace it.
 void refuse_sticky(const fs::path& path) {
   struct stat folder {};
   struct stat file {};
@@ -31,7 +31,7 @@ void refuse_sticky(const fs::path& path) {
   fail(Errc::io, "cannot replace '{}': it belongs to another user; choose another name", path.string());
 }
 
-/// The target itself, or what a symbolic link leads to.
+/// The target itself, or the target of a symbolic link.
 fs::path behind_link(const fs::path& target) {
   std::error_code ignored;
   if (!fs::exists(target, ignored)) {
@@ -47,7 +47,7 @@ bool is_link(const fs::path& path) {
   return fs::is_symlink(fs::symlink_status(path, ignored));
 }
 
-/// A link may lead on below its folder, which is what the user named; somebody else may have made it.
+/// A link may lead only below its folder, which the user named: somebody else may have made the link.
 void refuse_outside(const fs::path& target, const fs::path& file) {
   const fs::path below = file.lexically_relative(fs::canonical(folder_of(target)));
   if (!below.empty() && *below.begin() != "..") return;
@@ -68,7 +68,7 @@ void refuse_foreign_folders(const fs::path& folder) {
        listed(foreign, 5));
 }
 
-/// A list of the old one's own, or none: not what the folder would give a new file.
+/// Copies the old file's access control list, if any, in place of the folder's default for new files.
 void take_over_list(const fs::path& replaced, const FileDescriptor& fd) {
   constexpr const char* name = "system.posix_acl_access";
   const ssize_t size = ::getxattr(replaced.c_str(), name, nullptr, 0);
@@ -128,7 +128,7 @@ void take_over_access(const fs::path& replaced, const FileDescriptor& fd) {
   const bool has_group = mine.st_gid == old.st_gid || ::fchown(fd.get(), -1, old.st_gid) == 0;
   const bool has_owner = mine.st_uid == old.st_uid || ::fchown(fd.get(), old.st_uid, -1) == 0;
   mode_t mode = old.st_mode & 07777;
-  // What the old group might do is not for ours.
+  // The rights of the old group must not pass to the new group.
   if (!has_group) mode = (mode & ~static_cast<mode_t>(S_ISGID | 070)) | ((mode & 07) << 3);
   if (!has_owner) mode &= ~static_cast<mode_t>(S_ISUID);
   take_over_list(replaced, fd);

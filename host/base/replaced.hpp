@@ -1,25 +1,26 @@
-// What an output replaces: whether it may, and what the new one takes over from the old one.
+// Replacing files and folders: whether it is allowed, and what the new one inherits from the old one.
 #pragma once
 
 #include "host/base/file.hpp"
 
 namespace cbk {
 
-/// An `exists` error when something is at `target`, unless `overwrite`.
+/// An `exists` error if `target` exists, unless `overwrite`.
 void refuse_existing(const fs::path& target, bool overwrite);
 
-/// What a write to `target` changes: the file behind a symbolic link. Refuses what is there (`exists`)
-/// unless `overwrite`, and always (`io`) what is not a regular file, a link to nothing, and what the system
-/// will not let us replace, which is better known before the work than after it; also a link that leads out
-/// of its folder (`refused`), which names a file that nobody asked to replace.
+/// The file that a write to `target` changes: the file behind a symbolic link. Fails if it exists (`exists`)
+/// unless `overwrite`, and always (`io`) if it is not a regular file, is a broken link, or cannot be
+/// replaced:
+/// better before the work than after it. Also fails for a link out of its folder (`refused`), because nobody
+/// asked to replace its target.
 fs::path replaceable_file(const fs::path& target, bool overwrite);
 
-/// The same for a folder, which may be a link to anywhere: the user has named it. One with folders in it is
-/// refused: files are carried over one by one.
+/// The same for a folder. It may be a link to anywhere, because the user named it. A folder that contains
+/// folders is refused: files are carried over one by one.
 fs::path replaceable_folder(const fs::path& target, bool overwrite);
 
-/// Who may read and write what is replaced, may read and write what takes its place: owner and group where
-/// we may give them, mode, and access control list.
+/// Gives the new file the access rights of the replaced one: owner and group as far as permitted, mode, and
+/// access control list.
 void take_over_access(const fs::path& replaced, const FileDescriptor& fd);
 
 }  // namespace cbk

@@ -1,5 +1,4 @@
-// Temporary buffers that are used again: one small stack of blocks per thread, so that no block costs page
-// faults.
+// Reusable temporary buffers: a small stack of blocks for each thread, so that blocks cost no page faults.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +23,7 @@ class Scratch {
   size_t capacity_ = 0;
 };
 
-/// Frees what this thread keeps for later use.
+/// Frees the buffers that this thread keeps.
 void release_scratch() noexcept;
 
 }  // namespace cbk

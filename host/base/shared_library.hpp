@@ -1,5 +1,4 @@
-// A library of the system that is loaded when it is first needed: it would slow down every start of the
-// program.
+// A system library that is loaded on first use: loading it at every start would slow the program down.
 #pragma once
 
 namespace cbk {
@@ -7,8 +6,8 @@ namespace cbk {
 /// Stays loaded until the program ends. Thread-safe.
 class SharedLibrary {
  public:
-  /// `name`: as the dynamic loader finds it, "libcrypto.so.3". `purpose`: what needs it, for the message.
-  /// Errors: `unsupported` if it is not there.
+  /// `name`: for the dynamic loader, "libcrypto.so.3". `purpose`: the feature that needs it, for messages.
+  /// Errors: `unsupported` if it is missing.
   SharedLibrary(const char* name, const char* purpose);
 
   /// The function of this name. Errors: `unsupported` if the library has none.

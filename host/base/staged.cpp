@@ -11,13 +11,13 @@
 namespace cbk {
 namespace {
 
-/// How a file without a name is spoken of.
+/// The /proc path of a file without a name.
 std::string self_of(int fd) {
   return fmt::format("/proc/self/fd/{}", fd);
 }
 
-/// A file without a name vanishes even with kill -9. None where the file system cannot do that, or where
-/// /proc is missing, without which it could never get a name.
+/// A file without a name vanishes even after kill -9. Returns none if the file system does not support it, or
+/// if /proc is missing, without which the file could never get a name.
 FileDescriptor open_nameless(const fs::path& folder) {
   FileDescriptor fd(retried([&] { return ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0666); }));
   if (fd.get() >= 0) return ::access(self_of(fd.get()).c_str(), F_OK) == 0 ? std::move(fd) : FileDescriptor();
@@ -25,7 +25,7 @@ FileDescriptor open_nameless(const fs::path& folder) {
   return {};
 }
 
-/// The mode of a new file; the group and others get nothing while we ask.
+/// The mode of a new file. While it is determined, the group and others have no rights.
 mode_t usual_mode() {
   static const mode_t mask = [] {
     const mode_t old = ::umask(077);
@@ -90,7 +90,7 @@ void StagedFile::prepare(bool sync) {
 
 StagedFolder::StagedFolder(fs::path target, fs::path name, IsReplaced is_replaced)
     : Staged(std::move(target), std::move(name)), is_replaced_(std::move(is_replaced)) {
-  // Files that need names lie in it; and whether it can be made is better known before the work.
+  // Files that need names are in it. It is also better to know before the work whether it can be created.
   if (open_nameless(folder_of(this->target())).get() < 0) make();
 }
 
@@ -113,7 +113,7 @@ void StagedFolder::make() {
   lock_as_in_use(fd_);
 }
 
-/// The same file under a second name, or a copy where the file system has no hard links.
+/// The same file under a second name, or a copy if the file system has no hard links.
 void StagedFolder::carry_over(bool sync) const {
   std::error_code error;
   for (const fs::directory_entry& entry : entries_of(target())) {

@@ -1,6 +1,6 @@
-// Files and folders under construction. A Transaction makes them and gives them their names; when one is
-// destroyed before that, nothing is left of it.
-// Each belongs to one owner; StagedFile::write may be called from several threads for ranges that do not
+// Files and folders under construction. A Transaction creates them and gives them their names; one that is
+// destroyed before that leaves nothing behind.
+// Each belongs to one owner. StagedFile::write may be called from several threads for ranges that do not
 // overlap.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace cbk {
 
-/// What will be `target`. It has a temporary name from `prepare` on, or earlier where it must have one.
+/// The future `target`. It has a temporary name from `prepare` on, or earlier if it needs one.
 class Staged {
  public:
   Staged(fs::path target, fs::path name) : target_(std::move(target)), name_(std::move(name)) {}
@@ -24,14 +24,14 @@ class Staged {
 
   [[nodiscard]] const fs::path& target() const { return target_; }
   [[nodiscard]] const fs::path& name() const { return name_; }
-  /// Does all that may fail before the last step: afterwards it is whole, under its temporary name, with the
-  /// owner and mode of what it replaces. `sync`: on the disk, too. Errors: `io`, `no_space`.
+  /// Does everything that may fail before the last step. Afterwards it is whole, under its temporary name,
+  /// with the owner and mode of the replaced file. `sync`: on the disk, too. Errors: `io`, `no_space`.
   virtual void prepare(bool sync) = 0;
-  /// The temporary name is not ours any more.
+  /// Gives up the temporary name.
   void release();
 
  protected:
-  /// About to be made.
+  /// Call this before creating it.
   void take_name();
   [[nodiscard]] bool has_name() const { return has_name_; }
 
@@ -43,8 +43,9 @@ class Staged {
 
 class StagedFile final : public Staged {
  public:
-  /// `target` as `replaceable_file` has it. The file has no name and is in `folder`, which is on the
-  /// target's file system; where the system cannot do that, it is called `name` and is ours alone. Errors:
+  /// `target` as returned by `replaceable_file`. The file has no name and is in `folder`, on the target's
+  /// file system. If the system does not support that, it is called `name` and only the owner can access it.
+  /// Errors:
   /// `io`.
   StagedFile(fs::path target, fs::path name, const fs::path& folder);
   ~StagedFile() override;
@@ -58,21 +59,21 @@ class StagedFile final : public Staged {
  private:
   FileDescriptor fd_;
   bool is_private_ = false;  // created for us alone, until it is prepared
-  /// Writers of one inode take turns in the kernel anyway, but spinning: waiting here leaves the processor to
+  /// Writers of one inode take turns in the kernel anyway, but spinning. Waiting here leaves the processor to
   /// the kernels.
   std::mutex turn_;
 };
 
 class StagedFolder final : public Staged {
  public:
-  /// Whether, by its name, a file of the old folder belongs to what is replaced.
+  /// Whether a file of the old folder is part of what is replaced, by its name.
   using IsReplaced = std::function<bool(std::string_view name)>;
-  /// `target` as `replaceable_folder` has it. The other files of an old folder stay: only what `is_replaced`
-  /// names, or the new folder has too, goes. Errors: `io`.
+  /// `target` as returned by `replaceable_folder`. Other files of an old folder stay: only files for which
+  /// `is_replaced` is true, or that the new folder has too, are removed. Errors: `io`.
   StagedFolder(fs::path target, fs::path name, IsReplaced is_replaced);
   ~StagedFolder() override;
 
-  /// A file in it, kept until the folder goes.
+  /// A file in it, kept as long as the folder object.
   StagedFile& file(const std::string& name);
   void prepare(bool sync) override;
 

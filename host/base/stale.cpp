@@ -18,7 +18,7 @@ constexpr std::string_view old_ending = ".old";
 constexpr size_t added = 1 + digits + new_ending.size();
 static_assert(new_ending.size() == old_ending.size());
 
-/// What a temporary name begins with; a name may have 255 bytes.
+/// The beginning of a temporary name; names are limited to 255 bytes.
 std::string beginning_of(const fs::path& target) {
   return target.filename().string().substr(0, 255 - added);
 }
@@ -43,7 +43,7 @@ bool is_path_in_use(const fs::path& path) {
   return fd.get() < 0 || is_in_use(fd);
 }
 
-/// Beside `targets`, with one ending.
+/// Removes temporaries beside `targets` with one ending.
 void remove_siblings(const std::vector<fs::path>& targets, std::string_view ending) {
   std::map<fs::path, std::set<std::string, std::less<>>> folders;
   for (const fs::path& target : targets) folders[folder_of(target)].insert(beginning_of(target));
@@ -121,7 +121,7 @@ void forget_temporary(const fs::path& name) noexcept {
 }
 
 void remove_temporaries() noexcept {
-  // A thread that hangs in the middle of a change must not keep the program from ending.
+  // A thread that hangs during a change must not keep the program from ending.
   const std::unique_lock lock(temporaries().mutex, std::chrono::seconds(2));
   if (!lock.owns_lock()) return;
   std::error_code ignored;

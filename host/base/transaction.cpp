@@ -113,7 +113,7 @@ void Transaction::place(bool sync) {
   std::exception_ptr failure;
   std::vector<std::string> stuck;
   {
-    // A signal that ends the program waits: a temporary name may be that of the only old one there is.
+    // A signal that ends the program waits: a file with a temporary name may be the only old copy.
     const auto held = hold_temporaries();
     try {
       place_all(renames, sync);
@@ -129,7 +129,7 @@ void Transaction::place(bool sync) {
   fail(Errc::io, "{}; this could not be undone: {}", message_of(failure), listed(stuck));
 }
 
-/// What was replaced, now and by runs that were killed.
+/// Removes replaced files, also those of killed runs.
 void Transaction::clean_up() {
   std::vector<fs::path> targets;
   for (const Member& member : members_) targets.push_back(member.staged->target());

@@ -1,13 +1,13 @@
 // Files and folders that appear together: all of them, or none.
 //
-// Everything that may fail is done before the first name changes. A single file or folder then takes its
-// target's place in one step. No system call replaces several at once; so an error takes everything back, and
-// a program killed in between leaves never an old one beside a new one, but one of them, old or new, whole
-// and without the others, and a list of all of them, with which the next program finishes the commit
+// Everything that may fail is done before the first name changes. A single file or folder then replaces its
+// target in one step. No system call replaces several at once. So an error undoes everything. A program that
+// is killed in between never leaves an old file beside a new one: it leaves one of them, old or new, whole
+// and alone, and a list of all of them, with which the next program finishes the commit
 // (host/base/journal.hpp):
 // 1. Early files that replace nothing appear; nothing refers to them yet.
-// 2. Of what is replaced, all but the first step aside.
-// 3. The first one is exchanged for the new one.
+// 2. All replaced files but the first are set aside.
+// 3. The first one is exchanged with the new one.
 // 4. The others appear in the order in which they were added.
 #pragma once
 
@@ -20,21 +20,22 @@
 
 namespace cbk {
 
-/// Belongs to one owner. What is not committed is given up.
+/// Belongs to one owner. Without a commit everything is discarded.
 class Transaction {
  public:
-  /// A new file or folder, kept until the transaction goes; missing folders above it are made. Errors: as
-  /// `replaceable_file` and `replaceable_folder`; `usage` for a target that is given twice.
+  /// A new file or folder, kept as long as the transaction. Missing folders above it are created. Errors:
+  /// those of `replaceable_file` and `replaceable_folder`; `usage` for a target that is given twice.
   StagedFile& file(const fs::path& target, bool overwrite);
-  /// One that may be there before the others: among old ones, nothing refers to it yet.
+  /// A file that may appear before the others, because old files do not refer to it.
   StagedFile& early_file(const fs::path& target, bool overwrite);
   StagedFolder& folder(const fs::path& target, bool overwrite, StagedFolder::IsReplaced is_replaced);
-  /// An old file that is removed when everything is written.
+  /// Removes an old file once everything is written.
   void remove(fs::path path) { removed_.push_back(std::move(path)); }
-  /// Files that must be at the commit what they were when they were opened.
+  /// Files that must not have changed at the commit since they were opened.
   void expect_unchanged(const SourceFiles& files) { sources_.insert(files.begin(), files.end()); }
-  /// `sync`: everything is on the disk before it has its name, and the names are before this returns. Errors:
-  /// `io`, `no_space`, `exists`, `interrupted`; nothing has changed then.
+  /// `sync`: everything is on the disk before it gets its name, and the names are before this returns.
+  /// Errors:
+  /// `io`, `no_space`, `exists`, `interrupted`; in that case nothing has changed.
   void commit(bool sync);
 
  private:

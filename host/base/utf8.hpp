@@ -11,8 +11,8 @@
 
 namespace cbk {
 
-/// Decodes the character at `i` and steps over it; nothing (and no step) when the bytes are not UTF-8.
-/// Surrogates pass, as Python's "surrogatepass" lets them into pickles.
+/// Decodes the character at `i` and advances; returns nothing (and stays) if the bytes are not UTF-8.
+/// Surrogates are accepted, as Python's "surrogatepass" allows them in pickles.
 inline std::optional<uint32_t> decode_utf8(std::string_view text, size_t& i) {
   const auto byte = [&](size_t k) -> uint32_t { return static_cast<unsigned char>(text[k]); };
   const uint32_t lead = byte(i);
@@ -53,7 +53,7 @@ inline void append_utf8(std::string& out, uint32_t character) {
   }
 }
 
-/// Surrogates pass.
+/// Accepts surrogates.
 inline bool is_utf8(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     if (!decode_utf8(text, i)) return false;
@@ -82,14 +82,14 @@ inline bool is_invisible(uint32_t character) {
       ranges, [&](const Range& range) { return range.first <= character && character <= range.last; });
 }
 
-/// What a terminal shows as it is: no controls, nothing that cannot be seen, nothing that turns or breaks a
-/// line.
+/// Whether a terminal shows the character unchanged: no control, nothing invisible, nothing that changes the
+/// direction or breaks a line.
 inline bool is_plain(uint32_t character) {
   if (character < 0x7F) return character >= 0x20;
   return character > 0x9F && !is_surrogate(character) && !is_invisible(character);
 }
 
-/// UTF-8 as everybody else reads it: no surrogates.
+/// Standard UTF-8, without surrogates.
 inline bool is_strict_utf8(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const auto character = decode_utf8(text, i);

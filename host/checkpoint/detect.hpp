@@ -1,4 +1,4 @@
-// What a file is, by its first and last bytes.
+// The kind of a file, from its first and last bytes.
 #pragma once
 
 #include <string>

@@ -14,13 +14,13 @@ constexpr std::string_view metadata_name = ".metadata";
 constexpr std::string_view metadata_class = "torch.distributed.checkpoint.metadata";
 constexpr uint64_t most_looked_at = 4096;
 
-/// A pickle of the class that only these folders have.
+/// Whether it is a pickle of the class that only these folders contain.
 bool is_metadata(ByteView bytes) {
   const std::string_view head = as_text(bytes).substr(0, most_looked_at);
   return head.starts_with('\x80') && head.find(metadata_class) != std::string_view::npos;
 }
 
-/// What makes one file of the folder.
+/// Advice for converting the folder to one file.
 std::string advice(const fs::path& folder) {
   return fmt::format(
       "in Python, torch.distributed.checkpoint.format_utils.dcp_to_torch_save({}, 'model.pt') makes one file "

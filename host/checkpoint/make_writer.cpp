@@ -15,7 +15,7 @@
 namespace cbk {
 namespace {
 
-/// The format that is asked for, or that the name says.
+/// The requested format, or the one of the name's suffix.
 const FormatNames& format_of(const fs::path& target, const WriteOptions& options) {
   if (!options.format.empty()) {
     const FormatNames* known = names_of(options.format == "tf" ? "tensorflow" : options.format);
@@ -45,7 +45,7 @@ void check_target(const fs::path& target, bool overwrite) {
 
 using Companions = std::vector<std::pair<std::string, std::string>>;
 
-/// A writer with warnings of ours, and with small files beside its target.
+/// A writer with further warnings, and with small files beside its target.
 class AccompaniedWriter : public Writer {
  public:
   AccompaniedWriter(std::unique_ptr<Writer> writer, std::vector<std::string> warnings, const fs::path& folder,
@@ -69,7 +69,7 @@ class AccompaniedWriter : public Writer {
 
   std::vector<Slot> lay_out(Transaction& transaction) override {
     std::vector<Slot> slots = writer_->lay_out(transaction);
-    // Early: whoever finds the new checkpoint finds these, too.
+    // Early: readers that find the new checkpoint find these, too.
     for (const auto& [path, content] : companions_)
       transaction.early_file(path, overwrite_).write(0, as_bytes(content));
     return slots;

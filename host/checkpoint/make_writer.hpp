@@ -5,7 +5,7 @@
 
 namespace cbk {
 
-/// The writer for `target`. Errors: an unknown format or suffix (`usage`), and whatever the format cannot
+/// The writer for `target`. Errors: an unknown format or suffix (`usage`), and values that the format cannot
 /// hold.
 std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& target, const WriteOptions& options);
 

@@ -25,7 +25,7 @@ namespace cbk {
 namespace {
 
 /// Charges the dotted names of the leaves as far as they are longer than usual: a file has the key of a
-/// container once, and every leaf below it has that key in its name.
+/// container once, but every leaf below it repeats that key in its name.
 void charge_names(const Value& place, size_t name, MemoryBudget& memory) {
   const Value& value = insides(place);
   constexpr size_t usual = 128;   // is charged with the leaf
@@ -168,7 +168,7 @@ std::shared_ptr<const MappedFile> checkpoint_in(const fs::path& folder, const Op
   fail_ambiguous(all);
 }
 
-/// What opening a file or folder gives; its errors are about that, unless they name another file.
+/// Opens a file or folder; errors are about that, unless they name another file.
 template <typename Body>
 auto opening(const fs::path& path, Body&& body) {
   try {

@@ -6,8 +6,8 @@
 namespace cbk {
 
 /// `path`: a checkpoint file, an *.index.json, the prefix or the .index of a TensorFlow checkpoint, or a
-/// folder that holds one checkpoint (in one with TensorFlow's state file, the latest). Errors name the path
-/// and what the file looks like.
+/// folder with one checkpoint (with TensorFlow's state file, the latest). Errors name the path and what the
+/// file looks like.
 Checkpoint open_checkpoint(const fs::path& path, const OpenOptions& options = {});
 
 }  // namespace cbk

@@ -15,7 +15,7 @@ uint64_t saturating_add(uint64_t a, uint64_t b) {
   return a + b < a ? UINT64_MAX : a + b;
 }
 
-/// The bytes of all tensors, also of those in objects, shared ones as often as they occur.
+/// The bytes of all tensors, also of those in objects; shared ones count each time.
 uint64_t shown_bytes(const Value& value) {
   uint64_t total = 0;
   if (value.is(Value::Kind::tensor)) {
@@ -109,7 +109,7 @@ Refused refused(Checkpoint& checkpoint, uint64_t limit) {
   return out;
 }
 
-/// What one leaf becomes, the same for all of its ties.
+/// The replacement of each leaf, shared by all of its ties.
 class Replacements {
  public:
   explicit Replacements(const Refused& refused) : refused_(refused) {}

@@ -1,14 +1,14 @@
-// The limit of what a few bytes of a checkpoint may become when its tensors are read.
+// Limits how far a few bytes of a checkpoint may expand when its tensors are read.
 #pragma once
 
 #include "host/formats/checkpoint.hpp"
 
 namespace cbk {
 
-/// Makes tensors unreadable that show more than their files hold: elements that strides repeat, data that was
-/// never written, or is packed beyond what filters reach, or that several tensors share. The largest of them
-/// go, until the rest stays within `limit` (unset: 1 GiB) for the checkpoint as a whole: what remains is read
-/// in less than a minute. Only checkpoints that may exceed it are looked at closely.
+/// Makes tensors unreadable that show more data than their files hold: elements repeated by strides, data
+/// that was never written or is compressed more than filters can, or data shared by several tensors. The
+/// largest are removed until the rest is within `limit` (unset: 1 GiB) for the whole checkpoint, so that it
+/// can be read in less than a minute. Only checkpoints that may exceed the limit are examined closely.
 void limit_expansion(Checkpoint& checkpoint, std::optional<uint64_t> limit);
 
 }  // namespace cbk

@@ -14,7 +14,7 @@ bool is_lost_tensor(const Value& value) {
   return value.is(Value::Kind::tensor) && !problem_of(*value.as_tensor().expression()).empty();
 }
 
-/// Also an object that has such a tensor: TensorFlow's texts, PyTorch's sparse tensors.
+/// Also true for an object with such a tensor: TensorFlow's texts, PyTorch's sparse tensors.
 bool is_lost(const Value& leaf) {
   if (!leaf.is(Value::Kind::object)) return is_lost_tensor(leaf);
   const Object& object = leaf.as_object();

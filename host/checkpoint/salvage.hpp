@@ -1,11 +1,11 @@
-// What is left of a checkpoint whose file is cut short.
+// The readable rest of a checkpoint with a truncated file.
 #pragma once
 
 #include "host/formats/checkpoint.hpp"
 
 namespace cbk {
 
-/// Leaves out what cannot be read, and names it in `lost` and in a warning. Errors: `format`, where nothing
+/// Removes values that cannot be read, and lists them in `lost` and in a warning. Errors: `format` if nothing
 /// is left.
 void leave_out_lost(Checkpoint& checkpoint);
 

@@ -16,9 +16,9 @@ bool is_shard_index(std::string_view text);
 /// Opens a single file by its content.
 using OpenFile = std::function<Checkpoint(std::shared_ptr<const MappedFile> file)>;
 
-/// The keys are in the order of the file names, within a file in the order of the index, and behind them the
-/// aliases that shards of safetensors note. Only the shards' headers are read. `memory` pays. Errors:
-/// `format` for a bad index, missing shards (all of them named), or keys that their shard lacks.
+/// The keys are in the order of the file names, and within a file in the order of the index; then come the
+/// aliases that safetensors shards record. Only the shards' headers are read. `memory` is charged. Errors:
+/// `format` for a bad index, missing shards (all are named), or keys that their shard lacks.
 Checkpoint read_sharded(const std::shared_ptr<const MappedFile>& index, const OpenOptions& options,
                         const OpenFile& open_file, const MemoryPtr& memory);
 

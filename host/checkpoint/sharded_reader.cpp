@@ -59,7 +59,7 @@ Shards open_shards(const NamedFiles& files, const Index& index, bool salvage) {
   return shards;
 }
 
-/// Takes over the keys that the index lists; whatever else is in the shard is not part of the checkpoint.
+/// Takes over the keys that the index lists; other content of the shard is not part of the checkpoint.
 void take_keys(Dict& root, const Checkpoint& shard, const std::string& file,
                const std::vector<std::string>& keys) {
   if (!shard.root.is(Value::Kind::dict)) {

@@ -14,7 +14,7 @@
 namespace cbk {
 namespace {
 
-/// What a tensor counts towards the limit: bools are counted as bits, as the reference does.
+/// The size of a tensor for the limit. Bools count as bits, as in the reference.
 uint64_t counted_size(const Tensor& tensor) {
   if (tensor.dtype() == DType::boolean) return (static_cast<uint64_t>(tensor.numel()) + 7) / 8;
   return tensor.nbytes();
@@ -94,7 +94,7 @@ class ShardedWriter : public Writer {
     return rest;
   }
 
-  /// A shard ends where the next tensor would pass the limit. A larger tensor has a shard of its own, and no
+  /// A shard ends before a tensor that would exceed the limit. A larger tensor has a shard of its own, and no
   /// shard is empty.
   static std::vector<size_t> shards_by_size(const std::vector<NamedTensor>& tensors, uint64_t limit) {
     std::vector<size_t> out;

@@ -1,5 +1,5 @@
-// Scaled dot-product attention, a block of queries at a time: the scores of a block against all keys are
-// made, used and forgotten, forwards and backwards (after Dao et al. 2022 and Rabe and Staats 2021).
+// Scaled dot-product attention, a block of queries at a time. The scores of a block against all keys are
+// computed, used and discarded, in both passes (after Dao et al. 2022 and Rabe and Staats 2021).
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -26,7 +26,7 @@ struct Sizes {
   double scale = 1;
   bool causal = false, has_mask = false, adds_mask = false, has_slopes = false;
   int64_t window = 0;  // 0: none
-  /// Queries are the last of the keys where there are fewer (a cache of keys before them).
+  /// If there are fewer queries than keys, they belong to the last keys (a key cache precedes them).
   [[nodiscard]] int64_t last_key(int64_t query) const {
     return causal ? std::min(keys - 1, query + keys - queries) : keys - 1;
   }
@@ -43,7 +43,7 @@ T* scratch(int slot, int64_t size) {
 }
 
 /// Scores of queries [begin, begin + rows) of one head against keys [0, keys): scaled, with mask and slopes;
-/// -inf where nothing is seen.
+/// -inf for unseen keys.
 template <typename T>
 void make_scores(const Sizes& s, const Operands& reads, int64_t b, int64_t h, int64_t begin, int64_t rows,
                  int64_t keys, T* scores) {
@@ -95,8 +95,9 @@ void scale_row(T* row, int64_t keys, T factor) {
   multiply(row, &factor, nullptr, row, static_cast<size_t>(keys));
 }
 
-/// What the forward pass knows of a row of scores, so that the backward pass makes the same weights of them:
-/// exp(score - most)·factor. Not one logarithm of their sum, which has no digits left beside large scores.
+/// The data about a row of scores that the forward pass keeps, so that the backward pass computes the same
+/// weights: exp(score - most)·factor. A single logarithm of their sum would have no digits left beside large
+/// scores.
 template <typename T>
 struct Row {
   T most, factor;
@@ -107,7 +108,7 @@ Row<T>* rows_of(const Operand& known) {
   return reinterpret_cast<Row<T>*>(known.data<T>());
 }
 
-/// Scores become weights, whose sum is 1.
+/// Turns scores into weights with the sum 1.
 template <typename T>
 Row<T> normalize(T* row, int64_t keys) {
   const T most = row_max(row, keys);
@@ -124,7 +125,7 @@ int64_t keys_of_block(const Sizes& s, int64_t begin, int64_t rows) {
 
 struct Forward {
   Sizes s;
-  /// reads: q, k, v, mask, slopes. writes: out, what is known of each row.
+  /// reads: q, k, v, mask, slopes. writes: out, the data of each row.
   template <typename T>
   void run(const Operands& reads, const Operands& writes) const {
     const int64_t blocks = (s.queries + block - 1) / block;
@@ -146,10 +147,10 @@ struct Forward {
 
 struct Backward {
   Sizes s;
-  /// reads: q, k, v, mask, slopes, out, what is known of each row, upstream. writes: dq, dk, dv.
+  /// reads: q, k, v, mask, slopes, out, the data of each row, upstream. writes: dq, dk, dv.
   template <typename T>
   void run(const Operands& reads, const Operands& writes) const {
-    // A task has all queries that share keys, so that no two write one row.
+    // A task has all queries that share keys, so that no two tasks write one row.
     parallel_for(s.batch * s.groups, [&](int64_t task) {
       T* dk = writes[1].data<T>() + task * s.keys * s.width;
       T* dv = writes[2].data<T>() + task * s.keys * s.value_width;

@@ -17,13 +17,13 @@ std::atomic<uint64_t> allocations{0};
 constexpr uint64_t huge_page = 2 << 20;
 constexpr uint64_t address_space = 1ULL << 47;
 
-/// The size in whole huge pages, where that costs at most an eighth: the rest of one is small pages.
+/// The size in whole huge pages, if that adds at most an eighth; otherwise the rest is small pages.
 uint64_t whole_pages(uint64_t size) {
   const uint64_t rounded = (size + huge_page - 1) / huge_page * huge_page;
   return rounded - size <= size / 8 ? rounded : size;
 }
 
-/// Large memory asks for huge pages.
+/// Requests huge pages for large memory.
 std::byte* take(uint64_t size) {
   const bool is_large = size >= huge_page;
   const uint64_t taken = is_large ? whole_pages(size) : size;

@@ -1,5 +1,5 @@
-// What operators of one thread work under: whether gradients are recorded, whether steps are, which random
-// number is next. One per thread that runs Lua.
+// The state of a thread's operators: whether gradients are recorded, whether steps are, and the next random
+// number. One per thread that runs Lua.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,8 @@ class Scoped {
   T before_;
 };
 
-/// Runs a kernel now, or adds it to the program that is being recorded. What it writes has a new version.
+/// Runs a kernel now, or adds it to the program that is being recorded. Buffers that it writes get a new
+/// version.
 void execute(KernelPtr kernel);
 
 }  // namespace cbk::compute

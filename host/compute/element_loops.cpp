@@ -23,7 +23,7 @@ using TOf = hn::TFromV<V>;
 
 // --- functions of a vector. NaN in gives NaN out; Highway's own functions do not promise that.
 
-/// True where one of them is NaN; Highway's Ne is not with AVX-512.
+/// True if either is NaN; Highway's Ne is not, with AVX-512.
 template <class V>
 auto not_equal_of(V x, V y) {
   return hn::Not(hn::Eq(x, y));
@@ -56,7 +56,7 @@ V sigmoid_of(D d, V x) {
   return hn::Div(one, hn::Add(one, exp_of(d, hn::Neg(x))));
 }
 
-// 1 - 2 / (exp(2x) + 1), and for small x the odd polynomial, where that difference would lose digits.
+// 1 - 2 / (exp(2x) + 1), and for small x the odd polynomial, for which that difference would lose digits.
 template <class D, class V>
 V tanh_of(D d, V x) {
   const V y = hn::Tanh(d, hn::Min(hn::Max(x, hn::Set(d, -30)), hn::Set(d, 30)));
@@ -269,7 +269,7 @@ HWY_INLINE auto operand(D d, const T* values, size_t i) {
   }
 }
 
-/// What is left of an operand, with zeros up to a whole vector.
+/// The rest of an operand, with zeros up to a whole vector.
 template <typename T, size_t size>
 HWY_INLINE const T* padded(const T* values, size_t begin, size_t count, bool is_scalar, T (&lanes)[size]) {
   if (values == nullptr || is_scalar) return values;
@@ -278,8 +278,8 @@ HWY_INLINE const T* padded(const T* values, size_t begin, size_t count, bool is_
   return lanes;
 }
 
-/// Calls step(d, x, y, z, to, i) for whole vectors from element i on; the last ones pass through a vector of
-/// their own.
+/// Calls step(d, x, y, z, to, i) for whole vectors from element i on. The last elements go through a vector
+/// of their own.
 template <typename T, unsigned scalars, class Step>
 HWY_INLINE void walk(const void* a, const void* b, const void* c, void* out, size_t count, Step step) {
   const hn::ScalableTag<T> d;
@@ -439,7 +439,7 @@ ElementLoop pair(unsigned scalars) {
   return ternary<float, PairOp<First, Second, is_last>>(scalars);
 }
 
-/// The pairs that formulas of optimizers are made of.
+/// Pairs of operations in the formulas of optimizers.
 ElementLoop pair_loop(ElementOp first, ElementOp second, bool is_last, unsigned s) {
   if (second == ElementOp::add || second == ElementOp::multiply) is_last = false;
   const auto is = [&](ElementOp a, ElementOp b, bool last) {
@@ -474,7 +474,7 @@ HWY_EXPORT(float_loop);
 HWY_EXPORT(double_loop);
 HWY_EXPORT(pair_loop);
 
-/// Whole powers wrap around, too; of negative ones only those of 1 and -1 are whole.
+/// Integer powers wrap around; negative powers are integers only for 1 and -1.
 int64_t whole_power(int64_t base, int64_t exponent) {
   if (exponent < 0) {
     if (base != 1 && base != -1) return 0;
@@ -487,7 +487,7 @@ int64_t whole_power(int64_t base, int64_t exponent) {
   return static_cast<int64_t>(out);
 }
 
-// Whole numbers: rare and small, so one plain loop.
+// Integers are rare and small, so one plain loop is enough.
 int64_t whole(ElementOp op, int64_t a, int64_t b, int64_t c) {
   // Sums and products wrap around, as in PyTorch.
   const auto x = static_cast<uint64_t>(a);

@@ -1,4 +1,4 @@
-// What can be done to each element alone. One list for eager operators, recorded steps and fused formulas.
+// Operations on single elements. One list for eager operators, recorded steps and fused formulas.
 //
 // A new one needs its name here and in element_op.cpp, its loop in element_loops.cpp, its gradient in
 // elements.cpp, its method in bindings/variable_math.cpp, and a line in tests/lua/cstorch_gradients_test.lua.
@@ -67,17 +67,17 @@ std::string_view name_of(ElementOp op);
 bool is_predicate(ElementOp op);
 
 /// out[i] = op(a[i], b[i], c[i]); an operand in `scalars` (bit 0: a, bit 1: b, bit 2: c) has one element.
-/// `out` may be one of the operands. All are of one type, predicates give 0 and 1.
+/// `out` may be one of the operands. All have one type; predicates return 0 and 1.
 using ElementLoop = void (*)(const void* a, const void* b, const void* c, void* out, size_t count);
 
-/// The loop of this machine's instruction set for elements of type T: float, double or int64_t. nullptr:
-/// there is no such operation on T.
+/// The loop for this machine's instruction set and elements of type T: float, double or int64_t. nullptr if
+/// the operation does not exist for T.
 template <typename T>
 ElementLoop find_loop(ElementOp op, unsigned scalars);
 
-/// The loop of two operations on floats in one pass, each with its own rounding: second(first(a, b), c), or
-/// second(c, first(a, b)) if `is_last`. A first operation of one operand has it as a and b. nullptr for
-/// pairs without a loop.
+/// The loop of two operations on floats in one pass, each rounded separately: second(first(a, b), c), or
+/// second(c, first(a, b)) if `is_last`. A first operation of one operand has it as a and b. nullptr for pairs
+/// without a loop.
 ElementLoop find_pair(ElementOp first, ElementOp second, bool is_last, unsigned scalars);
 
 }  // namespace cbk::compute

@@ -15,7 +15,7 @@
 namespace cbk::compute {
 namespace {
 
-/// A chain that is made step by step.
+/// Builds a chain step by step.
 class Builder {
  public:
   Builder(DType type, Shape domain) {
@@ -101,7 +101,7 @@ DType dtype_for(ElementOp op, DType operands) {
   return makes_floats(op) && !is_floating(operands) ? DType::float32 : operands;
 }
 
-/// The type of the arithmetic: that of the result, or for predicates that of the operands.
+/// The type of the arithmetic: the result's, or for predicates the operands'.
 DType type_for(ElementOp op, DType operands, DType result) {
   return compute_type(is_predicate(op) ? operands : result);
 }
@@ -115,7 +115,8 @@ Input cast(const Input& operand, DType dtype) {
   return variable ? Input(compute::cast(variable, dtype)) : operand;
 }
 
-/// What is compared with float16 or bfloat16 is rounded to it, as in PyTorch: an element made of 0.1 is 0.1.
+/// A number compared with float16 or bfloat16 is rounded to it, as in PyTorch: an element made from 0.1
+/// equals 0.1.
 Input compared(const Input& operand, DType dtype) {
   if (dtype != DType::float16 && dtype != DType::bfloat16) return operand;
   if (const VariablePtr variable = variable_of(operand)) return compute::cast(variable->detached(), dtype);
@@ -175,7 +176,7 @@ VariablePtr unary_gradient(ElementOp op, const VariablePtr& g, const VariablePtr
   }
 }
 
-/// Whether a gradient is made in several steps. Of half precision only its end is rounded.
+/// Whether a gradient takes several steps. In half precision only the end result is rounded.
 bool has_steps(ElementOp op) {
   switch (op) {
     case ElementOp::copy:
@@ -214,14 +215,14 @@ bool uses_result(ElementOp op) {
   }
 }
 
-/// 0 where an operand is the smaller (or larger), half where both are equal, else 1: also beside a NaN.
+/// 0 if an operand is the smaller (or larger) one, one half if both are equal, else 1, also beside a NaN.
 VariablePtr share_of(ElementOp op, const VariablePtr& g, const Input& mine, const Input& other) {
   const ElementOp loses = op == ElementOp::maximum ? ElementOp::less : ElementOp::greater;
   const VariablePtr equal = binary(ElementOp::equal, mine, other);
   return where(binary(loses, mine, other), 0.0, where(equal, product(g, 0.5), g));
 }
 
-/// b·a^(b-1), and 0 for b = 0 where a is 0, too.
+/// b·a^(b-1), and 0 for b = 0 if a is also 0.
 VariablePtr power_slope(const VariablePtr& a, const Input& b) {
   const VariablePtr exponent = variable_of(b);
   if (!exponent && std::get<double>(b) == 0) return full(a->dtype(), a->shape(), 0, a->device());
@@ -231,7 +232,7 @@ VariablePtr power_slope(const VariablePtr& a, const Input& b) {
   return exponent ? where(binary(ElementOp::equal, exponent, 0.0), 0.0, slope) : slope;
 }
 
-/// a^b·log(a), and 0 for a = 0 where b is not negative.
+/// a^b·log(a), and 0 for a = 0 if b is not negative.
 VariablePtr exponent_slope(const Input& a, const VariablePtr& b) {
   const VariablePtr base =
       variable_of(a) ? variable_of(a) : full(b->dtype(), {}, std::get<double>(a), b->device());
@@ -280,7 +281,7 @@ std::vector<VariablePtr> binary_gradients(ElementOp op, const VariablePtr& g, co
   return {needs_a ? ga : nullptr, needs_b ? gb : nullptr};
 }
 
-/// A saved operand: a variable as it was, or a number.
+/// A saved operand: a variable's earlier value, or a number.
 class SavedInput {
  public:
   SavedInput(const Input& input, bool is_needed) {
@@ -356,7 +357,7 @@ std::optional<ElementOp> simple_power(double exponent) {
   return std::nullopt;
 }
 
-/// What is written in place and read through another view of the same memory is copied first.
+/// Copies an operand that is another view of the memory that is written in place.
 Input without_overlap(const VariablePtr& x, const Input& operand) {
   const VariablePtr variable = variable_of(operand);
   if (!variable || variable->buffer() != x->buffer() || variable->operand().is_same_view(x->operand()))
@@ -388,7 +389,7 @@ bool check_writable(const VariablePtr& x, std::initializer_list<const Input*> in
   return is_recorded;
 }
 
-/// Whole numbers in place with whole numbers only.
+/// Integers can be changed in place only by integers.
 void check_holds(const VariablePtr& x, const Input& operand, bool makes_fractions = false) {
   const Input own = x;
   if (is_floating(x->dtype()) || !(makes_fractions || is_floating(result_dtype({&own, &operand})))) return;
@@ -403,7 +404,7 @@ void check_fits(const VariablePtr& x, const Shape& other) {
   }
 }
 
-/// Ops of several operands, written into x without a gradient (optimizers).
+/// Operations of several operands, written into x without a gradient (optimizers).
 template <typename Body>
 void write_chain(const VariablePtr& x, std::initializer_list<const Input*> operands, Body body) {
   if (check_writable(x, operands)) {
@@ -484,7 +485,7 @@ VariablePtr where(const VariablePtr& condition, const Input& a, const Input& b) 
 VariablePtr cast(const VariablePtr& x, DType dtype) {
   if (dtype == x->dtype()) return x;
   VariablePtr y = Variable::empty(dtype, x->shape(), x->device());
-  // Whole numbers that become floats, and the other way round, pass through the wider one.
+  // Conversions between integers and floats go through the wider type.
   const bool is_whole = !is_floating(x->dtype()) && !is_floating(dtype);
   const DType type = is_whole ? DType::int64
                      : x->dtype() == DType::float64 || dtype == DType::float64 || !is_floating(dtype) ||
@@ -538,7 +539,7 @@ VariablePtr clamp(const VariablePtr& x, const std::optional<Input>& low, const s
   }
   const Input least = low.value_or(0.0), most = high.value_or(0.0);
   return recorded("clamp", result, {x, variable_of(least), variable_of(most)}, [&]() -> Node::Backward {
-    // A bound has the slope where x is beyond it, also if it is the upper one of crossed bounds.
+    // A bound has the slope if x is beyond it, even the upper one of crossed bounds.
     return [saved = Saved(x), saved_low = SavedInput(least, true), saved_high = SavedInput(most, true),
             has_low = low.has_value(), has_high = high.has_value()](const VariablePtr& g) {
       const Input value = saved.get(), lower = saved_low.get(), upper = saved_high.get();
@@ -586,7 +587,7 @@ void write_binary(ElementOp op, const VariablePtr& x, const Input& b) {
   device_of({&own, &b});
   check_fits(x, shape_of(b));
   check_holds(x, b, makes_floats(op));
-  // The gradient needs the old values of what is multiplied, also where x is multiplied with itself.
+  // The gradient needs the old values of the product's operands, also if x is multiplied by itself.
   const VariablePtr before = is_recorded && op != ElementOp::add && op != ElementOp::subtract ? clone(x) : x;
   const VariablePtr operand = variable_of(b);
   const bool is_own = operand && operand->buffer() == x->buffer();

@@ -49,7 +49,7 @@ std::byte* scratch_of(size_t size) {
   return scratch.data();
 }
 
-/// Takes over the values that are used, in their order, and knows their new numbers.
+/// Keeps the used values, in their order, and their new numbers.
 class Pruner {
  public:
   explicit Pruner(const ElementChain& chain) : chain_(chain) {
@@ -190,8 +190,8 @@ void Elementwise::plan() {
   give_slots();
 }
 
-/// Whether a step after this one reads, from memory, what an output writes: a copy that is pruned away was
-/// made later than the value that it copies.
+/// Whether a later step reads, from memory, what an output writes: a copy that is pruned away was made after
+/// the value that it copies.
 bool Elementwise::is_read_after(int step, const Operand& written) const {
   for (size_t s = static_cast<size_t>(step) + 1; s < chain_.steps.size(); ++s) {
     for (int i = 0; i < arity(chain_.steps[s].op); ++i) {
@@ -205,7 +205,7 @@ bool Elementwise::is_read_after(int step, const Operand& written) const {
   return false;
 }
 
-/// Two operations become one loop where no one else needs the result of the first.
+/// Joins two operations into one loop if nothing else needs the result of the first.
 void Elementwise::join_pairs() {
   std::vector<int> uses(sources_.size(), 0);
   for (const Planned& step : vector_steps_) {
@@ -213,7 +213,7 @@ void Elementwise::join_pairs() {
   }
   for (const auto& output : chain_.outputs) ++uses[number(output.value)];
   for (size_t second = 1; second < vector_steps_.size(); ++second) {
-    // The first moves to the second: nothing between them may write what it reads.
+    // The first moves to the second: nothing between them may write its inputs.
     for (size_t first = second; first-- > 0 && stores_[vector_steps_[first].result] == no_output;) {
       if (uses[vector_steps_[first].result] != 1 || !join(first, second)) continue;
       --second;
@@ -222,7 +222,7 @@ void Elementwise::join_pairs() {
   }
 }
 
-/// Whether the step `second` now does what `first` did, too.
+/// Joins two steps; returns whether `second` now also does the work of `first`.
 bool Elementwise::join(size_t first, size_t second) {
   const Planned& one = vector_steps_[first];
   Planned& two = vector_steps_[second];
@@ -243,7 +243,7 @@ bool Elementwise::join(size_t first, size_t second) {
   return true;
 }
 
-/// Slots are used again after the last step that reads them.
+/// Assigns slots. They are reused after the last step that reads them.
 void Elementwise::give_slots() {
   std::vector<int> last_use(sources_.size(), -1);
   for (size_t s = 0; s < vector_steps_.size(); ++s) {
@@ -261,7 +261,7 @@ void Elementwise::give_slots() {
   for (const int input : loads_) take(input);
   for (size_t s = 0; s < vector_steps_.size(); ++s) {
     const Planned& step = vector_steps_[s];
-    // A loop may write where it reads, so the slots of operands that end here serve for the result.
+    // A loop may write where it reads, so the slots of operands that end here are reused for the result.
     for (int i = 0; i < step.count; ++i) {
       const int value = step.operands[i];
       const bool is_repeated =
@@ -316,7 +316,7 @@ void Elementwise::run_task(int64_t task) {
   }
 }
 
-/// Asks for the part of the next block that is due before a step. All of it at once would make the step wait.
+/// Prefetches the part of the next block that is due before a step. All of it at once would stall the step.
 void Elementwise::prefetch(int64_t next, size_t step) const {
   constexpr size_t line = 64;
   constexpr size_t lines = block_bytes / line;

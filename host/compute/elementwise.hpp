@@ -12,7 +12,7 @@
 
 namespace cbk::compute {
 
-/// A value inside of a chain.
+/// A value inside a chain.
 struct ChainValue {
   enum class Kind : uint8_t { input, constant, step };
   Kind kind = Kind::input;
@@ -38,20 +38,20 @@ struct ElementChain {
   std::vector<Output> outputs;
 };
 
-/// The chain without steps, inputs and constants that no output needs. What is only a copy of a step is
-/// written by that step.
+/// The chain without steps, inputs and constants that no output needs. A value that is only a copy of a
+/// step's result is written by that step.
 ElementChain pruned(const ElementChain& chain);
 
 class Elementwise final : public Kernel {
  public:
-  /// Errors: `dtype` where the type has no such operation.
+  /// Errors: `dtype` if the type has no such operation.
   explicit Elementwise(ElementChain chain);
   void run() override;
 
   [[nodiscard]] const ElementChain& chain() const { return chain_; }
 
  private:
-  /// How a value gets to the loops.
+  /// The source from which a loop reads a value.
   struct Source {
     enum class Kind : uint8_t { scalar, memory, slot } kind = Kind::slot;
     int index = 0;  // of the operand, or the slot

@@ -1,4 +1,4 @@
-// A kernel out of a function, for operators that are not element-wise.
+// A kernel from a function, for operators that are not element-wise.
 #pragma once
 
 #include "host/compute/context.hpp"
@@ -17,7 +17,7 @@ class FunctionKernel final : public Kernel {
   Body body_;
 };
 
-/// Runs or records `body(reads, writes)`. It must not keep anything of one run for the next but scratch
+/// Runs or records `body(reads, writes)`. It must keep nothing from one run to the next except scratch
 /// memory.
 template <typename Body>
 void execute(std::vector<Operand> reads, std::vector<Operand> writes, Body body) {

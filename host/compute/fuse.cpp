@@ -21,7 +21,7 @@ bool touches(const std::vector<Operand>& operands, const Buffer* buffer) {
 /// Readers of each buffer: positions in the recorded order.
 using Readers = std::unordered_map<const Buffer*, std::vector<size_t>>;
 
-/// A chain that grows by one kernel after the other.
+/// A chain to which kernels are added one by one.
 class Group {
  public:
   [[nodiscard]] bool is_empty() const { return members_.empty(); }
@@ -36,7 +36,7 @@ class Group {
     append(std::move(step), position);
   }
 
-  /// `following`: kernels after it. One that shares no data is taken if a near one needs both.
+  /// `following`: kernels after it. A kernel that shares no data is added if a near one needs both.
   [[nodiscard]] bool can_join(const RecordedStep& step, std::span<const RecordedStep> following) const {
     const auto* kernel = dynamic_cast<const Elementwise*>(step.kernel.get());
     if (kernel == nullptr || is_empty() || step.condition != condition_) return false;
@@ -84,7 +84,7 @@ class Group {
     return true;
   }
 
-  /// The chain as one kernel, without outputs that nobody else reads.
+  /// The chain as one kernel, without outputs that are not read elsewhere.
   RecordedStep close(const Readers& readers, const std::unordered_set<const Buffer*>& kept) {
     RecordedStep out;
     if (members_.size() == 1) {
@@ -125,7 +125,7 @@ class Group {
     return false;
   }
 
-  /// A value of the chain can be read at the same place only, and only if it needs no rounding.
+  /// A value of the chain can be read only at the same position, and only if it needs no rounding.
   [[nodiscard]] bool reads_what_it_can(const ElementChain& chain) const {
     for (const Operand& input : chain.inputs) {
       for (const auto& output : chain_.outputs) {

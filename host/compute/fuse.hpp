@@ -15,9 +15,9 @@ struct RecordedStep {
   BufferPtr flag;                // of that condition
 };
 
-/// The same work in fewer kernels. Neighbours over one domain that share data are joined; a kernel that
-/// neither needs nor disturbs the chain before it is moved in front of that. What is written only for readers
-/// within a chain is not written at all, unless it is among `kept` or had memory before.
+/// The same work in fewer kernels. Adjacent kernels over one domain that share data are joined. A kernel that
+/// neither needs nor affects the chain before it is moved in front of the chain. Values that are read only
+/// within a chain are not written at all, unless they are in `kept` or had memory before.
 std::vector<RecordedStep> fuse(std::vector<RecordedStep> steps, const std::vector<BufferPtr>& kept);
 
 }  // namespace cbk::compute

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t small =
     16384;  // products of fewer multiplications are done here: a library call costs more
 
-/// oneDNN, and OpenMP with which it parallelises.
+/// oneDNN, and OpenMP, which it uses for threads.
 struct MatrixLibrary {
   decltype(&dnnl_sgemm) sgemm;
   void (*set_threads)(int);  // omp_set_num_threads
@@ -33,7 +33,7 @@ const MatrixLibrary& matrix_library() {
   return library;
 }
 
-/// Here a product belongs to one of our own threads.
+/// Each product runs on one of cbk's own threads.
 void use_one_thread() {
   thread_local const bool done = [] {
     matrix_library().set_threads(1);
@@ -42,8 +42,8 @@ void use_one_thread() {
   static_cast<void>(done);
 }
 
-/// oneDNN allocates what it packs anew for each product. Unless the heap keeps it, its pages are given back
-/// and cleared again thousands of times in a step, which is a tenth of it.
+/// oneDNN allocates memory for packing in each product. Unless the heap keeps that memory, its pages are
+/// returned and cleared thousands of times in a step, a tenth of the step's time.
 void keep_heap() {
   static const bool done = [] {
     constexpr int kept = 128 << 20;
@@ -75,8 +75,8 @@ void gemm<double>(const Matrix<const double>& a, const Matrix<const double>& b, 
   small_gemm(a, b, out, rows, columns, depth, scale, adds);
 }
 
-/// How many products one is cut into: by its size alone. Each packs its matrices anew, so few and large ones
-/// are best.
+/// The number of parts of a product, by its size alone. Each part packs its matrices again, so few and large
+/// parts are best.
 static int64_t parts_of(int64_t rows, int64_t columns, int64_t depth) {
   constexpr int64_t worth_two = 1 << 25, most = 1 << 29;  // multiplications
   const int64_t work = rows * columns * depth;

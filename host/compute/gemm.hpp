@@ -19,8 +19,8 @@ struct Matrix {
   }
 };
 
-/// out = scale·(a · b), or out += that. a is (rows, depth), b (depth, columns); `out` is not transposed. On
-/// one thread.
+/// out = scale·(a · b), or out += scale·(a · b). a is (rows, depth), b (depth, columns); `out` is not
+/// transposed. On one thread.
 template <typename T>
 void gemm(const Matrix<const T>& a, const Matrix<const T>& b, const Matrix<T>& out, int64_t rows,
           int64_t columns, int64_t depth, T scale = 1, bool adds = false);

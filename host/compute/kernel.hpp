@@ -1,5 +1,5 @@
-// One step of work on buffers. An operator makes a kernel; it runs at once, or is recorded and run again and
-// again (host/compute/program.hpp).
+// One step of work on buffers. An operator makes a kernel. It runs at once, or it is recorded and replayed
+// (host/compute/program.hpp).
 #pragma once
 
 #include <memory>
@@ -29,7 +29,7 @@ struct Operand {
   [[nodiscard]] bool is_contiguous() const;
   /// The same elements of the same buffer in the same order.
   [[nodiscard]] bool is_same_view(const Operand& other) const;
-  /// The same memory as a lazy tensor, which keeps it.
+  /// The same memory as a lazy tensor, which keeps the memory.
   [[nodiscard]] Tensor to_tensor() const;
 };
 
@@ -41,7 +41,7 @@ class Kernel {
   Kernel& operator=(const Kernel&) = delete;
   virtual ~Kernel() = default;
 
-  /// All buffers have their memory. Errors are about values (an index out of range).
+  /// All buffers must have memory. Errors are about values (an index out of range).
   virtual void run() = 0;
 
   [[nodiscard]] const std::vector<Operand>& reads() const { return reads_; }

@@ -24,7 +24,7 @@ void check_ids(const Operand& ids, int64_t rows) {
   }
 }
 
-/// Adds rows of the gradient to those of the table, in the order of the ids; tasks have columns of their own.
+/// Adds rows of the gradient to rows of the table, in the order of the ids. Each task has its own columns.
 template <typename T>
 void add_rows(const Operand& ids, const Operand& gradient, const Operand& table) {
   const int64_t width = table.shape.back();

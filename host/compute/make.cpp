@@ -11,7 +11,7 @@
 namespace cbk::compute {
 namespace {
 
-/// Numbers of a sequence of its own for each draw: the same for any number of threads, others in each replay.
+/// Each draw has its own sequence of numbers: the same for any number of threads, new in each replay.
 template <typename Draw>
 VariablePtr random(DType dtype, Shape shape, Draw draw) {
   VariablePtr out = Variable::empty(dtype, std::move(shape));
@@ -79,7 +79,7 @@ VariablePtr random_integers(DType dtype, Shape shape, double low, double high) {
   if (low >= high || low != std::floor(low) || high != std::floor(high)) {
     fail(Errc::value, "randint: expected whole numbers low < high, found {} and {}", low, high);
   }
-  // A cast rounds towards 0, which is down for numbers from 0 only.
+  // A cast rounds towards 0, which is downwards only for numbers from 0.
   const VariablePtr numbers =
       random(DType::int64, std::move(shape), [range = high - low](const Shape& of, uint64_t seed) {
         return Tensor::uniform(DType::float64, of, 0, range, seed).cast(DType::int64);

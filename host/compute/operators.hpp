@@ -1,10 +1,10 @@
-// What can be done with variables, named and meant as in PyTorch. Every function checks its arguments at
-// once, makes its kernels (host/compute/context.hpp runs or records them), and records the gradient where one
-// is needed.
+// Operations on variables, with PyTorch's names and meanings. Every function checks its arguments
+// immediately, makes its kernels (host/compute/context.hpp runs or records them), and records the gradient
+// if one is needed.
 //
 // Errors: `shape` for shapes that do not fit, `dtype`, `value` for an argument out of range, `refused` for
-// tensors of two devices and for writing in place where a gradient forbids it. Dims count from 0, negative
-// ones from the end.
+// tensors on two devices and for writes in place that a gradient forbids. Dims count from 0, negative ones
+// from the end.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@
 
 namespace cbk::compute {
 
-/// An operand: a variable or a number, which takes the dtype of the other side.
+/// An operand: a variable or a number. A number takes the dtype of the other side.
 using Input = std::variant<VariablePtr, double>;
 using Dims = std::vector<int64_t>;
 
@@ -40,12 +40,12 @@ VariablePtr clone(const VariablePtr& x);
 /// The values on the host, without history.
 VariablePtr host_copy(const VariablePtr& x);
 VariablePtr contiguous(const VariablePtr& x);  // x itself if it is dense
-/// x = op(x, b), or op(a, b), in the memory of x, whose dtype and shape stay.
+/// x = op(x, b), or op(a, b), in the memory of x, with its dtype and shape.
 void write_unary(ElementOp op, const VariablePtr& x);
 void write_binary(ElementOp op, const VariablePtr& x, const Input& b);
 void write_clamp(const VariablePtr& x, const std::optional<Input>& low, const std::optional<Input>& high);
 void copy_into(const VariablePtr& x, const Input& source);
-/// The elements of `given` for those of x, of the same shape and dtype, without a kernel.
+/// Replaces the elements of x by those of `given`, of the same shape and dtype, without a kernel.
 void feed(const VariablePtr& x, const VariablePtr& given);
 /// x + scale·a·b, x + scale·a/b, x + weight·(end - x), in the memory of x.
 void write_addcmul(const VariablePtr& x, const Input& a, const Input& b, const Input& scale);
@@ -55,7 +55,7 @@ VariablePtr clamp(const VariablePtr& x, const std::optional<Input>& low, const s
 /// Gradients of a broadcast operand: summed over what was repeated.
 VariablePtr sum_to(const VariablePtr& gradient, const Shape& shape);
 
-// --- views.cpp: no element moves, unless a reshape needs it
+// --- views.cpp: no element is moved, unless a reshape needs it
 VariablePtr reshape(const VariablePtr& x, Shape shape);  // one extent may be -1
 VariablePtr permute(const VariablePtr& x, const Dims& dims);
 VariablePtr transpose(const VariablePtr& x, int64_t a, int64_t b);
@@ -74,7 +74,7 @@ VariablePtr amax(const VariablePtr& x, const Dims& dims, bool keeps);
 VariablePtr amin(const VariablePtr& x, const Dims& dims, bool keeps);
 VariablePtr norm(const VariablePtr& x, const Dims& dims, bool keeps);
 VariablePtr argmax(const VariablePtr& x, std::optional<int64_t> dim, bool keeps);
-/// Values and places of the k largest along the last dimension, the largest first.
+/// Values and positions of the k largest along the last dimension, the largest first.
 std::pair<VariablePtr, VariablePtr> topk(const VariablePtr& x, int64_t k);
 
 // --- products.cpp
@@ -84,7 +84,7 @@ VariablePtr linear(const VariablePtr& x, const VariablePtr& weight, const Variab
 
 // --- rows.cpp
 VariablePtr softmax(const VariablePtr& x, int64_t dim, bool is_log);
-/// Over the last dims, those of `weight`. `bias` may be nullptr.
+/// Over the last dims, which `weight` has. `bias` may be nullptr.
 VariablePtr layer_norm(const VariablePtr& x, const VariablePtr& weight, const VariablePtr& bias, double eps);
 VariablePtr rms_norm(const VariablePtr& x, const VariablePtr& weight, double eps);
 enum class Reduction : uint8_t { none, mean, sum };
@@ -104,14 +104,14 @@ struct AttentionOptions {
   VariablePtr mask;    // broadcast to [batch, heads, queries, keys]; bool: true is seen; float: added
   VariablePtr slopes;  // ALiBi: [heads], times the distance
 };
-/// q [..., heads, queries, width], k and v [..., groups, keys, width], where groups divides heads. Memory
+/// q [..., heads, queries, width], k and v [..., groups, keys, width], and groups divides heads. Memory
 /// grows with the number of keys, not with its square.
 VariablePtr attention(const VariablePtr& q, const VariablePtr& k, const VariablePtr& v,
                       const AttentionOptions& options);
 
 // --- helpers of all of them
 int64_t check_dim(int64_t dim, int64_t dims);
-/// The device of all; `refused` if they have two.
+/// The device of all; `refused` if they are on two.
 Device common_device(std::initializer_list<const VariablePtr*> variables);
 
 }  // namespace cbk::compute

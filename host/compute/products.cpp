@@ -13,7 +13,7 @@
 namespace cbk::compute {
 namespace {
 
-/// Whether the last two dims are a dense matrix or the transposed of one.
+/// Whether the last two dims are a dense matrix or a transposed one.
 bool is_matrix(const Operand& x) {
   const size_t n = x.shape.size();
   const int64_t rows = x.shape[n - 2], columns = x.shape[n - 1];
@@ -34,7 +34,7 @@ Matrix<T> matrix_of(const Operand& x, int64_t offset) {
   return {data, std::max(columns == 1 ? rows : across, rows), true};
 }
 
-/// Where each matrix of the batch begins, in elements from the first.
+/// The offset of each matrix of the batch, in elements from the first.
 std::vector<int64_t> batch_offsets(const Operand& x, const Shape& batch) {
   Operand outer{x.buffer, x.dtype, 0, {}, {}};
   outer.shape.assign(x.shape.begin(), x.shape.end() - 2);
@@ -92,8 +92,8 @@ VariablePtr as_matrix(const VariablePtr& x, DType type) {
 
 VariablePtr product(const VariablePtr& a, const VariablePtr& b);
 
-/// a · b with rows and columns in memory as those of `like`: the gradient of a transposed weight is needed as
-/// the weight lies.
+/// a · b with rows and columns in the memory order of `like`: the gradient of a transposed weight needs the
+/// layout of the weight.
 VariablePtr product_like(const VariablePtr& like, const VariablePtr& a, const VariablePtr& b) {
   const Shape& strides = like->operand().strides;
   if (strides[strides.size() - 2] >= strides.back()) return product(a, b);
@@ -154,7 +154,7 @@ VariablePtr matmul(const VariablePtr& a, const VariablePtr& b) {
   const bool is_row = a->dim() == 1, is_column = b->dim() == 1;
   const VariablePtr left = is_row ? unsqueeze(a, 0) : a;
   const VariablePtr right = is_column ? unsqueeze(b, 1) : b;
-  // A batch of rows against one matrix is one larger product.
+  // A batch of rows times one matrix is one larger product.
   if (left->dim() > 2 && right->dim() == 2) {
     Shape shape = left->shape();
     const int64_t rows = numel_of(Shape(shape.begin(), shape.end() - 1));

@@ -11,7 +11,7 @@
 namespace cbk::compute {
 namespace {
 
-/// Places in one piece of memory, given and taken back in the order of the steps.
+/// Places in one piece of memory, allocated and freed in the order of the steps.
 class Arena {
  public:
   uint64_t take(uint64_t size) {

@@ -1,5 +1,5 @@
-// A recorded step: kernels in order, joined where they fit together, over memory that is planned once. A
-// replay allocates nothing.
+// A recorded step: kernels in order, joined if they fit together, over memory that is planned once. A replay
+// allocates nothing.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,8 @@ namespace cbk::compute {
 
 class Program {
  public:
-  /// What happens when a value is read before the end: an error; or what is recorded runs first; or it is
-  /// read where it lies, as lazy programs write no memory.
+  /// The effect of reading a value before the end: an error; or the recorded part runs first; or the value is
+  /// read in place, because lazy programs write no memory.
   enum class Reading : uint8_t { refused, runs_early, in_place };
   explicit Program(Reading reading = Reading::refused);
   Program(const Program&) = delete;
@@ -24,31 +24,32 @@ class Program {
 
   void record(KernelPtr kernel);
 
-  /// What is recorded from here to `end_condition` runs only if the one element of `flag` is not zero. May be
-  /// nested. What it writes and others read must have had a value before.
+  /// The part recorded from here to `end_condition` runs only if the one element of `flag` is not zero. May
+  /// be nested. Values that it writes and others read must have been set before.
   void begin_condition(const Operand& flag);
   void end_condition();
 
   /// The values of this buffer are read after a run.
   void keep(const BufferPtr& buffer);
 
-  /// Of all programs: 1, 2, ….
+  /// Unique among all programs: 1, 2, ….
   [[nodiscard]] uint64_t number() const { return number_; }
   [[nodiscard]] Reading reading() const {
     return open_condition_ == no_condition ? reading_ : Reading::refused;
   }
-  /// Runs what is recorded and forgets it; every buffer that it wrote has memory of its own from now on.
+  /// Runs the recorded kernels and discards them. Every buffer that they wrote has its own memory from now
+  /// on.
   void run_early();
 
-  /// Joins kernels and places buffers. Nothing is recorded after it.
+  /// Joins kernels and places buffers. Nothing may be recorded after it.
   void finish();
   void run();
 
-  /// A lazy program reads tensors of a checkpoint that have no memory here. It is not run: it gives the
+  /// A lazy program reads tensors of a checkpoint that have no memory here. It is not run: it returns the
   /// tensors that it would write, lazily.
   void add_source(const BufferPtr& buffer, const Tensor& tensor);
   void finish_lazily();
-  /// After it: the tensor of a buffer without memory.
+  /// After `finish_lazily`: the tensor of a buffer without memory.
   [[nodiscard]] std::optional<Tensor> value_of(const Buffer* buffer) const;
 
   struct Size {

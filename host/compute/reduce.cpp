@@ -21,7 +21,7 @@ enum class Fold : uint8_t { sum, squares, largest, smallest };
 constexpr int64_t folded_together = 16384;  // elements of a long row that are folded together
 constexpr int64_t columns_at_once = 512;
 
-/// Which dims go, in rising order.
+/// The reduced dims, in ascending order.
 Dims reduced_dims(const Dims& dims, int64_t rank) {
   Dims out;
   for (const int64_t dim : dims) out.push_back(check_dim(dim, rank));
@@ -80,7 +80,7 @@ A join(Fold fold, A a, A b) {
   return a <= b ? a : b;
 }
 
-/// Each of `rows` rows of `count` elements to one.
+/// Reduces each of `rows` rows of `count` elements to one.
 template <typename T>
 class FoldRows {
  public:
@@ -122,7 +122,7 @@ class FoldRows {
   std::vector<Total> partial_;
 };
 
-/// Each of `columns` columns of `count` elements to its sum.
+/// Reduces each of `columns` columns of `count` elements to its sum.
 template <typename T>
 class SumColumns {
  public:
@@ -187,7 +187,7 @@ VariablePtr folded(Fold fold, const VariablePtr& x, const Dims& gone, bool keeps
   return is_floating(x->dtype()) ? cast(out, x->dtype()) : out;
 }
 
-/// A reduced gradient with its dims of extent one again.
+/// A reduced gradient with its reduced dims restored as extents of one.
 VariablePtr with_dims(const VariablePtr& g, const Shape& before, const Dims& gone) {
   return reshape(g, kept_shape(before, gone, true));
 }
@@ -214,7 +214,7 @@ bool is_half(const VariablePtr& x) {
   return x->dtype() == DType::float16 || x->dtype() == DType::bfloat16;
 }
 
-/// Places in each row of the last dimension.
+/// Positions in each row of the last dimension.
 template <typename T>
 void find_largest(const VariablePtr& dense, const VariablePtr& out, int64_t rows, int64_t count) {
   execute({dense->operand()}, {out->operand()},

@@ -74,7 +74,7 @@ inline T largest(const T* x, int64_t count) {
   std::fill_n(best, lanes, x[0]);
   int64_t i = 0;
   for (; i + lanes <= count; i += lanes) {
-    // A NaN stays: comparisons with it are false.
+    // NaN is kept: comparisons with it are false.
     for (int j = 0; j < lanes; ++j) best[j] = best[j] >= x[i + j] || best[j] != best[j] ? best[j] : x[i + j];
   }
   T out = x[0];

@@ -1,4 +1,4 @@
-// Sums and products over dense rows. Lanes are added in a fixed order; long rows are added up in double.
+// Sums and products over dense rows. Lanes are added in a fixed order; long rows are summed in double.
 #pragma once
 
 #include <cstdint>

@@ -319,7 +319,7 @@ struct CrossEntropy {
 struct CrossEntropyGradient {
   Reduction reduction;
   int64_t ignored;
-  /// reads: logits, labels, what the forward pass knows of each row, count, upstream.
+  /// reads: logits, labels, the data of each row from the forward pass, count, upstream.
   template <typename T>
   void operator()(const Operands& reads, const Operands& writes) const {
     const int64_t width = reads[0].shape.back(), rows = reads[1].numel();

@@ -14,7 +14,7 @@ HWY_BEFORE_NAMESPACE();
 namespace cbk::compute::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// b as rows of full vectors, with zeros behind the last column.
+/// b as rows of full vectors, with zeros after the last column.
 template <typename T>
 const T* packed(const Matrix<const T>& b, int64_t depth, int64_t columns, int64_t width) {
   thread_local std::vector<T> dense;

@@ -8,7 +8,7 @@
 namespace cbk::compute {
 namespace {
 
-/// A place in a view's C order, that moves forward by runs of the last dimension.
+/// A position in a view's C order that advances by runs of the last dimension.
 class Walker {
  public:
   Walker(const Operand& view, int64_t begin) : view_(view), index_(view.shape.size(), 0) {

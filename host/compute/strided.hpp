@@ -7,7 +7,8 @@
 
 namespace cbk::compute {
 
-/// The same elements in the same order with the fewest dimensions for all views at once; all have one shape.
+/// The same elements in the same order with as few dimensions as possible for all views together; all have
+/// one shape.
 void collapse(std::vector<Operand>& views);
 
 /// Elements [begin, begin + count) of the view's C order to `out`, densely; and back.

@@ -18,7 +18,7 @@ uint64_t next_order() {
   return ++order;
 }
 
-/// Gradients of leaves share no memory with each other, since a program may change them in place.
+/// Gradients of leaves must not share memory, because a program may change them in place.
 class Leaves {
  public:
   explicit Leaves(const Buffer* given) { taken_.insert(given); }
@@ -65,7 +65,8 @@ Node::Node(std::string name, const std::vector<VariablePtr>& inputs, Backward ba
   }
 }
 
-/// Nodes that only this one keeps go in a loop: a chain of 100,000 operators would nest as many destructors.
+/// Frees the nodes that only this one keeps in a loop: a chain of 100,000 operators would nest as many
+/// destructors.
 Node::~Node() {
   std::vector<Edge> open = std::move(edges_);
   while (!open.empty()) {

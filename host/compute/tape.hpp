@@ -1,5 +1,5 @@
-// Reverse-mode gradients: each operator that is recorded leaves a node; backward visits nodes from the last
-// made to the first. Kernels of gradients are operators as well, so a recorded step holds them too.
+// Reverse-mode gradients: each recorded operator leaves a node, and backward visits nodes from the last to
+// the first. Kernels of gradients are operators as well, so a recorded step contains them too.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace cbk::compute {
 
-/// A value that a gradient needs later. Errors when it was written in place since.
+/// A value that a gradient needs later. Errors if it was written in place since.
 class Saved {
  public:
   explicit Saved(const VariablePtr& variable)
@@ -28,7 +28,7 @@ class Saved {
 
 class Node {
  public:
-  /// The gradients of the inputs, from that of the result; nullptr where an input has none.
+  /// The gradients of the inputs, from the gradient of the result; nullptr if an input has none.
   using Backward = std::function<std::vector<VariablePtr>(const VariablePtr& gradient)>;
 
   Node(std::string name, const std::vector<VariablePtr>& inputs, Backward backward);
@@ -48,10 +48,10 @@ class Node {
   uint64_t order_;
 };
 
-/// Whether a result of these inputs is to be recorded.
+/// Whether a result of these inputs must be recorded.
 bool needs_gradient(const std::vector<VariablePtr>& inputs);
 
-/// Gives `result` a node, if gradients are recorded and an input needs one. `backward` is made only then.
+/// Gives `result` a node, if gradients are recorded and an input needs one. `backward` is created only then.
 template <typename Make>
 VariablePtr recorded(std::string name, VariablePtr result, const std::vector<VariablePtr>& inputs,
                      Make make_backward) {
@@ -61,7 +61,7 @@ VariablePtr recorded(std::string name, VariablePtr result, const std::vector<Var
 }
 
 /// Adds the gradient of `root` to `grad` of every leaf below it. `gradient` may be left out for one element.
-/// The graph is gone after it. Errors: `usage`, `shape`.
+/// The graph is freed. Errors: `usage`, `shape`.
 void run_backward(const VariablePtr& root, VariablePtr gradient);
 
 }  // namespace cbk::compute

@@ -1,7 +1,7 @@
-// A variable: a tensor with values in memory that can be written, and that remembers how it was computed.
+// A variable: a tensor with writable values in memory that remembers how it was computed.
 //
-// Variables are shared by pointer; views share a buffer. Whatever makes or changes one runs on one thread
-// (that of Lua); only kernels use more.
+// Variables are shared by pointer; views share a buffer. Code that makes or changes one runs on one thread
+// (Lua's); only kernels use more.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ namespace cbk::compute {
 class Node;  // host/compute/tape.hpp
 using NodePtr = std::shared_ptr<Node>;
 
-/// Where a variable lives. On the emulated system its values cannot be read in the middle of a step.
+/// The device of a variable. On the emulated system its values cannot be read during a step.
 enum class Device : uint8_t { cpu, csx };
 std::string_view name_of(Device device);
 
@@ -27,11 +27,12 @@ class Variable {
  public:
   Variable(Operand operand, Device device) : operand_(std::move(operand)), device_(device) {}
 
-  /// New memory on the device of new variables, with any content (recorded: without memory yet).
+  /// New memory on the device of new variables, uninitialised (while recording: without memory yet).
   static VariablePtr empty(DType dtype, Shape shape);
   static VariablePtr empty(DType dtype, Shape shape, Device device);
-  /// The elements of a lazy tensor, read once; in a lazy program a variable without them, for formulas.
-  /// Errors: those of reading; `dtype` of what cannot be computed with.
+  /// The elements of a lazy tensor, read once. In a lazy program it is a variable without elements, for
+  /// formulas.
+  /// Errors: those of reading; `dtype` if the dtype cannot be computed with.
   static VariablePtr from_tensor(const Tensor& tensor);
   static VariablePtr from_doubles(DType dtype, Shape shape, std::span<const double> values);
 
@@ -47,16 +48,16 @@ class Variable {
   // --- gradients
   [[nodiscard]] bool requires_grad() const { return requires_grad_ || node_ != nullptr; }
   [[nodiscard]] bool is_leaf() const { return node_ == nullptr; }
-  /// Errors: `dtype` unless it is a float; `usage` for what is not a leaf.
+  /// Errors: `dtype` unless it is a float; `usage` if it is not a leaf.
   void set_requires_grad(bool value);
   [[nodiscard]] const VariablePtr& grad() const { return grad_; }
   void set_grad(VariablePtr grad) { grad_ = std::move(grad); }
   [[nodiscard]] const NodePtr& node() const { return node_; }
-  /// Whether these are elements of another variable, which does not learn what is written here.
+  /// Whether this is a view of another variable, which is not informed about writes here.
   [[nodiscard]] bool is_view() const { return is_view_; }
   void set_view();
   void set_node(NodePtr node) { node_ = std::move(node); }
-  /// After a write in place that gradients know about. Views that exist already do not get the new node.
+  /// Call this after a recorded write in place. Existing views do not get the new node.
   void set_rewritten(NodePtr node);
   /// Errors: `refused` for a view that was taken before such a write.
   void check_history() const;
@@ -64,7 +65,7 @@ class Variable {
   /// The same elements without history.
   [[nodiscard]] VariablePtr detached() const;
 
-  // --- reading. Errors: `refused` where the device does not allow it now, or the values are gone.
+  // --- reading. Errors: `refused` if the device does not allow it now, or if the values are gone.
   void check_readable() const;
   /// The values as a lazy tensor over this memory: later writes show in it.
   [[nodiscard]] Tensor to_tensor() const;

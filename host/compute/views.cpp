@@ -18,7 +18,7 @@ VariablePtr view_of(const VariablePtr& x, int64_t offset, Shape shape, Shape str
   return view;
 }
 
-/// The extent -1 becomes what is left.
+/// Replaces the extent -1 by the remaining number of elements.
 Shape complete(const Shape& from, Shape shape) {
   const Shape asked = shape;
   const auto open = std::find(shape.begin(), shape.end(), -1);

@@ -20,8 +20,8 @@ Value parse_json_config(std::string_view text, const ConfigWarning& warn) {
   return parse_json(text, options);
 }
 
-/// Neither YAML nor JSON by its name: a text that begins like JSON is tried as JSON first (YAML reads most of
-/// it too, but with other rules for numbers).
+/// A text whose name is neither YAML nor JSON. One that begins like JSON is tried as JSON first: YAML reads
+/// most of it too, but with other rules for numbers.
 Value parse_unnamed(std::string_view text, const ConfigWarning& warn) {
   const size_t start = text.find_first_not_of(" \t\r\n");
   if (start != std::string_view::npos && (text[start] == '{' || text[start] == '[')) {
@@ -41,7 +41,7 @@ bool is_date(const Value& value) {
   return value.is(Value::Kind::object) && value.as_object().type.starts_with("datetime.");
 }
 
-/// Python's sorted() over keys of one kind; keys of several kinds stay in their order.
+/// Python's sorted() over keys of one kind; keys of different kinds keep their order.
 void sort_entries(std::vector<Dict::Entry>& entries) {
   const auto all = [&](auto&& is_kind) {
     return std::all_of(entries.begin(), entries.end(),

@@ -1,6 +1,6 @@
-// Configs: YAML and JSON files to Value and back. Comments and quoting styles are lost, nothing else: order,
-// kinds and the spelling of numbers (0x1F, 1_000, 1e-5) survive. Reading and writing are bounded in size,
-// depth and aliases.
+// Configs: YAML and JSON files to Value and back. Only comments and quoting styles are lost: order, kinds and
+// the spelling of numbers (0x1F, 1_000, 1e-5) are kept. Reading and writing are bounded in size, depth and
+// aliases.
 #pragma once
 
 #include <filesystem>
@@ -22,14 +22,14 @@ std::optional<ConfigFormat> config_format_of(const fs::path& path);
 /// "yaml" or "json"; anything else is a `usage` error.
 ConfigFormat parse_config_format(std::string_view name);
 
-/// Gets what reading a config lost: a key that is there twice keeps its last value, as in Python.
+/// Receives warnings about lost data: a repeated key keeps its last value, as in Python.
 using ConfigWarning = std::function<void(std::string)>;
 
 /// The format follows from the suffix, else from the content. Errors and warnings name the file, line and
 /// column.
 Value load_config(const fs::path& path, const ConfigWarning& warn = {});
 
-/// Errors: `format` with line and column; `refused` for tags that would make objects.
+/// Errors: `format` with line and column; `refused` for tags that would create objects.
 Value parse_config(std::string_view text, ConfigFormat format, const ConfigWarning& warn = {});
 
 struct ConfigWriteOptions {
@@ -37,7 +37,8 @@ struct ConfigWriteOptions {
   bool sort_keys = false;  // all the way down
 };
 
-/// Ends with a newline. Errors: `value`, with the path of what a config cannot hold (a tensor, say).
+/// Ends with a newline. Errors: `value`, with the path of a value that a config cannot hold, such as a
+/// tensor.
 std::string dump_config(const Value& value, ConfigFormat format, const ConfigWriteOptions& options = {});
 
 }  // namespace cbk

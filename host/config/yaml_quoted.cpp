@@ -19,7 +19,7 @@ bool is_break(char c) {
 
 constexpr size_t pair_size = std::string_view("\\ud83d\\ude00").size();
 
-/// Whether `\uDhhh` is at `at`, one of `digits` behind the D; `first` is d, or what hides it.
+/// Whether `\uDhhh` is at `at`, one of `digits` after the D; `first` is d, or the letter that hides it.
 bool is_half(std::string_view text, size_t at, char first, std::string_view digits) {
   const auto lower = [&](size_t i) {
     return static_cast<char>(std::tolower(static_cast<unsigned char>(text[at + i])));
@@ -36,7 +36,7 @@ bool is_pair(std::string_view text, size_t at, char first) {
 
 constexpr char hidden = 'e';  // U+E800 to U+EFFF are characters like others
 
-/// The text with `step` added to what begins each half of a pair. Pairs begin with `first`.
+/// The text with `step` added to the first letter of each half of a pair. Pairs begin with `first`.
 std::string with_pairs_moved(std::string text, char first, int step) {
   for (size_t at = text.find('\\'); at != std::string::npos; at = text.find('\\', at + 1)) {
     if (!is_pair(text, at, first)) continue;
@@ -50,7 +50,7 @@ class Decoder {
  public:
   Decoder(std::string_view source, size_t offset) : source_(source), at_(offset) {}
 
-  /// Where the scalar itself begins.
+  /// The position where the scalar itself begins.
   size_t start() {
     skip_properties();
     return at_;
@@ -95,7 +95,7 @@ class Decoder {
     }
   }
 
-  /// Steps over the closing quote; two single quotes are one of the text.
+  /// Skips the closing quote; two single quotes are one in the text.
   bool closes(char quote) {
     while (peek() == quote) {
       ++at_;
@@ -112,7 +112,7 @@ class Decoder {
     ++at_;
   }
 
-  /// Blank lines, and the blanks in front of the next text; each blank line is a line end.
+  /// Counts blank lines and skips the blanks before the next text; each blank line is a line end.
   size_t blank_lines() {
     size_t count = 0;
     while (true) {
@@ -123,7 +123,7 @@ class Decoder {
     }
   }
 
-  /// Blanks stay unless a line ends behind them; one line end is a space.
+  /// Keeps blanks unless a line ends after them; one line end is a space.
   void fold() {
     const size_t start = at_;
     while (is_blank(peek())) ++at_;

@@ -29,7 +29,7 @@ std::string place_of(const YAML::Mark& mark) {
   throw Error(code, std::move(message)).in(place_of(mark));
 }
 
-/// The characters that YAML allows in a file. The parser takes some of the others for its own marks.
+/// The characters that YAML allows in a file. The parser uses some of the others as its own marks.
 bool is_printable(uint32_t c) {
   return c == '\t' || c == '\n' || c == '\r' || (c >= 0x20 && c <= 0x7E) || c == 0x85 ||
          (c >= 0xA0 && c <= 0xD7FF) || (c >= 0xE000 && c <= 0xFFFD && c != 0xFEFF) || c >= 0x10000;
@@ -73,7 +73,7 @@ std::string from_base_64(std::string_view text, const YAML::Mark& mark) {
   return out;
 }
 
-/// A directive belongs to a document that begins with "---"; the parser would take the rest for nothing.
+/// A directive belongs to a document that begins with "---"; the parser would ignore the rest.
 void check_directives(std::string_view text) {
   size_t number = 1;
   bool has_directive = false;
@@ -94,8 +94,8 @@ void check_directives(std::string_view text) {
   if (has_directive) fail(Errc::format, "line {}: no document follows the lines that begin with '%'", number);
 }
 
-/// What the parser keeps of the tokens that begin at this character: inside of brackets it keeps all of them
-/// until the brackets close.
+/// The memory that the parser needs for the tokens that begin at this character: inside brackets it keeps all
+/// of them until the brackets close.
 uint64_t queued(char c) {
   constexpr uint64_t token = 96;
   if (c == '"' || c == '\'') return token;
@@ -108,12 +108,12 @@ uint64_t queued(std::string_view text) {
                          [](uint64_t sum, char c) { return sum + queued(c); });
 }
 
-/// Hands the text to the parser in pieces, and charges what the parser keeps of them.
+/// Passes the text to the parser in pieces, and charges the memory that the parser needs for them.
 class Source : public std::streambuf {
  public:
   Source(std::string_view text, TreeMemory& memory) : text_(text), memory_(memory) {}
 
-  /// The parser has let go of all in front of `position`.
+  /// The parser has released everything before `position`.
   void pass(size_t position) {
     if (position <= passed_) return;
     memory_.refund(queued(text_.substr(passed_, position - passed_)));
@@ -230,7 +230,7 @@ class Builder : public YAML::EventHandler {
     std::vector<Value> merged;  // dicts, in the order in which they are taken over
   };
 
-  /// Inside of brackets, where an item of a list or a key comes next.
+  /// Whether an item of a list or a key comes next, inside brackets.
   [[nodiscard]] bool expects_flow_item() const {
     return !stack_.empty() && stack_.back().is_flow && !stack_.back().has_key;
   }
@@ -281,7 +281,7 @@ class Builder : public YAML::EventHandler {
     return text ? sizeof(std::string) + TreeMemory::beside(*text) : 0;
   }
 
-  /// What a value takes beside its place in a container, without the values in it.
+  /// The memory of a value besides its place in a container, without the values in it.
   static uint64_t own_memory(const Value& value) {
     switch (value.kind()) {
       case Value::Kind::integer:
@@ -307,7 +307,7 @@ class Builder : public YAML::EventHandler {
       fail_at(mark, Errc::format, fmt::format("nested deeper than {} levels", deepest_read));
   }
 
-  /// What an alias refers to, as values of its own.
+  /// A copy of the target of an alias.
   Value copy(const Value& value, const YAML::Mark& mark, size_t depth) {
     charge(mark, own_memory(value));
     check_depth(mark, depth);
@@ -365,7 +365,7 @@ class Builder : public YAML::EventHandler {
     return {};
   }
 
-  /// As PyYAML: what is merged in comes first, and the map's own keys win.
+  /// As PyYAML: merged keys come first, and the map's own keys win.
   Value merge(const Frame& frame) {
     Value out = Value::dict();
     for (const Value& source : frame.merged) {

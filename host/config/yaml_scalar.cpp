@@ -10,7 +10,7 @@
 namespace cbk::yaml {
 namespace {
 
-/// A hand that moves along a scalar: the patterns of the resolver, without backtracking.
+/// Scans a scalar for the patterns of the resolver, without backtracking.
 class Scan {
  public:
   explicit Scan(std::string_view text) : text_(text) {}
@@ -161,7 +161,7 @@ bool is_time(std::string_view text) {
 
 // --- values
 
-/// A whole number that grows digit by digit in any base.
+/// An integer that is built digit by digit in any base.
 class BigNumber {
  public:
   void push(uint32_t base, uint32_t next) {
@@ -240,7 +240,7 @@ Value integer_of(std::string_view spelling) {
   return integer;
 }
 
-/// A date or time with numbers that a calendar and a clock have, as `classify` found its parts.
+/// Fails if a date or time is invalid in the calendar or on the clock. `classify` found its parts.
 void check_moment(std::string_view text) {
   std::array<int, 6> parts{};  // year, month, day, hour, minute, second
   size_t at = 0;
@@ -317,7 +317,7 @@ bool is_ambiguous(std::string_view text) {
   if (classify(text) != ScalarKind::text) return true;
   constexpr std::array<std::string_view, 4> letters = {"y", "Y", "n", "N"};
   if (is_one_of(text, letters)) return true;
-  // YAML 1.2: 0o17, -.5, 08, 1e5; and whatever else is made of the characters of numbers only.
+  // YAML 1.2: 0o17, -.5, 08, 1e5; and any other text that consists only of characters of numbers.
   if (text.starts_with("0o") || text.starts_with("+.") || text.starts_with("-.")) return true;
   Scan scan(text);
   scan.one_of("+-");

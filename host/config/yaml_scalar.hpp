@@ -1,5 +1,5 @@
-// What a plain (unquoted) YAML scalar means: the rules of YAML 1.1 as PyYAML's SafeLoader applies them, with
-// one difference: a number with an exponent (1e-5, 3e8) is a float, as everybody who writes one means it.
+// The meaning of plain (unquoted) YAML scalars: the rules of YAML 1.1 as in PyYAML's SafeLoader, with one
+// difference: a number with an exponent (1e-5, 3e8) is a float, because that is what its author means.
 #pragma once
 
 #include <string_view>
@@ -15,7 +15,7 @@ ScalarKind classify(std::string_view text);
 /// Whether PyYAML reads it as a float.
 bool is_pyyaml_float(std::string_view text);
 
-/// Whether some reader of YAML (1.1 or 1.2) could take the plain scalar for something else than text.
+/// Whether some reader of YAML (1.1 or 1.2) could read the plain scalar as something other than text.
 bool is_ambiguous(std::string_view text);
 
 /// The value of a plain scalar; a date becomes an Object "datetime.date" or "datetime.datetime" with its

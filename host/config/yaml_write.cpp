@@ -12,7 +12,7 @@ constexpr size_t deepest_written = 400;
 constexpr size_t max_output = 1ULL << 28;
 constexpr size_t longest_simple_key = 1000;  // readers give up at 1024 characters
 
-/// Beyond this a character is escaped.
+/// Other characters are escaped.
 bool is_plain_character(uint32_t c) {
   if (c == '\t') return true;
   if (c < 0x20 || c == 0x7F || is_surrogate(c)) return false;
@@ -45,8 +45,8 @@ bool can_be_plain(std::string_view text) {
   return text.find('\t') == std::string_view::npos && !text.starts_with("...") && !is_ambiguous(text);
 }
 
-/// As a literal block every line must keep its shape: no blank lines at the ends, nothing but one newline at
-/// the end.
+/// Whether a text can be a literal block: every line must keep its form, without blank lines at the ends and
+/// with at most one newline at the end.
 bool can_be_literal(std::string_view text) {
   if (text.front() == ' ' || text.front() == '\t' || text.front() == '\n') return false;
   if (text.find('\t') != std::string_view::npos) return false;
@@ -102,7 +102,7 @@ std::string base_64(std::string_view bytes) {
   return out;
 }
 
-/// A form that PyYAML reads as a float too, unless YAML is where the spelling comes from.
+/// A form that PyYAML also reads as a float, unless the spelling came from YAML.
 std::string float_text(const Real& real) {
   if (real.spelling) {
     const ScalarKind kind = classify(*real.spelling);
@@ -152,7 +152,7 @@ class Writer {
   static bool is_key(const Value& value) {
     return !value.is(Value::Kind::sequence) && !value.is(Value::Kind::dict) && !value.is(Value::Kind::tensor);
   }
-  /// What !!omap and !!pairs are read as: a list of tuples of a key and a value.
+  /// Whether a value is a list of (key, value) tuples, which is how !!omap and !!pairs are read.
   static bool is_pairs(const Value& value) {
     if (!value.is(Value::Kind::sequence) || is_set(value) || value.as_sequence().items.empty()) return false;
     return std::ranges::all_of(value.as_sequence().items, [](const Value& item) {
@@ -161,7 +161,7 @@ class Writer {
       return pair.kind == Sequence::Kind::tuple && pair.items.size() == 2 && is_key(pair.items.front());
     });
   }
-  /// With a blank in front: of a container that is not empty.
+  /// The tag of a container that is not empty, with a blank before it.
   static std::string tag_of(const Value& value) {
     return is_set(value) ? " !!set" : is_pairs(value) ? " !!pairs" : "";
   }
@@ -205,7 +205,7 @@ class Writer {
     fail_here("a " + value.kind_name());
   }
 
-  /// A container that is not empty, at column `column`; `in_line`: the cursor is there already (behind a
+  /// A container that is not empty, at column `column`; `in_line`: the cursor is already there (after a
   /// dash).
   void write_block(const Value& value, size_t column, bool in_line) {
     if (++depth_ > deepest_written)
@@ -263,7 +263,7 @@ class Writer {
     write_value(pair.back(), column + indent_);
   }
 
-  /// Behind "key:".
+  /// The value after "key:".
   void write_value(const Value& value, size_t column) {
     if (!is_block(value)) {
       out_ += ' ';

@@ -1,4 +1,4 @@
-// What every format's reader gives: a checkpoint as one lazy tree, whose tensor bytes stay on disk.
+// The result of every format's reader: a checkpoint as one lazy tree. The bytes of tensors stay on disk.
 #pragma once
 
 #include <filesystem>

@@ -35,8 +35,8 @@ bool is_number(std::string_view text) {
   return text.size() >= least_digits && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-/// "model" of "model-00001-of-00003", whatever separates the two; nothing: no part of a checkpoint is called
-/// so.
+/// "model" of "model-00001-of-00003", for any separator between the two; nothing if this cannot be the name
+/// of a part.
 std::optional<std::string_view> before_part(std::string_view text, std::string_view separator) {
   const size_t middle = text.rfind(of);
   if (middle == std::string_view::npos || !is_number(text.substr(middle + of.size()))) return std::nullopt;

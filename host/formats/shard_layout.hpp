@@ -1,4 +1,4 @@
-// Which file of a checkpoint in several files each tensor is in, where names say so.
+// The file of each tensor in a checkpoint of several files, if it is chosen by name.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace cbk {
 
-/// Numbers of files by the names of tensors. Tensors without one are in a last file.
+/// Numbers of files by the names of tensors. Other tensors are in a last file.
 using ShardsByName = std::unordered_map<std::string, uint64_t>;
 
 /// The file of each tensor, counted from 0 without gaps: a file without a tensor is left out.

@@ -1,9 +1,9 @@
-// What the streaming executor (host/plan) needs from a format to write it.
+// The interface through which the streaming executor (host/plan) writes a format.
 //
-// The constructor of a writer checks the whole tree and decides every item, so that all that can be wrong is
-// found before the first byte is written. `lay_out` then makes the files of a transaction, writes headers and
-// fixes where each item goes; the executor fills the items in any order and from any thread; `finish` writes
-// what depends on them (checksums, success marks). Then the transaction may be committed.
+// The constructor of a writer checks the whole tree and plans every item, so that all errors are found before
+// the first byte is written. `lay_out` then creates the files of a transaction, writes headers and decides
+// the place of each item. The executor fills the items in any order and from any thread. `finish` writes the
+// parts that depend on them (checksums, success marks). Then the transaction may be committed.
 #pragma once
 
 #include <cstdint>
@@ -19,20 +19,20 @@
 
 namespace cbk {
 
-/// Takes the pieces of an item whose stored size is not known before, as that of compressed chunks.
+/// Receives the pieces of an item with an unknown stored size, such as compressed chunks.
 class PieceSink {
  public:
   PieceSink() = default;
   PieceSink(const PieceSink&) = delete;
   PieceSink& operator=(const PieceSink&) = delete;
   virtual ~PieceSink() = default;
-  /// What is stored of a piece. Called from any thread.
+  /// The stored form of a piece. Called from any thread.
   [[nodiscard]] virtual Bytes pack(ByteView piece) const = 0;
   /// One piece after the other, in their order; items in the same order for any number of threads.
   virtual void append(Bytes packed) = 0;
 };
 
-/// One run of bytes to be produced: the elements of `tensor` in C order.
+/// One run of bytes to produce: the elements of `tensor` in C order.
 struct Item {
   std::string key;  // for progress and messages
   Tensor tensor;
@@ -57,17 +57,17 @@ class Writer {
  public:
   virtual ~Writer() = default;
   [[nodiscard]] virtual const std::vector<Item>& items() const = 0;
-  /// Bytes that will be written beside the items (headers, directories), about.
+  /// About how many bytes will be written besides the items (headers, directories).
   [[nodiscard]] virtual uint64_t overhead() const = 0;
-  /// What the user should know before: "3 tied tensors are written as copies".
+  /// Warnings for the user before writing: "3 tied tensors are written as copies".
   [[nodiscard]] virtual const std::vector<std::string>& warnings() const = 0;
   /// Called once. One slot per item, in the same order. The files live as long as the transaction.
   virtual std::vector<Slot> lay_out(Transaction& transaction) = 0;
-  /// `crcs[i]` is the checksum of item i where it was asked for.
+  /// `crcs[i]` is the checksum of item i if it was requested.
   virtual void finish(const std::vector<uint32_t>& crcs) = 0;
 };
 
-/// A writer of one file, which may be one of many in a folder.
+/// A writer of one file, possibly one of many in a folder.
 class ShardWriter : public Writer {
  public:
   ShardWriter(fs::path target, bool overwrite) : target_(std::move(target)), overwrite_(overwrite) {}
@@ -102,11 +102,12 @@ struct WriteOptions {
   std::string shard_stem;              // "pytorch_model" or "model" by default
   bool keep_texts = false;             // flat H5: tensors of texts too, which are left out otherwise
   Value metadata;                      // safetensors __metadata__ (text to text)
-  /// Small files (name, content) that appear together with the checkpoint: beside it or inside the folder of
-  /// a sharded one, elsewhere where the name is an absolute path.
+  /// Small files (name, content) that appear together with the checkpoint: beside it, or inside the folder of
+  /// a
+  /// sharded one; elsewhere if the name is an absolute path.
   std::vector<std::pair<std::string, std::string>> companions;
 
-  /// Whether the target is a folder (but for tensorflow).
+  /// Whether the target is a folder (except for tensorflow).
   [[nodiscard]] bool is_folder() const { return shard_size || !shards.empty() || single_file; }
 };
 

@@ -1,4 +1,4 @@
-// The limit of what a few bytes of a checkpoint may become when they are written.
+// Limits how far a few bytes of a checkpoint may expand when they are written.
 #pragma once
 
 #include <optional>
@@ -7,8 +7,8 @@
 
 namespace cbk {
 
-/// Counts what would be written beyond the bytes that the sources hold: elements that strides repeat or that
-/// several items share, data that is compressed or was never written, tensors filled with one number. Errors:
+/// Counts what would be written beyond the bytes in the sources: elements repeated by strides or shared by
+/// several items, data that is compressed or was never written, tensors filled with one number. Errors:
 /// `value` beyond `limit`; unset: the larger of 16 GiB and 1,000 times the size of the source files.
 void check_expansion(const Writer& writer, std::optional<uint64_t> limit);
 

@@ -1,4 +1,4 @@
-// Tensors that lost values on their way into an output, and the words for it.
+// Tensors that lost values on their way into an output, and messages about them.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ struct LostValues {
   Losses losses;
 };
 
-/// A `value` error that names the tensors with values that overflowed or changed, if there are any.
+/// Fails (`value`) with the names of tensors that have overflowed or changed values, if there are any.
 void refuse_losses(const std::vector<LostValues>& lost);
 
-/// What a user should know of them, as warnings.
+/// Warnings about them for the user.
 std::vector<std::string> warnings_of(const std::vector<LostValues>& lost);
 
 }  // namespace cbk

@@ -34,7 +34,7 @@ uint64_t block_size(const ExecuteOptions& options) {
   return std::clamp(share, smallest_block, largest_block);
 }
 
-/// Elements per block: as many as fit, cut where the expression likes it.
+/// Elements per block: as many as fit, cut at the expression's granularity.
 int64_t block_elements(const Tensor& tensor, uint64_t bytes) {
   const auto fit = std::max<int64_t>(1, static_cast<int64_t>(bytes / size_of(tensor.dtype())));
   const int64_t grain = tensor.expression()->granularity();
@@ -42,8 +42,8 @@ int64_t block_elements(const Tensor& tensor, uint64_t bytes) {
   return grain <= 2 * fit ? grain : fit;
 }
 
-/// Elements per write at file offset `offset`: up to the next multiple of a piece, or, where the expression
-/// wants whole rows at once, as many as stay in the second-level cache until they are written.
+/// Elements per write at file offset `offset`: up to the next multiple of a piece, or, if the expression
+/// prefers whole rows, as many as stay in the second-level cache until they are written.
 int64_t piece_elements(const Expression& expression, uint64_t offset) {
   if (const int64_t grain = expression.granularity(); grain > 1) {
     return std::max(grain, static_cast<int64_t>(rows_piece / expression.itemsize()) / grain * grain);
@@ -52,12 +52,12 @@ int64_t piece_elements(const Expression& expression, uint64_t offset) {
   return std::max<int64_t>(1, static_cast<int64_t>(bytes / expression.itemsize()));
 }
 
-/// How far into a buffer the bytes for file offset `offset` start, so that both are aligned alike.
+/// The offset in a buffer of the bytes for file offset `offset`, so that both have the same alignment.
 uint64_t shift_for(uint64_t offset, uint32_t itemsize) {
   return offset % itemsize == 0 ? offset % io_alignment : 0;
 }
 
-/// Where an item's first bytes come from; what has no file comes first.
+/// The place of an item's first bytes; items without a file come first.
 Storage::Place place_of(const Expression& expression) {
   if (const auto* source = dynamic_cast<const ViewExpression*>(&expression)) {
     Storage::Place place = source->view().storage->place();
@@ -218,8 +218,8 @@ class Execution {
     if (finish(block, sum, losses) && !dropped) drop_sources(expression);
   }
 
-  /// Waits for all pieces before: where one goes depends on what they take. Blocks are handed out in turn, so
-  /// those before are in work.
+  /// Waits for all earlier pieces, because the place of a piece depends on their sizes. Blocks are handed out
+  /// in order, so the earlier ones are in progress.
   void append_in_turn(PieceSink& sink, uint64_t turn, Bytes packed) {
     std::unique_lock lock(mutex_);
     next_turn_.wait(lock, [&] { return turn_ == turn || failure_; });
@@ -231,7 +231,7 @@ class Execution {
     next_turn_.notify_all();
   }
 
-  /// True for the block that was the last of its item to be done, whichever that is.
+  /// True for the block of an item that is finished last.
   bool finish(const Block& block, const BlockSum& sum, const Losses& losses) {
     const std::lock_guard lock(mutex_);
     if (losses.any()) losses_[block.item] += losses;
@@ -246,7 +246,7 @@ class Execution {
     return true;
   }
 
-  /// Block checksums joined in the order of the blocks, whoever computed them first.
+  /// Block checksums joined in the order of the blocks, whatever order they were computed in.
   static uint32_t joined(Checksum kind, std::vector<BlockSum>& sums) {
     std::ranges::sort(sums, {}, &BlockSum::begin);
     uint32_t crc = 0;
@@ -269,7 +269,7 @@ class Execution {
     return out;
   }
 
-  /// Asks the sources for what depends on all of their bytes.
+  /// Verifies the sources, which depends on all of their bytes.
   void verify() const {
     std::unordered_set<const Expression*> seen;
     for (const Item& item : items_) {

@@ -1,4 +1,4 @@
-// A plan is a writer with its items: what will be read and written, and the streaming of it.
+// A plan is a writer with its items: the data that will be read and written, and its streaming.
 #pragma once
 
 #include <cstdint>
@@ -40,11 +40,11 @@ struct Forecast {
 Forecast forecast(const Writer& writer, const ExecuteOptions& options);
 
 /// Streams every item into files of `transaction`, which is not committed. Output bytes do not depend on the
-/// number of threads, nor does the result: tensors that lost values, in the order of the items, those that
-/// share their expression once.
+/// number of threads, nor does the result, the tensors that lost values, in the order of the items, those
+/// that share their expression once.
 std::vector<LostValues> stream(Writer& writer, const ExecuteOptions& options, Transaction& transaction);
 
-/// The same and the commit. An error or an interrupt (Errc::interrupted) leaves no target and no debris.
+/// Streams and commits. An error or an interrupt (Errc::interrupted) leaves no target and no debris.
 std::vector<LostValues> execute(Writer& writer, const ExecuteOptions& options);
 
 }  // namespace cbk

@@ -24,7 +24,7 @@ auto key_of(const View& view) {
   return std::tie(view.offset, view.dtype, view.shape, view.strides);
 }
 
-/// What a storage has from a range of a file.
+/// The part of a storage from a range of a file.
 struct Range {
   size_t file = 0;
   uint64_t offset = 0;
@@ -33,7 +33,7 @@ struct Range {
   size_t use = 0;
 };
 
-/// The ranges of all storages. Those without a place in their file are taken to follow each other.
+/// The ranges of all storages. Ranges without a place in their file count as consecutive.
 class Ranges {
  public:
   explicit Ranges(MemoryLoan& memory) : memory_(memory) {}
@@ -52,7 +52,7 @@ class Ranges {
     next_[file] += stored;
   }
 
-  /// Calls `give(use, bytes)` with the bytes that each range gives and none before it does.
+  /// Calls `give(use, bytes)` with the bytes that each range adds to the earlier ones.
   template <typename Give>
   void each_fresh(Give&& give) {
     std::ranges::sort(ranges_, {}, [](const Range& range) { return std::pair(range.file, range.offset); });

@@ -1,5 +1,5 @@
-// Decoded pieces of compressed storages, the least recently used go first. One for the process, so that its
-// memory is bounded, however many storages are read. Thread-safe.
+// A cache of decoded pieces of compressed storages; the least recently used are dropped first. There is one
+// for the process, so that its memory is bounded for any number of storages. Thread-safe.
 #pragma once
 
 #include <list>
@@ -21,10 +21,10 @@ class BlockCache {
   };
 
   static BlockCache& instance();
-  /// For a storage whose blocks are kept; never the same again.
+  /// A unique number for a storage with cached blocks.
   uint64_t new_storage();
 
-  /// nullptr: it is not kept (any more).
+  /// nullptr if it is not (or no longer) cached.
   Block find(Key key);
   void put(Key key, Block block);
   void forget(uint64_t storage);

@@ -1,5 +1,5 @@
-// How a tensor's elements are cut for a pass over them on several threads: parts for tasks, and in each part
-// blocks that are read at once. The cuts follow from the tensors alone, so that results do, too.
+// The division of a tensor's elements for a pass on several threads: parts for tasks, and in each part
+// blocks that are read at once. The division depends only on the tensors, so results do, too.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@ namespace cbk {
 
 class Blocks {
  public:
-  /// For tensors of the same number of elements that are read side by side. Errors: why one cannot be read,
-  /// which may have any number of elements.
+  /// For tensors with the same number of elements that are read side by side. Errors: why a tensor cannot be
+  /// read; such a tensor may have any number of elements.
   explicit Blocks(std::initializer_list<const Tensor*> tensors) : numel_((*tensors.begin())->numel()) {
     for (const Tensor* tensor : tensors) {
       check_readable(*tensor);

@@ -15,8 +15,8 @@ namespace {
 constexpr size_t most_runs = 4096;
 constexpr uint64_t checked_size = 256 << 10;
 
-/// A checkpoint may have 100,000 storages, and a few are read at a time: they share some locks. Who has
-/// one takes no second one.
+/// A checkpoint may have 100,000 storages, but only a few are read at a time, so they share some locks. A
+/// thread that holds one takes no second one.
 std::mutex& lock_of(const void* storage) {
   static std::array<std::mutex, 64> locks;
   constexpr size_t smallest_storage = 64;
@@ -31,7 +31,7 @@ class CheckedStorage final : public PackedStorage {
   [[nodiscard]] uint64_t size() const override { return bytes_->size(); }
   [[nodiscard]] uint64_t stored_size() const override { return cbk::stored_size(*bytes_); }
   void each_piece(const VisitPiece& visit) const override { cbk::each_piece(*bytes_, visit); }
-  /// Whoever could see all bytes would not report which ones were read.
+  /// A reader with a view of all bytes could not report which it read.
   [[nodiscard]] ByteView view() const override { return expected_.is_strict ? ByteView() : bytes_->view(); }
 
   void read(uint64_t offset, std::span<std::byte> out) const override {
@@ -60,7 +60,7 @@ class CheckedStorage final : public PackedStorage {
   }
 
  private:
-  /// Whether what was read is known, no longer known, or right as a whole.
+  /// Whether the ranges read are tracked, no longer tracked, or verified as a whole.
   enum class State : uint8_t { following, lost, good };
   struct Run {
     uint64_t offset;
@@ -69,8 +69,7 @@ class CheckedStorage final : public PackedStorage {
     [[nodiscard]] uint64_t end() const { return offset + size; }
   };
 
-  /// Joins a run with those beside it; what overlaps or is in too many pieces is not followed
-  /// further.
+  /// Joins a run with those beside it; overlapping or too many runs are not tracked further.
   void note(Run run) const {
     if (run.size == size()) return decide(run.crc);
     if (!runs_) runs_ = std::make_unique<Runs>();

@@ -1,4 +1,4 @@
-// Bytes that are compared with their checksum while they are read.
+// Bytes that are verified against their checksum while they are read.
 #pragma once
 
 #include <string>
@@ -14,14 +14,14 @@ struct ExpectedChecksum {
   std::string_view what;    // "variable", for messages
   std::string name;         // of this one
   std::string_view teller;  // who knows the checksum: "index"
-  /// Whoever reads a part reads all of it (`verify`); otherwise only a copy does (`verify_whole`), and `view`
-  /// shows bytes that nobody has compared.
+  /// If set, partial reads read all of it (`verify`). Otherwise only a copy does (`verify_whole`), and `view`
+  /// shows unverified bytes.
   bool is_strict = false;
 };
 
-/// Reading costs one pass over the bytes, whoever reads them in whatever order; ranges that were read once
-/// are not read again for the checksum as long as they do not overlap. Errors while reading: `format`, naming
-/// what it is.
+/// Verification costs one pass over the bytes, for any readers in any order. Ranges that were read once are
+/// not read again for the checksum, as long as they do not overlap. Errors while reading: `format`, with the
+/// name of the data.
 StoragePtr checked_storage(StoragePtr bytes, ExpectedChecksum expected);
 
 }  // namespace cbk

@@ -27,7 +27,7 @@ DType part_of(DType dtype) {
   return dtype == DType::complex128 ? DType::float64 : dtype;
 }
 
-/// Whether float32 has all numbers of a dtype.
+/// Whether float32 can represent all numbers of a dtype.
 bool fits_float(DType dtype) {
   return dtype == DType::float32 || !loses(dtype, DType::float32);
 }
@@ -58,7 +58,7 @@ class Largest {
   std::vector<ElementDifference> items_;
 };
 
-/// What is found in a run of elements. Runs are joined in their order.
+/// The result for a run of elements. Runs are joined in order.
 struct DifferenceOfPart {
   explicit DifferenceOfPart(size_t most) : largest(most) {}
 
@@ -132,7 +132,7 @@ class Comparer {
     }
   }
 
-  /// The elements as numbers that are computed with; those of another dtype in room `place`.
+  /// The elements as numbers for computation; those of another dtype are converted into room `place`.
   template <typename T>
   const T* converted(DType from, const std::byte* raw, int64_t count, size_t place) {
     constexpr DType to = sizeof(T) == 4 ? DType::float32 : DType::float64;
@@ -142,7 +142,7 @@ class Comparer {
     return reinterpret_cast<const T*>(out);
   }
 
-  /// False where a number or a square of one is not finite.
+  /// False if a number or its square is not finite.
   template <typename T>
   bool add_finite(int64_t begin, int64_t count, const std::byte* a, const std::byte* b) {
     const T* x = converted<T>(a_, a, count, 0);
@@ -195,14 +195,14 @@ class Comparer {
     note(position, x > y ? x - y : y - x, std::abs(static_cast<double>(x)), std::abs(static_cast<double>(y)));
   }
 
-  /// One is a whole number.
+  /// One of the two is an integer.
   void add_mixed(int64_t position, const std::byte* a, const std::byte* b, double x, double y) {
     const double distance =
         whole_a_ ? distance_between(whole_at(a_, a), y) : distance_between(whole_at(b_, b), x);
     if (distance != 0) note(position, distance, std::abs(x), std::abs(y));
   }
 
-  /// Exact where it is small, also beyond 2^53.
+  /// Exact if it is small, also beyond 2^53.
   static double distance_between(Wide whole, double real) {
     if (std::trunc(real) != real || std::abs(real) > 0x1p65)
       return std::abs(static_cast<double>(whole) - real);

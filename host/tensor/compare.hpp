@@ -1,5 +1,5 @@
-// How two tensors of one shape differ, element by element, in one pass over blocks, on several threads. The
-// results have the same bits for any number of threads. Ctrl-C is honoured between blocks.
+// The differences between two tensors of one shape, element by element, in one pass over blocks, on several
+// threads. The results have the same bits for any number of threads. Ctrl-C is honoured between blocks.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct Tolerance {
   double absolute = 0;
 };
 
-/// An element of which two tensors have different values.
+/// An element with different values in two tensors.
 struct ElementDifference {
   int64_t position = 0;  // in C order
   double distance = 0;   // |a - b|
@@ -34,13 +34,13 @@ struct Difference {
   bool same_bits = false;   // one dtype and the same bytes
   /// The largest |a - b| first, of equal ones the first; also of elements that agree.
   std::vector<ElementDifference> largest;
-  /// Over the pairs of finite elements, where some bytes differ. |a - b| / |b| of the vectors; infinite where
+  /// Over the pairs of finite elements, if some bytes differ. |a - b| / |b| of the vectors; infinite where
   /// b is 0.
   std::optional<double> relative_norm;
   std::optional<double> cosine;  // missing where a or b is 0
 };
 
-/// The dtypes may differ: elements are then compared as float64 (whole numbers exactly, also with real ones).
+/// The dtypes may differ: elements are then compared as float64 (integers exactly, also against floats).
 /// Complex elements agree by the distance in the plane. `most` of the largest differences are kept. Errors:
 /// `shape`; `dtype` for a complex tensor against one that is not.
 Difference compare(const Tensor& a, const Tensor& b, const Tolerance& tolerance = {}, size_t most = 0);

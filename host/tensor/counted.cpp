@@ -34,7 +34,7 @@ std::vector<int64_t> counts_of_patterns(const Tensor& tensor) {
   return counters.totals();
 }
 
-/// The number that each pattern is.
+/// The number of each bit pattern.
 std::vector<double> numbers_of_patterns(DType dtype) {
   const size_t itemsize = size_of(dtype);
   const size_t count = size_t{1} << 8 * itemsize;
@@ -46,7 +46,8 @@ std::vector<double> numbers_of_patterns(DType dtype) {
   return out;
 }
 
-/// The finite numbers that occur, in ascending order; several patterns may be one number. Others are counted.
+/// The finite numbers that occur, in ascending order; several patterns may be the same number. Other values
+/// are counted.
 std::vector<Bin> bins_of(const std::vector<int64_t>& counts, DType dtype, Moments& strange) {
   const std::vector<double> numbers = numbers_of_patterns(dtype);
   std::vector<Bin> bins;

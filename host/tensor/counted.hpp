@@ -1,4 +1,4 @@
-// Statistics of floats of up to 16 bits: how often each pattern of bits occurs says everything.
+// Statistics of floats of up to 16 bits: they follow from the counts of all bit patterns.
 #pragma once
 
 #include "host/tensor/statistics.hpp"

@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t most_crowded = 64;  // fewer ranges than this can hold more than their share
 constexpr size_t parts_of_range = counter_count / most_crowded;
 
-/// A range of which the parts are counted.
+/// A range with counted parts.
 struct Crowded {
   std::vector<double> edges;  // ascending; one more than parts
   bool has_end = false;       // a number that is the last edge belongs to it
@@ -54,7 +54,7 @@ std::vector<Crowded> crowded_of(const Distribution& distribution) {
   return out;
 }
 
-/// Zeros have a bin of their own.
+/// Zeros have a separate bin.
 void count_parts(std::span<const double> numbers, const std::vector<Crowded>& ranges, uint32_t* counters) {
   for (const double number : numbers) {
     const auto above =

@@ -1,5 +1,5 @@
-// Ranges that hold many numbers, counted once more in parts: numbers that are alike, as the weights of a norm
-// are near 1, all fall into a few ranges of float32.
+// Counts ranges with many numbers again in smaller parts: similar numbers, such as the weights of a norm
+// near 1, all fall into a few ranges of float32.
 #pragma once
 
 #include "host/tensor/distribution.hpp"

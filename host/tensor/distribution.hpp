@@ -1,4 +1,5 @@
-// How numbers are spread: counts of ranges of values, for quantiles and histograms of tensors of any size.
+// The distribution of numbers: counts of ranges of values, for quantiles and histograms of tensors of any
+// size.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +7,7 @@
 
 namespace cbk {
 
-/// Numbers from `low` up to, but without, `high`; where both are equal, numbers of that value.
+/// Numbers from `low` up to, but without, `high`; if both are equal, numbers of that value.
 struct Bin {
   double low = 0;
   double high = 0;
@@ -29,17 +30,18 @@ class Distribution {
   [[nodiscard]] const std::vector<Bin>& bins() const { return bins_; }
   [[nodiscard]] int64_t count() const;
 
-  /// The numbers below which the `shares` of all numbers are (0 to 1, ascending or not), as NumPy's linear
-  /// quantiles; exact where bins are single values, else off by less than the width of a bin. Empty without
-  /// numbers. Errors: `value` of a share that is not in [0, 1].
+  /// The numbers below which the `shares` of all numbers are (0 to 1, ascending or not), like NumPy's linear
+  /// quantiles.
+  /// Exact if bins are single values, otherwise off by less than the width of a bin. Empty without numbers.
+  /// Errors: `value` for a share that is not in [0, 1].
   [[nodiscard]] std::vector<double> quantiles(const std::vector<double>& shares) const;
 
-  /// At most `most` bins of about one width. An edge within a bin of the distribution moves to its nearer
-  /// end, so the counts are exact. Empty without numbers. Errors: `value` where `most` is below 1.
+  /// At most `most` bins of about equal width. An edge within a bin of the distribution moves to its nearer
+  /// end, so the counts are exact. Empty without numbers. Errors: `value` if `most` is below 1.
   [[nodiscard]] Histogram histogram(int64_t most) const;
 
  private:
-  /// The number at a place in ascending order.
+  /// The number at a position in ascending order.
   [[nodiscard]] double at(const std::vector<int64_t>& ends, int64_t place) const;
 
   std::vector<Bin> bins_;

@@ -18,7 +18,7 @@ namespace {
 /// Elements computed at a time by cheap kernels: small enough for the second-level cache.
 constexpr int64_t kernel_chunk = 64LL * 1024;
 
-/// Runs from here on are read one by one, each straight to its place.
+/// Longer runs are read one by one, each directly to its place.
 constexpr int64_t long_run = 16LL * 1024;
 
 int64_t count_in(std::span<const std::byte> out, uint32_t itemsize) {
@@ -57,7 +57,7 @@ int64_t row_granularity(std::span<const Loop> loops, uint32_t itemsize) {
   return 1;
 }
 
-/// The losses of `body(begin, count, position)` over the range in chunks; inputs that like whole rows get
+/// The losses of `body(begin, count, position)` over the range in chunks; inputs that prefer whole rows get
 /// them all at once.
 template <typename Body>
 Losses for_each_chunk(int64_t begin, int64_t count, int64_t granularity, Body&& body) {
@@ -328,7 +328,7 @@ void each_expression(const Expression& expression, std::unordered_set<const Expr
   expression.each_input([&](const Expression& input) { each_expression(input, seen, visit); });
 }
 
-/// Without its inputs.
+/// Whether the expression itself loses values, without its inputs.
 bool loses_itself(const Expression& one) {
   const auto* cast = dynamic_cast<const CastExpression*>(&one);
   return (cast != nullptr && loses(cast->input()->dtype(), cast->dtype())) ||
@@ -337,7 +337,7 @@ bool loses_itself(const Expression& one) {
          dynamic_cast<const MatmulExpression*>(&one) != nullptr;
 }
 
-/// Whether both read something that may have lost values.
+/// Whether both read an expression that may have lost values.
 bool read_the_same(const Expression& left, const Expression& right) {
   std::unordered_set<const Expression*> of_left;
   each_expression(left, of_left, [](const Expression&) {});
@@ -408,7 +408,7 @@ bool is_finite(DType dtype, const std::byte* elements, int64_t position) {
 
 template <typename Visit>
 void MatmulExpression::each_slab(DType compute, int64_t first_row, int64_t rows, Visit&& visit) const {
-  // The depth is walked in slabs so that the right side never needs to be whole.
+  // The depth is walked in slabs so that the right side is never needed as a whole.
   const Tensor left =
       Tensor::from_expression(left_, {numel_of({left_->numel() / std::max<int64_t>(depth_, 1)}), depth_});
   const int64_t slab =
@@ -465,7 +465,7 @@ int64_t MatmulExpression::overflowed(DType compute, const std::byte* sums, int64
   return count;
 }
 
-// --- sources that no file holds
+// --- sources without a file
 
 Losses FillExpression::read(int64_t /*begin*/, std::span<std::byte> out) const {
   check_interrupt();

@@ -29,16 +29,16 @@ class Expression {
   [[nodiscard]] uint32_t itemsize() const { return size_of(dtype_); }
   [[nodiscard]] uint64_t nbytes() const { return static_cast<uint64_t>(numel_) * itemsize(); }
 
-  /// Elements [begin, begin + out.size() / itemsize) into `out`. What they lost on the way is counted per
-  /// element of the result; what the operands of products lose is not (see operand_losses).
+  /// Elements [begin, begin + out.size() / itemsize) into `out`. Losses are counted per element of the
+  /// result; losses of the operands of products are not (see operand_losses).
   virtual Losses read(int64_t begin, std::span<std::byte> out) const = 0;
 
   /// Ranges that start and end at multiples of this many elements are the cheapest (rows of a transposed
   /// matrix).
   [[nodiscard]] virtual int64_t granularity() const { return 1; }
 
-  /// Hint: the range has been used and will not be read again. False when its sources may still be needed by
-  /// other ranges: whoever is done with all of them calls drop_sources.
+  /// Hint: the range has been used and will not be read again. False if its sources may still be needed by
+  /// other ranges: a reader that is done with all of them calls drop_sources.
   virtual bool drop(int64_t /*begin*/, int64_t /*end*/) const noexcept { return false; }
 
   /// Calls `visit` for each expression directly below.
@@ -55,8 +55,8 @@ class Expression {
     return reads_;
   }
 
-  /// Expressions on the longest way down. A Tensor asks when it is made, so those below know theirs and
-  /// nothing recurses.
+  /// The length of the longest path of expressions below. A Tensor computes it when it is made, so the
+  /// expressions below have theirs and nothing recurses.
   [[nodiscard]] int depth() const {
     if (depth_ == 0) {
       int below = 0;
@@ -85,8 +85,8 @@ class ViewExpression final : public Expression {
   bool drop(int64_t begin, int64_t end) const noexcept override;
   /// Hint: nothing of this view will be read again.
   void drop_all() const noexcept;
-  /// Whether elements are picked from all over the storage, so that whoever wants its bytes in order must
-  /// read them again.
+  /// Whether elements are picked from all over the storage, so that a reader that needs its bytes in order
+  /// must read them again.
   [[nodiscard]] bool is_scattered() const { return !is_dense() && !has_long_runs(); }
 
  private:
@@ -96,7 +96,7 @@ class ViewExpression final : public Expression {
   std::vector<Loop> loops_;  // none where they are one run
 };
 
-/// Strides over the elements of another expression, for what cannot be pushed down to a storage.
+/// Strides over the elements of another expression, for views that cannot be pushed down to a storage.
 class StridedExpression final : public Expression {
  public:
   StridedExpression(ExpressionPtr input, int64_t offset, const Shape& dims, const Shape& strides);
@@ -105,7 +105,7 @@ class StridedExpression final : public Expression {
   void each_input(const std::function<void(const Expression&)>& visit) const override { visit(*input_); }
 
  private:
-  /// Whether runs are read that contain elements which are not part of the result.
+  /// Whether it reads runs with elements that are not part of the result.
   [[nodiscard]] bool has_gaps() const;
 
   ExpressionPtr input_;
@@ -152,8 +152,8 @@ class GatherExpression final : public Expression {
 
 class CastExpression final : public Expression {
  public:
-  /// What the cast is for. The result of arithmetic is rounded to the dtype of its operands; more arithmetic
-  /// on it continues from `input`.
+  /// The purpose of the cast. The result of arithmetic is rounded to the dtype of its operands; more
+  /// arithmetic on it continues from `input`.
   enum class Purpose { conversion, rounding };
   CastExpression(ExpressionPtr input, DType dtype, Purpose purpose = Purpose::conversion)
       : Expression(dtype, input->numel()), input_(std::move(input)), purpose_(purpose) {}
@@ -229,7 +229,7 @@ class BinaryExpression final : public Expression {
   }
 
  private:
-  /// In x + 2 * x, both sides have lost what x has: it counts once.
+  /// In x + 2 * x, both sides have the losses of x; these count once.
   [[nodiscard]] Losses joined(const Losses& left, const Losses& right) const;
   ExpressionPtr left_;
   ExpressionPtr right_;
@@ -253,7 +253,7 @@ class MatmulExpression final : public Expression {
   /// at a time.
   template <typename Visit>
   void each_slab(DType compute, int64_t first_row, int64_t rows, Visit&& visit) const;
-  /// How many of the sums, elements [begin, end), are not finite though their row and column are.
+  /// The number of sums, elements [begin, end), that are not finite although their row and column are.
   int64_t overflowed(DType compute, const std::byte* sums, int64_t begin, int64_t end) const;
 
   ExpressionPtr left_;
@@ -287,11 +287,11 @@ class GeneratedExpression final : public Expression {
   Generator generator_;
 };
 
-/// What the operands of matrix products below `expression` lose. They are read as often as the result asks,
-/// so each is read here once more, as a whole, if it can lose anything.
+/// The losses of the operands of matrix products below `expression`. The operands are read as often as the
+/// result needs, so each that can lose values is read here once more, as a whole.
 Losses operand_losses(const Expression& expression);
 
-/// Why a storage below `expression` cannot be read (Storage::problem); empty: all can.
+/// Why a storage below `expression` cannot be read (Storage::problem); empty if all can.
 std::string_view problem_of(const Expression& expression);
 
 /// Verifies the storages below `expression` (Storage::verify or verify_whole); those below an expression in
@@ -303,7 +303,7 @@ void verify_sources(const Expression& expression, void (Storage::*verify)() cons
 void add_source_files(const Expression& expression, SourceFiles& files,
                       std::unordered_set<const Expression*>& seen);
 
-/// Verifies those whose bytes are about to be read out of order: afterwards they are in the page cache.
+/// Verifies the storages that are about to be read out of order: afterwards they are in the page cache.
 void verify_scattered(const Expression& expression);
 
 /// Hint: nothing below `expression` will be read again.

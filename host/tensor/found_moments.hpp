@@ -1,4 +1,4 @@
-// What passes for statistics share: how they cut a tensor, and statistics out of moments.
+// Shared code of statistics: the division of a tensor, and statistics from moments.
 #pragma once
 
 #include <cstdint>

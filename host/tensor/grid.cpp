@@ -15,12 +15,12 @@ namespace {
 
 constexpr int64_t cells_together = 1 << 16;  // elements that are read at once
 
-/// Where block `i` of `count` over `extent` begins.
+/// The beginning of block `i` of `count` over `extent`.
 int64_t begin_of(int64_t i, int64_t count, int64_t extent) {
   return extent / count * i + extent % count * i / count;  // i * extent may be too large
 }
 
-/// Sums over the elements of a block. Squares of float64 may be beyond double, those of others are not.
+/// Sums over the elements of a block. Squares of float64 may exceed double; those of other dtypes do not.
 template <typename Sum>
 struct Sums {
   int64_t finite = 0;

@@ -1,4 +1,4 @@
-// A matrix seen as a few blocks, for a picture of it: what the elements of each block are like, in one pass.
+// A matrix divided into a few blocks, for a picture of it: statistics of each block, in one pass.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace cbk {
 
-/// Of the finite elements of a block; NaN where there is none.
+/// Statistics of the finite elements of a block; NaN if there are none.
 struct GridCell {
   double mean = 0;
   double rms = 0;  // the root of the mean square
@@ -25,7 +25,7 @@ struct Grid {
 };
 
 /// At most `rows` times `columns` blocks of nearly one size over a tensor with two dims. The result has the
-/// same bits for any number of threads. Errors: `dtype` of a complex tensor, `shape` of other dims.
+/// same bits for any number of threads. Errors: `dtype` of a complex tensor, `shape` for other dims.
 Grid grid(const Tensor& matrix, int64_t rows, int64_t columns);
 
 }  // namespace cbk

@@ -15,7 +15,7 @@ constexpr uint64_t inflated_size = 1ULL << 20;
 
 using StreamPtr = std::unique_ptr<InflateStream>;
 
-/// Streams that were left off and may be continued: the latest few of the process.
+/// Interrupted streams that may be continued: the latest few of the process.
 class LeftStreams {
  public:
   StreamPtr take(uint64_t storage) {
@@ -101,7 +101,7 @@ class InflatedStorage final : public PackedStorage {
     return block;
   }
 
-  /// Going back means to unpack again from the beginning: a transposed tensor would take hours.
+  /// Fails for far jumps back, which unpack again from the beginning: a transposed tensor would take hours.
   void refuse_far_jumps() const {
     constexpr uint64_t most = 4ULL << 30;  // some 15 seconds
     if (again_ < most + 8 * used_) return;

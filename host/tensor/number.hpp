@@ -1,4 +1,4 @@
-// Numbers out of tensors, exactly: whole ones of any integer dtype beside real ones.
+// Exact numbers from tensors: integers of any integer dtype, and real numbers.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace cbk {
 /// Holds any sum of 2^58 64-bit integers, and the product of one with a factor below 2^53.
 __extension__ using Wide = __int128;
 
-/// Of an integer or bool tensor a whole number, of a floating one a double.
+/// An integer for an integer or bool tensor, a double for a floating-point one.
 using Number = std::variant<Wide, double>;
 
 /// Integers and bools.

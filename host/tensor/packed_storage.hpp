@@ -1,4 +1,4 @@
-// Storages whose bytes take less room in the file than they have.
+// Storages with bytes that take less room in the file than in memory.
 #pragma once
 
 #include <functional>
@@ -18,31 +18,31 @@ struct StoredPiece {
 };
 using VisitPiece = std::function<void(const StoredPiece&)>;
 
-/// Compressed, or never written; also what reads another storage in its own way.
+/// Compressed or never written storages, and those that read another storage in their own way.
 class PackedStorage : public Storage {
  public:
   [[nodiscard]] virtual uint64_t stored_size() const = 0;  // bytes in the file
-  /// What the file holds of the storage; the rest was never written.
+  /// Visits the parts of the storage that are in the file; the rest was never written.
   virtual void each_piece(const VisitPiece& visit) const {
     const Place from = place();
     visit({from.file, from.offset, stored_size(), size()});
   }
 };
 
-/// How many bytes in a file hold those of the storage.
+/// The number of bytes that a file uses for the storage.
 inline uint64_t stored_size(const Storage& storage) {
   const auto* packed = dynamic_cast<const PackedStorage*>(&storage);
   return packed != nullptr ? packed->stored_size() : storage.size();
 }
 
-/// What a file holds of any storage.
+/// Visits the parts of any storage that are in a file.
 inline void each_piece(const Storage& storage, const VisitPiece& visit) {
   if (const auto* packed = dynamic_cast<const PackedStorage*>(&storage)) return packed->each_piece(visit);
   const Storage::Place from = storage.place();
   visit({from.file, from.offset, storage.size(), storage.size()});
 }
 
-/// The same of a part of a storage or another way to read it.
+/// The same for a part of a storage, or for another way to read it.
 inline void each_piece_of(const Storage& inner, const Storage& outer, const VisitPiece& visit) {
   const auto* packed = dynamic_cast<const PackedStorage*>(&inner);
   if (packed != nullptr) return packed->each_piece(visit);

@@ -20,7 +20,7 @@ constexpr int64_t scanned_together = 1 << 12;
 
 // --- a part
 
-/// What is found in a part; parts are joined in their order.
+/// The result for a part; parts are joined in order.
 struct ScanOfPart {
   int64_t nan = 0;
   int64_t inf = 0;
@@ -46,7 +46,7 @@ struct ScanOfPart {
   }
 };
 
-/// Sizes of numbers that a dtype holds without a loss that counts: where they are outside, a cast decides.
+/// The range of sizes that a dtype holds without a relevant loss. Outside of it, a cast decides.
 Sizes range_of(DType dtype) {
   switch (dtype) {
     case DType::float16:
@@ -66,7 +66,7 @@ Sizes range_of(DType dtype) {
   }
 }
 
-/// A dtype whose elements are real numbers, one or two of them.
+/// The dtype of the one or two real numbers of each element.
 DType number_of(DType dtype) {
   if (dtype == DType::complex64) return DType::float32;
   return dtype == DType::complex128 ? DType::float64 : dtype;
@@ -94,7 +94,7 @@ class Scanner {
     found_.losses.resize(targets.size());
   }
 
-  /// In pieces, as several passes go over them in the first cache.
+  /// Works in pieces, so that several passes find them in the first-level cache.
   void add(int64_t begin, ByteView block) {
     if (found_.first.empty()) found_.first.assign(block.begin(), block.begin() + itemsize_);
     const auto step = static_cast<size_t>(scanned_together * itemsize_);
@@ -189,7 +189,7 @@ Scan as_scan(ScanOfPart found, int64_t numel) {
   out.inf = found.inf;
   out.first_nan = found.first_nan;
   out.first_inf = found.first_inf;
-  // Independent of how a constant tensor is cut: some are not stored at all.
+  // Independent of the division of a constant tensor: some are not stored at all.
   const auto size = static_cast<uint64_t>(numel);
   out.fingerprint = mixed((found.is_constant ? hash_of(0, found.first) : found.fingerprint) ^ mixed(size));
   if (found.is_constant) {
@@ -202,7 +202,7 @@ Scan as_scan(ScanOfPart found, int64_t numel) {
   return out;
 }
 
-/// A tensor of one repeated element has any size: it is described by one of them.
+/// A tensor of one repeated element may have any size: one element describes it.
 Scan repeated(ByteView element, const Tensor& tensor, const std::vector<DType>& targets) {
   Scanner scanner(tensor.dtype(), targets);
   scanner.add(0, element);

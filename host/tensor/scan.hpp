@@ -1,4 +1,4 @@
-// What may be wrong with the elements of a tensor, and a fingerprint of them, in one pass over blocks, on
+// Checks of a tensor's elements, and a fingerprint of them, in one pass over blocks, on
 // several threads. Ctrl-C is honoured between blocks.
 #pragma once
 
@@ -18,13 +18,14 @@ struct Scan {
   int64_t first_nan = -1;  // in C order
   int64_t first_inf = -1;
   std::optional<Bytes> constant;  // the element that all are, bit by bit; or 0, if each is 0 or −0
-  /// Equal for tensors of one dtype with the same bytes, in any shape; for others nearly always another.
+  /// Equal for tensors of one dtype with the same bytes, in any shape; for other tensors almost always
+  /// different.
   uint64_t fingerprint = 0;
   std::vector<Losses> losses;  // for each dtype that was asked for: what a cast would cost
   double largest = 0;          // of the finite |x|, if dtypes were asked for
 };
 
-/// Bytes that a checksum covers are compared with it, as a copy would. Errors: `format` for damage; `dtype`
+/// Bytes with a checksum are verified, as in a copy. Errors: `format` for damage; `dtype`
 /// for a dtype that the elements cannot be cast to.
 Scan scan(const Tensor& tensor, const std::vector<DType>& targets = {});
 

@@ -1,4 +1,5 @@
-// Counters that several threads add to: a set for each thread, as sums of counts are the same in any order.
+// Counters that several threads add to: each thread has a set, because sums of counts are the same in any
+// order.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@ namespace cbk {
 
 class SharedCounters {
  public:
-  /// A set that nobody else has. It is given back at the end of the scope.
+  /// An exclusive set. It is returned at the end of the scope.
   class Set {
    public:
     /// For at most `count` numbers.
@@ -34,7 +35,7 @@ class SharedCounters {
     int64_t count_;
   };
 
-  /// All sets in one; they have all been given back.
+  /// The sum of all sets; all must have been returned.
   const std::vector<int64_t>& totals();
 
  private:

@@ -25,7 +25,7 @@ namespace {
 
 constexpr int64_t counted_together = 1 << 12;  // of those; several passes go over them in the first cache
 
-/// The elements as numbers of type T: where they are, or converted in `room`.
+/// The elements as numbers of type T: in place, or converted in `room`.
 template <typename T>
 std::span<const T> as_numbers(DType dtype, std::span<const std::byte> raw, std::vector<T>& room) {
   constexpr DType as = sizeof(T) == 4 ? DType::float32 : DType::float64;
@@ -39,7 +39,7 @@ std::span<const T> as_numbers(DType dtype, std::span<const std::byte> raw, std::
 
 // --- floats
 
-/// Of few elements, each value.
+/// The distribution of few elements: each value.
 Distribution sorted_values(const Tensor& tensor) {
   const Bytes raw = tensor.to_bytes();
   std::vector<double> room;
@@ -55,7 +55,7 @@ Distribution sorted_values(const Tensor& tensor) {
   return Distribution(std::move(bins));
 }
 
-/// `counters`: null where nobody asks how numbers are spread.
+/// `counters`: null if no distribution is requested.
 template <typename T>
 Moments part_of_floats(const Tensor& tensor, int64_t begin, int64_t end, uint32_t* counters) {
   const auto itemsize = static_cast<int64_t>(size_of(tensor.dtype()));
@@ -112,7 +112,7 @@ bool is_counted(const Tensor& tensor, bool with_distribution) {
          (with_distribution || tensor.dtype() != DType::bfloat16);
 }
 
-/// A tensor of one repeated element has any size: it is described by one of them.
+/// A tensor of one repeated element may have any size: one element describes it.
 Statistics repeated(Statistics one, int64_t times) {
   for (int64_t* count : {&one.nan, &one.inf, &one.zeros, &one.subnormal}) *count *= times;
   if (one.norm) *one.norm *= std::sqrt(static_cast<double>(times));

@@ -1,6 +1,6 @@
-// What the elements of a tensor are like, in one pass over blocks, on several threads; in a second one where
-// many numbers are alike. The results have the
-// same bits for any number of threads. Ctrl-C is honoured between blocks.
+// Statistics of a tensor's elements, in one pass over blocks, on several threads; in a second pass if many
+// numbers are similar. The results have the same bits for any number of threads. Ctrl-C is honoured between
+// blocks.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace cbk {
 
-/// NaN and infinite elements are counted and left out of the rest, which is missing where nothing is left.
+/// NaN and infinite elements are counted and left out of the rest, which is missing if nothing is left.
 struct Statistics {
   std::optional<Number> min;
   std::optional<Number> max;

@@ -44,7 +44,7 @@ class MemoryStorage final : public Storage {
 
 class UnreadableStorage final : public Storage {
  public:
-  // NOLINTNEXTLINE(bugprone-throw-keyword-missing): it is thrown when somebody reads
+  // NOLINTNEXTLINE(bugprone-throw-keyword-missing): it is thrown on reading
   UnreadableStorage(uint64_t size, Error why) : size_(size), why_(std::move(why)) {}
   [[nodiscard]] uint64_t size() const override { return size_; }
   [[nodiscard]] std::string_view problem() const override { return why_.what(); }

@@ -1,5 +1,5 @@
-// Where tensor bytes live. A storage is immutable, thread-safe, and shared: two tensors over one storage are
-// tied or views of each other, and stay so when a format can say it.
+// The place of tensor bytes. A storage is immutable, thread-safe, and shared: two tensors over one storage
+// are tied or views of each other, and stay so if the format can represent that.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace cbk {
 class Storage;
 using StoragePtr = std::shared_ptr<const Storage>;
 
-/// How the elements of a storage are stored where that is not their dtype: in blocks of several elements.
+/// The stored form of elements if it is not their dtype: blocks of several elements.
 struct Encoding {
   std::string_view name;  // "Q4_K"
   StoragePtr blocks;      // as they are in the file
@@ -31,19 +31,20 @@ class Storage {
   virtual ~Storage() = default;
 
   [[nodiscard]] virtual uint64_t size() const = 0;  // bytes
-  /// All bytes, when they can be addressed (a mapping, memory); empty when they must be read (compressed
+  /// All bytes, if they can be addressed (a mapping, memory); empty if they must be read (compressed
   /// chunks).
   [[nodiscard]] virtual ByteView view() const { return {}; }
   /// Copies bytes [offset, offset + out.size()).
   virtual void read(uint64_t offset, std::span<std::byte> out) const = 0;
-  /// Why no byte can be read, where that is known before; empty: they can.
+  /// Why no byte can be read, if that is known in advance; empty if they can.
   [[nodiscard]] virtual std::string_view problem() const { return {}; }
-  /// nullptr: the elements are stored as they are.
+  /// nullptr if the elements are stored in their dtype.
   [[nodiscard]] virtual const Encoding* encoding() const { return nullptr; }
-  /// Whoever has read what he wanted asks whether it was right: a format with a checksum over all bytes reads
-  /// the rest of them now. Errors: `format`.
+  /// Call after reading: verifies the checksum. A format with a checksum over all bytes reads the rest of
+  /// them now.
+  /// Errors: `format`.
   virtual void verify() const {}
-  /// The same for whoever copies: also where reading a part should not cost reading all.
+  /// The same for copies, including storages of which partial reads skip the checksum.
   virtual void verify_whole() const { verify(); }
   /// A hint that this range will not be read again soon.
   virtual void drop(uint64_t /*offset*/, uint64_t /*length*/) const noexcept {}
@@ -57,20 +58,20 @@ class Storage {
   [[nodiscard]] virtual Place place() const { return {}; }
   /// Adds all files that the bytes come from.
   virtual void add_files(SourceFiles& /*files*/) const {}
-  /// CRC-32 (zip's polynomial) of all bytes, where the source file already has it.
+  /// CRC-32 (zip's polynomial) of all bytes, if the source file has it.
   [[nodiscard]] virtual std::optional<uint32_t> crc32() const { return std::nullopt; }
 };
 
 /// A range of a mapped file.
 StoragePtr map_storage(std::shared_ptr<const MappedFile> file, uint64_t offset, uint64_t size);
 
-/// The same; a range that is not in the file cannot be read: the file is cut short. For what is salvaged.
+/// The same; a range beyond the end of a truncated file cannot be read. For salvage.
 StoragePtr whole_or_lost(std::shared_ptr<const MappedFile> file, uint64_t offset, uint64_t size);
 
 /// Bytes in memory: small tensors that a script or a pickle made.
 StoragePtr memory_storage(Bytes bytes);
 
-/// Bytes that cannot be had: reading them is the error `why`.
+/// Unavailable bytes: reading them is the error `why`.
 StoragePtr unreadable_storage(uint64_t size, Error why);
 
 /// Bytes [offset, offset + size) of another storage. Errors: `format` beyond its end.

@@ -21,7 +21,7 @@ uint64_t scrambled(uint64_t value) {  // SplitMix64's finaliser
   return value ^ (value >> 31);
 }
 
-/// The i-th of a sequence of standard normal numbers (Box-Muller on a counter).
+/// The i-th number of a standard normal sequence (Box-Muller on a counter).
 double normal_at(uint64_t seed, int64_t position) {
   const uint64_t pair = scrambled(seed) + static_cast<uint64_t>(position) / 2 * 2;
   const double u = (static_cast<double>(scrambled(pair) >> 11) + 1) * 0x1p-53;
@@ -73,7 +73,7 @@ Shape contiguous_strides(const Shape& shape) {
   Shape strides(shape.size(), 1);
   for (size_t i = shape.size(); i-- > 1;) {
     const int64_t extent = std::max<int64_t>(shape[i], 1);
-    // Only a shape without elements can overflow, where any stride will do.
+    // Only a shape without elements can overflow, and for that any stride works.
     if (__builtin_mul_overflow(strides[i], extent, &strides[i - 1])) strides[i - 1] = 0;
   }
   return strides;
@@ -120,7 +120,7 @@ Tensor Tensor::from_view(View view) {
   if (numel_of(view.shape) > 0) {
     check_inside(view);
   } else {
-    // Nothing is read there, but formats compute with the offset and write it again.
+    // Nothing is read there, but formats compute with the offset and write it.
     const uint64_t end = std::min<uint64_t>(elements_in(view), std::numeric_limits<int64_t>::max());
     view.offset = std::clamp<int64_t>(view.offset, 0, static_cast<int64_t>(end));
   }
@@ -216,12 +216,13 @@ Tensor Tensor::bits() const {
 
 namespace {
 
-/// Whether elements are computed with as float32, and rounded at the end.
+/// Whether arithmetic uses float32 and rounds at the end.
 bool is_narrow(DType dtype) {
   return is_floating(dtype) && size_of(dtype) < size_of(DType::float32);
 }
 
-/// What arithmetic on a tensor computes with: where it is the result of arithmetic itself, not yet rounded.
+/// The operand of arithmetic on a tensor. If the tensor is a result of arithmetic itself, it is not rounded
+/// yet.
 ExpressionPtr operand(const Tensor& tensor) {
   if (!is_narrow(tensor.dtype())) return tensor.expression();
   const auto* cast = dynamic_cast<const CastExpression*>(tensor.expression().get());
@@ -297,7 +298,7 @@ Tensor Tensor::matmul(const Tensor& other) const {
                          shape);
 }
 
-// --- looking and reading
+// --- inspecting and reading
 
 const View* Tensor::view() const {
   return is_source_ ? &static_cast<const ViewExpression&>(*expression_).view() : nullptr;
@@ -317,7 +318,7 @@ std::optional<Bytes> Tensor::fill() const {
 
 namespace {
 
-/// A dtype that holds every value of `expression`: what was cast to a wider one is still what it was.
+/// A dtype that holds every value of `expression`: values cast to a wider dtype keep their narrower one.
 DType held_by(const Expression& expression) {
   const auto* cast = dynamic_cast<const CastExpression*>(&expression);
   if (cast == nullptr) return expression.dtype();

@@ -90,9 +90,9 @@ class Tensor {
   static Tensor concat(const std::vector<Tensor>& parts, int64_t dim);
   static Tensor stack(const std::vector<Tensor>& parts, int64_t dim);
 
-  // --- looking into it
-  /// The strided view, if this is one storage seen through strides (no arithmetic); formats keep sharing by
-  /// it.
+  // --- inspecting
+  /// The strided view, if this is one storage seen through strides (no arithmetic); formats use it to keep
+  /// sharing.
   [[nodiscard]] const View* view() const;
   /// How the elements are stored, if this is a storage with an encoding, unchanged and whole.
   [[nodiscard]] const Encoding* encoding() const;
@@ -111,12 +111,12 @@ class Tensor {
   // --- reading, in C order
   /// Elements [begin, begin + out.size()/itemsize) into `out`.
   void read(int64_t begin, std::span<std::byte> out) const;
-  /// The whole tensor; `limit` bytes at most (`value` error), so that nobody fills the memory by accident.
+  /// The whole tensor; `limit` bytes at most (`value` error), to avoid filling the memory by accident.
   [[nodiscard]] Bytes to_bytes(uint64_t limit = 1ULL << 30) const;
 
  private:
   Tensor(std::shared_ptr<const Expression> expression, std::shared_ptr<const Shape> shape);
-  // Small: a checkpoint may have 100,000 of them, and a plan has copies.
+  // Kept small: a checkpoint may have 100,000 tensors, and a plan has copies.
   DType dtype_ = DType::float32;
   bool is_source_ = false;  // made by from_view, unchanged since
   int64_t numel_ = 0;

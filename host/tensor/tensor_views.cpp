@@ -14,7 +14,7 @@ size_t checked_dim(int64_t dim, int64_t dims) {
   return static_cast<size_t>(position);
 }
 
-/// Strides with which `shape` walks what `from` walks with `strides`; nothing when no strides can say it.
+/// Strides with which `shape` walks what `from` walks with `strides`; nothing if no strides can express it.
 /// Groups of dims with equal element counts are matched from the right; a group must lie evenly in memory.
 std::optional<Shape> reshaped_strides(const Shape& from, const Shape& strides, const Shape& shape) {
   Shape result(shape.size(), 1);
@@ -81,7 +81,7 @@ namespace {
 
 Tensor rearrange(const Tensor& tensor, const Rearrangement& how);
 
-/// The parts of a concatenation rearranged one by one; nothing when the joined dim itself is cut or repeated.
+/// The parts of a concatenation rearranged one by one; nothing if the joined dim itself is cut or repeated.
 std::optional<Tensor> rearrange_parts(const ConcatExpression& concat, const Rearrangement& how) {
   const size_t joined = concat.dim();
   const auto place = std::find(how.source.begin(), how.source.end(), joined);
@@ -106,7 +106,7 @@ bool has_natural_shape(const ConcatExpression& concat, const Shape& shape) {
   return natural == shape;
 }
 
-/// Element-wise work and rearranging commute: the rearranging goes down to where it costs nothing.
+/// Element-wise work and rearranging commute: rearranging is pushed down to where it costs nothing.
 Tensor rearrange(const Tensor& tensor, const Rearrangement& how) {
   const ExpressionPtr& expression = tensor.expression();
   if (numel_of(how.shape) == 0) return Tensor::full(tensor.dtype(), how.shape, 0);

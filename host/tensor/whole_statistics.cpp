@@ -24,7 +24,7 @@ namespace {
 constexpr int64_t integers_together = 1 << 12;  // elements; several passes go over them in the first cache
 constexpr size_t most_values = counter_count;   // different ones that are counted each
 
-/// Sets of counters, each of them used by one task at a time: sums of counts are the same in any order.
+/// Sets of counters, each used by one task at a time, because sums of counts are the same in any order.
 template <typename Set>
 class SharedSets {
  public:
@@ -41,7 +41,7 @@ class SharedSets {
     free_.push_back(std::move(set));
   }
 
-  /// All of them; they have all been given back.
+  /// All sets; all must have been returned.
   [[nodiscard]] const std::vector<std::unique_ptr<Set>>& all() const { return free_; }
 
  private:
@@ -73,7 +73,7 @@ double root_of(long double square) {
   return static_cast<double>(std::sqrt(square));
 }
 
-/// The mean, of an exact sum.
+/// The mean of an exact sum.
 long double mean_of(Wide sum, int64_t numel) {
   const Wide count = numel;
   return static_cast<long double>(sum / count) +
@@ -147,13 +147,13 @@ size_t counter_of_whole(double number) {
   constexpr uint64_t sign = uint64_t{1} << 63;
   const auto bits = std::bit_cast<uint64_t>(number);
   const bool is_negative = (bits & sign) != 0;
-  // Down to a float: away from 0 where it is negative.
+  // Rounds down to a float: away from 0 if it is negative.
   const uint64_t size = (bits & ~sign) + (is_negative ? (uint64_t{1} << 29) - 1 : 0);
   const uint64_t top = (size >> 45) - ((1023 - 127) << 7);  // exponent and seven bits, as a float has them
   return is_negative ? (counter_count / 2 - 1) - top : counter_count / 2 + top;
 }
 
-/// How often each value occurs; of more different ones, how many fall into ranges of float32.
+/// How often each value occurs; for too many different values, the counts of ranges of float32.
 template <typename T>
 class WholeCounts {
  public:
@@ -197,7 +197,7 @@ class WholeCounts {
     int64_t count = 0;  // 0: the slot is free
   };
 
-  /// A table of at most half of its slots.
+  /// The table fills at most half of its slots.
   void add_value(T value, int64_t times) {
     if (slots_.empty()) slots_.resize(256);
     Slot& slot = slot_of(value);
@@ -236,7 +236,7 @@ class WholeCounts {
     used_ = 0;
   }
 
-  /// Of the double that is nearest to the value.
+  /// The range of the double nearest to the value.
   static size_t range_of(T value) { return counter_of_whole(static_cast<double>(value)); }
 
   std::vector<Slot> slots_;  // a power of two, at most half of them used
@@ -244,7 +244,7 @@ class WholeCounts {
   std::vector<int64_t> ranges_;
 };
 
-/// What is found in a part.
+/// The result for a part.
 struct WholePart {
   Wide sum = 0;
   Wide squares = 0;    // of up to 32 bits
@@ -292,7 +292,7 @@ void add_deviations(WholePart& part, const T* numbers, int64_t count, T first) {
 
 constexpr int64_t few_enough = int64_t{1} << 31;  // elements of 32 bits: n times the sum of squares fits
 
-/// `sums`: of all elements. The variance is exact where that is possible.
+/// `sums`: of all elements. The variance is exact if possible.
 void set_deviations(Statistics& out, const WholePart& sums, int64_t numel, bool has_squares) {
   const auto count = static_cast<long double>(numel);
   const long double mean = mean_of(sums.sum, numel);

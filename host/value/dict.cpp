@@ -1,5 +1,5 @@
-// Dict: entries in their order, found through open addressing. What is erased leaves a hole in both; when
-// half of the entries are holes, they are closed, so that erasing n of them costs n steps.
+// Dict: entries in order, found by open addressing. Erasing leaves a hole in both; if half of the entries
+// are holes, they are closed, so that erasing n entries costs n steps.
 #include <algorithm>
 #include <bit>
 #include <cmath>

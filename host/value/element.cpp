@@ -68,7 +68,7 @@ Tensor full_tensor(DType dtype, const Shape& shape, const Value& fill) {
     case Value::Kind::real:
       return Tensor::full(dtype, shape, fill.as_double());
     case Value::Kind::integer: {
-      // Whole numbers beyond 2^53 must not go through a double.
+      // Integers beyond 2^53 must not go through a double.
       const Integer& whole = fill.as_integer();
       if (!is_integer(dtype) || (!whole.fits && dtype != DType::uint64))
         return Tensor::full(dtype, shape, fill.as_double());

@@ -8,8 +8,8 @@ namespace cbk {
 /// One element as a bool, int, float or complex number.
 Value element_value(DType dtype, ByteView element);
 
-/// A `value` error for a number that `dtype` does not hold: one of an integer dtype exactly, one of a
-/// floating dtype without becoming infinite or NaN.
+/// Fails (`value`) for a number that `dtype` cannot hold: exactly for an integer dtype, without becoming
+/// infinite or NaN for a floating-point one.
 void check_fits(DType dtype, const Value& value);
 
 /// A constant tensor; `fill`: a number, a bool, or none for "not initialised", which gives zeros. Errors:

@@ -7,7 +7,7 @@
 namespace cbk {
 namespace {
 
-/// Compares by content; bounded, because a container may hold itself.
+/// Compares by content; bounded, because a container may contain itself.
 class Comparison {
  public:
   bool equal(const Value& a, const Value& b) {

@@ -1,4 +1,4 @@
-// An error for programs.
+// Errors as JSON, for programs.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace cbk {
 
-/// {"error": {"code": …, "message": …}} on one line, and the parts that the error has. `message` is its text.
+/// {"error": {"code": …, "message": …}} on one line, with the parts of the error. `message` is its text.
 std::string error_json(std::string_view code, const ErrorParts& parts);
 
 }  // namespace cbk

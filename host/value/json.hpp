@@ -14,15 +14,15 @@ struct JsonReadOptions {
   bool keep_spelling = false;  // numbers remember how they were written (configs)
   bool reject_duplicates = false;
   uint64_t file_size = 0;  // of the file that the text is only a part of
-  /// Gets each list or object that is a member of the top object, once it is complete; the tree keeps None in
-  /// its place. So a long text of many members needs the memory of one.
+  /// Receives each list or object that is a member of the top object, once it is complete; the tree keeps
+  /// None in its place. So a long text of many members needs the memory of only one.
   std::function<void(const std::string& key, const Value& member)> take_member = {};
   std::function<void(std::string)> warn = {};  // gets the first keys that one object has twice, and the
                                                // number of others; the last one counts
 };
 
-/// Errors: `format` with line and column. Nesting deeper than 500 is refused, and so is a text whose tree
-/// takes more memory than `TreeMemory` allows.
+/// Errors: `format` with line and column. Nesting deeper than 500 is refused, and so is a text with a tree
+/// that takes more memory than `TreeMemory` allows.
 Value parse_json(std::string_view text, const JsonReadOptions& options = {});
 
 struct JsonWriteOptions {
@@ -40,7 +40,7 @@ std::string to_json(const Value& value, const JsonWriteOptions& options = {});
 
 /// A JSON string literal with its quotes; lone surrogates become escapes.
 std::string json_quote(std::string_view text, bool ascii = false);
-/// The same behind a text.
+/// The same, appended to a text.
 void append_json_quoted(std::string& out, std::string_view text, bool ascii);
 
 }  // namespace cbk

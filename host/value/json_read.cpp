@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t deepest_read = 500;
 
-/// Walks the text and leaves the furthest position where an error can find it.
+/// Walks the text and records the furthest position, for errors.
 struct Cursor {
   using iterator_category = std::input_iterator_tag;
   using value_type = char;
@@ -35,7 +35,7 @@ struct Cursor {
   bool operator!=(const Cursor& other) const { return at != other.at; }
 };
 
-/// "line 3, column 14" of a byte of `text`; a column is a character.
+/// "line 3, column 14" of a byte of `text`; columns count characters.
 std::string place_of(std::string_view text, size_t offset) {
   const std::string_view before = text.substr(0, offset);
   const size_t line = static_cast<size_t>(std::count(before.begin(), before.end(), '\n')) + 1;
@@ -46,7 +46,7 @@ std::string place_of(std::string_view text, size_t offset) {
   return fmt::format("line {}, column {}", line, column + 1);
 }
 
-/// What the parser cannot read as a number: NaN and Infinity, and whole numbers beyond what a double can
+/// Numbers that the parser cannot read: NaN and Infinity, and whole numbers beyond what a double can
 /// hold.
 std::optional<Value> special_number(std::string_view token, bool python) {
   if (python) {
@@ -72,7 +72,7 @@ std::optional<uint32_t> escaped_unit(std::string_view text, size_t at) {
 }
 
 /// Calls `visit(position, unit, is_lone)` for each escape of U+0000 or of a lone surrogate in the literal
-/// whose quote is at `at`, and gives the position behind the literal.
+/// with its quote at `at`, and returns the position after the literal.
 template <typename Visit>
 size_t each_unit(std::string_view text, size_t at, Visit&& visit) {
   size_t i = at + 1;
@@ -108,8 +108,9 @@ std::string_view token_at(std::string_view text, size_t at) {
   return text.substr(at, end - at);
 }
 
-/// The text in words that the parser knows; positions stay. Each special number is an empty string literal
-/// and blanks, each escape of a lone surrogate is \u0000. Nothing if the text is in such words already.
+/// The text with only numbers and words that the parser supports; positions are kept. Each special number
+/// becomes an empty string literal and blanks, each escape of a lone surrogate \u0000. Nothing if the text
+/// needs no change.
 std::optional<std::string> reworded(std::string_view text, bool python) {
   std::optional<std::string> out;
   const auto copy = [&]() -> std::string& { return out ? *out : out.emplace(text); };
@@ -139,7 +140,7 @@ class Builder {
   using string_t = nlohmann::json::string_t;
   using binary_t = nlohmann::json::binary_t;
 
-  /// `parsed` has the words of the parser, which is at `position` in it.
+  /// `parsed` is the text for the parser, which is at `position` in it.
   Builder(std::string_view original, std::string_view parsed, const JsonReadOptions& options,
           const char* const* position)
       : original_(original),
@@ -233,10 +234,10 @@ class Builder {
     }
   }
 
-  /// Where the literal begins at whose end the parser is.
+  /// The beginning of the literal that the parser has just read.
   size_t next_literal() { return parsed_.find('"', std::exchange(literals_end_, offset())); }
 
-  /// Puts the lone surrogates of the literal at `begin` back.
+  /// Restores the lone surrogates of the literal at `begin`.
   void restore(std::string& text, size_t begin) const {
     if (text.find('\0') == std::string::npos) return;
     std::vector<uint32_t> units;
@@ -319,7 +320,7 @@ class Builder {
 }  // namespace
 
 Value parse_json(std::string_view text, const JsonReadOptions& options) {
-  // The parser takes a NUL for the end of its input; JSON has none anywhere.
+  // The parser treats a NUL as the end of its input; JSON never contains one.
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
     fail(Errc::format, "a NUL byte at offset {} of a JSON text", nul);
   }

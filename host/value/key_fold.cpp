@@ -23,8 +23,8 @@ struct Template {
   std::vector<uint32_t> numbers;
 };
 
-/// Where the digits that are a number of `key` begin and end, from `from` on: those that fill a part between
-/// dots; in TensorFlow's names, "a/b_0/_w1", those that end a part.
+/// The range of the next number in `key` at or after `from`: digits that fill a part between dots; in
+/// TensorFlow's names, "a/b_0/_w1", digits that end a part.
 std::optional<std::pair<size_t, size_t>> next_number(std::string_view key, size_t from, bool is_tensorflow) {
   const char separator = is_tensorflow ? '/' : '.';
   while (from <= key.size()) {
@@ -83,7 +83,7 @@ std::string filled(const std::string& text, const std::vector<std::vector<uint32
       out += text[i];
       continue;
     }
-    // The digit of a width follows, and behind it, as behind any number, a separator or the end.
+    // The digit of a width follows, and after it, as after any number, a separator or the end.
     const bool has_width = i + 1 < text.size() && is_digit(text[i + 1]);
     out += range_text(numbers[place++], has_width ? text[i + 1] - '0' : 1);
     if (has_width) ++i;
@@ -107,7 +107,7 @@ class KeyFold::Folder {
   }
 
  private:
-  /// Sets `times_`: how often a key occurred before, of the few rows where it did.
+  /// Sets `times_`: for the few repeated keys, how often the key occurred before.
   void find_repeated_keys() {
     RowIndex keys;
     std::vector<std::pair<uint32_t, uint32_t>> counts;  // by first row
@@ -126,7 +126,7 @@ class KeyFold::Folder {
     std::ranges::sort(repeated_);
   }
 
-  /// What rows of one part have in common.
+  /// The common label of the rows in one part.
   std::string label(uint32_t row) const {
     std::string out = template_of(fold_.key_(row)).text;
     out += '\0';
@@ -161,7 +161,7 @@ class KeyFold::Folder {
     return template_of(fold_.key_(row)).numbers[place];
   }
 
-  /// Sorted distinct numbers at a place of all members.
+  /// The sorted distinct numbers of all members at a place.
   [[nodiscard]] std::vector<uint32_t> distinct(uint32_t begin, uint32_t end, size_t place) const {
     std::vector<uint32_t> numbers(end - begin);
     for (uint32_t i = begin; i < end; ++i) numbers[i - begin] = number_at(fold_.members_[i], place);
@@ -170,7 +170,7 @@ class KeyFold::Folder {
     return numbers;
   }
 
-  /// One name for all members, if their numbers are the full product of what occurs at each place.
+  /// One name for all members, if their numbers are the full product of the numbers at each place.
   [[nodiscard]] std::optional<std::string> common_name(uint32_t begin, uint32_t end) const {
     const Template of_first = template_of(fold_.key_(fold_.members_[begin]));
     std::vector<std::vector<uint32_t>> numbers;
@@ -184,7 +184,7 @@ class KeyFold::Folder {
     return filled(of_first.text, numbers);
   }
 
-  /// Splits members that have no common name by their first number that varies.
+  /// Splits members that have no common name by the first number that varies.
   void emit(uint32_t begin, uint32_t end, size_t place) {
     if (end - begin == 1) {
       fold_.groups_.push_back({begin, end, 0});

@@ -1,4 +1,4 @@
-// Folding long lists of keys: those that differ in nothing but numbers get one name, "layers.{0..31}.weight".
+// Folding long lists of keys: keys that differ only in numbers get one name, "layers.{0..31}.weight".
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace cbk {
 
-/// Groups of rows that are alike, in the order of their first rows. Rows of one key never share a group. Not
+/// Groups of similar rows, in the order of their first rows. Rows of one key never share a group. Not
 /// thread-safe.
 class KeyFold {
  public:
-  /// The text of a row, from 0 on. Nothing is kept of it: it is asked for whenever it is needed.
+  /// The text of a row, from 0 on. It is not kept, but requested whenever it is needed.
   using Text = std::function<std::string(size_t row)>;
 
-  /// `key`: as it is shown; it is asked for as long as this object is. Only rows of one `signature` share a
+  /// `key`: as shown; called as long as this object lives. Only rows with the same `signature` share a
   /// group.
   KeyFold(size_t count, Text key, const Text& signature);
 

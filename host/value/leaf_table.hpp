@@ -1,4 +1,4 @@
-// The leaves of a tree by number: some bytes for each, whatever their paths are. Paths are made on demand.
+// The leaves of a tree by number: a few bytes for each, regardless of their paths. Paths are made on demand.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace cbk {
 
-/// The tree may change meanwhile: leaves that are replaced are seen as they are then, those that are erased
-/// are absent, those that are new are not seen. In a list a leaf is what has its position. Not thread-safe.
+/// The tree may change in the meantime: replaced leaves are seen with their new value, erased leaves are
+/// absent, and new leaves are not seen. In a list a leaf is the item at its position. Not thread-safe.
 class LeafTable {
   struct Place {  // of a value in a container
     uint32_t container;
@@ -25,13 +25,13 @@ class LeafTable {
   explicit LeafTable(const Value& root);
 
   [[nodiscard]] size_t size() const { return leaves_.size(); }
-  /// nullptr: erased since, or a container around it was erased or replaced.
+  /// nullptr if it was erased since, or a container around it was erased or replaced.
   [[nodiscard]] const Value* value(size_t row) const;
-  /// "model.layers.0.weight"; "" where the root is a leaf.
+  /// "model.layers.0.weight"; "" if the root is a leaf.
   [[nodiscard]] std::string path(size_t row) const;
   /// The row of this path, after `times` rows of the same path; the first look-up makes an index.
   [[nodiscard]] std::optional<size_t> find(std::string_view path, size_t times = 0) const;
-  /// How many rows before this one have its path.
+  /// The number of earlier rows with the same path.
   [[nodiscard]] size_t earlier_rows(size_t row) const;
 
   /// A container with leaves below it; their rows follow each other.
@@ -42,12 +42,12 @@ class LeafTable {
     uint32_t row_after;
   };
   [[nodiscard]] const Container& container(uint32_t number) const { return containers_[number]; }
-  /// The number of the container at the top of the tree: any leaf is below it, if there is one.
+  /// The number of the container at the top of the tree: all leaves are below it, if it exists.
   static constexpr uint32_t top = 0;
   /// The number of the container that is in container `above` and around the leaf; nothing if the leaf itself
   /// is in `above`, or not below it.
   [[nodiscard]] std::optional<uint32_t> container_around(size_t row, uint32_t above) const;
-  /// The record around the leaf whose path has this many parts; nullptr: a dict or a list has it.
+  /// The record around the leaf with a path of this many parts; nullptr if that is a dict or a list.
   [[nodiscard]] const Object* record_around(size_t row, size_t parts) const;
 
  private:

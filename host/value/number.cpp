@@ -12,7 +12,7 @@ namespace cbk {
 std::string float_repr(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
-  // to_chars finds the shortest digits ("-1.25e-05"); where the point goes is Python's own rule.
+  // to_chars finds the shortest digits ("-1.25e-05"); the place of the point follows Python's rule.
   std::array<char, 32> buffer{};
   const auto end = std::to_chars(buffer.begin(), buffer.end(), value, std::chars_format::scientific).ptr;
   std::string_view text(buffer.data(), static_cast<size_t>(end - buffer.data()));

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t deepest = 40;
 
-/// Compares as "layer.2" < "layer.10"; texts that differ in nothing but zeros before numbers are equal.
+/// Compares as "layer.2" < "layer.10"; texts that differ only in leading zeros of numbers are equal.
 bool is_naturally_less(std::string_view a, std::string_view b) {
   size_t i = 0;
   size_t k = 0;
@@ -49,8 +49,8 @@ bool has_slashes(std::string_view name) {
   return name.find('/') != std::string_view::npos;
 }
 
-/// The part at `from`; none behind the last one. Of TensorFlow's "a/b/w" they are "a/", "b/" and "w", for a
-/// variable and what is below it have their own lines.
+/// The part at `from`; none after the last one. The parts of TensorFlow's "a/b/w" are "a/", "b/" and "w",
+/// because a variable and the variables below it have separate lines.
 std::optional<Part> part_at(std::string_view name, size_t from, bool by_slash) {
   const Part last{name.size(), name.size() + 1};
   if (by_slash) {
@@ -95,7 +95,7 @@ class Outliner {
     return part ? name.substr(from, part->end - from) : std::string();
   }
 
-  /// How many bytes all names have in common.
+  /// The length of the common beginning of all names.
   [[nodiscard]] size_t common_size(Entries entries) const {
     const std::string first = source_.name(entries[0]);
     size_t common = first.size();
@@ -110,7 +110,7 @@ class Outliner {
     return common;
   }
 
-  /// Sorts entries by their part at `from`: the first ones of each keep their order.
+  /// Groups entries by their part at `from`; each group keeps its order.
   Branches branch(Entries entries, size_t from) const {
     constexpr uint32_t ended = 0;
     RowIndex parts;
@@ -147,7 +147,7 @@ class Outliner {
     return out;
   }
 
-  /// The place of each branch: numbers in their order, names as they came.
+  /// The rank of each branch: numbers in ascending order, names in their original order.
   [[nodiscard]] std::vector<uint32_t> ranks(const std::vector<uint32_t>& first_of, size_t from) const {
     std::vector<uint32_t> order(first_of.size());
     std::iota(order.begin(), order.end(), 0);
@@ -173,8 +173,8 @@ class Outliner {
     visitor_.entry(indent, std::string_view(name).substr(std::min(start, name.size())), entry);
   }
 
-  /// The lines of entries that are alike up to `from`, where a part begins; on their lines, names begin at
-  /// `start`.
+  /// Prints the lines of entries that are equal up to `from`, where a part begins. On these lines, names
+  /// begin at `start`.
   void lines(Entries entries, size_t start, size_t from, size_t indent) const {
     if (entries.size() == 1 || indent == deepest) {
       for (const uint32_t entry : entries) entry_line(entry, start, indent);
@@ -203,7 +203,7 @@ class Outliner {
     for (const uint32_t end : below.ends) {
       const Entries branch = entries.subspan(begin, end - begin);
       const std::string name = source_.name(branch[0]);
-      // A visitor may have changed the tree, and so the names: then this part may be gone.
+      // A visitor may have changed the tree and the names, so this part may no longer exist.
       const auto part = part_at(name, from, has_slashes(name));
       lines(branch, from, part ? part->next : name.size() + 1, is_root ? indent : indent + 1);
       begin = end;

@@ -86,7 +86,8 @@ class PathFinder {
   }
 
  private:
-  /// Containers, and how much of the path was looked for in them. A shared one can be reached in many ways.
+  /// Containers, and the part of the path that was searched in them. A shared one can be reached on many
+  /// paths.
   std::set<std::pair<const void*, size_t>> tried_;
 };
 

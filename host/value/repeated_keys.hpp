@@ -1,5 +1,5 @@
-// Keys that a text has twice. The first ones are reported with their places, the others by their number:
-// a text may consist of nothing else.
+// Repeated keys of a text. The first ones are reported with their places, the others only by their number: a
+// text may consist of nothing else.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,16 +12,16 @@ namespace cbk {
 
 class RepeatedKeys {
  public:
-  /// `report` must outlive this; an empty one makes nothing happen.
+  /// `report` must outlive this; an empty one reports nothing.
   explicit RepeatedKeys(const std::function<void(std::string)>& report) : report_(report) {}
 
-  /// `message` is called for what is reported only; it may be slow.
+  /// `message` is called only for reported keys; it may be slow.
   template <typename Message>
   void add(Message&& message) {
     if (report_ && ++count_ <= most) report_(message());
   }
 
-  /// At the end of the text.
+  /// Call this at the end of the text.
   void finish() const {
     if (count_ > most) report_(fmt::format("{} more keys are repeated", count_ - most));
   }

@@ -32,7 +32,7 @@ bool begins_with_part(std::string_view path, std::string_view part) {
   return path.size() > part.size() && path.starts_with(part) && path[part.size()] == '.';
 }
 
-/// The steps to `path`: those of `old` at both ends as far as they fit, and one key for what is between.
+/// The steps to `path`: the matching steps of `old` at both ends, and one key for the rest between them.
 Steps renamed(const Steps& old, std::string_view path) {
   size_t last = old.size();
   std::string_view rest = path;
@@ -78,7 +78,7 @@ Value empty_like(const Value& container) {
   return empty_list(container.as_sequence());
 }
 
-/// How the paths of leaves that follow each other change: `text` takes the place of their first `cut` bytes.
+/// A change of the paths of consecutive leaves: `text` replaces their first `cut` bytes.
 struct Change {
   uint32_t first_row;
   size_t cut;
@@ -143,9 +143,9 @@ class Rewriter {
     if (key.is(Value::Kind::string)) charge(TreeMemory::beside(key.as_string()));
   }
 
-  // --- what is to change
+  // --- the changes
 
-  /// Sets which rows are kept, and under which other paths.
+  /// Determines the rows that are kept, and their new paths.
   void choose_paths() {
     std::vector<uint64_t> hashes;  // of the new paths: 32 bits of each, and its row
     hashes.reserve(table_.size());
@@ -183,7 +183,7 @@ class Rewriter {
   }
   [[nodiscard]] std::string new_path(uint32_t row) const { return change_of(row).of(table_.path(row)); }
 
-  /// Rules may be scripts, which could change the tree that they are asked about.
+  /// Rules may be scripts, which could change the tree during the rewrite.
   [[noreturn]] static void fail_changed() {
     fail(Errc::usage, "a rule changes the tree that is being rewritten");
   }
@@ -213,13 +213,13 @@ class Rewriter {
     return made == new_leaves_.end() ? old_leaf(row) : made->second;
   }
 
-  /// The row of a leaf that a walk comes to: they come in the order of the table.
+  /// The row of a leaf that a walk reaches: the walk follows the order of the table.
   uint32_t next_row(const Value& value) {
     if (row_ >= table_.size() || table_.value(row_) != &value) fail_changed();
     return row_++;
   }
 
-  /// Of this part; nothing if none is.
+  /// The first kept row of this part; nothing if there is none.
   [[nodiscard]] std::optional<uint32_t> first_kept(Part part) const {
     const uint32_t begin = part.is_leaf ? part.number : table_.container(part.number).first_row;
     const auto end = is_kept_.begin() + row_after(part);
@@ -227,7 +227,7 @@ class Rewriter {
     return kept == end ? std::nullopt : std::optional(static_cast<uint32_t>(kept - is_kept_.begin()));
   }
 
-  /// What a walk through a container comes to.
+  /// The part for an item that a walk through a container reaches.
   Part part_of(const Value& item, uint32_t container) const {
     if (row_ >= table_.size()) fail_changed();
     const auto inner = table_.container_around(row_, container);
@@ -250,9 +250,9 @@ class Rewriter {
     }
   }
 
-  // --- where no path changes
+  // --- parts in which no path changes
 
-  /// Nothing for a value that is left out whole; the value itself if it stays as it is.
+  /// Nothing for a value that is left out completely; the value itself if it is unchanged.
   std::optional<Value> copy(const Value& value) {
     if (const Value& state = insides(value); &state != &value) {
       auto kept = copy(state);
@@ -311,7 +311,7 @@ class Rewriter {
     return made->items.empty() ? std::nullopt : std::optional<Value>(made);
   }
 
-  // --- where some do
+  // --- parts in which some paths change
 
   void place_all(Node& tree, const Value& value, uint32_t container) {
     each_item(value, [&](const Value& key, const Value& item) {
@@ -327,8 +327,8 @@ class Rewriter {
     });
   }
 
-  /// False for a container that has to be gone through: its leaves change in several ways, or the beginning
-  /// of their paths goes, or there is a container of that path.
+  /// False for a container that must be walked: its leaves change in several ways, or the beginning of their
+  /// paths is removed, or there is a container of that path.
   bool place(Node& tree, Part part, uint32_t kept) {
     std::string path;
     for (const Step& step : steps_) path.append(path.empty() ? "" : ".").append(step.text);
@@ -376,7 +376,7 @@ class Rewriter {
     return node.children.emplace_back(Child{key, nullptr, std::nullopt});
   }
 
-  /// Makes a node of a part, for others to come into.
+  /// Makes a node of a part, to which others can be added.
   void expand(Child& child) {
     const uint32_t number = child.part->number;
     const LeafTable::Container& container = table_.container(number);

@@ -1,4 +1,4 @@
-// Finds rows by what they are called, where the names are made on demand and never kept.
+// Finds rows by names that are made on demand and never kept.
 #pragma once
 
 #include <bit>
@@ -20,7 +20,7 @@ class RowIndex {
     return slot.row_after - 1;
   }
 
-  /// The same; without one, `row` is added.
+  /// The same; if there is none, `row` is added.
   template <typename IsSame>
   std::optional<uint32_t> find_or_add(size_t hash, uint32_t row, IsSame&& is_same) {
     if (4 * (count_ + 1) > 3 * slots_.size()) grow();

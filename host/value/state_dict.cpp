@@ -68,7 +68,7 @@ std::vector<NamedTensor> flat_tensors(const Value& root, std::string_view format
 }
 
 size_t count_ties(const std::vector<NamedTensor>& tensors) {
-  // By storage, place and strides; computed tensors by their expression.
+  // Identifies tensors by storage, place and strides, and computed tensors by their expression.
   using Identity = std::tuple<const void*, DType, int64_t, Shape, Shape>;
   std::map<Identity, size_t> seen;
   size_t ties = 0;

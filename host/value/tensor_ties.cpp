@@ -9,7 +9,7 @@
 namespace cbk {
 namespace {
 
-/// What tensors must share to share bytes; nullptr for one that has its bytes for itself, as most do.
+/// The object that tensors with common bytes share; nullptr for a tensor with its own bytes, as most have.
 const void* shared_storage(const Value& value) {
   const TensorLeaf& leaf = value.as_leaf();
   const View* view = leaf.tensor.view();
@@ -23,7 +23,7 @@ void append(std::string& out, int64_t number) {
   out.append(reinterpret_cast<const char*>(&number), sizeof number);
 }
 
-/// Equal for tensors that see the same bytes the same way.
+/// Equal for tensors that view the same bytes in the same way.
 size_t view_hash(const void* storage, const Tensor& tensor) {
   std::string bytes;
   append(bytes, static_cast<int64_t>(reinterpret_cast<intptr_t>(storage)));

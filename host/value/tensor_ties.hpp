@@ -1,4 +1,5 @@
-// Which tensors of a tree are one tensor under several names (tied), and which only lie in one storage.
+// Finds tensors of a tree that are one tensor under several names (tied), and tensors that only share a
+// storage.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +15,9 @@ class TensorTies {
  public:
   explicit TensorTies(const LeafTable& table);
 
-  /// The first row with the same bytes seen the same way, if that is another one.
+  /// The first row with the same view of the same bytes, if it is another row.
   [[nodiscard]] std::optional<size_t> tied_to(size_t row) const;
-  /// The first row that sees other bytes of the storage, for a row that is tied to none before it.
+  /// The first row with other bytes of the storage, for a row that is not tied to an earlier one.
   [[nodiscard]] std::optional<size_t> shares_with(size_t row) const;
 
   struct Rows {
@@ -25,11 +26,11 @@ class TensorTies {
   };
   /// All others that are tied to this row.
   [[nodiscard]] Rows all_tied(size_t row, size_t most) const;
-  /// All that see other bytes of its storage.
+  /// All rows with other bytes of its storage.
   [[nodiscard]] Rows all_sharing(size_t row, size_t most) const;
 
  private:
-  // A tensor whose storage has, or may have, several owners. Numbers are positions in `members_`.
+  // A tensor with a storage that has, or may have, several owners. Numbers are positions in `members_`.
   struct Member {
     uint32_t row;
     uint32_t storage;          // the first member of the storage

@@ -1,4 +1,4 @@
-// The memory that a tree made of a text may take, so that a short text cannot ask for much.
+// Limits the memory of a tree made from a text, so that a short text cannot demand much.
 #pragma once
 
 #include <algorithm>
@@ -11,19 +11,20 @@
 
 namespace cbk {
 
-/// A share that every text has, and some for each byte of it. Readers charge what they keep. Not thread-safe.
+/// A share for every text, and more for each byte of it. Readers charge the memory that they keep. Not
+/// thread-safe.
 class TreeMemory {
  public:
-  // What a tree takes for each, with what its containers keep free.
+  // The memory of a tree for each item, including free space in its containers.
   static constexpr uint64_t item = 2 * sizeof(Value);
   static constexpr uint64_t entry = 2 * (sizeof(Dict::Entry) + sizeof(uint64_t));
   static constexpr uint64_t container = sizeof(Dict) + sizeof(Value);
-  /// What `text` takes beside the Value or std::string that has it.
+  /// The memory of `text` besides the Value or std::string that contains it.
   static uint64_t beside(std::string_view text) {
     return text.size() >= sizeof(std::string) / 2 ? text.size() + sizeof(std::string) : 0;
   }
 
-  /// `text_size`: of the text; `file_size`: of the file that it is a part of, if that is larger.
+  /// `text_size`: of the text; `file_size`: of the file that contains it, if that is larger.
   explicit TreeMemory(uint64_t text_size, uint64_t file_size = 0)
       : text_size_(text_size), limit_((32ULL << 20) + 3 * std::max(text_size, file_size)) {}
 

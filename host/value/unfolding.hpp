@@ -1,5 +1,4 @@
-// How much a tree grows when it is written out: a few lists that are shared can say that there are 2^60
-// values.
+// Limits the growth of a tree when it is written out: a few shared lists can describe 2^60 values.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +9,12 @@
 
 namespace cbk {
 
-/// Counts the values that a walk comes to again, below containers where it has been before.
+/// Counts the values that a walk reaches again, below containers that it has already visited.
 class Unfolding {
  public:
   static constexpr size_t max_repeated = 1'000'000;
 
-  /// Calls `visit`, which goes through a container with `size` values. Errors: `value`, when there are too
+  /// Calls `visit`, which goes through a container with `size` values. Errors: `value`, if there are too
   /// many.
   template <typename Visit>
   void enter(const void* identity, size_t size, Visit&& visit) {

@@ -9,14 +9,14 @@
 namespace cbk {
 namespace {
 
-/// Why this value itself cannot be read; empty: it can.
+/// Why this value itself cannot be read; empty if it can.
 std::string_view problem_of(const Value& value) {
   if (value.is(Value::Kind::tensor)) return cbk::problem_of(*value.as_tensor().expression());
   const bool is_one = value.is(Value::Kind::object) && value.as_object().type == unreadable_type;
   return is_one ? std::string_view(value.as_object().repr) : std::string_view();
 }
 
-/// The problem with the value's path in front, unless it names it itself.
+/// The problem with the value's path in front, unless the problem contains it.
 std::string named(std::string_view problem, std::string_view path) {
   if (path.empty() || problem.find(quote(path)) != std::string_view::npos) return std::string(problem);
   return fmt::format("{}: {}", quote(path), problem);

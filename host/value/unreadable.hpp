@@ -1,4 +1,4 @@
-// What a checkpoint lists and cannot read: a filter that is not supported, a link to nowhere.
+// Values that a checkpoint lists but that cannot be read: a filter that is not supported, a link to nowhere.
 #pragma once
 
 #include <string>
@@ -12,14 +12,15 @@ namespace cbk {
 /// The type of the object that `unreadable` makes; its repr is `why`.
 inline constexpr std::string_view unreadable_type = "unreadable";
 
-/// The place of a value that cannot be read; `why` may name it, and is all that is known. A tensor
-/// whose bytes alone cannot be read is a tensor (`unreadable_storage`).
+/// Stands for a value that cannot be read; `why` is all that is known. A tensor with only its bytes
+/// unreadable is a tensor (`unreadable_storage`).
 Value unreadable(std::string why);
 
-/// A warning for each value that cannot be read, by its path; of many, the first ones and how many more.
+/// A warning for each value that cannot be read, by its path; if there are many, the first ones and the
+/// number of others.
 std::vector<std::string> unreadable_warnings(const Value& root);
 
-/// Fails when the tree has such values, or tensors made of bytes that cannot be read; the message names all
+/// Fails if the tree has such values, or tensors made of bytes that cannot be read; the message names all
 /// of them.
 void refuse_unreadable(const Value& root);
 

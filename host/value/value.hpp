@@ -1,8 +1,8 @@
-// The tree every format speaks: what Python objects a checkpoint or a config holds, with order, identity and
+// The tree that all formats use: the Python objects of a checkpoint or a config, with order, identity and
 // spelling.
 //
 // A Value is a cheap handle. Containers are shared by reference, as in Python: copying a Value copies the
-// handle, and two handles on one node are "the same object" (tied tensors, a list that is in two places).
+// handle, and two handles on one node are "the same object" (tied tensors, a list in two places).
 // Not thread-safe for writing; reading from several threads is fine.
 #pragma once
 
@@ -23,7 +23,7 @@ namespace cbk {
 class Value;
 class Dict;
 
-/// Whole numbers of any size. `digits` is set when the number does not fit (then it is decimal and `value` is
+/// Whole numbers of any size. `digits` is set if the number does not fit (then it is decimal and `value` is
 /// 0), or when a config spelled it in its own way (0x1F, 1_000).
 struct Integer {
   int64_t value = 0;
@@ -31,7 +31,7 @@ struct Integer {
   bool fits = true;
 };
 
-/// `spelling`: as the user wrote it in a config, if known.
+/// `spelling`: the user's spelling in a config, if known.
 struct Real {
   double value = 0;
   std::shared_ptr<const std::string> spelling;
@@ -107,13 +107,13 @@ class Value {
   static Value tuple(std::vector<Value> items = {});
   static Value dict();
   static Value bytes(std::string data);
-  /// Decimal digits with an optional sign; takes the int64 form when it fits.
+  /// Decimal digits with an optional sign; uses the int64 form if it fits.
   static Value integer(std::string_view decimal);
 
   [[nodiscard]] Kind kind() const { return static_cast<Kind>(data_.index()); }
   [[nodiscard]] bool is(Kind kind) const { return this->kind() == kind; }
   [[nodiscard]] bool is_none() const { return is(Kind::none); }
-  /// "dict", "torch.Size", "int", …: for messages.
+  /// "dict", "torch.Size", "int", …, for messages.
   [[nodiscard]] std::string kind_name() const;
 
   // Typed access; the wrong kind is a `value` error that names both.
@@ -139,12 +139,12 @@ class Value {
     return node == nullptr ? nullptr : *node;
   }
 
-  /// A dict with text keys may be asked directly: the value, or nullptr.
+  /// Direct look-up in a dict with text keys: the value, or nullptr.
   [[nodiscard]] const Value* find(std::string_view key) const;
 
   /// The shared node behind containers, tensors, bytes and objects, for identity; nullptr for scalars.
   [[nodiscard]] const void* identity() const;
-  /// No other handle on this node exists. False for scalars.
+  /// Whether no other handle on this node exists. False for scalars.
   [[nodiscard]] bool is_unshared() const;
   /// Same scalar, or the same node.
   [[nodiscard]] bool same(const Value& other) const;
@@ -153,7 +153,7 @@ class Value {
 
  private:
   [[nodiscard]] bool may_nest() const { return is(Kind::sequence) || is(Kind::dict) || is(Kind::object); }
-  /// Frees what this handle holds, if it is the last one: a tree of any depth in a bounded stack.
+  /// Frees the node, if this is its last handle: a tree of any depth with a bounded stack.
   void let_go() noexcept;
 
   std::variant<std::monostate, bool, Integer, Real, std::complex<double>, std::string,
@@ -169,7 +169,7 @@ struct Object {
   bool is_record = false;  // an instance of a class: its state is a dict of attributes, mostly
 };
 
-/// Where the items of a value are: the attributes of a record, if it has some; for others the value itself.
+/// The container of a value's items: the attributes of a record, if it has some; for others the value itself.
 const Value& insides(const Value& value);
 
 /// An ordered map. Keys are text in practice; ints, floats, bools, None and tuples of them also occur.
@@ -184,7 +184,7 @@ class Dict {
   Value attributes;  // what BUILD gave an OrderedDict (a Module's _metadata), or none
 
   class Entries;
-  /// A range over the entries in their order; a change of the dict ends its use.
+  /// A range over the entries in their order; it becomes invalid if the dict changes.
   [[nodiscard]] Entries entries() const;
   [[nodiscard]] size_t size() const { return entries_.size() - hole_count_; }
   [[nodiscard]] bool empty() const { return size() == 0; }
@@ -194,12 +194,12 @@ class Dict {
   [[nodiscard]] const Value& at(std::string_view key) const;
   /// Replaces in place, or appends.
   void set(Value key, Value value);
-  /// Constant time on average; the others keep their order.
+  /// Constant time on average; other entries keep their order.
   bool erase(const Value& key);
   void reserve(size_t count);
 
-  // For what remembers entries by their positions (`LeafTable`). While a dict is pinned, an entry keeps its
-  // position, whatever is set or erased.
+  // For objects that refer to entries by position (`LeafTable`). While a dict is pinned, an entry keeps its
+  // position, even if others are set or erased.
   class Pin;
   [[nodiscard]] size_t position_count() const { return entries_.size(); }
   /// nullptr: erased.
@@ -217,7 +217,7 @@ class Dict {
   };
 
   [[nodiscard]] bool is_hole(size_t position) const { return !holes_.empty() && holes_[position]; }
-  /// Where `matches(key)` holds among the entries of this hash, or `nowhere`.
+  /// The entry of this hash for which `matches(key)` holds, or `nowhere`.
   template <typename Matches>
   [[nodiscard]] size_t position_of(size_t hash, Matches&& matches) const;
   [[nodiscard]] size_t position_of(const Value& key) const;
@@ -299,7 +299,7 @@ inline Dict::Entries Dict::entries() const {
 /// The text of a dict key in a dotted path, as Python's str(): "weight", "0", "None", "True".
 std::string key_text(const Value& key);
 
-/// Child of a container by one part of a dotted path ("weight", or "0" in a list); nullptr when there is
+/// Child of a container by one part of a dotted path ("weight", or "0" in a list); nullptr if there is
 /// none.
 const Value* child(const Value& container, std::string_view part);
 

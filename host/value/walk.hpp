@@ -9,19 +9,19 @@
 namespace cbk {
 
 constexpr size_t max_tree_depth = 500;
-/// A few shared lists can say that there are many more.
+/// A few shared lists can describe many more.
 constexpr size_t max_tree_leaves = 10'000'000;
 
-/// "model.layers.0.weight"; "" when the root is a leaf.
+/// "model.layers.0.weight"; "" if the root is a leaf.
 using LeafVisitor = std::function<void(const std::string& path, const Value& leaf)>;
 
 /// All leaves of `root` in order; an empty container counts as one, a record is a container of its
-/// attributes. A container that holds itself, or nesting deeper than `max_tree_depth`, is a `value` error,
+/// attributes. A container that contains itself, or nesting deeper than `max_tree_depth`, is a `value` error,
 /// and so are more leaves than `max_tree_leaves`.
 void each_leaf(const Value& root, const LeafVisitor& visit);
 
-/// A copy of the containers all the way down; tensors, bytes and objects are shared. What was one node stays
-/// one node.
+/// A copy of the containers all the way down; tensors, bytes and objects are shared. Shared nodes stay
+/// shared.
 Value deep_copy(const Value& value);
 
 }  // namespace cbk

@@ -77,7 +77,7 @@ local function nameless(config)
   model.name = nil
 end
 
----… and nothing that says the release.
+---Removes the model's name, and the metadata with the release.
 local function bare(config, root)
   nameless(config)
   root.__metadata__ = nil

@@ -227,7 +227,7 @@ function inferred.with_configs(way, one)
     { tensors = one.right, config = trainer.model(one.right_config), format = way.format, source = "right" }, { model = "inferred" })
 end
 
----… without configs.
+---The converter of a pair, without configs.
 ---@param left Dict
 ---@param right Dict
 ---@param options? table   of infer.run

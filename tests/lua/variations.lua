@@ -12,7 +12,7 @@ variations.ways = tiny.newest_ways()
 ---The config of a tiny Hugging Face model of the family.
 function variations.hf_config(name) return tiny.config(name, variations.ways[name].converter) end
 
----… and of the release that `format` is.
+---The config of a tiny model of the family in the release `format`.
 local function cs_config(name, format)
   local out
   conversion.warnings(function()

@@ -43,7 +43,7 @@ end
 
 ---@class LlamaLike   What differs in models that are built as LLaMA.
 ---@field qkv_bias? fun(c: table): boolean      whether the projections of q, k and v have biases
----@field output_bias? fun(c: table): boolean   … and that of the output
+---@field output_bias? fun(c: table): boolean   whether the output projection has a bias
 ---@field projections? fun(c: table): TensorNode   of q, k and v
 ---@field feed_forward? fun(c: table): TensorNode
 ---@field head_norms? TensorNode                norms of queries and keys

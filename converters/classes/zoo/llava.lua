@@ -22,7 +22,7 @@ local function section(value, name) return value and kinds_of.is_dict(value, nam
 ---@return ZooProjector
 local function of_llava(c) return { config = section(c.projector, "image_model"), name = "projector.image_model" } end
 
----… as the image models of a MultimodalSimple share it.
+---The projector of the config that the image models of a MultimodalSimple share.
 ---@return ZooProjector
 local function of_simple(c)
   return { config = section(c.image_model_list, "global_image_projection"), name = "image_model_list.global_image_projection" }

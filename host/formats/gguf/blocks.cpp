@@ -28,12 +28,12 @@ constexpr int bits_of(uint8_t byte, size_t shift, size_t count) {
   return (byte >> shift) & ((1 << count) - 1);
 }
 
-/// The four bits of element i of 32: the first 16 elements have the low halves of the bytes.
+/// The four bits of element i of 32: the first 16 elements are the low halves of the bytes.
 int nibble(const uint8_t* bytes, size_t i) {
   return bits_of(bytes[i % 16], i / 16 * 4, 4);
 }
 
-// --- blocks of 32 elements: a scale, for some a minimum, and the elements
+// --- blocks of 32 elements: a scale, in some types a minimum, and the elements
 
 void decode_q4_0(const uint8_t* block, float* out) {
   const float scale = half_at(block);
@@ -47,7 +47,7 @@ void decode_q4_1(const uint8_t* block, float* out) {
     out[i] = scale * static_cast<float>(nibble(block + 4, i)) + minimum;
 }
 
-/// With the fifth bits in four bytes before the others.
+/// The fifth bits are in four bytes before the others.
 int five_bits(const uint8_t* bytes, size_t i) {
   return nibble(bytes + 4, i) | bits_of(bytes[i / 8], i % 8, 1) << 4;
 }
@@ -69,7 +69,7 @@ void decode_q8_0(const uint8_t* block, float* out) {
   for (size_t i = 0; i < small_block; ++i) out[i] = scale * static_cast<float>(signed_at(block + 2, i));
 }
 
-/// Behind the scale is the sum of the elements, which products use.
+/// After the scale comes the sum of the elements, which products use.
 void decode_q8_1(const uint8_t* block, float* out) {
   const float scale = half_at(block);
   for (size_t i = 0; i < small_block; ++i) out[i] = scale * static_cast<float>(signed_at(block + 4, i));
@@ -129,7 +129,7 @@ struct ScaleAndMinimum {
   int minimum;
 };
 
-/// Of one of eight groups, six bits each in twelve bytes.
+/// The scale and minimum of one of eight groups: six bits each, in twelve bytes.
 ScaleAndMinimum packed_scale(const uint8_t* bytes, size_t group) {
   if (group < 4) return {bytes[group] & 63, bytes[group + 4] & 63};
   return {(bytes[group + 4] & 15) | bytes[group - 4] >> 6 << 4,
@@ -202,7 +202,7 @@ void decode_iq4_xs(const uint8_t* block, float* out) {
   }
 }
 
-/// Digit `place` (the first is the highest) of five digits of base 3, which are a fraction of 256.
+/// Digit `place` (the first is the highest) of five digits of base 3, which encode a fraction of 256.
 int ternary_digit(uint8_t byte, size_t place) {
   constexpr std::array<uint8_t, 5> powers = {1, 3, 9, 27, 81};
   const auto rest = static_cast<uint8_t>(byte * powers.at(place));

@@ -23,10 +23,10 @@ struct Type {
   DecodeBlock decode = nullptr;  // of others; none: their blocks cannot be decoded
 };
 
-/// nullptr for a number that is not known.
+/// nullptr for an unknown number.
 const Type* find_type(uint32_t number);
 
-/// Blocks as float32 elements, decoded while they are read. `why_not`: the blocks cannot be decoded.
+/// Blocks as float32 elements, decoded while they are read. `why_not`: why the blocks cannot be decoded.
 StoragePtr decoded_storage(StoragePtr blocks, const Type& type, std::string_view why_not);
 
 }  // namespace cbk::gguf

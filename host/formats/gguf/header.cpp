@@ -16,11 +16,11 @@ constexpr uint32_t most_dims = 4;
 constexpr int deepest_array = 4;
 constexpr uint64_t usual_alignment = 32;
 
-/// Arrays of texts up to these are lists; a vocabulary is an object.
+/// Arrays of up to this many texts are lists; a larger vocabulary is an object.
 constexpr uint64_t few_texts = 256;
 constexpr uint64_t short_texts = 16384;  // bytes in the file
 
-/// Bytes in memory of a tensor, with what the tree has for it; measured.
+/// Bytes in memory for a tensor and its part of the tree; measured.
 constexpr uint64_t tensor_bytes = 1024;
 
 enum class Kind : uint32_t {
@@ -61,7 +61,7 @@ Value text_value(std::string_view text) {
   return is_utf8(text) ? Value(text) : Value::bytes(std::string(text));
 }
 
-/// Fields one after the other; none of them reaches beyond the end.
+/// Reads fields one after the other, none of them beyond the end.
 class Cursor {
  public:
   Cursor(ByteView bytes, uint64_t position, bool is_big_endian)
@@ -90,7 +90,7 @@ class Cursor {
     return out;
   }
 
-  /// So many things of at least so many bytes can follow.
+  /// Fails unless `count` items of at least `least` bytes can follow.
   void expect(uint64_t count, uint64_t least, std::string_view what) const {
     if (count > remaining() / least) {
       fail(Errc::format, "it announces {} {} at byte {}, and {} bytes follow; is the file cut short?", count,
@@ -243,7 +243,7 @@ class HeaderReader {
     return list;
   }
 
-  /// Many texts, which stay in the file.
+  /// Many texts; they stay in the file.
   Value vocabulary(uint64_t count, uint64_t offset, uint64_t size) {
     Value state = Value::dict();
     state.as_dict().set("count", static_cast<int64_t>(count));
@@ -287,7 +287,7 @@ class HeaderReader {
     info.size = checked_mul(count / info.type->block_elements, info.type->block_bytes, "a tensor");
   }
 
-  /// From offsets behind the header to those in the file.
+  /// Converts offsets after the header to offsets in the file.
   void place_tensors() {
     uint64_t alignment = usual_alignment;
     if (const Value* said = header_.metadata.find("general.alignment")) {

@@ -1,4 +1,4 @@
-// The header of a GGUF file: metadata and where the tensors are, checked against the file (FORMAT.md).
+// The header of a GGUF file: metadata and the places of the tensors, checked against the file (FORMAT.md).
 #pragma once
 
 #include <string>
@@ -30,11 +30,11 @@ struct Header {
 
 bool looks_like_gguf(ByteView head);
 
-/// Whether all tensors are in the file is left to the caller. Errors: `format`; `unsupported` for other
+/// The caller must check that all tensors are in the file. Errors: `format`; `unsupported` for other
 /// versions.
 Header read_header(const std::shared_ptr<const MappedFile>& file, MemoryBudget& memory);
 
-/// The type of the object that an array of many texts becomes.
+/// The type of the object for an array of many texts.
 inline constexpr std::string_view texts_type = "gguf.texts";
 
 /// The texts of such an object.

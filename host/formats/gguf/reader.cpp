@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view metadata_key = "metadata";
 
-/// Why the blocks of a type cannot be decoded; empty: they can.
+/// Why the blocks of a type cannot be decoded; empty if they can.
 std::string why_not(const Type& type, bool is_big_endian) {
   if (type.decode == nullptr) return fmt::format("blocks of the type {} cannot be decoded", type.name);
   if (is_big_endian) return fmt::format("big-endian blocks of the type {} cannot be decoded", type.name);
@@ -44,7 +44,7 @@ Value read_tensor(const std::shared_ptr<const MappedFile>& file, const Header& h
   return Tensor::from_view(std::move(view));
 }
 
-/// A model in several files is opened file by file.
+/// Warns that a model in several files is opened file by file.
 void warn_of_parts(const Value& metadata, std::vector<std::string>& warnings) {
   const Value* count = metadata.find("split.count");
   const bool is_part =

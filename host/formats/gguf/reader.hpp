@@ -7,7 +7,7 @@
 
 namespace cbk::gguf {
 
-/// Quantised tensors are float32 tensors whose storages have an encoding. Errors: `format`, `unsupported`.
+/// Quantised tensors are float32 tensors with an encoding in their storages. Errors: `format`, `unsupported`.
 Checkpoint read(const std::shared_ptr<const MappedFile>& file, const OpenOptions& options,
                 const MemoryPtr& memory);
 

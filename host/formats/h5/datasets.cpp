@@ -118,7 +118,7 @@ Value Datasets::texts(const Located& located) {
   if (dataset.space.is_null) fail(Errc::unsupported, "the dataset has no data");
   const StoragePtr storage = hdf5::open_storage(objects.shared_image(), dataset,
                                                 [&](const std::string& name) { return files_.map(name); });
-  // What was never written, or packs well, takes no room in the file, but each text takes some in memory.
+  // Texts that were never written, or compress well, take no room in the file, but each takes some memory.
   constexpr uint64_t text_bytes = 40;
   MemoryLoan memory(objects.image().memory(), storage->size());
   memory.grow(checked_mul(dataset.space.count(), text_bytes, "the texts"));

@@ -1,4 +1,4 @@
-// Datasets as tensors, the same leaf for the same stored object.
+// Datasets as tensors, with one leaf for each stored object.
 #pragma once
 
 #include <map>
@@ -22,25 +22,25 @@ class Datasets {
   explicit Datasets(ExternalFiles& files) : files_(files) {}
 
   [[nodiscard]] ExternalFiles& files() { return files_; }
-  /// The object behind a link, also one in another file.
+  /// The object behind a link, possibly in another file.
   Located follow(const std::shared_ptr<hdf5::File>& file, const hdf5::Link& link);
-  /// The dataset at a path; an error names it when it is absent or no dataset.
+  /// The dataset at a path; an error names it if it is absent or not a dataset.
   Located find(const std::shared_ptr<hdf5::File>& file, std::string_view path);
 
   struct As {
     std::optional<DType> dtype;  // what the elements shall be; bfloat16 reads 16-bit integers as raw bits
     TensorLeaf::Role role = TensorLeaf::Role::tensor;
   };
-  /// The leaf of a stored dataset. Asked again for the same, it is the same node: a tie. Where its elements
-  /// are kept in a way that is not supported, or in a missing file, reading them is an error.
+  /// The leaf of a stored dataset. A second request for it returns the same node: a tie. If its elements are
+  /// stored in an unsupported way, or in a missing file, reading them is an error.
   Value leaf(const Located& located, const As& as);
   /// The one element of a dataset.
   Value scalar(const Located& located);
-  /// Whether a dataset is one of strings or sequences of bytes.
+  /// Whether a dataset contains strings or sequences of bytes.
   static bool holds_texts(const Located& located);
-  /// These, as TensorFlow has them (formats/tensorflow/foreign.hpp). They are read.
+  /// Reads such a dataset in TensorFlow's form (formats/tensorflow/foreign.hpp).
   Value texts(const Located& located);
-  /// Raw little-endian elements in a file of its own.
+  /// Raw little-endian elements in a separate file.
   Value file_tensor(const std::string& path, DType dtype, const Shape& shape);
 
  private:
@@ -53,10 +53,10 @@ class Datasets {
   std::map<const hdf5::File*, std::shared_ptr<hdf5::LibraryReader>> libraries_;
 };
 
-/// An expression of a JIT graph over its arguments, kept but not computed.
+/// An expression of a JIT graph over its arguments, kept without being computed.
 Value make_graph_tensor(const std::string& graph, DType dtype, const Shape& shape, const Value& args);
 
-/// A shape from a list of numbers as attributes and JSON give it. Errors: `format`.
+/// A shape from a list of numbers from an attribute or JSON. Errors: `format`.
 Shape to_shape(const Value& list);
 
 }  // namespace cbk::h5

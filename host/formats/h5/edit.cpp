@@ -19,8 +19,8 @@ constexpr uint64_t largest_value = 16ULL << 20;
 constexpr uint16_t largest_rank = 4096;
 constexpr size_t max_attribute = 65528;
 
-/// What a superblock of version 2 or 3 says in an object of its own. Errors: `unsupported` for files whose
-/// free space or pages would no longer be right.
+/// Reads the superblock extension of version 2 or 3. Errors: `unsupported` for files in which free space or
+/// pages would become wrong.
 void read_extension(const hdf5::Objects& objects, hdf5::GroupRanks& ranks) {
   const uint64_t address = objects.image().superblock().extension;
   if (address == hdf5::undefined_address) return;
@@ -42,7 +42,7 @@ void read_extension(const hdf5::Objects& objects, hdf5::GroupRanks& ranks) {
   }
 }
 
-/// Adds the messages that `keep` takes; attributes are another matter.
+/// Adds the messages that `keep` selects, without attributes.
 template <typename Keep>
 void copy_messages(hdf5::HeaderBuilder& header, const hdf5::ObjectHeader& object, Keep keep) {
   if (object.version == 2) header.use_version_2();
@@ -55,7 +55,7 @@ void copy_messages(hdf5::HeaderBuilder& header, const hdf5::ObjectHeader& object
 
 using AttributeList = std::vector<std::pair<std::string, std::string>>;  // name, as it is stored
 
-/// Ends an object. One attribute that no message can hold sends all of them to dense storage.
+/// Finishes an object. If one attribute does not fit a message, all of them go to dense storage.
 uint64_t add_object(hdf5::Builder& builder, hdf5::HeaderBuilder header, const AttributeList& attributes) {
   const bool is_dense = std::any_of(attributes.begin(), attributes.end(),
                                     [](const auto& each) { return each.second.size() > max_attribute; });
@@ -231,7 +231,7 @@ FileEdit::Addresses FileEdit::add_recounted(hdf5::Builder& builder) {
     if (count == old) continue;
     const hdf5::ObjectHeader object = file_.objects().read(address);
     if (object.references > old) {
-      // Names in groups below the root would stay with the old header. A count that is too high harms nobody.
+      // Names in groups below the root would keep the old header. A count that is too high does no harm.
       if (count < old) continue;
       fail(Errc::unsupported, "a dataset to rename also has names in groups below the root");
     }
@@ -260,7 +260,7 @@ uint64_t FileEdit::add_root(hdf5::Builder& builder, std::optional<hdf5::GroupTab
     return each.second.kind() == hdf5::Link::Kind::external;
   });
   if (has_external) {
-    // Old-style groups cannot hold these. Links in messages are found by looking through them all.
+    // Old-style groups cannot hold these. Links in messages are searched linearly.
     header.use_version_2();
     header.add(hdf5::MessageType::link_info,
                "\0\0\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"sv);
@@ -346,7 +346,7 @@ void FileEdit::save_as(const fs::path& target, bool overwrite, bool sync,
 
 namespace {
 
-/// The old superblock first: the tail may count already.
+/// Restores the old superblock first, because the tail may be valid already.
 void take_back(InPlaceFile& file, uint64_t start, std::string_view superblock, uint64_t end) noexcept {
   try {
     file.write(start, as_bytes(superblock));
@@ -367,11 +367,11 @@ void FileEdit::commit(bool sync) {
   if (!file.is(*mapped_) || as_text(mapped_->bytes().subspan(start, superblock_.size())) != superblock_)
     fail(Errc::io, "'{}' was changed by another program meanwhile", path().string());
   try {
-    // What an edit that was killed left behind does not count.
+    // Removes the remains of a killed edit.
     if (file.size() > end) file.resize(end);
     file.write(change.offset, as_bytes(change.tail));
     file.settle(change.offset);
-    // So few bytes within one page are written as a whole or not at all.
+    // This few bytes within one page are written completely or not at all.
     file.write(start, as_bytes(change.superblock));
   } catch (const Error&) {
     take_back(file, start, superblock_, change.offset);

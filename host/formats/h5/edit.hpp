@@ -1,5 +1,5 @@
-// Changes to an H5 file that leave its bytes where they are: other attributes of the root, further names for
-// datasets, other values of small ones. What changes is written anew behind the end of the file; then the
+// Changes to an H5 file that leave its bytes in place: other attributes of the root, further names for
+// datasets, other values of small ones. Changed parts are written after the end of the file; then the
 // superblock, one small write, switches from the old root group to the new one. The layout is in FORMAT.md.
 #pragma once
 
@@ -15,21 +15,21 @@
 
 namespace cbk::h5 {
 
-/// Collects changes, and makes them in a copy or in place. Names are those of the root group, as they are
-/// stored. Not thread-safe; belongs to one owner.
+/// Collects changes, and applies them to a copy or in place. Names are those of the root group, as stored.
+/// Not thread-safe; belongs to one owner.
 class FileEdit {
  public:
   /// Errors: `io`, `format`; `refused` for pickles that are not plain data (see check_pickles); `unsupported`
-  /// for files that HDF5 keeps in a way that an addition would break.
+  /// for files whose HDF5 features an addition would break.
   explicit FileEdit(const fs::path& path) : FileEdit(MappedFile::open(path)) {}
   explicit FileEdit(std::shared_ptr<const MappedFile> file, const OpenOptions& options = {});
 
   [[nodiscard]] const fs::path& path() const { return mapped_->path(); }
 
-  // What the file says with the changes so far.
+  // The content of the file with the changes so far.
   [[nodiscard]] std::vector<std::string> names() const;
   [[nodiscard]] bool has(const std::string& name) const { return links_.contains(name); }
-  /// An attribute of the root. Nothing: no such attribute.
+  /// An attribute of the root. Nothing if there is none.
   [[nodiscard]] std::optional<Value> attribute(const std::string& name) const;
   /// The one element of a dataset.
   [[nodiscard]] Value scalar(const std::string& name);
@@ -43,14 +43,15 @@ class FileEdit {
   /// without elements stays as it is. Errors: `key`, `dtype`, `value`, `unsupported`.
   void set_value(const std::string& name, const Value& value);
 
-  /// A copy with the changes: it appears whole or not at all. `progress` gets bytes done and bytes in all.
+  /// A copy with the changes: it appears completely or not at all. `progress` gets bytes done and bytes in
+  /// all.
   void save_as(const fs::path& target, bool overwrite, bool sync,
                const std::function<void(uint64_t, uint64_t)>& progress = {});
-  /// Changes the file itself: whenever the program is killed, the file is the old one or the new one.
+  /// Changes the file itself: if the program is killed, the file is either the old or the new one.
   void commit(bool sync);
 
  private:
-  /// A dataset that is written anew.
+  /// A rewritten dataset.
   struct NewValue {
     hdf5::ObjectHeader object;
     DType dtype = DType::float32;
@@ -58,13 +59,13 @@ class FileEdit {
     Shape shape;
     Bytes data;  // little-endian
   };
-  /// What a name of the root leads to.
+  /// The target of a name of the root.
   struct Target {
     hdf5::Link link;
     std::optional<size_t> value;  // of values_: then a hard link to that
     [[nodiscard]] hdf5::Link::Kind kind() const { return value ? hdf5::Link::Kind::hard : link.kind; }
   };
-  /// The bytes behind the old end, and the superblock that makes them count.
+  /// The bytes after the old end, and the superblock that makes them valid.
   struct Change {
     uint64_t offset = 0;
     std::string tail;
@@ -73,7 +74,7 @@ class FileEdit {
   using Addresses = std::map<uint64_t, uint64_t>;
 
   Target& target(const std::string& name);
-  /// The dataset of a name. Errors: `unsupported` when it is in another file.
+  /// The dataset of a name. Errors: `unsupported` if it is in another file.
   [[nodiscard]] Located locate(const std::string& name);
   [[nodiscard]] std::map<uint64_t, uint32_t> count_links() const;
   [[nodiscard]] Change build();

@@ -1,4 +1,4 @@
-// The files that an H5 checkpoint names, as they are needed.
+// The files that an H5 checkpoint refers to, opened on demand.
 #pragma once
 
 #include <map>
@@ -14,15 +14,15 @@ namespace cbk::h5 {
 /// Opens neighbours of the checkpoint once each. Not thread-safe.
 class ExternalFiles {
  public:
-  /// `allowed`: see NamedFiles. `memory`: charged for what the files are read into.
+  /// `allowed`: see NamedFiles. `memory`: charged for the content that is read.
   ExternalFiles(std::shared_ptr<const MappedFile> checkpoint, const std::vector<fs::path>& allowed,
                 MemoryPtr memory = {}, bool may_be_cut = false);
-  /// Whether the checkpoint may be shorter than it says: what is not in it cannot be read.
+  /// Whether the checkpoint may be shorter than it states; missing parts cannot be read.
   [[nodiscard]] bool may_be_cut() const { return may_be_cut_; }
 
-  /// Errors: as NamedFiles.
+  /// Errors: those of NamedFiles.
   std::shared_ptr<const MappedFile> map(const std::string& name);
-  /// The same as HDF5; the checkpoint itself is the file that is open already.
+  /// The same as HDF5; the checkpoint itself is the open file.
   std::shared_ptr<hdf5::File> open(const std::string& name);
   [[nodiscard]] const std::shared_ptr<hdf5::File>& main() const { return main_; }
   /// Every file opened so far, the checkpoint first.

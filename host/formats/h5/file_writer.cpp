@@ -59,7 +59,7 @@ FileWriter::Plan FileWriter::plan_dataset(const std::string& key, std::string_vi
     offsets_.push_back(0);
     return plan;
   }
-  // Large tensors begin on a page, small ones are close together.
+  // Large tensors begin on a page, small ones are packed closely.
   const uint64_t offset = align_up(data_end_, tensor.nbytes() >= large ? page : 8);
   items_.push_back({key, tensor});
   offsets_.push_back(offset);
@@ -140,7 +140,7 @@ uint64_t FileWriter::add_structures(uint64_t start, hdf5::Builder::Sink sink) {
 }
 
 void FileWriter::finish(const std::vector<uint32_t>& /*crcs*/) {
-  // Where chunks are is known when all of them are written.
+  // The places of chunks are known once all are written.
   if (!packed_.empty()) write_structures(align_up(packed_file_.end, 8));
   file_->write(0, as_bytes(superblock_));
 }

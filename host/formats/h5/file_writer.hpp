@@ -1,6 +1,6 @@
-// What the writers of all H5 formats share: the structures, then the data, both placed before any byte is
-// written. So what is before the cut of a file that is cut short can be found. Where chunks are compressed,
-// their places are known when all of them are written: the structures come last.
+// Shared by the writers of all H5 formats: the structures, then the data, both placed before any byte is
+// written, so that the readable part of a truncated file can be found. If chunks are compressed, their
+// places are known only when all of them are written; then the structures come last.
 #pragma once
 
 #include <deque>
@@ -25,18 +25,18 @@ class FileWriter : public ShardWriter {
   FileWriter(fs::path target, const WriteOptions& options)
       : ShardWriter(std::move(target), options.overwrite), compression_(options.compression) {}
 
-  /// Each value that is not a tensor becomes an object or an attribute of its own, a thousand bytes of
-  /// structures. Errors: `unsupported` for more than 65,536 of them: what reads the file would take hours, or
-  /// more memory than there is.
+  /// Fails (`unsupported`) for more than 65,536 values that are not tensors. Each becomes an object or an
+  /// attribute with a thousand bytes of structures, and reading the file would take hours, or more memory
+  /// than there is.
   static void check_plain_values(const Value& root);
 
-  /// How many datasets there may be.
+  /// Reserves room for this many datasets.
   void reserve_items(size_t count) {
     items_.reserve(count);
     offsets_.reserve(count);
   }
 
-  /// A dataset to be: its elements are an item, unless there are none.
+  /// A planned dataset: its elements are an item, unless it has none.
   struct Plan {
     Tensor tensor;
     std::optional<uint32_t> item;
@@ -45,8 +45,9 @@ class FileWriter : public ShardWriter {
   /// Errors: a shape or dtype that HDF5 cannot hold.
   Plan plan_dataset(const std::string& key, std::string_view name, const Tensor& tensor);
 
-  /// Adds all objects and the root's attributes; the links of the root group are the result, valid until the
-  /// next call. It is called twice, and adds the same sizes.
+  /// Adds all objects and the root's attributes. Returns the links of the root group, valid until the next
+  /// call.
+  /// It is called twice, and adds the same sizes each time.
   virtual const hdf5::Builder::Links& build(hdf5::Builder& builder, hdf5::HeaderBuilder& root) = 0;
   /// The header of a dataset without its attributes. Its chunks are written.
   hdf5::HeaderBuilder start_dataset(hdf5::Builder& builder, const Plan& plan) const;
@@ -57,10 +58,10 @@ class FileWriter : public ShardWriter {
   uint64_t overhead_ = 4096;
 
  private:
-  /// Where the structures end that begin at `start`.
+  /// The end of the structures that begin at `start`.
   uint64_t add_structures(uint64_t start, hdf5::Builder::Sink sink);
   void write_structures(uint64_t start);
-  /// Moves the data behind the structures.
+  /// Moves the data after the structures.
   void make_room();
 
   Compression compression_;

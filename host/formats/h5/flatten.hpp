@@ -1,4 +1,4 @@
-// A tree as its structure and its leaves with dotted keys, as the H5 formats see it.
+// A tree as its structure and its leaves with dotted keys, for the H5 formats.
 #pragma once
 
 #include <string>
@@ -21,8 +21,8 @@ struct FlatTree {
   std::vector<std::string> warnings;
 };
 
-/// `sets_are_containers`: also deques; otherwise both are leaves. Errors: a root that is a leaf, keys that
-/// JSON cannot hold, two leaves with one dotted key, named tuples.
+/// `sets_are_containers`: sets and deques are containers; otherwise both are leaves. Errors: a root that is a
+/// leaf, keys that JSON cannot hold, two leaves with one dotted key, named tuples.
 FlatTree flatten(const Value& root, bool sets_are_containers);
 
 }  // namespace cbk::h5

@@ -11,15 +11,16 @@ namespace cbk::h5 {
 
 inline constexpr std::string_view metadata_suffix = ".__metadata__";
 
-/// The text of an ordinary leaf up to its METADATA object. A leaf whose text begins so needs no further
-/// parsing but of that object.
+/// The text of an ordinary leaf up to its METADATA object. If a leaf's text begins like this, only that
+/// object needs parsing.
 std::string metadata_head(std::string_view key);
 inline constexpr std::string_view metadata_tail = "\n}";
 
 /// The whole text; `metadata` is a dict.
 std::string leaf_metadata(std::string_view key, const Value& metadata);
 
-/// The METADATA object of a torch tensor. There are many of them: they are written and recognised without a
+/// The METADATA object of a torch tensor. There are many of them, so they are written and recognised without
+/// a
 /// JSON tree.
 struct TensorMetadata {
   DType dtype = DType::float32;
@@ -27,7 +28,7 @@ struct TensorMetadata {
   Shape shape;
 };
 std::string tensor_metadata(const TensorMetadata& metadata);
-/// Nothing when the text is not exactly of the form that Python's json module gives it; it may still be
+/// Nothing if the text does not have exactly the form that Python's json module writes; it may still be
 /// valid.
 std::optional<TensorMetadata> match_tensor_metadata(std::string_view object);
 

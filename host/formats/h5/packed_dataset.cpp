@@ -8,7 +8,7 @@
 namespace cbk::h5 {
 namespace {
 
-/// Bytes of a chunk: many for the compressor, few for who reads a part.
+/// Bytes of a chunk: large for the compressor, small for partial reads.
 constexpr int64_t usual_chunk = 1 << 20;
 
 }  // namespace
@@ -21,7 +21,7 @@ PackedDataset::PackedDataset(Compression compression, const Tensor& tensor, Pack
       place_(place) {
   extents_.back() = itemsize_;
   const int64_t most = usual_chunk / itemsize_;
-  // Whole inner dimensions as long as they fit, then a part of the next one.
+  // Whole inner dimensions as far as they fit, then a part of the next one.
   for (along_ = shape_.size() - 1; along_ > 0 && chunk_elements_ * shape_[along_] <= most; --along_) {
     extents_[along_] = static_cast<uint32_t>(shape_[along_]);
     chunk_elements_ *= shape_[along_];
@@ -73,7 +73,7 @@ void PackedDataset::append(Bytes packed) {
   hdf5::Builder::Chunk chunk = next_chunk();
   chunk.address = place_.end;
   chunk.size = static_cast<uint32_t>(packed.size());
-  // What does not get smaller is stored as it is, without the second filter.
+  // A chunk that does not get smaller is stored uncompressed, without the second filter.
   chunk.mask = packed.size() < static_cast<size_t>(chunk_elements_) * itemsize_ ? 0 : 2;
   place_.file->write(place_.end, packed);
   place_.end += packed.size();

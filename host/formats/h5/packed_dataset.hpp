@@ -8,14 +8,14 @@
 
 namespace cbk::h5 {
 
-/// Where the next chunk of a file goes.
+/// The place of the next chunk in a file.
 struct PackedFile {
   StagedFile* file = nullptr;
   uint64_t end = 0;
 };
 
-/// Not thread-safe but for `pack`. Numbers are shuffled (first bytes of all elements together) before they
-/// are packed, since exponents repeat more than mantissas do.
+/// Not thread-safe except for `pack`. Numbers are shuffled (the first bytes of all elements together) before
+/// compression, because exponents repeat more than mantissas do.
 class PackedDataset final : public PieceSink {
  public:
   /// `tensor`: of rank 1 and more, not empty. `place` outlives it.
@@ -24,7 +24,7 @@ class PackedDataset final : public PieceSink {
   [[nodiscard]] Item::Pieces pieces();
   [[nodiscard]] Bytes pack(ByteView piece) const override;
   void append(Bytes packed) override;
-  /// Adds layout and filters to the dataset's header, when all chunks are written.
+  /// Adds layout and filters to the dataset's header, once all chunks are written.
   void describe(hdf5::Builder& builder, hdf5::HeaderBuilder& header) const;
 
  private:

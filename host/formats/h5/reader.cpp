@@ -28,7 +28,7 @@ double version_of(const hdf5::Attributes& root) {
   return version;
 }
 
-/// What a list of checkpoints says instead of a tree.
+/// Fails for a list of checkpoints, which has no tree.
 [[noreturn]] void fail_list_of_checkpoints(const hdf5::Attributes& root) {
   const auto info = root.value("ckpt_info");
   std::string latest;
@@ -51,8 +51,8 @@ class PlainTree {
  public:
   explicit PlainTree(Datasets& datasets) : datasets_(datasets) {}
 
-  /// Links are charged wherever their group appears: groups in each other many times over run out of the
-  /// memory that the file may ask for.
+  /// Links are charged wherever their group appears: groups nested in each other many times exceed the memory
+  /// that the file may use.
   Value group(const Located& located) {
     if (!located.object.is_group()) fail(Errc::format, "it is neither a dataset nor a group");
     if (open_.size() == max_depth) fail(Errc::format, "groups nested more than {} deep", max_depth);
@@ -76,8 +76,9 @@ class PlainTree {
   static constexpr size_t max_depth = 64;
   static constexpr uint64_t link_bytes = 256;  // of an entry of the tree in memory, about
 
-  /// A link to nowhere, and elements that no dtype has, are values that cannot be read. A named datatype is
-  /// no value: nothing is stored under it.
+  /// Broken links, and elements without a dtype here, are values that cannot be read. A named datatype is not
+  /// a
+  /// value: nothing is stored under it.
   std::optional<Value> member(const std::shared_ptr<hdf5::File>& file, const hdf5::Link& link) {
     const auto why_not = [&](const Error& error) {
       return unreadable(
@@ -111,7 +112,7 @@ class PlainTree {
   std::set<std::pair<const hdf5::File*, uint64_t>> open_;  // groups that are being read
 };
 
-/// Root attributes that say something about the whole checkpoint.
+/// Root attributes about the whole checkpoint.
 Value read_metadata(const hdf5::Attributes& root) {
   Value metadata = Value::dict();
   for (const hdf5::Attribute& attribute : root.list()) {

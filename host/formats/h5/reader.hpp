@@ -13,7 +13,7 @@ namespace cbk::h5 {
 bool is_hdf5(ByteView bytes);
 
 /// Errors: `format` for damage and for files that are not checkpoints, `unsupported` for newer formats and
-/// foreign filters, `refused` for pickles that would have to run code.
+/// foreign filters, `refused` for pickles that would run code.
 /// `memory`: the budget of the checkpoint (see `or_own`).
 Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& options, MemoryPtr memory = {});
 

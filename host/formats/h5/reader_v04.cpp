@@ -60,7 +60,7 @@ class ReaderV04 {
       case Meaning::tensor:
         return read_data(located, attributes, TensorLeaf::Role::tensor);
       case Meaning::ndarray: {
-        // Up to 0.3 torch tensors carried this name.
+        // Up to 0.3, torch tensors had this name.
         const bool is_array = version_ > 0.35 && !attributes.is_set("is_bfloat16");
         return read_data(located, attributes,
                          is_array ? TensorLeaf::Role::ndarray : TensorLeaf::Role::tensor);

@@ -1,4 +1,4 @@
-// The leaves of the formats 0.1 to 0.4: what a dataset and its attributes mean.
+// The leaves of the formats 0.1 to 0.4: the meaning of a dataset and its attributes.
 #pragma once
 
 #include "host/formats/checkpoint.hpp"

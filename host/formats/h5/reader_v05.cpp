@@ -70,14 +70,14 @@ DType dtype_member(const Value& object, std::string_view name) {
   return parse_dtype(member(object, name).as_string());
 }
 
-/// The first of `dtypes`, `shapes`.
+/// The first of `dtypes` or `shapes`.
 const Value& first_of(const Value& object, std::string_view name) {
   const auto& items = list_of(member(object, name), name);
   if (items.empty()) fail(Errc::format, "'{}' of the metadata is empty", name);
   return items.front();
 }
 
-/// What a leaf is: a value, or a link to another key.
+/// A leaf: a value, or a link to another key.
 struct Leaf {
   Value value;
   std::string link;
@@ -296,7 +296,7 @@ class ReaderV05 {
   std::map<std::string, Value> safetensors_;
 };
 
-/// The leaf that a chain of links ends in.
+/// The leaf at the end of a chain of links.
 size_t follow_links(const std::vector<Leaf>& leaves,
                     const std::unordered_map<std::string_view, size_t, KeyedHash>& positions, size_t start) {
   size_t at = start;

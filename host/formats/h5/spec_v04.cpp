@@ -15,7 +15,7 @@ using Kind = TreeSpec::Kind;
 constexpr std::string_view tree_spec_class = "torch.utils._pytree.TreeSpec";
 constexpr std::string_view leaf_spec_class = "torch.utils._pytree.LeafSpec";
 
-/// "builtins.dict" of a type, however the pickle spells it.
+/// The name of a type, such as "builtins.dict", for any spelling in the pickle.
 std::string type_name(const Value& type) {
   if (!type.is(Value::Kind::object) || type.as_object().type != "class") {
     fail(Errc::format, "the type of a node of __spec__ is {}", a_kind(type));
@@ -61,7 +61,7 @@ Value make_object(std::string_view type, std::string_view repr, Value state = {}
   return object;
 }
 
-/// Turns a spec into the pickled classes' objects; a class is one object however often it occurs.
+/// Turns a spec into the pickled classes' objects; each class is one object.
 class PickleNodes {
  public:
   Value make(const TreeSpec& spec) {

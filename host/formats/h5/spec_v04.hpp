@@ -5,8 +5,8 @@
 
 namespace cbk::h5 {
 
-/// The globals of the pickle are compared, never imported. What the pickle makes meanwhile must fit into
-/// what is left of `memory`.
+/// The globals of the pickle are compared, never imported. The values that the pickle makes must fit into the
+/// rest of `memory`.
 TreeSpec parse_spec_v04(std::string_view hex, const MemoryBudget& memory);
 
 std::string to_spec_v04(const TreeSpec& spec);

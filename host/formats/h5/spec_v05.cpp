@@ -65,7 +65,7 @@ void write_node(const TreeSpec& spec, std::string& out) {
   out += "]}";
 }
 
-/// The tree with "*" for leaves as JSON can say it; false if it cannot.
+/// The tree with "*" for leaves as JSON; false if JSON cannot represent it.
 bool make_shape(const TreeSpec& spec, Value& out) {
   if (spec.kind == Kind::leaf) {
     out = "*";
@@ -101,7 +101,8 @@ TreeSpec parse_spec_v05(const Value& pair, MemoryBudget& memory) {
 }
 
 std::string to_spec_v05(const TreeSpec& spec) {
-  // The pair as a list of the shape and, in the place of its end, the tree: a value of both would take much.
+  // Writes the pair as the list of the shape, with the tree in place of its end: one value for both would
+  // take much memory.
   Value shape;
   if (!make_shape(spec, shape)) shape = Value();
   std::string out =

@@ -5,7 +5,7 @@
 
 namespace cbk::h5 {
 
-/// `pair`: [SHAPE, TREE]. The shape is what people read; only the tree counts.
+/// `pair`: [SHAPE, TREE]. The shape is for people; only the tree is used.
 TreeSpec parse_spec_v05(const Value& pair, MemoryBudget& memory);
 
 /// The text of both, indented.

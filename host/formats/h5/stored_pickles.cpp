@@ -13,8 +13,8 @@ bool is_space(char c) {
   return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-/// Python's bytes.fromhex skips spaces; it fails for anything else that is not a digit, and so reads no
-/// pickle.
+/// Python's bytes.fromhex skips spaces and fails for any other character that is not a digit, so such text is
+/// not a pickle.
 void check_hex(std::string text, bool allow_records, const MemoryBudget& memory) {
   std::erase_if(text, is_space);
   const auto is_digit = [](unsigned char c) { return std::isxdigit(c) != 0; };
@@ -29,7 +29,7 @@ void check_object(hdf5::File& file, const hdf5::ObjectHeader& object, bool allow
     if (value && value->is(Value::Kind::string))
       within(name, [&] { check_hex(value->as_string(), allow_records, *file.memory()); });
   }
-  // Python takes the bytes of whatever array this is.
+  // Python uses the bytes of an array of any dtype.
   if (const hdf5::Attribute* bytes = attributes.find("__BYTES__")) {
     MemoryBudget until_read(*file.memory());
     within("__BYTES__", [&] { unpickle_stored(as_text(bytes->data), allow_records, until_read); });

@@ -5,14 +5,14 @@
 
 namespace cbk::h5 {
 
-/// The value of one, charged to `memory`. Errors: `refused` for what is beyond plain data, as
+/// The value of a stored pickle, charged to `memory`. Errors: `refused` for anything beyond plain data, as in
 /// pickle::load.
 Value unpickle_stored(std::string_view bytes, bool allow_records, MemoryBudget& memory);
 
-/// Values that are read one after the other; one error names all that are refused.
+/// Values that are read one after the other; one error names all refused values.
 class RefusedValues {
  public:
-  /// What `read` gives; a default value where it is refused, which `fail_if_any` reports.
+  /// The result of `read`; a default value if it is refused, which `fail_if_any` reports.
   template <typename Read>
   auto attempt(const std::string& key, Read&& read) -> decltype(read()) {
     try {
@@ -23,7 +23,7 @@ class RefusedValues {
       return {};
     }
   }
-  /// The error of the first one, and how many more there are.
+  /// Raises the error of the first refused value, with the number of others.
   void fail_if_any() const;
 
  private:
@@ -31,8 +31,8 @@ class RefusedValues {
   size_t count_ = 0;
 };
 
-/// Reads all pickles of a file that is going to be copied as a file, or changed in place: what cannot be read
-/// as data must not be passed on. Errors: as `unpickle_stored`, with the name of the object.
+/// Reads all pickles of a file that will be copied as a file, or changed in place: pickles that cannot be
+/// read as data must not be passed on. Errors: those of `unpickle_stored`, with the name of the object.
 void check_pickles(hdf5::File& file, bool allow_records);
 
 }  // namespace cbk::h5

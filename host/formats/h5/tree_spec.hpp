@@ -27,15 +27,15 @@ struct TreeSpec {
 /// keys: they are charged.
 std::vector<std::string> leaf_keys(const TreeSpec& spec, MemoryBudget& memory);
 
-/// JSON as Python writes it. Its text is charged, for many objects of a file may name the same one.
+/// JSON as Python writes it. Its text is charged, because many objects of a file may refer to the same text.
 Value parse_python_json(std::string_view text, MemoryBudget& memory);
 
 /// The tree with the leaves that `next` gives, in order.
 Value build_tree(const TreeSpec& spec, const std::function<Value()>& next);
 
-// --- the parts that both forms of a spec are made of; errors are `format` or `unsupported`
+// --- the parts of both forms of a spec; errors are `format` or `unsupported`
 
-/// "builtins.dict", …; and what a name means.
+/// The name of a container, such as "builtins.dict"; and the kind of a name.
 std::string_view container_name(TreeSpec::Kind kind);
 TreeSpec::Kind container_kind(std::string_view name);
 
@@ -43,9 +43,9 @@ TreeSpec::Kind container_kind(std::string_view name);
 const Value& spec_member(const Value& node, std::string_view name);
 const std::vector<Value>& spec_items(const Value& list, std::string_view what);
 
-/// Keys that a dict of a checkpoint may have.
+/// Sets the keys of a dict, which must be valid in a checkpoint.
 void set_keys(TreeSpec& spec, const std::vector<Value>& keys);
-/// As many children as keys.
+/// Fails unless there are as many children as keys.
 void check_children(const TreeSpec& spec);
 
 }  // namespace cbk::h5

@@ -7,8 +7,8 @@
 
 namespace cbk::h5 {
 
-/// `options.h5_version`: "0.5" (or empty), "0.4", or "flat" (a dict of tensors without structure). Whatever
-/// the format cannot hold is an error here, naming the key.
+/// `options.h5_version`: "0.5" (or empty), "0.4", or "flat" (a dict of tensors without structure). Values
+/// that the format cannot hold are an error here, naming the key.
 std::unique_ptr<ShardWriter> make_writer(const Value& root, const fs::path& target,
                                          const WriteOptions& options);
 

@@ -17,7 +17,7 @@ using namespace std::string_view_literals;
 constexpr std::string_view default_release = "2.10.0";
 constexpr size_t max_key = 60000;
 
-/// The code of a dtype in `rtfx_dtypes`; nothing: torch tensors of this dtype cannot be in the format.
+/// The code of a dtype in `rtfx_dtypes`; nothing if the format cannot hold torch tensors of this dtype.
 std::optional<int64_t> release_code(DType dtype) {
   switch (dtype) {
     case DType::boolean:
@@ -48,7 +48,7 @@ struct Folder {
   std::map<std::string, Folder, std::less<>> folders;
   hdf5::Builder::Links datasets;  // and, once they are added, groups
 
-  /// Adds the groups of the folders in this one; all that its own group links to.
+  /// Adds the groups of the folders in this one; returns all links of its own group.
   const hdf5::Builder::Links& links(hdf5::Builder& builder) {
     for (auto& [name, folder] : folders)
       datasets.insert_or_assign(name, builder.add_group(folder.links(builder)));
@@ -79,7 +79,7 @@ class WriterV05 final : public FileWriter {
 
  private:
   enum class Stored { nothing, tensor, ndarray, pickle };
-  // Metadata are made when they are written: there may be 100,000 leaves.
+  // Metadata is made only when it is written: there may be 100,000 leaves.
   struct Leaf {
     std::string key;
     Value value;                        // of a leaf that is all metadata; bytes: a pickle
@@ -208,7 +208,7 @@ class WriterV05 final : public FileWriter {
     leaves_.push_back(std::move(leaf));
   }
 
-  /// A key with data is a path inside the file.
+  /// Checks a key with data, which is a path inside the file.
   void check_path(const std::string& key) {
     Folder* folder = &folders_;
     std::string_view rest = key;
@@ -263,7 +263,7 @@ class WriterV05 final : public FileWriter {
     return folder->datasets[std::string(path)];
   }
 
-  /// The members of the metadata are on the dataset once more, as the original writer leaves them.
+  /// The members of the metadata are repeated on the dataset, as in the original writer.
   uint64_t add_data(hdf5::Builder& builder, const Leaf& leaf) const {
     hdf5::HeaderBuilder header = start_dataset(builder, leaf.plan);
     if (leaf.stored == Stored::tensor) {

@@ -50,7 +50,7 @@ class Walk {
   }
 
  private:
-  /// Bytes of a pointer inside a node of `level` to one of the level below.
+  /// The size of a pointer in a node of `level` to a node of the level below.
   [[nodiscard]] uint64_t pointer_size(size_t level) const {
     return image_.sizes().address + count_bytes_ + (level > 1 ? levels_[level - 1].total_bytes : 0);
   }

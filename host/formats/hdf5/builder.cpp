@@ -71,7 +71,7 @@ uint64_t Builder::add_large(std::string_view bytes) {
 void Builder::close_collection() {
   if (capacity_ == 0) return;
   const uint64_t left = capacity_ - used_;
-  // Free space is object 0; a rest that has no room for its head needs none.
+  // Free space is object 0; a rest too small for its head needs none.
   if (left >= object_head) {
     std::string free;
     append_le<uint64_t>(free, 0);
@@ -119,7 +119,7 @@ std::string Builder::text(std::string_view text) {
   return reference;
 }
 
-/// A collection of its own, outside of the image.
+/// A separate collection, outside the image.
 uint64_t Builder::add_large_text(std::string_view text) {
   close_collection();
   give(size());
@@ -216,7 +216,7 @@ GroupTables Builder::add_group_tables(const Links& links, const SoftLinks& soft)
 
 namespace {
 
-/// Keys are the first chunk below a child; the last one is beyond all chunks.
+/// A key is the first chunk below a child; the last key is beyond all chunks.
 std::string chunk_key(const Builder::Chunk& chunk) {
   std::string out;
   append_le(out, chunk.size);
@@ -297,7 +297,7 @@ uint64_t Builder::add_group(const Links& links) {
 
 uint64_t Builder::add_with_dense_attributes(
     HeaderBuilder header, const std::vector<std::pair<std::string, std::string>>& attributes) {
-  // Every attribute is a "huge" object of a fractal heap: its own run of bytes, found by number in one
+  // Every attribute is a "huge" object of a fractal heap: a separate run of bytes, found by number in one
   // B-tree, while another one finds numbers by the hash of the name.
   struct Record {
     uint32_t hash;

@@ -1,7 +1,7 @@
 // Writes the structures of an HDF5 file: old-style groups, object headers, global heap collections.
 //
-// libhdf5 is not used for it: 20,000 attributes on one object take it most of a minute. All structures are
-// one run of bytes, whose size does not depend on where the data is: the caller lays that out.
+// libhdf5 is not used, because 20,000 attributes on one object take it most of a minute. All structures are
+// one run of bytes. Its size does not depend on where the data is: the caller decides that.
 #pragma once
 
 #include <functional>
@@ -17,14 +17,14 @@ namespace cbk::hdf5 {
 
 class Builder {
  public:
-  /// Takes bytes that will not change any more, one piece behind the other.
+  /// Receives final bytes, one piece after the other.
   using Sink = std::function<void(uint64_t address, std::string_view bytes)>;
 
   /// `start`: where the structures begin, a multiple of 8.
   Builder(uint64_t start, Sink sink, GroupRanks ranks = {})
       : start_(start), ranks_(ranks), sink_(std::move(sink)) {}
 
-  /// Appends a structure; its address.
+  /// Appends a structure and returns its address.
   uint64_t add(std::string_view bytes);
 
   /// A variable-length text: the 16 bytes that refer to it in an attribute.
@@ -33,7 +33,7 @@ class Builder {
   void add_text(HeaderBuilder& header, std::string_view name, std::string_view value);
   void add_bool(HeaderBuilder& header, std::string_view name, bool value);
 
-  /// An object whose attributes lie in dense storage, where they may be of any size: (name, encoded
+  /// An object with attributes in dense storage, where they may have any size: (name, encoded
   /// attribute).
   uint64_t add_with_dense_attributes(HeaderBuilder header,
                                      const std::vector<std::pair<std::string, std::string>>& attributes);
@@ -41,10 +41,10 @@ class Builder {
   using Links = std::map<std::string, uint64_t>;         // name → object
   using SoftLinks = std::map<std::string, std::string>;  // name → path
   GroupTables add_group_tables(const Links& links, const SoftLinks& soft = {});
-  /// A group that is an object of its own.
+  /// A group as a separate object.
   uint64_t add_group(const Links& links);
 
-  /// A chunk of a dataset: its first element's coordinates, and where it is.
+  /// A chunk of a dataset: the coordinates of its first element, and its place.
   struct Chunk {
     std::vector<uint64_t> start;
     uint64_t address = 0;
@@ -54,7 +54,7 @@ class Builder {
   /// The B-tree of chunks in C order; `extents`: of a chunk, followed by the bytes of an element.
   uint64_t add_chunk_tree(std::span<const Chunk> chunks, std::span<const uint32_t> extents);
 
-  /// Gives the sink what it does not have yet; call once, at the end.
+  /// Passes the remaining bytes to the sink; call once, at the end.
   void finish();
   [[nodiscard]] uint64_t end() const { return start_ + size(); }
 

@@ -1,4 +1,4 @@
-// Where the chunks of a dataset are stored.
+// The places of a dataset's chunks.
 #pragma once
 
 #include <vector>
@@ -17,11 +17,11 @@ struct StoredChunk {
 /// Sorted by number; chunks that were never written are absent. Every place is inside the file.
 std::vector<StoredChunk> read_chunk_index(const Image& image, const Dataset& dataset);
 
-/// How many chunks lie along each dimension.
+/// The number of chunks along each dimension.
 std::vector<uint64_t> chunk_grid(const Dataset& dataset);
 
-/// Fails (`unsupported`) where the elements of a few rows are in so many packed chunks that these do not fit
-/// into memory, and would have to be unpacked again for the next few rows.
+/// Fails (`unsupported`) if the elements of a few rows are in so many compressed chunks that these do not fit
+/// into memory and would have to be decompressed again for the next rows.
 void refuse_tall_chunks(const Dataset& dataset);
 
 /// Bytes of one chunk before any filter; a `format` error beyond what HDF5 allows.

@@ -7,19 +7,19 @@
 namespace cbk::hdf5 {
 namespace {
 
-/// A chunk beyond this is not kept whole if it can be unpacked from front to back, and decoded one at a time.
+/// A larger chunk is not kept whole if it can be unpacked sequentially; only one is decoded at a time.
 constexpr uint64_t large_chunk = uint64_t{8} << 20;
 constexpr size_t most_streams = 16;
 
-/// What `decode_chunk` has in memory at once.
+/// The memory that `decode_chunk` needs at once.
 uint64_t decoding_bytes(const std::vector<Filter>& filters, uint64_t chunk_bytes) {
   return chunk_bytes * std::min<uint64_t>(filters.size(), 2);
 }
 
 }  // namespace
 
-/// Indices [first, last) of dimension `dim` below the fixed ones in `at`, and everything of the dimensions
-/// behind.
+/// Indices [first, last) of dimension `dim` below the fixed ones in `at`, and all of the dimensions
+/// after it.
 struct ChunkedStorage::Box {
   const std::vector<uint64_t>& at;
   size_t dim;
@@ -140,7 +140,7 @@ void ChunkedStorage::read(uint64_t offset, std::span<std::byte> out) const {
 void ChunkedStorage::read_range(size_t dim, std::vector<uint64_t>& at, uint64_t begin,
                                 std::span<std::byte> out) const {
   const uint64_t stride = strides_[dim];
-  // A part of one index, whole indices, a part of one index: only the parts go down a dimension.
+  // Part of an index, whole indices, part of an index: only the parts descend to the next dimension.
   while (!out.empty()) {
     const uint64_t index = begin / stride;
     const uint64_t skip = begin % stride;

@@ -1,4 +1,4 @@
-// A chunked dataset as a storage: chunks are found and decoded when they are read.
+// A chunked dataset as a storage: chunks are found and decoded on reading.
 #pragma once
 
 #include <map>
@@ -29,7 +29,7 @@ class ChunkedStorage final : public PackedStorage {
  private:
   struct Box;
   using Stored = std::vector<StoredChunk>::const_iterator;
-  /// What gives the bytes of a chunk.
+  /// The source of a chunk's bytes.
   struct Chunk {
     BlockCache::Block bytes;
     StoragePtr stream;

@@ -1,4 +1,4 @@
-// Fields of an HDF5 file: addresses, checksums, and a cursor that cannot leave what it was given.
+// Fields of an HDF5 file: addresses, checksums, and a cursor that cannot leave its range.
 #pragma once
 
 #include "host/base/bytes.hpp"
@@ -12,13 +12,13 @@ template <typename... Args>
   throw Error(Errc::format, "damaged HDF5 file: " + fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// How many bytes addresses and lengths take in this file.
+/// The sizes of addresses and lengths in this file.
 struct FieldSizes {
   unsigned address = 8;
   unsigned length = 8;
 };
 
-/// Reads little-endian fields one after the other; running over the end is a `format` error that names
+/// Reads little-endian fields one after the other; reading past the end is a `format` error that names
 /// `what`.
 class Cursor {
  public:

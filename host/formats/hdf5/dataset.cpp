@@ -146,7 +146,7 @@ Bytes read_fill(Cursor in, bool old_form) {
   return {value.begin(), value.end()};
 }
 
-/// Files one behind the other.
+/// Several files, one after the other.
 class JoinedStorage final : public PackedStorage {
  public:
   explicit JoinedStorage(std::vector<StoragePtr> parts) : parts_(std::move(parts)) {

@@ -1,4 +1,4 @@
-// A dataset: its type, shape, and where its elements are.
+// A dataset: its type, shape, and the places of its elements.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@ namespace cbk::hdf5 {
 
 struct Layout {
   enum class Kind { compact, contiguous, chunked, external, virtual_ };
-  /// How the chunks are found.
+  /// The kind of chunk index.
   enum class Index { btree1, single, implicit, fixed_array, extensible_array, btree2 };
   struct Piece {
     std::string file;

@@ -47,17 +47,17 @@ struct Datatype {
   std::vector<int64_t> values;           // enumeration
   uint64_t count = 1;                    // array: elements
 
-  /// Our dtype, if there is one: h5py's bool is an enumeration, its complex a compound of r and i.
+  /// The dtype in cbk, if there is one: h5py's bool is an enumeration, its complex a compound of r and i.
   [[nodiscard]] std::optional<DType> dtype() const;
-  /// The narrowest dtype that holds numbers which do not use all of their bits (N-Bit), if there is one.
+  /// The narrowest dtype for numbers that do not use all of their bits (N-Bit), if there is one.
   [[nodiscard]] std::optional<DType> widened() const;
-  /// Whether the elements of that dtype lie in big-endian order.
+  /// Whether the elements of that dtype are in big-endian order.
   [[nodiscard]] bool is_swapped() const;
   /// Bytes that are swapped together: half of a complex number.
   [[nodiscard]] uint32_t component_size() const;
   /// Whether the elements are strings, or sequences of bytes.
   [[nodiscard]] bool is_texts() const;
-  /// "float32", "bool", "string", "opaque(16)", …: for people.
+  /// "float32", "bool", "string", "opaque(16)", …, for people.
   [[nodiscard]] std::string describe() const;
 };
 

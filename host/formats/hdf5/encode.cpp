@@ -13,7 +13,7 @@ void pad8(std::string& out) {
   out.resize(align_up(out.size(), 8), '\0');
 }
 
-/// class and version, three bytes of flags, size.
+/// Appends class and version, three bytes of flags, and the size.
 void append_head(std::string& out, Datatype::Class kind, uint32_t flags, uint32_t size) {
   append_le<uint32_t>(out, flags << 8 | 0x10U | static_cast<uint32_t>(kind));
   append_le<uint32_t>(out, size);
@@ -295,7 +295,7 @@ std::string HeaderBuilder::finish() {
     return part.type == MessageType::attribute_info;
   });
   if (!is_old && !tells_attributes) {
-    // Without this message libhdf5 finds attributes by name, but counts none in such a header.
+    // Without this message libhdf5 finds attributes by name, but counts zero in such a header.
     std::string no_dense_storage("\0\0"sv);
     append_le(no_dense_storage, undefined_address);
     append_le(no_dense_storage, undefined_address);

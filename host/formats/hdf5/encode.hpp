@@ -1,4 +1,4 @@
-// HDF5's encodings of types, shapes and messages, as h5py has them written.
+// HDF5's encodings of types, shapes and messages, as h5py writes them.
 #pragma once
 
 #include <span>
@@ -27,7 +27,7 @@ std::string_view null_dataspace();
 /// A fill value of zeros, written only when asked for.
 std::string_view default_fill_value();
 std::string encode_contiguous(uint64_t address, uint64_t size);
-/// `chunk`: its extents, followed by the bytes of an element.
+/// `chunk`: its extents, then the size of an element.
 std::string encode_chunked(uint64_t tree, std::span<const uint32_t> chunk);
 std::string encode_filters(std::span<const Filter> filters);
 std::string encode_symbol_table(uint64_t tree, uint64_t heap);
@@ -45,15 +45,15 @@ std::string encode_soft_link(std::string_view name, std::string_view path);
 /// Collects the messages of one object.
 class HeaderBuilder {
  public:
-  /// `flags`: as HDF5 stores them with the message. Errors: `value` for a body that no message holds.
+  /// `flags`: as HDF5 stores them with the message. Errors: `value` for a body too large for a message.
   void add(MessageType type, std::string_view body, uint8_t flags = 0);
   void add_attribute(std::string_view name, std::string_view type, std::string_view space,
                      std::string_view data);
-  /// Whether an attribute of so many bytes fits a message.
+  /// Whether an attribute of this size fits a message.
   static bool fits(uint64_t data_size) { return data_size <= 64000; }
-  /// Version 2 from the start; otherwise only when there are more messages than version 1 can count.
+  /// Version 2 from the start; otherwise only if there are more messages than version 1 can count.
   void use_version_2() { is_version_2_ = true; }
-  /// How many hard links lead to the object: 1 unless said otherwise.
+  /// The number of hard links to the object (default: 1).
   void set_references(uint32_t count) { references_ = count; }
   /// The whole header; call once, at the end.
   [[nodiscard]] std::string finish();

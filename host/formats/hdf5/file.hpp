@@ -1,4 +1,4 @@
-// An HDF5 file as a reader of checkpoints uses it: objects by path, attributes by name.
+// An HDF5 file for readers of checkpoints: objects by path, attributes by name.
 #pragma once
 
 #include <optional>
@@ -18,14 +18,14 @@ class Attributes {
 
   [[nodiscard]] const std::vector<Attribute>& list() const { return list_; }
   [[nodiscard]] const Attribute* find(std::string_view name) const;
-  /// A scalar string. Nothing: no such attribute. Another type is a `format` error.
+  /// A scalar string. Nothing if there is none. Another type is a `format` error.
   [[nodiscard]] std::optional<std::string_view> text(std::string_view name) const;
-  /// As Value: number, bool, text, bytes, or a list of them; `none` for null dataspaces. Nothing: no such
-  /// attribute.
+  /// As Value: number, bool, text, bytes, or a list of them; `none` for null dataspaces. Nothing if there is
+  /// no such attribute.
   [[nodiscard]] std::optional<Value> value(std::string_view name) const;
   /// True only for a scalar that is true (or not 0).
   [[nodiscard]] bool is_set(std::string_view name) const;
-  /// Whether `value` knows the type.
+  /// Whether `value` supports the type.
   [[nodiscard]] static bool is_readable(const Attribute& attribute);
   [[nodiscard]] Value value(const Attribute& attribute) const;
 
@@ -36,7 +36,7 @@ class Attributes {
   std::unordered_map<std::string_view, size_t, KeyedHash> names_;  // only of long lists
 };
 
-/// Not thread-safe; the storages it gives out are.
+/// Not thread-safe; the storages it returns are.
 class File {
  public:
   explicit File(std::shared_ptr<const MappedFile> file, MemoryPtr memory = {}, bool may_be_cut = false);
@@ -51,7 +51,7 @@ class File {
   [[nodiscard]] Attributes attributes(const ObjectHeader& object) {
     return {objects_, objects_.attributes(object)};
   }
-  /// The link at a path from the root ("a/b": in group a), soft links followed; nullptr when it does not
+  /// The link at a path from the root ("a/b": in group a), following soft links; nullptr if it does not
   /// exist.
   [[nodiscard]] const Link* find(std::string_view path);
   /// The links of a group.

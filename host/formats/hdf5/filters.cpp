@@ -19,7 +19,7 @@ T load_be(ByteView bytes, uint64_t offset, const char* what) {
   return value;
 }
 
-/// The most that a compressed byte can unpack to; a chunk that claims more is not believed.
+/// Fails if a chunk claims to unpack to more than its filter can produce.
 void check_ratio(uint64_t stored, uint64_t size, uint64_t ratio) {
   if (size / ratio > stored + 64) damaged("a chunk of {} bytes cannot hold {}", stored, size);
 }
@@ -115,19 +115,19 @@ Bytes undo_shuffle(ByteView in, const Filter& filter) {
   return out;
 }
 
-/// The last four bytes are the checksum of those before.
+/// The last four bytes are the checksum of the bytes before.
 Bytes undo_fletcher32(ByteView in) {
   if (in.size() < 4) damaged("a chunk of {} bytes with a checksum of 4", in.size());
   const ByteView data = in.first(in.size() - 4);
   const auto stored = load_le<uint32_t>(in.data() + data.size());
   const uint32_t sum = fletcher32(data);
-  // HDF5 1.6.2 and before stored the bytes of each half the other way round.
+  // HDF5 1.6.2 and before stored the bytes of each half in the opposite order.
   const uint32_t old_sum = (sum & 0x00FF00FF) << 8 | (sum >> 8 & 0x00FF00FF);
   if (stored != sum && stored != old_sum) damaged("a chunk does not have its Fletcher-32 checksum");
   return {data.begin(), data.end()};
 }
 
-/// What other programs and the library itself call a filter; "" for an unknown one.
+/// The usual name of a filter; "" for an unknown one.
 std::string_view name_of_filter(uint16_t id) {
   switch (id) {
     case 4:
@@ -260,7 +260,7 @@ Bytes decode_chunk(const std::vector<Filter>& filters, uint32_t mask, ByteView s
   Bytes owned;
   for (size_t i = filters.size(); i-- > 0;) {
     if (i < 32 && ((mask >> i) & 1) != 0) continue;
-    // Inside a pipeline of two compressors the size in between is unknown; data that does not compress grows
+    // Inside a pipeline of two compressors the intermediate size is unknown; incompressible data grows
     // a little.
     const uint64_t limit = i == 0 ? size : size + size / 16 + 1024;
     switch (filters[i].id) {

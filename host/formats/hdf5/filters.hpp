@@ -17,17 +17,17 @@ struct Filter {
 
 std::vector<Filter> read_filters(Cursor& in);
 
-/// An `unsupported` error that names the filters we cannot undo.
+/// Fails (`unsupported`) with the names of filters that cbk cannot undo.
 void check_filters(const std::vector<Filter>& filters);
 
 /// HDF5's checksum of a chunk.
 uint32_t fletcher32(ByteView bytes);
 
 /// Undoes the pipeline for one stored chunk. Bit i of `mask`: filter i was left out. The result has exactly
-/// `size` bytes; anything else is a `format` error, found before more than about that much is allocated.
+/// `size` bytes; anything else is a `format` error, found before much more than that is allocated.
 Bytes decode_chunk(const std::vector<Filter>& filters, uint32_t mask, ByteView stored, uint64_t size);
 
-// What the filters of one chunk make of it, for writers. Thread-safe.
+// Applies the filters to one chunk, for writers. Thread-safe.
 
 constexpr uint32_t deflate_level = 4;  // h5py's
 constexpr uint32_t zstd_level = 3;     // zstd's own

@@ -17,7 +17,7 @@ struct Link {
   std::string target;                    // soft and external: the path of the object
 };
 
-/// All links, in the byte order of their names where the file keeps them so.
+/// All links, in the byte order of their names if the file keeps them like that.
 std::vector<Link> read_links(const Image& image, const ObjectHeader& group);
 
 }  // namespace cbk::hdf5

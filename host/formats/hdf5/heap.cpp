@@ -172,7 +172,7 @@ ByteView FractalHeap::managed(uint64_t offset, uint64_t length) const {
     if (column >= width_) damaged("a heap object outside its heap");
     const uint64_t entry = row * width_ + column;
     const bool is_direct = row < max_direct_rows;
-    // Entries of direct blocks come first, and have the fields of filters, if there are filters.
+    // Entries of direct blocks come first, with fields of filters, if there are any.
     const uint64_t filtered = std::min(entry, max_direct_rows * width_) * filter_fields;
     const uint64_t place = 1 + sizes.address + offset_bytes_ + entry * sizes.address + filtered;
     const uint64_t fields = sizes.address + (is_direct ? filter_fields : 0);
@@ -194,7 +194,7 @@ ByteView FractalHeap::managed(uint64_t offset, uint64_t length) const {
 ByteView FractalHeap::huge(Cursor id) const {
   const FieldSizes sizes = image_.sizes();
   const bool packed = !filters_.empty();
-  // Where it is, and when heaps are packed which filters were left out, and its size unpacked.
+  // Its place; in compressed heaps also the filters that were left out and its uncompressed size.
   const auto object = [&](Cursor& in) {
     Block place{in.address(), in.length(), 0, 0};
     if (packed) {

@@ -40,7 +40,7 @@ class FractalHeap {
   [[nodiscard]] ByteView find(ByteView id) const;
 
  private:
-  /// A direct block: where it is, what it takes there, and which filters were left out.
+  /// A direct block: its place, its stored size, and the filters that were left out.
   struct Block {
     uint64_t address = 0;
     uint64_t stored = 0;

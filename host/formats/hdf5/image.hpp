@@ -1,8 +1,8 @@
-// The bytes of an HDF5 file, and how much of them its structures may have read.
+// The bytes of an HDF5 file, and a limit on how much of them its structures may read.
 //
 // Nothing in a file is trusted. Every structure is read through `Image::bytes`, which checks the place
-// against the file and charges the length to a budget proportional to the file's size: structures that refer
-// to each other in circles, or many times over, run out of it instead of running forever.
+// against the file and charges the length to a budget proportional to the file's size. Structures that refer
+// to each other in circles, or repeatedly, exhaust it instead of running forever.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ namespace cbk::hdf5 {
 /// Thread-safe.
 class Image {
  public:
-  /// `may_be_cut`: the file may be shorter than it says.
+  /// `may_be_cut`: the file may be shorter than it states.
   explicit Image(std::shared_ptr<const MappedFile> file, MemoryPtr memory = {}, bool may_be_cut = false);
 
   [[nodiscard]] const std::shared_ptr<const MappedFile>& file() const { return file_; }
@@ -30,9 +30,9 @@ class Image {
   [[nodiscard]] uint64_t root() const { return superblock_.root; }
   /// Metadata at an address; charged to the budget.
   [[nodiscard]] ByteView bytes(uint64_t address, uint64_t length, const char* what) const;
-  /// As much of `length` as the file has.
+  /// Up to `length` bytes, as far as the file has them.
   [[nodiscard]] ByteView bytes_up_to(uint64_t address, uint64_t length, const char* what) const;
-  /// Metadata that begins with `signature` and ends with its checksum; the cursor is behind the
+  /// Metadata that begins with `signature` and ends with its checksum; the cursor is after the
   /// signature.
   [[nodiscard]] Cursor checked(uint64_t address, uint64_t length, std::string_view signature,
                                const char* what) const;
@@ -43,7 +43,7 @@ class Image {
   /// The `size` bytes that `make` unpacks from the block at an address: made once, and kept as long as the
   /// image.
   [[nodiscard]] ByteView unpacked(uint64_t address, uint64_t size, const std::function<Bytes()>& make) const;
-  /// For what is kept of the file's content.
+  /// The budget for content of the file that is kept.
   [[nodiscard]] const MemoryPtr& shared_memory() const { return memory_; }
   [[nodiscard]] MemoryBudget& memory() const { return *memory_; }
 

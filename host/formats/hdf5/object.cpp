@@ -5,7 +5,7 @@
 namespace cbk::hdf5 {
 namespace {
 
-/// Far more than any library writes into one header; a byte or two of a file can make one.
+/// Far more than any library writes into one header; one or two bytes of a file can make a message.
 constexpr size_t most_messages = 1 << 19;
 constexpr uint64_t attribute_bytes = 320;  // in memory, about
 
@@ -107,14 +107,14 @@ ByteView Objects::content(const Message& message) const {
   if (version == 3 && kind == 1) return in_shared_table(message.type, in.take(8));
   if (version == 3 && kind != 2) damaged("a shared message of unknown kind {}", kind);
   if (version == 1) in.skip(6ULL + image_->sizes().length);
-  // In an object of its own, as a committed datatype.
+  // In a separate object, as a committed datatype.
   const ObjectHeader owner = read(in.address());
   const Message* found = owner.find(message.type);
   if (found == nullptr || found->shared) damaged("a shared message whose object does not have it");
   return found->body;
 }
 
-/// The table lists indexes by the types of messages they have; each has a heap, from which ids lead.
+/// The table lists indexes by message type. Each index has a heap, which contains the messages by id.
 ByteView Objects::in_shared_table(MessageType type, ByteView heap_id) const {
   const uint64_t extension = image_->superblock().extension;
   if (image_->superblock().version < 2 || extension == undefined_address)

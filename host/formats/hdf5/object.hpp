@@ -62,7 +62,7 @@ struct ObjectHeader {
   }
 };
 
-/// Reads the objects of one file. Not thread-safe: it remembers heaps.
+/// Reads the objects of one file. Not thread-safe: it caches heaps.
 class Objects {
  public:
   explicit Objects(std::shared_ptr<const Image> image) : image_(std::move(image)), strings_(*image_) {}
@@ -70,11 +70,11 @@ class Objects {
   [[nodiscard]] const Image& image() const { return *image_; }
   [[nodiscard]] const std::shared_ptr<const Image>& shared_image() const { return image_; }
   [[nodiscard]] ObjectHeader read(uint64_t address) const;
-  /// All attributes, wherever they are stored, in the order of the file.
+  /// All attributes, from all kinds of storage, in the order of the file.
   [[nodiscard]] std::vector<Attribute> attributes(const ObjectHeader& object) const;
-  /// The content of a message, also when it is in another object or in the file's table of shared messages.
+  /// The content of a message, even if it is in another object or in the file's table of shared messages.
   [[nodiscard]] ByteView content(const Message& message) const;
-  /// The datatype of a dataset, also when it is a committed one.
+  /// The datatype of a dataset, even if it is a committed one.
   [[nodiscard]] Datatype datatype(const Message& message) const;
   /// The bytes of one element that is a string, or a sequence of bytes.
   [[nodiscard]] std::string_view text(const Datatype& type, ByteView element);

@@ -1,4 +1,4 @@
-// Where an HDF5 file begins: what its superblock says, and a superblock with another root group.
+// The superblock of an HDF5 file: reading it, and writing one with another root group.
 #pragma once
 
 #include <string>
@@ -32,10 +32,10 @@ struct Superblock {
   uint64_t root = undefined_address;
 };
 
-/// Where HDF5 looks for its signature: at 0, 512, 1024, 2048, …; `undefined_address` if it is nowhere.
+/// The place of HDF5's signature: 0, 512, 1024, 2048, …; `undefined_address` if there is none.
 uint64_t find_signature(ByteView bytes);
 
-/// Errors: `format` for what is not an HDF5 file, damaged or cut short; `unsupported` for an unknown version.
+/// Errors: `format` for a file that is not HDF5, damaged or truncated; `unsupported` for an unknown version.
 Superblock read_superblock(ByteView file, bool may_be_cut = false);
 
 inline constexpr uint64_t superblock_size = 96;  // of what `encode_superblock` gives
@@ -44,7 +44,7 @@ inline constexpr uint64_t superblock_size = 96;  // of what `encode_superblock` 
 std::string encode_superblock(uint64_t root, const GroupTables& tables, uint64_t end);
 
 /// The superblock of `file` with another root group and another end. `tables`: those of the root, or nullptr
-/// when it is not an old-style group. Addresses have 8 bytes.
+/// if it is not an old-style group. Addresses have 8 bytes.
 std::string replace_root(ByteView file, const Superblock& superblock, uint64_t root,
                          const GroupTables* tables, uint64_t end);
 

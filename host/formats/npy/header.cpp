@@ -20,7 +20,7 @@ class Literals {
  public:
   explicit Literals(std::string_view text) : text_(text) {}
 
-  /// Whether the mark comes next; it is taken.
+  /// Consumes the mark if it comes next.
   bool take(char mark) {
     skip_blanks();
     if (at_ >= text_.size() || text_[at_] != mark) return false;
@@ -129,7 +129,7 @@ Members read_members(std::string_view text) {
   return out;
 }
 
-/// What the elements of a description are that no dtype has.
+/// The kind of elements that no dtype supports.
 std::string_view kind_of(std::string_view descr) {
   const size_t letter = descr.find_first_not_of("<>|=");
   switch (letter == std::string_view::npos ? '\0' : descr[letter]) {
@@ -156,7 +156,7 @@ DType dtype_of(std::string_view descr) {
   fail(Errc::format, "the header needs {} bytes, and there are {}; is the file cut short?", wanted, found);
 }
 
-/// Where the text of the header begins: behind its length, which has two bytes in version 1.
+/// The beginning of the header's text: after its length, which has two bytes in version 1.
 uint64_t begin_of_text(ByteView head) {
   return head[6] == std::byte{1} ? 10 : 12;
 }

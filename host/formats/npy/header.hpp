@@ -18,14 +18,14 @@ struct Header {
 
 bool looks_like_npy(ByteView head);
 
-/// How many bytes are before the elements, from the first `least_header` ones. Errors: `format`.
+/// The number of bytes before the elements, from the first `least_header` bytes. Errors: `format`.
 uint64_t size_of_header(ByteView head);
 inline constexpr uint64_t least_header = 12;
 
-/// Errors: `format`; `dtype` of elements that are no numbers.
+/// Errors: `format`; `dtype` for elements that are not numbers.
 Header read_header(ByteView file);
 
-/// All bytes before the elements. Errors: `dtype` of what NumPy lacks (bfloat16, float8).
+/// All bytes before the elements. Errors: `dtype` for dtypes that NumPy lacks (bfloat16, float8).
 std::string write_header(DType dtype, const Shape& shape);
 
 }  // namespace cbk::npy

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view suffix = ".npy";
 
-/// The array behind a header; `data` is what follows it.
+/// The array behind a header; `data` follows it.
 Tensor array_of(Header header, StoragePtr data) {
   const uint64_t size =
       checked_mul(static_cast<uint64_t>(numel_of(header.shape)), size_of(header.dtype), "an array");
@@ -46,7 +46,7 @@ Checkpoint checkpoint_of(const MappedFile& file, std::string format, std::shared
   return checkpoint;
 }
 
-/// The member's array. Its header is read in two pieces that do not overlap: so they count for its checksum.
+/// The member's array. Its header is read in two pieces that do not overlap: so both count for its checksum.
 Tensor read_member(const StoragePtr& member) {
   Bytes head(std::min(member->size(), least_header));
   member->read(0, head);

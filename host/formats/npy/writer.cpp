@@ -32,7 +32,7 @@ NamedTensor only_tensor(const Value& root, std::string_view format, std::string_
   return std::move(tensors[0]);
 }
 
-/// What both kinds of writers have: warnings, items.
+/// The base of both kinds of writers: warnings, items.
 class ArrayWriter : public ShardWriter {
  public:
   using ShardWriter::ShardWriter;

@@ -8,7 +8,7 @@ namespace cbk::pickle {
 namespace {
 
 constexpr size_t deepest_read = 1000;
-// What a value takes, with its share of the lists that are made of all of them; measured.
+// The memory of a value, with its share of the lists over all values; measured.
 constexpr uint64_t value_bytes = sizeof(Value);
 constexpr uint64_t node_bytes = 176;
 constexpr uint64_t entry_bytes = 2 * value_bytes + 16;  // of a dict
@@ -34,7 +34,7 @@ bool is_container(const Value& value) {
   return value.is(Value::Kind::sequence) || value.is(Value::Kind::dict) || value.is(Value::Kind::object);
 }
 
-/// What a value that is not a container takes in a tree.
+/// The memory of a value that is not a container, in a tree.
 uint64_t own_bytes(const Value& value) {
   switch (value.kind()) {
     case Value::Kind::string:
@@ -50,7 +50,7 @@ uint64_t own_bytes(const Value& value) {
   }
 }
 
-/// What was charged for the items of a container.
+/// The memory charged for the items of a container.
 uint64_t item_bytes(const Value& node) {
   if (node.is(Value::Kind::sequence)) return node.as_sequence().items.size() * value_bytes;
   return node.is(Value::Kind::dict) ? node.as_dict().size() * entry_bytes : 0;
@@ -187,8 +187,8 @@ Value Arena::keep(Value value, uint64_t bytes) {
   return value;
 }
 
-/// Lets go of containers that nobody else holds. Parents are younger than most of their children, so walking
-/// backwards frees whole trees in one pass; the children are still in `nodes_`, so nothing recurses.
+/// Releases containers that nothing else refers to. Parents are younger than most of their children, so
+/// walking backwards frees whole trees in one pass. The children are still in `nodes_`, so nothing recurses.
 void Arena::sweep() {
   for (size_t i = nodes_.size(); i-- > 0;) {
     if (!nodes_[i].value.is_unshared()) continue;

@@ -52,7 +52,7 @@ Value make_dict(CallContext& context, Dict::Kind kind, const Value* source) {
 Value make_defaultdict(CallContext& context, const Arguments& arguments) {
   Value made = make_dict(context, Dict::Kind::defaultdict, arguments.find(1));
   if (const Value* factory = arguments.find(0)) {
-    // It is called later, by whoever asks for a key that is absent.
+    // It is called later, when a missing key is requested.
     if (!factory->is_none() && !find_global(expect_object(*factory, "class").repr, context.options.dill))
       fail(Errc::refused, "{}", factory->as_object().repr);
     made.as_dict().attributes = *factory;
@@ -74,7 +74,7 @@ Value make_bytes(CallContext& context, bool is_mutable, const Arguments& argumen
   return context.arena.bytes(std::move(data), is_mutable);
 }
 
-/// _codecs.encode(text, "latin1"): how protocol 2 spells bytes.
+/// _codecs.encode(text, "latin1"): the form of bytes in protocol 2.
 Value encode(CallContext& context, const Arguments& arguments) {
   const std::string& text = arguments.at(0).as_string();
   const std::string encoding = arguments.size() > 1 ? arguments.at(1).as_string() : "utf-8";
@@ -116,7 +116,7 @@ Value make_range(CallContext& context, const Arguments& arguments) {
                       arguments.size() > 2 ? arguments.at(2).as_int() : 1);
 }
 
-/// dill spells a range as text to be evaluated: only "range(a, b)" and "range(a, b, c)" are read.
+/// dill writes a range as text to evaluate: only "range(a, b)" and "range(a, b, c)" are read.
 Value eval_repr(CallContext& context, const Arguments& arguments) {
   const std::string& text = arguments.at(0).as_string();
   const auto refuse = [&]() { fail(Errc::refused, "dill._dill._eval_repr({})", quote(text, 40)); };

@@ -1,4 +1,4 @@
-// What the globals of the allow-list do when a pickle "calls" them: plain C++ on Values.
+// The effects of the allow-list's globals when a pickle "calls" them: plain C++ on Values.
 #pragma once
 
 #include <memory>
@@ -11,20 +11,20 @@
 
 namespace cbk::pickle {
 
-/// The arguments of one call; asking for a missing one is a `format` error.
+/// The arguments of one call; a missing one is a `format` error.
 class Arguments {
  public:
   explicit Arguments(const Value& tuple);
   [[nodiscard]] size_t size() const { return items_.size(); }
   [[nodiscard]] const Value& at(size_t i) const;
-  /// The argument, or nullptr when there are fewer.
+  /// The argument, or nullptr if there are fewer.
   [[nodiscard]] const Value* find(size_t i) const { return i < items_.size() ? &items_[i] : nullptr; }
 
  private:
   const std::vector<Value>& items_;
 };
 
-/// What calls share while one pickle is read.
+/// The state that calls share while one pickle is read.
 struct CallContext {
   Arena& arena;
   const UnpickleOptions& options;
@@ -32,12 +32,12 @@ struct CallContext {
   std::unordered_map<const void*, std::shared_ptr<TensorLeaf>> unfinished_arrays;
 };
 
-/// The result of calling the global; `refused` names what the arguments ask for beyond the allow-list, other
+/// The result of calling the global; `refused` if the arguments need something beyond the allow-list, other
 /// errors are `format` or `unsupported`.
 Value call(CallContext& context, Meaning meaning, const std::string& global, const Value& arguments);
 
 /// Sets the state of an object: an OrderedDict's attributes, a numpy dtype or array, a record's state.
-/// The object afterwards: `target` itself, or what takes its place (an array of elements that are not
+/// Returns the object afterwards: `target` itself, or its replacement (an array of elements that are not
 /// numbers).
 Value build(CallContext& context, const Value& target, const Value& state);
 

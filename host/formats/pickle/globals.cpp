@@ -76,7 +76,7 @@ const Table& general() {
   return table;
 }
 
-/// What only the pickles inside Cerebras H5 files name.
+/// Globals that occur only in pickles inside Cerebras H5 files.
 const Table& dill_only() {
   static const Table table = {
       {"dill._dill._eval_repr", Meaning::dill_eval_repr},
@@ -87,9 +87,10 @@ const Table& dill_only() {
   return table;
 }
 
-/// Modules of Python's library (`sys.stdlib_module_names` of 3.11) but for those whose classes only hold
-/// data: argparse, collections, datetime, decimal, fractions, uuid. An instance of any other may act when it
-/// is made, or when it goes: fileinput.FileInput removes a file that its state names.
+/// Modules of Python's library (`sys.stdlib_module_names` of 3.11) except those with classes that only hold
+/// data:
+/// argparse, collections, datetime, decimal, fractions, uuid. An instance of any other may act when it is
+/// created or destroyed: fileinput.FileInput removes a file that its state names.
 const std::unordered_set<std::string_view>& standard_modules() {
   static constexpr std::string_view names =
       "abc aifc antigravity array ast asynchat asyncio asyncore atexit audioop base64 bdb binascii "
@@ -122,7 +123,7 @@ const std::unordered_set<std::string_view>& standard_modules() {
   return table;
 }
 
-/// Making an instance of a class of these may already do something: numpy.memmap writes a file.
+/// Creating an instance of one of their classes may already have effects: numpy.memmap writes a file.
 const std::unordered_set<std::string_view> acting_packages = {"numpy",       "dill",   "setuptools",   "pip",
                                                               "cloudpickle", "joblib", "pkg_resources"};
 constexpr auto acting_torch_modules =
@@ -161,7 +162,7 @@ std::optional<Meaning> find_global(std::string_view global, bool dill) {
 }
 
 bool is_forbidden_module(std::string_view global) {
-  // Python's own modules in C: _io, _ctypes, _posixsubprocess.
+  // Python's C modules: _io, _ctypes, _posixsubprocess.
   if (global.starts_with('_') && !global.starts_with("__main__.")) return true;
   const std::string_view top = global.substr(0, global.find('.'));
   if (top != "torch") return standard_modules().contains(top) || acting_packages.contains(top);

@@ -1,5 +1,5 @@
-// The allow-list: every global a pickle may name, and what it means here. Nothing outside this file is ever
-// "called".
+// The allow-list: every global that a pickle may name, and its meaning here. Nothing outside this file is
+// ever "called".
 #pragma once
 
 #include <optional>
@@ -54,23 +54,23 @@ enum class Meaning {
   // dill
   dill_load_type,
   dill_eval_repr,
-  // classes that are kept as such
+  // classes that are kept as records
   record,      // instances become Objects: NEWOBJ, BUILD
   class_only,  // may be named as a value, never called
 };
 
-/// Python 2's names of modules, and numpy 2's, as the ones used here.
+/// Python 2's names of modules, and numpy 2's, as the names used here.
 std::string canonical_global(std::string_view module, std::string_view name);
 
-/// The meaning of a canonical global; nothing: it is refused. `dill`: also what the tree specs of H5 files
-/// name.
+/// The meaning of a canonical global; nothing if it is refused. `dill`: also globals that the tree specs of
+/// H5 files name.
 std::optional<Meaning> find_global(std::string_view global, bool dill);
 
-/// Modules whose members are never taken for a plain class, not even when records are allowed.
+/// Whether members of this module never count as plain classes, even if records are allowed.
 bool is_forbidden_module(std::string_view global);
 
-/// Classes that may be written as they were read: loading them does nothing but set attributes. All others
-/// could run code of a package that is installed (torch's data pipes unpickle bytes of their state).
+/// Classes that may be written as they were read: loading them only sets attributes. Other classes could run
+/// code of an installed package (torch's data pipes unpickle bytes of their state).
 bool is_inert_class(std::string_view global);
 
 /// "dict" or dill's old "DictType" → "builtins.dict"; nothing for a type that is not plain data.

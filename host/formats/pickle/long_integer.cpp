@@ -66,7 +66,7 @@ std::string magnitude_of(std::string_view digits) {
   return bytes;
 }
 
-/// Drops bytes at the high end that only repeat the sign.
+/// Drops high bytes that only repeat the sign.
 void shorten(std::string& bytes) {
   while (!bytes.empty()) {
     const auto last = static_cast<uint8_t>(bytes.back());

@@ -26,7 +26,7 @@ uint64_t Memo::parse_index(std::string_view text) {
 }
 
 void Memo::look_through(std::string_view pickle) {
-  // What is fetched was put before.
+  // A fetched value was put before.
   const auto note = [this](uint64_t index) {
     if (index >= limit_) return;
     if (index >= fetched_.size()) fetched_.resize(index + 1);

@@ -1,4 +1,4 @@
-// The memo of a pickle: values by number, to be fetched again.
+// The memo of a pickle: numbered values that can be fetched again.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace cbk::pickle {
 
-/// A pickler numbers nearly everything and fetches little: the pickle is looked through first, and what is
-/// never fetched is not kept, so that it can be freed early.
+/// A pickler numbers nearly everything and fetches little. So the pickle is scanned first, and values that
+/// are never fetched are not kept, so that they can be freed early.
 class Memo {
  public:
   /// Memory is charged to `arena`.
@@ -18,14 +18,14 @@ class Memo {
 
   /// The next number in the order of MEMOIZE.
   [[nodiscard]] uint64_t next() const { return size_; }
-  /// Whether the value is kept. Errors: `format` for a number far beyond those of a pickler.
+  /// Whether the value is kept. Errors: `format` for a number far beyond a pickler's numbering.
   bool put(uint64_t index, const Value& value);
   /// Errors: `format` for a number without a value.
   const Value& get(uint64_t index);
-  /// Another value for a number that is kept.
+  /// Replaces the value of a kept number.
   void replace(uint64_t index, const Value& value) { values_.at(index) = value; }
 
-  /// The number of the opcodes in text. Errors: `format`.
+  /// The number of the opcodes with text arguments. Errors: `format`.
   static uint64_t parse_index(std::string_view text);
 
  private:

@@ -70,8 +70,8 @@ const std::string& code_of(const Value& dtype) {
   return expect_object(dtype, "numpy.dtype").repr;
 }
 
-/// What is not made of numbers (text, objects, records): a record of the dtype's code and the state where
-/// those are allowed, else nothing that can be read.
+/// Arrays of other elements (text, objects, records): a record of the dtype's code and the state if records
+/// are allowed, else an unreadable value.
 Value record_of(CallContext& context, const char* type, const std::string& code, const Value& state) {
   const UnpickleOptions& options = context.options;
   if (options.allow_records) return context.arena.object(type, code, state);

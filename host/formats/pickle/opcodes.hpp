@@ -1,4 +1,4 @@
-// The opcodes of Python's pickle protocols 0 to 5, and how to step through them without interpreting
+// The opcodes of Python's pickle protocols 0 to 5, and a reader that steps through them without interpreting
 // anything.
 #pragma once
 

@@ -41,7 +41,7 @@ class Pickler : private Stream {
  private:
   // --- containers
   void save(const Value& value);
-  /// A value made here stays alive: the memo knows nodes by their addresses.
+  /// Values made here are kept alive, because the memo identifies nodes by address.
   void save_made(const Value& value) {
     kept_.push_back(value);
     save(value);
@@ -191,7 +191,7 @@ void Pickler::sequence(const Value& value) {
   instance_of_class(value);
 }
 
-/// Sequences that are a class called with a list or a tuple of the items.
+/// Sequences that are written as a class called with a list or tuple of the items.
 void Pickler::instance_of_class(const Value& value) {
   const Sequence& sequence = value.as_sequence();
   using Kind = Sequence::Kind;
@@ -277,7 +277,7 @@ void Pickler::storage(const StoredTensor& stored) {
   op(Op::binpersid);
 }
 
-/// Storage, offset, size and strides: how the arguments of every rebuild function begin.
+/// Storage, offset, size and strides: the first arguments of every rebuild function.
 void Pickler::strided(const Tensor& tensor, const StoredTensor& stored) {
   storage(stored);
   integer(stored.offset);
@@ -405,7 +405,7 @@ void Pickler::sparse(const Object& object) {
   call(2);
 }
 
-/// A list of numbers as the small tensor that torch makes of it.
+/// A list of numbers as torch's small tensor.
 void Pickler::number_tensor(const Value& list, DType dtype) {
   const auto& items = list.as_sequence().items;
   Bytes elements(items.size() * size_of(dtype));
@@ -453,7 +453,7 @@ void Pickler::stored_storage(const Object& object) {
   storage(place(object.state.as_tensor(), object.repr));
 }
 
-/// An instance whose state is set: any class, without knowing it.
+/// An instance with a state, for any class.
 void Pickler::record(const Value& value) {
   const Object& object = value.as_object();
   if (object.type == "cerebras.graph_tensor") {

@@ -9,7 +9,7 @@
 
 namespace cbk::pickle {
 
-/// Where a tensor's elements are stored, as its pickle names them. Offset and strides count elements.
+/// The place of a tensor's elements, as its pickle names it. Offset and strides count elements.
 struct StoredTensor {
   std::string
       storage_class;  // "FloatStorage", "QInt8Storage", "UntypedStorage" (then the dtype is named too)
@@ -23,7 +23,7 @@ struct PicklerOptions {
   int protocol = 2;   // 2 or 4
   bool dill = false;  // builtin classes and ranges as dill writes them
   /// Gives a tensor its storage; called once per distinct leaf, in an order that depends on the value alone.
-  /// `storage_class` is what the tensor's dtype asks for. Unset: a tensor or parameter is a `value` error.
+  /// `storage_class` is the one for the tensor's dtype. Unset: a tensor or parameter is a `value` error.
   std::function<StoredTensor(const Tensor& tensor, const std::string& storage_class, const std::string& path)>
       store;
 };
@@ -33,13 +33,13 @@ struct PicklerOptions {
 ///   "class" (repr: the dotted name), "torch.dtype", "torch.device", "torch.layout", "torch.qscheme",
 ///   "builtins.range", "torch.sparse_*", "torch.quantized", "torch.storage", and any other "module.Class"
 ///   with a state as an instance whose state is set (NEWOBJ, BUILD) - a TreeSpec is that.
-/// Errors: `value` for what a pickle cannot hold (graph tensors), naming the dotted path.
+/// Errors: `value` for values that a pickle cannot hold (graph tensors), naming the dotted path.
 std::string dump(const Value& value, const PicklerOptions& options);
 
-/// Calls `store` and checks as `dump` does, and makes nothing; what `store` gives is not checked.
+/// Calls `store` and performs the checks of `dump` without output. Results of `store` are not checked.
 void rehearse(const Value& value, const PicklerOptions& options);
 
-/// An object as Cerebras H5 files keep it: protocol 4, one frame, dill's spelling.
+/// An object in the form of Cerebras H5 files: protocol 4, one frame, dill's spelling.
 std::string dump_dill(const Value& value);
 
 /// The storage class of a dtype: "FloatStorage"; dtypes without one (uint16, float8, …) have

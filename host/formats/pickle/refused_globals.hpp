@@ -1,4 +1,4 @@
-// The globals that a pickle asks for and may not have: collected, so that one message names all of them.
+// Collects the refused globals of a pickle, so that one message names all of them.
 #pragma once
 
 #include <set>

@@ -10,13 +10,13 @@
 
 namespace cbk::pickle {
 
-/// Nothing is taken from below the last mark. What it takes when it is highest is charged as long as it
+/// Nothing is popped from below the last mark. Its largest size is charged as long as it
 /// lives. Errors: `format`.
 class Stack {
  public:
   explicit Stack(MemoryBudget& budget) : memory_(budget) {}
 
-  /// A value, or what one can be made of.
+  /// Pushes a value, or the content for one.
   template <typename Content>
   void push(Content&& content) {
     if (values_.size() == highest_) {
@@ -64,9 +64,9 @@ class Stack {
     if (values_.size() <= floor()) fail(Errc::format, "the pickle uses a value, but its stack has none");
     return values_.back();
   }
-  /// The value on top becomes another one.
+  /// Replaces the value on top.
   void replace_top(Value value) { values_.back() = std::move(value); }
-  /// All values, whatever the marks say.
+  /// All values, regardless of marks.
   [[nodiscard]] const std::vector<Value>& values() const { return values_; }
 
  private:

@@ -194,7 +194,7 @@ void Stream::global(std::string_view dotted) {
   memoize(globals_[name]);
 }
 
-/// A class: those of Python itself have a spelling of their own in dill.
+/// A class: dill has a special form for Python's own classes.
 void Stream::type(std::string_view dotted) {
   constexpr std::string_view builtins = "builtins.";
   if (!dill_ || !dotted.starts_with(builtins)) return global(dotted);

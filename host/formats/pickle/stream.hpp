@@ -16,7 +16,7 @@ namespace cbk::pickle {
 
 class Stream {
  public:
-  /// `dill`: builtin classes as dill spells them. `is_rehearsal`: nothing is kept but the memo of nodes.
+  /// `dill`: builtin classes in dill's form. `is_rehearsal`: only the memo of nodes is kept.
   Stream(int protocol, bool dill, bool is_rehearsal);
 
   /// The pickle with its head and STOP.
@@ -46,22 +46,22 @@ class Stream {
   void bytes(std::string_view value);
   void byte_string(const ByteString& value);
   void tuple_of_numbers(const std::vector<int64_t>& numbers);
-  /// A dtype by its code, "<f4", ">i8", "|S5", "U3". Errors: `unsupported` for those with more to say (dates,
-  /// records).
+  /// A dtype by its code, "<f4", ">i8", "|S5", "U3". Errors: `unsupported` for those with further data
+  /// (dates, records).
   void numpy_dtype(std::string_view code);
   /// An array or a scalar of numpy, with its elements.
   void numpy(const TensorLeaf& leaf);
 
   // --- globals, by their dotted names
   void global(std::string_view dotted);
-  /// A class: those of Python itself have a spelling of their own in dill.
+  /// A class: dill has a special form for Python's own classes.
   void type(std::string_view dotted);
 
   // --- the memo of nodes
-  /// The last value is the one of this node.
+  /// Records that the last value is this node's.
   void remember(const void* node) { memoize(nodes_[node]); }
   [[nodiscard]] bool knows(const void* node) const { return nodes_.contains(node); }
-  /// The node's value again, if it was remembered.
+  /// Fetches the node's value, if it was recorded.
   bool fetch_known(const void* node);
 
  private:

@@ -8,7 +8,7 @@
 namespace cbk::pickle {
 namespace {
 
-/// The number that exactly `count` hexadecimal digits at the start of `text` say.
+/// The number given by exactly `count` hexadecimal digits at the start of `text`.
 uint32_t hex_number(std::string_view text, size_t count) {
   uint32_t number = 0;
   const std::string_view digits = text.substr(0, count);

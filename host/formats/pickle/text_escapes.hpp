@@ -10,7 +10,7 @@ namespace cbk::pickle {
 /// Latin-1. UTF-8; lone surrogates pass.
 std::string decode_unicode_line(std::string_view line);
 
-/// What is between the quotes of STRING: Python 2's escapes of bytes (\n, \x41, \101, …).
+/// The text between the quotes of STRING: Python 2's escapes of bytes (\n, \x41, \101, …).
 std::string decode_string_line(std::string_view line);
 
 }  // namespace cbk::pickle

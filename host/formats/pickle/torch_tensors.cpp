@@ -211,7 +211,7 @@ Value rebuild_quantized(CallContext& context, const Arguments& arguments) {
     put("scale", quantizer.at(1).as_double());
     put("zero_point", quantizer.at(2).as_int());
   } else {
-    // torch gives both schemes one name in pickles; the zero points decide which it is.
+    // torch uses one name for both schemes in pickles; the zero points distinguish them.
     const bool real_points = is_floating(quantizer.at(2).as_tensor().dtype());
     put("qscheme", real_points ? std::string(float_scheme) : scheme);
     put("scales", numbers(context, quantizer.at(1), DType::float64));

@@ -1,11 +1,11 @@
-// The functions by which torch rebuilds tensors from storages.
+// torch's functions that rebuild tensors from storages.
 #pragma once
 
 #include "host/formats/pickle/calls.hpp"
 
 namespace cbk::pickle {
 
-/// The scheme of quantized tensors whose zero points are not whole.
+/// The scheme of quantized tensors with fractional zero points.
 inline constexpr std::string_view float_scheme = "torch.per_channel_affine_float_qparams";
 
 Value rebuild_tensor(CallContext& context, const Arguments& arguments);

@@ -17,15 +17,15 @@
 namespace cbk::pickle {
 namespace {
 
-/// The type of the placeholder for whatever a refused global would have made; its repr is the global.
+/// The type of the placeholder for a refused global's result; its repr is the global.
 constexpr std::string_view refused_type = "refused";
 
-/// What a whole number of so many bytes takes, kept as decimal digits.
+/// The memory of an integer of this many bytes, kept as decimal digits.
 uint64_t digits_bytes(size_t bytes) {
   return 80 + 5 * bytes / 2;
 }
 
-/// Protocol 4 has dots in the names of nested classes, but also of what a module imports: "_os.system".
+/// Protocol 4 has dots in the names of nested classes, but also of a module's imports: "_os.system".
 bool is_class_name(std::string_view name) {
   const auto begins_a_class = [&](size_t at) {
     return at < name.size() && std::isupper(static_cast<unsigned char>(name[at])) != 0;
@@ -97,7 +97,7 @@ class Machine {
   void create(const Value& type, const Value& arguments);
   void set_state();
   void load_persistent(const Value& id);
-  /// Runs `body`; once something was refused, its errors only mean that more cannot be known.
+  /// Runs `body`. After a refusal, its errors only mean that no more can be found out.
   template <typename Body>
   Value attempt(const std::string& global, Body&& body);
   Value refused_value(const std::string& global) { return arena_.object(std::string(refused_type), global); }
@@ -178,7 +178,7 @@ void Machine::step(const Instruction& instruction) {
     case Op::binpersid:
       return load_persistent(stack_.pop());
     case Op::persid:
-      // Such ids are Python's repr of what other protocols say with values: a tensor cannot be found by one.
+      // Such ids are Python's repr of values that other protocols contain: they cannot identify a tensor.
       fail(Errc::unsupported,
            "tensors of pickle protocol 0, which torch.load cannot read either; save again with another one");
     default:
@@ -341,7 +341,7 @@ void Machine::put(uint64_t index) {
 }
 
 void Machine::push_text(std::string_view text) {
-  // Python 2's str may be anything; what is not text stays bytes.
+  // Python 2's str may contain anything; if it is not text, it stays bytes.
   push(is_utf8(text) ? Value(text) : arena_.bytes(std::string(text)));
 }
 
@@ -440,7 +440,7 @@ void Machine::create(const Value& type, const Value& arguments) {
     if (meaning) return call(context_, *meaning, global, arguments);
     if (Arguments(arguments).size() == 0) return arena_.object(global);
     if (options_.dill) fail(Errc::refused, "{}", global);
-    // A class that is made of its arguments alone, as a namedtuple is.
+    // A class that is created from its arguments alone, such as a namedtuple.
     Value instance = arena_.sequence(Sequence::Kind::tuple, arguments.as_sequence().items);
     instance.as_sequence().type = global;
     return instance;

@@ -1,5 +1,5 @@
-// Pickles as data: a machine that runs no code. It knows the opcodes of protocols 0 to 5, builds Values, and
-// asks an allow-list what each global means. Used for torch files, and for the dill pickles inside Cerebras
+// Pickles as data: a machine that runs no code. It supports the opcodes of protocols 0 to 5, builds Values,
+// and looks up each global in an allow-list. Used for torch files, and for the dill pickles inside Cerebras
 // H5.
 #pragma once
 
@@ -17,13 +17,13 @@ namespace cbk::pickle {
 struct UnpickleOptions {
   /// Resolves a persistent id (a tuple value) to a value; unset: persistent ids are refused.
   std::function<Value(const Value& id)> persistent_load;
-  /// Gives the elements of an untyped storage their dtype (a file of other byte order swaps them here);
-  /// unset: as they are.
+  /// Sets the dtype of an untyped storage's elements (and swaps them for a file of other byte order);
+  /// unset: unchanged.
   std::function<StoragePtr(const StoragePtr& storage, DType dtype)> retype;
-  /// Gets what could not be kept (attributes of a tensor).
+  /// Receives warnings about data that could not be kept (attributes of a tensor).
   std::function<void(std::string warning)> warn;
-  /// Called for each value that cannot be read, which stays in the tree as such (see
-  /// value/unreadable.hpp); unset: such a value is an error.
+  /// Called for each value that cannot be read, which stays in the tree as such (see value/unreadable.hpp);
+  /// unset: such a value is an error.
   std::function<void()> note_unreadable;
   bool dill = false;           // also dill's spellings of builtin types and objects (H5 files)
   bool allow_records = false;  // unknown classes with a plain state become Objects instead of being refused
@@ -34,7 +34,7 @@ struct UnpickleOptions {
 /// ("FloatStorage") and whose state is a one-dimensional tensor over all its elements.
 ///
 /// A global that is itself a value is an Object "class" with its dotted name as repr
-/// ("collections.OrderedDict"). No bytes of the pickle are kept: what is written again is made from values.
+/// ("collections.OrderedDict"). No bytes of the pickle are kept: output is made from values.
 ///
 /// The value of the one pickle at the start of `bytes`; `consumed` gets its length.
 /// Refused globals are collected and named together, all of them, in one `refused` error.

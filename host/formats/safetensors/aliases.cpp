@@ -5,10 +5,10 @@
 namespace cbk::safetensors {
 namespace {
 
-/// Says of which library the tensors are, in every file of the reference.
+/// The metadata key for the library of the tensors, in every file of the reference.
 constexpr std::string_view framework = "format";
 
-/// More names than these no program writes: a model ties a handful, and a file of a few bytes could name one
+/// No program writes more names than these: a model ties a handful, but a file of a few bytes could name one
 /// tensor a million times.
 constexpr size_t names_of_a_tensor = 8, least_names = 1000;
 

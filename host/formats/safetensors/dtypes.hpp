@@ -16,7 +16,7 @@ struct DTypeInfo {
   size_t rank = 0;
 };
 
-/// nullptr for a name that the format does not know.
+/// nullptr for an unknown name.
 const DTypeInfo* find(std::string_view name);
 
 /// nullptr for a dtype that the format cannot hold (complex128).

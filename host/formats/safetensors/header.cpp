@@ -43,8 +43,8 @@ Shape read_shape(const Value& value) {
   return shape;
 }
 
-/// Bytes of all elements, in the order of multiplication of the reference: an overflow counts even beside a
-/// 0.
+/// Bytes of all elements, in the order of multiplication of the reference: an overflow is an error even
+/// beside a 0.
 uint64_t size_in_bytes(const Shape& shape, uint32_t bits) {
   uint64_t count = 1;
   for (int64_t extent : shape)
@@ -156,7 +156,8 @@ std::string write_header(const std::vector<Entry>& entries, const Value& metadat
   }
   json += '}';
   json.resize(align_up(json.size(), 8), ' ');
-  // The file begins with this length: 0x80 is how pickles begin, which readers that guess by it would try.
+  // The file begins with this length: pickles begin with 0x80, so readers that guess the format would take it
+  // for one.
   if (json.size() % 256 == 0x80) json.append(8, ' ');
   if (json.size() > max_header) {
     fail(Errc::value, "a header of {} bytes; at most {} are allowed", json.size(), max_header);

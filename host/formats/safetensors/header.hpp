@@ -1,4 +1,4 @@
-// The header of a safetensors file: what it says, checked against the file.
+// The header of a safetensors file: read and checked against the file.
 #pragma once
 
 #include <string>
@@ -24,7 +24,7 @@ struct Header {
   uint64_t data_start = 0;
 };
 
-/// Reads and checks everything but the tensors' bytes. `may_be_cut`: they may end beyond the file. Errors:
+/// Reads and checks everything except the tensors' bytes. `may_be_cut`: they may end beyond the file. Errors:
 /// `format`.
 Header read_header(const MappedFile& file, bool may_be_cut = false);
 

@@ -10,7 +10,7 @@ namespace cbk::safetensors {
 /// Whether a file may be safetensors, by its first bytes: a length that is not text, then "{".
 bool looks_like_safetensors(ByteView head);
 
-/// Elements smaller than a byte become an Object that names their type and shape. Errors: `format`; they do
+/// Elements smaller than a byte become an Object that names their type and shape. Errors: `format`. They do
 /// not name the path: the caller does.
 Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& options);
 

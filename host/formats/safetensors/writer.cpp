@@ -21,7 +21,7 @@ void check_metadata(const Value& metadata) {
   }
 }
 
-/// Names must be text that JSON can hold, and not the one with a meaning of its own.
+/// Names must be text that JSON can hold, and not the reserved name.
 void check_name(const std::string& name) {
   if (name == "__metadata__") fail(Errc::value, "a tensor of safetensors cannot be named '__metadata__'");
   if (!is_strict_utf8(name)) fail(Errc::value, "the name {} is not Unicode text", quote(name));
@@ -39,7 +39,7 @@ std::vector<NamedTensor> checked_tensors(const Value& root) {
   return tensors;
 }
 
-/// The transformers library loads a file only if it says of which framework its tensors are.
+/// The transformers library loads a file only if its metadata names the framework of its tensors.
 Value marked_as_torch() {
   Value metadata = Value::dict();
   metadata.as_dict().set("format", "pt");

@@ -1,4 +1,4 @@
-// A dict of tensors as a safetensors file, laid out as the reference writer does.
+// A dict of tensors as a safetensors file, in the layout of the reference writer.
 #pragma once
 
 #include <memory>

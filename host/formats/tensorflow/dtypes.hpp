@@ -1,4 +1,4 @@
-// The element types of TensorFlow, and what they are here.
+// The element types of TensorFlow, and their dtypes in cbk.
 #pragma once
 
 #include <string_view>
@@ -20,10 +20,10 @@ struct DTypeInfo {
   DType dtype = DType::uint8;  // plain and quantized
 };
 
-/// The dtypes of TensorFlow releases to come.
+/// Dtypes of future TensorFlow releases.
 inline constexpr DTypeInfo unknown_dtype = {0, "unknown", DTypeInfo::Kind::unreadable};
 
-/// nullptr for a number or name that TensorFlow does not know.
+/// nullptr for a number or name that is unknown in TensorFlow.
 const DTypeInfo* find(int number);
 const DTypeInfo* find(std::string_view name);
 /// nullptr for a dtype that TensorFlow lacks.

@@ -27,7 +27,7 @@ void append_varint(std::string& out, uint64_t value) {
   out += static_cast<char>(value);
 }
 
-/// The checksum goes over the lengths as fixed numbers, not as they are stored.
+/// The checksum covers the lengths as fixed-size numbers, not as stored.
 uint32_t add_length(uint32_t crc, uint64_t length, bool big_endian) {
   const auto add = [&](auto number) {
     auto bytes = std::bit_cast<std::array<std::byte, sizeof number>>(number);
@@ -38,7 +38,7 @@ uint32_t add_length(uint32_t crc, uint64_t length, bool big_endian) {
   return add(length);
 }
 
-/// Calls `visit` for the length of each text; the result is where their checksum is.
+/// Calls `visit` for the length of each text; returns the place of their checksum.
 template <typename Visit>
 size_t each_length(ByteView bytes, int64_t count, Visit&& visit) {
   if (static_cast<uint64_t>(count) > bytes.size())

@@ -25,7 +25,7 @@ struct ForeignTensor {
 
 Value to_value(const ForeignTensor& tensor);
 bool is_foreign(const Value& value);
-/// Errors: `value` for an object that is not what `to_value` makes.
+/// Errors: `value` for an object that `to_value` did not make.
 ForeignTensor to_foreign(const Value& value);
 
 /// The texts of a tensor of texts in C order; they are views of `bytes`, which are its elements. Errors:
@@ -39,15 +39,15 @@ struct EncodedTexts {
 };
 EncodedTexts encode_texts(std::span<const std::string_view> texts);
 
-/// The masked checksum of stored texts for the index. Errors: `format`, also for lengths that are not what
-/// their own checksum says.
+/// The masked checksum of stored texts for the index. Errors: `format`, also for lengths that do not match
+/// their own checksum.
 uint32_t texts_crc(ByteView bytes, int64_t count, bool big_endian);
 
 /// Compares stored texts with their checksums. Errors: `format`.
 void verify_texts(ByteView bytes, int64_t count, uint32_t crc, bool big_endian);
 
-/// `root` for a format of others: without tensors of texts, whose names `left_out` gets, unless it holds
-/// them. Errors: `dtype`, naming the tensors of quantized types.
+/// `root` for another format: without tensors of texts, which are added to `left_out`, unless the format
+/// holds them. Errors: `dtype`, naming the tensors of quantized types.
 Value for_others(const Value& root, bool holds_texts, std::vector<std::string>& left_out);
 
 }  // namespace cbk::tensorflow

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int producer = 1;  // the version of the format
 constexpr int most_dims = 254;
-// A short file can unpack to a long one, and a byte of it be a structure of many.
+// A short file can unpack to a long one, and a byte of it can become a large structure.
 constexpr size_t most_entries = 400'000;
 constexpr size_t most_extents = 4'000'000;  // of all shapes and slices
 constexpr size_t largest_message = 1 << 20;

@@ -1,4 +1,4 @@
-// The index of a bundle: which variables there are, and where their bytes lie.
+// The index of a bundle: its variables, and the places of their bytes.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct Entry {
   uint64_t offset = 0;
   uint64_t size = 0;
   uint32_t crc = 0;  // masked
-  /// Not empty: the bytes are those of the entries with these places.
+  /// If not empty, the bytes are in the entries with these extents.
   std::vector<std::vector<Extent>> slices;
 };
 

@@ -28,8 +28,8 @@ int64_t stop_of(const Piece& piece, size_t dim) {
   return piece.start[dim] + piece.tensor.shape()[dim];
 }
 
-/// Fills boxes from pieces: a box that is not a single piece is cut along a dim, where no piece crosses it if
-/// there is such a place.
+/// Fills boxes from pieces. A box that is not a single piece is cut along a dim, at a place that no piece
+/// crosses if there is one.
 class Joiner {
  public:
   Tensor join(const Box& box, std::vector<Piece> pieces, int level) {
@@ -56,7 +56,7 @@ class Joiner {
     return true;
   }
 
-  /// The edges of pieces that lie inside of the box and across no piece.
+  /// The edges of pieces that are inside the box and cross no piece.
   static Shape free_cuts(const Box& box, std::vector<Piece>& pieces, size_t dim) {
     std::sort(pieces.begin(), pieces.end(),
               [&](const Piece& a, const Piece& b) { return start_of(a, dim) < start_of(b, dim); });
@@ -85,7 +85,7 @@ class Joiner {
     return std::nullopt;
   }
 
-  /// `cuts` ascend inside of the box.
+  /// `cuts` ascend inside the box.
   Tensor cut(const Box& box, std::vector<Piece> pieces, size_t dim, const Shape& cuts, int level) {
     std::vector<std::vector<Piece>> groups(cuts.size() + 1);
     for (Piece& piece : pieces) {

@@ -16,12 +16,12 @@
 namespace cbk::tensorflow {
 namespace {
 
-// In memory, about.
+// Approximate sizes in memory.
 constexpr uint64_t leaf_bytes = 700;
 constexpr uint64_t text_bytes = 48;  // of one that is decoded
 
-/// The texts of a variable as they are stored; they are verified as a whole before the first byte is given
-/// out.
+/// The texts of a variable as they are stored; they are verified as a whole before the first byte is
+/// returned.
 class TextStorage final : public Storage {
  public:
   TextStorage(StoragePtr bytes, const Entry& entry)
@@ -52,7 +52,7 @@ class TextStorage final : public Storage {
   mutable std::once_flag once_;
 };
 
-/// The data files of a bundle, opened as they are needed.
+/// The data files of a bundle, opened on demand.
 class DataFiles {
  public:
   DataFiles(fs::path prefix, const std::shared_ptr<const MappedFile>& file, const Index& index,
@@ -205,7 +205,7 @@ class BundleReader {
     return Tensor::from_view(std::move(view));
   }
 
-  /// The stored form is that of a little-endian file.
+  /// Returns the texts in the stored form of a little-endian file.
   [[nodiscard]] Tensor read_texts(const Entry& entry) const {
     if (entry.size == 0) return encoded({});
     StoragePtr bytes = files_.bytes_of(entry);
@@ -224,7 +224,7 @@ class BundleReader {
     return bytes_tensor(memory_storage({view.begin(), view.end()}));
   }
 
-  /// Texts differ in length, so the slices are joined as the numbers of their texts.
+  /// Texts differ in length, so the slices are joined by the indices of their texts.
   Tensor join_texts(const Entry& entry) {
     MemoryLoan decoding(memory_, static_cast<uint64_t>(numel_of(entry.shape)) * text_bytes);
     std::vector<Bytes> stored;

@@ -8,7 +8,7 @@ namespace {
 constexpr char zero = '\0';
 constexpr char top = '\xff';
 
-/// The number of significant bytes, then these, most significant first.
+/// Appends the number of significant bytes, then these bytes, most significant first.
 void append_number(std::string& out, uint64_t value) {
   const int bytes = (64 - std::countl_zero(value) + 7) / 8;
   out += static_cast<char>(bytes);

@@ -68,8 +68,8 @@ std::shared_ptr<const MappedFile> latest_in(const fs::path& folder, const std::v
 
 namespace {
 
-/// The checkpoints that a state file knows, oldest first, with their times or none; TensorFlow takes the
-/// latest as one of them where the list does not have it.
+/// The checkpoints in a state file, oldest first, with their times or none. TensorFlow treats the latest as
+/// one of them if the list does not contain it.
 struct Known {
   std::vector<std::string> paths;
   std::vector<double> times;

@@ -1,4 +1,4 @@
-// The text file `checkpoint` of a folder: which of its bundles is the latest one.
+// The text file `checkpoint` of a folder: it names the latest bundle.
 #pragma once
 
 #include <optional>
@@ -16,17 +16,17 @@ struct State {
   std::vector<std::string> all;  // oldest first
 };
 
-/// Errors: `format` for a file that is something else, and one that names no checkpoint.
+/// Errors: `format` for another kind of file, and for one that names no checkpoint.
 State read_state(const fs::path& file);
 
 /// The index of the latest checkpoint of `folder`; nullptr if the folder has no state file. TensorFlow may
-/// write absolute paths. Of one that `allowed` (see NamedFiles) does not cover, only the last part counts:
-/// the folder may have been moved. Errors: as `read_state` and NamedFiles, and a checkpoint that does not
-/// exist.
+/// write absolute paths. If `allowed` (see NamedFiles) does not cover a path, only its last part is used,
+/// because the folder may have been moved. Errors: those of `read_state` and NamedFiles, and a checkpoint
+/// that does not exist.
 std::shared_ptr<const MappedFile> latest_in(const fs::path& folder, const std::vector<fs::path>& allowed);
 
 /// The content of the state file of `prefix`'s folder after `prefix` was saved: its checkpoints so far, and
-/// this one as the latest; where the file says when each was saved, it keeps that. Errors: as
+/// this one as the latest. If the file records when each was saved, that is kept. Errors: those of
 /// `read_state`.
 std::string next_state(const fs::path& prefix);
 

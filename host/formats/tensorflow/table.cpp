@@ -22,7 +22,7 @@ constexpr uint64_t largest_keys = 256ULL << 20;
 constexpr size_t block_size = 256 << 10;  // TensorFlow's
 constexpr size_t named_entries = 3;
 
-/// Numbers and texts from the front of some bytes.
+/// Numbers and texts from the beginning of some bytes.
 class Cursor {
  public:
   Cursor(std::string_view bytes, std::string_view what) : bytes_(bytes), what_(what) {}
@@ -63,7 +63,7 @@ BlockHandle read_handle(Cursor& cursor) {
   return {offset, cursor.varint()};
 }
 
-/// The entries of a block without its array of restarts, which serves for searching only.
+/// The entries of a block without its array of restarts, which is only for searching.
 std::string_view entries_of(std::string_view block) {
   if (block.size() < 4) fail(Errc::format, "a block of {} bytes", block.size());
   const uint64_t restarts = load_le<uint32_t>(block.data() + block.size() - 4);
@@ -89,7 +89,7 @@ void each_entry(std::string_view block, Visit&& visit) {
   }
 }
 
-/// A block that was packed, and its charge.
+/// An unpacked block, and its memory charge.
 struct Unpacked {
   MemoryLoan memory;
   std::string text;
@@ -109,8 +109,8 @@ Unpacked unpacked(std::string_view packed, MemoryBudget& memory) {
   return out;
 }
 
-/// What a damaged block holds, for the message: the entry with the wrong byte if there is one, else the first
-/// ones.
+/// Describes the content of a damaged block for the message: the entry with the wrong byte if there is one,
+/// else the first entries.
 class Damage {
  public:
   Damage(std::string_view stored, uint32_t crc, const KeyNamer& name_of_key, MemoryBudget& memory)
@@ -135,7 +135,7 @@ class Damage {
       return fmt::format(": byte {} of the block is wrong, in the entry of {}", *position_, culprit_);
     std::string held = names_.empty() ? "" : ", which has the entries of " + listed(names_, named_entries);
     if (is_sure) return held;
-    // What does not have its checksum may say anything; these come from elsewhere.
+    // A block with a wrong checksum may contain anything; these names come from elsewhere.
     return fmt::format("{}; the block covers the names {} up to {}", held,
                        before.empty() ? "from the header" : "behind " + name_of_key_(before),
                        name_of_key_(up_to));
@@ -214,7 +214,7 @@ class TableFile {
     std::optional<Unpacked> unpacked;
   };
 
-  /// A block whose checksum was verified.
+  /// A block with a verified checksum.
   [[nodiscard]] Block block(const BlockHandle& handle, std::string_view what,
                             std::string_view up_to = {}) const {
     const uint64_t end = file_.size() - footer_size;

@@ -1,7 +1,7 @@
-// Sorted tables of keys and values in LevelDB's format, as the index of a bundle is one.
+// Sorted tables of keys and values in LevelDB's format, such as the index of a bundle.
 //
-// They are written with libleveldb. They are read without it, for it believes what a file says of the sizes
-// of its blocks: it reserves any of them, and sizes near 2^64 make it read outside its memory.
+// They are written with libleveldb. They are read without it, because it trusts the sizes of blocks in a
+// file: it reserves memory for any of them, and sizes near 2^64 make it read outside its memory.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@
 
 namespace cbk::tensorflow {
 
-/// Whether the last bytes of a file are those of a table.
+/// Whether a file ends like a table.
 bool is_table(ByteView file);
 
 /// Called for each entry in the order of the keys; the texts live as long as the call.
@@ -24,9 +24,9 @@ using TableVisitor = std::function<void(std::string_view key, std::string_view v
 /// The text by which a message names the entry with this key.
 using KeyNamer = std::function<std::string(std::string_view key)>;
 
-/// Every checksum is verified and every size is checked before it is used. Errors: `format`; those about a
-/// damaged block name the entry with the wrong byte, or the entries of the block. A block that is unpacked is
-/// charged meanwhile.
+/// Every checksum is verified and every size is checked before use. Errors: `format`; those about a damaged
+/// block name the entry with the wrong byte, or the entries of the block. Blocks are charged while they are
+/// unpacked.
 void read_table(ByteView file, const KeyNamer& name_of_key, const TableVisitor& visit, MemoryBudget& memory);
 
 /// A whole table, uncompressed, as TensorFlow writes it. The keys must ascend.

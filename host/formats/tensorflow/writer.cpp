@@ -34,7 +34,7 @@ fs::path index_file(const fs::path& prefix) {
   return prefix.string() + std::string(bundle_index_suffix);
 }
 
-/// A variable to be, and its bytes.
+/// A planned variable, and its bytes.
 struct Variable {
   Entry entry;
   Tensor bytes;
@@ -50,7 +50,7 @@ Variable numbers_variable(std::string name, const DTypeInfo* dtype, const Tensor
   return {std::move(entry), tensor};
 }
 
-/// All bytes of a dense tensor: where they lie, if that can be seen, else in memory.
+/// All bytes of a dense tensor: in place if they are addressable, else in memory.
 class Stored {
  public:
   explicit Stored(const Tensor& tensor) {
@@ -76,14 +76,14 @@ Variable foreign_variable(const std::string& name, const Value& value) {
     return numbers_variable(name, foreign.dtype, foreign.elements);
   Variable variable = numbers_variable(name, foreign.dtype, foreign.elements);
   variable.entry.shape = foreign.shape;
-  // The checksum of texts is not that of their bytes, so they are checked here.
+  // The checksum of texts does not cover their bytes, so they are checked here.
   const Stored stored(foreign.elements);
   variable.entry.crc = texts_crc(stored.bytes(), numel_of(foreign.shape), false);
   variable.has_checksum = true;
   return variable;
 }
 
-/// An empty name is that of the header, one that begins with a byte 0 that of a slice.
+/// An empty name belongs to the header, and one that begins with a byte 0 to a slice.
 void check_name(const std::string& name) {
   if (name.empty() || is_slice_key(name))
     fail(Errc::value, "a TensorFlow variable cannot be named {}", quote(name));
@@ -146,7 +146,7 @@ class BundleWriter final : public Writer {
  private:
   [[nodiscard]] uint32_t shards() const { return static_cast<uint32_t>(shard_sizes_.size()); }
 
-  /// Data without an index is what a run has left that was killed while its files got their names.
+  /// Data without an index was left by a run that was killed while its files got their names.
   void warn_of_remains() {
     std::vector<std::string> remains;
     std::error_code ignored;
@@ -220,7 +220,7 @@ class BundleWriter final : public Writer {
     return out;
   }
 
-  /// Places the variables in the order of the tree, one behind the other in their file, as TensorFlow does.
+  /// Places the variables in the order of the tree, one after the other in their file, as TensorFlow does.
   void place(const WriteOptions& options) {
     const std::vector<size_t> shard_of = layout(options);
     const auto last = std::max_element(shard_of.begin(), shard_of.end());
@@ -234,7 +234,7 @@ class BundleWriter final : public Writer {
     }
   }
 
-  /// Those of the checkpoint that was replaced, if it had another number of them.
+  /// The data files of the replaced checkpoint, if it had another number of them.
   [[nodiscard]] std::vector<fs::path> other_data_files() const {
     if (!overwrite_) return {};
     const fs::path folder = prefix_.parent_path().empty() ? fs::path(".") : prefix_.parent_path();

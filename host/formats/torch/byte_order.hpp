@@ -9,8 +9,8 @@
 
 namespace cbk::torch {
 
-/// Hands out storages in this machine's order; one object per storage and element size, so that sharing
-/// survives.
+/// Returns storages in this machine's order; one object per storage and element size, so that sharing
+/// is kept.
 class ByteOrder {
  public:
   void set_big_endian(bool is_big_endian) { is_big_endian_ = is_big_endian; }

@@ -1,4 +1,4 @@
-// The opcodes of a torch file, for looking at a pickle without interpreting it.
+// The opcodes of a torch file, to inspect a pickle without interpreting it.
 #pragma once
 
 #include <memory>
@@ -18,8 +18,8 @@ struct Opcode {
   pickle::Instruction instruction;  // its texts are views into the file
 };
 
-/// One opcode after the other: of the pickle in a zip archive, or of the pickles that a legacy file or a
-/// plain one begins with.
+/// Returns one opcode after the other: of the pickle in a zip archive, or of the pickles at the beginning of
+/// a legacy or plain file.
 class Disassembler {
  public:
   /// Errors: `format`.

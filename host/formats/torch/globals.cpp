@@ -14,11 +14,11 @@ namespace {
 
 using pickle::Op;
 
-/// Follows the texts on top of a pickle's stack, as far as STACK_GLOBAL needs them: picklers push its two
-/// names right before it, or take them from the memo.
+/// Tracks the texts on top of a pickle's stack, as far as STACK_GLOBAL needs them: picklers push its two
+/// names right before it, or fetch them from the memo.
 class Names {
  public:
-  /// The module and name of the global that the instruction pushes; "?" where a text is not known.
+  /// The module and name of the global that the instruction pushes; "?" for an unknown text.
   std::optional<std::pair<std::string, std::string>> step(const pickle::Instruction& instruction) {
     switch (instruction.op) {
       case Op::global:
@@ -116,7 +116,7 @@ std::vector<NamedGlobal> named_globals(std::shared_ptr<const MappedFile> file) {
       if (seen.insert(global).second) out.push_back({global, opcode->offset, kind_of(global)});
     }
   } catch (const Error&) {
-    // What follows the damage is not named.
+    // Globals after the damage are not listed.
   }
   return out;
 }

@@ -1,5 +1,5 @@
-// The globals that the pickles of a torch file name, found without interpreting them: for a report on a file
-// that is not read.
+// The globals in the pickles of a torch file, found without interpreting them: for a report on a file that is
+// not read.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 namespace cbk::torch {
 
 struct NamedGlobal {
-  /// What a reader makes of it: plain data, an instance of a class that may be read as a record, or nothing.
+  /// The reader's treatment: plain data, an instance of a class that may be read as a record, or nothing.
   enum class Kind { plain, record, refused };
   std::string name;     // "os.system"; "?" where it is put together while the pickle runs
   uint64_t offset = 0;  // of the first opcode that names it, as in Opcode
@@ -21,8 +21,8 @@ struct NamedGlobal {
 
 std::string_view name_of(NamedGlobal::Kind kind);  // "plain", "record", "refused"
 
-/// Each global once, in the order of the file. A damaged pickle is read as far as it goes. Errors: `format`
-/// for a file that is no torch file.
+/// Each global once, in the order of the file. A damaged pickle is read as far as possible. Errors: `format`
+/// for a file that is not a torch file.
 std::vector<NamedGlobal> named_globals(std::shared_ptr<const MappedFile> file);
 
 }  // namespace cbk::torch

@@ -11,7 +11,8 @@
 namespace cbk::torch {
 namespace {
 
-/// Stands for a storage whose place in the file is not known yet: the list of places comes after the pickle.
+/// Stands for a storage at a place in the file that is not known yet: the list of places comes after the
+/// pickle.
 class PendingStorage final : public Storage {
  public:
   explicit PendingStorage(uint64_t size) : size_(size) {}

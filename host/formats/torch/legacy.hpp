@@ -8,7 +8,7 @@
 
 namespace cbk::torch {
 
-/// The length of the pickle of torch's magic number at the start of `head`, in any protocol; 0: there is
+/// The length of the pickle of torch's magic number at the start of `head`, in any protocol; 0 if there is
 /// none.
 size_t legacy_magic_size(std::string_view head);
 

@@ -151,7 +151,7 @@ class ZipReader {
     return std::make_shared<Object>(Object{"torch.storage", std::string(type->name), elements});
   }
 
-  /// `count` elements of `dtype`, which is how large a record was that is lost.
+  /// `count` elements of `dtype`: the size of a lost record.
   StoragePtr record(const std::string& key, int64_t count, DType dtype) {
     const zip::Entry* entry = archive_.find(name_.assign(top_).append("data/").append(key));
     if (archive_.is_salvaged() && (entry == nullptr || archive_.is_cut(*entry))) {

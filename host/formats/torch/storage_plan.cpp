@@ -7,14 +7,14 @@
 namespace cbk::torch {
 namespace {
 
-/// A view that torch can describe too: strides that are not negative.
+/// The view, if torch can describe it: no negative strides.
 const View* usable_view(const Tensor& tensor) {
   const View* view = tensor.view();
   if (view == nullptr) return nullptr;
   return std::ranges::all_of(view->strides, [](int64_t stride) { return stride >= 0; }) ? view : nullptr;
 }
 
-/// A storage, or an expression.
+/// The source of a tensor: a storage, or an expression.
 const void* source_of(const Tensor& tensor) {
   if (const View* view = usable_view(tensor)) return view->storage.get();
   return tensor.expression().get();

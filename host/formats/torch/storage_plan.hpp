@@ -1,9 +1,9 @@
-// Which storages an output gets, and where in them each tensor is.
+// Plans the storages of an output, and the place of each tensor in them.
 //
-// Views of one source storage stay views of one storage. A storage is written whole when at least half of it
-// is referred to; otherwise only the referenced ranges are, one after the other, still as one storage. A
-// range that a single tensor sees through gaps (a column) is written dense. Tensors that are computed get a
-// storage of their own.
+// Views of one source storage stay views of one storage. A storage is written whole if at least half of it is
+// used; otherwise only the used ranges are written, one after the other, still as one storage. A range that a
+// single tensor reads with gaps (a column) is written densely. Tensors that are computed get separate
+// storages.
 #pragma once
 
 #include <deque>
@@ -41,7 +41,7 @@ class StoragePlan {
   // After both passes.
   [[nodiscard]] const std::vector<PlannedStorage>& storages() const { return storages_; }
   [[nodiscard]] size_t segment_count() const { return segments_.size(); }
-  /// The next one of all storages.
+  /// The next segment of all storages.
   Segment take_segment();
 
  private:
@@ -78,7 +78,7 @@ class StoragePlan {
   void write_clusters(const std::vector<Cluster>& clusters, PlannedStorage& storage);
   void add_segment(Tensor tensor, uint32_t first_use);
 
-  // Deques, which do not move what they hold when they grow.
+  // Deques, which do not move their elements when they grow.
   std::deque<Use> uses_;
   std::deque<Group> groups_;                         // until `arrange`
   RowIndex by_source_;                               // of the groups, until `arrange`

@@ -1,7 +1,7 @@
 // A Value tree as a torch zip archive, streamed.
 //
-// One storage of the source stays one storage: views keep their strides and go on sharing, tied leaves stay
-// one tensor. Parts of a storage that nothing refers to are left out when they are more than half of it.
+// One storage of the source stays one storage: views keep their strides and stay shared, and tied leaves stay
+// one tensor. Unused parts of a storage are left out if they are more than half of it.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,8 @@
 
 namespace cbk::torch {
 
-/// Errors: `value` for what a pickle cannot hold, `exists` for a target that exists, unless `overwrite`.
+/// Errors: `value` for values that a pickle cannot hold, `exists` for a target that exists, unless
+/// `overwrite`.
 /// The archive's top folder is named after the target's stem.
 std::unique_ptr<ShardWriter> make_writer(const Value& root, const fs::path& target, bool overwrite);
 

@@ -16,10 +16,10 @@ namespace {
 
 using Decompressor = std::unique_ptr<libdeflate_decompressor, decltype(&libdeflate_free_decompressor)>;
 
-/// Deflate cannot pack better than this; a larger claim is a lie that would only take memory.
+/// Deflate cannot pack better than this; a larger claim is false and would only waste memory.
 constexpr uint64_t best_ratio = 1032;
 
-// What a member takes in memory, and what a storage for it does; measured.
+// The memory of a member, and of a storage for it; measured.
 constexpr uint64_t entry_bytes = 144;
 constexpr uint64_t storage_bytes = 256;
 
@@ -50,7 +50,7 @@ std::string member_name(const Entry& entry) {
   return fmt::format("the archive member {}", quote(entry.name));
 }
 
-/// The CRC-32 of a deflated member, whose content is not kept.
+/// The CRC-32 of a deflated member, without keeping its content.
 uint32_t crc_of_inflated(ByteView packed, const Entry& entry) {
   InflateStream stream(packed, Deflated::raw);
   Bytes block(std::min<uint64_t>(entry.size + 1, 1ULL << 20));
@@ -78,7 +78,7 @@ class Fields {
   ByteView bytes_;
 };
 
-/// What can be said of a member without looking at it. Errors: `format`, `unsupported`.
+/// Checks what is known of a member without reading it. Errors: `format`, `unsupported`.
 void check_sizes(const MappedFile& file, const Entry& entry) {
   if (entry.method != stored && entry.method != deflated) {
     fail(Errc::unsupported, "the archive member {} is compressed with method {}", quote(entry.name),
@@ -97,7 +97,7 @@ void check_sizes(const MappedFile& file, const Entry& entry) {
   }
 }
 
-/// Where a member's bytes start, which only the header before them has.
+/// The start of a member's bytes; only the header before them has it.
 uint64_t data_offset(const MappedFile& file, const Entry& entry) {
   const Fields local(file.slice(entry.header_offset, local_size, "a zip member's header"));
   if (local.u32(0) != local_signature) {
@@ -107,7 +107,7 @@ uint64_t data_offset(const MappedFile& file, const Entry& entry) {
   return entry.header_offset + local_size + local.u16(26) + local.u16(28);
 }
 
-/// A member that is not compressed. Its header is read when the first byte is wanted: 20,000 headers lie
+/// A member that is not compressed. Its header is read with the first byte: 20,000 headers are
 /// on as many pages.
 class StoredMember final : public Storage {
  public:
@@ -141,7 +141,7 @@ class StoredMember final : public Storage {
   mutable std::atomic<uint64_t> start_{0};  // 0: not looked up yet
 };
 
-/// Replaces those of the three values that point to the zip64 extra field, which holds only these, in this
+/// Replaces those of the three values that refer to the zip64 extra field, which holds only these, in this
 /// order.
 void apply_zip64(ByteView extra, Entry& entry) {
   const std::array<uint64_t*, 3> values = {&entry.size, &entry.compressed_size, &entry.header_offset};
@@ -163,8 +163,8 @@ void apply_zip64(ByteView extra, Entry& entry) {
   }
 }
 
-/// Behind a member whose header was written before its data: signature, checksum and sizes, in 4 or 8 bytes.
-/// Sets them, and returns where the descriptor ends; UINT64_MAX: it is missing.
+/// Reads the descriptor after a member that was written before its sizes were known: signature, checksum and
+/// sizes, in 4 or 8 bytes. Sets them, and returns the end of the descriptor; UINT64_MAX if it is missing.
 uint64_t find_descriptor(ByteView file, uint64_t start, Entry& entry) {
   constexpr std::string_view signature = "PK\x07\x08";
   const std::string_view text = as_text(file);
@@ -237,7 +237,7 @@ std::optional<Archive::Directory> Archive::find_directory(bool may_be_followed) 
   return directory_of(*followed);
 }
 
-/// Where the zip64 end record begins: it ends at its locator, which says where it is if the file begins with
+/// The beginning of the zip64 end record. It ends at its locator, which has its place if the file begins with
 /// the archive.
 uint64_t Archive::place_of_end64(uint64_t locator_at) const {
   const uint64_t said = Fields(file_->slice(locator_at, locator64_size, "the zip64 locator")).u64(8);
@@ -271,7 +271,7 @@ Archive::Directory Archive::directory_of(uint64_t at) const {
   return directory;
 }
 
-/// Archives that were put behind other data may count from the file's beginning.
+/// Fails for data before the archive: offsets may then count from the file's beginning.
 void Archive::refuse_prefix() const {
   const auto first = std::ranges::min_element(entries_, {}, &Entry::header_offset);
   if (first != entries_.end()) check_place("the first archive member", 0, first->header_offset);
@@ -309,7 +309,7 @@ void Archive::read_directory(const Directory& directory) {
   refuse_overlaps();
 }
 
-/// Members that share bytes would unpack from few to any number of them.
+/// Fails for members that share bytes: a few bytes could unpack to any amount.
 void Archive::refuse_overlaps() const {
   std::vector<const Entry*> order;
   order.reserve(entries_.size());
@@ -378,7 +378,7 @@ ByteView Archive::packed(const Entry& entry) const {
   check_sizes(*file_, entry);
   const uint64_t offset = data_offset(*file_, entry);
   const bool inside = offset <= file_->size() && entry.compressed_size <= file_->size() - offset;
-  // The words of a message are made only where it is needed: an archive may have 20,000 members.
+  // The message is built only if it is needed: an archive may have 20,000 members.
   return file_->slice(offset, entry.compressed_size,
                       inside ? std::string() : fmt::format("the archive member {}", quote(entry.name)));
 }
@@ -445,7 +445,7 @@ bool Archive::checksums_are_left_out() const {
   if (is_salvaged_) return false;
   const auto all_zero = std::ranges::all_of(entries_, [](const Entry& entry) { return entry.crc32 == 0; });
   if (!all_zero) return false;
-  // Only data can distinguish a checksum that is 0 from one that was not computed: look at the first small
+  // Only the data shows whether a checksum is 0 or was not computed: check the first small
   // member.
   const auto first = std::ranges::find_if(entries_, [](const Entry& entry) { return entry.size > 0; });
   if (first == entries_.end() || first->size > (16ULL << 20)) return first != entries_.end();

@@ -24,7 +24,7 @@ struct Entry {
   uint16_t method = 0;  // 0 stored, 8 deflated
 };
 
-/// The whole content of a member: where it is in the file, or unpacked.
+/// The whole content of a member: in the file, or unpacked.
 struct Content {
   [[nodiscard]] std::string_view text() const { return as_text(unpacked ? ByteView(*unpacked) : stored); }
 
@@ -35,11 +35,12 @@ struct Content {
 
 class Archive {
  public:
-  /// The archive is the whole file: from its first member to its end record, nothing before and behind them.
-  /// `salvage`: where the directory at the end of the file is missing, the members are found by their
-  /// headers; the last one may be cut; and what is behind the end record is ignored. Errors: `format` for a
-  /// damaged directory, two members of one name, or other data in the file; `unsupported` for encryption and
-  /// other methods.
+  /// The archive must be the whole file: from its first member to its end record, with nothing before or
+  /// after.
+  /// `salvage`: if the directory at the end of the file is missing, the members are found by their headers;
+  /// the last one may be truncated; and data after the end record is ignored. Errors: `format` for a damaged
+  /// directory, two members with one name, or other data in the file; `unsupported` for encryption and other
+  /// methods.
   explicit Archive(std::shared_ptr<const MappedFile> file, MemoryPtr memory = {}, bool salvage = false);
 
   [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }
@@ -48,13 +49,13 @@ class Archive {
   /// Whether the members were found by their headers.
   [[nodiscard]] bool is_salvaged() const { return is_salvaged_; }
   [[nodiscard]] const Entry* find(std::string_view name) const;
-  /// False when the writer left checksums out: all of them are 0, and the data's are not.
+  /// False if the writer left checksums out: all of them are 0, but those of the data are not.
   [[nodiscard]] bool has_checksums() const { return has_checksums_; }
 
   /// The whole member, checked against its CRC-32. Larger than `limit`, or unpacked beyond the file's budget,
   /// is a `format` error.
   [[nodiscard]] Content read(const Entry& entry, uint64_t limit) const;
-  /// The member as a lazy storage that knows its CRC-32; nothing is read now.
+  /// The member as a lazy storage with its CRC-32; nothing is read yet.
   [[nodiscard]] StoragePtr storage(const Entry& entry) const;
   /// Compares the member's bytes with its CRC-32 (`format` error).
   void verify(const Entry& entry) const;

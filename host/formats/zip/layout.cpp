@@ -22,7 +22,7 @@ uint32_t narrow(uint64_t value) {
   return is_large(value) ? in_zip64 : static_cast<uint32_t>(value);
 }
 
-/// Method, time and date, checksum and sizes: the same in both headers.
+/// Appends method, time and date, checksum and sizes, which are the same in both headers.
 void append_common(std::string& out, uint32_t crc32, uint64_t size) {
   append_le(out, utf8_names);
   append_le(out, stored);

@@ -1,5 +1,5 @@
-// The places of a zip archive's members before any of them is written. Sizes are known, so there are no data
-// descriptors; only the checksums come later. Every member's data is aligned, as torch's own writer does it.
+// The places of a zip archive's members before any is written. Sizes are known, so there are no data
+// descriptors; only the checksums come later. Every member's data is aligned, as in torch's own writer.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,11 @@ class Layout {
   /// Bytes of the whole archive.
   [[nodiscard]] uint64_t total_size() const;
 
-  /// The header of member i with its padding, to be written at header_offset(i): it ends where the data
-  /// begins.
+  /// The header of member i with its padding, to be written at header_offset(i): it ends at the beginning of
+  /// the data
   [[nodiscard]] std::string header(size_t i, uint32_t crc32) const;
   [[nodiscard]] uint64_t header_offset(size_t i) const { return members_[i].header_offset; }
-  /// What follows the last member, to be written at directory_offset(); one checksum per member.
+  /// The part after the last member, to be written at directory_offset(); one checksum per member.
   [[nodiscard]] std::string directory(const std::vector<uint32_t>& crcs) const;
   [[nodiscard]] uint64_t directory_offset() const { return end_; }
 

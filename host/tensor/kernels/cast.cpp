@@ -16,8 +16,8 @@
 namespace cbk {
 namespace {
 
-/// How one dtype is stored (`Bits`) and computed with (`Number`). `is_finite` and `is_zero` look at the bits,
-/// which the vectoriser likes.
+/// The stored form (`Bits`) and the computed form (`Number`) of a dtype. `is_finite` and `is_zero` test the
+/// bits, which vectorises well.
 template <DType dtype>
 struct Element;
 
@@ -156,7 +156,7 @@ template <DType from, DType to>
 constexpr bool castable =
     is_complex_number<typename Element<from>::Number> == is_complex_number<typename Element<to>::Number>;
 
-/// Whether `result` is the number `value` exactly.
+/// Whether `result` is exactly `value`.
 template <typename To, typename From>
 bool is_same_number(From value, To result) {
   if constexpr (std::is_floating_point_v<From>) {
@@ -167,7 +167,7 @@ bool is_same_number(From value, To result) {
   }
 }
 
-/// What a cast may do to a number, by its dtypes alone.
+/// The possible effect of a cast on numbers, from its dtypes alone.
 enum class Risk { none, overflow, change };
 
 template <DType from, DType to>

@@ -14,7 +14,7 @@ namespace cbk {
 /// complex. Bools are neither overflowed nor changed.
 Losses cast_elements(DType from, const std::byte* source, DType to, std::byte* out, int64_t count);
 
-/// A `dtype` error where cast_elements does not know how.
+/// Fails (`dtype`) for casts that cast_elements does not support.
 void check_cast(DType from, DType to);
 
 }  // namespace cbk

@@ -50,7 +50,7 @@ inline double squares(const T* x, size_t count) {
   return total;
 }
 
-/// By the bits of |x|, which ascend with it: the vectoriser likes whole numbers. 0 less 1 is the largest.
+/// By the bits of |x|, which ascend with it: integers vectorise well. 0 less 1 is the largest.
 template <typename Bits, typename T>
 inline Sizes sizes(const T* x, size_t count) {
   constexpr auto infinity = std::bit_cast<Bits>(std::numeric_limits<T>::infinity());

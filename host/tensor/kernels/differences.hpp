@@ -1,4 +1,4 @@
-// How two runs of finite numbers differ: loops for the vector unit.
+// Differences of two runs of finite numbers: loops for the vector unit.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,7 @@ struct PairDistances {
   bool may_exceed = false;  // some |x - y| / max(|x|, |y|) may be larger than the one that is known
 };
 
-/// What is known and asked of distances.
+/// Known and requested limits of distances.
 struct DistanceLimits {
   double absolute = 0;
   double relative = 0;
@@ -53,7 +53,7 @@ PairResults compare_pairs(const double* x, const double* y, size_t count, const 
 /// The largest |x - y| / max(|x|, |y|).
 double max_relative_of_pairs(const float* x, const float* y, size_t count);
 double max_relative_of_pairs(const double* x, const double* y, size_t count);
-/// The largest finite |x| and the smallest that is not 0; 0 and infinity where there are no such numbers.
+/// The largest finite |x| and the smallest that is not 0; 0 and infinity if there are no such numbers.
 struct Sizes {
   double most = 0;
   double least = std::numeric_limits<double>::infinity();

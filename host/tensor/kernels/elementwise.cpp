@@ -24,13 +24,13 @@ T nearest(Wide value) {
   return static_cast<T>(std::clamp(value, Wide{Limits::min()}, Wide{Limits::max()}));
 }
 
-/// The product of two uint64 may overflow: then it is any number that no dtype holds.
+/// The product of two uint64 may overflow: then the result is any number that no dtype can hold.
 Wide product(Wide a, Wide b) {
   Wide result = 0;
   return __builtin_mul_overflow(a, b, &result) ? Wide{1} << 126 : result;
 }
 
-/// element = compute(element, index), exact; what the dtype cannot hold becomes the nearest that it can.
+/// element = compute(element, index), exact; numbers out of range become the nearest in range.
 template <typename T, typename Compute>
 Losses integer_loop(std::byte* elements, int64_t count, Compute&& compute) {
   Losses lost;
@@ -45,7 +45,7 @@ Losses integer_loop(std::byte* elements, int64_t count, Compute&& compute) {
   return lost;
 }
 
-/// What `body` gives for the C++ type that an integer dtype is stored as; nothing for other dtypes.
+/// The result of `body` for the C++ type of an integer dtype; nothing for other dtypes.
 template <typename Body>
 std::optional<Losses> with_integer(DType dtype, Body&& body) {
   switch (dtype) {
@@ -114,7 +114,7 @@ bool is_finite(T number) {
 }
 
 /// Runs `body(numbers, first, count)` on elements converted to the compute type, and stores them back. `body`
-/// gives how many results are not finite though they are computed from finite numbers.
+/// returns how many results are not finite although their inputs are.
 template <typename T, typename Body>
 Losses for_each_converted(DType dtype, DType compute, std::byte* elements, int64_t count, Body&& body) {
   std::array<T, chunk> numbers;

@@ -1,5 +1,5 @@
 // Arithmetic on dense elements, in place. Narrow floats are computed in float32 and rounded. Whole numbers
-// are exact as long as factor and term are whole; what the dtype cannot hold becomes the nearest that it can.
+// are exact as long as factor and term are whole; numbers out of range become the nearest in range.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace cbk {
 
-/// What happens to each element alone.
+/// An operation on single elements.
 struct ElementOp {
   enum class Kind { affine, replace_nan };
   Kind kind = Kind::affine;
@@ -20,11 +20,11 @@ struct ElementOp {
 
 enum class BinaryOp { add, multiply };
 
-/// A `dtype` error for what cannot be computed with (bool, complex).
+/// Fails (`dtype`) for dtypes without arithmetic (bool, complex).
 void check_arithmetic(DType dtype);
 
-/// Results that are not finite though element, factor and term are count as overflowed; integers that had to
-/// be brought to the nearest, or cut to a whole number, as changed.
+/// Results that are not finite although element, factor and term are count as overflowed; integers that had
+/// to be brought to the nearest, or cut to a whole number, as changed.
 Losses apply_elementwise(const ElementOp& op, DType dtype, std::byte* elements, int64_t count);
 
 /// elements[i] = elements[i] ∘ other[i].

@@ -1,4 +1,4 @@
-// Hashes of bytes, for finding equal tensors: fast, and not safe against anybody who looks for collisions.
+// Hashes of bytes, for finding equal tensors: fast, but not safe against deliberate collisions.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ constexpr uint64_t mixed(uint64_t word) {
   return word ^ (word >> 32);
 }
 
-/// A sum over the pairs of 8-byte words of a run of bytes, each with its place: it is the same however the
-/// run is cut, if cuts are between pairs. `offset`: of the bytes in the run, a multiple of 16.
+/// A sum over the pairs of 8-byte words of a run of bytes, each with its place: it is the same for any
+/// division of the run between pairs. `offset`: of the bytes in the run, a multiple of 16.
 uint64_t hash_of(uint64_t offset, ByteView bytes);
 
 }  // namespace cbk

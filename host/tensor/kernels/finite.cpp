@@ -49,7 +49,7 @@ int64_t first_match(const std::byte* numbers, int64_t count, Bits mask, Bits pat
   return -1;
 }
 
-/// Where all bits of `mask` are set.
+/// The first position at which all bits of `mask` are set.
 template <typename Bits>
 int64_t first_with(const std::byte* numbers, int64_t count, Bits mask) {
   return first_match<Bits>(numbers, count, mask, mask);

@@ -8,7 +8,8 @@
 
 namespace cbk {
 
-/// The first element that is NaN or infinite, or in one of its two parts; -1: none, as in whole numbers.
+/// The first element that is NaN or infinite, or in one of its two parts; -1 if there is none, as for
+/// integers.
 int64_t first_not_finite(DType dtype, const std::byte* elements, int64_t count);
 
 }  // namespace cbk

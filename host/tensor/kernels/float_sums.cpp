@@ -43,7 +43,7 @@ HWY_INLINE void count(const float* x, size_t size, uint32_t* counters) {
   }
 }
 
-/// Additions to one counter wait for each other, and only zeros come in great numbers.
+/// Additions to the same counter wait for each other, and only zeros are frequent.
 HWY_NOINLINE void count_others(const float* x, size_t size, uint32_t* counters) {
   HWY_ALIGN float others[step + hn::MaxLanes(F{})];
   size_t found = 0;

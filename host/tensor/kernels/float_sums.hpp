@@ -15,7 +15,7 @@ struct FloatSums {
   float smallest = 0;  // the least |x|
 };
 
-/// With counters, also adds 1 to counters[upper 16 bits] of each number but 0.
+/// With counters, also adds 1 to counters[upper 16 bits] of each number other than 0.
 FloatSums sums_of_floats(const float* x, size_t count, double shift, uint32_t* counters);
 
 }  // namespace cbk

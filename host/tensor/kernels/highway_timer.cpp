@@ -1,5 +1,5 @@
-// Highway's library measures its timer for 5 ms whenever it is loaded, for benchmarks that nobody runs here:
-// a third of the time to start. The loader takes this function in place of the library's.
+// Highway's library measures its timer for 5 ms whenever it is loaded, for benchmarks that cbk does not use:
+// a third of the time to start. The loader uses this function in place of the library's.
 #include <cstdint>
 
 namespace hwy::platform {

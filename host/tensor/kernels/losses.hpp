@@ -1,4 +1,4 @@
-// What rounding cost: counts of elements that a dtype could not hold.
+// Losses by rounding: counts of elements that a dtype could not hold.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct Losses {
   }
   bool operator==(const Losses&) const = default;
 
-  /// Whether numbers became others, and not only smaller ones 0.
+  /// Whether numbers changed, other than small ones becoming 0.
   [[nodiscard]] bool are_grave() const { return overflowed + changed > 0; }
   [[nodiscard]] bool any() const { return are_grave() || vanished > 0; }
 };

@@ -84,7 +84,7 @@ void Moments::merge(const Moments& other) {
   count += other.count;
 }
 
-// What is added up is the distance from a number among them: the mean so far is near the numbers to come.
+// Sums are of distances from a number among them: the mean so far is near the next numbers.
 void add_numbers(Moments& moments, std::span<const float> numbers, double least_normal, uint32_t* counters) {
   const float limit = std::max(static_cast<float>(least_normal), std::numeric_limits<float>::min());
   const auto first = std::ranges::find_if(numbers, [](float number) { return std::isfinite(number); });
@@ -152,7 +152,7 @@ void add_numbers(Moments& moments, std::span<const double> numbers, double least
   if (!finite.empty()) add_finite(moments, finite, least_normal, counters);
 }
 
-// Counters in turn, so that runs of one byte need not wait for each other.
+// Alternates between counters, so that runs of one byte do not wait for each other.
 void count_bytes(std::span<const std::byte> bytes, uint32_t* counters) {
   for (size_t i = 0; i < bytes.size(); ++i) ++counters[i % 4 * 256 + std::to_integer<size_t>(bytes[i])];
 }
@@ -173,7 +173,7 @@ size_t counter_of(double number) {
 double counter_begin(size_t place) {
   const auto upper = static_cast<uint32_t>(counter_at(place)) << 16;
   const auto number = std::bit_cast<float>(place < counter_count / 2 ? upper | 0xffffU : upper);
-  // What is below all float32 numbers shares a counter with the bits of NaN.
+  // Numbers below all float32 numbers share a counter with the bits of NaN.
   return std::isnan(number) ? -std::numeric_limits<double>::infinity() : static_cast<double>(number);
 }
 

@@ -1,5 +1,5 @@
-// What one pass over dense numbers finds: counts, extremes, mean and squared deviations; and how many fall
-// into which range.
+// The results of one pass over dense numbers: counts, extremes, mean and squared deviations; and the counts
+// of ranges.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace cbk {
 
-/// All but the counts `nan` and `inf` are of the finite numbers.
+/// All fields except `nan` and `inf` are about the finite numbers.
 struct Moments {
   int64_t count = 0;
   int64_t nan = 0;
@@ -36,7 +36,7 @@ void add_numbers(Moments& moments, std::span<const double> numbers, double least
 
 /// Adds 1 for each byte, to one of four counters: counters[i] counts the byte i % 256.
 void count_bytes(std::span<const std::byte> bytes, uint32_t* counters);
-/// … for each 16 bits.
+/// Adds 1 for each 16 bits, to the counter of their value.
 void count_pairs(std::span<const std::byte> bytes, uint32_t* counters);
 
 /// The counter of a number: that of the largest float32 that is not above it.
@@ -48,8 +48,8 @@ constexpr size_t counter_at(size_t place) {
   return place < counter_count / 2 ? counter_count - 1 - place : place - counter_count / 2;
 }
 
-/// The least number that the counter at this place counts; what the next one counts is above all of its
-/// numbers.
+/// The least number that the counter at this place counts; numbers of the next counter are above all of this
+/// one's.
 double counter_begin(size_t place);
 
 }  // namespace cbk

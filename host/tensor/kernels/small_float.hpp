@@ -44,7 +44,7 @@ inline uint16_t float_to_half(float value) {
   return static_cast<uint16_t>(sign | result);
 }
 
-/// An 8-bit float; `max_code` is the largest finite magnitude, and what is above it is infinity or NaN.
+/// An 8-bit float; `max_code` is the largest finite magnitude, and codes above it are infinity or NaN.
 struct Float8 {
   int mantissa_bits;
   int bias;

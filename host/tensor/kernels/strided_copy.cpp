@@ -139,8 +139,8 @@ bool wants_source_order(std::span<const Loop> loops) {
   return false;
 }
 
-/// The same box twice: `ordered` walks the source with falling strides, `dense` walks that walk's dense
-/// result in the original order.
+/// The same box as two walks: `ordered` walks the source with falling strides, `dense` walks the dense result
+/// of that walk in the original order.
 struct Reordered {
   std::vector<Loop> ordered;
   std::vector<Loop> dense;
@@ -180,7 +180,7 @@ void dispatch(uint32_t itemsize, Visit&& visit) {
   }
 }
 
-/// One run of a loop: a small stride is read through and thinned out, a large one element by element.
+/// One run of a loop: a small stride is read completely and thinned out, a large one element by element.
 void read_run(const RunReader& read, int64_t begin, const Loop& loop, uint32_t itemsize, std::byte* out) {
   if (loop.stride == 1 || loop.extent == 1) {
     read(begin, {out, static_cast<size_t>(loop.extent) * itemsize});

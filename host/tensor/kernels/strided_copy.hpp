@@ -8,18 +8,18 @@
 
 namespace cbk {
 
-/// One loop of a box: how many steps, and how far apart in the source, in elements.
+/// One loop of a box: the number of steps, and their distance in the source, in elements.
 struct Loop {
   int64_t extent = 0;
   int64_t stride = 0;
 };
 
 /// Copies the box (outermost loop first) that starts at element `offset` of `source` into `out`, densely.
-/// Itemsize is 1, 2, 4, 8 or 16. Matrices that come transposed are moved in tiles of one cache line.
+/// Itemsize is 1, 2, 4, 8 or 16. Transposed matrices are moved in tiles of one cache line.
 void copy_box(const std::byte* source, int64_t offset, std::span<const Loop> loops, uint32_t itemsize,
               std::byte* out);
 
-/// Whether a run of this loop is read with what is between its elements, and thinned out.
+/// Whether a run of this loop is read with the data between its elements, and thinned out.
 inline bool is_thinned(const Loop& loop) {
   return loop.stride > 1 && loop.stride <= 16;
 }

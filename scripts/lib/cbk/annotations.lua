@@ -36,7 +36,7 @@ local lists = { param = "params", field = "fields" }
 
 local function add_annotation(block, tag, rest)
   block.last = nil
-  if tag == "field" and rest:find "^%[" then return end -- "any name", for editors: the text says it
+  if tag == "field" and rest:find "^%[" then return end -- "any name", for editors; the text describes it
   if lists[tag] then
     local name, more = rest:match "^(%S+)%s*(.*)$"
     local kind, text = split_type(more or "")
@@ -87,7 +87,7 @@ end
 
 ---The annotations of a file in their order.
 ---@param path string
----@param public? table<string, string>   the names by which others know the file's local tables: { fs = "cbk.fs" }
+---@param public? table<string, string>   public names of the file's local tables: { fs = "cbk.fs" }
 ---@return Annotation[]
 function annotations.read(path, public)
   local out, block = {}, new_block()
@@ -100,7 +100,7 @@ function annotations.read(path, public)
     local value = line:match "^([%w_]+%.[%w_.]+) = "
     if comment then
       local tag, rest = comment:match "^@(%w+)%s*(.*)$"
-      if tag == "class" and block.class then -- two classes, one behind the other
+      if tag == "class" and block.class then -- two classes in a row
         end_class()
         block = new_block()
       end

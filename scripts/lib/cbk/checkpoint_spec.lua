@@ -1,5 +1,5 @@
 -- Repairs of checkpoints of releases before 2.0: tied weights that were stored under one name only, and wrong step counts of schedules.
--- These are rules over names and numbers; the caller reads and writes the file.
+-- These are rules about names and numbers; the caller reads and writes the file.
 
 local cbk = require "cbk"
 local naming = require "cbk.naming"
@@ -7,7 +7,7 @@ local python_int = require "cbk.python_int"
 
 local spec = {}
 
----Endings of names of one weight. The first pair with a fitting ending decides.
+---Pairs of endings that are names of one weight. The first pair with a matching ending is used.
 spec.aliases = {
   { "embedding_layer.word_embeddings.weight", "lm_head.weight" },
   { "ln_f.weight", "transformer_decoder.norm.weight" },
@@ -16,7 +16,7 @@ spec.aliases = {
 
 local function ends_with(text, ending) return text:sub(-#ending) == ending end
 
----The other name of a weight, or nil when it is known by one name only.
+---The other name of a weight; nil if it has only one name.
 ---@param key string
 ---@return string|nil
 function spec.alias_of(key)
@@ -27,7 +27,7 @@ function spec.alias_of(key)
   end
 end
 
----Which keys of the spec are not stored, and under which name their data is. Keys that are supplied count as stored for those after them.
+---The keys of the spec that are not stored, each with the name of its data. Supplied keys count as stored for the keys after them.
 ---@param keys string[]                  leaf keys of the spec, in its order
 ---@param has fun(key: string): boolean  whether the file stores that very name
 ---@return { key: string, source: string }[] tied
@@ -48,7 +48,7 @@ function spec.match_missing(keys, has)
   return tied, lost
 end
 
----The same where every key must have data.
+---The same, but every key must have data.
 ---@return { key: string, source: string }[]
 function spec.missing_aliases(keys, has)
   local tied, lost = spec.match_missing(keys, has)
@@ -68,7 +68,7 @@ end
 
 local function has_text(name, text) return name:find(text, 1, true) ~= nil end
 
----The names whose values are the milestones between schedules, in their order.
+---The names of the milestones between schedules, in their order.
 ---@param names string[]   all stored names
 ---@return string[]
 function spec.milestone_names(names)

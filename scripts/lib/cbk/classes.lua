@@ -53,8 +53,8 @@ end
 
 local DTYPES = { float32 = true, float16 = true, bfloat16 = true, float64 = true }
 
----A new checkpoint of a model: random weights (normal, of the config's initializer_range), norms of ones, biases of zeros, and tied
----weights that are one tensor. Nothing is computed before it is written.
+---A new checkpoint of a model: random weights (normal, with the config's initializer_range), norms of ones, biases of zeros. Tied weights
+---are one tensor. Nothing is computed before the checkpoint is written.
 ---@param config Dict
 ---@param name string
 ---@param format string

@@ -1,10 +1,10 @@
--- Colours of a terminal, where the user wants them.
+-- Colours for terminals, if the user wants them.
 
 local cbk = require "cbk"
 
 local colour = {}
 
----Whether a stream is a terminal that shows colours. NO_COLOR and TERM=dumb say no.
+---Whether a stream is a terminal with colours. NO_COLOR and TERM=dumb turn them off.
 ---@param stream? "stdout"|"stderr"
 ---@return boolean
 function colour.enabled(stream)

@@ -1,4 +1,4 @@
--- The difference of two configs in a few lines: fields that moved or were renamed, changed, added or removed.
+-- The differences between two configs in a few lines: fields that were moved, renamed, changed, added or removed.
 
 local cbk = require "cbk"
 
@@ -24,14 +24,14 @@ local function parts_of(path)
   return out
 end
 
----How many parts two paths have in common at their ends; at least one part of each is left over.
+---The number of equal parts at the ends of two paths; at least one part of each is left over.
 local function common_end(a, b)
   local count = 0
   while count < #a - 1 and count < #b - 1 and a[#a - count] == b[#b - count] do count = count + 1 end
   return count
 end
 
----Where a field of the new file was in the old one, by the moves in their order: each is gone back once, the last one first.
+---The old path of a field in the new file. The moves are undone in reverse order.
 ---@param path string
 ---@param moves Moves
 ---@param count? integer   only the first ones
@@ -78,7 +78,7 @@ local function lines_of_moves(moved, out)
   end
 end
 
----Values that became names: `optimizer_type: AdamW` is a section `AdamW` now.
+---Values that became section names: `optimizer_type: AdamW` is now a section `AdamW`.
 local function named_sections(moves, old, new, after, used)
   local out = {}
   for i, move in ipairs(moves) do
@@ -91,12 +91,12 @@ local function named_sections(moves, old, new, after, used)
   return out
 end
 
----True where an empty section is one with fields in the other file.
+---Whether an empty section has fields in the other file.
 local function is_container_of(other, path, text) return (text == "{}" or text == "[]") and cbk.find(other, path) ~= nil end
 
 ---@param before Dict
 ---@param after Dict
----@param moves Moves   what is known of where fields went; nothing else is taken for moved
+---@param moves Moves   the known moves of fields; other fields do not count as moved
 ---@return string[] lines
 function config_changes.lines(before, after, moves)
   local old_list, old = leaves(before)

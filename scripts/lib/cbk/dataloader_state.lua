@@ -1,5 +1,5 @@
--- States of data loaders: the entry `dataloader` of a checkpoint, and the files that releases 1.8 and 1.9 kept beside theirs, as typed
--- tables; and where a run that loads them continues.
+-- States of data loaders as typed tables: the entry `dataloader` of a checkpoint, and the files that releases 1.8 and 1.9 kept beside
+-- their checkpoints. Also computes where a run that loads them continues.
 
 local cbk = require "cbk"
 local links = require "cbk.links"
@@ -8,29 +8,29 @@ local scalar = require "cbk.scalar"
 
 local state = {}
 
----@class MapState                What a map-style loader keeps: one count for all workers.
+---@class MapState                The state of a map-style loader: one count for all workers.
 ---@field kind "map"
 ---@field version 0|1             0: releases from 2.0 on; 1: later ones
 ---@field samples_streamed integer
----@field seed? integer           version 0: what the samples were shuffled with
+---@field seed? integer           version 0: the seed of the shuffling
 ---@field dataset? any            version 1: the dataset's own state, unchanged
 
 ---@class ShardState
 ---@field samples_streamed integer
 ---@field shard_index integer
 
----@class IterableState           What an iterable loader keeps: a count for each worker.
+---@class IterableState           The state of an iterable loader: a count for each worker.
 ---@field kind "iterable"
 ---@field workers ShardState[]    in the order of the file
 
----@class FilesState              What releases 1.8 and 1.9 wrote into `cerebras.save_iter_state_path`.
+---@class FilesState              The files that releases 1.8 and 1.9 wrote into `cerebras.save_iter_state_path`.
 ---@field kind "files"
 ---@field folder string
 ---@field step integer            the step of these workers' files
 ---@field last_step integer       the global step of the last checkpoint
 ---@field other_workers table<integer, true>   workers with files of other steps
 ---@field workers { worker: integer, samples_streamed: integer|Value }[]   those of that step, in the order of the workers;
----                               a Value from 2^53 on
+---                               a Value if it is at least 2^53
 ---@field other_steps integer[]   the steps of files that were not opened
 
 ---@alias DataLoaderState MapState|IterableState|FilesState
@@ -55,7 +55,7 @@ local function count_at(dict, key)
   return value
 end
 
---- Exactly the keys in `required`, and those in `optional` perhaps.
+--- Fails unless a dict has exactly the keys in `required`, and perhaps those in `optional`.
 local function check_keys(what, dict, required, optional)
   local known, found = {}, {}
   for _, key in ipairs(required) do
@@ -94,7 +94,7 @@ local function read_iterable(value)
   return { kind = "iterable", workers = workers }
 end
 
----What the entry `dataloader` of a checkpoint says, whichever release wrote it. What no release writes is an error.
+---The state in the entry `dataloader` of a checkpoint of any release. An entry that no release writes is an error.
 ---@param value any   a Dict, or a Lua table
 ---@return MapState|IterableState
 function state.read(value)
@@ -104,7 +104,7 @@ function state.read(value)
   bad "neither 'all_worker_states' nor 'samples_streamed' is in it"
 end
 
----The state in a checkpoint, or nil when it has none.
+---The state in a checkpoint, or nil if it has none.
 ---@param checkpoint Checkpoint
 ---@return MapState|IterableState|nil
 function state.of(checkpoint)
@@ -113,7 +113,7 @@ function state.of(checkpoint)
   return state.read(root.dataloader)
 end
 
----The entry `dataloader` that says a state.
+---The entry `dataloader` for a state.
 ---@param from MapState|IterableState
 ---@return Dict
 function state.to_dict(from)
@@ -133,9 +133,9 @@ end
 
 -- --- states of single workers
 
----The state of a whole loader from those of its workers, as a save makes it. Those of a map loader are
----{ samples_streamed, previous_samples_streamed } in the order of the workers; those of an iterable one { samples_streamed,
----shard_index }, where the samples of earlier runs count already.
+---The state of a whole loader from the states of its workers, as a save makes it. For a map loader these are
+---{ samples_streamed, previous_samples_streamed } in the order of the workers. For an iterable loader they are { samples_streamed,
+---shard_index }, and samples_streamed includes the samples of earlier runs.
 ---@param kind "map"|"iterable"
 ---@param workers table[]
 ---@param seed? integer   map only, 0 by default
@@ -163,7 +163,7 @@ end
 
 -- --- the files of 1.8 and 1.9
 
-local LARGEST = 9.2e18 -- what an int64 holds, with a margin for what Lua's numbers round
+local LARGEST = 9.2e18 -- the range of int64, with a margin for Lua's rounding
 
 local function check_int64(count, what)
   if math.abs(count) > LARGEST then cbk.fail("value", ("%s, %.3g, are more than a checkpoint can hold"):format(what, count)) end
@@ -258,7 +258,7 @@ local function joined(numbers, what)
   return ("%s%s %s"):format(what, #numbers == 1 and "" or "s", shown)
 end
 
----What is wrong with a set of workers: some are missing or occur twice, or a count is negative.
+---Problems in a set of workers: missing or repeated workers, or negative counts.
 ---@param from IterableState|FilesState
 ---@return string[] warnings
 function state.worker_doubts(from)
@@ -288,7 +288,7 @@ end
 ---Signs that the files belong to another checkpoint.
 ---@param files FilesState
 ---@param root Dict     the checkpoint's tree
----@param step? number  … which may have lost its step
+---@param step? number  the checkpoint's step, if its tree may lack it
 ---@return string[] warnings
 ---@return boolean is_useless   neither the step nor any worker's file is the checkpoint's
 ---@return boolean is_other     the step is not the checkpoint's; the first warning says so
@@ -312,7 +312,7 @@ function state.doubts(files, root, step)
   return out, is_other and #files.workers == 0, is_other
 end
 
---- Exact; a Value from 2^53 on.
+--- The exact sum; a Value from 2^53 on.
 local function total_of(workers)
   local total, exact = 0, 0LL
   for _, worker in ipairs(workers) do
@@ -331,7 +331,7 @@ end
 --- A count as a number, rounded from 2^53 on.
 local function rounded(count) return tonumber(tostring(count)) end
 
----The state that a checkpoint of release 2.0 holds, from the files of the run before.
+---The state for a checkpoint of release 2.0, from the files of the earlier run.
 ---@param files FilesState
 ---@param kind "map"|"iterable"
 ---@param seed? integer   map only, 0 by default
@@ -345,15 +345,15 @@ end
 
 -- --- where a run continues
 
----@class Run                    What a run that loads a state is like; what is unknown is left out.
+---@class Run                    A run that loads a state; unknown facts are left out.
 ---@field workers? integer       tasks that stream
 ---@field batch_size? integer    samples of one batch
----@field seed? integer          of the shuffling or mixing; leave it out when the run does neither
----@field kind? "map"|"iterable" for files, which do not say; iterable by default
+---@field seed? integer          of the shuffling or mixing; leave it out if the run does neither
+---@field kind? "map"|"iterable" for files, which do not record it; iterable by default
 
 ---@class RestartTask
 ---@field task integer           from 0
----@field shard_index integer    whose state it takes
+---@field shard_index integer    the shard whose state it takes
 ---@field samples_streamed integer
 ---@field batch_index? integer   with a batch size: the first batch to come, counted from 0
 
@@ -361,7 +361,7 @@ end
 ---@field kind "map"|"iterable"
 ---@field samples_streamed integer  of all
 ---@field tasks? RestartTask[]      iterable
----@field from_start boolean        the state is of no use to this run
+---@field from_start boolean        this run cannot use the state
 ---@field warnings string[]
 
 local function restart_map(samples) return { kind = "map", samples_streamed = samples, from_start = false, warnings = {} } end
@@ -377,7 +377,7 @@ local function restart_iterable(workers, run)
     end
     return out
   end
-  local offset = 0 -- the worker that comes next is the first of those with the fewest samples
+  local offset = 0 -- the next worker is the first of those with the fewest samples
   for i, worker in ipairs(workers) do
     if worker.samples_streamed < workers[offset + 1].samples_streamed then offset = i - 1 end
   end
@@ -404,7 +404,7 @@ local function restart_files(files, run)
   return out
 end
 
----Where a run that loads the state continues. A state that the run must not load is an error.
+---Where a run that loads the state continues. If the run must not load the state, it is an error.
 ---@param from DataLoaderState
 ---@param run? Run
 ---@return Restart

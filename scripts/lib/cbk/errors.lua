@@ -1,4 +1,4 @@
--- Errors as values: tables with a code and the parts of which their text is made (cbk.fail). Code decides by these, never by a text.
+-- Errors as values: tables with a code and the parts of their text (cbk.fail). Programs decide by these, never by the text.
 
 local cbk = require "cbk"
 
@@ -12,7 +12,7 @@ function errors.text(problem)
   return cbk.problem_text(problem)
 end
 
----Fails as cbk.fail does, with what was found as a value: whoever knows more of it makes a better text (`errors.with`).
+---Fails like cbk.fail, with the findings as values, so that callers with more context can improve the text (`errors.with`).
 ---@param code string
 ---@param problem string
 ---@param found table<string, any>
@@ -21,8 +21,8 @@ function errors.fail_with(code, problem, found)
   error(errors.with(made, found), 0)
 end
 
----Puts a context in front of an error: "cannot compare through a converter". Strings, and what stops the program, stay as they are.
----@param problem any    as pcall gives it; an error of cbk is changed
+---Puts a context in front of an error: "cannot compare through a converter". Strings, and errors that stop the program, stay unchanged.
+---@param problem any    as returned by pcall; an error of cbk is changed
 ---@param context string
 ---@return any problem
 function errors.put_in(problem, context)
@@ -36,15 +36,15 @@ local function finish(context, fine, ...)
   error(errors.put_in((...), type(context) == "function" and context() or context), 0)
 end
 
----Calls `f`; its errors get a context.
+---Calls `f` and adds a context to its errors.
 ---@param context string|fun(): string
 ---@param f function
 ---@return any ...
 function errors.within(context, f, ...) return finish(context, pcall(f, ...)) end
 
----The error without its outermost context where it is this one, for a text that says as much.
+---The error without its outermost context, if that is `context`: for messages that say the same already.
 ---@param problem any
----@param context? string   default: whatever it is
+---@param context? string   default: any
 ---@return any
 function errors.outside(problem, context)
   local own = type(problem) == "table" and problem.context
@@ -52,10 +52,10 @@ function errors.outside(problem, context)
   return is_said and errors.with(problem, { context = { unpack(own, 2) } }) or problem
 end
 
----A copy of an error of cbk with other parts: another `advice`, say.
+---A copy of an error of cbk with some parts replaced, such as `advice`.
 ---@param problem any
 ---@param parts table<string, any>
----@return any   strings as they are
+---@return any   strings are returned unchanged
 function errors.with(problem, parts)
   if type(problem) ~= "table" then return problem end
   local out = setmetatable({}, getmetatable(problem))

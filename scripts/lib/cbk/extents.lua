@@ -2,7 +2,7 @@
 
 local extents = {}
 
----Whole numbers with `separator` between them. Those beyond 2^53 are int64, which `table.concat` does not take.
+---Whole numbers with `separator` between them. Numbers beyond 2^53 are int64, which `table.concat` does not accept.
 ---@param list integer[]
 ---@param separator string
 ---@return string

@@ -1,13 +1,13 @@
--- Folding long lists of keys: keys that differ only in the layer number become one line, "layers.{0..31}.weight".
+-- Folds long lists of keys: keys that differ only in the layer number become one line, "layers.{0..31}.weight".
 
 local cbk = require "cbk"
 
 local fold = {}
 
----How the empty key is shown.
+---The text for the empty key.
 fold.EMPTY = '""'
 
----A key as it is shown: control characters, which a terminal would obey, are escaped.
+---A key for printing. Control characters are escaped, because a terminal would execute them.
 ---@param path string
 function fold.shown(path)
   if path == "" then return fold.EMPTY end
@@ -15,8 +15,8 @@ function fold.shown(path)
   return cbk.shown(path)
 end
 
----Groups entries that are alike, in the order of their first members. Entries whose keys have one text (1 and "1", or objects)
----never share a group. Names are as `fold.shown` gives them.
+---Groups similar entries, in the order of their first members. Entries with the same key text (1 and "1", or objects) never share a
+---group. Names are formatted by `fold.shown`.
 ---@generic T: { path: string, signature: string }
 ---@param entries T[]  only equal signatures are folded together
 ---@return { name: string, members: T[] }[]

@@ -1,5 +1,5 @@
--- Help out of the annotations (LuaCATS): meta.lua, and the functions of the modules beside it that it names as public. What
--- `---@private` marks there is for cbk's own scripts: it has help, but no list and no completion names it.
+-- Help from annotations (LuaCATS): meta.lua, and the functions of its public modules. `---@private` marks functions for cbk's own
+-- scripts: they have help, but lists and completion leave them out.
 
 local cbk = require "cbk"
 local annotations = require "cbk.annotations"
@@ -50,9 +50,9 @@ local function described(list, out, name_of)
   end
 end
 
-local LONGEST = 160 -- summary; of a longer sentence, what is before its colon
+local LONGEST = 160 -- of a summary; a longer sentence is cut at its colon
 
---- The first sentence, for lists; empty where there is none.
+--- The first sentence, for lists; empty if there is none.
 local function summary(entry)
   local text = table.concat(entry.text, " ")
   if text == "" then return "" end
@@ -137,7 +137,7 @@ function help.functions()
   return out
 end
 
----What a name is for, in a sentence; empty where nothing says it.
+---A one-sentence description of a name; empty if it has none.
 ---@param name string
 function help.summary(name) return summary(entries()[name]) end
 
@@ -179,7 +179,7 @@ local function by_last_part(name)
   return out
 end
 
----Help about a name, or nil and the names that are near to it.
+---Help about a name; or nil, and the nearest names.
 ---@param name string  "cbk.open", "Tensor", "Tensor:stats", "stats", "cbk.fs"
 ---@return string|nil text, string[] nearest
 function help.text(name)

@@ -1,5 +1,5 @@
--- An example for every public function, as it may be typed at the prompt: `ckpt` is a checkpoint, `t` a tensor of it, `out` an output that
--- is to be written, `edit` an H5 file that is changed, `cfg` a config. tests/lua/help_test.lua runs all of them.
+-- An example for every public function, as typed at the prompt: `ckpt` is a checkpoint, `t` a tensor in it, `out` an output that is not
+-- written yet, `edit` an H5 file that is edited, `cfg` a config. tests/lua/help_test.lua runs all of them.
 
 return {
   -- tensors

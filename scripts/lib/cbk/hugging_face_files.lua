@@ -1,4 +1,4 @@
--- The files beside a Hugging Face checkpoint that belong to the model as it is used: tokenizer, generation, preprocessing.
+-- The files beside a Hugging Face checkpoint that are needed to use the model: tokenizer, generation, preprocessing.
 
 local cbk = require "cbk"
 
@@ -10,7 +10,7 @@ local NAMES = {
   "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt",
 }
 
----The names of those files in a folder, sorted.
+---The names of these files in a folder, sorted.
 ---@param folder string
 ---@return string[]
 function hugging_face_files.names(folder)
@@ -22,10 +22,10 @@ function hugging_face_files.names(folder)
   return out
 end
 
----Those files of a folder, to be written beside a checkpoint.
+---These files of a folder, to be written beside a checkpoint.
 ---@param folder string
 ---@param allowed string[]   folders where links out of the folder may lead: --allow-external
----@param files? table<string, string>   contents by names, which are added to
+---@param files? table<string, string>   contents by name; the files are added to it
 ---@return table<string, string>
 function hugging_face_files.read(folder, allowed, files)
   files = files or {}

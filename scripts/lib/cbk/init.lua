@@ -1,11 +1,11 @@
--- The module `cbk`: the native part, and the Lua parts that load when they are first used (`cbk.inspect`, `cbk.cli`, …).
--- A name that neither has is an error.
+-- The module `cbk`: the native part, and the Lua parts, which are loaded on first use (`cbk.inspect`, `cbk.cli`, …).
+-- Unknown names are errors.
 local cbk = require "cbk.native"
 local report = require "cbk.report"
 
 cbk.warn = report.warn
 
----Fails, and names what looks like `name` among what `owner` ("cbk", "cbk.fs") has.
+---Fails, and suggests similar names of `owner` ("cbk", "cbk.fs").
 local function fail_unknown(owner, name)
   local names, member = {}, "^" .. owner:gsub("%.", "%%.") .. "%.([%w_]+)$"
   for _, known in ipairs(cbk.help.names()) do names[#names + 1] = known:match(member) end
@@ -21,7 +21,7 @@ end
 
 local loading = {}
 
---- A field that the native part does not have is the library module of that name, if there is one.
+--- A field that the native part does not have is the library module with that name, if there is one.
 setmetatable(cbk, {
   __index = function(_, name)
     if type(name) ~= "string" or loading[name] then return nil end

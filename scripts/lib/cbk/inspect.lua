@@ -1,5 +1,5 @@
--- Values as text for people: trees folded, tensors as one line and a few elements from their edges. A tensor is never read as a
--- whole for printing.
+-- Values as text for people: folded trees, and tensors as one line with a few elements from their edges. A tensor is never
+-- read completely for printing.
 
 local cbk = require "cbk"
 local listing = require "cbk.listing"
@@ -7,13 +7,13 @@ local value_text = require "cbk.value_text"
 
 local inspect = {}
 
-local print = print -- Lua's own, whatever an expression gets in its place
+local print = print -- Lua's own, which expressions cannot replace
 
 ---"Tensor float32 [50257, 768], 147.2 MiB, model.bin at 1024"
 ---@param tensor Tensor
 function inspect.tensor_header(tensor) return value_text.tensor_header(tensor) end
 
---- As many of the lines of a listing as are wanted, and how many there are.
+--- The first lines of a listing, as many as requested, and the number of all lines.
 local function list_lines(value, options, out)
   local count = #out
   listing.tree(cbk.leaf_rows(value), function(line)
@@ -47,7 +47,7 @@ function inspect.print(...)
   end
 end
 
----Lua's `print` for expressions and the prompt: on a terminal, control characters but line feeds and tabs are escaped.
+---Lua's `print` for expressions and the prompt. On a terminal, control characters other than line feeds and tabs are escaped.
 function inspect.print_line(...)
   if not cbk.terminal.is_tty "stdout" then return print(...) end
   local texts = {}

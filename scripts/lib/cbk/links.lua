@@ -1,4 +1,4 @@
--- Folders that the user has not named himself: those in a folder that he has. (Of files, cbk.fs.beside says where their links may lead.)
+-- Folders inside a folder that the user named. (For files, cbk.fs.beside checks where links may lead.)
 
 local cbk = require "cbk"
 local errors = require "cbk.errors"
@@ -7,7 +7,7 @@ local links = {}
 
 local function is_below(path, folder) return path == folder or path:sub(1, #folder + 1) == (folder == "/" and "/" or folder .. "/") end
 
----The path of a folder in another one. A symbolic link out of that is an error, unless it ends below one of `allowed`.
+---The path of a folder inside another one. A symbolic link out of that folder is an error, unless it ends below one of `allowed`.
 ---@param top string
 ---@param name string
 ---@param allowed? string[]
@@ -22,8 +22,8 @@ function links.folder(top, name, allowed)
     advice = "--allow-external DIR allows it, where DIR is a folder that you trust" })
 end
 
----A file in a folder that the user has named; nil if it is missing. A link out of the folder is an error that says what to do where no
----option allows it.
+---A file in a folder that the user named; nil if it is missing. A link out of the folder is an error, with advice if no option allows
+---it.
 ---@param folder string
 ---@param name string
 ---@param advice string

@@ -1,4 +1,4 @@
--- The table of contents of a checkpoint: what `cbk ls` and the REPL's `:ls` print of the rows of `cbk.leaf_rows`. A line is
+-- The table of contents of a checkpoint, for `cbk ls` and the REPL's `:ls`, from the rows of `cbk.leaf_rows`. Each line is
 -- made when it is printed: there may be a million of them.
 
 local cbk = require "cbk"
@@ -16,7 +16,7 @@ local TENSORS = require("cbk.tensor_kinds").ALL
 
 -- --- values
 
----Whether an H5 checkpoint has tensors with dotted keys at its top: a state dict where a tree is expected.
+---Whether an H5 checkpoint has tensors with dotted keys at its top: a state dict in place of a tree.
 ---@param checkpoint Checkpoint
 local function has_flat_keys(checkpoint)
   local root = checkpoint.root
@@ -38,8 +38,8 @@ end
 
 local PLAIN = { bool = true, int = true, float = true, str = true }
 
----A value that is no tensor, on a short line.
----@param value any  as `cbk.raw` gives it, or a plain Lua value
+---A short line for a value that is not a tensor.
+---@param value any  as returned by `cbk.raw`, or a plain Lua value
 function listing.value_text(value)
   local is_raw = type(value) == "userdata" and PLAIN[cbk.kind(value)]
   if is_raw and cbk.kind(value) ~= "str" then return tostring(value) end
@@ -47,7 +47,7 @@ function listing.value_text(value)
   return (text:gsub("\n.*", " …"))
 end
 
----Sets `value` of a row of JSON, or `text` where JSON cannot say it ("inf", "nan", bytes, objects).
+---Sets `value` of a JSON row, or `text` if JSON cannot represent the value ("inf", "nan", bytes, objects).
 ---@param out Dict
 ---@param value any
 ---@param text_of fun(value: any): string
@@ -106,7 +106,7 @@ local function note_of(group)
   return group.role == "tensor" and "" or group.role
 end
 
---- The cells of a line: of like leaves, or of a container.
+--- The cells of a line: for similar leaves, or for a container.
 local function cells_of(indent, label, group)
   label = ("  "):rep(indent) .. (label == "" and fold.EMPTY or label)
   if group.type then
@@ -120,15 +120,15 @@ end
 
 local ALIGN_RIGHT = { false, true, false, false, true, false }
 local WIDEST = 100             -- of a cell
-local NARROWEST, REST = 20, 40 -- of the labels; what is beside them in a narrow terminal
+local NARROWEST, REST = 20, 40 -- of the labels; of the rest of the line in a narrow terminal
 
---- Columns that a cell takes; next to all cells are plain.
+--- The columns that a cell takes. Almost all cells are plain ASCII.
 local function width_of(cell)
   if not find(cell, "[\128-\255]") then return #cell end
   return cbk.terminal.columns(cell)
 end
 
---- Six cells as a line, two spaces apart; sizes and counts end at one column.
+--- Six cells as a line, two spaces apart; sizes and counts are aligned to the right.
 local function line_of(cells, widths)
   local pieces, last, count = {}, 6, 0
   while last > 1 and cells[last] == "" do last = last - 1 end
@@ -146,10 +146,10 @@ local function line_of(cells, widths)
   return concat(pieces, "", 1, count)
 end
 
-local MOST_WAITING, CELL = 2 ^ 20, 40 -- bytes; of a cell beside its text
+local MOST_WAITING, CELL = 2 ^ 20, 40 -- bytes; of a cell besides its text
 
---- Calls `print_line` with each line that `each` visits, aligned. The columns are as wide as the first lines need, and grow with what
---- comes later; a cell wider than WIDEST, or a label that leaves too little of the terminal, moves only its own line.
+--- Calls `print_line` with each line that `each` visits, aligned. The columns are as wide as the first lines need, and grow with later
+--- lines. A cell wider than WIDEST, or a label that leaves too little room, affects only its own line.
 ---@param each fun(visit: fun(indent: integer, label: string, group: LeafGroup))
 ---@param print_line fun(line: string)
 ---@param terminal? integer   its columns

@@ -1,4 +1,4 @@
--- Low-rank adaptation (LoRA): a weight with the product of its matrices A and B added.
+-- Low-rank adaptation (LoRA): adds the product of the matrices A and B to a weight.
 
 local cbk = require "cbk"
 local extents = require "cbk.extents"
@@ -14,7 +14,7 @@ end
 local function shown(value) return extents.shape(value:shape()) end
 
 ---The mistake in a module's three matrices, or nil.
----@param weight Tensor    (rows, columns), or the other way round where it is flipped
+---@param weight Tensor    (rows, columns); (columns, rows) if it is flipped
 ---@param a Tensor         (rank, columns)
 ---@param b Tensor         (rows, rank)
 ---@param rank integer
@@ -37,7 +37,7 @@ function low_rank.mistake(weight, a, b, rank, flipped)
   end
 end
 
----Refuses a matrix that would spoil the whole weight, before anything is written.
+---Fails if a matrix would spoil the whole weight, before anything is written.
 ---@param name string
 ---@param value Tensor
 function low_rank.check_finite(name, value)
@@ -47,8 +47,8 @@ function low_rank.check_finite(name, value)
     stats.inf))
 end
 
----weight + B·A · scale, computed in float32 (float64 for a float64 weight) and rounded once. The weight is checked as it is streamed;
----a commit counts results that overflow.
+---weight + B·A · scale, computed in float32 (float64 for a float64 weight) and rounded once. The weight is checked while it is streamed,
+---and a commit counts results that overflow.
 ---@param scale number   alpha / rank
 ---@return Tensor
 function low_rank.fold(weight, a, b, scale, flipped)

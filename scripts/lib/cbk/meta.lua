@@ -25,7 +25,7 @@ cbk.null = nil
 ---@field state any     objects: their attributes as a Dict
 ---@field value any     the plain Lua value where there is one (complex: {re, im}; bytes: a Lua string)
 
----@class Dict  An ordered map: `d.key`, `d["a.b"]`, `d[0]` (an int key), `d.key = v`, `d.key = nil`; `cbk.count(d)` entries. `#d` is that of
+---@class Dict  An ordered map: `d.key`, `d["a.b"]`, `d[0]` (an int key), `d.key = v`, `d.key = nil`; `cbk.count(d)` entries. `#d` is as for
 ---a Lua table: it counts the keys 1, 2, … It has no methods, as all names in it are data: `cbk.items(d)`, `cbk.keys(d)` and other functions work on it.
 ---@field [any] any
 ---@class List  `l[1]`, `#l`, `l[#l + 1] = v`, `l[#l] = nil`; also tuples, sets and deques (`cbk.kind`). Tuples do not change.
@@ -125,7 +125,7 @@ function Tensor:item() end
 ---@return table
 function Tensor:stats(options) end
 ---A matrix as at most `rows` times `columns` blocks (64 each by default), in one pass: { rows, columns, mean, rms, min, max, nan, inf }. The
----lists have a number for each block, row by row; the first four leave out what is not finite, and are NaN where nothing is left.
+---lists have a number for each block, row by row; the first four leave out values that are not finite, and are NaN if none is left.
 ---@param options? { rows: integer, columns: integer }
 ---@return table
 function Tensor:grid(options) end
@@ -146,8 +146,8 @@ function Tensor:ptr() end
 ---Where the bytes are: { id (who shares with whom), offset, stride, numel (elements), file, position, encoding }, or nil for a computed tensor.
 ---@return table|nil
 function Tensor:storage() end
----A tensor of quantised elements is one of float32, and its `storage()` has `encoding` ("Q4_K"). These are its blocks as they are in the
----file, uint8 [blocks, bytes of a block]; nil for other tensors, and for what was made of one.
+---A tensor of quantised elements has the dtype float32, and its `storage()` has `encoding` ("Q4_K"). These are its blocks as they are in the
+---file, uint8 [blocks, bytes of a block]; nil for other tensors, and for results of operations on one.
 ---@return Tensor|nil
 function Tensor:blocks() end
 ---`storage().id` alone: equal for tensors that share their storage.
@@ -208,7 +208,7 @@ function Checkpoint:tensors(pattern) end
 function Checkpoint:leaves(pattern) end
 ---The root with its exact kind, as `cbk.raw` gives values.
 function Checkpoint:raw_root() end
----Lets the files go; tensors that were handed out stay valid.
+---Releases the files; tensors that were handed out stay valid.
 function Checkpoint:close() end
 
 ---`allow_records`: instances of unknown classes in a pickle are read as their attributes. `allow_external`: folders beside the
@@ -259,12 +259,12 @@ function Output:plan(options) end
 ---written. The default is the larger of 16 GiB and 1,000 times the size of the sources' files.
 ---@param options? { threads: integer, memory: integer|string, sync: boolean, allow_overflow: boolean, max_expansion: integer|string, progress: boolean|fun(p: table), sources: SourceFile[] }
 function Output:commit(options) end
----Forgets what was to be written: nothing is written on purpose.
+---Discards the output; nothing is written.
 function Output:close() end
 
----A checkpoint to be written. The folders that its path names are made when it is committed.
+---A checkpoint to write. Missing folders of its path are made when it is committed.
 ---`keep_texts`: flat H5 gets the tensors of texts too, as strings. `companions`: further small files (name → content) that appear
----together with the checkpoint: beside it or inside the folder of a sharded one, elsewhere where the name is an absolute path.
+---together with the checkpoint: next to it or inside the folder of a sharded one, elsewhere if the name is an absolute path.
 ---@param path string
 ---@param options? { root: any, overwrite: boolean, format: string, h5_version: string, framework_version: string, shard_size: integer|string, shards: table<string, integer>, single_file: boolean, shard_stem: string, keep_texts: boolean, metadata: table, companions: table<string,string>, compression: "deflate"|"lz4"|"zstd" }
 ---@return Output
@@ -274,7 +274,7 @@ function cbk.create(path, options) end
 ---@param options? { threads: integer, memory: integer|string, sync: boolean, allow_overflow: boolean, max_expansion: integer|string, progress: boolean|fun(p: table), sources: SourceFile[] }
 ---@return table[]
 function cbk.commit(outputs, options) end
----A small file that outputs depend on, such as a config, as it is now. A commit that gets it in `sources` is refused when another
+---The present state of a small file that outputs depend on, such as a config. A commit with it in `sources` is refused if another
 ---program has changed the file by then. Files of checkpoints need no mention.
 ---@class SourceFile
 ---@param path string
@@ -396,7 +396,7 @@ function LeafRows:find(path, times) end
 ---@param i integer
 ---@return integer
 function LeafRows:earlier(i) end
----At most `most` keys of tensors tied to this one, and how many there are; the same of those that only share its storage.
+---At most `most` keys of tensors tied to this one, and their number; the same for tensors that only share its storage.
 ---@param i integer
 ---@param most integer
 ---@return string[], integer, string[], integer
@@ -639,9 +639,9 @@ cbk.terminal = {}
 ---Whether a stream is a terminal; stdout by default.
 ---@param stream? "stdin"|"stdout"|"stderr"
 function cbk.terminal.is_tty(stream) end
----Columns, or nil where there is no terminal.
+---Columns, or nil without a terminal.
 function cbk.terminal.width(stream) end
----Lines, or nil where there is no terminal.
+---Lines, or nil without a terminal.
 function cbk.terminal.height(stream) end
 ---How many columns a text takes: a wide (East Asian) character two, a combining one none.
 ---@param text string
@@ -678,7 +678,7 @@ function cbk.nearest(name, names, limit) end
 ---@return string
 function cbk.hex(text) end
 ---Untrusted text for a terminal: control characters, marks that turn the direction of text, and bytes that are no characters
----become \xNN. `lines`: line feeds and tabs stay. `print` of a script writes what it is given: pass keys and texts through this.
+---become \xNN. `lines`: line feeds and tabs stay. A script's `print` does not do this: pass keys and texts through this.
 ---@param text string
 ---@param lines? boolean
 function cbk.shown(text, lines) end
@@ -704,7 +704,7 @@ function cbk.clock() end
 ---@field code string         what kind of thing went wrong: "usage", "key", "format", … (`cbk help json` lists them)
 ---@field problem string      what failed, on what, why
 ---@field context? string[]   what it happened in, outermost first: "cannot open 'model.pt'"
----@field file? string        what it is about, where that is a file, a key of a checkpoint or a field of a config
+---@field file? string        what it is about, if that is a file, a key of a checkpoint or a field of a config
 ---@field key? string
 ---@field field? string
 ---@field expected? string

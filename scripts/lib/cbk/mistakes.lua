@@ -1,7 +1,7 @@
 -- Lua's own errors in plain words, with suggestions.
 local cbk = require "cbk"
 
---- "; did you mean cbk.open?" where cbk has a function `name`.
+--- "; did you mean cbk.open?" if cbk has a function `name`.
 local function meant(name)
   return type(rawget(cbk, name)) == "function" and ("; did you mean cbk.%s?"):format(name) or ""
 end
@@ -18,7 +18,7 @@ local PLAIN_TABLES = {
   unpack = "cbk.totable(list) makes one", maxn = "#list is its length",
 }
 
---- A pattern of Lua's message, and a function of its captures that gives the new text (nil: Lua's own is fine).
+--- Patterns of Lua's messages, each with a function of its captures that returns the new text (nil: keep Lua's text).
 local MISTAKES = {
   { "attempt to call method '([^']*)' %(a nil value%)", function(name)
     local is_ours = meant(name) ~= ""
@@ -57,7 +57,7 @@ local MISTAKES = {
     local advice = PLAIN_TABLES[name]
     return advice and ("'%s' takes plain Lua tables only; %s"):format(name, advice)
   end },
-  -- A tail call leaves no name.
+  -- A tail call has no name in messages.
   { "bad argument #(%d+) to '%?' %(table expected, got userdata%)", function(position)
     return ("argument #%s should be a plain Lua table; cbk.totable(x) makes one of a Dict or a List"):format(position)
   end },
@@ -67,7 +67,7 @@ local MISTAKES = {
   { "module '([^']*)' not found:.*", function(name) return ("there is no module '%s' in the folders of package.path"):format(name) end },
 }
 
----The message with Lua's words replaced; the place at its beginning stays.
+---The message with Lua's terms replaced; its place at the beginning stays.
 ---@param message string
 ---@return string
 return function(message)

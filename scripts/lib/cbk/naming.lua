@@ -1,4 +1,4 @@
--- Names in messages.
+-- Lists of names for messages.
 
 local fold = require "cbk.fold"
 
@@ -26,7 +26,7 @@ function naming.sorted(map)
   return out
 end
 
----All of them, of what is left out; those that differ in nothing but their numbers are one name, "layers.{0..31}.weight".
+---All names, for keys that are left out. Names that differ only in their numbers are folded: "layers.{0..31}.weight".
 ---@param list string[]
 ---@return string
 function naming.all_folded(list)
@@ -36,8 +36,8 @@ function naming.all_folded(list)
   return table.concat(names, ", ")
 end
 
----The first few keys. Those that differ in nothing but their numbers are one name, "layers.{0..31}.weight".
----@param list string[]   the first of them will do, with their number as `count`
+---The first few names. Names that differ only in their numbers are folded: "layers.{0..31}.weight".
+---@param list string[]   may contain only the first names, with the number of all as `count`
 ---@param most? integer   names that are shown (default: 5)
 ---@return string
 function naming.folded(list, most)
@@ -50,8 +50,8 @@ function naming.folded(list, most)
   return table.concat(names, ", ") .. (rest > 0 and (", … and %d more"):format(rest) or "")
 end
 
----@param list { count: integer? }   the first of them will do, where it says how many there are
----@param most? integer   that are named, default 20
+---@param list { count: integer? }   may contain only the first names, if `count` is set
+---@param most? integer   names that are shown (default: 20)
 ---@return string
 function naming.listed(list, most)
   local shown = {}

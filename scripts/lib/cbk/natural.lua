@@ -4,7 +4,7 @@ local natural = {}
 
 local ZERO = ("0"):byte()
 
---- How many digits a number has, as six digits.
+--- The number of digits as six digits.
 local lengths = setmetatable({}, { __index = function(known, count)
   known[count] = ("%06d"):format(count)
   return known[count]

@@ -1,8 +1,8 @@
--- Numbers as text: for people, and for JSON, which cannot spell all of them.
+-- Numbers as text: for people, and for JSON, which cannot represent all of them.
 
 local numbers = {}
 
----A share in percent, with as many decimals as it takes to be neither 0 nor 100 where it is not: "99.99 %".
+---A percentage with enough decimals that it shows 0 or 100 only if it is exactly that: "99.99 %".
 ---@param part number
 ---@param whole number
 ---@return string
@@ -33,7 +33,7 @@ function numbers.whole_text(number)
   return (tostring(number):gsub("U?LL$", ""))
 end
 
----A whole number for JSON: its digits from 2^53 on.
+---A whole number for JSON; from 2^53 on, its digits as a string.
 ---@param number number|ffi.cdata*|Value
 ---@return number|string
 function numbers.json_whole(number)
@@ -41,7 +41,7 @@ function numbers.json_whole(number)
   return numbers.whole_text(number)
 end
 
----A number for JSON, which has no spelling for "inf", "-inf" and "nan".
+---A number for JSON, with "inf", "-inf" and "nan" as strings.
 ---@param number number|ffi.cdata*|Value
 ---@return number|string
 function numbers.json_number(number)

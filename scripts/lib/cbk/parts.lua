@@ -1,5 +1,5 @@
--- Files that are one part of a checkpoint that a training framework or a sharding tool wrote as several: by their names, by what is
--- beside them, and by what they say of themselves. A part opens as any file does, but is not the whole.
+-- Recognises files that are one part of a checkpoint, written as several files by a training framework or a sharding tool: by their
+-- names, by the files beside them, and by their content. A part can be opened like any file, but it is not the whole checkpoint.
 
 local cbk = require "cbk"
 
@@ -8,11 +8,11 @@ local parts = {}
 ---@class CheckpointPart
 ---@field number? integer   from 1
 ---@field count? integer
----@field what string       whose part it is
+---@field what string       what it is a part of
 
 local function is_dict(value) return cbk.kind(value) == "dict" end
 
----A part among those beside it: names with one pattern that differ in a number. Nil if it is alone.
+---A part among the files beside it: their names have one pattern and differ in a number. Nil if it is alone.
 ---@param folder string
 ---@param name string
 ---@param pattern string   captures the number
@@ -28,7 +28,7 @@ local function among(folder, name, pattern, what)
   return count > 1 and { number = before + 1, count = count, what = what } or nil
 end
 
----A name says its number and how many there are.
+---A part with a name that has its number and the number of parts.
 local function stated(number, count, what)
   return tonumber(count) > 1 and { number = tonumber(number), count = tonumber(count), what = what } or nil
 end
@@ -36,7 +36,7 @@ end
 local SHARDS = "shards; open their index or folder"
 local FSDP = "each rank's part of the tensors (FSDP)"
 
--- What the names of parts say: functions of the name, its folder's path, and the path of that one's folder.
+-- Patterns of part names: functions of the name, the path of its folder, and the path of the folder above.
 local NAMES = {
   function(name)
     local number, count = name:match "%-(%d%d%d%d%d)%-of%-(%d%d%d%d%d)%.[%w_]+$"
@@ -62,7 +62,7 @@ local function count_of(record, field)
   return type(value) == "number" and value > 1 and value or 1
 end
 
----What Megatron's `args` say; nil if the file has none.
+---Megatron's `args`; nil if the file has none.
 local function args_of(root)
   local args = root.args
   if type(args) ~= "userdata" then return nil end
@@ -70,7 +70,7 @@ local function args_of(root)
   return is_dict(args) and args or nil
 end
 
--- What the content says: functions of the tree.
+-- Recognises parts by content: functions of the tree.
 local CONTENTS = {
   function(root)
     local args = args_of(root)
@@ -98,7 +98,7 @@ local CONTENTS = {
   end,
 }
 
----What the name of a file, and what is beside it, say.
+---The part that a file is, by its name and the files beside it.
 ---@param path string
 ---@return CheckpointPart|nil
 function parts.named(path)
@@ -123,7 +123,7 @@ local function by_content(checkpoint)
   end
 end
 
----What an open file is a part of; nil if nothing says that it is one.
+---The part that an open file is; nil if it is not known to be one.
 ---@param checkpoint Checkpoint
 ---@return CheckpointPart|nil
 function parts.of(checkpoint)
@@ -131,18 +131,18 @@ function parts.of(checkpoint)
   return parts.named(checkpoint.path) or by_content(checkpoint)
 end
 
----Whether it is the name of an index of shards, also of a variant: "model.safetensors.index.fp16.json".
+---Whether a name is that of an index of shards, also of a variant: "model.safetensors.index.fp16.json".
 ---@param name string
 ---@return boolean
 function parts.is_index(name) return name:find "%.index%.json$" ~= nil or name:find "%.index%.[^.]+%.json$" ~= nil end
 
----What the files of a folder with several are parts of, by the name of the first; nil if one of them is not a part.
+---The parts in a folder of several files, by the name of the first; nil if one of the files is not a part.
 ---@param folder string
 ---@return CheckpointPart|nil
 function parts.in_folder(folder)
   local first
   for _, name in ipairs(cbk.fs.list(folder)) do
-    if parts.is_index(name) then return nil end -- which joins them
+    if parts.is_index(name) then return nil end -- an index joins the files
     local part = cbk.format_of_name(name) and parts.named(cbk.fs.join(folder, name))
     if cbk.format_of_name(name) and not part then return nil end
     first = first or part

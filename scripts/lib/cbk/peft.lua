@@ -19,7 +19,7 @@ local function refuse(message, ...) cbk.fail("config", ("adapter_config.json: " 
 
 -- --- settings
 
--- Fields that do not change what the saved matrices mean.
+-- Fields that do not change the meaning of the saved matrices.
 local PASSIVE = {}
 for name in ([[alpha_pattern auto_mapping base_model_name_or_path bias ensure_weight_tying eva_config exclude_modules fan_in_fan_out
   inference_mode init_lora_weights layers_pattern layers_to_transform loftq_config lora_alpha lora_dropout megatron_core modules_to_save
@@ -32,17 +32,17 @@ local function is_empty(value)
   return (kind == "dict" or kind == "list") and cbk.count(value) == 0
 end
 
--- Other ways to begin leave another base model than the one that was given.
+-- Initialisations that keep the base model; others change it.
 local INITS = { gaussian = true, eva = true, orthogonal = true, ["true"] = true, ["false"] = true }
 
 ---@class PeftSettings
 ---@field rank number
 ---@field alpha number
----@field ranks table<string, number>    by patterns of module names
+---@field ranks table<string, number>    by pattern of module names
 ---@field alphas table<string, number>
 ---@field is_rank_stabilized boolean      the scale is alpha / sqrt(rank)
 ---@field fan_in_fan_out boolean
----@field keeps_ties boolean              what was trained for one of two tied weights is for the other, too
+---@field keeps_ties boolean              a change to one of two tied weights also applies to the other
 
 local function is_positive(value) return type(value) == "number" and value > 0 and value < math.huge end
 
@@ -56,15 +56,15 @@ local function number_of(config, field, usual)
   return value
 end
 
----@class ModulePattern   A pattern of module names, of PEFT: a regular expression that has no more than names, `.`, `.*`, digits and `^`.
----@field pieces string[]     Lua patterns of fixed text and digits; between two of them may be anything
----@field is_whole boolean    no name may be before it
+---@class ModulePattern   A PEFT pattern of module names: a regular expression of names, `.`, `.*`, digits and `^` only.
+---@field pieces string[]     Lua patterns of fixed text and digits, with any text between them
+---@field is_whole boolean    the pattern must match from the beginning
 ---@field value number
 
 local MOST_DIGITS = 3 -- `\\d+` in one pattern
 
 ---@param text string
----@return ModulePattern|nil   nil: it has more
+---@return ModulePattern|nil   nil: it has other parts
 local function module_pattern(text)
   local is_whole = text:sub(1, 1) == "^"
   text = text:gsub("^%^", ""):gsub("%$$", "")
@@ -72,15 +72,15 @@ local function module_pattern(text)
   if marked:find "[^%w_.%-\1\2\3]" or select(2, marked:gsub("\1", "")) > MOST_DIGITS then return nil end
   local pieces, last = {}, select(2, marked:gsub("\2", "")) + 1
   for piece in (marked .. "\2"):gmatch "([^\2]*)\2" do
-    piece = piece:gsub("\1\1+", function(all) return ("\4"):rep(#all - 1) .. "\1" end) -- so many digits, or more
-    if #pieces > 0 then piece = piece:gsub("^\1", "\4") end -- `.*` takes the other digits
+    piece = piece:gsub("\1\1+", function(all) return ("\4"):rep(#all - 1) .. "\1" end) -- at least that many digits
+    if #pieces > 0 then piece = piece:gsub("^\1", "\4") end -- `.*` matches the other digits
     if #pieces + 1 < last then piece = piece:gsub("\1$", "\4") end
     pieces[#pieces + 1] = piece:gsub("%-", "%%-"):gsub("\1", "%%d+"):gsub("\4", "%%d"):gsub("\3", "%%.")
   end
   return { pieces = pieces, is_whole = is_whole }
 end
 
----Whether a name fits a pattern from a place on. Each piece is taken where it is found first, so that no name takes long.
+---Whether a name fits a pattern from a position on. Each piece is matched at its first occurrence, so that no name takes long.
 ---@param pattern ModulePattern
 ---@param name string
 ---@param at integer
@@ -103,7 +103,7 @@ local function fits_at(pattern, name, at)
   end
 end
 
----Whether a module fits a pattern: the whole name, or what is behind a dot.
+---Whether a module fits a pattern: with its whole name, or with the part after a dot.
 ---@param pattern ModulePattern
 ---@param module string
 ---@return boolean
@@ -164,7 +164,7 @@ function peft.settings(config)
   }
 end
 
----The value of the first pattern that a module fits.
+---The value of the first pattern that fits a module.
 local function by_pattern(patterns, module, usual)
   for _, one in ipairs(patterns) do
     if peft.fits(one, module) then return one.value end
@@ -193,9 +193,9 @@ end
 ---@field b? Tensor
 ---@field is_embedding boolean
 
----@class SavedWhole   A tensor of the adapter that takes the place of the base model's.
+---@class SavedWhole   A tensor of the adapter that replaces the base model's.
 ---@field value Tensor
----@field is_below? boolean   the module's matrices are added to it: PEFT saves embeddings and heads that are adapted so
+---@field is_below? boolean   the module's matrices are added to it, as for embeddings and heads that PEFT adapts
 
 ---@param adapter Dict   the adapter's tensors
 ---@return table<string, Adapted> modules, table<string, SavedWhole> others   without `base_model.model.`
@@ -229,7 +229,7 @@ local function sorted_out(adapter)
   return modules, others
 end
 
----The base model's own key: files of a model without its head leave out the first part of a name.
+---The base model's own key. Files of a model without its head leave out the first part of a name.
 ---@param model Dict
 ---@param key string
 ---@return string|nil
@@ -239,13 +239,13 @@ local function key_in(model, key)
   return is_tensor(model[short]) and short or nil
 end
 
--- Names of transformers' Conv1D, whose weight is transposed. Some models have linear layers of these names.
+-- Names of transformers' Conv1D layers, which have a transposed weight. Some models have linear layers with these names.
 local CONV1D = { c_attn = true, c_proj = true, c_fc = true, c_fc2 = true, q_attn = true, kv_attn = true }
 
----Whether the layers of a model with the names of Conv1D are that: their biases are as long as their weights are wide. PEFT decides by
----the module, and saves as `fan_in_fan_out` what the last one was that it adapted.
+---Whether a model's layers with Conv1D names are really Conv1D: then their biases are as long as their weights are wide. PEFT decides by
+---the module's type, and saves as `fan_in_fan_out` only the value for the last module that it adapted.
 ---@param model Dict
----@return boolean|nil   nil: it has none, or none that says so
+---@return boolean|nil   nil: there are none, or they do not show it
 local function has_conv1d(model)
   for key, bias in cbk.items(model) do
     local module = tostring(key):match "^(.*)%.bias$"
@@ -256,7 +256,7 @@ local function has_conv1d(model)
 end
 
 ---@param settings PeftSettings
----@param is_conv1d boolean   the model's layers with the names of Conv1D are that
+---@param is_conv1d boolean   the model's layers with Conv1D names are Conv1D
 ---@param module string
 ---@param one Adapted
 ---@param weight Tensor
@@ -283,7 +283,7 @@ local function is_weight_of(modules, key)
   return module ~= nil and modules[naming.last(module)] == true
 end
 
----The first key of the weight of such a module; nil if there are none, or several that are not one tensor.
+---The key of the weight of such a module; nil if there is none, or if there are several different tensors.
 ---@param tensors Dict
 ---@param modules table<string, boolean>
 ---@return string|nil
@@ -298,7 +298,7 @@ local function weight_of(tensors, modules)
   return first
 end
 
----The trained weight of a head that the base model's files lack.
+---The key of a trained head weight that the base model's files lack.
 ---@param trained table<string, any>
 ---@return string|nil
 local function trained_head(trained)
@@ -309,7 +309,7 @@ local function trained_head(trained)
   return #keys == 1 and keys[1] or nil
 end
 
----What the config says of the tie between embeddings and head; nil if nothing.
+---Whether the config ties embeddings and head; nil if it does not say.
 ---@param config Dict|nil   config.json
 ---@return boolean|nil
 local function stated_tie(config)
@@ -319,14 +319,14 @@ local function stated_tie(config)
   end
 end
 
----The class that a config names; empty where it names none.
+---The class that a config names; empty if it names none.
 local function class_in(config)
   local list = config and config.architectures
   local class = cbk.kind(list) == "list" and list[1] or ""
   return type(class) == "string" and class or ""
 end
 
----Whether a model of this config has a head, though its files may lack it.
+---Whether a model with this config has a head, even if its files lack it.
 local function has_head(config)
   local class = class_in(config)
   for _, ending in ipairs { "ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "ForMaskedLM", "ForPreTraining" } do
@@ -335,12 +335,12 @@ local function has_head(config)
   return false
 end
 
--- Embeddings of decoders whose head is `lm_head`, or GPT-NeoX's.
+-- Embeddings of decoders with a head named `lm_head`, or GPT-NeoX's.
 local USUAL = { ["model.embed_tokens.weight"] = true, ["transformer.wte.weight"] = true, ["transformer.word_embeddings.weight"] = true,
   ["gpt_neox.embed_in.weight"] = true, ["model.language_model.embed_tokens.weight"] = true, ["embed_tokens.weight"] = true,
   ["wte.weight"] = true, ["word_embeddings.weight"] = true }
 
----The name of the head that is tied to embeddings, in a model whose files lack it; nil where the class may have another.
+---The name of the head that is tied to the embeddings, if the model's files lack it; nil if the class may use another name.
 ---@param embedding string   the key of the embeddings
 ---@param class string       of `architectures`
 ---@return string|nil
@@ -349,20 +349,20 @@ local function usual_head(embedding, class)
   if embedding:find "^roberta%.embeddings%." or embedding:find "^esm%.embeddings%." then return "lm_head.decoder.weight" end
   local is_decoder = (class:find "ForCausalLM$" or class:find "LMHeadModel$") and USUAL[embedding]
   if is_decoder and embedding == "gpt_neox.embed_in.weight" then return "embed_out.weight" end
-  local before = ("." .. embedding):match "^%.?(.-)%.model%.embed_tokens%.weight$" -- of the text model of several
+  local before = ("." .. embedding):match "^%.?(.-)%.model%.embed_tokens%.weight$" -- the text model among several
   if not (is_decoder or before or embedding == "model.language_model.embed_tokens.weight") then return nil end
   return (before or ""):gsub("(.)$", "%1.") .. "lm_head.weight"
 end
 
----@class HeadTie      A head that is the input embeddings.
+---@class HeadTie      A head that is tied to the input embeddings.
 ---@field embedding string
 ---@field head string
 
----The tie of the base model's head, where the adapter has to do with it.
+---The tie of the base model's head, if the adapter changes either of the two.
 ---@param model Dict
 ---@param config Dict|nil
----@param trained table<string, any>   by the base model's names
----@param is_tied_by_default boolean   where the config says nothing
+---@param trained table<string, any>   by the base model's keys
+---@param is_tied_by_default boolean   the default if the config does not say
 ---@return HeadTie|nil
 local function tie_of(model, config, trained, is_tied_by_default)
   local embedding, head = weight_of(model, EMBEDDINGS), weight_of(model, HEADS)
@@ -376,7 +376,7 @@ local function tie_of(model, config, trained, is_tied_by_default)
   return is_tied and { embedding = embedding, head = head } or nil
 end
 
----How many words the model has: so many rows have its embeddings and its head.
+---The vocabulary size: the number of rows of the model's embeddings and head.
 ---@param model Dict
 ---@param config Dict|nil
 ---@return number|nil
@@ -387,7 +387,7 @@ local function words_of(model, config)
   return type(stated) == "number" and stated or embedding and model[embedding]:shape()[1] or nil
 end
 
----Refuses to train one of two tied tensors where it is not known what the other is called.
+---Fails if the adapter trains one of two tied tensors and the name of the other is not known.
 ---@param model Dict
 ---@param config Dict|nil
 ---@param trained table<string, any>
@@ -430,8 +430,8 @@ local function why_other_shape(own, new)
     .. "(model.resize_token_embeddings(%d), then save_pretrained), and fold the adapter into that"):format(new[1], new[1])
 end
 
----Notes which of the adapter's names changes a weight; an error if another one does already.
----@param names table<string, string>   by the base model's name, the adapter's; changed
+---Records that a name of the adapter changes a weight. Fails if another name does so already.
+---@param names table<string, string>   the adapter's name for each of the base model's keys; changed
 local function claim(names, key, name)
   local both = { names[key], name }
   if both[1] and both[1] ~= name then
@@ -441,7 +441,7 @@ local function claim(names, key, name)
   names[key] = name
 end
 
----What the adapter puts in place of the base model's weights, by the base model's names: functions of the old weight.
+---The adapter's changes by the base model's keys: functions of the old weight.
 ---@param model Dict
 ---@param modules table<string, Adapted>
 ---@param others table<string, SavedWhole>
@@ -468,7 +468,7 @@ local function trained_weights(model, modules, others, settings, embedding)
     cbk.fail("key", ("the base model lacks %d weights that the adapter adapts: %s%s; is it the model of base_model_name_or_path?"):format(
       #missing, table.concat(missing, ", ", 1, math.min(#missing, 5)), #missing > 5 and ", …" or ""))
   end
-  for name, saved in pairs(others) do -- modules_to_save, biases that were trained, and what is below matrices
+  for name, saved in pairs(others) do -- modules_to_save, trained biases, and weights to which matrices are added
     local key, value = key_in(model, name) or name, saved.value
     if model[key] ~= nil and not is_tensor(model[key]) then
       cbk.fail("checkpoint", ("the base model's '%s' is not a tensor, but the adapter's is"):format(key))
@@ -496,7 +496,7 @@ local function trained_weights(model, modules, others, settings, embedding)
   return trained, count
 end
 
----Warns of tensors that the base model does not have, as the head of a classifier: the config is still the base model's.
+---Warns about tensors that the base model does not have, such as the head of a classifier: the config is still the base model's.
 ---@param keys string[]
 ---@param source Dict
 ---@param config Dict|nil
@@ -512,8 +512,8 @@ local function warn_of_new(keys, source, config)
     or "its config may need another architecture"))
 end
 
----Refuses to train one of the tied embeddings and head of an encoder and decoder, which are four: T5 scales a tied head, so that what was
----trained needs the tie.
+---Fails if the adapter trains one of the tied embeddings and head of an encoder-decoder, which has four of these tensors. T5 scales a tied
+---head, so that the trained tensor needs the tie.
 ---@param model Dict
 ---@param trained table<string, any>
 ---@param config Dict|nil
@@ -527,16 +527,16 @@ local function check_shared(model, trained, config)
   end
 end
 
----The base model with the adapter folded in. Nothing is read before it is written, but for the adapter's small matrices.
----Weights are as the adapted model has them while it is trained: of two tied ones, the one that was trained changes, and they are no
----longer tied.
+---The base model with the adapter folded in. Only the adapter's small matrices are read before the result is written.
+---Weights are those of the adapted model during training: if one of two tied weights was trained, it changes, and they are no longer
+---tied.
 ---@param model Dict         the base model: key to tensor
 ---@param adapter Dict       the adapter's tensors
 ---@param settings PeftSettings
 ---@param config Dict|nil    the base model's config.json
----@param is_tied_by_default boolean   whether programs tie the head of such a model where its config does not say
----@return Dict model, integer count   of weights that were adapted
----@return HeadTie|nil untied          a head that is no longer the embeddings
+---@param is_tied_by_default boolean   whether programs tie the head of such a model if its config does not say
+---@return Dict model, integer count   the number of adapted weights
+---@return HeadTie|nil untied          a head that is no longer tied to the embeddings
 function peft.fold(model, adapter, settings, config, is_tied_by_default)
   for what, tree in pairs { ["base model"] = model, adapter = adapter } do
     if not (cbk.kind(tree) or ""):find "dict" then cbk.fail("checkpoint", ("the %s is no dict of tensors"):format(what)) end
@@ -562,7 +562,7 @@ function peft.fold(model, adapter, settings, config, is_tied_by_default)
     end
   end
   if not tie then return out, count end
-  if settings.keeps_ties and not (trained[tie.head] and trained[tie.embedding]) then -- the base may have them as copies
+  if settings.keeps_ties and not (trained[tie.head] and trained[tie.embedding]) then -- the base model may store both as copies
     local from = trained[tie.head] and tie.head or tie.embedding
     for _, key in ipairs { tie.head, tie.embedding } do
       if out[key] ~= nil then out[key] = out[from] end
@@ -572,7 +572,7 @@ function peft.fold(model, adapter, settings, config, is_tied_by_default)
   return out, count, tie
 end
 
----The config of a model whose head is no longer the embeddings.
+---The config of a model with a head that is no longer tied to the embeddings.
 ---@param config Dict   config.json
 ---@return Dict
 function peft.untied_config(config)

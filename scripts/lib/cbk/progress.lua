@@ -1,11 +1,11 @@
--- The progress of a commit on stderr: a line that is drawn again on a terminal, otherwise a plain line every few seconds.
+-- The progress of a commit on stderr: a line that is redrawn on a terminal, otherwise a plain line every few seconds.
 
 local cbk = require "cbk"
 local shortened = require "cbk.shortened"
 
 local progress = {}
 
-local PLAIN_SECONDS = 5 -- between lines where there is no terminal
+local PLAIN_SECONDS = 5 -- between lines without a terminal
 local DRAW_SECONDS = 0.1
 
 ---"1:05", "2:03:04"
@@ -28,7 +28,7 @@ function progress.line(p, width)
   if rate > 0 then
     parts[2], parts[3] = cbk.format_size(rate) .. "/s", progress.format_time((p.total - p.done) / rate) .. " left"
   end
-  for _, part in ipairs(parts) do -- on a narrow terminal the first ones
+  for _, part in ipairs(parts) do -- a narrow terminal shows only the first ones
     if #text + 2 + #part > width then return text end
     text = text .. "  " .. part
   end

@@ -1,11 +1,11 @@
--- Whole numbers as Python's int() reads them from text: space around them, a sign, `_` between digits.
+-- Parses whole numbers like Python's int(): with surrounding space, a sign, and `_` between digits.
 
 local cbk = require "cbk"
 
 ---@param text string
----@param is_wide? boolean   from 2^53 on too, as `cbk.int` gives them
+---@param is_wide? boolean   also accepts numbers from 2^53 on, as values of `cbk.int`
 ---@return number|Value|nil
----@return string? problem   when there is none: "is not a whole number"
+---@return string? problem   if there is no number: "is not a whole number"
 return function(text, is_wide)
   local sign, digits = text:match "^[%s\28-\31]*([+-]?)([%d_]+)[%s\28-\31]*$"
   if not digits or digits:find "^_" or digits:find "_$" or digits:find "__" then return nil, "is not a whole number" end

@@ -1,6 +1,6 @@
--- Quantised weights: which tensors of a checkpoint are codes, which scales beside them make numbers of the codes, and by which method.
--- It is known from names, dtypes, shapes and the config; elements are not read. Nothing multiplies the scales in yet, so whatever
--- computes with weights or casts them refuses such a checkpoint (`quantised.refuse`).
+-- Recognises quantised weights: which tensors of a checkpoint are codes, which scales beside them turn codes into numbers, and by which
+-- method. It uses names, dtypes, shapes and the config; elements are not read. cbk does not apply scales yet, so commands that compute
+-- with weights or cast them refuse such a checkpoint (`quantised.refuse`).
 
 local cbk = require "cbk"
 local naming = require "cbk.naming"
@@ -21,7 +21,7 @@ end
 
 ---@param codes LeafRow
 ---@param scale LeafRow
----@param has fun(tail: string): LeafRow|nil   what is beside the codes
+---@param has fun(tail: string): LeafRow|nil   returns the tensor beside the codes with this ending
 local function plain(codes, scale, has)
   if codes.type:find "^float8" then return "FP8, " .. per(codes, scale) end
   if codes.type == "object" or codes.type == "uint8" and (has "_scale_2" or scale.type:find "^float8_e4m3") then return "NVFP4" end
@@ -35,15 +35,15 @@ local function gptq_or_awq(codes, _, has)
   return is_awq and "AWQ" or "GPTQ"
 end
 
----@class QuantisedScheme   How the names of a quantised weight end, behind what they have in common.
+---@class QuantisedScheme   The endings of a quantised weight's names, after their common part.
 ---@field codes string
----@field weight string       the name of the weight that they mean
----@field tells string[]      any of these beside the codes tells that they are codes
----@field more? string[]      what else the codes need
+---@field weight string       the ending of the weight's own name
+---@field tells string[]      any of these beside a tensor shows that it is codes
+---@field more? string[]      other tensors that the codes need
 ---@field method string|fun(codes: LeafRow, scale: LeafRow, has: fun(tail: string): LeafRow|nil): string
 ---@field any_dtype? boolean  the codes may be packed into elements of any dtype
 
----@type QuantisedScheme[]   of several that fit, the first counts
+---@type QuantisedScheme[]   if several fit, the first is used
 local SCHEMES = {
   { codes = "", weight = "", any_dtype = true, more = { ".nested_absmax", ".nested_quant_map" },
     tells = { ".absmax", ".quant_map", ".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4" },
@@ -77,7 +77,7 @@ local SCHEMES = {
 
 local ENDING = 3 -- characters by which the schemes of a name are found
 
----The names that tell, by their last characters.
+---The endings in `tells`, indexed by their last characters.
 ---@type table<string, { scheme: QuantisedScheme, rank: integer, tail: string }[]>
 local by_ending = {}
 for rank, scheme in ipairs(SCHEMES) do
@@ -88,11 +88,11 @@ for rank, scheme in ipairs(SCHEMES) do
   end
 end
 
--- What is beside quantised weights without being needed for their values.
+-- Tensors beside quantised weights that are not needed for their values.
 local BESIDE = { "input_scale", "output_scale", "k_scale", "v_scale", "kv_scale", "input_global_scale", "act_scale", "scale_input",
   "qscale_act", "weight_format", "input_zero_point", "activation_scale" }
 
----Whether a key is, by its name, a scale or another part of quantised weights, so that nobody should be advised to drop it.
+---Whether a key is named like a scale or another part of quantised weights. Nobody should be advised to drop it.
 ---@param key string
 ---@return boolean
 function quantised.is_part_name(key)
@@ -109,7 +109,7 @@ function quantised.is_part_name(key)
   return last:find "^qzeros$" ~= nil or last:find "^g_idx$" ~= nil
 end
 
----The first key that is, by its name, a part of quantised weights.
+---The first key that is named like a part of quantised weights.
 ---@param keys string[]
 ---@return string|nil
 function quantised.part_in(keys)
@@ -122,7 +122,7 @@ end
 
 local PACKED = { int8 = true, uint8 = true, int16 = true, uint16 = true, int32 = true, uint32 = true }
 
----Whether a dtype has less than 16 bits, so that only codes of a weight fit, or a weight that was rounded to one of 256 numbers.
+---Whether a dtype has less than 16 bits, so that it can hold only codes of a weight, or a weight rounded to one of 256 numbers.
 ---@param dtype string
 ---@return boolean
 function quantised.is_narrow(dtype)
@@ -133,11 +133,11 @@ end
 ---@param rows LeafRows
 local function class_of(rows, i, row) return row.type == "object" and tostring(rows:raw(i).type) or nil end
 
----Elements smaller than a byte are an object, which has no dtype (safetensors' F4 and F6).
+---Elements smaller than a byte are an object without a dtype (safetensors' F4 and F6).
 local function is_below_a_byte(class) return class ~= nil and class:find "^safetensors%.F%d" ~= nil end
 
----Whether a checkpoint can have codes at all, and whether names tell which tensors are weights of few bits without scales. Most
----checkpoints have none of them, and need no look at their rows, of which there may be a million.
+---Whether a checkpoint can have codes at all, and whether names show which tensors are weights of few bits without scales. Most
+---checkpoints have neither, so that their rows, maybe a million, need not be searched.
 ---@param rows LeafRows
 ---@return boolean has_codes, boolean has_narrow, boolean is_by_name
 local function possible(rows)
@@ -151,14 +151,14 @@ local function possible(rows)
   return has_codes or has_objects, has_narrow or has_objects, not (has_floats or has_objects)
 end
 
--- --- what a config says
+-- --- quantisation in a config
 
 local FIELDS = { quantization_config = true, compression_config = true, quantization = true }
 
 local NAMES = { fp8 = "FP8", fbgemm_fp8 = "FP8 (FBGEMM)", gptq = "GPTQ", awq = "AWQ", mxfp4 = "MXFP4", hqq = "HQQ", aqlm = "AQLM",
   vptq = "VPTQ", exl2 = "EXL2", exl3 = "EXL3", nvfp4 = "NVFP4" }
 
----"bitsandbytes NF4"; nil if it quantises nothing.
+---"bitsandbytes NF4"; nil if nothing is quantised.
 local function bitsandbytes(field)
   if field.load_in_4bit == true then return "bitsandbytes " .. (field.bnb_4bit_quant_type == "fp4" and "FP4" or "NF4") end
   if field.load_in_8bit == true then return "bitsandbytes int8" end
@@ -190,7 +190,7 @@ local DEEPEST = 4 -- sections in sections of a config
 ---@field method string
 ---@field field string   the path in the config
 
----What a config says of its weights; nil if it does not say that they are quantised.
+---The quantisation that a config states for its weights; nil if it states none.
 ---@param config any
 ---@param place? string
 ---@param depth? integer
@@ -226,7 +226,7 @@ function quantised.without_fields(config, place, depth)
   return out, fields
 end
 
----The config.json beside a checkpoint, for commands that need no config otherwise; nil if there is none that can be read.
+---The config.json beside a checkpoint, for commands that need no config otherwise; nil if none can be read.
 ---@param path string   a file or a folder
 ---@return Dict|nil
 function quantised.config_beside(path)
@@ -236,13 +236,13 @@ function quantised.config_beside(path)
   return fine and type(config) == "userdata" and cbk.kind(config) == "dict" and config or nil
 end
 
--- --- what a checkpoint has
+-- --- quantisation in a checkpoint
 
 ---@class QuantisedWeight
 ---@field key string        of the codes
----@field name string       of the weight that they mean
+---@field name string       of the weight
 ---@field method string
----@field parts string[]    keys of the scales and what else the codes need
+---@field parts string[]    keys of the scales and other tensors that the codes need
 ---@field shape? integer[]  of the weight; nil if several codes are packed into an element
 
 ---@class Quantised
@@ -252,7 +252,7 @@ end
 local Quantised = {}
 Quantised.__index = Quantised
 
----The codes that a key tells of, with the best scheme of each.
+---The codes in a checkpoint, each with the best scheme for it.
 ---@param rows LeafRows
 ---@return table<integer, { scheme: QuantisedScheme, rank: integer, stem: string, scale: integer }>
 local function codes_in(rows)
@@ -294,10 +294,10 @@ local function weight_of(rows, at, one)
     shape = is_plain and row.shape or nil }
 end
 
----Whether a key is, by its name, that of a weight.
+---Whether a key is named like a weight.
 local function is_weight_name(path) return path:sub(-7) == ".weight" or path == "weight" end
 
----Adds matrices that are weights of less than 16 bits without scales, and tensors that PyTorch has quantised: these hold their scales.
+---Adds matrices that are weights of less than 16 bits without scales, and tensors quantised by PyTorch, which contain their scales.
 ---@param rows LeafRows
 ---@param is_taken table<string, boolean>   codes and scales
 ---@param is_by_name boolean
@@ -318,7 +318,7 @@ local function add_others(rows, is_taken, is_by_name, out)
   end
 end
 
----What is quantised in a checkpoint, by its rows.
+---The quantised weights of a checkpoint, from its rows.
 ---@param rows LeafRows
 ---@param config Dict|nil   the config of the checkpoint
 ---@return Quantised
@@ -338,13 +338,13 @@ function quantised.find_in_rows(rows, config)
   return out
 end
 
----What is quantised in a checkpoint, or in a part of it. Names are those below `tree`.
+---The quantised weights of a checkpoint, or of a part of it. Names are relative to `tree`.
 ---@param tree any
 ---@param config? Dict|nil  the config of the checkpoint
 ---@return Quantised
 function quantised.find(tree, config) return quantised.find_in_rows(cbk.leaf_rows(tree), config) end
 
----Whether the weights are codes: with scales, or where only the config says so.
+---Whether the weights are codes: with scales, or only according to the config.
 ---@return boolean
 function Quantised:is_quantised() return #self.weights > 0 or self.stated ~= nil and #self.narrow > 0 end
 
@@ -363,7 +363,7 @@ function Quantised:method()
   return stated:lower():find(own:lower(), 1, true) and stated or ("%s, %s"):format(own, stated)
 end
 
----What is quantised in a few words, for listings; nil if nothing is.
+---The quantised weights in a few words, for listings; nil if there are none.
 ---@return string|nil   "quantised: FP8, a scale per block (7 weights)"
 function Quantised:summary()
   if #self.weights > 0 then return ("quantised: %s (%s)"):format(self:method(), numbers.counted(#self.weights, "weight")) end
@@ -381,7 +381,7 @@ function Quantised:as_json()
   return cbk.dict { { "method", self:method() }, { "weights", count }, { "has_scales", #self.weights > 0 } }
 end
 
----The keys of a checkpoint as those of the weights that they mean: codes have the name of their weight, scales are left out.
+---The keys of a checkpoint after dequantisation: codes get the name of their weight, scales are left out.
 ---@param keys string[]
 ---@return string[] names
 ---@return table<string, QuantisedWeight> by_name
@@ -403,7 +403,7 @@ end
 
 local ADVICE = "use the checkpoint of 16 or 32 bits that it was made from, or dequantise it with the program that quantised it"
 
----Why nothing can be computed with the weights; nil if they are not quantised.
+---Why cbk cannot compute with the weights; nil if they are not quantised.
 ---@return string|nil
 function Quantised:problem()
   local one, bare = self.weights[1], self.narrow[1]
@@ -418,7 +418,7 @@ function Quantised:problem()
   end
 end
 
----Why weights of less than 16 bits without scales are no weights of a model.
+---Why weights of less than 16 bits without scales cannot be the weights of a model.
 ---@param narrow { key: string, dtype: string }[]
 ---@param owner string   "Qwen3ForCausalLM"
 ---@return string
@@ -434,7 +434,7 @@ end
 ---@param tree any
 ---@param config Dict|nil
 ---@param cannot string   "cannot fold LoRA into 'base'"
----@return Quantised      which has no quantised weights
+---@return Quantised      without quantised weights
 function quantised.refuse(tree, config, cannot)
   local found = quantised.find(tree, config)
   local problem = found:problem()

@@ -1,25 +1,25 @@
--- Where warnings go: `cbk.warn` is `report.warn`, and what runs inside of a report's `run` warns there.
+-- The destination of warnings: `cbk.warn` is `report.warn`. Code inside a report's `run` warns there.
 
 local native = require "cbk.native"
 
 local report = {}
 
 ---@class Report
----@field warnings string[]              what was kept
+---@field warnings string[]              the collected warnings
 ---@field print? fun(warning: string)   prints at once instead
 local Report = {}
 Report.__index = Report
 
----A report that keeps its warnings.
+---A report that collects its warnings.
 ---@return Report
 function report.new() return setmetatable({ warnings = {} }, Report) end
 
---- The program's own report, which prints; --quiet and --json change how.
+--- The program's own report, which prints. --quiet and --json change how.
 report.main = setmetatable({ warnings = {}, print = native.warn }, Report)
 
 local current = report.main
 
----Adds a warning to the report of what is running.
+---Adds a warning to the current report.
 ---@param warning string
 function report.warn(warning)
   if current.print then return current.print(warning) end
@@ -31,15 +31,15 @@ local function leave(outer, ...)
   return ...
 end
 
----Runs `f`, with its warnings into this report.
----@return boolean fine, any ...   as pcall has them
+---Runs `f` and collects its warnings in this report.
+---@return boolean fine, any ...   as returned by pcall
 function Report:run(f, ...)
   local outer = current
   current = self
   return leave(outer, pcall(f, ...))
 end
 
----The warnings so far, which are then forgotten.
+---Returns the collected warnings and clears them.
 ---@return string[]
 function Report:take()
   local warnings = self.warnings
@@ -48,7 +48,7 @@ function Report:take()
 end
 
 ---Runs `f` without its warnings.
----@return boolean fine, any ...   as pcall has them
+---@return boolean fine, any ...   as returned by pcall
 function report.quietly(f, ...) return report.new():run(f, ...) end
 
 return report

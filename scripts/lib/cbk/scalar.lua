@@ -1,13 +1,13 @@
--- Numbers of a checkpoint, which are stored as numbers or as tensors of one element.
+-- Numbers of a checkpoint. They are stored as numbers or as tensors with one element.
 
 local cbk = require "cbk"
 
 local scalar = {}
 
----@param kind string   as from cbk.kind
+---@param kind string   of cbk.kind
 function scalar.is_tensor(kind) return kind == "tensor" or kind == "parameter" or kind == "ndarray" or kind == "np_scalar" end
 
----The number that an entry holds; nil for anything else.
+---The number in an entry; nil for anything else.
 ---@param container Dict|List
 ---@param key any
 ---@return number|integer|nil   an int64 beyond 2^53 stays exact

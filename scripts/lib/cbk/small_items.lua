@@ -1,4 +1,4 @@
--- The promise of SECURITY.md, for commands that keep something of every item: 100 MB, and four times the files that are read.
+-- The memory limit of SECURITY.md for commands that keep data about every item: 100 MB plus four times the size of the files.
 
 local cbk = require "cbk"
 local numbers = require "cbk.numbers"
@@ -7,7 +7,7 @@ local small_items = {}
 
 local MEMORY, PER_BYTE, BASE = 1e8, 4, 16e6 -- BASE: of the program itself
 
----How many items checkpoints have.
+---The number of items in checkpoints.
 ---@param checkpoints Checkpoint[]
 ---@return integer
 function small_items.count(checkpoints)
@@ -16,10 +16,10 @@ function small_items.count(checkpoints)
   return count
 end
 
----Refuses so many small items that what is kept of each would take more. The items of models have a thousand bytes each.
+---Fails if there are so many small items that the data about them would exceed the limit. Items of models have thousands of bytes each.
 ---@param count integer
----@param checkpoints Checkpoint[]   that they are of
----@param per_item integer           bytes that are kept of each, measured
+---@param checkpoints Checkpoint[]   the checkpoints with these items
+---@param per_item integer           bytes that are kept for each item, measured
 ---@param what string                "compare them"
 ---@param advice string              what to try
 function small_items.check(count, checkpoints, per_item, what, advice)

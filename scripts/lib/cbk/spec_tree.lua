@@ -1,4 +1,4 @@
--- The spec fix (`cbk.checkpoint_spec`) on the tree of an H5 checkpoint that is open: it changes the tree, and writes nothing.
+-- Applies the spec fix (`cbk.checkpoint_spec`) to the tree of an open H5 checkpoint. It changes only the tree and writes nothing.
 
 local cbk = require "cbk"
 local scalar = require "cbk.scalar"
@@ -6,7 +6,7 @@ local spec = require "cbk.checkpoint_spec"
 
 local spec_tree = {}
 
----Every leaf of dicts, lists and tuples: its dotted key, and where it is to be set.
+---Every leaf of dicts, lists and tuples: its dotted key, and the place where it can be set.
 local function leaves_of(tree)
   local names, places = {}, {}
   local function walk(container, prefix)
@@ -30,13 +30,13 @@ local function value_of(place) return place.container[place.key] end
 
 local function set(place, value) place.container[place.key] = value end
 
----The number that a leaf holds; nil for None.
+---The number in a leaf; nil for None.
 local function number_of(name, place)
   if place.kind == "none" then return nil end
   return scalar.of(place.container, place.key) or cbk.fail("value", ("'%s' is not a number"):format(name))
 end
 
----A number in the kind that the leaf has now.
+---Sets a number, keeping the kind of the leaf.
 local function set_number(name, place, number)
   if scalar.is_tensor(place.kind) then
     local old = value_of(place)
@@ -52,13 +52,13 @@ local function set_number(name, place, number)
   end
 end
 
----How the file spells a key.
+---A key as the file encodes it.
 local function encoded(key)
   return (key:gsub("[^%w_.~-]", function(c) return ("%%%02X"):format(c:byte()) end))
 end
 
 ---@return { key: string, source: string }[] restored
----@return string[] missing   names of leaves without data: they are None
+---@return string[] missing   names of leaves without data: these leaves are None
 local function restore(names, places, stored)
   local restored, lost = spec.match_missing(names, function(key) return stored[key] or false end)
   for _, tie in ipairs(restored) do
@@ -76,9 +76,9 @@ local function restore(names, places, stored)
   return restored, missing
 end
 
----Which leaves of a tree the file stores.
+---The leaves of a tree that the file stores.
 ---@param names string[]
----@param stored string[]|nil   the names of its datasets; nil: all that its tree names
+---@param stored string[]|nil   the names of its datasets; nil: all leaves of its tree
 ---@return table<string, true>
 local function stored_leaves(names, stored)
   local out, is_there = {}, {}
@@ -119,12 +119,12 @@ end
 ---@class OldFile   A checkpoint that was opened.
 ---@field checkpoint Checkpoint
 ---@field stored string[]|nil        names of its datasets, for H5 versions whose tree may name more; nil: all are stored
----@field is_rewritten boolean       a tool wrote it, not a release before 2.0
+---@field is_rewritten boolean       written by a tool, not by a release before 2.0
 ---@field has_scalar_dicts boolean   some nodes were TensorScalarDict, which reads as dict
 
 local scalar_dict = ("TensorScalarDict"):gsub(".", function(c) return ("%02x"):format(c:byte()) end)
 
-local MOST_VALUES = 65536 -- beside tensors; the H5 files that are written hold no more
+local MOST_VALUES = 65536 -- besides tensors; no H5 file of a release has more
 
 ---@param checkpoint Checkpoint
 ---@return OldFile
@@ -162,7 +162,7 @@ function spec_tree.fix(old)
   local restored, missing = restore(names, places, is_stored)
   local epochs, lost = update_epochs(names, places), {}
   for _, name in ipairs(missing) do
-    if places[name].kind == "none" then lost[#lost + 1] = name end -- a step count is known without the file
+    if places[name].kind == "none" then lost[#lost + 1] = name end -- step counts do not need the file
   end
   return { root = root, has_scalar_dicts = old.has_scalar_dicts, restored = restored, lost = lost, epochs = epochs }
 end

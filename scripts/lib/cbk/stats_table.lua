@@ -11,7 +11,7 @@ local stats_table = {}
 ---@class StatsRow
 ---@field file string
 ---@field key string
----@field dtype string      of what is read
+---@field dtype string      of the elements that are read
 ---@field encoding string|nil   of quantised blocks: "Q4_K"
 ---@field shape integer[]
 ---@field bytes integer
@@ -21,7 +21,7 @@ local stats_table = {}
 stats_table.NUMBERS = { "min", "max", "mean", "std", "norm" }
 stats_table.COUNTS = { "nan", "inf", "zeros", "subnormal" }
 
--- How important a column is where not all of them fit.
+-- The priority of columns if not all of them fit.
 local WEIGHTS = { min = 7, max = 7, mean = 7, std = 8, norm = 6, nan = 9, inf = 9, zeros = 2, subnormal = 2 }
 
 ---Whether the elements of a row are integers.
@@ -41,7 +41,7 @@ end
 local function share_text(count, row) return count > 0 and numbers.percent(count, row.stats.numel) or "" end
 
 ---@class StatsTableOptions
----@field shares? number[]    of the quantiles
+---@field shares? number[]    the shares of the quantiles
 ---@field files? boolean      rows have the name of their file
 ---@field width? integer      of the terminal
 ---@field sort? string        the column that rows are sorted by: it is always shown

@@ -6,14 +6,14 @@ local shortened = require "cbk.shortened"
 local text_table = {}
 
 local NARROWEST = 12    -- of a shortened first column
-local FIRST_SHARE = 0.4 -- of the terminal: what the first column, which says what a row is, has before others
+local FIRST_SHARE = 0.4 -- of the terminal, reserved for the first column, which names the row
 local GAP = 2
-local WIDEST = 400   -- of a column without a limit: one long key does not widen all lines
+local WIDEST = 400   -- of a column if there is no limit: one long key must not widen all lines
 
 ---@class TextColumn
 ---@field title string
 ---@field right? boolean     aligned to the right
----@field weight? integer    of all columns but the first, those of the largest weight are shown first
+---@field weight? integer    priority; columns with the largest weights are shown first
 
 local function column_widths(columns, rows)
   local widths = {}
@@ -31,8 +31,8 @@ local function has_text(rows, c)
   return false
 end
 
---- Which columns are shown, of those with text as many as fit beside `first` columns of the first one (false: it does not), and what
---- they take.
+--- The columns that fit beside `first` columns of the first one (false if that does not fit), and their total width. Columns without text
+--- are left out.
 local function fitting(columns, rows, widths, limit, first)
   local order, shown, total = {}, { true }, first
   for c = 2, #columns do
@@ -56,7 +56,7 @@ end
 ---@param rows string[][]
 ---@param limit? integer   columns of the terminal; without it, nothing is left out
 ---@return string[] lines
----@return string[] left_out   titles of the columns that have text and do not fit
+---@return string[] left_out   titles of columns with text that do not fit
 function text_table.lines(columns, rows, limit)
   limit = limit or math.huge
   local widths = column_widths(columns, rows)

@@ -1,4 +1,4 @@
--- Which tensors see the same bytes.
+-- Finds tensors that share the same bytes.
 
 local cbk = require "cbk"
 local extents = require "cbk.extents"
@@ -6,7 +6,7 @@ local tensor_kinds = require "cbk.tensor_kinds"
 
 local ties = {}
 
----The storage of a tensor and the part that it sees, as a text; nil if the tensor is computed.
+---The storage of a tensor and its part of it, as a text; nil if the tensor is computed.
 ---@param tensor Tensor
 ---@return string|nil
 function ties.view_id(tensor)

@@ -10,7 +10,7 @@ local value_text = {}
 ---@field lines? integer
 ---@field depth? integer
 ---@field text? integer   longest text, in bytes
----@field edge? integer   elements shown at each end of a dimension, fewer where `columns` are too few
+---@field edge? integer   elements shown at each end of a dimension, fewer if `columns` is too small
 ---@field columns? integer   of the terminal (default: no limit)
 ---@field leaves? fun(value: any, options: ValueTextOptions, out: string[])   adds the lines of a tree that has tensors
 
@@ -20,14 +20,14 @@ local DEFAULTS = { lines = 100, depth = 8, text = 200, edge = 3 }
 
 local ESCAPES = { ["\n"] = "\\n", ["\t"] = "\\t", ['"'] = '\\"', ["\\"] = "\\\\" }
 
---- As a Lua literal, which a terminal shows as it is.
+--- A Lua string literal that is safe to print on a terminal.
 local function quoted(text, limit)
   local escaped = cbk.shown((text:gsub('[\n\t"\\]', ESCAPES)))
   if #escaped > limit then escaped = escaped:sub(1, limit):gsub("[\192-\255]?[\128-\191]*$", "") .. "…" end
   return '"' .. escaped .. '"'
 end
 
---- As short as exact: 0.1, 1e-05, 3.
+--- The shortest exact text: 0.1, 1e-05, 3.
 local function number_text(number)
   if number ~= number then return "nan" end
   if number == math.huge then return "inf" elseif number == -math.huge then return "-inf" end
@@ -41,7 +41,7 @@ end
 
 -- --- tensors
 
---- A function that gives the text of a value behind as many blanks as the widest of `values` needs.
+--- A function that returns a value's text, aligned to the right with the widest of `values`.
 local function aligned_right(values, text_of)
   local width = 0
   for _, value in ipairs(values) do width = math.max(width, #text_of(value)) end
@@ -78,7 +78,7 @@ local function edges(extent, edge)
   return list
 end
 
---- The elements at the edges as nested lists, and for each dim where the gap is (nil: none).
+--- The elements at the edges as nested lists, and the position of the gap in each dim (nil: none).
 local function sample(tensor, edge)
   local shape, gaps = tensor:shape(), {}
   local small = tensor
@@ -156,13 +156,13 @@ local function short(value, options)
   return tostring(value)
 end
 
---- A tree that holds itself has no list of leaves; it is shown nested.
+--- Whether a tree has tensors. A tree that contains itself has no list of leaves; it is shown nested.
 local function has_tensors(value)
   local ok, tensors = pcall(cbk.tensors, value)
   return ok and tensors() ~= nil
 end
 
---- A short list of plain values fits one line: [1, 2, 3]
+--- A short list of plain values on one line: [1, 2, 3]
 local function inline_list(value, options)
   local parts, width = {}, 0
   for _, item in cbk.items(value) do
@@ -174,7 +174,7 @@ local function inline_list(value, options)
   return "[" .. table.concat(parts, ", ") .. "]"
 end
 
---- A short table of plain values with names fits one line, as Lua writes it: { a = 1, b = "x" }
+--- A short table of named plain values on one line, in Lua's syntax: { a = 1, b = "x" }
 local function inline_table(value, options)
   if type(value) ~= "table" then return nil end
   local parts, width = {}, 0
@@ -195,7 +195,7 @@ end
 
 local MOST_COLUMNS = 12
 
---- The cell of a value in a table of records, or nil where it does not fit one.
+--- The cell of a value in a table of records; nil if it does not fit one.
 local function cell_of(item, options)
   local is_nested = is_tree(item) or type(item) == "table" and getmetatable(item) == nil
   if is_nested then return is_list(item) and inline_list(item, options) or nil end
@@ -203,7 +203,7 @@ local function cell_of(item, options)
   return short(item, options)
 end
 
---- The names of the records' fields in the order of their first ones, and the cells of each record.
+--- The names of the records' fields in order of first occurrence, and the cells of each record.
 local function fields_of(value, options)
   local names, known, rows = {}, {}, {}
   for i, item in ipairs(value) do
@@ -244,7 +244,7 @@ local function record_lines(value, options)
   return (text_table.lines(columns, lines))
 end
 
---- Lines up to one more than are wanted.
+--- Adds nested lines, up to one more than requested.
 local function nest_lines(value, indent, options, seen, out)
   for key, item in cbk.items(value) do
     if #out > options.lines then return end
@@ -289,7 +289,7 @@ local function tree_text(value, options)
   return table.concat(out, "\n")
 end
 
---- A tensor of a type that only TensorFlow has. Its texts are read only where there is room for them.
+--- A tensor of a type that only TensorFlow has. Its texts are read only if there is room for them.
 local function foreign_text(object, options)
   local state = object.state
   if options.lines <= 1 then return tostring(object) end
@@ -319,7 +319,7 @@ function value_text.text(value, options)
   local kind = cbk.kind(value)
   if TENSORS[kind] then return tensor_text(value, options) end
   if cbk.compute.is_tensor(value) then
-    local line = tostring(value) -- an error where its value cannot be read
+    local line = tostring(value) -- raises an error if its value cannot be read
     return value:dim() < 2 and line or tensor_text(cbk.compute.to_lazy(value), options)
   end
   if CONTAINERS[kind] then return tree_text(value, options) end

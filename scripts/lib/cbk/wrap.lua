@@ -1,11 +1,11 @@
--- Text that fits the terminal: lines are broken between words.
+-- Wraps text to the terminal's width, between words.
 
 local cbk = require "cbk"
 
 local wrap = {}
 
---- Where the lines that follow begin: at the last column of a table (after two spaces) in the left half, else
---- `deeper` than the first one does.
+--- The indent of continuation lines: the last column of a table (after two spaces) if that is in the left half, else
+--- `deeper` more than the first line's.
 local function hanging(line, width, deeper)
   local indent = #line:match "^ *" + deeper
   for stop in line:gmatch "%S  +()%S" do
@@ -15,7 +15,7 @@ local function hanging(line, width, deeper)
   return (" "):rep(indent)
 end
 
---- In the place of a space that is not broken at; the text has no control characters.
+--- Stands for a space that must not be broken; the text has no control characters.
 local NO_BREAK = "\1"
 
 --- A number stays with its unit: "4 B", "1.2 GiB", "12 %".
@@ -40,10 +40,10 @@ local function add_line(out, line, width, deeper)
   out[#out + 1] = current
 end
 
----The text with lines of at most `width` columns; only a longer word exceeds it.
+---The text with lines of at most `width` columns. Only a single longer word exceeds it.
 ---@param text string
----@param width? integer   nil: the text as it is
----@param deeper? integer  columns by which a broken line goes on deeper, unless it is one of a table
+---@param width? integer   nil: the text is unchanged
+---@param deeper? integer  extra indent of continuation lines, except in tables
 ---@return string
 function wrap.text(text, width, deeper)
   if not width then return text end
@@ -52,7 +52,7 @@ function wrap.text(text, width, deeper)
   return table.concat(out, "\n")
 end
 
----The same for prose: lines of a paragraph are joined first. Indented lines stay lines of their own.
+---The same for prose: the lines of a paragraph are joined first. Indented lines stay separate.
 ---@param text string
 ---@param width integer
 function wrap.prose(text, width)

@@ -8,7 +8,7 @@ local text = require "cstorch.text"
 
 ---@class cstorch.Class
 ---@field noun string                   what messages call an object of it: "model", "optimizer"
----@field fields table<string, boolean>  names that objects of the class had, or may have: reading one that is nil is no error
+---@field fields table<string, boolean>  names that objects of the class had, or may have: reading one that is absent gives nil
 ---@field name string
 ---@field super? cstorch.Class
 ---@field class cstorch.Class           an object's class
@@ -54,7 +54,7 @@ local function names_of(object)
   return names
 end
 
---- What an object inherits under a name: nil for a field that is empty, an error for a name that is not known.
+--- The member that an object inherits under a name: nil for an empty field, an error for an unknown name.
 local function member(object, name)
   local class = getmetatable(object).class
   local value = class[name]
@@ -63,7 +63,7 @@ local function member(object, name)
   errors.raise("value", "%s has no '%s'%s", class.name, name, errors.suggestion(name, names_of(object)))
 end
 
---- Assigns a field, whose name is known from then on, also if the value is nil.
+--- Assigns a field. Its name is known from then on, even if the value is nil.
 local function assign(object, name, value)
   getmetatable(object).class.fields[name] = true
   rawset(object, name, value)
@@ -137,7 +137,7 @@ local function missing_methods(class)
   return table.concat(missing, ", ")
 end
 
---- Arguments that an init of the library does not take are errors, as Lua ignores them.
+--- Fails on extra arguments of a library class's init, which Lua would ignore.
 local function check_count(class, count, last)
   local init = originals[class.init]
   local info = init and debug.getinfo(init, "u")
@@ -240,7 +240,7 @@ function class.optional(of, ...)
   for _, name in ipairs { ... } do of.fields[name] = true end
 end
 
----Whether `table_or_object[name]` is something; of an object also without an error for a name that it does not have.
+---Whether `value[name]` is not nil. For an object, an unknown name is not an error.
 ---@param value table|userdata
 ---@param name string
 ---@return boolean

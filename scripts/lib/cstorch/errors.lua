@@ -65,7 +65,7 @@ function errors.public_check(condition, kind, format, ...)
   errors.raise(kind, "%s", fine and message or format)
 end
 
---- Errors of cbk have a code; what it is called here.
+--- The kind for each code of cbk's errors.
 local KIND_OF_CODE = { usage = "type", dtype = "type", value = "value", key = "value" }
 
 local function finish_call(fine, ...)

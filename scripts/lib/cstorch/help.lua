@@ -1,4 +1,4 @@
--- Help for names of cstorch, out of the comments above what they name, and of the keywords that classes declare.
+-- Help for names of cstorch, from the comments above their definitions and from the keywords that classes declare.
 
 local cbk = require "cbk"
 local examples = require "cstorch.help_examples"
@@ -85,7 +85,7 @@ local function add_methods(class, out)
   if names[1] then out[#out + 1] = "\n  methods: " .. table.concat(names, ", ") end
 end
 
---- What an object is made with: "(inputs, outputs, kw)", and the comment that explains it.
+--- The arguments of a constructor, such as "(inputs, outputs, kw)", and the comment that explains them.
 local function arguments_of(class)
   if not class.init then return "", {} end
   local info = debug.getinfo(original(class.init), "S")
@@ -131,7 +131,7 @@ local function method_lines()
   return lines, found, names
 end
 
---- Help about tensors that compute, or about one of their methods; or nil and the names that are near.
+--- Help about tensors that compute, or about one of their methods; or nil, and the nearest names.
 local function tensor_text(method)
   local lines, found, names = method_lines()
   if method then
@@ -195,14 +195,14 @@ function help.names()
   return out
 end
 
----What a name is for, in a line; empty where nothing says it.
+---A one-line description of a name; empty if it has none.
 ---@param name string
 function help.summary(name)
   local body = help.text(name) or ""
   return body:match "^[^\n]*\n  (%S[^\n]*)" or ""
 end
 
----Help about "cstorch", "cstorch.optim", "cstorch.optim.AdamW" or "cstorch.optim.Optimizer:zero_grad"; or nil and the names that are near.
+---Help about "cstorch", "cstorch.optim", "cstorch.optim.AdamW" or "cstorch.optim.Optimizer:zero_grad"; or nil, and the nearest names.
 ---@param name string
 ---@return string? text, string[] nearest
 function help.text(name)

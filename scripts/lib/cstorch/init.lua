@@ -1,4 +1,4 @@
--- The module `cstorch`: the training API. Its parts load when they are first used.
+-- The module `cstorch`: the training API. Its parts are loaded on first use.
 
 local class = require "cstorch.class"
 local errors = require "cstorch.errors"

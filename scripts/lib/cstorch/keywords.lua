@@ -1,4 +1,4 @@
--- Trailing keyword tables: what a function declares, against what a call gives.
+-- Trailing keyword tables: checks a call's keywords against those that the function declares.
 
 local cbk = require "cbk"
 local errors = require "cstorch.errors"
@@ -54,7 +54,7 @@ function keywords.is_map(value)
   return type(value) == "table" and (getmetatable(value) == nil or ordered_map.is(value))
 end
 
----What a call got wrong.
+---The mistakes in a call's keywords.
 ---@param declared table<string, any>
 ---@param given table<string, any>
 ---@return string[] unknown, string[] missing   sorted

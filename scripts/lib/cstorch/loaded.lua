@@ -64,7 +64,7 @@ end
 local COMPUTED = {}
 for _, name in ipairs { "float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8", "bool" } do COMPUTED[name] = true end
 
----Raises what is wrong with a value for a tensor, without reading it.
+---Fails if a value is not a tensor of a dtype that can be computed with. The value is not read.
 ---@param value any
 ---@param where string   what it is, for messages
 function loaded.check_tensor(value, where)

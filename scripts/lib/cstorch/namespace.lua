@@ -1,8 +1,8 @@
--- Tables of names that raise an error for a name that they do not have.
+-- Tables in which unknown names are errors.
 
 local errors = require "cstorch.errors"
 
----Makes indexing `members` with an unknown name an error that names what looks like it.
+---Makes indexing `members` with an unknown name an error that suggests similar names.
 ---@param name string                 "cstorch.optim"
 ---@param members table
 ---@param parts? table<string, string>   members that load when they are first used: name to "module", or to "module:member" of it

@@ -1,4 +1,4 @@
--- Nested tables of tensors: batches, results of steps, arguments of closures. Objects of classes are left alone.
+-- Nested tables of tensors: batches, results of steps, arguments of closures. Objects of classes are not searched.
 
 local cbk = require "cbk"
 local errors = require "cstorch.errors"
@@ -10,14 +10,14 @@ local MOST = 100 -- levels
 
 local is_tensor = cbk.compute.is_tensor
 
----Raises an error for tables in tables without end.
+---Fails if tables are nested without end.
 ---@param depth integer
 function nested.check_depth(depth)
   if depth < MOST then return end
   errors.raise("value", "tables are nested more than %d deep, or one contains itself", MOST)
 end
 
----Whether it is a table that is looked into.
+---Whether a value is a table that is searched for tensors.
 ---@param value any
 ---@return boolean
 function nested.is(value)

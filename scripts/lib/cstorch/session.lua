@@ -1,17 +1,17 @@
--- All global state of the training API in one table: `session.reset()` makes it anew.
+-- All global state of the training API in one table. `session.reset()` creates it again.
 
 local session = {}
 
 ---@class cstorch.Session
 ---@field backend? table              what `cstorch.backend` made; `.kind` is "CSX", "CPU" or "GPU"
----@field configuration? table        what `cstorch.configure` took
+---@field configuration? table        the options of `cstorch.configure`
 ---@field executor? table             the run in progress
 ---@field optimizers table            optimizer to its number; does not keep optimizers alive
 ---@field optimizer_count integer     numbers given so far
 ---@field metrics table[]             in the order in which they were made
----@field summaries? table            what was noted since the last `save_summaries`
+---@field summaries? table            the values recorded since the last `save_summaries`
 ---@field queued table[]              step closures that wait for the end of the step
----@field repeated table[]            those that a traced step calls again in this step
+---@field repeated table[]            closures that a traced step calls again in this step
 ---@field losses table<table, boolean>   tensors that are checked at the end of the step
 ---@field is_step_new? boolean        a step was recorded since the last one ended
 ---@field has_captured? boolean       a step closure has got a tensor

@@ -122,7 +122,7 @@ local function check_function(what, fn)
   errors.check(type(fn) == "function", "type", "%s: expected a function, found %s", what, errors.show(fn))
 end
 
---- Calls `leave` whether or not there was an error, then gives the results or raises the error again.
+--- Calls `leave` with or without an error, then returns the results or raises the error again.
 local function finish(leave, is_fine, ...)
   leave(is_fine)
   if not is_fine then error((...), 0) end
@@ -135,7 +135,7 @@ local function of_coroutine(inner, what, fine, ...)
   return pcall(errors.raise, "runtime", "%s: a coroutine cannot yield inside of it, as its mode would stay set; yield after it", what)
 end
 
---- pcall, but a yield out of `fn` is an error: only a coroutine can, and the main program is none.
+--- pcall, but a yield out of `fn` is an error. Only a coroutine can yield, and the main program is not one.
 local function protected(what, fn, ...)
   if not coroutine.running() then return pcall(fn, ...) end
   local inner = coroutine.create(fn)
@@ -231,7 +231,7 @@ function tensors.to_device(tensor)
   return native.place(tensor, tensors.device())
 end
 
----A value for a tensor: of a checkpoint it is read, and it is put on the device of `like`.
+---A value for a tensor, on the device of `like`. A tensor of a checkpoint is read.
 ---@param value Tensor|cstorch.Tensor
 ---@param like cstorch.Tensor
 ---@return cstorch.Tensor

@@ -1,11 +1,11 @@
--- Values and objects as scripts write them.
+-- Values and objects in the syntax of scripts.
 
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
 
 local text = {}
 
----A value as a script writes it.
+---A value in the syntax of scripts.
 ---@param value any
 ---@return string
 function text.value(value)

@@ -35,7 +35,7 @@ const OpenFile& opened(const H5FD_t* file) {
   return *reinterpret_cast<const OpenFile*>(file);
 }
 
-/// Which parts of the file were read.
+/// The parts of the file that were read.
 struct Read {
   static constexpr haddr_t part = 64 << 10;
   void (*on_new_bytes)() = nullptr;
@@ -73,7 +73,7 @@ herr_t close(H5FD_t* file) {
   return 0;
 }
 
-/// What follows the file's end is zeros, as in the library's own drivers.
+/// The bytes after the file's end are zeros, as in the library's own drivers.
 herr_t read(H5FD_t* /*file*/, H5FD_mem_t /*type*/, hid_t /*transfer*/, haddr_t address, size_t size,
             void* out) {
   if (address > last_address || size > last_address - address) return -1;

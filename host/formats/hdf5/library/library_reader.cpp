@@ -23,16 +23,16 @@ using library::Reply;
 using library::Request;
 using library::Status;
 
-/// The library unpacks a chunk in a second or two. When it has read no new bytes for this long, it hangs, or
-/// reads the same again and again.
+/// The library unpacks a chunk in a second or two. If it has read no new bytes for this long, it hangs, or
+/// reads the same bytes repeatedly.
 constexpr std::chrono::seconds patience{40};
-/// For the file as a whole, however many datasets it has and often they are read: some seconds, and more for
-/// a large file.
+/// The time for the file as a whole, for any number of datasets and reads: some seconds, and more for a large
+/// file.
 constexpr std::chrono::seconds always_allowed{30};
 constexpr uint64_t bytes_per_second = 1 << 20;
 constexpr size_t kept_windows = 2;  // of at most library::max_reply bytes
 
-/// cbk-hdf5 lies beside cbk (as built) or in libexec (as installed).
+/// cbk-hdf5 is beside cbk (as built) or in libexec (as installed).
 fs::path program() {
   const fs::path folder = fs::read_symlink("/proc/self/exe").parent_path();
   for (const char* place : {"cbk-hdf5", "../cbk-hdf5", "../libexec/cbk/cbk-hdf5", "../lib/cbk/cbk-hdf5"}) {
@@ -42,7 +42,7 @@ fs::path program() {
        quote((folder / "cbk").string()));
 }
 
-/// Only what the library and its plugins are found by.
+/// The environment variables by which the library and its plugins are found, and no others.
 std::vector<std::string> environment() {
   std::vector<std::string> out{"HDF5_USE_FILE_LOCKING=FALSE"};
   for (const char* name : {"HDF5_PLUGIN_PATH", "LD_LIBRARY_PATH"}) {
@@ -58,7 +58,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return out;
 }
 
-/// A pair of connected sockets: ours, the child's.
+/// A pair of connected sockets: the parent's and the child's.
 std::pair<FileDescriptor, FileDescriptor> connected_sockets() {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) fail_errno("start", "cbk-hdf5");
@@ -123,7 +123,7 @@ void LibraryReader::start() {
   for (const uint16_t id : filters_) arguments.push_back(std::to_string(id));
   std::vector<std::string> variables = environment();
   auto [ours, theirs] = connected_sockets();
-  // Copies at other numbers: a descriptor that is already where it shall be would stay closed on exec.
+  // Copies at other numbers: a descriptor that already has the right number would be closed on exec.
   const FileDescriptor checkpoint(::fcntl(file_->fd(), F_DUPFD_CLOEXEC, library::checkpoint_fd + 1));
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);

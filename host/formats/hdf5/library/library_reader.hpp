@@ -1,7 +1,7 @@
-// Datasets that are stored in ways which only the HDF5 library reads (virtual datasets, extensible arrays,
-// SZIP, N-Bit, scale-offset, filters of plugins). The library crashes or hangs on hostile files, so it runs
-// in a child process, cbk-hdf5, which has the one file, limits on its memory and time, and no way to open
-// anything else.
+// Datasets that only the HDF5 library can read (virtual datasets, extensible arrays, SZIP, N-Bit,
+// scale-offset, filters of plugins). The library crashes or hangs on hostile files, so it runs in a child
+// process, cbk-hdf5. The child has the one file, limits on its memory and time, and cannot open anything
+// else.
 #pragma once
 
 #include <chrono>
@@ -19,23 +19,24 @@ namespace cbk::hdf5 {
 /// a time.
 class LibraryReader {
  public:
-  /// Nothing is started yet. `memory` pays for the child while it runs.
+  /// Starts nothing yet. `memory` is charged for the child while it runs.
   LibraryReader(std::shared_ptr<const MappedFile> file, MemoryPtr memory)
       : file_(std::move(file)), memory_(std::move(memory)) {}
   LibraryReader(const LibraryReader&) = delete;
   LibraryReader& operator=(const LibraryReader&) = delete;
   ~LibraryReader();
 
-  /// Filters whose plugins the child must load before it is locked in.
+  /// Filters whose plugins the child must load before it is restricted.
   void need(const std::vector<Filter>& filters);
-  /// Whether a dataset can be read, by a request for nothing. Errors: `unsupported` (a missing plugin, data
-  /// in other files), `format` (damage, time or memory beyond the limits), `io` (the child cannot be
+  /// Checks with an empty request whether a dataset can be read. Errors: `unsupported` (a missing plugin,
+  /// data in other files), `format` (damage, time or memory beyond the limits), `io` (the child cannot be
   /// started).
   void probe(const library::Request& request);
-  /// Bytes from `offset` on of a dataset of `size` bytes. Whole windows are asked for, and the last few of
-  /// them are kept: a request has its price, and readers take neighbouring parts. Errors: as `probe`.
+  /// Bytes from `offset` on of a dataset of `size` bytes. It requests whole windows and keeps the last few of
+  /// them:
+  /// requests are expensive, and readers read neighbouring parts. Errors: as `probe`.
   void read(const library::Request& dataset, uint64_t size, uint64_t offset, std::span<std::byte> out);
-  /// How many bytes the file has of a dataset. Errors: as `probe`.
+  /// The number of bytes that the file stores for a dataset. Errors: as `probe`.
   uint64_t stored_size(const library::Request& dataset);
   [[nodiscard]] const std::shared_ptr<const MappedFile>& file() const { return file_; }
 
@@ -52,7 +53,7 @@ class LibraryReader {
   library::Reply receive_reply();
   void receive(std::span<std::byte> out);
   [[noreturn]] void fail_stopped();
-  /// Fails when the time is spent.
+  /// Fails if the time is used up.
   void refuse_spent();
 
   std::shared_ptr<const MappedFile> file_;
@@ -69,8 +70,8 @@ class LibraryReader {
   std::string spent_;          // why nothing more is asked
 };
 
-/// The elements of a dataset as little-endian numbers of `dtype`, read by the library. Whether it can is
-/// asked now. Errors: as LibraryReader::read.
+/// The elements of a dataset as little-endian numbers of `dtype`, read by the library. Whether it can read
+/// them is checked now. Errors: as LibraryReader::read.
 StoragePtr library_storage(std::shared_ptr<LibraryReader> reader, const Dataset& dataset,
                            uint64_t object_address, DType dtype);
 

@@ -1,6 +1,6 @@
-// cbk-hdf5: reads elements of datasets with the HDF5 library, for LibraryReader. What it is given may be
-// hostile: before its first byte is read the process gives up everything but its memory, the open checkpoint
-// and the socket.
+// cbk-hdf5: reads elements of datasets with the HDF5 library, for LibraryReader. Its input may be hostile:
+// before it reads the first byte, the process gives up everything but its memory, the open checkpoint and
+// the socket.
 #include <hdf5.h>
 #include <seccomp.h>
 #include <signal.h>
@@ -49,7 +49,7 @@ struct Failure {
   std::string why;
 };
 
-/// What the library says went wrong, at the place where it did.
+/// The library's error message, from the place of the error.
 std::string library_error() {
   struct Innermost {
     std::string text;
@@ -108,7 +108,7 @@ void reply(Status status, const void* data, size_t size) {
   write_all(data, size);
 }
 
-/// Lets cbk wait on, about once a second.
+/// Reports progress to cbk about once a second, so that it keeps waiting.
 void report_new_bytes() {
   static timespec last{};
   timespec now{};
@@ -118,8 +118,8 @@ void report_new_bytes() {
   reply(Status::reading, nullptr, 0);
 }
 
-/// Reads elements [first, first + count) in C order block by block: each takes the longest run along one
-/// dimension. Memory has the shape of the block; with another one the library goes element by element.
+/// Reads elements [first, first + count) in C order block by block. Each block is the longest run along one
+/// dimension. The memory has the block's shape; with another shape the library copies element by element.
 void read_range(hid_t dataset, hid_t type, hid_t space, const std::vector<hsize_t>& extents, hsize_t first,
                 hsize_t count, char* out) {
   const size_t rank = extents.size();
@@ -128,7 +128,7 @@ void read_range(hid_t dataset, hid_t type, hid_t space, const std::vector<hsize_
   while (count > 0) {
     hsize_t rest = first;
     for (size_t d = rank; d-- > 0; rest /= extents[d]) start[d] = rest % extents[d];
-    // Outward while the block begins at the edge and all of it is wanted.
+    // Moves to outer dimensions while the block begins at the edge and is wanted completely.
     size_t along = rank == 0 ? 0 : rank - 1;
     hsize_t inner = 1;  // elements of one step along that dimension
     while (along > 0 && start[along] == 0 && inner * extents[along] <= count) inner *= extents[along--];
@@ -148,7 +148,7 @@ void read_range(hid_t dataset, hid_t type, hid_t space, const std::vector<hsize_
   }
 }
 
-/// The type in which elements come; the library converts numbers that do not use all of their bits.
+/// The type of the returned elements; the library converts numbers that do not use all of their bits.
 hid_t plain_type(const Request& request) {
   const auto pick = [&](hid_t one, hid_t two, hid_t four, hid_t eight) -> hid_t {
     switch (request.size) {
@@ -170,7 +170,7 @@ hid_t plain_type(const Request& request) {
   return request.size == 4 ? H5T_IEEE_F32LE : H5T_IEEE_F64LE;
 }
 
-/// Filters without a plugin, and elements in other files.
+/// Fails for filters without a plugin, and for elements in other files.
 void refuse_unreadable(hid_t dataset) {
   const Handle made = checked(H5Dget_create_plist(dataset), H5Pclose);
   const int filters = std::max(0, H5Pget_nfilters(made.get()));
@@ -202,7 +202,7 @@ void refuse_unreadable(hid_t dataset) {
   }
 }
 
-/// A chunk that the cache cannot keep would be unpacked for every reply.
+/// Fails for chunks too large for the cache, which would be unpacked for every reply.
 void refuse_large_chunks(hid_t dataset, size_t element_size, uint64_t memory) {
   const Handle made = checked(H5Dget_create_plist(dataset), H5Pclose);
   hsize_t extents[H5S_MAX_RANK] = {};
@@ -221,7 +221,7 @@ void refuse_large_chunks(hid_t dataset, size_t element_size, uint64_t memory) {
                     "with smaller chunks (h5repack -l CHUNK=...)"};
 }
 
-/// Elements of the datasets of one file. The dataset of the last request stays open, with its chunks.
+/// Serves elements of the datasets of one file. The last dataset stays open, with its chunks.
 class Server {
  public:
   Server(hid_t file, uint64_t memory) : file_(file), memory_(memory) {}
@@ -253,7 +253,7 @@ class Server {
     address_ = request.address;
   }
 
-  /// That of a virtual dataset is in others, which count for themselves.
+  /// The data of a virtual dataset is in other datasets, which count separately.
   void give_stored_size() {
     const Handle made = checked(H5Dget_create_plist(dataset_.get()), H5Pclose);
     const uint64_t size = H5Pget_layout(made.get()) == H5D_VIRTUAL ? 0 : H5Dget_storage_size(dataset_.get());
@@ -286,7 +286,7 @@ class Server {
   std::vector<char> reply_;
 };
 
-/// From here on: memory, the files that are open, and the end. Anything else is an error to the library.
+/// Restricts the process to memory, the open files, and exiting. Any other system call is an error.
 bool lock_in() {
   const scmp_filter_ctx rules = seccomp_init(SCMP_ACT_ERRNO(EPERM));
   if (rules == nullptr) return false;
@@ -300,7 +300,7 @@ bool lock_in() {
         SCMP_SYS(rt_sigprocmask)}) {
     failed |= seccomp_rule_add(rules, SCMP_ACT_ALLOW, call, 0);
   }
-  // No memory that becomes code.
+  // No executable memory.
   for (const int call : {SCMP_SYS(mmap), SCMP_SYS(mprotect)})
     failed |= seccomp_rule_add(rules, SCMP_ACT_ALLOW, call, 1, SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0));
   failed |= seccomp_load(rules);
@@ -308,7 +308,7 @@ bool lock_in() {
   return failed == 0;
 }
 
-/// What cbk itself was started with may be open here, too. Shared libraries are not data, but have addresses.
+/// Files that cbk was started with may be open here too. Shared libraries are not data, but have addresses.
 bool limit_itself(uint64_t data) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::closefrom(checkpoint_fd + 1);

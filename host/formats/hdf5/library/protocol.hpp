@@ -1,5 +1,5 @@
-// What cbk and cbk-hdf5 say to each other over a socket: one request, one reply. Both run on one machine, so
-// numbers are in its order.
+// The messages between cbk and cbk-hdf5 over a socket: one request, one reply. Both run on one machine, so
+// numbers are in its byte order.
 #pragma once
 
 #include <algorithm>
@@ -11,27 +11,27 @@ namespace cbk::hdf5::library {
 constexpr int socket_fd = 0;
 constexpr int checkpoint_fd = 3;
 
-/// The most that one reply holds.
+/// The largest reply.
 constexpr uint64_t max_reply = uint64_t{2} << 20;
-/// The data that the child may have for a file: it is given as its first argument.
+/// The data limit of the child for a file, passed as its first argument.
 constexpr uint64_t memory_for(uint64_t file_size) {
   constexpr uint64_t fixed = uint64_t{28} << 20;
   constexpr uint64_t per_byte = 2;
   constexpr uint64_t most = uint64_t{1} << 30;
   return file_size > most ? most : std::min(most, fixed + per_byte * file_size);
 }
-/// A chunk is there several times while it is unpacked: in the cache the one before, and what each filter
-/// makes of it, of which the first may take twice its size.
+/// A chunk is in memory several times while it is unpacked: in the cache the previous one, and the output of
+/// each filter, of which the first may take twice its size.
 constexpr uint64_t copies_of_chunk = 8;
-/// Chunks that the library keeps unpacked. A chunk must fit: else it is unpacked for every reply.
+/// Chunks that the library keeps unpacked. A chunk must fit, or it is unpacked for every reply.
 constexpr uint64_t chunk_cache(uint64_t memory) {
   return (memory - 2 * max_reply) / copies_of_chunk;
 }
 
-/// What is asked: nothing but whether the dataset can be read, elements, or how many bytes the file has of
-/// it, a uint64_t.
+/// The request: only whether the dataset can be read, elements, or how many bytes the file stores for it, a
+/// uint64_t.
 enum class Ask : uint32_t { probe, elements, stored_size };
-/// How the elements shall come.
+/// The form of the returned elements.
 enum class As : uint32_t { stored, integer, unsigned_integer, real };
 
 struct Request {
@@ -44,10 +44,10 @@ struct Request {
   uint32_t is_anew = 0;  // what was read before counts as new bytes again
 };
 
-/// `reading`: not the reply yet, but new bytes of the file were read.
+/// `reading`: not a reply yet; new bytes of the file were read.
 enum class Status : uint32_t { ok, unsupported, damaged, reading };
 
-/// Before `size` bytes: the elements, or why not.
+/// Precedes `size` bytes: the elements, or the error.
 struct Reply {
   Status status = Status::ok;
   uint32_t size = 0;

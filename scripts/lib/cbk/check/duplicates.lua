@@ -7,7 +7,7 @@ local values = require "cbk.check.values"
 
 local duplicates = {}
 
----@class Content   What is kept of a tensor until all are read: there may be many.
+---@class Content   The facts kept about a tensor until all are read; there may be many tensors.
 ---@field file string
 ---@field key string
 ---@field rows LeafRows
@@ -16,7 +16,7 @@ local duplicates = {}
 ---@field dims integer
 ---@field numel integer
 
----What is kept of a tensor; nil where equal content means nothing.
+---The facts kept about a tensor; nil if equal content would mean nothing.
 ---@param one CheckedTensor
 ---@param rows LeafRows
 ---@param index integer
@@ -48,7 +48,7 @@ local function groups_of(contents)
   return out
 end
 
----A fingerprint is only that: dtype, shape and content decide.
+---The tensors of a group that are really equal: fingerprints may collide, so dtype, shape and content are compared.
 ---@param group Content[]
 ---@return Content[]|nil
 local function verified(group)
@@ -62,13 +62,13 @@ local function verified(group)
   return #out > 1 and out or nil
 end
 
----The layer that a key is of, by its first number.
+---The layer that a key is in, by its first number.
 local function layer_of(key)
   local prefix, number, rest = layers.places(key)()
   if prefix then return ("%s.%d"):format(prefix, number), rest, prefix end
 end
 
----How many matrices with content of their own each layer has.
+---How many matrices with unique content each layer has.
 ---@param contents Content[]
 ---@return table<string, integer>
 local function matrices_of_layers(contents)
@@ -80,7 +80,7 @@ local function matrices_of_layers(contents)
   return out
 end
 
----Pairs of layers with equal content, and how many matrices they share.
+---Pairs of layers with equal content, with the number of matrices that they share.
 ---@param groups Content[][]
 local function shared_by_layers(groups)
   local counts, order = {}, {}
@@ -102,7 +102,7 @@ end
 ---@param contents Content[]
 ---@param groups Content[][]
 ---@param found Findings
----@return table<string, string> covered   a layer by the one that it repeats
+---@return table<string, string> covered   for each repeated layer, the layer that it repeats
 local function check_layers(contents, groups, found)
   if #groups == 0 then return {} end
   local covered, matrices = {}, matrices_of_layers(contents)
@@ -118,7 +118,7 @@ local function check_layers(contents, groups, found)
   return covered
 end
 
----Equal tensors in one place of each layer are tables that the program makes, such as rotary frequencies.
+---Whether a group is a table that the program computes, such as rotary frequencies: equal tensors at one place of each layer.
 local function is_table(group)
   local first_rest
   for i, one in ipairs(group) do

@@ -1,4 +1,4 @@
--- The findings of a check, as they are collected, counted and listed for people.
+-- The findings of a check: collected, counted, and listed for people.
 
 local cbk = require "cbk"
 local fold = require "cbk.fold"
@@ -17,13 +17,13 @@ local rules = require "cbk.check.rules"
 ---@class Findings
 ---@field list Finding[]
 ---@field number table<string, integer>                            of each rule
----@field total { error: integer, warning: integer, note: integer }   those that are not kept as well
+---@field total { error: integer, warning: integer, note: integer }   including findings that are not kept
 local Findings = {}
 Findings.__index = Findings
 
 local RANK = { error = 1, warning = 2, note = 3 }
 local LISTED = 20 -- of one rule, for people
-local KEPT = 4000 -- of one rule: the others are counted
+local KEPT = 4000 -- of one rule; further ones are only counted
 
 local findings = {}
 
@@ -46,7 +46,7 @@ function Findings:add(id, file, key, text, options)
     advice = options.advice or rule.help, order = #self.list }
 end
 
----The findings, the worst first.
+---The findings, the most severe first.
 ---@return Finding[]
 function Findings:sorted()
   local out = {}
@@ -63,11 +63,11 @@ end
 ---@return { error: integer, warning: integer, note: integer }
 function Findings:counts() return self.total end
 
----How many findings are counted, but not kept: those of a rule beyond its first thousands.
+---How many findings are counted but not kept: those of a rule beyond its first thousands.
 ---@return integer
 function Findings:left_out() return self.total.error + self.total.warning + self.total.note - #self.list end
 
----"2 errors, 1 note"; nil where there are none.
+---"2 errors, 1 note"; nil if there are none.
 ---@return string|nil
 function Findings:counts_text()
   local counts, parts = self:counts(), {}
@@ -85,10 +85,10 @@ local function line_of(severity, file, name, text, finding)
   return ("%-7s  %s: %s; try: %s [%s]"):format(severity, place, cbk.shown(text), cbk.shown(as_clause(finding.advice)), finding.rule.id)
 end
 
----Findings of one rule as lines: keys with one text are folded, "layers.{0..31}.weight".
+---Findings of one rule as lines. Keys with the same text are folded: "layers.{0..31}.weight".
 ---@param group Finding[]
 ---@param is_all boolean
----@param lost integer   that are not kept
+---@param lost integer   the number of findings that are not kept
 local function lines_of_rule(group, is_all, lost)
   local entries, lines = {}, {}
   for i, one in ipairs(group) do
@@ -111,8 +111,8 @@ local function lines_of_rule(group, is_all, lost)
   return lines
 end
 
----Lines for people, the worst first.
----@param is_all boolean   also of many findings of one rule
+---Lines for people, the most severe findings first.
+---@param is_all boolean   list all findings of a rule, however many
 ---@return string[]
 function Findings:lines(is_all)
   local out, group = {}, {}

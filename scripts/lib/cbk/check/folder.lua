@@ -1,4 +1,4 @@
--- The checkpoints of a folder that holds several: files side by side, or the parts of a model in folders of their own.
+-- The checkpoints of a folder that contains several: files side by side, or the parts of a model in their own folders.
 
 local cbk = require "cbk"
 local links = require "cbk.links"
@@ -8,7 +8,7 @@ local shards = require "cbk.check.shards"
 local folder = {}
 
 ---@param path string
----@return string[]   paths of indexes and of files that are no shards
+---@return string[]   paths of indexes and of files that are not shards
 local function files_in(path)
   local out = {}
   for _, name in ipairs(cbk.fs.list(path)) do
@@ -36,7 +36,7 @@ local function folders_in(path, allowed)
   return out
 end
 
----The checkpoints in a folder that cannot be opened as one; nil where the reason is another.
+---The checkpoints in a folder that cannot be opened as one checkpoint; nil if it cannot be opened for another reason.
 ---@param path string
 ---@param problem table   the error
 ---@param allowed? string[]   folders that links may lead to

@@ -1,4 +1,4 @@
--- Checks checkpoints: opens them as far as they can be opened, reads each tensor once, and collects what is wrong.
+-- Checks checkpoints: opens as much as it can, reads each tensor once, and collects the problems.
 
 local cbk = require "cbk"
 local duplicates = require "cbk.check.duplicates"
@@ -24,7 +24,7 @@ local check = {}
 ---@field without_values? boolean
 ---@field is_chosen? fun(key: string): boolean   whose values are read (default: all)
 
----@class CheckSubject   A checkpoint that is open, as far as it can be.
+---@class CheckSubject   A checkpoint that is opened as far as possible.
 ---@field path string                as the user has named it
 ---@field format string|nil
 ---@field parts CheckedPart[]
@@ -46,7 +46,7 @@ local function reason_of(problem)
   return errors.text(errors.outside(problem))
 end
 
----Opens a file; what is damaged or unsafe is a finding, another error is raised.
+---Opens a file. Damaged or unsafe content is a finding; other errors are raised.
 ---@param options CheckOptions
 ---@param found Findings
 ---@return Checkpoint|nil
@@ -80,7 +80,7 @@ local function open_shard(options, found)
   end
 end
 
----Adds a tree, and what the objects in it consist of that are leaves of the tree (sparse and quantised tensors).
+---Adds a tree, and the parts of objects that are leaves of the tree (sparse and quantised tensors).
 ---@param subject CheckSubject
 local function add_tree(subject, file, tree, prefix)
   local rows = cbk.leaf_rows(tree)
@@ -119,7 +119,7 @@ local function count_bytes(subject)
   end
 end
 
----Says which weights are quantised, and which look as if their scales were lost.
+---Reports which weights are quantised, and which look as if their scales were lost.
 ---@param subject CheckSubject
 ---@param found Findings
 local function check_quantised(subject, found)
@@ -141,7 +141,7 @@ local function check_quantised(subject, found)
   end
 end
 
----Opens what a path names, and checks names, shapes and files. Raises where it cannot be opened at all.
+---Opens the checkpoint at a path, and checks names, shapes and files. Raises an error if it cannot be opened at all.
 ---@param path string
 ---@param options CheckOptions
 ---@param found Findings
@@ -186,7 +186,7 @@ function check.open(path, options, found)
   return subject
 end
 
----The file that a tensor's bytes are in, if it is known.
+---The file with a tensor's bytes, if it is known.
 local function file_of_tensor(subject, part, tensor)
   if subject.path == part.file and #subject.files > 1 then
     local storage = tensor:storage()
@@ -213,7 +213,7 @@ local function scan(subject, part, i, row, class_keys, options, found)
   found:add("damaged", part.file, row.path, errors.text(result))
 end
 
----What the class says of each key.
+---The class's tensor for each key.
 ---@param of ModelOfFile|nil
 ---@return table<string, ClassTensor>
 local function class_keys_of(of)
@@ -222,10 +222,10 @@ local function class_keys_of(of)
   return out
 end
 
----@class CheckState   What is kept of the tensors that were read.
+---@class CheckState   The facts kept about the tensors that were read.
 ---@field contents Content[]
 ---@field tied table<string, boolean>          paths that the config ties
----@field by_path table<string, CheckedTensor>   of those, and of tensors that share their storage with others
+---@field by_path table<string, CheckedTensor>   these, and tensors that share their storage with others
 ---@field class_keys table<string, ClassTensor>
 ---@field scales table<string, boolean>
 

@@ -1,4 +1,4 @@
--- Numbered layers: gaps in their numbers, and layers that lack what the others have. For checkpoints without a known class.
+-- Numbered layers: gaps in their numbers, and layers that lack tensors which the others have. For checkpoints without a known class.
 
 local converters = require "cbk.converters"
 local numbers = require "cbk.numbers"
@@ -27,7 +27,7 @@ end
 ---@field numbers integer[]                       in the order of the file
 ---@field parts table<integer, string[]>          the rests of the keys by number
 
----Only blocks of several parts: modules such as Sequential have gaps on purpose.
+---Whether a stack has blocks of several parts. Modules such as Sequential have gaps on purpose.
 local function is_stack(stack)
   if #stack.numbers < 3 then return false end
   for _, rests in pairs(stack.parts) do
@@ -87,7 +87,7 @@ local function check_gaps(stack, found)
     #missing == 1 and "a layer is" or numbers.counted(#missing, "layer") .. " are", low, high, ranges_text(missing)))
 end
 
----Layers of other kinds have other tensors, too; a layer that only lacks some is incomplete.
+---Reports layers that lack some of the usual tensors. Layers of other kinds also have other tensors; an incomplete layer only lacks some.
 local function check_parts(stack, found)
   local times, common, most = {}, nil, 0
   for _, number in ipairs(stack.numbers) do

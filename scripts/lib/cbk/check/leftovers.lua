@@ -1,4 +1,4 @@
--- Files beside a checkpoint that interrupted programs left, and shards that belong to no index.
+-- Files beside a checkpoint that interrupted programs left there, and shards that belong to no index.
 
 local cbk = require "cbk"
 local kinds = require "converters.engine.kinds"
@@ -7,10 +7,10 @@ local shards = require "cbk.check.shards"
 
 local leftovers = {}
 
--- What programs call files that are not finished.
+-- Names that programs give to unfinished files.
 local TEMPORARY = { "%.tmp$", "%.temp$", "%.part$", "%.partial$", "%.incomplete$", "%.crdownload$", "%.download$", "%.aria2$",
   "%.tmp%-?%d+$", "%.tempstate%d+$" }
-local REPLACED = "%.[0-9a-f]+%.old$" -- ours, while a new file takes the place of an old one
+local REPLACED = "%.[0-9a-f]+%.old$" -- cbk's name for the old file while a new one replaces it
 
 ---@param name string
 local function is_temporary(name)
@@ -20,7 +20,7 @@ local function is_temporary(name)
   return #name > 13 and name:match(REPLACED) ~= nil
 end
 
----The name without what is added to unfinished files: "model.mdl" of "model.mdl.1f3a9c04.tmp".
+---Whether a name is a file's own name with something added, as in the names of unfinished files: "model.mdl.1f3a9c04.tmp".
 local function is_beside(name, own) return name:sub(1, #own) == own and name ~= own end
 
 ---The shards that any index of a folder lists.

@@ -1,4 +1,4 @@
--- A checkpoint against its config: missing layers and weights, shapes, ties. What a model has is known from its class.
+-- Checks a checkpoint against its config: missing layers and weights, shapes, ties. The facts about a model come from its class.
 
 local cbk = require "cbk"
 local adapters = require "cbk.recognise.adapters"
@@ -21,14 +21,14 @@ local model = {}
 ---@field name? string            "llama"
 ---@field format? string
 ---@field config? string          a path
----@field settings? Dict          what the config says
+---@field settings? Dict          the config's content
 ---@field known? ClassTensors
----@field prefix string           what is before the class's keys in the checkpoint
+---@field prefix string           the prefix of the class's keys in the checkpoint
 ---@field path_of fun(key: string): string   of a key of the model in the checkpoint
 ---@field paths table<string, string>   of the tensors by the class's keys
 
 
----The model that a config says, where the tensors are not those of any model.
+---The model and format that a config names, if the tensors are not those of any known model.
 local function by_config_alone(config)
   local fine, name, format = report.quietly(configs.model_of, config)
   if fine then return name, format end
@@ -45,7 +45,7 @@ local function add_unknown(of, file, found, reason, severity, advice)
   })
 end
 
----How many weights each layer has by its class, and how many of them are missing.
+---How many weights each layer has by its class, and how many of these are missing.
 ---@param missing string[]   by the class's keys
 ---@return { layer: string, count: Extent, total: integer, missing: integer }[]   of layers that lack some, in their order
 local function layers_with(of, missing)
@@ -88,7 +88,7 @@ end
 ---@return integer[]
 function model.shape(tensor) return classes.shape(tensor) end
 
----Those that a cut file does not have whole are damaged, not missing.
+---The missing keys without those that a truncated file has in part: these are damaged, not missing.
 ---@param lost string[]
 local function without_lost(of, missing, lost)
   local is_lost, out = {}, {}
@@ -99,8 +99,8 @@ local function without_lost(of, missing, lost)
   return out
 end
 
----What to try with a tensor that the class does not have, where more is known of it; nil otherwise.
----@param foreign string|nil   the class of the config, where no model here has it
+---Advice about a tensor that the class does not have, if more is known about it; nil otherwise.
+---@param foreign string|nil   the class of the config, if no model of cbk has it
 local function advice_on_unknown(of, key, foreign)
   if quantised.is_part_name(key) then return "Keep it: by its name, it is a scale of quantised weights" end
   if adapters.matrix_in { key } then return (adapters.advice(of.format):gsub("^%l", string.upper)) end
@@ -127,7 +127,7 @@ local function check_unknown(of, file, unknown, found)
   end
 end
 
----@param lost string[]   what the checkpoint was opened without
+---@param lost string[]   keys that could not be read
 local function check_fit(of, file, one, lost, found)
   check_missing(of, file, without_lost(of, one.missing, lost), found)
   for _, wrong in ipairs(one.wrong) do found:add("wrong-shape", file, of.path_of(wrong.key), wrong.why) end
@@ -138,7 +138,7 @@ local function check_fit(of, file, one, lost, found)
   end
 end
 
----What the checkpoint has of the class, by the class's names.
+---The checkpoint's tensors of the class, by the class's names.
 local function paths_of(of, keys)
   local out = {}
   for _, key in ipairs(keys) do
@@ -150,7 +150,7 @@ end
 
 local LONGEST_NAME = 1000 -- of a tensor of any model
 
----Names that no model has, and that take long to compare.
+---Whether there are names that no model has and that take long to compare.
 local function has_odd_names(root)
   for key in cbk.items(kinds.is_dict(root, "model") and root.model or root) do
     if type(key) == "string" and #key > LONGEST_NAME then return true end
@@ -169,7 +169,7 @@ function model.check(file, checkpoint, config_path, found)
   local fine, identity, config, kept = report.quietly(recognise.checkpoint, file, checkpoint, config_path)
   if not fine then
     if config_path or identity.code == "interrupted" then error(identity, 0) end
-    return nil -- a tree that is not of tensors by name
+    return nil -- the tree is not a dict of tensors
   end
   local of = { name = identity.model, format = identity.format, config = identity.config, paths = {},
     prefix = identity.format ~= "hf" and "model." or "" }
@@ -195,12 +195,12 @@ function model.check(file, checkpoint, config_path, found)
     return identity.fit and identity.fit.known or classes.tensors(config, of.name, of.format)
   end)
   if not known_fine then
-    add_unknown(of, file, found, errors.text(known), "warning") -- of a model that is known
+    add_unknown(of, file, found, errors.text(known), "warning") -- the model is known
     return of
   end
   local is_sound, mistake = report.quietly(known.class.check, known.class, known.config, known.config)
   if not is_sound then
-    found:add("config", of.config or file, nil, errors.text(mistake)) -- of shapes by such a config nothing is to be said
+    found:add("config", of.config or file, nil, errors.text(mistake)) -- such a config says nothing about shapes
     return of
   end
   of.known = known
@@ -241,7 +241,7 @@ function model.tied_paths(of)
   return out
 end
 
----Tied weights whose values differ, by what was read of them.
+---Reports tied weights with different values, as far as they were read.
 ---@param of ModelOfFile|nil
 ---@param by_path table<string, CheckedTensor>   of model.tied_paths
 ---@param found Findings

@@ -1,4 +1,4 @@
--- What a pickle names that is not plain data, all at once. Nothing of it is executed.
+-- Lists all names in a pickle that are not plain data. Nothing in it is executed.
 
 local cbk = require "cbk"
 local fold = require "cbk.fold"
@@ -14,7 +14,7 @@ local OF_DATA = {
   "torch.distributed.tensor",
 }
 
--- … and single names: values of Python, and states of random numbers
+-- Single names that are data: values of Python, and states of random number generators.
 local DATA = {}
 for name in ([[builtins.slice builtins.type functools.partial types.SimpleNamespace types.MappingProxyType
   types.GenericAlias types.UnionType numpy.random._pickle.__randomstate_ctor numpy.random._pickle.__generator_ctor
@@ -22,14 +22,14 @@ for name in ([[builtins.slice builtins.type functools.partial types.SimpleNamesp
   DATA[name] = true
 end
 
--- What gives a function by its name. An enum of Python's is pickled so; so are programs.
+-- Functions that return a function by its name. Python's enums are pickled with them; so are programs.
 local LOOKUPS = { ["builtins.getattr"] = true, ["operator.attrgetter"] = true, ["operator.methodcaller"] = true }
 
 local DISTRIBUTED = "Save whole tensors instead of each process's part: get_model_state_dict with full_state_dict=True "
   .. "(torch.distributed.checkpoint.state_dict)"
 local WEIGHTS_ALONE = "Save the weights alone, as safetensors or with torch.save(model.state_dict())"
 
----Whether a name is that of a class whose instances only hold data: a capital letter in the last part, none before.
+---Whether a name is a class with instances that only hold data: its last part begins with a capital letter, no earlier part does.
 ---@param name string
 local function is_class_of_data(name)
   for _, module in ipairs(OF_DATA) do
@@ -56,7 +56,7 @@ local function text_of(global)
     or "it asks for %s, which can run code or touch files"):format(name)
 end
 
----What to try; nil: what the rule says. A file that names a dangerous function is not to be read in any way.
+---The advice; nil: that of the rule. A file that names a dangerous function must not be read at all.
 ---@param list { name: string, kind: string }[]   all that are not plain data
 ---@return string|nil
 local function advice_on(list)
@@ -71,9 +71,9 @@ local function advice_on(list)
 end
 
 ---@param path string
----@param why string   the file was refused
+---@param why string   why the file was refused
 ---@param found Findings
----@return boolean only_records   all that it asks for are classes that may be read as records
+---@return boolean only_records   all names are classes that may be read as records
 function pickles.check(path, why, found)
   local fine, globals = pcall(cbk.pickle.globals, path)
   local only_records, list = true, {}
@@ -88,7 +88,7 @@ function pickles.check(path, why, found)
     local text = ("%s (byte %s of the pickle)"):format(text_of(global), numbers.grouped(global.offset))
     found:add("unsafe-global", path, nil, text, { advice = advice })
   end
-  if #list == 0 then found:add("unsafe-global", path, nil, why) end -- a pickle inside of another format
+  if #list == 0 then found:add("unsafe-global", path, nil, why) end -- a pickle inside another format
   return #list > 0 and only_records
 end
 

@@ -1,10 +1,10 @@
--- The kinds of findings of `cbk check`: identifier, usual severity, what it means.
+-- The kinds of findings of `cbk check`: identifier, usual severity, meaning.
 
 local rules = {}
 
 ---@class CheckRule
 ---@field id string
----@field severity "error"|"warning"|"note"   of most findings; one finding may differ
+---@field severity "error"|"warning"|"note"   the usual one; single findings may differ
 ---@field text string
 ---@field help string   what to try
 

@@ -6,7 +6,7 @@ local rules = require "cbk.check.rules"
 
 local sarif = {}
 
----A path as the URI that SARIF wants: relative as it is, absolute with a scheme.
+---A path as SARIF's URI: a relative path as it is, an absolute path with a scheme.
 ---@param path string
 ---@return string
 function sarif.uri(path)

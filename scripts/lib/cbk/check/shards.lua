@@ -1,4 +1,4 @@
--- A folder of shards: the index against the shards, and which shard has what.
+-- Checks a folder of shards: the index against the shards, and which shard has which keys.
 
 local cbk = require "cbk"
 local errors = require "cbk.errors"
@@ -18,7 +18,7 @@ function shards.parts(name)
   if stem then return stem, tonumber(number), tonumber(count), suffix end
 end
 
----The index that a path means, and the names of shards in a folder without one.
+---The index that a path refers to, and the names of shards in a folder without one.
 ---@param path string
 ---@return string|nil index
 ---@return string[]|nil loose
@@ -60,7 +60,7 @@ local function keys_by_shard(index, path)
   return out, order
 end
 
----Keys that the shard lacks, and keys that the index does not list.
+---Reports keys that the shard lacks, and keys that the index does not list.
 local function compare_keys(path, index_path, root, listed, found)
   local has = {}
   for _, key in ipairs(listed) do
@@ -74,7 +74,7 @@ local function compare_keys(path, index_path, root, listed, found)
   end
 end
 
----@param open fun(path: string): Checkpoint|nil   adds a finding where a file is damaged
+---@param open fun(path: string): Checkpoint|nil   adds a finding if a file is damaged
 ---@param found Findings
 ---@return Shard[]
 local function open_shards(folder, index_path, by_shard, order, open, found, allowed)

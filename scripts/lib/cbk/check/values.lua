@@ -1,4 +1,4 @@
--- What may be wrong with the elements of one tensor: NaN, infinities, a constant, numbers that another dtype does not hold.
+-- Checks the elements of one tensor: NaN, infinities, a constant, numbers that another dtype cannot hold.
 
 local cbk = require "cbk"
 local extents = require "cbk.extents"
@@ -12,10 +12,10 @@ local values = {}
 ---@field key string
 ---@field row LeafRow
 ---@field scan table          of Tensor:scan
----@field known? ClassTensor  what the model's class says of it
----@field is_scale? boolean    it belongs to a quantised weight: scales may be constant, and equal to others, as GPTQ's zero points are
+---@field known? ClassTensor  its tensor in the model's class
+---@field is_scale? boolean    part of a quantised weight: scales may be constant or equal to others, as are GPTQ's zero points
 
----Where an element is, for people: "row 17, at [17, 3]".
+---The position of an element, for people: "row 17, at [17, 3]".
 ---@param index integer     in C order, from 0
 ---@param shape integer[]
 ---@return string
@@ -40,7 +40,7 @@ local function strange(one, found, id, count, first, word)
   found:add(id, one.file, one.key, text, { severity = is_mask and "note" or nil })
 end
 
----Biases of zeros and norms of ones are usual, and whatever a class begins with.
+---Whether a constant is usual: biases of zeros, norms of ones, and the class's initial values.
 ---@param one CheckedTensor
 ---@param constant number
 local function is_usual(one, constant)
@@ -50,7 +50,7 @@ local function is_usual(one, constant)
   return #row.shape < 2 and constant == 1
 end
 
----States of optimizers are 0 at first. TensorFlow has them under the name of the weight.
+---Whether a key belongs to an optimizer's state, which is 0 at first. TensorFlow stores it under the name of the weight.
 ---@param key string
 ---@return boolean
 function values.is_state(key)
@@ -72,8 +72,8 @@ local function check_constant(one, found)
 end
 
 local RANGES = { float16 = 65504, float8_e4m3fn = 448, float8_e5m2 = 57344, float8_e4m3fnuz = 240, float8_e5m2fnuz = 57344 }
-local MUCH = 0.01 -- of the elements
-local MOST = 0.5 -- … which make a weight useless
+local MUCH = 0.01 -- of the elements: a finding
+local MOST = 0.5 -- of the elements: a warning, since the weight is useless
 
 local function check_dtypes(one, found)
   for dtype, losses in pairs(one.scan.losses or {}) do

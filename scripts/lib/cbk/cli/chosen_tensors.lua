@@ -1,17 +1,17 @@
--- The tensors that the user names by keys and globs.
+-- The tensors that the user selects by keys and globs.
 
 local cbk = require "cbk"
 local near_keys = require "cbk.cli.near_keys"
 
 local TENSORS = require("cbk.tensor_kinds").ALL
 
---- What a key that is not there may have meant.
+--- Fails for a key that does not exist, with suggestions.
 local function fail_missing(path, rows, key)
   if key:find "[*?%[{]" then cbk.fail("key", ("no key of '%s' matches %s"):format(path, cbk.quote(key))) end
   cbk.fail("key", ("there is no %s in '%s'%s"):format(cbk.quote(key), path, near_keys(rows, key)))
 end
 
---- The rows that a key or a glob means; a plain name also means everything below it.
+--- The rows that a key or a glob selects. A plain name also selects everything below it.
 local function rows_of(rows, key)
   local row = rows:find(key)
   if row then return { row } end
@@ -23,8 +23,8 @@ local function rows_of(rows, key)
   return out
 end
 
----The tensors of a tree that keys or globs name, each once, in the order of the keys. A key that names another value is an error;
----what a glob matches beside tensors is left out.
+---The tensors of a tree that keys or globs select, each once, in the order of the keys. A key of another value is an error; other values
+---that a glob matches are skipped.
 ---@param path string     of the checkpoint, for messages
 ---@param tree any
 ---@param keys string[]

@@ -1,11 +1,11 @@
--- A checkpoint's whole logical content as JSON (schema cbk-expected/1), written piece by piece.
+-- A checkpoint's whole logical content as JSON (schema cbk-expected/1), written in pieces.
 
 local cbk = require "cbk"
 local extents = require "cbk.extents"
 
 local expected = {}
 
-local SMALL = 4096            -- bytes up to which a tensor is given as hex
+local SMALL = 4096            -- bytes; tensors up to this size are written as hex
 local LEAST_LIMIT = 1000000   -- see `new_writer`
 local TENSORS = require("cbk.tensor_kinds").ALL
 local SEQUENCES = { list = true, tuple = true, deque = true, set = true, frozenset = true }
@@ -40,7 +40,7 @@ local function number_json(value)
   return int_json(value)
 end
 
---- C99 hex, also of what "%a" does not say: nan and inf.
+--- C99 hex, also for values that "%a" does not support: nan and inf.
 local function float_hex(number)
   if number ~= number then return "nan" end
   if math.abs(number) == math.huge then return number > 0 and "inf" or "-inf" end
@@ -85,8 +85,8 @@ SCALARS.bytearray = SCALARS.bytes
 local Writer = {}
 Writer.__index = Writer
 
---- Every value takes a byte of the file at least, except for shared containers: a few of them can say a tree without
---- end. So there is a limit, which no file without such sharing reaches.
+--- Every value takes at least one byte of the file, except in shared containers: a few of them can describe an endless
+--- tree. So there is a limit that no file without such sharing reaches.
 local function new_writer(checkpoint, write)
   local bytes = 0
   for _, file in ipairs(checkpoint.files) do bytes = bytes + cbk.fs.size(file) end
@@ -102,7 +102,7 @@ local function array_members(tensor)
   return ('"dtype":"%s","shape":[%s],%s'):format(tensor.dtype, extents.joined(tensor:shape(), ","), bytes)
 end
 
---- Who shares with whom, as torch sees it.
+--- Which tensors share a storage, as torch sees it.
 function Writer:torch_members(tensor)
   local storage = tensor:storage()
   if not storage then return "" end
@@ -131,7 +131,7 @@ function Writer:tensor(path, tensor)
     self.is_torch and tensor.role ~= "ndarray" and self:torch_members(tensor) or ""))
 end
 
---- Enters a container: neither itself again, nor too deep.
+--- Enters a container. It must not contain itself, nor be nested too deep.
 function Writer:inside(container, path, body)
   if self.above[container] then cbk.fail("value", ("%s holds itself"):format(cbk.quote(path))) end
   if self.depth >= 500 then cbk.fail("value", ("%s is nested deeper than 500 levels"):format(cbk.quote(path))) end

@@ -23,7 +23,7 @@ function cli.fail_with(exit_code, problem, code, advice)
   error(raised, 0)
 end
 
---- How the user has called this command or script: "cbk ls", or "cbk run tools/mine.lua".
+--- The command line with which the user called this command or script: "cbk ls", or "cbk run tools/mine.lua".
 local function call_of(name)
   local typed = arg and arg[0] or name
   return (typed:find "%.lua$" or typed:find("/", 1, true)) and "cbk run " .. typed or "cbk " .. typed
@@ -36,7 +36,7 @@ function cli.usage_error(name, message)
   cli.fail_with(2, ("%s: %s"):format(name, message), "usage", ("see '%s --help'"):format(call_of(name)))
 end
 
---- "--threads -1" as "--threads=-1" and "-s -1" as "-s-1", so that the option gets the number: argparse takes it for an option.
+--- Joins "--threads -1" to "--threads=-1" and "-s -1" to "-s-1", so that argparse does not read the number as an option.
 local function join_negative_numbers(words)
   local out = {}
   for _, word in ipairs(words) do
@@ -52,7 +52,7 @@ local function join_negative_numbers(words)
   return out
 end
 
----The one option whose long name begins with `start`, by that name; nil if there is none.
+---The only option with a long name that begins with `start`; nil if there is none or several.
 local function long_name(parser, command, start)
   local name, found, names = nil, nil, {}
   for _, option in ipairs(parser._options) do
@@ -77,7 +77,7 @@ local function takes_value(parser, name)
   return false
 end
 
---- What Python's argparse takes and argparse here does not: "--over" for "--overwrite", "-s=3" for "-s3".
+--- Spellings that Python's argparse accepts and argparse here does not: "--over" for "--overwrite", "-s=3" for "-s3".
 local function spelt_out(parser, command, words)
   local out, is_plain = {}, false
   for _, word in ipairs(words) do
@@ -100,7 +100,7 @@ end
 
 local NARROWEST, WIDEST, NARROW = 40, 100, 72
 
----Columns of the terminal, or those that COLUMNS says; nil where results go to a file or another program.
+---Columns of the terminal, or the value of COLUMNS; nil if results go to a file or another program.
 ---@return integer?
 function cli.columns() return tonumber(os.getenv "COLUMNS") or cbk.terminal.width "stdout" end
 
@@ -108,14 +108,14 @@ function cli.columns() return tonumber(os.getenv "COLUMNS") or cbk.terminal.widt
 ---@return integer
 function cli.width() return math.min(math.max(cli.columns() or WIDEST, NARROWEST), WIDEST) end
 
----A function that prints a result, with its lines broken between words where the terminal is narrower.
+---A function that prints a result, with lines broken between words if the terminal is narrower.
 ---@return fun(text: string)
 function cli.printer()
   local columns = cli.columns()
   return function(text) io.stdout:write(wrap.text(text, columns, 2), "\n") end
 end
 
---- "-o DIR, --output-dir DIR" on one line, as Python's argparse has it, where that fits.
+--- "-o DIR, --output-dir DIR" on one line, as in Python's argparse, if it fits.
 local function label_of(width)
   return function(option)
     local arguments, names = table.concat(option:_get_argument_list(), " "), {}
@@ -127,7 +127,7 @@ local function label_of(width)
   end
 end
 
---- Arguments in messages as usage has them: "missing argument CHECKPOINT".
+--- Names arguments in messages as the usage does: "missing argument CHECKPOINT".
 local function with_shown_names(parser, message)
   for _, argument in ipairs(parser._arguments) do
     local first, last = message:find(("argument '%s'"):format(argument._name), 1, true)
@@ -151,13 +151,13 @@ end
 ---@type fun(parser: table)|nil
 cli.on_parse = nil
 
----A parser for `cbk NAME`; in a script that `cbk run` runs, help names the script. Give it arguments and options as argparse
----has them, then call `parser:parse()`.
+---A parser for `cbk NAME`; in a script that `cbk run` runs, help names the script. Add arguments and options as in argparse,
+---then call `parser:parse()`.
 ---@param name string
 ---@param description string
 ---@param epilog? string
 function cli.parser(name, description, epilog)
-  collectgarbage("setpause", 125) -- thousands of rows are kept: as much garbage beside them would double what a command takes
+  collectgarbage("setpause", 125) -- thousands of rows are kept: the same amount of garbage would double the memory
   local width = cli.width()
   local parser = argparse(call_of(name), wrap.prose(description, width), epilog and wrap.prose(epilog, width))
   rawset(parser, "texts", { description = description, epilog = epilog or "" })
@@ -175,7 +175,7 @@ function cli.parser(name, description, epilog)
   end
   parser:add_help { name = "-h --help", description = "print this help" }
   rawset(parser, "error", function(self, message)
-    local said = message:gsub("^(unknown option '%-%a')\nDid you.*", "%1") -- every option of one letter is near every other
+    local said = message:gsub("^(unknown option '%-%a')\nDid you.*", "%1") -- all one-letter options are similar
     local text = with_shown_names(self, said):gsub("\nDid you", "; did you")
     cli.usage_error(name, text)
   end)
@@ -191,7 +191,7 @@ function cli.parser(name, description, epilog)
   return parser
 end
 
----Lets old command lines name options with one dash and several letters, which argparse takes for several options.
+---Allows old command lines with one dash before a long option name. argparse would read these as several options.
 ---@param parser table
 ---@param names table<string, string>   "-d_base" to "--base_layer_width"
 function cli.single_dash(parser, names)
@@ -206,7 +206,7 @@ function cli.single_dash(parser, names)
   end)
 end
 
----A conversion for the option `name`: a whole number, at least `least` (default: 0).
+---A converter for the option `name`: a whole number, at least `least` (default: 0).
 ---@param name string
 ---@param least? integer
 local function whole_number(name, least)
@@ -218,7 +218,7 @@ local function whole_number(name, least)
   end
 end
 
----A conversion for the option `name`: bytes from "10GB" or "512MiB", at least one.
+---A converter for the option `name`: bytes from "10GB" or "512MiB", at least one.
 ---@param name string
 local function size(name)
   return function(text)
@@ -228,7 +228,7 @@ local function size(name)
   end
 end
 
--- What several commands share, so that it has one name and one meaning everywhere.
+-- Options that several commands share, with one name and one meaning everywhere.
 local common = {
   threads = function(p)
     p:option("--threads", "worker threads (default: as many as the machine has, at most 4)"):argname("N")
@@ -262,7 +262,7 @@ local common = {
   end,
 }
 
----Adds common options by name, those that the parser does not have yet.
+---Adds common options by name, except those that the parser has already.
 ---@param parser table
 ---@param ... "threads"|"memory"|"overwrite"|"dry-run"|"no-progress-bar"|"quiet"|"json"|"allow-records"|"sync"|"allow-overflow"
 ---|"max-expansion"|"allow-external"|"salvage"
@@ -279,14 +279,14 @@ end
 ---Adds the options of every command that reads a checkpoint (see `cli.reading`).
 function cli.input_options(parser) return cli.options(parser, "allow-records", "allow-external", "max-expansion", "salvage") end
 
----Adds the options of every command that takes a converter of the user's.
+---Adds the options of every command that accepts a user's converter.
 function cli.converter_options(parser)
   parser:option("--converter", "a converter file of your own: a Lua program that runs with all your rights, unless --sandbox is given")
     :argname "FILE"
   parser:flag("--sandbox", "run the converter file in a sandbox: tables, arithmetic and rules; no files, no programs")
 end
 
----The options of `cbk.open` that the command line has.
+---The options of `cbk.open` from the command line.
 ---@param args table
 function cli.reading(args)
   return {
@@ -301,7 +301,7 @@ function cli.output_options(parser)
     "quiet", "json")
 end
 
----Names what an option or argument can be, for completion, where argparse's choices would be too strict.
+---Sets the completions of an option or argument, if argparse's choices would be too strict.
 ---@param element table      of argparse
 ---@param names string[]
 ---@return table element
@@ -317,7 +317,7 @@ function cli.dtype(text)
   return nil, errors.text(dtype)
 end
 
----The option of commands that write a map loader's state; what Python takes for a whole number.
+---The option of commands that write a map loader's state; it accepts the whole numbers that Python accepts.
 ---@param names string   "-s --shuffle_seed"
 ---@return table option
 function cli.shuffle_seed(parser, names, description, default)
@@ -328,7 +328,7 @@ function cli.shuffle_seed(parser, names, description, default)
   end)
 end
 
----Checks an option that names a folder.
+---Fails if an option's value is not a folder.
 ---@param name string     the command
 function cli.folder(name, option, path)
   if path == "" then cli.usage_error(name, option .. ": expected the name of a folder, found an empty text") end
@@ -348,18 +348,18 @@ end
 
 local LONGEST_MESSAGE = 500 -- bytes
 
----Prints an error on stderr, where the program ends without raising one.
+---Prints an error on stderr, if the program ends without raising one.
 ---@param args table   of the command
 ---@param problem table   an error of cbk
 function cli.print_error(args, problem)
   problem = errors.with(problem, {})
-  problem.where = nil -- of cbk's own code
+  problem.where = nil -- a place in cbk's own code
   local text = errors.text(problem)
   if #text > LONGEST_MESSAGE then text = text:sub(1, LONGEST_MESSAGE):gsub("[\192-\255]?[\128-\191]*$", "") .. "…" end
   io.stderr:write(args.json and cbk.error_json(problem) or "cbk: " .. cbk.shown(text), "\n")
 end
 
----The error of a file that does not open, with advice where some of it can be read.
+---Raises the error of a file that cannot be opened, with advice if a part of it can be read.
 local function fail_to_open(problem, path, args)
   local code = type(problem) == "table" and problem.code
   local part = code == "ambiguous" and parts.in_folder(path)
@@ -386,7 +386,7 @@ function cli.open(path, args)
   return checkpoint
 end
 
----Refuses an output that exists, and with --overwrite one that is also read.
+---Fails if an output exists, or, with --overwrite, if it is also an input.
 ---@param path string
 ---@param inputs string[]
 ---@param args table
@@ -399,8 +399,8 @@ function cli.check_output(path, inputs, args)
   if not args.overwrite and cbk.fs.exists(path) then cbk.fail("exists", ("%s exists already"):format(cbk.quote(path))) end
 end
 
----Says that what is written depends on a file beside the checkpoint: a commit is refused when another program changes it meanwhile.
----To be called before it is read.
+---Declares that the output depends on a file beside the checkpoint: a commit fails if another program changes it in the meantime.
+---Call this before the file is read.
 ---@param path string
 ---@param args table
 function cli.depend_on(path, args)
@@ -412,7 +412,7 @@ end
 ---@param args table
 function cli.has_progress(args) return not (args.quiet or args.no_progress_bar or args.json) end
 
----The plan of what is written one after the other.
+---One plan for several outputs.
 local function plan_of(plans)
   local all = { bytes_read = 0, bytes_written = 0, peak_memory = 0, lossy = {}, lost = {} }
   for _, plan in ipairs(plans) do
@@ -424,7 +424,7 @@ local function plan_of(plans)
   return #plans == 1 and plans[1] or all
 end
 
----Commits outputs as the common options say, all of them or none; with --dry-run only prints the plans.
+---Commits outputs according to the common options, all of them or none. With --dry-run it only prints the plans.
 ---@param outputs Output|Output[]
 ---@param args table
 ---@return boolean written, table plan   of all of them
@@ -449,7 +449,7 @@ function cli.commit(outputs, args)
   return true, plan_of(plans)
 end
 
----Asks before a change that cannot be undone. Without an answer it is an error.
+---Asks before a change that cannot be undone. It is an error if it cannot ask.
 ---@param args table       of an option --yes
 ---@param question string
 ---@return boolean
@@ -466,17 +466,17 @@ end
 
 -- --- results
 
----Prints a line for people; with --json there is only the result.
+---Prints a line for people; with --json only the result is printed.
 ---@param args table
 ---@param line string
 function cli.say(args, line)
   if not args.json then print(line) end
 end
 
----Prints a value as JSON, with escapes of whatever a terminal should not get.
+---Prints a value as JSON, with control characters escaped for terminals.
 function cli.print_json(value) print(cli.json_text(value)) end
 
----A value that is JSON already: what many rows have takes less memory as text.
+---A value as JSON text: rows take less memory as text.
 ---@param value any
 ---@return { json: string }
 function cli.as_json(value) return { json = cli.json_text(value) } end
@@ -499,7 +499,7 @@ local function write_json_list(count, item, margin)
   io.stdout:write(count > 0 and margin:sub(1, -3) or "", "]")
 end
 
----Prints a list; each item is made when it is printed.
+---Prints a list. Each item is made only when it is printed.
 ---@param count integer
 ---@param item fun(i: integer): any
 function cli.print_json_list(count, item)
@@ -507,7 +507,7 @@ function cli.print_json_list(count, item)
   print()
 end
 
----Prints an object; the items of long lists are made when they are printed.
+---Prints an object. Items of long lists are made only when they are printed.
 ---@param members ({ [1]: string, [2]: any } | { [1]: string, count: integer, item: fun(i: integer): any })[]
 function cli.print_json_object(members)
   for i, member in ipairs(members) do
@@ -521,11 +521,11 @@ function cli.print_json_object(members)
   print "\n}"
 end
 
----Adds --dry-run to a command whose output is small: it does all its work, and leaves out the writing.
+---Adds --dry-run to a command with a small output: it does all its work except writing.
 ---@param parser table
 function cli.dry_run_option(parser) parser:flag("--dry-run", "write nothing, and print what would be written") end
 
----"Config saved to x.yaml", or that it would be.
+---"Config saved to x.yaml", or "would be saved" with --dry-run.
 ---@param args table    of the command
 ---@param what string   "Config"
 ---@param path string
@@ -535,7 +535,7 @@ function cli.saved_text(args, what, path) return ("%s %s to %s"):format(what, ar
 ---With --json, prints what a command has written, or would write with --dry-run.
 ---@param args table
 ---@param written boolean
----@param result { [1]: string, [2]: any }[]   what is the command's own: { "checkpoint", path }, …
+---@param result { [1]: string, [2]: any }[]   the command's own entries, such as { "checkpoint", path }
 ---@param plan? table                          of Output:plan
 function cli.print_result(args, written, result, plan)
   if not args.json then return end

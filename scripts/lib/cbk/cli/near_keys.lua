@@ -1,10 +1,10 @@
--- Which keys of a checkpoint a mistyped one may have meant.
+-- Suggests keys of a checkpoint for a mistyped key.
 
 local cbk = require "cbk"
 
-local MOST = 10000 -- keys that are compared
+local MOST = 10000 -- keys to compare
 
----The first `count` parts of a key that has more: "layers.7" of "layers.7.attn.weight".
+---The first `count` parts of a longer key: "layers.7" of "layers.7.attn.weight".
 local function beginning(key, count)
   local dot = 0
   for _ = 1, count do
@@ -14,7 +14,7 @@ local function beginning(key, count)
   return key:sub(1, dot - 1)
 end
 
----"; did you mean 'a' or 'b'?" where keys, or what they begin with, look like `key`, else an empty text.
+---"; did you mean 'a' or 'b'?" if keys, or beginnings of keys, are similar to `key`; else an empty text.
 ---@param rows LeafRows
 ---@param key string
 ---@return string

@@ -1,4 +1,4 @@
--- What there is to get help about: the commands and their parsers, and the pages of scripts/help.
+-- The topics of help: the commands and their parsers, and the pages of scripts/help.
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
@@ -9,7 +9,7 @@ local overview = {}
 local scripts = debug.getinfo(1, "S").source:match "^@(.*)lib/cbk/cli/overview%.lua$"
 local pages = scripts .. "help"
 
--- What `cbk` does without a script of that name.
+-- Uses of `cbk` that are not a script of that name.
 overview.BUILT_IN = {
   ["run SCRIPT [ARGUMENTS]"] = "run a Lua script, which has all your rights; '-' reads it from standard input",
   ["-e EXPRESSION"] = "evaluate Lua and print the result",
@@ -17,7 +17,7 @@ overview.BUILT_IN = {
 -- Commands that other programs call; lists for people leave them out.
 overview.HIDDEN = { complete = true }
 
----The first line of a script, which says what it is for: "-- cbk NAME: words"; other scripts may say anything.
+---A script's summary, from its first line: "-- cbk NAME: words". Other scripts may have any text there.
 ---@param name string
 ---@return string
 function overview.summary(name)
@@ -43,7 +43,7 @@ function overview.page(topic)
   if not topic:find "/" and cbk.fs.exists(path) then return cbk.fs.read(path) end
 end
 
----What a page is about: its first sentence.
+---The subject of a page: its first sentence.
 ---@param topic string
 ---@return string
 function overview.topic_summary(topic)
@@ -51,8 +51,8 @@ function overview.topic_summary(topic)
   return (text:gsub("%s+", " "):gsub("^%u%l", string.lower))
 end
 
----The parser of a bundled command, without running it. A command of the user's own has none: to find it, its script would have
----to run.
+---The parser of a bundled command, without running the command. A user's own command has none: its script would have to run to
+---define it.
 ---@param name string
 ---@return table|nil
 function overview.parser(name)

@@ -1,4 +1,4 @@
--- What `cbk copy` refuses of quantised weights: a cast, and a copy in which codes are without their scales.
+-- The checks of `cbk copy` for quantised weights: it refuses casts, and copies in which codes lack their scales.
 
 local cbk = require "cbk"
 local errors = require "cbk.errors"
@@ -28,14 +28,14 @@ function quantised_copy.new(source, path)
   return out
 end
 
----Notes the new key of a leaf.
+---Records the new key of a leaf.
 ---@param key string
 ---@param new string|nil
 function QuantisedCopy:note(key, new)
   if self.keys[key] ~= nil then self.keys[key] = new or false end
 end
 
----Fails if codes are copied without all of their scales, or under names by which nobody can tell that they belong together.
+---Fails if codes are copied without all of their scales, or under names that do not show that they belong together.
 ---@param root any   the tree that is written
 function QuantisedCopy:check_parts(root)
   local is_code = {}
@@ -55,7 +55,7 @@ function QuantisedCopy:check_parts(root)
   end
 end
 
----Half of the largest number of a dtype. Codes of 8-bit floats reach it, since scales are chosen so; weights as they are never do.
+---Half of the largest number of a dtype. Codes of 8-bit floats reach it, because scales are chosen like that; plain weights never do.
 local HALF = { float8_e4m3fn = 224, float8_e4m3fnuz = 120, float8_e5m2 = 28672, float8_e5m2fnuz = 28672 }
 
 ---The largest magnitude in a tensor of the source.
@@ -66,7 +66,7 @@ function QuantisedCopy:largest(key)
   return math.max(math.abs(stats.max or 0), math.abs(stats.min or 0))
 end
 
----Fails if quantised weights would be cast. 8-bit floats without scales are cast if they are plain numbers.
+---Fails if quantised weights would be cast. 8-bit floats without scales may be cast if they are plain numbers.
 ---@param dtype string
 function QuantisedCopy:check_cast(dtype)
   local cannot, first, count = ("cannot copy '%s' as %s"):format(self.path, dtype), nil, 0
@@ -89,9 +89,9 @@ function QuantisedCopy:check_cast(dtype)
   end
 end
 
----Runs `write`. Where the output's format has no form for a dtype of quantised weights, the error says what they are.
+---Runs `write`. If the output's format cannot store a dtype of quantised weights, the error describes them.
 ---@param write function
----@return any ...   what it returns
+---@return any ...   its results
 function QuantisedCopy:write(write)
   local fine, result, more = pcall(write)
   if fine then return result, more end

@@ -1,12 +1,12 @@
--- New names for keys: "OLD=NEW" as `cbk copy --rename` has it. "\=" is a "=" of OLD.
+-- New names for keys: "OLD=NEW", as in `cbk copy --rename`. "\=" is a "=" in OLD.
 
 local cbk = require "cbk"
 
 local rename = {}
 
 ---@class RenameRule
----@field text string   as it was written
----@field hits integer  keys it has changed
+---@field text string   as written
+---@field hits integer  the number of keys that it has changed
 ---@field apply fun(key: string): string
 
 local function escaped(text) return (text:gsub("%p", "%%%0")) end
@@ -17,9 +17,9 @@ local function plain_rule(old, new)
   return function(key) return (key:gsub(pattern, replacement)) end
 end
 
---- A glob over the whole key; the n-th wildcard of the replacement is what the n-th of the pattern matched. A "*" takes as much as
---- it can, so the texts between them are looked for from the end, in the reversed key: a Lua pattern would try every
---- division of the key among the stars, which takes minutes for a key made for that.
+--- A glob over the whole key. The n-th wildcard of the replacement stands for the match of the pattern's n-th wildcard. A "*" matches as
+--- much as it can, so the texts between wildcards are searched from the end, in the reversed key. A Lua pattern would try every division
+--- of the key among the stars, which takes minutes for a hostile key.
 local function glob_rule(old, new)
   local _, wildcards = old:gsub("[*?]", "")
   local _, used = new:gsub("[*?]", "")
@@ -33,7 +33,7 @@ local function glob_rule(old, new)
   for i = 1, count, math.max(count - 1, 1) do between[i] = "^" .. between[i] end
   between[count] = between[count] .. "$"
 
-  ---What the wildcards match, the last one first.
+  ---The matches of the wildcards, the last one first.
   local function captures_of(key)
     local reversed, at, out = key:reverse(), 1, {}
     for i, pattern in ipairs(between) do
@@ -79,7 +79,7 @@ end
 
 local MOST_CAPTURES = 32
 
---- What is wrong with a Lua pattern, or nil and its captures. Lua itself finds out only where a match comes to that part of it.
+--- What is wrong with a Lua pattern, or nil and its captures. Lua itself reports an error only when matching reaches that part.
 local function pattern_problem(pattern)
   local captures, open, at = {}, {}, 1 -- captures: whether each is closed
   while at <= #pattern do
@@ -119,7 +119,7 @@ local function pattern_rule(old, new)
   problem = problem or replacement_problem(new, captures)
   if problem then return nil, problem_text(problem) end
   return function(key)
-    local ok, changed = pcall(string.gsub, key, old, new) -- it may be too complex
+    local ok, changed = pcall(string.gsub, key, old, new) -- the pattern may be too complex
     if not ok then cbk.fail("usage", problem_text(changed)) end
     return changed
   end
@@ -135,7 +135,7 @@ local function split(text)
   return (text:sub(1, at - 1):gsub("\\=", "=")), text:sub(at + 1)
 end
 
----The rule that "OLD=NEW" says, or nil and what is wrong with it.
+---The rule of "OLD=NEW", or nil and what is wrong with it.
 ---@param text string
 ---@return RenameRule|nil rule, string|nil problem
 function rename.parse(text)

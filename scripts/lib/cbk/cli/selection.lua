@@ -1,4 +1,4 @@
--- Which keys of a checkpoint a command works on: --include and --exclude.
+-- The keys of a checkpoint that a command works on: --include and --exclude.
 
 local cbk = require "cbk"
 local near_keys = require "cbk.cli.near_keys"
@@ -16,7 +16,7 @@ local function tests_of(globs)
   return tests
 end
 
---- Whether one of them matches; every one that does is counted.
+--- Whether one of the tests matches. Every matching test is counted.
 local function any(tests, key)
   local found = false
   for _, test in ipairs(tests) do
@@ -28,7 +28,7 @@ local function any(tests, key)
   return found
 end
 
----Whether a key is chosen: without `include` all are, but for those in `exclude`.
+---Whether a key is selected. Without `include` all keys are, except those in `exclude`.
 ---@param key string
 ---@return boolean
 function Selection:has(key)
@@ -36,7 +36,7 @@ function Selection:has(key)
   return not any(self.exclude, key)
 end
 
----A message for each glob that matched nothing, which is nearly always a mistake.
+---A message for each glob that matched nothing, which is usually a mistake.
 ---@return string[]
 function Selection:idle()
   local idle = {}
@@ -48,7 +48,7 @@ function Selection:idle()
   return idle
 end
 
----The error where no key is chosen: which --include matches nothing, and what it may have meant.
+---Fails if no key is selected: names the --include that matches nothing, with suggestions.
 ---@param path string
 ---@param tree Dict|List
 function Selection:fail_empty(path, tree)

@@ -1,4 +1,4 @@
--- --shard-by: which file each tensor is written to.
+-- --shard-by: the file for each tensor.
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
@@ -11,7 +11,7 @@ function shard_by.option(parser)
     :argname("GLOB"):count "*"
 end
 
----The numbers of files by the names of tensors; the first glob that matches counts.
+---The numbers of files by the names of tensors. The first matching glob is used.
 ---@param command string
 ---@param args { shard_by: string[], shard_size: any }
 ---@param names string[]

@@ -1,4 +1,4 @@
--- Which tensors a command shows, and in which order: --shape, --dtype, --sort, --top.
+-- The tensors that a command shows, and their order: --shape, --dtype, --sort, --top.
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
@@ -49,15 +49,15 @@ function tensor_filter.options(parser, sorts)
   parser:option("--top", "only the first N"):argname("N"):convert(cli.whole_number("--top", 1))
 end
 
----Whether a row is listed with this dtype: that of its blocks, if its elements are quantised.
+---Whether a row counts as having this dtype. For quantised elements it is the type of the blocks.
 ---@param row LeafRow
 ---@param dtype string
 function tensor_filter.has_dtype(row, dtype) return (row.encoding or row.type) == dtype end
 
----The numbers of the rows that --shape and --dtype leave.
+---The indices of the rows that pass --shape and --dtype.
 ---@param rows LeafRows
 ---@param args table
----@param is_wanted? fun(row: LeafRow): boolean   what else a row must be
+---@param is_wanted? fun(row: LeafRow): boolean   a further condition
 ---@return integer[]
 function tensor_filter.matching(rows, args, is_wanted)
   local out = {}
@@ -70,7 +70,7 @@ function tensor_filter.matching(rows, args, is_wanted)
   return out
 end
 
----A function that says whether a row passes --key, --shape and --dtype.
+---A function that returns whether a row passes --key, --shape and --dtype.
 ---@param args table
 ---@param tensors_only? boolean
 ---@return fun(rows: LeafRows, i: integer): boolean
@@ -86,7 +86,7 @@ function tensor_filter.wanted(args, tensors_only)
   end
 end
 
----Sorts a list as --sort says and cuts it as --top says. What has no value comes last; else the order stays.
+---Sorts a list by --sort and cuts it to --top. Items without a value come last; otherwise the order is kept.
 ---@generic T
 ---@param list T[]
 ---@param args table

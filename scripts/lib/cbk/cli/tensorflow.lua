@@ -1,4 +1,4 @@
--- What the two commands between TensorFlow checkpoints and H5 files share.
+-- Shared code of the two commands that convert between TensorFlow checkpoints and H5 files.
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
@@ -16,7 +16,7 @@ function tensorflow.options(parser)
   return cli.output_options(parser)
 end
 
----An error for a saver_path that names nothing, with what it may have meant.
+---Fails if saver_path names no checkpoint, with suggestions.
 ---@param path string
 function tensorflow.check_path(path)
   if path == "" then cli.usage_error("tensorflow-to-h5", "SAVER_PATH: expected a path, found an empty text") end
@@ -36,7 +36,7 @@ function tensorflow.check_path(path)
   cbk.fail("io", why .. (#near > 0 and "; did you mean " .. table.concat(near, " or ") .. "?" or ""))
 end
 
----The variables to write by their names, which are the dotted paths of trees, without what the options or `convert` leave out.
+---The variables to write by name, except those that the options or `convert` leave out. Their names are the dotted paths of trees.
 local function chosen_variables(checkpoint, args, convert)
   local out, left_out, names, has_any = cbk.dict(), {}, {}, false
   local chosen = selection.new(args.include, args.exclude)
@@ -61,7 +61,7 @@ local function chosen_variables(checkpoint, args, convert)
   return out
 end
 
----Refuses to replace a file that is a part of what is read: the rest would be lost with it.
+---Fails if the target is one of the files that are read: the rest of the checkpoint would be lost with it.
 local function check_target(checkpoint, target)
   local own = cbk.fs.absolute(target)
   for _, path in ipairs(checkpoint.files) do
@@ -76,13 +76,13 @@ end
 ---@param what string    what is written, for people
 ---@param checkpoint Checkpoint
 ---@param target string
----@param options table  as `cbk.create` takes them
+---@param options table  of `cbk.create`
 ---@param args table
----@param convert fun(name: string, value: any): any, string?   what is written, or nil and why a variable is left out
+---@param convert fun(name: string, value: any): any, string?   the value to write; or nil, and why the variable is left out
 function tensorflow.write(command, what, checkpoint, target, options, args, convert)
   check_target(checkpoint, target)
   options.overwrite = args.overwrite
-  local output = cbk.create(target, options) -- an existing target is reported before what is left out
+  local output = cbk.create(target, options) -- an existing target is reported before omitted variables
   local root = chosen_variables(checkpoint, args, convert)
   options.shards = shard_by.shards(command, args, cbk.keys(root))
   if options.shards then

@@ -1,4 +1,4 @@
--- Where the cursor is in a command line: which option or argument the last word belongs to.
+-- The position of the cursor in a command line: the option or argument that the last word belongs to.
 
 local words = {}
 
@@ -10,7 +10,7 @@ local function option_named(parser, name)
   end
 end
 
---- The positional argument that the `count`th word without an option belongs to.
+--- The positional argument that the `count`th word which is not an option belongs to.
 local function argument_at(parser, count)
   for _, argument in ipairs(parser._arguments) do
     if count <= argument._maxargs then return argument end
@@ -20,8 +20,8 @@ end
 
 ---@class Place
 ---@field element table|nil     the option or argument (of argparse) that the last word is a value of
----@field prefix string         what of the last word is before that value: "--include=", or ""
----@field value string          the rest of it
+---@field prefix string         the part of the last word before that value: "--include=", or ""
+---@field value string          the value so far
 ---@field takes_options boolean whether the last word can be the name of an option
 ---@field used table<table, true>           options before it
 ---@field values table<string, string[]>    values before it, by long option name; `arguments` has those without an option
@@ -74,7 +74,7 @@ function words.place(parser, line)
   return place
 end
 
----A word as the shell takes it: without quotes and backslashes; a quote may be open.
+---A word as the shell reads it: without quotes and backslashes. A quote may be open.
 ---@param word string
 ---@return string
 function words.unquoted(word)

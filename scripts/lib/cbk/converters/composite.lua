@@ -1,5 +1,5 @@
--- Models of several parts: on the Hugging Face side a folder with one folder for each part, on the other side one checkpoint
--- and one config.
+-- Models of several parts: in Hugging Face's format a folder with one folder for each part, in the Model Zoo's one checkpoint and one
+-- config.
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
@@ -11,12 +11,12 @@ local jobs = require "cbk.converters.job"
 
 local composite = {}
 
----The parts of a route's model, or nil where it is a whole.
+---The parts of a route's model; nil if the model has no parts.
 ---@param route Route
 ---@return Component[]|nil
 function composite.parts(route) return route.path[route.tgt == "hf" and #route.path or 1].converter.components end
 
----The config.json of a part's folder, by a link only where those of checkpoints may lead.
+---The config.json of a part's folder. It may be a link only to where links of checkpoints may lead.
 ---@param folder string
 ---@param allowed? string[]   folders that links may lead to
 ---@return string
@@ -24,7 +24,7 @@ local function config_of(folder, allowed)
   return cbk.fs.beside(folder, "config.json", allowed) or cbk.fs.join(folder, "config.json")
 end
 
----Whether the configs in the folders of a composite's parts say the models that its parts are.
+---Whether the configs in the folders of a composite's parts name the models of these parts.
 ---@param path string
 ---@param parts Component[]
 local function says_parts(path, parts)
@@ -36,8 +36,8 @@ local function says_parts(path, parts)
   return true
 end
 
----The model whose parts are the folders of a folder, as Hugging Face's LLaVA, and its parts; nil for other folders. DPR and DRAGON have
----folders of the same names.
+---The composite model in a folder, such as Hugging Face's LLaVA, and its parts; nil for other folders. DPR and DRAGON have folders with
+---the same names, so the configs decide.
 ---@param path string
 ---@return Model|nil model, Component[]|nil parts
 function composite.model_in(path)
@@ -56,7 +56,7 @@ function composite.model_in(path)
   return unpack(first or {})
 end
 
----How to get one config of a composite, in the Model Zoo's format.
+---Advice on getting one config of a composite in the Model Zoo's format.
 ---@param name string     the model
 ---@param folder string   of its Hugging Face files
 ---@return string
@@ -88,7 +88,7 @@ function composite.load_configs(top, parts, args)
   return out
 end
 
----What a job reads of each part, by the names of the parts.
+---The part of each checkpoint that a job reads, by the names of the composite's parts.
 ---@return JobInput
 function composite.open(top, parts, args)
   local out, deduplicated = cbk.dict(), {}

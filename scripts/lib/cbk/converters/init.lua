@@ -1,4 +1,4 @@
--- Loads the converters, which are in a folder beside the scripts, and what their commands share.
+-- Loads the converters from a folder beside the scripts, and has the code that their commands share.
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
@@ -25,7 +25,7 @@ local converters = {
   input = jobs.input,
 }
 
----Loads every family, and a user's own file before them.
+---Loads the user's own file, then every family.
 ---@param own? string
 ---@param is_sandboxed? boolean   the user's own file has no rights
 ---@return string|nil only   the model of the user's own file, if it has exactly one: the default of --model
@@ -57,7 +57,7 @@ function converters.folded(keys)
   return table.concat(names, ", ", 1, math.min(#names, 20)) .. (rest > 0 and (", … and %d more"):format(rest) or "")
 end
 
----The config file of a model, which may be given as the folder that it is in.
+---The config file of a model. The user may name the folder that contains it.
 ---@param path string
 ---@return string
 function converters.config_file(path)
@@ -78,11 +78,11 @@ function converters.hugging_face_types(model)
   return out
 end
 
----The models that a config names, the shortest name first; none if it names none, or an unknown one.
+---The models that a config names, the shortest name first. Empty if it names none, or an unknown one.
 ---@param is_hf boolean
----@param section Dict|nil   a config of Hugging Face, or the model section of another
+---@param section Dict|nil   a Hugging Face config, or the model section of a Model Zoo config
 ---@return string[] models
----@return string? field   that says it: "model_type='llama'"
+---@return string? field   the field that names it: "model_type='llama'"
 function converters.stated_models(is_hf, section)
   local field = is_hf and "model_type" or "name"
   local stated = kinds.is_dict(section) and section[field]
@@ -114,7 +114,7 @@ function converters.lacking_class(name, format)
     :format(name, catalogue.file_of(name), format, side)
 end
 
----The error for a config of another model than --model.
+---The error for a config of another model than the one in --model.
 ---@param stated string[]   of stated_models
 ---@param field string
 ---@param model_name string
@@ -154,8 +154,8 @@ end
 
 -- --- file names
 
----A file's name without its folder and without all trailing extensions that are letters only. Conversions that only releases
----up to 2.0 had keep their names too: those releases took off the last extension.
+---A file's name without its folder and without trailing extensions that consist of letters. In conversions that only releases
+---up to 2.0 had, only the last extension is removed, as these releases did.
 ---@param job Job
 function converters.stem(path, job)
   local name = cbk.fs.basename(path)
@@ -167,7 +167,7 @@ function converters.stem(path, job)
   return name
 end
 
----Refuses to replace a file or folder without --overwrite; with --dry-run it is a warning.
+---Fails if a file or folder exists and --overwrite is not given. With --dry-run it is a warning.
 ---@param path string
 ---@param args { overwrite: boolean|nil, dry_run: boolean|nil }
 function converters.refuse_existing(path, args)
@@ -176,8 +176,8 @@ function converters.refuse_existing(path, args)
   cbk.warn(("'%s' exists already: without --dry-run this is an error; remove it or add --overwrite"):format(path))
 end
 
----The version of H5 checkpoints to write for a release: the one that is asked for, or the newest that the release reads. A warning if
----the release cannot read it.
+---The version of H5 checkpoints to write for a release: the requested one, or the newest that the release reads. Warns if the release
+---cannot read it.
 ---@param release string
 ---@param asked? string
 ---@return string
@@ -197,14 +197,14 @@ end
 ---@field format "yaml"|"json"
 ---@field style table   options of cbk.config.dump
 
----Refuses a folder of shards that is a symbolic link out of the folder that the user has named.
+---Fails if a folder of shards is a symbolic link out of the folder that the user named.
 local function refuse_link(path)
   local real, folder = cbk.fs.real(path), cbk.fs.real(cbk.fs.dirname(path))
   if real:sub(1, #folder + 1) == folder .. "/" or folder == "/" then return end
   cbk.fail("external", ("cannot replace '%s': it is a symbolic link to '%s', outside its folder; remove the link"):format(path, real))
 end
 
----Writes checkpoints that belong together into one folder, all of them or none; with --dry-run only prints the plans.
+---Writes checkpoints that belong together into one folder, all of them or none. With --dry-run it only prints the plans.
 ---@param outputs { path: string, options: table }[]   options of cbk.create
 ---@param args table                                   of cli.output_options
 ---@return boolean written, table plan   of all of them
@@ -218,14 +218,14 @@ function converters.write_all(outputs, args)
   return cli.commit(made, args)
 end
 
----Writes a checkpoint with its config, both or none; with --dry-run only prints the plan.
+---Writes a checkpoint with its config, both or none. With --dry-run it only prints the plan.
 ---@param target string
 ---@param options table      of cbk.create
 ---@param config ConfigFile
 ---@param args table         of cli.output_options
 ---@return boolean written, table plan
 function converters.write(target, options, config, args)
-  -- where names of companions are looked for
+  -- the folder of companions with plain names
   local folder = (options.shard_size or options.single_file) and target or cbk.fs.dirname(target)
   local name = cbk.fs.dirname(config.path) == folder and cbk.fs.basename(config.path) or cbk.fs.absolute(config.path)
   options.companions = { [name] = cbk.config.dump(config.tree, config.format, config.style) }

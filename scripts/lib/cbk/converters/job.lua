@@ -1,4 +1,4 @@
--- Jobs: one conversion each, with all that it depends on. A job is made once, and passed on.
+-- Jobs: one conversion each, with all the data that it needs. A job is created once and passed on.
 
 local cbk = require "cbk"
 local converter_list = require "cbk.converters.list"
@@ -11,11 +11,11 @@ local jobs = {}
 
 local function did_you_mean(names) return #names > 0 and ("; did you mean %s?"):format(table.concat(names, " or ")) end
 
----Why no converters lead from one format to the other, and what may have been meant.
+---Why no converters lead from one format to the other, with suggestions.
 local function why_no_path(name, model, asked, resolved)
   local known, formats = {}, converter_list.formats_of(model)
   for _, format in ipairs(formats) do known[format] = true end
-  for i = 2, 1, -1 do -- the source's may have been detected
+  for i = 2, 1, -1 do -- the source format may have been detected
     local format = resolved[i]
     if not known[format] then
       local near = converter_list.nearest_formats(asked[i], formats)
@@ -30,7 +30,7 @@ local function why_no_path(name, model, asked, resolved)
   return ("no converters lead there; 'cbk list %s --all' lists what does"):format(name)
 end
 
----@class Route     Which converters lead from one format of a model to another.
+---@class Route     The converters from one format of a model to another.
 ---@field model Model
 ---@field zoo_name string
 ---@field path Path
@@ -63,10 +63,10 @@ end
 
 ---@class JobInput    The checkpoint that a job reads (cbk.converters.input).
 ---@field source Dict
----@field whole? Dict      what the checkpoint has, with what is around the model
+---@field whole? Dict      the whole checkpoint, including what is around the model
 ---@field deduplicated boolean|table<string, boolean>
 
----What a job reads of a checkpoint. A safetensors file has each tensor under one name, or notes the others, which are ties of the tree.
+---The part of a checkpoint that a job reads. A safetensors file has each tensor under one name; other names are ties of the tree.
 ---@param checkpoint Checkpoint
 ---@return JobInput
 function jobs.input(checkpoint)
@@ -77,16 +77,16 @@ end
 ---@field seed? integer             for weights that the source lacks
 ---@field drop_unmatched? boolean
 ---@field take_unmatched? fun(key: string)
----@field is_watched? boolean       keeps what becomes of each key, as `watch`
----@field is_stepwise? boolean      takes the changes of each release one by one, even where the original converter does not
+---@field is_watched? boolean       records what happens to each key, in `watch`
+---@field is_stepwise? boolean      applies the changes of each release one by one, even if the original converter does not
 ---@field keeps_lists? boolean
 ---@field loader? LoaderOptions
 ---@field without_state? boolean
 ---@field accept_missing? boolean
----@field report? Report            where the steps' warnings go
+---@field report? Report            receives the steps' warnings
 
 ---@param route Route
----@param input? JobInput       nil where only a config is converted
+---@param input? JobInput       nil if only a config is converted
 ---@param options? JobOptions
 ---@return Job
 function jobs.job(route, input, options)

@@ -67,7 +67,7 @@ end
 
 local in_one_pass = "release by release, in one pass"
 
----The pairs of formats that no table joins, within a group and with Hugging Face.
+---Adds the pairs of formats that need several tables, within a group and with Hugging Face.
 ---@param model Model
 ---@param add fun(src: string, tgt: string, note: string)
 local function add_ways(model, add)
@@ -89,10 +89,10 @@ end
 
 ---@class ListFilter
 ---@field model? string
----@field src? string   a format to come from
----@field tgt? string   a format to go to
+---@field src? string   the source format
+---@field tgt? string   the target format
 
----Rows of `cbk list`: one per table and direction, and those of the ways through several tables.
+---Rows of `cbk list`: one for each table and direction, and one for each conversion through several tables.
 ---@param filter? ListFilter
 ---@return { model: string, src: string, tgt: string, note: string, src_formats: string[], tgt_formats: string[] }[]
 function list.rows(filter)
@@ -121,7 +121,7 @@ function list.rows(filter)
   return out
 end
 
----What is said where there are no rows.
+---The message if there are no rows.
 ---@param filter ListFilter
 ---@return string
 function list.why_none(filter)
@@ -131,7 +131,7 @@ function list.why_none(filter)
   return "no converter is like that" .. (model and ("; %s has %s"):format(filter.model, list.formats_text(model)) or "")
 end
 
----One line for each model of the rows: its formats, or with one side given those of the other side.
+---One line for each model: its formats; if one side is given, the formats of the other side.
 ---@param rows table[]   of list.rows
 ---@param filter ListFilter
 ---@return string[]
@@ -188,7 +188,7 @@ function list.formats()
   return out
 end
 
----The names nearest to a mistyped one, best first: those that contain it, then those that are spelt much like it.
+---The names most similar to a mistyped one, best first: names that contain it, then names with similar spelling.
 ---@param name string
 ---@param names string[]
 ---@return string[]
@@ -215,7 +215,7 @@ end
 
 local HUGGING_FACE = { hf = true, huggingface = true, huggingfacehub = true, transformers = true }
 
----The formats of the releases next to the one that a mistyped format says, those of its kind first; else those that are spelt alike.
+---The formats of releases near to that of a mistyped format, those of the same kind first; else formats with similar spelling.
 ---@param asked string
 ---@param formats string[]
 ---@return string[]

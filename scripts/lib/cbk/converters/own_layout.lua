@@ -1,5 +1,5 @@
--- Conversions by a user's own table that `cbk convert` does not run step by step: between layouts of the user's own ("a", "b"), and
--- by a table that needs no config.
+-- Conversions by the user's own tables that `cbk convert` does not run step by step: between layouts of the user's own ("a", "b"), and
+-- by tables that need no config.
 
 local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
@@ -38,7 +38,7 @@ function own_layout.step(args, only)
   end
 end
 
----The tensors of a checkpoint by their keys: those of the model, if it has more.
+---The tensors of a checkpoint by key: those of its model, if it has other parts.
 ---@param checkpoint Checkpoint
 ---@return Dict
 function own_layout.tensors(checkpoint)
@@ -48,7 +48,7 @@ end
 
 local SUFFIX = { torch = ".pt", safetensors = ".safetensors", h5 = ".h5", mdl = ".mdl" }
 
----What is wrong if all keys are those of the other layout.
+---Advice if all keys are those of the other layout.
 ---@param step OwnStep
 ---@param names string[]
 ---@return string|nil
@@ -59,14 +59,14 @@ local function advice_on(step, names)
     step.src)
 end
 
----An error of the conversion with what is known of keys without a rule.
+---An error of the conversion, with facts about keys without a rule added.
 local function explained(problem, step, source, args)
   if type(problem) ~= "table" or not problem.unmatched then return problem end
   local check = ("cbk rules %s CHECKPOINT"):format(args.converter or "CONVERTER")
   return unmatched.explained(problem, { advice = advice_on(step, cbk.keys(source)), check = check })
 end
 
----What a layout of a user's own is written as, if files of it have this format.
+---The container in which a layout of the user's own is written, for a format of its files.
 ---@param format string   of Checkpoint
 ---@return "torch"|"safetensors"|"h5"|"mdl"
 function own_layout.container(format)
@@ -86,7 +86,7 @@ local function output_of(args, step, format)
   return cbk.fs.join(folder, name .. SUFFIX[kind]), kind
 end
 
----Names options of `cbk convert` that have no effect: the output is one file, and of a format that the table says.
+---Warns about options of `cbk convert` that have no effect: the output is one file in the table's format.
 ---@param kind string   of `output_of`
 local function warn_of_idle_options(args, kind)
   local idle = { { "hf_shard_size", "--hf-shard-size" }, { "single_file", "--single-file" } }

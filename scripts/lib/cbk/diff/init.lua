@@ -1,4 +1,4 @@
--- Compares two trees of leaves: by key, then by content; and ranks what differs.
+-- Compares two trees of leaves by key, then by content, and ranks the differences.
 
 local cbk = require "cbk"
 local errors = require "cbk.errors"
@@ -15,18 +15,18 @@ local diff = {}
 ---@field only_a integer[]      rows of `a`
 ---@field only_b integer[]      rows of `b`
 ---@field renamed { a: string, b: string }[]   the same content under another key
----@field different integer[]   rows of `a`; first what is not the elements of tensors, then those that differ most
----@field tensors table<integer, ValueDifference>  of the first of those the differences of tensors, which took a while to find
----@field measures table<integer, number>           of tensors whose values differ: what they are sorted by
+---@field different integer[]   rows of `a`: first differences that are not in elements, then the largest
+---@field tensors table<integer, ValueDifference>  the first differences of tensors; finding them takes a while
+---@field measures table<integer, number>           for tensors with different values, the measure that they are sorted by
 ---@field same integer
 ---@field equal boolean
 
----Where and how two rows differ, or nil.
+---Where and how two rows differ; nil if they are equal.
 local function compare_rows(a, i, b, k, options)
   return errors.within(function() return cbk.quote(a:path(i)) end, values.compare, a:raw(i), b:raw(k), options)
 end
 
----Rows that are left after some were matched.
+---The rows that were not matched.
 local function without(list, is_taken)
   local out = {}
   for _, i in ipairs(list) do
@@ -35,7 +35,7 @@ local function without(list, is_taken)
   return out
 end
 
----What each difference counts: NaN and infinite ones most.
+---The measure of a difference for each order. NaN and infinities are the largest.
 local BY = {
   rel = function(d) return d.rel_norm ~= d.rel_norm and math.huge or d.rel_norm or d.max_rel end,
   abs = function(d) return tonumber(tostring(d.max_abs):match "^[^UL]+") or d.max_abs end,
@@ -45,12 +45,12 @@ local BY = {
 ---@type string[]
 diff.orders = { "rel", "abs", "cosine", "elements", "key" }
 
----Differences that are kept with their texts and places; others are found again when they are shown.
+---Differences that are kept with their texts and positions. Others are computed again when they are shown.
 ---@type integer
 diff.MOST_KEPT = 10000
 local OF_TENSORS = { values = true, shape = true, dtype = true }
 
----Keeps what was found of a row.
+---Keeps the difference of a row.
 ---@param result Comparison
 ---@param i integer   row of `a`
 ---@param d ValueDifference
@@ -62,7 +62,7 @@ local function keep(result, i, d, order)
   result.measures[i] = is_infinite and math.huge or BY[order](d)
 end
 
----Pairs what only one side has, first by content; other tensors of the same pattern of names are then compared.
+---Pairs keys that only one side has: first by content, then other tensors with the same pattern of names, which are compared.
 local function take_renamed(result, options, wanted)
   local a, b = result.a, result.b
   local function is_wanted(i, k) return wanted.row(a, i) or wanted.row(b, k) end
@@ -94,7 +94,7 @@ local function take_renamed(result, options, wanted)
   result.only_a, result.only_b = without(result.only_a, taken_a), without(result.only_b, taken_b)
 end
 
----Keeps the rows that are wanted of those that only one side has.
+---Keeps only the wanted rows among those that only one side has.
 local function choose_only(result, wanted)
   for _, side in ipairs { "a", "b" } do
     local left = {}
@@ -105,7 +105,7 @@ local function choose_only(result, wanted)
   end
 end
 
----Leaves out names of tensors that the other side has under another of their names.
+---Removes names of tied tensors that the other side has under another name.
 local function drop_other_names(result)
   local is_matched = {}
   for i = 1, #result.a do
@@ -134,7 +134,7 @@ local function rank(result, order)
 end
 
 ---@class DiffWanted
----@field row fun(rows: LeafRows, i: integer): boolean   whether a row is compared, with the one of the other side
+---@field row fun(rows: LeafRows, i: integer): boolean   whether a row is compared with its counterpart
 ---@field without_other_names? boolean                   names of tied tensors may be missing
 ---@field order string
 ---@field on_read fun(key: string, bytes: integer)
@@ -181,7 +181,7 @@ end
 ---@param n integer
 ---@param options DiffOptions
 ---@return ValueDifference difference, string key
----@return string|nil other_key   of B, where it is another one
+---@return string|nil other_key   the key in B, if it differs
 function diff.at(result, n, options)
   local i = result.different[n]
   local k = result.other_key[i]
@@ -189,7 +189,7 @@ function diff.at(result, n, options)
     k and result.b:path(k)
 end
 
----"a.b"; "a.b (2)" of the second one with this key.
+---A row's key: "a.b", or "a.b (2)" for the second row with this key.
 ---@param rows LeafRows
 ---@param i integer
 ---@return string

@@ -15,8 +15,8 @@ local function numbers_in(key)
   return table.concat(out, ",")
 end
 
----The numbers of tensors by dtype and shape.
----@param is_wanted table<string, boolean>   is set where one of them is wanted
+---The indices of tensors by dtype and shape.
+---@param is_wanted table<string, boolean>   is set if one of them is wanted
 local function by_signature(rows, list, wanted, is_wanted)
   local out = {}
   for _, i in ipairs(list) do
@@ -31,7 +31,7 @@ local function by_signature(rows, list, wanted, is_wanted)
   return out
 end
 
----The numbers of tensors by content, and the contents that are one number, repeated.
+---The indices of tensors by content, and the contents of constant tensors.
 local function by_content(rows, list, on_read)
   local out, is_constant = {}, {}
   for _, i in ipairs(list) do
@@ -45,14 +45,14 @@ local function by_content(rows, list, on_read)
   return out, is_constant
 end
 
--- What tensors of one content have in common that belong together, the surest first: so layers stay together, and norms of ones.
+-- Common features of tensors with equal content that belong together, the most certain first: so layers stay together, also norms of ones.
 local LIKENESSES = {
-  function(key) return numbers_in(key) .. "\0" .. key:reverse():match "^%D*" end, -- and what follows the last number
+  function(key) return numbers_in(key) .. "\0" .. key:reverse():match "^%D*" end, -- and the text after the last number
   numbers_in,
   function() return "" end,
 }
 
----Pairs tensors of one content. `is_sure` is set where they may have it by chance, but their names are alike, too.
+---Pairs tensors with equal content. `is_sure` is set if their names are similar too; without that, equal content may be chance.
 local function pair_up(a, same_a, b, same_b, out, is_sure)
   for n, likeness in ipairs(LIKENESSES) do
     local alike, left_a, left_b = {}, {}, {}
@@ -75,7 +75,7 @@ local function pair_up(a, same_a, b, same_b, out, is_sure)
   end
 end
 
----Pairs of rows with equal dtype, shape and content, in the order of `a`. Tensors whose shape only one side has are not read.
+---Pairs of rows with equal dtype, shape and content, in the order of `a`. Tensors with a shape that only one side has are not read.
 ---@param a LeafRows
 ---@param only_a integer[]
 ---@param b LeafRows
@@ -110,7 +110,7 @@ local function pattern_of(key)
   return pattern, numbers
 end
 
----What the keys of `a` are in `b`, by pattern: "h.#.w" is "layers.#.weight" if no pair says otherwise.
+---The patterns of `b`'s keys for those of `a`: "h.#.w" is "layers.#.weight" if all pairs agree.
 local function patterns_of(pairs_by_content)
   local out = {}
   for _, pair in ipairs(pairs_by_content) do
@@ -123,7 +123,7 @@ local function patterns_of(pairs_by_content)
   return out
 end
 
----Further pairs of tensors of one shape, whose keys correspond as those of other pairs do: their layers have other content.
+---Further pairs of tensors with the same shape, if their keys correspond like those of other pairs: layers with different content.
 ---@param pairs_by_content { a: string, b: string }[]
 ---@param a LeafRows
 ---@param left_a integer[]
@@ -177,7 +177,7 @@ function renamed.lines(list)
   return lines
 end
 
----Whether a row is another name of a tensor: files that hold each tensor once lack it.
+---Whether a row is another name of a tensor. Files that store each tensor once lack it.
 ---@param rows LeafRows
 ---@param i integer
 ---@param is_matched table<string, boolean>   paths with a counterpart

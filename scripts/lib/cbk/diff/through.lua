@@ -1,4 +1,4 @@
--- A checkpoint as it would be in another's format: converted lazily, in memory. What the comparison reads is computed then.
+-- A checkpoint in another one's format: converted lazily, in memory. Only what the comparison reads is computed.
 
 local cbk = require "cbk"
 local converters = require "cbk.converters"
@@ -32,7 +32,7 @@ local function format_of(side)
   return found.format
 end
 
----The tree of a checkpoint, converted to `tgt`; and tensors that the model does not have, by their names in the file.
+---The tree of a checkpoint converted to `tgt`, and the tensors that the model does not have, by their names in the file.
 ---@param side DiffSide
 ---@param tgt string
 ---@param args table   model, src_fmt
@@ -53,7 +53,7 @@ local function converted(side, tgt, args, only)
   return converters.convert.checkpoint(job, job.source), others
 end
 
----The part of a tree that a model consists of: of a checkpoint of the Model Zoo, what is below "model". And other tensors.
+---The model's part of a tree (in a Model Zoo checkpoint, the part below "model"), and other tensors.
 local function model_part(root, others)
   local out = cbk.dict()
   if kinds.is_dict(root) and kinds.is_dict(root, "model") then
@@ -67,13 +67,13 @@ local function model_part(root, others)
   return out
 end
 
----Whether B is converted, not A: conversions to Hugging Face add tensors that not every file has, such as masks.
+---Whether B is converted rather than A: conversions to Hugging Face add tensors that not every file has, such as masks.
 local function is_other_converted(a, b, format_b)
   if a.config or not identified(b).config then return false end
   return format_b == "hf" or not identified(a).config
 end
 
----The trees of two checkpoints of one model in one format: that of B, or that of A.
+---The trees of two checkpoints of one model in one format: B's, or A's.
 ---@param a DiffSide
 ---@param b DiffSide
 ---@param args table   model, src_fmt, tgt_fmt, converter, sandbox

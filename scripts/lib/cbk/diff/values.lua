@@ -1,4 +1,4 @@
--- How one value differs from another: kinds, shapes, dtypes, elements.
+-- The difference between two values: kinds, shapes, dtypes, elements.
 
 local cbk = require "cbk"
 local extents = require "cbk.extents"
@@ -64,7 +64,7 @@ function values.element_text(value, digits)
   return type(value) == "number" and ("%%.%dg"):format(digits):format(value) or numbers.whole_text(value)
 end
 
----Two elements, with as many digits as it takes to see that they differ.
+---Two elements as text, with enough digits to show that they differ.
 local function pair_text(a, b)
   local text_a, text_b
   for _, digits in ipairs { 7, 9, 17 } do
@@ -133,8 +133,8 @@ local function same_number(a, b, options)
   return math.abs(a - b) <= options.atol + options.rtol * math.abs(b)
 end
 
----A function that gives the row of `b` with the key of row `i` of `a`, or nil. A key that occurs twice
----({"a.b": 1, "a": {"b": 2}}) is counted. As long as keys are in one order, no index of them is needed.
+---A function that returns the row of `b` with the key of row `i` of `a`, or nil. If a key occurs several times
+---({"a.b": 1, "a": {"b": 2}}), its occurrences are matched in order. No index is built as long as the keys are in the same order.
 ---@param a LeafRows
 ---@param b LeafRows
 ---@return fun(i: integer): integer|nil
@@ -147,7 +147,7 @@ function values.matcher(a, b)
   end
 end
 
----Objects are the same if what they consist of is: tensors from two files are never the same objects.
+---Whether two objects have equal content: tensors from two files are never the same objects.
 local function compare_objects(a, b, options)
   local parts_a, parts_b = cbk.leaf_rows(a.state), cbk.leaf_rows(b.state)
   if a.type ~= b.type or a.repr ~= b.repr or #parts_a ~= #parts_b then return false end
@@ -163,7 +163,7 @@ local function have_parts(a, b)
   return cbk.kind(a) == "object" and cbk.kind(b) == "object" and cbk.kind(a.state) == "dict" and cbk.kind(b.state) == "dict"
 end
 
----How two values differ; nil where they do not.
+---How two values differ; nil if they are equal.
 ---@param options DiffOptions
 ---@return ValueDifference|nil
 function values.compare(a, b, options)

@@ -1,5 +1,5 @@
--- What an inferred rule takes from the pair and no other checkpoint needs to share, such as the size of a head: the converter checks the
--- shapes of the pair where such a number counts.
+-- Facts that an inferred rule takes from the pair and that other checkpoints need not share, such as the size of a head. The converter
+-- checks the pair's shapes if such a number matters.
 
 local content = require "cbk.infer.content"
 local source = require "cbk.infer.source"
@@ -33,7 +33,7 @@ local function known_shapes(rule, side, ordered)
   return table.concat(out, "; ")
 end
 
----Whether the order of a rule's elements shows in no tensor, and is that of no other rule: all of them are equal.
+---Whether no tensor and no other rule shows the order of a rule's elements, because all of them are equal.
 ---@param rule InferredRule
 local function is_order_unknown(rule)
   if rule.like and rule.like.choice == rule.choice then return false end
@@ -51,7 +51,7 @@ local function is_order_unknown(rule)
   return not is_vector -- a vector is matched by its name, and copied
 end
 
----A choice for as many layers as the pair has.
+---A choice that holds only for as many layers as the pair has.
 ---@param choice Choice
 ---@param rule InferredRule
 ---@return Choice
@@ -80,7 +80,7 @@ local function with_order(choice, rule, ordered)
     known_shapes(rule, "right", ordered.right), choice.text), needs = { "as_in_pair", unpack(choice.needs or {}) } }
 end
 
----A rule's choice as the converter has it, with the checks that it needs.
+---A rule's choice as the converter writes it, with the checks that it needs.
 ---@param choice Choice
 ---@param rule InferredRule
 ---@param ordered table<Side, fun(items: Item[]): Item[]>

@@ -1,5 +1,5 @@
--- Rules for tensors that belong to others: the bias of a weight, a tensor that is another one times or plus a number, further names of the
--- same tensor.
+-- Rules for tensors that belong to others: the bias of a weight, a tensor that is a multiple of another one or differs by a constant,
+-- further names of the same tensor.
 
 local content = require "cbk.infer.content"
 local names = require "cbk.infer.names"
@@ -51,14 +51,14 @@ end
 
 ---@param state MatchState
 function beside.siblings(state)
-  for i = 1, #state.rules do -- those that are taken meanwhile have no further ones
+  for i = 1, #state.rules do -- rules that are added meanwhile have no siblings
     local rule = state.rules[i]
     local other = not rule.each and sibling_rule(state, rule)
     if other then state:take(other) end
   end
 end
 
--- --- tensors whose values are others by a number
+-- --- tensors that differ by a factor or a term
 
 local function rounded(x) return tonumber(("%.6g"):format(x)) end
 
@@ -71,7 +71,7 @@ local function stats_of(item)
   return item.stats
 end
 
----The factor and the term that make `b` of `a`, by what is known of both as a whole.
+---The factor and the term that turn `a` into `b`, from the statistics of both.
 ---@return number|nil factor, number|nil term
 local function affine(a, b)
   local of_a, of_b = stats_of(a), stats_of(b)
@@ -87,7 +87,7 @@ local function affine(a, b)
   return rounded(factor), 0
 end
 
----The free templates of a side by what a factor and a term do not change, each list in the order of the checkpoint.
+---The free templates of a side, by the properties that a factor and a term do not change. Each list is in the checkpoint's order.
 ---@param inventory Inventory
 ---@return table<string, string[]>
 local function free_by_form(inventory)
@@ -147,16 +147,16 @@ end
 
 -- --- further names of the same tensor
 
-local NOT_EMPTY = names.known() -- copies are named after their own tensor: usual words say nothing
+local NOT_EMPTY = names.known() -- copies are named after their own tensor, so usual words mean nothing
 NOT_EMPTY:add("", "", 0)
 
----Whether constants may have one name more: where nothing but the names says so, those in layers need the same last words.
+---Whether constants may be further names. Only their names show it, so those in layers need the same last words.
 local function may_be_constants(own, template)
   local function last(text) return ("." .. text):match "^.*[.#]([^.#]+%.[^.#]+)$" end
   return names.likeness(own, template) >= 0.6 and (not template:find "\1" or last(own) == last(template))
 end
 
----How a tensor is a further name of another one: as it is, or transposed.
+---How a tensor is a copy of another one: unchanged or transposed. Nil if it is not a copy.
 ---@param own Item
 ---@param item Item
 ---@return "same"|"transposed"|nil
@@ -166,14 +166,14 @@ local function copy_kind(own, item)
   if #own.shape == 2 and trials.same_values(own.tensor:transpose(0, 1), item.tensor) then return "transposed" end
 end
 
-local MOST_ALIKE = 16 -- tensors of one content that another one is compared with
+local MOST_ALIKE = 16 -- tensors of equal content that a tensor is compared with
 
 local function content_id(item) return ("%s %d %s "):format(item.dtype, item.numel, tostring(content.sum(item, item.dtype))) end
 
----The free items of a template that are what a rule writes on that side: as a pattern with the rule's letters.
+---The free items of a template that duplicate tensors of a rule on that side, with a pattern in the rule's letters.
 ---@param rule InferredRule
 ---@param side Side
----@param part integer   of the rule's keys on that side
+---@param part integer   the index among the rule's keys on that side
 ---@return { rule: InferredRule, items: Item[], pattern: string, part: integer, score: number }|nil
 local function copies_of(state, rule, side, part, template)
   local items, seen, chosen, kind = state[side].by_template[template], {}, {}, nil
@@ -222,7 +222,7 @@ local function copies_of(state, rule, side, part, template)
     is_transposed = kind == "transposed", is_by_name = is_constant, score = names.likeness(own, template) } or nil
 end
 
----Calls `visit` with rules, and templates of which a free item has the content of the rule's first tensor on a side.
+---Calls `visit` with each rule and each template with a free item of the same content as the rule's first tensor on a side.
 ---@param side Side
 ---@param visit fun(rule: InferredRule, part: integer, template: string)
 local function each_candidate(state, side, visit)
@@ -261,7 +261,7 @@ local function each_candidate(state, side, visit)
   end
 end
 
----Adds the free items of a side that are what a rule writes there.
+---Assigns unmatched tensors that duplicate a rule's output.
 ---@param side Side
 ---@param state MatchState
 function beside.copies(state, side)

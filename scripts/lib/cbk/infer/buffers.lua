@@ -1,4 +1,4 @@
--- Tensors that one side has and the other lacks, and that follow from its config or its shapes: what makes them again, and the check that
+-- Tensors that only one side has and that follow from its config or its shapes: functions that make them again, and the check that
 -- nothing else is dropped.
 
 local assumptions = require "cbk.infer.assumptions"
@@ -12,10 +12,10 @@ local buffers = {}
 
 local other_side = { left = "right", right = "left" }
 
----Rules of a side by what `host_of` and `host_of_rows` look for.
+---Rules of a side, indexed for `host_of` and `host_of_rows`.
 ---@class HostIndex
----@field by_layers table<string, { rule: InferredRule, letter: string }[]>   by the prefix of their layers, also of their further
----names, and how many there are
+---@field by_layers table<string, { rule: InferredRule, letter: string }[]>   by the number of layers and their prefix, also the prefixes
+---of further names
 ---@field by_rows table<integer, InferredRule[]>    matrices by their rows
 ---@field of_positions InferredRule[]               matrices with "position" in their names, the last one first
 
@@ -44,7 +44,7 @@ local function index_of(rules, side)
   return out
 end
 
----The rule whose layers a template's items count like, and their pattern with its letter.
+---The rule with the same layers as a template's items, and the template's pattern with the rule's letter.
 ---@param items Item[]
 ---@param hosts HostIndex
 ---@return InferredRule|nil, string|nil
@@ -54,7 +54,7 @@ local function host_of(items, hosts)
   if host then return host.rule, names.pattern(items[1].template, { host.letter }) end
 end
 
----The rule of a tensor that has as many rows as an item has elements, such as position embeddings.
+---The rule of a tensor with as many rows as an item has elements, such as position embeddings.
 ---@param item Item
 ---@param hosts HostIndex
 ---@param is_near fun(key: string): boolean   whether a key is of the same part
@@ -68,7 +68,7 @@ local function host_of_rows(item, hosts, side, is_near)
   end
 end
 
----What makers may ask for of the side that is read. The keys of parts are none that a converter knows.
+---What makers may read from the side that is read. With parts there are no tensors: converters do not know keys with a part's name.
 ---@param inventory Inventory
 ---@param has_parts boolean
 ---@return Others
@@ -84,7 +84,7 @@ local function others_of(inventory, has_parts)
   }
 end
 
----How all items of a template are made, if in one way.
+---The maker that makes all items of a template; nil if no single one does.
 ---@param items Item[]
 ---@param configs { left: Dict|nil, right: Dict|nil }
 ---@param rows Tensor|nil
@@ -101,8 +101,8 @@ end
 
 local MOST_WITNESSES = 3
 
----A function that gives keys of the side that is read, and the shapes that they have in the pair: if these are others, so may the numbers
----of the pair be. Those that have the number themselves, such as position embeddings, or any.
+---A function that returns keys of the side that is read, with their shapes in the pair: if the shapes differ, the numbers of the pair may
+---differ too. It returns the keys with a given extent, such as position embeddings, else any keys.
 ---@param inventory Inventory   of that side
 ---@return fun(extent: integer|nil): string   a table
 local function witnesses_of(inventory)
@@ -142,10 +142,10 @@ end
 ---@class Buffering
 ---@field part_for fun(key: string): table
 ---@field without_part fun(part: table, text: string): string
----@field has_parts boolean   keys of the left begin with that of a part
+---@field has_parts boolean   keys of the left begin with a part's name
 ---@field needs string[]   gets the definitions
 
----Adds makers for what only one side has: to a rule of the same layers, or to `fill`.
+---Adds makers for tensors that only one side has: to a rule with the same layers, or to `fill`.
 ---@param inventories { left: Inventory, right: Inventory }
 ---@param side Side
 ---@param rules InferredRule[]

@@ -1,5 +1,5 @@
--- The actions that may have happened to the tensors of a rule, the usual ones first: those for one key on each side here, for several in
--- fused.lua. Whatever an action takes from the pair and other checkpoints may not share is in its field `assumes`.
+-- The actions that may have been applied to a rule's tensors, the usual ones first. Those for one key on each side are here, those for
+-- several in fused.lua. An action's field `assumes` names what it takes from the pair and other checkpoints may not share.
 
 local fused = require "cbk.infer.fused"
 local heads = require "cbk.infer.heads"
@@ -7,21 +7,21 @@ local shapes = require "cbk.infer.shapes"
 
 local choices = {}
 
----@class Choice   An action as a converter has it.
+---@class Choice   An action as a converter writes it.
 ---@field text string      an expression; "nil" is a plain copy
 ---@field needs? string[]  definitions
----@field is_lossy? boolean   the way back may round
+---@field is_lossy? boolean   the other direction may round
 ---@field has_config? boolean   it reads the right config
 ---@field order? integer[]    of the right's keys
----@field each_dim? integer    of the one tensor: its extent is the number of keys on the side that has several
----@field assumes? string     what else than the tensors' shapes it needs to be as in the pair: "heads of 8 rows"
+---@field each_dim? integer    the dimension of the one tensor with an extent for each key of the other side
+---@field assumes? string     what must be as in the pair, besides the tensors' shapes: "heads of 8 rows"
 
 ---@class Trial    What is known of the tensors of a rule.
 ---@field rule InferredRule
 ---@field left Item[]
 ---@field right Item[]
----@field is_turned? boolean   left and right are in each other's place
----@field has_config boolean   the right config counts heads as the Model Zoo's do
+---@field is_turned? boolean   left and right are swapped
+---@field has_config boolean   the right config has the Model Zoo's counts of heads
 ---@field configs { left: Dict, right: Dict }
 
 local function same_list(a, b) return table.concat(a, ",") == table.concat(b, ",") end
@@ -91,7 +91,7 @@ local function one_to_one(trial, add)
   shapes.add(trial, add)
 end
 
----Like keys on the left, one on the right.
+---Several keys that differ in a number on the left, one on the right.
 ---@param trial Trial
 ---@param add fun(choice: Choice)
 local function stack(trial, add)

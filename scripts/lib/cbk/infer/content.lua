@@ -1,5 +1,5 @@
--- The tensors of a checkpoint by what is in them: tensors that have the same elements, in any order and in the coarser of two dtypes,
--- are in one class.
+-- The tensors of a checkpoint by content: tensors with the same elements, in any order and in the coarser of two dtypes, are in one
+-- class.
 
 local cbk = require "cbk"
 local kinds = require "converters.engine.kinds"
@@ -19,16 +19,16 @@ local content = {}
 ---@field order integer     its place in the checkpoint
 ---@field rule? InferredRule
 ---@field is_constant? boolean
----@field is_numbered_apart? boolean   the other side has it, at a number that other models need not have
+---@field is_numbered_apart? boolean   the other side has it in a layer with another number, which other models may not have
 ---@field on_read fun(key: string, bytes: integer)
 ---@field sums table<string, ffi.cdata*>   Tensor:content by dtype
 
 ---@class Inventory
 ---@field items Item[]
----@field unnamed Item[]   with characters in their keys that templates use, and that no pattern has
+---@field unnamed Item[]   with characters in their keys that only templates may use
 ---@field by_key table<string, Item>
 ---@field by_template table<string, Item[]>
----@field by_prefix table<string, string[]>   templates by what is before their first number
+---@field by_prefix table<string, string[]>   templates by the text before their first number
 ---@field dtypes table<string, boolean>
 
 local FINER = { float64 = 4, float32 = 3, bfloat16 = 2, float16 = 2, float8_e4m3fn = 1, float8_e5m2 = 1 }
@@ -90,7 +90,7 @@ function content.sum(item, dtype)
   return item.sums[dtype]
 end
 
----Whether all elements are the same, in which case their order is unknown.
+---Whether all elements are equal, so that their order is unknown.
 ---@param item Item
 ---@return boolean
 function content.is_constant(item)
@@ -101,7 +101,7 @@ function content.is_constant(item)
   return item.is_constant
 end
 
----The coarser of two dtypes; nil if elements of one cannot be those of the other.
+---The coarser of two dtypes; nil if elements in one cannot be converted to the other exactly.
 ---@param a string
 ---@param b string
 ---@return string|nil
@@ -123,7 +123,7 @@ end
 ---The items that have the same elements, by class.
 ---@param left Inventory
 ---@param right Inventory
----@return { left: Item[], right: Item[] }[]   those that have items of both sides
+---@return { left: Item[], right: Item[] }[]   the classes with items of both sides
 function content.classes(left, right)
   local by_id, order = {}, {}
   local function add(item, others)

@@ -1,5 +1,5 @@
--- The functions that an inferred converter defines for itself, as source text, and what an expression with them gives. What is tried on
--- the tensors is what is written.
+-- The functions that an inferred converter defines for itself, as source text, and the value of an expression that uses them. The text
+-- that is tried on the tensors is the text that is written.
 
 local definitions = {}
 
@@ -10,7 +10,7 @@ definitions.modules = {
   { "rotary", "converters.vocabulary.rotary" }, { "values", "converters.vocabulary.values" }, { "kinds", "converters.engine.kinds" },
 }
 
--- --- definitions that a file gets if it uses them
+-- --- definitions that a file contains if it uses them
 
 ---@type table<string, { needs?: string[], text: string }>
 definitions.texts_by_name = {
@@ -261,14 +261,14 @@ local function counted(side, own, dim, digits)
   end
 end]] }
 
--- … for the numbers of layers.
+-- Definitions for the numbers of layers.
 definitions.texts_by_name.shifted = { text = [[
 ---The right counts layers from another number.
 local function shifted(by)
   return { forward = function(n) return n + by end, backward = function(n) return n - by end }
 end]] }
 
--- … for config fields.
+-- Definitions for config fields.
 definitions.texts_by_name.in_map = { text = [[
 ---A map on the right; of each entry its name, and the field of the left that it is, or a value that it always has.
 local function in_map(entries)
@@ -312,7 +312,7 @@ local function in_no_section(parts)
   }
 end]] }
 
--- … for what is only known of the pair.
+-- Definitions for facts that are known only from the pair.
 definitions.texts_by_name.as_in_pair = { text = [[
 -- The pair that this converter was inferred from shows numbers such as the size of a head, but not whether other checkpoints have the
 -- same ones. A wrong number would go unnoticed, so other shapes are refused where one counts. If your checkpoints have the same numbers,
@@ -434,7 +434,7 @@ local function only_equal(action)
     function(value, at) return checked(value, action and action.backward, at) end, { parts = action and action.parts or nil })
 end]] }
 
--- … for buffers.
+-- Definitions for buffers.
 definitions.texts_by_name.rows_of = { text = [[
 ---The rows of another tensor of the checkpoint that is read.
 local function rows_of(at, key)
@@ -524,16 +524,16 @@ local function with_needs(wanted, out)
   return out
 end
 
----The texts of some definitions, with what they need.
+---The texts of some definitions and of those that they need.
 ---@param wanted string[]
 ---@return string[]
 function definitions.texts(wanted) return with_needs(wanted, {}) end
 
 local prelude
 local MOST_EVALUATED = 512
-local evaluated, evaluated_count = {}, 0 -- the same few expressions are tried on many tensors
+local evaluated, evaluated_count = {}, 0 -- a cache: the same few expressions are tried on many tensors
 
----An expression as what it gives in a converter's file.
+---The value of an expression in a converter's file.
 ---@param choice Choice
 ---@return Action
 function definitions.evaluate(choice)

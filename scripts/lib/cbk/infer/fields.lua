@@ -1,5 +1,5 @@
--- Which config fields of two sides belong together, by their values: those that have one name, then numbers that only one field of
--- each side has, then those whose names are most alike.
+-- Pairs of corresponding config fields, by their values: fields with the same name first, then numbers that only one field of each side
+-- has, then the fields with the most similar names.
 
 local cbk = require "cbk"
 local names = require "cbk.infer.names"
@@ -18,14 +18,14 @@ local fields = {}
 ---@field finish_right? string   an expression
 ---@field left string[]      fields without a partner
 ---@field right string[]
----@field used string[]      fields of the right that functions of a pair read
----@field guesses string[]   pairs that several others could be: "n_inner, filter_size"
+---@field used string[]      fields of the right that the functions of pairs read
+---@field guesses string[]   pairs with values that other fields have too: "n_inner, filter_size"
 
 local function is_plain(value)
   return type(value) == "number" or type(value) == "string" or type(value) == "boolean"
 end
 
----Names of one thing that look nothing alike.
+---Unlike names of the same thing.
 local ALIKE = {}
 for _, list in ipairs {
   "n_embd hidden_size d_model embed_dim width",
@@ -90,7 +90,7 @@ local function by_value(left, right, used, out)
   end
 end
 
----Numbers that one field of each side is left with.
+---Pairs numbers that only one remaining field of each side has.
 local function by_rest(left, right, used, out)
   local rest = { left = {}, right = {} }
   for side, config in pairs { left = left, right = right } do
@@ -111,7 +111,7 @@ local function by_rest(left, right, used, out)
   end
 end
 
----Which fields of the left the entries of a map are: by value, those of the likest names first.
+---The fields of the left for the entries of a map: by value, those with the most similar names first.
 ---@return table<any, string> fields   by entry
 local function fields_of_map(left, map, used)
   local found, out, taken = {}, {}, {}
@@ -203,7 +203,7 @@ end
 ---@param right Dict
 ---@return InferredFields
 function fields.infer(left, right)
-  local used = { left = { model_type = true }, right = { model_type = true } } -- which class it is
+  local used = { left = { model_type = true }, right = { model_type = true } } -- it names the class
   local out = { pairs = {}, guesses = {}, left = {}, right = {}, used = {} }
   of_heads(left, right, used, out)
   by_value(left, right, used, out)

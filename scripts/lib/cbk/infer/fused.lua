@@ -1,4 +1,4 @@
--- Choices for one tensor that is several on the other side: below each other, by columns, group by group, with rotary rows.
+-- Choices for one tensor that is several on the other side: split by rows, by columns or group by group, with rotary rows.
 
 local heads = require "cbk.infer.heads"
 local sizes = require "cbk.infer.sizes"
@@ -15,7 +15,7 @@ local function greatest_common(list)
   return out
 end
 
----On how many devices CodeGen's models were trained, which is in the order of their rows and in no config.
+---The number of devices that CodeGen's models were trained on. It shows in the order of their rows, but in no config.
 ---@param trial Trial
 local function devices_of(trial)
   local left, right = trial.configs.left, trial.configs.right
@@ -24,7 +24,7 @@ end
 
 local TURNED = { "", ", transposed = true" }
 
----Ways in which some parts have rotary rows.
+---Calls `add` with the options for rotary rows in some of the parts.
 ---@param rotary string|nil|false   their size and rotated rows
 ---@param count integer             of parts
 ---@param add fun(options: string)
@@ -39,12 +39,12 @@ end
 ---Queries, keys and values of one tensor, with the numbers of heads and their rows from configs of a layout of the user's own.
 ---@param trial Trial
 ---@param rows integer[]   of each part
----@param unit integer     what all have in common
+---@param unit integer     a common divisor of all
 ---@param add fun(choice: Choice)
 local function heads_of_configs(trial, rows, unit, add)
   local configs, key, is_keys = trial.configs, trial.left[1].key, {}
   for i, item in ipairs(trial.right) do
-    if heads.has_word(item, "kv", "qk") then return end -- the heads of two in one part: no field has their number
+    if heads.has_word(item, "kv", "qk") then return end -- one part has the heads of two: no field has their number
     is_keys[i] = heads.has_word(item, "k", "v", "key", "value", "keys", "values") or i > 1 and not heads.in_keys(trial.right)
   end
   for _, size in ipairs(divisors(unit)) do
@@ -66,7 +66,7 @@ local function heads_of_configs(trial, rows, unit, add)
       local layouts = { "per = " .. of_counts }
       if is_equal then layouts[2] = ("per = { %s }, size = %s"):format(each_one, of_size) end
       local groups = greatest_common(counts)
-      local may_group = groups > 1 and (not is_equal or heads.in_keys(trial.right)) -- as many key heads as heads may be the pair's alone
+      local may_group = groups > 1 and (not is_equal or heads.in_keys(trial.right)) -- equality may hold only in the pair
       local of_groups = may_group and sizes.key_heads(configs, groups, key)
       if of_groups then layouts[2] = ("per = %s, groups = %s"):format(of_counts, of_groups) end -- the heads of a group together
       for _, one in ipairs(layouts) do
@@ -82,7 +82,7 @@ local function heads_of_configs(trial, rows, unit, add)
   end
 end
 
----Whether keys differ in their numbers only, as those of experts: how many there are shows in no other tensor.
+---Whether keys differ only in their numbers, as those of experts. Then no other tensor shows how many there are.
 ---@param items Item[]
 local function are_numbered(items)
   local has = {}
@@ -110,7 +110,7 @@ function fused.add(trial, add)
   local list = {}
   for i, n in ipairs(rows) do list[i] = ("%d"):format(n / unit) end
   local function shares_of(numbers, separator) return table.concat(numbers, separator) end
-  ---Halves are halves in every model; heads, and parts of different sizes, are as the config says, and so is the number of experts.
+  ---What a choice assumes about shares. Halves are halves in every model; heads, parts of other sizes and experts depend on the config.
   local function ratio(numbers)
     local is_equal = shares_of(numbers, "") == ("1"):rep(count)
     local is_certain = is_equal and count ~= 3 and not is_numbered and (trial.has_config or not heads.in_keys(trial.right))

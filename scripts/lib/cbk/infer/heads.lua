@@ -1,10 +1,10 @@
--- Choices for rows of heads: their sizes, rotary rows, and which keys have them.
+-- Choices for rows of heads: sizes of heads, rotary rows, and the keys that have them.
 
 local sizes = require "cbk.infer.sizes"
 
 local heads = {}
 
----The divisors of a number but 1, the largest first.
+---The divisors of a number except 1, the largest first.
 ---@param n integer
 ---@return integer[]
 function heads.divisors(n)
@@ -15,9 +15,9 @@ function heads.divisors(n)
   return out
 end
 
-local LARGEST_ODD_SHARE = 256 -- rows of a head, of which any even number may be rotated
+local LARGEST_ODD_SHARE = 256 -- rows of a head for which every even rotary size is tried
 
----Sizes of heads, and of the rotated part of each, the usual ones first.
+---Calls `add` with sizes of heads and of their rotated parts, the usual ones first.
 ---@param rows integer
 ---@param add fun(size: integer, dim: integer)
 function heads.each_rotation(rows, add)
@@ -35,7 +35,7 @@ function heads.each_rotation(rows, add)
   end
 end
 
----Whether a key has one of some words.
+---Whether a key contains one of some words.
 ---@param item Item
 ---@param ... string
 ---@return boolean
@@ -48,7 +48,7 @@ function heads.has_word(item, ...)
   return false
 end
 
----Whether some keys are of queries, keys or values.
+---Whether some keys belong to queries, keys or values.
 ---@param items Item[]
 ---@return boolean
 function heads.in_keys(items)
@@ -58,19 +58,19 @@ function heads.in_keys(items)
   return false
 end
 
----What a rotation assumes.
+---The assumption of a rotation, for messages.
 function heads.said(size, dim)
   return ("heads of %d rows%s"):format(size, dim < size and (", %d of them rotated"):format(dim) or "")
 end
 
----The definitions of a choice whose numbers are of configs.
+---The definitions of a choice that reads its numbers from configs.
 ---@param name string
 ---@param text string
 function heads.needs(name, text)
   return { name, "by_side", text:find("agreed(", 1, true) and "agreed" or nil }
 end
 
----Rotary rows of heads, whose size is read from the configs if both have it.
+---Rotary rows of heads. The size is read from the configs if both have it.
 ---@param trial Trial
 ---@param size integer
 ---@param dim integer

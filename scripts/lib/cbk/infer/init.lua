@@ -1,5 +1,5 @@
--- Writes a converter for two checkpoints of the same weights in two layouts (`cbk infer`): match.lua finds which tensors belong
--- together, trials.lua what happens to them, fields.lua which config fields do; write.lua makes the file.
+-- Writes a converter for two checkpoints of the same weights in two layouts (`cbk infer`). match.lua finds the tensors that belong
+-- together, trials.lua the action for each, fields.lua the config fields that correspond; write.lua makes the file.
 
 local cbk = require "cbk"
 local buffers = require "cbk.infer.buffers"
@@ -28,18 +28,18 @@ local infer = {}
 ---@class Inferred
 ---@field text string         the file
 ---@field rules InferredRule[]
----@field matched { left: integer, right: integer }   tensors that a rule has
+---@field matched { left: integer, right: integer }   tensors that have a rule
 ---@field count { left: integer, right: integer }
----@field by_name integer      rules that the names decide
----@field guesses string[]      pairs of fields that have the value of others, too
----@field is_related boolean   whether tensors of both sides have the same values, which are not one number
+---@field by_name integer      rules that were decided by names
+---@field guesses string[]      pairs of fields with values that other fields have too
+---@field is_related boolean   whether tensors of both sides have the same values; constants do not count
 ---@field unexplained { side: Side, key: string, why: string }[]
 
 local other_side = { left = "right", right = "left" }
 
 -- --- rules
 
----How many tensors an `each` has, as a rule says it: a field of a config, or the number.
+---The text in a rule for the number of tensors of an `each`: a field of a config, or the number.
 ---@param configs { left: Dict|nil, right: Dict|nil }
 local function count_text(configs, count)
   local found
@@ -62,12 +62,12 @@ local function release_items(rule)
   end
 end
 
----Whether a config counts heads as the Model Zoo's do.
+---Whether a config has the Model Zoo's counts of heads.
 local function has_head_counts(config)
   return config ~= nil and type(config.num_heads) == "number" and type(config.hidden_size) == "number"
 end
 
----Rules in their order, those of constants after all others, which tell what constants may be.
+---Rules in their order, with those of constants last: the other rules show what constants may be.
 ---@param rules InferredRule[]
 ---@return InferredRule[]
 local function constants_last(rules)
@@ -80,7 +80,7 @@ local function constants_last(rules)
   return out
 end
 
----Finds the action of each rule; rules without one are taken back.
+---Finds the action of each rule. Rules without one are removed.
 ---@param rules InferredRule[]
 ---@param configs_of fun(rule: InferredRule): { left: Dict|nil, right: Dict|nil }
 ---@return InferredRule[] rules, InferredRule[] unknown
@@ -112,14 +112,14 @@ end
 
 -- --- all of it
 
----Why no rule has an item that no other tensor has the elements of in its order.
+---Why an item has no rule: no other tensor has its elements in its order.
 local function reason(item)
   if item.is_numbered_apart then return "its number on the other side depends on how many others there are before it" end
   local why = "no tensor of the other side has its values"
   return item.dtype:find "^complex" and why .. " (complex numbers are matched with those of the same dtype only)" or why
 end
 
----What no rule has, template by template.
+---The tensors without a rule, grouped by template.
 local function unexplained_of(inventories, unknown)
   local out, lines, same = {}, {}, {}
   for _, rule in ipairs(unknown) do
@@ -162,7 +162,7 @@ end
 ---@field tensors Dict
 ---@field config? Dict
 
----The section of the right config that says what a part's config does.
+---The section of the right config that corresponds to a part's config.
 ---@param part InferPart
 ---@param config Dict
 ---@return string|nil
@@ -179,11 +179,11 @@ local function section_of(part, config)
   return best
 end
 
----What is known of each part of the left: by its name, or the whole.
+---The parts of the left with their configs, or the whole model as one part.
 ---@param left InferSide
 ---@param right InferSide
 ---@return { name: string|nil, section: string|nil, configs: { left: Dict|nil, right: Dict|nil } }[]
----@return Dict tensors   with the part before the key
+---@return Dict tensors   with the part's name before each key
 local function parts_of(left, right)
   if not left.parts then return { { configs = { left = left.config, right = right.config } } }, left.tensors end
   local out, tensors = {}, cbk.dict()
@@ -196,7 +196,7 @@ local function parts_of(left, right)
   return out, tensors
 end
 
----The part that a key or pattern of the left is of.
+---The part that a key or pattern of the left belongs to.
 local function part_of(parts, key)
   for _, part in ipairs(parts) do
     if not part.name or key:sub(1, #part.name + 1) == part.name .. "/" then return part end
@@ -206,7 +206,7 @@ end
 
 local function without_part(part, text) return part.name and text:gsub("^" .. part.name:gsub("%p", "%%%0") .. "/", "") or text end
 
----Fields of the right config that are no section of a part.
+---Fields of the right config that are not a section of a part.
 local function beside_parts(parts, config)
   local out, is_section = {}, {}
   for _, part in ipairs(parts) do is_section[part.section or ""] = true end
@@ -226,7 +226,7 @@ local function files_of(sides)
   return out
 end
 
----Adds warnings of what nothing explains: a converter that writes a side without such keys says so.
+---Adds warnings about unexplained keys: a converter that writes a side without them reports it.
 ---@param parts table[]
 ---@param unexplained { side: Side, key: string }[]
 ---@param needs string[]   gets the definitions

@@ -1,5 +1,5 @@
--- Rules for one layer whose number is another one on the other side, such as a last norm that counts as a layer, or the layers with cross
--- attention: how many layers there are decides what the number is.
+-- Rules for one layer that has another number on the other side, such as a last norm that counts as a layer, or the layers with cross
+-- attention. The number depends on how many layers there are.
 
 local names = require "cbk.infer.names"
 
@@ -9,7 +9,7 @@ local layers = {}
 ---@field last string
 ---@field beyond string
 
----The number of a rule's first place on a side, if others are there, too.
+---The number in a rule's first place on a side, if other tensors have a number there too.
 ---@param state MatchState
 ---@param rule InferredRule
 ---@param side Side
@@ -26,7 +26,7 @@ end
 ---The last key of the layers below a prefix, and the one after it.
 ---@param inventory Inventory
 ---@param prefix string
----@return LayerWitness|nil   nil where no key has the prefix, such as that of a number within a stage
+---@return LayerWitness|nil   nil if no key has the prefix, as for a number within a stage
 local function witness(inventory, prefix)
   local best
   for _, template in ipairs(inventory.by_prefix[prefix] or {}) do
@@ -41,7 +41,7 @@ local function witness(inventory, prefix)
   return { last = best.key, beyond = names.filled(best.template, numbers) }
 end
 
----The prefixes of layers on both sides, where one is that of a rule.
+---The prefixes of layers on both sides, if one of them is a rule's.
 ---@return table<Side, string>
 local function prefixes_of(state, left, right)
   local partners = state.known.partners
@@ -50,8 +50,8 @@ local function prefixes_of(state, left, right)
   return { left = left, right = right }
 end
 
----Notes, of each rule that needs it, the keys that show how many layers the pair has. The first layer is the first one in all models.
----Rules without such keys hold for no other model, and are taken back.
+---Records for each such rule the keys that show how many layers the pair has. The first layer is the first one in all models. Rules
+---without such keys hold for no other model and are removed.
 ---@param state MatchState
 function layers.note(state)
   local known, is_gone = { left = {}, right = {} }, {}

@@ -1,5 +1,5 @@
--- Functions that make a tensor that the other side lacks: a mask, an identity, positions, frequencies, slopes, or one number everywhere.
--- A new kind of such a tensor is one more function of this file.
+-- Functions that make a tensor that the other side lacks: a mask, an identity, positions, frequencies, slopes, or a constant. Each new
+-- kind of tensor is one more function of this file.
 
 local cbk = require "cbk"
 local definitions = require "cbk.infer.definitions"
@@ -11,14 +11,14 @@ local makers = {}
 
 ---@class Maker
 ---@field text string       an expression: a function of `at` and the tensor beside it
----@field expected string   … a function of a tensor that is read and `at`: what such a tensor is, so that nothing else is dropped
+---@field expected string   an expression: a function of the tensor that is read and `at`, with the expected tensor; others are not dropped
 ---@field assumes? string   numbers of the pair that `text` has: "a mask of 9 positions"
 ---@field needs? string[]     definitions
----@field extent? integer   the number, if it may be that of another tensor
+---@field extent? integer   the number, if another tensor may have it too
 
 local number = source.number
 
----@class MakerTrial   A tensor that one side lacks, and what may explain it.
+---@class MakerTrial   A tensor that one side lacks, and the data that may explain it.
 ---@field item Item
 ---@field configs { left: Dict|nil, right: Dict|nil }
 ---@field rows? Tensor   of the rule that will write it
@@ -26,7 +26,7 @@ local number = source.number
 
 ---@class Others   The tensors of the side that is read.
 ---@field read fun(key: string): Tensor|nil
----@field positions fun(n: integer): string|nil   the key of position embeddings with so many rows
+---@field positions fun(n: integer): string|nil   the key of position embeddings with n rows
 
 ---@alias AddMaker fun(maker: Maker)
 
@@ -43,10 +43,10 @@ local function scalar(trial, add)
     assumes = not is_certain and ("the number %.9g"):format(value) or nil }
 end
 
----Adds a maker of a tensor with as many positions as the config says, as position embeddings have rows, or as it has itself.
+---Adds a maker of a tensor. Its number of positions is from the config, from the rows of the position embeddings, or its own.
 ---@param trial MakerTrial
 ---@param n integer
----@param maker Maker   `text`: an expression over n; `assumes`: of the number itself
+---@param maker Maker   `text`: an expression over n; `assumes`: about the number itself
 ---@param add AddMaker
 local function with_positions(trial, n, maker, add)
   local read = trial.item.side == "left" and "right" or "left"
@@ -63,7 +63,7 @@ local function with_positions(trial, n, maker, add)
   with(tostring(n), nil, maker.assumes:format(n))
 end
 
----The extent of a square, or of several; nil of other shapes.
+---The extent of a square, or of several; nil for other shapes.
 ---@param shape integer[]
 ---@return integer|nil
 local function square(shape)
@@ -94,7 +94,7 @@ local function mask(trial, add)
   end
 end
 
----One number in a triangle with the diagonal, and another one in the rest: a causal mask.
+---Adds a maker for a causal mask: one number in a triangle with the diagonal, and another one elsewhere.
 ---@param trial MakerTrial
 ---@param add AddMaker
 local function triangle(trial, add)
@@ -141,7 +141,7 @@ local function positions(trial, add)
     expected = 'function(t) return actions.buffer.positions "n" ({ left = {} }, t:transpose(0, 1)) end' }
 end
 
----0, 1, 2, … in a vector, or in a matrix with one row or column.
+---Adds a maker for 0, 1, 2, … in a vector, or in a matrix with one row or column.
 ---@param trial MakerTrial
 ---@param add AddMaker
 local function numbered(trial, add)
@@ -173,7 +173,7 @@ local function frequencies(trial, add)
   end
 end
 
----The side of a trial whose config is read.
+---The side whose config the converter reads.
 ---@param trial MakerTrial
 ---@return Side
 local function read_side(trial) return trial.item.side == "left" and "right" or "left" end
@@ -188,14 +188,14 @@ end
 ---A config's scaling of rotary positions, as an expression: nil if it has none.
 ---@param config Dict|nil
 ---@param side Side
----@return string|nil text, number|nil base   … and the base that is beside it
+---@return string|nil text, number|nil base   the base in the same section
 local function scaling_of(config, side)
   for _, name in ipairs(config and { "rope_scaling", "rope_parameters" } or {}) do
     if cbk.kind(config, name) == "dict" then return ("at.%s.%s"):format(side, name), config[name].rope_theta end
   end
 end
 
----Frequencies with the steps that PyTorch rounds, and any whole base; also scaled, as the configs say.
+---Adds makers for frequencies with PyTorch's rounding and any whole base, also scaled as the configs say.
 ---@param trial MakerTrial
 ---@param add AddMaker
 local function rounded_frequencies(trial, add)
@@ -226,7 +226,7 @@ local function rounded_frequencies(trial, add)
   end
 end
 
----The slopes of ALiBi, with any dims of 1 beside that of the heads.
+---Adds a maker for the slopes of ALiBi, with any dims of 1 besides that of the heads.
 ---@param trial MakerTrial
 ---@param add AddMaker
 local function slopes(trial, add)
@@ -239,13 +239,13 @@ local function slopes(trial, add)
   end
   local read = read_side(trial)
   local known = configs[read] and sizes.query_heads(configs[read], read, item.numel, item.key)
-  if not known then return end -- the number of heads shows in no other tensor: --same-sizes is about their rows
+  if not known then return end -- no other tensor shows the number of heads; --same-sizes covers only their rows
   local shape = "{ " .. table.concat(extents, ", ") .. " }"
   add { text = ("function(at) local n = %s return slopes_of(n, %s, %q) end"):format(known, shape, item.dtype),
     expected = "function(t) return slopes_of(t:numel(), t:shape(), t.dtype) end", needs = { "slopes_of", agreed_in(known) } }
 end
 
----One number everywhere, with extents of the config, of the tensor beside it, or of the pair.
+---Adds a maker for a constant. Its extents are from the config, from the tensor beside it, or from the pair.
 ---@param trial MakerTrial
 ---@param add AddMaker
 local function equal_numbers(trial, add)
@@ -268,12 +268,12 @@ local function equal_numbers(trial, add)
     needs = { table.concat(extents):find("agreed(", 1, true) and "agreed" or nil } }
 end
 
-local MOST_BYTES = 2 ^ 24 -- of what is made to be compared: a file of 1 KB can announce a terabyte of equal numbers
+local MOST_BYTES = 2 ^ 24 -- of a tensor that is made to be compared: a file of 1 KB can announce a terabyte of equal numbers
 
--- The first that fits counts.
+-- The first one that fits is used.
 local KINDS = { scalar, mask, triangle, identity, positions, numbered, frequencies, rounded_frequencies, slopes, equal_numbers }
 
----Whether both functions of a maker give the tensor.
+---Whether both functions of a maker reproduce the tensor.
 ---@param maker Maker
 ---@param trial MakerTrial
 local function fits(maker, trial)
@@ -288,12 +288,12 @@ local function fits(maker, trial)
   return fine and made
 end
 
----How a tensor that the other side lacks is made.
+---The maker of a tensor that the other side lacks.
 ---@param trial MakerTrial
 ---@return Maker|nil
 function makers.find(trial)
   local tensor, found = trial.item.tensor, nil
-  if tensor:nbytes() > MOST_BYTES or tensor.dtype:find "^complex" then return nil end -- nothing makes complex numbers
+  if tensor:nbytes() > MOST_BYTES or tensor.dtype:find "^complex" then return nil end -- no maker makes complex numbers
   for _, kind in ipairs(KINDS) do
     kind(trial, function(maker) found = found or fits(maker, trial) and maker or nil end)
     if found then return found end

@@ -1,5 +1,5 @@
--- Which tensors of two checkpoints belong together, step by step: what is certain comes first. A new kind of correspondence is a step here,
--- and, if it changes tensors, a choice (choices.lua) and its definition (definitions.lua).
+-- Finds the tensors of two checkpoints that belong together, step by step, the certain ones first. A new kind of correspondence is a
+-- step here, and, if it changes tensors, a choice (choices.lua) and its definition (definitions.lua).
 
 local beside = require "cbk.infer.beside"
 local layers = require "cbk.infer.layers"
@@ -13,7 +13,7 @@ local SIDES = { "left", "right" }
 
 ---@param left Inventory
 ---@param right Inventory
----@param is_affine fun(rule: InferredRule): boolean   whether a factor and a term give the values
+---@param is_affine fun(rule: InferredRule): boolean   whether the rule's factor and term give the values
 ---@return InferredRule[]
 function match.rules(left, right, is_affine)
   local state = State.new(left, right)

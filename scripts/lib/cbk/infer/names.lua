@@ -1,4 +1,4 @@
--- Keys as templates: their numbers become places, which a pattern fills with letters or with the numbers themselves.
+-- Keys as templates: their numbers become places, which are filled with letters or with numbers.
 
 local naming = require "cbk.naming"
 
@@ -6,17 +6,17 @@ local names = {}
 
 local LETTERS = { "N", "E", "M", "K", "L", "P" }
 
--- In a template a place is \1 and its kind: "#" for a part that is a number, else the digits that a number inside a part has at least,
--- or 0.
+-- In a template a place is \1 and its kind: "#" if the number is a whole part, else the least number of digits of a number inside a
+-- part, or 0.
 local PLACE = "\1(.)"
 local STRANGE = "[\\^$()?+|%s,{}%[%]*']" -- in a pattern only in quotes
 
-local MOST_RUNS = 16 -- of digits; the numbers of a key with more of them are parts of its name
+local MOST_RUNS = 16 -- of digits; in a key with more, numbers are ordinary text
 
 ---The runs of digits of a key.
 ---@param key string
----@return { from: integer, to: integer, text: string, stem: string, is_whole: boolean, is_strange: boolean }[]   `stem`: what is before,
----without numbers; `is_strange`: in a part that must be in quotes
+---@return { from: integer, to: integer, text: string, stem: string, is_whole: boolean, is_strange: boolean }[]   `stem`: the text before
+---the number, without numbers; `is_strange`: in a part that must be in quotes
 local function runs_of(key)
   local out = {}
   if select(2, key:gsub("%d+", "", MOST_RUNS + 1)) > MOST_RUNS then return out end
@@ -29,11 +29,11 @@ local function runs_of(key)
   return out
 end
 
----@class Stem   What is before a number, over all keys of a side.
----@field numbers table<integer, table<string, string>>   for each number, what follows it, with the shape of the tensor
----@field texts table<integer, string>   the number as it is written
----@field has_zeros boolean       some number has a zero in front
----@field is_clear boolean        every number is written in one way
+---@class Stem   The text before a number, over all keys of a side.
+---@field numbers table<integer, table<string, string>>   for each number, the texts after it, with the shape of the tensor
+---@field texts table<integer, string>   the number as written
+---@field has_zeros boolean       some number has a leading zero
+---@field is_clear boolean        every number is always written alike
 ---@field is_whole boolean
 ---@field is_inner boolean        another number is before it
 
@@ -73,7 +73,7 @@ local function is_counting(stem)
   return next(kinds, next(kinds)) ~= nil or stem.has_zeros or count > (stem.is_inner and 3 or 2)
 end
 
----The digits that all numbers of a stem have at least, if zeros are in front of some; 0 if none are; nil if both occur.
+---The least number of digits of a stem's numbers, if some have leading zeros; 0 if none have; nil if the digits are inconsistent.
 ---@param stem Stem
 local function width_of(stem)
   if not stem.has_zeros then return 0 end
@@ -85,7 +85,7 @@ local function width_of(stem)
   return width > 1 and width or nil
 end
 
----What is before numbers inside parts that count layers and such, as in "block_00.weight", with their digits.
+---The stems of numbers inside parts that count layers and the like, as in "block_00.weight", with their digits.
 ---@param keys { key: string, shape: string }[]
 ---@return table<string, integer>
 function names.counted(keys)
@@ -97,7 +97,7 @@ function names.counted(keys)
   return out
 end
 
----A key without its numbers, and these: "h.#.mlp.weight", { 3 }.
+---A key as a template, and its numbers: "h.#.mlp.weight", { 3 }.
 ---@param key string
 ---@param counted table<string, integer>   of names.counted
 ---@return string template, integer[] numbers
@@ -116,7 +116,7 @@ function names.template(key, counted)
   return table.concat(out), numbers
 end
 
----A place with something in it.
+---A place filled with a letter or a number.
 ---@param kind string   of the place
 ---@param value string|integer   a letter, or the number itself
 ---@return string
@@ -126,7 +126,7 @@ function names.in_place(kind, value)
   return kind == "0" and ("{%s}"):format(value) or ("{%s:%s}"):format(value, kind)
 end
 
----A template with something in each place.
+---A template with each place filled.
 ---@param template string
 ---@param places (string|integer)[]
 ---@return string
@@ -138,7 +138,7 @@ function names.filled(template, places)
   end))
 end
 
----A key as a pattern: parts that are one capital letter, empty or contain characters of patterns or quotes are in quotes.
+---A key as a pattern: parts that are one capital letter, are empty, or contain special characters or quotes are put in quotes.
 ---@param key string
 ---@return string
 function names.quoted(key)
@@ -147,13 +147,13 @@ function names.quoted(key)
   end):sub(1, -2))
 end
 
----A template as a pattern, with something in each place.
+---A template as a pattern, with each place filled.
 ---@param template string
 ---@param places (string|integer)[]
 ---@return string
 function names.pattern(template, places) return names.filled(names.quoted(template), places) end
 
----A template as a Lua pattern that catches the numbers of its letters.
+---A template as a Lua pattern that captures the numbers of its letters.
 ---@param template string
 ---@param places (string|integer)[]
 ---@return string
@@ -165,7 +165,7 @@ function names.catching(template, places)
   end) .. "$"
 end
 
----… that catches what is before one place and what is behind it.
+---A template as a Lua pattern that captures the text before one place and the text after it.
 ---@param template string
 ---@param places (string|integer)[]
 ---@param place integer
@@ -192,7 +192,7 @@ function names.format(template, places)
   end))
 end
 
----How many digits a place has at least.
+---The least number of digits in a place.
 ---@param template string
 ---@param place integer
 ---@return integer
@@ -217,7 +217,7 @@ function names.marked(template, place)
   end))
 end
 
----What is before a place of a template.
+---The text before a place of a template.
 ---@param template string
 ---@param place integer
 ---@return string|nil
@@ -231,11 +231,11 @@ end
 
 -- --- which places of two templates have the same number
 
----@class Seen       One pair of keys that have the same content.
+---@class Seen       One pair of keys with the same content.
 ---@field left integer[]    their numbers
 ---@field right integer[]
 
----@class Places     What is in each place of two templates: a letter, or the number itself.
+---@class Places     The contents of the places of two templates: letters or numbers.
 ---@field left (string|integer)[]
 ---@field right (string|integer)[]
 ---@field divisor? integer   the left counts 0, 2, 4 where the right counts 0, 1, 2
@@ -266,7 +266,7 @@ local function agree(seen, left, right, divisor)
   return true
 end
 
----How much more the right counts than the left, everywhere; nil if that varies.
+---The constant index offset right − left, or nil.
 local function difference(seen)
   local out = seen[1].right[1] - seen[1].left[1]
   for _, one in ipairs(seen) do
@@ -275,7 +275,7 @@ local function difference(seen)
   return out
 end
 
----Whether the first number of a key counts layers and such, as far as is known.
+---Whether the first number of a key is known to count layers or the like.
 ---@param known Known
 ---@param side Side
 ---@param template string
@@ -284,9 +284,9 @@ function names.counts(known, side, template)
   return prefix ~= nil and known.partners[side][prefix] ~= nil
 end
 
----@class Known   What is before places that count the same on both sides, but for a difference.
+---@class Known   Prefixes of places that count the same on both sides, except for an offset.
 ---@field offsets table<string, integer>     by both prefixes
----@field partners table<Side, table<string, string>>   to each prefix the first one of the other side
+---@field partners table<Side, table<string, string>>   for each prefix, the first one that corresponds to it
 local Known = {}
 Known.__index = Known
 
@@ -295,7 +295,7 @@ function names.known() return setmetatable({ offsets = {}, partners = { left = {
 
 function Known:is_empty() return next(self.offsets) == nil end
 
----@return integer|nil   how much more the right counts; nil if they do not count the same
+---@return integer|nil   the offset right − left; nil if the prefixes do not correspond
 function Known:offset(left, right) return self.offsets[left .. "\0" .. right] end
 
 ---@param left string
@@ -307,7 +307,7 @@ function Known:add(left, right, offset)
   self.partners.right[right] = self.partners.right[right] or left
 end
 
----Whether two places count the same, though only one number was seen: they do elsewhere, or nothing is known and their names say so.
+---Whether two places count the same, although only one number was seen: other keys show it, or nothing is known and both have usual names.
 local function is_known(templates, left, right, known)
   local a, b = names.before(templates.left, left), names.before(templates.right, right)
   if known:offset(a, b) == 0 then return true end
@@ -316,10 +316,10 @@ end
 
 ---@param templates { left: string, right: string }
 ---@param seen Seen[]
----@param known Known   those that are found are added
----@param by? Side   letters are by the places of this side (default: left), so that several pairs with one key agree on them
+---@param known Known   found prefixes are added
+---@param by? Side   the side that determines the letters (default: left), so that several pairs with one key agree on them
 ---@return Places|nil
----@return Side|nil side, integer|nil place   that has several numbers for no reason
+---@return Side|nil side, integer|nil place   the place with several numbers that nothing explains
 function names.places(templates, seen, known, by)
   local left, right, divisor, offset = {}, {}, nil, nil
   local function letter_for(k, s)
@@ -327,7 +327,7 @@ function names.places(templates, seen, known, by)
     right[s] = left[k]
   end
   for s = 1, #seen[1].right do
-    for pass = 1, 2 do -- first a place that no other one has taken
+    for pass = 1, 2 do -- first a place that is not used yet
       for k = 1, #seen[1].left do
         local is_free = (pass == 2 or not left[k]) and math.max(k, s) <= #LETTERS
         if not right[s] and is_free and agree(seen, k, s) then
@@ -382,7 +382,7 @@ function names.right_numbers(places, numbers)
   return out
 end
 
--- --- how much two keys look alike
+-- --- similarity of keys
 
 local MEANS = {}
 for words, meaning in pairs {
@@ -411,7 +411,7 @@ end
 local MOST_CACHED = 4096
 local cache, cached = {}, 0
 
----The words of a key as likeness sees them, how often each occurs, and all of them in one text.
+---The words of a key for comparison, how often each occurs, and all of them in one text.
 ---@param name string
 ---@return table<string, integer> words, string bag, integer count
 function names.words(name)
@@ -424,7 +424,7 @@ function names.words(name)
   return found[1], found[2], found[3]
 end
 
----From 0 to 1, and a little more if the last words are the same.
+---The similarity of two keys: from 0 to 1, and a little more if their last words are the same.
 ---@param a string
 ---@param b string
 ---@return number

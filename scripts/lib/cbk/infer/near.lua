@@ -1,13 +1,13 @@
--- Which templates of both sides may belong together, where there are too many to compare each with each: those at the same place of
--- their checkpoints, and those with the same words. So a checkpoint of thousands of equal tensors takes time and memory by its size.
+-- Pairs of templates that may belong together, if there are too many to compare each with each: those at the same place of their
+-- checkpoints, and those with the same words. So time and memory stay proportional to the size of the checkpoint.
 
 local names = require "cbk.infer.names"
 
 local near = {}
 
-local MOST_PAIRS = 4096 -- that are all looked at
-local MOST_EACH = 4     -- templates of the right for one of the left, if there are more pairs
-local MOST_ALIKE = 2    -- … of those by words
+local MOST_PAIRS = 4096 -- up to this number, all are compared
+local MOST_EACH = 4     -- templates of the right for one of the left, if there are more pairs than that
+local MOST_ALIKE = 2    -- of these, found by words
 
 ---@class NearIndex   Templates of the right.
 ---@field list string[]
@@ -32,7 +32,7 @@ local function index_of(list)
   return out
 end
 
----The place of the first number of a rising list that is not below `n`.
+---The index of the first number of a rising list that is at least `n`.
 local function first_from(list, n)
   local low, high = 1, #list + 1
   while low < high do
@@ -45,7 +45,7 @@ end
 ---Calls `visit` with the templates of the right that one of the left may belong to.
 ---@param index NearIndex
 ---@param template string
----@param place number   where it is among those of the left, as a place of the right
+---@param place number   its place among those of the left, scaled to the right
 ---@param visit fun(other: string)
 local function each_near(index, template, place, visit)
   local seen, count = {}, 0
@@ -96,7 +96,7 @@ function near.pairs(left, right, visit)
   end
 end
 
----How many pairs `near.pairs` visits at most.
+---The most pairs that `near.pairs` visits.
 ---@param left integer
 ---@param right integer
 function near.count(left, right) return math.min(left * right, math.max(MOST_PAIRS, left * MOST_EACH)) end

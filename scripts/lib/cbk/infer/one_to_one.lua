@@ -1,5 +1,5 @@
--- Rules for one tensor and one tensor, for all numbers of layers and experts: by content, or, where several tensors have the same, by the
--- rules found before and the names.
+-- Rules for one tensor on each side, for all numbers of layers and experts: by content, or, if several tensors have the same content, by
+-- the rules found before and by names.
 
 local content = require "cbk.infer.content"
 local names = require "cbk.infer.names"
@@ -43,7 +43,7 @@ local function rules_from(state, templates, seen, add, depth)
       templates = { left = { templates.left }, right = { templates.right } }, places = { places }, pairs = found,
       divisor = places.divisor, offset = places.offset, also = { left = {}, right = {} } }
   end
-  if places then -- the numbers do not agree everywhere: by the first that varies
+  if places then -- the numbers do not agree everywhere: split by the first that varies
     for s in ipairs(places.right) do
       if type(places.right[s]) == "string" then side, place = "right", s end
     end
@@ -80,14 +80,14 @@ local function grouped(items, is_free)
   return order, by_template
 end
 
----Calls `visit` with items of two templates that may belong together; it returns false where it wants no more.
+---Calls `visit` with items of two templates that may belong together. `visit` returns false to stop.
 ---@param lefts Item[]
 ---@param rights Item[]
 ---@param visit fun(left: Item, right: Item): boolean
 local function each_beside(state, lefts, rights, visit)
   if state:is_counted(lefts[1]) ~= state:is_counted(rights[1]) then return end
   local by_number
-  if state:is_counted(lefts[1]) then -- those of the same layer
+  if state:is_counted(lefts[1]) then -- only items of the same layer
     by_number = {}
     for _, b in ipairs(rights) do
       by_number[b.numbers[1]] = by_number[b.numbers[1]] or {}
@@ -116,8 +116,8 @@ local SEEN_OF_CLASS = 65536            -- and about 16 for each of its tensors
 
 local NO_NUMBERS = { { left = {}, right = {} } } -- not to be changed
 
----What was seen of each pair of templates.
----@param is_certain boolean   only content that is of one tensor on the left
+---The pairs of keys with the same content, for each pair of templates.
+---@param is_certain boolean   only content that one tensor on the left has
 ---@return SeenPair[]
 local function seen_pairs(state, is_certain)
   local by_id, out = {}, {}
@@ -159,7 +159,7 @@ local function seen_pairs(state, is_certain)
   return out
 end
 
-local MANY = 4096 -- pairs of templates: their rules are made one by one, the likeliest first
+local MANY = 4096 -- pairs of templates; above this, rules are made one by one, the likeliest first
 
 ---@param seen SeenPair[]
 local function take_one_by_one(state, seen, is_certain)
@@ -197,12 +197,12 @@ local function varies(seen)
 end
 
 ---@param state MatchState
----@param is_certain boolean   only content that is of one tensor on the left
+---@param is_certain boolean   only content that one tensor on the left has
 function one_to_one.match(state, is_certain)
   local list, seen, is_varying = {}, seen_pairs(state, is_certain), {}
   if #seen > MANY then return take_one_by_one(state, seen, is_certain) end
   for _, one in ipairs(seen) do is_varying[one] = varies(one.seen) end
-  table.sort(seen, function(a, b) -- those that show what counts come first
+  table.sort(seen, function(a, b) -- pairs with varying numbers come first
     if is_varying[a] ~= is_varying[b] then return is_varying[a] end
     if a.left ~= b.left then return a.left < b.left end
     return a.right < b.right

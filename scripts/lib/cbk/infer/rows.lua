@@ -1,4 +1,4 @@
--- Inferred rules as the converter has them: names, action, further names, numbers.
+-- Inferred rules as the converter writes them: names, action, further names, numbers.
 
 local assumptions = require "cbk.infer.assumptions"
 local content = require "cbk.infer.content"
@@ -14,11 +14,11 @@ local function ordered(list, order)
   return order and out or list
 end
 
----Adds further names of a rule's tensors, and the check that these are the same, which a larger model's may not be.
+---Adds further names of a rule's tensors, and a check that these tensors are equal, because a larger model's may not be.
 ---@param row Row
 ---@param rule InferredRule
 ---@param side Side
----@param order integer[]|nil   of the rule's keys, if it is another one in the row
+---@param order integer[]|nil   of the rule's keys, if the row has another order
 ---@param left_name fun(text: string): string
 local function add_copies(row, rule, side, order, left_name)
   local own = row[side]
@@ -40,7 +40,7 @@ local function add_copies(row, rule, side, order, left_name)
   end
 end
 
----The list of keys of a rule, with how many there are: by the config, else as the checkpoint has them, if an extent shows them, too.
+---The list of keys of a rule, and their number: from the config, else from an extent of the checkpoint if one shows it.
 ---@param rule InferredRule
 ---@param left_name fun(text: string): string
 ---@return { side: Side, letter: string, text: string }, string[] needs
@@ -56,7 +56,7 @@ local function each_of(rule, left_name)
 end
 
 ---@param rule InferredRule
----@param left_name fun(text: string): string   a pattern of the left as its part has it
+---@param left_name fun(text: string): string   returns a pattern of the left without its part's name
 ---@return Row
 function rows.rule(rule, left_name)
   local many = #rule.left > 1 and "left" or #rule.right > 1 and "right" or nil

@@ -1,4 +1,4 @@
--- Rules for one tensor that is made of several: parts with names of their own, such as queries, keys and values, or all experts.
+-- Rules for one tensor that consists of several: parts with names of their own, such as queries, keys and values, or all experts.
 
 local content = require "cbk.infer.content"
 local names = require "cbk.infer.names"
@@ -16,7 +16,7 @@ local MOST_PARTS, MOST_CANDIDATES = 5, 24
 ---The items among `candidates` that together have the elements of `whole`.
 ---@param whole Item
 ---@param candidates Item[]
----@param steps { left: integer }   that searches may take in all
+---@param steps { left: integer }   the steps that all searches may still take
 ---@return Item[]|nil
 local function parts_of(whole, candidates, steps)
   local chosen = {}
@@ -37,7 +37,7 @@ local function parts_of(whole, candidates, steps)
   return search(1, whole.numel) and chosen or nil
 end
 
----The free items of a side, for `candidates`: by what they have in common with what they are parts of, the smallest first.
+---The free items of a side, for `candidates`: by what they share with the whole that they may be part of, the smallest first.
 ---@param side Side
 ---@return table<string, Item[]>
 local function free_items(state, side)
@@ -108,7 +108,7 @@ local function in_order(items)
   return items
 end
 
----Generalises what was found for some tensors: `whole` on one side, parts on the other.
+---Makes one rule of what was found for some tensors: `whole` on one side, parts on the other.
 ---@param side Side   of the whole
 ---@param found InferredPair[]   of the same templates
 local function take_parts(state, side, found)
@@ -133,8 +133,8 @@ local function take_parts(state, side, found)
   if is_free(rule) then state:take(rule) end
 end
 
----@param side Side   of the tensors that are made of several
----@param is_constant boolean   those of which nothing but the number of elements is known
+---@param side Side   the side of the tensors that consist of several
+---@param is_constant boolean   only constants: nothing but their number of elements is known
 ---@param state MatchState
 function several.parts(state, side, is_constant)
   local other = side == "left" and "right" or "left"
@@ -158,7 +158,7 @@ end
 
 -- --- one tensor for all experts
 
----Splits a template at one place: the rest is a template, too.
+---Removes one place from a template: the rest is a template, too.
 local function without_place(item, place)
   local numbers = {}
   for k, n in ipairs(item.numbers) do
@@ -167,7 +167,7 @@ local function without_place(item, place)
   return names.marked(item.template, place), numbers
 end
 
----The tensors of a template, by all their numbers but one; those with 0, 1, 2, … in that place.
+---The tensors of a template, grouped by all their numbers but one, if that one runs over 0, 1, 2, …
 ---@return { template: string, numbers: integer[], items: Item[] }[]
 local function stacks(items, place)
   local by_id, out = {}, {}
@@ -187,7 +187,7 @@ local function stacks(items, place)
   return #out * #out[1].items == #items and out or {}
 end
 
----@param place integer   of the letter that `found` has all values of
+---@param place integer   the place of the letter that takes all values in `found`
 local function take_stack(state, side, template, found, whole_template, place)
   local other = side == "left" and "right" or "left"
   local seen, whole = {}, found[1][side][1].template
@@ -207,7 +207,7 @@ local function take_stack(state, side, template, found, whole_template, place)
   state:take(rule)
 end
 
----The free items of a side that are not constant, by what a stack of the same elements has.
+---Finds the free items of a side that have the same elements as a stack. Constants are left out.
 ---@param side Side
 ---@return fun(stack: Item[]): Item[]   in their order
 local function wholes_by_content(state, side)

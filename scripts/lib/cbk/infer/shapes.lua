@@ -1,4 +1,4 @@
--- Choices for tensors of other shapes: extents of 1 more or less, dimensions in another order, several of them in one.
+-- Choices for tensors with other shapes: more or fewer extents of 1, dimensions in another order, several dimensions in one.
 
 local sizes = require "cbk.infer.sizes"
 
@@ -6,7 +6,7 @@ local shapes = {}
 
 local function same_list(a, b) return table.concat(a, ",") == table.concat(b, ",") end
 
----An expression for an extent: of the config that is read in that direction, or the number itself.
+---An expression for an extent: from the config that is read in that direction, or the number itself.
 ---@param trial Trial
 ---@param side Side   that is read
 ---@param assumed integer[]   gets the number, if no field has it
@@ -21,7 +21,7 @@ local function said(assumed) return #assumed > 0 and "extents of " .. table.conc
 
 local function literal(list) return #list == 0 and "{}" or "{ " .. table.concat(list, ", ") .. " }" end
 
----Which successive dims of a shape are each one dim of another; nil if none are.
+---The groups of successive dims of a shape that are one dim each of another shape; nil if there are none.
 ---@param shape integer[]
 ---@param other integer[]
 ---@return integer[][]|nil   for each dim of the other
@@ -40,7 +40,7 @@ local function groups_of(shape, other)
   return next_dim > #shape and groups or nil
 end
 
----The shape with one dim for each group, of a tensor whose dims are still in their old order.
+---The shape with one dim for each group, for a tensor with its dims still in their old order.
 local function merged_shape(order, groups)
   local out = {}
   for k, group in ipairs(groups) do
@@ -51,8 +51,8 @@ local function merged_shape(order, groups)
   return out
 end
 
----… the shape with all dims, of a tensor with one dim for each group. Of each group, one extent follows from the others: the first that no
----field of the config has.
+---The shape with all dims, for a tensor with one dim for each group. In each group one extent follows from the others: the first one that
+---is in no field of the config.
 ---@param trial Trial
 ---@param permuted integer[]
 ---@param groups integer[][]
@@ -77,7 +77,7 @@ local function split_shape(trial, permuted, groups)
   return out, assumed
 end
 
----Reshapes: leading dims of 1, and permuted dims that the right has as one.
+---Adds reshapes: leading dims of 1, and permuted dims that are one dim on the right.
 ---@param trial Trial
 ---@param add fun(choice: Choice)
 function shapes.add(trial, add)
@@ -88,7 +88,7 @@ function shapes.add(trial, add)
     for _, n in ipairs(list) do out[#out + 1] = n ~= 1 and n or nil end
     return out
   end
-  ---The shape `to` of a tensor `from` that has the same extents but for ones.
+  ---The shape `to` for a tensor of the shape `from`, which has the same extents except for ones.
   local function with_ones(from, to)
     local out, places = {}, {}
     for i, n in ipairs(from) do places[#places + 1] = n ~= 1 and i or nil end

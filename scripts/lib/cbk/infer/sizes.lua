@@ -1,5 +1,5 @@
--- Numbers of a model, such as the rows of a head, as expressions of its config: of both configs, as each direction reads one. Where several
--- expressions give the number, they must agree when a converter runs.
+-- Numbers of a model, such as the rows of a head, as expressions over its config; over both configs, because each direction reads one.
+-- If several expressions give the number, they must agree when a converter runs.
 
 local cbk = require "cbk"
 
@@ -55,7 +55,7 @@ local KERNELS = { "patch", "kernel", "channel", "head", "group", "tile" } -- of 
 local POSITIONS = { "position", "ctx", "seq" }
 local LENGTHS = { "label", "class", "position", "ctx", "seq", "vocab", "hidden_size", "embd", "d_model", "inner", "filter", "intermediate" }
 
----The expressions that belong to the section that a key names, if some do.
+---The expressions of the section that a key names, if there are any.
 ---@param list { text: string, section: string }[]
 ---@param key string
 local function near(list, key)
@@ -71,7 +71,7 @@ local function near(list, key)
   return #out > 0 and out or list
 end
 
----One expression for all of them.
+---One expression for all of them, which must agree.
 ---@param list { text: string, section: string }[]
 ---@return string|nil
 local function agreed(list)
@@ -106,7 +106,7 @@ local function head_size(config, side, size, key)
   return agreed(near(list, key))
 end
 
----… for the rotated ones of them.
+---Expressions for the rotated rows of a head.
 local function rotated_rows(config, side, size, dim, key)
   local whole, list, at = head_size(config, side, size, key), {}, "at." .. side
   if dim == size or not whole then return whole end
@@ -119,7 +119,7 @@ local function rotated_rows(config, side, size, dim, key)
   return agreed(near(list, key))
 end
 
----An expression for the rotated rows of a head, whatever its size; nil if the config does not have them.
+---An expression for the rotated rows of a head of any size; nil if the config does not have them.
 ---@param config Dict
 ---@param side Side
 ---@param dim integer
@@ -173,7 +173,7 @@ function sizes.heads(configs, size, dim, key)
   if part then return whole, part end
 end
 
----A table of both, as one function.
+---The rows of a head and its rotated rows as one function, which returns a table of both.
 ---@return string|nil
 function sizes.rotation(configs, size, dim, key)
   return of_both(function(config, side)
@@ -197,9 +197,9 @@ local function head_count(config, side, count, of_keys, key)
   return agreed(near(list, key))
 end
 
----Expressions for how many heads each of some parts has.
+---Expressions for the numbers of heads of some parts.
 ---@param counts integer[]
----@param is_keys boolean[]   of those that have key heads
+---@param is_keys boolean[]   for each part, whether it has key heads
 ---@return string|nil   a table
 local function head_counts(config, side, counts, is_keys, key)
   local out = {}
@@ -210,7 +210,7 @@ local function head_counts(config, side, counts, is_keys, key)
   return "{ " .. table.concat(out, ", ") .. " }"
 end
 
----The heads of each of some parts, as a function of `at`; nil if the configs do not have them.
+---The numbers of heads of some parts, as a function of `at`; nil if the configs do not have them.
 ---@param configs { left: Dict|nil, right: Dict|nil }
 ---@param counts integer[]
 ---@param is_keys boolean[]
@@ -228,13 +228,13 @@ end
 ---@return string|nil
 function sizes.query_heads(config, side, count, key) return head_count(config, side, count, false, key) end
 
----The key heads, as a function of `at`; nil if the configs do not have them.
+---The number of key heads, as a function of `at`; nil if the configs do not have it.
 ---@return string|nil
 function sizes.key_heads(configs, count, key)
   return of_both(function(config, side) return head_count(config, side, count, true, key) end, configs)
 end
 
----An expression for a number by the words that a field's name may have; nil if no such field has it.
+---Expressions for a number, from fields that have it and a name with one of these words.
 ---@param words string[]
 local function by_words(config, side, n, key, words)
   local list, best = {}, #words + 1
@@ -249,7 +249,7 @@ local function by_words(config, side, n, key, words)
   return list, agreed(near(list, key))
 end
 
----An extent such as that of a patch, as an expression; nil if no field with a name like that has the number.
+---An expression for an extent such as that of a patch; nil if no field with such a name has the number.
 ---@param config Dict
 ---@param side Side
 ---@param n integer
@@ -257,10 +257,10 @@ end
 ---@return string|nil
 function sizes.extent(config, side, n, key) return (select(2, by_words(config, side, n, key, KERNELS))) end
 
----… the length of a vector or a table.
+---An expression for the length of a vector or a table.
 function sizes.length(config, side, n, key) return (select(2, by_words(config, side, n, key, LENGTHS))) end
 
----… the number of positions.
+---An expression for the number of positions.
 function sizes.span(config, side, n, key) return (select(2, by_words(config, side, n, key, POSITIONS))) end
 
 ---The field of a config that has the number of positions.

@@ -1,4 +1,4 @@
--- Texts of checkpoints and configs in Lua source. They are untrusted: whatever they hold, they stay a string, a field or a comment.
+-- Texts of checkpoints and configs in Lua source. They are untrusted: whatever they contain, they stay a string, a field or a comment.
 
 local cbk = require "cbk"
 
@@ -10,7 +10,7 @@ for word in ([[and break do else elseif end false for function goto if in local 
 
 local function is_name(text) return type(text) == "string" and text:find "^[%a_][%w_]*$" ~= nil and not KEYWORDS[text] end
 
----A string, in which everything can be seen.
+---A string literal in which every character is visible.
 ---@param text string
 ---@return string
 function source.text(text) return cbk.shown((("%q"):format(text):gsub("\\\n", "\\n"))) end
@@ -24,7 +24,7 @@ function source.number(number)
   return tonumber(text) == number and text or ("%.17g"):format(number)
 end
 
----A text, a number or a truth value; nil of others.
+---The literal of a string, number or boolean; nil for others.
 ---@return string|nil
 function source.plain(value)
   if type(value) == "string" then return source.text(value) end
@@ -32,7 +32,7 @@ function source.plain(value)
   return type(value) == "boolean" and tostring(value) or nil
 end
 
----What is before '=' in a table: a name, or in brackets.
+---The text before '=' in a table: a name, or a value in brackets.
 ---@param key string|number
 ---@return string
 function source.key(key) return is_name(key) and key or ("[%s]"):format(source.plain(key)) end
@@ -45,7 +45,7 @@ function source.field(expression, name)
   return is_name(name) and expression .. "." .. name or ("%s[%s]"):format(expression, source.plain(name))
 end
 
----What may be behind '--'.
+---A text that is safe after '--'.
 ---@param text string
 ---@return string
 function source.comment(text) return cbk.shown(text) end

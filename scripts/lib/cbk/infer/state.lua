@@ -1,4 +1,4 @@
--- What is known while the tensors of two checkpoints are matched: both inventories, the rules that were found, and what counts layers.
+-- The state of matching the tensors of two checkpoints: both inventories, the rules found so far, and the places that count layers.
 
 local content = require "cbk.infer.content"
 local names = require "cbk.infer.names"
@@ -13,33 +13,33 @@ local MOST_STEPS = 2 ^ 24 -- of all searches for parts
 ---@field left string[]     patterns
 ---@field right string[]
 ---@field templates table<Side, string[]>
----@field places Places[]   one for each pair of the side that has one key and those of the other
+---@field places Places[]   for each pair of the side with one key and a key of the other
 ---@field pairs InferredPair[]
 ---@field like? InferredRule    the rule of the weights whose bias this is
----@field is_by_name? boolean   the content says nothing
+---@field is_by_name? boolean   not by content
 ---@field each? InferredEach
 ---@field divisor? integer
 ---@field offset? integer
----@field layers? table<Side, LayerWitness>   it holds for as many layers only
+---@field layers? table<Side, LayerWitness>   it holds only for this number of layers
 ---@field also table<Side, CopyName[]>
 
 ---@class InferredEach   A side that has one key for each value of a letter.
 ---@field side Side
 ---@field letter string
 ---@field count integer               in the pair
----@field text string                 of rules.each: how many there are
----@field places (string|integer)[]   what is in the places of its template
----@field place integer               that of the letter
+---@field text string                 the number of keys, for rules.each
+---@field places (string|integer)[]   the contents of its template's places
+---@field place integer               the letter's place
 
 ---@class CopyName   A further pattern of the same tensors.
 ---@field [1] string
 ---@field [2] integer           its place among the keys
 ---@field template string
----@field places (string|integer)[]    what is in its places
+---@field places (string|integer)[]    the contents of its places
 ---@field original string       the template of the key itself
----@field letters (string|integer)[]   what is in its places
+---@field letters (string|integer)[]   the contents of its places
 ---@field is_transposed? boolean
----@field is_by_name? boolean   the content says nothing
+---@field is_by_name? boolean   not by content
 
 ---@class MatchState
 ---@field left Inventory
@@ -47,8 +47,8 @@ local MOST_STEPS = 2 ^ 24 -- of all searches for parts
 ---@field known Known
 ---@field rules InferredRule[]
 ---@field classes { left: Item[], right: Item[] }[]
----@field steps { left: integer }   that searches for parts may still take
----@field alone table<string, boolean>   what was asked of `are_alone`
+---@field steps { left: integer }   the steps that searches for parts may still take
+---@field alone table<string, boolean>   results of `are_alone`
 local State = {}
 State.__index = State
 
@@ -60,13 +60,13 @@ function State.new(left, right)
     classes = content.classes(left, right) }, State)
 end
 
----Whether an item's first number counts layers and such.
+---Whether an item's first number counts layers or the like.
 ---@param item Item
 function State:is_counted(item)
   return #item.numbers > 0 and (self.known:is_empty() or names.counts(self.known, item.side, item.template))
 end
 
----Tensors of one content: those of the same layer where both count.
+---Whether tensors with the same content may belong together: if both count layers, they must be in the same layer.
 ---@param left Item
 ---@param right Item
 function State:may_pair(left, right)
@@ -75,7 +75,7 @@ function State:may_pair(left, right)
   return not is_counted or self:is_beside(left, right, right.numbers[1])
 end
 
----The numbers of layers, as the right counts them, that an item of the left may have.
+---The numbers of layers, in the right's counting, that an item of the left may have.
 ---@param a Item   of the left
 ---@param b Item   of the right
 ---@return integer[]
@@ -90,7 +90,7 @@ function State:numbers_beside(a, b)
   return out
 end
 
----Whether an item of the left has the number of a layer, as the right counts them.
+---Whether an item of the left may be in the layer `number` of the right.
 ---@param a Item   of the left
 ---@param b Item
 ---@param number integer   of b
@@ -101,7 +101,7 @@ function State:is_beside(a, b, number)
   return false
 end
 
----Whether items of both sides may be of the same layer.
+---Whether items of both sides may be in the same layer.
 ---@param one Item
 ---@param other Item
 function State:is_near(one, other)
@@ -111,8 +111,8 @@ function State:is_near(one, other)
   return #a.numbers == 1 and self:is_beside(a, b, b.numbers[1])
 end
 
----Whether the tensors of some layers are all that these layers have: that no tensor occurs in them and in others, too. Where only some
----layers have a tensor, which ones may be another choice in other models.
+---Whether no template has tensors both in some layers and outside of them. If a tensor is only in some layers, other models may have it in
+---other layers.
 ---@param inventory Inventory
 ---@param prefix string   before their numbers
 ---@param numbers table<integer, boolean>
@@ -127,7 +127,7 @@ local function are_alone(inventory, prefix, numbers)
   return true
 end
 
----`are_alone`, asked once for the same layers.
+---`are_alone`, with its result cached.
 ---@param side Side
 ---@param prefix string
 ---@param numbers table<integer, boolean>
@@ -140,7 +140,7 @@ function State:layers_are_alone(side, prefix, numbers)
   return self.alone[id]
 end
 
----names.places, where the two sides may count in two ways only for layers of their own.
+---`names.places`. The two sides may count differently only for layers of their own.
 ---@param templates { left: string, right: string }
 ---@param seen Seen[]
 ---@param by? Side
@@ -173,7 +173,7 @@ function State.have_same_sum(list, others)
   return sum == 0ULL
 end
 
----Whether no other rule has its tensors.
+---Whether no other rule has the rule's tensors.
 ---@param rule InferredRule
 function State.is_free(rule)
   for _, pair in ipairs(rule.pairs) do
@@ -209,7 +209,7 @@ function State:take_back(is_gone)
   self.rules = kept
 end
 
----Takes the best rules among candidates, each of tensors that no earlier one has.
+---Accepts the best of the candidate rules. Each must have tensors that no earlier one has.
 ---@param list { rule: InferredRule, score: number }[]
 function State:take_best(list)
   for i, one in ipairs(list) do one.place = i end
@@ -219,12 +219,12 @@ function State:take_best(list)
   end
 end
 
----Where a side has its templates, from 0 to 1.
+---The place of a template on its side, from 0 to 1.
 local function rank(inventory, template)
   return inventory.by_template[template][1].order / math.max(1, #inventory.items)
 end
 
----How likely two templates belong together, if nothing else is known.
+---How likely two templates belong together if nothing else is known.
 ---@param left string
 ---@param right string
 function State:score(left, right)

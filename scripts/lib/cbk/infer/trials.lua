@@ -1,4 +1,4 @@
--- Tries actions on the tensors of a rule, and takes the first that makes the right of the left, and the left of the right.
+-- Tries actions on the tensors of a rule, and takes the first that converts left to right and right to left.
 
 local choices = require "cbk.infer.choices"
 local content = require "cbk.infer.content"
@@ -10,9 +10,9 @@ local trials = {}
 
 local function same_list(a, b) return table.concat(a, ",") == table.concat(b, ",") end
 
-local SMALL = 65536 -- elements; of larger tensors, a few rows are compared first
+local SMALL = 65536 -- elements; for larger tensors, a few rows are compared first
 
----Whether a tensor has the bits of another, in the coarser of their dtypes.
+---Whether two tensors have the same bits, in the coarser of their dtypes.
 ---@param made any
 ---@param wanted Tensor
 function trials.same_values(made, wanted)
@@ -50,12 +50,12 @@ local function is_made(made, items, is_list)
   return true
 end
 
----Whether an action makes the right of the left, and the left of the right.
+---Whether an action converts the left to the right, and the right to the left.
 ---@param choice Choice
 ---@param trial Trial
 ---@param left Item[]
 ---@param right Item[]
----@param is_forward? boolean   only the first
+---@param is_forward? boolean   only left to right
 local function fits(choice, trial, left, right, is_forward)
   local fine, result = pcall(function()
     local each = trial.rule.each
@@ -96,7 +96,7 @@ local function ordered(items, order)
   return out
 end
 
----The pair whose tensors are compared first.
+---The pair with the smallest tensors, which is compared first.
 local function smallest(rule)
   local out = rule.pairs[1]
   for _, pair in ipairs(rule.pairs) do
@@ -119,13 +119,13 @@ function trials.with_cast(choice, left, right)
   return out
 end
 
----The module that an item's linear or norm is in: "layers.#.self_attn".
+---The module with an item's linear or norm: "layers.#.self_attn".
 ---@param item Item
 ---@return string
 function trials.module(item) return item.template:match "^(.*)%.[^.]+%.[^.]+$" or "" end
 
----The action of a vector that is the same in any order: norms of queries and keys have rotary rows if these have.
----Other vectors of queries and keys, such as biases, may or may not have them.
+---The action of a vector with equal elements. Norms of queries and keys have rotary rows if the queries and keys have them. Other vectors
+---of queries and keys, such as biases, may or may not have them.
 ---@param left Item
 ---@param item Item   of the right
 ---@param choice Choice   that fits
@@ -141,7 +141,7 @@ local function of_constant(left, item, choice, has_config, rotary)
   return has_config and { text = "actions.rotary.vector", has_config = true } or rotary
 end
 
----A number of the right config with which several actions do what a choice does: the choice for this number only.
+---A choice limited to one number of the right config, if other actions would give the same result with it.
 ---@param choice Choice   that fits
 ---@param trial Trial
 ---@return Choice
@@ -167,11 +167,11 @@ local function with_number(choice, trial)
     assumes = choice.assumes, needs = { "only_with", unpack(choice.needs or {}) } }
 end
 
----The action of a rule; nil if none of the vocabulary does it.
+---The action of a rule; nil if no known action fits.
 ---@param rule InferredRule
 ---@param configs { left: Dict|nil, right: Dict|nil }
 ---@param has_config boolean
----@param rotary? table<string, Choice>   of rotary rows, by the modules that have them
+---@param rotary? table<string, Choice>   for rotary rows, by module
 ---@return Choice|nil choice   with the order of the keys of the side that has several
 function trials.find(rule, configs, has_config, rotary)
   local pair = smallest(rule)
@@ -197,7 +197,7 @@ function trials.find(rule, configs, has_config, rotary)
     local left, right = sides(pair, order)
     local own = { rule = rule, left = left, right = right, configs = configs, has_config = has_config }
     local list = choices.of(own)
-    if rule.like and rule.like.choice then -- the weights' action, also where all elements are the same
+    if rule.like and rule.like.choice then -- the weights' action, even if all elements are equal
       table.insert(list, 1, rule.like.choice)
     end
     for _, choice in ipairs(list) do
@@ -213,7 +213,7 @@ function trials.find(rule, configs, has_config, rotary)
   end
 end
 
----Whether an action does what a rule's own does: that of a weight, which its bias can share.
+---Whether an action gives the same result as a rule's own, so that a weight and its bias can share it.
 ---@param rule InferredRule   with its own choice
 ---@param choice Choice
 ---@param configs { left: Dict|nil, right: Dict|nil }

@@ -1,4 +1,4 @@
--- The file of an inferred converter.
+-- Writes the file of an inferred converter.
 
 local cbk = require "cbk"
 local definitions = require "cbk.infer.definitions"
@@ -24,7 +24,7 @@ end
 
 -- --- rules as rows
 
----@class Row   One rule as it is written.
+---@class Row   One rule as written.
 ---@field left string[]
 ---@field right string[]
 ---@field each? { side: Side, letter: string, text: string }
@@ -42,7 +42,7 @@ local function is_simple(row)
   return #row.left == 1 and #row.right == 1 and not row.each and #row.options + #row.also.left + #row.also.right == 0
 end
 
----What a rule has in common with that of the other part of a linear or norm; and which part it is. Nil of other rules.
+---What a rule shares with that of the other part of a linear or norm, and which part it is. Nil for other rules.
 ---@return string|nil id, string|nil part
 local function joined_by(row)
   if not is_simple(row) then return nil end
@@ -52,7 +52,7 @@ local function joined_by(row)
   return ("%s\0%s\0%s"):format(left, right, row.action or ""), part
 end
 
----Rules of weights and their biases as one.
+---Merges the rules of weights and their biases.
 local function merged(rows)
   local by_id, out, is_gone = {}, {}, {}
   for _, row in ipairs(rows) do
@@ -78,11 +78,11 @@ local function merged(rows)
   return out
 end
 
----What all patterns of a side begin with, up to their first letter.
+---The common prefix of all patterns of a side, up to the first letter.
 local function place_of(patterns)
   local place
   for _, pattern in ipairs(patterns) do
-    if pattern:find("'", 1, true) then return nil end -- a letter in quotes is none
+    if pattern:find("'", 1, true) then return nil end -- a letter in quotes is not a number
     local plain = pattern:match "^(.-%f[^.%z]%u%f[.%z])%."
     local own = pattern:match "^([^{}]*{%u[^.]*)%."
     if plain and (not own or #plain < #own) then own = plain end
@@ -116,7 +116,7 @@ end
 ---The further keys of a side, as an option of the rule.
 ---@param list AlsoName[]
 ---@param side Side
----@param place string|nil   that the rule is below
+---@param place string|nil   the prefix of the rule
 local function also_option(list, side, place)
   local entries = {}
   for i, one in ipairs(list) do
@@ -155,7 +155,7 @@ local function row_lines(rows, indent, places)
   return out
 end
 
----The tables of keys: those of layers by themselves.
+---The tables of keys, with a separate one for each kind of layers.
 ---@param part WrittenPart
 ---@param suffix string   of the names of local tables
 ---@return string[] before, string[] keys
@@ -202,7 +202,7 @@ end
 
 -- --- config
 
----A text, a truth value, or a small map of numbers and such as Lua; nil of others.
+---A string, a boolean, or a small map of numbers and the like as Lua; nil for others.
 local function shown(value, is_inner)
   if is_inner or type(value) ~= "number" then
     local text = source.plain(value)
@@ -223,7 +223,7 @@ local function float(number)
   return number % 1 == 0 and ("cbk.float(%s)"):format(text) or text
 end
 
----Fields of one side: texts, truth values, fractions and small maps are written again, others are left out with a warning.
+---Fields of one side: strings, booleans, fractions and small maps are written as constants, others are left out with a warning.
 local function one_sided_fields(side, list, config)
   local fixed, written, dropped, out = {}, {}, {}, {}
   for _, name in ipairs(list) do
@@ -285,7 +285,7 @@ end
 ---@field section? string         its section of the right config; nil if it has none
 ---@field rows Row[]
 ---@field checks string[]         entries of the table of keys that come first
----@field one_sided string[]      … that come last
+---@field one_sided string[]      entries of the table of keys that come last
 ---@field made { left: string[], right: string[] }   entries of `fill`
 ---@field fields? InferredFields
 ---@field configs { left: Dict|nil, right: Dict|nil }
@@ -300,9 +300,9 @@ end
 ---@field right_config? Dict
 ---@field unexplained string[]    lines
 ---@field sources { left: string, right: string }   the files
----@field has_same_sizes? boolean   other checkpoints have the numbers of the pair
+---@field has_same_sizes? boolean   other checkpoints have the same numbers as the pair
 
----The tables of a part, and how the converter names them.
+---Adds the tables of a part, and returns the converter's options that name them.
 ---@param part WrittenPart
 ---@param add fun(line: string)
 ---@return string[] options

@@ -1,4 +1,4 @@
--- One page about a checkpoint: HTML with everything in it, for a browser without a network. Texts of the checkpoint are untrusted: they
+-- A page about a checkpoint: HTML that contains everything, for a browser without a network. Texts of the checkpoint are untrusted: they
 -- are escaped in HTML and in the page's data, and the page's policy allows only its own script and style.
 
 local cbk = require "cbk"
@@ -10,7 +10,7 @@ local page = {}
 
 local escaped = figure.escaped
 
----Untrusted text for HTML, with control characters shown.
+---Escapes untrusted text for HTML; control characters become visible.
 ---@param text string
 function page.text(text) return escaped(cbk.shown(text)) end
 
@@ -34,7 +34,7 @@ local function base64(hex)
   return table.concat(out)
 end
 
---- 'sha256-…' of a text, as a policy names a script or style that may run.
+--- 'sha256-…' of a text, as a policy names an allowed script or style.
 local function source_of(text)
   local bytes = {}
   for i = 1, #text do bytes[i] = text:byte(i) end
@@ -47,7 +47,7 @@ local function part(name) return cbk.fs.read(folder .. name) end
 
 -- --- the data
 
--- What would end the script's element, or be a line end in old JavaScript.
+-- Characters that would end the script element, or that are line ends in old JavaScript.
 local JSON_ESCAPES = { ["<"] = "\\u003c", [">"] = "\\u003e", ["&"] = "\\u0026" }
 
 local function json_text(text)
@@ -140,7 +140,7 @@ end
 ---@field tensors string[]                         rows as JSON, see `page.row`
 ---@field remark string|nil                        about the tensors
 
---- What needs the script is hidden until it has run.
+--- Hidden until the script has run, because it needs the script.
 local TENSORS = [[
 <div data-script hidden>
 <section id="layers">

@@ -1,11 +1,11 @@
--- A picture as a list of shapes, which becomes SVG or PNG. Colours are { red, green, blue }; (0, 0) is the upper left corner.
+-- A picture as a list of shapes, which is written as SVG or PNG. Colours are { red, green, blue }; (0, 0) is the upper left corner.
 
 local cbk = require "cbk"
 local font = require "cbk.plot.font"
 
 local figure = {}
 
-local SIZE = 2 -- of the letters: pixels of the picture for each of the font's
+local SIZE = 2 -- scale of letters: pixels of the picture for each pixel of the font
 
 ---@class Figure
 ---@field width integer
@@ -33,7 +33,7 @@ end
 ---@param list number[][]
 function Figure:rects(list, colour) table.insert(self.shapes, { kind = "rects", list = list, colour = colour }) end
 
----Untrusted text is fine. `anchor`: what of the text is at x.
+---Adds a text, which may be untrusted. `anchor`: the part of the text that is at x.
 ---@param anchor? "start"|"middle"|"end"
 function Figure:text(x, y, text, anchor, colour)
   table.insert(self.shapes, { kind = "text", x = x, y = y, text = cbk.shown(text), anchor = anchor or "start", colour = colour or BLACK })
@@ -44,13 +44,13 @@ function Figure:line(points, colour)
   table.insert(self.shapes, { kind = "line", points = points, colour = colour or BLACK })
 end
 
----The columns that a text takes in pixels.
+---The width of a text in pixels.
 ---@param text string
 function figure.text_width(text) return font.length(text) * font.STEP * SIZE end
 
 figure.LINE = (font.HEIGHT + 3) * SIZE -- from one line of text to the next
 
----The end of a text that is too wide.
+---The end of a text, if the whole text is too wide.
 ---@param text string
 ---@param width integer
 function figure.fitting(text, width)

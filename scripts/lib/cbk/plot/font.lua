@@ -1,4 +1,4 @@
--- Letters of 5 x 8 pixels, for pictures that have no fonts. Each row is five bits, the leftmost one is 16.
+-- Letters of 5 x 8 pixels, for pictures without fonts. Each row is five bits, the leftmost is 16.
 
 local font = { WIDTH = 5, HEIGHT = 8, STEP = 6 }
 
@@ -38,7 +38,7 @@ for letter, rows in pairs(ROWS) do
   glyphs[letter] = glyph
 end
 
----Calls `visit` with each pixel of a line of text, from 0; a character beyond ASCII is a box.
+---Calls `visit` with each pixel of a line of text, from 0. Characters other than ASCII are boxes.
 ---@param text string
 ---@param visit fun(x: integer, y: integer)
 function font.pixels(text, visit)
@@ -53,7 +53,7 @@ function font.pixels(text, visit)
   end
 end
 
----How many characters a line of text has.
+---The number of characters in a line of text.
 ---@param text string
 function font.length(text) return select(2, text:gsub("[%z\1-\127\192-\255][\128-\191]*", "")) end
 

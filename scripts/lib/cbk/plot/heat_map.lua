@@ -1,4 +1,4 @@
--- A matrix as blocks in colours, or in shades where a terminal has no colours.
+-- A matrix as coloured blocks, or as shaded blocks on a terminal without colours.
 
 local figure = require "cbk.plot.figure"
 local numbers = require "cbk.numbers"
@@ -8,12 +8,12 @@ local heat_map = {}
 
 ---@class HeatMapPlot
 ---@field title string
----@field of string         "rms", …
+---@field of string         the statistic of a block, such as "rms"
 ---@field height integer    of the matrix
 ---@field width integer
 ---@field rows integer      of blocks
 ---@field columns integer
----@field values number[]   of the blocks, row by row; NaN where nothing is finite
+---@field values number[]   of the blocks, row by row; NaN if no element is finite
 ---@field nan integer[]
 ---@field inf integer[]
 ---@field remarks string[]   where elements are not finite
@@ -25,8 +25,8 @@ local function begin_of(block, count, extent) return math.floor(block * extent /
 
 local function is_diverging(plot) return plot.of == "mean" end
 
---- A function that gives the place of a block's value on the scale, "bad" where elements are not finite, and nil for one without value;
---- and the two ends of the scale.
+--- A function that returns the place of a block's value on the scale, "bad" if elements are not finite, and nil for a block without value.
+--- Also the two ends of the scale.
 local function placed(plot, is_log)
   local low, high = scale.range(plot.values)
   if not low then return function(i) return plot.nan[i] + plot.inf[i] > 0 and "bad" or nil end end
@@ -34,7 +34,7 @@ local function placed(plot, is_log)
     high = math.max(math.abs(low), math.abs(high))
     low = -high
   end
-  if is_log then -- what is 0 has the least place
+  if is_log then -- 0 has the lowest place
     low = math.huge
     for _, value in ipairs(plot.values) do
       if value > 0 then low = math.min(low, value) end
@@ -50,7 +50,7 @@ local function placed(plot, is_log)
   end, low, high
 end
 
----What the colours mean.
+---The meaning of the colours.
 local function legend(plot, low, high, is_log)
   if not low then return "no finite elements" end
   return ("%s of blocks from %s to %s%s"):format(plot.of, scale.text(low), scale.text(high), is_log and " (log)" or "")
@@ -58,7 +58,7 @@ end
 
 local LISTED = 5
 
---- How many elements of a list of counts are not finite: "8 NaN and 1 infinite"; nil where all are.
+--- The numbers of elements that are not finite: "8 NaN and 1 infinite"; nil if all are finite.
 local function bad_text(nan, inf)
   if nan == 0 and inf == 0 then return nil end
   local parts = {}
@@ -81,7 +81,7 @@ local function bad_columns(plot, row)
   if first then return begin_of(first, plot.columns, plot.width), begin_of(last + 1, plot.columns, plot.width) - 1 end
 end
 
---- Adds the rows of one row of blocks that are not finite; those that follow each other are one.
+--- Adds the rows with elements that are not finite in one row of blocks. Consecutive rows are reported as one.
 local function add_rows(plot, row, matrix, out)
   local first_column, last_column = bad_columns(plot, row)
   if not first_column then return end
@@ -103,7 +103,7 @@ local function add_rows(plot, row, matrix, out)
   end
 end
 
----Where elements are not finite: "64 NaN in row 17, columns 0 to 63". Reads the rows of blocks that have such elements again.
+---Where elements are not finite: "64 NaN in row 17, columns 0 to 63". Reads the affected rows of blocks again.
 ---@param plot HeatMapPlot
 ---@param matrix Tensor
 ---@return string[]
@@ -125,7 +125,7 @@ local function colour_of(plot, place)
   return place and scale.colour(place, is_diverging(plot)) or scale.NONE
 end
 
---- A line of the picture of two rows of blocks: the upper half of a cell has the first one.
+--- A line of the picture for two rows of blocks: the first is the upper half of each cell.
 local function coloured_line(plot, place, row)
   local parts = {}
   for column = 1, plot.columns do
@@ -177,7 +177,7 @@ local function draw_legend(out, plot, y, text)
   out:text(MARGIN + 2 * steps + 10, y, figure.fitting(text, out.width - 2 * MARGIN - 2 * steps - 10), "start", GREY)
 end
 
---- The blocks, those of one colour as one shape; neighbours of one colour are one rectangle.
+--- Draws the blocks. All blocks of one colour are one shape; neighbours with one colour are one rectangle.
 local function draw_blocks(out, plot, place, at)
   local by_colour, order = {}, {}
   for row = 0, plot.rows - 1 do

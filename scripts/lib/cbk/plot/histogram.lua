@@ -1,4 +1,4 @@
--- How the elements of a tensor are spread.
+-- The distribution of a tensor's elements.
 
 local figure = require "cbk.plot.figure"
 local numbers = require "cbk.numbers"
@@ -14,7 +14,7 @@ local histogram = {}
 
 local EIGHTHS = { "▏", "▎", "▍", "▌", "▋", "▊", "▉" }
 
----A bar of a share of `width` columns; what is above 0 is seen.
+---A bar for a share of `width` columns. Shares above 0 are always visible.
 ---@param share number
 ---@param width integer
 ---@param is_ascii? boolean
@@ -25,7 +25,7 @@ function histogram.bar(share, width, is_ascii)
   return ("█"):rep(math.floor(eighths / 8)) .. (EIGHTHS[eighths % 8] or "")
 end
 
---- How long the bar of a count is.
+--- The length of a count's bar, as a share.
 local function share_of(most, is_log)
   return function(count)
     if not is_log then return count / most end
@@ -33,7 +33,7 @@ local function share_of(most, is_log)
   end
 end
 
----"min -0.3  max 0.31  mean …", without what a tensor lacks.
+---"min -0.3  max 0.31  mean …", without statistics that a tensor lacks.
 ---@param plot HistogramPlot
 function histogram.summary(plot)
   local stats, parts = plot.stats, {}

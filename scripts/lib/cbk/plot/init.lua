@@ -1,4 +1,4 @@
--- Pictures of tensors: what `cbk plot` and the prompt's `:plot` draw. A tensor is read once, in blocks.
+-- Pictures of tensors, for `cbk plot` and the prompt's `:plot`. A tensor is read once, in blocks.
 
 local cbk = require "cbk"
 local heat_map = require "cbk.plot.heat_map"
@@ -13,7 +13,7 @@ function plot.histogram(tensor, options)
   return { title = options.title, dtype = tensor.dtype, shape = tensor:shape(), stats = tensor:stats { bins = options.bins } }
 end
 
---- A tensor as a matrix: the first dim beside all others; one row for one dim.
+--- A tensor as a matrix: the first dim against all others; a tensor of one dim is one row.
 local function as_matrix(tensor)
   local shape = tensor:shape()
   if #shape == 2 then return tensor end
@@ -34,7 +34,7 @@ function plot.heat_map(tensor, options)
   return out
 end
 
----Lines about a tensor for a terminal, as the prompt shows it: a histogram, and the blocks of a matrix.
+---Lines about a tensor for a terminal, for the prompt: a histogram, and the blocks of a matrix.
 ---@param tensor Tensor
 ---@param options { title: string, width: integer, colour: boolean }
 ---@return string[]

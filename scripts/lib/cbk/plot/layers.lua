@@ -1,4 +1,4 @@
--- A number of each layer: how the norm of a weight goes from the first layer to the last one.
+-- One number for each layer: how the norm of a weight changes from the first layer to the last.
 
 local cbk = require "cbk"
 local figure = require "cbk.plot.figure"
@@ -9,17 +9,17 @@ local shortened = require "cbk.shortened"
 
 local layers = {}
 
----@class LayerSeries  the tensors whose keys differ in the number of the layer only
+---@class LayerSeries  tensors with keys that differ only in the number of the layer
 ---@field name string
 ---@field layers integer[]
----@field values number[]   NaN where a layer has none
+---@field values number[]   NaN if a layer has none
 
 ---@class LayersPlot
 ---@field title string
 ---@field of string
 ---@field series LayerSeries[]
 
----The key with '*' for the first of its parts that is a number, and that number; nil for a key without one.
+---The key with '*' in place of its first part that is a number, and that number; nil for a key without one.
 ---@param key string
 ---@return string|nil name, integer|nil layer
 function layers.split(key)
@@ -58,7 +58,7 @@ end
 
 local TICKS, ASCII = { "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█" }, { "_", ".", "-", "=", "+", "*", "#", "@" }
 
---- A list as one tick each, or as at most `most` ticks that show the largest of neighbours.
+--- A list as one tick each, or as at most `most` ticks that each show the largest of several neighbours.
 local function ticks(values, most, is_ascii)
   local low, high = scale.range(values)
   local marks, out = is_ascii and ASCII or TICKS, {}
@@ -120,7 +120,7 @@ local MARGIN, GREY, MOST = 20, { 120, 120, 120 }, 12
 local COLOURS = { { 31, 119, 180 }, { 214, 39, 40 }, { 44, 160, 44 }, { 255, 127, 14 }, { 148, 103, 189 }, { 140, 86, 75 },
   { 227, 119, 194 }, { 23, 190, 207 }, { 188, 189, 34 }, { 0, 0, 0 }, { 127, 127, 127 }, { 0, 0, 139 } }
 
---- The lines of a series: pieces without values that are missing.
+--- Draws the lines of a series, with gaps at missing values.
 local function draw_series(out, one, colour, x_of, y_of)
   local points = {}
   for i = 1, #one.values + 1 do

@@ -1,8 +1,8 @@
--- Numbers as places, as colours and as text.
+-- Numbers as positions on a scale, as colours and as text.
 
 local scale = {}
 
----A number in few characters.
+---A number as a short text.
 ---@param number number
 function scale.text(number)
   if number ~= number then return "nan" end
@@ -22,7 +22,7 @@ function scale.range(list)
   return low, high
 end
 
----A function that gives the place of a number between 0 (low) and 1 (high), on a logarithmic scale if that is asked for.
+---A function that returns the position of a number between 0 (low) and 1 (high), on a logarithmic scale if requested.
 ---@param is_log? boolean
 ---@return fun(number: number): number
 function scale.place(low, high, is_log)
@@ -33,12 +33,12 @@ function scale.place(low, high, is_log)
   return function(number) return high > low and (number - low) / (high - low) or 1 end
 end
 
--- From a low number to a high one; and from below 0 to above 0.
+-- From a low number to a high one; and from negative numbers to positive ones.
 local SEQUENTIAL = { { 68, 1, 84 }, { 59, 82, 139 }, { 33, 145, 140 }, { 94, 201, 98 }, { 253, 231, 37 } }
 local DIVERGING = { { 33, 102, 172 }, { 103, 169, 207 }, { 247, 247, 247 }, { 239, 138, 98 }, { 178, 24, 43 } }
-local LEVELS = 65 -- odd, so that 0 has the colour in the middle
+local LEVELS = 65 -- odd, so that 0 has the middle colour
 
----Of a place from 0 to 1.
+---The colour at a position from 0 to 1.
 ---@param place number
 ---@param is_diverging? boolean
 function scale.colour(place, is_diverging)

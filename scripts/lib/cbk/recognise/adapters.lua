@@ -1,4 +1,4 @@
--- Advice on LoRA matrices, which are no weights of a model: they are folded into weights.
+-- Advice about LoRA matrices. They are not weights of a model: they are folded into weights.
 
 local adapters = {}
 
@@ -17,14 +17,14 @@ end
 ---@return string
 function adapters.advice(format, folder)
   if format ~= "hf" then return "fold them into the weights first with `cbk fold-lora-checkpoint`" end
-  if folder and folder:find "^[%w_./@+=-]+$" then -- in a command line as it is
+  if folder and folder:find "^[%w_./@+=-]+$" then -- needs no quotes in a command line
     return ("fold it into its base model first: `cbk fold-lora-checkpoint --adapter %s BASE -o NEW`"):format(folder)
   end
   return "fold an adapter that PEFT saved into its base model with `cbk fold-lora-checkpoint --adapter DIR BASE -o NEW`, or merge the "
     .. "matrices with PEFT (merge_and_unload)"
 end
 
----What keys that a model does not have are, if they are matrices of LoRA.
+---A message about keys that a model does not have, if they are LoRA matrices.
 ---@param keys string[]
 ---@param format string   of the checkpoint
 ---@return string|nil

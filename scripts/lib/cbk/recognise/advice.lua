@@ -1,4 +1,4 @@
--- Advice for checkpoints with keys that fit no rule of a conversion, or with missing weights. What is known of a model is known from its
+-- Advice for checkpoints with keys that no rule of a conversion matches, or with missing weights. The facts about a model come from its
 -- class.
 
 local cbk = require "cbk"
@@ -34,7 +34,7 @@ end
 
 local function source_format(job) return job.path[1].src end
 
----The tensors of a model by its class and the config of the source; nil where no class describes it, or not with this config.
+---The tensors of a model by its class and the source's config; nil if no class describes the model with this config.
 ---@param model Model
 ---@param job Job
 ---@return ClassTensors|nil
@@ -66,7 +66,7 @@ local function known_as_lost(job, strangers)
   return whys[strangers[1]]
 end
 
----Keys whose numbers are beyond a count in the config, by the rules of a user's own table, whose model has no class.
+---Keys with numbers that exceed a count in the config, by the rules of the user's own table: its model has no class.
 ---@param job Job
 ---@param strangers string[]
 ---@return string|nil text, integer|nil count
@@ -83,7 +83,7 @@ local function beyond_rules(job, strangers)
   end
 end
 
----Keys whose numbers are beyond a count in the config.
+---Keys with numbers that exceed a count in the config.
 ---@param job Job
 ---@param strangers string[]
 ---@return string|nil text, integer|nil count
@@ -101,10 +101,10 @@ local function beyond_counts(job, strangers)
   if total > 0 then return table.concat(order, ", "), total end
 end
 
----The models whose class has all of these names with the config of the source.
+---The models with a class that has all of these names with the source's config.
 ---@param job Job
 ---@param keys string[]
----@param is_whole boolean   and needs no others
+---@param is_whole boolean   the class needs no other names
 ---@return string[]   three at most
 local function models_with(job, keys, is_whole)
   local out, format = {}, source_format(job)
@@ -139,7 +139,7 @@ local function renaming(found, place)
   return ("%s: `%s`%s%s"):format(wrapped.how(found), wrapped.command(found, place), wrapped.losses(found), missing)
 end
 
----How the weights get the names of the class, if they have others. A model without a head is not made of one that has it.
+---How to rename weights to the names of the class. A model without a head is not made from one that has it.
 ---@param job Job
 ---@param source Dict
 ---@return string|nil
@@ -152,7 +152,7 @@ local function under_other_names(job, source)
     return ("; they are those of --model %s"):format(full.model)
   end
   if job.whole and job.whole ~= source and not (own and wrapped.find(wrapped.leaves(is_hf and source or source.model), own)) then
-    return nil -- what is around the model was looked through
+    return nil -- the wrappers around the model were removed already
   end
   local whole = job.whole or source
   local place = is_hf and "" or "model."
@@ -164,7 +164,7 @@ local function under_other_names(job, source)
   return fits and "; they fit " .. renaming(found, place) or nil
 end
 
----What else the keys may be, apart from numbers beyond a count.
+---Other explanations of the keys, besides numbers that exceed a count.
 local function of_names(job, source, strangers)
   local own = catalogue.is_own(job.model.model) and catalogue.file_of(job.model.model)
   if own then return ("; add %s to '%s'"):format(#strangers == 1 and "a rule for it" or "rules for them", own) end
@@ -177,7 +177,7 @@ local function of_names(job, source, strangers)
   if why then return text:format(source_format(job), why) end
 end
 
----The class of a Hugging Face config that no model has, as a part of a message.
+---The class that a Hugging Face config names, if no model has it, as a part of a message.
 ---@param job Job
 ---@return string|nil
 local function context_of(job)
@@ -185,8 +185,8 @@ local function context_of(job)
   return class and "; " .. architectures.why_foreign(class, { job.model }) or nil
 end
 
----The models of the class that the config names, where the model is another one, such as its body; without a name, those that have a
----head in its place.
+---The models of the class that the config names, if the model is another one, such as its body. Without such a name: those with a head in
+---its place.
 ---@param job Job
 ---@return Model[]
 local function meant(job)
@@ -200,7 +200,7 @@ local function meant(job)
   return out
 end
 
----What to say of a key that is a weight of the class that is meant, and not of the model.
+---A message about a key that is a weight of the intended class but not of the model.
 ---@param job Job
 ---@param strangers string[]
 ---@return string|nil
@@ -216,7 +216,7 @@ local function of_meant_class(job, strangers)
   end
 end
 
----What else the keys may be, as the end of a message; nil if nothing is known. And what is known in any case.
+---What else the keys may be, as the end of a message; nil if nothing is known. And the facts that always apply.
 ---@param job Job
 ---@param source Dict   the checkpoint
 ---@param strangers string[]   keys without a rule
@@ -231,9 +231,9 @@ function advice.unmatched(job, source, strangers)
   return text ~= "" and text or nil, context_of(job)
 end
 
----An error of a conversion with what is known of the checkpoint.
+---An error of a conversion, with the known facts about the checkpoint added.
 ---@param job Job
----@param problem any   as pcall gives it
+---@param problem any   as returned by pcall
 ---@return any
 function advice.explained(job, problem)
   local found = type(problem) == "table" and problem or {}

@@ -1,4 +1,4 @@
--- The class that a config of Hugging Face names, and the classes that models here have.
+-- The class that a Hugging Face config names, and the classes of cbk's models.
 
 local catalogue = require "converters.engine.catalogue"
 local kinds = require "converters.engine.kinds"
@@ -6,7 +6,7 @@ local naming = require "cbk.naming"
 
 local architectures = {}
 
--- names that a class had before
+-- earlier names of classes
 local old_names = { RWForCausalLM = "FalconForCausalLM", RWModel = "FalconModel" }
 
 ---The class that a config names.
@@ -17,7 +17,7 @@ function architectures.stated(config)
   return type(first) == "string" and first or nil
 end
 
----Whether a model is a class of Hugging Face. MPT's has two spellings.
+---Whether a model is of a Hugging Face class. MPT's class has two spellings.
 ---@param model Model
 ---@param class string|nil
 ---@return boolean
@@ -26,7 +26,7 @@ function architectures.is_of(model, class)
   return class ~= nil and own ~= nil and own.name:lower() == (old_names[class] or class):lower()
 end
 
----The class that a config names, if no model here is of that class.
+---The class that a config names, if no model of cbk is of that class.
 ---@param config Dict|nil
 ---@return string|nil
 function architectures.foreign(config)
@@ -37,9 +37,9 @@ function architectures.foreign(config)
   return class
 end
 
----What is wrong with a config whose class no model here has.
+---A message about a config with a class that no model of cbk has.
 ---@param class string        of architectures.foreign
----@param models Model[]      that its model_type may be
+---@param models Model[]      the models that its model_type may mean
 ---@return string
 function architectures.why_foreign(class, models)
   local own = {}

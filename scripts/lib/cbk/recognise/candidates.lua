@@ -1,4 +1,4 @@
--- The models that a checkpoint may be of, by its config; without one, by its names alone.
+-- The models that a checkpoint may be of: by its config, or without one by its names alone.
 
 local cbk = require "cbk"
 local converters = require "cbk.converters"
@@ -13,7 +13,7 @@ local sections = require "converters.engine.sections"
 local catalogue = converters.catalogue
 local candidates = {}
 
----Every model of the catalogue once, with its class of a side.
+---Every model of the catalogue once, with its class on a side.
 ---@param side Side
 ---@return { model: Model, class: Class }[]
 function candidates.described(side)
@@ -26,7 +26,7 @@ function candidates.described(side)
   return out
 end
 
----Whether a model lacks the head that the class of Hugging Face has, which its name says.
+---Whether a model lacks the head of Hugging Face's class, as its name says.
 ---@param name string
 ---@return boolean
 function candidates.is_headless(name) return name:find "%-headless$" ~= nil end
@@ -36,8 +36,8 @@ local is_headless = candidates.is_headless
 ---@class Candidate
 ---@field model Model
 ---@field class Class
----@field fit? Fit              of the first of a list; nil: there is no config
----@field tensors? fun(): ClassTensors   what the class has for the config
+---@field fit? Fit              only for the first of a list; nil: there is no config
+---@field tensors? fun(): ClassTensors   the class's tensors for the config
 ---@field matched? integer    keys that the class has
 ---@field mistakes integer
 ---@field is_named boolean    a config of Hugging Face names its class
@@ -73,7 +73,7 @@ local function without_denied(list)
   return out
 end
 
----Those that fit best first.
+---The candidates, those that fit best first.
 ---@param list Candidate[]
 ---@return Candidate[]
 function candidates.ranked(list)
@@ -94,7 +94,7 @@ end
 ---@class Asked
 ---@field side Side
 ---@field section Dict           the model's config
----@field architecture? string   what a config of Hugging Face says
+---@field architecture? string   the class that a Hugging Face config names
 ---@field accepts fun(one: { model: Model, class: Class }): boolean
 ---@field distance fun(model: Model): integer
 
@@ -119,13 +119,13 @@ local function why_not(one, problem)
   return ("for %s, %s"):format(one.model.model, errors.text(said))
 end
 
----The models that a config may mean. Fits with many tensors are not kept: a config of some bytes may ask for 100,000 of each model.
+---The models that a config may mean. Fits with many tensors are not kept: a tiny config may ask for 100,000 tensors of each model.
 ---@param asked Asked
 ---@param format string
 ---@param keys string[]
 ---@param shape_of fun(key: string): integer[]|nil
 ---@return Candidate[]
----@return string[] problems   why the config does not describe a model that it names
+---@return string[] problems   why the config does not fit a model that it names
 function candidates.at(asked, format, keys, shape_of)
   local out, problems = {}, {}
   for _, described in ipairs(candidates.described(asked.side)) do
@@ -144,9 +144,9 @@ function candidates.at(asked, format, keys, shape_of)
   return list, problems
 end
 
----The candidates as of the first format that fits best.
+---The candidates of the first format that fits best.
 ---@param formats string[]
----@return Candidate[], string[] problems   as of `candidates`
+---@return Candidate[], string[] problems   as of `candidates.at`
 ---@return string format
 function candidates.of_config(asked, formats, keys, shape_of)
   local list, problems, nearest = {}, {}, formats[1]
@@ -159,7 +159,7 @@ function candidates.of_config(asked, formats, keys, shape_of)
   return list, problems, nearest
 end
 
--- model_types that a model had before
+-- earlier model_types of models
 local old_types = { RefinedWeb = "falcon", RefinedWebModel = "falcon" }
 
 ---@param config Dict
@@ -169,12 +169,12 @@ function candidates.of_type(config)
   if type(stated) ~= "string" then return function() return true end end
   return function(one)
     local types = converters.hugging_face_types(one.model)
-    local says_none = next(types) == nil -- a user's own may have none
+    local says_none = next(types) == nil -- the user's own may have none
     return types[old_types[stated] or stated] == true or says_none and (one.model.model == stated or one.class.name == class)
   end
 end
 
----The way that a checkpoint can be converted: to Hugging Face, or to the newest release.
+---The path by which a checkpoint can be converted: to Hugging Face, or to the newest release.
 ---@param model Model
 ---@param format string
 ---@return Path|nil path, string|nil target
@@ -185,7 +185,7 @@ function candidates.way_from(model, format)
   end
 end
 
----Whether a model's table to Hugging Face reads this config. Without a table of the same release, the nearest one counts.
+---Whether a model's table to Hugging Face accepts this config. Without a table of the same release, the nearest one is used.
 ---@param path Path
 ---@param section Dict
 ---@param counts? fun(field: string): boolean   whether a field counts; default: all do
@@ -200,7 +200,7 @@ local function takes(path, section, counts)
   return step.tgt ~= "hf"
 end
 
----The fields of a model's table to Hugging Face that a config does not have; none of a config that is Hugging Face's.
+---How far a config is from a model's table to Hugging Face. For Hugging Face configs it is 0.
 ---@param formats string[]
 function candidates.distance_of(formats, section)
   return function(model)
@@ -220,7 +220,7 @@ function candidates.distance_of(formats, section)
   end
 end
 
----@param formats string[]   of the Model Zoo, of which the config may be
+---@param formats string[]   the Model Zoo formats that the config may have
 ---@param section Dict
 function candidates.of_name(formats, section)
   local stated = section.name
@@ -240,7 +240,7 @@ function candidates.of_name(formats, section)
   end
 end
 
----The models that a config may mean: if it names a class of Hugging Face, those of that class; none if no model has it.
+---The models that a config may mean. If it names a Hugging Face class, only those of that class, maybe none.
 ---@param asked Asked
 ---@return { model: Model, class: Class }[]
 local function meant_by(asked)
@@ -254,7 +254,7 @@ local function meant_by(asked)
   return is_foreign and {} or #named > 0 and named or all
 end
 
----Counts what speaks against names, by the nearest of the models that a config may mean.
+---Counts mismatches of names, by the nearest of the models that a config may mean.
 ---@param asked Asked
 ---@param formats string[]
 ---@return ContentsFit
@@ -274,7 +274,7 @@ function candidates.fit_of_config(asked, formats)
   end
 end
 
----… that have these names, without a config.
+---Counts mismatches of names, by the nearest of all models that have these names, without a config.
 ---@param formats string[]
 ---@return ContentsFit
 function candidates.fit_of_names(formats)
@@ -286,7 +286,7 @@ end
 
 -- --- without a config
 
----The first of the configs with these names that a model's table reads.
+---The first of the guessed configs that a model's table accepts.
 ---@param path Path
 ---@param found Guess
 ---@return Dict|nil
@@ -296,7 +296,7 @@ local function config_taken(path, found)
   end
 end
 
----How many fields of a guessed config have another value than the class's default.
+---The number of fields in a guessed config with another value than the class's default.
 ---@param class Class
 ---@param config Dict
 local function changes_in(class, config)
@@ -311,7 +311,7 @@ end
 ---@param formats string[]
 ---@param keys string[]
 ---@param shape_of fun(key: string): integer[]|nil
----@param architecture? string   of Hugging Face, that the checkpoint keeps
+---@param architecture? string   the Hugging Face class that the checkpoint keeps
 ---@return Candidate[], string format
 function candidates.of_names(formats, keys, shape_of, architecture)
   local guess_of = guess.of(keys, shape_of)
@@ -322,7 +322,7 @@ function candidates.of_names(formats, keys, shape_of, architecture)
       local found = class and guess_of(class, release)
       local path = found and found.unknown == 0 and candidates.way_from(one.model, format)
       local config = path and (format == "hf" and found.config or config_taken(path, found))
-      if config then -- how much is missing says nothing of a part of a model
+      if config then -- in a part of a model, the number of missing names means nothing
         out[#out + 1] = { model = one.model, class = class, mistakes = (found.missing > 0 and 1 or 0) + found.odd + found.spare,
           is_named = architectures.is_of(one.model, architecture), changes = changes_in(class, config),
           distance = candidates.distance_of({ format }, config)(one.model) }

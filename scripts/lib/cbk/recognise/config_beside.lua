@@ -8,7 +8,7 @@ local kinds = require "converters.engine.kinds"
 
 local config_beside = {}
 
----Refuses a folder without a config of its own.
+---Fails if a folder has no config of its own.
 local function check_folder(path)
   if not cbk.fs.is_dir(path) then return end
   local model, parts = composite.model_in(path)
@@ -21,8 +21,8 @@ end
 
 local MAP = "a map of fields"
 
----A config file, which holds a map of fields.
----@param path string   also of the folder with a config.json
+---A config file, which must be a map of fields.
+---@param path string   the file, or the folder with a config.json
 ---@return Dict
 function config_beside.load(path)
   local file = converters.config_file(path)
@@ -35,7 +35,7 @@ function config_beside.load(path)
   return config
 end
 
----What `cbk convert` adds to the names of a pair, time after time: "_to_cs-2.4_to_cs-2.5".
+---The suffix that `cbk convert` adds to file names, once for each conversion: "_to_cs-2.4_to_cs-2.5".
 ---@param stem string
 ---@return string|nil
 local function suffix_of(stem)
@@ -46,7 +46,7 @@ end
 
 ---@param file string
 ---@return Dict|nil config, string|nil problem
----@return boolean|nil is_other   it can be read, and is no config
+---@return boolean|nil is_other   the file can be read and is not a config
 local function try(file)
   local fine, result = pcall(config_beside.load, file)
   if fine then return result end
@@ -64,11 +64,11 @@ end
 
 ---@class ConfigBeside
 ---@field path? string
----@field config? Dict     what is in it
+---@field config? Dict     its content
 ---@field problem? string   why none of the files is used
----@field is_broken? boolean   that is, since it cannot be read
+---@field is_broken? boolean   because it cannot be read
 
----The YAML files of a folder that may be configs, with their names' ends.
+---The YAML files of a folder that may be configs, with the stems of their names.
 ---@return { path: string, stem: string, config?: Dict, problem?: string }[]
 local function yaml_files(folder)
   local out = {}
@@ -86,11 +86,11 @@ local function yaml_files(folder)
   return out
 end
 
----"_to_cs-2.5" of such a suffix.
+---The last part of such a suffix: "_to_cs-2.5".
 local function last_of(suffix) return suffix and suffix:match "_to_cs%-[%w.-]-$" end
 
----The files that have the name of the checkpoint; else those of its conversions; else of its last one, as a folder that is converted
----again gives the checkpoint a new name, but not the config; else those of no conversion.
+---The files with the checkpoint's name; else those of its conversions; else those of its last conversion; else those of no conversion.
+---Converting a folder again gives the checkpoint a new name, but not the config.
 local function nearest(files, stem)
   local own = suffix_of(stem)
   local last = last_of(own)
@@ -109,7 +109,7 @@ local function nearest(files, stem)
   return {}
 end
 
----What the config is called that is looked for.
+---The name of the config that is wanted, for messages.
 ---@param is_hf boolean
 function config_beside.called(is_hf) return is_hf and "config.json" or "YAML config" end
 

@@ -1,4 +1,4 @@
--- Configs by themselves: of which side they are, and which model they mean.
+-- Configs by themselves: whether they are of Hugging Face or the Model Zoo, and the model that they mean.
 
 local cbk = require "cbk"
 local architectures = require "cbk.recognise.architectures"
@@ -12,18 +12,18 @@ local trainer = require "converters.modelzoo.trainer"
 local catalogue = converters.catalogue
 local configs = {}
 
----Whether a config is one of Hugging Face.
+---Whether a config is a Hugging Face config.
 ---@param config Dict
 ---@return boolean
 function configs.says_hugging_face(config) return type(config.model_type) == "string" or architectures.stated(config) ~= nil end
 
----The error for the name of a model that is no text.
+---The error for a model name that is not a string.
 ---@param field string
 function configs.not_a_string(field, value)
   return ("the config says %s=%s: expected a string"):format(field, fields.shown(value))
 end
 
----A config of Hugging Face, which is its own model section.
+---A Hugging Face config. It is its own model section.
 ---@param config Dict
 ---@return Dict
 function configs.hugging_face_section(config)
@@ -35,7 +35,7 @@ function configs.hugging_face_section(config)
   return config
 end
 
----Refuses a format that the config contradicts.
+---Fails if the config contradicts the format.
 local function check_format(is_zoo, says_hf, format)
   if format == "hf" and is_zoo then
     cbk.fail("config", "this is a config of the Model Zoo, but --format is hf; use --format cs-X.Y")
@@ -44,7 +44,7 @@ local function check_format(is_zoo, says_hf, format)
   end
 end
 
----Refuses a model of another class than those that the config names.
+---Fails if the config names another class than the model's.
 local function check_model(model_name, format, section)
   local stated, field = converters.stated_models(format == "hf", section)
   local function class_of(name)
@@ -61,7 +61,7 @@ local function check_model(model_name, format, section)
   if #stated > 0 then cbk.fail("config", converters.other_model(stated, field, model_name)) end
 end
 
----The model and format of a config, as far as the user does not name them. Of several formats of the Model Zoo, the newest.
+---The model and format of a config, if the user does not name them. Of several Model Zoo formats, the newest.
 ---@param config Dict
 ---@param model? string    as the user says
 ---@param format? string

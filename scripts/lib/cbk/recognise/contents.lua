@@ -1,5 +1,5 @@
--- The model inside a checkpoint: what training frameworks put around its tensors is looked through, so that every command sees the names
--- of the model. Wrappers: torch.compile, DataParallel, FSDP, activation checkpointing, Lightning, PEFT, DeepSpeed.
+-- The model inside a checkpoint, without the wrappers that training frameworks put around its tensors, so that every command sees the
+-- model's names. Wrappers: torch.compile, DataParallel, FSDP, activation checkpointing, Lightning, PEFT, DeepSpeed.
 
 local cbk = require "cbk"
 local kinds = require "converters.engine.kinds"
@@ -7,26 +7,26 @@ local naming = require "cbk.naming"
 
 local contents = {}
 
--- What a training script or framework keeps the weights below, beside its own state.
+-- Keys under which training scripts and frameworks keep the weights, beside their own state.
 local CONTAINERS = { state_dict = true, model = true, model_state_dict = true, module = true, net = true, network = true, params = true,
   weights = true }
 
--- Modules around a module, at any depth; no model has such names of its own.
+-- Wrappers around a module, at any depth. No model has such names of its own.
 local WRAPPERS = { "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module" }
 
--- Before all names. A model may have a module of such a name, so that only its class can tell, but for the first.
+-- Prefixes of all names. A model may have a module of such a name, so that only its class can tell them apart; except for the first.
 local PREFIXES = { "module.", "model.", "base_model.model.", "net.", "network." }
 
 local MOST_TAKEN = 8 -- more than one of each is a hostile file
 
 ---@class Contents   The model in a checkpoint.
----@field root Dict           of Hugging Face's files, the tensors; else with the model below "model"
----@field taken string[]      what was looked through: "state_dict.", "module."
----@field beside string[]     what is beside the weights, and was not looked at
----@field paths? table<string, string>   the keys of the checkpoint by those of the model; nil: they are the same
+---@field root Dict           the tensors in Hugging Face's files; else the tree with the model below "model"
+---@field taken string[]      the wrappers that were removed: "state_dict.", "module."
+---@field beside string[]     the keys beside the weights, which were not read
+---@field paths? table<string, string>   the checkpoint's key for each key of the model; nil: they are the same
 
----@alias ContentsFit fun(keys: string[], shape_of: fun(key: string): integer[]|nil): number|nil   how much speaks against the model; nil:
----nothing is known of it
+---@alias ContentsFit fun(keys: string[], shape_of: fun(key: string): integer[]|nil): number|nil   the number of mismatches; nil:
+---unknown
 
 local function has_tensor(tree)
   for _, value in cbk.items(tree) do
@@ -35,10 +35,10 @@ local function has_tensor(tree)
   return false
 end
 
--- What a training script or framework calls its own state, in which tensors are no weights of the model.
+-- Words in the names of a training script's or framework's own state. Its tensors are not weights of the model.
 local STATES = { "optim", "sched", "ema", "scaler", "rng", "random", "state", "callback", "loop", "param", "amp", "loss", "average" }
 
----Whether tensors below a name may be a part of the model that was saved apart, such as its head.
+---Whether tensors below a name may be a part of the model that was saved separately, such as its head.
 ---@param name string
 ---@param value any
 local function may_be_weights(name, value)
@@ -49,7 +49,7 @@ local function may_be_weights(name, value)
   return cbk.leaf_rows(value):totals().tensors > 0
 end
 
----The one container with the weights; nil where others may be some of them.
+---The one container with the weights; nil if other keys may have weights too.
 ---@param root Dict
 ---@return string|nil name, string[] beside
 local function container_of(root)
@@ -63,7 +63,7 @@ local function container_of(root)
   return found, beside
 end
 
----The tree with other keys; nil where two become one.
+---The tree with its keys changed; nil if two keys become one.
 ---@param tree Dict
 ---@param change fun(key: string): string
 ---@return Dict|nil
@@ -77,7 +77,7 @@ local function renamed(tree, change)
   return out
 end
 
----Without wrappers of single modules.
+---A key without wrappers of single modules.
 ---@param key string
 local function unwrapped(key)
   local out = "." .. key
@@ -85,7 +85,7 @@ local function unwrapped(key)
   return out:sub(2)
 end
 
----The wrappers that some keys have.
+---The wrappers in a tree's keys.
 ---@param tree Dict
 ---@return string[]
 local function wrappers_in(tree)
@@ -123,9 +123,9 @@ local function mistakes_of(tree, fit)
   return fit(keys, function(key) return kinds.is_tensor(tree[key]) and tree[key]:shape() or nil end)
 end
 
----The tree without what is before or inside all of its names, as far as the model does not have that itself.
+---The tree without wrappers before or inside all of its names, unless these names are the model's own.
 ---@param tree Dict
----@param fit ContentsFit|nil   asked where a name may be the model's own
+---@param fit ContentsFit|nil   decides if a name may be the model's own
 ---@param taken string[]        changed
 ---@return Dict
 local function without_wrappers(tree, fit, taken)
@@ -149,9 +149,9 @@ local function without_wrappers(tree, fit, taken)
   return plain
 end
 
----The keys of the checkpoint by those of the model: the same tensors in the same order.
+---The checkpoint's key for each key of the model: the same tensors in the same order.
 ---@param tree Dict      as it is in the checkpoint
----@param inner Dict     … and without wrappers
+---@param inner Dict     the same tree without wrappers
 ---@param place string   before the keys of `tree`
 local function paths_of(tree, inner, place)
   local out, new = {}, {}
@@ -190,7 +190,7 @@ function contents.of(root, is_zoo, fit)
   return { root = inner, taken = taken, beside = beside, paths = inner ~= root and paths_of(tree, inner, place) or nil }
 end
 
----What was looked through, for people; nil if nothing.
+---A message about the wrappers that were removed; nil if there were none.
 ---@param found Contents
 ---@return string|nil   "the names are those without 'state_dict.' and 'module.'"
 function contents.text(found)

@@ -1,5 +1,5 @@
--- Detects the release of a checkpoint and its config: from the evidence in them (release.lua), then by the names that the model's class
--- has in each of the releases that remain. If these are several, it must make no difference which of them the files are of.
+-- Detects the release of a checkpoint and its config: from the evidence in them (release.lua), then from the names that the model's class
+-- has in each remaining release. If several releases remain, the result must be the same for all of them.
 
 local cbk = require "cbk"
 local checkpoint = require "converters.modelzoo.checkpoint"
@@ -20,7 +20,7 @@ function detect.listed(list)
   return table.concat(list, " or ")
 end
 
----The end of a message: what was found, and how to choose.
+---The end of a message: the evidence found, and how to choose a release.
 ---@param evidence Evidence[]
 ---@param advice string
 function detect.reasons(evidence, advice)
@@ -29,9 +29,9 @@ function detect.reasons(evidence, advice)
   return (" (%s); %s"):format(#lines > 0 and table.concat(lines, "; ") or "there is no evidence of its release", advice)
 end
 
--- --- which releases have these names
+-- --- the releases that have these names
 
----How many kinds of names a model does not have in a release; nil where no class describes it.
+---How many kinds of names the model lacks in a release; nil if no class describes it.
 ---@param model Model
 ---@param from string
 ---@param files DetectedFiles
@@ -46,7 +46,7 @@ local function unknown_names(model, from, files, keys)
   return count
 end
 
----The releases in which fewest names are unknown.
+---The releases with the fewest unknown names.
 ---@param model Model
 ---@param list string[]
 ---@param files DetectedFiles
@@ -62,9 +62,9 @@ local function nearest(model, list, files, keys)
   return out, least
 end
 
--- --- whether it matters
+-- --- whether the releases differ for this checkpoint
 
----The rule that a converter has for a key, if any but the one for all keys; and what may hold instead of it.
+---The rule that a converter has for a key, except a rule for all keys; and rules that may apply instead of it.
 ---@param converter Converter
 ---@param side Side
 ---@param key string
@@ -77,7 +77,7 @@ local function hits_of(converter, side, key)
   return out
 end
 
----Whether two tables make the same of a key.
+---Whether two tables treat a key alike.
 ---@param a Step
 ---@param b Step
 ---@param key string
@@ -86,7 +86,7 @@ local function are_same_rules(a, b, key)
   if #one ~= #other then return false end
   for i, hit in ipairs(one) do
     local own, far = hit.ending, other[i].ending
-    -- Where values are computed, the user has to say the release: a wrong one would give wrong weights.
+    -- If values are computed, the user must name the release: a wrong one would give wrong weights.
     local is_same = own.kind == far.kind and not own.rule.action and not far.rule.action and own.rule.when == far.rule.when
       and #own.to == #far.to
     for k = 1, is_same and #own.to or 0 do
@@ -97,7 +97,7 @@ local function are_same_rules(a, b, key)
   return true
 end
 
----The steps of a path that another one does not have at its end.
+---The steps of a path that are not also at the end of another path.
 ---@param path Path
 ---@param other Path
 ---@return Step[]
@@ -110,7 +110,7 @@ local function own_steps(path, other)
   return { unpack(path, 1, #path - shared) }
 end
 
----Whether two ways make the same of all keys.
+---Whether two paths treat all keys alike.
 ---@param keys string[]
 local function are_same_ways(a, b, keys)
   local own, far = own_steps(a, b), own_steps(b, a)
@@ -127,7 +127,7 @@ local function are_same_ways(a, b, keys)
   return true
 end
 
----Converts the config as of one release; what of the checkpoint changes besides its keys is not looked at.
+---Converts the config as from one release. Other changes of the checkpoint than in its keys are not checked.
 ---@return string|nil text, any problem
 local function config_text(model_name, from, target, config)
   local model = catalogue.find(model_name)
@@ -142,7 +142,7 @@ end
 ---@field root Dict     of the checkpoint
 ---@field config Dict   the whole file
 
----The releases of which the config can be, with what becomes of it; an error if it can be of none.
+---The releases that the config may be of, each with the converted config. Fails if there are none.
 ---@param model Model
 ---@param list string[]
 ---@param target string   a format
@@ -151,7 +151,7 @@ end
 local function of_config(model, list, target, files)
   local out, texts, first = {}, {}, nil
   for _, from in ipairs(list) do
-    local is_target = catalogue.format_at(model, from) == target -- there is nothing to convert
+    local is_target = catalogue.format_at(model, from) == target -- no conversion is needed
     local text, problem = is_target and "" or nil, nil
     if not is_target then text, problem = config_text(model.model, from, target, files.config) end
     first = first or problem
@@ -161,10 +161,10 @@ local function of_config(model, list, target, files)
   return out, texts
 end
 
----Whether files of these releases become the same.
+---Whether files of these releases are converted to the same result.
 ---@param model Model
 ---@param list string[]
----@param texts table<string, string>   what becomes of the config
+---@param texts table<string, string>   the converted configs
 ---@param target string   a format
 ---@param files DetectedFiles
 ---@param keys string[]   one of each kind
@@ -182,7 +182,7 @@ local function are_alike(model, list, texts, target, files, keys)
 end
 
 ---The oldest possible release, if all give the same result; else an error that shows the evidence.
----@param evidence Evidence[]   names of weights are added where they decided
+---@param evidence Evidence[]   evidence from names of weights is added if they decided
 ---@param model_name string
 ---@param target string         the format wanted
 ---@param files DetectedFiles
@@ -201,7 +201,7 @@ function detect.release(evidence, model_name, target, files, advice)
     return out
   end
   local known, keys = with_way(possible), {}
-  if #known == 0 then known = with_way(release.candidates(evidence, true)) end -- habits give way to what a model has
+  if #known == 0 then known = with_way(release.candidates(evidence, true)) end -- the model's formats outweigh habits
   if #known == 0 then
     refuse(("the files are of release %s, and %s cannot be converted from there to %s"):format(detect.listed(possible), model_name,
       target))

@@ -1,6 +1,6 @@
--- Checks that files are of the release and model that the user named. Steps between releases take any config and any key; the model's
--- class knows its names and which weights it needs, and its table to Hugging Face the values of its fields. And that a user's own
--- converter writes what the class can read.
+-- Checks that files are of the release and model that the user named, and that the user's own converter writes what the class can read.
+-- Steps between releases accept any config and any key. The model's class knows its names and the weights it needs; its table to Hugging
+-- Face knows the values of its fields.
 
 local cbk = require "cbk"
 local config_changes = require "cbk.config_changes"
@@ -17,7 +17,7 @@ local trainer = require "converters.modelzoo.trainer"
 
 local doubts = {}
 
----The changes that are not made if a checkpoint is older than the user says.
+---The changes that are skipped if a checkpoint is older than the user says.
 ---@param stated string   the format in the file
 local function missed(job, stated)
   local from, to, target = (catalogue.place_of(stated)), (catalogue.place_of(job.src)), (catalogue.place_of(job.tgt))
@@ -25,10 +25,10 @@ local function missed(job, stated)
   return is_passed_over and (", without the changes from %s to %s"):format(stated, job.src) or ""
 end
 
----A checkpoint whose metadata has another release than the user says. If both have the same table to Hugging Face, it makes no difference.
+---Warns about metadata with another release than the user says. If both have the same table to Hugging Face, it makes no difference.
 ---@param job Job
----@param root Dict       of a release
----@param option string   of the release: "--src-fmt"
+---@param root Dict       the checkpoint of a release
+---@param option string   the option for the release: "--src-fmt"
 ---@return string|nil
 function doubts.release(job, root, option)
   local found = checkpoint.release(root)
@@ -45,7 +45,7 @@ end
 ---Weights that the model's config needs and the checkpoint lacks.
 ---@param job Job
 ---@param config Dict   the whole file, of the target
----@param root Dict     … and its checkpoint
+---@param root Dict     the target checkpoint
 ---@return string|nil
 function doubts.lacking(job, config, root)
   local of = names.of(job.model, job.tgt, config)
@@ -68,7 +68,7 @@ end
 ---Weights that the config ties, but that differ. A dry run (job.trace) reads no values.
 ---@param job Job
 ---@param config Dict   the whole file, of the target
----@param root Dict     … and its checkpoint
+---@param root Dict     the target checkpoint
 ---@return string|nil
 function doubts.untied(job, config, root)
   local model = not job.trace and kinds.is_dict(root, "model") and root.model or cbk.dict()
@@ -86,7 +86,7 @@ end
 ---Fields of the new config that contradict the model and fit another. Only the user's fields count: the steps fill in values, too.
 ---@param job Job
 ---@param given Dict    the config before the steps
----@param config Dict   … and after them
+---@param config Dict   the config after the steps
 ---@param root Dict     the new checkpoint
 ---@return string|nil
 function doubts.other_model(job, given, config, root)
@@ -99,8 +99,8 @@ function doubts.other_model(job, given, config, root)
   end)
 end
 
----Mistakes of a user's own converter that show in the config which it writes for the Model Zoo: names of fields that its class does
----not have, fields that it leaves out though the class's default asks for tensors, and tensors that the config ties though they differ.
+---Mistakes of a user's own converter in the config that it writes for the Model Zoo: field names that the class does not have, missing
+---fields with a default that asks for tensors, and tensors that the config ties although they differ.
 ---@param job Job
 ---@param config Dict   that is written
 ---@param root Dict     that is written
@@ -124,20 +124,20 @@ function doubts.own_converter(job, config, root, add)
   end
 end
 
----Refuses a checkpoint between releases that is empty, or whose weight names are mostly unknown to the model.
+---Fails if a checkpoint between releases is empty, or if the model does not know most of its weight names.
 ---@param job Job
----@param config Dict   the whole file, as it is read
----@param root Dict     … and its checkpoint
+---@param config Dict   the whole file, of the source
+---@param root Dict     the source checkpoint
 function doubts.refuse(job, config, root)
-  if job.src == "hf" or job.tgt == "hf" then return end -- tables to Hugging Face know the keys
+  if job.src == "hf" or job.tgt == "hf" then return end -- tables to Hugging Face check the keys
   if #names.keys_of(root) == 0 then cbk.fail("key", "the checkpoint's 'model' has no weights: nothing to convert") end
   names.check(job.model.model, job.src, config, root, "--model and --src-fmt")
 end
 
----Doubts that the files are of the release and model that the user named, and that a user's own converter is right.
+---All doubts about the release and model that the user named, and about the user's own converter.
 ---@param job Job
 ---@param old { config: Dict, root: Dict }   the files that are read
----@param new { config: Dict, root: Dict }   … and those to be written
+---@param new { config: Dict, root: Dict }   the files that are written
 ---@return string[]
 function doubts.all(job, old, new)
   local out = {}

@@ -1,5 +1,5 @@
--- A config for tensors whose config is unknown: of the fields that decide which tensors a class has, the values with which the class has
--- the names of the checkpoint.
+-- Guesses a config for tensors without one: for the fields that decide which tensors a class has, it finds values that give the names of
+-- the checkpoint.
 
 local cbk = require "cbk"
 local fields = require "converters.engine.fields"
@@ -7,9 +7,9 @@ local releases = require "converters.engine.releases"
 
 local guess = {}
 
-local LEAST_SHARE = 4 -- one name of so many is the class's, else it is not tried
+local LEAST_SHARE = 4 -- one of this many names must be the class's, or the class is not tried
 
----A key with N in place of its numbers: "h.N.attn.c_attn.weight". Those of all layers are one name.
+---A key with N in place of its numbers: "h.N.attn.c_attn.weight". All layers have the same name.
 ---@param key string
 ---@return string
 function guess.outline(key) return (("." .. key):gsub("%.%d+%f[.%z]", ".N"):sub(2)) end
@@ -28,19 +28,19 @@ function guess.outlines(keys)
 end
 
 ---@class Guess
----@field config Dict        what the names decide; other fields are left out
----@field configs Dict[]     all that have these names: of a value that has no tensors of its own, the others as well; the last one may
+---@field config Dict        the fields that the names decide
+---@field configs Dict[]     all configs with these names, including those with values that do not change names; the last one may
 ---                           need more names than there are
 ---@field matched integer    names that both have
 ---@field unknown integer    names that the class lacks
 ---@field missing integer    names that the checkpoint lacks
 ---@field spare integer      names that only some versions of the class have
----@field is_told fun(name: string): boolean   whether the names tell the value of a field
----@field odd integer        tensors that have another extent where a field of the config says it than the others have
+---@field is_told fun(name: string): boolean   whether the names determine the value of a field
+---@field odd integer        tensors with an extent that contradicts other tensors with the same config field
 ---@field known ClassTensors   of the first layers
 ---@field asked table<string, true>   releases that a name depends on
 
----How far the names of a class are from those of a checkpoint; nil where the class has no tensors with this config.
+---Compares the names of a class with those of a checkpoint; nil if the class has no tensors with this config.
 ---@param asked table<string, true>   changed
 ---@return Guess|nil
 local function compared(class, config, release, names, asked)
@@ -69,19 +69,19 @@ local function compared(class, config, release, names, asked)
   return out
 end
 
----The values that are tried of a field.
+---The values to try for a field.
 ---@param field ClassField
 ---@return any[]
 local function tries_of(field) return field.kind == "boolean" and { true, false } or field.tries or {} end
 
----@alias GuessScore fun(one: Guess): integer   how much speaks against it
+---@alias GuessScore fun(one: Guess): integer   the number of mismatches
 
 ---@type GuessScore
 local function unknown_names(one) return one.unknown end
 ---@type GuessScore
 local function all_mistakes(one) return 1e6 * one.unknown + one.missing end
 
----The change of one field that helps most.
+---The change of one field that reduces the mismatches most.
 ---@param class Class
 ---@param best Guess
 ---@param score GuessScore
@@ -142,11 +142,11 @@ local function new_guess(class, release, names, asked)
   best = climbed(class, best, release, names, unknown_names)
   local whole = climbed(class, best, release, names, all_mistakes)
   whole.configs = alike(class, whole, release, names)
-  if whole.missing > 0 then table.insert(whole.configs, best.config) end -- of a part of a model, what is missing says nothing
+  if whole.missing > 0 then table.insert(whole.configs, best.config) end -- in a part of a model, missing names mean nothing
   return whole
 end
 
----A function that says whether names tell the value of a field: `configs` has it, or another value means other names.
+---A function that returns whether names determine a field's value: the names require it, or another value gives other names.
 ---@param class Class
 ---@param found Guess
 ---@return fun(name: string): boolean
@@ -167,7 +167,7 @@ local function telling(class, found, release, names)
   end
 end
 
----How many tensors contradict the others: each field that is an extent by itself has one value.
+---How many tensors contradict others: each field that is an extent by itself must have one value.
 ---@param found Guess
 ---@param shape_of fun(key: string): integer[]|nil
 local function odd_shapes(found, shape_of)
@@ -186,7 +186,7 @@ local function odd_shapes(found, shape_of)
   return count
 end
 
----Whether a guess holds for another release, too.
+---Whether a guess also holds for another release.
 local function holds_for(asked, release, other)
   for first in pairs(asked) do
     if releases.since(release, first) ~= releases.since(other, first) then return false end
@@ -194,7 +194,7 @@ local function holds_for(asked, release, other)
   return true
 end
 
----How much speaks against a class with a config, by names alone; nil where it has no tensors with that config.
+---The number of mismatches between a class with a config and names; nil if the class has no tensors with that config.
 ---@param class Class
 ---@param config Dict
 ---@param release string|nil
@@ -205,10 +205,10 @@ function guess.mistakes(class, config, release, keys)
   return one and one.unknown + one.missing
 end
 
----A function that finds the nearest config of a class for the names of a checkpoint: one field after the other gets the value that helps
----most. It remembers what it found.
+---A function that finds the nearest config of a class for the names of a checkpoint. It changes one field after the other, each time the
+---one that helps most, and caches its results.
 ---@param keys string[]
----@param shape_of fun(key: string): integer[]|nil   nil: it is no tensor
+---@param shape_of fun(key: string): integer[]|nil   nil: it is not a tensor
 ---@return fun(class: Class, release: string|nil): Guess|nil   nil: few of the names are the class's
 function guess.of(keys, shape_of)
   local names, made = guess.outlines(keys), {}

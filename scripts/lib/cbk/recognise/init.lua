@@ -1,4 +1,4 @@
--- Which model a checkpoint is, in which format and release, and the config that belongs to it.
+-- Recognises the model, format and release of a checkpoint, and finds the config that belongs to it.
 
 local cbk = require "cbk"
 local architectures = require "cbk.recognise.architectures"
@@ -24,29 +24,29 @@ local unfit = require "cbk.recognise.unfit"
 local catalogue = converters.catalogue
 local recognise = {}
 
--- --- what is found
+-- --- the result
 
 ---@class Identity
 ---@field model? string     the base name: "llama"
----@field format string     "hf" or "cs-X.Y"; of several releases the first that fits
+---@field format string     "hf" or "cs-X.Y"; if several releases fit, the first
 ---@field class? string
 ---@field release? string   "2.4"
 ---@field config? string    a path
 ---@field why string[]
 ---@field others string[]   models that fit as well
 ---@field problem? string   why no config beside the checkpoint is used
----@field is_broken? boolean   that is, since it cannot be read
+---@field is_broken? boolean   because it cannot be read
 ---@field quantised Quantised
----@field keys string[]     of the model's tensors, as far as they are not of quantisation
+---@field keys string[]     of the model's tensors, without those of quantisation
 ---@field contents Contents
 ---@field fit? Fit          with the class, by the config
----@field adapter? string    what is to be said of an adapter beside the model
+---@field adapter? string    a message about an adapter beside the model
 ---@field reason? string    why there is no model
 ---@field advice? string    what to do about it, if something else than another config or model will help
 ---@field lacks_head? boolean   the config names the class with a head, and the tensors are those of its body
 ---@field is_config_wrong? boolean   that is, since its config cannot be that of a known model, whatever --model says
 
----Whether an H5 checkpoint has the tensors of the model, and no others, under whole keys with dots.
+---Whether an H5 checkpoint has exactly the model's tensors, under flat keys with dots.
 ---@param checkpoint Checkpoint
 local function has_flat_model(checkpoint)
   if checkpoint.format ~= "cerebras-h5" then return false end
@@ -80,7 +80,7 @@ local function formats_of(checkpoint, is_hf, config)
   return formats, #possible == 1 and possible[1] or nil, why
 end
 
----Keys of the model, and their shapes; of quantised weights those that they have without quantisation, as far as they are known.
+---Keys of the model, and their shapes. Quantised weights have the keys of the weights before quantisation, if these are known.
 ---@param root Dict         of the model, or with the model below "model"
 ---@param is_hf boolean
 ---@param found Quantised   in the model's part of the tree
@@ -96,7 +96,7 @@ local function keys_of(root, is_hf, found)
   return keys, shape_of
 end
 
----How the tensors of a checkpoint fit a model that they were not recognised as.
+---How the tensors of a checkpoint fit a model as which they were not recognised.
 ---@param found Identity
 ---@param known ClassTensors
 ---@return Fit
@@ -105,7 +105,7 @@ function recognise.fit(found, known)
   return fit.of(known, keys_of(tree, is_hf, found.quantised))
 end
 
----The whole config file that a checkpoint of the Model Zoo keeps; nil where it keeps none.
+---The whole config file that a Model Zoo checkpoint keeps; nil if it keeps none.
 ---@param root Dict
 ---@return Dict|nil
 local function kept_params(root)
@@ -117,7 +117,7 @@ end
 
 local MOST_OTHERS = 8
 
----Notes the models that are as likely as the first: without a config, all that have these names.
+---Records the models that are as likely as the first. Without a config, these are all models with these names.
 ---@param found Identity
 ---@param list Candidate[]
 local function add_others(found, list)
@@ -160,7 +160,7 @@ end
 
 local KNOWN_MODELS = "`cbk list` lists the models that can be converted"
 
----Why no model is found by a config.
+---Why no model was found by the config.
 ---@param list Candidate[]
 ---@param problems string[]
 ---@param stated string|nil   "model_type='llama'"
@@ -170,7 +170,7 @@ local KNOWN_MODELS = "`cbk list` lists the models that can be converted"
 ---@return string reason, string|nil advice   nil: another config, or the name of the model, may help
 local function reason_of(list, problems, stated, keys, shape_of, formats)
   local best, like = list[1], names_of((candidates.of_names(formats, keys, shape_of)))
-  if best and best.fit.matched == 0 and problems[1] then return problems[1] end -- of the others nothing is known
+  if best and best.fit.matched == 0 and problems[1] then return problems[1] end -- nothing is known about the others
   if best and #best.fit.wrong > 0 and #best.fit.wrong >= #best.fit.unknown then
     return ("the config does not fit the tensors: '%s': %s"):format(best.fit.wrong[1].key, best.fit.wrong[1].why)
   end
@@ -194,7 +194,7 @@ local function reason_of(list, problems, stated, keys, shape_of, formats)
   return ("the config says %s, which is not a known model%s"):format(stated, others), what_to_do
 end
 
----Why the best class is not that of the checkpoint, and what would make it so: its names are others, or the config names another class.
+---Why the best class is not that of the checkpoint, and what to do: the names differ, or the config names another class.
 ---@param root Dict
 ---@param config Dict   of Hugging Face
 ---@param list Candidate[]
@@ -207,7 +207,7 @@ local function why_unfit(root, config, list, count)
   if is_other or best.fit.matched * 2 < count then return unfit.explain(root, config, list) end
 end
 
----What a config asks for.
+---The search that a config asks for.
 ---@param is_hf boolean
 ---@param config Dict     the whole file
 ---@param section Dict    of the model
@@ -226,7 +226,7 @@ end
 ---@param root Dict       of the checkpoint
 ---@param config Dict
 ---@param formats string[]
----@param kept Dict|nil   what the checkpoint keeps of a config of Hugging Face
+---@param kept Dict|nil   the Hugging Face config fields that the checkpoint keeps
 local function by_config(found, root, config, formats, kept, keys, shape_of)
   local is_hf, why = found.format == "hf", found.why
   local fine, section = pcall(is_hf and configs.hugging_face_section or trainer.model, config)
@@ -267,7 +267,7 @@ end
 ---@param keys string[]
 ---@param shape_of fun(key: string): integer[]|nil
 ---@param formats string[]
----@param class string|nil   of Hugging Face, that the checkpoint keeps
+---@param class string|nil   the Hugging Face class that the checkpoint keeps
 local function by_names(found, keys, shape_of, formats, class)
   local list, format = candidates.of_names(formats, keys, shape_of, class)
   local best = list[1]
@@ -283,8 +283,8 @@ local function by_names(found, keys, shape_of, formats, class)
     found.model)
 end
 
----Finds the model inside a checkpoint. A prefix such as `model.` can be the model's own or a wrapper's: the class of the config decides,
----and without a config all classes.
+---Finds the model inside a checkpoint. A prefix such as `model.` may be the model's own or a wrapper's: the class of the config decides,
+---or all classes if there is no config.
 ---@param root Dict
 ---@param is_hf boolean
 ---@param config Dict|nil    the whole file
@@ -298,8 +298,8 @@ local function contents_of(root, is_hf, config, formats)
     or config == nil and candidates.fit_of_names(formats) or nil)
 end
 
----A config of Hugging Face for a checkpoint with a dict 'model', as those of the Model Zoo have one, if it describes what is below it:
----training scripts save the weights of a model so, with their own state beside them.
+---A Hugging Face config for a checkpoint with a dict 'model', as in Model Zoo checkpoints, if it describes the tensors below it: training
+---scripts save a model's weights like this, beside their own state.
 ---@param beside ConfigBeside
 ---@param checkpoint Checkpoint
 ---@return ConfigBeside|nil
@@ -312,7 +312,7 @@ local function foreign_config(beside, checkpoint)
   return least and least < cbk.count(cbk.dict(guess.outlines(keys))) and beside or nil
 end
 
----Says that a checkpoint is an adapter of PEFT, or has one beside it.
+---Reports that a checkpoint is a PEFT adapter, or has one beside it.
 ---@param found Identity   changed
 ---@param path string      of the checkpoint
 ---@param keys string[]
@@ -325,18 +325,18 @@ local function note_adapter(found, path, keys)
     local reason, what_to_do = unfit.adapter(path, keys)
     if not reason then return end
     found.reason, found.advice = reason, what_to_do
-    why[#why] = reason -- in place of what was found out of its names
+    why[#why] = reason -- in place of the findings from its names
     why[#why + 1] = what_to_do
   end
 end
 
----Which model a checkpoint is, by its config and its tensors.
+---Recognises the model of a checkpoint from its config and its tensors.
 ---@param path string           of the checkpoint
 ---@param checkpoint Checkpoint
 ---@param config_path? string   default: the config beside it
 ---@return Identity found
 ---@return Dict|nil config      of the file `found.config`
----@return Dict|nil kept        the config in the checkpoint's __metadata__, where there is no file
+---@return Dict|nil kept        the config in the checkpoint's __metadata__, if there is no file
 function recognise.checkpoint(path, checkpoint, config_path)
   kinds.check_root(checkpoint.root)
   local is_hf = not kinds.is_dict(checkpoint.root, "model")

@@ -1,4 +1,4 @@
--- The options of `cbk convert` that the user left out: model, source format and config.
+-- Fills in the options of `cbk convert` that the user left out: model, source format and config.
 
 local cbk = require "cbk"
 local composite = require "cbk.converters.composite"
@@ -12,8 +12,8 @@ local left_out = {}
 ---@param args table          of the command: checkpoint_file, model, src_fmt, config
 ---@param open fun(): Checkpoint
 ---@param only string|nil      the one model of the user's converter: the default of --model
----@return Identity|nil found   what was found; nil where all was given
----@return string[] names       of the options that were set
+---@return Identity|nil found   what was found; nil if the user gave all options
+---@return string[] names       the options that were set
 function left_out.detect(args, open, only)
   if (args.model or only) and args.src_fmt and args.config then
     args.model = args.model or only

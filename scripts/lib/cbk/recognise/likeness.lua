@@ -1,5 +1,5 @@
--- Checks whether files are of another model than the one that was asked for. Steps between releases take any config; a model's table to
--- Hugging Face knows the values of its fields.
+-- Checks whether files are of another model than the user named. Steps between releases accept any config; a model's table to Hugging
+-- Face knows the values of its fields.
 
 local catalogue = require "converters.engine.catalogue"
 local fit = require "converters.engine.fit"
@@ -13,7 +13,7 @@ local likeness = {}
 
 local MOST_TEXT, MOST_FIELDS, MOST_MODELS = 100, 3, 3 -- characters of a contradiction; contradictions and models in a message
 
----The entries whose fields count.
+---The entries with fields that count.
 ---@param refused Refused[]
 ---@param counts fun(field: string): boolean
 ---@return Refused[]
@@ -25,7 +25,7 @@ local function kept(refused, counts)
   return out
 end
 
----The fields of a config that contradict a model, by the layout that fits best. Nil if no table knows.
+---The fields of a config that contradict a model, by the layout that fits best. Nil if no table checks them.
 ---@param model Model
 ---@param format string   "cs-2.5"
 ---@param config Dict     the model section
@@ -42,7 +42,7 @@ local function contradictions(model, format, config, counts)
   return best
 end
 
----How far a model's table is from a config: how many of its fields the config does not have.
+---How far a config is from a model's table: the number of the table's fields that it lacks.
 ---@param model Model
 ---@param format string
 ---@param config Dict   the model section
@@ -54,14 +54,14 @@ local function distance(model, format, config)
   return least
 end
 
----False for a headless model, or any other that shares its Model Zoo class with the model of that name.
+---False for a headless model, or any other model that shares its Model Zoo class with the model of that name.
 ---@param model Model
 local function is_own_class(model)
   local namesake = catalogue.find(model.name or model.model)
   return not namesake or namesake == model
 end
 
----Whether a model's class has all names, and needs no others.
+---Whether a model's class has all of these names, and needs no others.
 ---@param model Model
 ---@param format string
 ---@param section Dict
@@ -75,8 +75,8 @@ end
 ---The contradiction of a field, without the list of possible values if that is long.
 local function brief(text) return #text <= MOST_TEXT and text or (text:gsub(" %(not [^()]*%)$", "")) end
 
----Another model that fits the fields and weights, if some of the user's fields contradict the one that was asked for. It may lack three
--- fields more for each of these: a family with many fields takes most configs of one with few. A config that fits no other model is a
+---Another model that fits the fields and weights, if some of the user's fields contradict the model that was named. For each of these it
+-- may lack three more fields: a family with many fields accepts most configs of one with few. A config that fits no other model is a
 -- variant: the Model Zoo may train it although Hugging Face lacks it.
 ---@param model Model
 ---@param format string

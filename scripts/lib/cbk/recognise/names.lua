@@ -1,5 +1,5 @@
--- The names in a checkpoint of a release, against those that a model has there by its class. What the model is asked for as may be wrong:
--- then most names are unknown, and may be those of another model or release.
+-- Compares the names in a checkpoint of a release with those of the model's class. If the user named the wrong model, most names are
+-- unknown, and may be those of another model or release.
 
 local cbk = require "cbk"
 local converters = require "cbk.converters"
@@ -12,7 +12,7 @@ local trainer = require "converters.modelzoo.trainer"
 local catalogue = converters.catalogue
 local names = {}
 
----The names of a checkpoint's tensors, those of a composite's parts as "part/key".
+---The names of a checkpoint's tensors; for the parts of a composite, "part/key".
 ---@param root Dict   also with the model below "model"
 ---@return string[]
 function names.keys_of(root)
@@ -27,9 +27,9 @@ function names.keys_of(root)
   return out
 end
 
----@class ModelNames   What a model has in a release.
+---@class ModelNames   The tensors of a model in a release.
 ---@field known ClassTensors
----@field places string[]   what may be before its keys: "policy_model.model.", or nothing
+---@field places string[]   possible prefixes of its keys: "policy_model.model.", or nothing
 
 ---@param model Model
 ---@param format string   of a release
@@ -45,10 +45,10 @@ function names.of(model, format, config)
     places = inside and { inside.place .. ".", inside.copy .. "." } or { "" } }
 end
 
----The weight of a mask or of a LoRA update's factors, whose names extend its own; else the key itself.
+---The weight of a mask or of a LoRA matrix: their names extend the weight's name. Other keys are returned unchanged.
 local function weight_of(key) return (key:gsub("_mask$", ""):gsub("%.lora_[AB]$", ".weight")) end
 
----Whether a model has a name; those that older releases had are none.
+---Whether a model has a name. Names of older releases do not count.
 ---@param of ModelNames
 ---@param key string
 ---@return boolean
@@ -85,7 +85,7 @@ local function strange_names(of, root)
   return { keys = strange, count = #keys, is_other = kinds_in(strange) * 2 > kinds_in(keys) }
 end
 
----A prefix of all keys without which the model has them, such as `module` after data-parallel training.
+---A prefix of all keys, if the model has all keys without it, such as `module` after data-parallel training.
 ---@param of ModelNames
 ---@param keys string[]
 ---@return string|nil
@@ -97,7 +97,7 @@ local function name_to_remove(of, keys)
   return name
 end
 
----The models and formats that names look like: "bert of cs-1.6", those of the format that was asked for first.
+---The models and formats that the names look like, those of the requested format first: "bert of cs-1.6".
 ---@param keys string[]
 ---@param asked string   a format
 ---@return string|nil
@@ -118,7 +118,7 @@ local function text_of(strange, model_name, format)
     names.shown(strange.keys))
 end
 
----Refuses a checkpoint if most of its names are unknown for the model in this format; a few are a warning.
+---Fails if most names of a checkpoint are unknown for the model in this format. A few unknown names are a warning.
 ---@param model_name string
 ---@param format string    of a release
 ---@param config Dict      the whole file

@@ -10,12 +10,12 @@ local release = {}
 ---@field what string
 ---@field from string   the oldest release that it allows
 ---@field to string     the newest
----@field is_habit? boolean   only likely: gives way to what contradicts it
----@field is_overruled? boolean  a habit that gave way
+---@field is_habit? boolean   only likely: ignored if other evidence contradicts it
+---@field is_overruled? boolean  a habit that was ignored
 
 local first, newest = releases.known[1], releases.newest
 
----A release in a version text; those that changed no layout count as the newest.
+---A release in a version text. Releases that changed no layout count as the newest.
 local function release_in(text)
   local found = type(text) == "string" and text:match "^(%d+%.%d+)"
   if not found then return nil end
@@ -31,8 +31,8 @@ function release.problem(name)
   if not releases.place[name] then return ("there is no release %s; known are %s"):format(name, known) end
 end
 
---- Only releases wrote versions 0.1 to 0.3. Later ones are containers that tools write too, whatever the model in them is of: the
---- tools of 2.0 (and cbk's) wrote checkpoints of 1.8 and 1.9 as 0.4 without a release.
+--- Only releases wrote versions 0.1 to 0.3. Later versions are containers that tools write too, for models of any release: the tools
+--- of 2.0 (and cbk's) wrote checkpoints of 1.8 and 1.9 as 0.4 without a release.
 local h5_versions = {
   ["0.1"] = { "1.6", "1.7" }, ["0.2"] = { "1.8", "1.8" }, ["0.3"] = { "1.9", "1.9" },
   ["0.4"] = { first, "2.0", true }, ["0.5"] = { "2.5", newest, true },
@@ -40,7 +40,7 @@ local h5_versions = {
 
 local is_dict = kinds.is_dict
 
----What the list `__metadata__` says.
+---The version and release in the list `__metadata__`.
 ---@param root Dict
 ---@return string|nil version   "2.4.0"
 ---@return string|nil release   "2.4"
@@ -52,7 +52,7 @@ function release.of_metadata(root)
   if found then return version, found end
 end
 
----What the file says of itself. The release that wrote it may have carried an older model, but none of its future.
+---The file's own statements. The release that wrote it may have kept an older model, but never a newer one.
 local function stated(checkpoint, add)
   local root, metadata = checkpoint.root, checkpoint.metadata
   local named, release_named = release.of_metadata(root)
@@ -133,8 +133,8 @@ function release.evidence(checkpoint, config, has_scalar_dicts)
   return out
 end
 
----The releases that all evidence allows, oldest first. Habits that contradict the rest, or a habit named before them, do not
----count and are marked. Nothing is left when the rest contradicts itself.
+---The releases that all evidence allows, oldest first. Habits that contradict other evidence, or an earlier habit, are ignored
+---and marked. If the other evidence contradicts itself, the list is empty.
 ---@param evidence Evidence[]
 ---@param without_habits? boolean
 ---@return string[]

@@ -1,4 +1,4 @@
--- Why a Hugging Face checkpoint fits no class that its config may mean, and what would make it fit.
+-- Why a Hugging Face checkpoint fits no class that its config may mean, and what to do.
 
 local cbk = require "cbk"
 local adapters = require "cbk.recognise.adapters"
@@ -11,11 +11,11 @@ local unfit = {}
 
 local OTHER_CHECKPOINT = "use a checkpoint of a supported class"
 
----The class whose weights these are under other names: of those that the config names, or if no model has that class, of all.
+---The class with these weights under other names: among those that the config names, or among all if no model has that class.
 ---@param leaves Leaf[]
 ---@param list Candidate[]
----@param is_any boolean   not only of the class that the config names
----@return Candidate|nil one, Wrapped|nil found   with the most weights; those of a complete one, if there is one
+---@param is_any boolean   also other classes than the config names
+---@return Candidate|nil one, Wrapped|nil found   the one with the most weights; a complete one is preferred
 local function nearest(leaves, list, is_any)
   local best, found = nil, nil
   for _, one in ipairs(list) do
@@ -31,7 +31,7 @@ local function nearest(leaves, list, is_any)
   return best, found
 end
 
----What converts the weights of a class without the head that the config names.
+---How to convert the weights of a class without the head that the config names.
 ---@param one Candidate
 ---@param found Wrapped
 local function without_head(one, found)
@@ -93,7 +93,7 @@ end
 ---@param path string
 local function folder_of(path) return cbk.fs.is_dir(path) and path or cbk.fs.dirname(path) end
 
----What is to be said of an adapter of PEFT beside a whole model, which Hugging Face's programs load with it.
+---A message about a PEFT adapter beside a whole model. Hugging Face's programs load it together with the model.
 ---@param path string     of the checkpoint: a file or a folder
 ---@return string|nil
 function unfit.adapter_beside(path)
@@ -104,10 +104,10 @@ function unfit.adapter_beside(path)
     adapters.advice("hf", folder))
 end
 
----The adapter of PEFT that a checkpoint is, or has.
+---The PEFT adapter that a checkpoint is, or has beside it.
 ---@param path string     of the checkpoint: a file or a folder
 ---@param keys string[]
----@return string|nil reason, string|nil advice   nil: it is none
+---@return string|nil reason, string|nil advice   nil: there is none
 function unfit.adapter(path, keys)
   local folder = folder_of(path)
   local fine, config = pcall(function() return cbk.config.load(cbk.fs.beside(folder, "adapter_config.json")) end)

@@ -1,4 +1,4 @@
--- What can be converted of a checkpoint, from which format, and to which.
+-- Which conversions a checkpoint allows, from which format and to which.
 
 local cbk = require "cbk"
 local advice = require "cbk.recognise.advice"
@@ -37,7 +37,7 @@ local function fit_of(model, converter, format, config)
   return function(keys) return guess.mistakes(class, section, of, keys) end
 end
 
----What a job reads of a checkpoint: the model in it.
+---The part of a checkpoint that a job reads: the model in it.
 ---@param checkpoint Checkpoint
 ---@param route Route
 ---@param config Dict   of the source, the whole file
@@ -54,7 +54,7 @@ function ways.input(checkpoint, route, config)
   return input, found
 end
 
----The format that --src-fmt cs-auto means.
+---The format that --src-fmt cs-auto selects.
 ---@param checkpoint Checkpoint
 ---@param name string     a model
 ---@param tgt_fmt string
@@ -71,7 +71,7 @@ function ways.auto_format(checkpoint, name, tgt_fmt, config)
   return model and catalogue.format_at(model, found) or "cs-" .. found
 end
 
----What tables make of a key that the class does not have: nothing, where they leave it out; nil where no rule reads it.
+---How tables treat a key that the class does not have: whether they drop or write it; nil if no rule matches it.
 ---@param tables { converter: Converter }[]
 ---@param side Side
 ---@param key string
@@ -84,7 +84,7 @@ local function fate_of(tables, side, key)
   end
 end
 
----What of the tensors is in the way of a conversion; nil if nothing is.
+---Why tensors prevent a conversion; nil if they do not.
 ---@param one Fit
 ---@param job Job   whose config is converted
 ---@return string|nil
@@ -105,7 +105,7 @@ local function obstacle(one, job)
     advice.unmatched(job, job.source, strangers) or "")
 end
 
----Finds a format to convert a checkpoint to. Returns nil and the reason where there is none.
+---Finds a format to convert a checkpoint to. Returns nil and the reason if there is none.
 ---@param found Identity
 ---@param checkpoint Checkpoint
 ---@param config Dict|nil   of the file `found.config`

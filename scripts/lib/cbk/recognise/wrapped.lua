@@ -1,5 +1,5 @@
--- Weights of a class under other names: below a prefix, or with the names that PyTorch's wrappers put between those of modules. Says how
--- `cbk copy` gives them the names of the class. What it says was tried on all names of the checkpoint.
+-- Weights of a class under other names: below a prefix, or with the names that PyTorch's wrappers put between those of modules. Suggests
+-- a `cbk copy` that renames them to the class's names. Each suggestion was tried on all names of the checkpoint.
 
 local cbk = require "cbk"
 local fit = require "converters.engine.fit"
@@ -12,13 +12,13 @@ local wrapped = {}
 -- torch.compile, FSDP and activation checkpointing, around a module inside the model
 local WRAPPERS = { "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module" }
 local MOST_MOVES = 3 -- prefixes that are replaced
-local PLAIN = "^[%w_.-]*$" -- what a command line can have without further quotes
+local PLAIN = "^[%w_.-]*$" -- texts that need no quotes in a command line
 
 ---@class Leaf   A value of a checkpoint.
 ---@field path string
----@field shape? integer[]   nil: it is no tensor
+---@field shape? integer[]   nil: it is not a tensor
 
----The values of a checkpoint, by their paths as `cbk copy` has them.
+---The values of a checkpoint, by their paths in `cbk copy`.
 ---@param root Dict
 ---@return Leaf[]
 function wrapped.leaves(root)
@@ -32,7 +32,7 @@ end
 ---Whether all numbers in a key are 0. Such a key represents those of the other layers.
 local function is_first(key) return not ("." .. key .. "."):find "%.[1-9]%d*%f[.]" end
 
-local LONGEST = 1000 -- bytes of an end: no name of a class is as long, and a hostile one has 40,000 parts
+local LONGEST = 1000 -- bytes of an end: no class has longer names, and a hostile name has 40,000 parts
 
 ---The key's ends: "a.b.c", "b.c", "c", with the place where each begins.
 local function ends_of(key)
@@ -47,7 +47,7 @@ local function ends_of(key)
   end
 end
 
----Keys of the class by their ends; false for an end that several have.
+---Keys of the class by their ends; false for an end of several keys.
 ---@param known ClassTensors
 ---@return table<string, string|false>
 local function by_end(known)
@@ -60,7 +60,7 @@ local function by_end(known)
   return out
 end
 
----What is before the longest end that a path shares with one key alone, in both.
+---The prefixes of a path and of a key before the longest end that only these two share.
 ---@return string|nil from, string|nil to
 local function move_of(path, index)
   for at, text in ends_of(path) do
@@ -77,7 +77,7 @@ local function unwrapped(path)
   return path
 end
 
----How often each prefix becomes another one, the most frequent first.
+---How often each prefix is replaced by another one, the most frequent first.
 ---@param leaves Leaf[]
 ---@return { from: string, to: string, count: integer }[]
 local function moves_of(leaves, index)
@@ -120,19 +120,19 @@ end
 ---@class Renaming   An argument of --rename.
 ---@field from string
 ---@field to string
----@field is_inner? boolean   of a module inside names, not of what is before them
+---@field is_inner? boolean   a module inside names, not a prefix
 
 ---@class Wrapped   How weights get the names of a class.
 ---@field included string[]    the prefixes that are copied; none: everything
 ---@field excluded string[]    paths
 ---@field renames Renaming[]   in their order
----@field left_out string[]    what these leave out
----@field missing string[]     weights of the class that are not in the checkpoint, whatever its names
+---@field left_out string[]    paths that are not copied
+---@field missing string[]     weights of the class that are not in the checkpoint under any name
 ---@field matched integer
 ---@field from? string         the one prefix that becomes `to`
 ---@field to? string
 
----Which prefixes are copied: all, or if some values are below none of them, those.
+---Selects the prefixes that are copied: everything, or, if some values are below none of the prefixes, only these prefixes.
 ---@param leaves Leaf[]
 ---@param moves { from: string, to: string }[]
 ---@return string[] included   prefixes; none: everything
@@ -151,9 +151,9 @@ local function selected(leaves, moves)
   return #left_out > 0 and included or {}, kept, left_out
 end
 
----Values beside the weights that the class does not have and that share their prefix; nil if there are many.
+---Extra values that share the weights' prefix and that the class does not have; nil if there are many.
 ---@param one Fit
----@param names table<string, string>   old names by new ones
+---@param names table<string, string>   the old name for each new one
 ---@param shapes table<string, integer[]>
 ---@return string[]|nil
 local function strangers(one, names, shapes)
@@ -164,7 +164,7 @@ local function strangers(one, names, shapes)
   return #out <= MOST_MOVES and out or nil
 end
 
----How the weights of a checkpoint get the names of a class; nil if they have them, or are others.
+---How to rename a checkpoint's weights to the names of a class; nil if they have these names already, or if they are other weights.
 ---@param leaves Leaf[]
 ---@param known ClassTensors
 ---@return Wrapped|nil
@@ -179,7 +179,7 @@ function wrapped.find(leaves, known)
   for i, leaf in ipairs(kept) do
     local key = leaf.path
     for _, rule in ipairs(rules) do key = rule.apply(key) end
-    if names[key] then return nil end -- two values of one name
+    if names[key] then return nil end -- two values would get one name
     keys[i], names[key], shapes[key] = key, leaf.path, leaf.shape
   end
   local fitting = fit.of(known, keys, function(key) return shapes[key] end)
@@ -199,7 +199,7 @@ function wrapped.find(leaves, known)
     matched = fitting.matched, from = single.from, to = single.to }
 end
 
----How the names fit.
+---A description of how the names differ.
 ---@param found Wrapped
 ---@return string   "without the prefix 'module.'"
 function wrapped.how(found)
@@ -208,7 +208,7 @@ function wrapped.how(found)
   return "under other names"
 end
 
----The command that renames them.
+---The command that renames the weights.
 ---@param found Wrapped
 ---@param place? string   before all keys of the checkpoint: "model."
 function wrapped.command(found, place)
@@ -225,7 +225,7 @@ function wrapped.command(found, place)
   return "cbk copy CHECKPOINT NEW " .. table.concat(words, " ")
 end
 
----What this command leaves out.
+---A description of the values that this command leaves out.
 ---@param found Wrapped
 ---@return string   " (leaves out step)", or empty
 function wrapped.losses(found)

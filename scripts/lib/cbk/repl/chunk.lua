@@ -1,10 +1,10 @@
--- Turns what is typed at the prompt into Lua that runs: a local would be lost with its line, and an expression has to be printed.
+-- Turns input at the prompt into Lua that runs: a local would be lost with its line, and an expression must be printed.
 
 local chunk = {}
 
 -- --- words
 
---- The comment or string that begins at `start`: what it is, and its last byte; nil for anything else.
+--- The comment or string that begins at `start`: its kind, and its last byte; nil for anything else.
 ---@return "comment"|"string"|nil, integer|nil
 local function literal_at(text, start)
   local dashes, level = text:match("^(%-?%-?)%[(=*)%[", start)
@@ -20,8 +20,8 @@ local function literal_at(text, start)
   return "string", stop
 end
 
---- The next token at or behind `at`: its first byte, the byte behind it, and the word if it is a name or keyword. Comments are
---- passed over; nil at the end.
+--- The next token at or after `at`: its first byte, the byte after it, and the word if it is a name or keyword. Comments are
+--- skipped; nil at the end.
 local function next_token(text, at)
   while true do
     local start = text:find("%S", at)
@@ -39,7 +39,7 @@ end
 local OPENS = { ["function"] = true, ["do"] = true, ["if"] = true, ["repeat"] = true }
 local CLOSES = { ["end"] = true, ["until"] = true }
 
---- Behind a list of names at `at`: the byte behind it, and whether "=" follows.
+--- Skips a list of names at `at`: returns the byte after it, and whether "=" follows.
 local function behind_names(text, at)
   local _, stop = text:find("^%s*[%a_][%w_]*", at)
   if not stop then return nil end
@@ -52,7 +52,7 @@ local function behind_names(text, at)
   return stop + 1, start ~= nil and text:find("^=[^=]", start) ~= nil
 end
 
----The text with its locals as globals, but for those inside of blocks.
+---The text with its locals turned into globals, except for those inside blocks.
 ---@param text string
 ---@return string
 function chunk.with_globals(text)
@@ -80,13 +80,13 @@ end
 
 -- --- scripts
 
----@class PromptEntry  what was typed, and what came of it
+---@class PromptEntry  an input and its result
 ---@field text string
 ---@field is_expression boolean
----@field values integer     how many
----@field muted boolean      they were not printed
+---@field values integer     the number of values
+---@field muted boolean      the values were not printed
 
---- Called with all values of `text`; the first form that is Lua.
+--- A call with all values of `text`: the first form that is valid Lua.
 local function call_with(name, text)
   for _, form in ipairs { "%s(%s)", "%s(%s\n)", "%s((function() return %s\nend)())", "%s((function() %s\nend)())" } do
     local line = form:format(name, text:gsub("^%s*=%s*", ""))
@@ -94,17 +94,17 @@ local function call_with(name, text)
   end
 end
 
----The entry as a statement of a script; the script's `header` defines what it needs.
+---The entry as a statement of a script. The functions that it uses are defined in the script's `header`.
 ---@param entry PromptEntry
 ---@return string
 function chunk.statement(entry)
   local text = entry.is_expression and entry.text or chunk.with_globals(entry.text)
   if entry.values > 0 then return call_with(entry.muted and "_keep" or "_show", (text:gsub(";%s*$", ""))) end
   text = text:gsub("^%s*=%s*", "")
-  return text:find "^%s*%(" and ";" .. text or text -- else it would continue the line before it
+  return text:find "^%s*%(" and ";" .. text or text -- otherwise it would continue the line before it
 end
 
----What a script of such statements begins with.
+---The beginning of a script of such statements.
 chunk.header = [[
 local cbk, cstorch = require "cbk", require "cstorch"
 

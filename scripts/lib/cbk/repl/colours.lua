@@ -1,4 +1,4 @@
--- Values in the colours of the prompt: strings, numbers, words of Lua, and the names in front of values.
+-- Colours for printed values: strings, numbers, words of Lua, and the names before values.
 
 local colour = require "cbk.colour"
 
@@ -6,13 +6,13 @@ local colours = {}
 
 local WORDS = { ["nil"] = true, ["true"] = true, ["false"] = true, null = true, nan = true, inf = true, None = true, ["-inf"] = true }
 
---- What a piece of a line is painted as; nil: nothing.
+--- The colour of a piece of a line; nil: none.
 local function kind_of(piece)
   if WORDS[piece] then return "magenta" end
   if tonumber(piece) and piece:find "^[-%d.]" then return "cyan" end
 end
 
---- A string that begins at `at`: its last byte.
+--- The last byte of a string that begins at `at`.
 local function string_end(line, at)
   local stop = at + 1
   while stop <= #line and line:sub(stop, stop) ~= '"' do stop = stop + (line:sub(stop, stop) == "\\" and 2 or 1) end
@@ -41,7 +41,7 @@ local function paint_line(line)
   return table.concat(out)
 end
 
----The text of a value, in colours. Only escapes for colours are added.
+---The text of a value, in colours. Only colour escapes are added.
 ---@param text string
 function colours.value(text)
   local out = {}

@@ -1,4 +1,4 @@
--- The commands of the prompt: what is typed behind ':'.
+-- The commands of the prompt, which begin with ':'.
 
 local cbk = require "cbk"
 local chunk = require "cbk.repl.chunk"
@@ -19,7 +19,7 @@ local wrap = require "cbk.wrap"
 ---@class ReplCommand
 ---@field usage string
 ---@field text string
----@field argument "file"|"key"|"name"|"lua"|nil  what completion offers
+---@field argument "file"|"key"|"name"|"lua"|nil  what completion suggests
 ---@field run fun(session: Session, rest: string): boolean|nil
 
 ---@type table<string, ReplCommand>
@@ -29,7 +29,7 @@ local ORDER = { "help", "ls", "stats", "plot", "diff", "who", "open", "time", "m
 
 local function width() return cbk.terminal.width() end
 
---- Text for people, broken between words to the terminal's width.
+--- Prints text for people, broken between words at the terminal's width.
 local function print_text(text) pager.print(wrap.text(text, width())) end
 
 local function print_lines(lines) pager.print(table.concat(lines, "\n")) end
@@ -97,7 +97,7 @@ local function as_tensor(value)
   return type_of(value) == "Tensor" and value or nil
 end
 
---- The tensor of a key of ckpt, or what Lua gives, and its name; nil for anything else.
+--- The tensor of a key of ckpt, or of a Lua expression, and its name; nil for anything else.
 local function tensor_of(session, text)
   local checkpoint = rawget(session.env, "ckpt")
   local of_key = as_tensor(checkpoint and checkpoint:has(text) and checkpoint:get(text) or nil)
@@ -112,7 +112,7 @@ local function stats_row(key, tensor)
   return { file = "", key = key, dtype = tensor.dtype, shape = tensor:shape(), bytes = tensor:nbytes(), stats = tensor:stats() }
 end
 
---- A function that shows how much has been read, at a terminal.
+--- A function that shows how much has been read, on a terminal.
 local function progress_over(total)
   if not cbk.terminal.is_tty "stderr" then return function() end end
   local display, done, start = progress.display(), 0, cbk.clock()
@@ -162,7 +162,7 @@ commands.plot = {
 
 local function quoted(word) return "'" .. word:gsub("'", "'\\''") .. "'" end
 
---- What a word of :diff names: the path of a checkpoint, or a tensor.
+--- The meaning of a word of :diff: the path of a checkpoint, or a tensor.
 local function side_of(session, word)
   local value = rawget(session.env, word)
   if type(value) == "userdata" and cbk.kind(value) == "Checkpoint" then return value.path end

@@ -1,5 +1,5 @@
 -- Completion for the REPL: Lua names, fields and methods by raw access, file names and tensor keys inside strings, `:`
--- commands. It looks only at what is in memory: no metamethod of a user's table is called, no tensor is read.
+-- commands. It uses only data in memory: it calls no metamethod of a user's table and reads no tensor.
 
 local cbk = require "cbk"
 local help = require "cbk.help"
@@ -17,7 +17,7 @@ end
 
 local TREES = { Dict = true, List = true, Checkpoint = true, Output = true }
 
---- The parts of a module of cstorch, which load when they are first used; nil for other tables.
+--- The parts of a module of cstorch, which are loaded on first use; nil for other tables.
 local function parts_of(value)
   local meta = debug.getmetatable(value)
   local name = type(meta) == "table" and rawget(meta, "namespace")
@@ -27,7 +27,7 @@ end
 
 local function is_name(text) return type(text) == "string" and text:find "^[%a_][%w_]*$" ~= nil end
 
---- Calls visit(name, member) for what an object of cstorch has beside its own fields: parts of a module, methods of its classes.
+--- Calls visit(name, member) for an object of cstorch: parts of a module, methods of its classes; not for its own fields.
 local function each_inherited(value, visit)
   local meta = debug.getmetatable(value)
   local class = type(meta) == "table" and rawget(meta, "class") or nil
@@ -43,7 +43,7 @@ local function each_inherited(value, visit)
   end
 end
 
---- `value[name]` without calling anything that belongs to a user.
+--- `value[name]` without calling a user's code.
 local function raw_field(value, name)
   if type(value) == "table" then
     local field, parts = rawget(value, name), parts_of(value)
@@ -76,7 +76,7 @@ local function resolve(chain, env)
   return value
 end
 
---- Names below a value that may follow "." or ":", with "(" behind functions.
+--- Names below a value that may follow "." or ":", with "(" after functions.
 local function members(value, separator)
   local out = {}
   local function add(name, is_function)
@@ -128,10 +128,10 @@ local function matching(names, prefix)
   return out
 end
 
---- What is typed for `text` between the quotes of a Lua string: what no terminal should get is escaped.
+--- The text between the quotes of a Lua string for `text`. Characters that are unsafe on a terminal are escaped.
 local function literal(text) return (cbk.shown((text:gsub("[\\\"']", "\\%0"):gsub("\n", "\\n"):gsub("\t", "\\t")))) end
 
---- The text that an open Lua string has so far, and how to type texts that begin with it. An escape at the end may be incomplete.
+--- The current text of an open Lua string, and a function that spells texts which begin with it. An escape at the end may be incomplete.
 local function read_literal(typed, quote)
   for cut = 0, math.min(3, #typed) do
     local whole = typed:sub(1, #typed - cut)
@@ -149,7 +149,7 @@ end
 
 local class_of
 
---- The class of what `text` calls; `arguments` stood behind it.
+--- The class of the result of the call that `text` ends with, without its arguments.
 local function class_of_call(text, env)
   local object, method = text:match "^(.*):%s*([%a_][%w_]*)%s*$"
   if object then
@@ -159,8 +159,8 @@ local function class_of_call(text, env)
   return help.result_class(text:match "([%a_][%w_.]*)%s*$" or "")
 end
 
---- The class of the expression that `text` ends with, as far as that is known without running anything: variables, keys
---- of trees, and what the annotations say of calls.
+--- The class of the expression at the end of `text`, as far as it is known without running anything: from variables, keys
+--- of trees, and the annotations of calls.
 function class_of(text, env)
   local before, arguments = text:match "^(.-)%s*(%b())$"
   if not before then before, arguments = text:match "^(.-)%s*(%b{})$" end
@@ -192,7 +192,7 @@ local function lua_names(text, env)
   end
   local chain, separator, prefix = text:match "([%a_][%w_.]*)([.:])([%w_]*)$"
   if chain then
-    -- What is before the chain may make it part of a longer expression: f().x
+    -- The text before the chain may make it part of a longer expression: f().x
     if text:sub(1, #text - #chain - #separator - #prefix):find "[%]%)\"'%.:]$" then return #text, {} end
     local value = resolve(chain, env)
     if value == nil then return #text, {} end
@@ -211,7 +211,7 @@ end
 
 -- --- inside strings
 
---- The text of the string that is open at the end, and what is before its quote; nil outside of strings.
+--- The text of the string that is open at the end, and the text before its quote; nil outside of strings.
 local function open_string(text)
   local quote, start
   local at = 1
@@ -229,10 +229,10 @@ local function open_string(text)
   if quote then return text:sub(start + 1), text:sub(1, start - 1), quote end
 end
 
---- Outside of Lua strings there is no way to type control characters: such names are not offered.
+--- Outside of Lua strings control characters cannot be typed, so names with them are not suggested.
 local function as_it_is(text) return cbk.shown(text) == text and text or nil end
 
---- File names that start with `typed`, as `spell` has them; folders end with "/".
+--- File names that start with `typed`, spelt by `spell`; folders end with "/".
 local function files(typed, spell)
   local folder, name = typed:match "^(.*/)([^/]*)$"
   if not folder then folder, name = "", typed end
@@ -248,7 +248,7 @@ local function files(typed, spell)
   return out
 end
 
---- Keys below a tree that start with `typed`, up to the next dot, as a shell shows folders; `ending` behind whole keys.
+--- Keys below a tree that start with `typed`, up to the next dot, as a shell shows folders; `ending` follows whole keys.
 local function keys(tree, typed, spell, ending)
   local root = native_type(tree) == "Checkpoint" and tree.root or tree
   local seen, out, level = {}, {}, nil
@@ -301,7 +301,7 @@ local function after_command(command, rest, env, commands)
   return nil
 end
 
----What may be at the cursor: the byte before which the replaced part begins, and the candidates.
+---The completions at the cursor: the byte before the replaced part, and the candidates.
 ---@param line string
 ---@param cursor integer  bytes before the cursor
 ---@param env table       the globals of the session

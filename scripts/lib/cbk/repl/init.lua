@@ -1,7 +1,7 @@
--- The prompt: statements and expressions typed one after the other, and commands that begin with ':'.
+-- The prompt: reads statements and expressions one after the other, and commands that begin with ':'.
 --
--- The session has globals of its own over Lua's (`_G`, `print` and `require` stay untouched). What is typed runs
--- interpreted, so that Ctrl-C can stop it; files that it calls are compiled as always.
+-- The session has its own globals over Lua's (`_G`, `print` and `require` stay untouched). Its input runs in the
+-- interpreter, so that Ctrl-C can stop it; files that it calls are compiled as usual.
 
 local cbk = require "cbk"
 local chunk = require "cbk.repl.chunk"
@@ -23,7 +23,7 @@ local repl = {}
 ---@class Session
 ---@field env table           the globals
 ---@field checkpoints Checkpoint[]
----@field log string[]        what was typed and worked, for :save
+---@field log string[]        input that ran without errors, for :save
 ---@field interactive boolean
 ---@field line integer        of the input, where the statement begins; without a terminal only
 ---@field traceback string|nil of the last error
@@ -64,7 +64,7 @@ end
 
 -- --- Lua
 
---- A string cannot continue on the next line, unless its line ends with a backslash.
+--- Whether more lines may complete the text. A string cannot continue on the next line, unless its line ends with a backslash.
 local function is_incomplete(message, text)
   if message:find("unfinished string", 1, true) then return text:find "\\$" ~= nil end
   return message:find "near '<eof>'" ~= nil
@@ -87,7 +87,7 @@ end
 
 local LINES, PAGED_LINES = 100, 10000 -- of a value
 
----Prints values: texts as they are, others in colours; what is longer than the terminal through a pager.
+---Prints values: texts unchanged, others in colours. Output longer than the terminal goes through a pager.
 function Session:print_values(values)
   if not self.interactive then
     for i = 1, values.n do inspect.print(values[i]) end
@@ -107,7 +107,7 @@ function Session:print_values(values)
   pager.print(table.concat(out, "\n"))
 end
 
---- Runs a function; its values become _, _1, _2, … and are printed unless `muted`. Their number, or nil when something failed.
+--- Runs a function. Its values become _, _1, _2, … and are printed unless `muted`. Returns their number, or nil if something failed.
 function Session:run(compiled, muted)
   local function pack(ok, ...) return ok, { n = select("#", ...), ... } end
   local ok, values = pack(editor.call(compiled))
@@ -172,10 +172,10 @@ end
 
 -- --- commands
 
---- The checkpoint that commands are about.
+--- The checkpoint that commands use.
 function Session:checkpoint() return rawget(self.env, "ckpt") or cbk.fail("usage", NO_CHECKPOINT) end
 
----Opens a checkpoint as `ckpt`; a line about it.
+---Opens a checkpoint as `ckpt`, and returns a line about it.
 function Session:open_named(path)
   local checkpoint, name = self:open(path)
   self.env.ckpt = checkpoint
@@ -183,7 +183,7 @@ function Session:open_named(path)
   return opened_text("ckpt, " .. name, checkpoint)
 end
 
----Runs another program, which has the terminal. False where it could not be started or failed badly.
+---Runs another program on the terminal. Returns false if it could not be started or failed badly.
 ---@param words string[]
 function Session:run_program(words) -- luacheck: no self
   local quoted = {}
@@ -192,7 +192,7 @@ function Session:run_program(words) -- luacheck: no self
   os.execute(table.concat(quoted, " "))
 end
 
---- Runs "!words" in a shell. True when it succeeded.
+--- Runs "!words" in a shell. Returns true on success.
 function Session:shell(text)
   io.stdout:flush()
   local status = os.execute((text:gsub("^%s*!", "")))
@@ -224,14 +224,14 @@ function Session:overview()
   return table.concat(out, "\n")
 end
 
---- Help on what a variable holds: its type.
+--- Help about the type of a variable's value.
 function Session:help_of_value(name)
   local value = rawget(self.env, name)
   local class = type(value) == "userdata" and rawget(debug.getmetatable(value), "__name")
   return class and help.text(class) or nil
 end
 
---- Runs ":name rest" or "?name". True when nothing failed.
+--- Runs ":name rest" or "?name". Returns true if nothing failed.
 function Session:command(text)
   if text:find "^%s*!" then return self:shell(text) end
   local name, rest = text:match "^%s*:(%a+!?)%s*(.-)%s*$"
@@ -273,13 +273,13 @@ local function remember(input, text)
   if text:find "%S" then input:remember(text) end
 end
 
---- A prompt; between the bytes 1 is what takes no column.
+--- A prompt. Text between bytes 1 takes no columns.
 local function prompt(text)
   if not colour.enabled() then return text .. " " end
   return ("\1\27[1;32m\1%s\1\27[0m\1 "):format(text)
 end
 
---- Reads until the text is complete. nil: the end.
+--- Reads until the text is complete. Returns nil at the end of the input.
 function Session:read(input)
   local lines = {}
   while true do
@@ -287,7 +287,7 @@ function Session:read(input)
     if not line then
       if why == "end" and #lines == 0 then return nil end
       if why == "end" then print() end
-      return "" -- Ctrl-C, or Ctrl-D in the middle: the text is given up
+      return "" -- Ctrl-C, or Ctrl-D in the middle: the text is discarded
     end
     lines[#lines + 1] = line
     local text = table.concat(lines, "\n")
@@ -303,7 +303,7 @@ function Session:read(input)
   end
 end
 
----The command that was typed as if it were Lua, such as "ls layers", "help" or "exit()"; nil where the text has a meaning in Lua.
+---The command in a text that was typed like Lua, such as "ls layers", "help" or "exit()"; nil if the text has a meaning in Lua.
 function Session:meant_command(text)
   local name, rest = text:match "^%s*(%a+)%s*(.-)%s*$"
   local command = (name == "exit" or name == "q") and "quit" or name
@@ -313,7 +313,7 @@ function Session:meant_command(text)
   return (":%s %s"):format(command, (rest:gsub("[%(%)\"']", ""))):gsub(" $", "")
 end
 
----What a lone name that is nil may have meant, as "ckpt or ckpt1"; nil where nothing looks like it.
+---Suggestions for a single name that is nil, such as "ckpt or ckpt1"; nil if no name is similar.
 function Session:meant_name(text)
   local name = text:match "^%s*([%a_][%w_]*)%s*$"
   if not name or #name < 4 or name == "ckpt" or self.env[name] ~= nil then return nil end
@@ -357,7 +357,7 @@ function Session:interact()
   input:close()
 end
 
---- Statements from a pipe: the first error ends the run.
+--- Runs statements from a pipe. The first error ends the run.
 function Session:batch(lines)
   local pending, count = {}, 0
   for line in lines do
@@ -385,7 +385,7 @@ end
 ---@param reading { allow_records: boolean, allow_external: string[], max_expansion: integer }   options of `cbk.open`
 ---@return integer exit_code
 function repl.run(paths, reading)
-  cbk.advise_overwrite "remove it, choose another name or pass overwrite = true" -- what is typed is Lua, no command line
+  cbk.advise_overwrite "remove it, choose another name or pass overwrite = true" -- the input is Lua, not a command line
   local interactive = cbk.terminal.is_tty "stdin" and cbk.terminal.is_tty "stdout"
   local session = new_session(interactive, reading)
   local opened = {}

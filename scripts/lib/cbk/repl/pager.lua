@@ -1,4 +1,4 @@
--- Long results go through a pager: $PAGER, else less; PAGER=cat prints them.
+-- Shows long results in a pager: $PAGER, else less. PAGER=cat prints them directly.
 
 local cbk = require "cbk"
 
@@ -6,7 +6,7 @@ local pager = {}
 
 local function quoted(word) return "'" .. word:gsub("'", "'\\''") .. "'" end
 
---- How many lines of a terminal a text takes; its colours take none.
+--- The number of terminal lines that a text takes; its colour codes take none.
 local function height_of(text, width)
   local lines = 0
   for line in (text .. "\n"):gmatch "(.-)\n" do
@@ -16,7 +16,7 @@ local function height_of(text, width)
   return lines
 end
 
----The program, or nil where there is none.
+---The program, or nil if there is none.
 ---@return string|nil
 function pager.program()
   local wanted = os.getenv "PAGER"
@@ -25,7 +25,7 @@ function pager.program()
   return os.execute "command -v less >/dev/null 2>&1" == 0 and "less -R" or nil
 end
 
----Prints a text, through a pager if the terminal is too low for it.
+---Prints a text, through a pager if it is longer than the terminal.
 ---@param text string
 function pager.print(text)
   local height = cbk.terminal.is_tty "stdin" and cbk.terminal.height "stdout"
@@ -35,7 +35,7 @@ function pager.print(text)
     return
   end
   io.stdout:flush()
-  local folder = cbk.fs.temp_dir() -- a pipe would end the session when the pager ends early
+  local folder = cbk.fs.temp_dir() -- with a pipe, the session would end if the pager ends early
   local path = cbk.fs.join(folder, "result")
   cbk.fs.write(path, text .. "\n")
   -- The file has no name while it is read: nothing is left when the terminal is closed.

@@ -1,4 +1,4 @@
--- Where a run resumes in its data, for people or as JSON: `cbk show --dataloader`, and the plan of `cbk upgrade`.
+-- Reports where a run resumes in its data, for people or as JSON: `cbk show --dataloader`, and the plan of `cbk upgrade`.
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
@@ -23,7 +23,7 @@ local FORMS = {
   end,
 }
 
---- Batches behind and samples of the one that was begun.
+--- Whole batches that are done, and samples of the one that was begun.
 local function batches(count, size)
   local rest, whole = count % size, math.floor(count / size)
   return ("%s %s of %d%s"):format(numbers.grouped(whole), whole == 1 and "batch" or "batches", size,
@@ -47,7 +47,7 @@ local function task_lines(restart, run)
   return out
 end
 
----What a state is: "iterable, states of 2 workers".
+---A description of a state: "iterable, states of 2 workers".
 ---@param state DataLoaderState
 ---@return string
 function report.form(state) return FORMS[state.kind](state) end

@@ -1,4 +1,4 @@
--- Upgrades an old checkpoint and its config over several releases at once: the tree to write, and what was done.
+-- Upgrades an old checkpoint and its config over several releases at once: returns the tree to write, and a report.
 
 local cbk = require "cbk"
 local converters = require "cbk.converters"
@@ -21,16 +21,16 @@ local upgrade = {}
 
 upgrade.NOTHING_TO_DO = "'%s' is already of release %s; `cbk convert` converts to older releases"
 local convert, catalogue = converters.convert, converters.catalogue
-local OPTIONS = "--model and --from" -- that say which model and format is meant
+local OPTIONS = "--model and --from" -- that name the model and format
 
 ---@class UpgradeOptions
----@field seed? integer|Value          of a map loader's state; default: what the config shuffles with
----@field kind? "map"|"iterable"        of the data loader; default: as the config says
+---@field seed? integer|Value          of a map loader's state; default: the config's shuffle seed
+---@field kind? "map"|"iterable"        of the data loader; default: from the config
 ---@field without_state? boolean        ignores the states of 1.8 and 1.9 data loaders
 ---@field accept_missing? boolean       continues if the file lacks parts of the run's state
 ---@field drop_unmatched? boolean       leaves out keys that no rule matches
 
----The job of an upgrade. It takes the releases one by one, even where `cbk convert` takes several at once.
+---The job of an upgrade. It goes release by release, even if `cbk convert` would take several at once.
 ---@return Job
 ---@param options? UpgradeOptions
 function upgrade.job(model_name, from, to, options)
@@ -42,7 +42,7 @@ function upgrade.job(model_name, from, to, options)
   })
 end
 
----The format of a release in the words of the model.
+---The model's format for a release.
 ---@param model_name string
 ---@param number string   "2.4"
 function upgrade.format_at(model_name, number)
@@ -51,7 +51,7 @@ function upgrade.format_at(model_name, number)
 end
 
 ---@param path string
----@return Dict   which describes a model
+---@return Dict   it describes a model
 function upgrade.open_config(path)
   local config = cbk.config.load(path)
   local problem
@@ -72,7 +72,7 @@ end
 ---@return OldFile
 function upgrade.open(path, reading) return spec_tree.old_file(cbk.open(path, reading)) end
 
--- --- what is done
+-- --- the report
 
 ---A number without its kind.
 local function shown(number) return (tostring(number):gsub("LL$", "")) end
@@ -88,7 +88,7 @@ local function fix_lines(fix)
   return out
 end
 
----Lines on the keys that get another name or another value; the numbers of layers, which are the first, are one line.
+---Lines about keys that get another name or value. Keys of all layers, by their first number, are one line.
 ---@param records KeyRecord[]   of one step
 local function key_lines(records)
   local count, order = {}, {}
@@ -139,13 +139,13 @@ local function step(job, i, config, root)
   return new_config, new_root, { title = ("%s -> %s"):format(one.src, one.tgt), lines = lines, warnings = warnings }
 end
 
---- Fields of a config that name checkpoints, before and after the trainer.
+--- Config fields that name checkpoints, before and after the trainer layout.
 local checkpoint_fields = {
   "runconfig.checkpoint_path", "trainer.fit.ckpt_path", "trainer.validate.ckpt_path", "trainer.validate_all.ckpt_paths",
 }
 
----Refuses weight names that the model does not have in the target format, and reports other signs that the files are of another
----model or release.
+---Fails if the model does not have the weight names in the target format. Also reports other signs that the files are of another model
+---or release.
 ---@param done Upgrade
 ---@param job Job
 ---@param given { config: Dict, root: Dict }   before the steps
@@ -164,7 +164,7 @@ function upgrade.identity(done, job, given)
   return #warnings > 0 and { title = "model", lines = {}, warnings = warnings } or nil
 end
 
----The fields of the new config that still name the old checkpoint. Their values stay, since they may be intended.
+---The fields of the new config that still name the old checkpoint. Their values are kept, because they may be intended.
 ---@param config Dict     the new one
 ---@param target string   the new checkpoint
 ---@return UpgradePart|nil
@@ -191,9 +191,9 @@ end
 ---@class Upgrade
 ---@field root Dict            the tree to write
 ---@field config Dict
----@field parts UpgradePart[]  what is done, in order
+---@field parts UpgradePart[]  the report, in order
 
----Does all steps on lazy tensors; nothing is read or written.
+---Performs all steps on lazy tensors; nothing is read or written.
 ---@param old OldFile
 ---@param config Dict
 ---@param job Job
@@ -226,7 +226,7 @@ function upgrade.run(old, config, job)
   return { root = root, config = config, parts = parts }
 end
 
--- --- from which release
+-- --- the release of the files
 
 local upgrade_advice = "name the release with --from cs-X.Y"
 
@@ -235,7 +235,7 @@ local upgrade_advice = "name the release with --from cs-X.Y"
 ---@param config Dict
 ---@param model_name string
 ---@param target string   "cs-2.5"
----@param prepared? Dict    the config to upgrade, if the command line adds to it
+---@param prepared? Dict    the config to upgrade, if the command line changes it
 ---@return string release
 ---@return Evidence[]
 function upgrade.detect(old, config, model_name, target, prepared)

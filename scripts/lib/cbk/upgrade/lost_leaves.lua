@@ -1,4 +1,4 @@
--- Leaves that the tree of a checkpoint names, but its file does not store: they read as None. Ties of the model may fill weights, and
+-- Leaves that the tree of a checkpoint names but its file does not store: they read as None. The model's ties may supply weights, and
 -- the optimizer's state of a parameter can be reset.
 
 local cbk = require "cbk"
@@ -13,7 +13,7 @@ local function is_dict(tree, key) return (cbk.kind(tree, key) or ""):find "dict"
 
 local function shape_of(value) return cbk.kind(value) == "tensor" and extents.joined(value:shape(), " ") or nil end
 
----What a parameter's state was before the first step; nil where that is not known.
+---A parameter's state before the first step; nil if it is not known.
 ---@param entry Dict   the states of the parameter, some of them None
 ---@param other Dict   the states of a parameter that has them all
 ---@return Dict|nil
@@ -37,10 +37,10 @@ local function fresh(entry, other)
   return out
 end
 
----Adds what is None because an earlier rewrite of the file found no data: the step, and states that only some parameters lack. (A
----parameter that was never trained has no momentum.)
+---Adds leaves that are None because an earlier rewrite of the file found no data: the step, and states that only some parameters lack.
+---(A parameter that was never trained has no momentum.)
 ---@param root Dict
----@param names string[]   of what is known to be lost
+---@param names string[]   of leaves that are known to be lost
 ---@return string[] names
 function lost_leaves.with_none_states(root, names)
   local states, is_known, has, out = optimizer_state.by_parameter(root), {}, {}, {}
@@ -60,7 +60,7 @@ function lost_leaves.with_none_states(root, names)
   return out
 end
 
----Resets the optimizer's state of the parameters that lack a part of it, in place.
+---Resets the optimizer's state of parameters that lack a part of it, in place.
 ---@param root Dict
 ---@param names string[]
 ---@return string[] restarted   "optimizer.state.3"
@@ -102,8 +102,8 @@ local function split(names)
   return weights, state
 end
 
----Reports the leaves that are lost. Those of the run's state are an error unless `accept` is set.
----@param root Dict        changed where a state is reset
+---Reports the lost leaves. If the run's state lost some, it is an error unless `accept` is set.
+---@param root Dict        changed if a state is reset
 ---@param names string[]
 ---@param accept? boolean
 ---@return string[] warnings
@@ -125,7 +125,7 @@ function lost_leaves.settle(root, names, accept)
   return warnings
 end
 
----Refuses a model with weights that are still None after the conversion.
+---Fails if a model has weights that are still None after the conversion.
 ---@param root Dict
 ---@param is_weight fun(key: string): boolean   whether the model has such a weight
 function lost_leaves.check_model(root, is_weight)

@@ -1,4 +1,4 @@
--- Where a run continues in its data after it loads a checkpoint, as its config says.
+-- Where a run continues in its data after it loads a checkpoint, according to its config.
 
 local cbk = require "cbk"
 local dataloader_report = require "cbk.upgrade.dataloader_report"
@@ -11,16 +11,16 @@ local resume = {}
 
 local function is_dict(tree) return (cbk.kind(tree) or ""):find "dict" ~= nil end
 
----The whole number at a place of a config, or nil.
+---The whole number at a path of a config, or nil.
 local function whole(config, place)
   local value = cbk.find(config, place)
   return type(value) == "number" and value % 1 == 0 and value > 0 and value or nil
 end
 
---- What releases have called the run's options, before and after the trainer.
+--- The releases' names for the run's options, before and after the trainer layout.
 local clusters = { "trainer.init.backend.cluster_config.", "runconfig." }
 
----The number of tasks that stream, if the config says it.
+---The number of tasks that stream, if it is in the config.
 local function workers_of(config)
   for _, cluster in ipairs(clusters) do
     local systems, workers = cbk.find(config, cluster .. "num_csx"), cbk.find(config, cluster .. "num_workers_per_csx")
@@ -32,7 +32,7 @@ local function workers_of(config)
   end
 end
 
----What is known of the run that loads a checkpoint.
+---The known facts about the run that loads a checkpoint.
 ---@param config Dict
 ---@return Run
 function resume.run_of(config)
@@ -48,7 +48,7 @@ function resume.run_of(config)
   return run
 end
 
----The fields that say which parts of a checkpoint the run loads.
+---The fields that select which parts of a checkpoint the run loads.
 local function selections(config)
   local out = {}
   local function add(field, value)

@@ -85,7 +85,7 @@ function GradScaler:init(kw)
   for _, optimizer in ipairs(self.optimizers) do self:_attach(optimizer) end
 end
 
---- Before the next step.
+--- Clears the state before the next step.
 function GradScaler:_begin() self.stages, self.squares, self.overflowed, self.is_scaled = {}, {}, nil, false end
 
 --- Whether this optimizer's last step was taken: 1 or 0. Its schedules advance by it.

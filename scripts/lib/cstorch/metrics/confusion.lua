@@ -32,7 +32,7 @@ local function one_hot(classes, count)
   return classes:flatten():unsqueeze(-1):to("int64"):eq(all):to "float32"
 end
 
---- Values can only be looked at off CSX.
+--- Checks class numbers; not on CSX, where their values cannot be read.
 local function check_classes(self, name, classes)
   local is_csx = session.backend and session.backend.kind == "CSX"
   if is_csx or classes:numel() == 0 then return end

@@ -1,4 +1,4 @@
--- cstorch.metrics: what is measured over the steps of a run.
+-- cstorch.metrics: measurements over the steps of a run.
 
 local namespace = require "cstorch.namespace"
 local session = require "cstorch.session"

@@ -1,4 +1,4 @@
--- What metrics share about their inputs.
+-- Shared code for the inputs of metrics.
 
 local errors = require "cstorch.errors"
 local tensors = require "cstorch.tensors"

@@ -11,7 +11,7 @@ local tensors = require "cstorch.tensors"
 
 local check, show = errors.check, errors.show
 
----@class cstorch.metrics.Metric : cstorch.nn.Module   What all metrics share; one's own has reset, update and compute.
+---@class cstorch.metrics.Metric : cstorch.nn.Module   The base class of metrics. A subclass defines reset, update and compute.
 ---@field name string
 ---@field num_updates integer    updates so far; on CSX those whose step has ended
 ---@field inputs table<string, any>   the keywords of `update`: name to default, REQUIRED or OPTIONAL

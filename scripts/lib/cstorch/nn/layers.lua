@@ -110,7 +110,7 @@ activation("ReLU", functional.relu)
 activation("SiLU", functional.silu)
 ---The hyperbolic tangent of each element.
 activation("Tanh", functional.tanh)
----Its input as it is.
+---Returns its input.
 activation("Identity", function(x) return x end)
 
 ---x · Φ(x), or its tanh form.
@@ -124,12 +124,12 @@ end
 
 function layers.GELU:forward(x) return functional.gelu(x, { approximate = self.approximate }) end
 
---- What lists of modules share: `list[1]` is named "0", `#list` and `ipairs(list)` work, `list[#list + 1] = module` appends.
+--- The base class of lists of modules: `list[1]` is named "0", `#list` and `ipairs(list)` work, `list[#list + 1] = module` appends.
 local List = Module:subclass "List"
 
 local function name_of(position) return ("%d"):format(position - 1) end
 
---- The position that a name such as "0" means; nil for other names.
+--- The position of a name such as "0"; nil for other names.
 local function position_of(name) return type(name) == "string" and name:find "^%d+$" and tonumber(name) + 1 or nil end
 
 function List:add_module(name, module)
@@ -148,7 +148,7 @@ end
 ---@return integer
 function List:length() return #self end
 
---- Items that a script replaced or removed, which Lua does not tell, get or lose their names here.
+--- Updates the names of items that a script replaced or removed, because Lua does not report such changes.
 function List:_children()
   local modules = self._modules
   for i, item in ipairs(self) do

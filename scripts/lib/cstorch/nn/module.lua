@@ -12,7 +12,7 @@ local tensors = require "cstorch.tensors"
 
 local check, show = errors.check, errors.show
 
----@class cstorch.nn.Module : cstorch.Class   What all layers and models share; one's own has init and forward.
+---@class cstorch.nn.Module : cstorch.Class   The base class of layers and models. A subclass defines init and forward.
 ---@field training boolean   true at first; `eval` makes it false, for this module and those in it
 local Module = class.Object:subclass "Module"
 
@@ -73,14 +73,14 @@ function Module:__newindex(name, value)
   end
 end
 
----What calling the module does. Every module that is called has its own.
+---Runs when the module is called. Each module that is called must define its own.
 function Module:forward()
   errors.raise("runtime", "%s has no forward: define function %s:forward(…)", self.class.name, self.class.name)
 end
 
 function Module:__call(...) return self:forward(...) end
 
----What tostring shows between the parentheses.
+---The text between the parentheses of tostring.
 ---@return string
 function Module:extra_text() return "" end -- luacheck: no unused args
 
@@ -93,7 +93,7 @@ function Module:__tostring()
   return #lines == 0 and what .. ")" or what .. "\n" .. table.concat(lines, "\n") .. "\n)"
 end
 
----To be called before anything is assigned.
+---Call this before assigning anything.
 function Module:init()
   rawset(self, "_parameters", ordered_map.new())
   rawset(self, "_buffers", ordered_map.new())
@@ -116,7 +116,7 @@ local function other_meaning(module, name, registry)
   return type(module.class[name]) == "function" and "method" or nil
 end
 
---- Raises an error for what is no name, or is the name of something else: a checkpoint would lose one of them.
+--- Fails if a name is invalid, or used for something else: a checkpoint would lose one of the two.
 local function check_name(module, what, name, registry)
   check(type(name) == "string" and name ~= "", "type", "%s: expected a name, found %s", what, show(name))
   local taken = other_meaning(module, name, registry)
@@ -133,7 +133,7 @@ function Module:register_parameter(name, p)
   self._parameters[name] = p
 end
 
----Registers a tensor that is no parameter. It moves with the module, and is in its state dict unless `persistent` is false.
+---Registers a tensor that is not a parameter. It moves with the module, and is in its state dict unless `persistent` is false.
 ---@param name string
 ---@param tensor cstorch.Tensor
 ---@param options? { persistent: boolean }   default true

@@ -1,10 +1,10 @@
--- What Adam and AdamW share: arguments, state, and the conversion of state that counts steps.
+-- The base class of Adam and AdamW: arguments, state, and the conversion of state that counts steps.
 
 local check = require("cstorch.errors").check
 local loaded = require "cstorch.loaded"
 local Optimizer = require "cstorch.optim.optimizer"
 
----@class cstorch.optim.AdamBase : cstorch.optim.Optimizer   What Adam and AdamW share; a base class for optimizers of one's own.
+---@class cstorch.optim.AdamBase : cstorch.optim.Optimizer   The base class of Adam and AdamW, and of optimizers of your own.
 local AdamBase = Optimizer:subclass("AdamBase", {
   lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-6, weight_decay = 0, l2_regularization_rate = 0, correct_bias = true, amsgrad = false,
 })
@@ -24,7 +24,7 @@ function AdamBase:preinitialize()
   end
 end
 
---- A file of torch or Hugging Face has the number of steps instead of the powers of the betas.
+--- Files of torch or Hugging Face store the number of steps instead of the powers of the betas.
 function AdamBase:convert_state(group, state)
   local step = state.step
   if step == nil or state.beta1_power ~= nil then return end

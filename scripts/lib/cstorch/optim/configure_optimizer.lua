@@ -33,7 +33,7 @@ local function find_class(kind)
     table.concat(names, ", "))
 end
 
---- Refuses old names, or with `accepts` takes them over under the names of today.
+--- Refuses old names, or with `accepts` replaces them by the current ones.
 local function handle_old_names(made, options, accepts)
   for _, old in ipairs(keywords.names(OLD_NAMES)) do
     local new, position = unpack(OLD_NAMES[old])
@@ -55,7 +55,7 @@ local function handle_old_names(made, options, accepts)
   end
 end
 
---- `learning_rate` as a number; nil for what configures a schedule.
+--- `learning_rate` as a number; nil if it configures a schedule.
 local function constant_rate(value)
   if type(value) == "string" then return tonumber(value) end
   return type(value) == "number" and value or nil

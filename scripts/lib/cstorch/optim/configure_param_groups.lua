@@ -14,7 +14,7 @@ local NORMS = {
   InstanceNorm1d = true, InstanceNorm2d = true, InstanceNorm3d = true,
 }
 
---- The parameters that a key of `adjust_learning_rate` means.
+--- The parameters that a key of `adjust_learning_rate` selects.
 local LAYERS = {
   embedding = { "*embedding*weight" },
   decoder_kernel = { "*decoder*dense*weight", "*decoder*linear*weight" },
@@ -68,7 +68,7 @@ local function globs_of(filter, i)
   return globs
 end
 
---- Splits off what the tag filters name: a list of { members =, tags = }.
+--- Splits off the parameters that the tag filters select: a list of { members =, tags = }.
 local function split_by_tags(members, filters)
   local groups, rest = {}, members
   check(filters == nil or type(filters) == "table", "type", "configure_param_groups: expected a list of filters as params, found %s",

@@ -79,7 +79,7 @@ local function build(optimizer, entry)
   return made(optimizer, arguments)
 end
 
---- "chained", "sequential" or nil: what the entries of a list say about how they go together.
+--- How the entries of a list are combined: "chained", "sequential" or nil.
 local function main_scheduler(entries)
   local main
   for _, entry in ipairs(entries) do
@@ -185,7 +185,7 @@ local function build_generic(optimizer, config, inherited_tags)
   return made(optimizer, arguments)
 end
 
---- Of several schedules each must have groups of its own.
+--- Fails if several schedules share a group.
 local function check_disjoint(schedules)
   local owner = {}
   for i, schedule in ipairs(schedules) do

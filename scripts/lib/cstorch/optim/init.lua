@@ -1,4 +1,4 @@
--- cstorch.optim: optimizers, and what configures optimizers and schedules.
+-- cstorch.optim: optimizers, and functions that configure optimizers and schedules.
 
 local namespace = require "cstorch.namespace"
 

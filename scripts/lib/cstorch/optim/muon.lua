@@ -1,4 +1,4 @@
--- Muon: momentum whose matrix is made nearly orthogonal.
+-- Muon: momentum with its matrix made nearly orthogonal.
 
 local errors = require "cstorch.errors"
 local session = require "cstorch.session"

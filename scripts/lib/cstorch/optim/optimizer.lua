@@ -16,7 +16,7 @@ local text = require "cstorch.text"
 
 local check, show = errors.check, errors.show
 
----@class cstorch.optim.Optimizer : cstorch.Class   What all optimizers share; one's own has step.
+---@class cstorch.optim.Optimizer : cstorch.Class   The base class of optimizers. A subclass defines step.
 ---@field param_groups table[]        each { params = { … }, lr = …, … }; a hyper-parameter is a number until a schedule makes it a tensor
 ---@field state table                 `state[p].exp_avg`: an ordered map of tensors for each parameter
 ---@field limits? table<string, table>   ranges of hyper-parameters: { min =, max =, below = }; of a list for each element
@@ -124,7 +124,7 @@ local function add_groups(self, params, defaults)
   for p in pairs(seen) do self.state[p] = ordered_map.new() end
 end
 
---- Notes what a step that is recorded now keeps, so that a later change of it does not go unnoticed.
+--- Records the values that the step being recorded keeps, so that later changes of them are noticed.
 local function note_kept(self)
   local name, kept = self.class.name, session.trace.kept
   for g, group in ipairs(self.param_groups) do
@@ -150,7 +150,7 @@ local function check_mode()
   errors.warn "an optimizer stepped in eval mode: the run is in train mode now; call train() of the model, as its Dropout is still off"
 end
 
---- Raises what is wrong with groups or state that a script changed after the optimizer was made.
+--- Fails if a script changed groups or state in an invalid way after the optimizer was made.
 local function check_changes(self)
   local name, own, fresh = self.class.name, self.state, {}
   for g, group in ipairs(self.param_groups) do
@@ -179,7 +179,7 @@ local function held_state(self)
   return held
 end
 
---- Raises an error when a step made state, which would begin anew with each replay of a recorded step.
+--- Fails if a step made state: the state would start over with each replay of a recorded step.
 local function check_held(self, held)
   for p, state in self:parameters() do
     for key, value in ordered_map.items(state) do
@@ -189,8 +189,8 @@ local function check_held(self, held)
   end
 end
 
---- Warns about numbers in the place of what a schedule writes. A recorded step would keep such a number for ever, so it uses the
---- schedule's tensor; otherwise the number holds until the schedule writes again.
+--- Warns about numbers that replaced a schedule's tensor. A recorded step would keep such a number forever, so it uses the schedule's
+--- tensor. Otherwise the number holds until the schedule writes again.
 local function check_scheduled(self)
   for g, group in ipairs(self.param_groups) do
     for key, slot in pairs(self.scheduled[group] or {}) do
@@ -205,7 +205,7 @@ local function check_scheduled(self)
   end
 end
 
---- Runs `update`. Only after an error it is worth the time to look at groups and state.
+--- Runs `update`. Groups and state are checked only after an error, because that takes time.
 local function run_checked(self, update)
   local held = (session.trace or not self.has_stepped) and held_state(self)
   local check_writes = held and effects.expect_writes(self)
@@ -271,7 +271,7 @@ function Optimizer:__tostring()
   return table.concat(lines, "\n")
 end
 
---- Marks the state tensors as what leaves the CSX in checkpoints only.
+--- Marks the state tensors: they leave the CSX only in checkpoints.
 function Optimizer:_mark_state()
   for _, state in self:parameters() do
     for _, value in ordered_map.items(state) do
@@ -364,7 +364,7 @@ end
 ---@return table
 function Optimizer:state_dict() return state_dicts.of(self) end
 
----Writes the state and the hyper-parameters of a state dict into this optimizer. What does not fit is an error that changes nothing.
+---Writes the state and the hyper-parameters of a state dict into this optimizer. If something does not fit, it fails and changes nothing.
 ---@param state_dict table
 function Optimizer:load_state_dict(state_dict)
   tensors.no_grad(state_dicts.load, self, state_dict, function(group)
@@ -383,7 +383,7 @@ function Optimizer:apply(f)
   return apply(f, self)
 end
 
---- Writes into the tensor that is there, which recorded steps use, or puts one of another kind in its place.
+--- Writes into the existing tensor, which recorded steps use, or replaces it by one of another kind.
 local function replace(state, name, new)
   local old = state[name]
   local fits = tensors.is_tensor(old) and old.dtype == new.dtype and old.device == new.device and shapes.same(old, new)

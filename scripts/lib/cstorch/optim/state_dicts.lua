@@ -1,4 +1,4 @@
--- An optimizer's state dict, made and loaded.
+-- Makes and loads an optimizer's state dict.
 
 local cbk = require "cbk"
 local errors = require "cstorch.errors"
@@ -50,7 +50,7 @@ local function entry(map, key)
   return value
 end
 
---- What loads a value into the state of a parameter, which has another one under that name, or none.
+--- A function that loads a value into a parameter's state, over an old value or as a new one.
 local function state_writer(optimizer, own, name, value, where)
   local old = own[name]
   if tensors.is_tensor(old) then return loaded.writer(old, value, where) end
@@ -64,7 +64,7 @@ local function state_writer(optimizer, own, name, value, where)
   return function() own[name] = copy() end
 end
 
---- Adds to `writes` what loads the state of one parameter.
+--- Adds functions to `writes` that load the state of one parameter.
 local function plan_state(optimizer, number, own, saved, writes)
   for name in ordered_map.items(own) do
     check(saved[name] ~= nil, "value", "the state of parameter %d has no '%s', which %s needs", number, name, optimizer.class.name)
@@ -74,7 +74,7 @@ local function plan_state(optimizer, number, own, saved, writes)
   end
 end
 
---- The group with the saved hyper-parameters. What is a tensor there is written later, by `writes`.
+--- The group with the saved hyper-parameters. Tensors are written later, by `writes`.
 local function plan_group(group, saved, writes)
   local loaded_group = {}
   for key, value in pairs(group) do loaded_group[key] = value end
@@ -92,7 +92,7 @@ local function plan_group(group, saved, writes)
   return loaded_group
 end
 
---- Which state a group needs follows from its flags, and from whether its numbers are 0.
+--- The flags of a group, and whether its numbers are 0: they determine the state that the group needs.
 local function flags_of(group)
   local flags = {}
   for key, value in pairs(group) do
@@ -139,10 +139,10 @@ local function check_groups(optimizer, groups)
   end
 end
 
---- What loads the states of a group's parameters, added to `writes`.
+--- Adds functions to `plan` that load the states of a group's parameters.
 local function plan_states(optimizer, group, saved, saved_state, plan)
   for k, p in ipairs(group.params) do
-    -- the numbers of the file count, as its groups may list parameters in another order than by number
+    -- uses the file's numbers, because its groups may list parameters in another order
     local number = tonumber(saved.params[k])
     check(number, "type", "expected numbers as params of group %d of the state dict, found %s", plan.group, errors.show(saved.params[k]))
     local state = entry(saved_state, number)

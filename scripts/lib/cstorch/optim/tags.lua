@@ -1,4 +1,4 @@
--- Tags of parameter groups, and which groups a list of tags means.
+-- Tags of parameter groups, and the groups that a list of tags selects.
 
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
@@ -31,7 +31,7 @@ function tags.wanted(value)
   return list
 end
 
----Whether a group with the tags `own` is one that `wanted` means. Without wanted tags every group is.
+---Whether a group with the tags `own` is selected by `wanted`. Without wanted tags every group is.
 ---@param own? string[]
 ---@param wanted? any[]
 ---@return boolean

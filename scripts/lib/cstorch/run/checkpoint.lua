@@ -70,7 +70,7 @@ end
 --- The files that this process has replaced, by their absolute path.
 local replaced = {}
 
---- A file of which `root` has tensors that were loaded before this process replaced it.
+--- A file that this process replaced after tensors of `root` were loaded from it.
 local function replaced_source(root)
   for _, leaf in cbk.leaves(root) do
     local storage = loaded.is_tensor(leaf) and leaf:storage()

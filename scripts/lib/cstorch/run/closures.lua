@@ -101,7 +101,7 @@ function closures.requeue(trace)
   for _, entry in ipairs(trace.closures or {}) do table.insert(session.repeated, entry) end
 end
 
---- Warns when nothing can be seen of the step that was recorded: neither closures nor metrics nor summaries have a tensor of it.
+--- Warns if nothing of the recorded step can be seen, because no closure, metric or summary has a tensor of it.
 local function warn_of_no_capture()
   if not session.is_step_new then return end
   session.is_step_new = false
@@ -110,7 +110,7 @@ local function warn_of_no_capture()
     .. "pass the loss to a function made with cstorch.step_closure")
 end
 
----Runs what is queued: first what traced steps called, then what the loop called. Closures called meanwhile wait for the next step.
+---Runs the queued closures: those of traced steps first, then those of the loop. Closures called meanwhile wait for the next step.
 function closures.drain()
   warn_of_no_capture()
   local repeated, queued = session.repeated, session.queued
@@ -127,7 +127,7 @@ function closures.drain()
   if not fine then error(problem, 0) end
 end
 
----Forgets what was queued while `executor` ran.
+---Discards the closures that were queued while `executor` ran.
 ---@param executor table
 ---@return integer count   closures forgotten
 function closures.drop(executor)

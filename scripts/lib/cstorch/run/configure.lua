@@ -49,7 +49,7 @@ end
 
 ---Sets the configuration of the process, once, before a model is compiled: checkpoint_steps = 0 (none), compile_only and
 ---validate_only = false (one step, without closures), check_loss_values = true (a loss that is NaN or infinite stops the run),
----num_csx = 1, num_workers_per_csx = 1. What only a cluster uses is checked and kept: model_dir = "./", compile_dir, mgmt_address,
+---num_csx = 1, num_workers_per_csx = 1. Options for clusters only are checked and kept: model_dir = "./", compile_dir, mgmt_address,
 ---job_labels, mount_dirs, python_paths, max_wgt_servers = 24, max_act_per_csx = 1, transfer_processes = 5.
 ---@param options table   as above
 return function(options)

@@ -1,5 +1,5 @@
--- What a training loop does to weights, and warnings about what has no effect: gradients that nothing uses, a schedule that is never
--- stepped, weights that are NaN.
+-- Tracks what a training loop does to weights, and warns if something has no effect: gradients that nothing uses, a schedule that is
+-- never stepped, weights that are NaN.
 
 local errors = require "cstorch.errors"
 local session = require "cstorch.session"
@@ -85,7 +85,7 @@ end
 
 -- --- optimizers
 
----Notes a step of an optimizer: one that runs now, or one that a recorded step repeats.
+---Records a step of an optimizer: one that runs now, or one that a recorded step repeats.
 ---@param optimizer cstorch.optim.Optimizer
 ---@param is_replayed? boolean
 function effects.optimizer_stepped(optimizer, is_replayed)
@@ -111,7 +111,7 @@ function effects.check_gradients(optimizer)
     .. "that is computed from the parameters that the optimizer was made with", optimizer.class.name)
 end
 
----A function that warns if nothing was written since into any of an optimizer's parameters that have a gradient.
+---A function that warns if no parameter with a gradient has been written since.
 ---@param optimizer cstorch.optim.Optimizer
 ---@return fun()
 function effects.expect_writes(optimizer)
@@ -127,7 +127,7 @@ function effects.expect_writes(optimizer)
   end
 end
 
----Notes that gradients are about to be removed.
+---Records that gradients are about to be removed.
 ---@param optimizer cstorch.optim.Optimizer
 function effects.gradients_removed(optimizer)
   local run = session.effects.run
@@ -164,7 +164,7 @@ function effects.end_step()
   run.has_gradients = run.has_gradients or has_any_gradient()
 end
 
----Warns about what had no effect in the run that ends.
+---Warns if something had no effect in the run that ends.
 function effects.end_run()
   local run = session.effects.run
   session.effects.run = nil

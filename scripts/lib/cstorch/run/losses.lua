@@ -10,7 +10,7 @@ local losses = {}
 ---@return boolean
 local function is_wanted() return not session.configuration or session.configuration.check_loss_values end
 
----Has the loss checked at the end of the step; that of a traced step at the end of every step.
+---Checks the loss at the end of the step; for a traced step, at the end of every step.
 ---@param loss cstorch.Tensor   of one element
 function losses.watch(loss)
   local trace = session.trace
@@ -45,7 +45,7 @@ local function warn_if_lasting(step, least)
     .. "learning rate, gradient clipping (max_gradient_norm) or another loss scale"):format(first))
 end
 
----Raises when `value` is NaN or infinite, unless the run is to continue.
+---Fails if `value` is NaN or infinite, unless the run may continue.
 ---@param step integer   from 1
 ---@param value number
 function losses.check_value(step, value)

@@ -20,7 +20,7 @@ local is_tensor = cbk.compute.is_tensor
 ---@field closures? table[]  closures called in the body
 ---@field model? cstorch.nn.Module
 ---@field losses table       tensors that are checked at the end of each step
----@field kept table[]       hyper-parameters and state that it uses: { owner =, key =, value =, name = }
+---@field kept table[]       the hyper-parameters and state that the step uses: { owner =, key =, value =, name = }
 ---@field count integer      arguments
 ---@field scalers? table<cstorch.amp.GradScaler, boolean>   those that scaled a loss in it
 ---@field steps table[]      optimizers that it steps

@@ -1,4 +1,4 @@
--- cstorch.sparse: weights of which a part is zero.
+-- cstorch.sparse: weights that are partly zero.
 
 local namespace = require "cstorch.namespace"
 

@@ -55,7 +55,7 @@ local function make_mask(self, p)
   if self.init_method == "topk" then
     local sizes = p:detach():abs():to "float32"
     local threshold = threshold_of(sizes, kept)
-    -- of equal weights, such as zeros, chance keeps as many as there is place for
+    -- among equal weights, such as zeros, random ones are kept
     scores = tensors.where(sizes:gt(threshold), 2, tensors.where(sizes:eq(threshold), scores, -1))
   end
   return scores:ge(threshold_of(scores, kept)):to(p.dtype)

@@ -1,4 +1,4 @@
--- Progress lines of a run: loss, rates, and a stop when the loss is no number any more.
+-- Progress lines of a run: loss, rates, and a stop if the loss is NaN or infinite.
 
 local cbk = require "cbk"
 local class = require "cstorch.class"
@@ -70,7 +70,7 @@ function Progress:_report(loss)
     rate_text(self.global_rate)))
 end
 
----To be called in the loop or in the step: reports at the end of the step.
+---Call this in the loop or in the step: it reports at the end of the step.
 ---@param loss any   a 0-dim tensor
 function Progress:step(loss)
   check(tensors.is_tensor(loss), "type", "Progress:step: expected the loss as a tensor, found %s", show(loss))

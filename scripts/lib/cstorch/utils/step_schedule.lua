@@ -8,7 +8,7 @@ local check, show = errors.check, errors.show
 
 local step_schedule = {}
 
----@param cadence integer   every so many steps, and the last; 0: never
+---@param cadence integer   the number of steps from one to the next, also the last step; 0: never
 ---@param num_steps integer
 ---@return cstorch.utils.StepRange[]
 local function from_cadence(what, cadence, num_steps)
@@ -32,7 +32,7 @@ local function check_ranges(what, ranges)
   return sorted
 end
 
----The ranges that `value` means in a run of `num_steps` steps.
+---The ranges of `value` in a run of `num_steps` steps.
 ---@param what string   the keyword, for messages
 ---@param value? integer|cstorch.utils.StepRange|cstorch.utils.StepRange[]
 ---@param num_steps integer

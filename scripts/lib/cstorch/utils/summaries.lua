@@ -140,7 +140,7 @@ for _, kind in ipairs { "scalar", "tensor" } do
   keep[kind] = closures.step_closure(function(name, value) collected()[kind][name] = value end)
 end
 
----Notes a 0-dim tensor of the step under a name, for `save_summaries`.
+---Records a 0-dim tensor of the step under a name, for `save_summaries`.
 ---@param name string
 ---@param value any
 function summaries.summarize_scalar(name, value)
@@ -150,7 +150,7 @@ function summaries.summarize_scalar(name, value)
   keep.scalar(name, value)
 end
 
----Notes a tensor of the step under a name, for `save_summaries`.
+---Records a tensor of the step under a name, for `save_summaries`.
 ---@param name string
 ---@param tensor any
 function summaries.summarize_tensor(name, tensor)
@@ -159,7 +159,7 @@ function summaries.summarize_tensor(name, tensor)
   keep.tensor(name, tensor)
 end
 
----Writes what was noted in this step. To be called in a step closure.
+---Writes the values recorded in this step. Call this in a step closure.
 ---@param writer cstorch.utils.SummaryWriter
 ---@param step integer
 function summaries.save_summaries(writer, step)

@@ -1,4 +1,4 @@
--- What schedules made of schedules share: taking over members, and state dicts with those of the members.
+-- Shared code of schedules made of schedules: adopting members, and state dicts that include those of the members.
 
 local errors = require "cstorch.errors"
 local loaded = require "cstorch.loaded"

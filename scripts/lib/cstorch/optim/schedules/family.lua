@@ -12,7 +12,7 @@ local family = {}
 ---@field names? table<string, string>   suffix to the class name, where it is another
 ---@field keywords table<string, any>
 ---@field closed_form? fun(self: table, t: any): any   the value at step t, a 0-dim float32 tensor
----@field computed? string[]     fields that `validate` computes of the arguments; they are in state dicts
+---@field computed? string[]     fields that `validate` computes from the arguments; they are in state dicts
 ---@field validate? fun(self: table)     checks the arguments, which are fields by then
 
 --- The definitions, in the order of the reference.
@@ -32,7 +32,7 @@ local KINDS = {
   scheduler = "table",
 }
 
---- What a closed form divides by; polynomials of 0 steps are at their end from the start.
+--- Divisors of closed forms. Polynomials of 0 steps are at their end from the start.
 local DIVISORS = {
   total_iters = true, T_max = true, T_0 = true, step_size = true, step_size_up = true, total_steps = true, warmup_steps = true,
 }
@@ -50,7 +50,7 @@ local function fits(value, kind)
   return true
 end
 
---- A check that each argument, and each field that is computed of them, has its type.
+--- A check that each argument, and each field computed from them, has its type.
 local function checked(definition, renamed)
   local declared = {}
   for generic, default in pairs(definition.keywords) do declared[generic] = default end

@@ -17,7 +17,7 @@ local undo = require "cstorch.optim.schedules.undo"
 
 local check, show = errors.check, errors.show
 
----@class cstorch.optim.Scheduler : cstorch.Class   What the schedules of any option share.
+---@class cstorch.optim.Scheduler : cstorch.Class   The base class of all schedules.
 ---@field param_group_key string   what it writes in the groups: "lr", "weight_decay"
 ---@field optimizer cstorch.optim.Optimizer
 ---@field last_epoch any           the clock in steps: a 0-dim int64 tensor
@@ -102,8 +102,8 @@ function Scheduler:_group_values()
   return values
 end
 
---- The tensor of a group that the schedule writes: one for the whole run, as a traced step reads it at every replay. A tensor that a
---- script put in its place takes it; a number does not.
+--- The tensor of a group that the schedule writes: one for the whole run, because a traced step reads it at every replay. If a script
+--- puts another tensor in its place, that one is used; a number is not.
 local function slot_of(self, group)
   local key = self.param_group_key
   local slots = self.optimizer.scheduled[group] or {}
@@ -158,7 +158,7 @@ end
 
 -- --- state dicts
 
---- A field as a state dict has it.
+--- The form of a field in a state dict.
 local function saved(value)
   if type(value) ~= "table" or tensors.is_tensor(value) then return value end
   local copy = {}
@@ -179,11 +179,11 @@ function Scheduler:state_dict()
   return dict
 end
 
---- Fields that a state dict does not set as they are.
+--- Fields that a state dict does not set directly.
 local KEPT = { _step_count = true, _last_value = true, last_epoch = true }
 local COUNTERS = { "last_epoch", "_step_count" }
 
----Raises what is wrong with a state dict as such.
+---Fails if a state dict is invalid in itself.
 ---@param dict any
 function Scheduler:_check_state_dict(dict)
   check(keywords.is_map(dict), "type", "%s: expected a state dict, found %s", self.class.name, show(dict))
@@ -218,8 +218,8 @@ local function load(self, dict)
   end
 end
 
----Overwrites all fields: arguments in the state dict win over those given to this object. What does not fit is
----an error that changes nothing.
+---Overwrites all fields: arguments in the state dict win over those given to this object. If something does not fit,
+---it fails and changes nothing.
 ---@param dict table
 function Scheduler:load_state_dict(dict) undo.after_error(self, load, dict) end
 

@@ -1,4 +1,4 @@
--- StepLR, StepWD: a factor every so many steps.
+-- StepLR, StepWD: a factor after each `step_size` steps.
 
 local keywords = require "cstorch.keywords"
 

@@ -1,4 +1,4 @@
--- Changes of schedules that are taken back after an error.
+-- Undoes changes of schedules after an error.
 
 local tensors = require "cstorch.tensors"
 
@@ -37,7 +37,7 @@ local function finish(list, fine, ...)
   error((...), 0)
 end
 
----Calls `fn(schedule, ...)`. After an error the schedule, its members and what it writes in groups are as before.
+---Calls `fn(schedule, ...)`. After an error the schedule, its members and its values in groups are restored.
 ---@param schedule cstorch.optim.Scheduler
 ---@param fn function
 function undo.after_error(schedule, fn, ...)

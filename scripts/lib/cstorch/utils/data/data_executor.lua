@@ -24,7 +24,7 @@ local check, show = errors.check, errors.show
 ---@field is_checkpoint_step boolean
 ---@field has_weights boolean          closures at the end of the step can read weights: on checkpoint steps and before the first step
 ---@field runs_closures boolean        step closures run at its end
----@field activation_steps integer     step closures run on every so many steps; lowered to meet the checkpoint steps
+---@field activation_steps integer     the number of steps from one run of step closures to the next; lowered to meet the checkpoint steps
 ---@field artifact_dir? string         of the backend
 local DataExecutor = class.Object:subclass("DataExecutor", {
   num_steps = keywords.OPTIONAL, checkpoint_steps = keywords.OPTIONAL, activation_steps = 1,
@@ -134,7 +134,7 @@ function DataExecutor:_abandon()
   if self.is_running then finish(self) end
 end
 
---- Over the same memory: the tensors of the source stay on the host.
+--- The tensor on the device, over the same memory: the tensors of the source stay on the host.
 local function on_device(tensor) return tensors.to_device(tensor:detach()) end
 
 local function end_step(self)

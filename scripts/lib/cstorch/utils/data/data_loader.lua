@@ -49,7 +49,7 @@ end
 ---@return integer?
 function DataLoader:length() return started(self)[1]:length() end
 
----The step budget. Raises what is wrong with it.
+---The step budget. Raises an error if it is invalid.
 ---@return integer
 function DataLoader:total_steps() return budget.steps(self:length(), self.budget) end
 

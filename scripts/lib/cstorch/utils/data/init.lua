@@ -14,7 +14,7 @@ local data = {
   get_worker_state = workers.get_worker_state,
 }
 
----The number of steps that a step budget means for a loader; the loader's own budget does not count.
+---The number of steps that a step budget gives for a loader. The loader's own budget does not count.
 ---@param loader cstorch.utils.data.DataLoader
 ---@param options { initial_step: integer, num_steps: integer, max_steps: integer, num_epochs: integer, steps_per_epoch: integer }
 ---@return integer

@@ -1,17 +1,17 @@
--- A loader is no list, but Lua's own loops take any table, and `ipairs` would find nothing in it without a word.
+-- Makes Lua's loops over a loader an error: a loader is not a list, and `ipairs` would silently find nothing.
 
 local errors = require "cstorch.errors"
 
 local no_list = {}
 
----Says how to loop over an object.
+---Raises an error that says how to loop over an object.
 ---@param object table   of a class with `noun`
 function no_list.refuse(object)
   local class = object.class
   errors.raise("type", "a %s is looped over with 'for i, batch in %s:iter() do'", class.name, class.noun)
 end
 
----Gives an object one item, which `ipairs` and `pairs` find, and whose every use is that error.
+---Gives an object one item that `ipairs` and `pairs` find. Any use of the item is that error.
 ---@param object table
 function no_list.mark(object)
   local function refuse() no_list.refuse(object) end
