@@ -141,6 +141,11 @@ local common = fields.config {
   { "mup_output_alpha",                "output_logits_scale",      output_alpha },
   { "mup_scale_qk_dot_by_d",           "scale_qk_dot_by_d" },
   { "mup_embeddings_scale",            "embeddings_scale" },
+  -- of JAIS's first config.json, whose width_scale is mup_output_alpha x mup_width_scale: write it with the names of today
+  fields.must.left {
+    width_scale = fields.any_of(1, cbk.null), embeddings_scale = fields.any_of(1, cbk.null),
+    scale_qk_dot_by_d = fields.any_of(false, cbk.null),
+  },
   fields.without(gpt2.config, { "activation_function" }),
   used.right { "mup_base_hidden_size", "mup_base_filter_size", "output_logits_alpha", "scale_output_logits_by_d" },
   fields.must.right { attention_logits_alpha = fields.any_of(1, cbk.null) },

@@ -67,6 +67,9 @@ describe("BTLM and JAIS", function()
     refuses {
       { "btlm", "cs-2.4", "hf", { attention_logits_alpha = 2 }, "attention_logits_alpha=2" },
       { "btlm", "cs-2.4", "hf", { mup_base_hidden_size = -1 }, "mup_base_hidden_size=-1" },
+      { "jais", "hf", "cs-2.3", { width_scale = 0.5 }, "width_scale=0.5: only 1 or null" },
+      { "jais", "hf", "cs-2.3", { embeddings_scale = 14.6 }, "embeddings_scale=14.6: only 1 or null" },
+      { "jais", "hf", "cs-2.3", { scale_qk_dot_by_d = true }, "scale_qk_dot_by_d=true: only false or null" },
     }
   end)
 
