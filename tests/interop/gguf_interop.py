@@ -291,7 +291,7 @@ for key, value in cbk.items(m) do
 end
 out["tokenizer.ggml.tokens"] = cbk.list(cbk.gguf.texts(m["tokenizer.ggml.tokens"]))
 local nested = cbk.list()
-for _, each in ipairs(m["a.nested"]) do nested[#nested + 1] = cbk.list(each:tolist()) end
+for _, each in cbk.items(m["a.nested"]) do nested[#nested + 1] = cbk.list(each:tolist()) end
 out["a.nested"], out.odd = nested, nil
 print(cbk.json(out))""")
             found = json.loads(run.call("run", script, path))
