@@ -30,7 +30,7 @@ void stop_lua(lua_State* L, lua_Debug* /*info*/) {
   noticed = true;
   // Only bytecode counts, so no C function (a message handler, a finalizer) is stopped. The hook stays, so
   // that a script that catches the error is stopped again.
-  lua::push_failure(L, {"interrupted", "interrupted"});
+  lua::push_failure(L, {.code = "interrupted", .parts = {.problem = "interrupted"}});
   lua_error(L);
 }
 

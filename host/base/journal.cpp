@@ -110,6 +110,7 @@ std::vector<fs::path> finish_one(const fs::path& path) {
   const std::vector<Known> steps = read_journal(path, fd.get());
   if (steps.empty()) return {};
   std::vector<fs::path> targets;
+  targets.reserve(steps.size());
   for (const Known& known : steps) targets.push_back(known.step.target);
   const bool is_ours =
       std::ranges::all_of(steps, [](const Known& k) { return k.is_done() || k.is_waiting(); });
