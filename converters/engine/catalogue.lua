@@ -379,7 +379,7 @@ function catalogue.wrapped(step, config)
   return { converter = converter, side = step.side, src = plain(step.src), tgt = plain(step.tgt) }
 end
 
----The class that describes a model in a format; nil if there is none.
+---The class that describes a model in a format, or nil.
 ---@param model Model
 ---@param converter Converter   the table that is run; a part of a composite, and a model inside another, have classes of their own
 ---@param format string

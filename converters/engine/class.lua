@@ -222,7 +222,7 @@ class.Class = Class
 
 local LUA_KINDS = { string = "str", number = "float", boolean = "bool" } -- as cbk.kind names them
 
----The mistake in a class as written; nil if there is none.
+---The first mistake in the definition of a class, or nil.
 ---@param written ClassTable
 ---@return string|nil
 local function mistake_in(written)

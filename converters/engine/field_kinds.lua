@@ -98,7 +98,7 @@ function field_kinds.plain(field, value)
   return kind.plain(value)
 end
 
----The number that a text stands for, if the field is a number; else the normalised value.
+---The number that a text contains, if the field is a number; else the normalised value.
 ---@param field ClassField
 function field_kinds.read(field, value)
   local kind = known[field.kind]

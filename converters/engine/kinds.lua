@@ -45,8 +45,9 @@ function kinds.is_list(value, key) return kind_of(value, key) == "list" end
 local TENSORS = tensor_kinds.ALL
 
 ---Whether a value is a tensor.
----@type fun(value: any): boolean
-kinds.is_tensor = tensor_kinds.is_tensor
+---@param value any
+---@return boolean
+function kinds.is_tensor(value) return tensor_kinds.is_tensor(value) end
 
 ---Whether two tensors have different values. Reads the values, unless both are the same tensor.
 ---@param a any

@@ -160,7 +160,7 @@ struct LineEditor::State {
 
   // --- several lines
 
-  /// Moves the cursor to the same column of the line above or below; false if there is none.
+  /// Moves the cursor to the same column of the line above or below; false in the first or last line.
   static bool move_by_line(EditLine* editor, bool up) {
     const std::wstring text = wide(text_of(editor));
     const auto cursor = wide(text_before_cursor(editor)).size();

@@ -29,7 +29,7 @@ class FileEdit {
   // The content of the file with the changes so far.
   [[nodiscard]] std::vector<std::string> names() const;
   [[nodiscard]] bool has(const std::string& name) const { return links_.contains(name); }
-  /// An attribute of the root. Nothing if there is none.
+  /// An attribute of the root; nullopt if it is missing.
   [[nodiscard]] std::optional<Value> attribute(const std::string& name) const;
   /// The one element of a dataset.
   [[nodiscard]] Value scalar(const std::string& name);

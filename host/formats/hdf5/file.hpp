@@ -18,7 +18,7 @@ class Attributes {
 
   [[nodiscard]] const std::vector<Attribute>& list() const { return list_; }
   [[nodiscard]] const Attribute* find(std::string_view name) const;
-  /// A scalar string. Nothing if there is none. Another type is a `format` error.
+  /// A scalar string; nullopt if the attribute is missing. Another type is a `format` error.
   [[nodiscard]] std::optional<std::string_view> text(std::string_view name) const;
   /// As Value: number, bool, text, bytes, or a list of them; `none` for null dataspaces. Nothing if there is
   /// no such attribute.

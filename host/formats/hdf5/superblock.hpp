@@ -32,7 +32,7 @@ struct Superblock {
   uint64_t root = undefined_address;
 };
 
-/// The place of HDF5's signature: 0, 512, 1024, 2048, …; `undefined_address` if there is none.
+/// The offset of HDF5's signature: 0, 512, 1024, 2048, …; `undefined_address` if it is missing.
 uint64_t find_signature(ByteView bytes);
 
 /// Errors: `format` for a file that is not HDF5, damaged or truncated; `unsupported` for an unknown version.

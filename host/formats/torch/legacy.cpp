@@ -11,8 +11,7 @@
 namespace cbk::torch {
 namespace {
 
-/// Stands for a storage at a place in the file that is not known yet: the list of places comes after the
-/// pickle.
+/// A storage whose offset in the file is not known yet: the list of storages comes after the pickle.
 class PendingStorage final : public Storage {
  public:
   explicit PendingStorage(uint64_t size) : size_(size) {}
