@@ -16,7 +16,10 @@ std::shared_ptr<const Checkpoint> this_checkpoint(lua_State* L) {
 
 int open(lua_State* L) {
   const OpenOptions open_options = check_reading(L, 2);
-  push(L, std::make_shared<const Checkpoint>(open_checkpoint(check_path(L, 1), open_options)));
+  auto checkpoint = std::make_shared<const Checkpoint>(open_checkpoint(check_path(L, 1), open_options));
+  make_read_only(checkpoint->root);
+  make_read_only(checkpoint->metadata);
+  push(L, std::move(checkpoint));
   return 1;
 }
 

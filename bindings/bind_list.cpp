@@ -26,6 +26,7 @@ int list_index(lua_State* L) {
 
 void refuse_frozen(const Sequence& list) {
   using Kind = Sequence::Kind;
+  refuse_read_only(list.read_only, "List");
   if (list.kind == Kind::tuple || list.kind == Kind::frozenset || list.kind == Kind::torch_size) {
     fail(Errc::usage, "a {} cannot be changed; make a new one",
          kind_of(Value(std::make_shared<Sequence>(list))));

@@ -6,6 +6,7 @@
 #include "bindings/unfinished.hpp"
 #include "host/base/replaced.hpp"
 #include "host/checkpoint/make_writer.hpp"
+#include "host/value/walk.hpp"
 
 namespace cbk::lua {
 
@@ -60,6 +61,11 @@ Compression check_compression(const std::string& name) {
   fail(Errc::usage, "compression: expected deflate, lz4 or zstd, got {}", quote(name));
 }
 
+/// A value for the output's tree: a copy of what belongs to a checkpoint, so that it can be changed here.
+Value owned(Value value) {
+  return is_read_only(value) ? deep_copy(value) : std::move(value);
+}
+
 int create(lua_State* L) {
   const Options options(
       L, 2,
@@ -85,7 +91,7 @@ int create(lua_State* L) {
   output->root = Value::dict();
   if (options.has("root")) {
     options.push("root");
-    output->root = to_value(L, -1);
+    output->root = owned(to_value(L, -1));
   }
   const bool is_prefix = output->options.format == "tensorflow" || output->options.format == "tf";
   if (!is_prefix) refuse_existing(output->target, output->options.overwrite);
@@ -186,7 +192,7 @@ int output_newindex(lua_State* L) {
   const auto output = unwritten(L);
   const Value key = key_at(L, 2);
   const bool is_removal = lua_isnil(L, 3);
-  Value value = is_removal ? Value() : within(quote(key_text(key)), [&] { return to_value(L, 3); });
+  Value value = is_removal ? Value() : within(quote(key_text(key)), [&] { return owned(to_value(L, 3)); });
   KeyPlace place = place_of(*output, key);
   Dict& top = output->root.as_dict();
   if (place.dict == nullptr) {
@@ -199,6 +205,7 @@ int output_newindex(lua_State* L) {
     refuse_dotted(*output, key);
     refuse_second(*output, key);
   }
+  refuse_read_only(place.dict->read_only, "Dict");
   if (is_removal) {
     place.dict->erase(place.key);
   } else {
@@ -213,7 +220,7 @@ int root(lua_State* L) {
 }
 
 int set_root(lua_State* L) {
-  unwritten(L)->root = to_value(L, 2);
+  unwritten(L)->root = owned(to_value(L, 2));
   return 0;
 }
 

@@ -41,7 +41,7 @@ if not (cbk.kind(checkpoint.root) or ""):find "dict" then
   cbk.fail("format", ("'%s' is not a dict (%s): it cannot take a 'dataloader'"):format(args.old_checkpoint, cbk.kind(checkpoint.root)))
 end
 local doubts = dataloader_state.doubts(files, checkpoint.root)
-local root = checkpoint:raw_root()
+local root = cbk.copy(checkpoint.root)
 root.dataloader = dataloader_state.to_dict(state)
 
 local output = cbk.create(args.output_file, {

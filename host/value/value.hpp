@@ -44,12 +44,22 @@ struct ByteString {
   bool is_mutable = false;  // Python's bytearray
 };
 
+/// A container that belongs to an open checkpoint (`make_read_only`): Lua cannot change it. A copy of the
+/// container can be changed.
+struct ReadOnly {
+  bool is_set = false;
+  ReadOnly() = default;
+  ReadOnly(const ReadOnly&) {}
+  ReadOnly& operator=(const ReadOnly&) { return *this; }
+};
+
 struct Sequence {
   enum class Kind { list, tuple, set, frozenset, deque, torch_size };
   Kind kind = Kind::list;
   std::vector<Value> items;
   std::optional<int64_t> maxlen;  // deque
   std::string type;               // the class of a namedtuple, else ""
+  ReadOnly read_only = {};
 };
 
 /// A tensor as a leaf of the tree. One shared node = one Python object.
@@ -113,6 +123,8 @@ class Value {
   [[nodiscard]] Kind kind() const { return static_cast<Kind>(data_.index()); }
   [[nodiscard]] bool is(Kind kind) const { return this->kind() == kind; }
   [[nodiscard]] bool is_none() const { return is(Kind::none); }
+  /// Whether a value of this kind holds other values.
+  [[nodiscard]] bool may_nest() const { return is(Kind::sequence) || is(Kind::dict) || is(Kind::object); }
   /// "dict", "torch.Size", "int", …, for messages.
   [[nodiscard]] std::string kind_name() const;
 
@@ -152,7 +164,6 @@ class Value {
   [[nodiscard]] bool equals(const Value& other) const;
 
  private:
-  [[nodiscard]] bool may_nest() const { return is(Kind::sequence) || is(Kind::dict) || is(Kind::object); }
   /// Frees the node, if this is its last handle: a tree of any depth with a bounded stack.
   void let_go() noexcept;
 
@@ -182,6 +193,7 @@ class Dict {
   explicit Dict(Kind k) : kind(k) {}
   Kind kind = Kind::dict;
   Value attributes;  // what BUILD gave an OrderedDict (a Module's _metadata), or none
+  ReadOnly read_only = {};
 
   class Entries;
   /// A range over the entries in their order; it becomes invalid if the dict changes.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 namespace cbk {
@@ -94,6 +96,36 @@ void each_leaf(const Value& root, const LeafVisitor& visit) {
 
 Value deep_copy(const Value& value) {
   return Copier().copy(value);
+}
+
+void make_read_only(const Value& root) {
+  std::vector<Value> open = {root};
+  std::unordered_set<const void*> seen;  // records: a container is marked instead
+  while (!open.empty()) {
+    const Value value = std::move(open.back());
+    open.pop_back();
+    if (value.is(Value::Kind::dict)) {
+      Dict& dict = value.as_dict();
+      if (std::exchange(dict.read_only.is_set, true)) continue;
+      open.push_back(dict.attributes);
+      for (const auto& [key, item] : dict.entries()) {
+        if (item.may_nest()) open.push_back(item);
+      }
+    } else if (value.is(Value::Kind::sequence)) {
+      Sequence& sequence = value.as_sequence();
+      if (std::exchange(sequence.read_only.is_set, true)) continue;
+      for (const Value& item : sequence.items) {
+        if (item.may_nest()) open.push_back(item);
+      }
+    } else if (value.is(Value::Kind::object) && seen.insert(value.identity()).second) {
+      open.push_back(value.as_object().state);
+    }
+  }
+}
+
+bool is_read_only(const Value& value) {
+  if (value.is(Value::Kind::dict)) return value.as_dict().read_only.is_set;
+  return value.is(Value::Kind::sequence) && value.as_sequence().read_only.is_set;
 }
 
 }  // namespace cbk

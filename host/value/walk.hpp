@@ -24,4 +24,9 @@ void each_leaf(const Value& root, const LeafVisitor& visit);
 /// shared.
 Value deep_copy(const Value& value);
 
+/// Marks all containers of a tree as those of an open checkpoint, inside records, too.
+void make_read_only(const Value& root);
+/// Whether `value` is a container so marked.
+bool is_read_only(const Value& value);
+
 }  // namespace cbk

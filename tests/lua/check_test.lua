@@ -248,7 +248,7 @@ describe("cbk check against the config", function()
     end
     local status, names, result = findings(dir .. "/zoo", name)
     equal({ status, names, result.files[1].model, result.files[1].config }, { 0, {}, "llama" })
-    local root = cbk.open(dir .. "/zoo/" .. name).root
+    local root = cbk.deep_copy(cbk.open(dir .. "/zoo/" .. name).root)
     root.model["transformer_decoder.layers.0.norm1.weight"] = nil
     create(dir .. "/zoo/less.mdl", root)
     status, names = findings(dir .. "/zoo", "less.mdl")

@@ -405,4 +405,48 @@ describe("Checkpoint", function()
     t.raises("'large/data/1' is damaged", function() cbk.pickle.verify(path) end, "format")
     t.raises("large.pt", function() cbk.pickle.verify(path) end)
   end)
+
+  it("is not changed by outputs that begin with its tree", function()
+    local folder = t.temp_dir()
+    local layers = cbk.dict { { "layers.0.weight", cbk.tensor { 1, 2 } }, { "layers.1.weight", cbk.tensor { 3 } } }
+    cbk.create(folder .. "/x.mdl", { root = cbk.dict { { "model", layers }, { "list", cbk.list { 1, cbk.list { 2 } } } } }):commit()
+    local source = cbk.open(folder .. "/x.mdl")
+    for i = 1, 2 do
+      local out = cbk.create(folder .. "/" .. i .. ".mdl", { root = source.root })
+      out["model.layers.0.weight"] = source["model.layers.0.weight"] * 2
+      out:root().model["layers.2.weight"] = cbk.tensor { 4 }
+      out:commit()
+      local new = cbk.open(folder .. "/" .. i .. ".mdl")
+      t.equal({ new["model.layers.0.weight"]:tolist(), #cbk.keys(new.root.model) }, { { 2, 4 }, 3 })
+    end
+    local other = cbk.create(folder .. "/other.mdl")
+    other.model = source.root.model
+    for key, tensor in source:tensors "model.*" do other[key] = tensor:to "float16" end
+    other:set_root(source.root)
+    other["model.layers.0.weight"] = nil
+    other:commit()
+    t.equal(cbk.keys(cbk.open(folder .. "/other.mdl").root.model), { "layers.1.weight" })
+    t.equal({ source["model.layers.0.weight"]:tolist(), source["model.layers.0.weight"].dtype, cbk.keys(source.root.model) },
+      { { 1, 2 }, "float32", { "layers.0.weight", "layers.1.weight" } })
+  end)
+
+  it("is read-only with all containers in it; a copy can be changed", function()
+    for _, name in ipairs { "x.mdl", "x.pt" } do
+      local path = t.temp_dir() .. "/" .. name
+      local model = cbk.dict { a = cbk.tensor { 1 } }
+      cbk.create(path, { root = cbk.dict { { "model", model }, { "list", cbk.list { 1, cbk.list { 2 } } } } }):commit()
+      local root = cbk.open(path).root
+      local advice = "belongs to an open checkpoint, which is read-only; change a copy: cbk.copy"
+      for _, change in ipairs { function() root.x = 1 end, function() root.model.a = nil end, function() root.list[1] = 2 end,
+        function() cbk.insert(root.list[2], 1, 3) end, function() cbk.remove(root.list) end,
+        function() cbk.copy(root).model.b = 1 end, function() cbk.dict(root).list[1] = 1 end } do
+        t.raises(advice, change, "usage")
+      end
+      local copy, whole = cbk.copy(root), cbk.deep_copy(root)
+      copy.model, whole.model.b = nil, 1
+      cbk.insert(whole.list[2], 1, 3)
+      t.equal({ cbk.keys(copy), cbk.keys(whole.model), #whole.list[2], cbk.keys(root), #root.list[2] },
+        { { "list" }, { "a", "b" }, 2, { "model", "list" }, 1 })
+    end
+  end)
 end)

@@ -181,7 +181,8 @@ function Tensor:as(options) end
 
 ---@class Checkpoint  `ckpt["model.lm_head.weight"]` finds a value by its dotted path; a missing key is an error, so ask with
 ---`get` or `has`. The names of the fields and methods here come first: a key of such a name ("version", "format", …) is read as
----`ckpt:get "version"`. `pairs(ckpt)` is `ckpt:leaves()`. A checkpoint is read only.
+---`ckpt:get "version"`. A checkpoint and the containers of its tree are read-only: change a copy (`cbk.copy`, `cbk.deep_copy`). An
+---output copies what it is given of one.
 ---@field [string] any
 ---@field root any           the tree; nearly always a Dict
 ---@field format string      "torch-zip" "torch-legacy" "torch-sharded" "safetensors" "safetensors-sharded" "cerebras-h5" "flat-h5" "tensorflow" "npy" "npz" "gguf"

@@ -127,7 +127,7 @@ function checkpoint.load(path, options)
   options = keywords.complete("load", { map_location = keywords.OPTIONAL }, options)
   local location = options.map_location
   check(location == nil or location == "cpu", "value", 'load: map_location must be "cpu" or nil, not %s', show(location))
-  local root = errors.of_cbk(cbk.open, path).root
+  local root = cbk.deep_copy(errors.of_cbk(cbk.open, path).root)
   return location and errors.of_cbk(in_memory, root) or root
 end
 
