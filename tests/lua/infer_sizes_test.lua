@@ -127,4 +127,47 @@ describe("cbk infer, sizes", function()
       end), "equal", side)
     end
   end)
+
+  -- in the pair, a head has as many rows as there are heads, or so few that both directions are the same
+  local laws = {
+    ["heads in a dimension of their own"] = function(t, count)
+      return t:reshape { count, t:shape()[1] / count, t:shape()[2] }:permute { 2, 0, 1 }
+    end,
+    ["rotary rows"] = function(t, count)
+      local rows, width = t:shape()[1] / count, t:shape()[2]
+      return t:reshape { count, 2, rows / 2, width }:permute { 0, 2, 1, 3 }:reshape { count * rows, width }
+    end,
+  }
+  for name, law in pairs(laws) do
+    it("refuses numbers that mean two things in the pair: " .. name, function()
+      local function model_of(layers, width, count)
+        local model = { left = cbk.dict(), right = cbk.dict(),
+          left_config = cbk.dict { n_layer = layers, n_head = count, hidden_size = width },
+          right_config = cbk.dict { n_layers = layers, n_heads = count, d_model = width } }
+        for i = 0, layers - 1 do
+          local t = cbk.randn({ width, width }, { seed = i, dtype = "float32" })
+          model.left[("h.%d.w"):format(i)], model.right[("l.%d.w"):format(i)] = t, law(t, count)
+        end
+        return model
+      end
+      for place, seen in ipairs(both_ways(model_of(3, 16, 4))) do
+        local configs = model_of(3, 16, 4)
+        local ends = { "left_config", "right_config" }
+        local found = infer.run({ tensors = seen.left, config = configs[ends[place]], format = "a", source = "left" },
+          { tensors = seen.right, config = configs[ends[3 - place]], format = "b", source = "right" }, { model = "inferred" })
+        for _, case in ipairs { { model_of(5, 16, 4), true }, { model_of(5, 48, 6) }, { model_of(5, 48, 12) }, { model_of(5, 16, 8) },
+          { model_of(5, 16, 2) } } do
+          local other, is_alike = unpack(case)
+          local given = both_ways(other)[place]
+          for _, side in ipairs { "left", "right" } do
+            local result = outcome(found, side, given, function(model)
+              return keys.convert(model.keys, side, given[side], { left = other[ends[place]], right = other[ends[3 - place]],
+                fill = model.fill })
+            end)
+            if is_alike then harness.equal(result, "equal", side) else is_true(result == "equal" or is_refusal(result), result) end
+          end
+        end
+      end
+    end)
+  end
 end)

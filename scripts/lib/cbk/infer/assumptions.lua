@@ -2,6 +2,7 @@
 -- checks the pair's shapes if such a number matters.
 
 local content = require "cbk.infer.content"
+local sizes = require "cbk.infer.sizes"
 local source = require "cbk.infer.source"
 
 local assumptions = {}
@@ -69,22 +70,26 @@ end
 ---@param choice Choice
 ---@param rule InferredRule
 ---@param ordered table<Side, fun(items: Item[]): Item[]>
+---@param configs { left: Dict|nil, right: Dict|nil }
 ---@return Choice
-local function with_order(choice, rule, ordered)
+local function with_order(choice, rule, ordered, configs)
   if is_order_unknown(rule) then
     return { text = ("only_equal(%s)"):format(choice.text == "nil" and "" or choice.text),
       needs = { "only_equal", unpack(choice.needs or {}) } }
   end
   if not choice.assumes then return choice end
-  return { text = ("as_in_pair(%q, %q, %q, %s)"):format(choice.assumes, known_shapes(rule, "left", ordered.left),
-    known_shapes(rule, "right", ordered.right), choice.text), needs = { "as_in_pair", unpack(choice.needs or {}) } }
+  local numbers = configs.left and configs.right
+    and (", { left = %s, right = %s }"):format(sizes.of_rows(configs.left), sizes.of_rows(configs.right)) or ""
+  return { text = ("as_in_pair(%q, %q, %q, %s%s)"):format(choice.assumes, known_shapes(rule, "left", ordered.left),
+    known_shapes(rule, "right", ordered.right), choice.text, numbers), needs = { "as_in_pair", unpack(choice.needs or {}) } }
 end
 
 ---A rule's choice as the converter writes it, with the checks that it needs.
 ---@param choice Choice
 ---@param rule InferredRule
 ---@param ordered table<Side, fun(items: Item[]): Item[]>
+---@param configs { left: Dict|nil, right: Dict|nil }   of the pair
 ---@return Choice
-function assumptions.guarded(choice, rule, ordered) return with_layers(with_order(choice, rule, ordered), rule) end
+function assumptions.guarded(choice, rule, ordered, configs) return with_layers(with_order(choice, rule, ordered, configs), rule) end
 
 return assumptions

@@ -323,12 +323,13 @@ local has_same_sizes = false
 ---@param known string   the shapes in the pair
 ---@param found string
 ---@param key? string     of the tensor with these shapes, if it is not the one at hand
-local function check_known(what, known, found, key)
+---@param has_configs? boolean   the pair's configs did not tell the numbers
+local function check_known(what, known, found, key, has_configs)
   if has_same_sizes or ("; " .. known .. ";"):find("; " .. found .. ";", 1, true) then return end
   cbk.fail("shape", ("the pair that the converter was inferred from has %s, with the shape %s %s; with %s, these numbers may be others: "
-    .. "if they are the same, set has_same_sizes = true in the converter, else infer it again, with --src-config and --tgt-config "
-    .. "that give these numbers")
-    :format(what, known, key and "of " .. cbk.quote(key) or "here", found))
+    .. "if they are the same, set has_same_sizes = true in the converter, else infer it again, %s")
+    :format(what, known, key and "of " .. cbk.quote(key) or "here", found, has_configs and "from a pair that tells them apart"
+      or "with --src-config and --tgt-config that give these numbers"))
 end
 
 ---The shape of a tensor, or those of a list: "32x32 + 16x32", "3 of 4x3".
@@ -341,15 +342,30 @@ local function shapes_of(value)
   return (#shapes > 1 and #shapes .. " of " or "") .. shapes[1]
 end
 
----An action with numbers of the pair, for tensors with the shapes that they have there.
-local function as_in_pair(what, left, right, action)
-  return actions.pair(action.name, function(value, at)
-    check_known(what, left, shapes_of(value))
-    return action.forward(value, at)
-  end, function(value, at)
-    check_known(what, right, shapes_of(value))
-    return action.backward(value, at)
-  end, { parts = action.parts })
+---The same for numbers of the pair's config, with which tensors of one shape have their rows in another order.
+local function check_numbers(what, numbers, config)
+  for name, number in pairs(has_same_sizes and {} or numbers) do
+    local found = config and config[name]
+    if type(number) == "table" then
+      check_numbers(what, number, found)
+    elseif found ~= number then
+      cbk.fail("config", ("the pair that the converter was inferred from has %s, and %s = %g in the config; here it is %s, with which "
+        .. "these numbers may be others: infer the converter from a pair with this number, or from one that tells them apart")
+        :format(what, cbk.shown(name), number, found == nil and "missing" or cbk.shown(tostring(found))))
+    end
+  end
+end
+
+---An action with numbers of the pair, for tensors with the shapes that they have there, and configs with the same `numbers`.
+local function as_in_pair(what, left, right, action, numbers)
+  local function checked(apply, known)
+    return function(value, at)
+      check_known(what, known, shapes_of(value), nil, numbers ~= nil)
+      if numbers then check_numbers(what, numbers[at.side], at[at.side]) end
+      return apply(value, at)
+    end
+  end
+  return actions.pair(action.name, checked(action.forward, left), checked(action.backward, right), { parts = action.parts })
 end]] }
 definitions.texts_by_name.only_with = { text = [[
 ---Several actions do the same with this number, which the right config of the pair gives. With another one they differ, and which of

@@ -264,7 +264,7 @@ function infer.run(left, right, options)
   local rows, needs = {}, {}
   for _, rule in ipairs(rules) do
     local part = part_of(parts, rule.pairs[1].left[1].key)
-    local row = rows_of.rule(rule, function(text) return without_part(part, text) end)
+    local row = rows_of.rule(rule, function(text) return without_part(part, text) end, part.configs)
     rows[rule] = row
     part.rows[#part.rows + 1] = row
     for _, need in ipairs(row.needs or {}) do needs[#needs + 1] = need end

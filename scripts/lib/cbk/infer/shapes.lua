@@ -51,6 +51,17 @@ local function merged_shape(order, groups)
   return out
 end
 
+---Whether a group has an extent twice. One field of the config has both, and which of them it means is unknown, except for a patch, which
+---is as high as it is wide.
+local function has_twice(group, permuted, texts)
+  for i, dim in ipairs(group) do
+    for k = 1, i - 1 do
+      local is_same = permuted[dim] > 1 and permuted[group[k]] == permuted[dim]
+      if is_same and not (texts[dim]:find("patch", 1, true) or texts[dim]:find("kernel", 1, true)) then return permuted[dim] end
+    end
+  end
+end
+
 ---The shape with all dims, for a tensor with one dim for each group. In each group one extent follows from the others: the first one that
 ---is in no field of the config.
 ---@param trial Trial
@@ -66,6 +77,7 @@ local function split_shape(trial, permuted, groups)
       out[dim] = extent(trial, permuted[dim], side, unknown)
       if unknown[1] and not free then free = dim else numbers[#numbers + 1] = unknown[1] end
     end
+    numbers[#numbers + 1] = has_twice(group, permuted, out)
     free = free or group[1]
     for _, dim in ipairs(group) do
       local factor = tonumber(out[dim]) and out[dim] or ("(%s)"):format(out[dim])

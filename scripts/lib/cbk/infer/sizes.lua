@@ -55,6 +55,30 @@ local KERNELS = { "patch", "kernel", "channel", "head", "group", "tile" } -- of 
 local POSITIONS = { "position", "ctx", "seq" }
 local LENGTHS = { "label", "class", "position", "ctx", "seq", "vocab", "hidden_size", "embd", "d_model", "inner", "filter", "intermediate" }
 
+---The numbers of a config on which the order of rows depends, such as those of heads, as the source text of a table.
+---@param config Dict
+---@return string
+function sizes.of_rows(config)
+  local own, by_section, order = {}, {}, {}
+  for _, field in ipairs(fields_of(config)) do
+    local name = field.name
+    local counts = HEADS[name] or KEY_HEADS[name] or HEAD_SIZES[name] or ROTATED[name] or SHARES[name] or name:find("patch", 1, true)
+    if counts and not field.path:find("[1]", 1, true) then
+      local list = own
+      if field.section ~= "" then
+        if not by_section[field.section] then order[#order + 1] = field.section end
+        by_section[field.section] = by_section[field.section] or {}
+        list = by_section[field.section]
+      end
+      list[#list + 1] = ("%s = %s"):format(source.key(name), source.number(field.value))
+    end
+  end
+  for _, section in ipairs(order) do
+    own[#own + 1] = ("%s = { %s }"):format(source.key(section), table.concat(by_section[section], ", "))
+  end
+  return "{ " .. table.concat(own, ", ") .. " }"
+end
+
 ---The expressions of the section that a key names, if there are any.
 ---@param list { text: string, section: string }[]
 ---@param key string
