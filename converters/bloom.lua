@@ -60,7 +60,13 @@ local config = fields.config {
   { "n_layer",             "num_hidden_layers" },
   drop.right { "max_position_embeddings" },
   { "attention_dropout",   "attention_dropout_rate" },
-  { "hidden_dropout",      "dropout_rate" },
+  { "hidden_dropout",      "dropout_rate", {
+    forward = function(rate, at) -- without a rate of its own, the Model Zoo's embedding has this one, and BLOOM's has none
+      if rate ~= 0 then at:set("embedding_dropout_rate", cbk.float(0)) end
+      return rate
+    end,
+    backward = function(rate) return rate end,
+  } },
   { "layer_norm_epsilon" },
   { "initializer_range" },
 }

@@ -245,8 +245,9 @@ end
 if input and input.quantised then add("coverage", "`cbk convert` refuses this: " .. input.quantised, args.checkpoint) end
 if input and not input.quantised and best and not why and is_converted(best.tables[1]) and #best.unmatched + #best.refused == 0 then
   local one = best.tables[1]
-  local refusal = coverage.refusal(one, best.side, config, input.source, input)
+  local refusal, doubts = coverage.refusal(one, best.side, config, input.source, input)
   if refusal then add("coverage", "`cbk convert` refuses this: " .. refusal, titles(best)) end
+  for _, doubt in ipairs(doubts or {}) do add("coverage", "`cbk convert` warns: " .. doubt, titles(best)) end
 end
 
 -- --- output

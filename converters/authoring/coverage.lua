@@ -194,7 +194,7 @@ end
 ---@param config Dict|nil   the whole file; nil: none; some user tables need none
 ---@param source Dict   the checkpoint's tree, or those of a composite's parts
 ---@param names { deduplicated: any }   of the file (Job)
----@return string|nil
+---@return string|nil, string[]|nil doubts   about the output of one that does not fail
 function coverage.refusal(one, side, config, source, names)
   if own_layouts.has_own_layout(one.converter) or not config then
     local done, problem = quietly(function()
@@ -213,7 +213,7 @@ function coverage.refusal(one, side, config, source, names)
     convert.checkpoint(job, source)
     return true
   end)
-  return not fine and why or nil
+  return not fine and why or nil, job.doubts
 end
 
 ---The coverage of a composite's parts as one: a key is matched if any part matches it.

@@ -260,6 +260,7 @@ end
 ---                              between releases also `moves`: Moves, of the whole file
 ---@field files Dict[]      the config file before each step, and after the last
 ---@field plain? Dict        a source whose weights are known not to be quantised
+---@field doubts? string[]   what the output lacks, or has without need; each was a warning
 ---@field is_unchecked? boolean   the warning that the model has no class has been printed
 ---@field is_config_only? boolean   no checkpoint is converted after it: `configs` and `files` are not kept
 ---@field copies string[]   the steps that change metadata and config only, no tensor
@@ -448,6 +449,13 @@ local function given_of(job, i, part, side)
   return name and section[name] or section
 end
 
+---@param text string   a warning about the output
+local function doubt(job, text)
+  job.doubts = job.doubts or {}
+  table.insert(job.doubts, text)
+  cbk.warn(text)
+end
+
 ---@param part Part
 ---@param is_refused boolean   keys without a rule are an error, so that missing weights need no report
 ---@return Dict made, string[] unmatched, table lacking   keys of the part without a rule, and missing ones (fit_checks.lacking)
@@ -500,9 +508,11 @@ local function convert_part(job, i, part, is_refused)
     if is_hf(step.tgt) then
       cbk.fail("convert", lacks, { advice = "the checkpoint has some tied weights under one of their names: give it the others" })
     end
-    cbk.warn(lacks)
+    doubt(job, lacks)
   end
-  if written and not converter.left then fit_checks.strange_output(written, is_hf(step.tgt)) end -- parts write each other's tensors
+  local is_whole = not converter.left -- parts write each other's tensors
+  local strange = written and is_whole and fit_checks.strange_output(written, is_hf(step.tgt))
+  if strange then doubt(job, strange) end
   if not written and not job.is_unchecked and (is_hf(step.src) or is_hf(step.tgt)) then
     job.is_unchecked = true
     cbk.warn(("no class describes '%s' in %s: completeness and shapes of the output are not checked"):format(job.model.model, step.tgt))

@@ -164,16 +164,17 @@ end
 ---something else.
 ---@param written Fit
 ---@param is_hf boolean
+---@return string|nil   a warning, for other formats
 function fit_checks.strange_output(written, is_hf)
   local list = {}
   for _, key in ipairs(written.unknown) do
     if not fit_checks.is_norm_bias(written.known, key) then list[#list + 1] = key end
   end
-  if #list == 0 then return end
+  if #list == 0 then return nil end
   local text = ("the output has %d tensor%s that %s does not have: %s"):format(#list, #list == 1 and "" or "s", written.known.class.name,
     naming.folded(list))
   if is_hf then cbk.fail("convert", text .. "; the config or the converter's rules are wrong") end
-  cbk.warn(text)
+  return text
 end
 
 ---Warns about optional parts and biases that the checkpoint lacks.

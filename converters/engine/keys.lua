@@ -42,12 +42,15 @@ function At:is_stored(key) return self.run.kept[key] == nil and self:source(key)
 
 ---Writes a tensor under one more key.
 function At:emit(key, value)
-  local earlier = self.run.out[key]
-  if earlier ~= nil and self.run:differ(earlier, value) then
+  local run = self.run
+  local earlier = run.out[key]
+  if earlier ~= nil and run:differ(earlier, value) then
+    if run.writer[key] and run.writer[key] ~= self.full_key then return run:collide(run.writer[key], key) end
     cbk.warn(("two source tensors for '%s' have different values; keeping that of '%s'"):format(key, self.key))
   end
-  self.run:put(key, value)
-  self.run:tell(self.run.hit and "beside" or "fill", key, value)
+  run.emitter[key] = self.full_key
+  run:put(key, value)
+  run:tell(run.hit and "beside" or "fill", key, value)
 end
 
 ---The seed of a key's random numbers. Different keys, and different seeds, get different numbers.
@@ -179,14 +182,22 @@ function Run:put(target, value)
   self.out[target] = value
 end
 
+---Notes that another key becomes the same target as the current one.
+---@param other string
+function Run:collide(other, target)
+  self.collisions[#self.collisions + 1] = ("'%s' and '%s' both become '%s'"):format(other, self.at.full_key, target)
+end
+
 ---Remembers a target; a second source for it is an error.
 function Run:write(target, value)
   if value == cbk.null and self.no_nulls then
     fail("key '%s' is null in the checkpoint, which the target format cannot hold", self.at.key)
   end
-  local earlier = self.writer[target]
+  local earlier, beside = self.writer[target], self.emitter[target]
   if earlier and earlier ~= self.at.full_key then
-    self.collisions[#self.collisions + 1] = ("'%s' and '%s' both become '%s'"):format(earlier, self.at.full_key, target)
+    self:collide(earlier, target)
+  elseif beside and beside ~= self.at.full_key and self:differ(self.out[target], value) then
+    self:collide(beside, target)
   end
   self.writer[target] = self.at.full_key
   self:put(target, value)
@@ -261,13 +272,22 @@ function Run:pass_over()
   self:tell "pass"
 end
 
----The captures of a key, with their numbers in the other side's counting.
-local function renumber(count, caught)
+---The captures of a key, with their numbers in the other side's counting. The way back must give the same numbers.
+---@param number { forward: function, backward: function }   of the rule
+---@param direction string
+---@param caught string[]
+local function renumber(number, direction, caught)
   local out = {}
+  local count, count_back = number[direction], number[direction == "forward" and "backward" or "forward"]
   for i, text in ipairs(caught) do
     local n = text:find "^%d+$" and count(tonumber(text))
     if n and not (type(n) == "number" and n % 1 == 0 and n >= 0 and n < 2 ^ 53) then
       fail("number %s of a key becomes %s, which is not a whole number", text, fields.shown(n))
+    end
+    local back = n and count_back(n)
+    if back ~= (n and tonumber(text)) then
+      fail("number %s of a key becomes %d, which the rule's way back makes %s: 'forward' and 'backward' must undo each other", text, n,
+        fields.shown(back))
     end
     out[i] = n and ("%d"):format(n) or text
   end
@@ -338,7 +358,7 @@ function Run:apply(hit, value)
   local ending, at = hit.ending, self.at
   self:check_weight(value)
   local rule, to, caught = ending.rule, ending.to, hit.caught
-  local renumbered = rule.number and self:call("its numbers", rule, renumber, rule.number[self.direction], caught) or caught
+  local renumbered = rule.number and self:call("its numbers", rule, renumber, rule.number, self.direction, caught) or caught
   self:check_numbers()
   caught = renumbered
   if #ending.from > 1 or ending.from.each then
@@ -425,7 +445,7 @@ end
 ---@param hit Hit   of the weight
 function Run:apply_mask(hit, value)
   local number = hit.ending.rule.number
-  local caught = number and self:call("its numbers", hit.ending.rule, renumber, number[self.direction], hit.caught) or hit.caught
+  local caught = number and self:call("its numbers", hit.ending.rule, renumber, number, self.direction, hit.caught) or hit.caught
   self.hit = hit
   self:write(patterns.render(hit.ending.to[1], caught) .. "_mask", value)
 end
@@ -501,7 +521,7 @@ function keys.convert(set, side, source, options)
   local view, compiled, endings = options.view, patterns.compile(set, side)
   local run = setmetatable({
     compiled = compiled, endings = endings, direction = side == "left" and "forward" or "backward",
-    out = cbk.dict(), writer = {}, gathered = {}, missing = {}, collisions = {}, left_out = {}, invented = {},
+    out = cbk.dict(), writer = {}, emitter = {}, gathered = {}, missing = {}, collisions = {}, left_out = {}, invented = {},
     kept = options.kept or {}, known = options.known, reads_all = rules.reads_all(set, side),
     moves = {}, prefix = options.prefix, no_nulls = options.no_nulls, masks = options.masks, view = view,
     trace = options.trace, seed = options.seed or 0,

@@ -144,7 +144,10 @@ local foldings = {
 
 -- --- folding
 
----Refuses muP fields that belong to other families: each family has its own.
+-- What one style has and the other does not; each is refused beside the other style's, but for a value that changes nothing.
+local OF_STYLE = { ["2.2"] = { output_logits_scale = true }, ["2.3"] = { attention_logits_alpha = true, output_logits_alpha = true } }
+
+---Refuses muP fields that belong to other families, or to the other style: each has its own.
 ---@param style "2.2"|"2.3"
 ---@param own string[]   the fields that folding reads
 local function check_fields(model, style, own)
@@ -157,6 +160,14 @@ local function check_fields(model, style, own)
     local is_foreign = style == "2.2" and name == "scale_qk_dot_by_d" or type(name) == "string" and name:find "^mup_base_"
     if is_foreign and present(value) and not known[name] then
       fields.refuse(name, value, ("muP by this model's own fields (%s)"):format(table.concat(base_fields, ", ")))
+    end
+  end
+  local is_old = style == "2.2"
+  for name in pairs(OF_STYLE[is_old and "2.3" or "2.2"]) do
+    local value = model[name]
+    if known[name] and present(value) and value ~= 1 then
+      fields.refuse(name, value, ("1 beside the muP fields of release %s (%s)"):format(style,
+        table.concat(is_old and old_fields or base_fields, ", ")))
     end
   end
 end

@@ -132,6 +132,7 @@ function rotary.in_one_form(only, own)
       say(said, property, given, property, "")
       if said[property] then from[field] = said[property].raw end
     end
+    if said[ORIGINAL] and absent(given[ORIGINAL]) and not absent(from[ORIGINAL]) then from[ORIGINAL] = said[ORIGINAL].raw end
     for _, property in ipairs(naming.sorted(head)) do
       local one, value = said[property], only[property]
       if one and value ~= nil and not fields.same(one.value, value) then fields.refuse(one.name, one.value, fields.any_of(value)) end
@@ -236,8 +237,14 @@ end
 local function say_original(said, from)
   say(said, ORIGINAL, from, ORIGINAL, "")
   local original = said[ORIGINAL]
-  if said.factor or not original or type(from.max_position_embeddings) ~= "number" then return end
-  local factor = cbk.float(from.max_position_embeddings / original.value)
+  if not original or type(from.max_position_embeddings) ~= "number" then return end
+  local ratio, given = from.max_position_embeddings / original.value, said.factor
+  if given and not absent(from[ORIGINAL]) and math.abs(given.value - ratio) > 1e-6 * ratio then
+    fields.refuse(given.name, given.value, ("max_position_embeddings / %s (%g)"):format(ORIGINAL, ratio),
+      "programs differ in which of them they use: leave the factor out, or give it this value")
+  end
+  if given then return end
+  local factor = cbk.float(ratio)
   said[#said + 1], said.factor = "factor", { value = factor, raw = factor, name = ORIGINAL }
 end
 

@@ -223,6 +223,17 @@ describe("cbk check against the config", function()
     equal(select(2, findings(dir, "model.safetensors", "--no-values")), names)
   end)
 
+  it("tells a weight that is null from one that is missing", function()
+    local dir = harness.temp_dir()
+    local _, root = llama(dir)
+    root["model.norm.weight"], root["model.embed_tokens.weight"] = cbk.null, nil
+    create(dir .. "/model.bin", root)
+    local _, names, result = findings(dir, "model.bin")
+    equal(names, { "missing-weight model.embed_tokens.weight", "missing-weight model.norm.weight" })
+    has(result.findings[1].text, "the weight is missing: LlamaForCausalLM")
+    has(result.findings[2].text, "the weight is null or another value, and no tensor: LlamaForCausalLM")
+  end)
+
   it("finds a layer beyond those of the config once", function()
     local dir = harness.temp_dir()
     local config, count = tiny.model(tiny.newest_ways().llama), 0

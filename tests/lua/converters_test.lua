@@ -264,6 +264,16 @@ describe("Converters: configs", function()
 
   it("incomplete mup is refused", function()
     fails("scale_qk_dot_by_d", mup.style, cbk.dict { output_logits_scale = 0.5 })
+    local old = { output_logits_scale = 0.5, embeddings_scale = 2, scale_qk_dot_by_d = true, hidden_size = 4, num_heads = 2 }
+    for name, value in pairs { attention_logits_alpha = 3, output_logits_alpha = 0.5 } do
+      local config = cbk.dict(old)
+      config[name] = 1
+      mup.fold(config, "gpt", "gpt2")
+      config[name] = value
+      fails(name .. "=", mup.fold, config, "gpt", "gpt2")
+    end
+    local new = cbk.dict { mup_base_hidden_size = 2, output_logits_scale = 0.5, hidden_size = 4, num_heads = 2 }
+    fails("output_logits_scale=0.5", mup.fold, new, "gpt", "gpt2")
     assert(mup.style(cbk.dict { mup_base_hidden_size = 4 }) == "2.3")
     assert(mup.style(cbk.dict { embeddings_scale = 4 }) == nil)
   end)
@@ -765,6 +775,12 @@ describe("Converters: the tutorials", function()
     assert(cbk_runs("params", "config.json", "--converter", "small.lua"):find("blocks.0.qkv.weight  [48, 16]", 1, true))
     cbk_runs("new", "config.json", "--converter", "small.lua", "--output", "model.safetensors")
     assert(cbk_runs("rules", "small.lua", "model.safetensors", "--config", "config.json"):find "clean\n$")
+    local wrong, count = cbk.fs.read(dir .. "/small.lua"):gsub('"norm3', '"norm2')
+    cbk.fs.write(dir .. "/wrong.lua", wrong)
+    local code, found = harness.cbk(dir, "rules", "wrong.lua", "model.safetensors", "--config", "config.json")
+    harness.equal({ count, code }, { 1, 1 })
+    assert(found:find("warns: the output lacks 2 weights that its model needs: transformer_decoder.layers.0.norm3", 1, true), found)
+    assert(found:find("warns: the output has 2 tensors that GPT2LMHeadModel does not have", 1, true), found)
     cbk_runs("convert", "model.safetensors", "--converter", "small.lua", "--to", "cs-2.4", "--output-dir", "there")
     cbk_runs("convert", "there/model_to_cs-2.4.mdl", "--converter", "small.lua", "--to", "hf", "--output-dir", "back")
     cbk_runs("diff", "model.safetensors", "back/model_to_cs-2.4_to_hf")

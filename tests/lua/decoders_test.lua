@@ -254,6 +254,15 @@ describe("Decoders: what cannot be said", function()
   end
   local function attention(more) return { attn_config = with(mpt.config.attn_config, more) } end
 
+  it("BLOOM's dropout is not that of its embedding", function()
+    for _, rate in ipairs { 0.2, 0 } do
+      local given = with(bloom.config, { hidden_dropout = rate })
+      local config, root = conversion.run("bloom", "hf", "cs-2.9", given, checkpoint(bloom, bloom.prefix))
+      harness.equal({ config.model.dropout_rate, config.model.embedding_dropout_rate }, { rate, rate > 0 and 0 or nil })
+      harness.equal((conversion.run("bloom", "cs-2.9", "hf", config, root)).hidden_dropout, rate)
+    end
+  end)
+
   it("is refused by name", function()
     fails("attn_config.softmax_scale=0.5", to_cs("mpt", attention { softmax_scale = 0.5 }))
     fails("attn_config.alibi_bias_max=4", to_cs("mpt", attention { alibi_bias_max = 4 }))
@@ -269,6 +278,7 @@ describe("Decoders: what cannot be said", function()
     fails("apply_residual_connection_post_layernorm=true", to_cs("bloom", { apply_residual_connection_post_layernorm = true }))
     fails("filter_size=16: only 4 * hidden_size (32)", to_hf("bloom", { filter_size = 16 }))
     fails("attention_inner_dim=4", to_hf("bloom", { attention_inner_dim = 4 }))
+    fails("embedding_dropout_rate=0.2: only 0", to_hf("bloom", { dropout_rate = 0.2, embedding_dropout_rate = 0.2 }))
     fails("embedding_layer_norm=false", to_hf("bloom", { embedding_layer_norm = false }))
     fails("rotary=false", to_cs("gptj", { rotary = false }))
     fails("position_embedding_type='learned'", to_hf("gptj", { position_embedding_type = "learned" }))

@@ -293,6 +293,24 @@ describe("Keys: errors name the key and the rule", function()
   end)
 end)
 
+describe("Keys: emitted tensors", function()
+  it("may not replace what a rule writes, in any order", function()
+    local emits = actions.pair("emits", function(value, at)
+      at:emit("y", value * 2)
+      return value
+    end, function(value) return value end)
+    local set, t = { { "a", "x", emits }, { "b", "y" } }, counted({ 2 }, 1)
+    local function in_order(...)
+      local source = cbk.dict()
+      for _, key in ipairs { ... } do source[key] = t end
+      return run(set, "left", source)
+    end
+    fails("target key has two sources: 'a' and 'b' both become 'y'", in_order, "a", "b")
+    fails("target key has two sources: 'b' and 'a' both become 'y'", in_order, "b", "a")
+    equal_tensors(in_order "a", { x = t, y = t * 2 })
+  end)
+end)
+
 describe("Keys: numbers that count the other side's way", function()
   local half = { { "h.N.w", "moe.N.w", number = { forward = function(n) return n / 2 end, backward = function(n) return 2 * n end } } }
 
@@ -302,5 +320,13 @@ describe("Keys: numbers that count the other side's way", function()
     equal_tensors(run(half, "right", { ["moe.2.w"] = t }), { ["h.4.w"] = t })
     fails("cannot convert key 'h.3.w' (float32 [2]) with 'its numbers': number 3 of a key becomes 1.5, which is not a whole number", run,
       half, "left", { ["h.3.w"] = t })
+  end)
+
+  it("come back as they were, or it is an error", function()
+    local apart = { { "h.N.w", "m.N.w", number = { forward = function(n) return n + 1 end, backward = function(n) return n end } } }
+    for _, case in ipairs { { "left", "h.3.w", "number 3 of a key becomes 4, which the rule's way back makes 4" },
+      { "right", "m.3.w", "number 3 of a key becomes 3, which the rule's way back makes 4" } } do
+      fails(case[3] .. ": 'forward' and 'backward' must undo each other", run, apart, case[1], { [case[2]] = counted({ 2 }, 0) })
+    end
   end)
 end)

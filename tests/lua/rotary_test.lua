@@ -273,7 +273,11 @@ describe("Rotary positions: there and back", function()
       refuses { hf(name, { rope_scaling = of(longrope, { original_max_position_embeddings = 16 }), original_max_position_embeddings = 32 },
         "original_max_position_embeddings=32: only the value of rope_scaling.original_max_position_embeddings (16)") }
     end
-    refuses { hf("llama", { rope_scaling = of(longrope, { factor = null }) }, "rope_scaling has no 'factor'") }
+    refuses { hf("llama", { rope_scaling = of(longrope, { factor = null }) }, "rope_scaling has no 'factor'"),
+      hf("phi3", { rope_scaling = of(longrope, { factor = 8 }), original_max_position_embeddings = 32, max_position_embeddings = 64 },
+        "rope_scaling.factor=8: only max_position_embeddings / original_max_position_embeddings (2)") }
+    local inside = of(longrope, { factor = null, original_max_position_embeddings = 32, rope_theta = 10000 }) -- transformers 5
+    harness.equal(converted(hf("phi3", { rope_parameters = inside, max_position_embeddings = 128 })).pos_scaling_factor, 4)
     local whole = converted { "phi3", "cs-2.9", "hf", scaled(2, "longrope", { original_max_position_embeddings = 2,
       long_factor = list { 2, 3 }, short_factor = list { 1, 1 } }) }
     harness.equal(whole.original_max_position_embeddings, 2)

@@ -78,8 +78,9 @@ local function check_missing(of, file, missing, found)
   for _, key in ipairs(missing) do
     local layer = of.known:layer_of(key)
     if not is_whole[layer] then
-      found:add("missing-weight", file, of.prefix .. key, ("the weight is missing: %s with this config has it, %s"):format(
-        of.known.class.name, extents.shape(model.shape(of.known.by_key[key]))))
+      local what = of.paths[key] and "the weight is null or another value, and no tensor" or "the weight is missing"
+      found:add("missing-weight", file, of.prefix .. key, ("%s: %s with this config has it, %s"):format(what, of.known.class.name,
+        extents.shape(model.shape(of.known.by_key[key]))))
     end
   end
 end
