@@ -80,10 +80,15 @@ local function side_of_parts(path, parts)
   return out
 end
 
+local function check_items()
+  small_items.check(small_items.count(opened), opened, 3200, "compare them", "keep a few of each kind with `cbk copy --include`")
+end
+
 ---@return InferSide
 local function side_of(path, config_path, format)
   local checkpoint = cli.open(path, args)
   opened[#opened + 1] = checkpoint
+  check_items()
   local config = config_path and cbk.config.load(config_path) or nil
   quantised.refuse(checkpoint:raw_root(), config, ("cannot infer a converter from '%s'"):format(path))
   if kinds.is_dict(config) and (kinds.is_dict(config, "model") or trainer.is(config)) then config = trainer.model(config) end
@@ -124,7 +129,6 @@ local function new_progress()
   end
 end
 
-small_items.check(small_items.count(opened), opened, 3200, "compare them", "keep a few of each kind with `cbk copy --include`")
 local show = new_progress()
 local found = infer.run(left, right, { model = args.model, on_read = show, has_same_sizes = args.same_sizes })
 show()

@@ -45,6 +45,12 @@ class Items:
         with open(run.path("config.json"), "w", encoding="utf-8") as file:
             json.dump({"model_type": "llama", **{f"k{i}": {"a": i} for i in range(COUNT)}}, file)
         run.call("copy", run.path("items.safetensors"), run.path("items.pt"))
+        with open(run.path("make.lua"), "w", encoding="utf-8") as file:
+            file.write("""local cbk = require "cbk"
+local root = cbk.dict()
+for i = 1, 60000 do root["k" .. i] = cbk.dict { a = i, b = cbk.list { i } } end
+for _, name in ipairs { "a.pt", "b.pt" } do cbk.create(name, { root = root }):commit() end""")
+        subprocess.run([run.cbk, "run", "make.lua"], cwd=run.folder, check=True)
 
     def peak(self, command, seconds):
         """The peak memory of a command, in bytes."""
@@ -94,6 +100,8 @@ def main():
             run.check(" ".join(command), lambda command=command, name=name: items.check_peak(command, [name + ".yaml"]))
         command = ["convert-config", "--model", "llama", "--src-fmt", "hf", "--tgt-fmt", "cs-2.4", "config.json", "-o", "hf"]
         run.check(" ".join(command), lambda: items.check_peak(command, ["config.json"]))
+        command = ["infer", "a.pt", "b.pt", "-o", "mine.lua"]
+        run.check(" ".join(command), lambda: items.check_peak(command, ["a.pt", "b.pt"]))
         for side, value in {"a": 1.0, "b": 2.0}.items():
             write_tensors(run.path(side + ".safetensors"), [f"w.{i}" for i in range(60000)], lambda i, value=value: value)
         for command in ["diff", "a.safetensors", "b.safetensors"], ["diff", "--json", "a.safetensors", "b.safetensors"]:

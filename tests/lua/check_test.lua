@@ -223,6 +223,22 @@ describe("cbk check against the config", function()
     equal(select(2, findings(dir, "model.safetensors", "--no-values")), names)
   end)
 
+  it("warns of H5 files without a dict 'model'", function()
+    local dir = harness.temp_dir()
+    local out = cbk.create(dir .. "/flat.mdl", { h5_version = "flat" })
+    out["model.lm_head.weight"], out["model.norm.weight"] = random({ 2, 2 }, 1), random({ 2 }, 2)
+    out:commit()
+    equal((run(dir, "copy", "flat.mdl", "copy.mdl")), 0)
+    for _, name in ipairs { "flat.mdl", "copy.mdl" } do
+      local status, names = findings(dir, name)
+      equal({ status, names }, { 1, { "flat-keys model.lm_head.weight" } }, name)
+    end
+    local tree = cbk.create(dir .. "/tree.mdl")
+    for key, tensor in cbk.open(dir .. "/flat.mdl"):tensors() do tree[key] = tensor end
+    tree:commit()
+    equal(select(2, findings(dir, "tree.mdl")), {})
+  end)
+
   it("tells a weight that is null from one that is missing", function()
     local dir = harness.temp_dir()
     local _, root = llama(dir)

@@ -245,9 +245,18 @@ end)
 describe("cstorch: a gradient scaler", function()
   for text, step in pairs {
     ["the dynamic scale never changes: call scaler:update()"] = function(scaler, optimizer) scaler:step(optimizer) end,
-    ["SGD:step: its gradients are still multiplied by the loss scale"] = function(scaler, optimizer)
+    ["SGD:step: the gradients are still multiplied by the loss scale"] = function(scaler, optimizer)
       optimizer:step()
       scaler.overflowed = nil
+    end,
+    ["clip_grad_norm_: the gradients are still multiplied by the loss scale: call scaler:unscale_"] = function(scaler, optimizer, model)
+      nn.utils.clip_grad_norm_(model:parameters(), 1)
+      scaler:step(optimizer)
+    end,
+    ["no loss was scaled, but its gradients are divided by the loss scale"] = function(scaler, optimizer)
+      scaler:step(optimizer)
+      scaler:update()
+      scaler:step(optimizer)
     end,
   } do
     it("is warned about in a recorded step: " .. text, fresh(function()
@@ -257,7 +266,7 @@ describe("cstorch: a gradient scaler", function()
         return function(batch)
           local loss = net(batch):mean()
           scaler:scale(loss):backward()
-          step(scaler, optimizer)
+          step(scaler, optimizer, model)
           optimizer:zero_grad()
           return loss
         end
@@ -276,6 +285,7 @@ describe("cstorch: a gradient scaler", function()
           local loss = net(batch):mean()
           scaler:scale(loss):backward()
           scaler:unscale_(optimizer)
+          nn.utils.clip_grad_norm_(model:parameters(), 1)
           optimizer:step()
           optimizer:zero_grad()
           scaler:update()

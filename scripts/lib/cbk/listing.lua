@@ -16,15 +16,17 @@ local TENSORS = require("cbk.tensor_kinds").ALL
 
 -- --- values
 
----Whether an H5 checkpoint has tensors with dotted keys at its top: a state dict in place of a tree.
+local H5 = { ["cerebras-h5"] = true, ["flat-h5"] = true }
+
+---The first dotted key of a tensor at the top of an H5 checkpoint, which is a state dict in place of a tree; nil if there is none.
 ---@param checkpoint Checkpoint
-local function has_flat_keys(checkpoint)
+---@return string|nil
+function listing.flat_key(checkpoint)
   local root = checkpoint.root
-  if checkpoint.format ~= "cerebras-h5" or cbk.kind(root) ~= "dict" then return false end
+  if not H5[checkpoint.format] or cbk.kind(root) ~= "dict" then return nil end
   for key, value in cbk.items(root) do
-    if TENSORS[cbk.kind(value)] and tostring(key):find(".", 1, true) then return true end
+    if TENSORS[cbk.kind(value)] and tostring(key):find(".", 1, true) then return tostring(key) end
   end
-  return false
 end
 
 ---"torch-zip 3", with the number of files if there are several.
@@ -33,7 +35,8 @@ function listing.format_text(checkpoint)
   local version = checkpoint.version ~= "" and " " .. cbk.shown(checkpoint.version) or ""
   local files = #checkpoint.files > 1 and (" in %d files"):format(#checkpoint.files) or ""
   local class = cbk.kind(checkpoint.root) == "object" and ", a " .. cbk.shown(checkpoint.root.type) or ""
-  return checkpoint.format .. version .. files .. class .. (has_flat_keys(checkpoint) and ", flat keys" or "")
+  local flat = checkpoint.format ~= "flat-h5" and listing.flat_key(checkpoint) and ", flat keys" or ""
+  return checkpoint.format .. version .. files .. class .. flat
 end
 
 local PLAIN = { bool = true, int = true, float = true, str = true }

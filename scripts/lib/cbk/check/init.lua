@@ -5,6 +5,7 @@ local duplicates = require "cbk.check.duplicates"
 local errors = require "cbk.errors"
 local layers = require "cbk.check.layers"
 local leftovers = require "cbk.check.leftovers"
+local listing = require "cbk.listing"
 local model = require "cbk.check.model"
 local numbers = require "cbk.numbers"
 local parts = require "cbk.parts"
@@ -181,6 +182,10 @@ function check.open(path, options, found)
     for _, warning in ipairs(subject.checkpoint.warnings) do cbk.warn(warning) end
     subject.of = model.check(path, subject.checkpoint, options.config, found)
     check_quantised(subject, found)
+    local flat = listing.flat_key(subject.checkpoint)
+    if flat and flat:find "^model%." then
+      found:add("flat-keys", path, flat, "it is at the top of the file, and the Model Zoo looks for weights in the dict 'model'")
+    end
   end
   count_bytes(subject)
   return subject

@@ -40,6 +40,8 @@ rules.list = {
     help = "Use the checkpoint of 16 or 32 bits to convert, cast or fold; a copy keeps codes and scales." },
   { id = "unknown-weight", severity = "warning", text = "The model that the config describes does not have a tensor of this name.",
     help = "Use the config that belongs to the checkpoint: programs that read this one ignore the tensor." },
+  { id = "flat-keys", severity = "warning", text = "An H5 file has the weights of a model at its top, and not in a dict `model`.",
+    help = "Write it as a tree: in a script, `out[key] = tensor` puts such keys into the dict (`cbk help run`)." },
   { id = "wrapped", severity = "note", text = "A training script or framework has put something around the model.",
     help = "Nothing has to be done: cbk looks through it. Other programs need the names of the model (`cbk copy --rename`)." },
   { id = "tied-weights-differ", severity = "warning", text = "The config ties two weights, but their values differ.",

@@ -145,15 +145,19 @@ function GradScaler:unscale_(optimizer)
   if not is_active() then return end
   check(self.stages[optimizer] ~= "stepped", "runtime", "GradScaler:unscale_ was called after step; call update first")
   if self.stages[optimizer] == "unscaled" then return end
+  if not (self.is_unit or self.is_scaled and self.trace == session.trace) then
+    errors.warn "GradScaler: no loss was scaled, but its gradients are divided by the loss scale: call scaler:scale(loss):backward()"
+  end
   self.stages[optimizer] = "unscaled"
   tensors.no_grad(unscale, self, optimizer)
 end
 
---- Warns about a step with gradients that are still scaled.
-function GradScaler:_check_step(optimizer)
+--- Warns about a step with gradients that are still scaled, or a limit of them.
+---@param what string     what is done
+---@param advice string   a call that comes before, or instead
+function GradScaler:_check_unscaled(optimizer, what, advice)
   if self.is_unit or not self.is_scaled or self.trace ~= session.trace or self.stages[optimizer] then return end
-  errors.warn(("%s:step: its gradients are still multiplied by the loss scale: call scaler:step(optimizer) instead, or "
-    .. "scaler:unscale_(optimizer) before"):format(optimizer.class.name))
+  errors.warn(("%s: the gradients are still multiplied by the loss scale: %s"):format(what, advice))
 end
 
 --- Warns about a recorded step that scales a loss and does not end the step: a dynamic scale never changes.

@@ -4,16 +4,28 @@ local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
 local namespace = require "cstorch.namespace"
 local parameter_list = require "cstorch.parameter_list"
+local session = require "cstorch.session"
 local tensors = require "cstorch.tensors"
 
 local utils = {}
 
 local check, show = errors.check, errors.show
 
+---Warns about gradients that a GradScaler has scaled, for which the limit is another one.
+---@param has table<any, boolean>   parameters
+local function check_unscaled(what, has)
+  for optimizer in pairs(session.optimizers) do
+    local is_scaled = false
+    for p in (optimizer.scaler and optimizer:gradients() or function() end) do is_scaled = is_scaled or has[p] end
+    if is_scaled then optimizer.scaler:_check_unscaled(optimizer, what, "call scaler:unscale_(optimizer) before") end
+  end
+end
+
 --- The gradients of a parameter or a list of parameters.
 local function gradients(what, params)
-  local list = {}
-  for _, p in ipairs(parameter_list.of(what, params)) do list[#list + 1] = p.grad end
+  local list, has = {}, {}
+  for _, p in ipairs(parameter_list.of(what, params)) do list[#list + 1], has[p] = p.grad, true end
+  check_unscaled(what, has)
   return list
 end
 

@@ -235,7 +235,10 @@ local function wrap_step(self)
     local loss = closure and closure()
     given = closure and function() return loss end
     effects.check_gradients(self)
-    if self.scaler then self.scaler:_check_step(self) end
+    if self.scaler then
+      self.scaler:_check_unscaled(self, self.class.name .. ":step",
+        "call scaler:step(optimizer) instead, or scaler:unscale_(optimizer) before")
+    end
     local result = run_checked(self, run)
     effects.optimizer_stepped(self)
     hooks.run(self.hooks.step_post, self)
