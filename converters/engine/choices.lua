@@ -10,6 +10,7 @@ local choices = {}
 ---@field kind string      "[", or "{" and how many texts
 ---@field texts string[]
 
+local NONE = {}
 local read = {} -- a cache, by pattern
 
 ---The name in a quoted part, with any characters; a quote inside is doubled. Nil for a part without quotes.
@@ -23,6 +24,7 @@ end
 
 ---A pattern with each character of its quoted parts replaced by x.
 local function without_quoted(pattern)
+  if not pattern:find("'", 1, true) then return pattern end
   return (pattern:gsub("[^.]+", function(part) return choices.quoted_name(part) and ("x"):rep(#part) or nil end))
 end
 
@@ -31,6 +33,7 @@ end
 ---@return Choice[]   not to be changed
 function choices.of(pattern)
   if read[pattern] then return read[pattern] end
+  if not pattern:find "[{%[]" then return NONE end
   local out = {}
   for from, open, body, to in without_quoted(pattern):gmatch "()([{%[])([^{}%[%]]*)[}%]]()" do
     local texts, is_number = {}, open == "{" and body:find "^%u:?%d?$" ~= nil
@@ -71,6 +74,7 @@ end
 ---@param pattern string
 ---@return string|nil
 function choices.mistake(pattern)
+  if pattern:find "^[%w_]+$" then return nil end
   local plain = without_quoted(pattern):gsub("{[^{}%[%]]+}", "x"):gsub("%[[^{}%[%],]+%]", "")
   local bracket, strange = plain:match "[{}%[%]]", plain:match "[\\^$()?+|%s,]"
   if bracket then return ("'%s' in '%s' has no partner, or nothing in it, or another one in it"):format(bracket, pattern) end

@@ -164,6 +164,18 @@ function rules.map(rule, change)
   return out
 end
 
+---The patterns of a rule, in an order of their own.
+---@return string[]
+local function patterns_of(rule)
+  local out = {}
+  for _, side in ipairs { "left", "right" } do
+    for _, pattern in ipairs(rule[side] or {}) do out[#out + 1] = pattern end
+    for _, extra in ipairs(rule.also[side]) do out[#out + 1] = extra[1] end
+  end
+  out[#out + 1] = rule.copy_of
+  return out
+end
+
 -- --- choices
 
 ---The same function for both sides, for `rules.map`.
@@ -172,13 +184,10 @@ local function on_both(change) return { left = change, right = change } end
 ---The first choice of a rule, and the pattern that has it.
 ---@return Choice|nil, string
 local function first_choice(rule)
-  local first, where
-  rules.map(rule, on_both(function(pattern)
-    local choice = not first and choices.of(pattern)[1]
-    if choice then first, where = choice, pattern end
-    return pattern
-  end))
-  return first, where
+  for _, pattern in ipairs(patterns_of(rule)) do
+    local choice = choices.of(pattern)[1]
+    if choice then return choice, pattern end
+  end
 end
 
 local function expand(rule, out)
@@ -219,17 +228,27 @@ function rules.expand(rule)
   return out
 end
 
+---Whether all patterns of a rule have one choice, with the same texts: these correspond.
+---@param all string[]   the patterns
+local function has_one_choice(all)
+  local words = (choices.of(all[1])[1] or {}).words
+  for _, pattern in ipairs(all) do
+    local own = choices.of(pattern)
+    if #own ~= 1 or own[1].words ~= words then return false end
+  end
+  return true
+end
+
 ---Fails on invalid patterns, and on choices that do not correspond.
 ---@return Rule
 local function checked(rule)
-  local has_choices
-  rules.map(rule, on_both(function(pattern)
+  local has_choices, all = false, patterns_of(rule)
+  for _, pattern in ipairs(all) do
     local mistake = choices.mistake(pattern)
     if mistake then cbk.fail("converter", ("%s: %s"):format(rules.named(rule), mistake)) end
     has_choices = has_choices or #choices.of(pattern) > 0
-    return pattern
-  end))
-  if has_choices then rules.expand(rule) end
+  end
+  if has_choices and not has_one_choice(all) then rules.expand(rule) end
   return rule
 end
 
