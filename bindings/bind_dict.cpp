@@ -21,7 +21,7 @@ int dict_index(lua_State* L) {
 
 int dict_newindex(lua_State* L) {
   const auto dict = check<Dict>(L, 1);
-  refuse_read_only(dict->read_only, "Dict");
+  edit(dict->edits, "Dict");
   Value key = key_at(L, 2);
   if (lua_isnil(L, 3)) {
     dict->erase(key);
@@ -128,8 +128,9 @@ void check_key(const Value& key) {
   count_key_parts(key, parts);
 }
 
-void refuse_read_only(const ReadOnly& container, std::string_view type) {
-  if (!container.is_set) return;
+void edit(Edits& edits, std::string_view type) {
+  ++edits.count;
+  if (!edits.are_refused) return;
   fail(Errc::usage,
        "this {} belongs to an open checkpoint, which is read-only; change a copy: cbk.copy(x), or "
        "cbk.deep_copy(x) with all that is inside",

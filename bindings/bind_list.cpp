@@ -24,9 +24,9 @@ int list_index(lua_State* L) {
   return 1;
 }
 
-void refuse_frozen(const Sequence& list) {
+void edit_list(Sequence& list) {
   using Kind = Sequence::Kind;
-  refuse_read_only(list.read_only, "List");
+  edit(list.edits, "List");
   if (list.kind == Kind::tuple || list.kind == Kind::frozenset || list.kind == Kind::torch_size) {
     fail(Errc::usage, "a {} cannot be changed; make a new one",
          kind_of(Value(std::make_shared<Sequence>(list))));
@@ -35,7 +35,7 @@ void refuse_frozen(const Sequence& list) {
 
 int list_newindex(lua_State* L) {
   const auto list = check<Sequence>(L, 1);
-  refuse_frozen(*list);
+  edit_list(*list);
   auto& items = list->items;
   const auto count = static_cast<int64_t>(items.size());
   const int64_t position = position_at(L, 2);
@@ -98,7 +98,7 @@ int make_set(lua_State* L) {
 
 int insert_item(lua_State* L) {
   const auto list = check<Sequence>(L, 1);
-  refuse_frozen(*list);
+  edit_list(*list);
   const auto count = static_cast<int64_t>(list->items.size());
   const int64_t position = check_integer(L, 2, 1, count + 1);
   list->items.insert(list->items.begin() + (position - 1), to_value(L, 3));
@@ -107,7 +107,7 @@ int insert_item(lua_State* L) {
 
 int remove_item(lua_State* L) {
   const auto list = check<Sequence>(L, 1);
-  refuse_frozen(*list);
+  edit_list(*list);
   const auto count = static_cast<int64_t>(list->items.size());
   if (count == 0) fail(Errc::usage, "cannot remove from an empty List");
   const int64_t position = opt_integer(L, 2, count, 1, count);

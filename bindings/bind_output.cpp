@@ -10,10 +10,17 @@
 
 namespace cbk::lua {
 
+/// The containers of a tree that a script gave, and how often each had been changed.
+using Given = std::vector<std::pair<Value, uint32_t>>;
+
+/// The tree that a script gives stays the script's: `out[key] = value` changes a copy. What the script still
+/// changes in its own tree after that would be lost, and is an error.
 struct Output {
   fs::path target;
   WriteOptions options;
   Value root;
+  Value own_root, own_model;  // the dicts of the tree that are the output's own, if they are in it
+  Given given;                // what these are copies of
   bool is_written = false;
 };
 template <>
@@ -62,8 +69,46 @@ Compression check_compression(const std::string& name) {
 }
 
 /// A value for the output's tree: a copy of what belongs to a checkpoint, so that it can be changed here.
-Value owned(Value value) {
-  return is_read_only(value) ? deep_copy(value) : std::move(value);
+Value changeable(Value value) {
+  return has_read_only(value) ? deep_copy(value) : std::move(value);
+}
+
+/// A copy of what a script gave.
+Value own_copy(Output& output, const Value& given) {
+  each_container(given, [&](const Value& container, const Edits& edits) {
+    output.given.emplace_back(container, edits.count);
+  });
+  return deep_copy(given);
+}
+
+/// The dict "model" of the tree, or nullptr.
+const Value* model_in(const Value& root) {
+  const Value* model = root.is(Value::Kind::dict) ? root.find("model") : nullptr;
+  return model != nullptr && model->is(Value::Kind::dict) ? model : nullptr;
+}
+
+/// Makes the tree and the dict "model" in it the output's own.
+void own_tree(Output& output) {
+  if (!output.root.same(output.own_root)) {
+    output.own_root = output.root = own_copy(output, output.root);
+    if (const Value* model = model_in(output.root)) output.own_model = *model;
+  }
+  const Value* model = model_in(output.root);
+  if (model == nullptr || model->same(output.own_model)) return;
+  output.own_model = own_copy(output, *model);
+  output.root.as_dict().set("model", output.own_model);
+}
+
+void check_given(const Output& output) {
+  for (const auto& [container, count] : output.given) {
+    const uint32_t now = container.is(Value::Kind::dict) ? container.as_dict().edits.count
+                                                         : container.as_sequence().edits.count;
+    if (now == count) continue;
+    fail(Errc::usage,
+         "the tree for {} was changed after `out[key] = value` had made the output's own of it, so that the "
+         "change would be lost: give a tree when it is complete, or change that of out:root()",
+         quote(output.target.string()));
+  }
 }
 
 int create(lua_State* L) {
@@ -88,10 +133,10 @@ int create(lua_State* L) {
     output->options.metadata = to_value(L, -1);
   }
   read_companions(L, options, output->options);
-  output->root = Value::dict();
+  output->own_root = output->root = Value::dict();
   if (options.has("root")) {
     options.push("root");
-    output->root = owned(to_value(L, -1));
+    output->root = changeable(to_value(L, -1));
   }
   const bool is_prefix = output->options.format == "tensorflow" || output->options.format == "tf";
   if (!is_prefix) refuse_existing(output->target, output->options.overwrite);
@@ -192,20 +237,20 @@ int output_newindex(lua_State* L) {
   const auto output = unwritten(L);
   const Value key = key_at(L, 2);
   const bool is_removal = lua_isnil(L, 3);
-  Value value = is_removal ? Value() : within(quote(key_text(key)), [&] { return owned(to_value(L, 3)); });
+  Value value = is_removal ? Value() : within(quote(key_text(key)), [&] { return changeable(to_value(L, 3)); });
+  own_tree(*output);
   KeyPlace place = place_of(*output, key);
   Dict& top = output->root.as_dict();
   if (place.dict == nullptr) {
     if (is_removal) return 0;
-    const Value model = Value::dict();
-    top.set("model", model);
-    place.dict = &model.as_dict();
+    output->own_model = Value::dict();
+    top.set("model", output->own_model);
+    place.dict = &output->own_model.as_dict();
   }
   if (place.dict == &top && !is_removal) {
     refuse_dotted(*output, key);
     refuse_second(*output, key);
   }
-  refuse_read_only(place.dict->read_only, "Dict");
   if (is_removal) {
     place.dict->erase(place.key);
   } else {
@@ -215,12 +260,16 @@ int output_newindex(lua_State* L) {
 }
 
 int root(lua_State* L) {
-  push(L, this_output(L)->root);
+  const auto output = this_output(L);
+  if (!output->is_written) own_tree(*output);
+  push(L, output->root);
   return 1;
 }
 
 int set_root(lua_State* L) {
-  unwritten(L)->root = owned(to_value(L, 2));
+  const auto output = unwritten(L);
+  output->root = changeable(to_value(L, 2));
+  output->given.clear();
   return 0;
 }
 
@@ -275,6 +324,7 @@ int plan(lua_State* L) {
   const auto output = this_output(L);
   const Options options(L, 2, {"threads", "memory", "sync", "allow_overflow", "max_expansion"});
   mark_finished(L, 1);
+  check_given(*output);
   const auto writer = make_writer(output->root, output->target, output->options);
   return push_plan(L, forecast(*writer, execute_options(options)), writer->warnings());
 }
@@ -338,6 +388,7 @@ void commit_all(lua_State* L, const std::vector<std::shared_ptr<Output>>& output
   std::vector<std::unique_ptr<Writer>> writers;
   std::vector<Forecast> planned;
   for (const auto& output : outputs) {
+    check_given(*output);
     writers.push_back(make_writer(output->root, output->target, output->options));
     planned.push_back(forecast(*writers.back(), execute));
   }

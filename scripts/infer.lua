@@ -11,6 +11,7 @@ local progress = require "cbk.progress"
 local quantised = require "cbk.quantised"
 local small_items = require "cbk.small_items"
 local kinds = require "converters.engine.kinds"
+local naming = require "cbk.naming"
 local trainer = require "converters.modelzoo.trainer"
 
 local parser = cli.parser("infer", [[
@@ -151,7 +152,7 @@ else
   for _, side in ipairs { "left", "right" } do
     local keys = {}
     for _, one in ipairs(found.unexplained) do keys[#keys + 1] = one.side == side and one.key or nil end
-    if #keys > 0 then print_line(("  without a rule, %s: %s"):format(side, cbk.shown(converters.folded(keys)))) end
+    if #keys > 0 then print_line(("  without a rule, %s: %s"):format(side, cbk.shown(naming.folded(keys, 20)))) end
   end
   if not found.is_related then print_line "  no values are in both, except equal numbers everywhere: these are not the same weights" end
   if found.by_name > 0 then

@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local cli = require "cbk.cli"
 local errors = require "cbk.errors"
 local names = require "cbk.recognise.names"
+local naming = require "cbk.naming"
 local numbers = require "cbk.numbers"
 local quantised = require "cbk.quantised"
 local composite = require "cbk.converters.composite"
@@ -220,7 +221,7 @@ end
 
 for _, reading in ipairs(readings) do
   if #reading.unmatched > 0 then
-    local named, beyond = converters.folded(reading.unmatched), coverage.beyond(reading)
+    local named, beyond = naming.folded(reading.unmatched, 20), coverage.beyond(reading)
     add("coverage", ("%d of %d keys fit no rule: %s%s"):format(#reading.unmatched, #keys, named, beyond and "; " .. beyond or ""),
       titles(reading))
   end
@@ -230,7 +231,7 @@ for _, reading in ipairs(readings) do
     add("coverage", text:format(one.key, one.other, reading.side, one.rule[reading.side][1]), position.of(one.rule), titles(reading))
   end
   if #reading.refused > 0 then
-    local text = ("%s refused: %s"):format(numbers.counted(#reading.refused, "key"), converters.folded(reading.refused))
+    local text = ("%s refused: %s"):format(numbers.counted(#reading.refused, "key"), naming.folded(reading.refused, 20))
     add("coverage", text, titles(reading))
   end
 end

@@ -6,6 +6,7 @@ local extents = require "cbk.extents"
 local fold = require "cbk.fold"
 local inspect = require "cbk.inspect"
 local listing = require "cbk.listing"
+local naming = require "cbk.naming"
 local near_keys = require "cbk.cli.near_keys"
 local numbers = require "cbk.numbers"
 
@@ -79,14 +80,6 @@ end
 
 local MOST_TIES = 100 -- names that are given of as many as there are
 
---- "a, b and 3 more"
-local function some(names, count)
-  local shown = {}
-  for i = 1, math.min(#names, 5) do shown[i] = cbk.shown(names[i]) end
-  local more = count > #shown and (" and %d more"):format(count - #shown) or ""
-  return table.concat(shown, ", ") .. more
-end
-
 local function can_have_stats(tensor) return not args.no_stats and not tensor.dtype:find "^complex" end
 
 local function is_whole(tensor) return not cbk.dtype(tensor.dtype).floating end
@@ -134,8 +127,9 @@ local function show_tensor(row)
   if storage.encoding then print_line(("  decoded to %s from blocks of the type %s"):format(tensor.dtype, storage.encoding)) end
   if storage.file then print_line(("  in %s at byte %s"):format(cbk.shown(storage.file), numbers.grouped(storage.position))) end
   local tied, tied_count, sharing, sharing_count = rows:ties(row, MOST_TIES)
-  if tied_count > 0 then print_line("  tied to " .. some(tied, tied_count)) end
-  if sharing_count > 0 then print_line("  shares its storage with " .. some(sharing, sharing_count)) end
+  tied.count, sharing.count = tied_count, sharing_count
+  if tied_count > 0 then print_line("  tied to " .. cbk.shown(naming.listed(tied, 5))) end
+  if sharing_count > 0 then print_line("  shares its storage with " .. cbk.shown(naming.listed(sharing, 5))) end
   local problem = tensor:problem()
   if problem then return print_line("  " .. problem) end
   if tensor:numel() > 0 and can_have_stats(tensor) then print_line("  " .. stats_text(tensor)) end

@@ -222,13 +222,14 @@ end
 
 ---Collects the tensors that one target is made of; nil if this was done before, or if one is missing.
 function Run:gather(hit)
-  local at, from = self.at, hit.ending.from
-  local each = from.each
-  local group = patterns.render(from[1], hit.caught, each and each.itself)
-  if self.gathered[group] then return nil end
-  self.gathered[group] = true
+  local at, from, rule = self.at, hit.ending.from, hit.ending.rule
+  local each, group = from.each, {}
+  for i, pattern in ipairs(from) do group[i] = patterns.render(pattern, hit.caught, each and each.itself) end
+  local of_rule, id = self.gathered[rule] or {}, table.concat(group, " ")
+  if of_rule[id] then return nil end
+  self.gathered[rule], of_rule[id] = of_rule, true
   local parts, complete = {}, true
-  for i, name in ipairs(members(from, hit.ending.rule, hit.caught, at)) do
+  for i, name in ipairs(members(from, rule, hit.caught, at)) do
     parts[i] = at:source(name)
     if parts[i] == nil then
       complete = false

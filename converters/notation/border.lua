@@ -124,7 +124,8 @@ local function inside(original, name)
   if type(value) == "function" and visible[metatable] and rawget(original, name) == nil then return method_of(value, metatable) end
   local has_names = modules[original] and type(value) == "table" and getmetatable(value) ~= nil
   if has_names and not visible[getmetatable(value)] then modules[value] = true end
-  return to_sandbox(value)
+  local is_constant = type(value) == "userdata" and (metatable == nil or modules[original])
+  return is_constant and cbk.deep_copy(value) or to_sandbox(value) -- a Dict or List of the library is no view, and could be changed
 end
 
 local of_views = {

@@ -44,13 +44,14 @@ struct ByteString {
   bool is_mutable = false;  // Python's bytearray
 };
 
-/// A container that belongs to an open checkpoint (`make_read_only`): Lua cannot change it. A copy of the
-/// container can be changed.
-struct ReadOnly {
-  bool is_set = false;
-  ReadOnly() = default;
-  ReadOnly(const ReadOnly&) {}
-  ReadOnly& operator=(const ReadOnly&) { return *this; }
+/// Changes of a container by a script. Those of an open checkpoint refuse them (`make_read_only`). A copy of
+/// a container begins anew.
+struct Edits {
+  bool are_refused = false;
+  uint32_t count = 0;
+  Edits() = default;
+  Edits(const Edits&) {}
+  Edits& operator=(const Edits&) { return *this; }
 };
 
 struct Sequence {
@@ -59,7 +60,7 @@ struct Sequence {
   std::vector<Value> items;
   std::optional<int64_t> maxlen;  // deque
   std::string type;               // the class of a namedtuple, else ""
-  ReadOnly read_only = {};
+  Edits edits = {};
 };
 
 /// A tensor as a leaf of the tree. One shared node = one Python object.
@@ -193,7 +194,7 @@ class Dict {
   explicit Dict(Kind k) : kind(k) {}
   Kind kind = Kind::dict;
   Value attributes;  // what BUILD gave an OrderedDict (a Module's _metadata), or none
-  ReadOnly read_only = {};
+  Edits edits = {};
 
   class Entries;
   /// A range over the entries in their order; it becomes invalid if the dict changes.

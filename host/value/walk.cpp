@@ -98,34 +98,38 @@ Value deep_copy(const Value& value) {
   return Copier().copy(value);
 }
 
-void make_read_only(const Value& root) {
+void each_container(const Value& root, const std::function<void(const Value&, Edits&)>& visit) {
   std::vector<Value> open = {root};
-  std::unordered_set<const void*> seen;  // records: a container is marked instead
+  std::unordered_set<const void*> seen;
+  const auto add = [&](const Value& value) {
+    if (value.may_nest() && seen.insert(value.identity()).second) open.push_back(value);
+  };
   while (!open.empty()) {
     const Value value = std::move(open.back());
     open.pop_back();
     if (value.is(Value::Kind::dict)) {
       Dict& dict = value.as_dict();
-      if (std::exchange(dict.read_only.is_set, true)) continue;
-      open.push_back(dict.attributes);
-      for (const auto& [key, item] : dict.entries()) {
-        if (item.may_nest()) open.push_back(item);
-      }
+      visit(value, dict.edits);
+      add(dict.attributes);
+      for (const auto& [key, item] : dict.entries()) add(item);
     } else if (value.is(Value::Kind::sequence)) {
       Sequence& sequence = value.as_sequence();
-      if (std::exchange(sequence.read_only.is_set, true)) continue;
-      for (const Value& item : sequence.items) {
-        if (item.may_nest()) open.push_back(item);
-      }
-    } else if (value.is(Value::Kind::object) && seen.insert(value.identity()).second) {
-      open.push_back(value.as_object().state);
+      visit(value, sequence.edits);
+      for (const Value& item : sequence.items) add(item);
+    } else if (value.is(Value::Kind::object)) {
+      add(value.as_object().state);
     }
   }
 }
 
-bool is_read_only(const Value& value) {
-  if (value.is(Value::Kind::dict)) return value.as_dict().read_only.is_set;
-  return value.is(Value::Kind::sequence) && value.as_sequence().read_only.is_set;
+void make_read_only(const Value& root) {
+  each_container(root, [](const Value&, Edits& edits) { edits.are_refused = true; });
+}
+
+bool has_read_only(const Value& root) {
+  bool has = false;
+  each_container(root, [&](const Value&, const Edits& edits) { has = has || edits.are_refused; });
+  return has;
 }
 
 }  // namespace cbk

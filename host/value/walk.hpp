@@ -24,9 +24,12 @@ void each_leaf(const Value& root, const LeafVisitor& visit);
 /// shared.
 Value deep_copy(const Value& value);
 
-/// Marks all containers of a tree as those of an open checkpoint, inside records, too.
+/// Calls `visit` once with every dict and sequence of a tree, inside records, too; it may be of any depth.
+void each_container(const Value& root, const std::function<void(const Value& container, Edits& edits)>& visit);
+
+/// Makes all containers of a tree refuse edits.
 void make_read_only(const Value& root);
-/// Whether `value` is a container so marked.
-bool is_read_only(const Value& value);
+/// Whether a container of the tree refuses edits.
+bool has_read_only(const Value& root);
 
 }  // namespace cbk

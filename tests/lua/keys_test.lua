@@ -293,6 +293,17 @@ describe("Keys: errors name the key and the rule", function()
   end)
 end)
 
+describe("Keys: joined tensors", function()
+  it("may have a part in common, at any place of the lists", function()
+    local second = actions.pair("second", function(parts) return parts[2] end, function(t) return { t, t } end)
+    local first = actions.pair("first", function(parts) return parts[1] end, function(t) return { t, t } end)
+    local source = cbk.dict { { "l.0.s", counted({ 1 }, 0) }, { "l.0.q", counted({ 2 }, 1) }, { "l.0.k", counted({ 2 }, 5) } }
+    local wanted = { ["h.0.q"] = source["l.0.q"], ["h.0.k"] = source["l.0.k"] }
+    equal_tensors(run({ { { "l.N.s", "l.N.q" }, "h.N.q", second }, { { "l.N.s", "l.N.k" }, "h.N.k", second } }, "left", source), wanted)
+    equal_tensors(run({ { { "l.N.q", "l.N.s" }, "h.N.q", first }, { { "l.N.k", "l.N.s" }, "h.N.k", first } }, "left", source), wanted)
+  end)
+end)
+
 describe("Keys: emitted tensors", function()
   it("may not replace what a rule writes, in any order", function()
     local emits = actions.pair("emits", function(value, at)

@@ -426,6 +426,12 @@ describe("Checkpoint", function()
     other["model.layers.0.weight"] = nil
     other:commit()
     t.equal(cbk.keys(cbk.open(folder .. "/other.mdl").root.model), { "layers.1.weight" })
+    local inner = cbk.create(folder .. "/inner.mdl", { root = { model = source.root.model, step = 8 } })
+    inner["model.layers.9.weight"] = cbk.tensor { 5 }
+    inner.meta = { inner = source.root.list }
+    inner.meta.inner[1] = 7
+    inner:commit()
+    t.equal(cbk.open(folder .. "/inner.mdl").meta.inner[1], 7)
     t.equal({ source["model.layers.0.weight"]:tolist(), source["model.layers.0.weight"].dtype, cbk.keys(source.root.model) },
       { { 1, 2 }, "float32", { "layers.0.weight", "layers.1.weight" } })
   end)
@@ -448,5 +454,27 @@ describe("Checkpoint", function()
       t.equal({ cbk.keys(copy), cbk.keys(whole.model), #whole.list[2], cbk.keys(root), #root.list[2] },
         { { "list" }, { "a", "b" }, 2, { "model", "list" }, 1 })
     end
+  end)
+
+  it("may give one tree to several outputs, each of which changes its own", function()
+    local folder = t.temp_dir()
+    local tree = cbk.dict { { "model", cbk.dict { w = cbk.tensor { 1.5 } } } }
+    local full, half = cbk.create(folder .. "/full.mdl", { root = tree }), cbk.create(folder .. "/half.mdl", { root = tree })
+    half["model.w"] = tree.model.w:to "bfloat16"
+    half.step = 2
+    cbk.commit { full, half }
+    local one, other = cbk.open(folder .. "/full.mdl"), cbk.open(folder .. "/half.mdl")
+    t.equal({ one["model.w"].dtype, other["model.w"].dtype, cbk.keys(one.root), other.step }, { "float32", "bfloat16", { "model" }, 2 })
+    local late = cbk.create(folder .. "/late.mdl", { root = tree }) -- a tree is seen as it is at the commit
+    tree.step = 3
+    late:commit()
+    t.equal(cbk.open(folder .. "/late.mdl").step, 3)
+    local lost = cbk.create(folder .. "/lost.mdl", { root = tree })
+    lost.epoch = 1
+    tree.model.x = cbk.tensor { 1 }
+    t.raises("was changed after `out[key] = value` had made the output's own of it", function() lost:commit() end, "usage")
+    lost:set_root(tree)
+    lost:commit()
+    t.equal(cbk.keys(cbk.open(folder .. "/lost.mdl").root), { "model", "step" })
   end)
 end)

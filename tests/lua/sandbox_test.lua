@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local harness = require "harness"
+local here = debug.getinfo(1, "S").source:match "^@(.*)tests/lua/" or ""
 local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
 
 local TINY = [[
@@ -274,6 +275,38 @@ describe("a sandboxed converter", function()
       if place == "action" then error("all was tried", 0) end]])
     local code, stdout, stderr = convert(dir, "--sandbox", "--dry-run")
     is_true(code == 1 and stderr:find("all was tried", 1, true), stdout .. stderr)
+  end)
+
+  it("gets Dicts and Lists of the library as copies", function()
+    local dir = folder()
+    local modules = {}
+    for _, side in ipairs { "hf", "zoo" } do
+      for _, name in ipairs(cbk.fs.list(here .. "converters/classes/" .. side)) do
+        modules[#modules + 1] = ('"converters.classes.%s.%s"'):format(side, name:match "^[^.]+")
+      end
+    end
+    cbk.fs.write(dir .. "/own.lua", ("local modules = { %s }\n"):format(table.concat(modules, ", ")) .. [[
+      local cbk = require "cbk"
+      local changed, count, seen = {}, 0, {}
+      local function crawl(read, path)
+        local value = read()
+        if type(value) == "userdata" then
+          local kind = cbk.kind(value)
+          if kind ~= "dict" and kind ~= "list" then return end
+          count = count + 1
+          if kind == "list" then value[1] = "changed" else value.changed = "changed" end
+          local again = read()
+          if again[kind == "list" and 1 or "changed"] == "changed" then changed[#changed + 1] = path end
+        elseif type(value) == "table" and not seen[value] then
+          seen[value] = true
+          for key in pairs(value) do crawl(function() return read()[key] end, path .. "." .. tostring(key)) end
+        end
+      end
+      for _, name in ipairs(modules) do crawl(function() return require(name) end, name) end
+      error(("%d seen, %d changed: %s"):format(count, #changed, table.concat(changed, " ")), 0)]])
+    local _, stdout, stderr = harness.cbk(dir, "rules", "own.lua")
+    local seen, count = (stdout .. stderr):match "(%d+) seen, (%d+) changed"
+    is_true(seen and tonumber(seen) > 10 and count == "0", stdout .. stderr)
   end)
 
   it("leaves the library as it was, whatever it hands over and changes later", function()

@@ -229,6 +229,8 @@ function cbk.container(path) end
 
 ---@class Output   `out["model.x"] = tensor` sets one key of the tree's root (dots are a part of it), whatever the key's name. In an H5
 ---checkpoint with a tree it sets `x` of the dict `model`, and other new keys with dots are an error.
+---A tree that it is given is the script's until `out[key] = value` changes a copy; what the script changes in its tree after that would
+---be lost, and is an error.
 ---`out["model.x"]` reads it, and is an error where nothing was set; the names of methods are methods there.
 ---A script that ends well has committed, planned or closed each of its outputs: else it ends with an error and status 1. That holds
 ---for `os.exit(0)` and at the end of a session, too; a script that fails has its own error only.

@@ -1,6 +1,6 @@
 -- Numbered layers: gaps in their numbers, and layers that lack tensors which the others have. For checkpoints without a known class.
 
-local converters = require "cbk.converters"
+local naming = require "cbk.naming"
 local numbers = require "cbk.numbers"
 
 local layers = {}
@@ -108,7 +108,7 @@ local function check_parts(stack, found)
     if #lacking > 0 and not has_others then
       local count = #lacking == 1 and "a tensor is" or numbers.counted(#lacking, "tensor") .. " are"
       found:add("layer-incomplete", stack.file, ("%s.%d"):format(stack.prefix, number),
-        ("%s missing that the other layers have: %s"):format(count, converters.folded(lacking)))
+        ("%s missing that the other layers have: %s"):format(count, naming.folded(lacking, 20)))
     end
   end
 end

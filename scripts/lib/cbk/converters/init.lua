@@ -3,7 +3,6 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local errors = require "cbk.errors"
-local fold = require "cbk.fold"
 
 local catalogue = require "converters.engine.catalogue"
 
@@ -44,17 +43,6 @@ function converters.load(own, is_sandboxed)
   end
   catalogue.load_folder(root .. "converters", notation.check)
   return only
-end
-
----A list of keys for people: layers on one line, the first 20 of them.
----@param keys string[]
----@return string
-function converters.folded(keys)
-  local entries, names = {}, {}
-  for i, key in ipairs(keys) do entries[i] = { path = key } end
-  for i, group in ipairs(fold.groups(entries)) do names[i] = group.name end
-  local rest = #names - 20
-  return table.concat(names, ", ", 1, math.min(#names, 20)) .. (rest > 0 and (", … and %d more"):format(rest) or "")
 end
 
 ---The config file of a model. The user may name the folder that contains it.

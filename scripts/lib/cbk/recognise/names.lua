@@ -6,6 +6,7 @@ local converters = require "cbk.converters"
 local candidates = require "cbk.recognise.candidates"
 local guess = require "cbk.recognise.guess"
 local kinds = require "converters.engine.kinds"
+local naming = require "cbk.naming"
 local releases = require "converters.engine.releases"
 local trainer = require "converters.modelzoo.trainer"
 
@@ -62,11 +63,7 @@ end
 
 ---The first of some names, for people.
 ---@param keys string[]
-function names.shown(keys)
-  local rest, first = #keys - 3, {}
-  for i = 1, math.min(3, #keys) do first[i] = cbk.shown(keys[i]) end
-  return table.concat(first, ", ") .. (rest > 0 and (", … and %d more"):format(rest) or "")
-end
+function names.shown(keys) return cbk.shown(naming.listed(keys, 3)) end
 
 ---@class StrangeNames
 ---@field keys string[]     that the model does not have

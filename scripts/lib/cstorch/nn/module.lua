@@ -4,6 +4,7 @@ local class = require "cstorch.class"
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
 local loaded = require "cstorch.loaded"
+local naming = require "cbk.naming"
 local ordered_map = require "cstorch.ordered_map"
 local parameter = require "cstorch.nn.parameter"
 local session = require "cstorch.session"
@@ -241,9 +242,9 @@ end
 
 local function some(names)
   table.sort(names)
-  local shown = {}
-  for i = 1, math.min(#names, 5) do shown[i] = "'" .. names[i] .. "'" end
-  return table.concat(shown, ", ") .. (#names > 5 and (" and %d more"):format(#names - 5) or "")
+  local quoted = { count = #names }
+  for i = 1, math.min(#names, 5) do quoted[i] = "'" .. names[i] .. "'" end
+  return naming.listed(quoted)
 end
 
 --- Names that only one side has, as one message or nil.
