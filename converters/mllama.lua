@@ -234,12 +234,13 @@ return { {
   model = "mllama", note = "MllamaForConditionalGeneration (keys since transformers 4.52) <-> MLLaMA",
   classes = { left = classes.MllamaForConditionalGeneration, right = zoo.MLLaMA },
   rules.between("hf", "cs-2.4 .. cs-2.9", hf, {
-    classes = { left = classes.flat, right = zoo.flat }, mup = "gpt",
+    classes = { left = classes.flat, right = zoo.flat },
     nested = { left = { "vision_config" }, right = { "image_model" } },
     defaults = { left = { rope_scaling = cbk.null }, right = { pos_scaling_type = fields.none } },
     prepare = { left = prepare_left, right = prepare_right }, finish = { left = finish_left, right = finish_right },
     layout = {
-      left = layout("text_config", "vision_config", { model_type = "mllama_text_model" }, classes.flat:by_name()),
+      left = layout("text_config", "vision_config", { model_type = "mllama_text_model" },
+        fields.with(classes.flat:by_name(), { rope_parameters = true })),
       right = layout("text_model", "image_model", { name = "llama" }, zoo.flat:by_name()),
     },
   }),

@@ -89,10 +89,10 @@ local function chosen(model, step, config)
   return { converter = variant, side = step.side, src = step.src, tgt = step.tgt }
 end
 
----Folds muP multipliers into a model section; the parts of a composite have none.
+---Folds muP multipliers into a model section; those in sections of their own, such as the parts of a composite, cannot be folded.
 local function fold_mup(model, converter, name)
-  for _, part in ipairs(converter.components or {}) do
-    if kinds.is_dict(model, part.right) then mup.fold(model[part.right], nil, name .. ": " .. part.right) end
+  for section in cbk.items(model) do
+    if kinds.is_dict(model, section) then mup.fold(model[section], nil, ("%s: %s"):format(name, tostring(section))) end
   end
   return mup.fold(model, converter.mup, name)
 end

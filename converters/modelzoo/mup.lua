@@ -47,7 +47,13 @@ end
 ---A field with the default true.
 local function unless_false(value) return value == nil or truthy(value) end
 
-local function head_size(model) return math.floor(model.hidden_size / model.num_heads) end
+local function head_size(model) return math.floor((number(model.attention_inner_dim, model.hidden_size)) / model.num_heads) end
+
+---The factor of keys that stands for the division of scores by the size of a head, in place of its root. Source: AttentionLayer.py of the
+---Model Zoo.
+local function keys_scale(model, by_d)
+  return by_d and number(model.attention_type, "scaled_dot_product") == "scaled_dot_product" and head_size(model) ^ -0.5 or 1
+end
 
 ---The factor of logits, by the width or its root.
 local function logits_scale(model, width, by_d) return number(model.output_logits_alpha, 1) / (by_d and width or width ^ 0.5) end
@@ -55,7 +61,7 @@ local function logits_scale(model, width, by_d) return number(model.output_logit
 ---Of the decoder classes and BERT.
 ---@param folding Folding
 local function scale_2_2(model, key, folding)
-  if key:find ".%.proj_k_dense_layer" then return truthy(model.scale_qk_dot_by_d) and head_size(model) ^ -0.5 or nil end
+  if key:find ".%.proj_k_dense_layer" then return keys_scale(model, truthy(model.scale_qk_dot_by_d)) end
   if folding.logits[key] then return model.output_logits_scale end
   if folding.embeddings(model)[key] then return model.embeddings_scale end
 end
@@ -63,7 +69,7 @@ end
 ---@param folding Folding
 local function scale_2_3(model, key, folding)
   if key:find ".%.proj_k_dense_layer" then
-    return number(model.attention_logits_alpha, 1) * (unless_false(model.scale_qk_dot_by_d) and head_size(model) ^ -0.5 or 1)
+    return number(model.attention_logits_alpha, 1) * keys_scale(model, unless_false(model.scale_qk_dot_by_d))
   end
   if folding.logits[key] then
     if not present(model.mup_base_hidden_size) then return nil end

@@ -144,6 +144,7 @@ function rotary.in_one_form(only, own)
         cbk.warn(("%s=%s is left out: positions that are not scaled do not use it"):format(one.name, fields.shown(one.value)))
       end
     end
+    if not is_default and from.rope_scaling == nil then from.rope_scaling = null end -- its rule runs, and reads rope_parameters, too
     return from
   end
 end

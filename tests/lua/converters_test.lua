@@ -272,6 +272,14 @@ describe("Converters: configs", function()
       config[name] = value
       fails(name .. "=", mup.fold, config, "gpt", "gpt2")
     end
+    local key = "transformer_decoder.layers.0.self_attn.proj_k_dense_layer.weight"
+    for _, case in ipairs { { {}, 0.5 }, { { attention_inner_dim = 32 }, 0.25 }, { { attention_type = "dot_product" }, 1 },
+      { { scale_qk_dot_by_d = false }, 1 }, { { attention_inner_dim = cbk.null }, 0.5 } } do
+      local config = cbk.dict { mup_base_hidden_size = 2, hidden_size = 8, num_heads = 2 }
+      for name, value in pairs(case[1]) do config[name] = value end
+      local _, view = mup.fold(config, "gpt", "llama")
+      same(view(key, cbk.tensor { 4 }):tolist(), { 4 * case[2] })
+    end
     local new = cbk.dict { mup_base_hidden_size = 2, output_logits_scale = 0.5, hidden_size = 4, num_heads = 2 }
     fails("output_logits_scale=0.5", mup.fold, new, "gpt", "gpt2")
     assert(mup.style(cbk.dict { mup_base_hidden_size = 4 }) == "2.3")

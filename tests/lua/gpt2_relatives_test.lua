@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local classes = require "cbk.classes"
 local conversion = require "conversion"
+local converters = require "cbk.converters"
 local harness = require "harness"
 local tiny = require "tiny"
 local variations = require "variations"
@@ -38,6 +39,48 @@ local mup = {
   activation_function = "swiglu", position_embedding_type = "alibi", mup_width_scale = 0.25, mup_embeddings_scale = 10,
   mup_output_alpha = 2, mup_scale_qk_dot_by_d = true, alibi_scaling = cbk.dict { type = "linear", factor = cbk.float(4) },
 }
+
+describe("The backbone layout of 2.4", function()
+  local function nested(layers)
+    local stack = cbk.dict { { "num_hidden_layers", #layers }, { "layers", cbk.list(layers) } }
+    return cbk.dict { model = cbk.dict { { "name", "gpt_backbone" }, { "hidden_size", 8 }, { "transformer_decoder", stack },
+      { "embedding_layer", cbk.dict { vocab_size = 5, max_position_embeddings = 4 } } } }
+  end
+  local function layer(window, changes)
+    local attention = cbk.dict { num_heads = 2, attention_sliding_window_length = window }
+    return conversion.with(cbk.dict { { "filter_size", 32 }, { "nonlinearity", "gelu" }, { "self_attn", attention } }, changes or {})
+  end
+  local null = cbk.null
+  local function flat(config) return converters.convert.config(conversion.job("gpt2", "cs-2.4-backbone", "cs-2.4"), config).model end
+
+  it("has one layer for all, or a window in every second one", function()
+    for _, case in ipairs { { { 8, 8, 8 }, 8 }, { { null, 8 }, 8, true }, { { null, 8, null }, 8, true }, { { null, null }, null } } do
+      local layers = {}
+      for i, window in ipairs(case[1]) do layers[i] = layer(window) end
+      local out = flat(nested(layers))
+      same({ out.attention_sliding_window_length, out.sliding_window_every_other_decoder_layer or false }, { case[2], case[3] or false })
+      local again = converters.convert.config(conversion.job("gpt2", "cs-2.4", "cs-2.4-backbone"), cbk.dict { model = out }).model
+      local stack = again.transformer_decoder
+      same(stack.sliding_window_every_other_decoder_layer, nil)
+      if case[3] then
+        for i, window in ipairs(case[1]) do same(stack.layers[i].self_attn.attention_sliding_window_length, window) end
+      else
+        same(stack.layers.self_attn.attention_sliding_window_length, case[2])
+      end
+    end
+  end)
+
+  it("refuses layers that differ, and names what it does not know", function()
+    fails("has windows that are neither", flat, nested { layer(8), layer(4) })
+    fails("has windows that are neither", flat, nested { layer(8), layer(null) })
+    fails("layers[1].nonlinearity='relu': only one value", flat, nested { layer(8), layer(8, { nonlinearity = "relu" }) })
+    fails("layers[1].norm_first=null: only one value", flat, nested { layer(8, { norm_first = true }), layer(8) })
+    fails("has no layer", flat, nested {})
+    fails("transformer_decoder.layers[1]=3: only a section", flat, nested { layer(8), 3 })
+    local said = conversion.warnings(function() flat(nested { layer(8, { moe_params = cbk.dict { n = 4 } }) }) end)
+    assert(table.concat(said):find("left out: transformer_decoder.layers.moe_params.n=4", 1, true), table.concat(said))
+  end)
+end)
 
 describe("BTLM and JAIS", function()
   for _, name in ipairs { "btlm", "btlm-headless", "jais", "jais-headless" } do

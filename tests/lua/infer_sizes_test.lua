@@ -170,4 +170,84 @@ describe("cbk infer, sizes", function()
       end
     end)
   end
+
+  ---A model of experts; `rename` gives the names on the right.
+  local function experts(layers, count, rename)
+    local model = { left = cbk.dict(), right = cbk.dict(), left_config = cbk.dict { n_layer = layers, experts = count },
+      right_config = cbk.dict { depth = layers, num_experts = count } }
+    for i = 0, layers - 1 do
+      for e = 0, count do
+        local t = cbk.randn({ 4, 4 }, { seed = 100 * i + e, dtype = "float32" })
+        local name = e < count and ("l.%d.e.%d.w"):format(i, e) or ("l.%d.shared.w"):format(i)
+        model.left[name], model.right[rename(i, e, count)] = t, t
+      end
+    end
+    return model
+  end
+  for name, rename in pairs {
+    ["in reverse"] = function(i, e, count) return e < count and ("h.%d.e.%d.w"):format(i, count - 1 - e) or ("h.%d.s.w"):format(i) end,
+    ["one further"] = function(i, e, count) return e < count and ("h.%d.e.%d.w"):format(i, (e + 1) % count) or ("h.%d.s.w"):format(i) end,
+    ["the shared one last"] = function(i, e, count) return ("h.%d.e.%d.%s"):format(i, e, e < count and "w" or "s") end,
+    ["over all layers"] = function(i, e, count) return e < count and ("x.%d.w"):format(i * count + e) or ("h.%d.s.w"):format(i) end,
+  } do
+    it("refuses another number of experts where it changes their numbers: " .. name, function()
+      local seen = experts(3, 5, rename)
+      local found = infer.run({ tensors = seen.left, config = seen.left_config, format = "a", source = "left" },
+        { tensors = seen.right, config = seen.right_config, format = "b", source = "right" }, { model = "inferred" })
+      for _, case in ipairs { { experts(3, 5, rename), true }, { experts(3, 3, rename) }, { experts(3, 7, rename) } } do
+        local other, is_alike = unpack(case)
+        for _, side in ipairs { "left", "right" } do
+          local result = outcome(found, side, other, function(model)
+            return keys.convert(model.keys, side, other[side], { left = other.left_config, right = other.right_config, fill = model.fill })
+          end)
+          if is_alike then harness.equal(result, "equal", side) else is_true(result == "equal" or is_refusal(result), side .. result) end
+        end
+      end
+    end)
+  end
+
+  it("refuses other numbers in configs of any names, where a number of the pair is used", function()
+    local function model_of(parts, factor, shown)
+      local model = { left = cbk.dict(), right = cbk.dict(),
+        left_config = cbk.dict { a = parts[1], b = parts[2], mul = factor, heads = shown },
+        right_config = cbk.dict { x = parts[1], y = cbk.dict { z = cbk.list { parts[2] } }, emb = factor, kopf = shown } }
+      local function random(rows, seed) return cbk.randn({ rows, 6 }, { seed = seed, dtype = "float32" }) end
+      local one, two, emb = random(parts[1], 1), random(parts[2], 2), random(8, 3)
+      model.left.fused, model.right.one, model.right.two = cbk.cat({ one, two }, 0), one, two
+      model.left.emb, model.right.emb = emb, emb * factor
+      model.right.zeros = cbk.full({ parts[1] - parts[2] }, 0, { dtype = "float32" })
+      return model
+    end
+    local seen = model_of({ 20, 12 }, 4, 2)
+    local found = infer.run({ tensors = seen.left, config = seen.left_config, format = "a", source = "left" },
+      { tensors = seen.right, config = seen.right_config, format = "b", source = "right" }, { model = "inferred" })
+    for _, case in ipairs { { model_of({ 20, 12 }, 4, 2), true }, { model_of({ 18, 14 }, 4, 2) }, { model_of({ 20, 12 }, 2, 2) } } do
+      local other, is_alike = unpack(case)
+      for _, side in ipairs { "left", "right" } do
+        local result = outcome(found, side, other, function(model)
+          return keys.convert(model.keys, side, other[side], { left = other.left_config, right = other.right_config, fill = model.fill })
+        end)
+        if is_alike then harness.equal(result, "equal", side) else is_true(is_refusal(result), side .. ": " .. result) end
+      end
+    end
+  end)
+
+  it("compares configs of so many fields as models have, and no more", function()
+    local t = cbk.randn({ 4, 4 }, { seed = 1, dtype = "float32" })
+    local function run(config)
+      return infer.run({ tensors = cbk.dict { a = t }, config = config, format = "a", source = "left" },
+        { tensors = cbk.dict { b = t }, config = config, format = "b", source = "right" }, { model = "inferred" })
+    end
+    local function config_of(count, inner)
+      local config, map = cbk.dict(), cbk.dict()
+      for i = 1, count do config["hidden_size_" .. i] = 7 end
+      for i = 1, inner do map["a" .. i] = "x" end
+      config.map = map
+      return config
+    end
+    is_true(run(config_of(100, 1000)).text)
+    for _, case in ipairs { { 401, 0 }, { 0, 20000 } } do
+      harness.raises("the config of the left has too many fields", function() run(config_of(unpack(case))) end, "unsupported")
+    end
+  end)
 end)

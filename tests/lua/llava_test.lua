@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local conversion = require "conversion"
 local converters = require "cbk.converters"
 local harness = require "harness"
+local tiny = require "tiny"
 
 local describe, it = harness.describe, harness.it
 local same, fails, with, run = conversion.same, conversion.fails, conversion.with, conversion.run
@@ -67,6 +68,27 @@ local function there_and_back(release, source)
 end
 
 describe("LLaVA", function()
+  it("reads positions of transformers 5", function()
+    for _, name in ipairs { "llava", "mmsimple-llava" } do
+      local given = tiny.config(name, tiny.composite(name).converter)
+      local text = given.text_model
+      text.rope_scaling, text.rope_theta = nil, nil
+      text.rope_parameters = cbk.dict { rope_type = "linear", factor = 2, rope_theta = 77 }
+      local out = converters.convert.config(conversion.job(name, "hf", "cs-2.9"), given)
+      local function find(map)
+        for _, inner in cbk.items(map) do
+          if cbk.kind(inner) == "dict" then
+            if inner.pos_scaling_factor ~= nil then return inner end
+            local found = find(inner)
+            if found then return found end
+          end
+        end
+      end
+      local found = find(out)
+      same({ found.pos_scaling_factor, found.pos_scaling_type, found.rope_theta }, { 2, "linear", 77 }, name)
+    end
+  end)
+
   for _, release in ipairs { "cs-2.2", "cs-2.9" } do
     it("comes back as it was by " .. release, function()
       local cs_config, cs = there_and_back(release, config())

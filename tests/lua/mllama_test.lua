@@ -26,6 +26,21 @@ describe("MLLaMA", function()
     same({ back.model_type, back.text_config.model_type, back.text_config.eos_token_id }, { "mllama", "mllama_text_model", 2 })
   end)
 
+  it("reads positions of transformers 5, and refuses muP", function()
+    local map = cbk.dict { rope_type = "linear", factor = 2, rope_theta = 77 }
+    local old, new = cbk.deep_copy(config), cbk.deep_copy(config)
+    old.text_config.rope_scaling, old.text_config.rope_theta = cbk.dict { rope_type = "linear", factor = 2 }, 77
+    new.text_config.rope_parameters, new.text_config.rope_scaling, new.text_config.rope_theta = map, nil, nil
+    local cs_config, cs = run("mllama", "hf", "cs-2.9", new, root)
+    local text = cs_config.model.text_model
+    same({ text.rope_theta, text.pos_scaling_factor, text.pos_scaling_type }, { 77, 2, "linear" })
+    same((run("mllama", "hf", "cs-2.9", old, root)).model.text_model, text)
+    local back = (run("mllama", "cs-2.9", "hf", cs_config, cs)).text_config
+    same({ back.rope_theta, back.rope_scaling.factor, back.rope_parameters }, { 77, 2 })
+    text.mup_base_hidden_size = 8
+    conversion.fails("the config uses muP (mup_base_hidden_size=8)", run, "mllama", "cs-2.9", "hf", cs_config, cs)
+  end)
+
   it("reads the names that keys had up to transformers 4.51", function()
     local old = cbk.dict()
     for key, tensor in cbk.items(root) do

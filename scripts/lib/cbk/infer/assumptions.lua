@@ -2,7 +2,6 @@
 -- checks the pair's shapes if such a number matters.
 
 local content = require "cbk.infer.content"
-local sizes = require "cbk.infer.sizes"
 local source = require "cbk.infer.source"
 
 local assumptions = {}
@@ -52,15 +51,15 @@ local function is_order_unknown(rule)
   return not is_vector -- a vector is matched by its name, and copied
 end
 
----A choice that holds only for as many layers as the pair has.
+---A choice that holds only for as many layers, or parts of a layer, as the pair has.
 ---@param choice Choice
----@param rule InferredRule
+---@param witnesses table<Side, LayerWitness>|nil
 ---@return Choice
-local function with_layers(choice, rule)
-  if not rule.layers then return choice end
+local function with_layers(choice, witnesses)
+  if not witnesses then return choice end
   local keys = {}
   for _, side in ipairs { "left", "right" } do
-    local one = rule.layers[side]
+    local one = witnesses[side]
     keys[#keys + 1] = one and ("%s = { last = %s, beyond = %s }"):format(side, source.text(one.last), source.text(one.beyond)) or nil
   end
   return { text = ("as_many_layers({ %s }%s)"):format(table.concat(keys, ", "), choice.text ~= "nil" and ", " .. choice.text or ""),
@@ -70,26 +69,29 @@ end
 ---@param choice Choice
 ---@param rule InferredRule
 ---@param ordered table<Side, fun(items: Item[]): Item[]>
----@param configs { left: Dict|nil, right: Dict|nil }
+---@param numbers string|nil   the name of the table with the numbers of the pair's configs
 ---@return Choice
-local function with_order(choice, rule, ordered, configs)
+local function with_order(choice, rule, ordered, numbers)
   if is_order_unknown(rule) then
     return { text = ("only_equal(%s)"):format(choice.text == "nil" and "" or choice.text),
       needs = { "only_equal", unpack(choice.needs or {}) } }
   end
   if not choice.assumes then return choice end
-  local numbers = configs.left and configs.right
-    and (", { left = %s, right = %s }"):format(sizes.of_rows(configs.left), sizes.of_rows(configs.right)) or ""
+  local more = numbers and ", " .. numbers .. (choice.is_lossy and ", true" or "") or "" -- a factor may depend on the depth
   return { text = ("as_in_pair(%q, %q, %q, %s%s)"):format(choice.assumes, known_shapes(rule, "left", ordered.left),
-    known_shapes(rule, "right", ordered.right), choice.text, numbers), needs = { "as_in_pair", unpack(choice.needs or {}) } }
+    known_shapes(rule, "right", ordered.right), choice.text, more), needs = { "as_in_pair", unpack(choice.needs or {}) } }
 end
 
 ---A rule's choice as the converter writes it, with the checks that it needs.
 ---@param choice Choice
 ---@param rule InferredRule
 ---@param ordered table<Side, fun(items: Item[]): Item[]>
----@param configs { left: Dict|nil, right: Dict|nil }   of the pair
+---@param numbers string|nil   the name of the table with the numbers of the pair's configs
 ---@return Choice
-function assumptions.guarded(choice, rule, ordered, configs) return with_layers(with_order(choice, rule, ordered, configs), rule) end
+function assumptions.guarded(choice, rule, ordered, numbers)
+  local out = with_layers(with_order(choice, rule, ordered, numbers), rule.layers)
+  for _, witnesses in ipairs(rule.inner or {}) do out = with_layers(out, witnesses) end
+  return out
+end
 
 return assumptions

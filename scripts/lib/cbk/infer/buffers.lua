@@ -131,12 +131,14 @@ end
 ---@param maker Maker
 ---@param witnesses fun(extent: integer|nil): string
 ---@param needs string[]   gets the definitions
+---@param numbers string|nil   the name of the table with the numbers of the pair's configs
 ---@return string   an expression
-local function guarded(maker, witnesses, needs)
+local function guarded(maker, witnesses, needs, numbers)
   for _, need in ipairs(maker.needs or {}) do needs[#needs + 1] = need end
   if not maker.assumes then return maker.text end
   needs[#needs + 1] = "made_in_pair"
-  return ("made_in_pair(%s, %s, %s)"):format(source.text(maker.assumes), witnesses(maker.extent), maker.text)
+  return ("made_in_pair(%s, %s, %s%s)"):format(source.text(maker.assumes), witnesses(maker.extent), maker.text,
+    numbers and ", " .. numbers or "")
 end
 
 ---@class Buffering
@@ -173,7 +175,7 @@ function buffers.explain(inventories, side, rules, rows, options)
         host, pattern = own_host or host, own_pattern or pattern
       end
       if maker and (host or #items == 1) then
-        local entry = guarded(maker, witnesses, options.needs)
+        local entry = guarded(maker, witnesses, options.needs, part.numbers)
         for _, item in ipairs(items) do item.rule = part end
         if side == "left" then pattern = options.without_part(part, pattern) end
         part.checks[#part.checks + 1] = ('rules.refuse.%s(%s, "its values cannot be made again on the way back", unlike(%s)),'):format(

@@ -342,26 +342,29 @@ local function shapes_of(value)
   return (#shapes > 1 and #shapes .. " of " or "") .. shapes[1]
 end
 
----The same for numbers of the pair's config, with which tensors of one shape have their rows in another order.
-local function check_numbers(what, numbers, config)
+---The same for numbers of the pair's config, with which tensors of one shape may be something else.
+---@param counts_layers boolean   also numbers of layers
+local function check_numbers(what, numbers, config, counts_layers)
   for name, number in pairs(has_same_sizes and {} or numbers) do
-    local found = config and config[name]
+    local fine, found = pcall(function() return config[name] end)
+    if not fine then found = nil end
+    local is_of_layers = type(name) == "string" and (name:find("layer", 1, true) or name:find("depth", 1, true))
     if type(number) == "table" then
-      check_numbers(what, number, found)
-    elseif found ~= number then
-      cbk.fail("config", ("the pair that the converter was inferred from has %s, and %s = %g in the config; here it is %s, with which "
+      check_numbers(what, number, found, counts_layers)
+    elseif found ~= number and (counts_layers or not is_of_layers) then
+      cbk.fail("config", ("the pair that the converter was inferred from has %s, and %s = %s in the config; here it is %s, with which "
         .. "these numbers may be others: infer the converter from a pair with this number, or from one that tells them apart")
-        :format(what, cbk.shown(name), number, found == nil and "missing" or cbk.shown(tostring(found))))
+        :format(what, cbk.shown(tostring(name)), cbk.shown(tostring(number)), found == nil and "missing" or cbk.shown(tostring(found))))
     end
   end
 end
 
 ---An action with numbers of the pair, for tensors with the shapes that they have there, and configs with the same `numbers`.
-local function as_in_pair(what, left, right, action, numbers)
+local function as_in_pair(what, left, right, action, numbers, counts_layers)
   local function checked(apply, known)
     return function(value, at)
       check_known(what, known, shapes_of(value), nil, numbers ~= nil)
-      if numbers then check_numbers(what, numbers[at.side], at[at.side]) end
+      if numbers then check_numbers(what, numbers[at.side], at[at.side], counts_layers) end
       return apply(value, at)
     end
   end
@@ -385,8 +388,9 @@ local function only_with(what, number_of, number, action)
 end]] }
 definitions.texts_by_name.made_in_pair = { needs = { "as_in_pair" }, text = [[
 ---A function that makes a tensor with numbers of the pair; other tensors of the checkpoint have the shapes that they have there.
-local function made_in_pair(what, witnesses, make)
+local function made_in_pair(what, witnesses, make, numbers)
   return function(at, value)
+    if numbers then check_numbers(what, numbers[at.side], at[at.side]) end
     for key, known in pairs(witnesses) do
       local t = at:source(key)
       check_known(what, known, t and shapes_of(t) or "none", key)

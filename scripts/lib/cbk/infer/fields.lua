@@ -46,6 +46,29 @@ local function likeness(a, b)
   return ALIKE[a] and ALIKE[a] == ALIKE[b] and 2 or names.likeness(a, b)
 end
 
+local MOST_FIELDS = 400    -- of a config, which are compared with each other; models have up to a hundred
+local MOST_ENTRIES = 20000 -- with those of its sections
+
+---Fails for a config with so many fields that comparing them takes minutes.
+---@param config Dict
+---@param side Side
+function fields.check(config, side)
+  local count, entries = 0, 0
+  local function look(map)
+    for name, value in cbk.items(map) do
+      entries = entries + 1
+      local kind = entries <= MOST_ENTRIES and cbk.kind(map, name)
+      if kind == "dict" or kind == "list" then look(value) end
+      if entries > MOST_ENTRIES then return end
+    end
+  end
+  look(config)
+  for _, value in cbk.items(config) do count = count + (is_plain(value) and 1 or 0) end
+  if count <= MOST_FIELDS and entries <= MOST_ENTRIES then return end
+  cbk.fail("unsupported", ("the config of the %s has too many fields to compare them: at most %d at its top, and %d in all"):format(side,
+    MOST_FIELDS, MOST_ENTRIES))
+end
+
 ---Plain fields of a config, in its order.
 local function plain_fields(config)
   local out = {}

@@ -253,6 +253,9 @@ end
 ---@return Inferred
 function infer.run(left, right, options)
   local parts, tensors = parts_of(left, right)
+  for _, part in ipairs(parts) do
+    for side, config in pairs(part.configs) do infer_fields.check(config, side) end
+  end
   local inventories = { left = content.inventory("left", tensors, options.on_read),
     right = content.inventory("right", right.tensors, options.on_read) }
   local rules, unknown = with_actions(match.rules(inventories.left, inventories.right, trials.is_affine), function(rule)
@@ -260,11 +263,12 @@ function infer.run(left, right, options)
   end)
   for _, part in ipairs(parts) do
     part.rows, part.one_sided, part.checks, part.made = {}, {}, {}, { left = {}, right = {} }
+    part.numbers = part.configs.left and part.configs.right and "numbers" .. write.suffix(part) or nil
   end
   local rows, needs = {}, {}
   for _, rule in ipairs(rules) do
     local part = part_of(parts, rule.pairs[1].left[1].key)
-    local row = rows_of.rule(rule, function(text) return without_part(part, text) end, part.configs)
+    local row = rows_of.rule(rule, function(text) return without_part(part, text) end, part.numbers)
     rows[rule] = row
     part.rows[#part.rows + 1] = row
     for _, need in ipairs(row.needs or {}) do needs[#needs + 1] = need end

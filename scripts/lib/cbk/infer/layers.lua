@@ -50,6 +50,87 @@ local function prefixes_of(state, left, right)
   return { left = left, right = right }
 end
 
+-- --- numbers within a layer, such as those of experts
+
+local FEW = 2 -- numbers within a layer: parts of one kind each, and no count
+
+---By the text before a place that is not the first, the item with the largest number there.
+---@param inventory Inventory
+---@return table<string, { item: Item, place: integer }>
+local function largest_in(inventory)
+  local out = {}
+  for _, item in ipairs(inventory.items) do
+    for place = 2, #item.numbers do
+      local prefix = names.before(item.template, place)
+      local known = out[prefix]
+      if type(item.numbers[place]) == "number" and (not known or item.numbers[place] > known.item.numbers[place]) then
+        out[prefix] = { item = item, place = place }
+      end
+    end
+  end
+  return out
+end
+
+---@param best { item: Item, place: integer }|nil
+---@return LayerWitness|nil
+local function inner_witness(best)
+  if not best or best.item.numbers[best.place] < FEW then return nil end
+  local numbers = { unpack(best.item.numbers) }
+  numbers[best.place] = numbers[best.place] + 1
+  return { last = best.item.key, beyond = names.filled(best.item.template, numbers) }
+end
+
+---The prefixes before the places of a rule with the same letter on both sides: these count the same.
+---@param partners table<Side, table<string, string>>   changed
+local function note_partners(rule, partners)
+  local places, left, right = rule.places[1], rule.templates.left[1], rule.templates.right[1]
+  for i = 2, #places.left do
+    for k = 2, #places.right do
+      if type(places.left[i]) == "string" and places.left[i] == places.right[k] then
+        local a, b = names.before(left, i), names.before(right, k)
+        partners.left[a], partners.right[b] = partners.left[a] or b, partners.right[b] or a
+      end
+    end
+  end
+end
+
+---The numbers that a rule has within a layer, with the texts before them.
+local function inner_numbers(rule, side)
+  local list, text = {}, {}
+  for place, number in ipairs(rule.places[1][side]) do
+    if place > 1 and type(number) == "number" then
+      list[#list + 1], text[#text + 1] = names.before(rule.templates[side][1], place), number
+    end
+  end
+  table.sort(text)
+  return list, table.concat(text, " ")
+end
+
+---Records for each rule with other numbers within a layer on the other side the keys that show how many the pair has.
+---@param state MatchState
+local function note_inner(state)
+  local partners, largest = { left = {}, right = {} }, { left = largest_in(state.left), right = largest_in(state.right) }
+  for _, rule in ipairs(state.rules) do
+    if rule.places[1] then note_partners(rule, partners) end
+  end
+  for _, rule in ipairs(state.rules) do
+    local lists, texts = {}, {}
+    for _, side in ipairs { "left", "right" } do
+      if rule.places[1] then lists[side], texts[side] = inner_numbers(rule, side) end
+    end
+    for side, other in pairs(texts.left ~= texts.right and { left = "right", right = "left" } or {}) do
+      for _, prefix in ipairs(lists[side]) do
+        local own = inner_witness(largest[side][prefix])
+        local far = inner_witness(largest[other][partners[side][prefix] or lists[other][1] or ""])
+        if own then
+          rule.inner = rule.inner or {}
+          table.insert(rule.inner, { [side] = own, [other] = far })
+        end
+      end
+    end
+  end
+end
+
 ---Records for each such rule the keys that show how many layers the pair has. The first layer is the first one in all models. Rules
 ---without such keys hold for no other model and are removed.
 ---@param state MatchState
@@ -64,13 +145,17 @@ function layers.note(state)
     local right, right_prefix = number_of(state, rule, "right")
     if left ~= right and (left or 0) + (right or 0) > 0 then
       rule.layers = {}
+      local own = { left = left_prefix, right = right_prefix }
       for side, prefix in pairs(prefixes_of(state, left_prefix, right_prefix)) do
         rule.layers[side] = witness_of(side, prefix)
+        local further = own[side] and own[side] ~= prefix and witness_of(side, own[side])
+        if further then rule.inner = { { [side] = further } } end
       end
       if not (rule.layers.left and rule.layers.right) then is_gone[rule] = true end
     end
   end
   if next(is_gone) then state:take_back(is_gone) end
+  note_inner(state)
 end
 
 return layers

@@ -57,16 +57,16 @@ end
 
 ---@param rule InferredRule
 ---@param left_name fun(text: string): string   returns a pattern of the left without its part's name
----@param configs { left: Dict|nil, right: Dict|nil }   of the pair
+---@param numbers string|nil   the name of the table with the numbers of the pair's configs
 ---@return Row
-function rows.rule(rule, left_name, configs)
+function rows.rule(rule, left_name, numbers)
   local many = #rule.left > 1 and "left" or #rule.right > 1 and "right" or nil
   local first = rule.pairs[1]
   local function in_order(side)
     return function(items) return many == side and ordered(items, rule.order) or items end
   end
   local choice = assumptions.guarded(trials.with_cast(rule.choice, first.left[1], first.right[1]), rule,
-    { left = in_order "left", right = in_order "right" }, configs)
+    { left = in_order "left", right = in_order "right" }, numbers)
   local row = { options = {}, also = { left = {}, right = {} }, checks = {}, action = choice.text ~= "nil" and choice.text or nil,
     needs = choice.needs, order = first.left[1].order }
   if rule.each then

@@ -55,28 +55,37 @@ local KERNELS = { "patch", "kernel", "channel", "head", "group", "tile" } -- of 
 local POSITIONS = { "position", "ctx", "seq" }
 local LENGTHS = { "label", "class", "position", "ctx", "seq", "vocab", "hidden_size", "embd", "d_model", "inner", "filter", "intermediate" }
 
----The numbers of a config on which the order of rows depends, such as those of heads, as the source text of a table.
+-- Numbers that no tensor of one layer depends on.
+local APART = { "vocab", "position", "dropout", "pdrop", "eps", "token", "_id", "seed", "range", "version", "length", "seq", "ctx" }
+local MOST_LEVELS, MOST_ITEMS = 6, 64 -- of sections in sections, and of a list
+
+local function is_apart(name)
+  for _, word in ipairs(APART) do
+    if name:find(word, 1, true) then return true end
+  end
+  return false
+end
+
+---The numbers of a config on which tensors of one shape may depend, as the source text of a table.
 ---@param config Dict
 ---@return string
-function sizes.of_rows(config)
-  local own, by_section, order = {}, {}, {}
-  for _, field in ipairs(fields_of(config)) do
-    local name = field.name
-    local counts = HEADS[name] or KEY_HEADS[name] or HEAD_SIZES[name] or ROTATED[name] or SHARES[name] or name:find("patch", 1, true)
-    if counts and not field.path:find("[1]", 1, true) then
-      local list = own
-      if field.section ~= "" then
-        if not by_section[field.section] then order[#order + 1] = field.section end
-        by_section[field.section] = by_section[field.section] or {}
-        list = by_section[field.section]
+function sizes.numbers(config)
+  local function text(map, level)
+    local out = {}
+    for name, value in cbk.items(map) do
+      local kind, own = cbk.kind(map, name), nil
+      if type(name) == "string" and is_apart(name) then
+        own = nil
+      elseif type(value) == "number" or type(value) == "string" and tonumber(value) then
+        own = source.plain(value)
+      elseif (kind == "dict" or kind == "list" and #value <= MOST_ITEMS) and level < MOST_LEVELS then
+        own = text(value, level + 1)
       end
-      list[#list + 1] = ("%s = %s"):format(source.key(name), source.number(field.value))
+      if own and own ~= "{  }" then out[#out + 1] = ("%s = %s"):format(source.key(name), own) end
     end
+    return "{ " .. table.concat(out, ", ") .. " }"
   end
-  for _, section in ipairs(order) do
-    own[#own + 1] = ("%s = { %s }"):format(source.key(section), table.concat(by_section[section], ", "))
-  end
-  return "{ " .. table.concat(own, ", ") .. " }"
+  return text(config, 1)
 end
 
 ---The expressions of the section that a key names, if there are any.

@@ -21,6 +21,7 @@ local MOST_STEPS = 2 ^ 24 -- of all searches for parts
 ---@field divisor? integer
 ---@field offset? integer
 ---@field layers? table<Side, LayerWitness>   it holds only for this number of layers
+---@field inner? table<Side, LayerWitness>[]   and of parts of a layer, such as experts
 ---@field also table<Side, CopyName[]>
 
 ---@class InferredEach   A side that has one key for each value of a letter.

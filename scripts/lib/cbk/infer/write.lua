@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local definitions = require "cbk.infer.definitions"
+local sizes = require "cbk.infer.sizes"
 local source = require "cbk.infer.source"
 
 local write = {}
@@ -302,13 +303,24 @@ end
 ---@field sources { left: string, right: string }   the files
 ---@field has_same_sizes? boolean   other checkpoints have the same numbers as the pair
 
+---What the names of a part's tables end with.
+---@param part { name: string|nil }
+---@return string
+function write.suffix(part) return part.name and "_" .. part.name:gsub("%W", "_") or "" end
+
 ---Adds the tables of a part, and returns the converter's options that name them.
 ---@param part WrittenPart
 ---@param add fun(line: string)
 ---@return string[] options
 local function add_part(part, add)
-  local suffix = part.name and "_" .. part.name:gsub("%W", "_") or ""
+  local suffix = write.suffix(part)
   local before, keys = key_lines(part, suffix)
+  local entries = table.concat(before, "\n") .. table.concat(keys, "\n") .. table.concat(part.made.left) .. table.concat(part.made.right)
+  if part.numbers and entries:find("_in_pair(", 1, true) then
+    add(("local %s = { -- of the pair's configs"):format(part.numbers))
+    for _, side in ipairs { "left", "right" } do add(("  %s = %s,"):format(side, sizes.numbers(part.configs[side]))) end
+    add "}\n"
+  end
   for _, line in ipairs(before) do add(line) end
   add(("local keys%s = rules.keys { -- left, right"):format(suffix))
   for _, line in ipairs(keys) do add(line) end
