@@ -23,10 +23,20 @@ local function check_name(name)
   if type(name) ~= "string" then cbk.fail("converter", ("expected the name of a field, found a %s"):format(type(name))) end
 end
 
+---Fails if a function sets a field of the config that is written, and another rule gives it another value.
+---@param setter any   the field whose function sets it
+---@param maker any    the field of the other rule
+local function check_set(at, name, value, setter, maker)
+  if setter == maker or fields.same(at.to[name], value) then return end
+  cbk.fail("converter", ("the function of the config field '%s' sets '%s', which '%s' gives, too, with another value"):format(
+    tostring(setter), tostring(name), tostring(maker)))
+end
+
 ---Sets another field of the config that is written.
 function FieldAt:set(name, value)
   check_name(name)
-  self.to[name], self.made[name] = value, self.field
+  if self.made[name] ~= nil then check_set(self, name, value, self.field, self.made[name]) end
+  self.to[name], self.made[name], self.set_by[name] = value, self.field, self.field
 end
 
 ---Reports a field that has no place on the other side.
@@ -237,6 +247,7 @@ local function convert_field(rule, side, at)
   local target = rule[rules.other[side]]
   if target == "*" then target = name end
   if not rule.action then
+    if at.set_by[target] ~= nil then check_set(at, target, at.from[name], at.set_by[target], name) end
     at.to[target] = cbk.raw(at.from, name)
   else
     local dropped = #at.dropped
@@ -248,6 +259,7 @@ local function convert_field(rule, side, at)
     end
     if not target then return end
     if value == nil then return kinds.present(at.from[name]) and #at.dropped == dropped and not has_set(at, name) end
+    if at.set_by[target] ~= nil then check_set(at, target, value, at.set_by[target], name) end
     at.to[target] = value
   end
   at.made[target] = name
@@ -468,7 +480,7 @@ function sections.convert(step, side, from, moves, class, read)
   prepare_components(step, side, from, by_name)
   local dropped, assumed, unsaid = {}, {}, {}
   local at = setmetatable({
-    from = from, to = cbk.dict(), made = {}, dropped = dropped, assumed = assumed, unsaid = unsaid, moves = moves,
+    from = from, to = cbk.dict(), made = {}, set_by = {}, dropped = dropped, assumed = assumed, unsaid = unsaid, moves = moves,
     own_file = step.own_file, kept = read and read.hf_config,
   }, FieldAt)
   for _, name in ipairs(cbk.keys(from)) do
@@ -529,7 +541,7 @@ function sections.refused(step, side, config)
     if type(value) ~= "function" then defaults[name] = value end
   end
   local from = fields.fill(named(step, side, config), defaults)
-  local at = setmetatable({ from = from, to = cbk.dict(), made = {}, dropped = {}, unsaid = {} }, FieldAt)
+  local at = setmetatable({ from = from, to = cbk.dict(), made = {}, set_by = {}, dropped = {}, unsaid = {} }, FieldAt)
   for _, name in ipairs(cbk.keys(from)) do
     at.field = name
     local rule = by_name[name] or rest

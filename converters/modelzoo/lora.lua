@@ -135,7 +135,7 @@ end
 ---@param model_name string    as the Model Zoo names it
 ---@return Dict
 function lora.fold(model, config, model_name)
-  local groups, is_adapted, out = lora.groups(config), adapted(model), cbk.dict()
+  local groups, is_adapted, out, turned = lora.groups(config), adapted(model), cbk.dict(), {}
   for key in cbk.items(model) do
     local path = tostring(key):match "^(.*)%.weight$"
     if path and is_adapted[path] then
@@ -146,9 +146,13 @@ function lora.fold(model, config, model_name)
       if problem then cbk.fail("shape", ("%s: %s (%s)"):format(path, problem, group.name)) end
       for name, value in pairs { lora_A = a, lora_B = b } do low_rank.check_finite(path .. "." .. name, value) end
       out[key] = low_rank.fold(weight, a, b, group.scale, flipped)
+      if group.fan_in_fan_out then turned[#turned + 1] = key end
     elseif not tostring(key):find "%.lora_[AB]$" then
       out[key] = cbk.raw(model, key)
     end
+  end
+  if #turned > 0 then
+    cbk.warn("fan_in_fan_out: these weights stay as (in, out), and a model without LoRA needs (out, in): " .. naming.folded(turned))
   end
   return out
 end

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
+local kinds = require "converters.engine.kinds"
 local vision = require "converters.shared.vision"
 
 local fixed = fields.fixed
@@ -56,7 +57,9 @@ clip.config = fields.config {
   fixed.right(layout),
   fixed.right { norm_first = true },
   { "projection_dim",      "num_classes" },
-  { "num_labels", false, { forward = function(count, at) at:set("num_classes", count) end } },
+  { "num_labels", false, { forward = function(count, at)
+    if kinds.absent(at.from.projection_dim) then at:set("num_classes", count) end -- else it says the same twice
+  end } },
   { "attention_dropout",   "attention_dropout_rate" },
   fields.written.right { dropout_rate = cbk.float(0) },
   { "layer_norm_eps",      "layer_norm_epsilon",       epsilon_of_norms },

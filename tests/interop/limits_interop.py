@@ -267,6 +267,19 @@ def check_inferred(run):
             os.remove(run.path("out.lua"))
 
 
+def check_shared(run):
+    """A tensor of 8 MB under 6,000 names, tied and as views of one storage: it is read once, or a few times."""
+    for side, value in (("a", 1.0), ("b", 2.0)):
+        weight = torch.full((2 ** 21,), value)
+        torch.save({f"w{i}": weight for i in range(6000)}, run.path(f"tied_{side}.pt"))
+        torch.save({f"w{i}": weight.view(-1) for i in range(6000)}, run.path(f"views_{side}.pt"))
+    for kind in "tied", "views":
+        a, b = (run.path(f"{kind}_{side}.pt") for side in "ab")
+        for command in (["dump", a], ["diff", a, b], ["infer", a, a, "-o", run.path("out.lua"), "--overwrite"], ["check", a]):
+            status, seconds, _, text = measured([run.cbk, *command])
+            assert status in (0, 1) and seconds < LONGEST / 3, f"{kind}, {command[0]}: status {status}, {seconds:.0f} s, {text[-300:]}"
+
+
 def check_chunks(run):
     """Chunks of one byte, of which the file has 600,000."""
     path = run.path("chunks.h5")
@@ -379,6 +392,7 @@ CHECKS = {
     "ordinary checkpoints": check_ordinary,
     "many small tensors": check_inferred,
     "very many items": check_many,
+    "a tensor of very many names": check_shared,
     "very many chunks": check_chunks,
     "very many layers": check_layers,
     "configs of very many tensors": check_configs,

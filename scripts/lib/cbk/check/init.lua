@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local duplicates = require "cbk.check.duplicates"
 local errors = require "cbk.errors"
+local kinds = require "converters.engine.kinds"
 local layers = require "cbk.check.layers"
 local leftovers = require "cbk.check.leftovers"
 local listing = require "cbk.listing"
@@ -90,7 +91,7 @@ local function add_tree(subject, file, tree, prefix)
   for i = 1, #rows do
     local value = rows:value(i)
     local state = type(value) == "userdata" and cbk.kind(value) == "object" and value.state
-    if type(state) == "userdata" then add_tree(subject, file, state, prefix .. rows:path(i) .. ".") end
+    if kinds.is_dict(state) or kinds.is_list(state) then add_tree(subject, file, state, prefix .. rows:path(i) .. ".") end
   end
 end
 

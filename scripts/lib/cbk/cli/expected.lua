@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local extents = require "cbk.extents"
+local placed = require "cbk.placed"
 
 local expected = {}
 
@@ -90,15 +91,23 @@ Writer.__index = Writer
 local function new_writer(checkpoint, write)
   local bytes = 0
   for _, file in ipairs(checkpoint.files) do bytes = bytes + cbk.fs.size(file) end
-  return setmetatable({ write = write, limit = math.max(LEAST_LIMIT, bytes), count = 0, above = {}, depth = 0, first = {}, storages = {},
-    storage_count = 0, is_torch = checkpoint.format:find "^torch" ~= nil }, Writer)
+  return setmetatable({ write = write, limit = math.max(LEAST_LIMIT, bytes), count = 0, above = {}, depth = 0, first = {}, digests = {},
+    storages = {}, storage_count = 0, is_torch = checkpoint.format:find "^torch" ~= nil }, Writer)
+end
+
+--- A tensor's bytes, or their digest. Those of one place are read once.
+function Writer:bytes_member(tensor)
+  if tensor:nbytes() <= SMALL then return ('"hex":"%s"'):format(tensor:hex()) end
+  local place = placed.at(tensor)
+  local digest = place and self.digests[place] or tensor:sha256()
+  if place then self.digests[place] = digest end
+  return ('"sha256":"%s"'):format(digest)
 end
 
 --- dtype, shape and bytes, as members.
-local function array_members(tensor)
+function Writer:array_members(tensor)
   local problem = tensor:problem()
-  local bytes = problem and '"problem":' .. text_json(problem)
-    or tensor:nbytes() <= SMALL and ('"hex":"%s"'):format(tensor:hex()) or ('"sha256":"%s"'):format(tensor:sha256())
+  local bytes = problem and '"problem":' .. text_json(problem) or self:bytes_member(tensor)
   return ('"dtype":"%s","shape":[%s],%s'):format(tensor.dtype, extents.joined(tensor:shape(), ","), bytes)
 end
 
@@ -126,7 +135,7 @@ function Writer:tensor(path, tensor)
   end
   local tied = self.first[tensor]
   self.first[tensor] = tied or path
-  self.write(('{"kind":"%s",%s%s%s}'):format(tensor.role, array_members(tensor),
+  self.write(('{"kind":"%s",%s%s%s}'):format(tensor.role, self:array_members(tensor),
     tied and ',"tied_to":' .. text_json(tied) or "",
     self.is_torch and tensor.role ~= "ndarray" and self:torch_members(tensor) or ""))
 end
@@ -193,14 +202,14 @@ end
 OBJECTS["torch.sparse_coo"] = function(self, _, object)
   local state = object.state
   self.write(('{"kind":"sparse_coo","dtype":"%s","shape":%s,"indices":{%s},"values_tensor":{%s}}'):format(state.values.dtype,
-    size_members(state.shape), array_members(state.indices), array_members(state.values)))
+    size_members(state.shape), self:array_members(state.indices), self:array_members(state.values)))
 end
 
 OBJECTS["torch.quantized"] = function(self, _, object)
   local state = object.state
   local int_repr = state.int_repr
   local members = { ('"dtype":%s,"shape":[%s],"qscheme":%s,"int_repr":{%s}'):format(text_json(state.dtype),
-    extents.joined(int_repr:shape(), ","), text_json(state.qscheme), array_members(int_repr)) }
+    extents.joined(int_repr:shape(), ","), text_json(state.qscheme), self:array_members(int_repr)) }
   for _, name in ipairs { "scale", "zero_point", "scales", "zero_points", "axis" } do
     local value = state[name]
     if value ~= nil then
@@ -214,7 +223,7 @@ OBJECTS["tensorflow.tensor"] = function(self, _, object)
   local state = object.state
   local shape = size_members(state.shape)
   if state.dtype ~= "string" then
-    return self.write(('{"kind":"tensor",%s}'):format((array_members(state.elements):gsub('^"dtype":"[^"]*"',
+    return self.write(('{"kind":"tensor",%s}'):format((self:array_members(state.elements):gsub('^"dtype":"[^"]*"',
       '"dtype":' .. text_json(state.dtype)))))
   end
   local separator = ""

@@ -145,6 +145,7 @@ end
 ---@param wanted DiffWanted
 ---@return Comparison
 function diff.compare(a, b, options, wanted)
+  options.known = options.known or {}
   local in_b, in_a = values.matcher(a, b), values.matcher(b, a)
   local result = { a = a, b = b, other_key = {}, only_a = {}, only_b = {}, renamed = {}, different = {}, tensors = {}, measures = {},
     kept = 0, same = 0 }

@@ -5,6 +5,7 @@ local content = require "cbk.infer.content"
 local definitions = require "cbk.infer.definitions"
 local heads = require "converters.vocabulary.heads"
 local head_words = require "cbk.infer.heads"
+local placed = require "cbk.placed"
 
 local trials = {}
 
@@ -167,6 +168,18 @@ local function with_number(choice, trial)
     assumes = choice.assumes, needs = { "only_with", unpack(choice.needs or {}) } }
 end
 
+---Where the tensors of a pair are, if they are large and in files.
+---@param left Item[]
+---@param right Item[]
+---@return string|nil
+local function place_of(left, right)
+  local list = {}
+  for _, items in ipairs { left, right } do
+    for _, item in ipairs(items) do list[#list + 1] = item.tensor end
+  end
+  return left[1].numel > SMALL and placed.all_at(list) or nil
+end
+
 ---The action of a rule; nil if no known action fits.
 ---@param rule InferredRule
 ---@param configs { left: Dict|nil, right: Dict|nil }
@@ -184,9 +197,13 @@ function trials.find(rule, configs, has_config, rotary)
       many == "right" and order and ordered(one.right, order) or one.right
   end
   local function fits_others(choice, order)
+    local seen = {}
     for _, other in ipairs(rule.pairs) do
       local left, right = sides(other, order)
-      if other ~= pair and not fits(choice, trial, left, right, true) then return false end
+      local place = place_of(left, right)
+      local is_known = place and seen[place]
+      if place then seen[place] = true end
+      if other ~= pair and not is_known and not fits(choice, trial, left, right, true) then return false end
       for _, items in ipairs { left, right } do
         for _, item in ipairs(items) do item.on_read(item.key, item.tensor:nbytes()) end
       end
