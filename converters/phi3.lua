@@ -34,10 +34,16 @@ local config = fields.config {
   fields.used.left { "original_max_position_embeddings" },
 }
 
----The class has the length of the context before longrope beside rope_scaling, and another default.
+---The class has the length of the context before longrope beside rope_scaling, where it accepts the type and the two lists only; it
+---computes the factor.
 local function say_original(to)
   local scaling = to.rope_scaling
-  to.original_max_position_embeddings = kinds.is_dict(scaling) and cbk.raw(scaling, "original_max_position_embeddings") or nil
+  if not kinds.is_dict(scaling) then return end
+  local original, most, factor = scaling.original_max_position_embeddings, to.max_position_embeddings, scaling.factor
+  to.original_max_position_embeddings = cbk.raw(scaling, "original_max_position_embeddings")
+  local is_computed = type(original) == "number" and type(most) == "number" and type(factor) == "number"
+    and math.abs(factor - most / original) <= 1e-6 * factor
+  if scaling.type == "longrope" and is_computed then scaling.factor, scaling.original_max_position_embeddings = nil, nil end
 end
 
 return { decoder.models {

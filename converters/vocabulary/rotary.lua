@@ -249,6 +249,16 @@ local function say_original(said, from)
   said[#said + 1], said.factor = "factor", { value = factor, raw = factor, name = ORIGINAL }
 end
 
+---Warns where the two sides rotate by other factors: Hugging Face by the short ones for inputs that are not longer than the original
+---length, the Model Zoo by the long ones always. Source: _longrope_computations in RotaryPositionEmbeddingHelper.py of the Model Zoo.
+---@param said Positions
+local function warn_of_short_inputs(said, from)
+  local original, most = said[ORIGINAL] and said[ORIGINAL].value, from.max_position_embeddings
+  if said.rope_type.value ~= "longrope" or type(original) ~= "number" or type(most) ~= "number" or most <= original then return end
+  cbk.warn(("longrope: for inputs of up to %g positions Hugging Face uses short_factor, and the Model Zoo long_factor: their logits differ")
+    :format(original))
+end
+
 ---`rotary.scaling { "linear", … }`: config rules for longer contexts of these types. `rope_scaling` or `rope_parameters` become
 ---`pos_scaling_factor`, `pos_scaling_type` and `pos_scaling_extra_args`.
 ---@param types string[]
@@ -267,6 +277,7 @@ function rotary.scaling(types, only_scaled)
     if kind.value == "longrope" then say_original(said, at.from) end
     if not said.factor then cbk.fail("config", ("%s has no 'factor'"):format(place)) end
     check(said, place)
+    warn_of_short_inputs(said, at.from)
     at:set("pos_scaling_type", kind.value)
     local extra = extra_arguments(said, at)
     if kind.value ~= "linear" then at:set("pos_scaling_extra_args", extra) end
@@ -283,6 +294,7 @@ function rotary.scaling(types, only_scaled)
     if absent(kind) then cbk.fail("config", "pos_scaling_factor is not 1, but pos_scaling_type is missing") end
     if not is_supported[said.rope_type.value] then fields.refuse("pos_scaling_type", kind, supported) end
     check(said, "pos_scaling_extra_args")
+    warn_of_short_inputs(said, at.from)
     return rope_scaling(said)
   end
 

@@ -276,6 +276,13 @@ describe("Rotary positions: there and back", function()
     refuses { hf("llama", { rope_scaling = of(longrope, { factor = null }) }, "rope_scaling has no 'factor'"),
       hf("phi3", { rope_scaling = of(longrope, { factor = 8 }), original_max_position_embeddings = 32, max_position_embeddings = 64 },
         "rope_scaling.factor=8: only max_position_embeddings / original_max_position_embeddings (2)") }
+    local fields = scaled(4, "longrope", { original_max_position_embeddings = 32, long_factor = list { 2, 3 },
+      short_factor = list { 1, 1 } })
+    fields.max_position_embeddings = 128
+    local out, reported = converted { "phi3", "cs-2.9", "hf", fields } -- whose class accepts three fields
+    harness.equal({ out.rope_scaling, out.original_max_position_embeddings },
+      { dict { type = "longrope", long_factor = list { 2, 3 }, short_factor = list { 1, 1 } }, 32 })
+    assert(reported:find("longrope: for inputs of up to 32 positions", 1, true), reported)
     local inside = of(longrope, { factor = null, original_max_position_embeddings = 32, rope_theta = 10000 }) -- transformers 5
     harness.equal(converted(hf("phi3", { rope_parameters = inside, max_position_embeddings = 128 })).pos_scaling_factor, 4)
     local whole = converted { "phi3", "cs-2.9", "hf", scaled(2, "longrope", { original_max_position_embeddings = 2,

@@ -4,7 +4,7 @@
 -- Rules that hold everywhere:
 -- * A position in a Lua table or list counts from 1; a dim or a slice bound of a tensor counts from 0 (negative: from the end).
 -- * Indexing a Dict or a List is always data (`cfg.keys` is the field "keys", nil where there is none); what one does with them are
---   functions of `cbk`. `pairs` and `ipairs` take them, too, as `cbk.items` does.
+--   functions of `cbk`. `cbk.items` walks over them; `pairs` and `ipairs` are Lua's own.
 -- * Any other name that does not exist, such as `cbk.opne` or `ckpt["lm_haed.weight"]`, is an error that names what looks like it.
 -- * Errors are raised: tables { code = "shape", message = "…", where = "script.lua:12" } with a __tostring. An unknown option names
 --   the known ones. Codes: usage key value shape dtype format unsupported refused exists io no_space interrupted internal memory.
