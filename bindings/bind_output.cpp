@@ -237,7 +237,8 @@ int output_newindex(lua_State* L) {
   const auto output = unwritten(L);
   const Value key = key_at(L, 2);
   const bool is_removal = lua_isnil(L, 3);
-  Value value = is_removal ? Value() : within(quote(key_text(key)), [&] { return changeable(to_value(L, 3)); });
+  Value value =
+      is_removal ? Value() : within(quote(key_text(key)), [&] { return changeable(to_value(L, 3)); });
   own_tree(*output);
   KeyPlace place = place_of(*output, key);
   Dict& top = output->root.as_dict();

@@ -25,7 +25,8 @@ void each_leaf(const Value& root, const LeafVisitor& visit);
 Value deep_copy(const Value& value);
 
 /// Calls `visit` once with every dict and sequence of a tree, inside records, too; it may be of any depth.
-void each_container(const Value& root, const std::function<void(const Value& container, Edits& edits)>& visit);
+void each_container(const Value& root,
+                    const std::function<void(const Value& container, Edits& edits)>& visit);
 
 /// Makes all containers of a tree refuse edits.
 void make_read_only(const Value& root);
