@@ -4,6 +4,7 @@
 local cbk = require "cbk"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
+local naming = require "cbk.naming"
 
 local present = kinds.present
 
@@ -169,7 +170,7 @@ local function check_fields(model, style, own)
     end
   end
   local is_old = style == "2.2"
-  for name in pairs(OF_STYLE[is_old and "2.3" or "2.2"]) do
+  for _, name in ipairs(naming.sorted(OF_STYLE[is_old and "2.3" or "2.2"])) do
     local value = model[name]
     if known[name] and present(value) and value ~= 1 then
       fields.refuse(name, value, ("1 beside the muP fields of release %s (%s)"):format(style,

@@ -3,7 +3,8 @@
 
 local placed = {}
 
----A text that is the same for tensors with the same elements at the same place of one file; nil for tensors that are computed.
+---A text that is the same for tensors with the same elements at the same place of one file; nil for tensors that are computed. It holds
+---as long as the tensor is kept: another one may be at that place in memory later.
 ---@param tensor Tensor
 ---@return string|nil
 function placed.at(tensor)

@@ -99,9 +99,9 @@ end
 function Writer:bytes_member(tensor)
   if tensor:nbytes() <= SMALL then return ('"hex":"%s"'):format(tensor:hex()) end
   local place = placed.at(tensor)
-  local digest = place and self.digests[place] or tensor:sha256()
-  if place then self.digests[place] = digest end
-  return ('"sha256":"%s"'):format(digest)
+  local known = place and self.digests[place] or { digest = tensor:sha256(), tensor = tensor }
+  if place then self.digests[place] = known end
+  return ('"sha256":"%s"'):format(known.digest)
 end
 
 --- dtype, shape and bytes, as members.

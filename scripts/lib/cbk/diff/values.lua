@@ -32,7 +32,7 @@ local LARGEST = 3 -- differences of a tensor whose places are kept
 ---@field atol number
 ---@field keys_only? boolean
 ---@field ignore_dtype? boolean
----@field known? table<string, ValueDifference|false>   of large tensors that were compared, by their places
+---@field known? table<string, { difference: ValueDifference|nil, a: Tensor, b: Tensor }>   large tensors that were compared, by place
 
 --- The position of element `index` (C order) in a shape.
 local function position(index, shape)
@@ -126,8 +126,9 @@ local function compare_tensors(a, b, options)
   if options.keys_only then return nil end
   local place = options.known and a:nbytes() > SMALL and placed.all_at { a, b }
   if not place then return compare_elements(a, b, options) end
-  if options.known[place] == nil then options.known[place] = compare_elements(a, b, options) or false end
-  return options.known[place] or nil
+  local known = options.known[place] or { difference = compare_elements(a, b, options), a = a, b = b }
+  options.known[place] = known
+  return known.difference
 end
 
 local NUMBERS = { int = true, float = true }

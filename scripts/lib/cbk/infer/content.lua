@@ -4,6 +4,7 @@
 local cbk = require "cbk"
 local kinds = require "converters.engine.kinds"
 local names = require "cbk.infer.names"
+local placed = require "cbk.placed"
 
 local content = {}
 
@@ -76,9 +77,8 @@ local cache = setmetatable({}, { __mode = "v" }) -- of tensors that are tied
 function content.sum(item, dtype)
   local known = item.sums[dtype]
   if known then return known end
-  local storage = item.tensor:storage()
-  local id = storage and ("%s %s %s %s %s %s"):format(storage.id, storage.offset, item.numel, table.concat(item.shape, ","), item.dtype,
-    dtype)
+  local place = placed.at(item.tensor)
+  local id = place and place .. " " .. dtype
   local same = id and cache[id]
   if same and same.tensor:same(item.tensor) then
     item.sums[dtype] = same.sums[dtype]

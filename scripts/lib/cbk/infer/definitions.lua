@@ -345,7 +345,11 @@ end
 ---The same for numbers of the pair's config, with which tensors of one shape may be something else.
 ---@param counts_layers boolean   also numbers of layers
 local function check_numbers(what, numbers, config, counts_layers)
-  for name, number in pairs(has_same_sizes and {} or numbers) do
+  local names = {}
+  for name in pairs(has_same_sizes and {} or numbers) do names[#names + 1] = name end
+  table.sort(names, function(a, b) return tostring(a) < tostring(b) end)
+  for _, name in ipairs(names) do
+    local number = numbers[name]
     local fine, found = pcall(function() return config[name] end)
     if not fine then found = nil end
     local is_of_layers = type(name) == "string" and (name:find("layer", 1, true) or name:find("depth", 1, true))

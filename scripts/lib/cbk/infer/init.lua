@@ -254,7 +254,9 @@ end
 function infer.run(left, right, options)
   local parts, tensors = parts_of(left, right)
   for _, part in ipairs(parts) do
-    for side, config in pairs(part.configs) do infer_fields.check(config, side) end
+    for _, side in ipairs { "left", "right" } do
+      if part.configs[side] then infer_fields.check(part.configs[side], side) end
+    end
   end
   local inventories = { left = content.inventory("left", tensors, options.on_read),
     right = content.inventory("right", right.tensors, options.on_read) }

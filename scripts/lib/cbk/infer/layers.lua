@@ -118,7 +118,8 @@ local function note_inner(state)
     for _, side in ipairs { "left", "right" } do
       if rule.places[1] then lists[side], texts[side] = inner_numbers(rule, side) end
     end
-    for side, other in pairs(texts.left ~= texts.right and { left = "right", right = "left" } or {}) do
+    for _, side in ipairs(texts.left ~= texts.right and { "left", "right" } or {}) do
+      local other = side == "left" and "right" or "left"
       for _, prefix in ipairs(lists[side]) do
         local own = inner_witness(largest[side][prefix])
         local far = inner_witness(largest[other][partners[side][prefix] or lists[other][1] or ""])
