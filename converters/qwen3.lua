@@ -29,7 +29,7 @@ local epsilon = {
 }
 
 local no_layers = { forward = function(list, at)
-  for _, one in ipairs(kinds.is_list(list) and list or {}) do at:refuse(one, "an empty list") end
+  if kinds.is_list(list) and #list > 0 then at:refuse(list, "an empty list") end
 end }
 
 local config = fields.config {

@@ -6,6 +6,8 @@ local converters = require "cbk.converters"
 local convert = converters.convert
 local conversion = require "conversion"
 local harness = require "harness"
+local report = require "cbk.report"
+local sections = require "converters.engine.sections"
 local tiny = require "tiny"
 local variations = require "variations"
 
@@ -14,6 +16,34 @@ local fails, job, warnings = conversion.fails, conversion.job, conversion.warnin
 local hf_config, run, refuses, ways = variations.hf_config, variations.run, variations.refuses, variations.ways
 
 local null, list, dict = cbk.null, cbk.list, cbk.dict
+
+describe("Configs: lists and maps", function()
+  -- a mistake of Lua in a rule's function is not a word about the config
+  it("are read or refused by their field, in every field", function()
+    local count, wrong = 0, {}
+    for name, way in pairs(tiny.newest_ways()) do
+      local config, converter = (tiny.model(way)), way.converter
+      for field in pairs(sections.known_fields(converter, "left")) do
+        for _, value in ipairs { list {}, list { 1 }, dict { a = 1 } } do
+          local changed = cbk.copy(config)
+          changed[field], count = value, count + 1
+          local _, fine, problem = report.quietly(pcall, convert.config, job(name, "hf", way.format), changed)
+          local is_said = fine or type(problem) == "table" and (problem.code == "config" or problem.code == "unsupported")
+          if not is_said then wrong[#wrong + 1] = ("%s %s: %s"):format(name, field, tostring(problem)) end
+        end
+      end
+    end
+    table.sort(wrong)
+    harness.equal(table.concat(wrong, "\n"), "")
+    harness.is_true(count > 3000, tostring(count))
+  end)
+
+  it("Qwen3's layers without experts are none", function()
+    local out = variations.converted { "qwen3-moe", "hf", "cs-2.9", { mlp_only_layers = list {} } }
+    harness.equal(out.mlp_only_layers, nil)
+    refuses { { "qwen3-moe", "hf", "cs-2.9", { mlp_only_layers = list { 0 } }, "mlp_only_layers=[0]: only an empty list" } }
+  end)
+end)
 
 describe("Configs: what the other side cannot express", function()
   it("key heads and how they are grouped", function()
