@@ -7,8 +7,9 @@ local convert = converters.convert
 local conversion = require "conversion"
 local harness = require "harness"
 local report = require "cbk.report"
-local sections = require "converters.engine.sections"
+local known_fields = require("converters.engine.sections").known_fields
 local tiny = require "tiny"
+local trainer = require "converters.modelzoo.trainer"
 local variations = require "variations"
 
 local describe, it = harness.describe, harness.it
@@ -21,21 +22,31 @@ describe("Configs: lists and maps", function()
   -- a mistake of Lua in a rule's function is not a word about the config
   it("are read or refused by their field, in every field", function()
     local count, wrong = 0, {}
+    local function try(name, field, src, tgt, changed)
+      count = count + 1
+      local _, fine, problem = report.quietly(pcall, convert.config, job(name, src, tgt), changed)
+      local is_said = fine or type(problem) == "table" and (problem.code == "config" or problem.code == "unsupported")
+      if not is_said then wrong[#wrong + 1] = ("%s %s: %s"):format(name, field, tostring(problem)) end
+    end
     for name, way in pairs(tiny.newest_ways()) do
-      local config, converter = (tiny.model(way)), way.converter
-      for field in pairs(sections.known_fields(converter, "left")) do
-        for _, value in ipairs { list {}, list { 1 }, dict { a = 1 } } do
+      local config = tiny.model(way)
+      local _, _, there = report.quietly(pcall, convert.config, job(name, "hf", way.format), config)
+      for _, value in ipairs { list {}, list { 1 }, dict { a = 1 } } do
+        for field in pairs(known_fields(way.converter, "left")) do
           local changed = cbk.copy(config)
-          changed[field], count = value, count + 1
-          local _, fine, problem = report.quietly(pcall, convert.config, job(name, "hf", way.format), changed)
-          local is_said = fine or type(problem) == "table" and (problem.code == "config" or problem.code == "unsupported")
-          if not is_said then wrong[#wrong + 1] = ("%s %s: %s"):format(name, field, tostring(problem)) end
+          changed[field] = value
+          try(name, field, "hf", way.format, changed)
+        end
+        for field in pairs(known_fields(way.converter, "right")) do
+          local changed = cbk.deep_copy(there)
+          trainer.model(changed)[field] = value
+          try(name, field, way.format, "hf", changed)
         end
       end
     end
     table.sort(wrong)
     harness.equal(table.concat(wrong, "\n"), "")
-    harness.is_true(count > 3000, tostring(count))
+    harness.is_true(count > 6000, tostring(count))
   end)
 
   it("Qwen3's layers without experts are none", function()
