@@ -1,5 +1,7 @@
 // Output: a checkpoint to be written. Lua fills its tree, `plan` reports what a commit would do, `commit`
 // streams it.
+#include <algorithm>
+
 #include "bindings/containers.hpp"
 #include "bindings/modules.hpp"
 #include "bindings/progress.hpp"
@@ -10,17 +12,20 @@
 
 namespace cbk::lua {
 
-/// The containers of a tree that a script gave, and how often each had been changed.
-using Given = std::vector<std::pair<Value, uint32_t>>;
+/// A copy of a container that a script gave, and how often each container in that one had been changed.
+struct OwnCopy {
+  Value copy;
+  std::vector<std::pair<Value, uint32_t>> given;
+};
 
-/// The tree that a script gives stays the script's: `out[key] = value` changes a copy. What the script still
-/// changes in its own tree after that would be lost, and is an error.
+/// The tree that a script gives stays the script's: `out[key] = value` changes a copy, and so does what is
+/// read from the output. What the script still changes in its own tree after that would be lost, and is an
+/// error.
 struct Output {
   fs::path target;
   WriteOptions options;
   Value root;
-  Value own_root, own_model;  // the dicts of the tree that are the output's own, if they are in it
-  Given given;                // what these are copies of
+  std::vector<OwnCopy> own;  // the tree and the containers at its top that are the output's own
   bool is_written = false;
 };
 template <>
@@ -68,46 +73,60 @@ Compression check_compression(const std::string& name) {
   fail(Errc::usage, "compression: expected deflate, lz4 or zstd, got {}", quote(name));
 }
 
-/// A value for the output's tree: a copy of what belongs to a checkpoint, so that it can be changed here.
-Value changeable(Value value) {
-  return has_read_only(value) ? deep_copy(value) : std::move(value);
+bool is_own(const Output& output, const Value& container) {
+  return std::any_of(output.own.begin(), output.own.end(),
+                     [&](const OwnCopy& one) { return one.copy.same(container); });
 }
 
-/// A copy of what a script gave.
+bool is_container(const Value& value) {
+  return value.is(Value::Kind::dict) || value.is(Value::Kind::sequence);
+}
+
+/// A copy of what a script gave; the containers at the top of a copied tree are the output's own as well.
 Value own_copy(Output& output, const Value& given) {
+  OwnCopy& own = output.own.emplace_back(OwnCopy{deep_copy(given), {}});
   each_container(given, [&](const Value& container, const Edits& edits) {
-    output.given.emplace_back(container, edits.count);
+    own.given.emplace_back(container, edits.count);
   });
-  return deep_copy(given);
+  return own.copy;
 }
 
-/// The dict "model" of the tree, or nullptr.
-const Value* model_in(const Value& root) {
-  const Value* model = root.is(Value::Kind::dict) ? root.find("model") : nullptr;
-  return model != nullptr && model->is(Value::Kind::dict) ? model : nullptr;
-}
-
-/// Makes the tree and the dict "model" in it the output's own.
+/// Makes the tree the output's own.
 void own_tree(Output& output) {
-  if (!output.root.same(output.own_root)) {
-    output.own_root = output.root = own_copy(output, output.root);
-    if (const Value* model = model_in(output.root)) output.own_model = *model;
+  if (is_own(output, output.root) || !output.root.is(Value::Kind::dict)) return;
+  output.root = own_copy(output, output.root);
+  for (const auto& [key, value] : output.root.as_dict().entries()) {
+    if (is_container(value)) output.own.push_back({value, {}});
   }
-  const Value* model = model_in(output.root);
-  if (model == nullptr || model->same(output.own_model)) return;
-  output.own_model = own_copy(output, *model);
-  output.root.as_dict().set("model", output.own_model);
+}
+
+/// Makes the container at the top under a key the output's own, if there is one.
+void own_part(Output& output, const Value& key) {
+  own_tree(output);
+  const Value* value = output.root.is(Value::Kind::dict) ? output.root.as_dict().find(key) : nullptr;
+  if (value == nullptr || !is_container(*value) || is_own(output, *value)) return;
+  Value copy = own_copy(output, *value);
+  output.root.as_dict().set(key, std::move(copy));
 }
 
 void check_given(const Output& output) {
-  for (const auto& [container, count] : output.given) {
-    const uint32_t now = container.is(Value::Kind::dict) ? container.as_dict().edits.count
-                                                         : container.as_sequence().edits.count;
-    if (now == count) continue;
-    fail(Errc::usage,
-         "the tree for {} was changed after `out[key] = value` had made the output's own of it, so that the "
-         "change would be lost: give a tree when it is complete, or change that of out:root()",
-         quote(output.target.string()));
+  const auto is_in_tree = [&](const Value& copy) {
+    if (copy.same(output.root)) return true;
+    const auto parts = output.root.as_dict().entries();
+    return std::any_of(parts.begin(), parts.end(),
+                       [&](const auto& entry) { return entry.second.same(copy); });
+  };
+  for (const OwnCopy& one : output.own) {
+    for (const auto& [container, count] : one.given) {
+      const uint32_t now = container.is(Value::Kind::dict) ? container.as_dict().edits.count
+                                                           : container.as_sequence().edits.count;
+      if (now == count || !is_in_tree(one.copy)) continue;
+      fail(
+          Errc::usage,
+          "the tree for {} was changed after `out[key] = value` had made the output's own of it, so that the "
+          "change would be lost: give a tree when it is complete, or change that of out:root()",
+          quote(output.target.string()));
+    }
   }
 }
 
@@ -133,10 +152,11 @@ int create(lua_State* L) {
     output->options.metadata = to_value(L, -1);
   }
   read_companions(L, options, output->options);
-  output->own_root = output->root = Value::dict();
+  output->root = Value::dict();
+  output->own.push_back({output->root, {}});
   if (options.has("root")) {
     options.push("root");
-    output->root = changeable(to_value(L, -1));
+    output->root = to_value(L, -1);
   }
   const bool is_prefix = output->options.format == "tensorflow" || output->options.format == "tf";
   if (!is_prefix) refuse_existing(output->target, output->options.overwrite);
@@ -180,6 +200,14 @@ const Value* find(const Output& output, const Value& key) {
   return place.dict == nullptr ? nullptr : place.dict->find(place.key);
 }
 
+/// The same for a script, which may change a container that it gets.
+const Value* find_own(Output& output, const Value& key) {
+  const Value* value = find(output, key);
+  if (value == nullptr || !is_container(*value) || output.is_written) return value;
+  own_part(output, key);
+  return find(output, key);
+}
+
 /// Fails for dotted keys at the top: such a file would look like a tree without being one.
 void refuse_dotted(const Output& output, const Value& key) {
   if (!key.is(Value::Kind::string) || key.as_string().find('.') == std::string::npos) return;
@@ -210,8 +238,8 @@ void refuse_second(const Output& output, const Value& key) {
 int output_index(lua_State* L) {
   const auto output = this_output(L);
   const Value key = key_at(L, 2);
+  const Value* value = find_own(*output, key);
   const Dict& dict = output->root.as_dict();
-  const Value* value = find(*output, key);
   if (value == nullptr) {
     std::vector<std::string> known = method_names(L, 1);
     for (const auto& [other, ignored] : dict.entries()) known.push_back(key_text(other));
@@ -223,7 +251,7 @@ int output_index(lua_State* L) {
 }
 
 int output_get(lua_State* L) {
-  const Value* value = find(*this_output(L), key_at(L, 2));
+  const Value* value = find_own(*this_output(L), key_at(L, 2));
   value == nullptr ? lua_pushnil(L) : push(L, *value);
   return 1;
 }
@@ -237,16 +265,18 @@ int output_newindex(lua_State* L) {
   const auto output = unwritten(L);
   const Value key = key_at(L, 2);
   const bool is_removal = lua_isnil(L, 3);
-  Value value =
-      is_removal ? Value() : within(quote(key_text(key)), [&] { return changeable(to_value(L, 3)); });
+  Value value = is_removal ? Value() : within(quote(key_text(key)), [&] { return to_value(L, 3); });
   own_tree(*output);
+  if (key.is(Value::Kind::string) && key.as_string().starts_with(model_part))
+    own_part(*output, Value("model"));
   KeyPlace place = place_of(*output, key);
   Dict& top = output->root.as_dict();
   if (place.dict == nullptr) {
     if (is_removal) return 0;
-    output->own_model = Value::dict();
-    top.set("model", output->own_model);
-    place.dict = &output->own_model.as_dict();
+    const Value model = Value::dict();
+    output->own.push_back({model, {}});
+    top.set("model", model);
+    place.dict = &model.as_dict();
   }
   if (place.dict == &top && !is_removal) {
     refuse_dotted(*output, key);
@@ -269,8 +299,7 @@ int root(lua_State* L) {
 
 int set_root(lua_State* L) {
   const auto output = unwritten(L);
-  output->root = changeable(to_value(L, 2));
-  output->given.clear();
+  output->root = to_value(L, 2);
   return 0;
 }
 

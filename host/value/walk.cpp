@@ -126,10 +126,4 @@ void make_read_only(const Value& root) {
   each_container(root, [](const Value&, Edits& edits) { edits.are_refused = true; });
 }
 
-bool has_read_only(const Value& root) {
-  bool has = false;
-  each_container(root, [&](const Value&, const Edits& edits) { has = has || edits.are_refused; });
-  return has;
-}
-
 }  // namespace cbk

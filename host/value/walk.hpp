@@ -30,7 +30,5 @@ void each_container(const Value& root,
 
 /// Makes all containers of a tree refuse edits.
 void make_read_only(const Value& root);
-/// Whether a container of the tree refuses edits.
-bool has_read_only(const Value& root);
 
 }  // namespace cbk

@@ -477,4 +477,35 @@ describe("Checkpoint", function()
     lost:commit()
     t.equal(cbk.keys(cbk.open(folder .. "/lost.mdl").root), { "model", "step" })
   end)
+
+  it("may have parts of an open checkpoint beside those that a script still fills", function()
+    local folder = t.temp_dir()
+    local model = cbk.dict { a = cbk.tensor { 1 } }
+    cbk.create(folder .. "/x.mdl", { root = cbk.dict { { "model", model }, { "optimizer", cbk.dict { lr = 1 } } } }):commit()
+    local source = cbk.open(folder .. "/x.mdl")
+    local tree = cbk.dict { { "optimizer", source.root.optimizer }, { "model", cbk.dict() } }
+    local out = cbk.create(folder .. "/filled.mdl", { root = tree })
+    for i = 1, 3 do tree.model["k" .. i] = cbk.tensor { i } end
+    out:commit()
+    t.equal(cbk.keys(cbk.open(folder .. "/filled.mdl").root.model), { "k1", "k2", "k3" })
+    local optimizer, other = cbk.copy(source.root.optimizer), cbk.create(folder .. "/other.mdl")
+    other.model, other.optimizer = source.root.model, optimizer
+    optimizer.lr = 0.5
+    other:commit()
+    t.equal(cbk.open(folder .. "/other.mdl").root.optimizer.lr, 0.5)
+    local outs, one = {}, cbk.dict { model = cbk.dict { a = cbk.tensor { 0 } } }
+    for i = 1, 2 do
+      outs[i] = cbk.create(("%s/%d.mdl"):format(folder, i), { root = one })
+      outs[i].model.a = cbk.tensor { i }
+    end
+    cbk.commit(outs)
+    for i = 1, 2 do t.equal(cbk.open(("%s/%d.mdl"):format(folder, i))["model.a"]:tolist(), { i }) end
+    local replaced = cbk.create(folder .. "/replaced.mdl")
+    replaced.model = model
+    replaced["model.b"] = cbk.tensor { 2 }
+    replaced.model = cbk.dict { c = cbk.tensor { 3 } }
+    model.z = cbk.tensor { 4 } -- no part of the output any more
+    replaced:commit()
+    t.equal(cbk.keys(cbk.open(folder .. "/replaced.mdl").root.model), { "c" })
+  end)
 end)
