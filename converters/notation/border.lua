@@ -67,12 +67,20 @@ end
 
 -- --- from the library to the sandbox
 
+local CONTAINERS = set "dict ordereddict defaultdict counter list tuple set frozenset deque torch.Size"
+
+---A Dict or List that a table of the library has, as a copy: it is no view, and what gets it could change it.
+local function without_container(value)
+  local is_container = type(value) == "userdata" and not originals[value] and CONTAINERS[cbk.kind(value)]
+  return is_container and cbk.deep_copy(value) or value
+end
+
 ---What a call gives away: a list or record of the sandbox's own, with views of what is in it.
 local function handed(value)
   if type(value) ~= "table" or getmetatable(value) ~= nil or views[value] then return to_sandbox(value) end
   local out = {}
   for name, inner in next, value do
-    out[to_sandbox(name)] = to_sandbox(inner)
+    out[to_sandbox(name)] = to_sandbox(without_container(inner))
   end
   results[out] = value
   return out
@@ -124,8 +132,8 @@ local function inside(original, name)
   if type(value) == "function" and visible[metatable] and rawget(original, name) == nil then return method_of(value, metatable) end
   local has_names = modules[original] and type(value) == "table" and getmetatable(value) ~= nil
   if has_names and not visible[getmetatable(value)] then modules[value] = true end
-  local is_constant = type(value) == "userdata" and (metatable == nil or modules[original])
-  return is_constant and cbk.deep_copy(value) or to_sandbox(value) -- a Dict or List of the library is no view, and could be changed
+  local is_constant = metatable == nil or modules[original]
+  return to_sandbox(is_constant and without_container(value) or value)
 end
 
 local of_views = {
@@ -180,7 +188,7 @@ local function is_plain(value) return type(value) == "table" and (getmetatable(v
 ---A copy of the library's own table: what gets it may change it. Among arguments it is always the same copy.
 ---@param crossing Crossing
 local function without_owner(value, crossing, level)
-  if not is_plain(value) then return value end
+  if not is_plain(value) then return without_container(value) end
   local known = crossing.seen[value] or not crossing.is_final and (arguments[value] or arguments[value] == false and value)
   if known then return known end
   check_level(level)

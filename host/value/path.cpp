@@ -16,7 +16,12 @@ const Value& insides(const Value& value) {
   return has_attributes ? object.state : value;
 }
 
-std::string key_text(const Value& key) {
+namespace {
+
+/// `parts`: how many are left; what a script asks for may hold itself.
+std::string text_of(const Value& key, size_t& parts) {
+  if (parts == 0) return "…";
+  --parts;
   switch (key.kind()) {
     case Value::Kind::none:
       return "None";
@@ -34,7 +39,9 @@ std::string key_text(const Value& key) {
     case Value::Kind::sequence: {
       std::string text = "(";
       const auto& items = key.as_sequence().items;
-      for (size_t i = 0; i < items.size(); ++i) text += (i > 0 ? ", " : "") + key_text(items[i]);
+      for (size_t i = 0; i < items.size() && parts > 0; ++i) {
+        text += (i > 0 ? ", " : "") + text_of(items[i], parts);
+      }
       return text + (items.size() == 1 ? ",)" : ")");
     }
     case Value::Kind::bytes:
@@ -46,6 +53,13 @@ std::string key_text(const Value& key) {
     default:
       return key.kind_name();
   }
+}
+
+}  // namespace
+
+std::string key_text(const Value& key) {
+  size_t parts = 1000;  // keys of files have 256 at most
+  return text_of(key, parts);
 }
 
 const Value* child(const Value& place, std::string_view part) {

@@ -206,3 +206,10 @@ TEST_CASE("a tree of any depth needs no recursion", "[value]") {
   }
   CHECK(watched.use_count() == 1);
 }
+
+TEST_CASE("a key that holds itself has a text of bounded length") {
+  const Value list = Value::list();
+  list.as_sequence().items = {list, list};
+  CHECK(key_text(list).size() < 10'000);
+  list.as_sequence().items.clear();
+}

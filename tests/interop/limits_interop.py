@@ -280,6 +280,22 @@ def check_shared(run):
             assert status in (0, 1) and seconds < LONGEST / 3, f"{kind}, {command[0]}: status {status}, {seconds:.0f} s, {text[-300:]}"
 
 
+def check_sections(run):
+    """Configs of 300 sections, each with sizes of heads, which are asked for with each size of a rotation that is tried."""
+    config = {"hidden_size": 16, "num_attention_heads": 2, **{f"s{i}": {"head_dim": 8, "hidden_size": 16, "num_attention_heads": 2,
+              **{f"patch{k}": 4 for k in range(60)}} for i in range(300)}}
+    rotated = {f"h.{i}.q.weight": torch.randn(16, 16) for i in range(9)}
+    turned = {f"l.{i}.q.weight": t.view(2, 2, 4, 16).transpose(1, 2).reshape(16, 16).contiguous() for i, t in enumerate(rotated.values())}
+    for side, tensors in (("a", rotated), ("b", turned)):
+        safetensors_file.save(run.path(f"sections_{side}.safetensors"), tensors)
+        with open(run.path(f"sections_{side}.json"), "w", encoding="utf-8") as file:
+            json.dump(config, file)
+    status, seconds, _, text = measured([run.cbk, "infer", run.path("sections_a.safetensors"), run.path("sections_b.safetensors"), "-o",
+                                         run.path("out.lua"), "--overwrite", "--src-fmt", "a", "--src-config", run.path("sections_a.json"),
+                                         "--tgt-config", run.path("sections_b.json")])
+    assert status == 0 and seconds < LONGEST / 3, f"status {status}, {seconds:.0f} s, {text[-300:]}"
+
+
 def check_chunks(run):
     """Chunks of one byte, of which the file has 600,000."""
     path = run.path("chunks.h5")
@@ -393,6 +409,7 @@ CHECKS = {
     "many small tensors": check_inferred,
     "very many items": check_many,
     "a tensor of very many names": check_shared,
+    "configs of very many sections": check_sections,
     "very many chunks": check_chunks,
     "very many layers": check_layers,
     "configs of very many tensors": check_configs,

@@ -232,6 +232,33 @@ describe("cbk infer, sizes", function()
     end
   end)
 
+  it("refuses a size of heads that the pair's configs do not have", function()
+    local function model_of(count, size, said)
+      local width = count * 8
+      local model = { left = cbk.dict(), right = cbk.dict(), left_config = cbk.dict { hidden_size = width, num_attention_heads = count },
+        right_config = cbk.dict { dim = width, n_heads = count } }
+      model.left_config.head_dim, model.right_config.head_dim = said, said
+      for i = 0, 2 do
+        local t = cbk.randn({ count * size, width }, { seed = i, dtype = "float32" })
+        model.left[("h.%d.q"):format(i)] = t
+        model.right[("l.%d.q"):format(i)] = t:reshape { count, 2, size / 2, width }:permute { 0, 2, 1, 3 }:reshape { count * size, width }
+      end
+      return model
+    end
+    local seen = model_of(6, 8)
+    local found = infer.run({ tensors = seen.left, config = seen.left_config, format = "a", source = "left" },
+      { tensors = seen.right, config = seen.right_config, format = "b", source = "right" }, { model = "inferred" })
+    for _, case in ipairs { { model_of(4, 8), true }, { model_of(4, 8, 8), true }, { model_of(6, 16, 16) } } do
+      local other, is_alike = unpack(case)
+      for _, side in ipairs { "left", "right" } do
+        local result = outcome(found, side, other, function(model)
+          return keys.convert(model.keys, side, other[side], { left = other.left_config, right = other.right_config, fill = model.fill })
+        end)
+        if is_alike then harness.equal(result, "equal", side) else is_true(is_refusal(result), side .. ": " .. result) end
+      end
+    end
+  end)
+
   it("compares configs of so many fields as models have, and no more", function()
     local t = cbk.randn({ 4, 4 }, { seed = 1, dtype = "float32" })
     local function run(config)

@@ -286,19 +286,35 @@ describe("a sandboxed converter", function()
       end
     end
     cbk.fs.write(dir .. "/own.lua", ("local modules = { %s }\n"):format(table.concat(modules, ", ")) .. [[
-      local cbk = require "cbk"
+      local cbk, rules, fields = require "cbk", require "converters.engine.rules", require "converters.engine.fields"
+      local class = require "converters.engine.class"
+      local functions = { function(t) return rules.variant(t, {}) end, function(t) return rules.variant({}, t) end,
+        function(t) return fields.with(t, {}) end, function(t) return fields.with({}, t) end, function(t) return fields.fill({}, t) end,
+        function(t) return class.extend(t, {}) end, function(t) return class.extend({}, t) end }
       local changed, count, seen = {}, 0, {}
+      local function change(value, level)
+        if type(value) == "table" and level < 4 then
+          for _, inner in pairs(value) do change(inner, level + 1) end
+        elseif type(value) == "userdata" and (cbk.kind(value) == "dict" or cbk.kind(value) == "list") then
+          value[cbk.kind(value) == "list" and 1 or "changed"] = "changed"
+        end
+      end
       local function crawl(read, path)
         local value = read()
         if type(value) == "userdata" then
           local kind = cbk.kind(value)
           if kind ~= "dict" and kind ~= "list" then return end
           count = count + 1
+          if value[kind == "list" and 1 or "changed"] == "changed" then changed[#changed + 1] = path end
           if kind == "list" then value[1] = "changed" else value.changed = "changed" end
           local again = read()
           if again[kind == "list" and 1 or "changed"] == "changed" then changed[#changed + 1] = path end
         elseif type(value) == "table" and not seen[value] then
           seen[value] = true
+          for _, f in ipairs(functions) do
+            local fine, result = pcall(f, value)
+            if fine then change(result, 1) end
+          end
           for key in pairs(value) do crawl(function() return read()[key] end, path .. "." .. tostring(key)) end
         end
       end

@@ -109,6 +109,16 @@ local function agreed(first, ...)
     end
   end
   return first
+end
+
+---The rows of a head: the width of the model by its number of heads. A config that says another size of heads means that one.
+local function rows_agreed(config, width, heads)
+  for _, name in ipairs { "head_dim", "d_kv", "head_size", "d_head", "kv_channels", "attention_head_dim", "size_per_head" } do
+    if type(config[name]) == "number" then agreed(width / heads, config[name]) end
+  end
+  local inner = config.attention_inner_dim -- the width of all heads, where it is another one
+  if type(inner) == "number" then agreed(width / heads, inner / heads) end
+  return width / heads
 end]] },
 
   fused = { needs = { "rotary_rows" }, text = [[

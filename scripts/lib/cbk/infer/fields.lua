@@ -22,7 +22,7 @@ local fields = {}
 ---@field guesses string[]   pairs with values that other fields have too: "n_inner, filter_size"
 
 local function is_plain(value)
-  return type(value) == "number" or type(value) == "string" or type(value) == "boolean"
+  return type(value) == "number" and value == value or type(value) == "string" or type(value) == "boolean"
 end
 
 ---Unlike names of the same thing.

@@ -10,21 +10,26 @@ local sizes = {}
 ---@class SizeField
 ---@field path string     ".text_config.hidden_size", ".patch_size[1]"
 ---@field section string  "text_config", or ""
+---@field place string    of the section: ".text_config", or ""
 ---@field name string
 ---@field value number
+
+local known_fields = setmetatable({}, { __mode = "k" }) -- by config: they are asked for again with each size of a head that is tried
 
 ---The numbers of a config and of its sections, and the first of each list.
 ---@param config Dict
 ---@return SizeField[]
 local function fields_of(config)
+  if known_fields[config] then return known_fields[config] end
   local out = {}
+  known_fields[config] = out
   local function look(map, section, path, depth)
     for name, value in cbk.items(map) do
       if type(name) == "string" then
         local kind, own = cbk.kind(map, name), source.field(path, name)
-        if type(value) == "number" then out[#out + 1] = { path = own, section = section, name = name, value = value } end
+        if type(value) == "number" then out[#out + 1] = { path = own, section = section, place = path, name = name, value = value } end
         if kind == "list" and type(value[1]) == "number" then
-          out[#out + 1] = { path = own .. "[1]", section = section, name = name, value = value[1] }
+          out[#out + 1] = { path = own .. "[1]", section = section, place = path, name = name, value = value[1] }
         end
         if kind == "dict" and depth < 2 then look(value, name, own, depth + 1) end
       end
@@ -56,7 +61,8 @@ local POSITIONS = { "position", "ctx", "seq" }
 local LENGTHS = { "label", "class", "position", "ctx", "seq", "vocab", "hidden_size", "embd", "d_model", "inner", "filter", "intermediate" }
 
 -- Numbers that no tensor of one layer depends on.
-local APART = { "vocab", "position", "dropout", "pdrop", "eps", "token", "_id", "seed", "range", "version", "length", "seq", "ctx" }
+local APART = { "vocab", "label", "position", "dropout", "pdrop", "eps", "token", "_id", "seed", "range", "version", "length", "seq",
+  "ctx" }
 local MOST_LEVELS, MOST_ITEMS = 6, 64 -- of sections in sections, and of a list
 
 local function is_apart(name)
@@ -104,14 +110,42 @@ local function near(list, key)
   return #out > 0 and out or list
 end
 
+local MOST_AGREED = 16 -- fields of one number; which of more of them is meant is unknown
+
 ---One expression for all of them, which must agree.
 ---@param list { text: string, section: string }[]
 ---@return string|nil
 local function agreed(list)
+  if #list > MOST_AGREED then return nil end
   if #list < 2 then return list[1] and list[1].text end
   local out = {}
   for i, one in ipairs(list) do out[i] = one.text end
   return ("agreed(%s)"):format(table.concat(out, ", "))
+end
+
+---@class SizedHeads   The fields of a config that give the rows of a head.
+---@field sizes SizeField[]
+---@field pairs { width: SizeField, count: SizeField }[]   of one section, or a width at the top and heads of a section
+
+local known_heads = setmetatable({}, { __mode = "k" }) -- by config, as above
+
+---@param config Dict
+---@return SizedHeads
+local function heads_of(config)
+  if known_heads[config] then return known_heads[config] end
+  local out, widths = { sizes = {}, pairs = {} }, {}
+  for _, field in ipairs(fields_of(config)) do
+    if HEAD_SIZES[field.name] then table.insert(out.sizes, field) end
+    widths[field.section] = widths[field.section] or {}
+    if WIDTHS[field.name] then table.insert(widths[field.section], field) end
+  end
+  for _, count in ipairs(fields_of(config)) do
+    for _, section in ipairs(HEADS[count.name] and { count.section, count.section ~= "" and "" or nil } or {}) do
+      for _, width in ipairs(widths[section] or {}) do table.insert(out.pairs, { width = width, count = count }) end
+    end
+  end
+  known_heads[config] = out
+  return out
 end
 
 ---Expressions for the rows of a head.
@@ -121,18 +155,17 @@ end
 ---@param key string   of a tensor that has such heads
 ---@return string|nil
 local function head_size(config, side, size, key)
-  local all, list, at = fields_of(config), {}, "at." .. side
-  for _, field in ipairs(all) do
-    if HEAD_SIZES[field.name] and field.value == size then list[#list + 1] = { text = at .. field.path, section = field.section } end
+  local list, apart, at = {}, {}, "at." .. side -- apart: a width beside a section with the heads
+  for _, field in ipairs(heads_of(config).sizes) do
+    if field.value == size then list[#list + 1] = { text = at .. field.path, section = field.section } end
   end
   if #list > 0 then return agreed(near(list, key)) end
-  local apart = {} -- a width beside a section with the heads
-  for _, width in ipairs(all) do
-    for _, count in ipairs(WIDTHS[width.name] and all or {}) do
-      if HEADS[count.name] and width.value == size * count.value and (count.section == width.section or width.section == "") then
-        local into = count.section == width.section and list or apart
-        into[#into + 1] = { text = ("%s%s / %s%s"):format(at, width.path, at, count.path), section = count.section }
-      end
+  for _, pair in ipairs(heads_of(config).pairs) do
+    local width, count = pair.width, pair.count
+    if width.value == size * count.value then
+      local into = count.section == width.section and list or apart
+      into[#into + 1] = { text = ("rows_agreed(%s%s, %s%s, %s%s)"):format(at, count.place, at, width.path, at, count.path),
+        section = count.section }
     end
   end
   if #list == 0 then list = apart end
