@@ -50,8 +50,7 @@ local function unless_false(value) return value == nil or truthy(value) end
 
 local function head_size(model) return math.floor((number(model.attention_inner_dim, model.hidden_size)) / model.num_heads) end
 
----The factor of keys that stands for the division of scores by the size of a head, in place of its root. Source: AttentionLayer.py of the
----Model Zoo.
+---A factor of the keys: with it, scores are divided by the size of a head, and not by its root. Source: AttentionLayer.py of the Model Zoo.
 local function keys_scale(model, by_d)
   return by_d and number(model.attention_type, "scaled_dot_product") == "scaled_dot_product" and head_size(model) ^ -0.5 or 1
 end

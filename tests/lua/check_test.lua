@@ -239,7 +239,7 @@ describe("cbk check against the config", function()
     equal(select(2, findings(dir, "tree.mdl")), {})
   end)
 
-  it("tells a weight that is null from one that is missing", function()
+  it("has other words for a weight that is null than for one that is missing", function()
     local dir = harness.temp_dir()
     local _, root = llama(dir)
     root["model.norm.weight"], root["model.embed_tokens.weight"] = cbk.null, nil

@@ -186,6 +186,27 @@ describe("Converters: configs", function()
     same(cbk.list(select(3, sections.convert(step, "left", cbk.dict { lost = cbk.null }))), cbk.list {})
   end)
 
+  it("a field that a function sets is no other rule's, but for the same value", function()
+    local function pair(f) return { forward = f, backward = f } end
+    local sets = { "heads", "h", pair(function(value, at)
+      at:set("d", 9)
+      return value
+    end) }
+    local plain, acted = { "width", "d" }, { "width", "d", pair(function(value) return value end) }
+    for place, rows in ipairs { { plain, sets }, { sets, plain }, { sets, acted } } do
+      local step = { config = fields.config(rows) }
+      for _, order in ipairs { { "width", "heads" }, { "heads", "width" } } do
+        local function from(width)
+          local out = cbk.dict()
+          for _, name in ipairs(order) do out[name] = name == "width" and width or 2 end
+          return out
+        end
+        same((sections.convert(step, "left", from(9))), cbk.dict { d = 9, h = 2 }, tostring(place))
+        fails("the function of the config field 'heads' sets 'd', which 'width' gives, too", sections.convert, step, "left", from(8))
+      end
+    end
+  end)
+
   it("sizes are whole numbers", function()
     local values = { null = cbk.null, ["true"] = true, ["[]"] = cbk.list(), ["99999999999999999999"] = cbk.int "99999999999999999999",
       ["'8'"] = "8", ["0"] = 0, ["-8"] = -8, ["2.5"] = 2.5 }

@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local lora = require "converters.modelzoo.lora"
 local modules = require "converters.modelzoo.modules"
 local mup_config = require "converters.modelzoo.mup_config"
+local conversion = require "conversion"
 local harness = require "harness"
 
 local describe, it, equal, raises = harness.describe, harness.it, harness.equal, harness.raises
@@ -54,7 +55,12 @@ describe("LoRA folding", function()
   it("transposes for fan_in_fan_out", function()
     local model = checkpoint()
     model[linear .. ".weight"] = matrix { { 1, 1 }, { 1, 1 }, { 1, 1 } }
-    local folded = lora.fold(model, config(cbk.dict { r = 1, fan_in_fan_out = true }), "gpt2")
+    local folded
+    local said = conversion.warnings(function()
+      folded = lora.fold(model, config(cbk.dict { r = 1, fan_in_fan_out = true }), "gpt2")
+    end)
+    assert(table.concat(said):find("fan_in_fan_out: these weights stay as (in, out)", 1, true), table.concat(said))
+    equal(#conversion.warnings(function() lora.fold(checkpoint(), config(cbk.dict { r = 1 }), "gpt2") end), 0)
     equal(folded[linear .. ".weight"]:tolist(), { { 2, 11 }, { 3, 21 }, { 4, 31 } })
     equal(folded[embedding .. ".weight"]:tolist(), { { 2, 11 }, { 3, 21 }, { 4, 31 } })
   end)

@@ -18,7 +18,7 @@ local TENSORS = require("cbk.tensor_kinds").ALL
 
 local H5 = { ["cerebras-h5"] = true, ["flat-h5"] = true }
 
----The first dotted key of a tensor at the top of an H5 checkpoint, which is a state dict in place of a tree; nil if there is none.
+---The first key with a dot of a tensor at the top of an H5 checkpoint: such a file is a state dict, and no tree. Nil if there is none.
 ---@param checkpoint Checkpoint
 ---@return string|nil
 function listing.flat_key(checkpoint)

@@ -338,7 +338,7 @@ local function check_known(what, known, found, key, has_configs)
   if has_same_sizes or ("; " .. known .. ";"):find("; " .. found .. ";", 1, true) then return end
   cbk.fail("shape", ("the pair that the converter was inferred from has %s, with the shape %s %s; with %s, these numbers may be others: "
     .. "if they are the same, set has_same_sizes = true in the converter, else infer it again, %s")
-    :format(what, known, key and "of " .. cbk.quote(key) or "here", found, has_configs and "from a pair that tells them apart"
+    :format(what, known, key and "of " .. cbk.quote(key) or "here", found, has_configs and "from a pair in which they are no other numbers of the model"
       or "with --src-config and --tgt-config that give these numbers"))
 end
 
@@ -367,7 +367,7 @@ local function check_numbers(what, numbers, config, counts_layers)
       check_numbers(what, number, found, counts_layers)
     elseif found ~= number and (counts_layers or not is_of_layers) then
       cbk.fail("config", ("the pair that the converter was inferred from has %s, and %s = %s in the config; here it is %s, with which "
-        .. "these numbers may be others: infer the converter from a pair with this number, or from one that tells them apart")
+        .. "these numbers may be others: infer the converter again, from a pair with this number")
         :format(what, cbk.shown(tostring(name)), cbk.shown(tostring(number)), found == nil and "missing" or cbk.shown(tostring(found))))
     end
   end
