@@ -338,7 +338,7 @@ local function check_known(what, known, found, key, has_configs)
   if has_same_sizes or ("; " .. known .. ";"):find("; " .. found .. ";", 1, true) then return end
   cbk.fail("shape", ("the pair that the converter was inferred from has %s, with the shape %s %s; with %s, these numbers may be others: "
     .. "if they are the same, set has_same_sizes = true in the converter, else infer it again, %s")
-    :format(what, known, key and "of " .. cbk.quote(key) or "here", found, has_configs and "from a pair in which they are no other numbers of the model"
+    :format(what, known, key and "of " .. cbk.quote(key) or "here", found, has_configs and "from a pair with other numbers"
       or "with --src-config and --tgt-config that give these numbers"))
 end
 
