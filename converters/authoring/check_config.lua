@@ -3,6 +3,7 @@
 
 local cbk = require "cbk"
 local errors = require "cbk.errors"
+local fields = require "converters.engine.fields"
 local naming = require "cbk.naming"
 local pretrained = require "converters.engine.pretrained"
 local rules = require "converters.engine.rules"
@@ -50,8 +51,15 @@ function check_config.fields(set)
       end
     end
   end
+  local fixed = { left = {}, right = {} }
   for _, rule in ipairs(set) do
-    if not (reached[rule] or rule.is_written) then
+    local side, is_fixed = rule.left and "left" or "right", rule.kind == "must" and rule.is_written
+    local first = is_fixed and fixed[side][rule[side]]
+    if is_fixed then fixed[side][rule[side]] = first or rule end
+    if first and not fields.same(first.value, rule.value) then
+      findings[#findings + 1] = { kind = "collision", rule = rule,
+        text = ("two rules write '%s', as %s and as %s"):format(rule[side], fields.shown(first.value), fields.shown(rule.value)) }
+    elseif not (reached[rule] or rule.is_written) then
       findings[#findings + 1] = { kind = "unreachable", rule = rule,
         text = ("no field reaches the config rule %s: an earlier one takes it"):format(field_text(rule)) }
     end

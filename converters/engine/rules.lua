@@ -301,7 +301,7 @@ function rules.keys(written)
         local one = rules.map(rule, change)
         if has_choices then checked(one) end
         one.below = { names, rule.below }
-        one.read_only = entry.read_only or one.read_only
+        one.read_only = not one.kind and entry.read_only or one.read_only
         add(one)
       end
     else

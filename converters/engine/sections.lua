@@ -23,20 +23,28 @@ local function check_name(name)
   if type(name) ~= "string" then cbk.fail("converter", ("expected the name of a field, found a %s"):format(type(name))) end
 end
 
----Fails if a function sets a field of the config that is written, and another rule gives it another value.
----@param setter any   the field whose function sets it
----@param maker any    the field of the other rule
-local function check_set(at, name, value, setter, maker)
-  if setter == maker or fields.same(at.to[name], value) then return end
-  cbk.fail("converter", ("the function of the config field '%s' sets '%s', which '%s' gives, too, with another value"):format(
-    tostring(setter), tostring(name), tostring(maker)))
+---A field of the config that is read, or what stands for it, in messages.
+local function said(at, name)
+  if name == nil then return "a function" end
+  return ("the field '%s'%s"):format(tostring(name), at.given[name] == nil and " (by its default)" or "")
+end
+
+---Gives a field of the config that is written its value. Another value from another field's rule or function is an error.
+---@param target any
+---@param value any
+local function give(at, target, value)
+  local maker, before = at.made[target], at.to[target]
+  at.to[target], at.made[target], at.values[target] = value, at.field, value
+  if before ~= nil and maker ~= at.field and not fields.same(before, at.to[target]) then
+    cbk.fail("config", ("%s and %s both give '%s', with the values %s and %s: only one can be kept; remove the wrong one"):format(
+      said(at, maker), said(at, at.field), tostring(target), fields.shown(before), fields.shown(at.to[target])))
+  end
 end
 
 ---Sets another field of the config that is written.
 function FieldAt:set(name, value)
   check_name(name)
-  if self.made[name] ~= nil then check_set(self, name, value, self.field, self.made[name]) end
-  self.to[name], self.made[name], self.set_by[name] = value, self.field, self.field
+  give(self, name, value)
 end
 
 ---Reports a field that has no place on the other side.
@@ -247,8 +255,7 @@ local function convert_field(rule, side, at)
   local target = rule[rules.other[side]]
   if target == "*" then target = name end
   if not rule.action then
-    if at.set_by[target] ~= nil then check_set(at, target, at.from[name], at.set_by[target], name) end
-    at.to[target] = cbk.raw(at.from, name)
+    give(at, target, cbk.raw(at.from, name))
   else
     local dropped = #at.dropped
     local value = rule.action[side == "left" and "forward" or "backward"](at.from[name], at)
@@ -259,11 +266,27 @@ local function convert_field(rule, side, at)
     end
     if not target then return end
     if value == nil then return kinds.present(at.from[name]) and #at.dropped == dropped and not has_set(at, name) end
-    if at.set_by[target] ~= nil then check_set(at, target, value, at.set_by[target], name) end
-    at.to[target] = value
+    give(at, target, value)
   end
-  at.made[target] = name
   if at.moves and target ~= name then at.moves[#at.moves + 1] = { tostring(name), target } end
+end
+
+---Fails if a function changed a field that another rule gives, or a rule gives a field that must have one value another one.
+---@param at FieldAt
+local function check_kept(step, other, at)
+  for target, source in pairs(at.made) do
+    if not fields.same(at.to[target], at.values[target]) then
+      cbk.fail("converter", ("a function changes '%s' to %s, but %s gives it the value %s"):format(tostring(target),
+        fields.shown(at.to[target]), said(at, source), fields.shown(at.values[target])))
+    end
+  end
+  for _, rule in ipairs(step.config) do
+    local own = rule.kind == "must" and rule.is_written and rule[other]
+    if own and at.made[own] ~= nil and not fields.same(at.to[own], rule.value) then
+      cbk.fail("converter", ("%s gives '%s' the value %s, but a rule demands %s"):format(said(at, at.made[own]), own,
+        fields.shown(at.to[own]), fields.shown(rule.value)))
+    end
+  end
 end
 
 ---Fails if a rule made a value that is invalid for the field it is written to.
@@ -340,7 +363,13 @@ local function nest(config, nested)
         config[name] = nil
       end
     end
-    if cbk.count(inner) > 0 then config[section] = inner end
+    if cbk.count(inner) > 0 then
+      if kinds.present(config[section]) then
+        cbk.fail("converter", ("a rule gives the config field '%s', and others its fields %s: only one can be kept"):format(section,
+          naming.listed(cbk.keys(inner))))
+      end
+      config[section] = inner
+    end
   end
 end
 
@@ -363,7 +392,10 @@ local function rule_of(part, side)
     local kept = at.kept and kinds.is_dict(at.kept, part.left) and at.kept[part.left] or nil
     local to, complete, dropped, assumed, unsaid = sections.convert(part, side, section, nil, nil, { hf_config = kept })
     at.from[at.field], at.assumed[part.right] = complete, assumed
-    if side == "left" then sections.move(part.beside, to, at.to) end
+    for _, name in ipairs(side == "left" and part.beside or {}) do
+      if to[name] ~= nil then at:set(name, cbk.raw(to, name)) end
+      to[name] = nil
+    end
     for _, name in ipairs(dropped) do at:leave_out(at.field .. "." .. name) end
     for _, name in ipairs(unsaid) do at.unsaid[#at.unsaid + 1] = at.field .. "." .. name end
     return to
@@ -480,7 +512,8 @@ function sections.convert(step, side, from, moves, class, read)
   prepare_components(step, side, from, by_name)
   local dropped, assumed, unsaid = {}, {}, {}
   local at = setmetatable({
-    from = from, to = cbk.dict(), made = {}, set_by = {}, dropped = dropped, assumed = assumed, unsaid = unsaid, moves = moves,
+    from = from, given = given,
+    to = cbk.dict(), made = {}, values = cbk.dict(), dropped = dropped, assumed = assumed, unsaid = unsaid, moves = moves,
     own_file = step.own_file, kept = read and read.hf_config,
   }, FieldAt)
   for _, name in ipairs(cbk.keys(from)) do
@@ -493,6 +526,7 @@ function sections.convert(step, side, from, moves, class, read)
       list[#list + 1] = tostring(name)
     end
   end
+  check_kept(step, other, at)
   fields.fill(at.to, sections.constants(step, other))
   nest(at.to, nested[other])
   if not rest then check_missing(from, at.to, by_name, side, sections.known_fields(step, side)) end
@@ -541,7 +575,9 @@ function sections.refused(step, side, config)
     if type(value) ~= "function" then defaults[name] = value end
   end
   local from = fields.fill(named(step, side, config), defaults)
-  local at = setmetatable({ from = from, to = cbk.dict(), made = {}, set_by = {}, dropped = {}, unsaid = {} }, FieldAt)
+  local at = setmetatable({
+    from = from, given = config, to = cbk.dict(), made = {}, values = cbk.dict(), dropped = {}, unsaid = {},
+  }, FieldAt)
   for _, name in ipairs(cbk.keys(from)) do
     at.field = name
     local rule = by_name[name] or rest

@@ -192,7 +192,12 @@ local function check_converters(model, at, place_of)
     end
     local own = place_of(converter[1], converter[2])
     catalogue.complete_step(converter)
-    check(notation.records[kind_of(converter, own)], converter, own)
+    local kind = kind_of(converter, own)
+    local is_own = catalogue.is_own_layout(converter[1]) or catalogue.is_own_layout(converter[2])
+    if is_own and kind ~= "keys" then
+      fail(own, kind, "a converter between layouts of one's own needs 'keys', not '%s': write a model for each variant or part", kind)
+    end
+    check(notation.records[kind], converter, own)
     check_parts(converter, own)
     check_has_sides(converter, own)
     check_is_step(converter, own)

@@ -202,9 +202,37 @@ describe("Converters: configs", function()
           return out
         end
         same((sections.convert(step, "left", from(9))), cbk.dict { d = 9, h = 2 }, tostring(place))
-        fails("the function of the config field 'heads' sets 'd', which 'width' gives, too", sections.convert, step, "left", from(8))
+        fails("both give 'd', with the values ", sections.convert, step, "left", from(8))
       end
     end
+  end)
+
+  it("one field has one value, whoever gives it", function()
+    local function pair(f) return { forward = f, backward = f } end
+    local function to(config, rows, more)
+      local step = { config = fields.config(rows) }
+      for name, value in pairs(more or {}) do step[name] = value end
+      return (sections.convert(step, "left", cbk.dict(config)))
+    end
+    local direct = { "a", "b", pair(function(value, at)
+      at.to.d = 9
+      return value
+    end) }
+    local section = { "a", false, { forward = function(_, at) at:set("s", cbk.dict { x = 1 }) end } }
+    local fixed = fields.fixed.right { d = "rms" }
+    same(to({ a = 1, w = 9 }, { { "w", "d" }, direct }), cbk.dict { b = 1, d = 9 })
+    local from = cbk.dict { w = 8 }
+    from.a = 1
+    fails("a function changes 'd' to 9, but the field 'w' gives it the value 8", to, from, { { "w", "d" }, direct })
+    from = cbk.dict { a = 1 }
+    from.w = 8
+    fails("a function and the field 'w' both give 'd', with the values 9 and 8", to, from, { { "w", "d" }, direct })
+    fails("the field 'a' and the field 'w' both give 'd', with the values 1 and 8", to, from,
+      { { "a", "d" }, { "w", "d" } })
+    fails("a rule gives the config field 's', and others its fields y: only one", to, { a = 1, w = 2 }, { section, { "w", "s.y" } },
+      { nested = { right = { "s" } } })
+    same(to({ w = "rms" }, { { "w", "d" }, fixed }), cbk.dict { d = "rms" })
+    fails("the field 'w' gives 'd' the value 'layer', but a rule demands 'rms'", to, { w = "layer" }, { { "w", "d" }, fixed })
   end)
 
   it("sizes are whole numbers", function()

@@ -151,6 +151,18 @@ describe("cstorch: a state dict of a model", function()
     state[1] = 2
     raises("expected names as keys, found 1", function() model:load_state_dict(state, { strict = false }) end, "type")
   end)
+
+  it("says what does not fit where that is allowed", function()
+    local warned
+    local before = cstorch.on_warning(function(text) warned = text end)
+    local model = nn.Linear(2, 2)
+    local state = { weight = cstorch.full({ 2, 2 }, 7), foo = model.weight, bar = model.weight }
+    equal(model:load_state_dict(state, { strict = false }), { missing_keys = { "bias" }, unexpected_keys = { "bar", "foo" } })
+    equal({ model.weight:tolist(), warned }, { { { 7, 7 }, { 7, 7 } } })
+    model:load_state_dict({ module_weight = model.weight }, { strict = false })
+    cstorch.on_warning(before)
+    is_true(warned:find "nothing is loaded: Linear: the state dict does not fit: missing 'bias', 'weight'; unknown 'module_weight'")
+  end)
 end)
 
 describe("cstorch: save", function()

@@ -300,6 +300,9 @@ describe("Rules: findings", function()
     } do
       fails(text, notation.check, { { model = "m", unpack(pair) } }, "m.lua")
     end
+    local variants = of("a", "b")
+    variants.variants, variants.choose, variants.keys, variants.config = { one = { keys = K, config = F } }, f, nil, nil
+    fails("between layouts of one's own needs 'keys', not 'variants'", notation.check, { { model = "m", variants } }, "m.lua")
   end)
 
   it("a model of two files", function()
@@ -372,6 +375,9 @@ describe("Rules: findings", function()
     local found = check_config.fields(fields.config { { "a", "b" }, { "a", "b" }, { "c", "b" } })
     equal(#found, 2)
     assert(found[1].text:find("both become 'b'", 1, true) and found[2].text:find("'a' <-> 'b'", 1, true))
+    found = check_config.fields(fields.config { fields.fixed.right { norm = "rms" }, fields.fixed.right { norm = "layer", bias = 1 } })
+    equal(#found, 1)
+    assert(found[1].text:find("two rules write 'norm', as 'rms' and as 'layer'", 1, true), found[1].text)
   end)
 
   it("defaults of fields that no rule names", function()

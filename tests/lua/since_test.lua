@@ -127,10 +127,15 @@ describe("Fields newer than the release", function()
       attention_module = "aiayn_attention", mup_base_hidden_size = cbk.null, moe_params = { num_experts = 1 }, norm_first_sandwich = false,
     }
     for _, way in ipairs { { "cs-2.9", "cs-1.9" }, { "cs-1.9", "cs-2.9" } } do
+      usual.use_rms_norm = way[1] == "cs-1.9" or nil
       local reported = table.concat((converted("llama", way[1], way[2], with(decoder, usual))), "\n")
       assert(not reported:find "came with", reported)
     end
-    assert(not table.concat((converted("llama", "cs-1.9", "cs-2.0", with(decoder, { rope_theta = 5 })))):find "came with")
+    local old = with(decoder, { rope_theta = 5, use_rms_norm = true })
+    assert(not table.concat((converted("llama", "cs-1.9", "cs-2.0", old))):find "came with")
+    old.use_rms_norm = nil
+    conversion.fails("'norm_type' and the field 'use_rms_norm' (by its default) both give 'norm_type'", converted, "llama", "cs-1.9",
+      "cs-2.0", old)
     local reported = converted("llama", "hf", "cs-1.9", with(llama, { num_key_value_heads = 4, rope_scaling = cbk.null }))
     assert(not table.concat(reported):find "came with")
   end)

@@ -285,7 +285,8 @@ function cbk.commit(outputs, options) end
 function cbk.source_file(path) end
 
 -- --- trees
----A new ordered map.
+---A new ordered map. Dicts, Lists and outputs copy the plain Lua tables that they are given: what is put into such a table later is not
+---seen. Fill the table first, or begin with a Dict or a List (`cbk.list`), which are shared.
 ---@param from? table|Dict  entries to copy; a list of {key, value} pairs keeps its order, the keys of any other table are sorted
 ---@param kind? "dict"|"ordereddict"
 ---@return Dict

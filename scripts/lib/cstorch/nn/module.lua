@@ -241,39 +241,55 @@ function Module:state_dict()
 end
 
 local function some(names)
-  table.sort(names)
   local quoted = { count = #names }
   for i = 1, math.min(#names, 5) do quoted[i] = "'" .. names[i] .. "'" end
   return naming.listed(quoted)
 end
 
---- Names that only one side has, as one message or nil.
-local function mismatch(module, wanted, state)
-  local missing, unknown, names = {}, {}, {}
+---@class cstorch.nn.Misfits   Names that only one side has, in order.
+---@field missing_keys string[]      the module's
+---@field unexpected_keys string[]   the state dict's
+
+---@param wanted table<string, cstorch.Tensor>   the module's
+---@return cstorch.nn.Misfits
+local function misfits_of(wanted, state)
+  local missing, unexpected = {}, {}
   for name in pairs(wanted) do
-    names[#names + 1] = name
     if state[name] == nil then missing[#missing + 1] = name end
   end
   for name in ordered_map.items(state) do
-    if wanted[name] == nil then unknown[#unknown + 1] = name end
+    if wanted[name] == nil then unexpected[#unexpected + 1] = name end
   end
-  local parts = {}
+  table.sort(missing)
+  table.sort(unexpected)
+  return { missing_keys = missing, unexpected_keys = unexpected }
+end
+
+---Names that only one side has, as one message or nil.
+---@param misfits cstorch.nn.Misfits
+local function message_of(module, misfits, wanted)
+  local missing, unexpected, parts = misfits.missing_keys, misfits.unexpected_keys, {}
   if #missing > 0 then parts[#parts + 1] = "missing " .. some(missing) end
-  if #unknown > 0 then parts[#parts + 1] = "unknown " .. some(unknown) .. errors.suggestion(unknown[1], names) end
+  if #unexpected > 0 then parts[#parts + 1] = "unknown " .. some(unexpected) .. errors.suggestion(unexpected[1], naming.sorted(wanted)) end
   if #parts > 0 then return ("%s: the state dict does not fit: %s"):format(module.class.name, table.concat(parts, "; ")) end
 end
 
 ---Copies values into parameters and buffers. They are tensors, or lazy ones of a checkpoint.
 ---@param state table                   name to tensor
 ---@param options? { strict: boolean }  default true: a name that only one side has is an error
+---@return cstorch.nn.Misfits
 function Module:load_state_dict(state, options)
   check(keywords.is_map(state), "type", "load_state_dict: expected a map of names to tensors, found %s", show(state))
   options = keywords.complete("load_state_dict", { strict = true }, options)
   loaded.check_names(state, "load_state_dict")
   local wanted, entries = {}, state_entries(self)
   for _, entry in ipairs(entries) do wanted[entry[1]] = entry[2] end
-  local problem = mismatch(self, wanted, state)
+  local misfits = misfits_of(wanted, state)
+  local problem = message_of(self, misfits, wanted)
   check(not problem or options.strict == false, "runtime", "%s", problem)
+  if problem and #misfits.missing_keys == #entries then
+    errors.warn("load_state_dict: no name of the state dict is one of the module's, so nothing is loaded: " .. problem)
+  end
   for _, entry in ipairs(entries) do
     local value = state[entry[1]]
     if value ~= nil then
@@ -288,6 +304,7 @@ function Module:load_state_dict(state, options)
       if value ~= nil then entry[2]:copy_(tensors.placed_like(value, entry[2])) end
     end
   end)
+  return misfits
 end
 
 ---Sets `training` of this module and all in it.
