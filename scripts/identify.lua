@@ -53,9 +53,9 @@ end
 local function as_json(found, command)
   local function value(one) return one == nil and cbk.null or one end
   return cbk.dict {
-    { "model", value(found.model) }, { "format", found.format }, { "class", value(found.class) }, { "release", value(found.release) },
-    { "config", value(found.config) }, { "quantised", value(found.quantised and found.quantised:as_json()) },
-    { "why", cbk.list(found.why) }, { "command", value(command) },
+    { "model", value(found.model) }, { "others", cbk.list(found.others) }, { "format", found.format },
+    { "class", value(found.class) }, { "release", value(found.release) }, { "config", value(found.config) },
+    { "quantised", value(found.quantised and found.quantised:as_json()) }, { "why", cbk.list(found.why) }, { "command", value(command) },
   }
 end
 

@@ -168,7 +168,7 @@ local function config_from_hf(job, step, config)
   local lost = without(worth_reporting(dropped, from, is_kept), converted)
   note_dropped(lost, from, is_kept and "kept in the checkpoint, and restored on the way back" or nil)
   for _, name in ipairs(dropped) do unsaid[#unsaid + 1] = name end
-  job.hf_config = hf_config.pick(section, without(unsaid, converted))
+  job.hf_config = hf_config.pick(section, from, without(unsaid, converted))
   remove_refused(job, step, to)
   file.set_name(to, release, job.zoo_name, step.converter.named_from)
   file.name_parts(to, release, job.zoo_name, step.converter.components)

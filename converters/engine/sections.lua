@@ -590,16 +590,16 @@ function sections.refused(step, side, config)
 end
 
 ---How far a config is from a table: the number of fields with other values than the table requires, and of copied fields that the config
----lacks. Of two tables that may accept a config, the one with fewer is nearer.
+---lacks, but for those that it may leave out. Of two tables that may accept a config, the one with fewer is nearer.
 ---@param step Converter
 ---@param side Side
 ---@param config Dict
 ---@return integer refused, integer lacking
 function sections.distance(step, side, config)
-  local refused, lacking = 0, 0
+  local refused, lacking, defaults = 0, 0, (step.defaults or {})[side] or {}
   for name, rule in pairs((compile(step, side))) do
     local value = config[name]
-    if rule.kind == "pair" and value == nil then lacking = lacking + 1 end
+    if rule.kind == "pair" and value == nil and defaults[name] ~= fields.none then lacking = lacking + 1 end
     if rule.kind == "must" and rule[side] and value ~= nil and is_refused(rule, value, config) then refused = refused + 1 end
   end
   return refused, lacking

@@ -23,11 +23,12 @@ end
 
 ---The named fields of a config, in their sections.
 ---@param config Dict
+---@param complete Dict   the config with its defaults: of names that the config lacks
 ---@param names string[]
 ---@return Dict
-function hf_config.pick(config, names)
+function hf_config.pick(config, complete, names)
   local out = cbk.dict()
-  for _, name in ipairs(names) do pick_one(config, name, out) end
+  for _, name in ipairs(names) do pick_one(config[name] == nil and not name:find(".", 1, true) and complete or config, name, out) end
   return out
 end
 

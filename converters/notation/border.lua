@@ -217,7 +217,8 @@ local function copy(value, crossing, level)
   if kind == "function" then return inward[value] or guard_of(value) end
   if kind == "userdata" and originals[value] then return without_owner(originals[value], crossing, level) end
   if kind ~= "table" then return value end
-  if getmetatable(value) ~= nil then -- no sandboxed code makes metatables
+  local metatable = debug.getmetatable(value)
+  if metatable ~= nil and metatable.__newindex ~= nil then -- a library of the sandbox, which is empty
     if crossing.is_final then
       cbk.fail("converter", "the file hands over a library, such as `cbk` or `string`, where a table of its own is expected")
     end

@@ -27,7 +27,7 @@ local extras = either(text, shapes.list(extra, "a list of patterns or { pattern,
 ---@field also_left? table      Further keys that are written on that side: a pattern, or a list of patterns and
 ---                             `{ pattern, function(at, tensor) }`. A function that returns nil writes none. They are not read.
 ---@field also_right? table     The same for the right side.
----@field number? FieldAction   A pair `{ forward, backward }` over the numbers in a key, for layers 0, 2, 4 that become 0, 1, 2.
+---@field number? FieldAction   A pair `{ forward = …, backward = … }` over the numbers in a key, for layers 0, 2, 4 that become 0, 1, 2.
 ---@field read_only? string     The key of one side is read and never written, because an earlier rule writes that tensor. The text says
 ---                             which files have it. Also of a table of rules.
 

@@ -273,6 +273,24 @@ def unknown_ties(run):
         assert config["tie_word_embeddings"] is False
 
 
+def bare_body(run):
+    """The files of openai-community/gpt2 and the like have no prefix: beside a head that was trained, their keys get it."""
+    for kind, klass, embedding, prefix in [("gpt2", "GPT2LMHeadModel", "wte", "transformer."), ("bloom", "BloomForCausalLM",
+                                           "word_embeddings", "transformer."), ("qwen2", "Qwen2ForCausalLM", "embed_tokens", "model.")]:
+        base = {embedding + ".weight": torch.randn(WORDS, WIDTH), "h.0.up.weight": torch.randn(INNER, WIDTH)}
+        fields = {"model_type": kind, "architectures": [klass], "vocab_size": WORDS, "tie_word_embeddings": True}
+        up, _ = adapter_for(base, {"r": 2, "lora_alpha": 4}, ["h.0.up"])
+        a, b = torch.randn(2, WIDTH), torch.randn(WORDS, 2)
+        trained = {**up, "base_model.model.lm_head.lora_A.weight": a, "base_model.model.lm_head.lora_B.weight": b}
+        got, config, said = folded_folder(run, "bare_" + kind, fields, base, {"r": 2, "lora_alpha": 4}, trained)
+        assert set(got) == {HEAD} | {prefix + key for key in base}, set(got)
+        close(got[HEAD], base[embedding + ".weight"] + 2 * b @ a)
+        close(got[prefix + embedding + ".weight"], base[embedding + ".weight"])
+        assert config["tie_word_embeddings"] is False and f"get the prefix '{prefix}'" in said, said
+        got, _, said = folded_folder(run, "plain_" + kind, fields, base, {"r": 2, "lora_alpha": 4}, up)
+        assert set(got) == set(base) and "prefix" not in said, set(got)
+
+
 def pattern_rule(run):
     """Patterns and names at random: a module fits where PEFT's regular expression does."""
     rng, cases = random.Random(7), []
@@ -514,7 +532,7 @@ def main():
             ("conv1d", {**plain, "fan_in_fan_out": True}, every, True),
         ]:
             run.check(name, lambda n=name, c=config, m=modules, f=fan: outputs_agree(run, n, c, m, f))
-        for action in (replaced, folders, scaled_head, saved_below, tied_by_default, tied_and_different, unknown_ties, pattern_rule, hard_patterns, one_weight_twice, transposed_by_class, new_head, head_of_an_encoder,
+        for action in (replaced, folders, scaled_head, saved_below, tied_by_default, tied_and_different, unknown_ties, bare_body, pattern_rule, hard_patterns, one_weight_twice, transposed_by_class, new_head, head_of_an_encoder,
                        anchored_patterns, absent_heads, without_config):
             run.check(action.__name__, lambda a=action: a(run))
         for kind, trained, form, settings in itertools.product(

@@ -94,9 +94,44 @@ describe("cbk identify: models of one class", function()
     local code, stdout, stderr = harness.cbk(dir, "convert", "a.mdl", "--src-fmt", "cs-2.5", "--to", "hf")
     equal(code, 0, stderr .. stdout)
   end)
+
+  it("all that fit, where neither tensors nor config tell them apart", function()
+    local head = cbk.dict { { "model_type", "bert" }, { "vocab_size", 50 }, { "hidden_size", 8 }, { "num_hidden_layers", 1 },
+      { "num_attention_heads", 2 }, { "intermediate_size", 16 }, { "num_labels", 2 } }
+    local sequences = cbk.copy(head)
+    sequences.problem_type = "single_label_classification"
+    local gptj = cbk.dict { { "model_type", "gptj" }, { "vocab_size", 50 }, { "n_embd", 16 }, { "n_head", 4 }, { "n_layer", 1 },
+      { "rotary_dim", 4 }, { "n_positions", 16 } }
+    local function as_in_1_6(config, root) -- its steps leave a pooler that Hugging Face does not have
+      bare(config, root)
+      config.model.pooler_nonlinearity = "gelu"
+    end
+    for _, case in ipairs {
+      { sequences, "bert-sequence-classifier", {}, bare }, { sequences, "bert-sequence-classifier", {}, as_in_1_6 },
+      { head, "bert-token-classifier", {}, bare }, { head, "bert-qa", { "bert-summarization" }, bare },
+      { gptj, "gptj", { "codegen" }, bare },
+    } do
+      local config, model, others, change = unpack(case)
+      local dir = zoo_folder(config, model, "cs-2.0", change)
+      local found = identified(dir, "a.mdl")
+      equal({ found.model, found.others or {} }, { model, others }, why(found))
+      if #others > 0 then
+        local message = ("%s or %s fit; name it with --model"):format(model, others[1])
+        refuses(dir, message, "convert", "a.mdl", "--src-fmt", "cs-2.0", "--to", "hf")
+      end
+    end
+  end)
 end)
 
 describe("cbk new and cbk params", function()
+  it("the dtype of transformers 4 and 5", function()
+    for _, field in ipairs { "torch_dtype", "dtype" } do
+      local config = cbk.copy(llama)
+      config[field] = "bfloat16"
+      equal(classes.new(config, "llama", "hf")["model.norm.weight"].dtype, "bfloat16", field)
+    end
+  end)
+
   it("not the body alone, where the config names the class with a head of its own", function()
     for name, base in pairs { gpt2 = gpt2, llama = llama } do
       for _, is_tied in ipairs { true, false } do

@@ -7,6 +7,7 @@ local harness = require "harness"
 local infer = require "cbk.infer"
 local inferred = require "inferred"
 local keys = require "converters.engine.keys"
+local sections = require "converters.engine.sections"
 local tiny = require "tiny"
 local trainer = require "converters.modelzoo.trainer"
 
@@ -170,6 +171,82 @@ describe("cbk infer, sizes", function()
       end
     end)
   end
+
+  ---What a converter inferred from one model does with another: models are { left, right, left_config, right_config }.
+  local function of_other(seen, other)
+    local found = infer.run({ tensors = seen.left, config = seen.left_config, format = "a", source = "left" },
+      { tensors = seen.right, config = seen.right_config, format = "b", source = "right" }, { model = "inferred" })
+    return outcome(found, "left", other, function(model)
+      local to, from = sections.convert(model, "left", other.left_config)
+      return keys.convert(model.keys, "left", other.left, { left = from, right = to, fill = model.fill })
+    end)
+  end
+
+  ---Fused queries, keys and values of each layer against three tensors.
+  local function fused(of)
+    local width, heads = 16, of.heads or 4
+    local model = { left = cbk.dict(), right = cbk.dict(), left_config = cbk.dict { n_layer = of.layers or 3, width = width },
+      right_config = cbk.dict { num_layers = of.layers or 3, d_model = width } }
+    model.left_config[of.name or "n_head"], model.right_config[of.name or "n_head"] = heads, heads
+    if of.flag ~= nil then model.left_config.interleaved = of.flag end
+    if of.style then model.left_config.style, model.right_config.style = of.style, of.style end
+    for i = 0, (of.layers or 3) - 1 do
+      local w = cbk.randn({ 3 * width, width }, { seed = 10 * heads + i, dtype = "float32" })
+      local by_head = w:reshape { heads, 3, width / heads, width }
+      model.left[("h.%d.qkv"):format(i)] = w
+      for k, name in ipairs { "q", "k", "v" } do
+        model.right[("l.%d.%s"):format(i, name)] = of.is_stacked and w:slice(0, (k - 1) * width, k * width)
+          or by_head:select(1, k - 1):reshape { width, width }
+      end
+    end
+    for name, t in pairs(of.made and of.made(of.layers or 3) or {}) do model.right[name] = t end
+    return model
+  end
+
+  it("tells numbers of heads from numbers of layers, whatever their names are", function()
+    for _, name in ipairs { "n_head", "heads_per_layer", "head_depth", "layer_heads" } do
+      for _, layers in ipairs { 3, 4 } do -- and 4 heads
+        local found = of_other(fused { name = name, layers = layers }, fused { name = name, heads = 8 })
+        is_true(found == "equal" or is_refusal(found), name .. ": " .. found)
+      end
+    end
+  end)
+
+  it("refuses buffers that may be made of the number of layers", function()
+    local makes = {
+      root = function(n) return { res = cbk.full({}, 1 / math.sqrt(2 * n)) } end,
+      inverse = function(n) return { res = cbk.full({ 7 }, 1 / n) } end,
+      count = function(n) return { count = cbk.full({}, n, { dtype = "int64" }) } end,
+      ids = function(n)
+        local ids = {}
+        for i = 1, n do ids[i] = i - 1 end
+        return { ids = cbk.tensor(ids, { dtype = "int64" }) }
+      end,
+    }
+    for name, made in pairs(makes) do
+      local found = of_other(fused { made = made, layers = 9 }, fused { made = made, layers = 14 })
+      is_true(is_refusal(found), name .. ": " .. found)
+    end
+    local function mask() return { fill = cbk.full({}, -1e9), scale = cbk.full({}, 0.37) } end
+    harness.equal(of_other(fused { made = mask, layers = 9 }, fused { made = mask, layers = 14 }), "equal")
+  end)
+
+  it("refuses other flags and names of layouts than those of the pair, if weights are more than renamed", function()
+    for _, is_stacked in ipairs { true, false } do
+      local found = of_other(fused { flag = not is_stacked, is_stacked = is_stacked },
+        fused { flag = is_stacked, is_stacked = not is_stacked })
+      is_true(found:find("has interleaved = " .. tostring(not is_stacked), 1, true), found)
+    end
+    local found = of_other(fused { style = "neox" }, fused { style = "gptj", is_stacked = true })
+    is_true(found:find("has style = 'neox' in the config; here it is 'gptj'", 1, true), found)
+    harness.equal(of_other(fused { style = "neox" }, fused { style = "neox", layers = 5 }), "equal")
+    local function plain(style)
+      local config = cbk.dict { style = style, width = 4 }
+      local t = cbk.randn({ 4, 4 }, { dtype = "float32" })
+      return { left = cbk.dict { a = t }, right = cbk.dict { b = t }, left_config = config, right_config = config }
+    end
+    harness.equal(of_other(plain "neox", plain "gptj"), "equal")
+  end)
 
   ---A model of experts; `rename` gives the names on the right.
   local function experts(layers, count, rename)

@@ -129,6 +129,13 @@ describe("Names of activations that the way back does not give", function()
     end)
   end
 
+  it("are the default where the config had none", function()
+    local config, root = tiny.model(tiny.newest_ways().gemma2)
+    config.hidden_activation = nil
+    local cs_config, cs = converted("gemma2", "hf", "cs-2.9", config, root)
+    equal(converted("gemma2", "cs-2.9", "hf", cs_config, cs).hidden_activation, "gelu_pytorch_tanh")
+  end)
+
   it("are those of the Model Zoo's config if that was changed, or if the checkpoint keeps none of them", function()
     local config, root = tiny.model(tiny.newest_ways().gpt2)
     config.activation_function = "gelu_python"

@@ -380,6 +380,51 @@ describe("a sandboxed converter", function()
     equal({ code, stdout }, { 0, "compared\n" }, stderr)
   end)
 
+  it("copies tables that native functions made, and guards the functions in them", function()
+    local dir = folder()
+    cbk.fs.write(dir .. "/tiny.lua", [[
+      local cbk = require "cbk"
+      local rules = require "converters.engine.rules"
+      local fields = require "converters.engine.fields"
+      local function carried(plain)
+        local shape = cbk.full({ 1 }, 0):shape()
+        shape[1] = nil
+        for name, value in pairs(plain) do shape[name] = value end
+        return shape
+      end
+      local function when(at)
+        at.run.__index.put = function() end
+        return true
+      end
+      local rule = carried { left = { "a" }, right = { "b" }, also = { left = {}, right = {} }, when = when,
+        origin = { source = "tiny.lua", line = 1, place = 1, names = { "a", "b" } } }
+      local keys = rules.variant({ is_rules = true, { "placeholder" } }, { rule })
+      local function change(value, at)
+        at.__index.set = function() end
+        return value
+      end
+      local field = carried { left = "width", right = "hidden_size", kind = "pair",
+        action = carried { forward = change, backward = change },
+        origin = { source = "tiny.lua", line = 1, place = 1, names = { "width", "hidden_size" } } }
+      local config = rules.variant({ is_fields = true }, { field })
+      return { { model = "tiny", { "hf", "cs-2.1 .. cs-2.9", keys = keys, config = config } } }]])
+    cbk.fs.write(dir .. "/whole.lua", [[
+      local cbk = require "cbk"
+      local notation = require "converters.notation.files"
+      local keys = require "converters.engine.keys"
+      local sections = require "converters.engine.sections"
+      local converter = notation.read("tiny.lua", true)[1][1]
+      local configs = { left = cbk.dict(), right = cbk.dict() }
+      print(pcall(keys.convert, converter.keys, "left", cbk.dict { a = cbk.full({ 2 }, 1) }, configs))
+      print(pcall(sections.convert, converter, "left", cbk.dict { width = 2 }))
+    ]])
+    local code, stdout, stderr = harness.cbk(dir, "run", "whole.lua")
+    equal(code, 0, stderr)
+    for line, part in pairs { "'run' is nil, which has no fields", "attempt to index field '__index'" } do
+      is_true(stdout:find("false\t", 1, true) and stdout:find(part, 1, true), line .. stdout)
+    end
+  end)
+
   it("gives no table or function with rights", function()
     local dir = folder()
     cbk.fs.write(dir .. "/tiny.lua", tiny [[

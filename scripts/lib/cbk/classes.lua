@@ -63,7 +63,7 @@ local DTYPES = { float32 = true, float16 = true, bfloat16 = true, float64 = true
 function classes.new(config, name, format, options)
   options = options or {}
   local list, section, model = classes.tensors(config, name, format), section_of(config, format), cbk.dict({}, "ordereddict")
-  local spread, dtype = section.initializer_range, section.torch_dtype
+  local spread, dtype = section.initializer_range, section.torch_dtype or section.dtype -- transformers 4, and 5
   local own = {
     seed = options.seed or 0, std = type(spread) == "number" and spread > 0 and spread or 0.02, zeros = options.init == "zeros",
     dtype = DTYPES[dtype] and dtype or "float32",

@@ -527,6 +527,26 @@ local function check_shared(model, trained, config)
   end
 end
 
+-- The prefix of a bare model's keys in files of the model with a head, by the key of the embeddings without it.
+local PREFIXES = { ["wte.weight"] = "transformer.", ["word_embeddings.weight"] = "transformer.", ["embed_tokens.weight"] = "model." }
+
+---A tree to which a head was added. Files of a bare model have no prefix, and no program reads a head beside such keys.
+---@param out Dict
+---@param model Dict      the base model
+---@param tie HeadTie
+---@return Dict
+local function with_prefix(out, model, tie)
+  local prefix = PREFIXES[tie.embedding]
+  if not prefix or model[tie.head] ~= nil then return out end
+  cbk.warn(("the base model's files have the keys of the bare model; beside '%s', the others get the prefix '%s', as in files of a model "
+    .. "with a head"):format(tie.head, prefix))
+  local renamed = cbk.dict()
+  for key in cbk.items(out) do
+    renamed[key ~= tie.head and is_tensor(out[key]) and prefix .. tostring(key) or key] = cbk.raw(out, key)
+  end
+  return renamed
+end
+
 ---The base model with the adapter folded in. Only the adapter's small matrices are read before the result is written.
 ---Weights are those of the adapted model during training: if one of two tied weights was trained, it changes, and they are no longer
 ---tied.
@@ -567,9 +587,9 @@ function peft.fold(model, adapter, settings, config, is_tied_by_default)
     for _, key in ipairs { tie.head, tie.embedding } do
       if out[key] ~= nil then out[key] = out[from] end
     end
-    return out, count
+    return with_prefix(out, model, tie), count
   end
-  return out, count, tie
+  return with_prefix(out, model, tie), count, tie
 end
 
 ---The config of a model with a head that is no longer tied to the embeddings.

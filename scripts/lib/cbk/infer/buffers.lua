@@ -128,17 +128,43 @@ local function witnesses_of(inventory)
   end
 end
 
+---What a number may be made of, with a number of layers: the number itself, its root, twice of it, and their inverses.
+---@type (fun(n: integer): number)[]
+local OF_LAYERS = {
+  function(n) return n end, function(n) return 2 * n end, math.sqrt, function(n) return math.sqrt(2 * n) end,
+}
+
+---Whether a buffer may be made of the number of layers: it has that extent, or its one value follows from it.
+---@param item Item
+---@param depths table<integer, true>   numbers of layers
+local function may_count_layers(item, depths)
+  for _, extent in ipairs(item.shape) do
+    if extent > 1 and depths[extent] then return true end
+  end
+  local stats = item.tensor:stats()
+  local value = stats.min == stats.max and math.abs(tonumber(stats.min) or 0) or 0
+  local function is_about(number) return math.abs(value - number) <= 0.004 * number end -- bfloat16
+  for depth in pairs(value > 0 and depths or {}) do
+    for _, of in ipairs(OF_LAYERS) do
+      if is_about(of(depth)) or is_about(1 / of(depth)) then return depth > 1 or value ~= 1 end
+    end
+  end
+  return false
+end
+
 ---@param maker Maker
+---@param item Item       that it makes
 ---@param witnesses fun(extent: integer|nil): string
 ---@param needs string[]   gets the definitions
----@param numbers string|nil   the name of the table with the numbers of the pair's configs
+---@param part WrittenPart
 ---@return string   an expression
-local function guarded(maker, witnesses, needs, numbers)
+local function guarded(maker, item, witnesses, needs, part)
   for _, need in ipairs(maker.needs or {}) do needs[#needs + 1] = need end
   if not maker.assumes then return maker.text end
   needs[#needs + 1] = "made_in_pair"
+  local more = part.numbers and may_count_layers(item, part.depths[item.side]) and ", true" or ""
   return ("made_in_pair(%s, %s, %s%s)"):format(source.text(maker.assumes), witnesses(maker.extent), maker.text,
-    numbers and ", " .. numbers or "")
+    part.numbers and ", " .. part.numbers .. more or "")
 end
 
 ---@class Buffering
@@ -175,7 +201,7 @@ function buffers.explain(inventories, side, rules, rows, options)
         host, pattern = own_host or host, own_pattern or pattern
       end
       if maker and (host or #items == 1) then
-        local entry = guarded(maker, witnesses, options.needs, part.numbers)
+        local entry = guarded(maker, first, witnesses, options.needs, part)
         for _, item in ipairs(items) do item.rule = part end
         if side == "left" then pattern = options.without_part(part, pattern) end
         part.checks[#part.checks + 1] = ('rules.refuse.%s(%s, "its values cannot be made again on the way back", unlike(%s)),'):format(

@@ -68,6 +68,22 @@ function content.inventory(side, tensors, on_read)
   return out
 end
 
+---How many numbers each kind of tensor has in the first place of its keys: the numbers of layers are among them.
+---@param inventory Inventory
+---@return table<integer, true>
+function content.depths(inventory)
+  local out = {}
+  for _, items in pairs(inventory.by_template) do
+    local seen, count = {}, 0
+    for _, item in ipairs(items) do
+      local first = item.numbers[1]
+      if first and not seen[first] then seen[first], count = true, count + 1 end
+    end
+    if count > 0 then out[count] = true end
+  end
+  return out
+end
+
 local cache = setmetatable({}, { __mode = "v" }) -- of tensors that are tied
 
 ---The sum of the hashes of an item's elements in a dtype.

@@ -353,8 +353,7 @@ local function shapes_of(value)
 end
 
 ---The same for numbers of the pair's config, with which tensors of one shape may be something else.
----@param counts_layers boolean   also numbers of layers
-local function check_numbers(what, numbers, config, counts_layers)
+local function check_numbers(what, numbers, config)
   local names = {}
   for name in pairs(has_same_sizes and {} or numbers) do names[#names + 1] = name end
   table.sort(names, function(a, b) return tostring(a) < tostring(b) end)
@@ -362,10 +361,9 @@ local function check_numbers(what, numbers, config, counts_layers)
     local number = numbers[name]
     local fine, found = pcall(function() return config[name] end)
     if not fine then found = nil end
-    local is_of_layers = type(name) == "string" and (name:find("layer", 1, true) or name:find("depth", 1, true))
     if type(number) == "table" then
-      check_numbers(what, number, found, counts_layers)
-    elseif found ~= number and (counts_layers or not is_of_layers) then
+      check_numbers(what, number, found)
+    elseif found ~= number then
       cbk.fail("config", ("the pair that the converter was inferred from has %s, and %s = %s in the config; here it is %s, with which "
         .. "these numbers may be others: infer the converter again, from a pair with this number")
         :format(what, cbk.shown(tostring(name)), cbk.shown(tostring(number)), found == nil and "missing" or cbk.shown(tostring(found))))
@@ -373,16 +371,44 @@ local function check_numbers(what, numbers, config, counts_layers)
   end
 end
 
+---The same for a table of numbers, of the side that is read.
+---@param counts_layers boolean   also numbers of layers
+local function check_all_numbers(what, numbers, at, counts_layers)
+  check_numbers(what, numbers[at.side], at[at.side])
+  if counts_layers then check_numbers(what, numbers.layers[at.side], at[at.side]) end
+end
+
 ---An action with numbers of the pair, for tensors with the shapes that they have there, and configs with the same `numbers`.
 local function as_in_pair(what, left, right, action, numbers, counts_layers)
   local function checked(apply, known)
     return function(value, at)
       check_known(what, known, shapes_of(value), nil, numbers ~= nil)
-      if numbers then check_numbers(what, numbers[at.side], at[at.side], counts_layers) end
+      if numbers then check_all_numbers(what, numbers, at, counts_layers) end
       return apply(value, at)
     end
   end
   return actions.pair(action.name, checked(action.forward, left), checked(action.backward, right), { parts = action.parts })
+end]] }
+definitions.texts_by_name.flags_as_in_pair = { needs = { "as_in_pair" }, text = [[
+---Refuses a config with other strings and booleans than those of the pair: the order of a weight's elements may depend on them. Take a
+---field out of the table if none does.
+local function flags_as_in_pair(flags)
+  local function check(config, known, place)
+    for name, value in pairs(known) do
+      local found = config[name]
+      if type(value) == "table" then
+        if cbk.kind(config, name) == "dict" then check(found, value, place .. tostring(name) .. ".") end
+      elseif found ~= nil and found ~= cbk.null and not fields.same(found, value) then
+        cbk.fail("config", ("the pair that the converter was inferred from has %s = %s in the config; here it is %s, with which the "
+          .. "elements of weights may be in another order: infer the converter again, from a pair with this value, or take the field "
+          .. "out of 'flags' in the converter if no weight depends on it")
+          :format(cbk.shown(place .. tostring(name)), fields.shown(value), fields.shown(found)))
+      end
+    end
+  end
+  return function(config)
+    if not has_same_sizes then check(config, flags, "") end
+  end
 end]] }
 definitions.texts_by_name.only_with = { text = [[
 ---Several actions do the same with this number, which the right config of the pair gives. With another one they differ, and which of
@@ -402,9 +428,9 @@ local function only_with(what, number_of, number, action)
 end]] }
 definitions.texts_by_name.made_in_pair = { needs = { "as_in_pair" }, text = [[
 ---A function that makes a tensor with numbers of the pair; other tensors of the checkpoint have the shapes that they have there.
-local function made_in_pair(what, witnesses, make, numbers)
+local function made_in_pair(what, witnesses, make, numbers, counts_layers)
   return function(at, value)
-    if numbers then check_numbers(what, numbers[at.side], at[at.side]) end
+    if numbers then check_all_numbers(what, numbers, at, counts_layers) end
     for key, known in pairs(witnesses) do
       local t = at:source(key)
       check_known(what, known, t and shapes_of(t) or "none", key)

@@ -263,8 +263,10 @@ function infer.run(left, right, options)
   local rules, unknown = with_actions(match.rules(inventories.left, inventories.right, trials.is_affine), function(rule)
     return part_of(parts, rule.pairs[1].left[1].key).configs
   end)
+  local depths = { left = content.depths(inventories.left), right = content.depths(inventories.right) }
   for _, part in ipairs(parts) do
     part.rows, part.one_sided, part.checks, part.made = {}, {}, {}, { left = {}, right = {} }
+    part.depths = depths
     part.numbers = part.configs.left and part.configs.right and "numbers" .. write.suffix(part) or nil
   end
   local rows, needs = {}, {}

@@ -65,33 +65,69 @@ local APART = { "vocab", "label", "position", "dropout", "pdrop", "eps", "token"
   "ctx" }
 local MOST_LEVELS, MOST_ITEMS = 6, 64 -- of sections in sections, and of a list
 
-local function is_apart(name)
-  for _, word in ipairs(APART) do
+local LAYERS, NOT_LAYERS = { "layer", "depth", "block" }, { "head", "group", "kv", "per_" }
+
+local function has_word(name, words)
+  for _, word in ipairs(words) do
     if name:find(word, 1, true) then return true end
   end
   return false
 end
 
----The numbers of a config on which tensors of one shape may depend, as the source text of a table.
+---Whether a field gives the number of layers of the pair.
+---@param depths table<integer, true>   numbers of layers in the pair's keys
+local function counts_layers(name, value, depths)
+  return depths[value] and has_word(name, LAYERS) and not has_word(name, NOT_LAYERS)
+end
+
+-- Strings and booleans on which no order of elements depends.
+local WITHOUT_ORDER = { "type", "dtype", "name", "path", "version", "cache", "output", "return", "commit", "token", "file", "dir", "url",
+  "hash", "problem", "tie", "share", "activation", "nonlinearity", "_act", "checkpointing", "init", "loss", "dropout", "id", "is_" }
+
+---The values of a config and its sections that count, as the source text of a table.
 ---@param config Dict
+---@param apart string[]   words in the names of fields that do not count
+---@param counts fun(name: any, value: any): boolean   whether a plain value does
 ---@return string
-function sizes.numbers(config)
+local function table_of(config, apart, counts)
   local function text(map, level)
     local out = {}
     for name, value in cbk.items(map) do
-      local kind, own = cbk.kind(map, name), nil
-      if type(name) == "string" and is_apart(name) then
-        own = nil
-      elseif type(value) == "number" or type(value) == "string" and tonumber(value) then
+      local kind, own, is_apart = cbk.kind(map, name), nil, type(name) == "string" and has_word(name, apart)
+      if (kind == "dict" or kind == "list" and #value <= MOST_ITEMS) and level < MOST_LEVELS then
+        own = not is_apart and text(value, level + 1)
+      elseif not is_apart and counts(name, value) then
         own = source.plain(value)
-      elseif (kind == "dict" or kind == "list" and #value <= MOST_ITEMS) and level < MOST_LEVELS then
-        own = text(value, level + 1)
       end
       if own and own ~= "{  }" then out[#out + 1] = ("%s = %s"):format(source.key(name), own) end
     end
     return "{ " .. table.concat(out, ", ") .. " }"
   end
   return text(config, 1)
+end
+
+local function is_number(value) return type(value) == "number" or type(value) == "string" and tonumber(value) ~= nil end
+
+---The numbers of a config on which tensors of one shape may depend, as the source text of a table.
+---@param config Dict
+---@param depths table<integer, true>   numbers of layers in the pair's keys
+---@param of_layers boolean   only those that count layers, or only the others
+---@return string
+function sizes.numbers(config, depths, of_layers)
+  return table_of(config, APART, function(name, value)
+    if not is_number(value) then return false end
+    local is_of_layers = type(name) == "string" and counts_layers(name, tonumber(value), depths) or false
+    return is_of_layers == of_layers
+  end)
+end
+
+---The strings and booleans of a config on which the order of elements may depend, as the source text of a table.
+---@param config Dict
+---@return string
+function sizes.flags(config)
+  return table_of(config, WITHOUT_ORDER, function(name, value)
+    return type(name) == "string" and (type(value) == "boolean" or type(value) == "string" and not is_number(value))
+  end)
 end
 
 ---The expressions of the section that a key names, if there are any.

@@ -290,6 +290,8 @@ end
 ---@field made { left: string[], right: string[] }   entries of `fill`
 ---@field fields? InferredFields
 ---@field configs { left: Dict|nil, right: Dict|nil }
+---@field numbers? string         the name of the table with the numbers of the pair's configs
+---@field depths table<Side, table<integer, true>>   how many numbers keys have: those of layers are among them
 
 ---@class Written
 ---@field model string
@@ -308,19 +310,51 @@ end
 ---@return string
 function write.suffix(part) return part.name and "_" .. part.name:gsub("%W", "_") or "" end
 
+---Adds the flags of the pair's configs, if weights are more than renamed.
+---@param part WrittenPart
+---@param suffix string
+---@param needs string[]   gets the definition
+---@param add fun(line: string)
+---@return string|nil option   that checks them
+local function add_flags(part, suffix, needs, add)
+  local has_actions, lines, checks = false, {}, {}
+  for _, row in ipairs(part.rows) do has_actions = has_actions or row.action ~= nil end
+  for _, side in ipairs(has_actions and part.fields and { "left", "right" } or {}) do
+    local text = sizes.flags(part.configs[side])
+    if text ~= "{  }" then
+      lines[#lines + 1] = ("  %s = %s,"):format(side, text)
+      checks[#checks + 1] = ("%s = flags_as_in_pair(flags%s.%s)"):format(side, suffix, side)
+    end
+  end
+  if #lines == 0 then return nil end
+  needs[#needs + 1] = "flags_as_in_pair"
+  add(("local flags%s = { -- of the pair's configs"):format(suffix))
+  for _, line in ipairs(lines) do add(line) end
+  add "}\n"
+  return ("prepare = { %s }"):format(table.concat(checks, ", "))
+end
+
 ---Adds the tables of a part, and returns the converter's options that name them.
 ---@param part WrittenPart
+---@param needs string[]   gets definitions
 ---@param add fun(line: string)
 ---@return string[] options
-local function add_part(part, add)
+local function add_part(part, needs, add)
   local suffix = write.suffix(part)
   local before, keys = key_lines(part, suffix)
   local entries = table.concat(before, "\n") .. table.concat(keys, "\n") .. table.concat(part.made.left) .. table.concat(part.made.right)
   if part.numbers and entries:find("_in_pair(", 1, true) then
     add(("local %s = { -- of the pair's configs"):format(part.numbers))
-    for _, side in ipairs { "left", "right" } do add(("  %s = %s,"):format(side, sizes.numbers(part.configs[side]))) end
+    local layers = {}
+    for _, side in ipairs { "left", "right" } do
+      local config, depths = part.configs[side], part.depths[side]
+      add(("  %s = %s,"):format(side, sizes.numbers(config, depths, false)))
+      layers[#layers + 1] = ("%s = %s"):format(side, sizes.numbers(config, depths, true))
+    end
+    add(("  layers = { %s },"):format(table.concat(layers, ", ")))
     add "}\n"
   end
+  local flags = add_flags(part, suffix, needs, add)
   for _, line in ipairs(before) do add(line) end
   add(("local keys%s = rules.keys { -- left, right"):format(suffix))
   for _, line in ipairs(keys) do add(line) end
@@ -331,6 +365,7 @@ local function add_part(part, add)
     add "}\n"
   end
   local options = { "keys = keys" .. suffix, part.fields and "config = config" .. suffix or "config = fields.config {}" }
+  if flags then options[#options + 1] = flags end
   if part.fields and part.fields.finish_right then options[#options + 1] = ("finish = { right = %s }"):format(part.fields.finish_right) end
   if #part.made.left + #part.made.right > 0 then
     add(("local fill%s = { -- what is made where no rule writes the key"):format(suffix))
@@ -378,7 +413,7 @@ function write.text(what)
     for _, pair in ipairs(part.fields and part.fields.pairs or {}) do
       for _, need in ipairs(pair.needs or {}) do what.needs[#what.needs + 1] = need end
     end
-    options[i] = add_part(part, function(line) tables[#tables + 1] = line end)
+    options[i] = add_part(part, what.needs, function(line) tables[#tables + 1] = line end)
   end
   local function add(line) body[#body + 1] = line end
   if #what.unexplained > 0 then

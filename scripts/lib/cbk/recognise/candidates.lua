@@ -8,6 +8,7 @@ local report = require "cbk.report"
 local architectures = require "cbk.recognise.architectures"
 local fields = require "converters.engine.fields"
 local fit = require "converters.engine.fit"
+local kinds = require "converters.engine.kinds"
 local sections = require "converters.engine.sections"
 
 local catalogue = converters.catalogue
@@ -43,7 +44,8 @@ local is_headless = candidates.is_headless
 ---@field is_named boolean    a config of Hugging Face names its class
 ---@field body? Candidate        the headless model that the tensors are of, though the config names the class with a head
 ---@field changes integer      fields that have another value than the class's, where the names alone tell the config
----@field distance integer     of the config from its table: fields that it refuses, then those that it lacks
+---@field wrong integer        fields of the config that its table refuses, or that are another class's
+---@field lacking? integer      fields of its table that the config lacks; nil: it has no table to Hugging Face
 
 ---How many weights a class needs, tied ones once.
 ---@param known ClassTensors
@@ -73,6 +75,8 @@ local function without_denied(list)
   return out
 end
 
+local MOST_FIELDS = 1000 -- of a table
+
 ---The candidates, those that fit best first.
 ---@param list Candidate[]
 ---@return Candidate[]
@@ -82,7 +86,9 @@ function candidates.ranked(list)
     if one.mistakes ~= other.mistakes then return one.mistakes < other.mistakes end
     if one.is_named ~= other.is_named then return one.is_named end
     if one.changes ~= other.changes then return one.changes < other.changes end
-    if one.distance ~= other.distance then return one.distance < other.distance end
+    if one.wrong ~= other.wrong then return one.wrong < other.wrong end
+    local few, more = one.lacking or MOST_FIELDS, other.lacking or MOST_FIELDS
+    if few ~= more then return few < more end
     local a, b = one.model.model, other.model.model
     if is_headless(a) ~= is_headless(b) then return is_headless(b) end
     if #a ~= #b then return #a < #b end
@@ -91,12 +97,19 @@ function candidates.ranked(list)
   return list
 end
 
+---Whether a config is as far from one candidate as from another, as far as their tables tell.
+---@param one Candidate
+---@param other Candidate
+function candidates.are_as_near(one, other)
+  return one.wrong == other.wrong and (one.lacking == other.lacking or one.lacking == nil or other.lacking == nil)
+end
+
 ---@class Asked
 ---@field side Side
 ---@field section Dict           the model's config
 ---@field architecture? string   the class that a Hugging Face config names
 ---@field accepts fun(one: { model: Model, class: Class }): boolean
----@field distance fun(model: Model): integer
+---@field distance fun(one: { model: Model, class: Class }): integer, integer|nil   `wrong` and `lacking` of a candidate
 
 local MANY_TENSORS = 20000
 
@@ -107,8 +120,9 @@ local MANY_TENSORS = 20000
 local function new_candidate(asked, one, format)
   local class, of = catalogue.class_of(one.model, {}, format)
   if not class then return nil end
+  local wrong, lacking = asked.distance(one)
   return { model = one.model, class = class, tensors = function() return class:tensors(asked.section, { release = of }) end,
-    is_named = architectures.is_of(one.model, asked.architecture), changes = 0, distance = asked.distance(one.model) }
+    is_named = architectures.is_of(one.model, asked.architecture), changes = 0, wrong = wrong, lacking = lacking }
 end
 
 ---@param one Candidate
@@ -200,43 +214,89 @@ local function takes(path, section, counts)
   return step.tgt ~= "hf"
 end
 
----How far a config is from a model's table to Hugging Face. For Hugging Face configs it is 0.
----@param formats string[]
-function candidates.distance_of(formats, section)
-  return function(model)
-    for _, format in ipairs(formats) do
-      local path = candidates.way_from(model, format)
-      local step = path and path[#path]
-      if step and step.tgt == "hf" then
-        local least = math.huge
-        for _, one in pairs(step.converter.variants or { step.converter }) do
-          local refused, lacking = sections.distance(one, step.side, section)
-          least = math.min(least, 1000 * refused + lacking) -- tables have fewer fields than 1000
-        end
-        return least
-      end
+---How many fields of a Model Zoo config are those of other classes only.
+---@param section Dict
+---@return fun(class: Class): integer
+local function foreign_fields(section)
+  local anywhere = {}
+  for _, one in ipairs(candidates.described "right") do
+    for name in pairs(one.class:by_name()) do anywhere[name] = true end
+  end
+  return function(class)
+    local known, count = class:by_name(), 0
+    for name, value in cbk.items(section) do
+      if anywhere[name] and not known[name] and kinds.present(value) then count = count + 1 end
     end
-    return 0
+    return count
   end
 end
 
+---How far a config is from a model's table to Hugging Face.
+---@param model Model
 ---@param formats string[]   the Model Zoo formats that the config may have
 ---@param section Dict
+---@return integer refused       fields
+---@return integer|nil lacking   fields of the table that the config lacks; nil: there is no table
+local function distance_from_table(model, formats, section)
+  for _, format in ipairs(formats) do
+    local path = candidates.way_from(model, format)
+    local step = path and path[#path]
+    if step and step.tgt == "hf" then
+      local refused, lacking = math.huge, math.huge
+      for _, converter in pairs(step.converter.variants or { step.converter }) do
+        local own_refused, own_lacking = sections.distance(converter, step.side, section)
+        if own_refused < refused or own_refused == refused and own_lacking < lacking then
+          refused, lacking = own_refused, own_lacking
+        end
+      end
+      return refused, lacking
+    end
+  end
+  return 0, nil
+end
+
+---How far a config is from each model. For Hugging Face configs it is 0.
+---@param formats string[]   the Model Zoo formats that the config may have; none: it is one of Hugging Face
+---@param section Dict
+---@return fun(one: { model: Model, class: Class }): integer, integer|nil   `wrong` and `lacking` of a candidate
+function candidates.distance_of(formats, section)
+  if #formats == 0 then return function() return 0, 0 end end
+  local count_foreign = foreign_fields(section)
+  return function(one)
+    local refused, lacking = distance_from_table(one.model, formats, section)
+    return refused + count_foreign(one.class), lacking
+  end
+end
+
+---The models that a config of the Model Zoo may mean: those of its name. Without a name, those whose table to Hugging Face takes it, and
+---those of classes that no table takes it for, if they have as many of its fields.
+---@param formats string[]   the Model Zoo formats that the config may have
+---@param section Dict
+---@return fun(one: { model: Model, class: Class }): boolean
 function candidates.of_name(formats, section)
   local stated = section.name
-  return function(one)
-    if type(stated) == "string" then
+  if type(stated) == "string" then
+    return function(one)
       local name = one.model.name or one.model.model
       return name == stated or one.model.model == stated or (one.model.aliases or {})[stated] ~= nil
     end
-    local is_read = {} -- by tables: many releases have the same
+  end
+  local is_read, is_taken, count_foreign = {}, {}, foreign_fields(section) -- by tables, which many releases share; by classes
+  local function is_read_by(model)
     for _, format in ipairs(formats) do
-      local path = candidates.way_from(one.model, format)
+      local path = candidates.way_from(model, format)
       local converter = path and path[#path].converter
       if converter and is_read[converter] == nil then is_read[converter] = takes(path, section) end
       if converter and is_read[converter] then return true end
     end
     return false
+  end
+  local least = math.huge
+  for _, one in ipairs(candidates.described "right") do is_taken[one.class] = is_taken[one.class] or is_read_by(one.model) end
+  for class, taken in pairs(is_taken) do least = taken and math.min(least, count_foreign(class)) or least end
+  return function(one)
+    if is_taken[one.class] then return is_read_by(one.model) end
+    return count_foreign(one.class) <= least
   end
 end
 
@@ -323,9 +383,9 @@ function candidates.of_names(formats, keys, shape_of, architecture)
       local path = found and found.unknown == 0 and candidates.way_from(one.model, format)
       local config = path and (format == "hf" and found.config or config_taken(path, found))
       if config then -- in a part of a model, the number of missing names means nothing
+        local refused, lacking = distance_from_table(one.model, format == "hf" and {} or { format }, config)
         out[#out + 1] = { model = one.model, class = class, mistakes = (found.missing > 0 and 1 or 0) + found.odd + found.spare,
-          is_named = architectures.is_of(one.model, architecture), changes = changes_in(class, config),
-          distance = candidates.distance_of({ format }, config)(one.model) }
+          is_named = architectures.is_of(one.model, architecture), changes = changes_in(class, config), wrong = refused, lacking = lacking }
       end
     end
     if #out > 0 then return candidates.ranked(out), format end

@@ -86,7 +86,7 @@ function configs.model_of(config, model, format)
   local accepts, found = is_hf and candidates.of_type(config) or candidates.of_name({ catalogue.resolve(format) }, section), {}
   for _, one in ipairs(candidates.described(is_hf and "left" or "right")) do
     if accepts(one) then
-      found[#found + 1] = { model = one.model, mistakes = 0, is_named = architectures.is_of(one.model, wanted), changes = 0, distance = 0 }
+      found[#found + 1] = { model = one.model, mistakes = 0, is_named = architectures.is_of(one.model, wanted), changes = 0, wrong = 0 }
     end
   end
   if #found > 0 then return candidates.ranked(found)[1].model.model, format end

@@ -124,7 +124,7 @@ local function add_others(found, list)
   local best = list[1]
   for i = 2, #list do
     local is_tie = list[i].mistakes == best.mistakes and list[i].is_named == best.is_named
-      and (best.fit == nil or list[i].distance == best.distance) and #found.others < MOST_OTHERS
+      and (best.fit == nil or candidates.are_as_near(list[i], best)) and #found.others < MOST_OTHERS
     local is_other = is_tie and not candidates.is_headless(list[i].model.model)
     if is_other then found.others[#found.others + 1] = list[i].model.model end
   end
