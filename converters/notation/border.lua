@@ -182,12 +182,16 @@ end
 ---@class Crossing   What crosses the border at once: tables in it that are one stay one.
 ---@field seen table<table, table>   copies
 ---@field is_final boolean           it is data from now on, of which nobody else has a part
+---@field is_native? boolean         it is for a native function, which may give away what it gets
 
 local function is_plain(value) return type(value) == "table" and (getmetatable(value) == nil or modules[value]) end
 
 ---A copy of the library's own table: what gets it may change it. Among arguments it is always the same copy.
 ---@param crossing Crossing
 local function without_owner(value, crossing, level)
+  if crossing.is_native and type(value) == "table" and not is_plain(value) then
+    cbk.fail("converter", "an object of the library is no value for a function of `cbk`: pass its fields")
+  end
   if not is_plain(value) then return without_container(value) end
   local known = crossing.seen[value] or not crossing.is_final and (arguments[value] or arguments[value] == false and value)
   if known then return known end
@@ -195,7 +199,9 @@ local function without_owner(value, crossing, level)
   local out = {}
   crossing.seen[value] = out
   if not crossing.is_final then arguments[value], arguments[out] = out, false end
-  for name, inner in next, value do out[name] = without_owner(inner, crossing, level + 1) end
+  for name, inner in next, value do
+    if not is_hidden(value, name) then out[name] = without_owner(inner, crossing, level + 1) end
+  end
   return out
 end
 
@@ -234,6 +240,8 @@ local function copy(value, crossing, level)
 end
 
 function to_library(value) return copy(value, { seen = {}, is_final = false }, 1) end
+
+local function to_native(value) return copy(value, { seen = {}, is_final = false, is_native = true }, 1) end
 
 local function handed_over(value) return copy(value, { seen = {}, is_final = true }, 1) end
 
@@ -303,7 +311,7 @@ border.guard = guard_of
 ---A function that gives plain values: what it gets is copied as if it were handed over.
 ---@param f function
 function border.native(f)
-  return function(...) return f(each(to_library, ...)) end
+  return function(...) return f(each(to_native, ...)) end
 end
 
 ---The sandbox's own table, or a copy of what it sees of another one.

@@ -176,8 +176,8 @@ TEST_CASE("json: of many repeated keys, the first are reported") {
 
 TEST_CASE("json: a text may take memory by its size") {
   const auto repeated = [](std::string_view item, size_t count) {
-    std::string text = "[";
-    for (size_t i = 0; i < count; ++i) text += fmt::format("{}{}", i == 0 ? "" : ",", item);
+    std::string text = "[" + std::string(item);
+    for (size_t i = 1; i < count; ++i) (text += ',') += item;
     return text + "]";
   };
   const auto problem = [](const std::string& text) { return message_of(text, python()); };

@@ -7,6 +7,7 @@ Usage: limits_interop.py --cbk PATH [FILTER]
 import argparse
 import json
 import os
+import struct
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ import torch
 
 import harness
 import safetensors_file
+import tensorflow_interop as tf
 
 LONGEST = 60  # seconds
 UNLIMITED = {"libver": "latest"}
@@ -336,6 +338,31 @@ def check_names(run):
             assert 0 <= status <= 2 and seconds < LONGEST / 3 and memory < 100_000_000, f"{name} {command[0]}: {status}, {seconds:.0f} s, {memory}: {text[-300:]}"
 
 
+def check_damaged_index(run):
+    """A block of TensorFlow's index with a wrong checksum and very many entries: messages name some of them."""
+    def stored(body, crc=None):
+        return body + b"\0" + struct.pack("<I", tf.masked(tf.crc32c(body + b"\0")) if crc is None else crc)
+    entry = b"\x78\0\0"  # it shares the 120 bytes of the key before it, and is empty
+    data = b"\0\0\x06\x08\1\x1a\2\x08\1" + b"\0\x78\2" + b"a" * 120 + b"\x08\1" + entry * 1_500_000 + struct.pack("<II", 0, 1)
+    out, empty = stored(data, 1), struct.pack("<II", 0, 1)
+    meta = tf.varint(len(out)) + tf.varint(len(empty))
+    out += stored(empty)
+    handle = tf.varint(0) + tf.varint(len(data))
+    index = b"\0\1" + tf.varint(len(handle)) + b"b" + handle + struct.pack("<II", 0, 1)
+    end = meta + tf.varint(len(out)) + tf.varint(len(index))
+    out += stored(index) + end.ljust(40, b"\0") + struct.pack("<Q", tf.MAGIC)
+    path = run.path("bad.ckpt.index")
+    with open(path, "wb") as f:
+        f.write(out)
+    with open(run.path("bad.ckpt.data-00000-of-00001"), "wb") as f:
+        f.write(bytes(64))
+    for command in ("ls", "check", "identify"):
+        status, seconds, memory, text = measured([run.cbk, command, path])
+        limit = 100_000_000 + 4 * len(out)
+        assert status == 1 and "checksum of a block" in text, f"{command}: {status}, {text[-300:]}"
+        assert seconds < LONGEST / 3 and memory < limit, f"{command}: {seconds:.0f} s, {memory / 1e6:.0f} of {limit / 1e6:.0f} MB"
+
+
 def adapted(run, name, modules, more=None, beside=None):
     """The folders of a model and of an adapter of PEFT for its modules, and the command that folds it."""
     base, adapter = run.path(name + "_base"), run.path(name + "_adapter")
@@ -414,6 +441,7 @@ CHECKS = {
     "very many layers": check_layers,
     "configs of very many tensors": check_configs,
     "very long names": check_names,
+    "damaged index of very many entries": check_damaged_index,
     "adapters of very many modules": check_adapters,
 }
 

@@ -380,6 +380,33 @@ describe("a sandboxed converter", function()
     equal({ code, stdout }, { 0, "compared\n" }, stderr)
   end)
 
+  it("gives no native function an object of the library, which it could hand back, nor what a module hides", function()
+    local dir = folder()
+    cbk.fs.write(dir .. "/tiny.lua", tiny [[
+      local llama = require "converters.classes.hf.llama"
+      for _, one in ipairs { at or llama.LlamaForCausalLM, llama.LlamaForCausalLM } do
+        for _, given in ipairs { one, { one }, { a = { one } } } do
+          for _, name in ipairs { "items", "keys", "copy", "deep_copy", "list", "dict", "tuple", "totable", "leaves", "raw_items" } do
+            local fine, result = pcall(cbk[name], given)
+            if fine then error(name .. " takes an object", 0) end
+            if not tostring(result):find "object of the library" then error(name .. ": " .. tostring(result), 0) end
+          end
+        end
+      end
+      for _, module in ipairs { rules, fields, actions, require "converters.engine.kinds", require "converters.engine.class" } do
+        local fine, names = pcall(cbk.keys, module)
+        for _, name in ipairs(fine and names or {}) do
+          if ("expand named facts Class"):find(name, 1, true) then error(name .. " is hidden", 0) end
+        end
+      end
+      if at then cbk.warn "tried" end]])
+    local code, stdout, stderr = harness.cbk(dir, "rules", "tiny.lua")
+    equal(code, 0, stdout .. stderr)
+    code, stdout, stderr = convert(dir, "--sandbox")
+    equal(code, 0, stdout .. stderr)
+    is_true(stderr:find "tried", stderr)
+  end)
+
   it("copies tables that native functions made, and guards the functions in them", function()
     local dir = folder()
     cbk.fs.write(dir .. "/tiny.lua", [[

@@ -129,11 +129,11 @@ class Damage {
       look();
     } catch (const Error&) {
       is_sure = false;
-      if (!names_.empty()) names_.emplace_back("…");  // the rest cannot be read
+      if (count_ > 0) has_more_ = true;  // the rest cannot be read
     }
     if (!culprit_.empty())
       return fmt::format(": byte {} of the block is wrong, in the entry of {}", *position_, culprit_);
-    std::string held = names_.empty() ? "" : ", which has the entries of " + listed(names_, named_entries);
+    std::string held = count_ == 0 ? "" : ", which has the entries of " + entries();
     if (is_sure) return held;
     // A block with a wrong checksum may contain anything; these names come from elsewhere.
     return fmt::format("{}; the block covers the names {} up to {}", held,
@@ -148,17 +148,24 @@ class Damage {
     const std::string block = is_packed ? unpacked(bytes_, memory_).text : bytes_;
     each_entry(block, [&](std::string_view key, std::string_view value) {
       const auto end = static_cast<size_t>(value.data() + value.size() - block.data());
-      const std::string name = name_of_key_(key);
-      if (!is_packed && culprit_.empty() && position_ && *position_ < end) culprit_ = name;
-      names_.push_back(name);
+      if (!is_packed && culprit_.empty() && position_ && *position_ < end) culprit_ = name_of_key_(key);
+      if (++count_ <= named_entries) names_.push_back(name_of_key_(key));
     });
+  }
+
+  [[nodiscard]] std::string entries() const {
+    std::string out = listed(names_);
+    if (count_ > names_.size()) out += fmt::format(" and {} more", count_ - names_.size());
+    return has_more_ ? out + ", …" : out;
   }
 
   std::string bytes_;
   const KeyNamer& name_of_key_;
   MemoryBudget& memory_;
   std::optional<size_t> position_;
-  std::vector<std::string> names_;
+  std::vector<std::string> names_;  // of the first entries: a block may have millions
+  size_t count_ = 0;                // entries
+  bool has_more_ = false;
   std::string culprit_;
 };
 
