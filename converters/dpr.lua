@@ -14,12 +14,20 @@ local written = fields.written
 
 -- --- one encoder
 
----The Model Zoo's pooler is as wide as the model.
+---DPR's encoders project the output of the first token if this width is not 0. The Model Zoo has no such layer, and with pooler_type: cls
+---it does not use its pooler.
 local projection = {
   forward = function(width, at)
-    if width ~= 0 and width ~= at.from.hidden_size then
-      at:refuse(width, ("0 or the hidden_size (%s), because the Model Zoo's pooler is as wide as the model,"):format(at.from.hidden_size))
-    end
+    if width ~= 0 then at:refuse(width, "0 (the Model Zoo has no encode_proj)") end
+    return false
+  end,
+  backward = function() return 0 end,
+}
+
+---BertModel has no such layer: the field is no more than a name of the Model Zoo's pooler, which is as wide as the model.
+local unused_projection = {
+  forward = function(width, at)
+    if width ~= 0 and width ~= at.from.hidden_size then at:refuse(width, ("0 or the hidden_size (%s)"):format(at.from.hidden_size)) end
     return width ~= 0
   end,
   backward = function(has_pooler, at) return has_pooler and at.from.hidden_size or 0 end,
@@ -32,7 +40,7 @@ local no_pooler = "the output is that of the first token, without a pooler"
 
 ---@param folder string   of the encoder, and its section of the Model Zoo's config
 ---@param prefix string   of its keys in the Model Zoo
----@param model { type: string, prefix: string, class: Class }   on the left
+---@param model { type: string, prefix: string, class: Class, projection: FieldAction }   on the left
 ---@param freezes boolean   whether the release has freeze_ffn_bias_in_glu
 ---@return Component
 local function encoder(folder, prefix, model, freezes)
@@ -49,7 +57,7 @@ local function encoder(folder, prefix, model, freezes)
     has = { mlm = true }, freezes = freezes,
     config = fields.config {
       fields.must.left { model_type = fields.any_of(model.type, "bert") }, -- which the original converter writes
-      written.left { model_type = model.type }, { "projection_dim", "add_pooling_layer", projection }, section_name,
+      written.left { model_type = model.type }, { "projection_dim", "add_pooling_layer", model.projection }, section_name,
     },
     defaults = { add_pooling_layer = fields.none, share_embedding_weights = true },
   }
@@ -74,11 +82,12 @@ local function encoders(questions, texts, freezes)
   return { encoder("q_encoder", "question_encoder", questions, freezes), encoder("ctx_encoder", "ctx_encoder", texts, freezes) }
 end
 
-local bert_model = { type = "bert", prefix = "", class = classes.BertModel }
+local bert_model = { type = "bert", prefix = "", class = classes.BertModel, projection = unused_projection }
 local dragon = { components = encoders(bert_model, bert_model, true), config = whole }
 
-local questions = { type = "dpr", prefix = "question_encoder.bert_model", class = classes.DPRQuestionEncoder }
-local texts = { type = "dpr", prefix = "ctx_encoder.bert_model", class = classes.DPRContextEncoder }
+local questions = { type = "dpr", prefix = "question_encoder.bert_model", class = classes.DPRQuestionEncoder,
+  projection = projection }
+local texts = { type = "dpr", prefix = "ctx_encoder.bert_model", class = classes.DPRContextEncoder, projection = projection }
 local dpr = { components = encoders(questions, texts, true), config = whole }
 local dpr_2_2 = { components = encoders(questions, texts, false), config = written.right { scale_similarity = false } }
 

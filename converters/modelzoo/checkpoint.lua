@@ -196,4 +196,14 @@ function checkpoint.release(root)
   return type(version) == "string" and version:match "^(%d+%.%d+)" or nil
 end
 
+---The whole config file that a checkpoint keeps in its __metadata__; nil if it keeps none.
+---@param root Dict
+---@return Dict|nil
+function checkpoint.params(root)
+  local list = kinds.is_list(root, "__metadata__") and root.__metadata__
+  local last = list and #list > 0 and list[#list]
+  local params = kinds.is_dict(last) and kinds.is_dict(last, "params") and last.params
+  return params and (kinds.is_dict(params, "model") or kinds.is_dict(params, "trainer")) and params or nil
+end
+
 return checkpoint

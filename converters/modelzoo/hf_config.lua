@@ -53,9 +53,16 @@ local function task_of(name)
   return TASKS[task] and task or nil
 end
 
----Whether both models have the same kind of head, or both have none.
+---The family in a class's name: "GPT2" of GPT2LMHeadModel and GPT2Model, "llama" of LlamaForCausalLM.
+local function family_of(name)
+  return type(name) == "string" and name:gsub("For%u%w*$", ""):gsub("LMHead%w*$", ""):gsub("Model$", ""):lower() or nil
+end
+
+---Whether a kept class is of the family of the model's own, or one's own variant of it, with the same kind of head, or without one.
 local function same_kind(kept, own)
   if not (is_list(kept) and is_list(own) and #kept > 0 and #own > 0) then return false end
+  local family = family_of(own[1])
+  if not family or (family_of(kept[1]) or ""):sub(1, #family) ~= family then return false end
   return is_headless(kept[1]) == is_headless(own[1]) and task_of(kept[1]) == task_of(own[1])
 end
 

@@ -157,11 +157,42 @@ function lora.fold(model, config, model_name)
   return out
 end
 
----Input embeddings that a model may tie to its head.
+---Weights that a model may tie, with the field that says so; the Model Zoo's classes tie where a config does not say.
 local ties = {
-  { "embedding_layer.word_embeddings", "lm_head.weight" }, { "decoder_embeddings.word_embeddings", "lm_head.weight" },
-  { "bert_encoder.embedding_layer.word_embeddings", "bert_mlm_head.classifier.ffn.0.linear_layer.weight" },
+  { "embedding_layer.word_embeddings", "lm_head", "share_embedding_weights" },
+  { "decoder_embeddings.word_embeddings", "lm_head", "share_embedding_weights" },
+  { "encoder_embeddings.word_embeddings", "decoder_embeddings.word_embeddings", "share_encoder_decoder_embedding" },
+  { "bert_encoder.embedding_layer.word_embeddings", "bert_mlm_head.classifier.ffn.0.linear_layer", "share_embedding_weights" },
 }
+
+---What is before a module's name in the keys of its LoRA weights: "", "model.", "policy_model.model.".
+---@param model Dict
+---@param module string
+---@return string[]
+local function places_of(model, module)
+  local out, ending = {}, module .. ".lora_A"
+  for key in cbk.items(model) do
+    local text = tostring(key)
+    local place = text:sub(-#ending) == ending and text:sub(1, #text - #ending)
+    if place and (place == "" or place:sub(-1) == ".") and present(model[key]) then out[#out + 1] = place end
+  end
+  return out
+end
+
+---Whether two modules have the same LoRA weights, as those of one module with two names have.
+local function are_folded_alike(model, one, other)
+  for _, name in ipairs { ".lora_A", ".lora_B" } do
+    if not present(model[one .. name]) or not present(model[other .. name]) then return false end
+    if kinds.differ(model[one .. name], model[other .. name]) then return false end
+  end
+  return true
+end
+
+---The section of a model, or of its part that the keys name, if that has a section of its own.
+local function section_of(config, place)
+  local part = place:match "^([^.]+)%."
+  return part and is_dict(config.model, part) and config.model[part] or config.model
+end
 
 ---The new config: without LoRA, and without a tie that folding broke.
 ---@param config Dict   the whole file
@@ -170,20 +201,21 @@ local ties = {
 function lora.config(config, model)
   config = cbk.deep_copy(config)
   config.model.lora_params = nil
-  local share = config.model.share_embedding_weights -- the Model Zoo's classes tie where a config does not say
-  if share == cbk.null or share == false or share == 0 then return config end
+  local function part(place, tie)
+    local section, field = section_of(config, place), tie[3]
+    local share, other = section[field], place .. tie[2] .. ".weight"
+    if share == cbk.null or share == false or share == 0 then return end -- or said already
+    if not present(model[place .. tie[1] .. ".weight"]) or are_folded_alike(model, place .. tie[1], place .. tie[2]) then return end
+    if not present(model[other]) then
+      if field ~= "share_embedding_weights" then return end
+      cbk.fail("checkpoint", ("the folded embeddings differ from %s, which the checkpoint lacks"):format(other))
+    end
+    cbk.warn(("'%s%s' or '%s' has LoRA weights: folded, they are no longer tied (%s: false)"):format(place, tie[1], other, field))
+    section[field] = false
+  end
   for _, tie in ipairs(ties) do
-    for _, prefix in ipairs { "model.", "" } do
-      local head = prefix .. tie[2]
-      local module = head:gsub("%.weight$", "")
-      if present(model[prefix .. tie[1] .. ".lora_A"]) or present(model[module .. ".lora_A"]) then
-        if not present(model[head]) then
-          cbk.fail("checkpoint", ("the folded embeddings differ from %s, which the checkpoint lacks"):format(head))
-        end
-        if config.model.share_embedding_weights == false then return config end -- said already
-        cbk.warn "the input embeddings or the head have LoRA weights: folded, they are no longer tied (share_embedding_weights: false)"
-        config.model.share_embedding_weights = false
-      end
+    for _, module in ipairs { tie[1], tie[2] } do
+      for _, place in ipairs(places_of(model, module)) do part(place, tie) end
     end
   end
   return config

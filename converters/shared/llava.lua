@@ -211,6 +211,9 @@ local function text_part(places)
     keys = rules.keys {
       { "", "text_model", decoder.with_head("model", llama.keys) },
       { "model.mm_projector.N.{weight,bias}", places.projector .. ".ffn.N.linear_layer.{weight,bias}", number = counted_by_two },
+      rules.refuse.left("model.vision_tower.*", "the config says that this image tower was trained (unfreeze_mm_vision_tower), and the "
+        .. "one in the folder image_model would be written: put its weights there, and take them out here",
+        function(at) return at.left.unfreeze_mm_vision_tower == true end),
       rules.drop.left("model.vision_tower.*", "the image tower is a part of its own"),
       rules.drop.right("projector_text_model.*", "LLaVA's LLaMA has no projector"),
     },

@@ -103,6 +103,17 @@ describe("DPR and DRAGON+", function()
     fails("projection_dim=4: only 0 or the hidden_size (8)", convert.config, job("dragon", "hf", "cs-2.9"), config)
   end)
 
+  it("has no projection where Hugging Face would compute one", function()
+    for _, format in ipairs { "cs-2.2", "cs-2.9" } do
+      local config = tiny.model(tiny.composite "dpr")
+      local made = convert.config(job("dpr", "hf", format), config)
+      made.model.q_encoder.add_pooling_layer = true
+      same(convert.config(job("dpr", format, "hf"), made).q_encoder.projection_dim, 0)
+      config.ctx_encoder.projection_dim = 8
+      fails("projection_dim=8: only 0 (the Model Zoo has no encode_proj)", convert.config, job("dpr", "hf", format), config)
+    end
+  end)
+
   it("scales scores by a switch in 2.2, and by a number since", function()
     local config = tiny.model(tiny.composite "dpr")
     local old = convert.config(job("dpr", "hf", "cs-2.2"), config)

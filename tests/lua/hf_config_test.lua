@@ -175,6 +175,8 @@ describe("architectures and torch_dtype", function()
     local config, root = tiny.model(tiny.newest_ways().gpt2)
     local named = conversion.with(config, { architectures = cbk.list { "GPT2MineLMHeadModel" } })
     equal(there_and_back("gpt2", { "hf", "cs-2.4", "hf" }, named, root).architectures[1], "GPT2MineLMHeadModel")
+    named = conversion.with(config, { architectures = cbk.list { "GPTBigCodeForCausalLM" } }) -- of another family
+    equal(there_and_back("gpt2", { "hf", "cs-2.4", "hf" }, named, root).architectures[1], "GPT2LMHeadModel")
     named = conversion.with(config, { architectures = cbk.list { "GPT2Model" } })
     equal(there_and_back("gpt2", { "hf", "cs-2.4", "hf" }, named, root).architectures[1], "GPT2LMHeadModel")
   end)

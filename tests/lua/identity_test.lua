@@ -106,6 +106,19 @@ describe("a checkpoint's own word about its release", function()
 end)
 
 describe("a checkpoint between releases", function()
+  it("heads of another config than the one that the checkpoint keeps", function()
+    local config, root = model_of("llama", "cs-2.4")
+    local list = root.__metadata__
+    list[#list].params = cbk.deep_copy(config)
+    local function doubts() return table.concat(reported("llama", "cs-2.4", "hf", config, root), "\n") end
+    equal(doubts(), "")
+    local kept = trainer.model(list[#list].params)
+    kept.num_heads, kept.dropout_rate = 3, 0.5
+    harness.is_true(doubts():find("num_heads=2 (there 3); wrong numbers of heads", 1, true), doubts())
+    list[#list].params = cbk.list()
+    equal(doubts(), "")
+  end)
+
   it("keeps a weight that no rule knows, with a warning", function()
     local config, root = model_of("bert", "cs-2.0")
     local doubts = reported("bert", "cs-2.1", "cs-2.9", config, root)

@@ -157,6 +157,27 @@ describe("LoRA folding", function()
     model[embedding .. ".lora_A"] = nil
     equal(lora.config(tied, model).model.share_embedding_weights, true)
   end)
+
+  it("rewrites the config of a model inside another, and of embeddings of two stacks", function()
+    local own = checkpoint()
+    local function below(place, more)
+      local out = cbk.dict { [place .. "lm_head.weight"] = matrix { { 1 } } }
+      for key in cbk.items(own) do out[(key:gsub("^model%.", place))] = own[key] end
+      for key, value in pairs(more or {}) do out[key] = value end
+      return out
+    end
+    local params = cbk.dict { r = 1 }
+    equal(lora.config(config(params, {}), below "policy_model.model.").model.share_embedding_weights, false)
+    local whole = config(params, { text_model = { share_embedding_weights = true } })
+    equal(lora.config(whole, below "text_model.model."), { model = { text_model = { share_embedding_weights = false } } })
+    local encoder, decoder = "encoder_embeddings.word_embeddings", "decoder_embeddings.word_embeddings"
+    local t5 = cbk.dict { [encoder .. ".weight"] = matrix { { 1 } }, [decoder .. ".weight"] = matrix { { 1 } },
+      [encoder .. ".lora_A"] = matrix { { 1 } }, [encoder .. ".lora_B"] = matrix { { 1 } } }
+    equal(lora.config(config(params, {}), t5), { model = { share_encoder_decoder_embedding = false } })
+    t5[decoder .. ".lora_A"], t5[decoder .. ".lora_B"] = matrix { { 1 } }, matrix { { 1 } }
+    t5["lm_head.weight"] = matrix { { 1 } }
+    equal(lora.config(config(params, {}), t5), { model = { share_embedding_weights = false } }) -- one module of two names
+  end)
 end)
 
 describe("cbk fold-lora-checkpoint", function()

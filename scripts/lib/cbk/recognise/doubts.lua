@@ -42,6 +42,32 @@ function doubts.release(job, root, option)
     missed(job, stated), advice)
 end
 
+---Sizes of heads that the config gives otherwise than the one that the checkpoint keeps: the order of rows depends on them, and no shape
+---shows a wrong one.
+---@param config Dict   the whole file that is read
+---@param root Dict     of the checkpoint
+---@return string|nil
+function doubts.kept_config(config, root)
+  local params, differing = checkpoint.params(root), {}
+  local fine, kept = pcall(function() return params and trainer.model(params) end)
+  local function compare(own, other, place)
+    for name in cbk.items(own) do
+      local text = tostring(name)
+      local value, stored = own[name], other[name]
+      if kinds.is_dict(own, name) and kinds.is_dict(other, name) then
+        compare(value, stored, place .. text .. ".")
+      elseif (text:find "head" or text:find "group" or text:find "rotary_dim") and type(value) == "number" and type(stored) == "number"
+        and value ~= stored then
+        differing[#differing + 1] = ("%s=%s (there %s)"):format(place .. text, value, stored)
+      end
+    end
+  end
+  if fine and kinds.is_dict(kept) then compare(trainer.model(config), kept, "") end
+  if #differing == 0 then return nil end
+  return ("the config contradicts the one in the checkpoint's __metadata__, which it was trained with: %s; wrong numbers of heads put rows "
+    .. "in a wrong order"):format(naming.listed(differing, 5))
+end
+
 ---Weights that the model's config needs and the checkpoint lacks.
 ---@param job Job
 ---@param config Dict   the whole file, of the target
@@ -83,19 +109,21 @@ function doubts.untied(job, config, root)
   end
 end
 
----Fields of the new config that contradict the model and fit another. Only the user's fields count: the steps fill in values, too.
+---Fields that contradict the model and fit another: of the config as it is read, and of the new one. In that, only the user's fields count:
+---the steps fill in values, too.
 ---@param job Job
----@param given Dict    the config before the steps
----@param config Dict   the config after the steps
----@param root Dict     the new checkpoint
+---@param old { config: Dict, root: Dict }   before the steps
+---@param new { config: Dict, root: Dict }   after them
 ---@return string|nil
-function doubts.other_model(job, given, config, root)
-  local moves, place = {}, trainer.place_of_model(config)
+function doubts.other_model(job, old, new)
+  local before = likeness.warning(job.model, job.src, old.config, old.root, function() return true end)
+  if before then return before end
+  local moves, place = {}, trainer.place_of_model(new.config)
   for _, configs in ipairs(job.configs) do
     for _, move in ipairs(configs.moves or {}) do moves[#moves + 1] = move end
   end
-  return likeness.warning(job.model, job.tgt, config, root, function(field)
-    return cbk.find(given, config_changes.origin(("%s.%s"):format(place, field), moves)) ~= nil
+  return likeness.warning(job.model, job.tgt, new.config, new.root, function(field)
+    return cbk.find(old.config, config_changes.origin(("%s.%s"):format(place, field), moves)) ~= nil
   end)
 end
 
@@ -145,11 +173,12 @@ function doubts.all(job, old, new)
   doubts.own_converter(job, new.config, new.root, add)
   if job.src == "hf" then return out end
   add(doubts.release(job, old.root, "--src-fmt"))
+  add(doubts.kept_config(old.config, old.root))
   if job.tgt == "hf" then return out end
   add(names.check(job.model.model, job.tgt, new.config, new.root, "--model and --src-fmt"))
   add(doubts.lacking(job, new.config, new.root))
   add(doubts.untied(job, new.config, new.root))
-  add(doubts.other_model(job, old.config, new.config, new.root))
+  add(doubts.other_model(job, old, new))
   return out
 end
 

@@ -20,6 +20,7 @@ local releases = require "converters.engine.releases"
 local spec_tree = require "cbk.spec_tree"
 local trainer = require "converters.modelzoo.trainer"
 local unfit = require "cbk.recognise.unfit"
+local zoo_checkpoint = require "converters.modelzoo.checkpoint"
 
 local catalogue = converters.catalogue
 local recognise = {}
@@ -103,16 +104,6 @@ end
 function recognise.fit(found, known)
   local is_hf, tree = found.format == "hf", found.contents.root
   return fit.of(known, keys_of(tree, is_hf, found.quantised))
-end
-
----The whole config file that a Model Zoo checkpoint keeps; nil if it keeps none.
----@param root Dict
----@return Dict|nil
-local function kept_params(root)
-  local list = kinds.is_list(root, "__metadata__") and root.__metadata__
-  local last = list and #list > 0 and list[#list]
-  local params = kinds.is_dict(last) and kinds.is_dict(last, "params") and last.params
-  return params and (kinds.is_dict(params, "model") or kinds.is_dict(params, "trainer")) and params or nil
 end
 
 local MOST_OTHERS = 8
@@ -342,7 +333,7 @@ function recognise.checkpoint(path, checkpoint, config_path)
   local is_hf = not kinds.is_dict(checkpoint.root, "model")
   local beside = config_path and { path = converters.config_file(config_path), config = config_beside.load(config_path) }
     or config_beside.find(is_hf and path or checkpoint.path, is_hf) -- of a folder, the file in it names the config
-  local params = not beside.config and not is_hf and kept_params(checkpoint.root) or nil
+  local params = not beside.config and not is_hf and zoo_checkpoint.params(checkpoint.root) or nil
   local other = not (is_hf or params) and (config_path and beside or not beside.config and config_beside.find(path, true))
   local foreign = other and foreign_config(other, checkpoint) or nil
   local unused = other and not foreign and other.config and configs.says_hugging_face(other.config) and other.path

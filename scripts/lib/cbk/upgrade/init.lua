@@ -156,7 +156,7 @@ function upgrade.identity(done, job, given)
   local function add(text) warnings[#warnings + 1] = text end
   add(doubts.release(job, given.root, "--from"))
   local strange = names.check(job.model.model, job.tgt, done.config, done.root, OPTIONS)
-  local other = doubts.other_model(job, given.config, done.config, done.root)
+  local other = doubts.other_model(job, given, done)
   if other then cbk.fail("usage", ("this %s is not of %s: %s"):format(strange and "checkpoint" or "run", job.model.model, other)) end
   add(strange)
   add(doubts.lacking(job, done.config, done.root))
