@@ -23,7 +23,7 @@ host_tests() { # CBK PART, such as 1/2
 
 run_suite() { # CBK SUITE
   case $2 in
-    host*) host_tests "$1" "${2#host }" ;;
+    "host "*) host_tests "$1" "${2#host }" ;;
     lua*) "$1" run "$top/lua/run.lua" --part "${2#lua }" ;;
     *) /usr/bin/python3 "$top/interop/$2_interop.py" --cbk "$1" ;;
   esac

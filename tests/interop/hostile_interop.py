@@ -16,6 +16,8 @@ import tempfile
 import threading
 import zlib
 
+import samples
+
 LONGEST = 10  # seconds of one processor, of which a command takes hundredths
 WORDS = ["invalid value", "bad argument", "attempt to", "std::", "traceback", "bad_alloc", "basic_string", "vector::", ".lua:", "stack overflow", "not enough memory", "assertion", "internal error", "terminate called", "(cdata)", "table: 0x"]
 INVISIBLE = [*range(0x00, 0x0a), *range(0x0b, 0x20), *range(0x7f, 0xa0), *range(0x200b, 0x2010), *range(0x2028, 0x202f), *range(0x2066, 0x206a), 0xfeff]
@@ -152,7 +154,7 @@ class Corpus:
             chosen = always[:1] + [copies[0], copies[2], ["copy", file, out + ".pt", "--rename", "*.weight=*.w"]]
         if "to rename" in name:
             chosen = chosen + [["copy", file, out + ".pt", "--rename", "a=" + "n" * 500]]
-        for command in chosen:
+        for command in chosen if is_converter else samples.sample(chosen, name, 2):
             here = self.new_folder(work, "here")
             done = run([self.cbk, *command], here)
             is_good = name.startswith("good: ") and (command in always or "small tensors" in name)

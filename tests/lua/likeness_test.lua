@@ -19,7 +19,7 @@ local function reported(name, format, config, root)
   local job, text = upgrade.job(name, format, "cs-2.5" .. format:match "^cs%-[%d.]+(.*)$"), nil
   conversion.warnings(function()
     local done = upgrade.run({ checkpoint = { root = root } }, config, job)
-    text = doubts.other_model(job, config, done.config, done.root)
+    text = doubts.other_model(job, { config = config, root = root }, done)
   end)
   return text
 end
