@@ -23,7 +23,7 @@ local function check_name(name)
   if type(name) ~= "string" then cbk.fail("converter", ("expected the name of a field, found a %s"):format(type(name))) end
 end
 
----A field of the config that is read, or what stands for it, in messages.
+---Where a value comes from, for messages: a field of the config, its default, or a function.
 local function said(at, name)
   if name == nil then return "a function" end
   return ("the field '%s'%s"):format(tostring(name), at.given[name] == nil and " (by its default)" or "")
@@ -274,7 +274,11 @@ end
 ---Fails if a function changed a field that another rule gives, or a rule gives a field that must have one value another one.
 ---@param at FieldAt
 local function check_kept(step, other, at)
-  for target, source in pairs(at.made) do
+  local targets = {}
+  for target in pairs(at.made) do targets[#targets + 1] = target end
+  table.sort(targets, function(a, b) return tostring(a) < tostring(b) end)
+  for _, target in ipairs(targets) do
+    local source = at.made[target]
     if not fields.same(at.to[target], at.values[target]) then
       cbk.fail("converter", ("a function changes '%s' to %s, but %s gives it the value %s"):format(tostring(target),
         fields.shown(at.to[target]), said(at, source), fields.shown(at.values[target])))

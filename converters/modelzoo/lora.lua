@@ -201,7 +201,7 @@ end
 function lora.config(config, model)
   config = cbk.deep_copy(config)
   config.model.lora_params = nil
-  local function part(place, tie)
+  local function untie(place, tie)
     local section, field = section_of(config, place), tie[3]
     local share, other = section[field], place .. tie[2] .. ".weight"
     if share == cbk.null or share == false or share == 0 then return end -- or said already
@@ -215,7 +215,7 @@ function lora.config(config, model)
   end
   for _, tie in ipairs(ties) do
     for _, module in ipairs { tie[1], tie[2] } do
-      for _, place in ipairs(places_of(model, module)) do part(place, tie) end
+      for _, place in ipairs(places_of(model, module)) do untie(place, tie) end
     end
   end
   return config

@@ -182,23 +182,25 @@ end
 ---@class Crossing   What crosses the border at once: tables in it that are one stay one.
 ---@field seen table<table, table>   copies
 ---@field is_final boolean           it is data from now on, of which nobody else has a part
----@field is_native? boolean         it is for a native function, which may give away what it gets
+---@field is_native? boolean         it is for a native function, which may give it back: functions stay the sandbox's
 
 local function is_plain(value) return type(value) == "table" and (getmetatable(value) == nil or modules[value]) end
 
 ---A copy of the library's own table: what gets it may change it. Among arguments it is always the same copy.
 ---@param crossing Crossing
 local function without_owner(value, crossing, level)
+  if crossing.is_native and type(value) == "function" then return to_sandbox(value) end
   if crossing.is_native and type(value) == "table" and not is_plain(value) then
     cbk.fail("converter", "an object of the library is no value for a function of `cbk`: pass its fields")
   end
   if not is_plain(value) then return without_container(value) end
-  local known = crossing.seen[value] or not crossing.is_final and (arguments[value] or arguments[value] == false and value)
+  local is_argument = not (crossing.is_final or crossing.is_native)
+  local known = crossing.seen[value] or is_argument and (arguments[value] or arguments[value] == false and value)
   if known then return known end
   check_level(level)
   local out = {}
   crossing.seen[value] = out
-  if not crossing.is_final then arguments[value], arguments[out] = out, false end
+  if is_argument then arguments[value], arguments[out] = out, false end
   for name, inner in next, value do
     if not is_hidden(value, name) then out[name] = without_owner(inner, crossing, level + 1) end
   end
@@ -220,7 +222,7 @@ local guard_of
 
 local function copy(value, crossing, level)
   local kind = type(value)
-  if kind == "function" then return inward[value] or guard_of(value) end
+  if kind == "function" then return crossing.is_native and value or inward[value] or guard_of(value) end
   if kind == "userdata" and originals[value] then return without_owner(originals[value], crossing, level) end
   if kind ~= "table" then return value end
   local metatable = debug.getmetatable(value)

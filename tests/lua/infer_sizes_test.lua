@@ -203,7 +203,7 @@ describe("cbk infer, sizes", function()
     return model
   end
 
-  it("tells numbers of heads from numbers of layers, whatever their names are", function()
+  it("does not take a number of heads for one of layers because of its name", function()
     for _, name in ipairs { "n_head", "heads_per_layer", "head_depth", "layer_heads" } do
       for _, layers in ipairs { 3, 4 } do -- and 4 heads
         local found = of_other(fused { name = name, layers = layers }, fused { name = name, heads = 8 })

@@ -393,6 +393,13 @@ describe("a sandboxed converter", function()
           end
         end
       end
+      local class = require "converters.engine.class"
+      for _, given in ipairs { { x = class.new }, { class.new }, class.kinds } do
+        for _, f in cbk.items(given) do
+          local fine, raw = pcall(function() return f "X" { fields = {}, tensors = function() return {} end }.__index end)
+          if fine and raw ~= nil then error("the classes' metatable", 0) end
+        end
+      end
       for _, module in ipairs { rules, fields, actions, require "converters.engine.kinds", require "converters.engine.class" } do
         local fine, names = pcall(cbk.keys, module)
         for _, name in ipairs(fine and names or {}) do

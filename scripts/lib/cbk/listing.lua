@@ -18,7 +18,7 @@ local TENSORS = require("cbk.tensor_kinds").ALL
 
 local H5 = { ["cerebras-h5"] = true, ["flat-h5"] = true }
 
----The first key with a dot of a tensor at the top of an H5 checkpoint: such a file is a state dict, and no tree. Nil if there is none.
+---In an H5 checkpoint, the first tensor at the top whose key has a dot; nil if there is none. Such a file is a state dict, not a tree.
 ---@param checkpoint Checkpoint
 ---@return string|nil
 function listing.flat_key(checkpoint)

@@ -128,7 +128,7 @@ local function witnesses_of(inventory)
   end
 end
 
----What a number may be made of, with a number of layers: the number itself, its root, twice of it, and their inverses.
+---Values that are made of a number of layers: the number, twice the number, the roots of both. Their inverses count as well.
 ---@type (fun(n: integer): number)[]
 local OF_LAYERS = {
   function(n) return n end, function(n) return 2 * n end, math.sqrt, function(n) return math.sqrt(2 * n) end,
