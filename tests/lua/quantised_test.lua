@@ -98,6 +98,16 @@ local function model(dtype, change)
   return root
 end
 
+---A case whose tensors somebody cast, as `{k: v.to(dtype) for k, v in tensors.items()}` does.
+---@param case MethodCase
+---@param dtype string
+---@return MethodCase
+local function cast(case, dtype)
+  local out = { name = case.name, codes = case.codes, config = case.config, field = case.field, tensors = {} }
+  for tail, tensor in pairs(case.tensors) do out.tensors[tail] = tensor:to("float32"):to(dtype) end
+  return out
+end
+
 ---A folder with config.json and model.safetensors.
 local function folder(root, config)
   local dir = harness.temp_dir()
@@ -187,6 +197,34 @@ describe("quantised weights", function()
     end
   end)
 
+  it("are recognised when somebody cast codes and scales to wider floats", function()
+    local lora = adapter()
+    for _, case in ipairs(METHODS) do
+      local dir = quantised_folder(cast(case, "bfloat16"))
+      local found = quantised.find(cbk.open(dir).root)
+      equal({ #found.weights, found.weights[1] and found.weights[1].name }, { 1, WEIGHT }, case.name)
+      for _, words in ipairs {
+        { "convert", dir, "--model", "llama", "--to", "cs-2.5", "-o", "out" },
+        { "copy", dir, "cast.safetensors", "--to-dtype", "float32" },
+        { "copy", dir, "left.safetensors", "--exclude", found.weights[1].parts[1] },
+        { "fold-lora-checkpoint", "--adapter", lora, dir, "-o", "merged" },
+      } do
+        local err = refused(dir, unpack(words))
+        has(err, "the weight" .. (words[4] == "--exclude" and " is quantised" or "s are quantised"))
+        has(err, found.weights[1].method)
+        no_bad_advice(err)
+      end
+      equal(cbk.fs.list(dir), { "config.json", "model.safetensors" }, case.name)
+      for _, command in ipairs { "ls", "identify" } do
+        local _, out = harness.cbk(dir, command, dir)
+        has(out, "quantised: ")
+      end
+      local _, checked = harness.cbk(dir, "check", dir)
+      has(checked, "1 weight is quantised")
+      lacks(checked, "clean")
+    end
+  end)
+
   it("are named by ls, check and identify", function()
     for _, case in ipairs(METHODS) do
       local dir = quantised_folder(case)
@@ -258,7 +296,8 @@ describe("quantised weights", function()
         ["h.0.attn.c_attn.weight"] = counted("float32", 4, 4) },
       counts = cbk.dict { ["bn.weight"] = counted("float32", 4), ["bn.num_batches"] = counted("int32", 1),
         logit_scale = counted("float32", 1) },
-      wide = cbk.dict { ["a.weight"] = counted("bfloat16", 4, 4), ["a.weight_scale"] = counted("float32", 4, 1) },
+      wide = cbk.dict { ["a.weight"] = counted("bfloat16", 4, 4), ["a.scale"] = counted("float32", 4, 1),
+        logit = counted("float32", 1), logit_scale = counted("float32", 1) },
     } do
       local found = quantised.find(root)
       equal({ #found.weights, #found.narrow, found:is_quantised(), found:summary() }, { 0, 0, false, nil }, name)
@@ -418,9 +457,9 @@ end)
 
 describe("scales that no weight needs", function()
   it("are never advised to be left out", function()
-    local dir = folder(model(nil, function(root) root[STEM .. ".weight_scale"] = counted("float32", 32, 1) end))
+    local dir = folder(model(nil, function(root) root["model.layers.0.mlp.weight_scale"] = counted("float32", 32, 1) end))
     local err = refused(dir, "convert", dir, "--to", "cs-2.5", "-o", "out")
-    has(err, STEM .. ".weight_scale")
+    has(err, "model.layers.0.mlp.weight_scale")
     no_bad_advice(err)
     local _, out = harness.cbk(dir, "check", dir)
     has(out, "weight_scale")

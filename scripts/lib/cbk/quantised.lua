@@ -19,11 +19,14 @@ local function per(codes, scale)
   return is_row and "a scale per row" or "a scale per block"
 end
 
+local WIDE = { bfloat16 = true, float16 = true, float32 = true, float64 = true } -- somebody cast the codes, which makes no weights of them
+
 ---@param codes LeafRow
 ---@param scale LeafRow
 ---@param has fun(tail: string): LeafRow|nil   returns the tensor beside the codes with this ending
 local function plain(codes, scale, has)
   if codes.type:find "^float8" then return "FP8, " .. per(codes, scale) end
+  if WIDE[codes.type] then return ("codes as %s, %s"):format(codes.type, per(codes, scale)) end
   if codes.type == "object" or codes.type == "uint8" and (has "_scale_2" or scale.type:find "^float8_e4m3") then return "NVFP4" end
   return ("%s, %s"):format(codes.type, per(codes, scale))
 end
@@ -136,19 +139,19 @@ local function class_of(rows, i, row) return row.type == "object" and tostring(r
 ---Elements smaller than a byte are an object without a dtype (safetensors' F4 and F6).
 local function is_below_a_byte(class) return class ~= nil and class:find "^safetensors%.F%d" ~= nil end
 
----Whether a checkpoint can have codes at all, and whether names show which tensors are weights of few bits without scales. Most
----checkpoints have neither, so that their rows, maybe a million, need not be searched.
+---Whether a checkpoint can have weights of few bits without scales, and whether names show which these are. Most checkpoints have none,
+---so that their rows, maybe a million, need not be searched.
 ---@param rows LeafRows
----@return boolean has_codes, boolean has_narrow, boolean is_by_name
+---@return boolean has_narrow, boolean is_by_name
 local function possible(rows)
-  local totals, has_codes, has_narrow, has_floats = rows:totals(), false, false, false
+  local totals, has_narrow, has_floats = rows:totals(), false, false
   for _, one in ipairs(totals.dtypes) do
     local is_narrow = quantised.is_narrow(one.dtype)
-    has_codes, has_narrow = has_codes or PACKED[one.dtype] or is_narrow, has_narrow or is_narrow
+    has_narrow = has_narrow or is_narrow
     has_floats = has_floats or is_narrow and one.dtype:find "^float" ~= nil
   end
   local has_objects = totals.objects > 0
-  return has_codes or has_objects, has_narrow or has_objects, not (has_floats or has_objects)
+  return has_narrow or has_objects, not (has_floats or has_objects)
 end
 
 -- --- quantisation in a config
@@ -263,8 +266,9 @@ local function codes_in(rows)
       local stem = name:sub(-#one.tail) == one.tail and name:sub(1, -#one.tail - 1)
       local at = stem and rows:find((stem .. one.scheme.codes):sub(2))
       if at and at ~= i and not (best[at] and best[at].rank <= one.rank) then
-        local row = rows[at]
-        local is_code = row.shape and (PACKED[row.type] or quantised.is_narrow(row.type) or one.scheme.any_dtype)
+        local row, has_own_name = rows[at], one.scheme.codes ~= "" and one.scheme.codes ~= ".weight"
+        local is_code = row.shape and (PACKED[row.type] or quantised.is_narrow(row.type) or one.scheme.any_dtype or has_own_name
+          or quantised.is_part_name(rows:path(i)))
         if is_code or is_below_a_byte(class_of(rows, at, row)) then
           best[at] = { scheme = one.scheme, rank = one.rank, stem = stem, scale = i }
         end
@@ -324,8 +328,7 @@ end
 ---@return Quantised
 function quantised.find_in_rows(rows, config)
   local out = setmetatable({ weights = {}, narrow = {}, stated = quantised.stated(config) }, Quantised)
-  local has_codes, has_narrow, is_by_name = possible(rows)
-  if not has_codes then return out end
+  local has_narrow, is_by_name = possible(rows)
   local found, places, is_taken = codes_in(rows), {}, {}
   for at in pairs(found) do places[#places + 1] = at end
   table.sort(places)
