@@ -42,6 +42,7 @@ cli.options(parser, "no-progress-bar", "json")
 local args = parser:parse()
 if args.sarif and args.json then cli.usage_error("check", "--sarif and --json exclude each other") end
 if args.config and #args.file > 1 then cli.usage_error("check", "--config is the config of one checkpoint; give one FILE") end
+cli.confine(args)
 converters.load(args.converter, args.sandbox)
 
 local FINDINGS, TROUBLE = 1, 2

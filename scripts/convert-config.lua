@@ -38,6 +38,7 @@ local function detect_options(only)
   cli.say(args, ("Found: --model %s --src-fmt %s"):format(args.model, args.src_fmt))
 end
 
+cli.confine(args, args.output_dir or cbk.fs.dirname(args.config_file))
 detect_options(converters.load(args.converter, args.sandbox))
 local job = converters.job(converters.route(args.model, args.src_fmt, args.tgt_fmt))
 job.is_config_only = true

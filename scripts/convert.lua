@@ -270,6 +270,7 @@ end
 -- --- all of it
 
 check_options()
+cli.confine(args, args.output_dir or folder_of_input(), args.output_dir or cbk.fs.dirname(args.config or args.checkpoint_file))
 local only = converters.load(args.converter, args.sandbox)
 local own_step = own_layout.step(args, only)
 if own_step then

@@ -221,6 +221,7 @@ for _, name in ipairs { "src_fmt", "tgt_fmt", "config", "converter" } do
     cli.usage_error("diff", ("--%s needs --model NAME (or --model auto)"):format((name:gsub("_", "-"))))
   end
 end
+cli.confine(args)
 local ok, result = pcall(compare, args)
 if not ok then
   if type(result) == "table" and result.code ~= "interrupted" then result.exit_code = TROUBLE end

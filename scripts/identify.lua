@@ -26,6 +26,7 @@ cli.options(parser, "json")
 local args = parser:parse()
 if args.config and #args.file > 1 then cli.usage_error("identify", "--config is the config of one checkpoint; give one FILE") end
 
+cli.confine(args)
 local only = converters.load(args.converter, args.sandbox)
 
 ---The value of an option for a shell.

@@ -21,6 +21,7 @@ cli.options(parser, "json")
 cli.converter_options(parser)
 local args = parser:parse()
 
+cli.confine(args)
 converters.load(args.converter, args.sandbox)
 local catalogue = converters.catalogue
 

@@ -26,6 +26,7 @@ cli.converter_options(parser)
 cli.output_options(parser)
 local args = parser:parse()
 
+cli.confine(args, cbk.fs.dirname(args.output))
 local only = converters.load(args.converter, args.sandbox)
 converters.refuse_existing(args.output, args)
 local config = config_beside.load(args.config)

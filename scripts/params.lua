@@ -19,6 +19,7 @@ cli.converter_options(parser)
 cli.options(parser, "json")
 local args = parser:parse()
 
+cli.confine(args)
 local only = converters.load(args.converter, args.sandbox)
 local config = config_beside.load(args.config)
 local list = classes.tensors(config, configs.model_of(config, args.model or only, args.format))

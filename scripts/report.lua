@@ -46,6 +46,7 @@ for _, name in ipairs { "src_fmt", "tgt_fmt" } do
     cli.usage_error("report", ("--%s needs --model NAME (or --model auto)"):format((name:gsub("_", "-"))))
   end
 end
+cli.confine(args, cbk.fs.dirname(args.output))
 converters.load(args.converter, args.sandbox)
 
 local MOST_TENSORS = 200000  -- of a page that a browser can open

@@ -70,7 +70,9 @@ local findings = {} -- { where, kind, text }
 local function add(kind, text, where, title) findings[#findings + 1] = { kind = kind, text = text, where = where, table = title } end
 
 local function load_models()
-  local fine, models = pcall(notation.read, path, not (is_bundled or args.no_sandbox))
+  local is_sandboxed = not (is_bundled or args.no_sandbox)
+  cli.confine { sandbox = is_sandboxed }
+  local fine, models = pcall(notation.read, path, is_sandboxed)
   if fine then return models end
   add("broken", errors.text(models), path)
   return {}

@@ -308,6 +308,9 @@ end
 
 border.guard = guard_of
 
+---Forgets the library's tables that sandboxed files have, which may have changed them: the next file gets new ones.
+function border.forget() arguments = setmetatable({}, { __mode = "k" }) end
+
 -- --- Lua's own functions, for views as for tables
 
 ---A function that gives plain values: what it gets is copied as if it were handed over.

@@ -5,6 +5,7 @@ local cbk = require "cbk"
 local position = {}
 
 local root = debug.getinfo(1, "S").source:match "^@(.*)converters/notation/[^/]*$" or ""
+position.root = root -- the folder of cbk's own converters
 
 local readable -- the files that may be read for messages, besides cbk's own; nil: all
 

@@ -86,10 +86,16 @@ local function own_cbk()
   return strict(out, "cbk.", cbk)
 end
 
+---Whether cbk has such a module for converters. A script may have a file of that name beside it, which would get all rights.
+local function is_available(name)
+  if not (MODULES[name] or type(name) == "string" and FOLDERS[name:match "^converters%.(%l+)%.[%w_.]+$"]) then return false end
+  return package.searchpath(name, position.root .. "?.lua") ~= nil
+end
+
 local function required(own)
   return function(name)
     if name == "cbk" then return own end
-    if not (MODULES[name] or type(name) == "string" and FOLDERS[name:match "^converters%.(%l+)%.[%w_.]+$"]) then
+    if not is_available(name) then
       local source, line = position.here(3)
       position.fail(source, line, "module '%s' is not available: a sandboxed converter can only require cbk and the converter modules",
         tostring(name))
@@ -109,6 +115,7 @@ end
 ---@return function|nil chunk, string|nil problem
 function sandbox.load(path)
   take_away()
+  border.forget()
   limits.start(path)
   local names = {}
   for name in pairs(FUNCTIONS) do names[name] = _G[name] end

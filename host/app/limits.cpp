@@ -13,8 +13,10 @@
 #include <new>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "bindings/runtime.hpp"
+#include "host/app/confine.hpp"
 #include "host/app/report.hpp"
 #include "host/base/file.hpp"
 #include "host/base/parallel.hpp"
@@ -217,6 +219,20 @@ int grant_writing(lua_State* L) {
   return 0;
 }
 
+/// limits.confine(folders): from now on, files can be written in these folders alone. False if the kernel
+/// cannot do that (see `confine`).
+int confine_writing(lua_State* L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  std::vector<fs::path> folders;
+  for (size_t i = 1; i <= lua_objlen(L, 1); ++i) {
+    lua_rawgeti(L, 1, static_cast<int>(i));
+    folders.emplace_back(lua::check_string(L, -1));
+    lua_pop(L, 1);
+  }
+  lua_pushboolean(L, confine(folders) ? 1 : 0);
+  return 1;
+}
+
 /// limits.enter(): sandboxed code begins to run.
 int enter(lua_State* /*L*/) {
   limits().entered = time_now();
@@ -234,11 +250,10 @@ int leave_sandbox(lua_State* /*L*/) {
 }  // namespace
 
 int open_limits_module(lua_State* L) {
-  static const luaL_Reg functions[] = {{"start", lua::guarded<start>},
-                                       {"enter", lua::guarded<enter>},
-                                       {"leave", lua::guarded<leave_sandbox>},
-                                       {"write", lua::guarded<grant_writing>},
-                                       {nullptr, nullptr}};
+  static const luaL_Reg functions[] = {
+      {"start", lua::guarded<start>},         {"enter", lua::guarded<enter>},
+      {"leave", lua::guarded<leave_sandbox>}, {"confine", lua::guarded<confine_writing>},
+      {"write", lua::guarded<grant_writing>}, {nullptr, nullptr}};
   lua_newtable(L);
   lua::set_functions(L, functions, "limits.");
   return 1;

@@ -1,5 +1,5 @@
-// `require "cbk.limits"`: limits on a program's time and memory once it runs an untrusted converter. The
-// limits also hold inside C functions, and no Lua code can prevent the end of the program.
+// `require "cbk.limits"`: limits on a program's time, memory and rights once it runs an untrusted converter.
+// The limits also hold inside C functions, and no Lua code can prevent the end of the program.
 #pragma once
 
 #include <lua.hpp>

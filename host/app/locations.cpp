@@ -69,8 +69,8 @@ std::string module_path(const fs::path& scripts, const fs::path& own, std::strin
   const std::string library = (scripts / "lib").string();
   const std::string root = scripts.parent_path().string();
   std::string path = fmt::format("{0}/?.lua;{0}/?/init.lua", library);
-  if (!own.empty()) path += fmt::format(";{0}/?.lua;{0}/?/init.lua", own.string());
   path += fmt::format(";{}/?.lua", root);  // require "converters.NAME"
+  if (!own.empty()) path += fmt::format(";{0}/?.lua;{0}/?/init.lua", own.string());
   return path + ";" + absolute_entries(system_path);
 }
 

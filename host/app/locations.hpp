@@ -17,8 +17,8 @@ fs::path scripts_folder();
 /// The entries of a Lua search path that do not depend on the current folder.
 std::string absolute_entries(std::string_view path);
 
-/// `package.path` for a program whose own folder is `own` ("" for none): the library, `own`, then the
-/// system's modules.
+/// `package.path` for a program whose own folder is `own` ("" for none): the library, bundled
+/// converters, `own`, then the system's modules.
 std::string module_path(const fs::path& scripts, const fs::path& own, std::string_view system_path);
 
 /// The scripts of all commands by name, with '-' for a '_' in the file name. Those in the folders of

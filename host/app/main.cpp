@@ -16,6 +16,7 @@
 #include "host/app/versions.hpp"
 #include "host/base/error.hpp"
 #include "host/base/open_files.hpp"
+#include "host/base/stale.hpp"
 
 namespace cbk::app {
 namespace {
@@ -69,6 +70,7 @@ Arguments rest(const Arguments& arguments, size_t from) {
 /// time of `cbk ls`.
 int leave(int code) {
   code = finish_output(code);
+  remove_empty_folders();
   if (!leaves_at_once) return code;
   std::fflush(nullptr);
   std::_Exit(code);

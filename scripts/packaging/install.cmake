@@ -61,7 +61,7 @@ include(CPack)
 add_executable(cbk-portable EXCLUDE_FROM_ALL $<TARGET_OBJECTS:cbk>)
 target_link_options(cbk-portable PRIVATE -s -Wl,--export-dynamic-symbol=lua_* -Wl,--export-dynamic-symbol=luaL_*)
 target_link_libraries(cbk-portable PRIVATE $<TARGET_FILE:cbk_bindings> $<TARGET_FILE:cbk_host> $<TARGET_FILE:cbk_bundle_messages>
-  -Wl,-Bstatic -lluajit-5.1 -lyaml-cpp -ldeflate -llz4 -lzstd -lz -lprotobuf -lleveldb -lsnappy -ledit -lbsd -lmd -ltinfo
+  -Wl,-Bstatic -lluajit-5.1 -lyaml-cpp -ldeflate -llz4 -lzstd -lz -lprotobuf -lleveldb -lsnappy -ledit -lbsd -lmd -ltinfo -lseccomp
   -Wl,-Bdynamic -lfmt -lisal -lhwy)
 set_target_properties(cbk-portable PROPERTIES LINKER_LANGUAGE CXX BUILD_RPATH $ORIGIN/../lib/cbk)
 add_dependencies(cbk-portable cbk)

@@ -380,6 +380,36 @@ describe("a sandboxed converter", function()
     equal({ code, stdout }, { 0, "compared\n" }, stderr)
   end)
 
+  it("starts with the library as it was, whatever the file before it did", function()
+    local dir = folder()
+    local field = [[
+      local class, llama = require "converters.engine.class", require "converters.classes.hf.llama"
+      local one = class.deciding(llama.LlamaForCausalLM.fields.hidden_size, 1)
+    ]]
+    cbk.fs.write(dir .. "/first.lua", field .. " class.free(one) " .. tiny "")
+    cbk.fs.write(dir .. "/second.lua", field .. " if one.free then cbk.fail('config', 'it is changed') end " .. tiny "")
+    cbk.fs.write(dir .. "/both.lua", [[
+      for _, name in ipairs { "first.lua", "second.lua" } do require "converters.notation.files".read(name, true) end
+    ]])
+    local code, _, stderr = harness.cbk(dir, "run", "both.lua")
+    equal({ code, stderr }, { 0, "" })
+  end)
+
+  it("requires cbk's own modules, and no file of such a name beside a script", function()
+    local dir = folder()
+    cbk.fs.mkdir(dir .. "/converters/shared")
+    for _, name in ipairs { "evil", "clip" } do
+      cbk.fs.write(dir .. ("/converters/shared/%s.lua"):format(name), "io.open('pwned', 'w'):close() return {}")
+    end
+    cbk.fs.write(dir .. "/script.lua", 'require "converters.notation.files".read("own.lua", true)')
+    for name, problem in pairs { evil = "module 'converters.shared.evil' is not available", clip = "" } do
+      cbk.fs.write(dir .. "/own.lua", ("require 'converters.shared.%s'\n"):format(name) .. tiny "", { overwrite = true })
+      local code, _, stderr = harness.cbk(dir, "run", "script.lua")
+      equal({ code, cbk.fs.exists(dir .. "/pwned") }, { problem == "" and 0 or 1, false }, stderr)
+      is_true(stderr:find(problem, 1, true), stderr)
+    end
+  end)
+
   it("gives no native function an object of the library, which it could hand back, nor what a module hides", function()
     local dir = folder()
     cbk.fs.write(dir .. "/tiny.lua", tiny [[

@@ -286,6 +286,14 @@ function cli.converter_options(parser)
   parser:flag("--sandbox", "run the converter file in a sandbox: tables, arithmetic and rules; no files, no programs")
 end
 
+---With --sandbox: from here on, the kernel lets the program write below these folders alone, and closes the network, whatever the
+---converter file finds to do. Call it before anything is opened.
+---@param args table
+---@param ... string   folders; missing ones are made, and removed again if they stay empty
+function cli.confine(args, ...)
+  if args.sandbox then limits.confine(args.dry_run and {} or { ... }) end
+end
+
 ---The options of `cbk.open` from the command line.
 ---@param args table
 function cli.reading(args)

@@ -1,0 +1,108 @@
+-- The second wall around sandboxed converters: what leaves the sandbox of Lua meets the kernel.
+
+local cbk = require "cbk"
+local classes = require "cbk.classes"
+local harness = require "harness"
+local describe, it, equal, is_true, has = harness.describe, harness.it, harness.equal, harness.is_true, harness.has
+
+--- Runs a command whose sandbox has a hole: a converter's file runs with all rights of Lua.
+local LEAKS = [[
+local command = table.remove(arg, 1)
+package.loaded["converters.notation.sandbox"] = { load = function(path) return loadfile(path) end }
+arg[0] = command
+assert(loadfile(package.searchpath("cbk.cli", package.path):match "^(.*)lib/" .. command .. ".lua"))()
+]]
+
+local OWN = [[
+return { { model = "tiny", note = "a tiny model", { "hf", "cs-2.1 .. cs-2.9",
+  keys = require "converters.engine.rules".keys { { "embed.weight", "e.weight" } },
+  config = require "converters.engine.fields".config { { "width", "hidden_size" } } } } }
+]]
+
+local ESCAPES = [[
+io.stderr:write("file: ", select(2, io.open("../outside", "w")) or "made", "\n")
+io.stderr:write("removed: ", select(2, os.remove "../precious") or "yes", "\n")
+io.stderr:write("moved: ", select(2, os.rename("../precious", "../gone")) or "yes", "\n")
+os.execute "touch ../by_program; echo x > ../precious"
+os.execute [=[/usr/bin/python3 -c 'import socket; socket.socket()' 2>&1 | grep -o PermissionError >&2]=]
+]] .. OWN
+
+local function llama()
+  return cbk.dict { { "model_type", "llama" }, { "architectures", cbk.list { "LlamaForCausalLM" } }, { "vocab_size", 24 },
+    { "hidden_size", 16 }, { "num_attention_heads", 2 }, { "num_hidden_layers", 1 }, { "intermediate_size", 32 },
+    { "tie_word_embeddings", false } }
+end
+
+--- A folder "in" with a model, the leaking sandbox and a converter that makes use of it; beside it is "precious".
+local function folder()
+  local dir = harness.temp_dir()
+  cbk.fs.mkdir(dir .. "/in")
+  cbk.fs.write(dir .. "/precious", "whole")
+  cbk.fs.write(dir .. "/in/leaks.lua", LEAKS)
+  cbk.fs.write(dir .. "/in/own.lua", ESCAPES)
+  cbk.create(dir .. "/in/model.safetensors", { root = classes.new(llama(), "llama", "hf") }):commit { progress = false }
+  cbk.config.save(llama(), dir .. "/in/config.json")
+  return dir
+end
+
+--- What every command with --sandbox does, and what it makes below "in".
+local COMMANDS = {
+  { "list" },
+  { "params", "config.json", "--model", "llama" }, { "identify", "model.safetensors" }, { "check", "model.safetensors" },
+  { "diff", "model.safetensors", "model.safetensors", "--model", "llama", code = 2 },
+  { "convert", "model.safetensors", "--to", "cs-2.5", "--model", "llama", "-o", "new/out", makes = "new" },
+  { "convert", "model.safetensors", "--to", "cs-2.5", "--model", "llama", "-o", "new/out", "--dry-run" },
+  { "convert", "model.safetensors", "--to", "cs-9.9", "-o", "new/out", code = 1 },
+  { "convert", "model.safetensors", "--to", "cs-2.5", "--model", "llama", makes = "model_to_cs-2.5.mdl" },
+  { "convert-config", "config.json", "--to", "cs-2.5", "--model", "llama", "-o", "new", makes = "new" },
+  { "new", "config.json", "--model", "llama", "-o", "new/deep/model.pt", makes = "new" },
+  { "report", "model.safetensors", "-o", "new/page.html", makes = "new" },
+}
+
+local function is_available()
+  local _, out = harness.cbk(harness.temp_dir(), "-e", 'print(require "cbk.limits".confine {})')
+  return out == "true\n"
+end
+
+describe("the wall behind the sandbox", function()
+  it("keeps every command from writing outside of its output's folder, and from the network", function()
+    if not is_available() then harness.skip "the kernel has no Landlock" end
+    for _, command in ipairs(COMMANDS) do
+      local dir = folder()
+      local words = { "run", "leaks.lua" }
+      for _, word in ipairs(command) do words[#words + 1] = word end
+      for _, word in ipairs { "--converter", "own.lua", "--sandbox" } do words[#words + 1] = word end
+      local code, out, err = harness.cbk(dir .. "/in", unpack(words))
+      local name = table.concat(words, " ") .. "\n" .. out .. err
+      for _, what in ipairs { "file: ../outside", "removed: ../precious", "moved: ../precious" } do
+        is_true(err:find(what .. ": Permission denied", 1, true), name)
+      end
+      has(err, "\nPermissionError\n")
+      equal({ cbk.fs.list(dir), cbk.fs.read(dir .. "/precious") }, { { "in", "precious" }, "whole" }, name)
+      equal(code, command.code or 0, name)
+      local left = {}
+      for _, one in ipairs(cbk.fs.list(dir .. "/in")) do left[one] = true end
+      equal({ left["new"], command.makes and left[command.makes] }, { command.makes == "new" or nil, command.makes and true }, name)
+    end
+  end)
+
+  it("stands before `cbk rules`, which writes nowhere", function()
+    if not is_available() then harness.skip "the kernel has no Landlock" end
+    local dir = folder()
+    cbk.fs.write(dir .. "/in/own.lua", 'io.stderr:write(select(2, io.open("here", "w")) or "made")\n' .. OWN, { overwrite = true })
+    local _, _, err = harness.cbk(dir .. "/in", "run", "leaks.lua", "rules", "own.lua")
+    has(err, "here: Permission denied")
+  end)
+
+  it("is not there for scripts, which write where they like", function()
+    local dir = folder()
+    cbk.fs.write(dir .. "/in/own.lua", OWN, { overwrite = true })
+    cbk.fs.write(dir .. "/in/script.lua", [[
+      require "cbk.converters".load("own.lua", true)
+      assert(io.open("../outside", "w")):close()
+    ]])
+    local code, _, err = harness.cbk(dir .. "/in", "run", "script.lua")
+    equal(code, 0, err)
+    is_true(cbk.fs.exists(dir .. "/outside"))
+  end)
+end)
