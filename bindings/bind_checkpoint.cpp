@@ -2,8 +2,9 @@
 #include "bindings/leaves.hpp"
 #include "bindings/modules.hpp"
 #include "bindings/reading.hpp"
-#include "host/checkpoint/detect.hpp"
+#include "host/checkpoint/formats.hpp"
 #include "host/checkpoint/open.hpp"
+#include "host/checkpoint/sharded.hpp"
 #include "host/value/walk.hpp"
 
 namespace cbk::lua {
@@ -23,13 +24,17 @@ int open(lua_State* L) {
   return 1;
 }
 
-/// cbk.container(path): the kind of a file by its first and last bytes: "torch", "index" (of shards),
-/// "other" for the other formats; nil for files that are not checkpoints.
+/// cbk.container(path): the format of a file by its first and last bytes, "index" for an index of shards; nil
+/// for files that are not checkpoints.
 int container(lua_State* L) {
-  const Container found = detect(*MappedFile::open(check_path(L, 1)));
-  if (found == Container::other) return 0;
-  const bool is_index = found == Container::shard_index;
-  push(L, std::string_view(is_index ? "index" : found == Container::torch ? "torch" : "other"));
+  const auto file = MappedFile::open(check_path(L, 1));
+  if (const Format* format = detect(*file)) {
+    push(L, format->name);
+  } else if (is_shard_index(*file)) {
+    push(L, std::string_view("index"));
+  } else {
+    return 0;
+  }
   return 1;
 }
 

@@ -1,7 +1,7 @@
 // Low-level access to files that need not be whole checkpoints: cbk.gguf, cbk.pickle, cbk.safetensors,
 // cbk.tensorflow. Formats by file name: cbk.format_of_name, cbk.suffixes.
 #include "bindings/modules.hpp"
-#include "host/formats/file_names.hpp"
+#include "host/checkpoint/formats.hpp"
 #include "host/formats/gguf/header.hpp"
 #include "host/formats/hdf5/inspect.hpp"
 #include "host/formats/safetensors/header.hpp"
@@ -125,10 +125,28 @@ int h5_inspect(lua_State* L) {
   return 1;
 }
 
-/// cbk.format_of_name(path): the format of the suffix, or nil.
+/// cbk.formats(): all formats, as records.
+int formats(lua_State* L) {
+  lua_newtable(L);
+  int position = 0;
+  for (const Format& format : all_formats()) {
+    lua_createtable(L, 0, 6);
+    set_field(L, "name", format.name);
+    push_strings(L, std::vector<std::string>(format.suffixes.begin(), format.suffixes.end()));
+    lua_setfield(L, -2, "suffixes");
+    set_boolean(L, "read", format.read != nullptr);
+    set_boolean(L, "written", format.is_written());
+    set_boolean(L, "shards", format.has_shards());
+    set_boolean(L, "prefix", format.write_files != nullptr);
+    lua_rawseti(L, -2, ++position);
+  }
+  return 1;
+}
+
+/// cbk.format_of_name(path): the format of the suffix if it can be written, or nil.
 int format_of_name(lua_State* L) {
-  const FormatNames* names = names_by_suffix(check_path(L, 1));
-  names == nullptr ? lua_pushnil(L) : push(L, names->format);
+  const Format* format = format_of_suffix(check_path(L, 1));
+  format != nullptr && format->is_written() ? push(L, format->name) : lua_pushnil(L);
   return 1;
 }
 
@@ -184,8 +202,10 @@ void bind_formats(lua_State* L) {
   set_group(L, "tensorflow", tensorflow);
   static const luaL_Reg gguf[] = {{"texts", guarded<gguf_texts>}, {nullptr, nullptr}};
   set_group(L, "gguf", gguf);
-  static const luaL_Reg functions[] = {
-      {"format_of_name", guarded<format_of_name>}, {"suffixes", guarded<suffixes>}, {nullptr, nullptr}};
+  static const luaL_Reg functions[] = {{"formats", guarded<formats>},
+                                       {"format_of_name", guarded<format_of_name>},
+                                       {"suffixes", guarded<suffixes>},
+                                       {nullptr, nullptr}};
   set_functions(L, functions);
 }
 

@@ -47,8 +47,7 @@ end
 
 parser:argument("source", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "SRC"
 parser:argument("target", "what to write"):argname "DST"
-cli.candidates(parser:option("--format", "torch, safetensors, h5, tensorflow (DST is then a prefix), npy or npz (default: from DST)")
-  :argname "FORMAT", { "torch", "safetensors", "h5", "tensorflow", "npy", "npz" })
+cli.format_option(parser, "DST")
 parser:option("--h5-version", "0.4, 0.5 or flat (default: 0.5)"):argname("VERSION"):choices { "0.4", "0.5", "flat" }
 parser:option("--compress", "write H5 in chunks packed by deflate (h5py reads it), lz4 or zstd (h5py needs hdf5plugin; smaller)")
   :argname("HOW"):choices { "deflate", "lz4", "zstd" }

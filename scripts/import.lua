@@ -18,8 +18,7 @@ examples:
 parser:argument("file", "an .npy or .npz file, or a checkpoint; may be repeated"):argname "FILE":args "+"
 parser:option("-o --output", "what to write"):argname("OUT"):count(1)
 parser:option("--key", "the key of the array of an .npy file; repeat it for several, in their order"):argname("KEY"):count "*"
-cli.candidates(parser:option("--format", "torch, safetensors, h5, tensorflow, npy or npz (default: from OUT)"):argname "FORMAT",
-  { "torch", "safetensors", "h5", "tensorflow", "npy", "npz" })
+cli.format_option(parser, "OUT")
 parser:option("--to-dtype", "convert all floating tensors to this dtype (default: unchanged)"):argname("DTYPE"):convert(cli.dtype)
 cli.input_options(parser)
 cli.output_options(parser)

@@ -2,35 +2,30 @@
 
 #include "host/base/inside.hpp"
 #include "host/base/replaced.hpp"
+#include "host/checkpoint/formats.hpp"
 #include "host/checkpoint/sharded.hpp"
-#include "host/formats/file_names.hpp"
-#include "host/formats/h5/writer.hpp"
-#include "host/formats/npy/writer.hpp"
-#include "host/formats/safetensors/writer.hpp"
 #include "host/formats/tensorflow/foreign.hpp"
-#include "host/formats/tensorflow/writer.hpp"
-#include "host/formats/torch/writer.hpp"
 #include "host/value/unreadable.hpp"
 
 namespace cbk {
 namespace {
 
 /// The requested format, or the one of the name's suffix.
-const FormatNames& format_of(const fs::path& target, const WriteOptions& options) {
+const Format& format_of(const fs::path& target, const WriteOptions& options) {
   if (!options.format.empty()) {
-    const FormatNames* known = names_of(options.format == "tf" ? "tensorflow" : options.format);
-    if (known != nullptr) return *known;
-    fail(Errc::usage,
-         "{} is not a format that can be written; known are torch, safetensors, h5, tensorflow, npy, npz "
-         "and raw",
-         quote(options.format));
+    const Format* asked = format_of_name(options.format);
+    if (asked != nullptr && asked->is_written()) return *asked;
+    fail(Errc::usage, "{} is not a format that can be written; known are {}", quote(options.format),
+         list_of_formats());
   }
-  if (const FormatNames* said = names_by_suffix(target)) return *said;
-  if (options.is_folder()) return *names_of(options.shard_stem == "model" ? "safetensors" : "torch");
-  fail(Errc::usage,
-       "cannot tell the format from the name '{}': end it in {}, or name the format (--format, in Lua "
-       "format = …)",
-       target.string(), list_of_suffixes());
+  const Format* said = format_of_suffix(target);
+  if (said != nullptr && said->is_written()) return *said;
+  if (options.is_folder()) return *format_of_name(options.shard_stem == "model" ? "safetensors" : "torch");
+  const std::string why =
+      said == nullptr ? fmt::format("cannot tell the format from the name '{}'", target.string())
+                      : fmt::format("cannot write '{}': {} can only be read", target.string(), said->title);
+  fail(Errc::usage, "{}; end it in {}, or name the format (--format, in Lua format = …)", why,
+       list_of_suffixes());
 }
 
 void check_target(const fs::path& target, bool overwrite) {
@@ -95,36 +90,28 @@ std::vector<std::string> warnings_of(const std::vector<std::string>& texts) {
   return warnings;
 }
 
-std::unique_ptr<Writer> make_single_writer(const Value& root, const fs::path& target,
-                                           const std::string& format, const WriteOptions& options) {
-  if (format == "torch") return torch::make_writer(root, target, options.overwrite);
-  if (format == "h5") return h5::make_writer(root, target, options);
-  if (format == "npy") return npy::make_writer(root, target, options.overwrite);
-  if (format == "npz") return npy::make_archive_writer(root, target, options.overwrite);
-  if (format == "raw") return npy::make_raw_writer(root, target, options.overwrite);
-  return safetensors::make_writer(root, target, options.overwrite, options.metadata);
-}
-
 }  // namespace
 
 bool makes_tree(const fs::path& target, const WriteOptions& options) {
-  const FormatNames* said = options.format.empty() ? names_by_suffix(target) : names_of(options.format);
-  return said != nullptr && said->format == "h5" && options.h5_version != "flat" && !options.is_folder();
+  const Format* said = options.format.empty() ? format_of_suffix(target) : format_of_name(options.format);
+  return said != nullptr && said->name == "h5" && options.h5_version != "flat" && !options.is_folder();
 }
 
 std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& named, const WriteOptions& options) {
   const fs::path target = named.has_filename() ? named : named.parent_path();  // "out/" is "out"
-  const std::string format(format_of(target, options).format);
-  const bool is_bundle = format == "tensorflow";
+  const Format& format = format_of(target, options);
+  const bool is_h5 = format.name == "h5";
+  const bool is_bundle = format.write_files != nullptr;
   const bool is_folder = options.is_folder() && !is_bundle;
-  const bool is_flat = format == "h5" && options.h5_version == "flat";
+  const bool is_flat = is_h5 && options.h5_version == "flat";
   if (options.keep_texts && !is_flat && !is_bundle)
     fail(Errc::usage, "tensors of texts can be kept in flat H5 and TensorFlow checkpoints only");
-  if (format != "h5" && !options.h5_version.empty())
-    fail(Errc::usage, "'{}' would be a {} checkpoint: leave out the H5 version", target.string(), format);
-  if (format != "h5" && options.compression != Compression::none) {
+  if (!is_h5 && !options.h5_version.empty())
+    fail(Errc::usage, "'{}' would be a {} checkpoint: leave out the H5 version", target.string(),
+         format.name);
+  if (!is_h5 && options.compression != Compression::none) {
     fail(Errc::usage, "'{}' would be a {} checkpoint: only H5 has compressed chunks", target.string(),
-         format);
+         format.name);
   }
   if (is_bundle) {
     check_target(named, true);  // its writer knows the files
@@ -134,9 +121,9 @@ std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& named, co
   refuse_unreadable(root);
   std::vector<std::string> texts;
   const Value tree = is_bundle ? root : tensorflow::for_others(root, options.keep_texts, texts);
-  auto writer = is_bundle   ? tensorflow::make_writer(tree, named, options)
+  auto writer = is_bundle   ? format.write_files(tree, named, options)
                 : is_folder ? make_sharded_writer(tree, target, format, options)
-                            : make_single_writer(tree, target, format, options);
+                            : format.write_file(tree, target, options);
   Companions companions = options.companions;
   if (is_folder) std::erase_if(companions, [](const auto& each) { return is_inside_folder(each.first); });
   if (companions.empty() && texts.empty()) return writer;

@@ -6,20 +6,15 @@
 #include "host/base/journal.hpp"
 #include "host/base/memory_budget.hpp"
 #include "host/base/named_files.hpp"
-#include "host/checkpoint/detect.hpp"
 #include "host/checkpoint/distributed.hpp"
+#include "host/checkpoint/foreign_files.hpp"
+#include "host/checkpoint/formats.hpp"
 #include "host/checkpoint/read_limit.hpp"
 #include "host/checkpoint/salvage.hpp"
 #include "host/checkpoint/sharded.hpp"
 #include "host/formats/file_names.hpp"
-#include "host/formats/gguf/reader.hpp"
-#include "host/formats/h5/reader.hpp"
-#include "host/formats/npy/reader.hpp"
 #include "host/formats/safetensors/aliases.hpp"
-#include "host/formats/safetensors/reader.hpp"
-#include "host/formats/tensorflow/reader.hpp"
 #include "host/formats/tensorflow/state_file.hpp"
-#include "host/formats/torch/reader.hpp"
 
 namespace cbk {
 namespace {
@@ -44,54 +39,37 @@ void charge_names(const Value& place, size_t name, MemoryBudget& memory) {
 }
 
 /// Any checkpoint but a sharded one.
-Checkpoint open_single(std::shared_ptr<const MappedFile> file, Container container,
-                       const OpenOptions& options, const MemoryPtr& memory) {
+Checkpoint open_single(const FilePtr& file, const Format* format, const OpenOptions& options,
+                       const MemoryPtr& memory) {
   refuse_distributed(*file);
-  switch (container) {
-    case Container::torch:
-      return torch::read(std::move(file), options, memory);
-    case Container::safetensors: {
-      Checkpoint checkpoint = safetensors::read(std::move(file), options);
-      refuse_pieces(checkpoint);
-      return checkpoint;
-    }
-    case Container::h5:
-      return h5::read(std::move(file), options, memory);
-    case Container::tensorflow:
-      return tensorflow::read(file, options, memory);
-    case Container::npy:
-      return npy::read(file, options);
-    case Container::gguf:
-      return gguf::read(file, options, memory);
-    case Container::npz:
-      return npy::read_archive(file, options, memory);
-    case Container::shard_index:
-    case Container::other:
-      break;
-  }
-  fail_as_foreign(*file);
+  if (format == nullptr) fail_as_foreign(*file);
+  return format->read(file, options, memory);
 }
 
-Checkpoint open_mapped(const std::shared_ptr<const MappedFile>& file, const OpenOptions& options) {
+/// A file of shards' names; `format` is what it is by its content.
+bool is_index(const MappedFile& file, const Format* format) {
+  if (format != nullptr) return false;
+  return file.path().string().ends_with(shard_index_suffix) || is_shard_index(file);
+}
+
+Checkpoint open_mapped(const FilePtr& file, const OpenOptions& options) {
   const fs::path& path = file->path();
-  const Container container = detect(*file);
+  const Format* format = detect(*file);
   const auto memory = std::make_shared<MemoryBudget>(file->size());
   Checkpoint checkpoint;
-  if (container == Container::shard_index ||
-      (container == Container::other && path.string().ends_with(shard_index_suffix))) {
+  if (is_index(*file, format)) {
     checkpoint = read_sharded(
         file, options,
-        [&](std::shared_ptr<const MappedFile> shard) {
+        [&](const FilePtr& shard) {
           return within(fmt::format("shard '{}'", shard->path().filename().string()), [&] {
             memory->add_file(shard->size());
-            const Container shard_container = detect(*shard);
-            return open_single(std::move(shard), shard_container, options, memory);
+            return open_single(shard, detect(*shard), options, memory);
           });
         },
         memory);
   } else {
-    checkpoint = open_single(file, container, options, memory);
-    if (container == Container::safetensors)
+    checkpoint = open_single(file, format, options, memory);
+    if (checkpoint.format == "safetensors")
       safetensors::take_aliases(checkpoint.root.as_dict(), checkpoint.metadata, *memory);
   }
   checkpoint.memory = memory;
@@ -111,7 +89,7 @@ Checkpoint open_mapped(const std::shared_ptr<const MappedFile>& file, const Open
 }
 
 /// The one GGUF file of a folder without other checkpoints.
-std::shared_ptr<const MappedFile> gguf_in(const NamedFiles& files, std::vector<std::string> names) {
+FilePtr gguf_in(const NamedFiles& files, std::vector<std::string> names) {
   std::sort(names.begin(), names.end());
   if (names.size() == 1) return files.open(names.front(), NamedFiles::Link::followed);
   if (std::ranges::none_of(names, is_gguf_part_name)) fail_ambiguous(names);
@@ -123,7 +101,7 @@ std::shared_ptr<const MappedFile> gguf_in(const NamedFiles& files, std::vector<s
 
 /// The one checkpoint of a folder: the latest one of TensorFlow; an index; else the file with the usual name;
 /// else the index of a variant; else the only model file.
-std::shared_ptr<const MappedFile> checkpoint_in(const fs::path& folder, const OpenOptions& options) {
+FilePtr checkpoint_in(const fs::path& folder, const OpenOptions& options) {
   if (auto latest = tensorflow::latest_in(folder, options.allow_external)) return latest;
   std::vector<std::string> indexes;
   std::vector<std::string> variants;
@@ -134,7 +112,7 @@ std::shared_ptr<const MappedFile> checkpoint_in(const fs::path& folder, const Op
   for (const fs::directory_entry& entry : entries_of(folder)) {
     const std::string name = entry.path().filename().string();
     if (entry.is_directory()) continue;
-    const FormatNames* names = names_by_suffix(name);
+    const Format* format = format_of_suffix(name);
     if (name.ends_with(shard_index_suffix) || name.ends_with(bundle_index_suffix)) {
       indexes.push_back(name);
     } else if (is_variant_index_name(name)) {
@@ -143,9 +121,9 @@ std::shared_ptr<const MappedFile> checkpoint_in(const fs::path& folder, const Op
       gguf.push_back(name);
     } else if (is_shard_name(name)) {
       has_shards = true;
-    } else if (names != nullptr) {
+    } else if (format != nullptr) {
       files.push_back(name);
-      if (name == names->usual) usual.push_back(name);
+      if (name == format->usual) usual.push_back(name);
     }
   }
   if (indexes.empty() && usual.empty()) indexes = variants;

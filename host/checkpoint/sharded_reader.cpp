@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "host/base/named_files.hpp"
+#include "host/checkpoint/foreign_files.hpp"
 #include "host/checkpoint/sharded.hpp"
 #include "host/formats/file_names.hpp"
 #include "host/formats/safetensors/aliases.hpp"
@@ -82,14 +83,16 @@ void take_keys(Dict& root, const Checkpoint& shard, const std::string& file,
 
 }  // namespace
 
-bool is_shard_index(std::string_view text) {
+bool is_shard_index(const MappedFile& file) {
+  if (!is_text_file(file)) return false;
+  const std::string_view text = as_text(file.bytes());
   const size_t start = text.find_first_not_of(" \t\r\n");
   if (start == std::string_view::npos || text[start] != '{') return false;
   return text.find("\"weight_map\"") != std::string_view::npos;
 }
 
-Checkpoint read_sharded(const std::shared_ptr<const MappedFile>& index_file, const OpenOptions& options,
-                        const OpenFile& open_file, const MemoryPtr& memory) {
+Checkpoint read_sharded(const FilePtr& index_file, const OpenOptions& options, const OpenFile& open_file,
+                        const MemoryPtr& memory) {
   const fs::path& path = index_file->path();
   const Index index = read_index(path);
   const Shards shards =
@@ -98,9 +101,9 @@ Checkpoint read_sharded(const std::shared_ptr<const MappedFile>& index_file, con
   out.path = path;
   out.metadata = index.metadata;
   auto root = std::make_shared<Dict>();
-  std::vector<Value> notes;                                        // the metadata of the shards
-  const FormatNames* names = names_by_suffix(path.stem().stem());  // of an index without keys
-  std::string format = names != nullptr && names->format == "safetensors" ? "safetensors" : "torch";
+  std::vector<Value> notes;                                    // the metadata of the shards
+  const Format* named = format_of_suffix(path.stem().stem());  // of an index without keys
+  std::string format = named != nullptr && named->name == "safetensors" ? "safetensors" : "torch";
   for (const auto& [file, keys] : index.keys) {
     const auto lose_keys = [&root = *root, &keys = keys](const std::string& why) {
       for (const std::string& key : keys) root.set(key, unreadable(why));

@@ -4,10 +4,7 @@
 #include "host/base/open_files.hpp"
 #include "host/checkpoint/sharded.hpp"
 #include "host/formats/file_names.hpp"
-#include "host/formats/h5/writer.hpp"
-#include "host/formats/safetensors/writer.hpp"
 #include "host/formats/tensorflow/foreign.hpp"
-#include "host/formats/torch/writer.hpp"
 #include "host/value/json.hpp"
 #include "host/value/state_dict.hpp"
 
@@ -27,19 +24,17 @@ struct Shard {
 
 class ShardedWriter : public Writer {
  public:
-  ShardedWriter(const Value& root, fs::path target, std::string format, const WriteOptions& options)
+  ShardedWriter(const Value& root, fs::path target, const Format& format, const WriteOptions& options)
       : target_(std::move(target)),
-        format_(std::move(format)),
+        format_(format),
         overwrite_(options.overwrite),
         compression_(options.compression),
         metadata_(options.metadata),
         companions_(options.companions) {
     std::erase_if(companions_, [](const auto& each) { return !is_inside_folder(each.first); });
     if (options.shard_size == 0) fail(Errc::usage, "a shard size of 0; the default is 10GB");
-    const bool is_torch = format_ == "torch";
-    const FormatNames& names = *names_of(format_);
-    suffix_ = names.shard_suffix;
-    stem_ = options.shard_stem.empty() ? std::string(names.shard_stem) : options.shard_stem;
+    suffix_ = format_.shard_suffix;
+    stem_ = options.shard_stem.empty() ? std::string(format_.shard_stem) : options.shard_stem;
     const Value texts = Value::dict();
     const std::vector<NamedTensor> tensors =
         flat_tensors(take_texts(root, texts.as_dict()), "a sharded checkpoint");
@@ -51,7 +46,7 @@ class ShardedWriter : public Writer {
       items_.insert(items_.end(), writer->items().begin(), writer->items().end());
       overhead_ += writer->overhead();
     }
-    if (!is_torch) warn_of_ties(count_ties(tensors));
+    if (format_.name != "torch") warn_of_ties(count_ties(tensors));
   }
 
   [[nodiscard]] const std::vector<Item>& items() const override { return items_; }
@@ -80,6 +75,7 @@ class ShardedWriter : public Writer {
   }
 
  private:
+  [[nodiscard]] bool is_h5() const { return format_.name == "h5"; }
   [[nodiscard]] std::string index_name() const { return stem_ + suffix_ + std::string(shard_index_suffix); }
 
   /// The tree without the tensors of texts.
@@ -133,8 +129,8 @@ class ShardedWriter : public Writer {
     }
     check_open_files(shards_.size(), total);
     for (size_t i = 0; i < shards_.size(); ++i) {
-      shards_[i].file = is_single_ ? std::string(names_of(format_)->usual)
-                                   : shard_name(stem_, i + 1, shards_.size(), suffix_);
+      shards_[i].file =
+          is_single_ ? std::string(format_.usual) : shard_name(stem_, i + 1, shards_.size(), suffix_);
     }
     const Value map = Value::dict();
     for (const auto& [key, value] : texts.entries()) map.as_dict().set(key_text(key), shards_.front().file);
@@ -165,25 +161,23 @@ class ShardedWriter : public Writer {
   }
 
   void make_writers() {
-    WriteOptions flat;
-    flat.overwrite = true;
-    flat.h5_version = "flat";
-    flat.compression = compression_;
-    for (const Shard& shard : shards_) {
-      const fs::path file = target_ / shard.file;
-      writers_.push_back(format_ == "torch" ? torch::make_writer(shard.root, file, true)
-                         : format_ == "h5"  ? h5::make_writer(shard.root, file, flat)
-                                            : safetensors::make_writer(shard.root, file, true, metadata_));
-    }
+    WriteOptions own;
+    own.overwrite = true;
+    own.h5_version = is_h5() ? "flat" : "";
+    own.compression = compression_;
+    own.metadata = metadata_;
+    for (const Shard& shard : shards_)
+      writers_.push_back(format_.write_file(shard.root, target_ / shard.file, own));
   }
 
   void warn_of_ties(size_t ties) {
     if (ties > 0)
-      warnings_.push_back(written_as_copies(ties, (format_ == "h5" ? "flat H5" : format_) + " has no ties"));
+      warnings_.push_back(
+          written_as_copies(ties, fmt::format("{} has no ties", is_h5() ? "flat H5" : format_.name)));
   }
 
   fs::path target_;
-  std::string format_;
+  const Format& format_;
   bool overwrite_;
   Compression compression_;
   Value metadata_;
@@ -201,12 +195,11 @@ class ShardedWriter : public Writer {
 
 }  // namespace
 
-std::unique_ptr<Writer> make_sharded_writer(const Value& root, const fs::path& target,
-                                            const std::string& format, const WriteOptions& options) {
-  const bool is_flat = format == "h5" && options.h5_version == "flat";
-  if (format != "torch" && format != "safetensors" && !is_flat) {
-    fail(Errc::usage, "shards are written as torch, safetensors or flat H5, not as {}", quote(format));
-  }
+std::unique_ptr<Writer> make_sharded_writer(const Value& root, const fs::path& target, const Format& format,
+                                            const WriteOptions& options) {
+  const bool is_tree = format.name == "h5" && options.h5_version != "flat";
+  if (!format.has_shards() || is_tree)
+    fail(Errc::usage, "shards are written as torch, safetensors or flat H5, not as {}", quote(format.name));
   return std::make_unique<ShardedWriter>(root, target, format, options);
 }
 

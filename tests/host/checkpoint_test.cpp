@@ -204,7 +204,7 @@ TEST_CASE("checkpoint: a folder that holds one checkpoint", "[checkpoint]") {
 TEST_CASE("checkpoint: the suffix of a target gives its format, or an option", "[checkpoint]") {
   const Folder folder;
   CHECK_THROWS_WITH(make_writer(vectors({}), folder.path("x.gguf"), {}),
-                    Catch::Contains(".safetensors") && Catch::Contains(".mdl"));
+                    Catch::Contains("GGUF can only be read") && Catch::Contains(".mdl"));
   WriteOptions options;
   options.format = "onnx";
   CHECK_THROWS_WITH(make_writer(vectors({}), folder.path("x.pt"), options), Catch::Contains("known are"));

@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "host/checkpoint/formats.hpp"
 #include "host/checkpoint/make_writer.hpp"
 #include "host/checkpoint/open.hpp"
 #include "host/plan/plan.hpp"
@@ -29,47 +30,49 @@ std::string format_at(const fs::path& path) {
 }  // namespace
 
 TEST_CASE("file names: each suffix is written, opened and found in a folder as the same format", "[names]") {
-  for (const FormatNames& names : all_format_names()) {
-    for (const std::string_view suffix : names.suffixes) {
+  for (const Format& format : all_formats()) {
+    for (const std::string_view suffix :
+         format.is_written() ? format.suffixes : std::span<const std::string_view>()) {
       CAPTURE(suffix);
       const Folder folder;
       const fs::path path = folder.path("x" + std::string(suffix));
-      CHECK(names_by_suffix(path) == &names);
+      CHECK(format_of_suffix(path) == &format);
       CHECK(list_of_suffixes().find(suffix) != std::string::npos);
       save(path);
-      CHECK(format_at(path) == names.format);
-      CHECK(format_at(folder.path()) == names.format);
-      if (names.shard_suffix.empty()) continue;
+      CHECK(format_at(path) == format.name);
+      CHECK(format_at(folder.path()) == format.name);
+      if (!format.has_shards()) continue;
 
       // The same file under the name of a shard is not taken for a checkpoint.
       const std::string shard = shard_name("x", 1, 2, suffix);
       fs::rename(path, folder.path(shard));
       CHECK(is_shard_name(shard));
-      CHECK(is_written_shard_name(shard) == (suffix == names.shard_suffix));
+      CHECK(is_written_shard_name(shard) == (suffix == format.shard_suffix));
       CHECK_THROWS_WITH(open_checkpoint(folder.path()), Catch::Contains("but not their index"));
-      CHECK(format_at(folder.path(shard)) == names.format);
+      CHECK(format_at(folder.path(shard)) == format.name);
     }
-    CHECK(names_of(names.format) == &names);
-    CHECK((names.usual.empty() || names_by_suffix(names.usual) == &names));
+    CHECK(format_of_name(format.name) == &format);
+    CHECK((format.usual.empty() || format_of_suffix(format.usual) == &format));
   }
-  CHECK(names_by_suffix("x.gguf") == nullptr);
-  CHECK(names_by_suffix("mdl") == nullptr);
-  CHECK(names_of("onnx") == nullptr);
+  CHECK_FALSE(format_of_suffix("x.gguf")->is_written());
+  CHECK(format_of_suffix("mdl") == nullptr);
+  CHECK(format_of_name("onnx") == nullptr);
+  CHECK(format_of_name("tf") == format_of_name("tensorflow"));
 }
 
 TEST_CASE("file names: shards are written under names that are known as theirs", "[names]") {
-  for (const FormatNames& names : all_format_names()) {
-    if (names.shard_suffix.empty()) continue;
-    CAPTURE(names.format);
+  for (const Format& format : all_formats()) {
+    if (!format.has_shards()) continue;
+    CAPTURE(format.name);
     const Folder folder;
     WriteOptions options;
-    options.format = names.format;
-    options.h5_version = names.format == "h5" ? "flat" : "";
+    options.format = format.name;
+    options.h5_version = format.name == "h5" ? "flat" : "";
     options.shard_size = 4;
     save(folder.path("out"), options);
     for (const std::string& name : folder.names("out")) CHECK(is_written_shard_name(name));
     CHECK(is_shard_name(folder.names("out").front()));
-    CHECK(format_at(folder.path("out")) == names.format);
+    CHECK(format_at(folder.path("out")) == format.name);
   }
 }
 

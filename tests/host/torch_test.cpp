@@ -35,7 +35,7 @@ Value view_of(const Value& base, int64_t offset, Shape shape, Shape strides) {
 }
 
 void write(const Value& root, const fs::path& path) {
-  const auto writer = torch::make_writer(root, path, false);
+  const auto writer = torch::make_writer(root, path, {});
   execute(*writer, {});
 }
 
@@ -160,7 +160,7 @@ TEST_CASE("checksums of the source are not computed again", "[torch]") {
   write(dict_of({{"a", number_tensor(100)}, {"b", number_tensor(50)}}), folder.path("a.pt"));
   const Value root = read(folder.path("a.pt")).root;
   root.as_dict().set("c", root.find("a")->as_tensor().cast(DType::float64));
-  const auto writer = torch::make_writer(root, folder.path("b.pt"), false);
+  const auto writer = torch::make_writer(root, folder.path("b.pt"), {});
   REQUIRE(writer->items().size() == 3);
   for (const Item& item : writer->items()) CHECK((item.checksum == Checksum::crc32) == (item.key == "c"));
   uint64_t total = writer->overhead();
@@ -169,7 +169,7 @@ TEST_CASE("checksums of the source are not computed again", "[torch]") {
   CHECK(fs::file_size(folder.path("b.pt")) == total);
   const zip::Archive archive(MappedFile::open(folder.path("b.pt")));
   for (const zip::Entry& entry : archive.entries()) archive.verify(entry);
-  CHECK_THROWS_AS(torch::make_writer(root, folder.path("b.pt"), false), Error);
+  CHECK_THROWS_AS(torch::make_writer(root, folder.path("b.pt"), {}), Error);
 
   write(root, folder.path("b2.pt"));
   fs::create_directories(folder.path("x"));
@@ -409,7 +409,7 @@ TEST_CASE("a deflated record is unpacked in a window", "[torch][memory]") {
   for (const int threads : {1, 3}) {
     const PeakMemory memory;
     const fs::path out = folder.path(fmt::format("copy{}.pt", threads));
-    const auto writer = torch::make_writer(root, out, false);
+    const auto writer = torch::make_writer(root, out, {});
     ExecuteOptions options;
     options.threads = threads;
     execute(*writer, options);

@@ -114,17 +114,21 @@ class ArchiveWriter final : public ArrayWriter {
 
 }  // namespace
 
-std::unique_ptr<ShardWriter> make_writer(const Value& root, const fs::path& target, bool overwrite) {
+std::unique_ptr<ShardWriter> make_writer(const Value& root, const fs::path& target,
+                                         const WriteOptions& options) {
   const NamedTensor tensor = only_tensor(root, "npy", "an .npy file");
-  return std::make_unique<FileWriter>(tensor, header_of(tensor), target, overwrite);
+  return std::make_unique<FileWriter>(tensor, header_of(tensor), target, options.overwrite);
 }
 
-std::unique_ptr<ShardWriter> make_archive_writer(const Value& root, const fs::path& target, bool overwrite) {
-  return std::make_unique<ArchiveWriter>(root, target, overwrite);
+std::unique_ptr<ShardWriter> make_archive_writer(const Value& root, const fs::path& target,
+                                                 const WriteOptions& options) {
+  return std::make_unique<ArchiveWriter>(root, target, options.overwrite);
 }
 
-std::unique_ptr<ShardWriter> make_raw_writer(const Value& root, const fs::path& target, bool overwrite) {
-  return std::make_unique<FileWriter>(only_tensor(root, "raw", "a file of raw bytes"), "", target, overwrite);
+std::unique_ptr<ShardWriter> make_raw_writer(const Value& root, const fs::path& target,
+                                             const WriteOptions& options) {
+  return std::make_unique<FileWriter>(only_tensor(root, "raw", "a file of raw bytes"), "", target,
+                                      options.overwrite);
 }
 
 }  // namespace cbk::npy

@@ -96,9 +96,9 @@ class FileWriter : public ShardWriter {
 
 }  // namespace
 
-std::unique_ptr<ShardWriter> make_writer(const Value& root, const fs::path& target, bool overwrite,
-                                         const Value& metadata) {
-  return std::make_unique<FileWriter>(root, target, overwrite, metadata);
+std::unique_ptr<ShardWriter> make_writer(const Value& root, const fs::path& target,
+                                         const WriteOptions& options) {
+  return std::make_unique<FileWriter>(root, target, options.overwrite, options.metadata);
 }
 
 }  // namespace cbk::safetensors

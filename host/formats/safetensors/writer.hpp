@@ -7,10 +7,10 @@
 
 namespace cbk::safetensors {
 
-/// `metadata`: a dict of texts, or none, which becomes { format = "pt" }. Errors: `value` for whatever is not
-/// a tensor or text, `dtype` for tensors that the format has no name for, `exists` for an existing target
-/// unless `overwrite`.
-std::unique_ptr<ShardWriter> make_writer(const Value& root, const fs::path& target, bool overwrite,
-                                         const Value& metadata);
+/// `options.metadata`: a dict of texts, or none, which becomes { format = "pt" }. Errors: `value` for
+/// whatever is not a tensor or text, `dtype` for tensors that the format has no name for, `exists` for an
+/// existing target unless `overwrite`.
+std::unique_ptr<ShardWriter> make_writer(const Value& root, const fs::path& target,
+                                         const WriteOptions& options);
 
 }  // namespace cbk::safetensors

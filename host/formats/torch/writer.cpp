@@ -124,8 +124,9 @@ class ZipFileWriter final : public ShardWriter {
 
 }  // namespace
 
-std::unique_ptr<ShardWriter> make_writer(const Value& root, const fs::path& target, bool overwrite) {
-  return std::make_unique<ZipFileWriter>(root, target, overwrite);
+std::unique_ptr<ShardWriter> make_writer(const Value& root, const fs::path& target,
+                                         const WriteOptions& options) {
+  return std::make_unique<ZipFileWriter>(root, target, options.overwrite);
 }
 
 }  // namespace cbk::torch

@@ -13,6 +13,7 @@ namespace cbk::torch {
 /// Errors: `value` for values that a pickle cannot hold, `exists` for a target that exists, unless
 /// `overwrite`.
 /// The archive's top folder is named after the target's stem.
-std::unique_ptr<ShardWriter> make_writer(const Value& root, const fs::path& target, bool overwrite);
+std::unique_ptr<ShardWriter> make_writer(const Value& root, const fs::path& target,
+                                         const WriteOptions& options);
 
 }  // namespace cbk::torch

@@ -124,6 +124,7 @@ return {
   ["cbk.fs.remove"] = 'cbk.fs.remove("new", { recursive = true })',
   ["cbk.fs.temp_dir"] = 'folder = cbk.fs.temp_dir(); cbk.fs.remove(folder)',
   ["cbk.fs.program"] = 'os.execute(cbk.fs.program() .. " --version")',
+  ["cbk.formats"] = 'cbk.formats()[1].suffixes  -- of torch',
   ["cbk.format_of_name"] = 'cbk.format_of_name "model.mdl"  -- h5',
   ["cbk.suffixes"] = 'cbk.suffixes()',
 
@@ -211,6 +212,8 @@ return {
   ["cbk.cli.output_options"] = 'cbk.cli.output_options(cbk.cli.parser("mine", "Writes something."))',
   ["cbk.cli.reading"] = 'cbk.open("model.pt", cbk.cli.reading(args))',
   ["cbk.cli.dtype"] = 'parser:option("--to-dtype", "the new dtype"):convert(cbk.cli.dtype)',
+  ["cbk.cli.confine"] = 'cbk.cli.confine({ sandbox = false }, "out")',
+  ["cbk.cli.format_option"] = 'cbk.cli.format_option(parser, "OUT")',
   ["cbk.cli.candidates"] = 'cbk.cli.candidates(parser:option("--by", "what to sort by"), { "key", "size" })',
   ["cbk.cli.shuffle_seed"] = 'cbk.cli.shuffle_seed(parser, "-s --shuffle_seed", "of the loader", "0")',
   ["cbk.cli.folder"] = 'cbk.cli.folder("mine", "--output-dir", ".")',

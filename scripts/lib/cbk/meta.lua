@@ -221,7 +221,7 @@ function Checkpoint:close() end
 ---@return Checkpoint
 function cbk.open(path, options) end
 
----What a file looks like by its first and last bytes: "torch", "index" (of shards) or "other" (another known format); nil: no checkpoint.
+---What a file looks like by its first and last bytes: a name of `cbk.formats`, or "index" (of shards); nil: no checkpoint.
 ---@private
 ---@param path string
 ---@return string?
@@ -548,7 +548,19 @@ function cbk.fs.remove(path, options) end -- { recursive }; a missing file is fi
 function cbk.fs.temp_dir() end            -- a new empty folder
 function cbk.fs.program() end             -- the running program, for scripts that call cbk again
 
--- --- names of files (host/formats/file_names.hpp)
+-- --- formats (host/checkpoint/formats.cpp)
+
+---@class Format
+---@field name string        "safetensors"
+---@field suffixes string[]  of its files: { ".safetensors" }
+---@field read boolean       whether it can be opened, without a word on its name
+---@field written boolean    whether it can be written
+---@field shards boolean     whether it can be written in shards
+---@field prefix boolean     whether an output's name is a prefix, of which the format makes the names of its files
+
+---All formats of checkpoints.
+---@return Format[]
+function cbk.formats() end
 ---The format that the suffix of a path says: "torch", "safetensors", "h5", "tensorflow", "npy" or "npz"; nil when it says none.
 ---@param path string
 ---@return string?

@@ -318,6 +318,21 @@ function cli.candidates(element, names)
   return element
 end
 
+---Adds --format, for an output of any format that has suffixes of its own.
+---@param parser table
+---@param target string   "OUT": what tells the format without the option
+function cli.format_option(parser, target)
+  local names, texts = {}, {}
+  for _, format in ipairs(cbk.formats()) do
+    if format.written and #format.suffixes > 0 then
+      names[#names + 1] = format.name
+      texts[#texts + 1] = format.prefix and ("%s (%s is then a prefix)"):format(format.name, target) or format.name
+    end
+  end
+  local text = ("%s or %s (default: from %s)"):format(table.concat(texts, ", ", 1, #texts - 1), texts[#texts], target)
+  cli.candidates(parser:option("--format", text):argname "FORMAT", names)
+end
+
 ---For `:convert(cli.dtype)`: the name of a dtype.
 function cli.dtype(text)
   local ok, dtype = pcall(cbk.dtype, text)

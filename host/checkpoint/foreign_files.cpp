@@ -1,18 +1,11 @@
-#include "host/checkpoint/detect.hpp"
+#include "host/checkpoint/foreign_files.hpp"
 
 #include <algorithm>
 #include <array>
 
 #include "host/base/utf8.hpp"
-#include "host/checkpoint/sharded.hpp"
+#include "host/checkpoint/formats.hpp"
 #include "host/formats/file_names.hpp"
-#include "host/formats/gguf/header.hpp"
-#include "host/formats/h5/reader.hpp"
-#include "host/formats/npy/header.hpp"
-#include "host/formats/npy/reader.hpp"
-#include "host/formats/safetensors/reader.hpp"
-#include "host/formats/tensorflow/reader.hpp"
-#include "host/formats/torch/reader.hpp"
 
 namespace cbk {
 namespace {
@@ -73,17 +66,8 @@ constexpr std::array<Foreign, 5> foreign_formats = {{
 
 }  // namespace
 
-Container detect(const MappedFile& file) {
-  const std::string_view head = head_of(file);
-  if (npy::looks_like_npz(as_bytes(head), file.path())) return Container::npz;
-  if (torch::looks_like_torch(as_bytes(head))) return Container::torch;
-  if (safetensors::looks_like_safetensors(as_bytes(head))) return Container::safetensors;
-  if (gguf::looks_like_gguf(as_bytes(head))) return Container::gguf;
-  if (npy::looks_like_npy(as_bytes(head))) return Container::npy;
-  if (h5::is_hdf5(file.bytes())) return Container::h5;
-  if (tensorflow::looks_like_index(file.bytes())) return Container::tensorflow;
-  if (is_text(head) && is_shard_index(as_text(file.bytes()))) return Container::shard_index;
-  return Container::other;
+bool is_text_file(const MappedFile& file) {
+  return is_text(head_of(file));
 }
 
 void fail_as_foreign(const MappedFile& file) {
@@ -102,11 +86,11 @@ void fail_as_foreign(const MappedFile& file) {
          "it was cut short, or is another kind of file",
          format_size(file.size()));
   }
-  fail(Errc::format,
-       "its format is not known; known are torch zip and legacy files, safetensors, HDF5, GGUF, NumPy's .npy "
-       "and "
-       ".npz, an "
-       "index of shards, and the index of a TensorFlow checkpoint");
+  std::string known;
+  for (const Format& format : all_formats()) {
+    if (format.read != nullptr) known += std::string(format.title) + ", ";
+  }
+  fail(Errc::format, "its format is not known; known are {}and an index of shards", known);
 }
 
 }  // namespace cbk
