@@ -90,8 +90,8 @@ enum class Compression { none, deflate, lz4, zstd };
 
 struct WriteOptions {
   bool overwrite = false;
-  std::string format;  // "torch", "safetensors", "h5", "tensorflow"; empty: from the name (formats.hpp)
-  std::string h5_version;                       // "0.4" or "0.5"; empty: 0.5
+  std::string format;      // "torch", "safetensors", "h5", "tensorflow"; empty: from the name (formats.hpp)
+  std::string h5_version;  // "0.4" or "0.5"; empty: 0.5
   Compression compression = Compression::none;  // H5
   std::string framework_version;       // H5: the release named in the file ("2.10.0"); empty: none for 0.4,
                                        // "2.10.0" for 0.5
