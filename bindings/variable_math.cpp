@@ -18,6 +18,15 @@ int binary(lua_State* L) {
   return push_variable(L, compute::binary(op, check_input(L, 1), check_input(L, 2)));
 }
 
+template <ElementOp op>
+int element_method(lua_State* L) {
+  if constexpr (compute::traits_of(op).operands == 1) {
+    return unary<op>(L);
+  } else {
+    return binary<op>(L);
+  }
+}
+
 /// x + alpha·d, or x - alpha·d.
 template <int sign>
 int add_scaled(lua_State* L) {
@@ -115,53 +124,30 @@ int softmax(lua_State* L) {
 
 }  // namespace
 
-const luaL_Reg variable_math[] = {{"abs", computed<unary<ElementOp::absolute>, 1>},
-                                  {"exp", computed<unary<ElementOp::exp>, 1>},
-                                  {"log", computed<unary<ElementOp::log>, 1>},
-                                  {"sqrt", computed<unary<ElementOp::sqrt>, 1>},
-                                  {"rsqrt", computed<unary<ElementOp::rsqrt>, 1>},
-                                  {"square", computed<unary<ElementOp::square>, 1>},
-                                  {"sign", computed<unary<ElementOp::sign>, 1>},
-                                  {"floor", computed<unary<ElementOp::floor>, 1>},
-                                  {"ceil", computed<unary<ElementOp::ceil>, 1>},
-                                  {"cos", computed<unary<ElementOp::cos>, 1>},
-                                  {"sin", computed<unary<ElementOp::sin>, 1>},
-                                  {"tanh", computed<unary<ElementOp::tanh>, 1>},
-                                  {"sigmoid", computed<unary<ElementOp::sigmoid>, 1>},
-                                  {"relu", computed<unary<ElementOp::relu>, 1>},
-                                  {"erf", computed<unary<ElementOp::erf>, 1>},
-                                  {"neg", computed<unary<ElementOp::negate>, 1>},
-                                  {"isfinite", computed<unary<ElementOp::is_finite>, 1>},
-                                  {"logical_not", computed<unary<ElementOp::logical_not>, 1>},
-                                  {"add", computed<add_scaled<1>, 3>},
-                                  {"sub", computed<add_scaled<-1>, 3>},
-                                  {"mul", computed<binary<ElementOp::multiply>, 2>},
-                                  {"div", computed<binary<ElementOp::divide>, 2>},
-                                  {"pow", computed<binary<ElementOp::power>, 2>},
-                                  {"maximum", computed<binary<ElementOp::maximum>, 2>},
-                                  {"minimum", computed<binary<ElementOp::minimum>, 2>},
-                                  {"eq", computed<binary<ElementOp::equal>, 2>},
-                                  {"ne", computed<binary<ElementOp::not_equal>, 2>},
-                                  {"lt", computed<binary<ElementOp::less>, 2>},
-                                  {"le", computed<binary<ElementOp::less_equal>, 2>},
-                                  {"gt", computed<binary<ElementOp::greater>, 2>},
-                                  {"ge", computed<binary<ElementOp::greater_equal>, 2>},
-                                  {"logical_and", computed<binary<ElementOp::logical_and>, 2>},
-                                  {"logical_or", computed<binary<ElementOp::logical_or>, 2>},
-                                  {"clamp", computed<clamp, 3>},
-                                  {"masked_fill", computed<masked_fill, 3>},
-                                  {"to", computed<to, 2>},
-                                  {"sum", computed<reduce<compute::sum>, 3>},
-                                  {"mean", computed<reduce<compute::mean>, 3>},
-                                  {"amax", computed<reduce<compute::amax>, 3>},
-                                  {"amin", computed<reduce<compute::amin>, 3>},
-                                  {"norm", computed<reduce<compute::norm>, 3>},
-                                  {"argmax", computed<argmax, 3>},
-                                  {"topk", computed<topk, 3>},
-                                  {"matmul", computed<matmul, 2>},
-                                  {"softmax", computed<softmax<false>, 2>},
-                                  {"log_softmax", computed<softmax<true>, 2>},
-                                  {nullptr, nullptr}};
+const luaL_Reg variable_math[] = {
+#define CBK_METHOD_method(op, name, operands) {name, computed<element_method<ElementOp::op>, operands>},
+#define CBK_METHOD_inner(op, name, operands)
+#define CBK_ELEMENT_OP(op, name, access, operands, ...) CBK_METHOD_##access(op, name, operands)
+#include "host/compute/element_ops.def"
+#undef CBK_ELEMENT_OP
+#undef CBK_METHOD_inner
+#undef CBK_METHOD_method
+    {"add", computed<add_scaled<1>, 3>},
+    {"sub", computed<add_scaled<-1>, 3>},
+    {"clamp", computed<clamp, 3>},
+    {"masked_fill", computed<masked_fill, 3>},
+    {"to", computed<to, 2>},
+    {"sum", computed<reduce<compute::sum>, 3>},
+    {"mean", computed<reduce<compute::mean>, 3>},
+    {"amax", computed<reduce<compute::amax>, 3>},
+    {"amin", computed<reduce<compute::amin>, 3>},
+    {"norm", computed<reduce<compute::norm>, 3>},
+    {"argmax", computed<argmax, 3>},
+    {"topk", computed<topk, 3>},
+    {"matmul", computed<matmul, 2>},
+    {"softmax", computed<softmax<false>, 2>},
+    {"log_softmax", computed<softmax<true>, 2>},
+    {nullptr, nullptr}};
 
 const luaL_Reg variable_operators[] = {{"__add", computed<operate<ElementOp::add>>},
                                        {"__sub", computed<operate<ElementOp::subtract>>},

@@ -145,81 +145,88 @@ auto truth(D d, M mask) {
 
 // --- the operations, as functors of (tag, operands)
 
-#define CBK_UNARY(name, expression)           \
-  struct name {                               \
+template <ElementOp op>
+struct Op;
+
+#define CBK_UNARY(op, expression)             \
+  template <>                                 \
+  struct Op<ElementOp::op> {                  \
     template <class D, class V>               \
     HWY_INLINE V operator()(D d, V x) const { \
       (void)d;                                \
       return expression;                      \
     }                                         \
   }
-CBK_UNARY(CopyOp, x);
-CBK_UNARY(NegateOp, hn::Neg(x));
-CBK_UNARY(AbsoluteOp, hn::Abs(x));
-CBK_UNARY(ExpOp, exp_of(d, x));
-CBK_UNARY(LogOp, log_of(d, x));
-CBK_UNARY(SqrtOp, hn::Sqrt(x));
-CBK_UNARY(RsqrtOp, hn::Div(hn::Set(d, 1), hn::Sqrt(x)));
-CBK_UNARY(SquareOp, hn::Mul(x, x));
-CBK_UNARY(SignOp,
+CBK_UNARY(copy, x);
+CBK_UNARY(negate, hn::Neg(x));
+CBK_UNARY(absolute, hn::Abs(x));
+CBK_UNARY(exp, exp_of(d, x));
+CBK_UNARY(log, log_of(d, x));
+CBK_UNARY(sqrt, hn::Sqrt(x));
+CBK_UNARY(rsqrt, hn::Div(hn::Set(d, 1), hn::Sqrt(x)));
+CBK_UNARY(square, hn::Mul(x, x));
+CBK_UNARY(sign,
           hn::IfThenElse(hn::Eq(x, x),
                          hn::Sub(truth(d, hn::Gt(x, hn::Zero(d))), truth(d, hn::Lt(x, hn::Zero(d)))), x));
-CBK_UNARY(FloorOp, hn::Floor(x));
-CBK_UNARY(CeilOp, hn::Ceil(x));
-CBK_UNARY(CosOp, lanes_of(d, x, [](TOf<V> value) { return std::cos(value); }));
-CBK_UNARY(SinOp, lanes_of(d, x, [](TOf<V> value) { return std::sin(value); }));
-CBK_UNARY(TanhOp, tanh_of(d, x));
-CBK_UNARY(SigmoidOp, sigmoid_of(d, x));
-CBK_UNARY(ReluOp, hn::IfThenZeroElse(hn::Le(x, hn::Zero(d)), x));
-CBK_UNARY(ErfOp, erf_of(d, x));
-CBK_UNARY(GeluOp, hn::Mul(x, normal_of(d, x)));
+CBK_UNARY(floor, hn::Floor(x));
+CBK_UNARY(ceil, hn::Ceil(x));
+CBK_UNARY(cos, lanes_of(d, x, [](TOf<V> value) { return std::cos(value); }));
+CBK_UNARY(sin, lanes_of(d, x, [](TOf<V> value) { return std::sin(value); }));
+CBK_UNARY(tanh, tanh_of(d, x));
+CBK_UNARY(sigmoid, sigmoid_of(d, x));
+CBK_UNARY(relu, hn::IfThenZeroElse(hn::Le(x, hn::Zero(d)), x));
+CBK_UNARY(erf, erf_of(d, x));
+CBK_UNARY(gelu, hn::Mul(x, normal_of(d, x)));
 // Φ(x) + x·φ(x)
-CBK_UNARY(GeluSlopeOp,
+CBK_UNARY(gelu_slope,
           hn::MulAdd(hn::Mul(x, hn::Set(d, TOf<V>(0.39894228040143267794))),
                      exp_of(d, hn::Mul(hn::Set(d, TOf<V>(-0.5)), hn::Mul(x, x))), normal_of(d, x)));
-CBK_UNARY(GeluTanhOp,
+CBK_UNARY(gelu_tanh,
           hn::Mul(hn::Mul(hn::Set(d, TOf<V>(0.5)), x), hn::Add(hn::Set(d, 1), gelu_tanh_of(d, x))));
-CBK_UNARY(GeluTanhSlopeOp, gelu_tanh_slope_of(d, x));
-CBK_UNARY(SiluOp, hn::Mul(x, sigmoid_of(d, x)));
+CBK_UNARY(gelu_tanh_slope, gelu_tanh_slope_of(d, x));
+CBK_UNARY(silu, hn::Mul(x, sigmoid_of(d, x)));
 // s + x·s·(1 - s)
-struct SiluSlopeOp {
+template <>
+struct Op<ElementOp::silu_slope> {
   template <class D, class V>
   HWY_INLINE V operator()(D d, V x) const {
     const V s = sigmoid_of(d, x);
     return hn::MulAdd(hn::Mul(x, s), hn::Sub(hn::Set(d, 1), s), s);
   }
 };
-CBK_UNARY(ReciprocalOp, hn::Div(hn::Set(d, 1), x));
-CBK_UNARY(IsFiniteOp, truth(d, hn::Le(hn::Abs(x), hn::Set(d, std::numeric_limits<TOf<V>>::max()))));
-CBK_UNARY(LogicalNotOp, truth(d, hn::Eq(x, hn::Zero(d))));
+CBK_UNARY(reciprocal, hn::Div(hn::Set(d, 1), x));
+CBK_UNARY(is_finite, truth(d, hn::Le(hn::Abs(x), hn::Set(d, std::numeric_limits<TOf<V>>::max()))));
+CBK_UNARY(logical_not, truth(d, hn::Eq(x, hn::Zero(d))));
 #undef CBK_UNARY
 
-#define CBK_BINARY(name, expression)               \
-  struct name {                                    \
+#define CBK_BINARY(op, expression)                 \
+  template <>                                      \
+  struct Op<ElementOp::op> {                       \
     template <class D, class V>                    \
     HWY_INLINE V operator()(D d, V x, V y) const { \
       (void)d;                                     \
       return expression;                           \
     }                                              \
   }
-CBK_BINARY(AddOp, hn::Add(x, y));
-CBK_BINARY(SubtractOp, hn::Sub(x, y));
-CBK_BINARY(MultiplyOp, hn::Mul(x, y));
-CBK_BINARY(DivideOp, hn::Div(x, y));
+CBK_BINARY(add, hn::Add(x, y));
+CBK_BINARY(subtract, hn::Sub(x, y));
+CBK_BINARY(multiply, hn::Mul(x, y));
+CBK_BINARY(divide, hn::Div(x, y));
 // As in PyTorch, NaN on either side is NaN.
-CBK_BINARY(MaximumOp, hn::IfThenElse(hn::Eq(x, x), hn::IfThenElse(hn::Eq(y, y), hn::Max(x, y), y), x));
-CBK_BINARY(MinimumOp, hn::IfThenElse(hn::Eq(x, x), hn::IfThenElse(hn::Eq(y, y), hn::Min(x, y), y), x));
-CBK_BINARY(EqualOp, truth(d, hn::Eq(x, y)));
-CBK_BINARY(NotEqualOp, truth(d, not_equal_of(x, y)));
-CBK_BINARY(LessOp, truth(d, hn::Lt(x, y)));
-CBK_BINARY(LessEqualOp, truth(d, hn::Le(x, y)));
-CBK_BINARY(GreaterOp, truth(d, hn::Gt(x, y)));
-CBK_BINARY(GreaterEqualOp, truth(d, hn::Ge(x, y)));
-CBK_BINARY(LogicalAndOp, truth(d, hn::And(not_equal_of(x, hn::Zero(d)), not_equal_of(y, hn::Zero(d)))));
-CBK_BINARY(LogicalOrOp, truth(d, hn::Or(not_equal_of(x, hn::Zero(d)), not_equal_of(y, hn::Zero(d)))));
+CBK_BINARY(maximum, hn::IfThenElse(hn::Eq(x, x), hn::IfThenElse(hn::Eq(y, y), hn::Max(x, y), y), x));
+CBK_BINARY(minimum, hn::IfThenElse(hn::Eq(x, x), hn::IfThenElse(hn::Eq(y, y), hn::Min(x, y), y), x));
+CBK_BINARY(equal, truth(d, hn::Eq(x, y)));
+CBK_BINARY(not_equal, truth(d, not_equal_of(x, y)));
+CBK_BINARY(less, truth(d, hn::Lt(x, y)));
+CBK_BINARY(less_equal, truth(d, hn::Le(x, y)));
+CBK_BINARY(greater, truth(d, hn::Gt(x, y)));
+CBK_BINARY(greater_equal, truth(d, hn::Ge(x, y)));
+CBK_BINARY(logical_and, truth(d, hn::And(not_equal_of(x, hn::Zero(d)), not_equal_of(y, hn::Zero(d)))));
+CBK_BINARY(logical_or, truth(d, hn::Or(not_equal_of(x, hn::Zero(d)), not_equal_of(y, hn::Zero(d)))));
 #undef CBK_BINARY
 
-struct PowerOp {
+template <>
+struct Op<ElementOp::power> {
   template <class D, class V>
   HWY_INLINE V operator()(D d, V x, V y) const {
     HWY_ALIGN TOf<V> bases[hn::MaxLanes(d)];
@@ -231,7 +238,8 @@ struct PowerOp {
   }
 };
 
-struct WhereOp {
+template <>
+struct Op<ElementOp::where> {
   template <class D, class V>
   HWY_INLINE V operator()(D d, V condition, V x, V y) const {
     return hn::IfThenElse(not_equal_of(condition, hn::Zero(d)), x, y);
@@ -343,100 +351,32 @@ ElementLoop ternary(unsigned scalars) {
   return loops[scalars & 7U];
 }
 
+template <typename T, ElementOp op>
+ElementLoop loop(unsigned scalars) {
+  if constexpr (traits_of(op).operands == 1) {
+    return unary<T, Op<op>>(scalars);
+  } else if constexpr (traits_of(op).operands == 2) {
+    return binary<T, Op<op>>(scalars);
+  } else {
+    return ternary<T, Op<op>>(scalars);
+  }
+}
+
 template <typename T>
-ElementLoop loop_of(ElementOp op, unsigned s) {
+ElementLoop loop_of(ElementOp op, unsigned scalars) {
   switch (op) {
-    case ElementOp::copy:
-      return unary<T, CopyOp>(s);
-    case ElementOp::negate:
-      return unary<T, NegateOp>(s);
-    case ElementOp::absolute:
-      return unary<T, AbsoluteOp>(s);
-    case ElementOp::exp:
-      return unary<T, ExpOp>(s);
-    case ElementOp::log:
-      return unary<T, LogOp>(s);
-    case ElementOp::sqrt:
-      return unary<T, SqrtOp>(s);
-    case ElementOp::rsqrt:
-      return unary<T, RsqrtOp>(s);
-    case ElementOp::square:
-      return unary<T, SquareOp>(s);
-    case ElementOp::sign:
-      return unary<T, SignOp>(s);
-    case ElementOp::floor:
-      return unary<T, FloorOp>(s);
-    case ElementOp::ceil:
-      return unary<T, CeilOp>(s);
-    case ElementOp::cos:
-      return unary<T, CosOp>(s);
-    case ElementOp::sin:
-      return unary<T, SinOp>(s);
-    case ElementOp::tanh:
-      return unary<T, TanhOp>(s);
-    case ElementOp::sigmoid:
-      return unary<T, SigmoidOp>(s);
-    case ElementOp::relu:
-      return unary<T, ReluOp>(s);
-    case ElementOp::erf:
-      return unary<T, ErfOp>(s);
-    case ElementOp::gelu:
-      return unary<T, GeluOp>(s);
-    case ElementOp::gelu_slope:
-      return unary<T, GeluSlopeOp>(s);
-    case ElementOp::gelu_tanh:
-      return unary<T, GeluTanhOp>(s);
-    case ElementOp::gelu_tanh_slope:
-      return unary<T, GeluTanhSlopeOp>(s);
-    case ElementOp::silu:
-      return unary<T, SiluOp>(s);
-    case ElementOp::silu_slope:
-      return unary<T, SiluSlopeOp>(s);
-    case ElementOp::reciprocal:
-      return unary<T, ReciprocalOp>(s);
-    case ElementOp::is_finite:
-      return unary<T, IsFiniteOp>(s);
-    case ElementOp::logical_not:
-      return unary<T, LogicalNotOp>(s);
-    case ElementOp::add:
-      return binary<T, AddOp>(s);
-    case ElementOp::subtract:
-      return binary<T, SubtractOp>(s);
-    case ElementOp::multiply:
-      return binary<T, MultiplyOp>(s);
-    case ElementOp::divide:
-      return binary<T, DivideOp>(s);
-    case ElementOp::power:
-      return binary<T, PowerOp>(s);
-    case ElementOp::maximum:
-      return binary<T, MaximumOp>(s);
-    case ElementOp::minimum:
-      return binary<T, MinimumOp>(s);
-    case ElementOp::equal:
-      return binary<T, EqualOp>(s);
-    case ElementOp::not_equal:
-      return binary<T, NotEqualOp>(s);
-    case ElementOp::less:
-      return binary<T, LessOp>(s);
-    case ElementOp::less_equal:
-      return binary<T, LessEqualOp>(s);
-    case ElementOp::greater:
-      return binary<T, GreaterOp>(s);
-    case ElementOp::greater_equal:
-      return binary<T, GreaterEqualOp>(s);
-    case ElementOp::logical_and:
-      return binary<T, LogicalAndOp>(s);
-    case ElementOp::logical_or:
-      return binary<T, LogicalOrOp>(s);
-    case ElementOp::where:
-      return ternary<T, WhereOp>(s);
+#define CBK_ELEMENT_OP(op, ...) \
+  case ElementOp::op:           \
+    return loop<T, ElementOp::op>(scalars);
+#include "host/compute/element_ops.def"
+#undef CBK_ELEMENT_OP
   }
   return nullptr;
 }
 
-template <class First, class Second, bool is_last = false>
+template <ElementOp first, ElementOp second, bool is_last = false>
 ElementLoop pair(unsigned scalars) {
-  return ternary<float, PairOp<First, Second, is_last>>(scalars);
+  return ternary<float, PairOp<Op<first>, Op<second>, is_last>>(scalars);
 }
 
 /// Pairs of operations in the formulas of optimizers.
@@ -445,14 +385,18 @@ ElementLoop pair_loop(ElementOp first, ElementOp second, bool is_last, unsigned 
   const auto is = [&](ElementOp a, ElementOp b, bool last) {
     return first == a && second == b && is_last == last;
   };
-  if (is(ElementOp::multiply, ElementOp::add, false)) return pair<MultiplyOp, AddOp>(s);
-  if (is(ElementOp::multiply, ElementOp::multiply, false)) return pair<MultiplyOp, MultiplyOp>(s);
-  if (is(ElementOp::multiply, ElementOp::subtract, false)) return pair<MultiplyOp, SubtractOp>(s);
-  if (is(ElementOp::multiply, ElementOp::subtract, true)) return pair<MultiplyOp, SubtractOp, true>(s);
-  if (is(ElementOp::add, ElementOp::multiply, false)) return pair<AddOp, MultiplyOp>(s);
-  if (is(ElementOp::add, ElementOp::divide, true)) return pair<AddOp, DivideOp, true>(s);
-  if (is(ElementOp::divide, ElementOp::multiply, false)) return pair<DivideOp, MultiplyOp>(s);
-  if (is(ElementOp::sqrt, ElementOp::add, false)) return pair<SqrtOp, AddOp>(s);
+  if (is(ElementOp::multiply, ElementOp::add, false)) return pair<ElementOp::multiply, ElementOp::add>(s);
+  if (is(ElementOp::multiply, ElementOp::multiply, false))
+    return pair<ElementOp::multiply, ElementOp::multiply>(s);
+  if (is(ElementOp::multiply, ElementOp::subtract, false))
+    return pair<ElementOp::multiply, ElementOp::subtract>(s);
+  if (is(ElementOp::multiply, ElementOp::subtract, true))
+    return pair<ElementOp::multiply, ElementOp::subtract, true>(s);
+  if (is(ElementOp::add, ElementOp::multiply, false)) return pair<ElementOp::add, ElementOp::multiply>(s);
+  if (is(ElementOp::add, ElementOp::divide, true)) return pair<ElementOp::add, ElementOp::divide, true>(s);
+  if (is(ElementOp::divide, ElementOp::multiply, false))
+    return pair<ElementOp::divide, ElementOp::multiply>(s);
+  if (is(ElementOp::sqrt, ElementOp::add, false)) return pair<ElementOp::sqrt, ElementOp::add>(s);
   return nullptr;
 }
 
@@ -578,60 +522,15 @@ ElementLoop find_loop<double>(ElementOp op, unsigned scalars) {
 
 template <>
 ElementLoop find_loop<int64_t>(ElementOp op, unsigned scalars) {
+  if (traits_of(op).makes_floats()) return nullptr;
   switch (op) {
-    case ElementOp::copy:
-      return whole_of<ElementOp::copy>(scalars);
-    case ElementOp::floor:
-      return whole_of<ElementOp::floor>(scalars);
-    case ElementOp::ceil:
-      return whole_of<ElementOp::ceil>(scalars);
-    case ElementOp::negate:
-      return whole_of<ElementOp::negate>(scalars);
-    case ElementOp::absolute:
-      return whole_of<ElementOp::absolute>(scalars);
-    case ElementOp::square:
-      return whole_of<ElementOp::square>(scalars);
-    case ElementOp::sign:
-      return whole_of<ElementOp::sign>(scalars);
-    case ElementOp::relu:
-      return whole_of<ElementOp::relu>(scalars);
-    case ElementOp::is_finite:
-      return whole_of<ElementOp::is_finite>(scalars);
-    case ElementOp::logical_not:
-      return whole_of<ElementOp::logical_not>(scalars);
-    case ElementOp::add:
-      return whole_of<ElementOp::add>(scalars);
-    case ElementOp::subtract:
-      return whole_of<ElementOp::subtract>(scalars);
-    case ElementOp::multiply:
-      return whole_of<ElementOp::multiply>(scalars);
-    case ElementOp::power:
-      return whole_of<ElementOp::power>(scalars);
-    case ElementOp::maximum:
-      return whole_of<ElementOp::maximum>(scalars);
-    case ElementOp::minimum:
-      return whole_of<ElementOp::minimum>(scalars);
-    case ElementOp::equal:
-      return whole_of<ElementOp::equal>(scalars);
-    case ElementOp::not_equal:
-      return whole_of<ElementOp::not_equal>(scalars);
-    case ElementOp::less:
-      return whole_of<ElementOp::less>(scalars);
-    case ElementOp::less_equal:
-      return whole_of<ElementOp::less_equal>(scalars);
-    case ElementOp::greater:
-      return whole_of<ElementOp::greater>(scalars);
-    case ElementOp::greater_equal:
-      return whole_of<ElementOp::greater_equal>(scalars);
-    case ElementOp::logical_and:
-      return whole_of<ElementOp::logical_and>(scalars);
-    case ElementOp::logical_or:
-      return whole_of<ElementOp::logical_or>(scalars);
-    case ElementOp::where:
-      return whole_of<ElementOp::where>(scalars);
-    default:
-      return nullptr;
+#define CBK_ELEMENT_OP(op, ...) \
+  case ElementOp::op:           \
+    return whole_of<ElementOp::op>(scalars);
+#include "host/compute/element_ops.def"
+#undef CBK_ELEMENT_OP
   }
+  return nullptr;
 }
 
 }  // namespace cbk::compute

@@ -68,13 +68,13 @@ class Pruner {
     }
     for (size_t s = chain_.steps.size(); s-- > 0;) {
       const auto& step = chain_.steps[s];
-      for (int i = 0; step_[s] != unused && i < arity(step.op); ++i) mark(step.operands[i]);
+      for (int i = 0; step_[s] != unused && i < traits_of(step.op).operands; ++i) mark(step.operands[i]);
     }
     take(input_, chain_.inputs, out_.inputs);
     take(constant_, chain_.constants, out_.constants);
     take(step_, chain_.steps, out_.steps);
     for (auto& step : out_.steps) {
-      for (int i = 0; i < arity(step.op); ++i) renumber(step.operands[i]);
+      for (int i = 0; i < traits_of(step.op).operands; ++i) renumber(step.operands[i]);
     }
     for (auto& output : outputs) renumber(output.value);
     out_.outputs = std::move(outputs);
@@ -121,8 +121,8 @@ Elementwise::Elementwise(ElementChain chain)
   if (is_floating(chain_.type)) return;
   for (const auto& step : chain_.steps) {
     if (find_loop<int64_t>(step.op, 0) == nullptr) {
-      fail(Errc::dtype, "{} of {} numbers is not possible: cast them to float32 first", name_of(step.op),
-           name_of(chain_.type));
+      fail(Errc::dtype, "{} of {} numbers is not possible: cast them to float32 first",
+           traits_of(step.op).name, name_of(chain_.type));
     }
   }
 }
@@ -160,7 +160,7 @@ void Elementwise::plan() {
     const auto& step = chain_.steps[s];
     Planned planned;
     planned.op = step.op;
-    planned.count = arity(step.op);
+    planned.count = traits_of(step.op).operands;
     planned.result = number({ChainValue::Kind::step, static_cast<int>(s)});
     unsigned scalars = 0;
     for (int i = 0; i < planned.count; ++i) {
@@ -194,7 +194,7 @@ void Elementwise::plan() {
 /// the value that it copies.
 bool Elementwise::is_read_after(int step, const Operand& written) const {
   for (size_t s = static_cast<size_t>(step) + 1; s < chain_.steps.size(); ++s) {
-    for (int i = 0; i < arity(chain_.steps[s].op); ++i) {
+    for (int i = 0; i < traits_of(chain_.steps[s].op).operands; ++i) {
       const ChainValue operand = chain_.steps[s].operands[i];
       if (operand.kind != ChainValue::Kind::input) continue;
       if (sources_[operand.index].kind == Source::Kind::memory &&

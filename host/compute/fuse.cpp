@@ -63,7 +63,7 @@ class Group {
     };
     chain_.constants.insert(chain_.constants.end(), chain.constants.begin(), chain.constants.end());
     for (ElementChain::Step one : chain.steps) {
-      for (int i = 0; i < arity(one.op); ++i) one.operands[i] = translated(one.operands[i]);
+      for (int i = 0; i < traits_of(one.op).operands; ++i) one.operands[i] = translated(one.operands[i]);
       chain_.steps.push_back(one);
     }
     for (const auto& output : chain.outputs) set_output({output.to, translated(output.value)});
@@ -139,7 +139,7 @@ class Group {
   [[nodiscard]] bool is_exact(const ElementChain::Output& output) const {
     if (output.to.dtype == chain_.type) return true;
     return output.to.dtype == DType::boolean && output.value.kind == ChainValue::Kind::step &&
-           is_predicate(chain_.steps[output.value.index].op);
+           traits_of(chain_.steps[output.value.index].op).is_predicate();
   }
 
   [[nodiscard]] bool writes_what_it_can(const ElementChain& chain) const {

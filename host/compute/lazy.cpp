@@ -143,7 +143,7 @@ Tensor lazy_output(const ElementChain& chain, size_t output, const LazyValues& v
     if (value.kind == ChainValue::Kind::input) value = now[value.index];
   };
   for (auto& step : one.steps) {
-    for (int i = 0; i < arity(step.op); ++i) renumber(step.operands[i]);
+    for (int i = 0; i < traits_of(step.op).operands; ++i) renumber(step.operands[i]);
   }
   renumber(one.outputs[0].value);
   one.inputs = std::move(views);

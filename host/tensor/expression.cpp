@@ -296,13 +296,13 @@ Losses CastExpression::read(int64_t begin, std::span<std::byte> out) const {
   });
 }
 
-Losses ElementExpression::read(int64_t begin, std::span<std::byte> out) const {
+Losses UnaryExpression::read(int64_t begin, std::span<std::byte> out) const {
   return for_each_chunk(
       begin, count_in(out, itemsize()), granularity(), [&](int64_t first, int64_t count, int64_t position) {
         const auto part =
             out.subspan(static_cast<size_t>(position) * itemsize(), static_cast<size_t>(count) * itemsize());
         Losses lost = input_->read(first, part);
-        lost += apply_elementwise(op_, dtype(), part.data(), count);
+        lost += apply_unary(op_, dtype(), part.data(), count);
         return lost;
       });
 }
@@ -332,7 +332,7 @@ void each_expression(const Expression& expression, std::unordered_set<const Expr
 bool loses_itself(const Expression& one) {
   const auto* cast = dynamic_cast<const CastExpression*>(&one);
   return (cast != nullptr && loses(cast->input()->dtype(), cast->dtype())) ||
-         dynamic_cast<const ElementExpression*>(&one) != nullptr ||
+         dynamic_cast<const UnaryExpression*>(&one) != nullptr ||
          dynamic_cast<const BinaryExpression*>(&one) != nullptr ||
          dynamic_cast<const MatmulExpression*>(&one) != nullptr;
 }

@@ -183,20 +183,20 @@ class BitsExpression final : public Expression {
   ExpressionPtr input_;
 };
 
-class ElementExpression final : public Expression {
+class UnaryExpression final : public Expression {
  public:
-  ElementExpression(ExpressionPtr input, ElementOp op)
+  UnaryExpression(ExpressionPtr input, UnaryOp op)
       : Expression(input->dtype(), input->numel()), input_(std::move(input)), op_(op) {}
   Losses read(int64_t begin, std::span<std::byte> out) const override;
   [[nodiscard]] int64_t granularity() const override { return input_->granularity(); }
   bool drop(int64_t begin, int64_t end) const noexcept override { return input_->drop(begin, end); }
   void each_input(const std::function<void(const Expression&)>& visit) const override { visit(*input_); }
   [[nodiscard]] const ExpressionPtr& input() const { return input_; }
-  [[nodiscard]] const ElementOp& op() const { return op_; }
+  [[nodiscard]] const UnaryOp& op() const { return op_; }
 
  private:
   ExpressionPtr input_;
-  ElementOp op_;
+  UnaryOp op_;
 };
 
 /// The elements of another expression, which must all be finite: a `value` error that begins with `what`.

@@ -244,14 +244,14 @@ Tensor rounded(ExpressionPtr result, const Tensor& tensor) {
 Tensor Tensor::affine(double factor, double term) const {
   check_arithmetic(dtype_);
   if (factor == 1 && term == 0) return *this;
-  const ElementOp op{ElementOp::Kind::affine, factor, term};
-  return rounded(std::make_shared<ElementExpression>(operand(*this), op), *this);
+  const UnaryOp op{UnaryOp::Kind::affine, factor, term};
+  return rounded(std::make_shared<UnaryExpression>(operand(*this), op), *this);
 }
 
 Tensor Tensor::replace_nan(double value) const {
   if (!is_floating(dtype_)) return *this;
-  const ElementOp op{ElementOp::Kind::replace_nan, value, 0};
-  return from_expression(std::make_shared<ElementExpression>(expression_, op), shape());
+  const UnaryOp op{UnaryOp::Kind::replace_nan, value, 0};
+  return from_expression(std::make_shared<UnaryExpression>(expression_, op), shape());
 }
 
 Tensor Tensor::require_finite(std::string what) const {

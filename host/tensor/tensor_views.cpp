@@ -127,9 +127,9 @@ Tensor rearrange(const Tensor& tensor, const Rearrangement& how) {
     return Tensor::from_expression(
         std::make_shared<CastExpression>(input.expression(), tensor.dtype(), cast->purpose()), how.shape);
   }
-  if (const auto* element = dynamic_cast<const ElementExpression*>(expression.get())) {
+  if (const auto* element = dynamic_cast<const UnaryExpression*>(expression.get())) {
     const Tensor input = rearrange(Tensor::from_expression(element->input(), tensor.shape()), how);
-    return Tensor::from_expression(std::make_shared<ElementExpression>(input.expression(), element->op()),
+    return Tensor::from_expression(std::make_shared<UnaryExpression>(input.expression(), element->op()),
                                    how.shape);
   }
   if (const auto* finite = dynamic_cast<const FiniteExpression*>(expression.get())) {

@@ -78,7 +78,7 @@ TEMPLATE_TEST_CASE("element loops of all instruction sets", "[compute]", float, 
   const std::vector<int64_t> targets = targets_of_this_machine();
   for (int i = 0; i < element_op_count; ++i) {
     const auto op = static_cast<ElementOp>(i);
-    for (unsigned scalars = 0; scalars < 1U << arity(op); ++scalars) {
+    for (unsigned scalars = 0; scalars < 1U << traits_of(op).operands; ++scalars) {
       for (const size_t count : {1, 3, 8, 17, 100}) {
         std::vector<TestType> expected;
         for (const int64_t target : targets) {
@@ -86,8 +86,8 @@ TEMPLATE_TEST_CASE("element loops of all instruction sets", "[compute]", float, 
           const std::vector<TestType> found = results<TestType>(op, scalars, count);
           if (expected.empty()) expected = found;
           for (size_t k = 0; k < count; ++k) {
-            INFO(name_of(op) << " of element " << k << ": " << found[k] << " with " << hwy::TargetName(target)
-                             << ", " << expected[k] << " with the best");
+            INFO(traits_of(op).name << " of element " << k << ": " << found[k] << " with "
+                                    << hwy::TargetName(target) << ", " << expected[k] << " with the best");
             if (!are_near(found[k], expected[k], tolerance)) FAIL();
           }
         }

@@ -76,8 +76,8 @@ bool is_whole_number(double number) {
   return std::abs(number) <= exact_limit && std::trunc(number) == number;
 }
 
-std::optional<Losses> apply_whole(const ElementOp& op, DType dtype, std::byte* elements, int64_t count) {
-  if (op.kind != ElementOp::Kind::affine || !is_whole_number(op.a) || !is_whole_number(op.b))
+std::optional<Losses> apply_whole(const UnaryOp& op, DType dtype, std::byte* elements, int64_t count) {
+  if (op.kind != UnaryOp::Kind::affine || !is_whole_number(op.a) || !is_whole_number(op.b))
     return std::nullopt;
   const auto a = static_cast<Wide>(op.a);
   const auto b = static_cast<Wide>(op.b);
@@ -130,10 +130,10 @@ Losses for_each_converted(DType dtype, DType compute, std::byte* elements, int64
 }
 
 template <typename T>
-int64_t element_loop(const ElementOp& op, T* numbers, int64_t count) {
+int64_t element_loop(const UnaryOp& op, T* numbers, int64_t count) {
   const auto a = static_cast<T>(op.a);
   const auto b = static_cast<T>(op.b);
-  if (op.kind == ElementOp::Kind::replace_nan) {
+  if (op.kind == UnaryOp::Kind::replace_nan) {
     for (int64_t i = 0; i < count; ++i) numbers[i] = std::isnan(numbers[i]) ? a : numbers[i];
     return 0;
   }
@@ -184,7 +184,7 @@ void check_arithmetic(DType dtype) {
     fail(Errc::dtype, "cannot compute with {} tensors; cast them first", name_of(dtype));
 }
 
-Losses apply_elementwise(const ElementOp& op, DType dtype, std::byte* elements, int64_t count) {
+Losses apply_unary(const UnaryOp& op, DType dtype, std::byte* elements, int64_t count) {
   if (const auto lost = apply_whole(op, dtype, elements, count)) return *lost;
   const DType compute = compute_type(dtype);
   if (compute == DType::float32) {

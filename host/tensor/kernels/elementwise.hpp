@@ -10,8 +10,8 @@
 
 namespace cbk {
 
-/// An operation on single elements.
-struct ElementOp {
+/// An operation on single elements of a lazy tensor.
+struct UnaryOp {
   enum class Kind { affine, replace_nan };
   Kind kind = Kind::affine;
   double a = 1;  // affine: the factor; replace_nan: the new value
@@ -25,7 +25,7 @@ void check_arithmetic(DType dtype);
 
 /// Results that are not finite although element, factor and term are count as overflowed; integers that had
 /// to be brought to the nearest, or cut to a whole number, as changed.
-Losses apply_elementwise(const ElementOp& op, DType dtype, std::byte* elements, int64_t count);
+Losses apply_unary(const UnaryOp& op, DType dtype, std::byte* elements, int64_t count);
 
 /// elements[i] = elements[i] ∘ other[i].
 Losses apply_binary(BinaryOp op, DType dtype, std::byte* elements, const std::byte* other, int64_t count);
