@@ -146,6 +146,13 @@ int dirname(lua_State* L) {
   return push_path(L, parent.empty() ? fs::path(".") : parent);
 }
 
+/// cbk.fs.folder_of(path): a folder itself, or the folder that a file is in.
+int folder_of_path(lua_State* L) {
+  std::error_code ignored;
+  const fs::path path = check_path(L, 1);
+  return fs::is_directory(path, ignored) ? push_path(L, path) : dirname(L);
+}
+
 int absolute(lua_State* L) {
   std::error_code error;
   const fs::path path = check_path(L, 1);
@@ -188,6 +195,7 @@ void bind_fs(lua_State* L) {
                                        {"join", guarded<join>},
                                        {"basename", guarded<basename>},
                                        {"dirname", guarded<dirname>},
+                                       {"folder_of", guarded<folder_of_path>},
                                        {"absolute", guarded<absolute>},
                                        {"inside", guarded<path_inside>},
                                        {nullptr, nullptr}};

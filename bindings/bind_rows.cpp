@@ -12,13 +12,22 @@
 
 namespace cbk::lua {
 
-struct LeafRows {
+struct LeafIndex {
   LeafTable table;
   TensorTies ties;
-  std::optional<std::vector<uint32_t>> chosen;  // rows of the table; unset: all
 
-  explicit LeafRows(const Value& root) : table(root), ties(table) {}
-  [[nodiscard]] size_t size() const { return chosen ? chosen->size() : table.size(); }
+  explicit LeafIndex(const Value& root) : table(root), ties(table) {}
+};
+
+/// All leaves of a tree, or chosen ones. It never changes: groups keep the numbers of its rows.
+struct LeafRows {
+  std::shared_ptr<const LeafIndex> leaves;
+  std::optional<std::vector<uint32_t>> chosen;  // rows of the table; unset: all
+  bool in_order = true;                         // of the table
+
+  [[nodiscard]] const LeafTable& table() const { return leaves->table; }
+  [[nodiscard]] const TensorTies& ties() const { return leaves->ties; }
+  [[nodiscard]] size_t size() const { return chosen ? chosen->size() : table().size(); }
   [[nodiscard]] size_t row(size_t index) const { return chosen ? (*chosen)[index] : index; }
 };
 template <>
@@ -55,7 +64,7 @@ const Value no_value;
 
 /// An erased row reads as None.
 const Value& value_at(const LeafRows& rows, size_t index) {
-  const Value* value = rows.table.value(rows.row(index));
+  const Value* value = rows.table().value(rows.row(index));
   return value == nullptr ? no_value : *value;
 }
 
@@ -94,20 +103,20 @@ std::string shape_text(const Shape& low, const Shape& high) {
 }
 
 std::shared_ptr<LeafRows> make_rows(const Value& root, std::optional<std::string_view> pattern) {
-  auto rows = std::make_shared<LeafRows>(root);
+  auto rows = std::make_shared<LeafRows>(LeafRows{std::make_shared<const LeafIndex>(root), std::nullopt});
   if (!pattern) return rows;
   const Glob glob(*pattern);
   const Glob below(std::string(*pattern) + "[./]*");
   rows->chosen.emplace();
-  for (uint32_t row = 0; row < rows->table.size(); ++row) {
-    const std::string path = rows->table.path(row);
+  for (uint32_t row = 0; row < rows->table().size(); ++row) {
+    const std::string path = rows->table().path(row);
     if (glob.matches(path) || below.matches(path)) rows->chosen->push_back(row);
   }
   return rows;
 }
 
 std::optional<std::string> path_of(const LeafRows& rows, std::optional<size_t> row) {
-  return row ? std::optional(rows.table.path(*row)) : std::nullopt;
+  return row ? std::optional(rows.table().path(*row)) : std::nullopt;
 }
 
 // --- folding
@@ -128,7 +137,7 @@ class RowFolder {
   static constexpr size_t few_shapes = 3;
 
   KeyFold fold_once() {
-    const auto key = [&rows = rows_](size_t i) { return shown_key(rows.table.path(rows.row(i))); };
+    const auto key = [&rows = rows_](size_t i) { return shown_key(rows.table().path(rows.row(i))); };
     return {rows_.size(), key, [this](size_t i) { return signature(i); }};
   }
 
@@ -141,9 +150,9 @@ class RowFolder {
       const TensorLeaf& leaf = value.as_leaf();
       out += fmt::format(" {} {}", role_name(leaf.role), leaf.tensor.shape().size());
       const size_t row = rows_.row(index);
-      if (rows_.ties.tied_to(row)) {
+      if (rows_.ties().tied_to(row)) {
         out += " =";
-      } else if (const auto other = rows_.ties.shares_with(row)) {
+      } else if (const auto other = rows_.ties().shares_with(row)) {
         out += fmt::format(" {}", *other);
       }
     }
@@ -195,15 +204,15 @@ void push_facts(lua_State* L, const LeafRows& rows, size_t index) {
   if (const Encoding* encoding = value.as_tensor().encoding()) set_field(L, "encoding", encoding->name);
   set_field(L, "role", role_name(value.as_leaf().role));
   const size_t row = rows.row(index);
-  set_text(L, "tied_to", path_of(rows, rows.ties.tied_to(row)));
-  set_text(L, "shares", path_of(rows, rows.ties.shares_with(row)));
+  set_text(L, "tied_to", path_of(rows, rows.ties().tied_to(row)));
+  set_text(L, "shares", path_of(rows, rows.ties().shares_with(row)));
 }
 
 size_t check_index(lua_State* L, int argument, size_t count) {
   return static_cast<size_t>(check_integer(L, argument, 1, static_cast<int64_t>(count))) - 1;
 }
 
-/// `rows:choose(indices)`: only these rows from now on, in this order.
+/// `rows:choose(indices)`: only these rows, in this order.
 int choose_rows(lua_State* L) {
   const auto rows = check<LeafRows>(L, 1);
   if (!lua_istable(L, 2)) fail_type(L, 2, "list of numbers");
@@ -213,8 +222,8 @@ int choose_rows(lua_State* L) {
     chosen.push_back(static_cast<uint32_t>(rows->row(check_index(L, -1, rows->size()))));
     lua_pop(L, 1);
   }
-  rows->chosen = std::move(chosen);
-  return 0;
+  push(L, std::make_shared<LeafRows>(LeafRows{rows->leaves, std::move(chosen), false}));
+  return 1;
 }
 
 /// `rows[i]`
@@ -225,7 +234,7 @@ int row_at(lua_State* L) {
   if (!(index >= 1 && index <= static_cast<double>(rows->size()))) return 0;  // nan, too
   const auto position = static_cast<size_t>(index) - 1;
   push_facts(L, *rows, position);
-  set_field(L, "path", rows->table.path(rows->row(position)));
+  set_field(L, "path", rows->table().path(rows->row(position)));
   const Value& value = value_at(*rows, position);
   if (!value.is(Value::Kind::tensor)) return 1;
   push_integers(L, value.as_tensor().shape());
@@ -242,7 +251,7 @@ int row_count(lua_State* L) {
 
 int row_path(lua_State* L) {
   const auto rows = check<LeafRows>(L, 1);
-  push(L, std::string_view(rows->table.path(rows->row(check_index(L, 2, rows->size())))));
+  push(L, std::string_view(rows->table().path(rows->row(check_index(L, 2, rows->size())))));
   return 1;
 }
 
@@ -262,11 +271,12 @@ int row_value(lua_State* L) {
 int find_row(lua_State* L) {
   const auto rows = check<LeafRows>(L, 1);
   const auto times = static_cast<size_t>(opt_integer(L, 3, 0, 0));
-  const auto row = rows->table.find(check_string(L, 2), times);
+  const auto row = rows->table().find(check_string(L, 2), times);
   if (!row) return 0;
   size_t index = *row;
   if (rows->chosen) {
-    const auto found = std::ranges::lower_bound(*rows->chosen, *row);
+    const auto found = rows->in_order ? std::ranges::lower_bound(*rows->chosen, *row)
+                                      : std::ranges::find(*rows->chosen, *row);
     if (found == rows->chosen->end() || *found != *row) return 0;
     index = static_cast<size_t>(found - rows->chosen->begin());
   }
@@ -277,7 +287,7 @@ int find_row(lua_State* L) {
 int earlier_rows(lua_State* L) {
   const auto rows = check<LeafRows>(L, 1);
   lua_pushnumber(L,
-                 static_cast<double>(rows->table.earlier_rows(rows->row(check_index(L, 2, rows->size())))));
+                 static_cast<double>(rows->table().earlier_rows(rows->row(check_index(L, 2, rows->size())))));
   return 1;
 }
 
@@ -285,7 +295,7 @@ void push_names(lua_State* L, const LeafRows& rows, const TensorTies::Rows& foun
   lua_createtable(L, static_cast<int>(found.first.size()), 0);
   int position = 0;
   for (const size_t row : found.first) {
-    push(L, std::string_view(rows.table.path(row)));
+    push(L, std::string_view(rows.table().path(row)));
     lua_rawseti(L, -2, ++position);
   }
   lua_pushnumber(L, static_cast<double>(found.count));
@@ -297,8 +307,8 @@ int ties_of_row(lua_State* L) {
   const auto rows = check<LeafRows>(L, 1);
   const size_t row = rows->row(check_index(L, 2, rows->size()));
   const auto most = static_cast<size_t>(check_integer(L, 3, 0));
-  push_names(L, *rows, rows->ties.all_tied(row, most));
-  push_names(L, *rows, rows->ties.all_sharing(row, most));
+  push_names(L, *rows, rows->ties().all_tied(row, most));
+  push_names(L, *rows, rows->ties().all_sharing(row, most));
   return 4;
 }
 
@@ -338,7 +348,7 @@ int totals_of(lua_State* L) {
     if (dtype == dtypes.end()) dtype = dtypes.insert(dtypes.end(), {stored_type(value), {}});
     dtype->second.add(tensor);
     all.add(tensor);
-    if (!rows->ties.tied_to(rows->row(i))) stored.add(tensor);
+    if (!rows->ties().tied_to(rows->row(i))) stored.add(tensor);
   }
   lua_createtable(L, 0, 8);
   all.set(L);
@@ -462,7 +472,7 @@ int outline_of(lua_State* L) {
     lua_createtable(L, 0, 3);
     totals.set(L);
     const size_t first = groups->rows->row(groups->members(entries.front()).front());
-    const Object* record = groups->rows->table.record_around(first, part_count(name));
+    const Object* record = groups->rows->table().record_around(first, part_count(name));
     if (record != nullptr) set_field(L, "class", record->type);
     call_for_line(L, indent, label);
   };
@@ -524,7 +534,7 @@ int fold_keys(lua_State* L) {
 }  // namespace
 
 std::string LeafGroups::name(size_t group) const {
-  return fold ? fold->name(group) : shown_key(rows->table.path(rows->row(group)));
+  return fold ? fold->name(group) : shown_key(rows->table().path(rows->row(group)));
 }
 
 void bind_rows(lua_State* L) {

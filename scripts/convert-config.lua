@@ -16,7 +16,7 @@ parser:argument("config_file", "config.json or params.yaml"):argname "CONFIG"
 parser:option("--model", "the model, as `cbk list` names it (default: detected)"):argname "NAME"
 parser:option("--src-fmt", "its format: hf or cs-X.Y (default: hf, if it is a config of Hugging Face)"):argname "FORMAT"
 parser:option("--to --tgt-fmt", "the format wanted: hf, cs-X.Y or cs-current"):target("tgt_fmt"):argname("FORMAT"):count(1)
-parser:option("-o --output-dir", "where to write (default: beside the input)"):argname "DIR"
+parser:option("-o --output-dir", "where to write (default: beside the input; inside it, if it is a folder)"):argname "DIR"
 cli.converter_options(parser)
 cli.dry_run_option(parser)
 cli.options(parser, "overwrite", "json")
@@ -38,13 +38,13 @@ local function detect_options(only)
   cli.say(args, ("Found: --model %s --src-fmt %s"):format(args.model, args.src_fmt))
 end
 
-cli.confine(args, args.output_dir or cbk.fs.dirname(args.config_file))
+cli.confine(args, args.output_dir or cbk.fs.folder_of(args.config_file))
 detect_options(converters.load(args.converter, args.sandbox))
 local job = converters.job(converters.route(args.model, args.src_fmt, args.tgt_fmt))
 job.is_config_only = true
 local to_hf, parts = job.tgt == "hf", composite.parts(job)
 if not parts then args.config_file = converters.config_file(args.config_file) end
-local folder = args.output_dir or cbk.fs.dirname(args.config_file)
+local folder = args.output_dir or cbk.fs.folder_of(args.config_file)
 
 ---Writes the config of each part into its own folder.
 local function write_parts(config)

@@ -118,9 +118,8 @@ local function targets_of(route, parts)
   local reads_parts = parts and not to_hf -- the input is a folder of folders
   ---An output's folder, beside or inside the input, and its name without a suffix.
   local function place(path, name_inside)
-    local folder = (reads_parts or cbk.fs.is_dir(path)) and path or cbk.fs.dirname(path)
     local stem = reads_parts and name_inside or converters.stem(path, route)
-    return args.output_dir or folder, ("%s_to_%s"):format(stem, route.tgt)
+    return args.output_dir or cbk.fs.folder_of(path), ("%s_to_%s"):format(stem, route.tgt)
   end
   local folder, name = place(args.checkpoint_file, "pytorch_model")
   local out = { folder = folder, checkpoints = { cbk.fs.join(folder, to_hf and name or name .. ".mdl") } }
@@ -262,15 +261,11 @@ local function write(job, targets, parts, root, config)
   }, args)
 end
 
----Where the files beside a Hugging Face checkpoint are.
-local function folder_of_input()
-  return cbk.fs.is_dir(args.checkpoint_file) and args.checkpoint_file or cbk.fs.dirname(args.checkpoint_file)
-end
-
 -- --- all of it
 
 check_options()
-cli.confine(args, args.output_dir or folder_of_input(), args.output_dir or cbk.fs.dirname(args.config or args.checkpoint_file))
+cli.confine(args, args.output_dir or cbk.fs.folder_of(args.checkpoint_file),
+  args.output_dir or cbk.fs.folder_of(args.config or args.checkpoint_file))
 local only = converters.load(args.converter, args.sandbox)
 local own_step = own_layout.step(args, only)
 if own_step then
@@ -307,7 +302,7 @@ local result = {
 }
 for field, value in cbk.items(args.dry_run and dry_run.tree(rows) or {}) do result[#result + 1] = { field, value } end
 cli.print_result(args, saved, result, forecast)
-local beside = route.src == "hf" and not to_hf and not read_parts and hugging_face_files.names(folder_of_input()) or {}
+local beside = route.src == "hf" and not to_hf and not read_parts and hugging_face_files.names(cbk.fs.folder_of(args.checkpoint_file)) or {}
 if #beside > 0 then cli.say(args, "Not converted, since only Hugging Face's programs read them: " .. table.concat(beside, ", ")) end
 local verb = saved and "saved" or "would be saved"
 converters.say_saved(args, job, ("Checkpoint %s to %s"):format(verb, table.concat(targets.checkpoints, ", ")),

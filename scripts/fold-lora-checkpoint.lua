@@ -75,7 +75,7 @@ end
 
 ---The path of the base model's config.json; nil if it has none.
 local function base_config()
-  local folder = cbk.fs.is_dir(args.base) and args.base or cbk.fs.dirname(args.base)
+  local folder = cbk.fs.folder_of(args.base)
   return cbk.fs.beside(folder, "config.json", args.allow_external)
 end
 

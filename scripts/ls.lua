@@ -43,7 +43,7 @@ local function value_of(i, by)
 end
 
 local is_chosen = args.shape or args.dtype or args.sort or args.top
-if is_chosen then rows:choose(tensor_filter.sorted(tensor_filter.matching(rows, args), args, value_of)) end
+if is_chosen then rows = rows:choose(tensor_filter.sorted(tensor_filter.matching(rows, args), args, value_of)) end
 
 local function json_row(i)
   local row = rows[i]

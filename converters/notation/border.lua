@@ -218,19 +218,21 @@ local function is_unchanged(own, result)
   return true
 end
 
+---Whether it is a library of the sandbox, such as `string`: an empty table that refuses assignments, but not `table.insert`.
+local function is_library(value)
+  local metatable = type(value) == "table" and debug.getmetatable(value)
+  return metatable and metatable.__newindex ~= nil
+end
+
 local guard_of
 
 local function copy(value, crossing, level)
   local kind = type(value)
   if kind == "function" then return crossing.is_native and value or inward[value] or guard_of(value) end
   if kind == "userdata" and originals[value] then return without_owner(originals[value], crossing, level) end
-  if kind ~= "table" then return value end
-  local metatable = debug.getmetatable(value)
-  if metatable ~= nil and metatable.__newindex ~= nil then -- a library of the sandbox, which is empty
-    if crossing.is_final then
-      cbk.fail("converter", "the file hands over a library, such as `cbk` or `string`, where a table of its own is expected")
-    end
-    return value
+  if kind ~= "table" then return crossing.is_final and without_container(value) or value end
+  if is_library(value) then
+    cbk.fail("converter", "the file hands over a library, such as `cbk` or `string`, where a table of its own is expected")
   end
   if crossing.seen[value] then return crossing.seen[value] end
   if results[value] and is_unchanged(value, results[value]) then return without_owner(results[value], crossing, level) end
@@ -347,7 +349,7 @@ border.functions = {
 
 local function for_own(f)
   return function(value, ...)
-    if originals[value] then refuse_assignment(value, "…") end
+    if originals[value] or is_library(value) then refuse_assignment(value, "…") end
     return f(value, ...)
   end
 end

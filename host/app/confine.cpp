@@ -7,12 +7,11 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <memory>
-
-#include "host/base/stale.hpp"
 
 namespace cbk::app {
 namespace {
@@ -29,12 +28,14 @@ constexpr uint64_t scope_of_abstract_sockets = 1ULL << 0;
 constexpr uint64_t scope_of_signals = 1ULL << 1;
 
 constexpr uint64_t right_to_write = LANDLOCK_ACCESS_FS_WRITE_FILE;
-constexpr uint64_t right_to_remove_folders = LANDLOCK_ACCESS_FS_REMOVE_DIR;
-constexpr uint64_t rights_to_change =
-    right_to_write | right_to_remove_folders | LANDLOCK_ACCESS_FS_REMOVE_FILE | LANDLOCK_ACCESS_FS_MAKE_CHAR |
-    LANDLOCK_ACCESS_FS_MAKE_DIR | LANDLOCK_ACCESS_FS_MAKE_REG | LANDLOCK_ACCESS_FS_MAKE_SOCK |
-    LANDLOCK_ACCESS_FS_MAKE_FIFO | LANDLOCK_ACCESS_FS_MAKE_BLOCK | LANDLOCK_ACCESS_FS_MAKE_SYM |
-    LANDLOCK_ACCESS_FS_REFER;
+/// What a checkpoint needs, in the output's folder.
+constexpr uint64_t rights_there = right_to_write | LANDLOCK_ACCESS_FS_REMOVE_DIR |
+                                  LANDLOCK_ACCESS_FS_REMOVE_FILE | LANDLOCK_ACCESS_FS_MAKE_DIR |
+                                  LANDLOCK_ACCESS_FS_MAKE_REG | LANDLOCK_ACCESS_FS_REFER;
+/// What is refused elsewhere, and these kinds of files everywhere.
+constexpr uint64_t rights_handled = rights_there | LANDLOCK_ACCESS_FS_MAKE_CHAR |
+                                    LANDLOCK_ACCESS_FS_MAKE_BLOCK | LANDLOCK_ACCESS_FS_MAKE_SOCK |
+                                    LANDLOCK_ACCESS_FS_MAKE_FIFO | LANDLOCK_ACCESS_FS_MAKE_SYM;
 
 constexpr long abi_with_renames = 2;  // between folders, which outputs need
 constexpr long abi_with_truncate = 3;
@@ -60,44 +61,76 @@ void allow(const FileDescriptor& ruleset, const fs::path& path, uint64_t rights)
   check(::syscall(SYS_landlock_add_rule, ruleset.get(), LANDLOCK_RULE_PATH_BENEATH, &rule, 0));
 }
 
-/// Makes a folder with its parents; the folder above the first that was missing, or an empty path.
-fs::path made_below(const fs::path& folder) {
+/// Makes a folder and what is missing above it; the new ones are added to `made`.
+void make_folder(const fs::path& folder, std::vector<fs::path>& made) {
   std::error_code error;
   std::vector<fs::path> missing;
-  fs::path at = folder;
-  for (; !at.empty() && !fs::exists(fs::symlink_status(at, error)); at = at.parent_path())
+  for (fs::path at = folder; at.has_relative_path() && !fs::exists(at, error); at = at.parent_path())
     missing.push_back(at);
-  if (missing.empty()) return {};
   for (auto path = missing.rbegin(); path != missing.rend(); ++path) {
-    if (fs::create_directory(*path, error)) remember_folder(*path);
+    if (fs::create_directory(*path, error)) made.push_back(*path);
   }
-  return at;
+}
+
+/// A process that outlives the program, however it ends, and then removes the new folders that are empty. It
+/// is not confined, and takes no orders.
+struct Keeper {
+  pid_t process = 0;
+  FileDescriptor alive;  // the end of a pipe that closes with the program
+};
+
+Keeper& keeper() {
+  static auto* one = new Keeper;
+  return *one;
+}
+
+[[noreturn]] void keep(int end_of_program, const std::vector<fs::path>& made) {
+  const auto all_but = static_cast<unsigned>(end_of_program);
+  if (all_but > 0) ::syscall(SYS_close_range, 0, all_but - 1, 0);
+  ::syscall(SYS_close_range, all_but + 1, ~0U, 0);
+  ::setsid();  // no signal of the terminal
+  char ignored = 0;
+  while (::read(end_of_program, &ignored, 1) < 0 && errno == EINTR) {
+  }
+  for (auto path = made.rbegin(); path != made.rend(); ++path) ::rmdir(path->c_str());
+  ::_exit(0);
+}
+
+void start_keeper(const std::vector<fs::path>& made) {
+  if (made.empty()) return;
+  int ends[2];
+  check(::pipe2(ends, O_CLOEXEC));
+  const FileDescriptor end_of_program(ends[0]);
+  keeper().alive = FileDescriptor(ends[1]);
+  const pid_t process = ::fork();
+  check(process);
+  if (process == 0) keep(end_of_program.get(), made);
+  keeper().process = process;
 }
 
 /// Whether the kernel can.
 bool confine_files(const std::vector<fs::path>& folders) {
   const long abi = landlock_abi();
   if (abi < abi_with_renames) return false;
-  const uint64_t rights = rights_to_change | (abi >= abi_with_truncate ? right_to_truncate : 0);
-  const uint64_t to_file = rights & (right_to_write | right_to_truncate);
-  const Ruleset attributes{rights, 0,
+  const uint64_t more = abi >= abi_with_truncate ? right_to_truncate : 0;
+  const Ruleset attributes{rights_handled | more, 0,
                            abi >= abi_with_scopes ? scope_of_abstract_sockets | scope_of_signals : 0};
   const FileDescriptor ruleset(
       static_cast<int>(::syscall(SYS_landlock_create_ruleset, &attributes, sizeof attributes, 0)));
   check(ruleset.get());
-  for (const char* device : {"/dev/null", "/dev/tty"}) allow(ruleset, device, to_file);
+  for (const char* device : {"/dev/null", "/dev/tty"}) allow(ruleset, device, right_to_write | more);
+  std::vector<fs::path> made;
+  for (const fs::path& folder : folders) make_folder(fs::absolute(folder), made);
+  start_keeper(made);
+  std::error_code error;
   for (const fs::path& folder : folders) {
-    const fs::path path = fs::absolute(folder).lexically_normal();
-    const fs::path above = made_below(path);
-    std::error_code error;
-    if (!above.empty()) allow(ruleset, above, right_to_remove_folders);  // empty ones, at the end
-    if (fs::is_directory(path, error)) allow(ruleset, path, rights);
+    if (fs::is_directory(folder, error)) allow(ruleset, folder, rights_there | more);
   }
   check(::syscall(SYS_landlock_restrict_self, ruleset.get(), 0));
   return true;
 }
 
-/// No sockets, no input typed into the terminal.
+/// No network, no input typed into the terminal, no memory and no keys that outlive the program.
 void confine_calls() {
   const std::unique_ptr<void, decltype(&seccomp_release)> filter(seccomp_init(SCMP_ACT_ALLOW),
                                                                  seccomp_release);
@@ -107,9 +140,11 @@ void confine_calls() {
     if (result < 0) refuse(-result);
   };
   if (filter == nullptr) refuse(ENOMEM);
-  forbid(SCMP_SYS(socket));
-  forbid(SCMP_SYS(io_uring_setup));
-  forbid(SCMP_SYS(ioctl), SCMP_A1_32(SCMP_CMP_EQ, TIOCSTI));
+  for (const int call : {SCMP_SYS(socket), SCMP_SYS(io_uring_setup), SCMP_SYS(truncate), SCMP_SYS(shmget),
+                         SCMP_SYS(msgget), SCMP_SYS(semget), SCMP_SYS(add_key)})
+    forbid(call);
+  for (const unsigned request : {TIOCSTI, TIOCLINUX})
+    forbid(SCMP_SYS(ioctl), SCMP_A1_32(SCMP_CMP_EQ, request));
   const int result = seccomp_load(filter.get());
   if (result < 0) refuse(-result);
 }
@@ -121,6 +156,12 @@ bool confine(const std::vector<fs::path>& folders) {
   const bool are_files_confined = confine_files(folders);
   confine_calls();
   return are_files_confined;
+}
+
+void remove_empty_folders() noexcept {
+  if (keeper().process == 0) return;
+  keeper().alive = {};
+  ::waitpid(keeper().process, nullptr, 0);
 }
 
 }  // namespace cbk::app

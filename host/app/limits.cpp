@@ -18,6 +18,7 @@
 #include "bindings/runtime.hpp"
 #include "host/app/confine.hpp"
 #include "host/app/report.hpp"
+#include "host/app/signals.hpp"
 #include "host/base/file.hpp"
 #include "host/base/parallel.hpp"
 #include "host/base/stale.hpp"
@@ -229,7 +230,9 @@ int confine_writing(lua_State* L) {
     folders.emplace_back(lua::check_string(L, -1));
     lua_pop(L, 1);
   }
-  lua_pushboolean(L, confine(folders) ? 1 : 0);
+  const bool are_files_confined = confine(folders);
+  restart_signal_thread();
+  lua_pushboolean(L, are_files_confined ? 1 : 0);
   return 1;
 }
 

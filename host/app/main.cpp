@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "host/app/confine.hpp"
 #include "host/app/locations.hpp"
 #include "host/app/report.hpp"
 #include "host/app/script.hpp"
 #include "host/app/versions.hpp"
 #include "host/base/error.hpp"
 #include "host/base/open_files.hpp"
-#include "host/base/stale.hpp"
 
 namespace cbk::app {
 namespace {

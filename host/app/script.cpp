@@ -8,6 +8,7 @@
 
 #include "bindings/modules.hpp"
 #include "bindings/unfinished.hpp"
+#include "host/app/confine.hpp"
 #include "host/app/editor_module.hpp"
 #include "host/app/limits.hpp"
 #include "host/app/locations.hpp"
@@ -15,7 +16,6 @@
 #include "host/app/signals.hpp"
 #include "host/base/file.hpp"
 #include "host/base/interrupt.hpp"
-#include "host/base/stale.hpp"
 
 namespace cbk::app {
 namespace {

@@ -23,7 +23,8 @@ lua_State* interruptible = nullptr;
 pid_t owner = 0;
 std::atomic<int> fatal_signal{0};
 std::atomic<uintptr_t> fault_address{0};
-std::atomic<bool> noticed{false};  // the program reacts to the first Ctrl-C
+std::atomic<bool> noticed{false};      // the program reacts to the first Ctrl-C
+std::atomic<bool> is_replaced{false};  // the thread that waits for signals
 sem_t wake;
 
 void stop_lua(lua_State* L, lua_Debug* /*info*/) {
@@ -63,10 +64,11 @@ std::string mapped_file(uintptr_t address) {
 
 /// A thread for actions that a signal handler must not perform (locks, memory, removing folders). It waits
 /// for them.
-[[noreturn]] void watch_signals() {
-  for (;;) {
+void watch_signals() {
+  while (!is_replaced) {
     while (sem_wait(&wake) != 0 && errno == EINTR) {
     }
+    if (is_replaced) return;
     if (const int signal = fatal_signal.load(); signal != 0) end_program(signal);
     // The first Ctrl-C. Hooks do not reach compiled Lua loops.
     timespec until{};
@@ -79,6 +81,21 @@ std::string mapped_file(uintptr_t address) {
     }
     if (const int signal = fatal_signal.load(); signal != 0) end_program(signal);
   }
+}
+
+/// Never destroyed: the program may end while it waits.
+std::thread& signal_thread() {
+  static auto* thread = new std::thread;
+  return *thread;
+}
+
+void start_signal_thread() {
+  sigset_t all;
+  sigset_t old;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &old);
+  signal_thread() = std::thread(watch_signals);
+  pthread_sigmask(SIG_SETMASK, &old, nullptr);
 }
 
 void request_end(int signal) {
@@ -113,12 +130,7 @@ void install_signal_handlers(lua_State* L) {
   interruptible = L;
   owner = ::getpid();
   sem_init(&wake, 0, 0);
-  sigset_t all;
-  sigset_t old;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, &old);
-  std::thread(watch_signals).detach();
-  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  start_signal_thread();
   set_handler(SIGINT, on_interrupt);
   set_handler(SIGTERM, request_end);
   set_handler(SIGHUP, request_end);
@@ -128,6 +140,14 @@ void install_signal_handlers(lua_State* L) {
   bus.sa_sigaction = on_bus_error;
   bus.sa_flags = SA_SIGINFO;
   sigaction(SIGBUS, &bus, nullptr);
+}
+
+void restart_signal_thread() {
+  is_replaced = true;
+  sem_post(&wake);
+  signal_thread().join();
+  is_replaced = false;
+  start_signal_thread();
 }
 
 void reset_interrupt(lua_State* L) {

@@ -11,6 +11,9 @@ namespace cbk::app {
 /// Once, before any other thread starts.
 void install_signal_handlers(lua_State* L);
 
+/// Replaces the thread that acts on signals by one with the rights that the calling thread has by now.
+void restart_signal_thread();
+
 /// For a REPL: clears an interrupt that has been handled.
 void reset_interrupt(lua_State* L);
 

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -63,7 +62,6 @@ void remove_siblings(const std::vector<fs::path>& targets, std::string_view endi
 struct Temporaries {
   std::timed_mutex mutex;
   std::set<fs::path> names;
-  std::vector<fs::path> folders;
 };
 
 /// Never destroyed: the program may end while other threads still write.
@@ -122,23 +120,12 @@ void forget_temporary(const fs::path& name) noexcept {
   temporaries().names.erase(name);
 }
 
-void remember_folder(const fs::path& name) {
-  const std::lock_guard lock(temporaries().mutex);
-  temporaries().folders.push_back(name);
-}
-
-void remove_empty_folders() noexcept {
-  std::vector<fs::path>& folders = temporaries().folders;
-  for (; !folders.empty(); folders.pop_back()) ::rmdir(folders.back().c_str());  // the innermost is the last
-}
-
 void remove_temporaries() noexcept {
   // A thread that hangs during a change must not keep the program from ending.
   const std::unique_lock lock(temporaries().mutex, std::chrono::seconds(2));
   if (!lock.owns_lock()) return;
   std::error_code ignored;
   for (const fs::path& name : temporaries().names) fs::remove_all(name, ignored);
-  remove_empty_folders();
 }
 
 std::unique_lock<std::timed_mutex> hold_temporaries() {

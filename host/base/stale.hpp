@@ -35,11 +35,7 @@ void remove_replaced(const std::vector<fs::path>& targets) noexcept;
 void remember_temporary(const fs::path& name);
 void forget_temporary(const fs::path& name) noexcept;
 
-/// Registers a new folder that must not outlive the program if it stays empty.
-void remember_folder(const fs::path& name);
-void remove_empty_folders() noexcept;
-
-/// For a program that must end at once (a second Ctrl-C): removes all temporaries and empty folders.
+/// For a program that must end at once (a second Ctrl-C): removes all temporaries.
 void remove_temporaries() noexcept;
 
 /// While it lives, `remove_temporaries` waits: a file with a temporary name may be the only old copy.

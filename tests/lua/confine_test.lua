@@ -52,6 +52,10 @@ local COMMANDS = {
   { "diff", "model.safetensors", "model.safetensors", "--model", "llama", code = 2 },
   { "convert", "model.safetensors", "--to", "cs-2.5", "--model", "llama", "-o", "new/out", makes = "new" },
   { "convert", "model.safetensors", "--to", "cs-2.5", "--model", "llama", "-o", "new/out", "--dry-run" },
+  { "convert", ".", "--to", "cs-2.5", "--model", "llama", makes = "in_to_cs-2.5.mdl" },
+  { "convert", "model.safetensors", "--config", ".", "--to", "cs-2.5", "--model", "llama", makes = "model_to_cs-2.5.mdl" },
+  { "convert", "model.safetensors", "--to", "cs-2.5", "--model", "llama", "-o", "./new/../new/out", makes = "new" },
+  { "convert-config", ".", "--to", "cs-2.5", "--model", "llama", makes = "config_to_cs-2.5.yaml" },
   { "convert", "model.safetensors", "--to", "cs-9.9", "-o", "new/out", code = 1 },
   { "convert", "model.safetensors", "--to", "cs-2.5", "--model", "llama", makes = "model_to_cs-2.5.mdl" },
   { "convert-config", "config.json", "--to", "cs-2.5", "--model", "llama", "-o", "new", makes = "new" },
@@ -83,6 +87,45 @@ describe("the wall behind the sandbox", function()
       local left = {}
       for _, one in ipairs(cbk.fs.list(dir .. "/in")) do left[one] = true end
       equal({ left["new"], command.makes and left[command.makes] }, { command.makes == "new" or nil, command.makes and true }, name)
+    end
+  end)
+
+  it("holds for every thread, empty folders and special files", function()
+    if not is_available() then harness.skip "the kernel has no Landlock" end
+    local dir = folder()
+    cbk.fs.mkdir(dir .. "/empty")
+    cbk.fs.write(dir .. "/in/own.lua", [[
+      for _, command in ipairs { "rmdir ../empty", "ln -s / new/out/link", "mkfifo new/out/pipe", "mknod new/out/null c 1 3" } do
+        io.stderr:write(command, ": ", os.execute(command .. " 2>/dev/null") == 0 and "done" or "refused", "\n")
+      end
+      for _, task in ipairs(require "cbk".fs.list "/proc/self/task") do
+        local status = io.open("/proc/self/task/" .. task .. "/status"):read "*a"
+        io.stderr:write("thread: ", status:match "NoNewPrivs:%s*(%d)", status:match "Seccomp:%s*(%d)", "\n")
+      end
+    ]] .. OWN, { overwrite = true })
+    local _, _, err = harness.cbk(dir .. "/in", "run", "leaks.lua", "convert", "model.safetensors", "--to", "cs-2.5", "--model", "llama",
+      "-o", "new/out", "--converter", "own.lua", "--sandbox")
+    for _, command in ipairs { "rmdir ../empty", "ln -s / new/out/link", "mkfifo new/out/pipe", "mknod new/out/null c 1 3" } do
+      has(err, command .. ": refused\n")
+    end
+    local threads = 0
+    for status in err:gmatch "thread: (%d+)" do
+      threads = threads + 1
+      equal(status, "12")
+    end
+    is_true(threads > 1, err)
+  end)
+
+  it("leaves no empty folder behind, however the program ends", function()
+    for _, signal in ipairs { "SEGV", "KILL", "TERM" } do
+      local dir = folder()
+      cbk.fs.write(dir .. "/in/own.lua", ("os.execute 'kill -%s $PPID; sleep 1'\n"):format(signal) .. OWN, { overwrite = true })
+      harness.cbk(dir .. "/in", "run", "leaks.lua", "convert", "model.safetensors", "--to", "cs-2.5", "--model", "llama",
+        "-o", "new/out", "--converter", "own.lua", "--sandbox")
+      for _ = 1, 50 do
+        if cbk.fs.exists(dir .. "/in/new") then os.execute "sleep 0.1" end
+      end
+      equal(cbk.fs.exists(dir .. "/in/new"), false, signal)
     end
   end)
 

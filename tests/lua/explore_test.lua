@@ -301,6 +301,20 @@ describe("listing", function()
     is_true(wide:find("[1.0000e+100,  0.0000e+00]", 1, true), wide)
   end)
 
+  it("chooses rows without changing what others have of them", function()
+    local root = cbk.dict()
+    for i = 1, 300 do root[("layer.%d.w"):format(i)] = i end
+    local rows = cbk.leaf_rows(root)
+    local groups = rows:groups()
+    local chosen = rows:choose { 3, 1 }
+    equal({ #rows, #chosen, chosen:path(1), chosen:path(2), chosen:find "layer.1.w", chosen:find "layer.2.w" },
+      { 300, 2, "layer.3.w", "layer.1.w", 2, nil })
+    local counts = {}
+    groups:each(function(_, _, group) counts[#counts + 1] = group.count end)
+    equal(counts, { 300 })
+    equal(#chosen:choose {}, 0)
+  end)
+
   it("stays within the tree, whatever a script does to it meanwhile", function()
     local root = cbk.dict()
     for i = 0, 3 do root[("l.%d.w"):format(i)] = cbk.full({ 3, 4, 5, 6, 7, 8 }, i) end

@@ -380,6 +380,38 @@ describe("a sandboxed converter", function()
     equal({ code, stdout }, { 0, "compared\n" }, stderr)
   end)
 
+  it("fills no library, and hands none over", function()
+    local dir = folder()
+    for _, name in ipairs { "math", "string", "bit", "table", "cbk", "cbk.fs" } do
+      for _, attempt in ipairs { "table.insert(%s, { 'a', 'b' })", "table.insert(%s, 1, 'a')", "table.remove(%s)", "table.sort(%s)",
+        "return rules.keys(%s)", "return fields.config(%s)", "return rules.variant(%s, {})", "return cbk.items(%s)",
+        "return rules.keys { { 'a', 'b', %s } }" } do
+        cbk.fs.write(dir .. "/tiny.lua", tiny(("if place == 'file' then %s end"):format(attempt:format(name))), { overwrite = true })
+        local code, _, stderr = harness.cbk(dir, "rules", "tiny.lua")
+        is_true(code == 1, attempt:format(name) .. stderr)
+      end
+    end
+  end)
+
+  it("gets copies of the Dicts that a file hands over and changes later", function()
+    local dir = folder()
+    local text = tiny ""
+    for _, change in ipairs {
+      { "local function attempt", "local kept\nlocal function attempt" },
+      { "{ forward = function%(v, at%).-return v end,", "{ forward = function() kept = cbk.dict { a = 1 } return kept end," },
+      { "config = fields.config {", 'finish = { right = function() kept.a, kept.b = 2, "later" end }, config = fields.config {' },
+    } do
+      local changed, count = text:gsub(change[1], function() return change[2] end)
+      equal(count, 1, change[1])
+      text = changed
+    end
+    cbk.fs.write(dir .. "/tiny.lua", text)
+    local code, _, stderr = convert(dir, "--sandbox", "-o", "out")
+    equal(code, 0, stderr)
+    local config = cbk.config.load(dir .. "/out/config_to_cs-2.4.yaml")
+    equal(cbk.totable(config.model.hidden_size), { a = 1 })
+  end)
+
   it("starts with the library as it was, whatever the file before it did", function()
     local dir = folder()
     local field = [[

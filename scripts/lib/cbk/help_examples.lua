@@ -118,6 +118,7 @@ return {
   ["cbk.fs.size"] = 'cbk.format_size(cbk.fs.size "model.pt")',
   ["cbk.fs.join"] = 'cbk.fs.join("folder", "model.pt")',
   ["cbk.fs.basename"] = 'cbk.fs.basename "folder/model.pt"',
+  ["cbk.fs.folder_of"] = 'cbk.fs.folder_of "model.pt"',
   ["cbk.fs.dirname"] = 'cbk.fs.dirname "folder/model.pt"',
   ["cbk.fs.inside"] = 'cbk.fs.inside("folder", "model.pt")  -- a name such as "../model.pt" is an error',
   ["cbk.fs.absolute"] = 'cbk.fs.absolute "model.pt"',

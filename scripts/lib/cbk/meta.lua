@@ -411,8 +411,9 @@ function LeafRows:totals() end
 ---@param options? { unfolded: boolean }
 ---@return LeafGroups
 function LeafRows:groups(options) end
----Keeps these rows only, in this order.
+---These rows only, in this order.
 ---@param indices integer[]
+---@return LeafRows
 function LeafRows:choose(indices) end
 
 ---@private
@@ -542,6 +543,7 @@ function cbk.fs.size(path) end            -- of a file in bytes
 function cbk.fs.join(...) end             -- "folder", "name" → "folder/name"
 function cbk.fs.basename(path) end        -- the last part of a path
 function cbk.fs.dirname(path) end         -- a path without its last part
+function cbk.fs.folder_of(path) end       -- a folder itself, or the folder that a file is in
 function cbk.fs.inside(folder, name) end  -- "folder/name"; an error if that would be elsewhere: "../x", a link out of the folder
 function cbk.fs.absolute(path) end        -- from the root, without ".."
 function cbk.fs.remove(path, options) end -- { recursive }; a missing file is fine

@@ -234,7 +234,7 @@ end
 ---@return Dict|nil
 function quantised.config_beside(path)
   local fine, config = pcall(function()
-    return cbk.config.load(cbk.fs.beside(cbk.fs.is_dir(path) and path or cbk.fs.dirname(path), "config.json"))
+    return cbk.config.load(cbk.fs.beside(cbk.fs.folder_of(path), "config.json"))
   end)
   return fine and type(config) == "userdata" and cbk.kind(config) == "dict" and config or nil
 end

@@ -64,7 +64,7 @@ end
 ---@param found Findings
 function leftovers.check(path, files, found)
   local owns_folder = cbk.fs.is_dir(path) or #files > 1
-  local folder = cbk.fs.is_dir(path) and path or cbk.fs.dirname(path)
+  local folder = cbk.fs.folder_of(path)
   if cbk.fs.is_dir(folder) then check_names(folder, files, owns_folder, found) end
 end
 

@@ -78,7 +78,7 @@ end
 ---@param step OwnStep
 ---@param format string   of the input's file
 local function output_of(args, step, format)
-  local folder = args.output_dir or cbk.fs.dirname(args.checkpoint_file)
+  local folder = args.output_dir or cbk.fs.folder_of(args.checkpoint_file)
   local name = ("%s_to_%s"):format((cbk.fs.basename(args.checkpoint_file):gsub("%.%a%w*$", "")), step.tgt)
   if catalogue.release(step.tgt) then return cbk.fs.join(folder, name .. ".mdl"), "release" end
   local kind = step.tgt == "hf" and "torch" or own_layout.container(format)

@@ -117,7 +117,7 @@ function config_beside.called(is_hf) return is_hf and "config.json" or "YAML con
 ---@param is_hf boolean
 ---@return ConfigBeside
 function config_beside.find(path, is_hf)
-  local folder = cbk.fs.is_dir(path) and path or cbk.fs.dirname(path)
+  local folder = cbk.fs.folder_of(path)
   if is_hf then
     local fine, file = pcall(cbk.fs.beside, folder, "config.json")
     if not fine then return { problem = refusal(file), is_broken = true } end

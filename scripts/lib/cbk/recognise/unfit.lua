@@ -91,13 +91,12 @@ end
 
 ---The folder of a checkpoint.
 ---@param path string
-local function folder_of(path) return cbk.fs.is_dir(path) and path or cbk.fs.dirname(path) end
 
 ---A message about a PEFT adapter beside a whole model. Hugging Face's programs load it together with the model.
 ---@param path string     of the checkpoint: a file or a folder
 ---@return string|nil
 function unfit.adapter_beside(path)
-  local folder = folder_of(path)
+  local folder = cbk.fs.folder_of(path)
   local file = cbk.fs.join(folder, "adapter_config.json")
   if not cbk.fs.exists(file) then return nil end
   return ("'%s' says that there is an adapter of PEFT beside the model: it is not part of the checkpoint; %s"):format(file,
@@ -109,7 +108,7 @@ end
 ---@param keys string[]
 ---@return string|nil reason, string|nil advice   nil: there is none
 function unfit.adapter(path, keys)
-  local folder = folder_of(path)
+  local folder = cbk.fs.folder_of(path)
   local fine, config = pcall(function() return cbk.config.load(cbk.fs.beside(folder, "adapter_config.json")) end)
   local kind = fine and kinds.is_dict(config) and type(config.peft_type) == "string" and config.peft_type or nil
   local matrix = adapters.matrix_in(keys)
