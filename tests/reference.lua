@@ -4,12 +4,16 @@
 local cbk = require "cbk"
 local annotations = require "cbk.annotations"
 local actions = require "converters.vocabulary.actions"
+local buffers = require "converters.vocabulary.buffers"
 local class = require "converters.engine.class"
+local counts = require "converters.vocabulary.counts"
 local decoder = require "converters.shared.decoder"
+local evidence = require "converters.vocabulary.evidence"
 local entries = require "converters.notation.entries"
 local fields = require "converters.engine.fields"
 local heads = require "converters.vocabulary.heads"
 local kinds = require "converters.engine.kinds"
+local layouts = require "converters.vocabulary.layouts"
 local notation = require "converters.notation.files"
 local rotary = require "converters.vocabulary.rotary"
 local rules = require "converters.engine.rules"
@@ -70,6 +74,14 @@ local sections = {
     intro = "`local rotary = require \"converters.vocabulary.rotary\"`." },
   { title = "Attention heads", file = "vocabulary/heads.lua", module = heads, prefix = "heads",
     intro = "`local heads = require \"converters.vocabulary.heads\"`." },
+  { title = "Layouts of tensors", file = "vocabulary/layouts.lua", module = layouts, prefix = "layouts",
+    intro = "`local layouts = require \"converters.vocabulary.layouts\"`: actions with numbers of your own." },
+  { title = "Counts", file = "vocabulary/counts.lua", module = counts, prefix = "counts",
+    intro = "`local counts = require \"converters.vocabulary.counts\"`: numbers from configs and keys." },
+  { title = "Buffers", file = "vocabulary/buffers.lua", module = buffers, prefix = "buffers",
+    intro = "`local buffers = require \"converters.vocabulary.buffers\"`: tensors of given shapes, for `fill` and the like." },
+  { title = "Evidence", file = "vocabulary/evidence.lua", module = evidence, prefix = "evidence",
+    intro = "`local evidence = require \"converters.vocabulary.evidence\"`: for facts that `cbk infer` has from one pair." },
   { title = "Kinds of values", file = "engine/kinds.lua", module = kinds, prefix = "kinds",
     intro = "For functions of your own: `local kinds = require \"converters.engine.kinds\"`." },
   { title = "Decoder families", file = "shared/decoder.lua", module = decoder, prefix = "decoder",

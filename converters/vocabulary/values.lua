@@ -162,6 +162,53 @@ function values.lost(usual, consequence)
   return { forward = tell, backward = tell }
 end
 
+-- --- sections and fields that one side has alone
+
+---A map on the right; of each entry its name, and the field of the left that it is, or a value that it always has.
+---@param entries { [1]: string, field?: string, value?: any }[]
+function values.in_map(entries)
+  return {
+    forward = function(_, at)
+      local map = cbk.dict()
+      for _, one in ipairs(entries) do
+        local entry = one[1]
+        if one.field then map[entry] = cbk.raw(at.from, one.field) else map[entry] = one.value end
+      end
+      return map
+    end,
+    backward = function(map, at)
+      for _, one in ipairs(entries) do
+        if one.field then at:set(one.field, cbk.raw(map, one[1])) end
+      end
+    end,
+  }
+end
+
+---The right is the left times another field.
+---@param of_left string
+---@param of_right string
+function values.times_field(of_left, of_right)
+  return {
+    forward = function(value, at) return value * at.from[of_left] end,
+    backward = function(value, at) return value / at.from[of_right] end,
+  }
+end
+
+---The right config has no section for these parts: they get an empty one while rules run.
+---@param parts string[]
+function values.in_no_section(parts)
+  return {
+    read = function(config)
+      for _, part in ipairs(parts) do config[part] = config[part] or cbk.dict() end
+      return config
+    end,
+    write = function(config)
+      for _, part in ipairs(parts) do config[part] = nil end
+      return config
+    end,
+  }
+end
+
 -- --- what constructors take
 
 ---Each value of the right is one of the left's, or there is no way back.

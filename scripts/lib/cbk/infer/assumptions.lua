@@ -62,8 +62,8 @@ local function with_layers(choice, witnesses)
     local one = witnesses[side]
     keys[#keys + 1] = one and ("%s = { last = %s, beyond = %s }"):format(side, source.text(one.last), source.text(one.beyond)) or nil
   end
-  return { text = ("as_many_layers({ %s }%s)"):format(table.concat(keys, ", "), choice.text ~= "nil" and ", " .. choice.text or ""),
-    needs = { "as_many_layers", unpack(choice.needs or {}) } }
+  local action = choice.text ~= "nil" and ", " .. choice.text or ""
+  return { text = ("evidence.as_many_layers({ %s }%s)"):format(table.concat(keys, ", "), action) }
 end
 
 ---@param choice Choice
@@ -73,13 +73,12 @@ end
 ---@return Choice
 local function with_order(choice, rule, ordered, numbers)
   if is_order_unknown(rule) then
-    return { text = ("only_equal(%s)"):format(choice.text == "nil" and "" or choice.text),
-      needs = { "only_equal", unpack(choice.needs or {}) } }
+    return { text = ("evidence.only_equal(%s)"):format(choice.text == "nil" and "" or choice.text) }
   end
   if not choice.assumes then return choice end
   local more = numbers and ", " .. numbers .. (choice.is_lossy and ", true" or "") or "" -- a factor may depend on the depth
-  return { text = ("as_in_pair(%q, %q, %q, %s%s)"):format(choice.assumes, known_shapes(rule, "left", ordered.left),
-    known_shapes(rule, "right", ordered.right), choice.text, more), needs = { "as_in_pair", unpack(choice.needs or {}) } }
+  return { text = ("in_pair.action(%q, %q, %q, %s%s)"):format(choice.assumes, known_shapes(rule, "left", ordered.left),
+    known_shapes(rule, "right", ordered.right), choice.text, more) }
 end
 
 ---A rule's choice as the converter writes it, with the checks that it needs.

@@ -155,15 +155,12 @@ end
 ---@param maker Maker
 ---@param item Item       that it makes
 ---@param witnesses fun(extent: integer|nil): string
----@param needs string[]   gets the definitions
 ---@param part WrittenPart
 ---@return string   an expression
-local function guarded(maker, item, witnesses, needs, part)
-  for _, need in ipairs(maker.needs or {}) do needs[#needs + 1] = need end
+local function guarded(maker, item, witnesses, part)
   if not maker.assumes then return maker.text end
-  needs[#needs + 1] = "made_in_pair"
   local more = part.numbers and may_count_layers(item, part.depths[item.side]) and ", true" or ""
-  return ("made_in_pair(%s, %s, %s%s)"):format(source.text(maker.assumes), witnesses(maker.extent), maker.text,
+  return ("in_pair.made(%s, %s, %s%s)"):format(source.text(maker.assumes), witnesses(maker.extent), maker.text,
     part.numbers and ", " .. part.numbers .. more or "")
 end
 
@@ -171,7 +168,6 @@ end
 ---@field part_for fun(key: string): table
 ---@field without_part fun(part: table, text: string): string
 ---@field has_parts boolean   keys of the left begin with a part's name
----@field needs string[]   gets the definitions
 
 ---Adds makers for tensors that only one side has: to a rule with the same layers, or to `fill`.
 ---@param inventories { left: Inventory, right: Inventory }
@@ -201,12 +197,11 @@ function buffers.explain(inventories, side, rules, rows, options)
         host, pattern = own_host or host, own_pattern or pattern
       end
       if maker and (host or #items == 1) then
-        local entry = guarded(maker, first, witnesses, options.needs, part)
+        local entry = guarded(maker, first, witnesses, part)
         for _, item in ipairs(items) do item.rule = part end
         if side == "left" then pattern = options.without_part(part, pattern) end
-        part.checks[#part.checks + 1] = ('rules.refuse.%s(%s, "its values cannot be made again on the way back", unlike(%s)),'):format(
-          side, source.text(pattern), maker.expected)
-        options.needs[#options.needs + 1] = "unlike"
+        local check = 'rules.refuse.%s(%s, "its values cannot be made again on the way back", evidence.unlike(%s)),'
+        part.checks[#part.checks + 1] = check:format(side, source.text(pattern), maker.expected)
         if host then
           table.insert(rows[host].also[side], { pattern = pattern, make = entry })
         else

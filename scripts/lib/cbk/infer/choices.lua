@@ -9,7 +9,6 @@ local choices = {}
 
 ---@class Choice   An action as a converter writes it.
 ---@field text string      an expression; "nil" is a plain copy
----@field needs? string[]  definitions
 ---@field is_lossy? boolean   the other direction may round
 ---@field has_config? boolean   it reads the right config
 ---@field order? integer[]    of the right's keys
@@ -27,14 +26,12 @@ local choices = {}
 local function same_list(a, b) return table.concat(a, ",") == table.concat(b, ",") end
 
 local function reversed(choice)
-  local needs = { "reversed", unpack(choice.needs or {}) }
-  return { text = ("reversed(%s)"):format(choice.text), needs = needs, has_config = choice.has_config, assumes = choice.assumes,
+  return { text = ("layouts.reversed(%s)"):format(choice.text), has_config = choice.has_config, assumes = choice.assumes,
     each_dim = choice.each_dim }
 end
 
 local function transposed(choice)
-  local needs = { "transposed", unpack(choice.needs or {}) }
-  return { text = ("transposed(%s)"):format(choice.text), needs = needs, assumes = choice.assumes }
+  return { text = ("layouts.transposed(%s)"):format(choice.text), assumes = choice.assumes }
 end
 
 ---One key on each side.
@@ -46,9 +43,9 @@ local function one_to_one(trial, add)
   if affine then
     local factor, term = unpack(affine)
     local is_certain = math.abs(term) == 1 -- norms that are 1 + weight
-    return add(factor == 1 and { text = ("plus(%.9g)"):format(term), needs = { "plus" }, is_lossy = true,
+    return add(factor == 1 and { text = ("layouts.plus(%.9g)"):format(term), is_lossy = true,
         assumes = not is_certain and ("%.9g more"):format(term) or nil }
-      or { text = ("times(%.9g)"):format(factor), needs = { "times" }, is_lossy = true, assumes = ("a factor of %.9g"):format(factor) })
+      or { text = ("layouts.times(%.9g)"):format(factor), is_lossy = true, assumes = ("a factor of %.9g"):format(factor) })
   end
   if same_list(a.shape, b.shape) then add { text = "nil" } end
   if #a.shape == 2 then add { text = "actions.transpose" } end
@@ -69,9 +66,9 @@ local function one_to_one(trial, add)
     for _, size in ipairs(heads.divisors(a.shape[1])) do
       local whole = size == a.shape[1]
       for _, inner in ipairs(heads.divisors(size)) do
-        local text = whole and ("swapped_rows(%d)"):format(inner) or ("swapped_rows(%d, %d)"):format(inner, size)
+        local text = whole and ("layouts.swapped_rows(%d)"):format(inner) or ("layouts.swapped_rows(%d, %d)"):format(inner, size)
         local assumes = ("blocks of %d rows%s"):format(inner, whole and "" or (" within %d"):format(size))
-        if inner < size then add { text = text, needs = { "swapped_rows" }, assumes = assumes } end
+        if inner < size then add { text = text, assumes = assumes } end
       end
     end
   end
@@ -83,10 +80,10 @@ local function one_to_one(trial, add)
     end)
   end
   if #b.shape == 2 and #a.shape >= 2 then
-    add { text = ("first_row_last(%d)"):format(#a.shape), needs = { "first_row_last" } }
+    add { text = ("layouts.first_row_last(%d)"):format(#a.shape) }
   end
   if #a.shape == 2 and #b.shape > 2 then
-    add { text = ("reversed(first_row_last(%d))"):format(#b.shape), needs = { "first_row_last", "reversed" } }
+    add { text = ("layouts.reversed(layouts.first_row_last(%d))"):format(#b.shape) }
   end
   shapes.add(trial, add)
 end
@@ -96,9 +93,9 @@ end
 ---@param add fun(choice: Choice)
 local function stack(trial, add)
   for dim = 0, #trial.right[1].shape - 1 do
-    add { text = ("stacked(%d)"):format(dim), needs = { "stacked" }, each_dim = dim }
-    add { text = ("stacked(%d, true)"):format(dim), needs = { "stacked" }, each_dim = dim }
-    add { text = ("joined(%d, %s)"):format(dim, trial.rule.each.text), needs = { "joined" },
+    add { text = ("layouts.stacked(%d)"):format(dim), each_dim = dim }
+    add { text = ("layouts.stacked(%d, true)"):format(dim), each_dim = dim }
+    add { text = ("layouts.joined(%d, %s)"):format(dim, trial.rule.each.text),
       assumes = not trial.rule.each.text:find "at%." and ("%d parts"):format(trial.rule.each.count) or nil }
   end
 end

@@ -11,7 +11,6 @@ local fields = {}
 ---@field left string
 ---@field right string
 ---@field text? string     the third entry of a config rule
----@field needs? string[]
 
 ---@class InferredFields
 ---@field pairs FieldPair[]
@@ -174,8 +173,7 @@ local function by_map(left, right, used, out)
     end
     if first then
       used.right[name] = true
-      out.pairs[#out.pairs + 1] = { left = first, right = name, text = ("in_map { %s }"):format(table.concat(entries, ", ")),
-        needs = { "in_map" } }
+      out.pairs[#out.pairs + 1] = { left = first, right = name, text = ("values.in_map { %s }"):format(table.concat(entries, ", ")) }
     end
   end
 end
@@ -207,8 +205,8 @@ local function of_heads(left, right, used, out)
   local size = type(inner) == "number" and heads and left_field(head, "head_dim")
   if size then
     used.left[size], used.right.attention_inner_dim = true, true
-    out.pairs[#out.pairs + 1] = { left = size, right = "attention_inner_dim", needs = { "times_field" },
-      text = ('times_field(%s, "num_heads")'):format(source.text(heads)) }
+    out.pairs[#out.pairs + 1] = { left = size, right = "attention_inner_dim",
+      text = ('values.times_field(%s, "num_heads")'):format(source.text(heads)) }
   end
   if right.rotary_dim == head and left_field(head, "rotary_dim") ~= "rotary_dim" then
     used.right.rotary_dim, out.finish_right = true, "rotary.set_dim"

@@ -57,8 +57,8 @@ local function heads_of_configs(trial, rows, unit, add)
     local of_counts = of_size and sizes.counts(configs, counts, is_keys, key)
     local assumes = is_single and "one head in a part, with which several layouts are the same" or nil
     local function add_fused(more)
-      local text = ("fused { parts = %d, %s }"):format(#rows, more)
-      add { text = text, needs = heads.needs("fused", text), assumes = assumes }
+      local text = ("layouts.fused { parts = %d, %s }"):format(#rows, more)
+      add { text = text, assumes = assumes }
     end
     if of_counts then
       local each_one = ("1, "):rep(#rows - 1) .. "1"
@@ -102,7 +102,7 @@ function fused.add(trial, add)
   if count == 3 and trial.has_config then
     for _, text in ipairs { "actions.qkv.stacked", "actions.qkv.conv1d", "actions.qkv.grouped(heads.keys)",
       "actions.qkv.grouped(heads.keys, { rotary = false })" } do add { text = text, has_config = true } end
-    add { text = "stacked_rotary", needs = { "stacked_rotary" }, has_config = true }
+    add { text = "layouts.stacked_rotary", has_config = true }
   end
   local unit = greatest_common(rows)
   local is_numbered = are_numbered(trial.right)
@@ -121,8 +121,8 @@ function fused.add(trial, add)
     add { text = ("actions.split(%d)"):format(count), assumes = ratio(list) }
   end
   local function add_fused(more, assumes)
-    local text = ("fused { per = { %s }%s }"):format(shares, more)
-    add { text = text, needs = { "fused" }, assumes = assumes ~= "" and (assumes or ratio(list)) or nil }
+    local text = ("layouts.fused { per = { %s }%s }"):format(shares, more)
+    add { text = text, assumes = assumes ~= "" and (assumes or ratio(list)) or nil }
   end
   add_fused ""
   add_fused ", transposed = true"
@@ -131,7 +131,7 @@ function fused.add(trial, add)
   local width = #columns == count and greatest_common(columns)
   for i, n in ipairs(width and columns or {}) do columns[i] = ("%d"):format(n / width) end
   if width then
-    add { text = ("fused { per = { %s }, columns = true }"):format(shares_of(columns, ", ")), needs = { "fused" },
+    add { text = ("layouts.fused { per = { %s }, columns = true }"):format(shares_of(columns, ", ")),
       assumes = ratio(columns) }
   end
   local rows_of_heads = divisors(unit)

@@ -63,13 +63,6 @@ function heads.said(size, dim)
   return ("heads of %d rows%s"):format(size, dim < size and (", %d of them rotated"):format(dim) or "")
 end
 
----The definitions of a choice that reads its numbers from configs.
----@param name string
----@param text string
-function heads.needs(name, text)
-  return { name, "by_side", text:find("agreed(", 1, true) and "agreed" or nil }
-end
-
 ---Rotary rows of heads. The size is read from the configs if both have it.
 ---@param trial Trial
 ---@param size integer
@@ -78,10 +71,9 @@ end
 function heads.rotation(trial, size, dim)
   local of_size, of_dim = sizes.heads(trial.configs, size, dim, trial.left[1].key)
   if of_size and dim ~= 4 then -- with 4 rows, both directions are the same
-    return { text = ("rotary_rows(%s%s)"):format(of_size, dim < size and ", " .. of_dim or ""),
-      needs = heads.needs("rotary_rows", of_size .. of_dim) }
+    return { text = ("layouts.rotary_rows(%s%s)"):format(of_size, dim < size and ", " .. of_dim or "") }
   end
-  return { text = ("rotary_rows(%d, %d)"):format(size, dim), needs = { "rotary_rows" }, assumes = heads.said(size, dim) }
+  return { text = ("layouts.rotary_rows(%d, %d)"):format(size, dim), assumes = heads.said(size, dim) }
 end
 
 return heads

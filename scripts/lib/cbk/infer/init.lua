@@ -229,8 +229,7 @@ end
 ---Adds warnings about unexplained keys: a converter that writes a side without them reports it.
 ---@param parts table[]
 ---@param unexplained { side: Side, key: string }[]
----@param needs string[]   gets the definitions
-local function warn_of_lacks(parts, unexplained, needs)
+local function warn_of_lacks(parts, unexplained)
   for _, part in ipairs(parts) do
     for _, side in ipairs { "left", "right" } do
       local entries = {}
@@ -240,8 +239,7 @@ local function warn_of_lacks(parts, unexplained, needs)
         end
       end
       for _, group in ipairs(fold.groups(entries)) do
-        table.insert(part.made[side], ("{ %s, lacks %s }"):format(source.text(group.members[1].path), source.text(group.name)))
-        needs[#needs + 1] = "lacks"
+        table.insert(part.made[side], ("{ %s, evidence.lacks %s }"):format(source.text(group.members[1].path), source.text(group.name)))
       end
     end
   end
@@ -269,30 +267,27 @@ function infer.run(left, right, options)
     part.depths = depths
     part.numbers = part.configs.left and part.configs.right and "numbers" .. write.suffix(part) or nil
   end
-  local rows, needs = {}, {}
+  local rows = {}
   for _, rule in ipairs(rules) do
     local part = part_of(parts, rule.pairs[1].left[1].key)
     local row = rows_of.rule(rule, function(text) return without_part(part, text) end, part.numbers)
     rows[rule] = row
     part.rows[#part.rows + 1] = row
-    for _, need in ipairs(row.needs or {}) do needs[#needs + 1] = need end
-    for _, check in ipairs(row.checks) do
-      part.checks[#part.checks + 1], needs[#needs + 1] = check, "differs_from"
-    end
+    for _, check in ipairs(row.checks) do part.checks[#part.checks + 1] = check end
   end
   for _, side in ipairs { "left", "right" } do
     buffers.explain(inventories, side, rules, rows, { part_for = function(key) return part_of(parts, key) end,
-      without_part = without_part, needs = needs, has_parts = left.parts ~= nil })
+      without_part = without_part, has_parts = left.parts ~= nil })
   end
   local unexplained, lines = unexplained_of(inventories, unknown)
-  warn_of_lacks(parts, unexplained, needs)
+  warn_of_lacks(parts, unexplained)
   for _, part in ipairs(parts) do
     table.sort(part.rows, function(a, b) return a.order < b.order or a.order == b.order and a.right[1] < b.right[1] end)
     local configs = part.configs
     part.fields = configs.left and configs.right and infer_fields.infer(configs.left, configs.right) or nil
   end
   local text = write.text {
-    model = options.model, formats = { left = left.format, right = right.format }, parts = parts, needs = needs,
+    model = options.model, formats = { left = left.format, right = right.format }, parts = parts,
     files = files_of { left = left, right = right }, unexplained = lines, sources = { left = left.source, right = right.source },
     right_only = left.parts and beside_parts(parts, right.config), right_config = right.config,
     has_same_sizes = options.has_same_sizes,

@@ -2,7 +2,7 @@
 -- kind of tensor is one more function of this file.
 
 local cbk = require "cbk"
-local definitions = require "cbk.infer.definitions"
+local expression = require "cbk.infer.expression"
 local sizes = require "cbk.infer.sizes"
 local source = require "cbk.infer.source"
 local trials = require "cbk.infer.trials"
@@ -13,7 +13,6 @@ local makers = {}
 ---@field text string       an expression: a function of `at` and the tensor beside it
 ---@field expected string   an expression: a function of the tensor that is read and `at`, with the expected tensor; others are not dropped
 ---@field assumes? string   numbers of the pair that `text` has: "a mask of 9 positions"
----@field needs? string[]     definitions
 ---@field extent? integer   the number, if another tensor may have it too
 
 local number = source.number
@@ -51,16 +50,14 @@ end
 local function with_positions(trial, n, maker, add)
   local read = trial.item.side == "left" and "right" or "left"
   local field = trial.configs[read] and sizes.span(trial.configs[read], read, n, trial.item.key)
-  local function with(number_of, need, assumes)
-    local needs = { unpack(maker.needs or {}) }
-    needs[#needs + 1] = need
+  local function with(number_of, assumes)
     add { text = ("function(at) local n = %s return %s end"):format(number_of, maker.text), expected = maker.expected, assumes = assumes,
-      extent = n, needs = needs }
+      extent = n }
   end
-  if field then with(field, field:find("agreed(", 1, true) and "agreed" or nil) end
+  if field then with(field) end
   local key = trial.others and trial.others.positions(n)
-  if key then with(("rows_of(at, %s)"):format(source.text(key)), "rows_of") end
-  with(tostring(n), nil, maker.assumes:format(n))
+  if key then with(("counts.rows_of(at, %s)"):format(source.text(key))) end
+  with(tostring(n), maker.assumes:format(n))
 end
 
 ---The extent of a square, or of several; nil for other shapes.
@@ -110,8 +107,8 @@ local function triangle(trial, add)
   end
   local numbers = ("%s, %s"):format(number(first), number(first == below and above or below))
   local is_upper = first == above and ", true" or ""
-  with_positions(trial, n, { text = ('triangle(%s, %s, "%s"%s)'):format(shape, numbers, item.dtype, is_upper), assumes = assumes,
-    expected = ("function(t) return triangle(t:shape(), %s, t.dtype%s) end"):format(numbers, is_upper), needs = { "triangle" } }, add)
+  with_positions(trial, n, { text = ('buffers.triangle(%s, %s, "%s"%s)'):format(shape, numbers, item.dtype, is_upper), assumes = assumes,
+    expected = ("function(t) return buffers.triangle(t:shape(), %s, t.dtype%s) end"):format(numbers, is_upper) }, add)
 end
 
 ---@param trial MakerTrial
@@ -124,9 +121,8 @@ local function identity(trial, add)
   if first ~= 1 or below ~= 0 or above ~= 0 then return end
   local read = item.side == "left" and "right" or "left"
   local field = trial.configs[read] and sizes.length(trial.configs[read], read, n, item.key)
-  add { text = ('function(at) local n = %s return identity(%s, "%s") end'):format(field or n, square_shape(item.shape), item.dtype),
-    needs = { "identity", field and field:find("agreed(", 1, true) and "agreed" or nil },
-    expected = "function(t) return identity(t:shape(), t.dtype) end",
+  add { text = ('function(at) local n = %s return buffers.identity(%s, "%s") end'):format(field or n, square_shape(item.shape), item.dtype),
+    expected = "function(t) return buffers.identity(t:shape(), t.dtype) end",
     assumes = not field and ("an identity of %d rows"):format(n) or nil, extent = n }
 end
 
@@ -151,8 +147,8 @@ local function numbered(trial, add)
     long = long + (extent > 1 and 1 or 0)
   end
   if long ~= 1 or item.dtype == "bool" or item.tensor:reshape({ -1 }):slice(0, 1, 2):to("float64"):item() ~= 1 then return end
-  with_positions(trial, item.numel, { text = ('numbered({ %s }, "%s")'):format(table.concat(extents, ", "), item.dtype),
-    expected = "function(t) return numbered(t:shape(), t.dtype) end", needs = { "numbered" }, assumes = "%d positions" }, add)
+  with_positions(trial, item.numel, { text = ('buffers.numbered({ %s }, "%s")'):format(table.concat(extents, ", "), item.dtype),
+    expected = "function(t) return buffers.numbered(t:shape(), t.dtype) end", assumes = "%d positions" }, add)
 end
 
 ---@param trial MakerTrial
@@ -178,13 +174,6 @@ end
 ---@return Side
 local function read_side(trial) return trial.item.side == "left" and "right" or "left" end
 
----The definition that an expression of `sizes` needs.
-local function agreed_in(...)
-  for _, text in ipairs { ... } do
-    if text:find("agreed(", 1, true) then return "agreed" end
-  end
-end
-
 ---A config's scaling of rotary positions, as an expression: nil if it has none.
 ---@param config Dict|nil
 ---@param side Side
@@ -205,10 +194,9 @@ local function rounded_frequencies(trial, add)
   local dim, read = 2 * n, read_side(trial)
   local known_dim = configs[read] and sizes.rotary_dim(configs[read], read, dim, key)
   local function with(base, known_base, scaling)
-    local text = ("rotary_frequencies(%s, %s%s)"):format(known_base or number(base), "%s", scaling and ", " .. scaling or "")
+    local text = ("buffers.rotary_frequencies(%s, %s%s)"):format(known_base or number(base), "%s", scaling and ", " .. scaling or "")
     add { text = ("function(at) return %s end"):format(text:format(known_dim or number(dim))),
-      expected = ("function(t, at) return %s end"):format(text:format "2 * t:numel()"),
-      needs = { "rotary_frequencies", agreed_in(known_base or "", known_dim or "") }, extent = n,
+      expected = ("function(t, at) return %s end"):format(text:format "2 * t:numel()"), extent = n,
       assumes = not (known_base and known_dim) and ("frequencies of %d rotated rows and base %.9g"):format(dim, base) or nil }
   end
   local function known_of(base)
@@ -241,8 +229,8 @@ local function slopes(trial, add)
   local known = configs[read] and sizes.query_heads(configs[read], read, item.numel, item.key)
   if not known then return end -- no other tensor shows the number of heads; --same-sizes covers only their rows
   local shape = "{ " .. table.concat(extents, ", ") .. " }"
-  add { text = ("function(at) local n = %s return slopes_of(n, %s, %q) end"):format(known, shape, item.dtype),
-    expected = "function(t) return slopes_of(t:numel(), t:shape(), t.dtype) end", needs = { "slopes_of", agreed_in(known) } }
+  add { text = ("function(at) local n = %s return buffers.slopes_of(n, %s, %q) end"):format(known, shape, item.dtype),
+    expected = "function(t) return buffers.slopes_of(t:numel(), t:shape(), t.dtype) end" }
 end
 
 ---Adds a maker for a constant. Its extents are from the config, from the tensor beside it, or from the pair.
@@ -264,8 +252,7 @@ local function equal_numbers(trial, add)
   add { text = ('function(%s) return cbk.full({ %s }, %s, { dtype = "%s" }) end'):format(arguments, table.concat(extents, ", "),
       number(value), item.dtype),
     expected = ("function(t) return cbk.full(t:shape(), %s, { dtype = t.dtype }) end"):format(number(value)),
-    assumes = not is_certain and ("%g in all of %s"):format(value, table.concat(item.shape, "x")) or nil, extent = first,
-    needs = { table.concat(extents):find("agreed(", 1, true) and "agreed" or nil } }
+    assumes = not is_certain and ("%g in all of %s"):format(value, table.concat(item.shape, "x")) or nil, extent = first }
 end
 
 local MOST_BYTES = 2 ^ 24 -- of a tensor that is made to be compared: a file of 1 KB can announce a terabyte of equal numbers
@@ -281,8 +268,8 @@ local function fits(maker, trial)
   local fine, made = pcall(function()
     local at = { left = left, right = right, side = "left", key = item.key }
     function at.source(_, key) return trial.others and trial.others.read(key) end
-    return trials.same_values(definitions.evaluate { text = maker.text, needs = maker.needs }(at, trial.rows), item.tensor)
-      and trials.same_values(definitions.evaluate { text = maker.expected, needs = maker.needs }(item.tensor, at), item.tensor)
+    return trials.same_values(expression.value(maker.text)(at, trial.rows), item.tensor)
+      and trials.same_values(expression.value(maker.expected)(item.tensor, at), item.tensor)
   end)
   if not fine and type(made) == "table" and made.code == "interrupted" then error(made, 0) end
   return fine and made

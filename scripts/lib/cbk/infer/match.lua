@@ -1,5 +1,5 @@
 -- Finds the tensors of two checkpoints that belong together, step by step, the certain ones first. A new kind of correspondence is a
--- step here, and, if it changes tensors, a choice (choices.lua) and its definition (definitions.lua).
+-- step here, and, if it changes tensors, a choice (choices.lua) and a function of the vocabulary (converters/vocabulary).
 
 local beside = require "cbk.infer.beside"
 local layers = require "cbk.infer.layers"

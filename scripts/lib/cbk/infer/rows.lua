@@ -32,7 +32,7 @@ local function add_copies(row, rule, side, order, left_name)
     local is_plain = #own == 1 and not one.is_transposed
     row.also[side][i] = { pattern = pattern, make = not is_plain
       and ("function(_, t) return %s%s end"):format(value, one.is_transposed and ":transpose(0, 1)" or "") or nil }
-    row.checks[#row.checks + 1] = ("rules.refuse.%s(%s, %s, differs_from(%s, %s%s)),"):format(side, source.text(pattern),
+    row.checks[#row.checks + 1] = ("rules.refuse.%s(%s, %s, evidence.differs_from(%s, %s%s)),"):format(side, source.text(pattern),
       source.text(("it is another name of '%s' in the pair, and has other values here"):format(own[part])),
       source.text(names.catching(name(one.template), one.places)), source.text(names.format(name(one.original), one.letters)),
       one.is_transposed and ", true" or "")
@@ -43,16 +43,16 @@ end
 ---The list of keys of a rule, and their number: from the config, else from an extent of the checkpoint if one shows it.
 ---@param rule InferredRule
 ---@param left_name fun(text: string): string
----@return { side: Side, letter: string, text: string }, string[] needs
+---@return { side: Side, letter: string, text: string }
 local function each_of(rule, left_name)
   local each, dim = rule.each, rule.choice.each_dim
-  if not dim or each.text:find "at%." then return each, {} end
+  if not dim or each.text:find "at%." then return each end
   local template = rule.templates[each.side][1]
   if each.side == "left" then template = left_name(template) end
   local digits = names.digits(template, each.place)
   local own = names.around(template, each.places, each.place)
-  local text = ("counted(%q, %s, %d%s)"):format(each.side, source.text(own), dim, digits > 1 and ", " .. digits or "")
-  return { side = each.side, letter = each.letter, text = text }, { "counted" }
+  local text = ("counts.counted(%q, %s, %d%s)"):format(each.side, source.text(own), dim, digits > 1 and ", " .. digits or "")
+  return { side = each.side, letter = each.letter, text = text }
 end
 
 ---@param rule InferredRule
@@ -68,12 +68,10 @@ function rows.rule(rule, left_name, numbers)
   local choice = assumptions.guarded(trials.with_cast(rule.choice, first.left[1], first.right[1]), rule,
     { left = in_order "left", right = in_order "right" }, numbers)
   local row = { options = {}, also = { left = {}, right = {} }, checks = {}, action = choice.text ~= "nil" and choice.text or nil,
-    needs = choice.needs, order = first.left[1].order }
+    order = first.left[1].order }
   if rule.each then
-    local each, needs = each_of(rule, left_name)
-    row.each, row.needs = each, { unpack(needs) }
-    for _, need in ipairs(choice.needs or {}) do table.insert(row.needs, need) end
-    if choice.text:find "joined" and not each.text:find "at%." then
+    row.each = each_of(rule, left_name)
+    if choice.text:find "layouts.joined" and not row.each.text:find "at%." then
       row.note = ("always %d, as in the pair: nothing else shows where one of them ends"):format(rule.each.count)
     end
   end
@@ -89,8 +87,7 @@ function rows.rule(rule, left_name, numbers)
       :format(rule.divisor, rule.divisor)
   end
   if rule.offset then
-    row.options[#row.options + 1] = ("number = shifted(%d)"):format(rule.offset)
-    row.needs = { "shifted", unpack(row.needs or {}) }
+    row.options[#row.options + 1] = ("number = counts.shifted(%d)"):format(rule.offset)
   end
   if rule.is_by_name then row.note = "by name: these tensors have the same values as others" end
   if rule.choice.is_lossy then row.note = "the way back may round" end

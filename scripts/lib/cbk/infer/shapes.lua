@@ -127,8 +127,7 @@ function shapes.add(trial, add)
     local back, assumed = split_shape(trial, permuted, groups)
     local forward = ("function(t) return t:permute(%s):reshape %s end"):format(literal(order), literal(merged_shape(order, groups)))
     local backward = ("function(t, at) return t:reshape(%s):permute %s end"):format(literal(back), literal(inverse))
-    add { text = ('actions.pair("flat", %s, %s)'):format(forward, backward), assumes = said(assumed),
-      needs = backward:find("agreed(", 1, true) and { "agreed" } or nil }
+    add { text = ('actions.pair("flat", %s, %s)'):format(forward, backward), assumes = said(assumed) }
   end
   local function permutations(list, from)
     if from > #list then return try { unpack(list) } end

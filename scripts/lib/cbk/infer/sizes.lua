@@ -156,7 +156,7 @@ local function agreed(list)
   if #list < 2 then return list[1] and list[1].text end
   local out = {}
   for i, one in ipairs(list) do out[i] = one.text end
-  return ("agreed(%s)"):format(table.concat(out, ", "))
+  return ("counts.agreed(%s)"):format(table.concat(out, ", "))
 end
 
 ---@class SizedHeads   The fields of a config that give the rows of a head.
@@ -200,7 +200,7 @@ local function head_size(config, side, size, key)
     local width, count = pair.width, pair.count
     if width.value == size * count.value then
       local into = count.section == width.section and list or apart
-      into[#into + 1] = { text = ("rows_agreed(%s%s, %s%s, %s%s)"):format(at, count.place, at, width.path, at, count.path),
+      into[#into + 1] = { text = ("counts.rows_agreed(%s%s, %s%s, %s%s)"):format(at, count.place, at, width.path, at, count.path),
         section = count.section }
     end
   end
@@ -260,7 +260,7 @@ end
 local function of_both(find, configs)
   if not (configs.left and configs.right) then return nil end
   local left, right = find(configs.left, "left"), find(configs.right, "right")
-  return left and right and ("by_side(function(at) return %s end, function(at) return %s end)"):format(left, right)
+  return left and right and ("counts.by_side(function(at) return %s end, function(at) return %s end)"):format(left, right)
 end
 
 ---The rows of a head and its rotated rows, as functions of `at`; nil if the configs do not have them.

@@ -2,7 +2,7 @@
 
 local choices = require "cbk.infer.choices"
 local content = require "cbk.infer.content"
-local definitions = require "cbk.infer.definitions"
+local expression = require "cbk.infer.expression"
 local heads = require "converters.vocabulary.heads"
 local head_words = require "cbk.infer.heads"
 local placed = require "cbk.placed"
@@ -62,7 +62,7 @@ local function fits(choice, trial, left, right, is_forward)
     local each = trial.rule.each
     local is_left_list, is_right_list = #left > 1 or each and each.side == "left" or false,
       #right > 1 or each and each.side == "right" or false
-    local action = definitions.evaluate(choice)
+    local action = expression.value(choice.text)
     if not action then return is_made(left[1].tensor, right, false) end
     local function at(side) return { left = trial.configs.left or {}, right = trial.configs.right or {}, side = side } end
     if not is_made(action.forward(value_of(left, is_left_list), at "left"), right, is_right_list) then return false end
@@ -115,8 +115,7 @@ function trials.with_cast(choice, left, right)
   if left.dtype == right.dtype then return choice end
   local out = {}
   for name, value in pairs(choice) do out[name] = value end
-  out.text = ('cast("%s", "%s"%s)'):format(left.dtype, right.dtype, choice.text == "nil" and "" or ", " .. choice.text)
-  out.needs = { "cast", unpack(choice.needs or {}) }
+  out.text = ('layouts.cast("%s", "%s"%s)'):format(left.dtype, right.dtype, choice.text == "nil" and "" or ", " .. choice.text)
   return out
 end
 
@@ -136,7 +135,7 @@ local function of_constant(left, item, choice, has_config, rotary)
   local is_norm = item.key:find "norm" and item.key:gsub("norm", " "):find "%f[%a][qk]%f[%A]"
   local function is_of_queries(one) return head_words.has_word(one, "q", "k", "qn", "kn", "query", "key") end
   if rotary and not is_norm and (is_of_queries(left) or is_of_queries(item)) then
-    return { text = "only_equal()", needs = { "only_equal" } }
+    return { text = "evidence.only_equal()" }
   end
   if not is_norm or not rotary then return choice.text:find "rotary" and { text = "nil" } or choice end
   return has_config and { text = "actions.rotary.vector", has_config = true } or rotary
@@ -164,8 +163,8 @@ local function with_number(choice, trial)
     what, number_of, number = "rotary_dim", "function(config) return config.rotary_dim end", 2
   end
   if not what then return choice end
-  return { text = ("only_with(%q, %s, %d, %s)"):format(what, number_of, number, choice.text), has_config = true,
-    assumes = choice.assumes, needs = { "only_with", unpack(choice.needs or {}) } }
+  return { text = ("evidence.only_with(%q, %s, %d, %s)"):format(what, number_of, number, choice.text), has_config = true,
+    assumes = choice.assumes }
 end
 
 ---Where the tensors of a pair are, if they are large and in files.

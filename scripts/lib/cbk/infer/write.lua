@@ -1,7 +1,7 @@
 -- Writes the file of an inferred converter.
 
 local cbk = require "cbk"
-local definitions = require "cbk.infer.definitions"
+local expression = require "cbk.infer.expression"
 local sizes = require "cbk.infer.sizes"
 local source = require "cbk.infer.source"
 
@@ -297,7 +297,6 @@ end
 ---@field model string
 ---@field formats { left: string, right: string }
 ---@field parts WrittenPart[]
----@field needs string[]          definitions
 ---@field files string[]          entries of `files`
 ---@field right_only? string[]    fields of the right config beside the sections of parts
 ---@field right_config? Dict
@@ -313,21 +312,19 @@ function write.suffix(part) return part.name and "_" .. part.name:gsub("%W", "_"
 ---Adds the flags of the pair's configs, if weights are more than renamed.
 ---@param part WrittenPart
 ---@param suffix string
----@param needs string[]   gets the definition
 ---@param add fun(line: string)
 ---@return string|nil option   that checks them
-local function add_flags(part, suffix, needs, add)
+local function add_flags(part, suffix, add)
   local has_actions, lines, checks = false, {}, {}
   for _, row in ipairs(part.rows) do has_actions = has_actions or row.action ~= nil end
   for _, side in ipairs(has_actions and part.fields and { "left", "right" } or {}) do
     local text = sizes.flags(part.configs[side])
     if text ~= "{  }" then
       lines[#lines + 1] = ("  %s = %s,"):format(side, text)
-      checks[#checks + 1] = ("%s = flags_as_in_pair(flags%s.%s)"):format(side, suffix, side)
+      checks[#checks + 1] = ("%s = in_pair.flags(flags%s.%s)"):format(side, suffix, side)
     end
   end
   if #lines == 0 then return nil end
-  needs[#needs + 1] = "flags_as_in_pair"
   add(("local flags%s = { -- of the pair's configs"):format(suffix))
   for _, line in ipairs(lines) do add(line) end
   add "}\n"
@@ -336,14 +333,13 @@ end
 
 ---Adds the tables of a part, and returns the converter's options that name them.
 ---@param part WrittenPart
----@param needs string[]   gets definitions
 ---@param add fun(line: string)
 ---@return string[] options
-local function add_part(part, needs, add)
+local function add_part(part, add)
   local suffix = write.suffix(part)
   local before, keys = key_lines(part, suffix)
   local entries = table.concat(before, "\n") .. table.concat(keys, "\n") .. table.concat(part.made.left) .. table.concat(part.made.right)
-  if part.numbers and entries:find("_in_pair(", 1, true) then
+  if part.numbers and entries:find("in_pair.", 1, true) then
     add(("local %s = { -- of the pair's configs"):format(part.numbers))
     local layers = {}
     for _, side in ipairs { "left", "right" } do
@@ -354,7 +350,7 @@ local function add_part(part, needs, add)
     add(("  layers = { %s },"):format(table.concat(layers, ", ")))
     add "}\n"
   end
-  local flags = add_flags(part, suffix, needs, add)
+  local flags = add_flags(part, suffix, add)
   for _, line in ipairs(before) do add(line) end
   add(("local keys%s = rules.keys { -- left, right"):format(suffix))
   for _, line in ipairs(keys) do add(line) end
@@ -399,8 +395,7 @@ local function add_components(what, options, add)
   for _, line in ipairs(one_sided_fields("right", what.right_only, what.right_config)) do add("    " .. line) end
   add "    },"
   if #made > 0 then
-    add(("    layout = { right = in_no_section { %s } },"):format(table.concat(made, ", ")))
-    what.needs[#what.needs + 1] = "in_no_section"
+    add(("    layout = { right = values.in_no_section { %s } },"):format(table.concat(made, ", ")))
   end
   add "  },"
 end
@@ -410,10 +405,7 @@ end
 function write.text(what)
   local tables, options, body = {}, {}, {}
   for i, part in ipairs(what.parts) do
-    for _, pair in ipairs(part.fields and part.fields.pairs or {}) do
-      for _, need in ipairs(pair.needs or {}) do what.needs[#what.needs + 1] = need end
-    end
-    options[i] = add_part(part, what.needs, function(line) tables[#tables + 1] = line end)
+    options[i] = add_part(part, function(line) tables[#tables + 1] = line end)
   end
   local function add(line) body[#body + 1] = line end
   if #what.unexplained > 0 then
@@ -434,17 +426,8 @@ function write.text(what)
     add(("  { %s, %s, %s },"):format(quoted(what.formats.left), quoted(what.formats.right), table.concat(options[1], ", ")))
   end
   add "} }"
-  local texts = definitions.texts(what.needs)
-  for i, text in ipairs(what.has_same_sizes and texts or {}) do
-    texts[i] = text:gsub("local has_same_sizes = false", "local has_same_sizes = true")
-  end
-  table.insert(texts, table.concat(body, "\n") .. "\n")
-  local text, head = table.concat(texts, "\n\n"), {}
-  for _, module in ipairs(definitions.modules) do
-    if text:find("%f[%w_.]" .. module[1] .. "%.") then head[#head + 1] = ('local %s = require "%s"'):format(module[1], module[2]) end
-  end
-  return ("-- Inferred from '%s' (left) and '%s' (right) by `cbk infer`.\n\n%s\n\n%s"):format(cbk.shown(what.sources.left),
-    cbk.shown(what.sources.right), table.concat(head, "\n"), text)
+  return ("-- Inferred from '%s' (left) and '%s' (right) by `cbk infer`.\n\n%s"):format(cbk.shown(what.sources.left),
+    cbk.shown(what.sources.right), expression.file(table.concat(body, "\n") .. "\n", what.has_same_sizes or false))
 end
 
 return write

@@ -1,0 +1,95 @@
+-- Numbers that a conversion needs, from configs and keys: rows of heads, layers, parts.
+
+local cbk = require "cbk"
+local rules = require "converters.engine.rules"
+
+local counts = {}
+
+---A number of the config that is read.
+---@param left fun(at: At): number
+---@param right fun(at: At): number
+---@return fun(at: At): number
+function counts.by_side(left, right)
+  return function(at)
+    if at.side == "left" then return left(at) end
+    return right(at)
+  end
+end
+
+---A number that several fields gave in the pair. If they differ, it is unknown which of them counts: keep the right one.
+---@param first number
+---@param ... number
+---@return number
+function counts.agreed(first, ...)
+  for _, other in ipairs { ... } do
+    if other ~= first then
+      cbk.fail("config", ("fields that gave one number in the pair that the converter was inferred from give %g and %g here: keep the "
+        .. "right one in the converter"):format(first, other))
+    end
+  end
+  return first
+end
+
+---The rows of a head: the width of the model by its number of heads. A config that says another size of heads means that one.
+---@param config Dict
+---@param width number
+---@param heads number
+---@return number
+function counts.rows_agreed(config, width, heads)
+  for _, name in ipairs { "head_dim", "d_kv", "head_size", "d_head", "kv_channels", "attention_head_dim", "size_per_head" } do
+    if type(config[name]) == "number" then counts.agreed(width / heads, config[name]) end
+  end
+  local inner = config.attention_inner_dim -- the width of all heads, where it is another one
+  if type(inner) == "number" then counts.agreed(width / heads, inner / heads) end
+  return width / heads
+end
+
+---For rules.each: how many keys a layer has. Those with 0, 1, 2, … between what `own` catches are counted; where the one tensor is read,
+---it is the extent in a dimension. All layers have as many. `digits`: that a number has at least.
+---@param side "left"|"right"   that has the keys
+---@param own string          a pattern with two captures: what is before and behind the number
+---@param dim integer         from 0
+---@param digits? integer
+---@return fun(at: At): integer
+function counts.counted(side, own, dim, digits)
+  local run, known, expected
+  local function count_keys(at)
+    local before, after = at.key:match(own)
+    local id = before .. " " .. after
+    if not known[id] then
+      local count, form = 0, "%0" .. (digits or 1) .. "d"
+      while at:source(before .. form:format(count) .. after) do count = count + 1 end
+      known[id] = count
+    end
+    return known[id]
+  end
+  return function(at)
+    if not at.key then return 0 end -- only the configs were read so far
+    if at ~= run then run, known, expected = at, {}, nil end
+    local count = at.side == side and count_keys(at) or at:source(at.key):shape()[dim + 1]
+    expected = expected or count
+    if count ~= expected then
+      cbk.fail("key", ("the layers have different numbers of such keys, %d and %d; is the checkpoint complete?"):format(expected, count))
+    end
+    return count
+  end
+end
+
+---The rows of another tensor of the checkpoint that is read.
+---@param at At
+---@param key string
+---@return integer
+function counts.rows_of(at, key)
+  local t = at:source(key)
+  if not t then cbk.fail("key", ("'%s' is missing; the size of another tensor follows from its rows"):format(key)) end
+  return t:shape()[1]
+end
+
+---The right counts layers from another number.
+---@param by integer
+---@return { forward: fun(n: integer): integer, backward: fun(n: integer): integer }
+function counts.shifted(by)
+  return { forward = function(n) return n + by end, backward = function(n) return n - by end }
+end
+
+return rules.strict(counts, "count")
