@@ -140,9 +140,10 @@ local function check_newer(job, section, src, tgt)
   if class then class:check_newer(section, src, tgt) end
 end
 
----Sets the names that a model section of a newer release needs.
-local function name_newer(job, step, section, tgt)
-  if tgt == (step.converter.named_from or "2.4") then file.set_name(section, tgt, job.zoo_name) end
+---Sets the names that a model section of a newer release needs. The original converter leaves out the model's own where one table leads
+---to the release at once.
+local function name_newer(job, step, section, tgt, at_once)
+  if not at_once and tgt == (step.converter.named_from or "2.4") then file.set_name(section, tgt, job.zoo_name) end
   local newest = catalogue.newest_step(job.model, "left")
   file.name_parts(section, tgt, job.zoo_name, newest and newest.converter.components)
 end
@@ -228,7 +229,7 @@ local function config_between_releases(job, step, config)
   trainer.set_model(config, to)
   local at_once_from = job.path.at_once and catalogue.release(job.path[1].src) or nil
   config = run_config.upgrade(config, src, tgt, moves, { at_once_from = at_once_from, keeps_lists = job.keeps_lists })
-  if src ~= tgt and catalogue.since(tgt, src) and not at_once_from then name_newer(job, step, trainer.model(config), tgt) end
+  if src ~= tgt and catalogue.since(tgt, src) then name_newer(job, step, trainer.model(config), tgt, at_once_from ~= nil) end
   local configs = both_configs(step, from, to, assumed)
   configs.moves = moves
   return config, configs

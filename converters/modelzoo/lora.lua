@@ -135,7 +135,9 @@ end
 ---@param model_name string    as the Model Zoo names it
 ---@return Dict
 function lora.fold(model, config, model_name)
-  local groups, is_adapted, out, turned = lora.groups(config), adapted(model), cbk.dict(), {}
+  local groups, is_adapted, out, turned, weights = lora.groups(config), adapted(model), cbk.dict(), {}, {}
+  for path in pairs(is_adapted) do weights[#weights + 1] = path .. ".weight" end
+  low_rank.check_alone(model, weights)
   for key in cbk.items(model) do
     local path = tostring(key):match "^(.*)%.weight$"
     if path and is_adapted[path] then

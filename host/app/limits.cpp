@@ -109,6 +109,7 @@ int64_t bytes_moved() {
   ::setrlimit(RLIMIT_DATA, &memory);
   remove_temporaries();
   [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, message.data(), message.size());
+  remove_empty_folders();
   ::_exit(exit_failure);
 }
 

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "bindings/runtime.hpp"
+#include "host/app/confine.hpp"
 #include "host/app/report.hpp"
 #include "host/base/interrupt.hpp"
 #include "host/base/stale.hpp"
@@ -59,6 +60,7 @@ std::string mapped_file(uintptr_t address) {
     say(error_line("cannot read " + file + ": it became shorter while it was read (or its disk failed)") +
         "\n");
   }
+  remove_empty_folders();
   _exit(signal == SIGINT ? exit_interrupted : signal == SIGBUS ? exit_failure : 128 + signal);
 }
 

@@ -225,6 +225,56 @@ describe("quantised weights", function()
     end
   end)
 
+  it("are recognised by a plain 'scale' too, if its shape or the config says so", function()
+    for shape, config in pairs { ["32 1"] = false, [""] = false, ["2 4"] = false, ["7"] = true } do
+      local extents = {}
+      for extent in shape:gmatch "%d+" do extents[#extents + 1] = tonumber(extent) end
+      local dir = quantised_folder { name = "", codes = ".weight", tensors = { [".weight"] = counted("bfloat16", 32, 16),
+        [".scale"] = #extents > 0 and counted("float32", unpack(extents)) or cbk.full({}, 2) },
+        config = config and cbk.dict { quant_method = "fp8" } or nil }
+      for _, words in ipairs { { "copy", dir, "cast.safetensors", "--to-dtype", "float32" },
+        { "fold-lora-checkpoint", "--adapter", adapter(), dir, "-o", "merged" } } do
+        has(refused(dir, unpack(words)), "the weights are quantised")
+      end
+      local _, listed = harness.cbk(dir, "ls", dir)
+      has(listed, "quantised: ")
+    end
+  end)
+
+  it("are not folded with a tensor of any name beside them", function()
+    local q = "model.layers.0.self_attn.q_proj"
+    for _, name in ipairs { ".weight_s", ".weight_scaler", ".multiplier" } do
+      local dir = folder(model(nil, function(root) root[q .. name] = counted("float32", 16, 1) end))
+      has(refused(dir, "fold-lora-checkpoint", "--adapter", adapter(), dir, "-o", "merged"), ("'%s' is beside the weight"):format(q .. name))
+    end
+    for _, name in ipairs { ".bias", "._extra_state", ".lora_magnitude.weight" } do
+      local dir = folder(model(nil, function(root) root[q .. name] = counted("float32", 16) end))
+      local code, _, err = harness.cbk(dir, "fold-lora-checkpoint", "--adapter", adapter(), dir, "-o", "merged")
+      equal(code, 0, err)
+    end
+  end)
+
+  it("keep all of their parts under names that belong together", function()
+    local up, gate = STEM, "model.layers.0.mlp.gate_proj"
+    local dir = quantised_folder(METHODS[1])
+    local root = cbk.copy(cbk.open(dir).root)
+    root[gate .. ".weight"], root[gate .. ".weight_scale_inv"] = counted("float8_e4m3fn", 32, 16), counted("float32", 2, 1)
+    cbk.create(dir .. "/two.safetensors", { root = root }):commit { progress = false }
+    local swap = { "--rename", "^(.*)gate_proj%.weight$=%1X.weight", "--rename", "^(.*)up_proj%.weight$=%1gate_proj.weight",
+      "--rename", "^(.*)X%.weight$=%1up_proj.weight" }
+    has(refused(dir, "copy", "two.safetensors", "swapped.safetensors", unpack(swap)), "rename both in the same way")
+    equal((harness.cbk(dir, "copy", "two.safetensors", "same.safetensors", "--rename", "up_proj=UP", "--rename", "gate_proj=up_proj",
+      "--rename", "UP=gate_proj")), 0)
+    equal(cbk.open(dir .. "/same.safetensors").root[up .. ".weight"]:sha256(), root[gate .. ".weight"]:sha256())
+    for _, case in ipairs(METHODS) do
+      local parts = quantised.find(cbk.open(quantised_folder(case)).root).weights[1].parts
+      local one = quantised_folder(case)
+      for _, part in ipairs(parts) do
+        has(refused(one, "copy", one, "left.safetensors", "--rename", "^" .. part:gsub("%p", "%%%0") .. "$=elsewhere"), "elsewhere")
+      end
+    end
+  end)
+
   it("are named by ls, check and identify", function()
     for _, case in ipairs(METHODS) do
       local dir = quantised_folder(case)
@@ -296,7 +346,8 @@ describe("quantised weights", function()
         ["h.0.attn.c_attn.weight"] = counted("float32", 4, 4) },
       counts = cbk.dict { ["bn.weight"] = counted("float32", 4), ["bn.num_batches"] = counted("int32", 1),
         logit_scale = counted("float32", 1) },
-      wide = cbk.dict { ["a.weight"] = counted("bfloat16", 4, 4), ["a.scale"] = counted("float32", 4, 1),
+      wide = cbk.dict { ["a.weight"] = counted("bfloat16", 4, 4), ["a.scale"] = counted("float32", 7),
+        ["norm.weight"] = counted("bfloat16", 4), ["norm.scale"] = counted("float32", 4),
         logit = counted("float32", 1), logit_scale = counted("float32", 1) },
     } do
       local found = quantised.find(root)

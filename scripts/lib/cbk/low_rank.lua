@@ -6,6 +6,9 @@ local quantised = require "cbk.quantised"
 
 local low_rank = {}
 
+-- what a module with a weight may have beside it
+local ALONE = { weight = true, bias = true, lora_A = true, lora_B = true, _extra_state = true }
+
 local function is_matrix(value)
   local kind = cbk.kind(value)
   return (kind == "tensor" or kind == "parameter" or kind == "ndarray") and value:dim() == 2
@@ -45,6 +48,24 @@ function low_rank.check_finite(name, value)
   if stats.nan + stats.inf == 0 then return end
   cbk.fail("checkpoint", ("%s has %d NaN and %d infinite elements: folding would spread them over the weight"):format(name, stats.nan,
     stats.inf))
+end
+
+---Fails if other tensors are beside the weights in their modules: they may be scales, without which such a weight is only codes.
+---@param model Dict
+---@param weights string[]   keys: "layers.0.up_proj.weight"
+function low_rank.check_alone(model, weights)
+  local modules = {}
+  for _, key in ipairs(weights) do
+    local module = key:match "^(.*)%.weight$"
+    if module then modules[module] = true end
+  end
+  for key in cbk.items(model) do
+    local module, own = tostring(key):match "^(.*)%.([^.]*)$"
+    if module and modules[module] and not ALONE[own] then
+      cbk.fail("checkpoint", ("'%s' is beside the weight to which LoRA is added: if it is a scale of quantised weights, the sum would be "
+        .. "wrong; use the checkpoint that was quantised"):format(key), { key = key })
+    end
+  end
 end
 
 ---weight + B·A · scale, computed in float32 (float64 for a float64 weight) and rounded once. The weight is checked while it is streamed,

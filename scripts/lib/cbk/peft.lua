@@ -572,6 +572,7 @@ function peft.fold(model, adapter, settings, config, is_tied_by_default)
   local keys = {}
   for key in pairs(trained) do keys[#keys + 1] = key end
   table.sort(keys)
+  low_rank.check_alone(model, keys)
   warn_of_new(keys, source, config)
   local groups = ties.groups(source)
   for _, key in ipairs(keys) do

@@ -255,10 +255,22 @@ end
 local Quantised = {}
 Quantised.__index = Quantised
 
+---Whether a tensor with the usual name "scale" may be the scale of a matrix of floats: one number, or one for each row or block.
+---@param row LeafRow     the matrix
+---@param scale LeafRow
+---@param is_stated boolean   the config says that the weights are quantised
+local function is_scale_of(row, scale, is_stated)
+  if not scale.shape or #row.shape < 2 then return false end
+  if is_stated or scale.numel == 1 or scale.numel == row.shape[1] then return true end
+  return #scale.shape == 2 and #row.shape == 2 and scale.shape[1] <= row.shape[1] and scale.shape[2] <= row.shape[2]
+    and scale.numel < row.numel
+end
+
 ---The codes in a checkpoint, each with the best scheme for it.
 ---@param rows LeafRows
+---@param is_stated boolean   the config says that the weights are quantised
 ---@return table<integer, { scheme: QuantisedScheme, rank: integer, stem: string, scale: integer }>
-local function codes_in(rows)
+local function codes_in(rows, is_stated)
   local best = {}
   for i = 1, #rows do
     local name = "." .. rows:path(i)
@@ -268,7 +280,7 @@ local function codes_in(rows)
       if at and at ~= i and not (best[at] and best[at].rank <= one.rank) then
         local row, has_own_name = rows[at], one.scheme.codes ~= "" and one.scheme.codes ~= ".weight"
         local is_code = row.shape and (PACKED[row.type] or quantised.is_narrow(row.type) or one.scheme.any_dtype or has_own_name
-          or quantised.is_part_name(rows:path(i)))
+          or quantised.is_part_name(rows:path(i)) or is_scale_of(row, rows[i], is_stated))
         if is_code or is_below_a_byte(class_of(rows, at, row)) then
           best[at] = { scheme = one.scheme, rank = one.rank, stem = stem, scale = i }
         end
@@ -329,7 +341,7 @@ end
 function quantised.find_in_rows(rows, config)
   local out = setmetatable({ weights = {}, narrow = {}, stated = quantised.stated(config) }, Quantised)
   local has_narrow, is_by_name = possible(rows)
-  local found, places, is_taken = codes_in(rows), {}, {}
+  local found, places, is_taken = codes_in(rows, out.stated ~= nil), {}, {}
   for at in pairs(found) do places[#places + 1] = at end
   table.sort(places)
   for _, at in ipairs(places) do

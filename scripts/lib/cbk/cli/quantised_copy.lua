@@ -35,11 +35,22 @@ function QuantisedCopy:note(key, new)
   if self.keys[key] ~= nil then self.keys[key] = new or false end
 end
 
----Fails if codes are copied without all of their scales, or under names that do not show that they belong together.
+---The keys of the parts that a weight has where it is written, by the key of its codes.
+---@param root any
+---@return table<string, table<string, boolean>>
+local function parts_by_codes(root)
+  local out = {}
+  for _, one in ipairs(quantised.find(root).weights) do
+    out[one.key] = {}
+    for _, part in ipairs(one.parts) do out[one.key][part] = true end
+  end
+  return out
+end
+
+---Fails if codes are copied without all of their scales, or under names that do not show which belong together.
 ---@param root any   the tree that is written
 function QuantisedCopy:check_parts(root)
-  local is_code = {}
-  for _, one in ipairs(#self.found.weights > 0 and quantised.find(root).weights or {}) do is_code[one.key] = true end
+  local written = #self.found.weights > 0 and parts_by_codes(root) or {}
   for _, one in ipairs(self.found.weights) do
     local new = self.keys[one.key]
     local function refuse(what, advice)
@@ -47,10 +58,11 @@ function QuantisedCopy:check_parts(root)
         :format(one.key, self.path, what, one.method, advice))
     end
     for _, part in ipairs(new and one.parts or {}) do
-      if not self.keys[part] then refuse(("without '%s'"):format(part), "copy both, or none") end
-    end
-    if new and not is_code[new] then
-      refuse(("as '%s', with '%s'"):format(new, self.keys[one.parts[1]]), "rename both in the same way")
+      local other = self.keys[part]
+      if not other then refuse(("without '%s'"):format(part), "copy both, or none") end
+      if not (written[new] and written[new][other]) then
+        refuse(("as '%s', with '%s'"):format(new, other), "rename both in the same way")
+      end
     end
   end
 end
