@@ -329,6 +329,12 @@ int write_count(lua_State* L) {
   return 1;
 }
 
+/// How many gradients `backward` gave to a leaf.
+int gradient_count(lua_State* L) {
+  push_integer(L, static_cast<int64_t>(check_variable(L, 1)->gradients_received()));
+  return 1;
+}
+
 int threads(lua_State* L) {
   push_integer(L, thread_count());
   if (!lua_isnoneornil(L, 1)) set_thread_count(static_cast<int>(check_integer(L, 1, 1, 256)));
@@ -459,6 +465,7 @@ void bind_compute(lua_State* L) {
                                        {"mark_weight", computed<mark_weight>},
                                        {"is_weight", computed<is_weight>},
                                        {"write_count", computed<write_count>},
+                                       {"gradient_count", computed<gradient_count>},
                                        {"threads", computed<threads>},
                                        {"memory", computed<memory>},
                                        {"program", computed<program>},

@@ -312,7 +312,8 @@ local function best_group(tables, keys, at_of)
 end
 
 ---The coverage that fits a list of keys best: the tables of one converter and one side. The config decides between tables that match some
----of the keys. If the config fits only other tables, the keys decide, and the second result says why the config is not used.
+---of the keys. If the config fits only tables that match less than half as many, the keys decide, and the second result says why the
+---config is not used.
 ---@param tables Table[]
 ---@param keys string[]
 ---@param config? Dict
@@ -327,8 +328,8 @@ function coverage.best(tables, keys, config)
     whys[tostring(one) .. side] = why
     return at, not at
   end)
-  if read and read.score > 0 then return joined(read, #keys) end
   local best = best_group(tables, keys, function() return nil, false end)
+  if read and read.score > 0 and read.score * 2 >= best.score then return joined(read, #keys) end
   if not best then return nil end
   return joined(best, #keys), config and whys[tostring(best[1].tables[1]) .. best[1].side] or nil
 end

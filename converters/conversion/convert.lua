@@ -67,7 +67,7 @@ end
 
 ---@param assumed table<string, boolean>   fields of the right side that come from defaults, not from the file
 local function both_configs(step, from, to, assumed)
-  return { converter = step.converter, [step.side] = from, [rules.other[step.side]] = to, assumed = assumed }
+  return { converter = step.converter, [step.side] = cbk.deep_copy(from), [rules.other[step.side]] = cbk.deep_copy(to), assumed = assumed }
 end
 
 ---The table that a step runs. The config chooses it if a model is inside another one, or if a family has several layouts.

@@ -537,8 +537,9 @@ function sections.convert(step, side, from, moves, class, read)
   if step.finish and step.finish[other] then
     at.to = config_of("finish." .. other, step.finish[other](at.to, from, read or {})) or at.to
   end
-  check_made(flatten(at.to, nested[other]), sections.known_fields(step, other), at)
-  return at.to, from, dropped, assumed, unsaid
+  local to = cbk.deep_copy(at.to) -- a converter that keeps at.to cannot change what is checked here
+  check_made(flatten(to, nested[other]), sections.known_fields(step, other), at)
+  return to, from, dropped, assumed, unsaid
 end
 
 ---A function that returns whether a rule writes, reads or checks a field of a side. Fields of a part have dotted names.

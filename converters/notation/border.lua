@@ -11,8 +11,10 @@ local MOST_LEVELS = 200 -- of tables in tables
 
 local originals = setmetatable({}, { __mode = "k" })  -- of views
 local views = setmetatable({}, { __mode = "kv" })     -- of the library's tables
-local inward = setmetatable({}, { __mode = "k" })     -- the functions behind those that the other side has, of both sides
-local outward = setmetatable({}, { __mode = "kv" })   -- what the other side has of a function
+local wrappers = setmetatable({}, { __mode = "kv" })  -- what the sandbox has of the library's functions
+local wrapped = setmetatable({}, { __mode = "k" })    -- the library's functions behind them
+local guards = setmetatable({}, { __mode = "kv" })    -- what the library has of the sandbox's functions
+local guarded = setmetatable({}, { __mode = "k" })    -- the sandbox's functions behind them
 local results = setmetatable({}, { __mode = "k" })    -- of the library's functions, behind the sandbox's own copies
 local arguments = setmetatable({}, { __mode = "k" })  -- what the library's functions get for its own tables, and for none but these
 
@@ -97,27 +99,27 @@ local function check_arguments(f, ...)
   return ...
 end
 
-local function outward_of(f)
-  local wrapped = outward[f]
-  if not wrapped then
-    wrapped = function(...) return each(handed, f(check_arguments(f, each(to_library, ...)))) end
-    outward[f], inward[wrapped] = wrapped, f
+local function wrapper_of(f)
+  local wrapper = wrappers[f]
+  if not wrapper then
+    wrapper = function(...) return each(handed, f(check_arguments(f, each(to_library, ...)))) end
+    wrappers[f], wrapped[wrapper] = wrapper, f
   end
-  return wrapped
+  return wrapper
 end
 
 ---A method, which takes no other object than one of its kind.
 local function method_of(f, metatable)
-  local wrapped = outward[f]
-  if not wrapped then
-    wrapped = function(self, ...)
+  local wrapper = wrappers[f]
+  if not wrapper then
+    wrapper = function(self, ...)
       local original = originals[self]
       if original == nil or getmetatable(original) ~= metatable then error("a method needs its own object: write object:method(…)", 2) end
       return each(handed, f(original, each(to_library, ...)))
     end
-    outward[f], inward[wrapped] = wrapped, f
+    wrappers[f], wrapped[wrapper] = wrapper, f
   end
-  return wrapped
+  return wrapper
 end
 
 ---What a view has under a name.
@@ -150,7 +152,10 @@ for name, value in pairs(of_views) do debug.getmetatable(first)[name] = value en
 
 function to_sandbox(value)
   local kind = type(value)
-  if kind == "function" then return inward[value] or outward_of(value) end
+  if kind == "function" then
+    if wrapped[value] then error "a function of the sandbox's own came back as one of the library's" end
+    return guarded[value] or wrapper_of(value)
+  end
   if kind ~= "table" then return value end
   local view = views[value]
   if not view then
@@ -213,7 +218,7 @@ local function is_unchanged(own, result)
     if own[to_sandbox(name)] ~= to_sandbox(value) then return false end
   end
   for name in next, own do
-    if result[originals[name] or inward[name] or name] == nil then return false end
+    if result[originals[name] or wrapped[name] or name] == nil then return false end
   end
   return true
 end
@@ -228,7 +233,7 @@ local guard_of
 
 local function copy(value, crossing, level)
   local kind = type(value)
-  if kind == "function" then return crossing.is_native and value or inward[value] or guard_of(value) end
+  if kind == "function" then return crossing.is_native and value or wrapped[value] or guard_of(value) end
   if kind == "userdata" and originals[value] then return without_owner(originals[value], crossing, level) end
   if kind ~= "table" then return crossing.is_final and without_container(value) or value end
   if is_library(value) then
@@ -295,14 +300,14 @@ end
 
 ---A function of the sandbox as the library calls it.
 function guard_of(f)
-  local guard = outward[f]
+  local guard = guards[f]
   if not guard then
     guard = function(...)
       if depth == 0 then limits.enter() end
       depth = depth + 1
       return done(pcall(f, each(handed, ...)))
     end
-    outward[f], inward[guard] = guard, f
+    guards[f], guarded[guard] = guard, f
     position.stand_for(guard, f)
   end
   return guard
@@ -332,9 +337,13 @@ local function table_of(value)
   return out
 end
 
+local failure = getmetatable(select(2, pcall(cbk.fail, "converter", "")))
+
+---A value that sandboxed code raised itself stays as it is; the library raises errors, and nothing else.
 local function caught(fine, problem, ...)
   if fine then return true, problem, ... end
-  return false, to_sandbox(problem)
+  if type(problem) == "table" and getmetatable(problem) == failure then problem = to_sandbox(problem) end
+  return false, problem
 end
 
 ---@type table<string, function>

@@ -130,7 +130,8 @@ bool confine_files(const std::vector<fs::path>& folders) {
   return true;
 }
 
-/// No network, no input typed into the terminal, no memory and no keys that outlive the program.
+/// No network, no input typed into the terminal, no memory, messages and keys of other processes or that
+/// outlive the program, no limits and traces of other processes.
 void confine_calls() {
   const std::unique_ptr<void, decltype(&seccomp_release)> filter(seccomp_init(SCMP_ACT_ALLOW),
                                                                  seccomp_release);
@@ -140,11 +141,27 @@ void confine_calls() {
     if (result < 0) refuse(-result);
   };
   if (filter == nullptr) refuse(ENOMEM);
-  for (const int call : {SCMP_SYS(socket), SCMP_SYS(io_uring_setup), SCMP_SYS(truncate), SCMP_SYS(shmget),
-                         SCMP_SYS(msgget), SCMP_SYS(semget), SCMP_SYS(add_key)})
+  constexpr uint64_t low_half = 0xffffffff;  // what the kernel reads of an int
+  constexpr uint64_t type_of_socket = 0xf;   // without its flags
+  for (const int call : {SCMP_SYS(socket),         SCMP_SYS(connect),
+                         SCMP_SYS(io_uring_setup), SCMP_SYS(truncate),
+                         SCMP_SYS(shmget),         SCMP_SYS(shmat),
+                         SCMP_SYS(shmctl),         SCMP_SYS(msgget),
+                         SCMP_SYS(msgsnd),         SCMP_SYS(msgrcv),
+                         SCMP_SYS(msgctl),         SCMP_SYS(semget),
+                         SCMP_SYS(semop),          SCMP_SYS(semtimedop),
+                         SCMP_SYS(semctl),         SCMP_SYS(mq_open),
+                         SCMP_SYS(mq_unlink),      SCMP_SYS(add_key),
+                         SCMP_SYS(request_key),    SCMP_SYS(keyctl),
+                         SCMP_SYS(ptrace),         SCMP_SYS(process_vm_writev),
+                         SCMP_SYS(setpriority),    SCMP_SYS(bpf),
+                         SCMP_SYS(userfaultfd),    SCMP_SYS(perf_event_open),
+                         SCMP_SYS(unshare)})
     forbid(call);
-  for (const unsigned request : {TIOCSTI, TIOCLINUX})
-    forbid(SCMP_SYS(ioctl), SCMP_A1_32(SCMP_CMP_EQ, request));
+  forbid(SCMP_SYS(prlimit64), SCMP_A0(SCMP_CMP_NE, 0));
+  forbid(SCMP_SYS(socketpair), SCMP_A1(SCMP_CMP_MASKED_EQ, type_of_socket, SOCK_DGRAM));
+  for (const uint64_t request : {TIOCSTI, TIOCLINUX})
+    forbid(SCMP_SYS(ioctl), SCMP_A1(SCMP_CMP_MASKED_EQ, low_half, request));
   const int result = seccomp_load(filter.get());
   if (result < 0) refuse(-result);
 }

@@ -26,11 +26,11 @@ class Leaves {
   void add(const VariablePtr& leaf, VariablePtr gradient) {
     gradient = cast(gradient, leaf->dtype());
     if (leaf->grad()) {
-      leaf->set_grad(add_tensors(leaf->grad(), gradient));
+      leaf->receive_grad(add_tensors(leaf->grad(), gradient));
       return;
     }
     const bool is_own = gradient->operand().is_contiguous() && taken_.insert(gradient->buffer().get()).second;
-    leaf->set_grad(is_own ? gradient : clone(gradient));
+    leaf->receive_grad(is_own ? gradient : clone(gradient));
   }
 
  private:

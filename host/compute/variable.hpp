@@ -52,6 +52,12 @@ class Variable {
   void set_requires_grad(bool value);
   [[nodiscard]] const VariablePtr& grad() const { return grad_; }
   void set_grad(VariablePtr grad) { grad_ = std::move(grad); }
+  /// The same by `backward`, which is counted.
+  void receive_grad(VariablePtr grad) {
+    grad_ = std::move(grad);
+    ++gradients_received_;
+  }
+  [[nodiscard]] uint64_t gradients_received() const { return gradients_received_; }
   [[nodiscard]] const NodePtr& node() const { return node_; }
   /// Whether this is a view of another variable, which is not informed about writes here.
   [[nodiscard]] bool is_view() const { return is_view_; }
@@ -84,6 +90,7 @@ class Variable {
   bool is_view_ = false;
   uint64_t rewrites_ = 0;  // of the buffer, when this view was taken
   VariablePtr grad_;
+  uint64_t gradients_received_ = 0;
   NodePtr node_;
 };
 

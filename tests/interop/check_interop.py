@@ -9,11 +9,14 @@ import collections
 import fileinput
 import functools
 import importlib
+import io
 import json
 import os
 import pathlib
+import operator
 import pickle
 import pickletools
+import random
 import shutil
 import subprocess
 import sys
@@ -221,7 +224,9 @@ def unsafe_pickles(run):
         module = types.ModuleType("torch.distributed.tensor")
         module.DTensor = type("DTensor", (), {"__module__": module.__name__, "__qualname__": "DTensor"})
         data = {"typing.Any": typing.Any, "pathlib.PosixPath": pathlib.PosixPath("a"), "builtins.slice": slice(1), "builtins.Ellipsis": ...,
-                "functools.partial": functools.partial(argparse.Namespace), "torch.distributed.tensor.DTensor": module.DTensor}
+                "functools.partial": functools.partial(argparse.Namespace), "torch.distributed.tensor.DTensor": module.DTensor,
+                "_io.BytesIO": io.BytesIO(b"x"), "random.Random": random.Random(1),
+                "operator.itemgetter": operator.itemgetter(1)}
         acts = {"subprocess.Popen": subprocess.Popen, "typing.get_type_hints": typing.get_type_hints, "io.open": open,
                 "shutil.rmtree": shutil.rmtree, "pathlib.Path.unlink": pathlib.Path.unlink, "torch.serialization.load": torch.load,
                 "importlib.import_module": importlib.import_module, "fileinput.FileInput": fileinput.FileInput, "builtins.getattr": getattr}

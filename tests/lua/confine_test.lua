@@ -116,6 +116,29 @@ describe("the wall behind the sandbox", function()
     is_true(threads > 1, err)
   end)
 
+  it("closes what reaches other programs: terminals, datagrams, shared memory, keys", function()
+    if not is_available() then harness.skip "the kernel has no Landlock" end
+    local dir = folder()
+    cbk.fs.write(dir .. "/in/calls.py", [[
+import ctypes, errno, socket
+libc = ctypes.CDLL(None, use_errno=True)
+ioctl, prlimit, msgget, keyctl = 16, 302, 68, 250
+def refused(number, *arguments):
+    return libc.syscall(number, *(ctypes.c_ulong(one) for one in arguments)) < 0 and ctypes.get_errno() == errno.EACCES
+for request in (0x5412, 0x541C):
+    print(refused(ioctl, 0, request, 0), refused(ioctl, 0, request | 1 << 32, 0))
+print(refused(prlimit, 1, 7, 0, 0), refused(msgget, 5, 0o1000), refused(keyctl, 0, 0, 0))
+try:
+    print(socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM))
+except PermissionError:
+    print(True)
+print(len(socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)) == 2)
+]])
+    cbk.fs.write(dir .. "/in/own.lua", "os.execute '/usr/bin/python3 calls.py 1>&2' " .. OWN, { overwrite = true })
+    local _, _, err = harness.cbk(dir .. "/in", "run", "leaks.lua", "list", "--converter", "own.lua", "--sandbox")
+    equal(err:match "^[^\n]*\n[^\n]*\n[^\n]*\n[^\n]*\n[^\n]*", "True True\nTrue True\nTrue True True\nTrue\nTrue", err)
+  end)
+
   it("leaves no empty folder behind, however the program ends", function()
     for _, signal in ipairs { "SEGV", "KILL", "TERM" } do
       local dir = folder()

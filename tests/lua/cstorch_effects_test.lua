@@ -94,6 +94,14 @@ local LOOPS = {
       return loss
     end
   end },
+  ["gradients that the module removes"] = { "the run computed gradients in its 3 steps, and no parameter was written", function(model, net)
+    return function(batch)
+      local loss = net(batch):mean()
+      loss:backward()
+      model:zero_grad()
+      return loss
+    end
+  end },
   ["an optimizer of another model's parameters"] = { "SGD:step: none of its parameters has a gradient", function(_, net)
     local optimizer = sgd(nn.Linear(2, 1))
     return function(batch)

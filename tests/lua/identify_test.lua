@@ -474,3 +474,74 @@ describe("a config that does not fit its tensors", function()
       "if it is one of these, name it with --model, and a config of that model with --config")
   end)
 end)
+
+describe("a class that cbk does not know", function()
+  local bert = cbk.dict { { "model_type", "bert" }, { "vocab_size", 20 }, { "hidden_size", 8 }, { "num_attention_heads", 2 },
+    { "num_hidden_layers", 1 }, { "intermediate_size", 16 }, { "max_position_embeddings", 8 } }
+
+  ---A folder with a model, whose config names another class.
+  local function named(config, model, class, change)
+    local dir, root = harness.temp_dir(), classes.new(config, model, "hf")
+    if change then root = change(root) end
+    cbk.create(dir .. "/model.safetensors", { root = root }):commit { progress = false }
+    cbk.config.save(conversion.with(config, { architectures = class and cbk.list { class } or nil }), dir .. "/config.json")
+    return dir
+  end
+
+  it("is named where its tensors are those of one class", function()
+    local dir = named(llama, "llama-headless", "LlamaBidirectionalModel")
+    has(why(identified(dir, ".")), "the config says architectures=LlamaBidirectionalModel, which is not supported (LlamaModel is)")
+    local _, err = runs(dir, "convert", ".", "--to", "cs-2.5", "-o", "out")
+    has(err, "architectures=LlamaBidirectionalModel, which is not supported: its tensors are converted as those of LlamaModel")
+    has((runs(dir, "check", ".")), "architectures=LlamaBidirectionalModel, which is not supported; the tensors are those of LlamaModel")
+  end)
+
+  it("is refused where its tensors have the names of several, or other shapes", function()
+    local labels = conversion.with(bert, { num_labels = 1, id2label = cbk.dict { ["0"] = "a" } })
+    for shape, config in pairs { same = labels, other = bert } do
+      local dir = named(labels, "bert-token-classifier", "BertForMultipleChoice")
+      cbk.config.save(conversion.with(config, { architectures = cbk.list { "BertForMultipleChoice" } }), dir .. "/config.json",
+        { overwrite = true })
+      refuses(dir, "the config says architectures=BertForMultipleChoice, which is not supported", "convert", ".", "--to", "cs-2.5")
+      local _, out = harness.cbk(dir, "check", ".")
+      has(out, "architectures=BertForMultipleChoice, which is not supported")
+      is_true(not out:find "wrong%-shape" and not out:find("--model", 1, true), shape .. out)
+      equal(identified(dir, ".").command, cbk.null)
+    end
+  end)
+
+  it("is compared with the class that has most of its tensors", function()
+    local dir = named(bert, "bert", "BertForNextSentencePrediction", function(root)
+      local out = cbk.dict()
+      for key, value in cbk.items(root) do
+        if not key:find "^cls%.predictions" then out[key] = value end
+      end
+      return out
+    end)
+    refuses(dir, "BertForPreTraining also has cls.predictions.", "convert", ".", "--to", "cs-2.5")
+  end)
+
+  it("may be unnamed, and then a body is not said to be another model", function()
+    local dir = named(bert, "bert", nil, function(root)
+      local out = cbk.dict()
+      for key, value in cbk.items(root) do
+        if key:find "^bert%." then out[key:sub(6)] = value end
+      end
+      return out
+    end)
+    local text = "the config says model_type=bert without architectures, and the tensors are those of BertForPreTraining with the prefix"
+    refuses(dir, text, "convert", ".", "--to", "cs-2.5")
+    has((runs(dir, "check", ".")), text)
+  end)
+
+  it("is none of a GGUF file", function()
+    local dir = harness.temp_dir()
+    local function text(s) return ("\0\0\0\0\0\0\0\0"):gsub("^.", string.char(#s)) .. s end
+    cbk.fs.write(dir .. "/m.gguf", "GGUF\3\0\0\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0" .. text "blk.0.w" .. "\1\0\0\0\4\0\0\0\0\0\0\0\0\0\0\0"
+      .. ("\0"):rep(8) .. ("\0"):rep(64))
+    cbk.config.save(llama, dir .. "/config.json")
+    refuses(dir, "a GGUF file has llama.cpp's names and orders, which no model of cbk has", "convert", ".", "--to", "cs-2.5")
+    local _, out = harness.cbk(dir, "check", ".")
+    has(out, "a GGUF file has llama.cpp's names")
+  end)
+end)

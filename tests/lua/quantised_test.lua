@@ -245,7 +245,8 @@ describe("quantised weights", function()
     local q = "model.layers.0.self_attn.q_proj"
     for _, name in ipairs { ".weight_s", ".weight_scaler", ".multiplier" } do
       local dir = folder(model(nil, function(root) root[q .. name] = counted("float32", 16, 1) end))
-      has(refused(dir, "fold-lora-checkpoint", "--adapter", adapter(), dir, "-o", "merged"), ("'%s' is beside the weight"):format(q .. name))
+      local err = refused(dir, "fold-lora-checkpoint", "--adapter", adapter(), dir, "-o", "merged")
+      has(err, ("'%s' is beside the weight"):format(q .. name))
     end
     for _, name in ipairs { ".bias", "._extra_state", ".lora_magnitude.weight" } do
       local dir = folder(model(nil, function(root) root[q .. name] = counted("float32", 16) end))
@@ -473,6 +474,17 @@ describe("a config that says quantised of weights that are not", function()
       hf_config.restore(to, kept, function() return false end)
       equal(to, { text = { a = 1 }, b = 2 }, field)
     end
+  end)
+
+  it("is a finding of check", function()
+    for field, value in pairs(FIELDS) do
+      local config = llama()
+      config[field] = value
+      local _, out = harness.cbk(harness.temp_dir(), "check", folder(model(), config))
+      has(out, ("'%s' in the config says that the weights are quantised"):format(field))
+    end
+    local _, out = harness.cbk(harness.temp_dir(), "check", folder(model()))
+    lacks(out, "quantised")
   end)
 
   it("does not keep it when an adapter is folded", function()

@@ -32,4 +32,5 @@ for _, name in ipairs(cbk.fs.list(folder)) do
   end
 end
 print(("%d passed, %d failed, %d skipped"):format(counts.passed, counts.failed, counts.skipped))
-return counts.failed == 0 and 0 or 1
+if counts.passed + counts.failed + counts.skipped == 0 then print "no test has such a name" end
+return counts.failed == 0 and counts.passed > 0 and 0 or 1

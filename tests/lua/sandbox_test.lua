@@ -393,6 +393,42 @@ describe("a sandboxed converter", function()
     end
   end)
 
+  it("gets back what it raised itself, and nothing of the library's", function()
+    local dir = folder()
+    cbk.fs.write(dir .. "/tiny.lua", tiny [[
+      if place ~= "file" then return end
+      local function same(one, other) if one ~= other then cbk.fail("config", "it is another one") end end
+      local llama = require "converters.shared.llama"
+      local shape = cbk.full({ 1 }, 0):shape()
+      shape.f = rules.keys
+      local own = { when = function() return true end, inner = { rules.keys } }
+      for _, one in ipairs { llama.attention, rules.keys, own, shape, llama, attempt, function() end } do
+        local _, raised = pcall(error, one)
+        same(raised, one)
+      end
+      local _, raised = pcall(error, shape)
+      same(raised.f, rules.keys)
+      local fine, problem = pcall(cbk.fail, "config", "said")
+      if fine or problem.code ~= "config" then cbk.fail("config", "no code") end
+    ]])
+    local code, stdout, stderr = harness.cbk(dir, "rules", "tiny.lua", "--json")
+    equal(code, 0, stdout .. stderr)
+  end)
+
+  it("cannot change the new config after it was checked", function()
+    local dir = folder()
+    local text = tiny [[if place == "action" or place == "when" then at.right.hidden_size, at.right.more = 999, 1 kept.late = 2 end]]
+    for _, change in ipairs {
+      { "local function attempt", "local kept\nlocal function attempt" },
+      { "config = fields.config {", "finish = { right = function(to) kept = to end }, config = fields.config {" },
+    } do text = text:gsub(change[1], function() return change[2] end, 1) end
+    cbk.fs.write(dir .. "/tiny.lua", text)
+    local code, _, stderr = convert(dir, "--sandbox", "-o", "out")
+    equal(code, 0, stderr)
+    local config = cbk.config.load(dir .. "/out/config_to_cs-2.4.yaml")
+    equal(cbk.totable(config.model), { hidden_size = 2, num_hidden_layers = 1, num_heads = 1, name = "tiny" })
+  end)
+
   it("gets copies of the Dicts that a file hands over and changes later", function()
     local dir = folder()
     local text = tiny ""

@@ -34,13 +34,14 @@ local function stated(number, count, what)
 end
 
 local SHARDS = "shards; open their index or folder"
+local GGUF = "files of a GGUF model, each of which is read by itself"
 local FSDP = "each rank's part of the tensors (FSDP)"
 
 -- Patterns of part names: functions of the name, the path of its folder, and the path of the folder above.
 local NAMES = {
   function(name)
-    local number, count = name:match "%-(%d%d%d%d%d)%-of%-(%d%d%d%d%d)%.[%w_]+$"
-    return number and stated(number, count, SHARDS)
+    local number, count, suffix = name:match "%-(%d%d%d%d%d)%-of%-(%d%d%d%d%d)(%.[%w_]+)$"
+    return number and stated(number, count, suffix == ".gguf" and GGUF or SHARDS)
   end,
   function(name)
     local world, rank = name:match "_world_size_(%d+)_rank_(%d+)%.%w+$"

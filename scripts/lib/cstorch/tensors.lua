@@ -253,6 +253,11 @@ function tensors.is_weight(tensor) return native.is_weight(tensor) end
 ---@return integer
 function tensors.write_count(tensor) return tonumber(native.write_count(tensor)) end
 
+---How many gradients `backward` gave to a tensor, whatever became of them.
+---@param tensor cstorch.Tensor
+---@return integer
+function tensors.gradient_count(tensor) return tonumber(native.gradient_count(tensor)) end
+
 ---A copy on the host, which can be read at any time.
 ---@param tensor cstorch.Tensor
 ---@return cstorch.Tensor

@@ -136,6 +136,10 @@ local function check_quantised(subject, found)
     found:add("quantised", subject.path, nil, ("%s %s quantised (%s), such as '%s'"):format(numbers.counted(#weights.weights, "weight"),
       #weights.weights == 1 and "is" or "are", weights:method(), first.key))
   end
+  if weights.stated and not weights:is_quantised() then
+    found:add("not-quantised", of and of.config or subject.path, nil, ("'%s' in the config says that the weights are quantised (%s), but "
+      .. "none has less than 16 bits or scales"):format(weights.stated.field, weights.stated.method))
+  end
   for _, one in ipairs(weights.narrow) do
     local says = weights.stated and (", and the config says that the weights are quantised (%s)"):format(weights.stated.method) or ""
     local text = ("it is %s, without scales%s"):format(one.dtype, says)

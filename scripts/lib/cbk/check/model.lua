@@ -213,6 +213,10 @@ function model.check(file, checkpoint, config_path, found)
     of.known = nil
     return of
   end
+  if identity.foreign then
+    found:add("config", of.config or file, nil, ("%s; the tensors are those of %s"):format(architectures.why_foreign(identity.foreign, {}),
+      known.class.name), { severity = "note", advice = "Make sure that both compute the same before you convert it" })
+  end
   of.paths = paths_of(of, identity.keys)
   check_fit(of, file, one, checkpoint.lost, found)
   return of

@@ -9,16 +9,17 @@ local pickles = {}
 -- Modules whose classes only hold data, though cbk does not read them as records. Their functions may do anything:
 -- typing.get_type_hints evaluates texts.
 local OF_DATA = {
-  "abc", "array", "builtins", "dataclasses", "enum", "ipaddress", "numbers", "pathlib", "string", "typing", "zoneinfo",
+  "abc", "builtins", "dataclasses", "enum", "ipaddress", "numbers", "pathlib", "string", "typing", "zoneinfo",
   "torch.distributed._shard", "torch.distributed._tensor", "torch.distributed.device_mesh", "torch.distributed.fsdp",
   "torch.distributed.tensor",
 }
 
--- Single names that are data: values of Python, and states of random number generators.
+-- Single names that are data: values of Python, buffers in memory, and states of random number generators.
 local DATA = {}
 for name in ([[builtins.slice builtins.type functools.partial types.SimpleNamespace types.MappingProxyType
-  types.GenericAlias types.UnionType numpy.random._pickle.__randomstate_ctor numpy.random._pickle.__generator_ctor
-  numpy.random._pickle.__bit_generator_ctor]]):gmatch "%S+" do
+  types.GenericAlias types.UnionType operator.itemgetter _io.BytesIO _io.StringIO io.BytesIO io.StringIO array.array
+  array._array_reconstructor random.Random numpy.ma.core._mareconstruct numpy.random._pickle.__randomstate_ctor
+  numpy.random._pickle.__generator_ctor numpy.random._pickle.__bit_generator_ctor]]):gmatch "%S+" do
   DATA[name] = true
 end
 

@@ -38,6 +38,8 @@ rules.list = {
     help = "Get the checkpoint with its scales, or the one of 16 or 32 bits; weights that were cast to 8 bits are as they should be." },
   { id = "quantised", severity = "note", text = "Weights are quantised: codes, which scales beside them make numbers of.",
     help = "Use the checkpoint of 16 or 32 bits to convert, cast or fold; a copy keeps codes and scales." },
+  { id = "not-quantised", severity = "warning", text = "The config says that weights are quantised, and they are plain numbers.",
+    help = "Remove the field from the config if they were dequantised; get the original checkpoint if somebody cast their codes." },
   { id = "unknown-weight", severity = "warning", text = "The model that the config describes does not have a tensor of this name.",
     help = "Use the config that belongs to the checkpoint: programs that read this one ignore the tensor." },
   { id = "flat-keys", severity = "warning", text = "An H5 file has the weights of a model at its top, and not in a dict `model`.",

@@ -37,16 +37,31 @@ function architectures.foreign(config)
   return class
 end
 
+---@param models Model[]
+---@return string[]   their classes of Hugging Face, each once
+local function classes_of(models)
+  local own = {}
+  for _, model in ipairs(models) do
+    if model.classes and model.classes.left then own[model.classes.left.name] = true end
+  end
+  return naming.sorted(own)
+end
+
+---The classes of candidates, for messages.
+---@param list Candidate[]
+---@return string   "BertForPreTraining or BertForQuestionAnswering"
+function architectures.classes_of(list)
+  local models = {}
+  for i, one in ipairs(list) do models[i] = one.model end
+  return table.concat(classes_of(models), " or ")
+end
+
 ---A message about a config with a class that no model of cbk has.
 ---@param class string        of architectures.foreign
 ---@param models Model[]      the models that its model_type may mean
 ---@return string
 function architectures.why_foreign(class, models)
-  local own = {}
-  for _, model in ipairs(models) do
-    if model.classes and model.classes.left then own[model.classes.left.name] = true end
-  end
-  local names = naming.sorted(own)
+  local names = classes_of(models)
   return ("the config says architectures=%s, which is not supported%s"):format(class,
     #names > 0 and (" (%s %s)"):format(table.concat(names, ", "), #names == 1 and "is" or "are") or "")
 end

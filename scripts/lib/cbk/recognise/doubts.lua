@@ -3,6 +3,7 @@
 -- Face knows the values of its fields.
 
 local cbk = require "cbk"
+local architectures = require "cbk.recognise.architectures"
 local config_changes = require "cbk.config_changes"
 local catalogue = require "converters.engine.catalogue"
 local check_config = require "converters.authoring.check_config"
@@ -66,6 +67,16 @@ function doubts.kept_config(config, root)
   if #differing == 0 then return nil end
   return ("the config contradicts the one in the checkpoint's __metadata__, which it was trained with: %s; wrong numbers of heads put rows "
     .. "in a wrong order"):format(naming.listed(differing, 5))
+end
+
+---A Hugging Face config that names a class which cbk does not know, for a checkpoint with the tensors of another.
+---@param job Job
+---@param config Dict
+---@return string|nil
+function doubts.foreign_class(job, config)
+  local class, own = architectures.foreign(config), job.model.classes and job.model.classes.left
+  return class and own and ("the config says architectures=%s, which is not supported: its tensors are converted as those of %s, and if it "
+    .. "computes something else with them, the new model does not"):format(class, own.name) or nil
 end
 
 ---Weights that the model's config needs and the checkpoint lacks.
@@ -171,7 +182,10 @@ function doubts.all(job, old, new)
   local out = {}
   local function add(text) out[#out + 1] = text end
   doubts.own_converter(job, new.config, new.root, add)
-  if job.src == "hf" then return out end
+  if job.src == "hf" then
+    add(doubts.foreign_class(job, old.config))
+    return out
+  end
   add(doubts.release(job, old.root, "--src-fmt"))
   add(doubts.kept_config(old.config, old.root))
   if job.tgt == "hf" then return out end

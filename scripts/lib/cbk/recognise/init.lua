@@ -38,6 +38,7 @@ local recognise = {}
 ---@field problem? string   why no config beside the checkpoint is used
 ---@field is_broken? boolean   because it cannot be read
 ---@field quantised Quantised
+---@field foreign? string            the class that the config names, if it is not supported; the tensors are those of `class`
 ---@field keys string[]     of the model's tensors, without those of quantisation
 ---@field contents Contents
 ---@field fit? Fit          with the class, by the config
@@ -108,16 +109,21 @@ end
 
 local MOST_OTHERS = 8
 
+---Whether a model is as likely as the best one.
+---@param one Candidate
+---@param best Candidate
+local function is_tie(one, best)
+  return one.mistakes == best.mistakes and one.is_named == best.is_named
+    and (best.fit == nil or candidates.are_as_near(one, best)) and not candidates.is_headless(one.model.model)
+end
+
 ---Records the models that are as likely as the first. Without a config, these are all models with these names.
 ---@param found Identity
 ---@param list Candidate[]
 local function add_others(found, list)
   local best = list[1]
   for i = 2, #list do
-    local is_tie = list[i].mistakes == best.mistakes and list[i].is_named == best.is_named
-      and (best.fit == nil or candidates.are_as_near(list[i], best)) and #found.others < MOST_OTHERS
-    local is_other = is_tie and not candidates.is_headless(list[i].model.model)
-    if is_other then found.others[#found.others + 1] = list[i].model.model end
+    if is_tie(list[i], best) and #found.others < MOST_OTHERS then found.others[#found.others + 1] = list[i].model.model end
   end
 end
 
@@ -169,7 +175,10 @@ local function reason_of(list, problems, stated, keys, shape_of, formats)
   if not stated then return "no model that fits the config has these tensors" .. others end
   local why = inexpressible.why(stated:match "^model_type=(.*)")
   if why then return why, KNOWN_MODELS end
-  if best then
+  if best and best.fit.matched == 0 then
+    return ("the config says %s, but no tensor is one of %s: %s%s"):format(stated, architectures.classes_of(list),
+      names.shown(best.fit.unknown), others)
+  elseif best then
     return ("the config says %s, but %d of %d keys are not tensors of %s: %s%s"):format(stated, #best.fit.unknown, #keys,
       best.class.name, names.shown(best.fit.unknown), others)
   end
@@ -192,8 +201,10 @@ end
 ---@param count integer   of keys
 ---@return string|nil reason, string|nil advice, boolean|nil lacks_head
 local function why_unfit(root, config, list, count)
-  local best = list[1]
-  if not best or #best.fit.wrong > 0 then return nil end
+  local best, foreign = list[1], architectures.foreign(config)
+  if not best or not foreign and #best.fit.wrong > 0 then return nil end
+  local has_names = #best.fit.missing == 0 and #best.fit.unknown == 0
+  if foreign and has_names and (#best.fit.wrong > 0 or list[2] and is_tie(list[2], best)) then return unfit.foreign(foreign, list) end
   local is_other = architectures.stated(config) ~= nil and not best.is_named and #best.fit.missing > 0
   if is_other or best.fit.matched * 2 < count then return unfit.explain(root, config, list) end
 end
@@ -247,7 +258,10 @@ local function by_config(found, root, config, formats, kept, keys, shape_of)
     return
   end
   take(found, list, #keys)
-  if foreign and #best.unknown > 0 then why[#why + 1] = architectures.why_foreign(foreign, { list[1].model }) end
+  if foreign then
+    found.foreign = foreign
+    why[#why + 1] = architectures.why_foreign(foreign, { list[1].model })
+  end
   if list[1].is_named then
     local where = is_hf and "the config" or "the Hugging Face config that the checkpoint keeps"
     why[#why + 1] = ("%s says architectures=%s"):format(where, class)
@@ -321,6 +335,8 @@ local function note_adapter(found, path, keys)
   end
 end
 
+local OF_GGUF = "convert the Hugging Face checkpoint that it was made from; `cbk copy` makes a safetensors file of it, with the same names"
+
 ---Recognises the model of a checkpoint from its config and its tensors.
 ---@param path string           of the checkpoint
 ---@param checkpoint Checkpoint
@@ -365,6 +381,10 @@ function recognise.checkpoint(path, checkpoint, config_path)
     end
   end
   if is_hf then note_adapter(found, path, keys) end
+  if checkpoint.format == "gguf" and not found.model then
+    found.reason, found.advice = "a GGUF file has llama.cpp's names and orders, which no model of cbk has", OF_GGUF
+    why[#why], why[#why + 1] = found.reason, found.advice
+  end
   return found, beside.config, params
 end
 

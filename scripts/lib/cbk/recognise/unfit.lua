@@ -53,6 +53,43 @@ local function explain_body(one)
     naming.folded(head)), ("use a complete checkpoint; --model %s begins a new head with random numbers"):format(one.body.model.model), true
 end
 
+---A class that no model of cbk has, whose tensors have the names of other classes.
+---@param class string
+---@param list Candidate[]   the best first
+---@return string reason, string advice
+function unfit.foreign(class, list)
+  local best, models, alike = list[1], {}, {}
+  for i, one in ipairs(list) do
+    models[i] = one.model
+    if one.mistakes == best.mistakes then alike[#alike + 1] = one end
+  end
+  local wrong = best.fit.wrong[1]
+  return ("%s; its tensors have the names of %s%s"):format(architectures.why_foreign(class, models), architectures.classes_of(alike),
+    wrong and (", but '%s' has another shape: %s"):format(wrong.key, wrong.why) or ""), OTHER_CHECKPOINT
+end
+
+---The class of which most tensors are: to tell what is missing.
+---@param list Candidate[]
+---@return Candidate
+local function most_like(list)
+  local best = list[1]
+  for _, one in ipairs(list) do
+    if one.fit and one.fit.matched > best.fit.matched then best = one end
+  end
+  return best
+end
+
+---The body of models with heads, if the config names no class.
+---@param stated string        "model_type=bert"
+---@param one Candidate
+---@param found Wrapped
+---@return string|nil reason, string|nil advice
+local function explain_headless(stated, one, found)
+  if #found.left_out > 0 or found.matched < 2 * #found.missing then return nil end
+  return ("the config says %s without architectures, and the tensors are those of %s %s, without %s"):format(stated, one.class.name,
+    wrapped.how(found), naming.folded(found.missing)), "use a complete checkpoint, with its head"
+end
+
 ---@param root Dict
 ---@param config Dict       of Hugging Face
 ---@param list Candidate[]  the models of its model_type, the best first
@@ -67,7 +104,8 @@ function unfit.explain(root, config, list)
   local one, found = nearest(wrapped.leaves(root), list, class ~= nil or architectures.stated(config) == nil)
   local best = one or list[1]
   if not class then
-    if not found or #found.missing > 0 then return nil end
+    if not found then return nil end
+    if #found.missing > 0 then return explain_headless("model_type=" .. tostring(config.model_type), best, found) end
     return ("the tensors are those of %s %s"):format(best.class.name, wrapped.how(found)),
       ("give them its names: `%s`%s; then convert NEW with --config CONFIG"):format(wrapped.command(found), wrapped.losses(found))
   end
@@ -80,6 +118,7 @@ function unfit.explain(root, config, list)
       naming.folded(found.missing)), OTHER_CHECKPOINT
   end
   if not best then return reason, OTHER_CHECKPOINT end
+  best = most_like(list)
   local fit = best.fit
   if fit.matched == 0 then
     return ("%s; none of its tensors is theirs: %s"):format(reason, naming.folded(fit.unknown)), OTHER_CHECKPOINT

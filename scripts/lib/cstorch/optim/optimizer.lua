@@ -351,7 +351,6 @@ function Optimizer:zero_grad(options)
   if options.set_to_none == false then
     errors.warn "zero_grad: filling gradients with zeros changes the compiled graph; leave out set_to_none = false"
   end
-  effects.gradients_removed(self)
   for p in self:parameters() do
     if options.set_to_none ~= false then
       p.grad = nil

@@ -11,7 +11,7 @@ local effects = {}
 ---@field steps table<table, integer>   steps that an optimizer took
 ---@field made table<table, integer>    its optimizer's steps when a schedule was made
 ---@field is_stepped table<table, boolean>   schedules that were stepped
----@field run? { writes: integer, has_gradients: boolean, has_written: boolean, is_explained: boolean, steps: integer }
+---@field run? { writes: integer, gradients: integer, has_gradients: boolean, has_written: boolean, is_explained: boolean, steps: integer }
 
 --- Warns about an optimizer whose steps change nothing, which says more than the warning at the end of the run.
 local function warn_of_idle_optimizer(format, ...)
@@ -32,11 +32,15 @@ function effects.each_parameter(visit)
   for _, p in ipairs(session.model and session.model:parameters() or {}) do visit(p) end
 end
 
-local function total_writes()
-  local total = 0
-  effects.each_parameter(function(p) total = total + tensors.write_count(p) end)
-  return total
+---@param count_of fun(p: cstorch.Tensor): integer
+local function total(count_of)
+  local out = 0
+  effects.each_parameter(function(p) out = out + count_of(p) end)
+  return out
 end
+
+local function total_writes() return total(tensors.write_count) end
+local function total_gradients() return total(tensors.gradient_count) end
 
 local function has_any_gradient()
   local found = false
@@ -127,14 +131,6 @@ function effects.expect_writes(optimizer)
   end
 end
 
----Records that gradients are about to be removed.
----@param optimizer cstorch.optim.Optimizer
-function effects.gradients_removed(optimizer)
-  local run = session.effects.run
-  if not run or run.has_gradients then return end
-  for p in optimizer:parameters() do run.has_gradients = run.has_gradients or p.grad ~= nil end
-end
-
 -- --- recorded steps
 
 ---A function for the end of a recording: whether the recorded step writes into parameters.
@@ -154,7 +150,8 @@ end
 -- --- runs
 
 function effects.begin_run()
-  session.effects.run = { writes = total_writes(), has_gradients = false, has_written = false, is_explained = false, steps = 0 }
+  session.effects.run = { writes = total_writes(), gradients = total_gradients(), has_gradients = false, has_written = false,
+    is_explained = false, steps = 0 }
 end
 
 function effects.end_step()
@@ -170,7 +167,8 @@ function effects.end_run()
   session.effects.run = nil
   if not run then return end
   local has_written = run.has_written or total_writes() ~= run.writes
-  if run.has_gradients and not has_written and not run.is_explained then
+  local has_gradients = run.has_gradients or total_gradients() ~= run.gradients
+  if has_gradients and not has_written and not run.is_explained then
     errors.warn(("the run computed gradients in its %d steps, and no parameter was written: step an optimizer that was made with "
       .. "model:parameters(), or write parameters in place, with p:sub_(…) within cstorch.no_grad"):format(run.steps))
   end
