@@ -38,6 +38,18 @@ describe("DPR and DRAGON+", function()
     end
   end
 
+  it("has the names of its sections where one table leads to a release that needs them", function()
+    local config, root = tiny.model(tiny.composite "dpr")
+    for target, name in pairs { ["cs-2.3"] = false, ["cs-2.4"] = "bert_model", ["cs-2.9"] = "bert_model" } do
+      local new
+      conversion.warnings(function()
+        local old_config, old = run("dpr", "hf", "cs-2.2", config, root)
+        new = run("dpr", "cs-2.2", target, old_config, old)
+      end)
+      for _, section in ipairs { "q_encoder", "ctx_encoder" } do same(new.model[section].name or false, name, target) end
+    end
+  end)
+
   it("a folder is DRAGON's or DPR's by the configs in it", function()
     for name, kind in pairs { dragon = "bert", dpr = "dpr" } do
       local top = harness.temp_dir()
