@@ -6,6 +6,7 @@ local converters = require "cbk.converters"
 local conversion = require "conversion"
 local harness = require "harness"
 local tiny = require "tiny"
+local trainer = require "converters.modelzoo.trainer"
 
 local convert = converters.convert
 local describe, it = harness.describe, harness.it
@@ -46,7 +47,7 @@ describe("DPR and DRAGON+", function()
         local old_config, old = run("dpr", "hf", "cs-2.2", config, root)
         new = run("dpr", "cs-2.2", target, old_config, old)
       end)
-      for _, section in ipairs { "q_encoder", "ctx_encoder" } do same(new.model[section].name or false, name, target) end
+      for _, section in ipairs { "q_encoder", "ctx_encoder" } do same(trainer.model(new)[section].name or false, name, target) end
     end
   end)
 
