@@ -4,32 +4,11 @@
 
 #include "bindings/kind.hpp"
 #include "bindings/modules.hpp"
-#include "host/base/glob.hpp"
-#include "host/tensor/expression.hpp"
-#include "host/value/key_fold.hpp"
+#include "host/value/leaf_rows.hpp"
 #include "host/value/outline.hpp"
-#include "host/value/tensor_ties.hpp"
 
 namespace cbk::lua {
 
-struct LeafIndex {
-  LeafTable table;
-  TensorTies ties;
-
-  explicit LeafIndex(const Value& root) : table(root), ties(table) {}
-};
-
-/// All leaves of a tree, or chosen ones. It never changes: groups keep the numbers of its rows.
-struct LeafRows {
-  std::shared_ptr<const LeafIndex> leaves;
-  std::optional<std::vector<uint32_t>> chosen;  // rows of the table; unset: all
-  bool in_order = true;                         // of the table
-
-  [[nodiscard]] const LeafTable& table() const { return leaves->table; }
-  [[nodiscard]] const TensorTies& ties() const { return leaves->ties; }
-  [[nodiscard]] size_t size() const { return chosen ? chosen->size() : table().size(); }
-  [[nodiscard]] size_t row(size_t index) const { return chosen ? (*chosen)[index] : index; }
-};
 template <>
 struct TypeName<LeafRows> {
   static constexpr const char* value = "LeafRows";
@@ -37,7 +16,7 @@ struct TypeName<LeafRows> {
 
 /// Groups of rows with the same folded name; unfolded, each row is a group.
 struct LeafGroups {
-  std::shared_ptr<LeafRows> rows;
+  std::shared_ptr<const LeafRows> rows;
   std::optional<KeyFold> fold;
 
   [[nodiscard]] size_t size() const { return fold ? fold->size() : rows->size(); }
@@ -56,25 +35,9 @@ struct TypeName<LeafGroups> {
 
 namespace {
 
-std::string shown_key(const std::string& path) {
-  return path.empty() ? "\"\"" : shown(path);
-}
-
-const Value no_value;
-
-/// An erased row reads as None.
-const Value& value_at(const LeafRows& rows, size_t index) {
-  const Value* value = rows.table().value(rows.row(index));
-  return value == nullptr ? no_value : *value;
-}
-
-bool is_unreadable(const Value& value) {
-  return value.is(Value::Kind::object) && value.as_object().type == "unreadable";
-}
-
 std::string_view type_of(const Value& value) {
   if (value.is(Value::Kind::tensor)) return name_of(value.as_tensor().dtype());
-  return is_unreadable(value) ? "unreadable" : kind_of(value);
+  return problem_with(value).empty() ? kind_of(value) : "unreadable";
 }
 
 /// The stored type of the elements: "Q4_K", or their dtype.
@@ -83,103 +46,9 @@ std::string_view stored_type(const Value& value) {
   return encoding != nullptr ? encoding->name : type_of(value);
 }
 
-uint64_t stored_bytes(const Tensor& tensor) {
-  const Encoding* encoding = tensor.encoding();
-  return encoding != nullptr ? encoding->blocks->size() : tensor.nbytes();
-}
-
-std::string_view problem_with(const Value& value) {
-  if (value.is(Value::Kind::tensor)) return problem_of(*value.as_tensor().expression());
-  return is_unreadable(value) ? std::string_view(value.as_object().repr) : std::string_view();
-}
-
-std::string shape_text(const Shape& low, const Shape& high) {
-  std::string out = "[";
-  for (size_t dim = 0; dim < low.size(); ++dim) {
-    out += fmt::format("{}{}", dim > 0 ? ", " : "", low[dim]);
-    if (high[dim] != low[dim]) out += fmt::format("..{}", high[dim]);
-  }
-  return out + "]";
-}
-
-std::shared_ptr<LeafRows> make_rows(const Value& root, std::optional<std::string_view> pattern) {
-  auto rows = std::make_shared<LeafRows>(LeafRows{std::make_shared<const LeafIndex>(root), std::nullopt});
-  if (!pattern) return rows;
-  const Glob glob(*pattern);
-  const Glob below(std::string(*pattern) + "[./]*");
-  rows->chosen.emplace();
-  for (uint32_t row = 0; row < rows->table().size(); ++row) {
-    const std::string path = rows->table().path(row);
-    if (glob.matches(path) || below.matches(path)) rows->chosen->push_back(row);
-  }
-  return rows;
-}
-
 std::optional<std::string> path_of(const LeafRows& rows, std::optional<size_t> row) {
   return row ? std::optional(rows.table().path(*row)) : std::nullopt;
 }
-
-// --- folding
-
-/// Rows whose keys differ only in their numbers share a line. If they have few distinct shapes, each shape
-/// has its own line; otherwise the shapes are shown as a range.
-class RowFolder {
- public:
-  explicit RowFolder(const LeafRows& rows) : rows_(rows), by_shape_(rows.size()) {}
-
-  KeyFold fold() {
-    KeyFold first = fold_once();
-    for (size_t group = 0; group < first.size(); ++group) separate_shapes(first.rows(group));
-    return has_separated_ ? fold_once() : std::move(first);
-  }
-
- private:
-  static constexpr size_t few_shapes = 3;
-
-  KeyFold fold_once() {
-    const auto key = [&rows = rows_](size_t i) { return shown_key(rows.table().path(rows.row(i))); };
-    return {rows_.size(), key, [this](size_t i) { return signature(i); }};
-  }
-
-  [[nodiscard]] std::string signature(size_t index) const {
-    const Value& value = value_at(rows_, index);
-    std::string out(stored_type(value));
-    if (const std::string_view problem = problem_with(value); !problem.empty()) {
-      out += problem;
-    } else if (value.is(Value::Kind::tensor)) {
-      const TensorLeaf& leaf = value.as_leaf();
-      out += fmt::format(" {} {}", role_name(leaf.role), leaf.tensor.shape().size());
-      const size_t row = rows_.row(index);
-      if (rows_.ties().tied_to(row)) {
-        out += " =";
-      } else if (const auto other = rows_.ties().shares_with(row)) {
-        out += fmt::format(" {}", *other);
-      }
-    }
-    if (by_shape_[index]) out += shape_text(value.as_tensor().shape(), value.as_tensor().shape());
-    return out;
-  }
-
-  void separate_shapes(std::span<const uint32_t> members) {
-    if (members.size() == 1 || !value_at(rows_, members[0]).is(Value::Kind::tensor)) return;
-    std::vector<const Shape*> shapes;
-    for (const uint32_t member : members) {
-      const Value& value = value_at(rows_, member);
-      if (!value.is(Value::Kind::tensor)) return;
-      const Shape& shape = value.as_tensor().shape();
-      if (std::ranges::any_of(shapes, [&](const Shape* other) { return *other == shape; })) continue;
-      shapes.push_back(&shape);
-      if (shapes.size() > few_shapes) return;
-    }
-    if (shapes.size() == 1) return;
-    has_separated_ = true;
-    for (const uint32_t member : members) by_shape_[member] = true;
-  }
-
-  const LeafRows& rows_;
-  std::vector<bool> by_shape_;
-  bool has_separated_ = false;
-};
 
 // --- rows in Lua
 
@@ -196,14 +65,14 @@ void set_unsigned(lua_State* L, const char* key, uint64_t number) {
 void push_facts(lua_State* L, const LeafRows& rows, size_t index) {
   constexpr int fields_of_most = 8;
   lua_createtable(L, 0, fields_of_most);
-  const Value& value = value_at(rows, index);
+  const Value& value = rows.value(index);
   set_field(L, "type", type_of(value));
   if (const std::string_view problem = problem_with(value); !problem.empty())
     set_field(L, "problem", problem);
   if (!value.is(Value::Kind::tensor)) return;
   if (const Encoding* encoding = value.as_tensor().encoding()) set_field(L, "encoding", encoding->name);
   set_field(L, "role", role_name(value.as_leaf().role));
-  const size_t row = rows.row(index);
+  const size_t row = rows.leaf(index);
   set_text(L, "tied_to", path_of(rows, rows.ties().tied_to(row)));
   set_text(L, "shares", path_of(rows, rows.ties().shares_with(row)));
 }
@@ -216,13 +85,13 @@ size_t check_index(lua_State* L, int argument, size_t count) {
 int choose_rows(lua_State* L) {
   const auto rows = check<LeafRows>(L, 1);
   if (!lua_istable(L, 2)) fail_type(L, 2, "list of numbers");
-  std::vector<uint32_t> chosen;
+  std::vector<size_t> chosen;
   for (size_t i = 1; i <= lua_objlen(L, 2); ++i) {
     lua_rawgeti(L, 2, static_cast<int>(i));
-    chosen.push_back(static_cast<uint32_t>(rows->row(check_index(L, -1, rows->size()))));
+    chosen.push_back(check_index(L, -1, rows->size()));
     lua_pop(L, 1);
   }
-  push(L, std::make_shared<LeafRows>(LeafRows{rows->leaves, std::move(chosen), false}));
+  push(L, std::make_shared<LeafRows>(rows->chosen(chosen)));
   return 1;
 }
 
@@ -234,8 +103,8 @@ int row_at(lua_State* L) {
   if (!(index >= 1 && index <= static_cast<double>(rows->size()))) return 0;  // nan, too
   const auto position = static_cast<size_t>(index) - 1;
   push_facts(L, *rows, position);
-  set_field(L, "path", rows->table().path(rows->row(position)));
-  const Value& value = value_at(*rows, position);
+  set_field(L, "path", rows->path(position));
+  const Value& value = rows->value(position);
   if (!value.is(Value::Kind::tensor)) return 1;
   push_integers(L, value.as_tensor().shape());
   lua_setfield(L, -2, "shape");
@@ -251,14 +120,14 @@ int row_count(lua_State* L) {
 
 int row_path(lua_State* L) {
   const auto rows = check<LeafRows>(L, 1);
-  push(L, std::string_view(rows->table().path(rows->row(check_index(L, 2, rows->size())))));
+  push(L, std::string_view(rows->table().path(rows->leaf(check_index(L, 2, rows->size())))));
   return 1;
 }
 
 template <bool raw>
 int row_value(lua_State* L) {
   const auto rows = check<LeafRows>(L, 1);
-  const Value& value = value_at(*rows, check_index(L, 2, rows->size()));
+  const Value& value = rows->value(check_index(L, 2, rows->size()));
   if constexpr (raw) {
     push_raw(L, value);
   } else {
@@ -271,23 +140,16 @@ int row_value(lua_State* L) {
 int find_row(lua_State* L) {
   const auto rows = check<LeafRows>(L, 1);
   const auto times = static_cast<size_t>(opt_integer(L, 3, 0, 0));
-  const auto row = rows->table().find(check_string(L, 2), times);
+  const auto row = rows->find(check_string(L, 2), times);
   if (!row) return 0;
-  size_t index = *row;
-  if (rows->chosen) {
-    const auto found = rows->in_order ? std::ranges::lower_bound(*rows->chosen, *row)
-                                      : std::ranges::find(*rows->chosen, *row);
-    if (found == rows->chosen->end() || *found != *row) return 0;
-    index = static_cast<size_t>(found - rows->chosen->begin());
-  }
-  lua_pushnumber(L, static_cast<double>(index + 1));
+  lua_pushnumber(L, static_cast<double>(*row + 1));
   return 1;
 }
 
 int earlier_rows(lua_State* L) {
   const auto rows = check<LeafRows>(L, 1);
-  lua_pushnumber(L,
-                 static_cast<double>(rows->table().earlier_rows(rows->row(check_index(L, 2, rows->size())))));
+  lua_pushnumber(
+      L, static_cast<double>(rows->table().earlier_rows(rows->leaf(check_index(L, 2, rows->size())))));
   return 1;
 }
 
@@ -305,62 +167,34 @@ void push_names(lua_State* L, const LeafRows& rows, const TensorTies::Rows& foun
 /// number.
 int ties_of_row(lua_State* L) {
   const auto rows = check<LeafRows>(L, 1);
-  const size_t row = rows->row(check_index(L, 2, rows->size()));
+  const size_t row = rows->leaf(check_index(L, 2, rows->size()));
   const auto most = static_cast<size_t>(check_integer(L, 3, 0));
   push_names(L, *rows, rows->ties().all_tied(row, most));
   push_names(L, *rows, rows->ties().all_sharing(row, most));
   return 4;
 }
 
-struct Totals {
-  uint64_t tensors = 0;
-  uint64_t numel = 0;
-  uint64_t bytes = 0;
-
-  void add(const Tensor& tensor) {
-    const auto add_to = [](uint64_t& sum, uint64_t number) {
-      sum = number > UINT64_MAX - sum ? UINT64_MAX : sum + number;
-    };
-    add_to(tensors, 1);
-    add_to(numel, static_cast<uint64_t>(tensor.numel()));
-    add_to(bytes, stored_bytes(tensor));
-  }
-  void set(lua_State* L) const {
-    set_unsigned(L, "tensors", tensors);
-    set_unsigned(L, "numel", numel);
-    set_unsigned(L, "bytes", bytes);
-  }
-};
+void set_totals(lua_State* L, const TensorTotals& totals) {
+  set_unsigned(L, "tensors", totals.tensors);
+  set_unsigned(L, "numel", totals.numel);
+  set_unsigned(L, "bytes", totals.bytes);
+}
 
 /// `rows:totals()`
-int totals_of(lua_State* L) {
+int totals(lua_State* L) {
   const auto rows = check<LeafRows>(L, 1);
-  Totals all;
-  Totals stored;
-  size_t objects = 0;
-  std::vector<std::pair<std::string_view, Totals>> dtypes;  // as they are stored
-  for (size_t i = 0; i < rows->size(); ++i) {
-    const Value& value = value_at(*rows, i);
-    objects += value.is(Value::Kind::object) ? 1 : 0;
-    if (!value.is(Value::Kind::tensor)) continue;
-    const Tensor& tensor = value.as_tensor();
-    auto dtype = std::ranges::find(dtypes, stored_type(value), &std::pair<std::string_view, Totals>::first);
-    if (dtype == dtypes.end()) dtype = dtypes.insert(dtypes.end(), {stored_type(value), {}});
-    dtype->second.add(tensor);
-    all.add(tensor);
-    if (!rows->ties().tied_to(rows->row(i))) stored.add(tensor);
-  }
+  const RowTotals sums = totals_of(*rows, stored_type);
   lua_createtable(L, 0, 8);
-  all.set(L);
-  set_unsigned(L, "objects", objects);
-  set_unsigned(L, "values", rows->size() - all.tensors);
-  set_unsigned(L, "tied", all.tensors - stored.tensors);
-  set_unsigned(L, "stored", stored.bytes);
-  lua_createtable(L, static_cast<int>(dtypes.size()), 0);
-  for (int position = 0; const auto& [dtype, totals] : dtypes) {
+  set_totals(L, sums.all);
+  set_unsigned(L, "objects", sums.objects);
+  set_unsigned(L, "values", rows->size() - sums.all.tensors);
+  set_unsigned(L, "tied", sums.all.tensors - sums.stored.tensors);
+  set_unsigned(L, "stored", sums.stored.bytes);
+  lua_createtable(L, static_cast<int>(sums.dtypes.size()), 0);
+  for (int position = 0; const auto& [dtype, own] : sums.dtypes) {
     lua_createtable(L, 0, 4);
     set_field(L, "dtype", dtype);
-    totals.set(L);
+    set_totals(L, own);
     lua_rawseti(L, -2, ++position);
   }
   lua_setfield(L, -2, "dtypes");
@@ -372,7 +206,7 @@ int groups_of(lua_State* L) {
   const auto rows = check<LeafRows>(L, 1);
   const Options options(L, 2, {"unfolded"});
   auto groups = std::make_shared<LeafGroups>(LeafGroups{rows, std::nullopt});
-  if (!options.flag("unfolded")) groups->fold.emplace(RowFolder(*rows).fold());
+  if (!options.flag("unfolded")) groups->fold.emplace(fold_rows(*rows, stored_type));
   push(L, std::move(groups));
   return 1;
 }
@@ -385,8 +219,8 @@ void set_values(lua_State* L, const LeafRows& rows, const std::vector<uint32_t>&
   std::vector<uint32_t> distinct;
   bool has_more = false;
   for (const uint32_t member : members) {
-    const Value& value = value_at(rows, member);
-    const auto is_same = [&](uint32_t other) { return value_at(rows, other).equals(value); };
+    const Value& value = rows.value(member);
+    const auto is_same = [&](uint32_t other) { return rows.value(other).equals(value); };
     if (std::ranges::any_of(distinct, is_same)) continue;
     has_more = distinct.size() == most;
     if (has_more) break;
@@ -394,7 +228,7 @@ void set_values(lua_State* L, const LeafRows& rows, const std::vector<uint32_t>&
   }
   lua_createtable(L, static_cast<int>(distinct.size()), 0);
   for (int position = 0; const uint32_t member : distinct) {
-    push_raw(L, value_at(rows, member));
+    push_raw(L, rows.value(member));
     lua_rawseti(L, -2, ++position);
   }
   lua_setfield(L, -2, "values");
@@ -407,16 +241,16 @@ void push_group(lua_State* L, const LeafGroups& groups, size_t group) {
   const std::vector<uint32_t> members = groups.members(group);
   push_facts(L, rows, members[0]);
   set_unsigned(L, "count", members.size());
-  const Value& first = value_at(rows, members[0]);
+  const Value& first = rows.value(members[0]);
   if (!first.is(Value::Kind::tensor)) {
     if (problem_with(first).empty()) set_values(L, rows, members);
     return;
   }
-  Totals totals;
+  TensorTotals totals;
   Shape low = first.as_tensor().shape();
   Shape high = low;
   for (const uint32_t member : members) {
-    const Value& value = value_at(rows, member);
+    const Value& value = rows.value(member);
     // The tree may have changed since the rows were grouped.
     if (!value.is(Value::Kind::tensor) || value.as_tensor().shape().size() != low.size()) continue;
     totals.add(value.as_tensor());
@@ -462,16 +296,16 @@ int outline_of(lua_State* L) {
   };
   visitor.container = [&](size_t indent, std::string_view label, std::span<const uint32_t> entries,
                           std::string_view name) {
-    Totals totals;
+    TensorTotals totals;
     for (const uint32_t entry : entries) {
       for (const uint32_t member : groups->members(entry)) {
-        const Value& value = value_at(*groups->rows, member);
+        const Value& value = groups->rows->value(member);
         if (value.is(Value::Kind::tensor)) totals.add(value.as_tensor());
       }
     }
     lua_createtable(L, 0, 3);
-    totals.set(L);
-    const size_t first = groups->rows->row(groups->members(entries.front()).front());
+    set_totals(L, totals);
+    const size_t first = groups->rows->leaf(groups->members(entries.front()).front());
     const Object* record = groups->rows->table().record_around(first, part_count(name));
     if (record != nullptr) set_field(L, "class", record->type);
     call_for_line(L, indent, label);
@@ -497,7 +331,7 @@ int each_group(lua_State* L) {
 int leaf_rows(lua_State* L) {
   std::optional<std::string_view> pattern;
   if (!lua_isnoneornil(L, 2)) pattern = check_string(L, 2);
-  push(L, make_rows(to_value(L, 1), pattern));
+  push(L, std::make_shared<LeafRows>(to_value(L, 1), pattern));
   return 1;
 }
 
@@ -534,16 +368,15 @@ int fold_keys(lua_State* L) {
 }  // namespace
 
 std::string LeafGroups::name(size_t group) const {
-  return fold ? fold->name(group) : shown_key(rows->table().path(rows->row(group)));
+  return fold ? fold->name(group) : shown_key(rows->path(group));
 }
 
 void bind_rows(lua_State* L) {
   static const luaL_Reg row_methods[] = {
-      {"path", guarded<row_path>},        {"value", guarded<row_value<false>>},
-      {"raw", guarded<row_value<true>>},  {"find", guarded<find_row>},
-      {"earlier", guarded<earlier_rows>}, {"ties", guarded<ties_of_row>},
-      {"totals", guarded<totals_of>},     {"groups", guarded<groups_of>},
-      {"choose", guarded<choose_rows>},   {nullptr, nullptr}};
+      {"path", guarded<row_path>}, {"value", guarded<row_value<false>>}, {"raw", guarded<row_value<true>>},
+      {"find", guarded<find_row>}, {"earlier", guarded<earlier_rows>},   {"ties", guarded<ties_of_row>},
+      {"totals", guarded<totals>}, {"groups", guarded<groups_of>},       {"choose", guarded<choose_rows>},
+      {nullptr, nullptr}};
   static const luaL_Reg row_metamethods[] = {{"__len", guarded<row_count>}, {nullptr, nullptr}};
   register_type<LeafRows>(L, {row_methods, row_metamethods, guarded<row_at>});
   static const luaL_Reg group_methods[] = {

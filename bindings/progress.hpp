@@ -2,7 +2,7 @@
 #pragma once
 
 #include "bindings/runtime.hpp"
-#include "host/plan/plan.hpp"
+#include "host/streaming/execute.hpp"
 
 namespace cbk::lua {
 

@@ -12,7 +12,7 @@ local ROWS = {
   { "host/formats/hdf5", "host/formats/pickle", "host/formats/zip" },
   { "host/formats/gguf", "host/formats/npy", "host/formats/safetensors", "host/formats/tensorflow", "host/formats/torch" },
   { "host/formats/h5" },
-  { "host/checkpoint", "host/config", "host/plan" },
+  { "host/checkpoint", "host/config", "host/streaming" },
   { "bindings" },
   { "host/app" },
 }

@@ -1,4 +1,4 @@
-// The interface through which the streaming executor (host/plan) writes a format.
+// The interface through which the streaming executor (host/streaming) writes a format.
 //
 // The constructor of a writer checks the whole tree and plans every item, so that all errors are found before
 // the first byte is written. `lay_out` then creates the files of a transaction, writes headers and decides

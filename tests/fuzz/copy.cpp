@@ -11,7 +11,7 @@
 #include "host/base/transaction.hpp"
 #include "host/checkpoint/make_writer.hpp"
 #include "host/checkpoint/open.hpp"
-#include "host/plan/plan.hpp"
+#include "host/streaming/execute.hpp"
 #include "host/value/walk.hpp"
 #include "tests/fuzz/memory_bar.hpp"
 

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "host/checkpoint/make_writer.hpp"
-#include "host/plan/plan.hpp"
+#include "host/streaming/execute.hpp"
 #include "host/value/json.hpp"
 #include "tests/host/folder.hpp"
 

@@ -4,7 +4,7 @@
 #include "host/base/checksum.hpp"
 #include "host/checkpoint/make_writer.hpp"
 #include "host/checkpoint/open.hpp"
-#include "host/plan/plan.hpp"
+#include "host/streaming/execute.hpp"
 #include "tests/host/folder.hpp"
 
 using namespace cbk;

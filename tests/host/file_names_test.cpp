@@ -6,7 +6,7 @@
 #include "host/checkpoint/formats.hpp"
 #include "host/checkpoint/make_writer.hpp"
 #include "host/checkpoint/open.hpp"
-#include "host/plan/plan.hpp"
+#include "host/streaming/execute.hpp"
 #include "tests/host/folder.hpp"
 
 using namespace cbk;

@@ -12,7 +12,7 @@
 #include "host/formats/h5/writer.hpp"
 #include "host/formats/hdf5/filters.hpp"
 #include "host/formats/hdf5/inspect.hpp"
-#include "host/plan/plan.hpp"
+#include "host/streaming/execute.hpp"
 #include "tests/host/folder.hpp"
 #include "tests/host/peak_memory.hpp"
 

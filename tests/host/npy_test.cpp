@@ -2,7 +2,7 @@
 
 #include "host/checkpoint/make_writer.hpp"
 #include "host/checkpoint/open.hpp"
-#include "host/plan/plan.hpp"
+#include "host/streaming/execute.hpp"
 #include "host/tensor/csv.hpp"
 #include "tests/host/folder.hpp"
 

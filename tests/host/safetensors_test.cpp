@@ -3,7 +3,7 @@
 #include "host/checkpoint/make_writer.hpp"
 #include "host/checkpoint/open.hpp"
 #include "host/formats/safetensors/reader.hpp"
-#include "host/plan/plan.hpp"
+#include "host/streaming/execute.hpp"
 #include "host/value/json.hpp"
 #include "tests/host/folder.hpp"
 

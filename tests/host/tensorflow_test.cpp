@@ -16,7 +16,7 @@
 #include "host/formats/tensorflow/proto.hpp"
 #include "host/formats/tensorflow/state_file.hpp"
 #include "host/formats/tensorflow/table.hpp"
-#include "host/plan/plan.hpp"
+#include "host/streaming/execute.hpp"
 #include "tests/host/folder.hpp"
 #include "tests/host/peak_memory.hpp"
 

@@ -14,7 +14,7 @@
 #include "host/formats/torch/writer.hpp"
 #include "host/formats/zip/archive.hpp"
 #include "host/formats/zip/layout.hpp"
-#include "host/plan/plan.hpp"
+#include "host/streaming/execute.hpp"
 #include "host/tensor/packed_storage.hpp"
 #include "tests/host/folder.hpp"
 #include "tests/host/peak_memory.hpp"

@@ -15,7 +15,7 @@ describe("the direction of includes", function()
     equal(why("host/formats/h5/reader.cpp", "host/formats/safetensors/reader.hpp"), nil)
     equal(why("host/formats/torch/reader.hpp", "host/formats/checkpoint.hpp"), nil)
     equal(why("host/checkpoint/open.cpp", "host/checkpoint/formats.hpp"), nil)
-    equal(why("bindings/bind_tensor.cpp", "host/plan/plan.hpp"), nil)
+    equal(why("bindings/bind_tensor.cpp", "host/streaming/execute.hpp"), nil)
     equal(why("host/app/main.cpp", "bindings/runtime.hpp"), nil)
   end)
 
@@ -23,20 +23,20 @@ describe("the direction of includes", function()
     equal(why("host/base/file.cpp", "host/value/value.hpp"), "but host/value is above host/base")
     equal(why("host/formats/writer.hpp", "host/formats/torch/writer.hpp"), "but host/formats/torch is above host/formats")
     equal(why("host/formats/h5/reader.hpp", "host/checkpoint/open.hpp"), "but host/checkpoint is above host/formats/h5")
-    equal(why("host/plan/plan.cpp", "bindings/runtime.hpp"), "but bindings is above host/plan")
+    equal(why("host/streaming/execute.cpp", "bindings/runtime.hpp"), "but bindings is above host/streaming")
     equal(why("bindings/progress.cpp", "host/app/report.hpp"), "but host/app is above bindings")
   end)
 
   it("refuses a neighbour of the same rank, and a folder without a row", function()
-    equal(why("host/config/yaml_read.cpp", "host/plan/plan.hpp"), "but host/plan and host/config do not include each other")
+    equal(why("host/config/yaml_read.cpp", "host/streaming/execute.hpp"), "but host/streaming and host/config do not include each other")
     equal(why("host/formats/onnx/reader.cpp", "host/value/value.hpp"), "its own folder is in no row of tests/includes.lua")
     equal(why("host/checkpoint/open.cpp", "host/formats/onnx/reader.hpp"), "that folder is in no row of tests/includes.lua")
   end)
 
   it("names file, line, include and reason", function()
-    local text = '// A value.\n#include "host/base/error.hpp"\n#include <vector>\n#  include "host/plan/plan.hpp" // no\n'
+    local text = '// A value.\n#include "host/base/error.hpp"\n#include <vector>\n#  include "host/streaming/execute.hpp" // no\n'
     equal(includes.problems("host/value/value.hpp", text), {
-      "host/value/value.hpp:4: includes host/plan/plan.hpp, but host/plan is above host/value",
+      "host/value/value.hpp:4: includes host/streaming/execute.hpp, but host/streaming is above host/value",
     })
   end)
 

@@ -1,4 +1,4 @@
-// A plan is a writer with its items: the data that will be read and written, and its streaming.
+// Writes what a writer has planned: streams its items through a bounded amount of memory, or forecasts that.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "host/formats/writer.hpp"
-#include "host/plan/lost.hpp"
+#include "host/streaming/lost.hpp"
 
 namespace cbk {
 
@@ -18,7 +18,7 @@ struct ExecuteOptions {
   uint64_t memory = 96ULL << 20;          // bound of the anonymous memory for blocks in flight
   bool sync = false;                      // everything is on the disk when `execute` returns
   bool allow_overflow = false;            // write values that overflow or change, too
-  std::optional<uint64_t> max_expansion;  // see host/plan/expansion.hpp
+  std::optional<uint64_t> max_expansion;  // see host/streaming/expansion.hpp
   /// Called from the calling thread a few times a second, and once at the end.
   struct Progress {
     uint64_t done = 0;  // bytes written

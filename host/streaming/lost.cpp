@@ -1,4 +1,4 @@
-#include "host/plan/lost.hpp"
+#include "host/streaming/lost.hpp"
 
 #include "host/base/error.hpp"
 

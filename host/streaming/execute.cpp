@@ -1,4 +1,4 @@
-#include "host/plan/plan.hpp"
+#include "host/streaming/execute.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -11,7 +11,7 @@
 
 #include "host/base/interrupt.hpp"
 #include "host/base/scratch.hpp"
-#include "host/plan/expansion.hpp"
+#include "host/streaming/expansion.hpp"
 #include "host/tensor/expression.hpp"
 
 namespace cbk {

@@ -1,4 +1,4 @@
-#include "host/plan/expansion.hpp"
+#include "host/streaming/expansion.hpp"
 
 #include <algorithm>
 #include <set>
