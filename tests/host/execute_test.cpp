@@ -6,8 +6,8 @@
 
 #include "host/base/crc32c.hpp"
 #include "host/base/interrupt.hpp"
-#include "host/streaming/expansion.hpp"
 #include "host/streaming/execute.hpp"
+#include "host/streaming/expansion.hpp"
 #include "tests/host/folder.hpp"
 
 using namespace cbk;
