@@ -133,7 +133,22 @@ local function why_not(one, problem)
   return ("for %s, %s"):format(one.model.model, errors.text(said))
 end
 
----The models that a config may mean. Fits with many tensors are not kept: a tiny config may ask for 100,000 tensors of each model.
+---The models that a search accepts, those of the class that the config names first.
+---@param asked Asked
+---@return { model: Model, class: Class }[] list
+---@return integer named   how many are of that class
+local function accepted(asked)
+  local named, out = {}, {}
+  for _, one in ipairs(candidates.described(asked.side)) do
+    local list = architectures.is_of(one.model, asked.architecture) and named or out
+    if asked.accepts(one) then list[#list + 1] = one end
+  end
+  for _, one in ipairs(out) do named[#named + 1] = one end
+  return named, #named - #out
+end
+
+---The models that a config may mean. Fits with many tensors are not kept: a tiny config may ask for 100,000 tensors of each model. Where
+---one of the class that the config names fits, no other class is tried.
 ---@param asked Asked
 ---@param format string
 ---@param keys string[]
@@ -141,19 +156,22 @@ end
 ---@return Candidate[]
 ---@return string[] problems   why the config does not fit a model that it names
 function candidates.at(asked, format, keys, shape_of)
-  local out, problems = {}, {}
-  for _, described in ipairs(candidates.described(asked.side)) do
-    local one = asked.accepts(described) and new_candidate(asked, described, format)
+  local out, problems, is_found = {}, {}, false
+  local list, named = accepted(asked)
+  for i, described in ipairs(list) do
+    if is_found and i > named then break end
+    local one = new_candidate(asked, described, format)
     local fine, found = pcall(function() return one and fit.of(one.tensors(), keys, shape_of) end)
     if one and fine then
       out[#out + 1], one.matched, one.mistakes = one, found.matched, fit.mistakes(found)
+      is_found = is_found or one.is_named and one.mistakes == 0
       local is_small = #found.known <= MANY_TENSORS
       if is_small then one.fit = found else collectgarbage() end
     elseif one then
       problems[#problems + 1] = why_not(one, found)
     end
   end
-  local list = candidates.ranked(out)
+  list = candidates.ranked(out)
   if list[1] and not list[1].fit then list[1].fit = fit.of(list[1].tensors(), keys, shape_of) end
   return list, problems
 end
