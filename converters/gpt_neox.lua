@@ -93,7 +93,7 @@ local hf_2_0 = variant(hf, {
 return { decoder.models {
   model = "gpt-neox", note = "%s <-> GPTJModel (configured as GPT-NeoX)",
   classes = { with_head = classes.GPTNeoXForCausalLM, headless = classes.GPTNeoXModel, right = zoo.GPTJModel },
-  since = rotary.unscaled_before_2_1(), place = "gpt_neox", embedding = "embed_in", head = "embed_out",
+  history = rotary.unscaled_before_2_1(), place = "gpt_neox", embedding = "embed_in", head = "embed_out",
   between("cs-1.7", "cs-1.8", decoder.to_1_8),
   between("cs-1.8, cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
   between("cs-2.0", "cs-2.1", decoder.to_2_1),

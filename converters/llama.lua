@@ -50,7 +50,7 @@ local hf_1_9 = variant(hf_2_0, {
 })
 
 -- what Hugging Face's fields can say since then
-local since = fields.with(rotary.unscaled_before_2_1(), {
+local history = fields.with(rotary.unscaled_before_2_1(), {
   num_key_value_heads = { "2.0", function(groups, from) return groups == from.num_attention_heads end,
     says = "as many as num_attention_heads" },
   rope_theta = { "2.1", 10000 },
@@ -59,7 +59,7 @@ local since = fields.with(rotary.unscaled_before_2_1(), {
 return { decoder.models {
   model = "llama", note = "%s <-> GPT2LMHeadModel (configured as LLaMA)",
   classes = { with_head = classes.LlamaForCausalLM, headless = classes.LlamaModel, right = zoo.GPT2LMHeadModel },
-  since = since, aliases = { llamaV2 = "llama", ["code-llama"] = "llama", wizardlm = "llama" },
+  history = history, aliases = { llamaV2 = "llama", ["code-llama"] = "llama", wizardlm = "llama" },
   place = "model", embedding = "embed_tokens",
   between("cs-1.9", "cs-2.0", decoder.to_2_0),
   between("cs-2.0", "cs-2.1", decoder.to_2_1),

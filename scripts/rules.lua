@@ -128,7 +128,7 @@ end
 add_rules(check.read_only(excused))
 for _, model in ipairs(models) do
   for _, converter in ipairs(model) do add_rules(check.parts(converter.components or {}), model.model) end
-  for _, found in ipairs { check_config.since(model), check_config.classes(model) } do
+  for _, found in ipairs { check_config.history(model), check_config.classes(model) } do
     for _, finding in ipairs(found) do add(finding.kind, finding.text, path) end
   end
 end

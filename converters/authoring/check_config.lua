@@ -174,15 +174,15 @@ local function fields_of_all(model, side)
   return not is_open and out or nil
 end
 
----Reports fields that are in `since` but in no config rule.
+---Reports fields that are in `history` but in no config rule.
 ---@param model Model
 ---@return { kind: string, text: string }[]
-function check_config.since(model)
-  local findings, known = {}, model.since and fields_of_all(model, "left")
-  for name in pairs(known and model.since or {}) do
+function check_config.history(model)
+  local findings, known = {}, model.history and fields_of_all(model, "left")
+  for name in pairs(known and model.history or {}) do
     if not known[name] then
       findings[#findings + 1] = { kind = "unknown field",
-        text = ("since of %s has '%s', which no config rule names"):format(model.model, name) }
+        text = ("history of %s has '%s', which no config rule names"):format(model.model, name) }
     end
   end
   return findings

@@ -18,7 +18,7 @@ local mup = require "converters.modelzoo.mup"
 local releases = require "converters.engine.releases"
 local state_dict = require "converters.engine.state_dict"
 local run_config = require "converters.modelzoo.run_config"
-local since = require "converters.engine.since"
+local history = require "converters.engine.history"
 local trainer = require "converters.modelzoo.trainer"
 local catalogue = require "converters.engine.catalogue"
 local unmatched_keys = require "converters.conversion.unmatched"
@@ -148,10 +148,10 @@ local function name_newer(job, step, section, tgt, at_once)
   file.name_parts(section, tgt, job.zoo_name, newest and newest.converter.components)
 end
 
----@return SinceTable|nil
-local function since_of_class(model, section)
+---@return History|nil
+local function history_of_class(model, section)
   local class = catalogue.zoo_class(model, section)
-  return class and class.came_with
+  return class and class.history
 end
 
 local function config_from_hf(job, step, config)
@@ -162,8 +162,8 @@ local function config_from_hf(job, step, config)
   for _, move in ipairs(moves) do named[move[2]] = move[1] end
   local release = catalogue.release(step.tgt)
   local way = { to = release, starts_at_hf = true, named = named, given = from }
-  since.check(job.model.since, from, way)
-  since.check(since_of_class(job.model, to), to, way)
+  history.check(job.model.history, from, way)
+  history.check(history_of_class(job.model, to), to, way)
   local converted = file.precision_to_cs(to, config, release)
   local is_kept = job.keeps_fields and not keeps_model_only(job.path[#job.path])
   local lost = without(worth_reporting(dropped, from, is_kept), converted)
@@ -223,7 +223,7 @@ local function config_between_releases(job, step, config)
   if catalogue.since(tgt, src) then
     check_newer(job, to, src, tgt)
   else
-    since.check(since_of_class(job.model, to), to, { to = tgt, from = src, starts_at_hf = is_hf(job.path[1].src) })
+    history.check(history_of_class(job.model, to), to, { to = tgt, from = src, starts_at_hf = is_hf(job.path[1].src) })
   end
   warn_of_layout(src, tgt, config)
   trainer.set_model(config, to)

@@ -61,7 +61,7 @@ local catalogue = {}
 ---@field aliases? table<string, string>   Further names for `--model`, each with its name in the Model Zoo.
 ---@field note? string                 A text for `cbk list`, usually both classes.
 ---@field classes? Classes             The model classes of both sides: `{ left = …, right = … }`. They have the fields and tensors.
----@field since? SinceTable            Fields of Hugging Face configs: `{ field = { release, usual } }`. Older releases cannot express
+---@field history? History            Fields of Hugging Face configs: `{ field = { release, usual } }`. Older releases cannot express
 ---                                    another value than the usual one, so such a config is refused. `warn` makes it a warning. The
 ---                                    Model Zoo's fields have this in their classes.
 ---@field [integer] Converter

@@ -178,7 +178,7 @@ end
 ---@field field_names string[]               sorted, so that of several mistakes always the same one is reported
 ---@field since? string                      the first release of the Model Zoo that has these tensors
 ---@field before? ClassBefore                the class of older releases
----@field came_with? SinceTable              the releases that its fields came with (engine/since.lua)
+---@field history? History              the releases that its fields came with (engine/since.lua)
 ---@field steps? ClassStep[]                 what changed between its releases
 ---@field removed? table<string, string>    fields that its programs refuse, with the release since which they do
 ---@field refused? table<string, string>    fields that its programs refuse but that are written, as by the original converter
@@ -189,7 +189,7 @@ end
 ---                                          whether the release is at least as new as a given one
 local Class = {}
 Class.__index = Class
-border.show(Class, "name fields field_names since came_with removed refused renamed derived nodes by_name")
+border.show(Class, "name fields field_names since history removed refused renamed derived nodes by_name")
 
 ---A class cannot be changed once it is made: several families may share it.
 function Class:__newindex(name) cbk.fail("converter", ("the class %s has no '%s', and gets none"):format(self.name, tostring(name))) end
@@ -212,7 +212,7 @@ class.Class = Class
 ---                                          A value that no text can express is `{ value, FIELD, … }` with the fields it depends on.
 ---@field since? string                      The first release of the Model Zoo that has these tensors.
 ---@field before? ClassBefore                What older releases had: `{ class = CLASS, config = function(section) … end }`.
----@field came_with? SinceTable              The releases with which fields came: `{ rope_theta = { "2.1", 10000 } }`, where older ones
+---@field history? History              The releases with which fields came: `{ rope_theta = { "2.1", 10000 } }`, where older ones
 ---                                          compute with the second value.
 ---@field steps? ClassStep[]                 Converters between two adjacent releases, each with `applies(section)`: whether it is for
 ---                                          the model of a config. They are run for all families that have no converter of their own.
@@ -250,7 +250,7 @@ function class.new(name)
     end
     return setmetatable({ name = name, fields = written.fields, field_names = naming.sorted(written.fields), since = written.since,
       before = written.before,
-      renamed = written.renamed, removed = written.removed, refused = written.refused, came_with = written.came_with,
+      renamed = written.renamed, removed = written.removed, refused = written.refused, history = written.history,
       steps = written.steps, derived = written.derived, nodes = written.tensors }, Class)
   end
 end

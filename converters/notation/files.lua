@@ -26,12 +26,12 @@ local usual = shapes.record("{ release, usual }", {
   release, shapes.any, says = text, warn = shapes.either(flag, shapes.one_of { "steps" }),
 }, { 1, 2 })
 local usuals = shapes.list(usual, "a list of { release, usual }")
-local since = { says = "fields, each { release, usual }" }
-function since.mistake(value, name) -- a section has fields of its own, a field may have several entries
+local history = { says = "fields, each { release, usual }" }
+function history.mistake(value, name) -- a section has fields of its own, a field may have several entries
   if type(value) ~= "table" then return shapes.table.mistake(value, name) end
   for field, one in pairs(value) do
     local first = type(one) == "table" and one[1]
-    local shape = type(one) == "table" and first == nil and since or type(first) == "table" and usuals or usual
+    local shape = type(one) == "table" and first == nil and history or type(first) == "table" and usuals or usual
     local mistake = shape.mistake(one, ("%s.%s"):format(name, tostring(field)))
     if mistake then return ("'%s' must be { release, usual }: %s"):format(tostring(field), mistake) end
   end
@@ -81,7 +81,7 @@ local wrap = shapes.record("wrap", {
 ---@type table<string, Shape>
 notation.records = {
   model = shapes.record("a model", {
-    model = text, name = text, note = text, aliases = texts, since = since, classes = classes,
+    model = text, name = text, note = text, aliases = texts, history = history, classes = classes,
   }, { "model" }),
   keys = shapes.record("a converter", with(of_file, rules_of, around, fill, of_model, own_layout), table_needs),
   variants = shapes.record("a converter with variants", with(of_file, {

@@ -40,7 +40,7 @@ end
 ---@field note string               with %s for the class of Hugging Face
 ---@field classes { with_head: Class, headless: Class, right: Class }
 ---@field aliases? table<string, string>
----@field since? table<Side, SinceTable>
+---@field history? table<Side, History>
 ---@field place string              what is before all keys but the head's: "transformer"
 ---@field embedding string          "word_embeddings"
 ---@field head? string              default: "lm_head"
@@ -53,7 +53,7 @@ local function model_of(family, class, suffix, change)
   local aliases = {}
   for alias, zoo_name in pairs(family.aliases or {}) do aliases[alias .. suffix] = zoo_name end
   local out = { model = family.model .. suffix, name = family.name or family.model, note = family.note:format(class.name),
-    classes = { left = class, right = family.classes.right }, since = family.since, aliases = aliases }
+    classes = { left = class, right = family.classes.right }, history = family.history, aliases = aliases }
   for i, converter in ipairs(family) do
     local variants = {}
     for name, one in pairs(converter.variants or {}) do variants[name] = change(one) end

@@ -315,21 +315,21 @@ describe("Rules: findings", function()
       ["a model needs 'model'"] = { {} }, ["model must be a string, not 3"] = { { model = 3 } },
       ["it must return a list of models"] = { model = "m" }, ["the file must return a list of models"] = {},
       ["entry 1 of the returned list must be a model"] = { "m" },
-      ["a model has no 'sinse'; did you mean 'since'?"] = { { model = "m", sinse = {} } },
+      ["a model has no 'histry'; did you mean 'history'?"] = { { model = "m", histry = {} } },
       ["name must be a string, not 3"] = { { model = "m", name = 3 } }, ["note must be a string, not 3"] = { { model = "m", note = 3 } },
       ["aliases has 1; it must be strings by name"] = { { model = "m", aliases = { "y" } } },
       ["aliases.y must be a string, not 3"] = { { model = "m", aliases = { y = 3 } } },
       ["entry 1 of model 'm' must be a converter"] = { { model = "m", "hf" } },
       ["two models are named 'm'"] = { { model = "m" }, { model = "m" } },
       ["two models are named 'a'"] = { { model = "m", aliases = { a = "m" } }, { model = "a" } },
-      ["since.a.warn must be true or false or one of 'steps'"] =
-        { { model = "m", since = { a = { "2.3", 1, warn = "x" } } } },
+      ["history.a.warn must be true or false or one of 'steps'"] =
+        { { model = "m", history = { a = { "2.3", 1, warn = "x" } } } },
     } do
       fails("m.lua: ", notation.check, models, "m.lua")
       fails(text, notation.check, models, "m.lua")
     end
     for _, entry in ipairs { { "2.33", 1 }, 5, { inner = { 2, 1 } }, { "2.3" } } do
-      fails("must be { release, usual }", notation.check, { { model = "m", since = { a = entry } } }, "m.lua")
+      fails("must be { release, usual }", notation.check, { { model = "m", history = { a = entry } } }, "m.lua")
     end
   end)
 
@@ -426,10 +426,10 @@ describe("Rules: findings", function()
     local config = fields.config { { "n", "m" } }
     local function found(left, more)
       local converter = rules.variant({ "hf", "cs-2.4", keys = rules.keys { { "a" } }, config = config }, more)
-      local all = check_config.since { model = "x", since = left, converter }
+      local all = check_config.history { model = "x", history = left, converter }
       return #all == 1 and all[1].text or #all
     end
-    equal(found { n = { "2.4", 1 }, nn = { "2.4", 1 } }, "since of x has 'nn', which no config rule names")
+    equal(found { n = { "2.4", 1 }, nn = { "2.4", 1 } }, "history of x has 'nn', which no config rule names")
     equal(found { n = { "2.4", 1 } }, 0)
     equal(found({ part = { nn = { "2.4", 1 } } }, { components = { { left = "part" } } }), 0)
   end)

@@ -4,7 +4,7 @@ local cbk = require "cbk"
 local class = require "converters.engine.class"
 local hf = require "converters.classes.hf.bert"
 local parts = require "converters.classes.zoo.parts"
-local came_with = require "converters.classes.zoo.came_with"
+local history = require "converters.classes.zoo.history"
 
 local below, each, linear, norm = class.below, class.each, class.linear, class.norm
 local size, length, depth, number, positive, rate, boolean, bias, text, any =
@@ -77,7 +77,7 @@ local function before(of_1_6)
 end
 
 bert.BertForPreTraining = class.new "BertForPreTraining" {
-  since = "1.7", before = before(hf.BertForPreTraining), came_with = came_with.bert, renamed = parts.renamed,
+  since = "1.7", before = before(hf.BertForPreTraining), history = history.bert, renamed = parts.renamed,
   fields = class.extend(bert.encoder_fields, {
     vocab_size = size(50257), max_position_embeddings = size(), num_segments = number(), disable_nsp = boolean(false),
     num_classes = class.free(size(2)), share_embedding_weights = boolean(true),
@@ -103,7 +103,7 @@ bert.BertForPreTraining = class.new "BertForPreTraining" {
 local pre_training = bert.BertForPreTraining
 
 bert.Esm2ForPreTraining = class.new "Esm2ForPreTraining" {
-  since = "2.1", came_with = came_with.bert, renamed = parts.renamed, fields = class.extend(pre_training.fields, {
+  since = "2.1", history = history.bert, renamed = parts.renamed, fields = class.extend(pre_training.fields, {
     norm_first = boolean(true), token_dropout = boolean(false), mask_token_id = number(),
   }),
   derived = pre_training.derived, tensors = pre_training.nodes,
@@ -113,7 +113,7 @@ bert.Esm2ForPreTraining = class.new "Esm2ForPreTraining" {
 ---@param of_1_6? Class
 local function fine_tuned(name, own, head, of_1_6)
   return class.new(name) {
-    since = "1.7", before = before(of_1_6 or hf[name]), came_with = came_with.bert, renamed = parts.renamed,
+    since = "1.7", before = before(of_1_6 or hf[name]), history = history.bert, renamed = parts.renamed,
     fields = class.extend(bert.encoder_fields, own),
     derived = bert.derived,
     tensors = function(c, since) return { bert.encoder(c, since, "bert"), head(c) } end,

@@ -5,7 +5,7 @@ local cbk = require "cbk"
 local class = require "converters.engine.class"
 local kinds_of = require "converters.engine.kinds"
 local parts = require "converters.classes.zoo.parts"
-local came_with = require "converters.classes.zoo.came_with"
+local history = require "converters.classes.zoo.history"
 local experts = require "converters.vocabulary.experts"
 local rules = require "converters.engine.rules"
 
@@ -127,7 +127,7 @@ local function model(c, since, layer_norms)
 end
 
 decoder.GPT2LMHeadModel = class.new "GPT2LMHeadModel" {
-  fields = gpt2, came_with = came_with.gpt2, steps = steps, derived = derived, renamed = parts.renamed,
+  fields = gpt2, history = history.gpt2, steps = steps, derived = derived, renamed = parts.renamed,
   removed = { norm_first = "2.4", use_ff_layer1_dropout = "2.4" }, -- written as the reference does, which its own 2.4 refuses
   refused = { scale_by_layer_index = "2.4", softmax_dtype_fp32 = "2.4" },
   tensors = function(c, since)
@@ -139,7 +139,7 @@ decoder.GPT2LMHeadModel = class.new "GPT2LMHeadModel" {
 }
 
 decoder.GPTJModel = class.new "GPTJModel" {
-  fields = gptj, came_with = came_with.gptj, steps = steps, derived = derived, renamed = parts.renamed,
+  fields = gptj, history = history.gptj, steps = steps, derived = derived, renamed = parts.renamed,
   tensors = function(c, since)
     c.norm_type = parts.norm_type(c, since, c.use_rms_norm)
     return model(c, since, {

@@ -2,7 +2,7 @@
 
 local class = require "converters.engine.class"
 local bert = require "converters.classes.zoo.bert"
-local came_with = require "converters.classes.zoo.came_with"
+local history = require "converters.classes.zoo.history"
 
 local number, boolean, text, any, free = class.makers "number boolean text any free"
 
@@ -29,7 +29,7 @@ end
 dpr.question_encoder, dpr.ctx_encoder = encoder "question_encoder", encoder "ctx_encoder"
 
 dpr.DPRModel = class.new "DPRModel" {
-  since = "2.2", came_with = { q_encoder = came_with.bert, ctx_encoder = came_with.bert },
+  since = "2.2", history = { q_encoder = history.bert, ctx_encoder = history.bert },
   fields = {
     q_encoder = any(), ctx_encoder = any(), encoder = any(), pooler_type = text "cls", use_biencoder = boolean(true),
     softmax_temperature = class.free(number(1)), mutual_information = free(false), compute_eval_metrics = free(false),

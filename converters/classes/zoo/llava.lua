@@ -5,7 +5,7 @@ local class = require "converters.engine.class"
 local kinds_of = require "converters.engine.kinds"
 local decoder = require "converters.classes.zoo.decoder"
 local vision = require "converters.classes.zoo.vision"
-local came_with = require "converters.classes.zoo.came_with"
+local history = require "converters.classes.zoo.history"
 
 local below, linear, any = class.below, class.linear, class.kinds.any
 
@@ -77,7 +77,7 @@ end
 
 llava.LlavaModel = class.new "LlavaModel" {
   removed = { label_smoothing = "2.4", z_loss_eps = "2.4" },
-  came_with = { image_model = vision.ViTModel.came_with, text_model = came_with.gpt2 },
+  history = { image_model = vision.ViTModel.history, text_model = history.gpt2 },
   fields = { image_model = any(), text_model = any(), projector = any() }, derived = function(c) return derived_units(of_llava(c)) end,
   tensors = function(c)
     return {
@@ -101,7 +101,7 @@ function llava.only_encoder(list)
 end
 
 llava.MultimodalSimple = class.new "MultimodalSimple" {
-  came_with = { text_model = came_with.gpt2 },
+  history = { text_model = history.gpt2 },
   fields = { image_model_list = any(), text_model = any() },
   derived = function(c) return derived_units(of_simple(c)) end,
   tensors = function(c)

@@ -4,7 +4,7 @@ local cbk = require "cbk"
 local class = require "converters.engine.class"
 local hf = require "converters.classes.hf.t5"
 local parts = require "converters.classes.zoo.parts"
-local came_with = require "converters.classes.zoo.came_with"
+local history = require "converters.classes.zoo.history"
 
 local each, linear = class.each, class.linear
 local size, depth, number, positive, rate, boolean, bias, text, any, free =
@@ -121,7 +121,7 @@ local before = { class = of_1_6, config = function(section)
 end }
 
 t5.T5ForConditionalGeneration = class.new "T5ForConditionalGeneration" {
-  since = "1.7", before = before, fields = fields, came_with = came_with.t5, derived = derived, renamed = parts.renamed, tensors = model,
+  since = "1.7", before = before, fields = fields, history = history.t5, derived = derived, renamed = parts.renamed, tensors = model,
 }
 
 return class.module(t5)

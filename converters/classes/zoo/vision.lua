@@ -25,7 +25,7 @@ local fields = {
   stochastic_depth_drop_prob = rate(0),
 }
 
-local came_with = {
+local history = {
   layerscale_value = { "2.4", cbk.null }, use_masked_patches = { "2.4", false }, use_dinov2_classifier = { "2.4", false },
 }
 
@@ -70,11 +70,11 @@ local function tower(c)
 end
 
 vision.ViTModel = class.new "ViTModel" {
-  fields = fields, derived = derived, came_with = came_with, tensors = tower, refused = { num_classes = "2.4", use_bias_in_output = "2.4" },
+  fields = fields, derived = derived, history = history, tensors = tower, refused = { num_classes = "2.4", use_bias_in_output = "2.4" },
 }
 
 vision.ViTClassificationModel = class.new "ViTClassificationModel" {
-  fields = fields, derived = derived, came_with = came_with,
+  fields = fields, derived = derived, history = history,
   tensors = function(c)
     local inputs = c.use_dinov2_classifier and "2 * hidden_size" or "hidden_size" -- of the class token, and the mean of the others
     return {

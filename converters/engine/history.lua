@@ -1,19 +1,19 @@
--- Refuses values of fields that a release does not have yet.
+-- The histories of config fields: refuses values that a release does not have yet.
 
 local cbk = require "cbk"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
 local releases = require "converters.engine.releases"
 
-local since = {}
+local history = {}
 
----@class Since   The history of one field. Null counts as absent.
+---@class FieldHistory   The history of one field. Null counts as absent.
 ---@field [1] string  the release that added it
 ---@field [2] any     the value of older models: a value, fields.any_of, or a function (value, section) that tests a value
 ---@field says? string    that value in words, for a function
 ---@field warn? boolean|"steps"   a warning in place of an error, as in the original converter; "steps": between releases only
 
----@alias SinceTable table<string, Since|Since[]|SinceTable>   fields (several, where a later release knew more values: the newest
+---@alias History table<string, FieldHistory|FieldHistory[]|History>   fields (several, where a later release knew more values: the newest
 ---first), and sections with fields of their own
 
 local function is_expressible(entry, value, section)
@@ -22,7 +22,7 @@ local function is_expressible(entry, value, section)
   return fields.same(value, entry[2])
 end
 
----@class SinceWay   The formats between which a model section is converted.
+---@class HistoryWay   The formats between which a model section is converted.
 ---@field to string          the target release
 ---@field from? string       the source release: fields that it does not know either are kept; nil: Hugging Face
 ---@field starts_at_hf boolean   the whole conversion, not only this step, starts with Hugging Face's files
@@ -39,8 +39,8 @@ local function as_given(entry, name, value, way)
 end
 
 ---Refuses, or warns about, a field's value that the release does not know.
----@param entry Since
----@param way SinceWay
+---@param entry FieldHistory
+---@param way HistoryWay
 ---@return boolean|nil is_reported
 local function check_field(entry, name, section, way)
   local came, value = entry[1], section[name]
@@ -58,10 +58,10 @@ local function check_field(entry, name, section, way)
 end
 
 ---Refuses, or warns about, fields of a model section that the release does not have.
----@param known SinceTable|nil
+---@param known History|nil
 ---@param section Dict
----@param way SinceWay
-function since.check(known, section, way)
+---@param way HistoryWay
+function history.check(known, section, way)
   for _, name in ipairs(known and cbk.keys(section) or {}) do
     local entry = known[name]
     if entry and entry[1] then
@@ -69,9 +69,9 @@ function since.check(known, section, way)
         if check_field(one, name, section, way) then break end
       end
     elseif entry and kinds.is_dict(section, name) then
-      since.check(entry, section[name], way)
+      history.check(entry, section[name], way)
     end
   end
 end
 
-return since
+return history

@@ -4,8 +4,8 @@ local cbk = require "cbk"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
 
----@type table<string, SinceTable>
-local came_with = {}
+---@type table<string, History>
+local history = {}
 
 ---As many groups as heads is plain attention; with fewer groups, 1.9 gave each to every n-th head, not to neighbours.
 local grouped = { "2.0", function(extra, section)
@@ -64,7 +64,7 @@ local decoders = fields.with(fields.with(positions, mup), {
 })
 
 ---GPT2LMHeadModel
-came_with.gpt2 = fields.with(decoders, {
+history.gpt2 = fields.with(decoders, {
   embedding_layer_norm = { "1.8", false },
   position_embedding_type = { "1.9", fields.any_of("learned", "fixed") }, alibi_trainable_slopes = { "1.9", false },
   use_rms_norm = { "1.9", false, warn = true }, scale_qk_dot_by_d = { "1.9", false }, embeddings_scale = { "1.9", 1 },
@@ -80,12 +80,12 @@ came_with.gpt2 = fields.with(decoders, {
 })
 
 ---GPTJModel
-came_with.gptj = fields.with(decoders, {
+history.gptj = fields.with(decoders, {
   use_biasless_norm = { "1.9", false }, scale_qk_dot_by_d = { "2.3", false }, embeddings_scale = { "2.3", 1 },
 })
 
 ---BertModel and the models built on it
-came_with.bert = fields.with(fields.with(positions, mup), {
+history.bert = fields.with(fields.with(positions, mup), {
   use_final_layer_norm = { "1.9", false }, mask_padding_in_positional_embed = { "2.0", false, warn = true },
   position_embedding_type = { "2.1", fields.any_of("learned", "fixed") },
   embedding_layer_norm = { "2.1", true }, norm_first = { "2.1", false }, scale_qk_dot_by_d = { "2.3", false },
@@ -93,7 +93,7 @@ came_with.bert = fields.with(fields.with(positions, mup), {
 })
 
 ---T5ForConditionalGeneration
-came_with.t5 = {
+history.t5 = {
   attention_module = { "2.1", "aiayn_attention" }, extra_attention_params = { "2.1", is_empty, says = "null" },
   mup_base_d_model = { "2.3", cbk.null }, mup_base_d_ff = { "2.3", cbk.null }, mup_base_d_kv = { "2.3", cbk.null },
   embeddings_alpha = { "2.3", 1 }, encoder_attention_logits_alpha = { "2.3", 1 }, decoder_attention_logits_alpha = { "2.3", 1 },
@@ -101,4 +101,4 @@ came_with.t5 = {
   scale_output_logits_by_d = { "2.3", false },
 }
 
-return came_with
+return history
