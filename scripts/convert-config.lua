@@ -40,6 +40,7 @@ end
 
 cli.confine(args, args.output_dir or cbk.fs.folder_of(args.config_file))
 detect_options(converters.load(args.converter, args.sandbox))
+converters.refuse_foreign(args.model, args)
 local job = converters.job(converters.route(args.model, args.src_fmt, args.tgt_fmt))
 job.is_config_only = true
 local to_hf, parts = job.tgt == "hf", composite.parts(job)

@@ -273,6 +273,7 @@ if own_step then
   return own_layout.convert(own_step, args)
 end
 local checkpoint = detect_options(only)
+converters.refuse_foreign(args.model, args)
 local route = converters.route(args.model, args.src_fmt, args.tgt_fmt)
 local to_hf, parts = route.tgt == "hf", composite.parts(route)
 local read_parts, written_parts = not to_hf and parts or nil, to_hf and parts or nil

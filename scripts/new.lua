@@ -31,6 +31,7 @@ local only = converters.load(args.converter, args.sandbox)
 converters.refuse_existing(args.output, args)
 local config = config_beside.load(args.config)
 local model, format = configs.model_of(config, args.model or only, args.format)
+converters.refuse_foreign(model, args)
 local root = classes.new(config, model, format, { seed = args.seed, init = args.init })
 local options = { root = root, overwrite = args.overwrite or args.dry_run }
 local release = converters.catalogue.release(converters.catalogue.resolve(format))

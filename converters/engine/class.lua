@@ -322,7 +322,7 @@ local function read(config, name, field)
     if value == cbk.null then return nil end
     if value ~= nil then return field_kinds.read(field, value) end
   end
-  return field.default
+  return kinds.own(field.default)
 end
 
 ---The class's field with this name or alias. The name may be one that Transformers gives to every class (attribute_map).

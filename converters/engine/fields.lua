@@ -160,7 +160,7 @@ end
 local function is_table(value) return type(value) == "table" and getmetatable(value) == nil end
 
 local function tree(value)
-  if not is_table(value) then return value end
+  if not is_table(value) then return kinds.own(value) end
   return value[1] ~= nil and cbk.list(value) or cbk.dict(value)
 end
 

@@ -75,4 +75,12 @@ function kinds.facts(value)
   return ("%s %s"):format(value.dtype, extents.shape(value:shape()))
 end
 
+local CONTAINERS = { dict = true, ordereddict = true, list = true, tuple = true }
+
+---@private
+---A copy of a Dict or List, which somebody else may have as well; other values as they are.
+function kinds.own(value)
+  return type(value) == "userdata" and CONTAINERS[cbk.kind(value)] and cbk.deep_copy(value) or value
+end
+
 return kinds

@@ -43,9 +43,11 @@ function border.show(metatable, names) visible[metatable] = { names = set(names)
 ---@return Visible|nil
 local function visible_of(original) return visible[original] or visible[getmetatable(original)] end
 
+---Of an object with a metatable of which nothing is said, all is hidden.
 local function is_hidden(original, name)
   local limit = visible_of(original)
-  return limit ~= nil and (limit.names and not limit.names[name] or limit.hidden and limit.hidden[name]) or false
+  if limit then return limit.names and not limit.names[name] or limit.hidden and limit.hidden[name] or false end
+  return getmetatable(original) ~= nil and not modules[original]
 end
 
 -- --- what is refused
@@ -88,21 +90,17 @@ local function handed(value)
   return out
 end
 
-local changing = setmetatable({}, { __mode = "k" }) -- functions that change what they are given
+local takers = setmetatable({}, { __mode = "k" }) -- functions of modules: the metatable of the objects that they take, or false
 
----Refuses an object of the library's own where it would be changed; of its plain tables, everything crosses the border as a copy.
-local function check_arguments(f, ...)
-  for i = 1, changing[f] and select("#", ...) or 0 do
-    local argument = select(i, ...)
-    if type(argument) == "table" and getmetatable(argument) ~= nil then refuse_assignment(argument, "…") end
-  end
-  return ...
+local function takes(f, metatable)
+  return takers[f] == nil or takers[f] == metatable
 end
 
 local function wrapper_of(f)
   local wrapper = wrappers[f]
   if not wrapper then
-    wrapper = function(...) return each(handed, f(check_arguments(f, each(to_library, ...)))) end
+    local function convert(value) return to_library(value, f) end
+    wrapper = function(...) return each(handed, f(each(convert, ...))) end
     wrappers[f], wrapped[wrapper] = wrapper, f
   end
   return wrapper
@@ -132,8 +130,6 @@ local function inside(original, name)
   end
   local value = original[name]
   if type(value) == "function" and visible[metatable] and rawget(original, name) == nil then return method_of(value, metatable) end
-  local has_names = modules[original] and type(value) == "table" and getmetatable(value) ~= nil
-  if has_names and not visible[getmetatable(value)] then modules[value] = true end
   local is_constant = metatable == nil or modules[original]
   return to_sandbox(is_constant and without_container(value) or value)
 end
@@ -165,15 +161,28 @@ function to_sandbox(value)
   return view
 end
 
+---Marks a module, and the tables of functions and constants in it.
+local function mark_module(module)
+  if modules[module] then return end
+  modules[module] = true
+  for _, inner in next, module do
+    if type(inner) == "table" and getmetatable(inner) ~= nil and not visible[getmetatable(inner)] then mark_module(inner) end
+  end
+end
+
 ---A module as the sandbox sees it.
 ---@param module any
 ---@param own? { hidden: string, changing: string }   names that it does not see, and of functions that change their arguments
-function border.module(module, own)
+---@param class table   the metatable of the only objects that functions of a module with `own` take, unless they change them
+function border.module(module, own, class)
   if type(module) ~= "table" then return to_sandbox(module) end
-  modules[module] = true
+  mark_module(module)
   if own then
     visible[module] = { hidden = set(own.hidden) }
-    for name in pairs(set(own.changing)) do changing[module[name]] = true end
+    local changing = set(own.changing)
+    for name, value in next, module do
+      if type(value) == "function" then takers[value] = not changing[name] and class end
+    end
   end
   return to_sandbox(module)
 end
@@ -188,6 +197,7 @@ end
 ---@field seen table<table, table>   copies
 ---@field is_final boolean           it is data from now on, of which nobody else has a part
 ---@field is_native? boolean         it is for a native function, which may give it back: functions stay the sandbox's
+---@field taker? function            the library's function that it is for
 
 local function is_plain(value) return type(value) == "table" and (getmetatable(value) == nil or modules[value]) end
 
@@ -197,6 +207,9 @@ local function without_owner(value, crossing, level)
   if crossing.is_native and type(value) == "function" then return to_sandbox(value) end
   if crossing.is_native and type(value) == "table" and not is_plain(value) then
     cbk.fail("converter", "an object of the library is no value for a function of `cbk`: pass its fields")
+  end
+  if crossing.taker and type(value) == "table" and not is_plain(value) and not takes(crossing.taker, getmetatable(value)) then
+    cbk.fail("converter", "an object of the library, such as `at` or a class, is not for this function: pass its fields")
   end
   if not is_plain(value) then return without_container(value) end
   local is_argument = not (crossing.is_final or crossing.is_native)
@@ -248,7 +261,7 @@ local function copy(value, crossing, level)
   return out
 end
 
-function to_library(value) return copy(value, { seen = {}, is_final = false }, 1) end
+function to_library(value, taker) return copy(value, { seen = {}, is_final = false, taker = taker }, 1) end
 
 local function to_native(value) return copy(value, { seen = {}, is_final = false, is_native = true }, 1) end
 
@@ -338,6 +351,7 @@ local function table_of(value)
 end
 
 local failure = getmetatable(select(2, pcall(cbk.fail, "converter", "")))
+border.show(failure, "code message problem context file key field expected found supported advice where")
 
 ---A value that sandboxed code raised itself stays as it is; the library raises errors, and nothing else.
 local function caught(fine, problem, ...)

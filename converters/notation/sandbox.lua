@@ -30,13 +30,14 @@ local CBK = set [[bytes cat complex copy deep_copy dict dtype equal exact fail f
 --- The modules that a file may require, besides `cbk` and whatever only describes models: with the names that are not for files, and
 --- those of functions that change what they are given.
 local MODULES = {
-  ["converters.engine.class"] = { hidden = "Class shape", changing = "free unused may_lack optional module" },
+  ["converters.engine.class"] = { hidden = "Class shape", changing = "free unused may_lack optional module deciding" },
   ["converters.engine.fields"] = { hidden = "", changing = "fill" },
   ["converters.engine.kinds"] = { hidden = "check_root differ facts", changing = "" },
   ["converters.engine.rules"] = { hidden = "other text named strict map expand reads_all", changing = "" },
   ["converters.engine.wrap"] = { hidden = "", changing = "" },
 }
 local FOLDERS = set "classes shared vocabulary"
+local PLAIN = { hidden = "", changing = "" } -- of modules whose functions take no `at`
 
 --- Whether a name exists outside the sandbox. Nothing is loaded for it.
 local function exists_outside(whole, name)
@@ -77,12 +78,22 @@ local function chosen(library, names, what)
   return strict(out, what, library)
 end
 
+local MOST_SAID = 2 ^ 20 -- bytes of a program's warnings
+local said = 0
+
+local function warn(text)
+  said = said + #tostring(text)
+  if said > MOST_SAID then cbk.fail("converter", "the converter warns of more than fits on a screen") end
+  cbk.warn(text)
+end
+
 local function own_cbk()
   local out = {}
   for name in pairs(CBK) do
     local value = cbk[name]
     out[name] = type(value) == "function" and border.native(value) or value
   end
+  out.warn = border.native(warn)
   return strict(out, "cbk.", cbk)
 end
 
@@ -100,7 +111,8 @@ local function required(own)
       position.fail(source, line, "module '%s' is not available: a sandboxed converter can only require cbk and the converter modules",
         tostring(name))
     end
-    return border.module(require(name), MODULES[name])
+    local own = MODULES[name] or not name:find "^converters%.vocabulary%." and PLAIN or nil
+    return border.module(require(name), own, require("converters.engine.class").Class)
   end
 end
 

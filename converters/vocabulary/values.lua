@@ -194,15 +194,21 @@ function values.times_field(of_left, of_right)
   }
 end
 
+local function check_config(config)
+  if not is_dict(config) then cbk.fail("converter", "values.in_no_section: expected a config") end
+end
+
 ---The right config has no section for these parts: they get an empty one while rules run.
 ---@param parts string[]
 function values.in_no_section(parts)
   return {
     read = function(config)
+      check_config(config)
       for _, part in ipairs(parts) do config[part] = config[part] or cbk.dict() end
       return config
     end,
     write = function(config)
+      check_config(config)
       for _, part in ipairs(parts) do config[part] = nil end
       return config
     end,

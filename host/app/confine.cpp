@@ -158,6 +158,13 @@ void confine_calls() {
                          SCMP_SYS(userfaultfd),    SCMP_SYS(perf_event_open),
                          SCMP_SYS(unshare)})
     forbid(call);
+  // Before Linux 6.2, Landlock lets a file be emptied that is opened for reading alone.
+  constexpr uint64_t emptying = O_TRUNC | O_ACCMODE;
+  for (const uint64_t flags : {uint64_t{O_TRUNC | O_RDONLY}, emptying}) {
+    forbid(SCMP_SYS(open), SCMP_A1(SCMP_CMP_MASKED_EQ, emptying, flags));
+    forbid(SCMP_SYS(openat), SCMP_A2(SCMP_CMP_MASKED_EQ, emptying, flags));
+  }
+  forbid(SCMP_SYS(openat2));  // its flags are in memory
   forbid(SCMP_SYS(prlimit64), SCMP_A0(SCMP_CMP_NE, 0));
   forbid(SCMP_SYS(socketpair), SCMP_A1(SCMP_CMP_MASKED_EQ, type_of_socket, SOCK_DGRAM));
   for (const uint64_t request : {TIOCSTI, TIOCLINUX})

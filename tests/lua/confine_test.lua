@@ -14,9 +14,12 @@ assert(loadfile(package.searchpath("cbk.cli", package.path):match "^(.*)lib/" ..
 ]]
 
 local OWN = [[
-return { { model = "tiny", note = "a tiny model", { "hf", "cs-2.1 .. cs-2.9",
-  keys = require "converters.engine.rules".keys { { "embed.weight", "e.weight" } },
-  config = require "converters.engine.fields".config { { "width", "hidden_size" } } } } }
+local hf = require "converters.classes.hf.llama"
+return { require "converters.shared.decoder".models {
+  model = "mine", note = "LLaMA under another name (%s)", place = "model", embedding = "embed_tokens",
+  classes = { with_head = hf.LlamaForCausalLM, headless = hf.LlamaModel, right = require "converters.classes.zoo.decoder".GPT2LMHeadModel },
+  require "converters.engine.rules".between("hf", "cs-2.1 .. cs-2.9", require "converters.shared.llama".converter { model_type = "llama" }),
+} }
 ]]
 
 local ESCAPES = [[
@@ -48,18 +51,18 @@ end
 --- What every command with --sandbox does, and what it makes below "in".
 local COMMANDS = {
   { "list" },
-  { "params", "config.json", "--model", "llama" }, { "identify", "model.safetensors" }, { "check", "model.safetensors" },
-  { "diff", "model.safetensors", "model.safetensors", "--model", "llama", code = 2 },
-  { "convert", "model.safetensors", "--to", "cs-2.5", "--model", "llama", "-o", "new/out", makes = "new" },
-  { "convert", "model.safetensors", "--to", "cs-2.5", "--model", "llama", "-o", "new/out", "--dry-run" },
-  { "convert", ".", "--to", "cs-2.5", "--model", "llama", makes = "in_to_cs-2.5.mdl" },
-  { "convert", "model.safetensors", "--config", ".", "--to", "cs-2.5", "--model", "llama", makes = "model_to_cs-2.5.mdl" },
-  { "convert", "model.safetensors", "--to", "cs-2.5", "--model", "llama", "-o", "./new/../new/out", makes = "new" },
-  { "convert-config", ".", "--to", "cs-2.5", "--model", "llama", makes = "config_to_cs-2.5.yaml" },
+  { "params", "config.json", "--model", "mine" }, { "identify", "model.safetensors" }, { "check", "model.safetensors" },
+  { "diff", "model.safetensors", "model.safetensors", "--model", "mine", code = 2 },
+  { "convert", "model.safetensors", "--to", "cs-2.5", "--model", "mine", "-o", "new/out", makes = "new" },
+  { "convert", "model.safetensors", "--to", "cs-2.5", "--model", "mine", "-o", "new/out", "--dry-run" },
+  { "convert", ".", "--to", "cs-2.5", "--model", "mine", makes = "in_to_cs-2.5.mdl" },
+  { "convert", "model.safetensors", "--config", ".", "--to", "cs-2.5", "--model", "mine", makes = "model_to_cs-2.5.mdl" },
+  { "convert", "model.safetensors", "--to", "cs-2.5", "--model", "mine", "-o", "./new/../new/out", makes = "new" },
+  { "convert-config", ".", "--to", "cs-2.5", "--model", "mine", makes = "config_to_cs-2.5.yaml" },
   { "convert", "model.safetensors", "--to", "cs-9.9", "-o", "new/out", code = 1 },
-  { "convert", "model.safetensors", "--to", "cs-2.5", "--model", "llama", makes = "model_to_cs-2.5.mdl" },
-  { "convert-config", "config.json", "--to", "cs-2.5", "--model", "llama", "-o", "new", makes = "new" },
-  { "new", "config.json", "--model", "llama", "-o", "new/deep/model.pt", makes = "new" },
+  { "convert", "model.safetensors", "--to", "cs-2.5", "--model", "mine", makes = "model_to_cs-2.5.mdl" },
+  { "convert-config", "config.json", "--to", "cs-2.5", "--model", "mine", "-o", "new", makes = "new" },
+  { "new", "config.json", "--model", "mine", "-o", "new/deep/model.pt", makes = "new" },
   { "report", "model.safetensors", "-o", "new/page.html", makes = "new" },
 }
 
@@ -103,7 +106,7 @@ describe("the wall behind the sandbox", function()
         io.stderr:write("thread: ", status:match "NoNewPrivs:%s*(%d)", status:match "Seccomp:%s*(%d)", "\n")
       end
     ]] .. OWN, { overwrite = true })
-    local _, _, err = harness.cbk(dir .. "/in", "run", "leaks.lua", "convert", "model.safetensors", "--to", "cs-2.5", "--model", "llama",
+    local _, _, err = harness.cbk(dir .. "/in", "run", "leaks.lua", "convert", "model.safetensors", "--to", "cs-2.5", "--model", "mine",
       "-o", "new/out", "--converter", "own.lua", "--sandbox")
     for _, command in ipairs { "rmdir ../empty", "ln -s / new/out/link", "mkfifo new/out/pipe", "mknod new/out/null c 1 3" } do
       has(err, command .. ": refused\n")
@@ -133,17 +136,25 @@ try:
 except PermissionError:
     print(True)
 print(len(socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)) == 2)
+import os
+for flags in (os.O_RDONLY | os.O_TRUNC, os.O_RDWR | os.O_WRONLY | os.O_TRUNC):
+    try:
+        os.open("own.lua", flags)
+        print("emptied")
+    except PermissionError:
+        print(True)
 ]])
     cbk.fs.write(dir .. "/in/own.lua", "os.execute '/usr/bin/python3 calls.py 1>&2' " .. OWN, { overwrite = true })
     local _, _, err = harness.cbk(dir .. "/in", "run", "leaks.lua", "list", "--converter", "own.lua", "--sandbox")
     equal(err:match "^[^\n]*\n[^\n]*\n[^\n]*\n[^\n]*\n[^\n]*", "True True\nTrue True\nTrue True True\nTrue\nTrue", err)
+    equal(select(2, err:gsub("True\n", "")), 7, err)
   end)
 
   it("leaves no empty folder behind, however the program ends", function()
     for _, signal in ipairs { "SEGV", "KILL", "TERM" } do
       local dir = folder()
       cbk.fs.write(dir .. "/in/own.lua", ("os.execute 'kill -%s $PPID; sleep 1'\n"):format(signal) .. OWN, { overwrite = true })
-      harness.cbk(dir .. "/in", "run", "leaks.lua", "convert", "model.safetensors", "--to", "cs-2.5", "--model", "llama",
+      harness.cbk(dir .. "/in", "run", "leaks.lua", "convert", "model.safetensors", "--to", "cs-2.5", "--model", "mine",
         "-o", "new/out", "--converter", "own.lua", "--sandbox")
       for _ = 1, 50 do
         if cbk.fs.exists(dir .. "/in/new") then os.execute "sleep 0.1" end

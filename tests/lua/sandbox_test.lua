@@ -415,6 +415,47 @@ describe("a sandboxed converter", function()
     equal(code, 0, stdout .. stderr)
   end)
 
+  it("gives no object of the library to functions that would copy, list or change it", function()
+    local dir = folder()
+    for _, attempt in ipairs {
+      "values.in_no_section({ 'steps' }).write(zoo.GPT2LMHeadModel)", "rules.variant(at, {})", "fields.with(at, {})",
+      "require 'converters.engine.class'.extend(at, {})", "rules.between('x', 'y', at)", "rules.variant({ inner = at }, {})",
+      "require 'converters.engine.wrap'.take_out({ place = 'a', copy = 'b' }, at, function() end)",
+      "require 'converters.engine.class'.deciding(zoo.GPT2LMHeadModel, 1)", "fields.fill(zoo.GPT2LMHeadModel, { name = 1 })",
+      "values.in_no_section({ 'queries' }).write(rules.variant(actions, {}).rotary)", "at.run.out = 1", "at.run.put(1)", "at.full_key.x = 1",
+    } do
+      cbk.fs.write(dir .. "/tiny.lua", tiny(([[
+        if place ~= "when" then return end
+        local values, zoo = require "converters.vocabulary.values", require "converters.classes.zoo.decoder"
+        %s]]):format(attempt)), { overwrite = true })
+      local code, stdout, stderr = convert(dir, "--sandbox", "-o", "out")
+      is_true(code == 1 and not cbk.fs.exists(dir .. "/out/model_to_cs-2.4.mdl"), attempt .. stdout .. stderr)
+    end
+  end)
+
+  it("converts its own models alone", function()
+    local dir = folder()
+    cbk.fs.write(dir .. "/tiny.lua", tiny "")
+    cbk.fs.write(dir .. "/llama.json", '{"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}')
+    for _, words in ipairs {
+      { "convert", "model.safetensors", "--model", "llama", "--src-fmt", "hf", "--to", "cs-2.5", "--config", "llama.json" },
+      { "convert-config", "llama.json", "--model", "llama", "--src-fmt", "hf", "--tgt-fmt", "cs-2.5" },
+      { "new", "llama.json", "--model", "llama", "-o", "new.pt" },
+    } do
+      for _, word in ipairs { "--converter", "tiny.lua", "--sandbox" } do words[#words + 1] = word end
+      local code, _, stderr = harness.cbk(dir, unpack(words))
+      equal(code, 2)
+      is_true(stderr:find("llama is cbk's own model, not one of 'tiny.lua'", 1, true), stderr)
+    end
+  end)
+
+  it("cannot fill a log with warnings", function()
+    local dir = folder()
+    cbk.fs.write(dir .. "/tiny.lua", "local cbk = require 'cbk' while true do cbk.warn(('x'):rep(1e5)) end")
+    local code, _, stderr = harness.cbk(dir, "list", "--converter", "tiny.lua", "--sandbox")
+    equal({ code, #stderr < 2 ^ 21 }, { 1, true })
+  end)
+
   it("cannot change the new config after it was checked", function()
     local dir = folder()
     local text = tiny [[if place == "action" or place == "when" then at.right.hidden_size, at.right.more = 999, 1 kept.late = 2 end]]

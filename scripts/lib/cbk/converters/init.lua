@@ -45,6 +45,15 @@ function converters.load(own, is_sandboxed)
   return only
 end
 
+---Refuses a model of cbk's own for a conversion with a sandboxed file: the file could have found a way to change it.
+---@param name string
+---@param args table   of the command
+function converters.refuse_foreign(name, args)
+  if not args.sandbox or catalogue.is_own(name) then return end
+  cbk.fail("usage", ("--sandbox: %s is cbk's own model, not one of '%s'; leave out --converter and --sandbox to convert it"):format(name,
+    args.converter))
+end
+
 ---The config file of a model. The user may name the folder that contains it.
 ---@param path string
 ---@return string
