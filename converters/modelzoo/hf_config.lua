@@ -45,7 +45,8 @@ end
 ---An architecture without a head for a task: GPT2Model, but not GPT2LMHeadModel.
 local function is_headless(name) return type(name) == "string" and name:find "Model$" ~= nil and not name:find "HeadModel$" end
 
-local TASKS = { SequenceClassification = true, TokenClassification = true, QuestionAnswering = true, MultipleChoice = true }
+local TASKS = { SequenceClassification = true, TokenClassification = true, QuestionAnswering = true, MultipleChoice = true,
+  MaskedImageModeling = true, ImageClassification = true }
 
 ---The task of a head that the body was given later; nil for the head of the first training, and for none.
 local function task_of(name)

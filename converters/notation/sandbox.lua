@@ -111,8 +111,8 @@ local function required(own)
       position.fail(source, line, "module '%s' is not available: a sandboxed converter can only require cbk and the converter modules",
         tostring(name))
     end
-    local own = MODULES[name] or not name:find "^converters%.vocabulary%." and PLAIN or nil
-    return border.module(require(name), own, require("converters.engine.class").Class)
+    local limits_of = MODULES[name] or not name:find "^converters%.vocabulary%." and PLAIN or nil
+    return border.module(require(name), limits_of, require("converters.engine.class").Class)
   end
 end
 

@@ -32,14 +32,23 @@ end
 ---@return Action
 function layouts.reversed(action) return actions.pair(action.name, action.backward, action.forward) end
 
----The left has one dtype, the right another; with an action as well, that one first. A third dtype is refused.
+---The dtype in which an action between two others loses the least: the wider float, float32 for two of 16 bits.
+local function wide(left, right)
+  local a, b = cbk.dtype(left), cbk.dtype(right)
+  if not (a.floating and b.floating) then return nil end
+  if a.size == b.size then return a.size < 4 and "float32" or left end
+  return a.size > b.size and left or right
+end
+
+---The left has one dtype, the right another; with an action as well, it computes in the wider one. A third dtype is refused.
 ---@param left string     a dtype
 ---@param right string
 ---@param action? Action
 ---@return Action
 function layouts.cast(left, right, action)
+  local between = wide(left, right)
   local function one_as(t, dtype)
-    if t.dtype ~= left and t.dtype ~= right then
+    if t.dtype ~= left and t.dtype ~= right and t.dtype ~= between then
       cbk.fail("dtype", ("expected %s or %s, found %s"):format(left, right, t.dtype))
     end
     return t:to(dtype)
@@ -50,13 +59,12 @@ function layouts.cast(left, right, action)
     for i, one in ipairs(value) do out[i] = one_as(one, dtype) end
     return out
   end
-  return actions.pair("cast", function(value, at)
-    if action then value = action.forward(value, at) end
-    return all(value, right)
-  end, function(value, at)
-    if action then value = action.backward(all(value, right), at) end
-    return all(value, left)
-  end, { parts = action and action.parts or nil })
+  local function through(value, at, apply, to)
+    if not apply then return all(value, to) end
+    return all(apply(all(value, between or to), at), to)
+  end
+  return actions.pair("cast", function(value, at) return through(value, at, action and action.forward, right) end,
+    function(value, at) return through(value, at, action and action.backward, left) end, { parts = action and action.parts or nil })
 end
 
 ---The right is the left and a number.

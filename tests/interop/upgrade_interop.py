@@ -498,7 +498,9 @@ class Tests:
                                        "lm_head.weight")}
         settings = {"share_embedding_weights": True, "share_encoder_decoder_embedding": True, "use_pre_encoder_decoder_layer_norm": True,
                     "vocab_size": 11, "hidden_size": 8, "src_vocab_size": 11, "d_model": 8}
-        for model, weights in (("bert", bert), ("t5", t5)):
+        of_t5 = ("share_encoder_decoder_embedding", "use_pre_encoder_decoder_layer_norm", "src_vocab_size", "d_model")
+        of_bert = {name: value for name, value in settings.items() if name not in of_t5}
+        for model, weights, settings in (("bert", bert, of_bert), ("t5", t5, settings)):
             for version in (0.2, 0.3):
                 for prefix in ("", "model."):
                     names = [prefix + name for name in weights]

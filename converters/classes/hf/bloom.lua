@@ -8,6 +8,7 @@ local size, depth, number, positive, rate, boolean, free = class.makers "size de
 local bloom = {}
 
 local fields = {
+  is_causal = boolean(true),
   vocab_size = size(250880), hidden_size = size(64, "n_embed"), n_layer = depth(2, "num_hidden_layers"),
   n_head = size(8, "num_attention_heads"), layer_norm_epsilon = positive(1e-5), initializer_range = number(0.02),
   use_cache = free(true), apply_residual_connection_post_layernorm = boolean(false), hidden_dropout = rate(0),

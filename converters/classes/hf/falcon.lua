@@ -9,6 +9,7 @@ local size, depth, number, positive, rate, boolean, text, any, free = class.make
 local falcon = {}
 
 local fields = {
+  is_causal = boolean(true),
   vocab_size = size(65024), hidden_size = size(4544, "n_embed"), num_hidden_layers = depth(32, "n_layer"),
   num_attention_heads = size(71, "n_head"), layer_norm_epsilon = positive(1e-5), initializer_range = number(0.02),
   hidden_dropout = rate(0), attention_dropout = rate(0), alibi = boolean(false), parallel_attn = boolean(true), bias = boolean(false),

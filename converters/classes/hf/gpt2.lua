@@ -10,6 +10,7 @@ local size, depth, number, positive, rate, boolean, text, any, free =
 local gpt2 = {}
 
 local fields = {
+  is_causal = boolean(true),
   vocab_size = size(50257), n_positions = size(1024, "max_position_embeddings"), n_ctx = free(), n_embd = size(768, "hidden_size"),
   n_layer = depth(12, "num_hidden_layers"), n_head = size(12, "num_attention_heads"), n_inner = size(),
   activation_function = text "gelu_new", resid_pdrop = rate(0.1), embd_pdrop = rate(0.1), attn_pdrop = rate(0.1),

@@ -9,6 +9,7 @@ local size, depth, number, positive, rate, boolean, bias, text, any, free =
 local gpt_neox = {}
 
 local fields = {
+  is_causal = boolean(true),
   vocab_size = size(50432), hidden_size = size(6144), num_hidden_layers = depth(44), num_attention_heads = size(64),
   intermediate_size = size(24576), hidden_act = text "gelu", rotary_pct = rate(0.25), rotary_emb_base = positive(10000),
   attention_dropout = rate(0), hidden_dropout = rate(0), classifier_dropout = rate(0.1), max_position_embeddings = size(2048),

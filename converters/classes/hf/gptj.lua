@@ -8,6 +8,7 @@ local size, depth, number, positive, rate, boolean, text, free = class.makers "s
 local gptj = {}
 
 local fields = {
+  is_causal = boolean(true),
   vocab_size = size(50400), n_positions = size(2048, "max_position_embeddings"), n_embd = size(4096, "hidden_size"),
   n_layer = depth(28, "num_hidden_layers"), n_head = size(16, "num_attention_heads"), n_inner = size(), rotary_dim = class.free(size(64)),
   activation_function = text "gelu_new", resid_pdrop = rate(0), embd_pdrop = rate(0), attn_pdrop = rate(0),

@@ -8,6 +8,7 @@ local size, depth, number, positive, rate, boolean, text, any, free = class.make
 local llama = {}
 
 local fields = {
+  is_causal = boolean(true),
   vocab_size = size(32000), hidden_size = size(4096), intermediate_size = size(11008), num_hidden_layers = depth(32),
   num_attention_heads = size(32), num_key_value_heads = size(), head_dim = size(), max_position_embeddings = size(2048),
   hidden_act = text "silu", rms_norm_eps = positive(1e-6), initializer_range = number(0.02), attention_bias = boolean(false),

@@ -9,6 +9,7 @@ local size, depth, number, positive, rate, boolean, text, any = class.makers "si
 local mpt = {}
 
 local fields = {
+  is_causal = boolean(true),
   vocab_size = size(50368), d_model = size(2048, "hidden_size"), n_heads = size(16, "num_attention_heads"),
   n_layers = depth(24, "num_hidden_layers"), expansion_ratio = positive(4), max_seq_len = size(2048),
   ["attn_config.alibi"] = boolean(true), learned_pos_emb = boolean(true), no_bias = boolean(true),

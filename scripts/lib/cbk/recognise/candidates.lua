@@ -232,21 +232,27 @@ local function takes(path, section, counts)
   return step.tgt ~= "hf"
 end
 
----How many fields of a Model Zoo config are those of other classes only.
+---The fields of a Model Zoo config that are those of other classes only.
 ---@param section Dict
----@return fun(class: Class): integer
-local function foreign_fields(section)
+---@return fun(class: Class): string[]
+function candidates.foreign_fields(section)
   local anywhere = {}
   for _, one in ipairs(candidates.described "right") do
     for name in pairs(one.class:by_name()) do anywhere[name] = true end
   end
   return function(class)
-    local known, count = class:by_name(), 0
+    local known, out = class:by_name(), {}
     for name, value in cbk.items(section) do
-      if anywhere[name] and not known[name] and kinds.present(value) then count = count + 1 end
+      if anywhere[name] and not known[name] and kinds.present(value) then out[#out + 1] = name end
     end
-    return count
+    return out
   end
+end
+
+---@return fun(class: Class): integer
+local function count_foreign_fields(section)
+  local foreign_of = candidates.foreign_fields(section)
+  return function(class) return #foreign_of(class) end
 end
 
 ---How far a config is from a model's table to Hugging Face.
@@ -279,7 +285,7 @@ end
 ---@return fun(one: { model: Model, class: Class }): integer, integer|nil   `wrong` and `lacking` of a candidate
 function candidates.distance_of(formats, section)
   if #formats == 0 then return function() return 0, 0 end end
-  local count_foreign = foreign_fields(section)
+  local count_foreign = count_foreign_fields(section)
   return function(one)
     local refused, lacking = distance_from_table(one.model, formats, section)
     return refused + count_foreign(one.class), lacking
@@ -299,7 +305,7 @@ function candidates.of_name(formats, section)
       return name == stated or one.model.model == stated or (one.model.aliases or {})[stated] ~= nil
     end
   end
-  local is_read, is_taken, count_foreign = {}, {}, foreign_fields(section) -- by tables, which many releases share; by classes
+  local is_read, is_taken, count_foreign = {}, {}, count_foreign_fields(section) -- by tables, which many releases share; by classes
   local function is_read_by(model)
     for _, format in ipairs(formats) do
       local path = candidates.way_from(model, format)

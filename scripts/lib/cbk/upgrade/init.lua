@@ -1,6 +1,7 @@
 -- Upgrades an old checkpoint and its config over several releases at once: returns the tree to write, and a report.
 
 local cbk = require "cbk"
+local candidates = require "cbk.recognise.candidates"
 local converters = require "cbk.converters"
 local config_changes = require "cbk.config_changes"
 local dataloader_state = require "cbk.dataloader_state"
@@ -9,6 +10,7 @@ local doubts = require "cbk.recognise.doubts"
 local errors = require "cbk.errors"
 local lost_leaves = require "cbk.upgrade.lost_leaves"
 local names = require "cbk.recognise.names"
+local naming = require "cbk.naming"
 local release = require "cbk.recognise.release"
 local report = require "cbk.report"
 local resume = require "cbk.upgrade.resume"
@@ -16,6 +18,7 @@ local spec_tree = require "cbk.spec_tree"
 local kinds = require "converters.engine.kinds"
 local releases = require "converters.engine.releases"
 local trainer = require "converters.modelzoo.trainer"
+
 
 local upgrade = {}
 
@@ -144,6 +147,18 @@ local checkpoint_fields = {
   "runconfig.checkpoint_path", "trainer.fit.ckpt_path", "trainer.validate.ckpt_path", "trainer.validate_all.ckpt_paths",
 }
 
+---Fails if the config of a checkpoint that lacks weights has fields which only other models have.
+---@param job Job
+---@param config Dict
+---@param lacking string   what it lacks
+local function refuse_foreign(job, config, lacking)
+  local class = (catalogue.class_of(job.model, {}, job.src))
+  local foreign = class and candidates.foreign_fields(trainer.model(config))(class) or {}
+  if #foreign == 0 then return end
+  cbk.fail("usage", ("this run is not of %s: the config has %s, which only other models have, and %s"):format(job.model.model,
+    naming.listed(foreign, 5), lacking))
+end
+
 ---Fails if the model does not have the weight names in the target format. Also reports other signs that the files are of another model
 ---or release.
 ---@param done Upgrade
@@ -158,8 +173,12 @@ function upgrade.identity(done, job, given)
   local strange = names.check(job.model.model, job.tgt, done.config, done.root, OPTIONS)
   local other = doubts.other_model(job, given, done)
   if other then cbk.fail("usage", ("this %s is not of %s: %s"):format(strange and "checkpoint" or "run", job.model.model, other)) end
+  local contradiction = doubts.kept_config(given.config, given.root)
+  if contradiction then cbk.fail("config", contradiction .. "; use the config of the run") end
   add(strange)
-  add(doubts.lacking(job, done.config, done.root))
+  local lacking = doubts.lacking(job, done.config, done.root)
+  if lacking then refuse_foreign(job, given.config, lacking) end
+  add(lacking)
   add(doubts.untied(job, done.config, done.root))
   return #warnings > 0 and { title = "model", lines = {}, warnings = warnings } or nil
 end
