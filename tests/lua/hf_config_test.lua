@@ -159,6 +159,13 @@ describe("architectures and torch_dtype", function()
     end
   end)
 
+  it("do not say the task of a head that was dropped on the way", function()
+    local config, root = tiny.model(tiny.newest_ways().vit)
+    config = conversion.with(config, { architectures = cbk.list { "ViTForMaskedImageModeling" } })
+    local back = there_and_back("vit", { "hf", "cs-2.4", "hf" }, config, root)
+    equal(back.architectures[1], "ViTForImageClassification")
+  end)
+
   it("dtype follows the weights, whatever the config said", function()
     local config, root = tiny.model(tiny.newest_ways().llama)
     config = conversion.with(config, { torch_dtype = "float16" })

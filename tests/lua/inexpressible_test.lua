@@ -35,3 +35,16 @@ describe("Models without a counterpart", function()
     is_true(stderr:find("rope_local_base_freq", 1, true), stderr)
   end)
 end)
+
+describe("A decoder that sees all tokens", function()
+  it("is refused in every family: the Model Zoo's decoders see earlier ones alone", function()
+    local dir = harness.temp_dir()
+    for _, kind in ipairs { "llama", "qwen2", "qwen3", "mistral", "mixtral", "gemma2", "phi3", "gpt2", "gptj", "gpt_neox", "falcon",
+      "bloom", "mpt", "gpt_bigcode" } do
+      cbk.fs.write(dir .. "/config.json", ('{"model_type": "%s", "is_causal": false}'):format(kind), { overwrite = true })
+      local code, _, err = harness.cbk(dir, "convert-config", "config.json", "--src-fmt", "hf", "--tgt-fmt", "cs-2.5")
+      harness.equal(code, 1, kind)
+      harness.is_true(err:find("is_causal=false: only true is supported", 1, true), kind .. err)
+    end
+  end)
+end)

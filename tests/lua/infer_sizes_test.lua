@@ -355,3 +355,55 @@ describe("cbk infer, sizes", function()
     end
   end)
 end)
+
+describe("a converter of cbk infer", function()
+  local function saved(dir, name, root) cbk.create(dir .. "/" .. name, { root = root }):commit { progress = false } end
+
+  it("computes in the wider of two dtypes, both ways", function()
+    local w = cbk.randn({ 5, 3 }, { seed = 3, dtype = "float32" }):to "bfloat16"
+    for kind, other in pairs { plus = w:to "float32" + 1, times = w:to "float32" * 0.3 } do
+      for _, ends in ipairs { { "narrow", "wide" }, { "wide", "narrow" } } do
+        local dir = harness.temp_dir()
+        saved(dir, "narrow.pt", cbk.dict { a = w })
+        saved(dir, "wide.pt", cbk.dict { b = other })
+        local code, _, err = harness.cbk(dir, "infer", ends[1] .. ".pt", ends[2] .. ".pt", "-o", "f.lua")
+        harness.equal(code, 0, err)
+        code, _, err = harness.cbk(dir, "convert", ends[1] .. ".pt", "--converter", "f.lua", "--to", "b", "-o", "out")
+        harness.equal(code, 0, err)
+        local made = cbk.open(("%s/out/%s_to_b.pt"):format(dir, ends[1])).root
+        local wanted = cbk.open(dir .. "/" .. ends[2] .. ".pt").root
+        for key, t in cbk.tensors(wanted) do
+          is_true(made[key].dtype == t.dtype and made[key]:compare(t).same_bits, kind .. ends[1])
+        end
+      end
+    end
+  end)
+
+  it("refuses other values of what a model may compute with", function()
+    local config = cbk.dict { { "model_type", "llama" }, { "architectures", cbk.list { "LlamaForCausalLM" } }, { "vocab_size", 24 },
+      { "hidden_size", 16 }, { "num_attention_heads", 2 }, { "num_hidden_layers", 3 }, { "intermediate_size", 40 },
+      { "hidden_act", "silu" }, { "rope_scaling", cbk.null }, { "tie_word_embeddings", false }, { "initializer_range", 0.02 },
+      { "attention_dropout", 0 } }
+    local dir = harness.temp_dir()
+    local function folder(name, change)
+      cbk.fs.mkdir(dir .. "/" .. name)
+      saved(dir, name .. "/model.safetensors", require "cbk.classes".new(config, "llama", "hf"))
+      cbk.config.save(conversion.with(config, change), dir .. "/" .. name .. "/config.json")
+    end
+    folder("hf", {})
+    harness.equal((harness.cbk(dir, "convert", "hf", "--to", "cs-2.5", "-o", "zoo")), 0)
+    local code, _, err = harness.cbk(dir, "infer", "hf", "zoo/hf_to_cs-2.5.mdl", "--src-fmt", "hf", "--tgt-fmt", "cs-2.5", "--src-config",
+      "hf/config.json", "--tgt-config", "zoo/config_to_cs-2.5.yaml", "-o", "f.lua")
+    harness.equal(code, 0, err)
+    for name, case in pairs {
+      same = { {} }, idle = { { initializer_range = 0.01, attention_dropout = 0.1 } },
+      act = { { hidden_act = "gelu" }, "hidden_act='gelu'" },
+      scaled = { { rope_scaling = cbk.dict { rope_type = "linear", factor = 4 } }, "rope_scaling=" },
+    } do
+      folder(name, case[1])
+      code, _, err = harness.cbk(dir, "convert", name, "--converter", "f.lua", "--to", "cs-2.5", "-o", "out_" .. name)
+      harness.equal(code, case[2] and 1 or 0, name .. err)
+      is_true(not case[2] or err:find("cannot convert the config with " .. case[2], 1, true), err)
+    end
+  end)
+end)

@@ -422,7 +422,8 @@ describe("a sandboxed converter", function()
       "require 'converters.engine.class'.extend(at, {})", "rules.between('x', 'y', at)", "rules.variant({ inner = at }, {})",
       "require 'converters.engine.wrap'.take_out({ place = 'a', copy = 'b' }, at, function() end)",
       "require 'converters.engine.class'.deciding(zoo.GPT2LMHeadModel, 1)", "fields.fill(zoo.GPT2LMHeadModel, { name = 1 })",
-      "values.in_no_section({ 'queries' }).write(rules.variant(actions, {}).rotary)", "at.run.out = 1", "at.run.put(1)", "at.full_key.x = 1",
+      "values.in_no_section({ 'queries' }).write(rules.variant(actions, {}).rotary)", "at.run.out = 1", "at.run.put(1)",
+      "at.full_key.x = 1",
     } do
       cbk.fs.write(dir .. "/tiny.lua", tiny(([[
         if place ~= "when" then return end

@@ -539,6 +539,29 @@ describe("an upgrade as another model", function()
     end
   end)
 
+  it("is refused if the config has fields of others, and weights are missing", function()
+    local dir = harness.temp_dir()
+    cbk.config.save(cbk.dict { model_type = "gpt_neox", vocab_size = 8, hidden_size = 8, num_attention_heads = 4, num_hidden_layers = 1,
+      intermediate_size = 16, max_position_embeddings = 8, rotary_pct = 1 }, dir .. "/config.json")
+    equal((harness.cbk(dir, "new", "config.json", "-o", "m.safetensors")), 0)
+    local made, _, why = harness.cbk(dir, "convert", "m.safetensors", "--to", "cs-2.1", "-o", "new")
+    equal(made, 0, why)
+    local function upgraded(model, config)
+      return harness.cbk(dir, "upgrade", "--model", model, "--config", config, "new/m_to_cs-2.1.mdl", "--to", "cs-2.5", "--dry-run")
+    end
+    local code, _, problem = upgraded("gpt2", "new/config_to_cs-2.1.yaml")
+    equal(code, 2)
+    harness.is_true(problem:find("this run is not of gpt2: ", 1, true), problem)
+    code, _, problem = upgraded("gpt-neox", "new/config_to_cs-2.1.yaml")
+    equal(code, 0, problem)
+    local config = cbk.config.load(dir .. "/new/config_to_cs-2.1.yaml")
+    config.model.num_heads = 8
+    cbk.config.save(config, dir .. "/heads.yaml")
+    code, _, problem = upgraded("gpt-neox", "heads.yaml")
+    equal(code, 1)
+    harness.is_true(problem:find("the config contradicts the one in the checkpoint's __metadata__", 1, true), problem)
+  end)
+
   it("is refused if weights and config are of a third", function()
     local dir = harness.temp_dir()
     cbk.config.save(cbk.dict { model_type = "llama", vocab_size = 8, hidden_size = 8, num_attention_heads = 2, num_hidden_layers = 1,

@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local expression = require "cbk.infer.expression"
+local pretrained = require "converters.engine.pretrained"
 local sizes = require "cbk.infer.sizes"
 local source = require "cbk.infer.source"
 
@@ -224,16 +225,39 @@ local function float(number)
   return number % 1 == 0 and ("cbk.float(%s)"):format(text) or text
 end
 
----Fields of one side: strings, booleans, fractions and small maps are written as constants, others are left out with a warning.
+-- Words in the names of fields whose value changes nothing that a conversion writes.
+local IDLE = { "dropout", "pdrop", "init", "dtype", "version", "name", "path", "cache", "token", "checkpoint", "loss", "label", "output",
+  "return", "file", "url", "hash", "commit", "summary", "mixed", "fp16", "compression", "batch", "seed" }
+-- Words in those of whole numbers that a model computes with, beside those that shapes show.
+local COMPUTED = { "theta", "base", "factor", "window", "scal", "alpha", "beta", "cap" }
+
+---@param name any
+---@param words string[]
+local function has_word(name, words)
+  for _, word in ipairs(type(name) == "string" and words or {}) do
+    if name:find(word, 1, true) then return true end
+  end
+  return false
+end
+
+---Fields of one side. What a model may compute with is written as a constant, and another value is refused: the pair does not show what it
+---would mean. Other constants are written, and the rest is left out with a warning.
 local function one_sided_fields(side, list, config)
-  local fixed, written, dropped, out = {}, {}, {}, {}
+  local fixed, must, written, dropped, out = {}, {}, {}, {}, {}
   for _, name in ipairs(list) do
+    local is_idle = pretrained.is_common(name) or has_word(name, IDLE)
     local value = shown(config[name])
     if not value and cbk.kind(config, name) == "float" then value = float(config[name]) end
+    local is_computed = not is_idle and cbk.kind(config, name) == "int" and has_word(name, COMPUTED)
+    if is_computed then value = source.plain(config[name]) end
     if name == "model_type" and value then
-      fixed[1] = ("model_type = %s"):format(value)
+      table.insert(fixed, 1, ("model_type = %s"):format(value))
+    elseif config[name] == cbk.null and not is_idle then
+      must[#must + 1] = ("%s = cbk.null"):format(source.key(name))
     elseif value then
-      written[#written + 1] = ("%s = %s"):format(source.key(name), value)
+      local is_derived = side == "right" and cbk.kind(config, name) == "float" -- the Model Zoo has products of other fields
+      local own = (is_idle or is_derived) and written or fixed
+      own[#own + 1] = ("%s = %s"):format(source.key(name), value)
     else
       dropped[#dropped + 1] = quoted(name)
     end
@@ -249,6 +273,7 @@ local function one_sided_fields(side, list, config)
     if #entries > 0 then out[#out + 1] = line end
   end
   add("fixed", fixed)
+  add("must", must)
   add("written", written)
   add("drop", dropped)
   return out
