@@ -189,6 +189,7 @@ end
 ---                                          whether the release is at least as new as a given one
 local Class = {}
 Class.__index = Class
+border.allow(Class)
 border.show(Class, "name fields field_names since history removed refused renamed derived nodes by_name")
 
 ---A class cannot be changed once it is made: several families may share it.

@@ -90,11 +90,14 @@ local function handed(value)
   return out
 end
 
-local takers = setmetatable({}, { __mode = "k" }) -- functions of modules: the metatable of the objects that they take, or false
+local takers = setmetatable({}, { __mode = "k" }) -- functions of modules that take objects as arguments, or none
+local is_argument = setmetatable({}, { __mode = "k" }) -- metatables of the only objects that such functions take
 
-local function takes(f, metatable)
-  return takers[f] == nil or takers[f] == metatable
-end
+---Lets functions of modules take objects with a metatable.
+---@param metatable table
+function border.allow(metatable) is_argument[metatable] = true end
+
+local function takes(f, metatable) return takers[f] == nil or takers[f] and is_argument[metatable] end
 
 local function wrapper_of(f)
   local wrapper = wrappers[f]
@@ -173,15 +176,14 @@ end
 ---A module as the sandbox sees it.
 ---@param module any
 ---@param own? { hidden: string, changing: string }   names that it does not see, and of functions that change their arguments
----@param class table   the metatable of the only objects that functions of a module with `own` take, unless they change them
-function border.module(module, own, class)
+function border.module(module, own)
   if type(module) ~= "table" then return to_sandbox(module) end
   mark_module(module)
   if own then
     visible[module] = { hidden = set(own.hidden) }
     local changing = set(own.changing)
     for name, value in next, module do
-      if type(value) == "function" then takers[value] = not changing[name] and class end
+      if type(value) == "function" then takers[value] = not changing[name] end
     end
   end
   return to_sandbox(module)

@@ -112,7 +112,7 @@ local function required(own)
         tostring(name))
     end
     local limits_of = MODULES[name] or not name:find "^converters%.vocabulary%." and PLAIN or nil
-    return border.module(require(name), limits_of, require("converters.engine.class").Class)
+    return border.module(require(name), limits_of)
   end
 end
 
