@@ -91,13 +91,13 @@ local function handed(value)
 end
 
 local takers = setmetatable({}, { __mode = "k" }) -- functions of modules that take objects as arguments, or none
-local is_argument = setmetatable({}, { __mode = "k" }) -- metatables of the only objects that such functions take
+local may_be_taken = setmetatable({}, { __mode = "k" }) -- metatables of the only objects that such functions take
 
 ---Lets functions of modules take objects with a metatable.
 ---@param metatable table
-function border.allow(metatable) is_argument[metatable] = true end
+function border.allow(metatable) may_be_taken[metatable] = true end
 
-local function takes(f, metatable) return takers[f] == nil or takers[f] and is_argument[metatable] end
+local function takes(f, metatable) return takers[f] == nil or takers[f] and may_be_taken[metatable] end
 
 local function wrapper_of(f)
   local wrapper = wrappers[f]
