@@ -67,7 +67,7 @@ end
 
 ---@param assumed table<string, boolean>   fields of the right side that come from defaults, not from the file
 local function both_configs(step, from, to, assumed)
-  return { converter = step.converter, [step.side] = cbk.deep_copy(from), [rules.other[step.side]] = cbk.deep_copy(to), assumed = assumed }
+  return { converter = step.converter, [step.side] = from, [rules.other[step.side]] = to, assumed = assumed }
 end
 
 ---The table that a step runs. The config chooses it if a model is inside another one, or if a family has several layouts.
@@ -674,7 +674,13 @@ end
 ---@param i integer    the step
 ---@param root Dict    the tree of the checkpoint
 ---@return Dict
-function convert.checkpoint_step(job, i, root) return in_step(job, i, checkpoint_step, root) end
+function convert.checkpoint_step(job, i, root)
+  local configs = job.configs[i]
+  for _, side in ipairs { "left", "right" } do -- a converter's functions get them, and must not change what is written
+    if configs[side] then configs[side] = cbk.deep_copy(configs[side]) end
+  end
+  return in_step(job, i, checkpoint_step, root)
+end
 
 ---Sets the dtype of the weights in each new config.
 ---@param parts? Component[]
