@@ -90,8 +90,8 @@ local function handed(value)
   return out
 end
 
-local takers = setmetatable({}, { __mode = "k" }) -- functions of modules that take objects as arguments, or none
-local may_be_taken = setmetatable({}, { __mode = "k" }) -- metatables of the only objects that such functions take
+local takers = setmetatable({}, { __mode = "k" })       -- true: the function takes objects of these metatables; false: no object; nil: any
+local may_be_taken = setmetatable({}, { __mode = "k" })
 
 ---Lets functions of modules take objects with a metatable.
 ---@param metatable table

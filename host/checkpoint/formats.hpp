@@ -39,7 +39,7 @@ struct Format {
 
 std::span<const Format> all_formats();
 
-/// By its name ("tf" is tensorflow, too); nullptr if there is none.
+/// By its name, or by "tf" for tensorflow; nullptr for other texts.
 const Format* format_of_name(std::string_view name);
 
 /// By the suffix of a file; nullptr if it belongs to no format.

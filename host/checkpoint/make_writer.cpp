@@ -24,7 +24,7 @@ const Format& format_of(const fs::path& target, const WriteOptions& options) {
   const std::string why =
       said == nullptr ? fmt::format("cannot tell the format from the name '{}'", target.string())
                       : fmt::format("cannot write '{}': {} can only be read", target.string(), said->title);
-  fail(Errc::usage, "{}; end it in {}, or name the format (--format, in Lua format = …)", why,
+  fail(Errc::usage, "{}; end the name in {}, or name the format (--format, in Lua format = …)", why,
        list_of_suffixes());
 }
 

@@ -163,7 +163,7 @@ for flags in (os.O_RDONLY | os.O_TRUNC, os.O_RDWR | os.O_WRONLY | os.O_TRUNC):
     end
   end)
 
-  it("stands before `cbk rules`, which writes nowhere", function()
+  it("keeps `cbk rules` from writing anywhere", function()
     if not is_available() then harness.skip "the kernel has no Landlock" end
     local dir = folder()
     cbk.fs.write(dir .. "/in/own.lua", 'io.stderr:write(select(2, io.open("here", "w")) or "made")\n' .. OWN, { overwrite = true })

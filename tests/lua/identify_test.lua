@@ -534,7 +534,7 @@ describe("a class that cbk does not know", function()
     has((runs(dir, "check", ".")), text)
   end)
 
-  it("is none of a GGUF file", function()
+  it("is not looked for in a GGUF file", function()
     local dir = harness.temp_dir()
     local function text(s) return ("\0\0\0\0\0\0\0\0"):gsub("^.", string.char(#s)) .. s end
     cbk.fs.write(dir .. "/m.gguf", "GGUF\3\0\0\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0" .. text "blk.0.w" .. "\1\0\0\0\4\0\0\0\0\0\0\0\0\0\0\0"

@@ -320,7 +320,7 @@ end
 
 ---Adds --format, for an output of any format that has suffixes of its own.
 ---@param parser table
----@param target string   "OUT": what tells the format without the option
+---@param target string   the argument whose suffix says the format without the option: "OUT"
 function cli.format_option(parser, target)
   local names, texts = {}, {}
   for _, format in ipairs(cbk.formats()) do
