@@ -41,8 +41,8 @@ int container(lua_State* L) {
 /// Names to suggest for a misspelt key: leaves, fields and methods.
 std::vector<std::string> known_names(lua_State* L, const Value& root) {
   constexpr size_t most = 20'000;  // names to compare with
-  std::vector<std::string> out = {"root",     "format",   "version", "path",
-                                  "metadata", "warnings", "files",   "lost"};
+  std::vector<std::string> out = {"root",     "format",     "version", "path", "metadata",
+                                  "warnings", "unreadable", "files",   "lost"};
   for (std::string& method : method_names(L, 1)) out.push_back(std::move(method));
   try {
     each_leaf(root, [&](const std::string& path, const Value&) {
@@ -73,6 +73,8 @@ int checkpoint_index(lua_State* L) {
     push(L, checkpoint->metadata);
   } else if (key == "warnings") {
     push_strings(L, checkpoint->warnings);
+  } else if (key == "unreadable") {
+    push_strings(L, checkpoint->unreadable);
   } else if (key == "lost") {
     push_strings(L, checkpoint->lost);
   } else if (key == "files") {

@@ -15,6 +15,7 @@
 #include "host/formats/file_names.hpp"
 #include "host/formats/safetensors/aliases.hpp"
 #include "host/formats/tensorflow/state_file.hpp"
+#include "host/value/unreadable.hpp"
 
 namespace cbk {
 namespace {
@@ -76,6 +77,7 @@ Checkpoint open_mapped(const FilePtr& file, const OpenOptions& options) {
   limit_expansion(checkpoint, options.max_expansion);
   within("the names in it", [&] { charge_names(checkpoint.root, 0, *memory); });
   if (options.salvage) leave_out_lost(checkpoint);  // makes all names
+  if (checkpoint.has_unreadable) checkpoint.unreadable = unreadable_warnings(checkpoint.root);
   checkpoint.path = path;
   if (checkpoint.files.empty()) checkpoint.files = {path};
   return checkpoint;

@@ -46,9 +46,7 @@ void leave_out_lost(Checkpoint& checkpoint) {
   if (tensors == 0) fail(Errc::format, "nothing can be salvaged: none of {} tensors is whole", lost.size());
   std::vector<std::string> names;
   for (const std::string& path : lost) names.push_back(quote(path, 1000));
-  const std::vector<std::string> before = unreadable_warnings(checkpoint.root);
   checkpoint.root = std::move(rest);
-  for (const std::string& known : before) std::erase(checkpoint.warnings, known);
   checkpoint.warnings.push_back(fmt::format("{} of {} tensors cannot be read and {} left out: {}",
                                             lost.size(), lost.size() + tensors,
                                             lost.size() == 1 ? "is" : "are", listed(names, most_named)));

@@ -124,6 +124,7 @@ Checkpoint read_sharded(const FilePtr& index_file, const OpenOptions& options, c
     notes.push_back(std::move(shard.metadata));
     for (const std::string& warning : shard.warnings)
       out.warnings.push_back(fmt::format("{}: {}", file, warning));
+    out.has_unreadable = out.has_unreadable || shard.has_unreadable;
     out.files.push_back(shards.at(file)->path());
     const bool has_name = shard.format == "safetensors" || shard.format == "flat-h5";
     format = has_name ? shard.format : "torch";

@@ -25,7 +25,9 @@ struct Checkpoint {
   std::vector<fs::path> files;        // every file the tensors come from
   std::vector<std::string> lost;      // names of what `salvage` left out
   std::vector<std::string> warnings;  // what the user should know: missing keys, skipped CRCs
-  MemoryPtr memory;                   // paid for the tree
+  bool has_unreadable = false;        // a reader left values in the tree that only say why they are not read
+  std::vector<std::string> unreadable;  // which ones, and why; filled by open_checkpoint
+  MemoryPtr memory;                     // paid for the tree
 };
 
 struct OpenOptions {

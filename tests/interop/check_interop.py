@@ -298,6 +298,8 @@ def unsafe_pickles(run):
         done = run.run("ls", path)
         assert done.returncode == 0 and "behind the last storage are not read" in done.stderr, done.stderr
         assert list(torch.load(path)) == ["w1"] and "w1" in done.stdout, done.stdout
+        reported = [(one["rule"], one["severity"]) for one in findings(run, path)]
+        assert reported == [("reading", "warning")], reported
     run.check("several objects in a legacy file", several_saves)
 
     def unreadable():

@@ -81,10 +81,7 @@ Checkpoint read(const std::shared_ptr<const MappedFile>& file, const OpenOptions
   checkpoint.root = std::move(root);
   checkpoint.files = {file->path()};
   warn_of_parts(header.metadata, checkpoint.warnings);
-  if (has_unreadable) {
-    for (std::string& warning : unreadable_warnings(checkpoint.root))
-      checkpoint.warnings.push_back(std::move(warning));
-  }
+  checkpoint.has_unreadable = has_unreadable;
   return checkpoint;
 }
 

@@ -116,10 +116,7 @@ Checkpoint read_archive(const std::shared_ptr<const MappedFile>& file, const Ope
   if (!archive.has_checksums())
     checkpoint.warnings.emplace_back(
         "the archive has no checksums: damage to its arrays would not be noticed");
-  if (has_unreadable) {
-    for (std::string& warning : unreadable_warnings(checkpoint.root))
-      checkpoint.warnings.push_back(std::move(warning));
-  }
+  checkpoint.has_unreadable = has_unreadable;
   return checkpoint;
 }
 

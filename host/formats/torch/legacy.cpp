@@ -55,10 +55,7 @@ class LegacyReader {
     checkpoint.format = "torch-legacy";
     checkpoint.files = {file_->path()};
     checkpoint.warnings = std::move(warnings_);
-    if (has_unreadable_) {
-      for (std::string& warning : unreadable_warnings(checkpoint.root))
-        checkpoint.warnings.push_back(std::move(warning));
-    }
+    checkpoint.has_unreadable = has_unreadable_;
     if (behind_ > 0) {
       checkpoint.warnings.push_back(
           fmt::format("{} behind the last storage are not read: torch.save was called several times for one "

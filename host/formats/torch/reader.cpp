@@ -55,10 +55,7 @@ class ZipReader {
     file_->drop(0, file_->size());  // the directory and the pickle
     checkpoint.files = {file_->path()};
     checkpoint.warnings = std::move(warnings_);
-    if (has_unreadable_) {
-      for (std::string& warning : unreadable_warnings(checkpoint.root))
-        checkpoint.warnings.push_back(std::move(warning));
-    }
+    checkpoint.has_unreadable = has_unreadable_;
     return checkpoint;
   }
 

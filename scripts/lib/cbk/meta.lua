@@ -190,7 +190,8 @@ function Tensor:as(options) end
 ---@field path string
 ---@field files string[]
 ---@field metadata any       format-level metadata, a Dict or null
----@field warnings string[]
+---@field warnings string[]     what the reader noticed
+---@field unreadable string[]   which values cannot be read, and why
 ---@field lost string[]      what `salvage` left out
 local Checkpoint = {}
 

@@ -98,6 +98,7 @@ end
 ---@param subject CheckSubject
 ---@param found Findings
 local function add_part(subject, file, checkpoint, found)
+  for _, warning in ipairs(checkpoint.warnings) do found:add("reading", file, nil, warning) end
   for _, key in ipairs(checkpoint.lost) do found:add("damaged", file, key, "the tensor is not whole in the file, and was not checked") end
   add_tree(subject, file, checkpoint:raw_root(), "")
   subject.format = subject.format or checkpoint.format
@@ -184,7 +185,6 @@ function check.open(path, options, found)
   if subject.checkpoint then
     local own = { subject.checkpoint }
     small_items.check(small_items.count(own), own, 1900, "check them", "check a part, made with `cbk copy --include`")
-    for _, warning in ipairs(subject.checkpoint.warnings) do cbk.warn(warning) end
     subject.of = model.check(path, subject.checkpoint, options.config, found)
     check_quantised(subject, found)
     local flat = listing.flat_key(subject.checkpoint)

@@ -404,6 +404,7 @@ function cli.open(path, args)
   local fine, checkpoint = pcall(cbk.open, path, cli.reading(args))
   if not fine then fail_to_open(checkpoint, path, args) end
   cli.warn(checkpoint.warnings)
+  cli.warn(checkpoint.unreadable)
   local part = parts.of(checkpoint)
   if part then cbk.warn(("%s is not a whole checkpoint, but %s"):format(cbk.quote(checkpoint.path), parts.text(part))) end
   return checkpoint

@@ -158,6 +158,7 @@ end
 function Session:open(path)
   local checkpoint = cbk.open(path, self.reading)
   for _, warning in ipairs(checkpoint.warnings) do cbk.warn(warning) end
+  for _, warning in ipairs(checkpoint.unreadable) do cbk.warn(warning) end
   table.insert(self.checkpoints, checkpoint)
   local name = "ckpt" .. #self.checkpoints
   self.env[name] = checkpoint
