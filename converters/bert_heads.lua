@@ -49,6 +49,9 @@ end
 
 -- --- the models
 
+-- By the config classes of classifiers since release 2.3.
+local taken = { "gelu", "relu", "silu", "gelu_new" }
+
 local to_1_7 = { keys = with_head "classifier" "position_embeddings" }
 
 ---The steps that all heads have in common, and those between Hugging Face and a head that it has too.
@@ -73,7 +76,7 @@ end
 return {
   family({ model = "bert-sequence-classifier", name = "bert/classifier", note = "BertForSequenceClassification",
     classes = { left = classes.BertForSequenceClassification, right = zoo.BertForSequenceClassification } }, {
-    keys = with_head "classifier", has = { pooler = true },
+    keys = with_head "classifier", has = { pooler = true }, taken = taken,
     config = fields.config {
       { "classifier_dropout", "task_dropout" },
       { "num_labels" },
@@ -83,7 +86,7 @@ return {
   }),
   family({ model = "bert-token-classifier", name = "bert/token_classifier", note = "BertForTokenClassification",
     classes = { left = classes.BertForTokenClassification, right = zoo.BertForTokenClassification } }, {
-    keys = with_head "classifier", has = {},
+    keys = with_head "classifier", has = {}, taken = taken,
     config = fields.config {
       { "classifier_dropout", "encoder_output_dropout_rate" },
       { "num_labels",         "num_classes" },

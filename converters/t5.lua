@@ -112,6 +112,7 @@ local keys_1_6 = rules.keys {
 
 local gates = { ["gated-gelu"] = "geglu", ["gated-silu"] = "swiglu", ["gated-relu"] = "reglu" }
 local names = values.activations(gates)
+local taken = { "relu", "gelu", "reglu", "geglu", "swiglu" }
 
 ---The one pair of names that does not mean quite the same.
 local function warn_of_gelu(name)
@@ -124,6 +125,7 @@ local activation = {
   forward = function(name, at)
     local out = names.forward(name, at)
     warn_of_gelu(out)
+    values.warn_unless_taken("encoder_nonlinearity", out, taken)
     at:set("decoder_nonlinearity", out)
     return out
   end,

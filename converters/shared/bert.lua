@@ -165,6 +165,7 @@ end
 ---@field config? table                 fields of the head
 ---@field base? table                   of the encoder, default: bert.config
 ---@field freezes? boolean              since 2.1 its configs get freeze_ffn_bias_in_glu
+---@field taken? string[]              the activations that its Model Zoo class takes, if not all
 ---@field prepare? fun(from: Dict)      over a Hugging Face config
 ---@field defaults? table               defaults of its Model Zoo class, if they differ from the encoder's
 ---@field fill? table<Side, table[]>
@@ -182,7 +183,10 @@ function bert.hugging_face(model)
       if not model.has.pooler then check_unused_pooler(from) end
       check_pooler(from)
     end },
-    finish = { right = name_activations },
+    finish = { right = function(to)
+      name_activations(to)
+      if model.taken then values.warn_unless_taken("encoder_nonlinearity", to.encoder_nonlinearity, model.taken) end
+    end },
     fill = model.fill,
   }
   local up_to_2_0 = variant(since_2_1, {

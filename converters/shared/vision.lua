@@ -91,20 +91,8 @@ local image = {
   end,
 }
 
----Warns that the Model Zoo's converter turns silu into swiglu, though the left has no gates.
-local function with_notice(change)
-  return function(name, at)
-    local out = change(name, at)
-    if name == "silu" or name == "swiglu" then
-      cbk.warn(("%s=%s becomes %s, as in the Model Zoo's converter: swiglu has a gate, for which this model has no weights"):format(
-        at.field, fields.shown(name), fields.shown(out)))
-    end
-    return out
-  end
-end
-
-local names = values.activations { silu = "swiglu", gelu_pytorch_tanh = "gelu_new" }
-local activation = { forward = with_notice(names.forward), backward = with_notice(names.backward), further_names = names.further_names }
+-- The Model Zoo's converter makes silu swiglu, which has a gate that these models lack.
+local activation = values.activations { gelu_pytorch_tanh = "gelu_new" }
 
 ---Checks the left's field for masked images: it must be the side of a patch.
 local function check_stride(stride, at)

@@ -86,6 +86,18 @@ function values.activations(own)
   return { forward = by(forward), backward = with_copied(by(backward)), further_names = further }
 end
 
+---`values.warn_unless_taken(field, value, { "relu", "gelu" })`: a warning if the Model Zoo's class refuses an activation that is written.
+---@param field string
+---@param value any
+---@param taken string[]   what the class takes
+function values.warn_unless_taken(field, value, taken)
+  for _, name in ipairs(taken) do
+    if value == name then return end
+  end
+  cbk.warn(("%s=%s is written, but the Model Zoo's class takes only %s: it refuses this config"):format(field, fields.shown(value),
+    fields.shown(fields.any_of(unpack(taken)))))
+end
+
 ---Activations that both sides know. The family has none of its own.
 values.activation = values.activations {}
 
@@ -231,6 +243,7 @@ end
 
 shapes.guard(values, "values", {
   choice = { choice }, lost = { shapes.any, shapes.named("what comes of it", shapes.text) },
+  warn_unless_taken = { shapes.text, shapes.any, shapes.list(shapes.text, "a list of names") },
   activations = { shapes.map(shapes.text, shapes.text, "names of the left and those of the right") },
 })
 

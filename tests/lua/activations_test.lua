@@ -87,6 +87,30 @@ describe("Activations", function()
   end)
 end)
 
+describe("Activations that the Model Zoo's class refuses", function()
+  it("are written with a warning that names what it takes", function()
+    for _, case in ipairs {
+      { "t5", "feed_forward_proj", { gelu_new = true, silu = true, relu = false, ["gated-silu"] = false } },
+      { "bert-sequence-classifier", "hidden_act", { relu6 = true, gelu_fast = true, gelu_new = false, silu = false } },
+      { "bert-token-classifier", "hidden_act", { tanh = true, gelu = false } },
+      { "bert-qa", "hidden_act", { tanh = false } },
+    } do
+      for name, is_refused in pairs(case[3]) do
+        local _, reported = converted { case[1], "hf", "cs-2.9", { [case[2]] = name } }
+        local said = reported:find("is written, but the Model Zoo's class takes only", 1, true) ~= nil
+        harness.equal(said, is_refused, case[1] .. " " .. name .. ": " .. reported)
+      end
+    end
+  end)
+
+  it("silu of a vision model has no gate, there and back", function()
+    for _, model in ipairs { "vit", "clip-vit" } do
+      harness.equal(converted({ model, "hf", "cs-2.9", { hidden_act = "silu" } }).nonlinearity, "silu")
+      refuses { { model, "cs-2.9", "hf", { nonlinearity = "swiglu" }, "nonlinearity='swiglu': only 'gelu' or" } }
+    end
+  end)
+end)
+
 describe("Activations of T5", function()
   local newest, all = "cs-2.9", { "cs-1.7", "cs-1.8", "cs-1.9", "cs-2.0", "cs-2.1", "cs-2.9" }
   local gates = { ["gated-gelu"] = "geglu", ["gated-silu"] = "swiglu", ["gated-relu"] = "reglu" }
