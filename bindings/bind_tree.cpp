@@ -169,19 +169,26 @@ int keys_of(lua_State* L) {
   return 1;
 }
 
+/// Whether the value is a number: it is its own copy, and stays a float or a long spelling where it is one.
+bool is_number(const Value& value) {
+  return value.is(Value::Kind::integer) || value.is(Value::Kind::real);
+}
+
 int copy_of(lua_State* L) {
+  const Value value = to_value(L, 1);
   if (const auto dict = test<Dict>(L, 1)) {
     push(L, std::make_shared<Dict>(*dict));
   } else if (const auto list = test<Sequence>(L, 1)) {
     push(L, std::make_shared<Sequence>(*list));
   } else {
-    push(L, to_value(L, 1));
+    is_number(value) ? lua_settop(L, 1) : push(L, value);
   }
   return 1;
 }
 
 int deep_copy_of(lua_State* L) {
-  push(L, deep_copy(to_value(L, 1)));
+  const Value value = to_value(L, 1);
+  is_number(value) ? lua_settop(L, 1) : push(L, deep_copy(value));
   return 1;
 }
 

@@ -67,7 +67,8 @@ end
 
 ---@param assumed table<string, boolean>   fields of the right side that come from defaults, not from the file
 local function both_configs(step, from, to, assumed)
-  return { converter = step.converter, [step.side] = from, [rules.other[step.side]] = to, assumed = assumed }
+  local read = sections.nested(step.converter, step.side, from)
+  return { converter = step.converter, [step.side] = read, [rules.other[step.side]] = to, assumed = assumed }
 end
 
 ---The table that a step runs. The config chooses it if a model is inside another one, or if a family has several layouts.

@@ -61,7 +61,7 @@ function own_layouts.configs(converter, formats, side, config)
   refuse_other(converter, formats, side, config)
   local to, from, dropped = sections.convert(converter, side, config)
   if #dropped > 0 then cbk.warn("config fields without a counterpart are left out: " .. naming.listed(dropped)) end
-  local out = { [side] = from, [rules.other[side]] = to, made = to }
+  local out = { [side] = sections.nested(converter, side, from), [rules.other[side]] = to, made = to }
   keys.check_counts(converter.keys or {}, out)
   return out
 end

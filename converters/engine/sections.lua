@@ -377,6 +377,17 @@ local function nest(config, nested)
   end
 end
 
+---A config that rules have read, with its sections again.
+---@param step Converter
+---@param side Side
+---@param config Dict   fields of sections have dotted names
+---@return Dict
+function sections.nested(step, side, config)
+  local out = cbk.copy(config)
+  nest(out, (step.nested or {})[side])
+  return out
+end
+
 ---Moves the fields `names` from one section to another.
 ---@param names? string[]
 ---@param from Dict   changed in place, as `to`

@@ -379,6 +379,49 @@ describe("a converter of cbk infer", function()
     end
   end)
 
+  it("reads fields in sections of the left, such as the rotary rows of a head", function()
+    local dir = harness.temp_dir()
+    local function folder(name, share)
+      local config = cbk.dict { { "architectures", cbk.list { "GPTNeoXForCausalLM" } }, { "model_type", "gpt_neox" }, { "vocab_size", 24 },
+        { "hidden_size", 32 }, { "num_hidden_layers", 2 }, { "num_attention_heads", 4 }, { "intermediate_size", 40 },
+        { "hidden_act", "gelu" }, { "max_position_embeddings", 12 }, { "rope_parameters", cbk.dict {
+          { "rope_theta", cbk.float(10000) }, { "rope_type", "default" }, { "partial_rotary_factor", share } } } }
+      cbk.fs.mkdir(dir .. "/" .. name)
+      local root = require "cbk.classes".new(config, "gpt-neox", "hf")
+      for layer = 0, 1 do -- of two or four rotary rows
+        local values = share == 0.5 and { 1, 0.005 } or { 1 }
+        root[("gpt_neox.layers.%d.attention.rotary_emb.inv_freq"):format(layer)] = cbk.tensor(values, { dtype = "float32" })
+      end
+      saved(dir, name .. "/model.safetensors", root)
+      cbk.config.save(config, dir .. "/" .. name .. "/config.json")
+      local code, _, err = harness.cbk(dir, "convert", name, "--to", "cs-2.9", "-o", "zoo_" .. name)
+      harness.equal(code, 0, err)
+      config.rope_parameters.rope_theta = 40000
+      cbk.config.save(config, dir .. "/" .. name .. "/config.json", { overwrite = true })
+    end
+    folder("pair", 0.5)
+    folder("other", 0.25)
+    for _, formats in ipairs { { "hf", "cs-2.9", "yaml" }, { "a", "b", "json" } } do
+      local left, right = formats[1], formats[2]
+      local code, _, err = harness.cbk(dir, "infer", "pair", "zoo_pair/pair_to_cs-2.9.mdl", "--src-fmt", left, "--tgt-fmt", right,
+        "--src-config", "pair/config.json", "--tgt-config", "zoo_pair/config_to_cs-2.9.yaml", "-o", right .. ".lua")
+      harness.equal(code, 0, err)
+      for _, name in ipairs { "pair", "other" } do
+        local function convert(...)
+          code, _, err = harness.cbk(dir, "convert", "--converter", right .. ".lua", "--overwrite", "--model", "inferred", ...)
+          harness.equal(code, 0, err)
+        end
+        convert(name, "--src-fmt", left, "--to", right, "-o", "there", "--config", name .. "/config.json")
+        local there = ("%s/there/%s_to_%s.mdl"):format(dir, name, right)
+        local wanted = cbk.open(("%s/zoo_%s/%s_to_cs-2.9.mdl"):format(dir, name, name)).root.model
+        local made = cbk.open(there).root.model
+        for key, t in cbk.tensors(wanted) do is_true(t:same(made[key]) or t:compare(made[key]).same_bits, name .. key) end
+        local config = ("%s/there/config_to_%s.%s"):format(dir, right, formats[3])
+        convert(there, "--src-fmt", right, "--to", left, "-o", "back", "--config", config)
+      end
+    end
+  end)
+
   it("refuses other values of what a model may compute with", function()
     local config = cbk.dict { { "model_type", "llama" }, { "architectures", cbk.list { "LlamaForCausalLM" } }, { "vocab_size", 24 },
       { "hidden_size", 16 }, { "num_attention_heads", 2 }, { "num_hidden_layers", 3 }, { "intermediate_size", 40 },

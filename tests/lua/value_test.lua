@@ -196,6 +196,14 @@ describe("trees", function()
     t.is_true(both.a == both.b and both.a ~= twice, "one node stays one")
   end)
 
+  it("are copied with their exact kinds, also alone", function()
+    for _, copy in ipairs { cbk.copy, cbk.deep_copy } do
+      local copies = cbk.list { copy(cbk.float(1)), copy(2), copy "x", copy(cbk.null), copy { cbk.float(3) } }
+      t.equal(cbk.json(copies), '[1.0, 2, "x", null, [3.0]]')
+      t.raises("a function cannot be stored", function() copy(print) end)
+    end
+  end)
+
   it("become plain tables", function()
     t.equal(cbk.totable(cbk.dict { a = { 1, { b = "x" } } }), { a = { 1, { b = "x" } } })
   end)

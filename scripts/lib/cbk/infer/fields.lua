@@ -3,6 +3,7 @@
 
 local cbk = require "cbk"
 local names = require "cbk.infer.names"
+local pretrained = require "converters.engine.pretrained"
 local source = require "cbk.infer.source"
 
 local fields = {}
@@ -19,6 +20,8 @@ local fields = {}
 ---@field right string[]
 ---@field used string[]      fields of the right that the functions of pairs read
 ---@field guesses string[]   pairs with values that other fields have too: "n_inner, filter_size"
+---@field sections string[]  of the left, whose fields have dotted names here: "rope_parameters.rope_theta"
+---@field configs { left: Dict, right: Dict }   with these names
 
 local function is_plain(value)
   return type(value) == "number" and value == value or type(value) == "string" or type(value) == "boolean"
@@ -41,6 +44,7 @@ for _, list in ipairs {
 end
 
 local function likeness(a, b)
+  a = a:match "[^.]+$" or a
   if a == b then return 3 end
   return ALIKE[a] and ALIKE[a] == ALIKE[b] and 2 or names.likeness(a, b)
 end
@@ -67,6 +71,37 @@ function fields.check(config, side)
   cbk.fail("unsupported", ("the config of the %s has too many fields to compare them: at most %d at its top, and %d in all"):format(side,
     MOST_FIELDS, MOST_ENTRIES))
 end
+
+---A config with fields of its sections under dotted names, as rules see them (`nested`).
+---@param config Dict
+---@param is_open fun(section: string): boolean   which sections
+---@return Dict
+local function without_sections(config, is_open)
+  local out = cbk.dict()
+  for name, value in cbk.items(config) do
+    if type(name) == "string" and cbk.kind(config, name) == "dict" and is_open(name) then
+      for inner in cbk.items(value) do out[("%s.%s"):format(name, tostring(inner))] = cbk.raw(value, inner) end
+    else
+      out[name] = cbk.raw(config, name)
+    end
+  end
+  return out
+end
+
+---The sections of the left whose fields belong to fields of the right.
+---@param pairs_of FieldPair[]
+---@return string[] names, table<string, boolean> is_one
+local function sections_of(pairs_of)
+  local out, is_one = {}, {}
+  for _, pair in ipairs(pairs_of) do
+    local section = pair.left:match "^([^.]+)%."
+    if section and not is_one[section] then out[#out + 1], is_one[section] = section, true end
+  end
+  return out, is_one
+end
+
+---Whether a field is in a section, where functions of other fields do not find it.
+local function is_in_section(name) return name:find(".", 1, true) ~= nil end
 
 ---Plain fields of a config, in its order.
 local function plain_fields(config)
@@ -141,7 +176,8 @@ local function fields_of_map(left, map, used)
     for _, field in ipairs(plain_fields(left)) do
       local alike = likeness(field, tostring(entry))
       local is_telling = type(value) == "number" and value ~= 0 and value ~= 1
-      if left[field] == value and type(value) ~= "string" and (is_telling or alike >= 1) and not used.left[field] then
+      local is_free = not is_in_section(field) and not used.left[field]
+      if is_free and left[field] == value and type(value) ~= "string" and (is_telling or alike >= 1) then
         found[#found + 1] = { entry = entry, field = field, alike = alike, place = #found }
       end
     end
@@ -202,6 +238,7 @@ local function of_heads(left, right, used, out)
   end
   local inner = right.attention_inner_dim
   local head, heads = type(inner) == "number" and inner / count or width / count, left_field(count, "num_heads")
+  if heads and is_in_section(heads) then heads = nil end
   local size = type(inner) == "number" and heads and left_field(head, "head_dim")
   if size then
     used.left[size], used.right.attention_inner_dim = true, true
@@ -225,12 +262,18 @@ end
 ---@return InferredFields
 function fields.infer(left, right)
   local used = { left = { model_type = true }, right = { model_type = true } } -- it names the class
-  local out = { pairs = {}, guesses = {}, left = {}, right = {}, used = {} }
+  local nested = left
+  left = without_sections(nested, function(section) return not pretrained.is_common(section) and not is_in_section(section) end)
+  local out = { pairs = {}, guesses = {}, left = {}, right = {}, used = {}, sections = {} }
   of_heads(left, right, used, out)
   by_value(left, right, used, out)
   by_rest(left, right, used, out)
   by_map(left, right, used, out)
   used.left.model_type, used.right.model_type = nil, nil
+  local is_section
+  out.sections, is_section = sections_of(out.pairs)
+  left = without_sections(nested, function(section) return is_section[section] end)
+  out.configs = { left = left, right = right }
   for name in cbk.items(left) do
     if not used.left[name] then out.left[#out.left + 1] = tostring(name) end
   end

@@ -245,10 +245,11 @@ end
 local function one_sided_fields(side, list, config)
   local fixed, must, written, dropped, out = {}, {}, {}, {}, {}
   for _, name in ipairs(list) do
-    local is_idle = pretrained.is_common(name) or has_word(name, IDLE)
+    local own = name:match "[^.]+$" or name
+    local is_idle = pretrained.is_common(own) or has_word(own, IDLE)
     local value = shown(config[name])
     if not value and cbk.kind(config, name) == "float" then value = float(config[name]) end
-    local is_computed = not is_idle and cbk.kind(config, name) == "int" and has_word(name, COMPUTED)
+    local is_computed = not is_idle and cbk.kind(config, name) == "int" and has_word(own, COMPUTED)
     if is_computed then value = source.plain(config[name]) end
     if name == "model_type" and value then
       table.insert(fixed, 1, ("model_type = %s"):format(value))
@@ -256,8 +257,8 @@ local function one_sided_fields(side, list, config)
       must[#must + 1] = ("%s = cbk.null"):format(source.key(name))
     elseif value then
       local is_derived = side == "right" and cbk.kind(config, name) == "float" -- the Model Zoo has products of other fields
-      local own = (is_idle or is_derived) and written or fixed
-      own[#own + 1] = ("%s = %s"):format(source.key(name), value)
+      local list_of = (is_idle or is_derived) and written or fixed
+      list_of[#list_of + 1] = ("%s = %s"):format(source.key(name), value)
     else
       dropped[#dropped + 1] = quoted(name)
     end
@@ -343,7 +344,7 @@ local function add_flags(part, suffix, add)
   local has_actions, lines, checks = false, {}, {}
   for _, row in ipairs(part.rows) do has_actions = has_actions or row.action ~= nil end
   for _, side in ipairs(has_actions and part.fields and { "left", "right" } or {}) do
-    local text = sizes.flags(part.configs[side])
+    local text = sizes.flags(part.fields.configs[side])
     if text ~= "{  }" then
       lines[#lines + 1] = ("  %s = %s,"):format(side, text)
       checks[#checks + 1] = ("%s = in_pair.flags(flags%s.%s)"):format(side, suffix, side)
@@ -382,11 +383,16 @@ local function add_part(part, add)
   add "}\n"
   if part.fields then
     add(("local config%s = fields.config { -- left, right"):format(suffix))
-    for _, line in ipairs(config_lines(part.fields, part.configs)) do add(line) end
+    for _, line in ipairs(config_lines(part.fields, part.fields.configs)) do add(line) end
     add "}\n"
   end
   local options = { "keys = keys" .. suffix, part.fields and "config = config" .. suffix or "config = fields.config {}" }
   if flags then options[#options + 1] = flags end
+  if part.fields and #part.fields.sections > 0 then
+    local names = {}
+    for i, name in ipairs(part.fields.sections) do names[i] = quoted(name) end
+    options[#options + 1] = ("nested = { left = { %s } }"):format(table.concat(names, ", "))
+  end
   if part.fields and part.fields.finish_right then options[#options + 1] = ("finish = { right = %s }"):format(part.fields.finish_right) end
   if #part.made.left + #part.made.right > 0 then
     add(("local fill%s = { -- what is made where no rule writes the key"):format(suffix))
