@@ -77,12 +77,17 @@ std::string field_at(lua_State* L, int index, const char* name) {
   return text;
 }
 
+/// Pushes a module; false: an error is pushed instead.
+bool push_module(lua_State* L, const char* name) {
+  lua_getglobal(L, "require");
+  lua_pushstring(L, name);
+  return lua_pcall(L, 1, 1, 0) == 0;
+}
+
 /// Lua's own error in plain words (scripts/lib/cbk/mistakes.lua), if that is possible.
 std::string in_words(lua_State* L, std::string message) {
   const int top = lua_gettop(L);
-  lua_getglobal(L, "require");
-  lua_pushliteral(L, "cbk.mistakes");
-  if (lua_pcall(L, 1, 1, 0) == 0) {
+  if (push_module(L, "cbk.mistakes")) {
     lua::push(L, std::string_view(message));
     if (lua_pcall(L, 1, 1, 0) == 0) message = text_at(L, -1);
   }
@@ -104,9 +109,7 @@ int with_traceback(lua_State* L) {
 Interpreter::Interpreter(fs::path scripts) : L_(luaL_newstate()), scripts_(std::move(scripts)) {
   if (L_ == nullptr) fail(Errc::internal, "not enough memory for Lua");
   luaL_openlibs(L_);
-  // The compiler of LuaJIT 2.1.0-beta3 (Debian 12) sometimes makes `pairs` return values in place of keys:
-  // about one run in 30 of a program that loads many tables. Lua only names and orders things here; native
-  // code moves the bytes.
+  // Commands are short functions over many tables, which are slower when they are compiled.
   luaJIT_setmode(L_, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF);
   lua_getglobal(L_, "package");
   system_path_ = field_at(L_, -1, "path");
@@ -155,6 +158,14 @@ void Interpreter::set_arguments(const std::string& name, const std::vector<std::
   luaL_checkstack(L_, static_cast<int>(arguments.size()) + 8, "too many arguments");
 }
 
+/// Turns LuaJIT's compiler on, for users' own code and for training (scripts/lib/cbk/compiler.lua).
+bool Interpreter::start_compiler() {
+  if (!push_module(L_, "cbk.compiler")) return false;
+  lua_getfield(L_, -1, "start");
+  lua_remove(L_, -2);
+  return lua_pcall(L_, 0, 0, 0) == 0;
+}
+
 int Interpreter::load_text(const std::string& text, const std::string& chunk_name) {
   // A #! line is for the shell; the line feed stays, so that line numbers are right.
   const size_t begin = text.starts_with("#!") ? std::min(text.find('\n'), text.size()) : 0;
@@ -166,6 +177,7 @@ int Interpreter::run_file(const fs::path& script, const std::vector<std::string>
   const std::string text = read_file(script, 64ULL << 20);
   set_module_path(fs::absolute(script).parent_path());
   set_arguments(script.string(), arguments);
+  if (!start_compiler()) return fail_now();
   if (load_text(text, "@" + script.string()) != 0) return fail_now();
   for (const std::string& argument : arguments) lua::push(L_, std::string_view(argument));
   return call(static_cast<int>(arguments.size()), false);
@@ -176,6 +188,7 @@ int Interpreter::run_stdin(const std::vector<std::string>& arguments) {
   const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
   check_interrupt();
   set_arguments("-", arguments);
+  if (!start_compiler()) return fail_now();
   if (load_text(text, "=stdin") != 0) return fail_now();
   for (const std::string& argument : arguments) lua::push(L_, std::string_view(argument));
   return call(static_cast<int>(arguments.size()), false);
@@ -184,8 +197,10 @@ int Interpreter::run_stdin(const std::vector<std::string>& arguments) {
 int Interpreter::run_command(const std::string& name, const fs::path& script,
                              const std::vector<std::string>& arguments) {
   const std::string text = read_file(script, 64ULL << 20);
-  if (script.parent_path() != scripts_) set_module_path(fs::absolute(script).parent_path());
+  const bool is_bundled = script.parent_path() == scripts_;
+  if (!is_bundled) set_module_path(fs::absolute(script).parent_path());
   set_arguments(name, arguments);
+  if (!is_bundled && !start_compiler()) return fail_now();
   if (luaL_loadstring(L_, lock_globals) != 0 || lua_pcall(L_, 0, 0, 0) != 0) return fail_now();
   if (load_text(text, "@" + script.string()) != 0) return fail_now();
   for (const std::string& argument : arguments) lua::push(L_, std::string_view(argument));
@@ -195,9 +210,7 @@ int Interpreter::run_command(const std::string& name, const fs::path& script,
 /// Makes `print` escape control characters on a terminal: an expression prints texts of files that are not
 /// trusted.
 bool Interpreter::use_safe_print() {
-  lua_getglobal(L_, "require");
-  lua_pushliteral(L_, "cbk.inspect");
-  if (lua_pcall(L_, 1, 1, 0) != 0) return false;
+  if (!push_module(L_, "cbk.inspect")) return false;
   lua_getfield(L_, -1, "print_line");
   lua_setglobal(L_, "print");
   lua_pop(L_, 1);
@@ -206,9 +219,7 @@ bool Interpreter::use_safe_print() {
 
 int Interpreter::evaluate(const std::string& code, const std::vector<std::string>& arguments) {
   set_arguments("-e", arguments);
-  lua_getglobal(L_, "require");
-  lua_pushliteral(L_, "cbk");
-  if (lua_pcall(L_, 1, 1, 0) != 0) return fail_now();
+  if (!start_compiler() || !push_module(L_, "cbk")) return fail_now();
   lua_setglobal(L_, "cbk");
   if (!use_safe_print()) return fail_now();
   if (load_text("return " + code, "=(command line)") != 0) {
@@ -233,9 +244,7 @@ int Interpreter::finish(int status, bool print_results) {
   const int results = lua_gettop(L_);
   int code = exit_ok;
   if (print_results && results > 0) {
-    lua_getglobal(L_, "require");
-    lua_pushliteral(L_, "cbk.inspect");
-    if (lua_pcall(L_, 1, 1, 0) != 0) return fail_now();
+    if (!push_module(L_, "cbk.inspect")) return fail_now();
     lua_getfield(L_, -1, "print");
     lua_insert(L_, 1);
     lua_pop(L_, 1);

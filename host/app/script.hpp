@@ -38,6 +38,7 @@ class Interpreter {
   int load_text(const std::string& text, const std::string& chunk_name);
   int call(int arguments, bool print_results);
   int finish(int status, bool print_results);
+  bool start_compiler();
   bool use_safe_print();
   int fail_now();
 
