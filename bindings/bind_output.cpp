@@ -209,15 +209,21 @@ const Value* find_own(Output& output, const Value& key) {
 }
 
 /// Fails for dotted keys at the top: such a file would look like a tree without being one.
-void refuse_dotted(const Output& output, const Value& key) {
+void refuse_dotted(const Output& output, const Value& key, const Value& value) {
   if (!key.is(Value::Kind::string) || key.as_string().find('.') == std::string::npos) return;
   if (!makes_tree(output.target, output.options) || output.root.as_dict().find(key) != nullptr) return;
+  const std::string& text = key.as_string();
+  const std::string usual = value.is(Value::Kind::tensor)
+                                ? fmt::format("for a weight of the model write out[{}] = tensor",
+                                              quote(std::string(model_part) + text))
+                                : fmt::format("assign whole parts, as in out.{} = cbk.dict {{ … }}",
+                                              text.substr(0, text.find('.')));
   fail(Errc::key,
-       "cannot set {} in '{}': an H5 checkpoint is a tree, and only below 'model' are keys with dots; "
-       "assign whole parts, as in out.{} = cbk.dict {{ … }}, or the whole tree with "
-       "cbk.create(path, {{ root = tree }}); h5_version = \"flat\" makes a file without a tree",
-       quote(key.as_string(), 1000), output.target.string(),
-       key.as_string().substr(0, key.as_string().find('.')));
+       "cannot set {} in '{}': an H5 checkpoint is a tree, and only below 'model' are keys with dots; {}, or "
+       "the "
+       "whole tree with cbk.create(path, {{ root = tree }}); h5_version = \"flat\" makes a file without a "
+       "tree",
+       quote(text, 1000), output.target.string(), usual);
 }
 
 /// A key with dots that is one of a dict in the output would be a second value of the same name.
@@ -279,7 +285,7 @@ int output_newindex(lua_State* L) {
     place.dict = &model.as_dict();
   }
   if (place.dict == &top && !is_removal) {
-    refuse_dotted(*output, key);
+    refuse_dotted(*output, key, value);
     refuse_second(*output, key);
   }
   if (is_removal) {

@@ -3,11 +3,15 @@
 
 local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
+local fit = require "converters.engine.fit"
+local fit_checks = require "converters.engine.fit_checks"
 local keys = require "converters.engine.keys"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
+local numbers = require "cbk.numbers"
 local rules = require "converters.engine.rules"
 local sections = require "converters.engine.sections"
+local state_dict = require "converters.engine.state_dict"
 local trainer = require "converters.modelzoo.trainer"
 local unmatched = require "converters.conversion.unmatched"
 
@@ -93,9 +97,47 @@ function own_layouts.tensors(root)
   return out
 end
 
+---How tensors fit the class that the table has for their side; nil without a class, or without a config.
+---@param converter Converter
+---@param side Side
+---@param configs OwnConfigs
+---@param tensors Dict
+---@param release? string   of the Model Zoo, if the side is one of its
+---@return Fit|nil
+local function fit_of(converter, side, configs, tensors, release)
+  local class = (converter.classes or {})[side]
+  if not class or not configs.made then return nil end
+  local has = state_dict.of(tensors)
+  return fit.of(class:tensors(configs[side], { release = release }), has.keys, has.shape_of)
+end
+
+---Fails if what was read is not whole.
+---@param read Fit|nil
+local function refuse_incomplete(read)
+  if read and #read.missing > 0 then
+    cbk.fail("convert", fit_checks.incomplete_text(fit_checks.lacking(read, read.missing), "; use a complete checkpoint"))
+  end
+end
+
+---Reports what is wrong with the output, and which sides have no class that could tell.
+---@param read Fit|nil
+---@param written Fit|nil
+local function check_output(read, written)
+  fit_checks.shapes(written, "", false)
+  if written and #written.missing > 0 then
+    cbk.warn(("the output lacks %s that its class has: %s"):format(numbers.counted(#written.missing, "tensor"), naming.folded(written.missing)))
+  end
+  local strange = written and fit_checks.strange_output(written, false)
+  if strange then cbk.warn(strange) end
+  if read and written then return end
+  cbk.warn(("no class describes %s: completeness, and the numbers and sizes in the config, are not checked"):format(
+    not (read or written) and "layouts of one's own" or read and "the layout that is written" or "the layout that is read"))
+end
+
 ---@class OwnOptions
 ---@field seed? integer
 ---@field drop_unmatched? boolean
+---@field releases? { left?: string, right?: string }   of the Model Zoo, for a side that is one of its
 
 ---The tensors of the other side.
 ---@param converter Converter
@@ -105,11 +147,15 @@ end
 ---@param options OwnOptions
 ---@return Dict
 function own_layouts.checkpoint(converter, side, configs, source, options)
+  local other, release = rules.other[side], options.releases or {}
+  local read = fit_of(converter, side, configs, source, release[side])
+  fit_checks.shapes(read, "", true)
   local out, strangers, _, invented = keys.convert(converter.keys, side, source, {
     left = configs.left, right = configs.right, seed = options.seed, fill = converter.fill,
     is_refused = not options.drop_unmatched,
   })
-  cbk.warn("no class describes layouts of one's own: completeness, and the numbers and sizes in the config, are not checked")
+  refuse_incomplete(read)
+  check_output(read, fit_of(converter, other, configs, out, release[other]))
   local shapes = {}
   for i, key in ipairs(strangers) do shapes[i] = source[key]:shape() end
   unmatched.report { keys = strangers, all = cbk.keys(source), shapes = shapes, lacking = { count = 0 }, invented = invented,

@@ -180,11 +180,12 @@ end
 
 local by_name = {} -- model name or alias: { Model, name in the Model Zoo, file }
 
----Gives a model's classes to its tables between Hugging Face and a release, unless these have classes of their own.
+---Gives a model's classes to its tables between two layouts, such as Hugging Face's and a release's, unless these have classes of their own.
 ---@param model Model
 function catalogue.describe(model)
   for _, converter in ipairs(model) do
-    for _, own in pairs(converter[1] == "hf" and (converter.variants or { converter }) or {}) do
+    local has_both = converter[1] == "hf" or catalogue.is_own_layout(converter[1]) or catalogue.is_own_layout(converter[2])
+    for _, own in pairs(has_both and (converter.variants or { converter }) or {}) do
       own.classes = own.classes or model.classes
     end
   end

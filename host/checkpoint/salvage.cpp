@@ -48,8 +48,8 @@ void leave_out_lost(Checkpoint& checkpoint) {
   for (const std::string& path : lost) names.push_back(quote(path, 1000));
   checkpoint.root = std::move(rest);
   checkpoint.unreadable.push_back(fmt::format("{} of {} tensors cannot be read and {} left out: {}",
-                                            lost.size(), lost.size() + tensors,
-                                            lost.size() == 1 ? "is" : "are", listed(names, most_named)));
+                                              lost.size(), lost.size() + tensors,
+                                              lost.size() == 1 ? "is" : "are", listed(names, most_named)));
   checkpoint.lost = std::move(lost);
 }
 

@@ -2,6 +2,7 @@
 
 #include "host/base/hash.hpp"
 #include "host/value/kind.hpp"
+#include "host/value/walk.hpp"
 
 #include <map>
 #include <tuple>
@@ -11,6 +12,17 @@ namespace cbk {
 namespace {
 
 constexpr size_t deepest_dict = 500;
+
+/// Whether a list or an object, such as a sparse or quantised tensor of PyTorch, has tensors in it.
+bool has_tensor(const Value& value) {
+  const Value& inside = value.is(Value::Kind::object) ? value.as_object().state : value;
+  bool found = false;
+  each_leaf(inside, [&](const std::string&, const Value& leaf) {
+    const bool is_tensor = leaf.is(Value::Kind::tensor) && leaf.as_leaf().role != TensorLeaf::Role::np_scalar;
+    found = found || is_tensor;
+  });
+  return found;
+}
 
 class Flattener {
  public:
@@ -22,10 +34,15 @@ class Flattener {
     }
     walk(insides(root).as_dict(), "", 0);
     if (!others_.empty()) {
-      fail(Errc::value,
-           "{} holds tensors only; {} {} not: {}; leave out what is not a tensor (cbk copy --exclude, or "
-           "--include model)",
-           format_, others_.size(), others_.size() == 1 ? "key is" : "keys are", listed(others_));
+      const std::string problem =
+          fmt::format("{} holds plain tensors only; {} {} not: {}", format_, others_.size(),
+                      others_.size() == 1 ? "key is" : "keys are", listed(others_));
+      throw Error(
+          Errc::value,
+          {.problem = problem,
+           .advice = have_tensors_
+                         ? "some of these hold tensors: write a PyTorch file (.pt), which has all"
+                         : "leave out what is not a tensor (cbk copy --exclude, or --include model)"});
     }
     if (!twice_.empty())
       fail(Errc::value, "two tensors would get one name in {}: {}", format_, listed(twice_));
@@ -47,6 +64,7 @@ class Flattener {
       } else if (!value.is(Value::Kind::tensor) || value.as_leaf().role == TensorLeaf::Role::np_scalar) {
         others_.push_back(fmt::format("{} ({})", quote(name),
                                       value.is(Value::Kind::tensor) ? "numpy scalar" : value.kind_name()));
+        have_tensors_ = have_tensors_ || has_tensor(value);
       } else {
         if (!names_.insert(name).second) twice_.push_back(quote(name));
         tensors_.push_back({name, value});
@@ -58,6 +76,7 @@ class Flattener {
   std::vector<NamedTensor> tensors_;
   std::unordered_set<std::string, KeyedHash> names_;
   std::vector<std::string> others_;
+  bool have_tensors_ = false;  // others that are lists or objects with tensors, such as sparse ones
   std::vector<std::string> twice_;
 };
 

@@ -111,7 +111,8 @@ function own_layout.convert(step, args)
   local configs = own_layouts.configs(step.converter, step.converter, step.side, config)
   local source, made = own_layout.tensors(checkpoint), configs.made
   local fine, out = pcall(own_layouts.checkpoint, step.converter, step.side, configs, source,
-    { seed = args.seed, drop_unmatched = args.drop_unmatched_keys })
+    { seed = args.seed, drop_unmatched = args.drop_unmatched_keys,
+      releases = { [step.side] = catalogue.release(step.src), [other_side[step.side]] = catalogue.release(step.tgt) } })
   if not fine then error(explained(out, step, source, args), 0) end
   local options = { root = out, overwrite = args.overwrite or args.dry_run, format = kind }
   if kind == "mdl" then

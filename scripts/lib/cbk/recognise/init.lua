@@ -335,7 +335,8 @@ local function note_adapter(found, path, keys)
   end
 end
 
-local OF_GGUF = "convert the Hugging Face checkpoint that it was made from; `cbk copy` makes a safetensors file of it, with the same names"
+local OF_GGUF = "convert the Hugging Face checkpoint that it was made from; `cbk copy --exclude 'metadata.*'` makes a "
+  .. "safetensors file of it, with the same names"
 
 ---Recognises the model of a checkpoint from its config and its tensors.
 ---@param path string           of the checkpoint
@@ -370,7 +371,10 @@ function recognise.checkpoint(path, checkpoint, config_path)
   local keys, shape_of = keys_of(root, is_hf, weights)
   found.quantised, found.keys = weights, keys
   local kept = hf_config.of(checkpoint.root)
-  if config then
+  if #keys == 0 then
+    found.reason = "it has no tensors"
+    why[#why + 1] = found.reason
+  elseif config then
     by_config(found, checkpoint.root, config, formats, kept, keys, shape_of)
   else
     by_names(found, keys, shape_of, formats, architectures.stated(kept))

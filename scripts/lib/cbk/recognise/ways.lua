@@ -105,6 +105,18 @@ local function obstacle(one, job)
     advice.unmatched(job, job.source, strangers) or "")
 end
 
+---Fails because no table leads from a format: a user's layouts have to be named.
+---@param model Model
+local function fail_without_way(model)
+  for _, converter in ipairs(model) do
+    if catalogue.is_own_layout(converter[1]) or catalogue.is_own_layout(converter[2]) then
+      cbk.fail("unsupported", ("its converter reads the layouts '%s' and '%s': which one this is, --src-fmt and --to of `cbk convert` say")
+        :format(converter[1], converter[2]))
+    end
+  end
+  cbk.fail("unsupported", "no converter reads it")
+end
+
 ---Finds a format to convert a checkpoint to. Returns nil and the reason if there is none.
 ---@param found Identity
 ---@param checkpoint Checkpoint
@@ -122,7 +134,7 @@ function ways.target(found, checkpoint, config)
     local format = (found.format == "hf" or found.release) and found.format
       or ways.auto_format(checkpoint, found.model, probe, config)
     local _, target = candidates.way_from(model, format)
-    if not target then cbk.fail("unsupported", "no converter reads it") end
+    if not target then fail_without_way(model) end
     local route = converters.route(found.model, format, target)
     local job = converters.job(route, ways.input(checkpoint, route, config))
     converters.config(found.model, job, config)
