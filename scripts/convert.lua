@@ -288,7 +288,8 @@ checkpoint = checkpoint or not read_parts and cli.open(args.checkpoint_file, arg
 local input = read_parts and composite.open(args.checkpoint_file, read_parts, args)
   or read_input(checkpoint, route, source_config)
 if checkpoint then
-  small_items.check(small_items.count { checkpoint }, { checkpoint }, 2600, "convert them", "convert the checkpoint of a model")
+  local count = small_items.count({ checkpoint }, source_config)
+  small_items.check(count, { checkpoint }, 2600, "convert them", "convert the checkpoint of a model")
 end
 warn_of_other_release(route, input)
 local job = converters.job(route, input, {

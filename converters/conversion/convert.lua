@@ -58,8 +58,11 @@ local MOST_SHOWN = 120 -- fields, and characters of a field's name
 local function note_dropped(dropped, config, what_happens)
   local named = {}
   for _, name in ipairs(dropped) do
+    local is_shown = #named < MOST_SHOWN
     -- model.name only says which class reads the config
-    if name ~= "name" then named[#named + 1] = #name <= MOST_SHOWN and with_value(name, config) or name:sub(1, MOST_SHOWN) .. "…" end
+    if name ~= "name" then
+      named[#named + 1] = not is_shown and name or #name <= MOST_SHOWN and with_value(name, config) or name:sub(1, MOST_SHOWN) .. "…"
+    end
   end
   if #named == 0 then return end
   cbk.warn(("config fields without a counterpart are %s: %s"):format(what_happens or "left out", naming.listed(named, MOST_SHOWN)))

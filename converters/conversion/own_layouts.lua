@@ -125,7 +125,8 @@ end
 local function check_output(read, written)
   fit_checks.shapes(written, "", false)
   if written and #written.missing > 0 then
-    cbk.warn(("the output lacks %s that its class has: %s"):format(numbers.counted(#written.missing, "tensor"), naming.folded(written.missing)))
+    local count = numbers.counted(#written.missing, "tensor")
+    cbk.warn(("the output lacks %s that its class has: %s"):format(count, naming.folded(written.missing)))
   end
   local strange = written and fit_checks.strange_output(written, false)
   if strange then cbk.warn(strange) end

@@ -180,7 +180,7 @@ end
 
 local by_name = {} -- model name or alias: { Model, name in the Model Zoo, file }
 
----Gives a model's classes to its tables between two layouts, such as Hugging Face's and a release's, unless these have classes of their own.
+---Gives a model's classes to its tables between Hugging Face and a release, and to those of a user's layouts, unless these have their own.
 ---@param model Model
 function catalogue.describe(model)
   for _, converter in ipairs(model) do

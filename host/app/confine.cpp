@@ -131,7 +131,7 @@ bool confine_files(const std::vector<fs::path>& folders) {
 }
 
 /// No network, no input typed into the terminal, no memory, messages and keys of other processes or that
-/// outlive the program, no limits and traces of other processes.
+/// outlive the program, no limits, priorities and traces of other processes, and nothing of the machine.
 void confine_calls() {
   const std::unique_ptr<void, decltype(&seccomp_release)> filter(seccomp_init(SCMP_ACT_ALLOW),
                                                                  seccomp_release);
@@ -156,8 +156,21 @@ void confine_calls() {
                          SCMP_SYS(ptrace),         SCMP_SYS(process_vm_writev),
                          SCMP_SYS(setpriority),    SCMP_SYS(bpf),
                          SCMP_SYS(userfaultfd),    SCMP_SYS(perf_event_open),
-                         SCMP_SYS(unshare)})
+                         SCMP_SYS(unshare),        SCMP_SYS(setns),
+                         SCMP_SYS(ioprio_set),     SCMP_SYS(sched_setscheduler),
+                         SCMP_SYS(sched_setparam), SCMP_SYS(sched_setattr)})
     forbid(call);
+  // What only root can do, and a file that root converts must not.
+  for (const int call :
+       {SCMP_SYS(sethostname),  SCMP_SYS(setdomainname), SCMP_SYS(reboot),        SCMP_SYS(init_module),
+        SCMP_SYS(finit_module), SCMP_SYS(delete_module), SCMP_SYS(kexec_load),    SCMP_SYS(kexec_file_load),
+        SCMP_SYS(settimeofday), SCMP_SYS(clock_settime), SCMP_SYS(clock_adjtime), SCMP_SYS(adjtimex),
+        SCMP_SYS(swapon),       SCMP_SYS(swapoff),       SCMP_SYS(acct),          SCMP_SYS(mount),
+        SCMP_SYS(umount2),      SCMP_SYS(pivot_root),    SCMP_SYS(chroot),        SCMP_SYS(open_by_handle_at),
+        SCMP_SYS(quotactl),     SCMP_SYS(syslog),        SCMP_SYS(vhangup),       SCMP_SYS(iopl),
+        SCMP_SYS(ioperm)})
+    forbid(call);
+  forbid(SCMP_SYS(sched_setaffinity), SCMP_A0(SCMP_CMP_NE, 0));
   // Before Linux 6.2, Landlock lets a file be emptied that is opened for reading alone.
   constexpr uint64_t emptying = O_TRUNC | O_ACCMODE;
   for (const uint64_t flags : {uint64_t{O_TRUNC | O_RDONLY}, emptying}) {
@@ -166,7 +179,9 @@ void confine_calls() {
   }
   forbid(SCMP_SYS(openat2));  // its flags are in memory
   forbid(SCMP_SYS(prlimit64), SCMP_A0(SCMP_CMP_NE, 0));
-  forbid(SCMP_SYS(socketpair), SCMP_A1(SCMP_CMP_MASKED_EQ, type_of_socket, SOCK_DGRAM));
+  for (const uint64_t type : {SOCK_DGRAM, SOCK_RAW})  // the second one makes datagrams of a local socket, too
+    forbid(SCMP_SYS(socketpair), SCMP_A1(SCMP_CMP_MASKED_EQ, type_of_socket, type));
+  forbid(SCMP_SYS(sendto), SCMP_A4(SCMP_CMP_NE, 0));  // with an address
   for (const uint64_t request : {TIOCSTI, TIOCLINUX})
     forbid(SCMP_SYS(ioctl), SCMP_A1(SCMP_CMP_MASKED_EQ, low_half, request));
   const int result = seccomp_load(filter.get());

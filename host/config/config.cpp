@@ -11,6 +11,7 @@ namespace {
 
 constexpr uint64_t max_size = 8ULL << 20;
 constexpr int max_depth = 500;
+constexpr size_t max_values = 100'000;  // with about 600 bytes for what a command makes of each
 
 Value parse_json_config(std::string_view text, const ConfigWarning& warn) {
   JsonReadOptions options;
@@ -35,6 +36,26 @@ Value parse_unnamed(std::string_view text, const ConfigWarning& warn) {
     }
   }
   return yaml::read(text, warn);
+}
+
+/// The values in a tree, up to `most` and one more: aliases of YAML can name more than there are in the file.
+size_t count_values(const Value& value, size_t most) {
+  size_t count = 1;
+  const auto add = [&](const Value& item) {
+    if (count <= most) count += count_values(item, most - count + 1);
+  };
+  if (value.is(Value::Kind::dict)) {
+    for (const auto& [key, item] : value.as_dict().entries()) add(item);
+  } else if (value.is(Value::Kind::sequence)) {
+    for (const Value& item : value.as_sequence().items) add(item);
+  }
+  return count;
+}
+
+Value refuse_crowded(Value config) {
+  if (count_values(config, max_values) > max_values)
+    fail(Errc::format, "it has more than {} values; is it the config of a model?", max_values);
+  return config;
 }
 
 bool is_date(const Value& value) {
@@ -103,7 +124,8 @@ Value load_config(const fs::path& path, const ConfigWarning& warn) {
   return within(fmt::format("cannot read the config '{}'", path.string()), [&] {
     const auto format = config_format_of(path);
     try {
-      return format ? parse_config(text, *format, warn_of_file) : parse_unnamed(text, warn_of_file);
+      return refuse_crowded(format ? parse_config(text, *format, warn_of_file)
+                                   : parse_unnamed(text, warn_of_file));
     } catch (const Error&) {
       if (text.find('\0') == std::string::npos) throw;
       fail(Errc::format, "it is a binary file, perhaps a checkpoint; expected JSON or YAML");

@@ -194,6 +194,19 @@ class Tests:
         assert got["args"] == argparse.Namespace(lr=0.5, name="x") and torch.equal(got["w"], torch.ones(3))
         self.run("diff", self.source, path, "--allow-records")
 
+    def test_sparse_and_quantised_weights_are_never_left_out_by_advice(self):
+        for weight in torch.eye(3).to_sparse(), torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8):
+            torch.save({"a": torch.ones(2), "w": weight}, self.source)
+            refusal = self.run("copy", self.source, os.path.join(self.folder, "x.safetensors"), code=1).stderr
+            assert "write a PyTorch file (.pt)" in refusal and "--exclude" not in refusal, refusal
+            path = os.path.join(self.folder, "x.pt")
+            self.run("copy", self.source, path, "--overwrite")
+            got = torch.load(path)["w"]
+            assert got.layout == weight.layout and got.dtype == weight.dtype, got
+        torch.save({"a": torch.ones(2), "epoch": 3}, self.source)
+        refusal = self.run("copy", self.source, os.path.join(self.folder, "x.safetensors"), code=1).stderr
+        assert "cbk copy --exclude" in refusal, refusal
+
     def test_targets_that_exist(self):
         path = os.path.join(self.folder, "x.pt")
         with open(path, "w") as f:

@@ -19,6 +19,10 @@ COUNT = 40_000
 LIMIT = 100_000_000  # bytes, and four times the size of what is read
 
 
+LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 24, "hidden_size": 16, "num_attention_heads": 2,
+         "num_hidden_layers": 1, "intermediate_size": 32, "tie_word_embeddings": False}
+
+
 def write_tensors(path, names, value):
     """A safetensors file of tensors of one float."""
     header = {name: {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]} for i, name in enumerate(names)}
@@ -45,6 +49,12 @@ class Items:
                 file.write("model:\n" + "".join(line.format(i) for i in range(COUNT)))
         with open(run.path("config.json"), "w", encoding="utf-8") as file:
             json.dump({"model_type": "llama", **{f"k{i}": {"a": i} for i in range(COUNT)}}, file)
+        for name, field, count in ("near", "num_hidden_layer{}", 99_000), ("few", "num_hidden_layer{}", 60_000), ("many", "{:x}", 200_000):
+            with open(run.path(name + ".json"), "w", encoding="utf-8") as file:
+                json.dump({**LLAMA, **{field.format(i): 2 for i in range(count)}}, file, separators=(",", ":"))
+        with open(run.path("llama.json"), "w", encoding="utf-8") as file:
+            json.dump(LLAMA, file)
+        run.call("new", run.path("llama.json"), "-o", run.path("llama.safetensors"))
         run.call("copy", run.path("items.safetensors"), run.path("items.pt"))
         with zipfile.ZipFile(run.path("dtypes.pt"), "w") as archive:
             archive.writestr("archive/data.pkl", b"\x80\x02](" + b"ctorch\nint8\n" * 190_000 + b"e.")
@@ -105,6 +115,11 @@ def main():
             run.check(" ".join(command), lambda command=command, name=name: items.check_peak(command, [name + ".yaml"]))
         command = ["convert-config", "--model", "llama", "--src-fmt", "hf", "--tgt-fmt", "cs-2.4", "config.json", "-o", "hf"]
         run.check(" ".join(command), lambda: items.check_peak(command, ["config.json"]))
+        for config in "near.json", "few.json", "many.json":
+            for command in (["convert-config", config, "--to", "cs-2.5", "-o", "out"],
+                            ["convert", "llama.safetensors", "--config", config, "--to", "cs-2.5", "-o", "out"],
+                            ["identify", "llama.safetensors", "--config", config]):
+                run.check(" ".join(command), lambda command=command, config=config: items.check_peak(command, ["llama.safetensors", config]))
         for command in ["ls", "dtypes.pt"], ["check", "dtypes.pt"], ["check", "--json", "dtypes.pt"]:
             run.check(" ".join(command), lambda command=command: items.check_peak(command, ["dtypes.pt"]))
         command = ["infer", "a.pt", "b.pt", "-o", "mine.lua"]

@@ -289,6 +289,17 @@ describe("identify", function()
     equal({ found.model, found.command }, { "llama", cbk.null })
   end)
 
+  it("finds none in a file without tensors", function()
+    local dir = harness.temp_dir()
+    cbk.create(dir .. "/a.safetensors"):commit { progress = false }
+    cbk.create(dir .. "/b.pt", { root = cbk.dict() }):commit { progress = false }
+    for _, name in ipairs { "a.safetensors", "b.pt" } do
+      local found = identified(dir, name)
+      equal({ found.model, found.command }, { cbk.null, cbk.null })
+      is_true(why(found):find("it has no tensors", 1, true), why(found))
+    end
+  end)
+
   it("does not take a missing config for evidence", function()
     local dir = zoo_folder(llama, "llama", "cs-2.4", function(_, root) root.__metadata__ = nil end)
     cbk.fs.remove(dir .. "/a.yaml")

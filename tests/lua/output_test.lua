@@ -62,6 +62,8 @@ describe("Output", function()
       t.raises(("cannot set '%s' in '%s/a.mdl': an H5 checkpoint is a tree"):format(key, folder), function() out[key] = w end, "key")
       out[key] = nil
     end
+    t.raises("for a weight of the model write out['model.a.weight'] = tensor", function() out["a.weight"] = w end, "key")
+    t.raises("as in out.a = cbk.dict", function() out["a.step"] = 1 end, "key")
     out.model = w
     t.raises("cannot set 'model.x'", function() out["model.x"] = w end, "key")
     out:close()

@@ -71,6 +71,46 @@ describe("A class of one's own", function()
   end)
 end)
 
+describe("Layouts of one's own with classes", function()
+  local function own(right, key)
+    local dir = folder(right, key)
+    cbk.fs.write(dir .. "/own.lua", (TABLE:format(right, key):gsub('"hf", "cs%-2%.4"', '"a", "b"')), { overwrite = true })
+    return dir
+  end
+
+  local function run(dir, layers, ...)
+    local config = cbk.dict { model_type = "own", hidden_size = 4, num_hidden_layers = layers }
+    cbk.config.save(config, dir .. "/config.json", { overwrite = true })
+    return harness.cbk(dir, ...)
+  end
+
+  it("are checked by them, in every command", function()
+    local dir = own("make 'Right'", "ff")
+    local command = { "convert", "--converter", "own.lua", "--src-fmt", "a", "--to", "b", "--config", "config.json", "m.safetensors" }
+    local code, _, stderr = run(dir, 2, unpack(command))
+    equal({ code, stderr }, { 0, "" })
+    command[#command + 1], command[#command + 2] = "-o", "more"
+    code, _, stderr = run(dir, 4, unpack(command))
+    equal({ code, cbk.fs.exists(dir .. "/more") }, { 1, false })
+    has(stderr, "the config says num_hidden_layers=4, and the checkpoint has nothing below 'layers.2.'")
+    local found, out = harness.cbk(dir, "rules", "own.lua", "m.safetensors", "--config", "config.json")
+    equal(found, 1)
+    has(out, "nothing below 'layers.2.'")
+    local _, text = run(dir, 2, "identify", "m.safetensors", "--config", "config.json", "--converter", "own.lua")
+    has(text, "its converter reads the layouts 'a' and 'b'")
+  end)
+
+  it("name what the written layout's class does not have, and a side without a class", function()
+    local _, _, stderr = run(own("make 'Right'", "fff"), 2, "convert", "--converter", "own.lua", "--src-fmt", "a", "--to", "b", "--config",
+      "config.json", "m.safetensors", "-o", "out")
+    has(stderr, "the output lacks 2 tensors that its class has: layers.{0,1}.ff.weight")
+    has(stderr, "the output has 2 tensors that Right does not have")
+    _, _, stderr = run(own("nil", "ff"), 2, "convert", "--converter", "own.lua", "--src-fmt", "a", "--to", "b", "--config",
+      "config.json", "m.safetensors", "-o", "out")
+    has(stderr, "no class describes the layout that is written")
+  end)
+end)
+
 describe("GPT-2's n_ctx", function()
   it("is no other name of n_positions, as in its class", function()
     local class = require "converters.classes.hf.gpt2".GPT2LMHeadModel

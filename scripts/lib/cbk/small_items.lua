@@ -7,11 +7,12 @@ local small_items = {}
 
 local MEMORY, PER_BYTE, BASE = 1e8, 4, 16e6 -- BASE: of the program itself
 
----The number of items in checkpoints.
+---The number of items in checkpoints, and in a config.
 ---@param checkpoints Checkpoint[]
+---@param config? Dict
 ---@return integer
-function small_items.count(checkpoints)
-  local count = 0
+function small_items.count(checkpoints, config)
+  local count = config and #cbk.leaf_rows(config) or 0
   for _, checkpoint in ipairs(checkpoints) do count = count + #cbk.leaf_rows(checkpoint:raw_root()) end
   return count
 end
