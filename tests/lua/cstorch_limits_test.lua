@@ -279,12 +279,12 @@ end)
 
 describe("cstorch: hyper-parameters of a recorded step", function()
   --- Three steps of x - lr·1 from 0 on the CSX; `change(group, i)` runs before each.
-  local function train(change)
+  local function train(change, make)
     cstorch.backend "CSX"
     local model = nn.Module()
     model.p = nn.Parameter(cstorch.zeros { 1 })
     local compiled = cstorch.compile(model)
-    local optimizer, texts, values = optim.SGD(model:parameters(), { lr = 0.5 }), {}, {}
+    local optimizer, texts, values = (make or optim.SGD)(model:parameters(), { lr = 0.5 }), {}, {}
     local step = cstorch.compile_step(function()
       local loss = compiled.p:sum()
       loss:backward()
@@ -296,7 +296,7 @@ describe("cstorch: hyper-parameters of a recorded step", function()
     local before = cstorch.on_warning(function(text) texts[#texts + 1] = text end)
     local loader = cstorch.utils.data.DataLoader(function() return { cstorch.ones { 1 } } end, { num_steps = 3 })
     for i in loader:iter() do
-      change(optimizer.param_groups[1], i)
+      change(optimizer.param_groups[1], i, optimizer)
       keep(step())
     end
     cstorch.on_warning(before)
@@ -308,6 +308,25 @@ describe("cstorch: hyper-parameters of a recorded step", function()
     equal(values, { -0.5, -1, -1.5 })
     equal(#texts, 1)
     is_true(texts[1]:find("SGD.param_groups[1].lr was changed from 0.5 to 2", 1, true), texts[1])
+  end))
+
+  for name, change in pairs {
+    ["betas was replaced by another table"] = function(group) group.betas = { 0.5, 0.6 } end,
+    ["betas[2] was changed from 0.999 to 0.6"] = function(group) group.betas[2] = 0.6 end,
+    ["amsgrad was changed from false to true"] = function(group) group.amsgrad = true end,
+  } do
+    it("are noticed where they are lists and flags: " .. name, fresh(function()
+      local values, texts = train(function(group, i) if i == 2 then change(group) end end, optim.Adam)
+      equal(#values, 3)
+      is_true(#texts == 1 and texts[1]:find("Adam.param_groups[1]." .. name, 1, true), table.concat(texts, "\n"))
+    end))
+  end
+
+  it("are noticed where a whole group is replaced", fresh(function()
+    local _, texts = train(function(group, i, optimizer)
+      if i == 2 then optimizer.param_groups[1] = { params = group.params, lr = 0 } end
+    end)
+    is_true(#texts == 1 and texts[1]:find("SGD.param_groups[1] was replaced by another table", 1, true), table.concat(texts, "\n"))
   end))
 
   it("are noticed also where a tensor was replaced by a number", fresh(function()

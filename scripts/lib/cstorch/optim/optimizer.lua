@@ -126,19 +126,22 @@ end
 
 --- Records the values that the step being recorded keeps, so that later changes of them are noticed.
 local function note_kept(self)
-  local name, kept = self.class.name, session.trace.kept
+  local owner_name, kept = self.class.name, session.trace.kept
+  local function keep(owner, key, name)
+    kept[#kept + 1] = { owner = owner, key = key, value = owner[key], name = name }
+  end
   for g, group in ipairs(self.param_groups) do
+    local place = ("%s.param_groups[%d]"):format(owner_name, g)
+    keep(self.param_groups, g, place)
     for _, key in ipairs(keywords.names(group)) do
-      local value = group[key]
-      if type(value) == "number" or tensors.is_tensor(value) then
-        table.insert(kept, { owner = group, key = key, value = value, name = ("%s.param_groups[%d].%s"):format(name, g, key) })
-      end
+      local value, name = group[key], ("%s.%s"):format(place, key)
+      local is_list = key ~= "params" and type(value) == "table" and not tensors.is_tensor(value)
+      if is_list or type(value) == "number" or type(value) == "boolean" or tensors.is_tensor(value) then keep(group, key, name) end
+      for i = 1, is_list and #value or 0 do keep(value, i, ("%s[%d]"):format(name, i)) end
     end
   end
   for _, state in self:parameters() do
-    for key, value in ordered_map.items(state) do
-      table.insert(kept, { owner = state, key = key, value = value, name = ("%s: the state '%s'"):format(name, key) })
-    end
+    for key in ordered_map.items(state) do keep(state, key, ("%s: the state '%s'"):format(owner_name, key)) end
   end
 end
 

@@ -101,7 +101,8 @@ local function check_kept(trace)
     local value = one.owner[one.key]
     if value ~= one.value then
       local is_other = is_tensor(value) and is_tensor(one.value)
-      local change = is_other and "replaced by another tensor" or ("changed from %s to %s"):format(show(one.value), show(value))
+      local change = is_other and "replaced by another tensor" or type(value) == "table" and "replaced by another table"
+        or ("changed from %s to %s"):format(show(one.value), show(value))
       errors.warn(("%s was %s, but a recorded step keeps what it was recorded with; use a schedule, or write into a tensor: t:copy_(…)")
         :format(one.name, change))
       one.value = value
