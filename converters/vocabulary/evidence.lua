@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local actions = require "converters.vocabulary.actions"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
+local naming = require "cbk.naming"
 local rules = require "converters.engine.rules"
 
 local evidence = {}
@@ -103,6 +104,46 @@ function evidence.only_equal(action)
 end
 
 -- --- numbers of the pair
+
+---The first number of the pair's config that a config does not have.
+---@param known table   fields and their numbers; sections are tables
+---@return string|nil name
+local function other_number(known, config, place)
+  for _, name in ipairs(naming.sorted(known)) do
+    local own = place .. tostring(name)
+    local nested = cbk.kind(config, name) == "dict" and config[name] or config
+    if type(known[name]) == "table" then
+      local found = other_number(known[name], nested, nested == config and own .. "." or "")
+      if found then return found end
+    elseif config[own] ~= known[name] and config[name] ~= known[name] then
+      return own
+    end
+  end
+end
+
+---For `finish`: sizes of the config that is written, which no field of the other side gives. They are written where the config that is read
+---has the numbers of the pair; else a warning names them.
+---@param known table   the numbers of the config that is read
+---@param sizes table   fields of the one that is written
+---@param finish? fun(to: Dict, from: Dict)   what is done besides
+---@return fun(to: Dict, from: Dict)
+function evidence.sizes(known, sizes, finish)
+  return function(to, from)
+    if finish then finish(to, from) end
+    local other, lacking = other_number(known, from, ""), {}
+    for _, name in ipairs(naming.sorted(sizes)) do
+      local size = type(sizes[name]) == "table" and cbk.list(sizes[name]) or sizes[name]
+      if to[name] == nil and other then
+        lacking[#lacking + 1] = ("%s (%s in the pair)"):format(name, fields.shown(size))
+      elseif to[name] == nil then -- else a rule gives it
+        to[name] = size
+      end
+    end
+    if #lacking == 0 then return end
+    cbk.warn(("the config that is written lacks %s: cbk infer found no field that gives it, and %s is another number than in the pair; "
+      .. "set it, or add a rule"):format(naming.listed(lacking), other))
+  end
+end
 
 ---@alias PairNumbers { left: table, right: table, layers: { left: table, right: table } }   of configs: fields and their numbers
 

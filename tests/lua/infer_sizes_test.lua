@@ -422,6 +422,32 @@ describe("a converter of cbk infer", function()
     end
   end)
 
+  it("writes sizes that no field gives for the pair's other sizes, and names them for others", function()
+    local dir = harness.temp_dir()
+    local function folder(name, width)
+      local config = cbk.dict { { "architectures", cbk.list { "BloomForCausalLM" } }, { "model_type", "bloom" }, { "vocab_size", 24 },
+        { "hidden_size", width }, { "n_layer", name == "pair" and 2 or 3 }, { "n_head", 4 } }
+      cbk.fs.mkdir(dir .. "/" .. name)
+      saved(dir, name .. "/model.safetensors", require "cbk.classes".new(config, "bloom", "hf"))
+      cbk.config.save(config, dir .. "/" .. name .. "/config.json")
+      harness.equal((harness.cbk(dir, "convert", name, "--to", "cs-2.9", "-o", "zoo_" .. name)), 0)
+    end
+    folder("pair", 32)
+    folder("deeper", 32)
+    folder("wider", 48)
+    local code, _, err = harness.cbk(dir, "infer", "pair", "zoo_pair/pair_to_cs-2.9.mdl", "--src-fmt", "hf", "--tgt-fmt", "cs-2.9",
+      "--src-config", "pair/config.json", "--tgt-config", "zoo_pair/config_to_cs-2.9.yaml", "-o", "f.lua")
+    harness.equal(code, 0, err)
+    for name, size in pairs { pair = 128, deeper = 128, wider = false } do
+      code, _, err = harness.cbk(dir, "convert", name, "--converter", "f.lua", "--model", "inferred", "--to", "cs-2.9", "-o", "out_" .. name)
+      harness.equal(code, 0, err)
+      local made = cbk.config.load(("%s/out_%s/config_to_cs-2.9.yaml"):format(dir, name))
+      harness.equal((made.trainer and made.trainer.init.model or made.model).filter_size, size or nil, name)
+      local said = err:find("lacks filter_size (128 in the pair): cbk infer found no field that gives it, and hidden_size", 1, true)
+      harness.equal(said ~= nil, not size, name .. err)
+    end
+  end)
+
   it("refuses other values of what a model may compute with", function()
     local config = cbk.dict { { "model_type", "llama" }, { "architectures", cbk.list { "LlamaForCausalLM" } }, { "vocab_size", 24 },
       { "hidden_size", 16 }, { "num_attention_heads", 2 }, { "num_hidden_layers", 3 }, { "intermediate_size", 40 },

@@ -121,6 +121,19 @@ function sizes.numbers(config, depths, of_layers)
   end)
 end
 
+-- Numbers that no size of a config follows from.
+local WITHOUT_SIZE = { "dropout", "pdrop", "eps", "seed", "version", "token", "_id", "range", "coef", "temperature" }
+
+---All numbers of a config from which another size may follow, as the source text of a table.
+---@param config Dict
+---@param depths table<integer, true>   numbers of layers in the pair's keys
+---@return string
+function sizes.all_numbers(config, depths)
+  return table_of(config, WITHOUT_SIZE, function(name, value)
+    return type(value) == "number" and not (type(name) == "string" and counts_layers(name, value, depths))
+  end)
+end
+
 ---The strings and booleans of a config on which the order of elements may depend, as the source text of a table.
 ---@param config Dict
 ---@return string

@@ -240,10 +240,24 @@ local function has_word(name, words)
   return false
 end
 
+---A size: a whole number, or a list of these; nil for others.
+local function size_text(config, name)
+  local value = config[name]
+  if cbk.kind(config, name) == "int" then return source.plain(value) end
+  if cbk.kind(config, name) ~= "list" or #value == 0 or #value > 4 then return nil end
+  local items = {}
+  for i = 1, #value do
+    if cbk.kind(value, i) ~= "int" then return nil end
+    items[i] = source.plain(value[i])
+  end
+  return ("{ %s }"):format(table.concat(items, ", "))
+end
+
 ---Fields of one side. What a model may compute with is written as a constant, and another value is refused: the pair does not show what it
 ---would mean. Other constants are written, and the rest is left out with a warning.
+---@return string[] lines, string[] sizes   entries of evidence.sizes
 local function one_sided_fields(side, list, config)
-  local fixed, must, written, dropped, out = {}, {}, {}, {}, {}
+  local fixed, must, written, dropped, sizes_of, out = {}, {}, {}, {}, {}, {}
   for _, name in ipairs(list) do
     local own = name:match "[^.]+$" or name
     local is_idle = pretrained.is_common(own) or has_word(own, IDLE)
@@ -261,6 +275,8 @@ local function one_sided_fields(side, list, config)
       list_of[#list_of + 1] = ("%s = %s"):format(source.key(name), value)
     else
       dropped[#dropped + 1] = quoted(name)
+      local size = not is_idle and size_text(config, name)
+      if size then sizes_of[#sizes_of + 1] = ("%s = %s"):format(source.key(name), size) end
     end
   end
   local function add(kind, entries)
@@ -277,13 +293,14 @@ local function one_sided_fields(side, list, config)
   add("must", must)
   add("written", written)
   add("drop", dropped)
-  return out
+  return out, sizes_of
 end
 
 ---@param inferred InferredFields
 ---@param configs { left: Dict, right: Dict }
+---@return string[] lines, { left: string[], right: string[] } sizes   of each side that nothing of the other one gives
 local function config_lines(inferred, configs)
-  local out = {}
+  local out, sizes_of = {}, {}
   for _, pair in ipairs(inferred.pairs) do
     local names = pair.left == pair.right and quoted(pair.left) or quoted(pair.left) .. ", " .. quoted(pair.right)
     if pair.text and pair.left == pair.right then names = names .. ", nil" end
@@ -298,11 +315,31 @@ local function config_lines(inferred, configs)
     out[#out + 1] = "  -- other fields have the same values; check: " .. source.comment(table.concat(inferred.guesses, "; "))
   end
   for _, side in ipairs { "left", "right" } do
-    local lines = one_sided_fields(side, inferred[side], configs[side])
+    local lines
+    lines, sizes_of[side] = one_sided_fields(side, inferred[side], configs[side])
     if #lines > 0 then out[#out + 1] = ("  -- of the %s only"):format(side) end
     for _, line in ipairs(lines) do out[#out + 1] = line end
   end
-  return out
+  return out, sizes_of
+end
+
+---The option that finishes a config: what sets a field of the right, and sizes that nothing gives.
+---@param part WrittenPart
+---@param sizes_of { left: string[], right: string[] }
+---@return string|nil
+local function finish_text(part, sizes_of)
+  local out = {}
+  for side, read in pairs { left = "right", right = "left" } do
+    local own = side == "right" and part.fields.finish_right or nil
+    if #sizes_of[side] > 0 then
+      out[#out + 1] = ("%s = evidence.sizes(%s, { %s }%s)"):format(side, sizes.all_numbers(part.fields.configs[read], part.depths[read]),
+        table.concat(sizes_of[side], ", "), own and ", " .. own or "")
+    elseif own then
+      out[#out + 1] = ("%s = %s"):format(side, own)
+    end
+  end
+  table.sort(out)
+  return #out > 0 and ("finish = { %s }"):format(table.concat(out, ", ")) or nil
 end
 
 -- --- the file
@@ -381,10 +418,13 @@ local function add_part(part, add)
   add(("local keys%s = rules.keys { -- left, right"):format(suffix))
   for _, line in ipairs(keys) do add(line) end
   add "}\n"
+  local finish
   if part.fields then
     add(("local config%s = fields.config { -- left, right"):format(suffix))
-    for _, line in ipairs(config_lines(part.fields, part.fields.configs)) do add(line) end
+    local lines, sizes_of = config_lines(part.fields, part.fields.configs)
+    for _, line in ipairs(lines) do add(line) end
     add "}\n"
+    finish = finish_text(part, sizes_of)
   end
   local options = { "keys = keys" .. suffix, part.fields and "config = config" .. suffix or "config = fields.config {}" }
   if flags then options[#options + 1] = flags end
@@ -393,7 +433,7 @@ local function add_part(part, add)
     for i, name in ipairs(part.fields.sections) do names[i] = quoted(name) end
     options[#options + 1] = ("nested = { left = { %s } }"):format(table.concat(names, ", "))
   end
-  if part.fields and part.fields.finish_right then options[#options + 1] = ("finish = { right = %s }"):format(part.fields.finish_right) end
+  if finish then options[#options + 1] = finish end
   if #part.made.left + #part.made.right > 0 then
     add(("local fill%s = { -- what is made where no rule writes the key"):format(suffix))
     for _, side in ipairs { "left", "right" } do
