@@ -18,6 +18,7 @@ local MOST = 2 ^ 53
 ---@field rate any       A number from 0 to 1, such as a dropout rate.
 ---@field boolean any    true or false. 1 and 0 count as these.
 ---@field text any       A string, such as the name of an activation.
+---@field choice any     A string, where null is not the default but means none, such as no positions or no activation.
 ---@field bias any       true or false: whether some tensors have biases. If a config leaves it out, the checkpoint decides.
 ---@field norm any       The Model Zoo's name for the type of a layer norm.
 ---@field any any        A value of any kind, such as a map.
@@ -52,6 +53,7 @@ local known = {
     plain = function(value) return value == true or value == 1 end,
   },
   text = { holds = function(value) return type(value) == "string" end, says = "a string", null = true },
+  choice = { holds = function(value) return type(value) == "string" end, says = "a string (null means none)" },
 }
 
 ---The names of all kinds.

@@ -73,10 +73,10 @@ describe("Activations", function()
         local shown = bad == null and "null" or "'" .. bad .. "'"
         cases[#cases + 1] = { model, "hf", release, { [left] = bad }, ("%s=%s: only 'gelu' or"):format(left, shown) }
       end
-      for _, bad in ipairs { "swiglu", "geglu", "reglu", "liglu", "squared_gelu", "foo", null } do
-        local shown = bad == null and "null" or "'" .. bad .. "'"
-        cases[#cases + 1] = { model, release, "hf", also(right, bad), ("%s=%s: only 'gelu' or"):format(right, shown) }
+      for _, bad in ipairs { "swiglu", "geglu", "reglu", "liglu", "squared_gelu", "foo" } do
+        cases[#cases + 1] = { model, release, "hf", also(right, bad), ("%s='%s': only 'gelu' or"):format(right, bad) }
       end
+      cases[#cases + 1] = { model, release, "hf", also(right, null), right .. "=null: only a string (null means none)" }
       refuses(cases)
     end)
     refuses {
@@ -84,6 +84,19 @@ describe("Activations", function()
       { "clip-vit", "hf", "cs-2.9", { hidden_act = "swiglu" }, "hidden_act='swiglu': only 'gelu' or" },
       { "clip-vit", "cs-2.9", "hf", { nonlinearity = "geglu" }, "nonlinearity='geglu': only 'gelu' or" },
     }
+  end)
+end)
+
+describe("Null, where it means none", function()
+  it("is not taken for the default", function()
+    local cases = {}
+    for _, model in ipairs { "gpt2", "gpt-neox", "gptj", "codegen", "falcon", "llama", "bloom", "mpt", "starcoder", "t5", "bert", "vit" } do
+      cases[#cases + 1] = { model, "cs-2.9", "hf", { position_embedding_type = null }, "position_embedding_type=null: only" }
+    end
+    for _, model in ipairs { "bloom", "falcon", "gptj", "mpt", "vit", "llama" } do
+      cases[#cases + 1] = { model, "cs-2.9", "hf", { nonlinearity = null }, "nonlinearity=null: only" }
+    end
+    refuses(cases)
   end)
 end)
 
@@ -151,7 +164,8 @@ describe("Activations of T5", function()
         cases[#cases + 1] = { "t5", "hf", release, { feed_forward_proj = bad },
           ": only 'gated-gelu' or 'gated-relu' or 'gated-silu' or 'gelu'" }
       end
-      for _, bad in ipairs { "liglu", "gated-gelu", "foo", null } do
+      cases[#cases + 1] = { "t5", release, "hf", { encoder_nonlinearity = null }, "encoder_nonlinearity=null: only a string (null means none)" }
+      for _, bad in ipairs { "liglu", "gated-gelu", "foo" } do
         cases[#cases + 1] = { "t5", release, "hf", { encoder_nonlinearity = bad, decoder_nonlinearity = null }, ": only 'geglu' or 'gelu'" }
       end
       refuses(cases)

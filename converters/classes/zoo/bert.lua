@@ -7,8 +7,8 @@ local parts = require "converters.classes.zoo.parts"
 local history = require "converters.classes.zoo.history"
 
 local below, each, linear, norm = class.below, class.each, class.linear, class.norm
-local size, length, depth, number, positive, rate, boolean, bias, text, any =
-  class.makers "size length depth number positive rate boolean bias text any"
+local size, length, depth, number, positive, rate, boolean, bias, text, choice, any =
+  class.makers "size length depth number positive rate boolean bias text choice any"
 
 local bert = {}
 
@@ -25,7 +25,7 @@ bert.encoder_fields = {
   use_projection_bias_in_attention = bias(true), use_ffn_bias_in_attention = bias(true),
   -- norms and feed-forward parts
   layer_norm_epsilon = positive(1e-5), norm_first = boolean(false), embedding_layer_norm = boolean(true),
-  use_final_layer_norm = boolean(false), encoder_nonlinearity = class.deciding(text "gelu", "swiglu"), pooler_nonlinearity = text(),
+  use_final_layer_norm = boolean(false), encoder_nonlinearity = class.deciding(choice "gelu", "swiglu"), pooler_nonlinearity = text(),
   use_ffn_bias = bias(true),
   freeze_ffn_bias_in_glu = boolean(false), dropout_rate = rate(0.1), attention_dropout_rate = rate(0.1),
   embedding_dropout_rate = rate(), initializer_range = number(0.02),

@@ -10,8 +10,8 @@ local experts = require "converters.vocabulary.experts"
 local rules = require "converters.engine.rules"
 
 local each = class.each
-local size, length, depth, number, positive, rate, boolean, bias, norm_kind, text, any, free =
-  class.makers "size length depth number positive rate boolean bias norm text any free"
+local size, length, depth, number, positive, rate, boolean, bias, norm_kind, text, choice, any, free =
+  class.makers "size length depth number positive rate boolean bias norm text choice any free"
 local unused, deciding = class.unused, class.deciding
 
 local decoder = {}
@@ -32,7 +32,7 @@ local gptj = {
   attention_softmax_fp32 = free(true),
   -- norms and feed-forward parts
   norm_type = norm_kind "layernorm", layer_norm_epsilon = positive(1e-5), use_untied_layer_norm = boolean(false),
-  nonlinearity = deciding(text "gelu", "swiglu", "geglu"), use_ffn_bias = bias(false), use_bias_in_output = boolean(false),
+  nonlinearity = deciding(choice "gelu", "swiglu", "geglu"), use_ffn_bias = bias(false), use_bias_in_output = boolean(false),
   moe_params = deciding(unused(any(nil, "moe"), parts.is_one_expert), unpack(parts.mixtures)),
   -- training
   dropout_rate = rate(0.1, "residual_dropout_rate"), attention_dropout_rate = rate(0.1),

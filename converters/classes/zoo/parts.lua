@@ -50,7 +50,7 @@ end
 ---@param default string
 ---@return ClassField
 function parts.position_kinds(default)
-  return class.deciding(class.kinds.text(default), "learned", "fixed", "relative", "alibi", "rotary")
+  return class.deciding(class.kinds.choice(default), "learned", "fixed", "relative", "alibi", "rotary")
 end
 
 ---Values of `moe_params`, one for each layout of experts that a class may have.

@@ -7,15 +7,15 @@ local parts = require "converters.classes.zoo.parts"
 local history = require "converters.classes.zoo.history"
 
 local each, linear = class.each, class.linear
-local size, depth, number, positive, rate, boolean, bias, text, any, free =
-  class.makers "size depth number positive rate boolean bias text any free"
+local size, depth, number, positive, rate, boolean, bias, text, choice, any, free =
+  class.makers "size depth number positive rate boolean bias text choice any free"
 
 local t5 = {}
 
 local fields = {
   src_vocab_size = size(32128), tgt_vocab_size = size(), d_model = size(512), d_kv = size(64), d_ff = size(2048), num_heads = size(8),
-  encoder_num_hidden_layers = depth(6), decoder_num_hidden_layers = depth(), encoder_nonlinearity = class.deciding(text "relu", "swiglu"),
-  decoder_nonlinearity = text(), position_embedding_type = class.deciding(text "relative", "learned_absolute", "fixed", "rotary"),
+  encoder_num_hidden_layers = depth(6), decoder_num_hidden_layers = depth(), encoder_nonlinearity = class.deciding(choice "relu", "swiglu"),
+  decoder_nonlinearity = text(), position_embedding_type = class.deciding(choice "relative", "learned_absolute", "fixed", "rotary"),
   relative_attention_num_buckets = size(32),
   src_max_position_embeddings = size(), tgt_max_position_embeddings = size(),
   norm_type = class.deciding(text "rmsnorm", "layernorm"), use_t5_layer_norm = boolean(), layer_norm_epsilon = positive(1e-5),

@@ -6,18 +6,19 @@ local kinds_of = require "converters.engine.kinds"
 local parts = require "converters.classes.zoo.parts"
 
 local below, each, linear, norm = class.below, class.each, class.linear, class.norm
-local size, depth, number, positive, rate, boolean, bias, text, any = class.makers "size depth number positive rate boolean bias text any"
+local size, depth, number, positive, rate, boolean, bias, text, choice, any =
+  class.makers "size depth number positive rate boolean bias text choice any"
 
 local vision = {}
 
 local fields = {
   hidden_size = size(768), num_hidden_layers = depth(12), num_heads = size(12), filter_size = size(3072), num_channels = size(3),
   image_size = any(cbk.list { 224, 224 }), patch_size = any(cbk.list { 16, 16 }),
-  position_embedding_type = class.deciding(text "learned", "fixed"),
+  position_embedding_type = class.deciding(choice "learned", "fixed"),
   prepend_cls_token = boolean(true),
   use_conv_patchified_embedding = boolean(false), use_embed_proj_bias = boolean(true), use_post_embed_layer_norm = boolean(false),
   use_encoder_pooler_layer = boolean(false), use_final_layer_norm = boolean(true), norm_first = boolean(true),
-  nonlinearity = text "gelu", layer_norm_epsilon = positive(1e-5), dropout_rate = rate(0), attention_dropout_rate = rate(0.1),
+  nonlinearity = choice "gelu", layer_norm_epsilon = positive(1e-5), dropout_rate = rate(0), attention_dropout_rate = rate(0.1),
   use_projection_bias_in_attention = bias(true), use_ffn_bias_in_attention = bias(true), use_ffn_bias = bias(true),
   attention_type = text "scaled_dot_product", initializer_range = number(0.02), use_bias_in_output = boolean(true),
   num_classes = size(2), layerscale_value = class.deciding(number(), 1), use_masked_patches = boolean(false),
