@@ -475,7 +475,7 @@ local function convert_part(job, i, part, is_refused)
     job.is_unchecked = true
     cbk.warn(("no class describes '%s': completeness and shapes of its checkpoint are not checked"):format(job.model.model))
   end
-  fit_checks.widths(read, part.reads, has)
+  fit_checks.codes(read, part.reads, has)
   fit_checks.shapes(read, part.reads, true)
   local is_checked = not rules.reads_all(converter.keys, step.side)
   if read and not is_checked then fit_checks.layers(read, part.reads) end

@@ -48,15 +48,27 @@ end
 ---The layer of a key: "model.layers.0" of "model.layers.0.mlp.bias"; nil if it is in no layer.
 local function layer_of(key) return key:match "^(.-%.%d+)%." end
 
+---Whether a key is below a module that has a tensor of the model, such as "lm_head" of "lm_head.lora_magnitude_vector.default.weight".
+---@param has_tensor table<string, true>   modules
+local function is_below(key, has_tensor)
+  local own = module_of(key)
+  while own do
+    if has_tensor[own] then return true end
+    own = module_of(own)
+  end
+  return false
+end
+
 ---The first key in a module that the model has, or in an extra module of its layers that has weights. Such a key is part of what the
 ---model computes: a bias, the scale of a weight, another norm.
 ---@param one Unmatched
 ---@return string|nil
 local function part_of_module(one)
-  local is_foreign, modules, layers = {}, {}, {}
+  local is_foreign, modules, layers, has_tensor = {}, {}, {}, {}
   for _, key in ipairs(one.keys) do is_foreign[key] = true end
   for _, key in ipairs(one.all) do
     local own, layer = not is_foreign[key] and module_of(key), layer_of(key)
+    if own then has_tensor[own] = true end
     if own and layer then layers[layer] = true end
     while own and not modules[own] do
       modules[own], own = true, own ~= layer and module_of(own)
@@ -65,7 +77,7 @@ local function part_of_module(one)
   for _, key in ipairs(one.keys) do
     local own, layer = not (one.spare and one.spare[key]) and module_of(key), layer_of(key)
     local is_weight = own and (key:find "%.weight$" or key:find "%.bias$")
-    if layers[layer or ""] and is_weight then return key end
+    if layers[layer or ""] and is_weight or own and is_below(key, has_tensor) then return key end
     while own do
       if modules[own] and own ~= layer and module_of(own) then return key end
       own = own:find "weight$" and module_of(own) or nil -- "q_proj.weight.absmax" is of q_proj
@@ -115,6 +127,24 @@ local function scale(one)
     .. "quantised"):format(part)
 end
 
+-- Parts of names that PEFT gives the tensors of a model in memory.
+local ADAPTERS = { "%.lora_", "%.modules_to_save%.", "%.original_module%.", "%.base_layer%.", "%.token_adapter%.", "%.ia3_", "%.oft_",
+  "%.boft_", "%.vera_", "%.hada_", "%.lokr_" }
+
+---Advice about the first key of an adapter that is still in the model: its weights are changed by others. Nil without such a key.
+---@param one Unmatched
+---@return string|nil
+local function adapter(one)
+  for _, key in ipairs(one.keys) do
+    for _, part in ipairs(ADAPTERS) do
+      if key:find(part) then
+        return ("; '%s' is part of an adapter (PEFT) in the model: merge it in Python (merge_and_unload) and save the model, or save the "
+          .. "adapter by itself (save_pretrained) and fold it with `cbk fold-lora-checkpoint --adapter DIR BASE -o NEW`"):format(key)
+      end
+    end
+  end
+end
+
 ---Why a key cannot be left out: it is part of a module. Nil if no key is.
 ---@param one Unmatched
 ---@return string|nil
@@ -130,6 +160,7 @@ end
 local function advice_on(one)
   if scale(one) then return scale(one) end
   if one.advice then return one.advice end
+  if adapter(one) then return adapter(one) end
   local they = #one.keys == 1 and "it" or "them"
   if one.lacking.count > 0 then
     if one.context then return lacks(one) .. "; `cbk identify` says what of it can be converted" end
@@ -158,15 +189,6 @@ local function invented_instead(one)
   end
 end
 
----Whether some of the keys are LoRA matrices, which change weights of the model.
----@param one Unmatched
-local function has_matrices(one)
-  for _, key in ipairs(one.keys) do
-    if key:find "%.lora_%l*_?[AB]%f[.%z]" then return true end
-  end
-  return false
-end
-
 ---Why the keys cannot be left out; nil if they can.
 ---@param one Unmatched
 ---@return string|nil
@@ -174,12 +196,12 @@ local function why_kept(one)
   local invented = invented_instead(one)
   if one.lacking.count > 0 then
     return (one.advice and "" or lacks(one)) .. "; --drop-unmatched-keys leaves out what is extra, and never makes up what is missing"
-      .. (one.advice or "")
+      .. (one.advice or adapter(one) or "")
   elseif #one.keys * 2 > #one.all then
     return ("; --drop-unmatched-keys leaves out a few extra keys, but these are %d of %d"):format(#one.keys, #one.all)
       .. (one.advice or check_text(one))
-  elseif scale(one) or has_matrices(one) then
-    return scale(one) or one.advice or check_text(one)
+  elseif scale(one) or adapter(one) then
+    return scale(one) or one.advice or adapter(one)
   elseif one.spare and part_text(one) then
     return part_text(one)
   elseif invented then

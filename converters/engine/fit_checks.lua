@@ -44,13 +44,14 @@ function fit_checks.shapes(found, place, is_read)
     is_read and "use the config that belongs to the checkpoint" or "the config or the converter's rules are wrong"))
 end
 
----Refuses weights of less than 16 bits: no class has such weights, but quantised ones that lost their scales look like this.
+---Refuses weights of less than 16 bits, and of no floats: no class has such weights, but quantised ones that lost their scales look
+---like this.
 ---@param found Fit|nil   nil: no class describes the tensors, and their names say which are weights
 ---@param place string    what is before the keys in the checkpoint
 ---@param has StateDict
-function fit_checks.widths(found, place, has)
+function fit_checks.codes(found, place, has)
   local weights = {}
-  for _, one in ipairs(found and has.narrow or quantised.find(has.tensors).narrow) do
+  for _, one in ipairs(found and has.codes or quantised.find(has.tensors).narrow) do
     local own = found and found.known:own_key(one.key)
     local is_weight = not found or own and not found.known.by_key[own].buffer
     if is_weight then weights[#weights + 1] = { key = found and place .. one.key or one.key, dtype = one.dtype } end

@@ -188,33 +188,23 @@ local function shown_fields(model)
   return table.concat(out, ", ")
 end
 
----Whether a tensor has whole numbers, which need a cast before muP can multiply them; an error for complex numbers.
-local function is_whole(key, tensor, factor)
-  local dtype = cbk.dtype(tensor.dtype)
-  if dtype.floating then return false end
-  if not dtype.integer and dtype.name ~= "bool" and factor then
-    cbk.fail("convert", ("cannot convert key '%s' (%s): muP multiplies it by %g, which is supported for real numbers only"):format(key,
-      kinds.facts(tensor), factor))
-  end
-  return (dtype.integer or dtype.name == "bool") and (key:find "weight$" or key:find "bias$") ~= nil
+---Whether products with a factor are rounded in a dtype: all but those with powers of two, in 16 bits.
+local function is_rounded(dtype, factor)
+  return (dtype == "bfloat16" or dtype == "float16") and math.frexp(factor) ~= 0.5
 end
 
----A weight times a number, as in PyTorch: whole numbers and booleans become float32 to keep fractions. So do weights without a factor,
----because queries, keys and values may become one tensor.
+---A weight times a number.
 ---@param factor number|nil
 ---@param warned table<string, boolean>   dtypes with a warning
 ---@return Tensor, string|nil   what was done
 local function multiplied(key, tensor, factor, warned)
-  local what = factor and ("muP: x %g"):format(factor)
-  if is_whole(key, tensor, factor) then
-    if not warned[tensor.dtype] then
-      cbk.warn(("'%s' is %s, but muP multiplies weights by fractions: all weights of %s are written as float32")
-        :format(key, tensor.dtype, tensor.dtype))
-    end
+  if not factor then return tensor end
+  if is_rounded(tensor.dtype, factor) and not warned[tensor.dtype] then
     warned[tensor.dtype] = true
-    tensor, what = tensor:to "float32", what and what .. " as float32" or "as float32"
+    cbk.warn(("muP multiplies weights such as '%s' (%s): each product is rounded to %s, by up to %s; `cbk copy --to-dtype float32` first "
+      .. "keeps them as they are"):format(key, tensor.dtype, tensor.dtype, tensor.dtype == "bfloat16" and "0.4 %" or "0.05 %"))
   end
-  return factor and tensor:affine(factor, 0) or tensor, what
+  return tensor:affine(factor, 0), ("muP: x %g"):format(factor)
 end
 
 ---Gives the head and the embedding a tensor each. A checkpoint may have tied tensors once: the other one is null, or the head is missing.

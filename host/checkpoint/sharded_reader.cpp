@@ -1,12 +1,15 @@
 #include <algorithm>
 #include <map>
+#include <unordered_set>
 #include <vector>
 
+#include "host/base/hash.hpp"
 #include "host/base/named_files.hpp"
 #include "host/checkpoint/foreign_files.hpp"
 #include "host/checkpoint/sharded.hpp"
 #include "host/formats/file_names.hpp"
 #include "host/formats/safetensors/aliases.hpp"
+#include "host/tensor/compare.hpp"
 #include "host/value/json.hpp"
 #include "host/value/kind.hpp"
 #include "host/value/unreadable.hpp"
@@ -81,6 +84,55 @@ void take_keys(Dict& root, const Checkpoint& shard, const std::string& file,
   }
 }
 
+/// A tensor in a shard for which the index does not list it.
+struct Unlisted {
+  std::string file;
+  std::string key;
+  Value value;
+};
+
+void note_unlisted(const Checkpoint& shard, const std::string& file, const std::vector<std::string>& keys,
+                   std::vector<Unlisted>& out) {
+  const std::unordered_set<std::string_view, KeyedHash> listed_keys(keys.begin(), keys.end());
+  for (const auto& [key, value] : shard.root.as_dict().entries()) {
+    if (!key.is(Value::Kind::string) || !value.is(Value::Kind::tensor)) continue;
+    if (!listed_keys.contains(key.as_string())) out.push_back({file, key.as_string(), value});
+  }
+}
+
+bool are_same(const Value& a, const Value& b) {
+  if (!a.is(Value::Kind::tensor) || !b.is(Value::Kind::tensor)) return false;
+  const Tensor& left = a.as_leaf().tensor;
+  const Tensor& right = b.as_leaf().tensor;
+  return left.dtype() == right.dtype() && left.shape() == right.shape() && compare(left, right).same_bits;
+}
+
+/// Programs that read all of a shard take tensors that the index does not list, too, and of a name in several
+/// shards the last one. So other values under a listed name are an error, and other names a warning.
+void check_unlisted(const Dict& root, const std::vector<Unlisted>& unlisted,
+                    std::vector<std::string>& warnings) {
+  std::vector<std::string> further;
+  for (const Unlisted& one : unlisted) {
+    const Value* listed_value = root.find(std::string_view(one.key));
+    if (listed_value == nullptr) {
+      further.push_back(fmt::format("{} in {}", quote(one.key), quote(one.file)));
+    } else if (!are_same(*listed_value, one.value)) {
+      throw Error(
+          Errc::format,
+          {.problem = fmt::format("the shard {} has another {} than the one that the index lists",
+                                  quote(one.file), quote(one.key)),
+           .advice = "programs differ in which one they load: leave the wrong one out of its shard, with "
+                     "`cbk copy --exclude`"});
+    }
+  }
+  if (!further.empty()) {
+    warnings.push_back(fmt::format(
+        "{} that the index does not list {} not read, but other programs may load {}: {}",
+        further.size() == 1 ? "a tensor" : fmt::format("{} tensors", further.size()),
+        further.size() == 1 ? "is" : "are", further.size() == 1 ? "it" : "them", listed(further, 3)));
+  }
+}
+
 }  // namespace
 
 bool is_shard_index(const MappedFile& file) {
@@ -101,6 +153,7 @@ Checkpoint read_sharded(const FilePtr& index_file, const OpenOptions& options, c
   out.path = path;
   out.metadata = index.metadata;
   auto root = std::make_shared<Dict>();
+  std::vector<Unlisted> unlisted;
   std::vector<Value> notes;                                    // the metadata of the shards
   const Format* named = format_of_suffix(path.stem().stem());  // of an index without keys
   std::string format = named != nullptr && named->name == "safetensors" ? "safetensors" : "torch";
@@ -121,6 +174,7 @@ Checkpoint read_sharded(const FilePtr& index_file, const OpenOptions& options, c
       continue;
     }
     take_keys(*root, shard, file, keys);
+    if (!options.salvage) note_unlisted(shard, file, keys, unlisted);
     notes.push_back(std::move(shard.metadata));
     for (const std::string& warning : shard.warnings)
       out.warnings.push_back(fmt::format("{}: {}", file, warning));
@@ -129,6 +183,7 @@ Checkpoint read_sharded(const FilePtr& index_file, const OpenOptions& options, c
     const bool has_name = shard.format == "safetensors" || shard.format == "flat-h5";
     format = has_name ? shard.format : "torch";
   }
+  check_unlisted(*root, unlisted, out.warnings);
   if (format == "safetensors") {
     safetensors::take_aliases(*root, out.metadata, *memory);
     for (Value& metadata : notes) safetensors::take_aliases(*root, metadata, *memory);

@@ -81,12 +81,11 @@ def extra_tensor(d):
     add_to_shard(d, 1, model__layers__0__self_attn__rotary_emb__inv_freq=torch.ones(4))
 
 
-def key_in_two_shards(d):
-    """The index says which one counts."""
+def key_in_two_shards(d, change=lambda weight: weight):
     shards(d)
     key = KEYS[0]
     own = safetensors_file.load(f"{d}/{SHARDS[1]}")[0]
-    safetensors_file.save(f"{d}/{SHARDS[1]}", {**own, key: WEIGHTS[key] * 0 + 7})
+    safetensors_file.save(f"{d}/{SHARDS[1]}", {**own, key: change(WEIGHTS[key])})
 
 
 def consolidated_beside(d):
@@ -186,6 +185,7 @@ def pickles_beside(d):
 
 BAD_FOLDERS = {
     "an index of another download": (stale_index, "4 of 4 shards are missing"), "an index with the wrong shard": (wrong_shard, "lacks a key that the index lists"),
+    "another tensor of a listed name": (lambda d: key_in_two_shards(d, lambda weight: weight * 2), "has another "),
     "a missing shard": (without_shard, f"missing: '{SHARDS[1]}'"), "an incomplete download": (incomplete_download, f"missing: '{SHARDS[1]}'"),
     "a shard that is cut": (cut_shard, "cut short"), "a pointer of Git LFS": (pointer, "git lfs pull"), "a web page": (web_page, "web page"),
     "a file beside the shards": (stray_file, "several checkpoints"), "pickles beside safetensors": (pickles_beside, "several checkpoints"),

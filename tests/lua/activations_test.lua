@@ -164,7 +164,7 @@ describe("Activations of T5", function()
         cases[#cases + 1] = { "t5", "hf", release, { feed_forward_proj = bad },
           ": only 'gated-gelu' or 'gated-relu' or 'gated-silu' or 'gelu'" }
       end
-      cases[#cases + 1] = { "t5", release, "hf", { encoder_nonlinearity = null }, "encoder_nonlinearity=null: only a string (null means none)" }
+      cases[#cases + 1] = { "t5", release, "hf", { encoder_nonlinearity = null }, "encoder_nonlinearity=null: only a string (null" }
       for _, bad in ipairs { "liglu", "gated-gelu", "foo" } do
         cases[#cases + 1] = { "t5", release, "hf", { encoder_nonlinearity = bad, decoder_nonlinearity = null }, ": only 'geglu' or 'gelu'" }
       end

@@ -431,39 +431,30 @@ describe("Converters: checkpoints, there and back", function()
     same(out["lm_head.weight"]:tolist(), { { 1, 1.5, 2, 2.5 } })
   end)
 
-  it("mup makes float32 of whole numbers, with a warning", function()
-    local gpt2 = { num_heads = 1, num_hidden_layers = 1, dropout_rate = 0.1, max_position_embeddings = 3, vocab_size = 1, filter_size = 8,
-      hidden_size = 2, mup_base_hidden_size = 0.5 }
-    for dtype, want in pairs { int16 = "float32", int64 = "float32", bool = "float32", float16 = "float16" } do
-      for _, watched in ipairs { false, true } do
-        local one, out = job("gpt2", "cs-2.3", "hf", { trace = watched and function() end or nil }), nil
-        convert.config(one, cbk.dict { model = gpt2 })
-        local weights = cbk.dict { ["embedding_layer.word_embeddings.weight"] = counted({ 1, 2 }, 0),
-          ["lm_head.weight"] = cbk.tensor({ 1, dtype == "bool" and 0 or 3 }, { shape = { 1, 2 }, dtype = dtype }) }
-        local reported = conversion.warnings(function()
-          out = convert.checkpoint(one, cbk.dict { model = completed(one, weights) })["lm_head.weight"]
-        end)
-        same({ out.dtype, out:tolist() }, { want, { { 0.25, dtype == "bool" and 0 or 0.75 } } })
-        local message = ("'lm_head.weight' is %s, but muP multiplies weights by fractions"):format(dtype)
-        same(table.concat(reported):find(message, 1, true) ~= nil, want ~= dtype, dtype)
+  it("weights without fractions are refused, with mup and without", function()
+    for _, base in ipairs { 0.5, false } do
+      local model = { num_heads = 1, num_hidden_layers = 1, dropout_rate = 0.1, max_position_embeddings = 3, vocab_size = 1,
+        filter_size = 8, hidden_size = 2, mup_base_hidden_size = base or nil }
+      for _, dtype in ipairs { "int16", "int64", "bool" } do
+        local one = job("gpt2", "cs-2.3", "hf")
+        convert.config(one, cbk.dict { model = model })
+        local weights = cbk.dict { ["lm_head.weight"] = cbk.tensor({ 1, 1 }, { shape = { 1, 2 } }):to(dtype) }
+        fails(("1 weight of GPT2LMHeadModel is no floats, such as 'lm_head.weight' (%s)"):format(dtype), convert.checkpoint, one,
+          cbk.dict { model = completed(one, weights) })
       end
     end
   end)
 
-  it("mup makes float32 of whole numbers in what is joined with others", function()
-    local config = { num_heads = 1, num_hidden_layers = 1, dropout_rate = 0.1, max_position_embeddings = 3, vocab_size = 1, filter_size = 8,
-      hidden_size = 2, mup_base_hidden_size = 0.5, attention_logits_alpha = 1.5 }
-    local one, out = job("gpt2", "cs-2.3", "hf"), {}
-    convert.config(one, cbk.dict { model = config })
-    for i, dtype in ipairs { "float32", "int16" } do
+  it("mup says what it rounds", function()
+    local model = { num_heads = 1, num_hidden_layers = 1, dropout_rate = 0.1, max_position_embeddings = 3, vocab_size = 1, filter_size = 8,
+      hidden_size = 2, mup_base_hidden_size = 0.6 }
+    for _, dtype in ipairs { "float32", "bfloat16", "float16" } do
+      local one = job("gpt2", "cs-2.3", "hf")
+      convert.config(one, cbk.dict { model = model })
       local weights = completed(one, cbk.dict())
-      for key, tensor in cbk.items(cbk.copy(weights)) do weights[key] = counted(tensor:shape(), 0):to(dtype) end
-      local warnings = conversion.warnings(function() out[i] = convert.checkpoint(one, cbk.dict { model = weights }) end)
-      same(#warnings, i - 1)
-      assert(i == 1 or warnings[1]:find("all weights of int16 are written as float32", 1, true), warnings[1])
-    end
-    for key, tensor in cbk.items(out[1]) do
-      same({ out[2][key].dtype, out[2][key]:tolist() }, { tensor.dtype, tensor:tolist() }, key)
+      for key, tensor in cbk.items(cbk.copy(weights)) do weights[key] = tensor:to(dtype) end
+      local said = table.concat(conversion.warnings(convert.checkpoint, one, cbk.dict { model = weights }))
+      same(said:find("each product is rounded to " .. dtype, 1, true) ~= nil, dtype ~= "float32", said)
     end
   end)
 

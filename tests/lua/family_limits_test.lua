@@ -39,7 +39,7 @@ describe("Limits of a family: towards Hugging Face", function()
       { "falcon", "norm_type", { "rmsnorm", "foo" }, "'layernorm' is", { "layernorm" } },
       { "falcon", "norm_first", { false }, "true is", { true } },
       { "falcon", "embedding_layer_norm", { true }, "false is", { false } },
-      { "falcon", "position_embedding_type", { "learned", "foo", null }, "'rotary' or 'alibi'", { "rotary" } },
+      { "falcon", "position_embedding_type", { "learned", "foo" }, "'rotary' or 'alibi'", { "rotary" } },
       { "t5", "norm_first", { false }, "true is", { true } },
       { "bert", "use_position_embedding", { false }, "true is", { true } },
     })

@@ -378,6 +378,15 @@ describe("Keys without a rule: what may be left out", function()
     ["a weight that nothing can be"] = { function(root)
       root["model.norm.weight"], root["last.weight"] = nil, cbk.full({ 9 }, 1)
     end, false, false, "1 weight is missing: model.norm.weight" },
+    ["a scale of the head"] = { added "lm_head.pre_quant_scale", false, false, "is part of a module of the model" },
+    ["a module below the head"] = { added "lm_head.adapter.weight", false, false, "is part of a module of the model" },
+    ["DoRA of the head"] = { added "lm_head.lora_magnitude_vector.default.weight", false, false, "is part of an adapter (PEFT)" },
+    ["a head trained in memory"] = { function(root)
+      local head = root["lm_head.weight"]
+      root["lm_head.original_module.weight"], root["lm_head.modules_to_save.default.weight"], root["lm_head.weight"] = head, head, nil
+    end, false, false, "is part of an adapter (PEFT) in the model: merge it in Python" },
+    ["embeddings trained in memory"] = { added "model.embed_tokens.modules_to_save.default.weight", false, false,
+      "is part of an adapter (PEFT)" },
     ["LoRA matrices"] = { added "model.layers.0.self_attn.q_proj.lora_A.weight", false, false, "`cbk fold-lora-checkpoint --adapter DIR" },
   }
   for name, case in pairs(cases) do

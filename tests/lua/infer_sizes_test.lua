@@ -439,7 +439,8 @@ describe("a converter of cbk infer", function()
       "--src-config", "pair/config.json", "--tgt-config", "zoo_pair/config_to_cs-2.9.yaml", "-o", "f.lua")
     harness.equal(code, 0, err)
     for name, size in pairs { pair = 128, deeper = 128, wider = false } do
-      code, _, err = harness.cbk(dir, "convert", name, "--converter", "f.lua", "--model", "inferred", "--to", "cs-2.9", "-o", "out_" .. name)
+      local out = "out_" .. name
+      code, _, err = harness.cbk(dir, "convert", name, "--converter", "f.lua", "--model", "inferred", "--to", "cs-2.9", "-o", out)
       harness.equal(code, 0, err)
       local made = cbk.config.load(("%s/out_%s/config_to_cs-2.9.yaml"):format(dir, name))
       harness.equal((made.trainer and made.trainer.init.model or made.model).filter_size, size or nil, name)

@@ -416,6 +416,20 @@ describe("weights of 8 bits without scales", function()
     has(refused(dir, "fold-lora-checkpoint", "--adapter", lora, dir, "-o", "merged"), "float8_e4m3fn")
   end)
 
+  it("are no more plain as whole numbers or flags of any width", function()
+    for _, dtype in ipairs { "int16", "int32", "int64", "bool" } do
+      local dir = dropped(dtype, 1)
+      local err = refused(dir, "convert", dir, "--to", "cs-2.5", "-o", "out")
+      has(err, ("is no floats, such as '%s' (%s)"):format(WEIGHT, dtype))
+      no_bad_advice(err)
+      local code, out = harness.cbk(dir, "check", dir)
+      equal(code, 1)
+      has(out, ("it is %s, and LlamaForCausalLM has floats there"):format(dtype))
+      local _, identity = harness.cbk(dir, "identify", dir)
+      lacks(identity, "convert  ")
+    end
+  end)
+
   it("are codes if the config says so", function()
     local config = llama()
     config.quantization_config = cbk.dict { quant_method = "fp8" }

@@ -61,6 +61,44 @@ describe("shards by names", function()
   end)
 end)
 
+describe("a tensor that the index does not list", function()
+  ---A folder of two shards; the second one has these further tensors.
+  local function folder(more)
+    local dir, first = harness.temp_dir(), conversion.counted({ 2, 3 }, 0)
+    cbk.create(dir .. "/model-00001-of-00002.safetensors", { root = cbk.dict { a = first } }):commit { progress = false }
+    local root = cbk.dict { b = conversion.counted({ 2 }, 5) }
+    for key, value in pairs(more(first)) do root[key] = value end
+    cbk.create(dir .. "/model-00002-of-00002.safetensors", { root = root }):commit { progress = false }
+    cbk.fs.write(dir .. "/model.safetensors.index.json", [[{"weight_map": {
+      "a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}]])
+    return dir
+  end
+
+  it("is an error under a listed name, if it is another one", function()
+    local function double(t) return t * 2 end
+    local function narrow(t) return t:to "float16" end
+    local function flat(t) return t:reshape { 6 } end
+    for _, change in ipairs { double, narrow, flat } do
+      local dir = folder(function(first) return { a = change(first) } end)
+      for _, command in ipairs { { "ls", "." }, { "copy", ".", "out.pt" }, { "stats", "." } } do
+        local code, _, err = run(dir, unpack(command))
+        equal(code, 1)
+        harness.has(err, "the shard 'model-00002-of-00002.safetensors' has another 'a' than the one that the index lists")
+      end
+      local code, out = run(dir, "check", ".")
+      equal(code, 1)
+      harness.has(out, "it lists another one, in 'model-00001-of-00002.safetensors'")
+    end
+  end)
+
+  it("is a warning under another name, and nothing where it is the same", function()
+    local _, _, err = run(folder(function(first) return { a_scale = first } end), "copy", ".", "out.pt")
+    harness.has(err, "a tensor that the index does not list is not read, but other programs may load it: 'a_scale' in "
+      .. "'model-00002-of-00002.safetensors'")
+    equal({ run(folder(function(first) return { a = first } end), "copy", ".", "out.pt") }, { 0, "", "" })
+  end)
+end)
+
 describe("shards by size", function()
   it("are never empty, also where the first tensor is larger than a shard", function()
     for _, format in ipairs { "safetensors", "torch" } do

@@ -439,6 +439,10 @@ end
 ---@return string
 function quantised.narrow_problem(narrow, owner)
   local one = narrow[1]
+  if not cbk.dtype(one.dtype).floating and not quantised.is_narrow(one.dtype) then
+    return ("%s of %s %s no floats, such as '%s' (%s): they may be the codes of quantised weights, without what makes numbers of them; %s")
+      :format(numbers.counted(#narrow, "weight"), owner, #narrow == 1 and "is" or "are", one.key, one.dtype, ADVICE)
+  end
   local cast = one.dtype:find "^float8" and "; if they are plain numbers, `cbk copy --to-dtype bfloat16` makes weights of them" or ""
   return ("%s of %s %s less than 16 bits and no scales, such as '%s' (%s): they may be the codes of quantised weights, without what makes "
     .. "numbers of them; %s%s"):format(numbers.counted(#narrow, "weight"), owner, #narrow == 1 and "has" or "have", one.key, one.dtype,

@@ -36,6 +36,7 @@ local check = {}
 ---@field of? ModelOfFile
 ---@field quantised? Dict                  how the weights are quantised, for JSON
 ---@field scales? table<string, boolean>   keys of scales and other parts of quantised weights
+---@field codes? table<string, boolean>    keys of these weights
 ---@field tensors integer
 
 ---@class CheckedPart   A file, or a record in it.
@@ -128,8 +129,9 @@ end
 local function check_quantised(subject, found)
   local of = subject.of
   local weights = quantised.find(subject.checkpoint:raw_root(), of and of.settings or quantised.config_beside(subject.path))
-  subject.quantised, subject.scales = weights:as_json(), {}
+  subject.quantised, subject.scales, subject.codes = weights:as_json(), {}, {}
   for _, one in ipairs(weights.weights) do
+    subject.codes[one.key] = true
     for _, part in ipairs(one.parts) do subject.scales[part] = true end
   end
   local first = weights.weights[1]
@@ -170,6 +172,7 @@ function check.open(path, options, found)
     add_shards(subject, opened, found)
     local fine, whole = options.opened ~= nil, options.opened
     if not fine then fine, whole = pcall(cbk.open, path, options.reading) end
+    if not fine and found:counts().error == 0 then found:add("damaged", path, nil, reason_of(whole)) end
     subject.checkpoint = fine and whole or nil
     subject.format = fine and whole.format or subject.format
   else
@@ -238,6 +241,7 @@ end
 ---@field by_path table<string, CheckedTensor>   these, and tensors that share their storage with others
 ---@field class_keys table<string, ClassTensor>
 ---@field scales table<string, boolean>
+---@field codes table<string, boolean>
 
 ---Checks the elements of one row of a file.
 ---@param state CheckState
@@ -254,6 +258,11 @@ local function check_elements(subject, part, i, row, state, options, found, on_r
       state.contents[#state.contents + 1] = duplicates.content(one, part.rows, i)
     end
   end
+  local known = state.class_keys[row.path]
+  local is_weight = known and row.shape and not (known.buffer or state.scales[row.path] or state.codes[row.path])
+  if is_weight and not cbk.dtype(row.type).floating and not quantised.is_narrow(row.type) then
+    found:add("not-floating", part.file, row.path, ("it is %s, and %s has floats there"):format(row.type, known.of.class.name))
+  end
   if state.tied[row.path] or row.tied_to then state.by_path[row.path] = one end
 end
 
@@ -265,7 +274,7 @@ end
 function check.values(subject, options, found, on_read)
   local of, has_class, tensors = subject.of, subject.of ~= nil and subject.of.known ~= nil, {}
   local state = { contents = {}, tied = model.tied_paths(of), by_path = {}, class_keys = class_keys_of(of),
-    scales = subject.scales or {} }
+    scales = subject.scales or {}, codes = subject.codes or {} }
   for _, part in ipairs(subject.parts) do
     for i = 1, #part.rows do
       local row = part.rows[i]

@@ -61,7 +61,8 @@ local function keys_by_shard(index, path)
 end
 
 ---Reports keys that the shard lacks, and keys that the index does not list.
-local function compare_keys(path, index_path, root, listed, found)
+---@param by_key table<string, string>   shards
+local function compare_keys(path, index_path, root, listed, by_key, found)
   local has = {}
   for _, key in ipairs(listed) do
     has[key] = true
@@ -69,7 +70,9 @@ local function compare_keys(path, index_path, root, listed, found)
   end
   for key in cbk.items(root) do
     if not has[key] then
-      found:add("unlisted-key", path, tostring(key), ("the index '%s' does not list it for this shard"):format(cbk.fs.basename(index_path)))
+      local other = by_key[key] and ("; it lists another one, in '%s'"):format(by_key[key]) or ""
+      found:add("unlisted-key", path, tostring(key), ("the index '%s' does not list it for this shard%s"):format(
+        cbk.fs.basename(index_path), other))
     end
   end
 end
@@ -78,7 +81,10 @@ end
 ---@param found Findings
 ---@return Shard[]
 local function open_shards(folder, index_path, by_shard, order, open, found, allowed)
-  local out = {}
+  local out, by_key = {}, {}
+  for name, keys in pairs(by_shard) do
+    for _, key in ipairs(keys) do by_key[key] = name end
+  end
   for _, name in ipairs(order) do
     local is_outside = name == "" or name:find "^/" or name:find "%z" or ("/" .. name .. "/"):find("/../", 1, true)
     local path = is_outside and index_path or cbk.fs.join(folder, name)
@@ -89,7 +95,9 @@ local function open_shards(folder, index_path, by_shard, order, open, found, all
         numbers.counted(#by_shard[name], "tensor"), fold.shown(by_shard[name][1])))
     else
       local checkpoint = open(cbk.fs.beside(folder, name, allowed) or path)
-      if checkpoint and kinds.is_dict(checkpoint.root) then compare_keys(path, index_path, checkpoint.root, by_shard[name], found) end
+      if checkpoint and kinds.is_dict(checkpoint.root) then
+        compare_keys(path, index_path, checkpoint.root, by_shard[name], by_key, found)
+      end
       out[#out + 1] = { path = path, checkpoint = checkpoint }
     end
   end

@@ -138,7 +138,7 @@ function ways.target(found, checkpoint, config)
     local route = converters.route(found.model, format, target)
     local job = converters.job(route, ways.input(checkpoint, route, config))
     converters.config(found.model, job, config)
-    fit_checks.widths(found.fit, "", state_dict.of(route.src == "hf" and job.source or job.source.model))
+    fit_checks.codes(found.fit, "", state_dict.of(route.src == "hf" and job.source or job.source.model))
     local problem = found.fit and obstacle(found.fit, job)
     if problem then cbk.fail("convert", problem) end
     doubts.refuse(job, config, job.source)
