@@ -635,6 +635,16 @@ local function beside_model(root)
   return names
 end
 
+---Runs the table of a step between releases on a tensor in the place of one of the model.
+---@return Split
+local function split_by(job, i)
+  local step, configs = job.path[i], job.configs[i]
+  return function(key, tensor)
+    return (keys.convert(configs.converter.keys, step.side, cbk.dict { { key, tensor } }, { left = configs.left, right = configs.right,
+      prefix = releases.reads_prefix(step.src, step.tgt) and "model." or nil, masks = true }))
+  end
+end
+
 local function between_releases(job, i, root)
   local step = job.path[i]
   local model, moves = convert_model(job, i, convert.model_of(root))
@@ -647,7 +657,8 @@ local function between_releases(job, i, root)
   local converted = cbk.copy(model)
   local is_between = job.path.at_once and (i < #job.path or keeps_model_only(job.path[1]))
   local out = checkpoint.upgrade(root, model, catalogue.release(step.src), catalogue.release(step.tgt),
-    { old = job.files[i], new = job.files[i + 1], loader = job.loader, is_between = is_between, moves = moves })
+    { old = job.files[i], new = job.files[i + 1], loader = job.loader, is_between = is_between, moves = moves,
+      split = split_by(job, i) })
   trace_moved(job, i, converted, out.model)
   return out
 end

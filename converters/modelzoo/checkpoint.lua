@@ -151,8 +151,8 @@ end
 ---@param model Dict        the new model
 ---@param from string       the release of the old one
 ---@param to string
----@param configs { old: Dict, new: Dict, loader?: LoaderOptions, is_between?: boolean, moves: table<string, KeyMove> }   the whole config
----                              files; `is_between`: the release is not added to the metadata; `moves`: of the model's keys
+---@param configs { old: Dict, new: Dict, loader?: LoaderOptions, is_between?: boolean, moves: table<string, KeyMove>, split: Split }   the
+---                              whole config files; `is_between`: the release is not added to the metadata; `moves`: of the model's keys
 ---@return Dict
 function checkpoint.upgrade(old, model, from, to, configs)
   local out = cbk.dict()
@@ -164,7 +164,7 @@ function checkpoint.upgrade(old, model, from, to, configs)
     end
   end
   optimizer_state.warn_of_positions(out, configs.moves, old.model)
-  optimizer_state.rename_parameters(out, configs.moves)
+  optimizer_state.rename_parameters(out, configs.moves, old.model, configs.split)
   optimizer_state.move_sparsity(out)
   if is_before_2_0(from) then fix_last_epoch(out) end
   if run_config.takes_states(from, to) then checkpoint.add_data_state(configs.old, out, configs.loader) end

@@ -1,6 +1,7 @@
 -- The parameters in an optimizer's state: their names, which change with the model's, and their sparsity.
 
 local cbk = require "cbk"
+local extents = require "cbk.extents"
 local fold = require "cbk.fold"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
@@ -15,21 +16,27 @@ local function is_sequence(tree, key) return is_list(tree, key) or is_tuple(tree
 
 -- --- names of parameters, which optimizers keep too
 
----The new name of a parameter, which an optimizer may call with or without `model.`.
+---What became of a parameter, which an optimizer may call with or without `model.`.
 ---@param moves table<string, KeyMove>
----@return KeyMove|nil move, string|nil name
+---@return KeyMove|nil move
+---@return string|nil key                          the model's
+---@return (fun(key: string): string|nil)|nil own   the optimizer's name of a key of the new model
 local function move_of(moves, name)
-  local move = moves[name]
-  if move then return move, move.to end
-  move = moves["model." .. name]
-  if move then return move, move.to and move.to:match "^model%.(.*)$" end
-  move = moves[name:match "^model%.(.*)$" or false]
-  if move then return move, move.to and "model." .. move.to end
+  local inner = name:match "^model%.(.*)$"
+  if moves[name] then return moves[name], name, function(key) return key end end
+  local key = "model." .. name
+  if moves[key] then return moves[key], key, function(new) return new:match "^model%.(.*)$" end end
+  if inner and moves[inner] then return moves[inner], inner, function(new) return "model." .. new end end
 end
+
+---@alias Split fun(key: string, tensor: Tensor): Dict   a tensor with the shape of a parameter, as the step splits that one: by new keys
 
 ---@class Names   Names of parameters through a step.
 ---@field moves table<string, KeyMove>
----@field lost string[]      names that the new model lacks, or has split
+---@field model Dict         before the step
+---@field split Split
+---@field pieces table<string, string[]>   the new names of parameters whose state is split
+---@field lost string[]      names that the new model lacks, or has split in a way that their state does not follow
 ---@field changed string[]   names whose tensors have other values now
 ---@field seen table<string, boolean>
 
@@ -37,18 +44,49 @@ end
 ---@return string
 local function follow(names, name)
   if type(name) ~= "string" then return name end
-  local move, new = move_of(names.moves, name)
+  local move, _, own = move_of(names.moves, name)
+  local new = move and move.to and own(move.to)
   local list = move and (not new and names.lost or move.is_changed and names.changed)
   if list and not names.seen[name] then names.seen[name], list[#list + 1] = true, name end
   return new or name
 end
 
+---The states of the parameters into which a step has split one; nil if it has not, or if no state has the parameter's shape.
+---@param names Names
+---@param name any
+---@param state any   of the one
+---@return table<string, Dict>|nil by_name, string[]|nil order
+local function pieces_of(names, name, state)
+  if type(name) ~= "string" or not is_dict(state) then return nil end
+  local move, key, own = move_of(names.moves, name)
+  local weight = move and not move.to and move.is_written and names.model[key]
+  if not kinds.is_tensor(weight) then return nil end
+  local by_name, order, others, shape = {}, {}, cbk.dict(), extents.shape(weight:shape())
+  for field, value in cbk.items(state) do
+    if kinds.is_tensor(value) and extents.shape(value:shape()) == shape then
+      for new, part in cbk.items(names.split(key, value)) do
+        local to = own(new)
+        if not by_name[to] then by_name[to], order[#order + 1] = cbk.dict(), to end
+        by_name[to][field] = part
+      end
+    else
+      others[field] = cbk.raw(state, field)
+    end
+  end
+  for _, to in ipairs(order) do
+    for field in cbk.items(others) do by_name[to][field] = cbk.raw(others, field) end
+  end
+  if #order > 0 then return by_name, order end
+end
+
 ---A list or tuple with other members; nil if `tree[key]` is neither.
----@param change fun(value: any): any   nil: it stays what it is
+---@param change fun(value: any): any   a list of members; nil: it stays what it is
 local function with_members(tree, key, change)
   if not is_sequence(tree, key) then return nil end
   local out, old = cbk.list(), tree[key]
-  for i, value in cbk.items(old) do out[i] = change(value) or cbk.raw(old, i) end
+  for i, value in cbk.items(old) do
+    for _, new in ipairs(change(value) or { cbk.raw(old, i) }) do out[#out + 1] = new end
+  end
   return is_tuple(tree, key) and cbk.tuple(out) or out
 end
 
@@ -57,11 +95,18 @@ end
 local function followed(names, tree, key)
   local value = tree[key]
   if is_dict(tree, key) then
-    local out = cbk.dict()
-    for name in cbk.items(value) do out[follow(names, name)] = cbk.raw(value, name) end
-    return cbk.count(out) == cbk.count(value) and out or value
+    local out, count = cbk.dict(), 0
+    for name, state in cbk.items(value) do
+      local by_name, order = pieces_of(names, name, state)
+      for _, new in ipairs(order or {}) do out[new] = by_name[new] end
+      if order then names.pieces[name] = order else out[follow(names, name)] = cbk.raw(value, name) end
+      count = count + (order and #order or 1)
+    end
+    return cbk.count(out) == count and out or value
   end
-  return with_members(tree, key, function(name) return type(name) == "string" and follow(names, name) or nil end) or cbk.raw(tree, key)
+  return with_members(tree, key, function(name)
+    return type(name) == "string" and (names.pieces[name] or { follow(names, name) }) or nil
+  end) or cbk.raw(tree, key)
 end
 
 ---A copy of a dict whose fields are by parameters, or lists of them.
@@ -80,7 +125,7 @@ end
 local function state_with_names(names, state)
   local out = with_names(names, state, { optimizers.BY_PARAMETER })
   local groups = out[optimizers.GROUPS] ~= nil and with_members(state, optimizers.GROUPS, function(group)
-    return is_dict(group) and with_names(names, group, optimizers.LISTS) or nil
+    return is_dict(group) and { with_names(names, group, optimizers.LISTS) } or nil
   end)
   if groups then out[optimizers.GROUPS] = groups end
   return out
@@ -152,14 +197,16 @@ function optimizer_state.warn_of_positions(root, moves, old)
     .. ": it is kept as it is, and later positions now mean different parameters")
 end
 
----Renames parameters in the optimizer's state as in the model.
+---Renames parameters in the optimizer's state as in the model, and splits the states of those that are split.
 ---@param root Dict                        changed in place
 ---@param moves table<string, KeyMove>   of the model's keys
-function optimizer_state.rename_parameters(root, moves)
+---@param model Dict                       before the step
+---@param split Split
+function optimizer_state.rename_parameters(root, moves, model, split)
   local is_idle = true
   for name, move in pairs(moves) do is_idle = is_idle and name == move.to and not move.is_changed end
   if is_idle then return end
-  local names = { moves = moves, lost = {}, changed = {}, seen = {} }
+  local names = { moves = moves, model = model, split = split, pieces = {}, lost = {}, changed = {}, seen = {} }
   if is_dict(root, "optimizer") then
     local optimizer = state_with_names(names, root.optimizer)
     if is_dict(optimizer, "sparsity") then optimizer.sparsity = state_with_names(names, optimizer.sparsity) end

@@ -78,7 +78,8 @@ Checkpoint open_mapped(const FilePtr& file, const OpenOptions& options) {
   within("the names in it", [&] { charge_names(checkpoint.root, 0, *memory); });
   if (options.salvage) leave_out_lost(checkpoint);  // makes all names
   if (checkpoint.has_unreadable) {
-    for (std::string& one : unreadable_warnings(checkpoint.root)) checkpoint.unreadable.push_back(std::move(one));
+    for (std::string& one : unreadable_warnings(checkpoint.root))
+      checkpoint.unreadable.push_back(std::move(one));
   }
   checkpoint.path = path;
   if (checkpoint.files.empty()) checkpoint.files = {path};

@@ -164,6 +164,41 @@ describe("Experts: steps between releases", function()
     end)
   end
 
+  for _, prefix in ipairs { "", "model." } do
+    it(("2.5 to 2.6 takes the optimizer's state apart, of parameters named '%s…'"):format(prefix), function()
+      local config, root = made("2.5", { num_shared_experts = 2 })
+      local state, names = cbk.dict(), cbk.list()
+      for i, key in ipairs(cbk.keys(root.model)) do
+        local name = prefix .. key:gsub("^model%.", "")
+        names[i], state[name] = name, cbk.dict { step = cbk.tensor { 7 }, exp_avg = root.model[key] * 2, exp_avg_sq = root.model[key] + i }
+      end
+      root.optimizer = cbk.dict { state = state, param_groups = cbk.list { cbk.dict { lr = 0.5, params = names } } }
+      local out
+      local warnings = conversion.warnings(function() out = select(2, conversion.run("mixtral", "cs-2.5", "cs-2.6", config, root)) end)
+      is_true(not table.concat(warnings):find "optimizer", table.concat(warnings, "\n"))
+      local new, params = out.optimizer.state, {}
+      for _, name in cbk.items(out.optimizer.param_groups[1].params) do params[#params + 1] = name end
+      equal({ cbk.count(new), #params }, { cbk.count(out.model), cbk.count(out.model) })
+      for _, name in ipairs(params) do
+        local key = prefix == "" and out.model[name] == nil and "model." .. name or name
+        local weight = out.model[key] or out.model[(key:gsub("^model%.", ""))]
+        conversion.same(new[name].exp_avg:tolist(), (weight * 2):tolist(), name)
+        equal({ new[name].step:tolist(), tostring(new[name].exp_avg_sq:shape()) }, { { 7 }, tostring(weight:shape()) }, name)
+      end
+    end)
+  end
+
+  it("keeps states of another shape under the old names, with a warning", function()
+    local config, root = made("2.5", {})
+    local state = cbk.dict()
+    for _, key in ipairs(cbk.keys(root.model)) do state[key] = cbk.dict { exp_avg_sq_row = cbk.tensor { 1 } } end
+    root.optimizer = cbk.dict { state = state }
+    local out
+    local warnings = conversion.warnings(function() out = select(2, conversion.run("mixtral", "cs-2.5", "cs-2.6", config, root)) end)
+    harness.has(table.concat(warnings, "\n"), "the optimizer's state keeps names of parameters that the new model lacks or has split")
+    equal(cbk.count(out.optimizer.state), cbk.count(state))
+  end)
+
   it("other steps, explicit layouts and models without experts are copied", function()
     local cases = {
       { "2.4", "2.5" }, { "2.6", "2.7" }, { "2.8", "2.9" }, { "2.9", "2.8" }, { "2.5", "2.6", { moe_implementation = "optimized" } },

@@ -291,7 +291,9 @@ end
 ---@param args table
 ---@param ... string   folders; missing ones are made, and removed again if they stay empty
 function cli.confine(args, ...)
-  if args.sandbox then limits.confine(args.dry_run and {} or { ... }) end
+  if args.sandbox and not limits.confine(args.dry_run and {} or { ... }) then
+    cbk.warn "the kernel has no Landlock (Linux 5.19), so that the sandbox of Lua is the only wall around the converter file's writing"
+  end
 end
 
 ---The options of `cbk.open` from the command line.
