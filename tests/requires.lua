@@ -38,7 +38,7 @@ local LAYERS = {
 
 --- Modules of the program itself and of the system.
 local OUTSIDE = { ["cbk.native"] = true, ["cbk.commands"] = true, ["cbk.editor"] = true, ["cbk.limits"] = true, argparse = true,
-  ffi = true }
+  ffi = true, ["jit.util"] = true }
 
 --- What takes the name of a module from elsewhere, and why.
 local COMPUTED = {
