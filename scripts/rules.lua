@@ -14,7 +14,7 @@ local converter_list = require "cbk.converters.list"
 local check = require "converters.authoring.check"
 local check_config = require "converters.authoring.check_config"
 local coverage = require "converters.authoring.coverage"
-local notation = require "converters.notation.files"
+local family_files = require "converters.engine.family_files"
 local own_layouts = require "converters.conversion.own_layouts"
 local position = require "converters.notation.position"
 local kinds = require "converters.engine.kinds"
@@ -72,7 +72,7 @@ local function add(kind, text, where, title) findings[#findings + 1] = { kind = 
 local function load_models()
   local is_sandboxed = not (is_bundled or args.no_sandbox)
   cli.confine { sandbox = is_sandboxed }
-  local fine, models = pcall(notation.read, path, is_sandboxed)
+  local fine, models = pcall(family_files.read, path, is_sandboxed)
   if fine then return models end
   add("broken", errors.text(models), path)
   return {}

@@ -14,7 +14,7 @@ local fields = require "converters.engine.fields"
 local heads = require "converters.vocabulary.heads"
 local kinds = require "converters.engine.kinds"
 local layouts = require "converters.vocabulary.layouts"
-local notation = require "converters.notation.files"
+local family_files = require "converters.engine.family_files"
 local rotary = require "converters.vocabulary.rotary"
 local rules = require "converters.engine.rules"
 local values = require "converters.vocabulary.values"
@@ -31,7 +31,7 @@ local root = debug.getinfo(1, "S").source:match "^@(.*)tests/reference%.lua$" or
 ---@field module? table       its functions and values are described
 ---@field prefix? string      the module's name in converters; of a class, the name of an argument that is of the class
 ---@field class? string       in place of a module: its fields and methods are described
----@field records? string[]   the tables of notation/files.lua that accept these fields
+---@field records? string[]   the tables of engine/family_files.lua that accept these fields
 ---@field accepted? table     or a table that accepts these fields, by name
 ---@field calls? boolean      the accepted fields are functions
 ---@field within? string      a pattern of files that have examples
@@ -245,7 +245,7 @@ local function check_records(section, described, problems)
   local accepted = {}
   for name in pairs(section.accepted or {}) do accepted[name] = true end
   for _, record in ipairs(section.records or {}) do
-    for name in pairs(notation.records[record].fields) do accepted[name] = type(name) == "string" or nil end
+    for name in pairs(family_files.records[record].fields) do accepted[name] = type(name) == "string" or nil end
   end
   for name in pairs(accepted) do
     if not described[section.class][name] and not (described.Converter[name] and section.class == "Component") then

@@ -51,15 +51,6 @@ local COMPUTED = {
   ["converters/notation/sandbox.lua"] = "is the `require` of a sandboxed converter",
 }
 
---- Known breaks of the order. This list only gets shorter: an entry that is not needed any more is an error.
-local KNOWN = {
-  ["converters/engine/rules.lua -> a computed name"] = true,
-  ["converters/notation/entries.lua -> converters.engine.choices"] = true,
-  ["converters/notation/files.lua -> converters.engine.catalogue"] = true,
-  ["converters/notation/files.lua -> converters.engine.class"] = true,
-  ["converters/notation/files.lua -> converters.engine.releases"] = true,
-}
-
 local function layer_of(path)
   for rank, layer in ipairs(LAYERS) do
     for i = 2, #layer do
@@ -121,17 +112,11 @@ local function add_cycles(graph, paths, out)
 end
 
 ---What is wrong with a set of files.
----@param texts table<string, string>        by path
----@param known? table<string, boolean>      breaks that are not reported; default: KNOWN
+---@param texts table<string, string>   by path
 ---@return string[]
-function requires.problems(texts, known)
-  local paths, graph, used, out = {}, {}, {}, {}
-  known = known or KNOWN
-  local function broken(path, target, why)
-    local one = path .. " -> " .. target
-    used[one] = true
-    if not known[one] then out[#out + 1] = ("%s requires %s, %s"):format(path, target, why) end
-  end
+function requires.problems(texts)
+  local paths, graph, out = {}, {}, {}
+  local function broken(path, target, why) out[#out + 1] = ("%s requires %s, %s"):format(path, target, why) end
   for path in pairs(texts) do paths[#paths + 1] = path end
   table.sort(paths)
   for _, path in ipairs(paths) do
@@ -149,9 +134,6 @@ function requires.problems(texts, known)
         out[#out + 1] = ("%s requires %s, which does not exist"):format(path, name)
       end
     end
-  end
-  for one in pairs(known) do
-    if not used[one] then out[#out + 1] = ("the known break '%s' is gone; remove its line from tests/requires.lua"):format(one) end
   end
   add_cycles(graph, paths, out)
   return out

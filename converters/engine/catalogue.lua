@@ -191,7 +191,7 @@ function catalogue.describe(model)
   end
 end
 
----Adds a family file's models (notation/files.lua checks them).
+---Adds a family file's models (engine/family_files.lua checks them).
 ---@param models Model[]
 ---@param where string       the file
 ---@param is_own? boolean    the user's own: it takes precedence over a family of that name

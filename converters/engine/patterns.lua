@@ -4,7 +4,7 @@
 -- least two digits. `'D'` and `'a b'` are names with any characters but a dot; a quote is doubled. `*` means one or more parts, at most
 -- once. Choices: choices.lua. What a pattern matches on one side is inserted on the other.
 
-local choices = require "converters.engine.choices"
+local choices = require "converters.notation.choices"
 local rules = require "converters.engine.rules"
 
 local patterns = {}

@@ -1,7 +1,7 @@
 -- Tables of key rules, and what each of their rules means (notation/entries.lua: what one may write; patterns.lua: what a pattern is).
 
 local cbk = require "cbk"
-local choices = require "converters.engine.choices"
+local choices = require "converters.notation.choices"
 local naming = require "cbk.naming"
 local arguments = require "converters.notation.arguments"
 local entries = require "converters.notation.entries"
@@ -113,8 +113,8 @@ local function by_words(name)
     end
   end
   for _, one in ipairs { "actions", "rotary", "values" } do
-    local is_loaded, vocabulary = pcall(require, "converters.vocabulary." .. one) -- one may still be loading
-    if is_loaded then look(vocabulary, one) end
+    local vocabulary = package.loaded["converters.vocabulary." .. one]
+    if type(vocabulary) == "table" then look(vocabulary, one) end -- else it is not loaded yet
   end
   return found
 end

@@ -1,7 +1,7 @@
 -- Checks of the entries in tables of keys and of config fields.
 
 local cbk = require "cbk"
-local choices = require "converters.engine.choices"
+local choices = require "converters.notation.choices"
 local naming = require "cbk.naming"
 local position = require "converters.notation.position"
 local shapes = require "converters.notation.shapes"

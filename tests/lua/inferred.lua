@@ -7,7 +7,7 @@ local conversion = require "conversion"
 local harness = require "harness"
 local infer = require "cbk.infer"
 local keys = require "converters.engine.keys"
-local notation = require "converters.notation.files"
+local family_files = require "converters.engine.family_files"
 local hf_config = require "converters.modelzoo.hf_config"
 local sections = require "converters.engine.sections"
 local tiny = require "tiny"
@@ -180,7 +180,7 @@ end
 function inferred.model_of(text)
   local path = cbk.fs.join(harness.temp_dir(), "mine.lua")
   cbk.fs.write(path, text)
-  local model = notation.read(path)[1]
+  local model = family_files.read(path)[1]
   catalogue.describe(model)
   return model
 end

@@ -11,7 +11,7 @@ local check = require "converters.authoring.check"
 local check_config = require "converters.authoring.check_config"
 local coverage = require "converters.authoring.coverage"
 local tensor_names = require "cbk.recognise.names"
-local notation = require "converters.notation.files"
+local family_files = require "converters.engine.family_files"
 local position = require "converters.notation.position"
 local relate = require "converters.authoring.relate"
 local tables = require "converters.authoring.tables"
@@ -275,34 +275,34 @@ describe("Rules: findings", function()
       ["entry 2 of fill.right.1 must be a function, not 3"] = of("hf", "cs-2.4", { fill = { right = { { "k", 3 } } } }),
       ["nested.left.1 must be a string"] = of("hf", "cs-2.4", { nested = { left = { 3 } } }),
     } do
-      fails(text, notation.check, { { model = "m", converter } }, "m.lua")
-      fails("m.lua: ", notation.check, { { model = "m", converter } }, "m.lua")
+      fails(text, family_files.check, { { model = "m", converter } }, "m.lua")
+      fails("m.lua: ", family_files.check, { { model = "m", converter } }, "m.lua")
     end
-    notation.check({ { model = "m", none { wrap = held }, of("cs-2.1", "cs-2.2"), of("cs-2.2", "cs-2.3", { fill = false }) } }, "m.lua")
+    family_files.check({ { model = "m", none { wrap = held }, of("cs-2.1", "cs-2.2"), of("cs-2.2", "cs-2.3", { fill = false }) } }, "m.lua")
     local step = { "cs-2.1", "cs-2.2", config = F }
-    notation.check({ { model = "m", step, { "cs-2.2", "cs-2.3" } } }, "m.lua")
+    family_files.check({ { model = "m", step, { "cs-2.2", "cs-2.3" } } }, "m.lua")
     equal({ rules.text(step.keys[1]), step.config == F }, { "*", true }) -- between releases, keys are copied
-    fails("variants.one.defaults has 'rigth'", notation.check, { { model = "m",
+    fails("variants.one.defaults has 'rigth'", family_files.check, { { model = "m",
       none { variants = { one = { keys = K, config = F, defaults = { rigth = {} } } }, choose = f } } }, "m.lua")
     for _, text in ipairs {
       "cs-2.9 .. cs-2.1", "cs-2.1 - cs-2.9", "cs-2.1 .. cs-2.9-dpo", "", "hf,", "huggingface", "cs-3.7", "cs-2.4 dpo",
     } do
-      fails("m.lua: '", notation.check, { { model = "m", of("hf", text) } }, "m.lua")
+      fails("m.lua: '", family_files.check, { { model = "m", of("hf", text) } }, "m.lua")
     end
     for _, text in ipairs {
       "cs-1.8, cs-2.1-dpo .. cs-2.9-dpo, cs-2.2..cs-2.4", "cs-2.10", "cs-2.1 .. cs-current", "cs-2.8-dpo, cs-current-dpo",
     } do
-      notation.check({ { model = "m", of("hf", text) } }, "m.lua")
+      family_files.check({ { model = "m", of("hf", text) } }, "m.lua")
     end
     for text, pair in pairs {
       ["two tables are for hf <-> cs-2.4: this one and the one at m.lua"] = { of("hf", "cs-2.1 .. cs-2.9"), of("hf", "cs-2.4") },
       ["two tables are for cs-2.2 <-> cs-2.1"] = { of("cs-2.1", "cs-2.2"), of("cs-2.2", "cs-2.1") },
     } do
-      fails(text, notation.check, { { model = "m", unpack(pair) } }, "m.lua")
+      fails(text, family_files.check, { { model = "m", unpack(pair) } }, "m.lua")
     end
     local variants = of("a", "b")
     variants.variants, variants.choose, variants.keys, variants.config = { one = { keys = K, config = F } }, f, nil, nil
-    fails("between layouts of one's own needs 'keys', not 'variants'", notation.check, { { model = "m", variants } }, "m.lua")
+    fails("between layouts of one's own needs 'keys', not 'variants'", family_files.check, { { model = "m", variants } }, "m.lua")
   end)
 
   it("a model of two files", function()
@@ -325,11 +325,11 @@ describe("Rules: findings", function()
       ["history.a.warn must be true or false or one of 'steps'"] =
         { { model = "m", history = { a = { "2.3", 1, warn = "x" } } } },
     } do
-      fails("m.lua: ", notation.check, models, "m.lua")
-      fails(text, notation.check, models, "m.lua")
+      fails("m.lua: ", family_files.check, models, "m.lua")
+      fails(text, family_files.check, models, "m.lua")
     end
     for _, entry in ipairs { { "2.33", 1 }, 5, { inner = { 2, 1 } }, { "2.3" } } do
-      fails("must be { release, usual }", notation.check, { { model = "m", history = { a = entry } } }, "m.lua")
+      fails("must be { release, usual }", family_files.check, { { model = "m", history = { a = entry } } }, "m.lua")
     end
   end)
 
@@ -447,7 +447,7 @@ describe("Rules: findings", function()
     for _, name in ipairs(cbk.fs.list(here .. "converters")) do
       if name:find "%.lua$" then
         local looked = {}
-        for _, one in ipairs(tables.of(notation.read(here .. "converters/" .. name))) do
+        for _, one in ipairs(tables.of(family_files.read(here .. "converters/" .. name))) do
           local found = {}
           if not looked[one.keys] then found = check.keys(one.keys) end
           looked[one.keys] = true
@@ -460,7 +460,7 @@ describe("Rules: findings", function()
 end)
 
 describe("Rules: coverage", function()
-  local llama = tables.of(notation.read(here .. "converters/llama.lua"), "llama")
+  local llama = tables.of(family_files.read(here .. "converters/llama.lua"), "llama")
   local some = {
     "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight", "model.layers.0.self_attn.q_proj.weight", "stranger.0",
   }
@@ -474,7 +474,7 @@ return { { model = "mine", note = "a model", { "a", "b", keys = rules.keys {
   rules.refuse.left("w", "it is strange", strange), { "w", "v", when = strange }, rules.refuse.left("x", "never"),
 } } } }
 ]])
-    local best = coverage.best(tables.of(notation.read(path)), { "w", "x" })
+    local best = coverage.best(tables.of(family_files.read(path)), { "w", "x" })
     equal({ best.matched, best.refused }, { 2, { "x" } })
   end)
 
@@ -489,13 +489,13 @@ return { { model = "mine", note = "a model", { "a", "b", keys = rules.keys {
   end)
 
   it("a file's other models do not matter", function()
-    local both = tables.of(notation.read(here .. "converters/llama.lua"))
+    local both = tables.of(family_files.read(here .. "converters/llama.lua"))
     equal(coverage.best(both, { "model.embed_tokens.weight", "lm_head.weight" }).tables[1].model.model, "llama")
     equal(coverage.best(both, { "embed_tokens.weight", "norm.weight" }).tables[1].model.model, "llama-headless")
   end)
 
   it("a config decides between tables and answers conditions", function()
-    local falcon = tables.of(notation.read(here .. "converters/falcon.lua"), "falcon")
+    local falcon = tables.of(family_files.read(here .. "converters/falcon.lua"), "falcon")
     local config = cbk.dict {
       model_type = "falcon", hidden_size = 16, num_attention_heads = 4, num_hidden_layers = 1, vocab_size = 3, multi_query = true,
     }
@@ -507,7 +507,7 @@ return { { model = "mine", note = "a model", { "a", "b", keys = rules.keys {
   end)
 
   it("parts of a composite, together and one alone", function()
-    local llava = tables.of(notation.read(here .. "converters/llava.lua"))
+    local llava = tables.of(family_files.read(here .. "converters/llava.lua"))
     local image, text = "vision_model.pre_layrnorm.weight", "model.norm.weight"
     for _, keys in ipairs { { "image_model/" .. image, "text_model/" .. text }, { image }, { text } } do
       local best = coverage.best(llava, keys)
@@ -517,11 +517,11 @@ return { { model = "mine", note = "a model", { "a", "b", keys = rules.keys {
   end)
 
   it("what a model holds is read by that one's table", function()
-    local dpo = tables.of(notation.read(here .. "converters/dpo.lua"))
+    local dpo = tables.of(family_files.read(here .. "converters/dpo.lua"))
     local best = coverage.best(dpo, { "policy_model.model.lm_head.weight", "ref_model.model.lm_head.weight", "ref_model.x" })
     equal({ best.side, best.matched, best.unmatched }, { "right", 2, { "ref_model.x" } })
     equal(coverage.best(dpo, { "gpt_neox.final_layer_norm.weight" }).tables[1].held, "gpt-neox")
-    equal(coverage.best(tables.of(notation.read(here .. "converters/dpo.lua"), "falcon"), { "a" }).matched, 0)
+    equal(coverage.best(tables.of(family_files.read(here .. "converters/dpo.lua"), "falcon"), { "a" }).matched, 0)
   end)
 
   it("keys of checkpoints", function()
@@ -678,7 +678,7 @@ describe("Rules: the notation", function()
   end
 
   it("fields of models, converters, components and wrappers are read and used", function()
-    for what, record in pairs(notation.records) do
+    for what, record in pairs(family_files.records) do
       for word in pairs(record.fields) do
         if type(word) == "string" then
           assert(any(programs, "[.%[]\"?" .. word .. "%f[%W]"), ("nothing reads '%s' of %s"):format(word, what))

@@ -72,7 +72,7 @@ local ATTEMPTS = {
   "return os.execute 'touch pwned'", "return os.getenv 'HOME'", "return io.open('pwned', 'w')", "return io.popen 'touch pwned'",
   "return require 'os'", "return require 'io'", "return require 'ffi'", "return require 'jit'", "return require 'debug'",
   "return require 'package'", "return require 'string.buffer'", "return require 'cbk.native'", "return require 'cbk.fs'",
-  "return require 'cbk.cli'", "return require 'converters.engine.catalogue'", "return require 'converters.notation.files'",
+  "return require 'cbk.cli'", "return require 'converters.engine.catalogue'", "return require 'converters.engine.family_files'",
   "return require 'converters.notation.sandbox'", "return require 'converters.llama'", "return require '../../etc/passwd'",
   "return package.loadlib('libc.so.6', 'system')", "return package.loaded.os", "return package.preload", "return _G", "return _G.os",
   "return _ENV", "return debug.getinfo(1)", "return debug.getregistry()", "return getfenv(0)", "return getfenv(require)",
@@ -342,7 +342,7 @@ describe("a sandboxed converter", function()
     cbk.fs.write(dir .. "/whole.lua", [=[
       local cbk = require "cbk"
       local converters = require "cbk.converters"
-      local notation = require "converters.notation.files"
+      local family_files = require "converters.engine.family_files"
       local keys = require "converters.engine.keys"
       for _, name in ipairs { "class", "rules", "fields", "keys", "kinds", "sections", "wrap" } do require("converters.engine." .. name) end
       local vocabulary = require "converters.vocabulary.actions"
@@ -362,7 +362,7 @@ describe("a sandboxed converter", function()
         return out
       end
       local before = all()
-      local models = notation.read("tiny.lua", true)
+      local models = family_files.read("tiny.lua", true)
       local source = cbk.dict { ["embed.weight"] = cbk.randn { 4, 2 }, ["norm.weight"] = cbk.randn { 2 } }
       local made = keys.convert(models[1][1].keys, "left", source, { left = cbk.dict(), right = cbk.dict() })
       assert(made["e.weight"]:shape()[1] == 2 and vocabulary.split)
@@ -503,7 +503,7 @@ describe("a sandboxed converter", function()
     cbk.fs.write(dir .. "/first.lua", field .. " class.free(one) " .. tiny "")
     cbk.fs.write(dir .. "/second.lua", field .. " if one.free then cbk.fail('config', 'it is changed') end " .. tiny "")
     cbk.fs.write(dir .. "/both.lua", [[
-      for _, name in ipairs { "first.lua", "second.lua" } do require "converters.notation.files".read(name, true) end
+      for _, name in ipairs { "first.lua", "second.lua" } do require "converters.engine.family_files".read(name, true) end
     ]])
     local code, _, stderr = harness.cbk(dir, "run", "both.lua")
     equal({ code, stderr }, { 0, "" })
@@ -515,7 +515,7 @@ describe("a sandboxed converter", function()
     for _, name in ipairs { "evil", "clip" } do
       cbk.fs.write(dir .. ("/converters/shared/%s.lua"):format(name), "io.open('pwned', 'w'):close() return {}")
     end
-    cbk.fs.write(dir .. "/script.lua", 'require "converters.notation.files".read("own.lua", true)')
+    cbk.fs.write(dir .. "/script.lua", 'require "converters.engine.family_files".read("own.lua", true)')
     for name, problem in pairs { evil = "module 'converters.shared.evil' is not available", clip = "" } do
       cbk.fs.write(dir .. "/own.lua", ("require 'converters.shared.%s'\n"):format(name) .. tiny "", { overwrite = true })
       local code, _, stderr = harness.cbk(dir, "run", "script.lua")
@@ -588,10 +588,10 @@ describe("a sandboxed converter", function()
       return { { model = "tiny", { "hf", "cs-2.1 .. cs-2.9", keys = keys, config = config } } }]])
     cbk.fs.write(dir .. "/whole.lua", [[
       local cbk = require "cbk"
-      local notation = require "converters.notation.files"
+      local family_files = require "converters.engine.family_files"
       local keys = require "converters.engine.keys"
       local sections = require "converters.engine.sections"
-      local converter = notation.read("tiny.lua", true)[1][1]
+      local converter = family_files.read("tiny.lua", true)[1][1]
       local configs = { left = cbk.dict(), right = cbk.dict() }
       print(pcall(keys.convert, converter.keys, "left", cbk.dict { a = cbk.full({ 2 }, 1) }, configs))
       print(pcall(sections.convert, converter, "left", cbk.dict { width = 2 }))

@@ -10,7 +10,7 @@ local composite = require "cbk.converters.composite"
 local jobs = require "cbk.converters.job"
 local kinds = require "converters.engine.kinds"
 local links = require "cbk.links"
-local notation = require "converters.notation.files"
+local family_files = require "converters.engine.family_files"
 local sections = require "converters.engine.sections"
 local trainer = require "converters.modelzoo.trainer"
 
@@ -32,7 +32,7 @@ function converters.load(own, is_sandboxed)
   local only
   if is_sandboxed and not own then cbk.fail("usage", "--sandbox needs --converter FILE: cbk's own converters are not sandboxed") end
   if own then
-    local fine, models = pcall(notation.read, own, is_sandboxed)
+    local fine, models = pcall(family_files.read, own, is_sandboxed)
     if not fine then
       local says_place = type(models) == "table" and models.code == "converter" and models.file == own
       if says_place then error(models, 0) end
@@ -41,7 +41,7 @@ function converters.load(own, is_sandboxed)
     catalogue.add(models, own, true)
     only = #models == 1 and models[1].model or nil
   end
-  catalogue.load_folder(root .. "converters", notation.check)
+  catalogue.load_folder(root .. "converters", family_files.check)
   return only
 end
 

@@ -10,7 +10,7 @@ local releases = require "converters.engine.releases"
 local sandbox = require "converters.notation.sandbox"
 local shapes = require "converters.notation.shapes"
 
-local notation = {}
+local family_files = {}
 
 -- --- the schema
 
@@ -79,7 +79,7 @@ local wrap = shapes.record("wrap", {
 
 ---Every kind of table in a file. The kind of a converter is the one of `kinds` that it has.
 ---@type table<string, Shape>
-notation.records = {
+family_files.records = {
   model = shapes.record("a model", {
     model = text, name = text, note = text, aliases = texts, history = history, classes = classes,
   }, { "model" }),
@@ -197,7 +197,7 @@ local function check_converters(model, at, place_of)
     if is_own and kind ~= "keys" then
       fail(own, kind, "a converter between layouts of one's own needs 'keys', not '%s': write a model for each variant or part", kind)
     end
-    check(notation.records[kind], converter, own)
+    check(family_files.records[kind], converter, own)
     check_parts(converter, own)
     check_has_sides(converter, own)
     check_is_step(converter, own)
@@ -219,7 +219,7 @@ end
 ---Refuses a file's result if it is not a valid list of models. What a step between releases leaves out is added.
 ---@param models Model[]
 ---@param where string   the file
-function notation.check(models, where)
+function family_files.check(models, where)
   local function at_file() return where end
   if type(models) == "table" and models.model ~= nil then
     fail(at_file, nil, "the file returns one model; it must return a list of models: return { { model = …, … } }")
@@ -235,7 +235,7 @@ function notation.check(models, where)
     for name, value in pairs(model) do
       if type(name) == "string" then named[name] = value end
     end
-    check(notation.records.model, named, at)
+    check(family_files.records.model, named, at)
     check_names(model, at, seen)
     check_converters(model, at, place_of)
   end
@@ -252,14 +252,14 @@ end
 ---@param path string
 ---@param is_sandboxed? boolean   it has no rights
 ---@return Model[]
-function notation.read(path, is_sandboxed)
+function family_files.read(path, is_sandboxed)
   if is_sandboxed then position.restrict(path) end
   local chunk, why
   if is_sandboxed then chunk, why = sandbox.load(path) else chunk, why = loadfile(path, "t") end
   if not chunk then cbk.fail("converter", ("cannot read the converter: %s"):format(why), { file = path }) end
   local fine, models = pcall(chunk)
   if not fine then fail_to_run(models, path) end
-  local fits, problem = pcall(notation.check, models, path)
+  local fits, problem = pcall(family_files.check, models, path)
   if not fits then error(errors.with(problem, { file = path }), 0) end
   for _, model in ipairs(models) do
     for _, converter in ipairs(model) do converter.own_file = position.file(path) end
@@ -267,4 +267,4 @@ function notation.read(path, is_sandboxed)
   return models
 end
 
-return notation
+return family_files
