@@ -19,7 +19,6 @@ local contents = require "cbk.recognise.contents"
 local doubts = require "cbk.recognise.doubts"
 local dry_run = require "converters.authoring.dry_run"
 
-local default_shard_size = "10GB"
 
 local parser = cli.parser("convert", "Convert a checkpoint together with its config, streamed: memory stays small whatever the size.", [[
 --model, --src-fmt and --config are detected if you leave them out: from config.json or params.yaml
@@ -37,7 +36,7 @@ parser:option("--src-fmt", "its format: hf, cs-X.Y, or cs-auto to detect the rel
 parser:option("--to --tgt-fmt", "the format wanted: hf, cs-X.Y or cs-current"):target("tgt_fmt"):argname("FORMAT"):count(1)
 parser:option("--config", "its config: config.json or params.yaml (default: the one beside it)"):argname "FILE"
 parser:option("-o --output-dir", "where to write (default: beside the input; inside it, if it is a folder)"):argname "DIR"
-parser:option("--hf-shard-size", ("largest size of a Hugging Face shard (default: %s)"):format(default_shard_size)):argname "SIZE"
+parser:option("--hf-shard-size", ("largest size of a Hugging Face shard (default: %s)"):format(converters.SHARD_SIZE)):argname "SIZE"
 parser:flag("--export-safetensors", "write Hugging Face shards as safetensors")
 parser:flag("--single-file", "write pytorch_model.bin or model.safetensors for Hugging Face, without shards and index")
 parser:flag("--drop-unmatched-keys", "leave out a few keys that no rule matches, if the model has all weights without them")
@@ -230,8 +229,8 @@ local function options_of(job)
     local number = converters.catalogue.release(job.tgt)
     return { format = "h5", h5_version = converters.h5_version(number, args.h5_version), framework_version = number .. ".0" }
   end
-  local out = { format = args.export_safetensors and "safetensors" or "torch" }
-  if args.single_file then out.single_file = true else out.shard_size = args.hf_shard_size or default_shard_size end
+  local out = converters.hf_shards(args)
+  out.format = args.export_safetensors and "safetensors" or "torch"
   if out.shard_size and job.path[#job.path].converter.tool == "1.9.1" then
     if args.hf_shard_size then cbk.warn(("--hf-shard-size is ignored: %s writes one file"):format(job.src)) end
     out.shard_size = "1000000GB"

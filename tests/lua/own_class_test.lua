@@ -100,6 +100,23 @@ describe("Layouts of one's own with classes", function()
     has(text, "its converter reads the layouts 'a' and 'b'")
   end)
 
+  it("become a folder as Hugging Face has it, in shards if that is asked for", function()
+    local dir = folder("make 'Right'", "ff")
+    cbk.fs.write(dir .. "/own.lua", (TABLE:format("make 'Right'", "ff"):gsub('"hf", "cs%-2%.4"', '"a", "hf"')), { overwrite = true })
+    local function convert_to(out, ...)
+      local code, _, stderr = run(dir, 2, "convert", "--converter", "own.lua", "--src-fmt", "a", "--to", "hf", "--config", "config.json",
+        "m.safetensors", "-o", out, ...)
+      equal({ code, stderr }, { 0, "" })
+      return cbk.fs.list(dir .. "/" .. out .. "/m_to_hf")
+    end
+    equal(convert_to "one", { "config.json", "pytorch_model-00001-of-00001.bin", "pytorch_model.bin.index.json" })
+    equal(convert_to("few", "--export-safetensors", "--single-file"), { "config.json", "model.safetensors" })
+    local shards = convert_to("many", "--export-safetensors", "--hf-shard-size", "64B")
+    equal(#shards, 4)
+    equal((harness.cbk(dir, "diff", "many/m_to_hf", "m.safetensors")), 0)
+    equal(cbk.config.load(dir .. "/many/m_to_hf/config.json").num_hidden_layers, 2)
+  end)
+
   it("name what the written layout's class does not have, and a side without a class", function()
     local _, _, stderr = run(own("make 'Right'", "fff"), 2, "convert", "--converter", "own.lua", "--src-fmt", "a", "--to", "b", "--config",
       "config.json", "m.safetensors", "-o", "out")

@@ -730,7 +730,7 @@ describe("Rules: layouts of a user's own", function()
     for _, name in ipairs(cbk.fs.list(dir .. "/right")) do
       if name:find "^config" then config = "right/" .. name else right = "right/" .. name end
     end
-    return dir, right, config
+    return dir, right, config or right .. "/config.json"
   end
 
   for _, formats in ipairs { { "a", "b" }, { "a", "hf" }, { "hf", "b" }, { "a", "cs-2.4" }, { "cs-2.4", "b" } } do

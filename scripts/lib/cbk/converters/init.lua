@@ -188,6 +188,15 @@ function converters.h5_version(release, asked)
   return asked or newest
 end
 
+converters.SHARD_SIZE = "10GB" -- of Hugging Face's files, if nothing else is asked for
+
+---How Hugging Face's files are divided: options of cbk.create.
+---@param args table   of `cbk convert`
+---@return table
+function converters.hf_shards(args)
+  return args.single_file and { single_file = true } or { shard_size = args.hf_shard_size or converters.SHARD_SIZE }
+end
+
 ---@class ConfigFile
 ---@field path string
 ---@field tree Dict

@@ -77,24 +77,54 @@ end
 ---@param args table
 ---@param step OwnStep
 ---@param format string   of the input's file
+---@return string path
+---@return "hf"|"release"|"torch"|"safetensors"|"h5"|"mdl" kind   hf: a folder, as Hugging Face has it
+---@return string container
 local function output_of(args, step, format)
   local folder = args.output_dir or cbk.fs.folder_of(args.checkpoint_file)
   local name = ("%s_to_%s"):format((cbk.fs.basename(args.checkpoint_file):gsub("%.%a%w*$", "")), step.tgt)
-  if catalogue.release(step.tgt) then return cbk.fs.join(folder, name .. ".mdl"), "release" end
-  local kind = step.tgt == "hf" and "torch" or own_layout.container(format)
-  kind = args.export_safetensors and "safetensors" or (step.converter.files or {})[other_side[step.side]] or kind
-  return cbk.fs.join(folder, name .. SUFFIX[kind]), kind
+  if catalogue.release(step.tgt) then return cbk.fs.join(folder, name .. ".mdl"), "release", "h5" end
+  local is_hf = step.tgt == "hf"
+  local container = is_hf and "torch" or own_layout.container(format)
+  container = args.export_safetensors and "safetensors" or (step.converter.files or {})[other_side[step.side]] or container
+  if is_hf then return cbk.fs.join(folder, name), "hf", container end
+  return cbk.fs.join(folder, name .. SUFFIX[container]), container, container == "mdl" and "h5" or container
 end
 
 ---Warns about options of `cbk convert` that have no effect: the output is one file in the table's format.
 ---@param kind string   of `output_of`
 local function warn_of_idle_options(args, kind)
-  local idle = { { "hf_shard_size", "--hf-shard-size" }, { "single_file", "--single-file" } }
+  local idle = kind ~= "hf" and { { "hf_shard_size", "--hf-shard-size" }, { "single_file", "--single-file" } } or {}
   if kind == "release" or kind == "mdl" then idle[#idle + 1] = { "export_safetensors", "--export-safetensors" } end
   if kind ~= "release" then idle[#idle + 1] = { "h5_version", "--h5-version" } end
   for _, one in ipairs(idle) do
     if args[one[1]] then cbk.warn(("%s is ignored: the output is one file of the format that the converter names"):format(one[2])) end
   end
+end
+
+---The options of cbk.create for an output.
+---@param out Dict   tensors
+local function options_of(out, step, kind, container, args)
+  local options = kind == "hf" and converters.hf_shards(args) or {}
+  options.root, options.format = kind == "mdl" and cbk.dict { model = out } or out, container
+  if kind == "release" then
+    local release = catalogue.release(step.tgt)
+    options.root = modelzoo.from_hf(out, release, cbk.dict(), cbk.dict())
+    options.h5_version, options.framework_version = converters.h5_version(release, args.h5_version), release .. ".0"
+  end
+  return options
+end
+
+---The config's file, if one is written.
+---@param made Dict|nil
+---@return ConfigFile|nil
+local function config_of(made, path, step, kind)
+  if not made then return nil end
+  if kind == "hf" then return { path = cbk.fs.join(path, "config.json"), tree = made, format = "json", style = { indent = 4 } } end
+  local is_release = kind == "release"
+  local format = is_release and "yaml" or "json"
+  return { path = cbk.fs.join(cbk.fs.dirname(path), ("config_to_%s.%s"):format(step.tgt, format)), format = format, style = { indent = 4 },
+    tree = is_release and cbk.dict { model = made } or made }
 end
 
 ---Converts and writes.
@@ -103,7 +133,7 @@ end
 function own_layout.convert(step, args)
   if #args.explain > 0 then cbk.fail("usage", "--explain needs a conversion with a config, between hf and cs-X.Y") end
   local checkpoint = cli.open(args.checkpoint_file, args)
-  local path, kind = output_of(args, step, checkpoint.format)
+  local path, kind, container = output_of(args, step, checkpoint.format)
   warn_of_idle_options(args, kind)
   converters.refuse_existing(path, args)
   local config = args.config and cbk.config.load(args.config)
@@ -114,25 +144,18 @@ function own_layout.convert(step, args)
     { seed = args.seed, drop_unmatched = args.drop_unmatched_keys,
       releases = { [step.side] = catalogue.release(step.src), [other_side[step.side]] = catalogue.release(step.tgt) } })
   if not fine then error(explained(out, step, source, args), 0) end
-  local options = { root = out, overwrite = args.overwrite or args.dry_run, format = kind }
-  if kind == "mdl" then
-    options.root, options.format = cbk.dict { model = out }, "h5"
-  elseif kind == "release" then
-    local release = catalogue.release(step.tgt)
-    options.root, options.format = modelzoo.from_hf(out, release, cbk.dict(), cbk.dict()), "h5"
-    options.h5_version, options.framework_version = converters.h5_version(release, args.h5_version), release .. ".0"
+  local options, file = options_of(out, step, kind, container, args), config_of(made, path, step, kind)
+  if file and kind ~= "hf" then converters.refuse_existing(file.path, args) end
+  local saved, forecast
+  if file then
+    saved, forecast = converters.write(path, options, file, args)
+  else
+    saved, forecast = converters.write_all({ { path = path, options = options } }, args)
   end
-  local config_path = made and cbk.fs.join(cbk.fs.dirname(path), "config_to_" .. step.tgt .. (kind == "release" and ".yaml" or ".json"))
-  if made then
-    converters.refuse_existing(config_path, args)
-    if kind == "release" then made = cbk.dict { model = made } end
-    options.companions = { [cbk.fs.basename(config_path)] = cbk.config.dump(made, kind == "release" and "yaml" or "json", { indent = 4 }) }
-  end
-  local saved, forecast = cli.commit({ cbk.create(path, options) }, args)
-  cli.print_result(args, saved, { { "checkpoint", path }, { "config", config_path or cbk.null } }, forecast)
+  cli.print_result(args, saved, { { "checkpoint", path }, { "config", file and file.path or cbk.null } }, forecast)
   local verb = saved and "saved" or "would be saved"
   cli.say(args, ("Checkpoint %s to %s"):format(verb, path))
-  if config_path then cli.say(args, ("Config %s to %s"):format(verb, config_path)) end
+  if file then cli.say(args, ("Config %s to %s"):format(verb, file.path)) end
 end
 
 return own_layout
