@@ -236,7 +236,7 @@ int rms_norm(lua_State* L) {
 int gelu(lua_State* L) {
   const std::string form = Options(L, 2, {"approximate"}).text("approximate", "none");
   if (form != "none" && form != "tanh")
-    fail(Errc::value, "gelu: approximate must be \"none\" or \"tanh\", not {}", quote(form));
+    fail(Errc::value, R"(gelu: approximate must be "none" or "tanh", not {})", quote(form));
   return push_variable(
       L, compute::unary(form == "tanh" ? compute::ElementOp::gelu_tanh : compute::ElementOp::gelu,
                         check_variable(L, 1)));
@@ -251,7 +251,7 @@ int cross_entropy(lua_State* L) {
   const std::string name = options.text("reduction", "mean");
   const bool is_known = name == "mean" || name == "sum" || name == "none";
   if (!is_known)
-    fail(Errc::value, "cross_entropy: reduction must be \"mean\", \"sum\" or \"none\", not {}", quote(name));
+    fail(Errc::value, R"(cross_entropy: reduction must be "mean", "sum" or "none", not {})", quote(name));
   using compute::Reduction;
   const auto reduction = name == "mean" ? Reduction::mean : name == "sum" ? Reduction::sum : Reduction::none;
   const int64_t ignored = options.integer("ignore_index", INT64_MIN, INT64_MAX).value_or(-100);
@@ -290,7 +290,7 @@ compute::Device check_device(lua_State* L, int index) {
   for (const auto device : {compute::Device::cpu, compute::Device::csx}) {
     if (compute::name_of(device) == name) return device;
   }
-  fail(Errc::value, "unknown device {}: expected \"cpu\" or \"csx\"", quote(name));
+  fail(Errc::value, R"(unknown device {}: expected "cpu" or "csx")", quote(name));
 }
 
 /// The device of new tensors.

@@ -431,6 +431,7 @@ void commit_all(lua_State* L, const std::vector<std::shared_ptr<Output>>& output
   Transaction transaction;
   transaction.expect_unchanged(sources_of(L, options));
   std::vector<std::vector<LostValues>> lost;
+  lost.reserve(writers.size());
   for (const auto& writer : writers) lost.push_back(stream(*writer, execute, transaction));
   transaction.commit(execute.sync);
   for (size_t i = 0; i < outputs.size(); ++i) {

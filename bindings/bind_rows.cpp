@@ -1,5 +1,6 @@
 // `cbk.leaf_rows`: the leaves of a tree by number, with their types, shapes and folded keys. Lua gets one row
 // at a time, because a checkpoint may have a million of them.
+#include <algorithm>
 #include <numeric>
 
 #include "bindings/kind.hpp"

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <ranges>
 
 namespace cbk::app {
 namespace {
@@ -67,8 +68,8 @@ void make_folder(const fs::path& folder, std::vector<fs::path>& made) {
   std::vector<fs::path> missing;
   for (fs::path at = folder; at.has_relative_path() && !fs::exists(at, error); at = at.parent_path())
     missing.push_back(at);
-  for (auto path = missing.rbegin(); path != missing.rend(); ++path) {
-    if (fs::create_directory(*path, error)) made.push_back(*path);
+  for (const fs::path& path : missing | std::views::reverse) {
+    if (fs::create_directory(path, error)) made.push_back(path);
   }
 }
 
@@ -92,7 +93,7 @@ Keeper& keeper() {
   char ignored = 0;
   while (::read(end_of_program, &ignored, 1) < 0 && errno == EINTR) {
   }
-  for (auto path = made.rbegin(); path != made.rend(); ++path) ::rmdir(path->c_str());
+  for (const fs::path& path : made | std::views::reverse) ::rmdir(path.c_str());
   ::_exit(0);
 }
 

@@ -64,7 +64,7 @@ std::shared_ptr<const MappedFile> mapped(const Below& opened, const fs::path& pa
 /// The target of a path, as far as it exists.
 fs::path real_path(const fs::path& path) {
   std::error_code error;
-  const fs::path real = fs::weakly_canonical(fs::absolute(path), error);
+  fs::path real = fs::weakly_canonical(fs::absolute(path), error);
   if (error) fail_errno("look at", path.string(), error.value());
   return real;
 }

@@ -1,6 +1,7 @@
 #include "host/base/parents.hpp"
 
 #include <cerrno>
+#include <ranges>
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,7 +11,7 @@
 namespace cbk {
 
 Parents::~Parents() {
-  for (auto it = made_.rbegin(); it != made_.rend(); ++it) ::rmdir(it->c_str());
+  for (const fs::path& path : made_ | std::views::reverse) ::rmdir(path.c_str());
 }
 
 void Parents::make(const fs::path& target) {
@@ -19,12 +20,12 @@ void Parents::make(const fs::path& target) {
   fs::path folder = (target.has_filename() ? target : target.parent_path()).parent_path();
   for (; !folder.empty() && !fs::exists(folder, ignored); folder = folder.parent_path())
     missing.push_back(folder);
-  for (auto path = missing.rbegin(); path != missing.rend(); ++path) {
+  for (const fs::path& path : missing | std::views::reverse) {
     constexpr mode_t everything = 0777;  // less the umask
-    if (::mkdir(path->c_str(), everything) == 0) {
-      made_.push_back(*path);
+    if (::mkdir(path.c_str(), everything) == 0) {
+      made_.push_back(path);
     } else if (errno != EEXIST) {
-      fail_errno("create the folder", path->string());
+      fail_errno("create the folder", path.string());
     }
   }
 }

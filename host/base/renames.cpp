@@ -1,8 +1,10 @@
 #include "host/base/renames.hpp"
 
 #include <fcntl.h>
-#include <stdio.h>
 #include <unistd.h>
+
+#include <cstdio>
+#include <ranges>
 
 #include "host/base/stale.hpp"
 
@@ -71,9 +73,9 @@ void Renames::replace(const fs::path& from, const fs::path& to) {
 
 std::vector<std::string> Renames::undo() {
   std::vector<std::string> stuck;
-  for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
-    if (rename_with(step->to, step->from, step->is_exchange ? RENAME_EXCHANGE : 0) == 0) continue;
-    stuck.push_back(fmt::format("'{}' is now '{}'", step->from.string(), step->to.string()));
+  for (const Step& step : steps_ | std::views::reverse) {
+    if (rename_with(step.to, step.from, step.is_exchange ? RENAME_EXCHANGE : 0) == 0) continue;
+    stuck.push_back(fmt::format("'{}' is now '{}'", step.from.string(), step.to.string()));
   }
   steps_.clear();
   return stuck;

@@ -1,9 +1,9 @@
 #include "host/base/transaction.hpp"
 
 #include <fcntl.h>
-#include <stdio.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <optional>
 
 #include "host/base/interrupt.hpp"

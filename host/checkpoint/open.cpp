@@ -163,6 +163,7 @@ auto opening(const fs::path& path, Body&& body) {
 
 std::string warning_of(const std::vector<fs::path>& finished) {
   std::vector<std::string> names;
+  names.reserve(finished.size());
   for (const fs::path& path : finished) names.push_back(quote(path.string()));
   return fmt::format("a program was killed while it replaced {}: they have their new content now",
                      listed(names, 5));

@@ -45,6 +45,7 @@ void leave_out_lost(Checkpoint& checkpoint) {
   if (lost.empty()) return;
   if (tensors == 0) fail(Errc::format, "nothing can be salvaged: none of {} tensors is whole", lost.size());
   std::vector<std::string> names;
+  names.reserve(lost.size());
   for (const std::string& path : lost) names.push_back(quote(path, 1000));
   checkpoint.root = std::move(rest);
   checkpoint.unreadable.push_back(fmt::format("{} of {} tensors cannot be read and {} left out: {}",

@@ -113,6 +113,7 @@ class ShardedWriter : public Writer {
     if (options.shard_size && options.shards.empty() && !options.single_file)
       return shards_by_size(tensors, *options.shard_size);
     std::vector<std::string> names;
+    names.reserve(tensors.size());
     for (const NamedTensor& tensor : tensors) names.push_back(tensor.name);
     return shards_by_name(names, options.shards);
   }

@@ -73,6 +73,7 @@ void write_chain(const VariablePtr& x, std::initializer_list<const Input*> opera
   ChainBuilder builder(compute_type(x->dtype()), x->shape());
   const ChainValue self = builder.input(x);
   std::vector<ChainValue> values;
+  values.reserve(inputs.size());
   for (const Input& input : inputs) values.push_back(builder.input(input));
   const ChainValue result = body(builder, self, values);
   builder.finish(x->operand(), result);

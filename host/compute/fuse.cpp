@@ -92,7 +92,7 @@ class Group {
     } else {
       std::erase_if(chain_.outputs,
                     [&](const ElementChain::Output& output) { return !is_needed(output.to, readers, kept); });
-      out = {std::make_unique<Elementwise>(pruned(std::move(chain_))), condition_, flag_};
+      out = {std::make_unique<Elementwise>(pruned(chain_)), condition_, flag_};
     }
     *this = Group();
     return out;

@@ -44,7 +44,7 @@ HWY_INLINE void tile(const T* a, int64_t down, int64_t across, const T* b, int64
       right[i] = hn::MulAdd(factor, second, right[i]);
     }
   }
-  for (int i = 0; i < count; ++i) {
+  for (int64_t i = 0; i < count; ++i) {
     hn::StoreU(left[i], d, result + i * 2 * lanes);
     hn::StoreU(right[i], d, result + i * 2 * lanes + lanes);
   }

@@ -89,7 +89,7 @@ constexpr std::array<int8_t, 16> mxfp4_values = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1,
 
 void decode_mxfp4(const uint8_t* block, float* out) {
   const uint32_t exponent = block[0];
-  const float scale = std::bit_cast<float>(exponent < 2 ? 0x00200000U << exponent : (exponent - 1) << 23);
+  const auto scale = std::bit_cast<float>(exponent < 2 ? 0x00200000U << exponent : (exponent - 1) << 23);
   for (size_t i = 0; i < small_block; ++i)
     out[i] = scale * static_cast<float>(mxfp4_values.at(static_cast<size_t>(nibble(block + 1, i))));
 }
