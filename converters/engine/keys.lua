@@ -331,6 +331,7 @@ end
 ---@field to? string          its new name; nil if it has none, or several
 ---@field is_written? boolean
 ---@field is_changed boolean   the tensor was changed
+---@field is_split? boolean     it became several, which are parts of it
 
 ---Remembers what became of a key.
 ---@param targets string[]
@@ -339,7 +340,8 @@ function Run:note_move(hit, targets, value, made)
   local ending = hit.ending
   local is_one = #targets == 1 and #ending.also == 0 and #ending.from == 1 and not ending.from.each
   local is_same = rawequal(made, value) or kinds.is_tensor(made) and kinds.is_tensor(value) and made:same(value)
-  self.moves[self.at.full_key] = { to = is_one and targets[1] or nil, is_written = #targets > 0, is_changed = not is_same }
+  self.moves[self.at.full_key] = { to = is_one and targets[1] or nil, is_written = #targets > 0, is_changed = not is_same,
+    is_split = #targets > 1 }
 end
 
 ---Fails if the value is not a tensor, or has no elements. A table that copies everything accepts any value.

@@ -24,7 +24,11 @@ local wrap = {}
 ---@param side Side
 ---@return string
 function wrap.model_in(wrapper, config, side)
-  local field = wrapper.says[side]
+  local field, section = wrapper.says[side], wrapper.place:match "^[^.]+"
+  if side == "right" and kinds.is_dict(config, section) then
+    cbk.fail("config", ("the config has the fields of the model inside in a section '%s', which cbk does not read"):format(section), {
+      field = section, advice = ("move all of them up, beside 'dpo', and write its name as %s"):format(field) })
+  end
   local said = config[field]
   if said == nil then
     cbk.fail("config", ("the config has no '%s', which names the model inside: add %s: llama, or another one of %s"):format(field, field,

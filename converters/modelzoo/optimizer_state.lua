@@ -59,7 +59,7 @@ end
 local function pieces_of(names, name, state)
   if type(name) ~= "string" or not is_dict(state) then return nil end
   local move, key, own = move_of(names.moves, name)
-  local weight = move and not move.to and move.is_written and names.model[key]
+  local weight = move and move.is_split and names.model[key]
   if not kinds.is_tensor(weight) then return nil end
   local by_name, order, others, shape = {}, {}, cbk.dict(), extents.shape(weight:shape())
   for field, value in cbk.items(state) do

@@ -162,8 +162,9 @@ end
 local scalings = {
   linear = { needs = {}, usual = {}, only = {} },
   llama3 = { needs = { "low_freq_factor", "high_freq_factor", "original_max_position_embeddings" }, usual = {}, only = {} },
-  longrope = { needs = { "short_factor", "long_factor" }, usual = {}, only = {}, is_open = true,
-    lists = { "short_factor", "long_factor" } },
+  longrope = { needs = { "short_factor", "long_factor" }, usual = {}, is_open = true, lists = { "short_factor", "long_factor" },
+    only = { attention_factor = null, -- of Hugging Face
+      short_mscale = null, long_mscale = null } }, -- of the Model Zoo, and of PhiMoE
   yarn = {
     needs = { "original_max_position_embeddings" }, usual = { beta_fast = 32, beta_slow = 1 },
     only = { attention_factor = null, mscale = null, mscale_all_dim = null, truncate = true, -- of Hugging Face
@@ -295,6 +296,11 @@ function rotary.scaling(types, only_scaled)
     if not is_supported[said.rope_type.value] then fields.refuse("pos_scaling_type", kind, supported) end
     check(said, "pos_scaling_extra_args")
     warn_of_short_inputs(said, at.from)
+    if said.rope_type.value == "longrope" and said[ORIGINAL] then
+      cbk.warn(("longrope: transformers 4 reads %s at the top of config.json, where it is written for Phi-3 alone, as by the Model Zoo's "
+        .. "converter: for other models, add %s=%s there, or positions are scaled otherwise at every length"):format(ORIGINAL, ORIGINAL,
+        fields.shown(said[ORIGINAL].value)))
+    end
     return rope_scaling(said)
   end
 

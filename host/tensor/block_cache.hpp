@@ -17,7 +17,7 @@ class BlockCache {
   struct Key {
     uint64_t storage = 0;
     uint64_t number = 0;
-    auto operator<=>(const Key&) const = default;
+    auto operator<=>(const Key&) const = default;  // NOLINT(modernize-use-nullptr): of clang-tidy 14
   };
 
   static BlockCache& instance();

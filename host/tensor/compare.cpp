@@ -114,8 +114,8 @@ class Comparer {
       if (is_done) return;
     }
     const int64_t numbers = is_complex(a_) ? 2 * count : count;
-    const double* x = converted<double>(a_, a, numbers, 0);
-    const double* y = converted<double>(b_, b, numbers, 1);
+    const auto* x = converted<double>(a_, a, numbers, 0);
+    const auto* y = converted<double>(b_, b, numbers, 1);
     for (int64_t i = 0; i < count; ++i) {
       if (is_complex(a_)) {
         add_complex(begin + i, x + 2 * i, y + 2 * i);

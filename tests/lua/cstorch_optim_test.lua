@@ -237,6 +237,17 @@ describe("cstorch: optimizer", function()
 end)
 
 describe("cstorch: optimizer state dict", function()
+  it("is refused where it asks for a step that the class does not compute", function()
+    for name, flag in pairs { Adam = "maximize", AdamW = "maximize", NAdam = "decoupled_weight_decay" } do
+      local optimizer = optim[name]({ parameter { 1, 2 } }, { lr = 0.1 })
+      local state = optimizer:state_dict()
+      state.param_groups[1][flag], state.param_groups[1].foreach = false, true
+      optimizer:load_state_dict(state)
+      state.param_groups[1][flag] = true
+      raises(flag .. "=true, which " .. name .. " does not compute", function() optimizer:load_state_dict(state) end)
+    end
+  end)
+
   it("numbers parameters over all groups from 0", function()
     local groups = { { params = { parameter { 1 } } }, { params = { parameter { 2 }, parameter { 3 } } } }
     local opt = optim.SGD(groups, { lr = 0.1, momentum = 0.9 })

@@ -135,6 +135,15 @@ describe("DPO", function()
     fails("2 keys were not matched: lm_head.weight, policy_model.model.strange", run, "dpo", "cs-2.4-dpo", "hf", config, cs)
   end)
 
+  it("refuses a config with the policy's fields in a section of their own, by its name", function()
+    local config, cs = llama_dpo()
+    config = cbk.deep_copy(config)
+    config.model.policy_model = cbk.dict { name = "llama", hidden_size = 8 }
+    for _, tgt in ipairs { "hf", "cs-2.1-no-dpo" } do
+      fails("the fields of the model inside in a section 'policy_model'", run, "dpo", "cs-2.4-dpo", tgt, config, cs)
+    end
+  end)
+
   it("the plan has both copies, and what is passed over", function()
     local function watched(src, tgt, config, root)
       local job = conversion.job("dpo", src, tgt)

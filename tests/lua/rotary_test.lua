@@ -243,7 +243,7 @@ describe("Rotary positions: there and back", function()
 
   it("every type", function()
     for _, map in ipairs { dict { type = "linear", factor = 4 }, dict(yarn), of(yarn, { beta_fast = 64, beta_slow = 2 }),
-      dict(longrope), of(longrope, { factor = 2, attention_factor = 1.5, original_max_position_embeddings = 2 }), dict(llama3) } do
+      dict(longrope), of(longrope, { factor = 2, original_max_position_embeddings = 2 }), dict(llama3) } do
       local there, reported = converted(hf("llama", { rope_scaling = map }))
       assert(not reported:find "rope_", reported)
       local fields = scaled(cbk.raw(there, "pos_scaling_factor"), there.pos_scaling_type, there.pos_scaling_extra_args)
@@ -288,6 +288,20 @@ describe("Rotary positions: there and back", function()
     local whole = converted { "phi3", "cs-2.9", "hf", scaled(2, "longrope", { original_max_position_embeddings = 2,
       long_factor = list { 2, 3 }, short_factor = list { 1, 1 } }) }
     harness.equal(whole.original_max_position_embeddings, 2)
+  end)
+
+  it("longrope's own factors of attention are refused, and its shorter length named", function()
+    for name, value in pairs { attention_factor = 1.5, long_mscale = 1.5, short_mscale = 1.2 } do
+      local extra = { long_factor = list { 2, 3 }, short_factor = list { 1, 1 }, [name] = value }
+      local said = (".%s=%g: only null"):format(name, value)
+      refuses {
+        hf("llama", { rope_scaling = of(longrope, { [name] = value }) }, "rope_scaling" .. said),
+        { "llama", "cs-2.9", "hf", scaled(4, "longrope", extra), "pos_scaling_extra_args" .. said },
+      }
+    end
+    local _, reported = back("llama", scaled(4, "longrope", { original_max_position_embeddings = 2, long_factor = list { 2, 3 },
+      short_factor = list { 1, 1 } }))
+    assert(reported:find("add original_max_position_embeddings=2 there", 1, true), reported)
   end)
 
   it("defaults are not written", function()

@@ -87,7 +87,7 @@ class PickleNodes {
     members.set("children_specs", children);
     members.set("num_leaves", below);
     leaves += below;
-    const Value node = make_object(is_leaf ? leaf_spec_class : tree_spec_class, "", state);
+    Value node = make_object(is_leaf ? leaf_spec_class : tree_spec_class, "", state);
     if (is_leaf) leaf_ = node;
     return node;
   }

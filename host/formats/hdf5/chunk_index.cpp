@@ -216,9 +216,10 @@ void refuse_tall_chunks(const Dataset& dataset) {
   size_t along = 0;
   while (along + 1 < chunk.size() && chunk[along] == 1) ++along;
   double side_by_side = 1;
-  double bytes = static_cast<double>(dataset.type.size);
+  auto bytes = static_cast<double>(dataset.type.size);
   for (size_t d = along; d < chunk.size(); ++d) {
-    const auto cells = static_cast<double>((extents[d] + chunk[d] - 1) / chunk[d]);
+    const uint64_t whole_cells = (extents[d] + chunk[d] - 1) / chunk[d];
+    const auto cells = static_cast<double>(whole_cells);
     if (d > along) side_by_side *= cells;
     bytes *= static_cast<double>(chunk[d]) * (d > along ? cells : 1);
   }

@@ -3,7 +3,6 @@
 // the socket.
 #include <hdf5.h>
 #include <seccomp.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -11,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <ctime>
 #include <string>
@@ -208,7 +208,7 @@ void refuse_large_chunks(hid_t dataset, size_t element_size, uint64_t memory) {
   hsize_t extents[H5S_MAX_RANK] = {};
   const int rank =
       H5Pget_layout(made.get()) == H5D_CHUNKED ? H5Pget_chunk(made.get(), H5S_MAX_RANK, extents) : 0;
-  double size = static_cast<double>(element_size);
+  auto size = static_cast<double>(element_size);
   for (int i = 0; i < rank; ++i) size *= static_cast<double>(extents[i]);
   if (rank <= 0 || H5Pget_nfilters(made.get()) <= 0 || size <= static_cast<double>(chunk_cache(memory)))
     return;

@@ -74,11 +74,22 @@ local function plan_state(optimizer, number, own, saved, writes)
   end
 end
 
+-- Flags of PyTorch's optimizers that change how a step is computed, and not what.
+local HOW = { foreach = true, fused = true, capturable = true, differentiable = true }
+
+--- Fails if a saved flag that the class does not have asks for another step.
+local function check_flag(class, key, value)
+  local is_known = not class.keywords or class.keywords[key] ~= nil or HOW[key]
+  if is_known or value ~= true then return end
+  errors.raise("value", "load_state_dict: the state says %s=true, which %s does not compute", key, class.name)
+end
+
 --- The group with the saved hyper-parameters. Tensors are written later, by `writes`.
-local function plan_group(group, saved, writes)
+local function plan_group(class, group, saved, writes)
   local loaded_group = {}
   for key, value in pairs(group) do loaded_group[key] = value end
   for key, value in ordered_map.items(saved) do
+    check_flag(class, key, value)
     if key ~= "params" and value ~= cbk.null then
       if tensors.is_tensor(group[key]) then
         writes[#writes + 1] = loaded.writer(group[key], value, ("hyper-parameter '%s'"):format(key))
@@ -171,7 +182,7 @@ function state_dicts.load(optimizer, dict, settle)
     if optimizer.convert_group then optimizer.convert_group(saved) end
     plan.group = g
     plan_states(optimizer, group, saved, saved_state, plan)
-    groups[g] = plan_group(group, saved, plan.writes)
+    groups[g] = plan_group(optimizer.class, group, saved, plan.writes)
     settle(groups[g])
     local before = flags_of(group)
     for key, value in pairs(flags_of(groups[g])) do needs_other_state = needs_other_state or before[key] ~= value end
