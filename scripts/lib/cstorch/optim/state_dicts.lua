@@ -78,9 +78,9 @@ end
 local HOW = { foreach = true, fused = true, capturable = true, differentiable = true }
 
 --- Fails if a saved flag that the class does not have asks for another step.
-local function check_flag(class, key, value)
+local function check_flag(class, group, key, value)
   local is_known = not class.keywords or class.keywords[key] ~= nil or HOW[key]
-  if is_known or value ~= true then return end
+  if is_known or value ~= true or group[key] == true then return end
   errors.raise("value", "load_state_dict: the state says %s=true, which %s does not compute", key, class.name)
 end
 
@@ -89,7 +89,7 @@ local function plan_group(class, group, saved, writes)
   local loaded_group = {}
   for key, value in pairs(group) do loaded_group[key] = value end
   for key, value in ordered_map.items(saved) do
-    check_flag(class, key, value)
+    check_flag(class, group, key, value)
     if key ~= "params" and value ~= cbk.null then
       if tensors.is_tensor(group[key]) then
         writes[#writes + 1] = loaded.writer(group[key], value, ("hyper-parameter '%s'"):format(key))
