@@ -19,7 +19,7 @@ class Blocks {
     for (const Tensor* tensor : tensors) {
       check_readable(*tensor);
       const int64_t rows = std::lcm(tensor->expression()->granularity(), whole_words);
-      if (rows <= most_rows) block_ = std::max(block_, (least_block + rows - 1) / rows * rows);
+      if (rows > 0 && rows <= most_rows) block_ = std::max(block_, (least_block + rows - 1) / rows * rows);
     }
     block_ = std::min(block_, std::max<int64_t>(numel_, 1));
   }

@@ -76,7 +76,7 @@ double root_of(long double square) {
 /// The mean of an exact sum.
 long double mean_of(Wide sum, int64_t numel) {
   const Wide count = numel;
-  return static_cast<long double>(sum / count) +
+  return static_cast<long double>(sum / count) +  // NOLINT(bugprone-integer-division): the rest is added
          static_cast<long double>(sum % count) / static_cast<long double>(numel);
 }
 
@@ -120,7 +120,8 @@ Statistics of_counts(const std::vector<int64_t>& counts, Wide lowest, int64_t nu
 /// T: bool is read as bytes.
 template <typename T>
 Statistics narrow_statistics(const Tensor& tensor) {
-  constexpr auto lowest = static_cast<int>(std::numeric_limits<T>::min());
+  constexpr auto lowest =
+      static_cast<int>(std::numeric_limits<T>::min());  // NOLINT(bugprone-signed-char-misuse)
   SharedSets<ValueCounts<T>> sets;
   parallel_for(parts_of(tensor), [&](int64_t part) {
     auto set = sets.take();
@@ -179,6 +180,7 @@ class WholeCounts {
                              std::ranges::any_of(sets, [](const auto& set) { return !set->ranges_.empty(); });
     if (!is_by_range) {
       std::vector<Bin> bins;
+      bins.reserve(values.size());
       for (const auto& [value, times] : values)
         bins.push_back({static_cast<double>(value), static_cast<double>(value), times});
       return Distribution(std::move(bins));

@@ -67,7 +67,7 @@ class LeafTable::Builder {
   std::vector<const void*> above_;
 };
 
-LeafTable::LeafTable(const Value& root) : root_(root) {
+LeafTable::LeafTable(Value root) : root_(std::move(root)) {
   Builder(*this).visit(root_, {no_container, 0});
 }
 

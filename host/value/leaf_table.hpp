@@ -22,7 +22,7 @@ class LeafTable {
 
  public:
   /// The order and the errors of `each_leaf`.
-  explicit LeafTable(const Value& root);
+  explicit LeafTable(Value root);
 
   [[nodiscard]] size_t size() const { return leaves_.size(); }
   /// nullptr if it was erased since, or a container around it was erased or replaced.

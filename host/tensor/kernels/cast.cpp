@@ -220,8 +220,8 @@ Losses cast_loop(const std::byte* source, std::byte* out, int64_t count) {
         overflowed += static_cast<uint32_t>((magnitude >= To::first_infinite) & (magnitude < 0x7f800000));
         vanished += static_cast<uint32_t>((magnitude <= To::last_zero) & (magnitude != 0));
       } else if constexpr (risk == Risk::overflow) {
-        overflowed += static_cast<uint32_t>(From::is_finite(bits) & !To::is_finite(result));
-        vanished += static_cast<uint32_t>(!From::is_zero(bits) & To::is_zero(result));
+        overflowed += uint32_t{From::is_finite(bits)} & uint32_t{!To::is_finite(result)};
+        vanished += uint32_t{!From::is_zero(bits)} & uint32_t{To::is_zero(result)};
       } else if constexpr (risk == Risk::change) {
         changed += static_cast<uint32_t>(!is_same_number(number, converted));
       }

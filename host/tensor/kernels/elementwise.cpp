@@ -139,7 +139,7 @@ int64_t element_loop(const UnaryOp& op, T* numbers, int64_t count) {
   }
   uint32_t overflowed = 0;
   const auto replace = [&](T& number, T result) {
-    overflowed += static_cast<uint32_t>(is_finite(number) & !is_finite(result));
+    overflowed += uint32_t{is_finite(number)} & uint32_t{!is_finite(result)};
     number = result;
   };
   if (op.b == 0) {
@@ -154,7 +154,7 @@ template <typename T>
 int64_t binary_loop(BinaryOp op, T* numbers, const T* other, int64_t count) {
   uint32_t overflowed = 0;
   const auto replace = [&](T& number, T right, T result) {
-    overflowed += static_cast<uint32_t>(is_finite(number) & is_finite(right) & !is_finite(result));
+    overflowed += uint32_t{is_finite(number)} & uint32_t{is_finite(right)} & uint32_t{!is_finite(result)};
     number = result;
   };
   if (op == BinaryOp::add) {

@@ -4,8 +4,8 @@
 
 namespace hwy::platform {
 
-uint64_t TimerResolution();
-uint64_t TimerResolution() {
+uint64_t TimerResolution();   // NOLINT(readability-identifier-naming): Highway's name
+uint64_t TimerResolution() {  // NOLINT(readability-identifier-naming)
   return 1;
 }
 
