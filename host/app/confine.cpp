@@ -25,6 +25,7 @@ struct Ruleset {
   uint64_t scoped;
 };
 constexpr uint64_t right_to_truncate = 1ULL << 14;
+constexpr uint64_t right_to_control_devices = 1ULL << 15;
 constexpr uint64_t scope_of_abstract_sockets = 1ULL << 0;
 constexpr uint64_t scope_of_signals = 1ULL << 1;
 
@@ -40,6 +41,7 @@ constexpr uint64_t rights_handled = rights_there | LANDLOCK_ACCESS_FS_MAKE_CHAR 
 
 constexpr long abi_with_renames = 2;  // between folders, which outputs need
 constexpr long abi_with_truncate = 3;
+constexpr long abi_with_devices = 5;
 constexpr long abi_with_scopes = 6;
 
 [[noreturn]] void refuse(int error_number) {
@@ -114,7 +116,8 @@ bool confine_files(const std::vector<fs::path>& folders) {
   const long abi = landlock_abi();
   if (abi < abi_with_renames) return false;
   const uint64_t more = abi >= abi_with_truncate ? right_to_truncate : 0;
-  const Ruleset attributes{rights_handled | more, 0,
+  const uint64_t devices = abi >= abi_with_devices ? right_to_control_devices : 0;
+  const Ruleset attributes{rights_handled | more | devices, 0,
                            abi >= abi_with_scopes ? scope_of_abstract_sockets | scope_of_signals : 0};
   const FileDescriptor ruleset(
       static_cast<int>(::syscall(SYS_landlock_create_ruleset, &attributes, sizeof attributes, 0)));
@@ -159,17 +162,28 @@ void confine_calls() {
                          SCMP_SYS(userfaultfd),    SCMP_SYS(perf_event_open),
                          SCMP_SYS(unshare),        SCMP_SYS(setns),
                          SCMP_SYS(ioprio_set),     SCMP_SYS(sched_setscheduler),
-                         SCMP_SYS(sched_setparam), SCMP_SYS(sched_setattr)})
+                         SCMP_SYS(sched_setparam), SCMP_SYS(sched_setattr),
+                         SCMP_SYS(fanotify_init)})
     forbid(call);
   // What only root can do, and a file that root converts must not.
-  for (const int call :
-       {SCMP_SYS(sethostname),  SCMP_SYS(setdomainname), SCMP_SYS(reboot),        SCMP_SYS(init_module),
-        SCMP_SYS(finit_module), SCMP_SYS(delete_module), SCMP_SYS(kexec_load),    SCMP_SYS(kexec_file_load),
-        SCMP_SYS(settimeofday), SCMP_SYS(clock_settime), SCMP_SYS(clock_adjtime), SCMP_SYS(adjtimex),
-        SCMP_SYS(swapon),       SCMP_SYS(swapoff),       SCMP_SYS(acct),          SCMP_SYS(mount),
-        SCMP_SYS(umount2),      SCMP_SYS(pivot_root),    SCMP_SYS(chroot),        SCMP_SYS(open_by_handle_at),
-        SCMP_SYS(quotactl),     SCMP_SYS(syslog),        SCMP_SYS(vhangup),       SCMP_SYS(iopl),
-        SCMP_SYS(ioperm)})
+  for (const int call : {SCMP_SYS(sethostname),   SCMP_SYS(setdomainname),
+                         SCMP_SYS(reboot),        SCMP_SYS(init_module),
+                         SCMP_SYS(finit_module),  SCMP_SYS(delete_module),
+                         SCMP_SYS(kexec_load),    SCMP_SYS(kexec_file_load),
+                         SCMP_SYS(settimeofday),  SCMP_SYS(clock_settime),
+                         SCMP_SYS(clock_adjtime), SCMP_SYS(adjtimex),
+                         SCMP_SYS(swapon),        SCMP_SYS(swapoff),
+                         SCMP_SYS(acct),          SCMP_SYS(mount),
+                         SCMP_SYS(mount_setattr), SCMP_SYS(move_mount),
+                         SCMP_SYS(fsopen),        SCMP_SYS(fspick),
+                         SCMP_SYS(fsmount),       SCMP_SYS(open_tree),
+                         SCMP_SYS(quotactl_fd),
+
+                         SCMP_SYS(umount2),       SCMP_SYS(pivot_root),
+                         SCMP_SYS(chroot),        SCMP_SYS(open_by_handle_at),
+                         SCMP_SYS(quotactl),      SCMP_SYS(syslog),
+                         SCMP_SYS(vhangup),       SCMP_SYS(iopl),
+                         SCMP_SYS(ioperm)})
     forbid(call);
   forbid(SCMP_SYS(sched_setaffinity), SCMP_A0(SCMP_CMP_NE, 0));
   // Before Linux 6.2, Landlock lets a file be emptied that is opened for reading alone.
@@ -183,7 +197,10 @@ void confine_calls() {
   for (const uint64_t type : {SOCK_DGRAM, SOCK_RAW})  // the second one makes datagrams of a local socket, too
     forbid(SCMP_SYS(socketpair), SCMP_A1(SCMP_CMP_MASKED_EQ, type_of_socket, type));
   forbid(SCMP_SYS(sendto), SCMP_A4(SCMP_CMP_NE, 0));  // with an address
-  for (const uint64_t request : {TIOCSTI, TIOCLINUX})
+  // Terminals of others: their input, their session, the size that a signal tells, their end.
+  constexpr uint64_t hang_up = 0x5437;  // TIOCVHANGUP, which headers for programs do not have
+  for (const uint64_t request : {uint64_t{TIOCSTI}, uint64_t{TIOCLINUX}, uint64_t{TIOCSCTTY},
+                                 uint64_t{TIOCSWINSZ}, uint64_t{TIOCCONS}, uint64_t{TIOCSETD}, hang_up})
     forbid(SCMP_SYS(ioctl), SCMP_A1(SCMP_CMP_MASKED_EQ, low_half, request));
   const int result = seccomp_load(filter.get());
   if (result < 0) refuse(-result);

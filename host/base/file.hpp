@@ -79,6 +79,8 @@ class MappedFile {
   void read(uint64_t offset, std::span<std::byte> out) const;
   /// A hint that these pages will not be read again soon: they leave our address space, not the page cache.
   void drop(uint64_t offset, uint64_t length) const noexcept;
+  /// Device and inode.
+  [[nodiscard]] std::pair<uint64_t, uint64_t> identity() const { return {device_, inode_}; }
   /// Same device and inode.
   [[nodiscard]] bool is_same_file(const fs::path& other) const;
   /// An `io` error if the file, or the index that names it, has another size or time than when it was opened,

@@ -48,12 +48,17 @@ using Shards = std::map<std::string, std::shared_ptr<const MappedFile>>;
 
 Shards open_shards(const NamedFiles& files, const Index& index, bool salvage) {
   Shards shards;
+  std::map<std::pair<uint64_t, uint64_t>, const std::string*> names;  // by device and inode
   std::vector<std::string> missing;
   for (const auto& [file, keys] : index.keys) {
     const auto context = [&keys = keys] { return fmt::format("'weight_map' of {}", quote(keys.front())); };
     auto shard =
         within(context, [&files, &name = file] { return files.find(name, NamedFiles::Link::followed); });
     if (shard == nullptr) missing.push_back(quote(file));
+    const auto [other, is_new] =
+        shard == nullptr ? std::pair{names.end(), true} : names.emplace(shard->identity(), &file);
+    if (!is_new)
+      fail(Errc::format, "'weight_map' names one file as {} and as {}", quote(*other->second), quote(file));
     shards.emplace(file, std::move(shard));
   }
   if (!missing.empty() && !salvage) {
@@ -84,54 +89,81 @@ void take_keys(Dict& root, const Checkpoint& shard, const std::string& file,
   }
 }
 
-/// A tensor in a shard for which the index does not list it.
-struct Unlisted {
-  std::string file;
-  std::string key;
-  Value value;
-};
-
-void note_unlisted(const Checkpoint& shard, const std::string& file, const std::vector<std::string>& keys,
-                   std::vector<Unlisted>& out) {
-  const std::unordered_set<std::string_view, KeyedHash> listed_keys(keys.begin(), keys.end());
-  for (const auto& [key, value] : shard.root.as_dict().entries()) {
-    if (!key.is(Value::Kind::string) || !value.is(Value::Kind::tensor)) continue;
-    if (!listed_keys.contains(key.as_string())) out.push_back({file, key.as_string(), value});
+/// Tensors in shards for which the index does not list them. Programs that read all of a shard take them,
+/// too, and of a name in several shards the last one. So another tensor under a listed name is an error, and
+/// another name a warning.
+class Unlisted {
+ public:
+  Unlisted(const Index& index, MemoryBudget& memory) : memory_(memory) {
+    for (const auto& [file, keys] : index.keys) listed_.insert(keys.begin(), keys.end());
   }
-}
 
-bool are_same(const Value& a, const Value& b) {
-  if (!a.is(Value::Kind::tensor) || !b.is(Value::Kind::tensor)) return false;
-  const Tensor& left = a.as_leaf().tensor;
-  const Tensor& right = b.as_leaf().tensor;
-  return left.dtype() == right.dtype() && left.shape() == right.shape() && compare(left, right).same_bits;
-}
+  void note(const Checkpoint& shard, const std::string& file, const std::vector<std::string>& keys) {
+    const Names own(keys.begin(), keys.end());
+    for (const auto& [key, value] : shard.root.as_dict().entries()) {
+      if (!key.is(Value::Kind::string) || !value.is(Value::Kind::tensor) || own.contains(key.as_string()))
+        continue;
+      if (listed_.contains(key.as_string())) {
+        memory_.charge(sizeof(Twice) + key.as_string().size());
+        twice_.push_back({&file, key.as_string(), value});
+      } else if (++further_ <= shown) {
+        names_.push_back(fmt::format("{} in {}", quote(key.as_string()), quote(file)));
+      }
+    }
+  }
 
-/// Programs that read all of a shard take tensors that the index does not list, too, and of a name in several
-/// shards the last one. So other values under a listed name are an error, and other names a warning.
-void check_unlisted(const Dict& root, const std::vector<Unlisted>& unlisted,
-                    std::vector<std::string>& warnings) {
-  std::vector<std::string> further;
-  for (const Unlisted& one : unlisted) {
-    const Value* listed_value = root.find(std::string_view(one.key));
-    if (listed_value == nullptr) {
-      further.push_back(fmt::format("{} in {}", quote(one.key), quote(one.file)));
-    } else if (!are_same(*listed_value, one.value)) {
+  /// `bytes`: of all shards; so many are compared, and views that repeat their bytes count as different.
+  void check(const Dict& root, uint64_t bytes, std::vector<std::string>& warnings) const {
+    for (const Twice& one : twice_) {
+      const Value* listed_value = root.find(std::string_view(one.key));
+      if (listed_value == nullptr || are_same(*listed_value, one.value, bytes)) continue;
       throw Error(
           Errc::format,
           {.problem = fmt::format("the shard {} has another {} than the one that the index lists",
-                                  quote(one.file), quote(one.key)),
+                                  quote(*one.file), quote(one.key)),
            .advice = "programs differ in which one they load: leave the wrong one out of its shard, with "
                      "`cbk copy --exclude`"});
     }
+    if (further_ == 0) return;
+    const std::string more = further_ > shown ? fmt::format(", … and {} more", further_ - shown) : "";
+    warnings.push_back(text(listed(names_) + more));
   }
-  if (!further.empty()) {
-    warnings.push_back(fmt::format(
-        "{} that the index does not list {} not read, but other programs may load {}: {}",
-        further.size() == 1 ? "a tensor" : fmt::format("{} tensors", further.size()),
-        further.size() == 1 ? "is" : "are", further.size() == 1 ? "it" : "them", listed(further, 3)));
+
+ private:
+  using Names = std::unordered_set<std::string_view, KeyedHash>;
+  struct Twice {
+    const std::string* file;
+    std::string key;
+    Value value;
+  };
+  static constexpr size_t shown = 3;
+
+  static bool are_same(const Value& a, const Value& b, uint64_t& bytes) {
+    if (!a.is(Value::Kind::tensor)) return false;
+    const Tensor& left = a.as_leaf().tensor;
+    const Tensor& right = b.as_leaf().tensor;
+    if (left.dtype() != right.dtype() || left.shape() != right.shape()) return false;
+    const uint64_t needed = static_cast<uint64_t>(left.numel()) * size_of(left.dtype());
+    if (needed > bytes) return false;
+    bytes -= needed;
+    return compare(left, right).same_bits;
   }
-}
+
+  [[nodiscard]] std::string text(const std::string& names) const {
+    return further_ == 1
+               ? "a tensor that the index does not list is not read, but other programs may load it: " + names
+               : fmt::format(
+                     "{} tensors that the index does not list are not read, but other programs may "
+                     "load them: {}",
+                     further_, names);
+  }
+
+  MemoryBudget& memory_;
+  Names listed_;
+  std::vector<Twice> twice_;
+  size_t further_ = 0;
+  std::vector<std::string> names_;
+};
 
 }  // namespace
 
@@ -153,7 +185,8 @@ Checkpoint read_sharded(const FilePtr& index_file, const OpenOptions& options, c
   out.path = path;
   out.metadata = index.metadata;
   auto root = std::make_shared<Dict>();
-  std::vector<Unlisted> unlisted;
+  Unlisted unlisted(index, *memory);
+  uint64_t bytes = 0;
   std::vector<Value> notes;                                    // the metadata of the shards
   const Format* named = format_of_suffix(path.stem().stem());  // of an index without keys
   std::string format = named != nullptr && named->name == "safetensors" ? "safetensors" : "torch";
@@ -174,7 +207,8 @@ Checkpoint read_sharded(const FilePtr& index_file, const OpenOptions& options, c
       continue;
     }
     take_keys(*root, shard, file, keys);
-    if (!options.salvage) note_unlisted(shard, file, keys, unlisted);
+    if (!options.salvage) unlisted.note(shard, file, keys);
+    bytes += shards.at(file)->size();
     notes.push_back(std::move(shard.metadata));
     for (const std::string& warning : shard.warnings)
       out.warnings.push_back(fmt::format("{}: {}", file, warning));
@@ -183,7 +217,7 @@ Checkpoint read_sharded(const FilePtr& index_file, const OpenOptions& options, c
     const bool has_name = shard.format == "safetensors" || shard.format == "flat-h5";
     format = has_name ? shard.format : "torch";
   }
-  check_unlisted(*root, unlisted, out.warnings);
+  unlisted.check(*root, bytes, out.warnings);
   if (format == "safetensors") {
     safetensors::take_aliases(*root, out.metadata, *memory);
     for (Value& metadata : notes) safetensors::take_aliases(*root, metadata, *memory);

@@ -147,6 +147,20 @@ def wrong_shard(d):
     write_json(f"{d}/{INDEX}", {"weight_map": {**placed, KEYS[0]: SHARDS[1]}})
 
 
+def two_spellings(d):
+    placed = shards(d)
+    write_json(f"{d}/{INDEX}", {"weight_map": {**placed, KEYS[0]: "./" + placed[KEYS[0]]}})
+
+
+def endless_twice(d):
+    """Of a few bytes: to compare them all would take an hour."""
+    os.makedirs(d)
+    write_json(f"{d}/config.json", CONFIG)
+    for name in "ab":
+        torch.save({"k": torch.zeros(1).expand(10**12), name: torch.ones(1)}, f"{d}/{name}.bin")
+    write_json(f"{d}/pytorch_model.bin.index.json", {"weight_map": {"k": "a.bin", "a": "a.bin", "b": "b.bin"}})
+
+
 def without_shard(d):
     shards(d)
     os.remove(f"{d}/{SHARDS[1]}")
@@ -186,6 +200,7 @@ def pickles_beside(d):
 BAD_FOLDERS = {
     "an index of another download": (stale_index, "4 of 4 shards are missing"), "an index with the wrong shard": (wrong_shard, "lacks a key that the index lists"),
     "another tensor of a listed name": (lambda d: key_in_two_shards(d, lambda weight: weight * 2), "has another "),
+    "a shard under two spellings": (two_spellings, "names one file as"), "endless tensors in two shards": (endless_twice, "has another 'k'"),
     "a missing shard": (without_shard, f"missing: '{SHARDS[1]}'"), "an incomplete download": (incomplete_download, f"missing: '{SHARDS[1]}'"),
     "a shard that is cut": (cut_shard, "cut short"), "a pointer of Git LFS": (pointer, "git lfs pull"), "a web page": (web_page, "web page"),
     "a file beside the shards": (stray_file, "several checkpoints"), "pickles beside safetensors": (pickles_beside, "several checkpoints"),

@@ -174,10 +174,10 @@ local function fields_of_map(left, map, used)
   local found, out, taken = {}, {}, {}
   for entry, value in cbk.items(map) do
     for _, field in ipairs(plain_fields(left)) do
-      local alike = likeness(field, tostring(entry))
+      local is_open = left[field] == value and type(value) ~= "string" and not is_in_section(field) and not used.left[field]
+      local alike = is_open and likeness(field, tostring(entry))
       local is_telling = type(value) == "number" and value ~= 0 and value ~= 1
-      local is_free = not is_in_section(field) and not used.left[field]
-      if is_free and left[field] == value and type(value) ~= "string" and (is_telling or alike >= 1) then
+      if is_open and (is_telling or alike >= 1) then
         found[#found + 1] = { entry = entry, field = field, alike = alike, place = #found }
       end
     end
@@ -264,6 +264,7 @@ function fields.infer(left, right)
   local used = { left = { model_type = true }, right = { model_type = true } } -- it names the class
   local nested = left
   left = without_sections(nested, function(section) return not pretrained.is_common(section) and not is_in_section(section) end)
+  if #plain_fields(left) > MOST_FIELDS then left = nested end -- too many to compare: only those at its top
   local out = { pairs = {}, guesses = {}, left = {}, right = {}, used = {}, sections = {} }
   of_heads(left, right, used, out)
   by_value(left, right, used, out)
