@@ -1,6 +1,7 @@
 -- cbk identify: detect the model, class, format and release of a checkpoint
 
 local cbk = require "cbk"
+local catalogue = require "converters.engine.catalogue"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
 local errors = require "cbk.errors"
@@ -40,12 +41,14 @@ end
 ---@param target string
 ---@return string
 local function command_of(path, found, target)
-  local model = #found.others > 0 and " --model " .. quoted(found.model) or ""
+  local is_own = catalogue.is_own_layout(found.format)
+  local model = #found.others > 0 and not only and " --model " .. quoted(found.model) or ""
   local options = args.converter and " --converter " .. quoted(args.converter) or ""
   if args.sandbox then options = options .. " --sandbox" end
   if args.allow_records then options = options .. " --allow-records" end
   for _, folder in ipairs(args.allow_external or {}) do options = options .. " --allow-external " .. quoted(folder) end
   if args.max_expansion then options = ("%s --max-expansion %.0f"):format(options, args.max_expansion) end
+  if is_own then model = model .. " --src-fmt " .. found.format end
   return ("cbk convert %s --to %s%s --config %s%s"):format(quoted(path), target, model, quoted(found.config), options)
 end
 

@@ -1,6 +1,7 @@
 -- cbk rules: check the tables of a converter
 
 local cbk = require "cbk"
+local catalogue = require "converters.engine.catalogue"
 local cli = require "cbk.cli"
 local errors = require "cbk.errors"
 local names = require "cbk.recognise.names"
@@ -159,7 +160,7 @@ end
 ---Whether all tables are of layouts of a user's own, whose checkpoints are read as `cbk convert` does.
 local function only_own_layouts()
   for _, one in ipairs(list) do
-    if not own_layouts.has_own_layout(one.converter) then return false end
+    if not catalogue.has_own_layout(one.converter) then return false end
   end
   return #list > 0
 end
@@ -180,7 +181,8 @@ local function keys_to_cover(config)
     end
     if only_own_layouts() then
       local tensors = own_layout.tensors(checkpoint)
-      return cbk.keys(tensors), { source = tensors, quantised = quantised.find(tensors, config):problem() }
+      return cbk.keys(tensors), { source = tensors, deduplicated = converters.input(checkpoint).deduplicated,
+        quantised = quantised.find(tensors, config):problem() }
     end
     local input = converters.input(checkpoint)
     local weights = quantised.find(kinds.is_dict(input.source, "model") and input.source.model or input.source, config)
@@ -241,7 +243,7 @@ end
 ---What `convert` refuses: weights that are missing, shapes that the config contradicts.
 ---@param one Table
 local function is_converted(one)
-  local is_own = one.own.without_config or own_layouts.has_own_layout(one.converter)
+  local is_own = one.own.without_config or catalogue.has_own_layout(one.converter)
   return config ~= nil or is_own and not own_layouts.needs_config(one.own)
 end
 

@@ -167,7 +167,7 @@ end
 ---@param has fun(key: string): boolean
 local function configs_for(one, side, config, has)
   local function source(_, key) return has(key) or nil end
-  if own_layouts.has_own_layout(one.converter) then
+  if catalogue.has_own_layout(one.converter) then
     local made, problem = quietly(own_layouts.configs, one.own, one.converter, side, config)
     return made and { side = side, left = made.left, right = made.right, assumed = {}, source = source }, problem
   end
@@ -196,16 +196,19 @@ end
 ---@param names { deduplicated: any }   of the file (Job)
 ---@return string|nil, string[]|nil doubts   about the output of one that does not fail
 function coverage.refusal(one, side, config, source, names)
-  if own_layouts.has_own_layout(one.converter) or not config then
-    local done, problem = quietly(function()
-      local configs = own_layouts.configs(one.own, one.converter, side, config)
-      return own_layouts.checkpoint(one.own, side, configs, own_layouts.tensors(source), { kept = names.kept })
-    end)
-    return not done and problem or nil
-  end
   local formats = one.converter[side == "left" and 1 or 2]
   local others = one.converter[side == "left" and 2 or 1]
   local step = { converter = one.converter, side = side, src = catalogue.formats(formats)[1], tgt = catalogue.formats(others)[1] }
+  if catalogue.has_own_layout(one.converter) or not config then
+    local doubts
+    local done, problem = quietly(function()
+      local configs = own_layouts.configs(one.own, one.converter, side, config)
+      local out
+      out, doubts = own_layouts.checkpoint(one.own, step, configs, own_layouts.tensors(source), { deduplicated = names.deduplicated })
+      return out
+    end)
+    return not done and problem or nil, doubts
+  end
   local job = { model = one.model, zoo_name = one.model.name or one.model.model, path = { step }, source = source,
     deduplicated = names.deduplicated }
   local fine, why = quietly(function()

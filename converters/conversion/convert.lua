@@ -13,7 +13,6 @@ local fit_checks = require "converters.engine.fit_checks"
 local fields = require "converters.engine.fields"
 local pretrained = require "converters.engine.pretrained"
 local sections = require "converters.engine.sections"
-local ties = require "converters.engine.ties"
 local mup = require "converters.modelzoo.mup"
 local releases = require "converters.engine.releases"
 local state_dict = require "converters.engine.state_dict"
@@ -21,6 +20,7 @@ local run_config = require "converters.modelzoo.run_config"
 local history = require "converters.engine.history"
 local trainer = require "converters.modelzoo.trainer"
 local catalogue = require "converters.engine.catalogue"
+local tensors = require "converters.conversion.tensors"
 local unmatched_keys = require "converters.conversion.unmatched"
 local wrap = require "converters.engine.wrap"
 local checkpoint = require "converters.modelzoo.checkpoint"
@@ -380,11 +380,6 @@ local function view_for(job, i, step)
   end
 end
 
----Fails if weights are missing. Called once it is known that every key has a rule.
-local function report_lacking(lacking)
-  if lacking.count > 0 then errors.fail_with("convert", fit_checks.incomplete_text(lacking), { lacking = lacking }) end
-end
-
 ---@class Part   The input of one table's rules: the model, one of several parts, or the model inside another one.
 ---@field converter Converter
 ---@field configs { left: Dict, right: Dict, assumed: table<string, boolean> }
@@ -424,16 +419,6 @@ local function trace_record(job, i, part, record)
   end
 end
 
----The shapes of the tensors of some keys.
----@param has StateDict
----@param names string[]
----@return integer[][]
-local function shapes_of(has, names)
-  local out = {}
-  for _, name in ipairs(names) do out[#out + 1] = has.shapes[name] end
-  return out
-end
-
 ---How a part's tensors fit their class; nil if they have none.
 ---@param format string   the format of the tensors
 ---@param side Side
@@ -461,69 +446,40 @@ local function doubt(job, text)
   cbk.warn(text)
 end
 
+---Warns, once, that no class describes one of the sides.
+---@param part Part
+local function warn_of_no_class(job, i, part)
+  local step = job.path[i]
+  if job.is_unchecked or not (is_hf(step.src) or is_hf(step.tgt)) then return end
+  for _, format in ipairs { step.src, step.tgt } do
+    if not catalogue.class_of(job.model, part.converter, format) then
+      job.is_unchecked = true
+      return cbk.warn(("no class describes '%s' in %s: completeness and shapes of its checkpoint are not checked"):format(job.model.model,
+        format))
+    end
+  end
+end
+
 ---@param part Part
 ---@param is_refused boolean   keys without a rule are an error, so that missing weights need no report
----@return Dict made, string[] unmatched, table lacking   keys of the part without a rule, and missing ones (fit_checks.lacking)
----@return table<string, KeyMove> moves, InventedTensor[] invented   of random numbers
+---@return ConvertedTensors
 local function convert_part(job, i, part, is_refused)
-  local step, converter, configs, source = job.path[i], part.converter, part.configs, part.source
-  kinds.check_root(source)
-  local prefix = releases.reads_prefix(step.src, step.tgt) and "model." or nil
-  local has = state_dict.of(source)
-  local read = fit_of(job, part, step.src, step.side, has, given_of(job, i, part, step.side))
-  if not read and not job.is_unchecked and (is_hf(step.src) or is_hf(step.tgt)) then
-    job.is_unchecked = true
-    cbk.warn(("no class describes '%s': completeness and shapes of its checkpoint are not checked"):format(job.model.model))
-  end
-  fit_checks.codes(read, part.reads, has)
-  fit_checks.shapes(read, part.reads, true)
-  local is_checked = not rules.reads_all(converter.keys, step.side)
-  if read and not is_checked then fit_checks.layers(read, part.reads) end
+  local step = job.path[i]
   local deduplicated = i == 1 and job.deduplicated
-  if type(deduplicated) == "table" then deduplicated = deduplicated[converter.left] end
-  local kept = {}
-  local all = releases.names_all(step.src, step.tgt)
-  if read and (is_checked or all) then
-    source, kept = ties.spread(read.known, source, kept, { each_once = deduplicated == true, all = all, no_nulls = all or is_hf(step.tgt),
-      is_watched = job.trace ~= nil })
-  end
-  local made, unmatched, moves, invented = keys.convert(converter.keys, step.side, source, {
-    left = configs.left, right = configs.right, seed = job.seed, known = is_checked and read and read.known or nil, fill = converter.fill,
-    kept = kept, prefix = prefix, no_nulls = is_hf(step.tgt), view = view_for(job, i, step),
-    masks = not is_hf(step.src) and not is_hf(step.tgt), is_refused = is_refused,
+  if type(deduplicated) == "table" then deduplicated = deduplicated[part.converter.left] end
+  warn_of_no_class(job, i, part)
+  return tensors.convert({
+    converter = part.converter, configs = part.configs, side = step.side, src = step.src, tgt = step.tgt, source = part.source,
+    reads = part.reads, writes = part.writes[1],
+    fit_of = function(side, has)
+      local is_read = side == step.side
+      return fit_of(job, part, is_read and step.src or step.tgt, side, has, is_read and given_of(job, i, part, side) or nil)
+    end,
+  }, {
+    seed = job.seed, deduplicated = deduplicated, is_refused = is_refused, view = view_for(job, i, step),
     trace = job.trace and function(record) trace_record(job, i, part, record) end,
+    doubt = function(text) doubt(job, text) end,
   })
-  if not read or not is_checked then return made, unmatched, { count = 0 }, moves, invented end
-  if #read.missing > 0 or #unmatched > 0 then
-    local lacking = fit_checks.lacking(read, read.missing, shapes_of(has, unmatched))
-    lacking.spare = fit_checks.spare(read, unmatched)
-    return made, unmatched, lacking, moves, invented
-  end
-  fit_checks.strangers(read, part.reads, moves)
-  local written = fit_of(job, part, step.tgt, rules.other[step.side], state_dict.of(made))
-  fit_checks.shapes(written, part.writes[1], false)
-  local biases = {} -- of fields that the config lacks and the target needs
-  for _, one in ipairs(written and #written.missing > 0 and read.unsaid or {}) do
-    for _, key in ipairs(one.keys) do biases[#biases + 1] = key end
-  end
-  if #biases > 0 then return made, unmatched, fit_checks.lacking(read, biases), moves, invented end
-  if written and #written.missing > 0 then
-    local lacks = ("the output lacks %d weight%s that its model needs: %s"):format(#written.missing, #written.missing == 1 and "" or "s",
-      naming.folded(written.missing))
-    if is_hf(step.tgt) then
-      cbk.fail("convert", lacks, { advice = "the checkpoint has some tied weights under one of their names: give it the others" })
-    end
-    doubt(job, lacks)
-  end
-  local is_whole = not converter.left -- parts write each other's tensors
-  local strange = written and is_whole and fit_checks.strange_output(written, is_hf(step.tgt))
-  if strange then doubt(job, strange) end
-  if not written and not job.is_unchecked and (is_hf(step.src) or is_hf(step.tgt)) then
-    job.is_unchecked = true
-    cbk.warn(("no class describes '%s' in %s: completeness and shapes of the output are not checked"):format(job.model.model, step.tgt))
-  end
-  fit_checks.warn_of_lacks(read)
-  return made, unmatched, { count = 0 }, moves, invented
 end
 
 ---@param out Dict
@@ -568,10 +524,10 @@ local function convert_model(job, i, source)
   local is_refused = readers == 1 and not (job.drop_unmatched or job.take_unmatched)
   local out, missed, lacking, moves, invented, spare = cbk.dict(), {}, { count = 0, may_be_renamed = true }, {}, {}, nil
   for _, part in ipairs(parts) do
-    local made, strangers, lost, own_invented
-    made, strangers, lost, moves, own_invented = convert_part(job, i, part, is_refused)
-    out = put(out, part, made)
-    for _, key in ipairs(own_invented) do invented[#invented + 1] = key end
+    local made = convert_part(job, i, part, is_refused)
+    local strangers, lost = made.unmatched, made.lacking
+    out, moves = put(out, part, made.out), made.moves
+    for _, key in ipairs(made.invented) do invented[#invented + 1] = key end
     for _, key in ipairs(strangers) do
       local name = part.reads .. key
       missed[name] = (missed[name] or 0) + 1
@@ -590,10 +546,10 @@ local function convert_model(job, i, source)
   end
   if #unmatched > 0 then
     local has = state_dict.of(in_one(parts, source))
-    report_unmatched(job, { keys = unmatched, all = has.keys, shapes = shapes_of(has, unmatched), lacking = lacking,
+    report_unmatched(job, { keys = unmatched, all = has.keys, shapes = tensors.shapes_of(has, unmatched), lacking = lacking,
       invented = invented, spare = spare })
   end
-  report_lacking(lacking)
+  fit_checks.refuse_incomplete(lacking)
   return out, moves
 end
 

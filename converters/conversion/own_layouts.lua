@@ -3,15 +3,16 @@
 
 local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
+local errors = require "cbk.errors"
 local fit = require "converters.engine.fit"
 local fit_checks = require "converters.engine.fit_checks"
 local keys = require "converters.engine.keys"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
-local numbers = require "cbk.numbers"
+local pretrained = require "converters.engine.pretrained"
 local rules = require "converters.engine.rules"
 local sections = require "converters.engine.sections"
-local state_dict = require "converters.engine.state_dict"
+local tensors = require "converters.conversion.tensors"
 local trainer = require "converters.modelzoo.trainer"
 local unmatched = require "converters.conversion.unmatched"
 
@@ -21,10 +22,7 @@ local own_layouts = {}
 ---@field left Dict
 ---@field right Dict
 ---@field made? Dict
-
----Whether one of a table's formats is a layout of the user's own.
----@param converter Converter
-function own_layouts.has_own_layout(converter) return catalogue.is_own_layout(converter[1]) or catalogue.is_own_layout(converter[2]) end
+---@field given? Dict   the fields of the user's config
 
 ---Whether a table has config rules, so that a config belongs to the checkpoint. Other tables copy the config, if there is one.
 ---@param converter Converter
@@ -50,22 +48,36 @@ local function refuse_other(converter, formats, side, section)
     naming.listed(names, 5), counts[other] > 0 and ("; it is a config of %s"):format(format_of(formats, other)) or ""))
 end
 
+---The fields of a side without a config: the defaults of the table, and of its class.
+---@param converter Converter
+---@param side Side
+---@return Dict
+local function defaults_of(converter, side)
+  local fine, made = pcall(sections.of_defaults, converter, side)
+  if fine then return made end
+  cbk.fail("config", ("the table's defaults cannot be computed without a config (%s); name one with --config"):format(errors.text(made)))
+end
+
 ---@param converter Converter
 ---@param formats Converter   that names the two formats: the converter, or the one that it is a variant of
 ---@param side Side           that is read
 ---@param config? Dict        the whole file; nil: defaults alone
 ---@return OwnConfigs
 function own_layouts.configs(converter, formats, side, config)
-  local defaults = converter.defaults or {}
-  if not config then return { left = cbk.dict(defaults.left or cbk.dict()), right = cbk.dict(defaults.right or cbk.dict()) } end
+  if not config then return { left = defaults_of(converter, "left"), right = defaults_of(converter, "right") } end
   if not kinds.is_dict(config) then
     cbk.fail("config", ("the config should be a map of fields, found a %s"):format(tostring(cbk.kind(config))))
   end
   if kinds.is_dict(config, "model") or trainer.is(config) then config = trainer.model(config) end
   refuse_other(converter, formats, side, config)
   local to, from, dropped = sections.convert(converter, side, config)
-  if #dropped > 0 then cbk.warn("config fields without a counterpart are left out: " .. naming.listed(dropped)) end
-  local out = { [side] = sections.nested(converter, side, from), [rules.other[side]] = to, made = to }
+  local lost, has_class = {}, (converter.classes or {})[side] ~= nil
+  for _, name in ipairs(dropped) do
+    local is_class = name == "architectures" and has_class -- the new config names its own
+    if not (is_class or pretrained.goes_without_saying(name, config[name])) then lost[#lost + 1] = name end
+  end
+  if #lost > 0 then cbk.warn("config fields without a counterpart are left out: " .. naming.listed(lost)) end
+  local out = { [side] = sections.nested(converter, side, from), [rules.other[side]] = to, made = to, given = config }
   keys.check_counts(converter.keys or {}, out)
   return out
 end
@@ -97,71 +109,51 @@ function own_layouts.tensors(root)
   return out
 end
 
----How tensors fit the class that the table has for their side; nil without a class, or without a config.
----@param converter Converter
----@param side Side
----@param configs OwnConfigs
----@param tensors Dict
----@param release? string   of the Model Zoo, if the side is one of its
----@return Fit|nil
-local function fit_of(converter, side, configs, tensors, release)
-  local class = (converter.classes or {})[side]
-  if not class or not configs.made then return nil end
-  local has = state_dict.of(tensors)
-  return fit.of(class:tensors(configs[side], { release = release }), has.keys, has.shape_of)
-end
-
----Fails if what was read is not whole.
----@param read Fit|nil
-local function refuse_incomplete(read)
-  if read and #read.missing > 0 then
-    cbk.fail("convert", fit_checks.incomplete_text(fit_checks.lacking(read, read.missing), "; use a complete checkpoint"))
-  end
-end
-
----Reports what is wrong with the output, and which sides have no class that could tell.
----@param read Fit|nil
----@param written Fit|nil
-local function check_output(read, written)
-  fit_checks.shapes(written, "", false)
-  if written and #written.missing > 0 then
-    local count = numbers.counted(#written.missing, "tensor")
-    cbk.warn(("the output lacks %s that its class has: %s"):format(count, naming.folded(written.missing)))
-  end
-  local strange = written and fit_checks.strange_output(written, false)
-  if strange then cbk.warn(strange) end
-  if read and written then return end
+---Warns about a side without a class.
+---@param side Side   that is read
+local function warn_of_no_class(classes, side)
+  if classes.left and classes.right then return end
   cbk.warn(("no class describes %s: completeness, and the numbers and sizes in the config, are not checked"):format(
-    not (read or written) and "layouts of one's own" or read and "the layout that is written" or "the layout that is read"))
+    not (classes.left or classes.right) and "layouts of one's own" or classes[side] and "the layout that is written"
+      or "the layout that is read"))
 end
 
 ---@class OwnOptions
 ---@field seed? integer
+---@field deduplicated? boolean   the file has each tensor under one name
 ---@field drop_unmatched? boolean
----@field releases? { left?: string, right?: string }   of the Model Zoo, for a side that is one of its
+---@field converter? string      the table's file, for commands in messages
 
 ---The tensors of the other side.
 ---@param converter Converter
----@param side Side
+---@param step { side: Side, src: string, tgt: string }
 ---@param configs OwnConfigs
 ---@param source Dict
 ---@param options OwnOptions
----@return Dict
-function own_layouts.checkpoint(converter, side, configs, source, options)
-  local other, release = rules.other[side], options.releases or {}
-  local read = fit_of(converter, side, configs, source, release[side])
-  fit_checks.shapes(read, "", true)
-  local out, strangers, _, invented = keys.convert(converter.keys, side, source, {
-    left = configs.left, right = configs.right, seed = options.seed, fill = converter.fill,
-    is_refused = not options.drop_unmatched,
+---@return Dict out, string[] doubts   what it lacks, or has without need; each was a warning
+function own_layouts.checkpoint(converter, step, configs, source, options)
+  local classes, doubts = converter.classes or {}, {}
+  warn_of_no_class(classes, step.side)
+  local function fit_of(side, has)
+    local class, is_read = classes[side], side == step.side
+    if not class then return nil end
+    local release, given = catalogue.release(is_read and step.src or step.tgt), is_read and configs.given or nil
+    return fit.of(class:tensors(configs[side], { release = release, given = given }), has.keys, has.shape_of)
+  end
+  local found = tensors.convert({
+    converter = converter, configs = configs, side = step.side, src = step.src, tgt = step.tgt, source = source, reads = "",
+    writes = "", fit_of = fit_of,
+  }, {
+    seed = options.seed, deduplicated = options.deduplicated, is_refused = not options.drop_unmatched,
+    doubt = function(text)
+      doubts[#doubts + 1] = text
+      cbk.warn(text)
+    end,
   })
-  refuse_incomplete(read)
-  check_output(read, fit_of(converter, other, configs, out, release[other]))
-  local shapes = {}
-  for i, key in ipairs(strangers) do shapes[i] = source[key]:shape() end
-  unmatched.report { keys = strangers, all = cbk.keys(source), shapes = shapes, lacking = { count = 0 }, invented = invented,
-    is_dropped = options.drop_unmatched }
-  return out
+  unmatched.report { keys = found.unmatched, all = cbk.keys(source), shapes = found.shapes, lacking = found.lacking,
+    invented = found.invented, is_dropped = options.drop_unmatched }
+  fit_checks.refuse_incomplete(found.lacking)
+  return found.out, doubts
 end
 
 return own_layouts

@@ -74,6 +74,12 @@ local read = {} -- by text
 ---@param text string
 function catalogue.is_own_layout(text) return text:find "^%l$" ~= nil end
 
+---Whether a converter has a layout of the user's own.
+---@param converter Converter
+function catalogue.has_own_layout(converter)
+  return catalogue.is_own_layout(converter[1]) or catalogue.is_own_layout(converter[2])
+end
+
 local function is_format(text)
   local release, kind = text:match "^cs%-(%d+%.%d+)(.*)$"
   if text == "hf" or catalogue.is_own_layout(text) then return true end
@@ -184,7 +190,7 @@ local by_name = {} -- model name or alias: { Model, name in the Model Zoo, file 
 ---@param model Model
 function catalogue.describe(model)
   for _, converter in ipairs(model) do
-    local has_both = converter[1] == "hf" or catalogue.is_own_layout(converter[1]) or catalogue.is_own_layout(converter[2])
+    local has_both = converter[1] == "hf" or catalogue.has_own_layout(converter)
     for _, own in pairs(has_both and (converter.variants or { converter }) or {}) do
       own.classes = own.classes or model.classes
     end
@@ -380,6 +386,53 @@ function catalogue.wrapped(step, config)
   return { converter = converter, side = step.side, src = plain(step.src), tgt = plain(step.tgt) }
 end
 
+---The layouts of users' own converters, without Hugging Face's and the Model Zoo's.
+---@return string[]   { "a", "b" }
+function catalogue.own_layouts()
+  local out, seen = {}, {}
+  for _, name in ipairs(naming.sorted(by_name)) do
+    for _, format in ipairs(by_name[name].is_own and catalogue.formats_of(by_name[name][1]) or {}) do
+      if catalogue.is_own_layout(format) and not seen[format] then out[#out + 1], seen[format] = format, true end
+    end
+  end
+  return out
+end
+
+---Whether a model has layouts of the user's own.
+local function has_own_layouts(model)
+  for _, converter in ipairs(model) do
+    if catalogue.has_own_layout(converter) then return true end
+  end
+  return false
+end
+
+---The class of a model with layouts of the user's own: that of the table with this format, or with another release.
+---@param format string
+---@return Class|nil
+local function own_class(model, format)
+  local release = catalogue.release(format)
+  for _, converter in ipairs(model) do
+    for place, side in ipairs { "left", "right" } do
+      local is_it = catalogue.names_format(converter[place], format)
+      local is_release = release and catalogue.release(catalogue.formats(converter[place])[1])
+      if is_it or is_release then return (converter.classes or {})[side] end
+    end
+  end
+end
+
+---The classes of a model in the formats whose tensors are at the top level: Hugging Face's, and layouts of the user's own.
+---@param model Model
+---@return Class[]
+function catalogue.classes_at_top(model)
+  if not has_own_layouts(model) then return { model.classes and model.classes.left } end
+  local out, seen = {}, {}
+  for _, format in ipairs(catalogue.formats_of(model)) do
+    local class = not catalogue.release(format) and own_class(model, format)
+    if class and not seen[class] then out[#out + 1], seen[class] = class, true end
+  end
+  return out
+end
+
 ---The class that describes a model in a format, or nil.
 ---@param model Model
 ---@param converter Converter   the table that is run; a part of a composite, and a model inside another, have classes of their own
@@ -387,9 +440,10 @@ end
 ---@return Class|nil class, string|nil release
 function catalogue.class_of(model, converter, format)
   local classes = converter.classes or model.classes or {}
-  if format == "hf" then return classes.left end
   local release, kind = catalogue.release(format), select(2, place_of(format))
-  local found = classes.right
+  local found = classes[release and "right" or "left"]
+  if has_own_layouts(model) then found = own_class(model, format) end
+  if not release then return found end
   local is_there = found and (not found.since or found.before or releases.since(release, found.since))
   if is_there and (kind == "" or converter.inside) then return found, release end
 end

@@ -193,7 +193,7 @@ local function check_converters(model, at, place_of)
     local own = place_of(converter[1], converter[2])
     catalogue.complete_step(converter)
     local kind = kind_of(converter, own)
-    local is_own = catalogue.is_own_layout(converter[1]) or catalogue.is_own_layout(converter[2])
+    local is_own = catalogue.has_own_layout(converter)
     if is_own and kind ~= "keys" then
       fail(own, kind, "a converter between layouts of one's own needs 'keys', not '%s': write a model for each variant or part", kind)
     end

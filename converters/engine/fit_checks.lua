@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local class = require "converters.engine.class"
+local errors = require "cbk.errors"
 local extents = require "cbk.extents"
 local quantised = require "cbk.quantised"
 local naming = require "cbk.naming"
@@ -146,6 +147,12 @@ function fit_checks.incomplete_text(lacking, advice)
   local are = lacking.count == 1 and "weight is" or "weights are"
   return ("the checkpoint is incomplete: %d %s missing: %s%s%s%s"):format(lacking.count, are,
     naming.folded(lacking, layers ~= "" and 3 or nil), assumed, layers, advice or usual)
+end
+
+---Fails if weights are missing. Called once it is known that every key has a rule.
+---@param lacking table     of fit_checks.lacking
+function fit_checks.refuse_incomplete(lacking)
+  if lacking.count > 0 then errors.fail_with("convert", fit_checks.incomplete_text(lacking), { lacking = lacking }) end
 end
 
 ---Those of `keys` that the class computes from the config, or that are optional.

@@ -485,6 +485,12 @@ local function defaults_of(step, side, by_name)
   return out
 end
 
+---The fields of a side without a config: the defaults of the converter, and of its class.
+---@param step Converter
+---@param side Side
+---@return Dict
+function sections.of_defaults(step, side) return fields.fill(cbk.dict(), defaults_of(step, side, (compile(step, side)))) end
+
 ---@class Read   The checkpoint that a config is converted with. It is empty without one (convert-config).
 ---@field source? Dict      The checkpoint's tree of tensors.
 ---@field hf_config? Dict   What the checkpoint keeps of a Hugging Face config.

@@ -27,7 +27,7 @@ return { {
 ---A folder with the converter and a checkpoint of two layers.
 local function folder(right, key)
   local dir, root = harness.temp_dir(), cbk.dict()
-  for i = 0, 1 do root[("layers.%d.ff.weight"):format(i)] = cbk.full({ 4, 4 }, 1, { dtype = "float32" }) end
+  for i = 0, 1 do root[("layers.%d.ff.weight"):format(i)] = cbk.randn({ 4, 4 }, { seed = i, dtype = "float32" }) end
   cbk.create(dir .. "/m.safetensors", { root = root }):commit { progress = false }
   cbk.fs.write(dir .. "/own.lua", TABLE:format(right, key))
   return dir
@@ -96,8 +96,68 @@ describe("Layouts of one's own with classes", function()
     local found, out = harness.cbk(dir, "rules", "own.lua", "m.safetensors", "--config", "config.json")
     equal(found, 1)
     has(out, "nothing below 'layers.2.'")
-    local _, text = run(dir, 2, "identify", "m.safetensors", "--config", "config.json", "--converter", "own.lua")
-    has(text, "its converter reads the layouts 'a' and 'b'")
+  end)
+
+  it("are recognised, so that the command that identify prints converts them, there and back", function()
+    local dir = own("make 'Right'", "gg")
+    local text = cbk.fs.read(dir .. "/own.lua"):gsub('"ff", "hidden_size"', 'name == "Left" and "ff" or "gg", "hidden_size"')
+    cbk.fs.write(dir .. "/own.lua", text, { overwrite = true })
+    local function identified(file)
+      local code, out, err = harness.cbk(dir, "identify", file, "--converter", "own.lua", "--json")
+      equal(code, 0, err)
+      return cbk.config.parse(out, "json")
+    end
+    local function follow(found)
+      local words = {}
+      for word in found.command:gmatch "%S+" do words[#words + 1] = word end
+      local code, _, err = harness.cbk(dir, unpack(words, 2))
+      equal({ code, err }, { 0, "" })
+    end
+    run(dir, 2, "list")
+    local left = identified "m.safetensors"
+    equal({ left.format, left.class, left.command:match "%-%-src%-fmt a" }, { "a", "Left", "--src-fmt a" })
+    follow(left)
+    local right = identified "m_to_b.safetensors"
+    equal({ right.format, right.class, cbk.fs.basename(right.config) }, { "b", "Right", "config_to_b.json" })
+    follow(right)
+    equal((harness.cbk(dir, "diff", "m.safetensors", "m_to_b_to_a.safetensors")), 0)
+    equal((harness.cbk(dir, "diff", "m.safetensors", "m_to_b.safetensors", "--model", "own", "--converter", "own.lua")), 0)
+    for _, file in ipairs { "m.safetensors", "m_to_b.safetensors", "m_to_b_to_a.safetensors" } do
+      local code, out = harness.cbk(dir, "check", file, "--converter", "own.lua")
+      equal({ code, out:match "clean" }, { 0, "clean" }, out)
+    end
+    local _, out = harness.cbk(dir, "params", "config_to_b.json", "--converter", "own.lua", "--format", "b")
+    has(out, "layers.0.gg.weight")
+  end)
+
+  it("refuse layers beyond the config, also in rules, and sizes that the defaults contradict where there is no config", function()
+    local dir = own("make 'Right'", "ff")
+    local code, _, stderr = run(dir, 1, "convert", "--converter", "own.lua", "--src-fmt", "a", "--to", "b", "--config", "config.json",
+      "m.safetensors")
+    equal({ code, cbk.fs.exists(dir .. "/m_to_b.safetensors") }, { 1, false })
+    has(stderr, "the config says num_hidden_layers=1, but the checkpoint has 'layers.1.ff.weight'")
+    local found, out = harness.cbk(dir, "rules", "own.lua", "m.safetensors", "--config", "config.json")
+    equal(found, 1)
+    has(out, "the config says num_hidden_layers=1")
+    cbk.fs.remove(dir .. "/config.json")
+    cbk.fs.write(dir .. "/own.lua", (cbk.fs.read(dir .. "/own.lua"):gsub("size%(%)", "size(8)"):gsub("depth%(%)", "depth(2)")),
+      { overwrite = true })
+    code, _, stderr = harness.cbk(dir, "convert", "--converter", "own.lua", "--src-fmt", "a", "--to", "b", "m.safetensors")
+    equal(code, 1)
+    has(stderr, "the config contradicts 2 tensors of the checkpoint")
+  end)
+
+  it("have the defaults of the table where there is no config, or say that these need one", function()
+    local dir = own("make 'Right'", "ff")
+    local function said(default)
+      local formats = '"a", "b", defaults = { left = { groups = ' .. default .. " } }"
+      local text = TABLE:format("make 'Right'", "ff"):gsub('"hf", "cs%-2%.4"', (formats:gsub("%%", "%%%%")))
+      cbk.fs.write(dir .. "/own.lua", (text:gsub("classes = %b{},", "")), { overwrite = true })
+      return select(3, harness.cbk(dir, "convert", "--converter", "own.lua", "--src-fmt", "a", "--to", "b", "m.safetensors",
+        "--overwrite"))
+    end
+    has(said "function(c) return c.heads / 2 end", "the table's defaults cannot be computed without a config")
+    has(said "function() return 4 end", "fields have their defaults, if any")
   end)
 
   it("become a folder as Hugging Face has it, in shards if that is asked for", function()
@@ -120,7 +180,7 @@ describe("Layouts of one's own with classes", function()
   it("name what the written layout's class does not have, and a side without a class", function()
     local _, _, stderr = run(own("make 'Right'", "fff"), 2, "convert", "--converter", "own.lua", "--src-fmt", "a", "--to", "b", "--config",
       "config.json", "m.safetensors", "-o", "out")
-    has(stderr, "the output lacks 2 tensors that its class has: layers.{0,1}.ff.weight")
+    has(stderr, "the output lacks 2 weights that its model needs: layers.{0,1}.ff.weight")
     has(stderr, "the output has 2 tensors that Right does not have")
     _, _, stderr = run(own("nil", "ff"), 2, "convert", "--converter", "own.lua", "--src-fmt", "a", "--to", "b", "--config",
       "config.json", "m.safetensors", "-o", "out")

@@ -13,7 +13,7 @@ local classes = { shape = class.shape }
 
 ---The class of a model in a format.
 ---@param name string     a model, as `cbk list` names it
----@param format string   "hf" or "cs-X.Y"
+---@param format string   "hf", "cs-X.Y", or a layout of the user's own
 ---@return Class class
 ---@return string|nil release
 function classes.find(name, format)
@@ -29,7 +29,7 @@ end
 
 ---The section of a config that describes the model.
 local function section_of(config, format)
-  return format ~= "hf" and (config.model ~= nil or config.trainer ~= nil) and trainer.model(config) or config
+  return catalogue.release(catalogue.resolve(format)) and (config.model ~= nil or config.trainer ~= nil) and trainer.model(config) or config
 end
 
 ---All tensors of a model for a config.
@@ -73,8 +73,8 @@ function classes.new(config, name, format, options)
       model[one.key] = one.tied_to and model[one.tied_to] or new_tensor(one, own)
     end
   end
-  if format == "hf" then return model end
-  return checkpoint.from_hf(model, catalogue.release(catalogue.resolve(format)), config, cbk.dict())
+  local release = catalogue.release(catalogue.resolve(format))
+  return release and checkpoint.from_hf(model, release, config, cbk.dict()) or model
 end
 
 return classes

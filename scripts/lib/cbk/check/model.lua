@@ -105,12 +105,12 @@ end
 local function advice_on_unknown(of, key, foreign)
   if quantised.is_part_name(key) then return "Keep it: by its name, it is a scale of quantised weights" end
   if adapters.matrix_in { key } then return (adapters.advice(of.format):gsub("^%l", string.upper)) end
-  return foreign and "Keep it: " .. architectures.why_foreign(foreign, { catalogue.find(of.name) }) or nil
+  return foreign and "Keep it: " .. architectures.why_foreign(foreign, { (catalogue.find(of.name)) }) or nil
 end
 
 ---@param unknown string[]   by the class's names
 local function check_unknown(of, file, unknown, found)
-  local counts, foreign = {}, of.format == "hf" and of.settings and architectures.foreign(of.settings) or nil
+  local counts, foreign = {}, not catalogue.release(of.format) and of.settings and architectures.foreign(of.settings) or nil
   for _, key in ipairs(unknown) do
     local _, layer = of.known:beyond(key)
     if layer then counts[layer] = (counts[layer] or 0) + 1 end
@@ -173,7 +173,7 @@ function model.check(file, checkpoint, config_path, found)
     return nil -- the tree is not a dict of tensors
   end
   local of = { name = identity.model, format = identity.format, config = identity.config, paths = {},
-    prefix = identity.format ~= "hf" and "model." or "" }
+    prefix = catalogue.release(identity.format) and "model." or "" }
   local inner = identity.contents
   function of.path_of(key) return inner.paths and inner.paths[key] or of.prefix .. key end
   if identity.problem then found:add("config", file, nil, identity.problem, { severity = not identity.is_broken and "note" or nil }) end

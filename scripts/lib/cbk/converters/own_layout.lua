@@ -30,7 +30,7 @@ function own_layout.step(args, only)
     for place, side in ipairs { "right", "left" } do -- the left reads what the right writes
       local src, tgt = converter[3 - place], converter[place]
       local wanted = catalogue.resolve(args.tgt_fmt, model)
-      local is_own = catalogue.is_own_layout(src) or catalogue.is_own_layout(tgt) or converter.without_config and not args.config
+      local is_own = catalogue.has_own_layout(converter) or converter.without_config and not args.config
       if is_own and catalogue.names_format(tgt, wanted) and (not args.src_fmt or catalogue.names_format(src, args.src_fmt)) then
         return { model = model, converter = converter, side = side, src = args.src_fmt or catalogue.formats(src)[1], tgt = wanted }
       end
@@ -60,9 +60,9 @@ local function advice_on(step, names)
 end
 
 ---An error of the conversion, with facts about keys without a rule added.
-local function explained(problem, step, source, args)
+local function explained(problem, step, source, converter)
   if type(problem) ~= "table" or not problem.unmatched then return problem end
-  local check = ("cbk rules %s CHECKPOINT"):format(args.converter or "CONVERTER")
+  local check = ("cbk rules %s CHECKPOINT"):format(converter or "CONVERTER")
   return unmatched.explained(problem, { advice = advice_on(step, cbk.keys(source)), check = check })
 end
 
@@ -127,6 +127,23 @@ local function config_of(made, path, step, kind)
     tree = is_release and cbk.dict { model = made } or made }
 end
 
+---Converts in memory.
+---@param step OwnStep
+---@param checkpoint Checkpoint
+---@param config Dict|nil   the whole file
+---@param options OwnOptions
+---@return Dict out     tensors
+---@return Dict|nil made   the config of them; nil without a config
+function own_layout.converted(step, checkpoint, config, options)
+  quantised.refuse(checkpoint:raw_root(), config, "cannot convert the checkpoint")
+  local configs = own_layouts.configs(step.converter, step.converter, step.side, config)
+  local source = own_layout.tensors(checkpoint)
+  options.deduplicated = converters.input(checkpoint).deduplicated
+  local fine, out = pcall(own_layouts.checkpoint, step.converter, step, configs, source, options)
+  if not fine then error(explained(out, step, source, options.converter), 0) end
+  return out, configs.made
+end
+
 ---Converts and writes.
 ---@param step OwnStep
 ---@param args table   of `cbk convert`
@@ -137,13 +154,8 @@ function own_layout.convert(step, args)
   warn_of_idle_options(args, kind)
   converters.refuse_existing(path, args)
   local config = args.config and cbk.config.load(args.config)
-  quantised.refuse(checkpoint:raw_root(), config, "cannot convert the checkpoint")
-  local configs = own_layouts.configs(step.converter, step.converter, step.side, config)
-  local source, made = own_layout.tensors(checkpoint), configs.made
-  local fine, out = pcall(own_layouts.checkpoint, step.converter, step.side, configs, source,
-    { seed = args.seed, drop_unmatched = args.drop_unmatched_keys,
-      releases = { [step.side] = catalogue.release(step.src), [other_side[step.side]] = catalogue.release(step.tgt) } })
-  if not fine then error(explained(out, step, source, args), 0) end
+  local out, made = own_layout.converted(step, checkpoint, config,
+    { seed = args.seed, drop_unmatched = args.drop_unmatched_keys, converter = args.converter })
   local options, file = options_of(out, step, kind, container, args), config_of(made, path, step, kind)
   if file and kind ~= "hf" then converters.refuse_existing(file.path, args) end
   local saved, forecast

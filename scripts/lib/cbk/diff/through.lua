@@ -5,6 +5,7 @@ local converters = require "cbk.converters"
 local converter_list = require "cbk.converters.list"
 local errors = require "cbk.errors"
 local left_out = require "cbk.recognise.left_out"
+local own_layout = require "cbk.converters.own_layout"
 local recognise = require "cbk.recognise"
 local ways = require "cbk.recognise.ways"
 local kinds = require "converters.engine.kinds"
@@ -42,6 +43,8 @@ local function converted(side, tgt, args, only)
   local own = { checkpoint_file = side.path, model = args.model, src_fmt = args.src_fmt, config = side.config, tgt_fmt = tgt }
   left_out.detect(own, function() return side.checkpoint end, only)
   local config = cbk.config.load(converters.config_file(own.config))
+  local step = own_layout.step(own, only)
+  if step then return own_layout.converted(step, side.checkpoint, config, { drop_unmatched = true }), cbk.dict() end
   if own.src_fmt == "cs-auto" then own.src_fmt = ways.auto_format(side.checkpoint, own.model, tgt, config) end
   local route, others = converters.route(own.model, own.src_fmt, tgt), cbk.dict()
   local input = ways.input(side.checkpoint, route, config)

@@ -1,5 +1,7 @@
 -- Advice about LoRA matrices. They are not weights of a model: they are folded into weights.
 
+local catalogue = require "converters.engine.catalogue"
+
 local adapters = {}
 
 ---The first key of a LoRA matrix, or nil.
@@ -16,7 +18,7 @@ end
 ---@param folder? string    of the adapter that PEFT saved
 ---@return string
 function adapters.advice(format, folder)
-  if format ~= "hf" then return "fold them into the weights first with `cbk fold-lora-checkpoint`" end
+  if catalogue.release(format) then return "fold them into the weights first with `cbk fold-lora-checkpoint`" end
   if folder and folder:find "^[%w_./@+=-]+$" then -- needs no quotes in a command line
     return ("fold it into its base model first: `cbk fold-lora-checkpoint --adapter %s BASE -o NEW`"):format(folder)
   end
@@ -30,7 +32,7 @@ end
 ---@return string|nil
 function adapters.text(keys, format)
   if not adapters.matrix_in(keys) then return nil end
-  local only = format ~= "hf" and ", which only the Model Zoo has" or ""
+  local only = catalogue.release(format) and ", which only the Model Zoo has" or ""
   return ("these are LoRA weights%s: %s"):format(only, adapters.advice(format))
 end
 

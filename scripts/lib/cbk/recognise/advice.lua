@@ -43,7 +43,7 @@ local function tensors_of(model, job)
   local converter = model == job.model and job.configs[1] and job.configs[1].converter or {}
   local class, release = catalogue.class_of(model, converter, format)
   local fine, known = pcall(function()
-    return class:tensors(format == "hf" and config or trainer.model(config), { release = release })
+    return class:tensors(catalogue.release(format) and trainer.model(config) or config, { release = release })
   end)
   return fine and known or nil
 end

@@ -22,8 +22,10 @@ end
 ---@param class string|nil
 ---@return boolean
 function architectures.is_of(model, class)
-  local own = model.classes and model.classes.left
-  return class ~= nil and own ~= nil and own.name:lower() == (old_names[class] or class):lower()
+  for _, own in ipairs(class and catalogue.classes_at_top(model) or {}) do
+    if own.name:lower() == (old_names[class] or class):lower() then return true end
+  end
+  return false
 end
 
 ---The class that a config names, if no model of cbk is of that class.
@@ -42,7 +44,7 @@ end
 local function classes_of(models)
   local own = {}
   for _, model in ipairs(models) do
-    if model.classes and model.classes.left then own[model.classes.left.name] = true end
+    for _, class in ipairs(catalogue.classes_at_top(model)) do own[class.name] = true end
   end
   return naming.sorted(own)
 end

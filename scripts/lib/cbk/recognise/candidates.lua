@@ -21,7 +21,8 @@ function candidates.described(side)
   local out = {}
   for _, name in ipairs(catalogue.names()) do
     local model = catalogue.find(name)
-    local class = model.model == name and model.classes and model.classes[side]
+    local class = model.model == name and (side == "left" and catalogue.classes_at_top(model)[1] or side == "right" and model.classes
+      and model.classes.right)
     if class then out[#out + 1] = { model = model, class = class } end
   end
   return out
@@ -202,15 +203,32 @@ function candidates.of_type(config)
   return function(one)
     local types = converters.hugging_face_types(one.model)
     local says_none = next(types) == nil -- the user's own may have none
-    return types[old_types[stated] or stated] == true or says_none and (one.model.model == stated or one.class.name == class)
+    return types[old_types[stated] or stated] == true or says_none and (one.model.model == stated or architectures.is_of(one.model, class))
   end
 end
 
----The path by which a checkpoint can be converted: to Hugging Face, or to the newest release.
+---The other layout of the user's table with a layout.
+---@param model Model
+---@param layout string
+---@return Path|nil path, string|nil target
+local function way_from_own(model, layout)
+  for _, converter in ipairs(model) do
+    for place, side in ipairs { "left", "right" } do
+      local target = catalogue.formats(converter[3 - place])[1]
+      if catalogue.names_format(converter[place], layout) then
+        return { { converter = converter, side = side, src = layout, tgt = target } }, target
+      end
+    end
+  end
+end
+
+---The path by which a checkpoint can be converted: to Hugging Face, or to the newest release; from a layout of the user's own, to the
+---other one of its table.
 ---@param model Model
 ---@param format string
 ---@return Path|nil path, string|nil target
 function candidates.way_from(model, format)
+  if catalogue.is_own_layout(format) then return way_from_own(model, format) end
   for _, target in ipairs(format == "hf" and { "cs-current" } or { "hf", "cs-current" }) do
     local path = catalogue.path(model, catalogue.resolve(format, model), catalogue.resolve(target, model))
     if path then return path, target end
@@ -401,13 +419,14 @@ function candidates.of_names(formats, keys, shape_of, architecture)
   local guess_of = guess.of(keys, shape_of)
   for _, format in ipairs(formats) do
     local out = {}
-    for _, one in ipairs(candidates.described(format == "hf" and "left" or "right")) do
+    local is_zoo = catalogue.release(format) ~= nil
+    for _, one in ipairs(candidates.described(is_zoo and "right" or "left")) do
       local class, release = catalogue.class_of(one.model, {}, format)
       local found = class and guess_of(class, release)
       local path = found and found.unknown == 0 and candidates.way_from(one.model, format)
-      local config = path and (format == "hf" and found.config or config_taken(path, found))
+      local config = path and (is_zoo and config_taken(path, found) or not is_zoo and found.config)
       if config then -- in a part of a model, the number of missing names means nothing
-        local refused, lacking = distance_from_table(one.model, format == "hf" and {} or { format }, config)
+        local refused, lacking = distance_from_table(one.model, is_zoo and { format } or {}, config)
         out[#out + 1] = { model = one.model, class = class, mistakes = (found.missing > 0 and 1 or 0) + found.odd + found.spare,
           is_named = architectures.is_of(one.model, architecture), changes = changes_in(class, config), wrong = refused, lacking = lacking }
       end

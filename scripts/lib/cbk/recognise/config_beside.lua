@@ -35,6 +35,15 @@ function config_beside.load(path)
   return config
 end
 
+---The JSON files that may be the config of a checkpoint, the likeliest first: a table's output in a layout of the user's own has one that
+---is named after the layout.
+---@param stem string
+---@return string[]
+local function json_names(stem)
+  local layout = stem:match "_to_(%l)$"
+  return layout and { ("config_to_%s.json"):format(layout), "config.json" } or { "config.json" }
+end
+
 ---The suffix that `cbk convert` adds to file names, once for each conversion: "_to_cs-2.4_to_cs-2.5".
 ---@param stem string
 ---@return string|nil
@@ -117,15 +126,17 @@ function config_beside.called(is_hf) return is_hf and "config.json" or "YAML con
 ---@param is_hf boolean
 ---@return ConfigBeside
 function config_beside.find(path, is_hf)
-  local folder = cbk.fs.folder_of(path)
-  if is_hf then
-    local fine, file = pcall(cbk.fs.beside, folder, "config.json")
+  local folder, stem = cbk.fs.folder_of(path), (cbk.fs.basename(path):gsub("%.%a+$", ""))
+  for _, name in ipairs(is_hf and json_names(stem) or {}) do
+    local fine, file = pcall(cbk.fs.beside, folder, name)
     if not fine then return { problem = refusal(file), is_broken = true } end
-    if not file then return {} end
-    local config, problem = try(file)
-    return { path = config and file, config = config, problem = problem, is_broken = problem ~= nil }
+    if file then
+      local config, problem = try(file)
+      return { path = config and file, config = config, problem = problem, is_broken = problem ~= nil }
+    end
   end
-  local files = nearest(yaml_files(folder), (cbk.fs.basename(path):gsub("%.%a+$", "")))
+  if is_hf then return {} end
+  local files = nearest(yaml_files(folder), stem)
   local readable, names = {}, {}
   for _, one in ipairs(files) do
     if one.config then readable[#readable + 1], names[#names + 1] = one, cbk.fs.basename(one.path) end

@@ -39,26 +39,44 @@ end
 local function check_format(is_zoo, says_hf, format)
   if format == "hf" and is_zoo then
     cbk.fail("config", "this is a config of the Model Zoo, but --format is hf; use --format cs-X.Y")
-  elseif format ~= "hf" and says_hf then
+  elseif catalogue.release(format) and says_hf then
     cbk.fail("config", ("this is a config of Hugging Face, but --format is %s; use --format hf"):format(format))
   end
 end
 
 ---Fails if the config names another class than the model's.
 local function check_model(model_name, format, section)
-  local stated, field = converters.stated_models(format == "hf", section)
+  local is_zoo = catalogue.release(catalogue.resolve(format)) ~= nil
+  local stated, field = converters.stated_models(not is_zoo, section)
   local function class_of(name)
     local model = catalogue.find(name)
     return model and (catalogue.class_of(model, {}, catalogue.resolve(format, model)))
   end
   local model = catalogue.find(model_name)
   local own = class_of(model_name)
-  local says_type = model and (format ~= "hf" or next(converters.hugging_face_types(model)) ~= nil)
+  local says_type = model and (is_zoo or next(converters.hugging_face_types(model)) ~= nil)
   if not own or not says_type then return end
   for _, name in ipairs(stated) do
     if catalogue.find(name) == model or class_of(name) == own then return end
   end
   if #stated > 0 then cbk.fail("config", converters.other_model(stated, field, model_name)) end
+end
+
+---The format of a config whose model has its tensors at the top level: Hugging Face's, or the layout of the user's own whose class has
+---most of its fields.
+---@param name string
+---@param section Dict
+---@return string
+local function layout_of(name, section)
+  local model = catalogue.find(name)
+  local best, most = "hf", -1
+  for _, format in ipairs(model and catalogue.formats_of(model) or {}) do
+    local class, count = not catalogue.release(format) and catalogue.class_of(model, {}, format) or nil, 0
+    local known = class and class:by_name() or {}
+    for field in cbk.items(section) do count = count + (known[field] and 1 or 0) end
+    if class and count > most then best, most = format, count end
+  end
+  return best
 end
 
 ---The model and format of a config, if the user does not name them. Of several Model Zoo formats, the newest.
@@ -69,10 +87,12 @@ end
 function configs.model_of(config, model, format)
   local says_hf = configs.says_hugging_face(config)
   local is_zoo = not says_hf and (config.model ~= nil or config.trainer ~= nil)
+  local is_given = format ~= nil
   if format then check_format(is_zoo, says_hf, format) end
   format = format or (is_zoo and "cs-current" or "hf")
-  local is_hf, section = format == "hf", is_zoo and trainer.model(config) or config
+  local is_hf, section = not catalogue.release(catalogue.resolve(format)), is_zoo and trainer.model(config) or config
   if model then
+    if is_hf and not is_given then format = layout_of(model, section) end
     check_model(model, format, section)
     return model, format
   end
@@ -89,7 +109,8 @@ function configs.model_of(config, model, format)
       found[#found + 1] = { model = one.model, mistakes = 0, is_named = architectures.is_of(one.model, wanted), changes = 0, wrong = 0 }
     end
   end
-  if #found > 0 then return candidates.ranked(found)[1].model.model, format end
+  local best = #found > 0 and candidates.ranked(found)[1].model.model
+  if best then return best, is_hf and not is_given and layout_of(best, section) or format end
   local why = inexpressible.why(stated)
   if why then cbk.fail("unsupported", why) end
   local others = converters.stated_models(is_hf, section)

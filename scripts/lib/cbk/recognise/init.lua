@@ -29,7 +29,7 @@ local recognise = {}
 
 ---@class Identity
 ---@field model? string     the base name: "llama"
----@field format string     "hf" or "cs-X.Y"; if several releases fit, the first
+---@field format string     "hf", "cs-X.Y", or a layout of the user's own ("a"); if several releases fit, the first
 ---@field class? string
 ---@field release? string   "2.4"
 ---@field config? string    a path
@@ -70,7 +70,7 @@ local function formats_of(checkpoint, is_hf, config)
       cbk.fail("format", ("the keys of %s are flat: at its top are keys 'model.…' with dots, where a Cerebras checkpoint has a dict "
         .. "'model'; a script that sets the same keys of cbk.create('NEW.mdl') writes that dict"):format(cbk.quote(checkpoint.path)))
     end
-    return { "hf" }, nil, { kinds.is_dict(checkpoint.root, "model") and "the config is one of Hugging Face"
+    return { "hf", unpack(catalogue.own_layouts()) }, nil, { kinds.is_dict(checkpoint.root, "model") and "the config is one of Hugging Face"
       or "the tensors are at the top level, as in Hugging Face's files" }
   end
   local old = spec_tree.old_file(checkpoint)
@@ -103,7 +103,7 @@ end
 ---@param known ClassTensors
 ---@return Fit
 function recognise.fit(found, known)
-  local is_hf, tree = found.format == "hf", found.contents.root
+  local is_hf, tree = not catalogue.release(found.format), found.contents.root
   return fit.of(known, keys_of(tree, is_hf, found.quantised))
 end
 
@@ -230,7 +230,7 @@ end
 ---@param formats string[]
 ---@param kept Dict|nil   the Hugging Face config fields that the checkpoint keeps
 local function by_config(found, root, config, formats, kept, keys, shape_of)
-  local is_hf, why = found.format == "hf", found.why
+  local is_hf, why = not catalogue.release(found.format), found.why
   local fine, section = pcall(is_hf and configs.hugging_face_section or trainer.model, config)
   if not fine then
     found.reason, found.is_config_wrong = errors.text(section), true
@@ -277,7 +277,8 @@ local function by_names(found, keys, shape_of, formats, class)
   local list, format = candidates.of_names(formats, keys, shape_of, class)
   local best = list[1]
   if not best then
-    local lacks = found.problem and "" or (" and there is no %s beside it"):format(config_beside.called(found.format == "hf"))
+    local called = config_beside.called(not catalogue.release(found.format))
+    local lacks = found.problem and "" or (" and there is no %s beside it"):format(called)
     found.reason = "no model has these tensor names" .. lacks
     found.why[#found.why + 1] = found.reason
     return

@@ -1,6 +1,7 @@
 -- Fills in the options of `cbk convert` that the user left out: model, source format and config.
 
 local cbk = require "cbk"
+local catalogue = require "converters.engine.catalogue"
 local composite = require "cbk.converters.composite"
 local config_beside = require "cbk.recognise.config_beside"
 local configs = require "cbk.recognise.configs"
@@ -43,9 +44,10 @@ function left_out.detect(args, open, only)
   if not args.model and #found.others > 0 then
     ask("--model", ("%s or %s fit"):format(found.model, table.concat(found.others, " or ")))
   end
-  if not found.config then ask("--config", ("there is no %s beside it"):format(config_beside.called(found.format == "hf"))) end
+  local is_zoo = catalogue.release(found.format) ~= nil
+  if not found.config then ask("--config", ("there is no %s beside it"):format(config_beside.called(not is_zoo))) end
   set("model", found.model)
-  set("src_fmt", (found.format == "hf" or found.release) and found.format or "cs-auto")
+  set("src_fmt", (found.release or not is_zoo) and found.format or "cs-auto")
   set("config", found.config)
   return found, set_ones
 end

@@ -32,7 +32,7 @@ local ways = {}
 ---@return ContentsFit|nil
 local function fit_of(model, converter, format, config)
   local class, of = catalogue.class_of(model, converter, format)
-  local fine, section = pcall(format == "hf" and configs.hugging_face_section or trainer.model, config)
+  local fine, section = pcall(catalogue.release(format) and trainer.model or configs.hugging_face_section, config)
   if not (class and fine and kinds.is_dict(section)) then return nil end
   return function(keys) return guess.mistakes(class, section, of, keys) end
 end
@@ -105,16 +105,27 @@ local function obstacle(one, job)
     advice.unmatched(job, job.source, strangers) or "")
 end
 
----Fails because no table leads from a format: a user's layouts have to be named.
+---Fails because no table leads from a format: a user's layouts have to be named, if no class tells them apart.
 ---@param model Model
 local function fail_without_way(model)
   for _, converter in ipairs(model) do
-    if catalogue.is_own_layout(converter[1]) or catalogue.is_own_layout(converter[2]) then
+    if catalogue.has_own_layout(converter) then
       cbk.fail("unsupported", ("its converter reads the layouts '%s' and '%s': which one this is, --src-fmt and --to of `cbk convert` say")
         :format(converter[1], converter[2]))
     end
   end
   cbk.fail("unsupported", "no converter reads it")
+end
+
+---The format that a table of the user's own leads to from a layout.
+---@param found Identity   in that layout
+---@return string
+local function target_of_own(found)
+  fit_checks.codes(found.fit, "", state_dict.of(found.contents.root))
+  fit_checks.shapes(found.fit, "", true)
+  fit_checks.layers(found.fit, "")
+  fit_checks.refuse_incomplete(fit_checks.lacking(found.fit, found.fit.missing))
+  return (select(2, candidates.way_from(catalogue.find(found.model), found.format)))
 end
 
 ---Finds a format to convert a checkpoint to. Returns nil and the reason if there is none.
@@ -130,6 +141,7 @@ function ways.target(found, checkpoint, config)
   end
   local model = catalogue.find(found.model)
   local fine, result = report.quietly(function()
+    if catalogue.is_own_layout(found.format) then return target_of_own(found) end
     local probe = found.format == "hf" and "cs-current" or "hf"
     local format = (found.format == "hf" or found.release) and found.format
       or ways.auto_format(checkpoint, found.model, probe, config)

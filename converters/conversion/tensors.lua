@@ -1,0 +1,143 @@
+-- One table's key rules over the tensors of one model, checked by the classes of both sides.
+
+local cbk = require "cbk"
+local catalogue = require "converters.engine.catalogue"
+local fit_checks = require "converters.engine.fit_checks"
+local keys = require "converters.engine.keys"
+local kinds = require "converters.engine.kinds"
+local naming = require "cbk.naming"
+local numbers = require "cbk.numbers"
+local releases = require "converters.engine.releases"
+local rules = require "converters.engine.rules"
+local state_dict = require "converters.engine.state_dict"
+local ties = require "converters.engine.ties"
+
+local tensors = {}
+
+---@class TensorsToConvert
+---@field converter Converter
+---@field configs { left: Dict, right: Dict }
+---@field side Side         that is read
+---@field src string        formats
+---@field tgt string
+---@field source Dict
+---@field reads string      the prefix of its keys in the source checkpoint, for messages
+---@field writes string     the same of the target
+---@field fit_of fun(side: Side, has: StateDict): Fit|nil   how tensors fit the class of their side; nil if it has none
+
+---@class TensorOptions
+---@field seed? integer
+---@field deduplicated? boolean   the file has each tensor under one name
+---@field is_refused? boolean     keys without a rule are an error, so that missing weights need no report
+---@field view? fun(key: string, value: any): any, string?
+---@field trace? fun(record: KeyRecord)
+---@field doubt fun(text: string)   gets what the output lacks, or has without need
+
+---@class ConvertedTensors
+---@field out Dict
+---@field unmatched string[]   keys without a rule
+---@field lacking table         missing weights (fit_checks.lacking)
+---@field shapes integer[][]    of the tensors among `unmatched`
+---@field moves table<string, KeyMove>
+---@field invented InventedTensor[]   of random numbers
+---@field read? Fit             nil: no class describes what is read
+---@field written? Fit
+
+---The shapes of the tensors of some keys.
+---@param has StateDict
+---@param names string[]
+---@return integer[][]
+function tensors.shapes_of(has, names)
+  local out = {}
+  for _, name in ipairs(names) do out[#out + 1] = has.shapes[name] end
+  return out
+end
+
+---The checkpoint with those further names of tied tensors that the rules read, and the names that were added.
+---@param one TensorsToConvert
+---@param read Fit|nil
+---@return Dict source, table<string, string> kept   KeyOptions.kept
+local function with_all_names(one, read, options)
+  local all = releases.names_all(one.src, one.tgt)
+  if not read or rules.reads_all(one.converter.keys, one.side) and not all then return one.source, {} end
+  return ties.spread(read.known, one.source, {}, { each_once = options.deduplicated == true, all = all,
+    no_nulls = all or one.tgt == "hf", is_watched = options.trace ~= nil })
+end
+
+---The keys of biases that the config does not mention, the checkpoint does not have, and the target needs.
+---@return string[]
+local function unsaid_biases(read)
+  local out = {}
+  for _, one in ipairs(read.unsaid) do
+    for _, key in ipairs(one.keys) do out[#out + 1] = key end
+  end
+  return out
+end
+
+---Reports what is wrong with the output.
+---@param one TensorsToConvert
+---@param written Fit
+local function check_output(one, written, options)
+  local is_hf = one.tgt == "hf"
+  if #written.missing > 0 then
+    local lacks = ("the output lacks %s that its model needs: %s"):format(numbers.counted(#written.missing, "weight"),
+      naming.folded(written.missing))
+    if is_hf then
+      cbk.fail("convert", lacks, { advice = "the checkpoint has some tied weights under one of their names: give it the others" })
+    end
+    options.doubt(lacks)
+  end
+  local is_whole = not one.converter.left -- parts write each other's tensors
+  local strange = is_whole and fit_checks.strange_output(written, is_hf)
+  if strange then options.doubt(strange) end
+end
+
+---Fails if what is read cannot be what its class describes, before any key is converted.
+---@param one TensorsToConvert
+---@param read Fit|nil
+---@param has StateDict
+---@param copies_all boolean
+local function check_input(one, read, has, copies_all)
+  if read or not catalogue.is_own_layout(one.src) then fit_checks.codes(read, one.reads, has) end
+  fit_checks.shapes(read, one.reads, true)
+  if read and copies_all then fit_checks.layers(read, one.reads) end
+end
+
+---@param one TensorsToConvert
+---@param options TensorOptions
+---@return ConvertedTensors
+function tensors.convert(one, options)
+  kinds.check_root(one.source)
+  local converter, side, copies_all = one.converter, one.side, rules.reads_all(one.converter.keys, one.side)
+  local has = state_dict.of(one.source)
+  local read = one.fit_of(side, has)
+  check_input(one, read, has, copies_all)
+  local source, kept = with_all_names(one, read, options)
+  local out = { read = read, lacking = { count = 0 } }
+  out.out, out.unmatched, out.moves, out.invented = keys.convert(converter.keys, side, source, {
+    left = one.configs.left, right = one.configs.right, seed = options.seed, known = not copies_all and read and read.known or nil,
+    fill = converter.fill, kept = kept, prefix = releases.reads_prefix(one.src, one.tgt) and "model." or nil,
+    no_nulls = one.tgt == "hf", view = options.view, masks = (catalogue.release(one.src) and catalogue.release(one.tgt)) ~= nil,
+    is_refused = options.is_refused, trace = options.trace,
+  })
+  out.shapes = tensors.shapes_of(has, out.unmatched)
+  if copies_all then return out end
+  if read and (#read.missing > 0 or #out.unmatched > 0) then
+    out.lacking = fit_checks.lacking(read, read.missing, out.shapes)
+    out.lacking.spare = fit_checks.spare(read, out.unmatched)
+    return out
+  end
+  if read then fit_checks.strangers(read, one.reads, out.moves) end
+  out.written = one.fit_of(rules.other[side], state_dict.of(out.out))
+  fit_checks.shapes(out.written, one.writes, false)
+  local biases = read and out.written and #out.written.missing > 0 and unsaid_biases(read) or {}
+  if #biases > 0 then
+    out.lacking = fit_checks.lacking(read, biases)
+    return out
+  end
+  if out.written then check_output(one, out.written, options) end
+  if read then fit_checks.warn_of_lacks(read) end
+  return out
+end
+
+return tensors
