@@ -106,17 +106,19 @@ end
 -- --- numbers of the pair
 
 ---The first number of the pair's config that a config does not have.
----@param known table   fields and their numbers; sections are tables
+---@param known table   fields and their numbers; sections and lists are tables
+---@param config Dict
 ---@return string|nil name
-local function other_number(known, config, place)
+local function other_number(known, config)
   for _, name in ipairs(naming.sorted(known)) do
-    local own = place .. tostring(name)
-    local nested = cbk.kind(config, name) == "dict" and config[name] or config
-    if type(known[name]) == "table" then
-      local found = other_number(known[name], nested, nested == config and own .. "." or "")
-      if found then return found end
-    elseif config[own] ~= known[name] and config[name] ~= known[name] then
-      return own
+    local number, kind = known[name], cbk.kind(config, name)
+    if kind == "dict" and type(number) == "table" then
+      local found = other_number(number, config[name])
+      if found then return ("%s.%s"):format(name, found) end
+    elseif kind == "list" and type(number) == "table" then
+      if #config[name] ~= table.maxn(number) or other_number(number, config[name]) then return name end
+    elseif config[name] ~= number then
+      return name
     end
   end
 end
@@ -130,7 +132,7 @@ end
 function evidence.sizes(known, sizes, finish)
   return function(to, from)
     if finish then finish(to, from) end
-    local other, lacking = other_number(known, from, ""), {}
+    local other, lacking = other_number(known, from), {}
     for _, name in ipairs(naming.sorted(sizes)) do
       local size = type(sizes[name]) == "table" and cbk.list(sizes[name]) or sizes[name]
       if to[name] == nil and other then

@@ -422,6 +422,44 @@ describe("a converter of cbk infer", function()
     end
   end)
 
+  it("reads fields in sections of the right, and rotated rows by fields with names of one's own", function()
+    local function model_of(layers, count, size, dim)
+      local width = count * size
+      local model = { left = cbk.dict(), right = cbk.dict(), left_config = cbk.dict { n_layer = layers, heads = count, width = width,
+        rope_dims = dim, patches = cbk.list { 3, 5 }, wave = 2 * size } }
+      model.right_config = cbk.dict { depth = layers, dim = width, patch_grid = cbk.list { 3, 5 }, ff = 4 * width,
+        attn_config = cbk.dict { n_heads = count, rotary_ndims = dim, wave = 2 * size } }
+      for i = 0, layers - 1 do
+        local w, parts = cbk.randn({ 3 * width, width }, { seed = i, dtype = "float32" }), {}
+        for k, name in ipairs { "q", "k", "v" } do
+          local t = w:slice(0, (k - 1) * width, k * width):reshape { count, size, width }
+          local turned = t:slice(1, 0, dim):reshape({ count, 2, dim / 2, width }):permute({ 0, 2, 1, 3 }):reshape { count, dim, width }
+          parts[k] = name == "v" and t or cbk.cat({ turned, t:slice(1, dim, size) }, 1)
+          model.left[("h.%d.%s"):format(i, name)] = parts[k]:reshape { width, width }
+        end
+        model.right[("l.%d.qkv"):format(i)] = w
+      end
+      return model
+    end
+    local seen = model_of(2, 4, 16, 6)
+    local found = infer.run({ tensors = seen.left, config = seen.left_config, format = "a", source = "left" },
+      { tensors = seen.right, config = seen.right_config, format = "b", source = "right" }, { model = "inferred" })
+    harness.has(found.text, 'nested = { right = { "attn_config" } }')
+    local other = model_of(3, 8, 24, 8)
+    for _, side in ipairs { "left", "right" } do
+      harness.equal(outcome(found, side, other, function(model)
+        local to, from = sections.convert(model, side, other[side .. "_config"])
+        local right = side == "right" and sections.nested(model, "right", from) or to
+        harness.equal(cbk.json(right.attn_config), cbk.json(other.right_config.attn_config))
+        return keys.convert(model.keys, side, other[side], { left = side == "left" and from or to, right = right, fill = model.fill })
+      end), "equal", side)
+    end
+    local deeper = cbk.copy(seen.left_config) -- sizes that no field gives, where the numbers, lists too, are those of the pair
+    deeper.n_layer = 5
+    local made = sections.convert(inferred.model_of(found.text)[1], "left", deeper)
+    harness.equal({ made.ff, cbk.totable(made.patch_grid) }, { 256, { 3, 5 } })
+  end)
+
   it("writes sizes that no field gives for the pair's other sizes, and names them for others", function()
     local dir = harness.temp_dir()
     local function folder(name, width)
@@ -456,7 +494,7 @@ describe("a converter of cbk infer", function()
       for k = 1, 40 do section["f" .. k] = i * 100 + k end
       config["s" .. i] = section
     end
-    harness.equal(#require "cbk.infer.fields".infer(config, config).sections, 0) -- comparing all would take minutes
+    harness.equal(#require "cbk.infer.fields".infer(config, config, false).sections.left, 0) -- comparing all would take minutes
   end)
 
   it("refuses other values of what a model may compute with", function()

@@ -20,7 +20,7 @@ local fields = {}
 ---@field right string[]
 ---@field used string[]      fields of the right that the functions of pairs read
 ---@field guesses string[]   pairs with values that other fields have too: "n_inner, filter_size"
----@field sections string[]  of the left, whose fields have dotted names here: "rope_parameters.rope_theta"
+---@field sections table<Side, string[]>   whose fields have dotted names here: "rope_parameters.rope_theta"
 ---@field configs { left: Dict, right: Dict }   with these names
 
 local function is_plain(value)
@@ -88,21 +88,6 @@ local function without_sections(config, is_open)
   return out
 end
 
----The sections of the left whose fields belong to fields of the right.
----@param pairs_of FieldPair[]
----@return string[] names, table<string, boolean> is_one
-local function sections_of(pairs_of)
-  local out, is_one = {}, {}
-  for _, pair in ipairs(pairs_of) do
-    local section = pair.left:match "^([^.]+)%."
-    if section and not is_one[section] then out[#out + 1], is_one[section] = section, true end
-  end
-  return out, is_one
-end
-
----Whether a field is in a section, where functions of other fields do not find it.
-local function is_in_section(name) return name:find(".", 1, true) ~= nil end
-
 ---Plain fields of a config, in its order.
 local function plain_fields(config)
   local out = {}
@@ -110,6 +95,30 @@ local function plain_fields(config)
     if type(name) == "string" and is_plain(value) then out[#out + 1] = name end
   end
   return out
+end
+
+---Whether a field is in a section, where functions of other fields do not find it.
+local function is_in_section(name) return name:find(".", 1, true) ~= nil end
+
+---A config with the fields of all its sections under dotted names, unless these are too many to compare.
+---@param config Dict
+---@return Dict
+local function flattened(config)
+  local out = without_sections(config, function(section) return not pretrained.is_common(section) and not is_in_section(section) end)
+  return #plain_fields(out) <= MOST_FIELDS and out or config
+end
+
+---The sections of a side whose fields belong to fields of the other side.
+---@param pairs_of FieldPair[]
+---@param side Side
+---@return string[] names, table<string, boolean> is_one
+local function sections_of(pairs_of, side)
+  local out, is_one = {}, {}
+  for _, pair in ipairs(pairs_of) do
+    local section = pair[side]:match "^([^.]+)%."
+    if section and not is_one[section] then out[#out + 1], is_one[section] = section, true end
+  end
+  return out, is_one
 end
 
 ---@param left Dict
@@ -259,27 +268,25 @@ end
 
 ---@param left Dict
 ---@param right Dict
+---@param is_zoo boolean   the right is of the Model Zoo, which has maps of parameters (`by_map`)
 ---@return InferredFields
-function fields.infer(left, right)
+function fields.infer(left, right, is_zoo)
   local used = { left = { model_type = true }, right = { model_type = true } } -- it names the class
-  local nested = left
-  left = without_sections(nested, function(section) return not pretrained.is_common(section) and not is_in_section(section) end)
-  if #plain_fields(left) > MOST_FIELDS then left = nested end -- too many to compare: only those at its top
-  local out = { pairs = {}, guesses = {}, left = {}, right = {}, used = {}, sections = {} }
+  local nested = { left = left, right = right }
+  left, right = flattened(left), is_zoo and right or flattened(right)
+  local out = { pairs = {}, guesses = {}, left = {}, right = {}, used = {}, sections = {}, configs = {} }
   of_heads(left, right, used, out)
   by_value(left, right, used, out)
   by_rest(left, right, used, out)
-  by_map(left, right, used, out)
+  if is_zoo then by_map(left, right, used, out) end
   used.left.model_type, used.right.model_type = nil, nil
-  local is_section
-  out.sections, is_section = sections_of(out.pairs)
-  left = without_sections(nested, function(section) return is_section[section] end)
-  out.configs = { left = left, right = right }
-  for name in cbk.items(left) do
-    if not used.left[name] then out.left[#out.left + 1] = tostring(name) end
-  end
-  for name in cbk.items(right) do
-    if not used.right[name] then out.right[#out.right + 1] = tostring(name) end
+  for _, side in ipairs { "left", "right" } do
+    local is_section
+    out.sections[side], is_section = sections_of(out.pairs, side)
+    out.configs[side] = without_sections(nested[side], function(section) return is_section[section] end)
+    for name in cbk.items(out.configs[side]) do
+      if not used[side][name] then table.insert(out[side], tostring(name)) end
+    end
   end
   return out
 end

@@ -281,10 +281,11 @@ function infer.run(left, right, options)
   end
   local unexplained, lines = unexplained_of(inventories, unknown)
   warn_of_lacks(parts, unexplained)
+  local is_zoo = catalogue.release(right.format) ~= nil
   for _, part in ipairs(parts) do
     table.sort(part.rows, function(a, b) return a.order < b.order or a.order == b.order and a.right[1] < b.right[1] end)
     local configs = part.configs
-    part.fields = configs.left and configs.right and infer_fields.infer(configs.left, configs.right) or nil
+    part.fields = configs.left and configs.right and infer_fields.infer(configs.left, configs.right, is_zoo) or nil
   end
   local text = write.text {
     model = options.model, formats = { left = left.format, right = right.format }, parts = parts,

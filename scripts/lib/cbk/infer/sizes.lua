@@ -53,8 +53,7 @@ local KEY_HEADS = set [[num_key_value_heads num_kv_heads n_head_kv n_kv_heads nu
   multi_query_group_num kv kv_groups n_kv num_kv n_kv_groups num_groups n_groups groups query_groups num_key_heads key_value_heads]]
 local HEAD_SIZES = set [[head_dim d_kv head_size d_head dim_head size_per_head kv_channels attention_head_size head_width dim_per_head
   attention_head_dim attn_head_dim head_channels]]
-local ROTATED = set "rotary_dim rotary_ndims rotary_emb_dim rope_dim"
-local SHARES = set "rotary_pct partial_rotary_factor rotary_percent rope_pct"
+local ROTARY, NOT_ROWS = { "rot", "rope" }, { "theta", "base", "scal", "freq", "len", "pos" } -- "rope_dims", "rotary_pct"
 local BASES = set "rope_theta rotary_emb_base rotary_base rope_base theta"
 local KERNELS = { "patch", "kernel", "channel", "head", "group", "tile" } -- of equal numbers, the first word counts
 local POSITIONS = { "position", "ctx", "seq" }
@@ -73,6 +72,9 @@ local function has_word(name, words)
   end
   return false
 end
+
+---Whether a field gives the rotated rows of a head, or their share of its rows, by its name.
+local function is_rotary(name) return has_word(name, ROTARY) and not has_word(name, NOT_ROWS) end
 
 ---Whether a field gives the number of layers of the pair.
 ---@param depths table<integer, true>   numbers of layers in the pair's keys
@@ -226,8 +228,8 @@ local function rotated_rows(config, side, size, dim, key)
   local whole, list, at = head_size(config, side, size, key), {}, "at." .. side
   if dim == size or not whole then return whole end
   for _, field in ipairs(fields_of(config)) do
-    local is_share = SHARES[field.name] and field.value * size == dim
-    local is_rows = ROTATED[field.name] and field.value == dim
+    local is_share = is_rotary(field.name) and field.value * size == dim
+    local is_rows = is_rotary(field.name) and field.value == dim
     local text = is_share and ("(%s) * %s%s"):format(whole, at, field.path) or is_rows and at .. field.path
     if text then list[#list + 1] = { text = text, section = field.section } end
   end
@@ -243,9 +245,9 @@ end
 function sizes.rotary_dim(config, side, dim, key)
   local list, shares = {}, {}
   for _, field in ipairs(fields_of(config)) do
-    local is_rows = ROTATED[field.name] and field.value == dim
+    local is_rows = is_rotary(field.name) and field.value == dim
     if is_rows then list[#list + 1] = { text = ("at.%s%s"):format(side, field.path), section = field.section } end
-    if SHARES[field.name] and field.value > 0 and field.value < 1 then shares[#shares + 1] = field end
+    if is_rotary(field.name) and field.value > 0 and field.value < 1 then shares[#shares + 1] = field end
   end
   if #list > 0 then return agreed(near(list, key)) end
   for _, field in ipairs(shares) do

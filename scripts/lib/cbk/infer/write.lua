@@ -428,11 +428,13 @@ local function add_part(part, add)
   end
   local options = { "keys = keys" .. suffix, part.fields and "config = config" .. suffix or "config = fields.config {}" }
   if flags then options[#options + 1] = flags end
-  if part.fields and #part.fields.sections > 0 then
+  local nested = {}
+  for _, side in ipairs(part.fields and { "left", "right" } or {}) do
     local names = {}
-    for i, name in ipairs(part.fields.sections) do names[i] = quoted(name) end
-    options[#options + 1] = ("nested = { left = { %s } }"):format(table.concat(names, ", "))
+    for i, name in ipairs(part.fields.sections[side]) do names[i] = quoted(name) end
+    if #names > 0 then nested[#nested + 1] = ("%s = { %s }"):format(side, table.concat(names, ", ")) end
   end
+  if #nested > 0 then options[#options + 1] = ("nested = { %s }"):format(table.concat(nested, ", ")) end
   if finish then options[#options + 1] = finish end
   if #part.made.left + #part.made.right > 0 then
     add(("local fill%s = { -- what is made where no rule writes the key"):format(suffix))
