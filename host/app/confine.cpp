@@ -197,7 +197,7 @@ void confine_calls() {
   for (const uint64_t type : {SOCK_DGRAM, SOCK_RAW})  // the second one makes datagrams of a local socket, too
     forbid(SCMP_SYS(socketpair), SCMP_A1(SCMP_CMP_MASKED_EQ, type_of_socket, type));
   forbid(SCMP_SYS(sendto), SCMP_A4(SCMP_CMP_NE, 0));  // with an address
-  // Terminals of others: their input, their session, the size that a signal tells, their end.
+  // Controls of a terminal that others use: typing into it, taking it over, resizing it, hanging it up.
   constexpr uint64_t hang_up = 0x5437;  // TIOCVHANGUP, which headers for programs do not have
   for (const uint64_t request : {uint64_t{TIOCSTI}, uint64_t{TIOCLINUX}, uint64_t{TIOCSCTTY},
                                  uint64_t{TIOCSWINSZ}, uint64_t{TIOCCONS}, uint64_t{TIOCSETD}, hang_up})

@@ -32,6 +32,8 @@ Index read_index(const fs::path& path) {
   const Value* map = root.find("weight_map");
   if (map == nullptr || !map->is(Value::Kind::dict))
     fail(Errc::format, "it has no 'weight_map', a table of keys and their files");
+  if (map->as_dict().size() == 0)
+    fail(Errc::format, "its 'weight_map' is empty, so no tensor of the shards beside it is read");
   Index index;
   for (const auto& [key, file] : map->as_dict().entries()) {
     if (!file.is(Value::Kind::string)) {
@@ -187,9 +189,8 @@ Checkpoint read_sharded(const FilePtr& index_file, const OpenOptions& options, c
   auto root = std::make_shared<Dict>();
   Unlisted unlisted(index, *memory);
   uint64_t bytes = 0;
-  std::vector<Value> notes;                                    // the metadata of the shards
-  const Format* named = format_of_suffix(path.stem().stem());  // of an index without keys
-  std::string format = named != nullptr && named->name == "safetensors" ? "safetensors" : "torch";
+  std::vector<Value> notes;  // the metadata of the shards
+  std::string format;
   for (const auto& [file, keys] : index.keys) {
     const auto lose_keys = [&root = *root, &keys = keys](const std::string& why) {
       for (const std::string& key : keys) root.set(key, unreadable(why));

@@ -38,7 +38,7 @@ class ShardedWriter : public Writer {
     const Value texts = Value::dict();
     const std::vector<NamedTensor> tensors =
         flat_tensors(take_texts(root, texts.as_dict()), "a sharded checkpoint");
-    is_single_ = options.single_file;
+    is_single_ = options.single_file || (tensors.empty() && texts.as_dict().empty());  // nothing to index
     split(tensors, texts.as_dict(), options);
     check_companions();
     make_writers();

@@ -88,7 +88,6 @@ TEST_CASE("checkpoint: where shards end", "[checkpoint]") {
           {{{"a", 10}, {"b", 5}}, 60, {2}},      // exactly full
           {{{"a", 10}, {"b", 5}}, 59, {1, 1}},   // one byte short
           {{{"a", 100}, {"b", 1}}, 10, {1, 1}},  // the first is too large: a shard of its own, none is empty
-          {{}, 10, {0}},
       }));
   const Folder folder;
   const Value root = Value::dict();
@@ -99,6 +98,13 @@ TEST_CASE("checkpoint: where shards end", "[checkpoint]") {
     CHECK(open_checkpoint(folder.path(name)).root.as_dict().size() == wanted[i]);
   }
   CHECK(keys_of(open_checkpoint(folder.path("out"))).size() == sizes.size());
+}
+
+TEST_CASE("checkpoint: without tensors it is one file, and has no index", "[checkpoint]") {
+  const Folder folder;
+  save(Value::dict(), folder.path("out"), sharded("safetensors", 10));
+  CHECK(open_checkpoint(folder.path("out/model.safetensors")).root.as_dict().empty());
+  CHECK(keys_of(open_checkpoint(folder.path("out"))).empty());
 }
 
 TEST_CASE("checkpoint: bools count as bits towards the limit", "[checkpoint]") {
@@ -148,6 +154,7 @@ TEST_CASE("checkpoint: indexes that lie are refused", "[checkpoint]") {
       {R"({"weight_map": {"a": "."}})", "outside the folder"},
       {R"({"weight_map": {"a": 5}})", "gives an int for 'a'"},
       {R"({"weight_map": []})", "no 'weight_map'"},
+      {R"({"weight_map": {}})", "'weight_map' is empty"},
       {R"({"weight_map": {"a": "x.index.json"}})", "shard 'x.index.json'"},
       {R"({"weight_map": {"a": "s.safetensors", "a": "s.safetensors"}})", "repeated"},
       {R"({"weights": {}})", "no 'weight_map'"},

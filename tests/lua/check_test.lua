@@ -387,6 +387,12 @@ describe("cbk check of files", function()
     index.weight_map.more = "../s/" .. first
     cbk.config.save(index, index_path, { overwrite = true })
     equal(select(2, findings(dir, "s"))[1], "shard-missing more")
+    index.weight_map = cbk.dict()
+    cbk.config.save(index, index_path, { overwrite = true })
+    equal({ brief(dir, "s") }, { 1, { "damaged" } }) -- and its shards are no leftovers
+    local code, _, stderr = run(dir, "copy", "s", "new.safetensors")
+    equal({ code, cbk.fs.exists(dir .. "/new.safetensors") }, { 1, false })
+    harness.has(stderr, "'weight_map' is empty")
   end)
 
   it("names missing shards, shards without index, and what was left over", function()

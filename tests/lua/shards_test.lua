@@ -87,7 +87,7 @@ describe("a tensor that the index does not list", function()
       end
       local code, out = run(dir, "check", ".")
       equal(code, 1)
-      harness.has(out, "it lists another one, in 'model-00001-of-00002.safetensors'")
+      harness.has(out, "it lists that key for 'model-00001-of-00002.safetensors'")
     end
   end)
 

@@ -23,15 +23,17 @@ end
 ---Whether a name is a file's own name with something added, as in the names of unfinished files: "model.mdl.1f3a9c04.tmp".
 local function is_beside(name, own) return name:sub(1, #own) == own and name ~= own end
 
----The shards that any index of a folder lists.
+---The shards that any index of a folder lists; nil if an index is damaged, so that this is not known.
 ---@param folder string
+---@return table<string, true>|nil
 local function listed_shards(folder)
   local out = {}
   for _, name in ipairs(cbk.fs.list(folder)) do
-    local fine, index = false, nil
-    if parts.is_index(name) then fine, index = pcall(cbk.config.load, cbk.fs.join(folder, name)) end
-    local map = fine and kinds.is_dict(index) and kinds.is_dict(index, "weight_map") and index.weight_map or cbk.dict()
-    for _, shard in cbk.items(map) do
+    local is_index = parts.is_index(name)
+    local fine, index = pcall(is_index and cbk.config.load or cbk.dict, is_index and cbk.fs.join(folder, name) or nil)
+    local map = fine and kinds.is_dict(index) and kinds.is_dict(index, "weight_map") and index.weight_map or nil
+    if is_index and (not map or cbk.count(map) == 0) then return nil end
+    for _, shard in cbk.items(map or cbk.dict()) do
       if type(shard) == "string" then out[shard] = true end
     end
   end
@@ -43,7 +45,7 @@ end
 ---@param owns_folder boolean   the folder holds this checkpoint and nothing else
 ---@param found Findings
 local function check_names(folder, files, owns_folder, found)
-  local own, listed = {}, nil
+  local own, listed = {}, listed_shards(folder)
   for _, file in ipairs(files) do own[cbk.fs.basename(file)] = true end
   for _, name in ipairs(cbk.fs.list(folder)) do
     local path = cbk.fs.join(folder, name)
@@ -53,8 +55,7 @@ local function check_names(folder, files, owns_folder, found)
     if belongs and is_temporary(name) then
       found:add("leftover-file", path, nil, "the name is that of an unfinished file")
     elseif owns_folder and stem and not own[name] then
-      listed = listed or listed_shards(folder)
-      if not listed[name] then found:add("leftover-file", path, nil, ("the shard, of %d, belongs to no index here"):format(count)) end
+      if listed and not listed[name] then found:add("leftover-file", path, nil, ("the shard, of %d, belongs to no index here"):format(count)) end
     end
   end
 end

@@ -50,6 +50,7 @@ end
 local function keys_by_shard(index, path)
   local map = kinds.is_dict(index) and kinds.is_dict(index, "weight_map") and index.weight_map
   if not map then return nil, ("'%s' has no 'weight_map', a table of keys and their files"):format(path) end
+  if cbk.count(map) == 0 then return nil, ("the 'weight_map' of '%s' is empty: no tensor of the shards beside it is read"):format(path) end
   local out, order = {}, {}
   for key, name in cbk.items(map) do
     if type(name) ~= "string" then return nil, ("'weight_map' does not name a file for %s"):format(cbk.quote(tostring(key))) end
@@ -70,9 +71,10 @@ local function compare_keys(path, index_path, root, listed, by_key, found)
   end
   for key in cbk.items(root) do
     if not has[key] then
-      local other = by_key[key] and ("; it lists another one, in '%s'"):format(by_key[key]) or ""
+      local other = by_key[key] and ("; it lists that key for '%s'"):format(by_key[key]) or ""
       found:add("unlisted-key", path, tostring(key), ("the index '%s' does not list it for this shard%s"):format(
-        cbk.fs.basename(index_path), other))
+        cbk.fs.basename(index_path), other), { advice = by_key[key] and ("Leave it out of the shard that should not have it, with `cbk "
+        .. "copy --exclude`: programs differ in which one they load") or nil })
     end
   end
 end
