@@ -322,6 +322,26 @@ describe("cstorch: hyper-parameters of a recorded step", function()
     end))
   end
 
+  for text, change in pairs {
+    ["Linear.training was changed from true to false, but a recorded step keeps what it was recorded with; make another step"] =
+      function(net) net:eval() end,
+    ["requires_grad of a parameter was changed from true to false"] = function(net) net.weight.requires_grad = false end,
+  } do
+    it("are noticed where they are the mode and the parameters of a module: " .. text, fresh(function()
+      local net, texts = nn.Linear(1, 1), {}
+      local compiled = cstorch.compile(net)
+      local step, keep = cstorch.compile_step(function(batch) return compiled(batch):sum() end), cstorch.step_closure(function() end)
+      local before = cstorch.on_warning(function(said) texts[#texts + 1] = said end)
+      local loader = cstorch.utils.data.DataLoader(function() return { cstorch.ones { 1, 1 } } end, { num_steps = 4 })
+      for i, batch in loader:iter() do
+        if i == 3 then change(net) end
+        keep(step(batch))
+      end
+      cstorch.on_warning(before)
+      is_true(#texts == 1 and texts[1]:find(text, 1, true), table.concat(texts, "\n"))
+    end))
+  end
+
   it("are noticed where a whole group is replaced", fresh(function()
     local _, texts = train(function(group, i, optimizer)
       if i == 2 then optimizer.param_groups[1] = { params = group.params, lr = 0 } end

@@ -1,6 +1,7 @@
 -- The base of all modules: fields that hold parameters, buffers and modules are registered in the order in which they are assigned.
 
 local class = require "cstorch.class"
+local effects = require "cstorch.run.effects"
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
 local loaded = require "cstorch.loaded"
@@ -79,7 +80,10 @@ function Module:forward()
   errors.raise("runtime", "%s has no forward: define function %s:forward(…)", self.class.name, self.class.name)
 end
 
-function Module:__call(...) return self:forward(...) end
+function Module:__call(...)
+  if session.trace then effects.module_recorded(self) end
+  return self:forward(...)
+end
 
 ---The text between the parentheses of tostring.
 ---@return string

@@ -133,6 +133,23 @@ end
 
 -- --- recorded steps
 
+---Notes the mode of a module that a step calls while it is recorded.
+---@param module cstorch.nn.Module
+function effects.module_recorded(module)
+  local trace = session.trace
+  if trace.modules[module] then return end
+  trace.modules[module] = true
+  table.insert(trace.kept, { owner = module, key = "training", value = module.training, name = module.class.name .. ".training" })
+end
+
+---Notes which parameters have gradients while a step is recorded.
+---@param trace cstorch.Trace
+function effects.parameters_recorded(trace)
+  effects.each_parameter(function(p)
+    table.insert(trace.kept, { owner = p, key = "requires_grad", value = p.requires_grad, name = "requires_grad of a parameter" })
+  end)
+end
+
 ---A function for the end of a recording: whether the recorded step writes into parameters.
 ---@return fun(): boolean
 function effects.watch_writes()

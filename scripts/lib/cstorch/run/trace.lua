@@ -21,6 +21,7 @@ local is_tensor = cbk.compute.is_tensor
 ---@field model? cstorch.nn.Module
 ---@field losses table       tensors that are checked at the end of each step
 ---@field kept table[]       the hyper-parameters and state that the step uses: { owner =, key =, value =, name = }
+---@field modules table<cstorch.nn.Module, true>   those that it calls
 ---@field count integer      arguments
 ---@field scalers? table<cstorch.amp.GradScaler, boolean>   those that scaled a loss in it
 ---@field steps table[]      optimizers that it steps
@@ -50,7 +51,8 @@ local function gradients_of_now()
 end
 
 local function record(fn, ...)
-  local trace = { program = cbk.compute.program(), count = select("#", ...), inputs = {}, losses = {}, kept = {}, steps = {} }
+  local trace = { program = cbk.compute.program(), count = select("#", ...), inputs = {}, losses = {}, kept = {}, steps = {},
+    modules = {} }
   for i = 1, trace.count do trace.inputs[i] = nested.map((select(i, ...)), copy_of) end
   session.trace = trace
   local queued, restore_gradients, has_written = #session.repeated, gradients_of_now(), effects.watch_writes()
@@ -58,6 +60,7 @@ local function record(fn, ...)
     trace.outputs = { losses.watch_results(tensors.on_device(tensors.record, trace.program, fn, unpack(trace.inputs, 1, trace.count))) }
   end)
   session.trace = nil
+  effects.parameters_recorded(trace)
   trace.writes = has_written()
   if not fine then
     -- tensors of this step never get values
@@ -103,8 +106,9 @@ local function check_kept(trace)
       local is_other = is_tensor(value) and is_tensor(one.value)
       local change = is_other and "replaced by another tensor" or type(value) == "table" and "replaced by another table"
         or ("changed from %s to %s"):format(show(one.value), show(value))
-      errors.warn(("%s was %s, but a recorded step keeps what it was recorded with; use a schedule, or write into a tensor: t:copy_(…)")
-        :format(one.name, change))
+      local advice = type(value) == "boolean" and "make another step for it, with compile_step"
+        or "use a schedule, or write into a tensor: t:copy_(…)"
+      errors.warn(("%s was %s, but a recorded step keeps what it was recorded with; %s"):format(one.name, change, advice))
       one.value = value
     end
   end
