@@ -329,7 +329,7 @@ describe("cstorch: hyper-parameters of a recorded step", function()
   } do
     it("are noticed where they are the mode and the parameters of a module: " .. text, fresh(function()
       local net, texts = nn.Linear(1, 1), {}
-      local compiled = cstorch.compile(net)
+      local compiled = cstorch.compile(net, { backend = "CSX" })
       local step, keep = cstorch.compile_step(function(batch) return compiled(batch):sum() end), cstorch.step_closure(function() end)
       local before = cstorch.on_warning(function(said) texts[#texts + 1] = said end)
       local loader = cstorch.utils.data.DataLoader(function() return { cstorch.ones { 1, 1 } } end, { num_steps = 4 })

@@ -55,7 +55,8 @@ local function check_names(folder, files, owns_folder, found)
     if belongs and is_temporary(name) then
       found:add("leftover-file", path, nil, "the name is that of an unfinished file")
     elseif owns_folder and stem and not own[name] then
-      if listed and not listed[name] then found:add("leftover-file", path, nil, ("the shard, of %d, belongs to no index here"):format(count)) end
+      local text = ("the shard, of %d, belongs to no index here"):format(count)
+      if listed and not listed[name] then found:add("leftover-file", path, nil, text) end
     end
   end
 end

@@ -1,7 +1,6 @@
 -- The base of all modules: fields that hold parameters, buffers and modules are registered in the order in which they are assigned.
 
 local class = require "cstorch.class"
-local effects = require "cstorch.run.effects"
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
 local loaded = require "cstorch.loaded"
@@ -80,8 +79,16 @@ function Module:forward()
   errors.raise("runtime", "%s has no forward: define function %s:forward(…)", self.class.name, self.class.name)
 end
 
+--- Records the mode that the step being recorded keeps, so that later changes of it are noticed.
+local function note_mode(self)
+  local trace = session.trace
+  if trace.modules[self] then return end
+  trace.modules[self] = true
+  table.insert(trace.kept, { owner = self, key = "training", value = self.training, name = self.class.name .. ".training" })
+end
+
 function Module:__call(...)
-  if session.trace then effects.module_recorded(self) end
+  if session.trace then note_mode(self) end
   return self:forward(...)
 end
 

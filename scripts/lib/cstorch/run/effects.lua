@@ -133,15 +133,6 @@ end
 
 -- --- recorded steps
 
----Notes the mode of a module that a step calls while it is recorded.
----@param module cstorch.nn.Module
-function effects.module_recorded(module)
-  local trace = session.trace
-  if trace.modules[module] then return end
-  trace.modules[module] = true
-  table.insert(trace.kept, { owner = module, key = "training", value = module.training, name = module.class.name .. ".training" })
-end
-
 ---Notes which parameters have gradients while a step is recorded.
 ---@param trace cstorch.Trace
 function effects.parameters_recorded(trace)
