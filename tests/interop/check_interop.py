@@ -302,6 +302,21 @@ def unsafe_pickles(run):
         assert reported == [("reading", "warning")], reported
     run.check("several objects in a legacy file", several_saves)
 
+    def two_files():
+        """A second HDF5 file behind the first, as `cat` makes it: h5py reads the first, and so do we, with a warning."""
+        path = run.path("two.h5")
+        for libver in ("earliest", "latest"):
+            with h5py.File(path, "w", libver=libver) as file:
+                file["w"] = np.ones(3, "f4")
+            assert findings(run, path) == [], libver
+            with open(path, "r+b") as file:
+                content = file.read()
+                file.write(content)
+            done = run.run("ls", path)
+            assert done.returncode == 0 and "behind the end that the file states" in done.stderr, done.stderr
+            assert [(one["rule"], one["severity"]) for one in findings(run, path)] == [("reading", "warning")], libver
+    run.check("another file behind an HDF5 file", two_files)
+
     def unreadable():
         path = run.path("links.h5")
         with h5py.File(path, "w") as file:

@@ -134,6 +134,17 @@ ExternalFiles open_files(std::shared_ptr<const MappedFile> file, const OpenOptio
   }
 }
 
+/// What other programs do not read either, such as another file that was appended.
+void warn_of_rest(hdf5::File& file, std::vector<std::string>& warnings) {
+  const hdf5::Superblock& superblock = file.objects().image().superblock();
+  const uint64_t size = file.mapped()->size();
+  if (superblock.base != 0 || superblock.end == hdf5::undefined_address || superblock.end >= size) return;
+  warnings.push_back(
+      fmt::format("{} behind the end that the file states (byte {}) are not read: another file, or other "
+                  "data, was added",
+                  format_size(size - superblock.end), superblock.end));
+}
+
 }  // namespace
 
 bool is_hdf5(ByteView bytes) {
@@ -147,6 +158,7 @@ Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& optio
   Datasets datasets(files);
   const hdf5::Attributes root = files.main()->attributes(files.main()->root());
   checkpoint.metadata = read_metadata(root);
+  warn_of_rest(*files.main(), checkpoint.warnings);
   if (root.find("__spec__") != nullptr) {
     const double version = version_of(root);
     checkpoint.format = "cerebras-h5";
