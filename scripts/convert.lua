@@ -153,10 +153,11 @@ local function warn_of_other_release(route, input)
 end
 
 ---Prints the rules of the keys that --explain names, and ends the program.
-local function print_explanation(job, planned, problem)
+---@param watch Watch
+local function print_explanation(watch, planned, problem)
   local is_known, results = true, cbk.list()
   for i, key in ipairs(args.explain) do
-    local lines, count = explain.lines(job.watch, key)
+    local lines, count = explain.lines(watch, key)
     results[i] = cbk.dict { { "key", key }, { "rules", count }, { "lines", cbk.list(lines) } }
     if i > 1 then cli.say(args, "") end
     for _, line in ipairs(lines) do cli.say(args, cbk.shown(line)) end
@@ -174,6 +175,20 @@ local function print_rows(rows, planned)
   stream:write(planned and "" or "up to the error: ", dry_run.summary(rows), "\n")
 end
 
+---Prints what becomes of each key, or the rules of those that --explain names. Fails if the conversion did.
+---@param watch Watch|nil   nil: nobody asked for it
+---@param planned boolean
+---@param problem any       if not planned
+---@return DryRunRow[]
+local function show(watch, planned, problem)
+  if not planned and watch and #watch.steps[1] == 0 then error(problem, 0) end
+  if #args.explain > 0 then print_explanation(watch, planned, problem) end
+  local rows = watch and dry_run.rows(watch) or {}
+  if watch and not args.json then print_rows(rows, planned) end
+  if not planned then error(problem, 0) end
+  return rows
+end
+
 ---@param job Job
 ---@param config Dict   the source's
 ---@return Dict root, Dict config   to write
@@ -186,11 +201,7 @@ local function convert(job, config)
     return new
   end)
   root = planned and root or advice.explained(job, root)
-  if not planned and job.watch and #job.watch.steps[1] == 0 then error(root, 0) end
-  if #args.explain > 0 then print_explanation(job, planned, root) end
-  local rows = job.watch and dry_run.rows(job.watch) or {}
-  if job.watch and not args.json then print_rows(rows, planned) end
-  if not planned then error(root, 0) end
+  local rows = show(job.watch, planned, root)
   cli.warn(doubts.all(job, { config = config, root = job.source }, { config = new_config, root = root }))
   return root, new_config, rows
 end
@@ -269,7 +280,7 @@ local only = converters.load(args.converter, args.sandbox)
 local own_step = own_layout.step(args, only)
 if own_step then
   args.config = config_of_own(own_step)
-  return own_layout.convert(own_step, args)
+  return own_layout.convert(own_step, args, show)
 end
 local checkpoint = detect_options(only)
 converters.refuse_foreign(args.model, args)

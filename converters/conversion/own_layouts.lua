@@ -123,6 +123,7 @@ end
 ---@field deduplicated? boolean   the file has each tensor under one name
 ---@field drop_unmatched? boolean
 ---@field converter? string      the table's file, for commands in messages
+---@field trace? fun(record: KeyRecord)
 
 ---The tensors of the other side.
 ---@param converter Converter
@@ -144,7 +145,7 @@ function own_layouts.checkpoint(converter, step, configs, source, options)
     converter = converter, configs = configs, side = step.side, src = step.src, tgt = step.tgt, source = source, reads = "",
     writes = "", fit_of = fit_of,
   }, {
-    seed = options.seed, deduplicated = options.deduplicated, is_refused = not options.drop_unmatched,
+    seed = options.seed, deduplicated = options.deduplicated, is_refused = not options.drop_unmatched, trace = options.trace,
     doubt = function(text)
       doubts[#doubts + 1] = text
       cbk.warn(text)

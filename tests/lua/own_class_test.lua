@@ -130,6 +130,22 @@ describe("Layouts of one's own with classes", function()
     has(out, "layers.0.gg.weight")
   end)
 
+  it("are explained key by key, and shown before anything is written", function()
+    local dir = own("make 'Right'", "ff")
+    local function said(...)
+      return run(dir, 2, "convert", "--converter", "own.lua", "--src-fmt", "a", "--to", "b", "--config", "config.json", "m.safetensors", ...)
+    end
+    local code, out = said("--explain", "layers.1.*")
+    equal(code, 0)
+    for _, text in ipairs { "  a -> b: layers.1.ff.weight", "with      N = 1", "does      copy: float32 [4, 4]" } do has(out, text) end
+    code, out = said("--explain", "layer.1.ff.weight")
+    equal(code, 1)
+    has(out, "part 1 is 'layer', not 'layers'")
+    code, out = said "--dry-run"
+    equal({ code, cbk.fs.exists(dir .. "/m_to_b.safetensors") }, { 0, false })
+    has(out, "keys read: 2; written: 2 (copy 2)")
+  end)
+
   it("refuse layers beyond the config, also in rules, and sizes that the defaults contradict where there is no config", function()
     local dir = own("make 'Right'", "ff")
     local code, _, stderr = run(dir, 1, "convert", "--converter", "own.lua", "--src-fmt", "a", "--to", "b", "--config", "config.json",

@@ -6,6 +6,7 @@ local catalogue = require "converters.engine.catalogue"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
 local coverage = require "converters.authoring.coverage"
+local dry_run = require "converters.authoring.dry_run"
 local kinds = require "converters.engine.kinds"
 local modelzoo = require "converters.modelzoo.checkpoint"
 local own_layouts = require "converters.conversion.own_layouts"
@@ -130,33 +131,46 @@ end
 ---Converts in memory.
 ---@param step OwnStep
 ---@param checkpoint Checkpoint
----@param config Dict|nil   the whole file
+---@param configs OwnConfigs
 ---@param options OwnOptions
----@return Dict out     tensors
----@return Dict|nil made   the config of them; nil without a config
-function own_layout.converted(step, checkpoint, config, options)
-  quantised.refuse(checkpoint:raw_root(), config, "cannot convert the checkpoint")
-  local configs = own_layouts.configs(step.converter, step.converter, step.side, config)
+---@return Dict out   tensors
+function own_layout.converted(step, checkpoint, configs, options)
   local source = own_layout.tensors(checkpoint)
   options.deduplicated = converters.input(checkpoint).deduplicated
   local fine, out = pcall(own_layouts.checkpoint, step.converter, step, configs, source, options)
   if not fine then error(explained(out, step, source, options.converter), 0) end
-  return out, configs.made
+  return out
+end
+
+---Both configs.
+---@param step OwnStep
+---@param checkpoint Checkpoint
+---@param config Dict|nil   the whole file
+---@return OwnConfigs
+function own_layout.configs(step, checkpoint, config)
+  quantised.refuse(checkpoint:raw_root(), config, "cannot convert the checkpoint")
+  return own_layouts.configs(step.converter, step.converter, step.side, config)
 end
 
 ---Converts and writes.
 ---@param step OwnStep
 ---@param args table   of `cbk convert`
-function own_layout.convert(step, args)
-  if #args.explain > 0 then cbk.fail("usage", "--explain needs a conversion with a config, between hf and cs-X.Y") end
+---@param show fun(watch: Watch, planned: boolean, out: any): DryRunRow[]   prints what becomes of each key; fails with `out` if that
+---                                                                        is an error
+function own_layout.convert(step, args, show)
   local checkpoint = cli.open(args.checkpoint_file, args)
   local path, kind, container = output_of(args, step, checkpoint.format)
   warn_of_idle_options(args, kind)
   converters.refuse_existing(path, args)
   local config = args.config and cbk.config.load(args.config)
-  local out, made = own_layout.converted(step, checkpoint, config,
-    { seed = args.seed, drop_unmatched = args.drop_unmatched_keys, converter = args.converter })
-  local options, file = options_of(out, step, kind, container, args), config_of(made, path, step, kind)
+  local configs = own_layout.configs(step, checkpoint, config)
+  local watch = (args.debug or args.dry_run)
+    and dry_run.watch { path = { step }, configs = { { converter = step.converter, left = configs.left, right = configs.right } } } or nil
+  local planned, out = pcall(own_layout.converted, step, checkpoint, configs, { seed = args.seed,
+    drop_unmatched = args.drop_unmatched_keys, converter = args.converter,
+    trace = watch and function(record) watch.trace(record, 1) end })
+  local rows = show(watch, planned, out)
+  local options, file = options_of(out, step, kind, container, args), config_of(configs.made, path, step, kind)
   if file and kind ~= "hf" then converters.refuse_existing(file.path, args) end
   local saved, forecast
   if file then
@@ -164,7 +178,9 @@ function own_layout.convert(step, args)
   else
     saved, forecast = converters.write_all({ { path = path, options = options } }, args)
   end
-  cli.print_result(args, saved, { { "checkpoint", path }, { "config", file and file.path or cbk.null } }, forecast)
+  local result = { { "checkpoint", path }, { "config", file and file.path or cbk.null } }
+  for field, value in cbk.items(args.dry_run and dry_run.tree(rows) or {}) do result[#result + 1] = { field, value } end
+  cli.print_result(args, saved, result, forecast)
   local verb = saved and "saved" or "would be saved"
   cli.say(args, ("Checkpoint %s to %s"):format(verb, path))
   if file then cli.say(args, ("Config %s to %s"):format(verb, file.path)) end

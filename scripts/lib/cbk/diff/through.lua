@@ -44,7 +44,10 @@ local function converted(side, tgt, args, only)
   left_out.detect(own, function() return side.checkpoint end, only)
   local config = cbk.config.load(converters.config_file(own.config))
   local step = own_layout.step(own, only)
-  if step then return own_layout.converted(step, side.checkpoint, config, { drop_unmatched = true }), cbk.dict() end
+  if step then
+    local configs = own_layout.configs(step, side.checkpoint, config)
+    return own_layout.converted(step, side.checkpoint, configs, { drop_unmatched = true }), cbk.dict()
+  end
   if own.src_fmt == "cs-auto" then own.src_fmt = ways.auto_format(side.checkpoint, own.model, tgt, config) end
   local route, others = converters.route(own.model, own.src_fmt, tgt), cbk.dict()
   local input = ways.input(side.checkpoint, route, config)
