@@ -91,9 +91,9 @@ end
 local function wrappers_in(tree)
   local found = {}
   for key in cbk.items(tree) do
-    local text = type(key) == "string" and "." .. key .. "." or ""
-    for _, name in ipairs(text:find("._", 1, true) and WRAPPERS or {}) do
-      if text:find("." .. name .. ".", 1, true) then found[name .. "."] = true end
+    local may_have = type(key) == "string" and (key:find("._", 1, true) or key:find("_", 1, true) == 1)
+    for _, name in ipairs(may_have and WRAPPERS or {}) do
+      if ("." .. key .. "."):find("." .. name .. ".", 1, true) then found[name .. "."] = true end
     end
   end
   return naming.sorted(found)
