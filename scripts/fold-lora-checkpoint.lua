@@ -11,7 +11,7 @@ local modules = require "converters.modelzoo.modules"
 local numbers = require "cbk.numbers"
 local peft = require "cbk.peft"
 local quantised = require "cbk.quantised"
-local report = require "cbk.report"
+local warnings = require "cbk.warnings"
 local ties = require "converters.engine.ties"
 
 local parser = cli.parser("fold-lora-checkpoint", [[
@@ -137,7 +137,7 @@ end
 ---@param root Dict
 local function warn_of_ties(config, root)
   local class = config and class_of(config)
-  local is_known, known = report.quietly(function() return class and class:tensors(config) end)
+  local is_known, known = warnings.quietly(function() return class and class:tensors(config) end)
   for _, difference in ipairs(is_known and known and ties.differences(known, root) or {}) do
     cbk.warn(difference .. "; the values are not changed")
   end

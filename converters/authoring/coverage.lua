@@ -2,7 +2,7 @@
 
 local cbk = require "cbk"
 local errors = require "cbk.errors"
-local report = require "cbk.report"
+local warnings = require "cbk.warnings"
 local catalogue = require "converters.engine.catalogue"
 local convert = require "converters.conversion.convert"
 local own_layouts = require "converters.conversion.own_layouts"
@@ -155,7 +155,7 @@ end
 
 ---Runs `f` without its warnings; nil and the reason if it fails.
 local function quietly(f, ...)
-  local fine, result = report.quietly(f, ...)
+  local fine, result = warnings.quietly(f, ...)
   if fine then return result or true end
   return nil, errors.text(result)
 end

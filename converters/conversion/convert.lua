@@ -259,7 +259,7 @@ end
 ---                              sets them before the config is converted; otherwise converting the config sets them
 ---@field keeps_lists? boolean   states to load and tags may be lists in the trainer layout; the original converter drops these
 ---@field loader? LoaderOptions   for states of data loaders that are read from files
----@field report? Report         gets the warnings of the steps; default: the running report
+---@field warnings? Warnings     gets those of the steps; default: they go where all warnings go
 ---@field trace? fun(record: KeyRecord, step: integer)
 ---@field configs table[]   the model sections and the converter of each step, once the config is converted;
 ---                              between releases also `moves`: Moves, of the whole file
@@ -275,7 +275,7 @@ end
 ---@param i integer   the step
 local function in_step(job, i, body, ...)
   local fine, result
-  if job.report then fine, result = job.report:run(body, job, i, ...) else fine, result = pcall(body, job, i, ...) end
+  if job.warnings then fine, result = job.warnings:run(body, job, i, ...) else fine, result = pcall(body, job, i, ...) end
   if fine then return result end
   if #job.path > 1 then errors.put_in(result, ("%s -> %s"):format(job.path[i].src, job.path[i].tgt)) end
   error(result, 0)

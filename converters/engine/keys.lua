@@ -3,7 +3,7 @@
 local cbk = require "cbk"
 local errors = require "cbk.errors"
 local fold = require "cbk.fold"
-local report = require "cbk.report"
+local warnings = require "cbk.warnings"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
@@ -458,7 +458,7 @@ end
 ---@param is_idle? boolean   the output will not be written: errors count, warnings do not
 function Run:fill(makers, is_idle)
   if is_idle then
-    local fine, problem = report.quietly(self.fill, self, makers)
+    local fine, problem = warnings.quietly(self.fill, self, makers)
     if not fine then error(problem, 0) end
     return
   end

@@ -6,7 +6,7 @@ local converters = require "cbk.converters"
 local convert = converters.convert
 local conversion = require "conversion"
 local harness = require "harness"
-local report = require "cbk.report"
+local quietly = require("cbk.warnings").quietly
 local known_fields = require("converters.engine.sections").known_fields
 local tiny = require "tiny"
 local trainer = require "converters.modelzoo.trainer"
@@ -24,13 +24,13 @@ describe("Configs: lists and maps", function()
     local count, wrong = 0, {}
     local function try(name, field, src, tgt, changed)
       count = count + 1
-      local _, fine, problem = report.quietly(pcall, convert.config, job(name, src, tgt), changed)
+      local _, fine, problem = quietly(pcall, convert.config, job(name, src, tgt), changed)
       local is_said = fine or type(problem) == "table" and (problem.code == "config" or problem.code == "unsupported")
       if not is_said then wrong[#wrong + 1] = ("%s %s: %s"):format(name, field, tostring(problem)) end
     end
     for name, way in pairs(tiny.newest_ways()) do
       local config = tiny.model(way)
-      local _, _, there = report.quietly(pcall, convert.config, job(name, "hf", way.format), config)
+      local _, _, there = quietly(pcall, convert.config, job(name, "hf", way.format), config)
       for _, value in ipairs { list {}, list { 1 }, dict { a = 1 } } do
         for field in pairs(known_fields(way.converter, "left")) do
           local changed = cbk.copy(config)

@@ -2,7 +2,7 @@
 
 local cbk = require "cbk"
 local converters = require "cbk.converters"
-local report = require "cbk.report"
+local warnings = require "cbk.warnings"
 local harness = require "harness"
 local hf_config = require "converters.modelzoo.hf_config"
 local naming = require "cbk.naming"
@@ -97,10 +97,10 @@ end
 ---What `f` warned of.
 ---@return string[]
 function conversion.warnings(f, ...)
-  local seen = report.new()
+  local seen = warnings.new()
   local ok, why = seen:run(f, ...)
   if not ok then error(why, 0) end
-  return seen.warnings
+  return seen.list
 end
 
 return conversion

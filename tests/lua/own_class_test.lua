@@ -133,7 +133,8 @@ describe("Layouts of one's own with classes", function()
   it("are explained key by key, and shown before anything is written", function()
     local dir = own("make 'Right'", "ff")
     local function said(...)
-      return run(dir, 2, "convert", "--converter", "own.lua", "--src-fmt", "a", "--to", "b", "--config", "config.json", "m.safetensors", ...)
+      return run(dir, 2, "convert", "m.safetensors", "--converter", "own.lua", "--src-fmt", "a", "--to", "b", "--config",
+        "config.json", ...)
     end
     local code, out = said("--explain", "layers.1.*")
     equal(code, 0)

@@ -1,9 +1,9 @@
 -- The module `cbk`: the native part, and the Lua parts, which are loaded on first use (`cbk.inspect`, `cbk.cli`, …).
 -- Unknown names are errors.
 local cbk = require "cbk.native"
-local report = require "cbk.report"
+local warnings = require "cbk.warnings"
 
-cbk.warn = report.warn
+cbk.warn = warnings.warn
 
 ---Fails, and suggests similar names of `owner` ("cbk", "cbk.fs").
 local function fail_unknown(owner, name)

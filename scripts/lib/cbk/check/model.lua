@@ -13,7 +13,7 @@ local recognise = require "cbk.recognise"
 local kinds = require "converters.engine.kinds"
 local numbers = require "cbk.numbers"
 local quantised = require "cbk.quantised"
-local report = require "cbk.report"
+local warnings = require "cbk.warnings"
 
 local model = {}
 
@@ -30,7 +30,7 @@ local model = {}
 
 ---The model and format that a config names, if the tensors are not those of any known model.
 local function by_config_alone(config)
-  local fine, name, format = report.quietly(configs.model_of, config)
+  local fine, name, format = warnings.quietly(configs.model_of, config)
   if fine then return name, format end
 end
 
@@ -167,7 +167,7 @@ end
 ---@return ModelOfFile|nil
 function model.check(file, checkpoint, config_path, found)
   if not kinds.is_dict(checkpoint.root) or has_odd_names(checkpoint.root) then return nil end
-  local fine, identity, config, kept = report.quietly(recognise.checkpoint, file, checkpoint, config_path)
+  local fine, identity, config, kept = warnings.quietly(recognise.checkpoint, file, checkpoint, config_path)
   if not fine then
     if config_path or identity.code == "interrupted" then error(identity, 0) end
     return nil -- the tree is not a dict of tensors
@@ -192,14 +192,14 @@ function model.check(file, checkpoint, config_path, found)
     add_unknown(of, file, found, identity.reason)
     return of
   end
-  local known_fine, known = report.quietly(function()
+  local known_fine, known = warnings.quietly(function()
     return identity.fit and identity.fit.known or classes.tensors(config, of.name, of.format)
   end)
   if not known_fine then
     add_unknown(of, file, found, errors.text(known), "warning") -- the model is known
     return of
   end
-  local is_sound, mistake = report.quietly(known.class.check, known.class, known.config, known.config)
+  local is_sound, mistake = warnings.quietly(known.class.check, known.class, known.config, known.config)
   if not is_sound then
     found:add("config", of.config or file, nil, errors.text(mistake)) -- such a config says nothing about shapes
     return of

@@ -7,7 +7,7 @@ local errors = require "cbk.errors"
 local limits = require "cbk.limits"
 local parts = require "cbk.parts"
 local python_int = require "cbk.python_int"
-local report = require "cbk.report"
+local warnings = require "cbk.warnings"
 local wrap = require "cbk.wrap"
 
 local cli = {}
@@ -183,7 +183,7 @@ function cli.parser(name, description, epilog)
   rawset(parser, "parse", function(self, words)
     if cli.on_parse then cli.on_parse(self) end
     local args = parse(self, spelt_out(self, name, join_negative_numbers(words or arg)))
-    if args.quiet then report.main.print = silent elseif args.json then report.main.print = warn_in_json end
+    if args.quiet then warnings.main.print = silent elseif args.json then warnings.main.print = warn_in_json end
     local can_overwrite = long_name(self, name, "--overwrite") ~= nil
     cbk.advise_overwrite("remove it" .. (can_overwrite and ", choose another name or add --overwrite" or " or choose another name"))
     return args
@@ -366,9 +366,9 @@ cli.size = size
 cli.whole_number = whole_number
 
 ---Prints warnings on stderr.
----@param warnings string[]
-function cli.warn(warnings)
-  for _, warning in ipairs(warnings) do cbk.warn(warning) end
+---@param list string[]
+function cli.warn(list)
+  for _, warning in ipairs(list) do cbk.warn(warning) end
 end
 
 local LONGEST_MESSAGE = 500 -- bytes

@@ -83,7 +83,7 @@ end
 ---@field loader? LoaderOptions
 ---@field without_state? boolean
 ---@field accept_missing? boolean
----@field report? Report            receives the steps' warnings
+---@field warnings? Warnings        receives the steps' warnings
 
 ---@param route Route
 ---@param input? JobInput       nil if only a config is converted

@@ -9,7 +9,7 @@ local own_layout = require "cbk.converters.own_layout"
 local recognise = require "cbk.recognise"
 local ways = require "cbk.recognise.ways"
 local kinds = require "converters.engine.kinds"
-local report = require "cbk.report"
+local warnings = require "cbk.warnings"
 
 local through = {}
 
@@ -98,7 +98,7 @@ function through.trees(a, b, args)
   local from, to, tgt = a, b, format_b
   if is_swapped then from, to, tgt = b, a, format_a end
   local own = { model = args.model, src_fmt = is_swapped and args.tgt_fmt or args.src_fmt }
-  local fine, root, others = report.quietly(converted, from, tgt, own, only)
+  local fine, root, others = warnings.quietly(converted, from, tgt, own, only)
   if not fine then error(errors.put_in(root, "cannot compare through a converter"), 0) end
   local one, other = model_part(root, others), model_part(to.checkpoint.root)
   local what = ("%s as %s"):format(cbk.shown(from.path), tgt)

@@ -4,7 +4,7 @@ local cbk = require "cbk"
 local converters = require "cbk.converters"
 local errors = require "cbk.errors"
 local guess = require "cbk.recognise.guess"
-local report = require "cbk.report"
+local warnings = require "cbk.warnings"
 local architectures = require "cbk.recognise.architectures"
 local fields = require "converters.engine.fields"
 local fit = require "converters.engine.fit"
@@ -242,7 +242,7 @@ end
 local function takes(path, section, counts)
   local step = path[#path]
   for _, converter in pairs(step.tgt == "hf" and (step.converter.variants or { step.converter }) or {}) do
-    local fine, refused = report.quietly(sections.refused, converter, step.side, section)
+    local fine, refused = warnings.quietly(sections.refused, converter, step.side, section)
     local is_refused = not fine
     for _, one in ipairs(fine and refused or {}) do is_refused = is_refused or not counts or counts(one.field) end
     if not is_refused then return true end

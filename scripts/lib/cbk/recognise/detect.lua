@@ -8,7 +8,7 @@ local guess = require "cbk.recognise.guess"
 local names = require "cbk.recognise.names"
 local patterns = require "converters.engine.patterns"
 local release = require "cbk.recognise.release"
-local report = require "cbk.report"
+local warnings = require "cbk.warnings"
 
 local detect = {}
 local catalogue = converters.catalogue
@@ -131,7 +131,7 @@ end
 ---@return string|nil text, any problem
 local function config_text(model_name, from, target, config)
   local model = catalogue.find(model_name)
-  local fine, result = report.quietly(function()
+  local fine, result = warnings.quietly(function()
     local job = converters.job(converters.route(model_name, catalogue.format_at(model, from), target))
     return cbk.json(converters.convert.config(job, config))
   end)

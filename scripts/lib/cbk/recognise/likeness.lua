@@ -5,7 +5,7 @@ local catalogue = require "converters.engine.catalogue"
 local fit = require "converters.engine.fit"
 local names = require "cbk.recognise.names"
 local naming = require "cbk.naming"
-local report = require "cbk.report"
+local warnings = require "cbk.warnings"
 local sections = require "converters.engine.sections"
 local trainer = require "converters.modelzoo.trainer"
 
@@ -87,7 +87,7 @@ local function brief(text) return #text <= MOST_TEXT and text or (text:gsub(" %(
 function likeness.warning(model, format, config, root, is_own)
   local section, keys = trainer.model(config), names.keys_of(root)
   local found, others = {}, {}
-  local fine, problem = report.quietly(function()
+  local fine, problem = warnings.quietly(function()
     found = contradictions(model, format, section, is_own) or {}
     local farthest = #found > 0 and 3 * #found + distance(model, format, section)
     for _, name in ipairs(#found > 0 and catalogue.names() or {}) do

@@ -16,7 +16,7 @@ local naming = require "cbk.naming"
 local patterns = require "converters.engine.patterns"
 local release = require "cbk.recognise.release"
 local releases = require "converters.engine.releases"
-local report = require "cbk.report"
+local warnings = require "cbk.warnings"
 local spec_tree = require "cbk.spec_tree"
 local state_dict = require "converters.engine.state_dict"
 local trainer = require "converters.modelzoo.trainer"
@@ -140,7 +140,7 @@ function ways.target(found, checkpoint, config)
       or "to convert it, name its config with --config"
   end
   local model = catalogue.find(found.model)
-  local fine, result = report.quietly(function()
+  local fine, result = warnings.quietly(function()
     if catalogue.is_own_layout(found.format) then return target_of_own(found) end
     local probe = found.format == "hf" and "cs-current" or "hf"
     local format = (found.format == "hf" or found.release) and found.format

@@ -12,7 +12,7 @@ local lost_leaves = require "cbk.upgrade.lost_leaves"
 local names = require "cbk.recognise.names"
 local naming = require "cbk.naming"
 local release = require "cbk.recognise.release"
-local report = require "cbk.report"
+local warnings = require "cbk.warnings"
 local resume = require "cbk.upgrade.resume"
 local spec_tree = require "cbk.spec_tree"
 local kinds = require "converters.engine.kinds"
@@ -41,7 +41,7 @@ function upgrade.job(model_name, from, to, options)
   return converters.job(converters.route(model_name, from, to), nil, {
     loader = { seed = options.seed or "config", kind = options.kind, is_upgrade = true },
     without_state = options.without_state, accept_missing = options.accept_missing, drop_unmatched = options.drop_unmatched,
-    keeps_lists = true, is_stepwise = true, is_watched = true, report = report.new(),
+    keeps_lists = true, is_stepwise = true, is_watched = true, warnings = warnings.new(),
   })
 end
 
@@ -135,11 +135,11 @@ local function step(job, i, config, root)
   local one = job.path[i]
   local new_config = convert.config_step(job, i, config)
   local new_root = convert.checkpoint_step(job, i, root)
-  local lines, warnings = key_lines(job.watch.steps[i]), job.report:take()
+  local lines, said = key_lines(job.watch.steps[i]), job.warnings:take()
   if #lines == 0 then lines[1] = "no tensor changes" end
   if root.dataloader == nil and new_root.dataloader ~= nil then lines[#lines + 1] = loader_line(new_root.dataloader) end
   for _, line in ipairs(config_changes.lines(config, new_config, job.configs[i].moves)) do lines[#lines + 1] = "config: " .. line end
-  return new_config, new_root, { title = ("%s -> %s"):format(one.src, one.tgt), lines = lines, warnings = warnings }
+  return new_config, new_root, { title = ("%s -> %s"):format(one.src, one.tgt), lines = lines, warnings = said }
 end
 
 --- Config fields that name checkpoints, before and after the trainer layout.
@@ -167,8 +167,8 @@ end
 ---@return UpgradePart|nil
 function upgrade.identity(done, job, given)
   if #names.keys_of(done.root) == 0 then cbk.fail("key", "the checkpoint's 'model' has no weights: there is nothing to upgrade") end
-  local warnings = {}
-  local function add(text) warnings[#warnings + 1] = text end
+  local said = {}
+  local function add(text) said[#said + 1] = text end
   add(doubts.release(job, given.root, "--from"))
   local strange = names.check(job.model.model, job.tgt, done.config, done.root, OPTIONS)
   local other = doubts.other_model(job, given, done)
@@ -180,7 +180,7 @@ function upgrade.identity(done, job, given)
   if lacking then refuse_foreign(job, given.config, lacking) end
   add(lacking)
   add(doubts.untied(job, done.config, done.root))
-  return #warnings > 0 and { title = "model", lines = {}, warnings = warnings } or nil
+  return #said > 0 and { title = "model", lines = {}, warnings = said } or nil
 end
 
 ---The fields of the new config that still name the old checkpoint. Their values are kept, because they may be intended.

@@ -1,24 +1,24 @@
--- Reports: where warnings go.
+-- Where warnings go.
 
 local cbk = require "cbk"
-local report = require "cbk.report"
+local warnings = require "cbk.warnings"
 local converters = require "cbk.converters"
 local optimizers = require "converters.modelzoo.optimizers"
 local harness = require "harness"
 local tiny = require "tiny"
 local describe, it, equal = harness.describe, harness.it, harness.equal
 
-describe("a report", function()
+describe("warnings", function()
   it("takes the warnings of what runs inside, and returns what it returns", function()
-    local one = report.new()
+    local one = warnings.new()
     equal({ one:run(function(a, b) cbk.warn "first" return a, nil, b end, 1, 2) }, { true, 1, nil, 2 })
-    equal(one.warnings, { "first" })
+    equal(one.list, { "first" })
     equal(one:take(), { "first" })
-    equal(one.warnings, {})
+    equal(one.list, {})
   end)
 
   it("gives way to one inside it, and comes back after an error", function()
-    local outer, inner, fine = report.new(), report.new(), nil
+    local outer, inner, fine = warnings.new(), warnings.new(), nil
     outer:run(function()
       cbk.warn "before"
       fine = inner:run(function()
@@ -28,15 +28,15 @@ describe("a report", function()
       cbk.warn "after"
     end)
     equal(fine, false)
-    equal(outer.warnings, { "before", "after" })
-    equal(inner.warnings, { "inside" })
+    equal(outer.list, { "before", "after" })
+    equal(inner.list, { "inside" })
   end)
 
   it("takes the warnings of the native part, too", function()
-    local one = report.new()
+    local one = warnings.new()
     one:run(cbk.config.parse, "a: 1\na: 2\n", "yaml")
-    equal(#one.warnings, 1)
-    harness.is_true((report.quietly(cbk.config.parse, "a: 1\na: 2\n", "yaml")))
+    equal(#one.list, 1)
+    harness.is_true((warnings.quietly(cbk.config.parse, "a: 1\na: 2\n", "yaml")))
   end)
 end)
 
@@ -53,15 +53,15 @@ describe("a job", function()
     equal(converters.job(route).keeps_fields, false)
   end)
 
-  it("keeps the warnings of its steps to itself where it has a report", function()
+  it("keeps the warnings of its steps to itself where it has a list of its own", function()
     local config = tiny.model(tiny.newest_ways().gpt2)
     config.made_up = 1
-    local own, around = report.new(), report.new()
-    local job = converters.job(converters.route("gpt2", "hf", "cs-2.4"), nil, { report = own })
+    local own, around = warnings.new(), warnings.new()
+    local job = converters.job(converters.route("gpt2", "hf", "cs-2.4"), nil, { warnings = own })
     local fine, problem = around:run(converters.convert.config, job, config)
     harness.is_true(fine, tostring(problem))
-    equal(around.warnings, {})
-    harness.is_true(#own.warnings > 0)
+    equal(around.list, {})
+    harness.is_true(#own.list > 0)
   end)
 end)
 
