@@ -15,7 +15,7 @@ local release = require "cbk.recognise.release"
 local small_items = require "cbk.small_items"
 local explain = require "converters.authoring.explain"
 local advice = require "cbk.recognise.advice"
-local contents = require "cbk.recognise.contents"
+local contents = require "converters.conversion.contents"
 local doubts = require "cbk.recognise.doubts"
 local dry_run = require "converters.authoring.dry_run"
 

@@ -165,6 +165,22 @@ local function only_own_layouts()
   return #list > 0
 end
 
+---The tensors of a checkpoint as the table of most of its keys reads them.
+---@param checkpoint Checkpoint
+---@return Dict
+local function tensors_of_layout(checkpoint)
+  local best, least
+  for _, one in ipairs(list) do
+    for _, side in ipairs { "left", "right" } do
+      local strangers = own_layouts.strangers(one.keys, side)
+      local tensors = own_layout.tensors(checkpoint, strangers)
+      local count = strangers(cbk.keys(tensors))
+      if not least or count < least then best, least = tensors, count end
+    end
+  end
+  return best
+end
+
 ---@param config Dict|nil
 ---@return string[]|nil
 ---@return JobInput|nil   of a checkpoint, or of its parts
@@ -180,7 +196,7 @@ local function keys_to_cover(config)
       cbk.fail("value", ("'%s' has %d keys; at most %d can be compared with rules"):format(args.checkpoint, count, MOST_KEYS))
     end
     if only_own_layouts() then
-      local tensors = own_layout.tensors(checkpoint)
+      local tensors = tensors_of_layout(checkpoint)
       return cbk.keys(tensors), { source = tensors, deduplicated = converters.input(checkpoint).deduplicated,
         quantised = quantised.find(tensors, config):problem() }
     end

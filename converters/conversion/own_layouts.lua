@@ -3,12 +3,14 @@
 
 local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
+local contents = require "converters.conversion.contents"
 local errors = require "cbk.errors"
 local fit = require "converters.engine.fit"
 local fit_checks = require "converters.engine.fit_checks"
 local keys = require "converters.engine.keys"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
+local patterns = require "converters.engine.patterns"
 local pretrained = require "converters.engine.pretrained"
 local rules = require "converters.engine.rules"
 local sections = require "converters.engine.sections"
@@ -93,20 +95,46 @@ local function warn_of_rest(root, name)
   if #beside > 0 then cbk.warn(("the tensors are those of '%s'; beside it, and not read: %s"):format(name, naming.listed(beside, 5))) end
 end
 
----The tensors of a checkpoint by their keys: those of the model, if it has more.
----@param root Dict
+---The tensors of a tree by their keys, also of dicts in it.
+---@param tree Dict
 ---@return Dict
-function own_layouts.tensors(root)
-  for _, name in ipairs { "model", "state_dict" } do
-    if kinds.is_dict(root, name) then
-      warn_of_rest(root, name)
-      root = root[name]
-      break
-    end
-  end
+local function flat(tree)
   local out = cbk.dict()
-  for key, tensor in cbk.tensors(root) do out[key] = tensor end
+  for key, tensor in cbk.tensors(tree) do out[key] = tensor end
   return out
+end
+
+---How many of some keys no rule fits.
+---@param set Rule[]
+---@param side Side
+---@return fun(names: string[]): integer
+function own_layouts.strangers(set, side)
+  local compiled = patterns.compile(set, side)
+  return function(names)
+    local count = 0
+    for _, key in ipairs(names) do count = count + (patterns.match(compiled, key)[1] and 0 or 1) end
+    return count
+  end
+end
+
+---The tensors of a checkpoint by their keys: those of the model, if it has more. Wrappers are looked through where rules fit more keys
+---without them.
+---@param root Dict
+---@param strangers? fun(names: string[]): integer   keys that no rule fits; nil: there are no rules
+---@return Dict tensors
+---@return string|nil looked   what was looked through
+function own_layouts.tensors(root, strangers)
+  local model
+  for _, name in ipairs { "model", "state_dict" } do model = model or kinds.is_dict(root, name) and name end
+  local plain = flat(model and root[model] or root)
+  local count = strangers and strangers(cbk.keys(plain)) or 0
+  if count > 0 then
+    local found = contents.of(root, false, strangers)
+    local inner = flat(found.root)
+    if strangers(cbk.keys(inner)) < count then return inner, contents.text(found) end
+  end
+  if model then warn_of_rest(root, model) end
+  return plain
 end
 
 ---Warns about a side without a class.

@@ -130,6 +130,33 @@ describe("Layouts of one's own with classes", function()
     has(out, "layers.0.gg.weight")
   end)
 
+  it("are found in wrappers, and what no rule fits is named by all commands", function()
+    local dir = own("make 'Right'", "ff")
+    local function write(name, prefix, more)
+      local root = cbk.dict()
+      for i = 0, 1 do root[("%slayers.%d.ff.weight"):format(prefix, i)] = cbk.randn({ 4, 4 }, { seed = i, dtype = "float32" }) end
+      if more then root[more] = cbk.randn({ 4 }, { seed = 9, dtype = "float32" }) end
+      cbk.create(("%s/%s.safetensors"):format(dir, name), { root = root }):commit { progress = false }
+    end
+    write("wrapped", "module._orig_mod.")
+    write("more", "", "layers.0.ff.bias")
+    local function said(file, command, ...)
+      local words = command == "rules" and { "own.lua", file } or { file, "--converter", "own.lua", ... }
+      local code, out, err = run(dir, 2, command, "--config", "config.json", unpack(words))
+      return code, out .. err
+    end
+    for _, command in ipairs { "identify", "check", "rules" } do equal((said("wrapped.safetensors", command)), 0, command) end
+    equal((said("wrapped.safetensors", "convert", "--src-fmt", "a", "--to", "b")), 0)
+    equal((harness.cbk(dir, "diff", "m.safetensors", "wrapped_to_b.safetensors")), 0)
+    local _, text = said("more.safetensors", "identify")
+    has(text, "it cannot be converted: Left has no such tensor: layers.0.ff.bias")
+    for command, status in pairs { check = 1, rules = 1, convert = 1 } do
+      local code, why = said("more.safetensors", command, unpack(command == "convert" and { "--src-fmt", "a", "--to", "b" } or {}))
+      equal(code, status)
+      has(why, "layers.0.ff.bias")
+    end
+  end)
+
   it("are explained key by key, and shown before anything is written", function()
     local dir = own("make 'Right'", "ff")
     local function said(...)

@@ -41,10 +41,11 @@ end
 
 ---The tensors of a checkpoint by key: those of its model, if it has other parts.
 ---@param checkpoint Checkpoint
----@return Dict
-function own_layout.tensors(checkpoint)
+---@param strangers? fun(names: string[]): integer   of own_layouts.strangers
+---@return Dict tensors, string|nil looked   what was looked through
+function own_layout.tensors(checkpoint, strangers)
   kinds.check_root(checkpoint.root)
-  return own_layouts.tensors(checkpoint.root)
+  return own_layouts.tensors(checkpoint.root, strangers)
 end
 
 local SUFFIX = { torch = ".pt", safetensors = ".safetensors", h5 = ".h5", mdl = ".mdl" }
@@ -134,12 +135,13 @@ end
 ---@param configs OwnConfigs
 ---@param options OwnOptions
 ---@return Dict out   tensors
+---@return string|nil looked   what was looked through
 function own_layout.converted(step, checkpoint, configs, options)
-  local source = own_layout.tensors(checkpoint)
+  local source, looked = own_layout.tensors(checkpoint, own_layouts.strangers(step.converter.keys, step.side))
   options.deduplicated = converters.input(checkpoint).deduplicated
   local fine, out = pcall(own_layouts.checkpoint, step.converter, step, configs, source, options)
   if not fine then error(explained(out, step, source, options.converter), 0) end
-  return out
+  return out, looked
 end
 
 ---Both configs.
@@ -166,9 +168,10 @@ function own_layout.convert(step, args, show)
   local configs = own_layout.configs(step, checkpoint, config)
   local watch = (args.debug or args.dry_run)
     and dry_run.watch { path = { step }, configs = { { converter = step.converter, left = configs.left, right = configs.right } } } or nil
-  local planned, out = pcall(own_layout.converted, step, checkpoint, configs, { seed = args.seed,
+  local planned, out, looked = pcall(own_layout.converted, step, checkpoint, configs, { seed = args.seed,
     drop_unmatched = args.drop_unmatched_keys, converter = args.converter,
     trace = watch and function(record) watch.trace(record, 1) end })
+  if planned and looked then cli.say(args, "Looked inside: " .. cbk.shown(looked)) end
   local rows = show(watch, planned, out)
   local options, file = options_of(out, step, kind, container, args), config_of(configs.made, path, step, kind)
   if file and kind ~= "hf" then converters.refuse_existing(file.path, args) end

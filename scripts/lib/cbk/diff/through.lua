@@ -46,7 +46,7 @@ local function converted(side, tgt, args, only)
   local step = own_layout.step(own, only)
   if step then
     local configs = own_layout.configs(step, side.checkpoint, config)
-    return own_layout.converted(step, side.checkpoint, configs, { drop_unmatched = true }), cbk.dict()
+    return (own_layout.converted(step, side.checkpoint, configs, { drop_unmatched = true })), cbk.dict()
   end
   if own.src_fmt == "cs-auto" then own.src_fmt = ways.auto_format(side.checkpoint, own.model, tgt, config) end
   local route, others = converters.route(own.model, own.src_fmt, tgt), cbk.dict()

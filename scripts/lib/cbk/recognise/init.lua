@@ -5,7 +5,7 @@ local architectures = require "cbk.recognise.architectures"
 local candidates = require "cbk.recognise.candidates"
 local config_beside = require "cbk.recognise.config_beside"
 local configs = require "cbk.recognise.configs"
-local contents = require "cbk.recognise.contents"
+local contents = require "converters.conversion.contents"
 local converters = require "cbk.converters"
 local errors = require "cbk.errors"
 local fit = require "converters.engine.fit"
@@ -167,7 +167,7 @@ local KNOWN_MODELS = "`cbk list` lists the models that can be converted"
 ---@return string reason, string|nil advice   nil: another config, or the name of the model, may help
 local function reason_of(list, problems, stated, keys, shape_of, formats)
   local best, like = list[1], names_of((candidates.of_names(formats, keys, shape_of)))
-  if best and best.fit.matched == 0 and problems[1] then return problems[1] end -- nothing is known about the others
+  if best and best.fit.matched + #best.fit.wrong == 0 and problems[1] then return problems[1] end -- nothing is known about the others
   if best and #best.fit.wrong > 0 and #best.fit.wrong >= #best.fit.unknown then
     return ("the config does not fit the tensors: '%s': %s"):format(best.fit.wrong[1].key, best.fit.wrong[1].why)
   end

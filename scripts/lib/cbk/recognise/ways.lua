@@ -4,7 +4,7 @@ local cbk = require "cbk"
 local advice = require "cbk.recognise.advice"
 local candidates = require "cbk.recognise.candidates"
 local configs = require "cbk.recognise.configs"
-local contents = require "cbk.recognise.contents"
+local contents = require "converters.conversion.contents"
 local converters = require "cbk.converters"
 local detect = require "cbk.recognise.detect"
 local doubts = require "cbk.recognise.doubts"
@@ -86,23 +86,25 @@ end
 
 ---Why tensors prevent a conversion; nil if they do not.
 ---@param one Fit
----@param job Job   whose config is converted
+---@param tables { converter: Converter }[]   that read them
+---@param side Side
+---@param advise fun(strangers: string[]): string|nil
 ---@return string|nil
-local function obstacle(one, job)
+local function obstacle(one, tables, side, advise)
   if one.wrong[1] then return ("'%s': %s"):format(one.wrong[1].key, one.wrong[1].why) end
   if #one.missing > 0 then
     return ("the checkpoint is incomplete: %d %s missing: %s"):format(#one.missing, #one.missing == 1 and "weight is" or "weights are",
       naming.folded(one.missing))
   end
-  local strangers, tables = {}, converters.convert.tables(job.configs[1])
+  local strangers = {}
   for _, key in ipairs(one.unknown) do
-    local fate = fate_of(tables, job.path[1].side, key)
+    local fate = fate_of(tables, side, key)
     local is_fine = fate == "drop" or fate == "write" and fit_checks.is_norm_bias(one.known, key)
     if not is_fine then strangers[#strangers + 1] = key end
   end
   if #strangers == 0 then return nil end
   return ("%s has no such %s: %s%s"):format(one.known.class.name, #strangers == 1 and "tensor" or "tensors", naming.folded(strangers),
-    advice.unmatched(job, job.source, strangers) or "")
+    advise(strangers) or "")
 end
 
 ---Fails because no table leads from a format: a user's layouts have to be named, if no class tells them apart.
@@ -121,11 +123,12 @@ end
 ---@param found Identity   in that layout
 ---@return string
 local function target_of_own(found)
+  local path, target = candidates.way_from(catalogue.find(found.model), found.format)
   fit_checks.codes(found.fit, "", state_dict.of(found.contents.root))
-  fit_checks.shapes(found.fit, "", true)
   fit_checks.layers(found.fit, "")
-  fit_checks.refuse_incomplete(fit_checks.lacking(found.fit, found.fit.missing))
-  return (select(2, candidates.way_from(catalogue.find(found.model), found.format)))
+  local problem = obstacle(found.fit, path, path[1].side, function() end)
+  if problem then cbk.fail("convert", problem) end
+  return target
 end
 
 ---Finds a format to convert a checkpoint to. Returns nil and the reason if there is none.
@@ -151,7 +154,9 @@ function ways.target(found, checkpoint, config)
     local job = converters.job(route, ways.input(checkpoint, route, config))
     converters.config(found.model, job, config)
     fit_checks.codes(found.fit, "", state_dict.of(route.src == "hf" and job.source or job.source.model))
-    local problem = found.fit and obstacle(found.fit, job)
+    local problem = found.fit and obstacle(found.fit, converters.convert.tables(job.configs[1]), job.path[1].side, function(strangers)
+      return advice.unmatched(job, job.source, strangers)
+    end)
     if problem then cbk.fail("convert", problem) end
     doubts.refuse(job, config, job.source)
     return target
