@@ -152,6 +152,22 @@ local function warn_of_other_release(route, input)
   end
 end
 
+---Sets the release that a table of the user's own reads, if the checkpoint says one. Fails if the table reads others.
+---@param step OwnStep   changed
+---@param root Dict
+local function set_release(step, root)
+  local reads = step.converter[step.side == "left" and 1 or 2]
+  local version, stated = release.of_metadata(root)
+  if not stated or not catalogue.release(step.src) then return end
+  if args.src_fmt then return warn_of_other_release(step, { source = root }) end
+  local format = "cs-" .. stated
+  if not catalogue.names_format(reads, format) then
+    cbk.fail("unsupported", ("the checkpoint's __metadata__ says release %s, and the converter reads %s: first convert it to %s, without "
+      .. "the converter's layout, or name the release with --src-fmt"):format(cbk.shown(version), reads, step.src))
+  end
+  step.src = format
+end
+
 ---Prints the rules of the keys that --explain names, and ends the program.
 ---@param watch Watch
 local function print_explanation(watch, planned, problem)
@@ -280,7 +296,9 @@ local only = converters.load(args.converter, args.sandbox)
 local own_step = own_layout.step(args, only)
 if own_step then
   args.config = config_of_own(own_step)
-  return own_layout.convert(own_step, args, show)
+  local own_checkpoint = cli.open(args.checkpoint_file, args)
+  set_release(own_step, own_checkpoint.root)
+  return own_layout.convert(own_step, own_checkpoint, args, show)
 end
 local checkpoint = detect_options(only)
 converters.refuse_foreign(args.model, args)

@@ -90,7 +90,7 @@ end
 local function warn_of_rest(root, name)
   local beside = {}
   for key in cbk.items(root) do
-    if key ~= name then beside[#beside + 1] = tostring(key) end
+    if key ~= name and key ~= "__metadata__" then beside[#beside + 1] = tostring(key) end
   end
   if #beside > 0 then cbk.warn(("the tensors are those of '%s'; beside it, and not read: %s"):format(name, naming.listed(beside, 5))) end
 end

@@ -406,18 +406,27 @@ local function has_own_layouts(model)
   return false
 end
 
----The class of a model with layouts of the user's own: that of the table with this format, or with another release.
+---The first table with a format, or with another release, and the side that has it.
+---@param model Model
 ---@param format string
----@return Class|nil
-local function own_class(model, format)
+---@return Converter|nil, Side|nil
+function catalogue.table_with(model, format)
   local release = catalogue.release(format)
   for _, converter in ipairs(model) do
     for place, side in ipairs { "left", "right" } do
       local is_it = catalogue.names_format(converter[place], format)
       local is_release = release and catalogue.release(catalogue.formats(converter[place])[1])
-      if is_it or is_release then return (converter.classes or {})[side] end
+      if is_it or is_release then return converter, side end
     end
   end
+end
+
+---The class of a model with layouts of the user's own.
+---@param format string
+---@return Class|nil
+local function own_class(model, format)
+  local converter, side = catalogue.table_with(model, format)
+  return converter and (converter.classes or {})[side]
 end
 
 ---The classes of a model in the formats whose tensors are at the top level: Hugging Face's, and layouts of the user's own.

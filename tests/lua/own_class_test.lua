@@ -157,6 +157,25 @@ describe("Layouts of one's own with classes", function()
     end
   end)
 
+  it("are a conversion by themselves", function()
+    local dir = folder("make 'Right'", "ff")
+    cbk.fs.write(dir .. "/own.lua", (TABLE:format("make 'Right'", "ff"):gsub('"hf", "cs%-2%.4"', '"a", "cs-2.4"')), { overwrite = true })
+    local function to_format(file, to)
+      local code, _, stderr = run(dir, 2, "convert", file, "--converter", "own.lua", "--to", to)
+      return code, stderr
+    end
+    equal({ to_format("m.safetensors", "cs-2.9") }, { 1, "cbk: cannot convert own from a to cs-2.9: a layout of your own is a "
+      .. "conversion by itself: first convert to cs-2.4, and the result to cs-2.9\n" })
+    equal({ to_format("m.safetensors", "cs-2.4") }, { 0, "" })
+    equal({ to_format("m_to_cs-2.4.mdl", "cs-2.5") }, { 0, "" })
+    local code, stderr = to_format("m_to_cs-2.4_to_cs-2.5.mdl", "a")
+    equal(code, 1)
+    has(stderr, "__metadata__ says release 2.5.0, and the converter reads cs-2.4: first convert it to cs-2.4")
+    equal((to_format("m_to_cs-2.4.mdl", "a")), 0)
+    local back = cbk.open(dir .. "/m_to_cs-2.4_to_a.mdl").root.model
+    for key, t in cbk.tensors(cbk.open(dir .. "/m.safetensors").root) do is_true(back[key]:compare(t).same_bits, key) end
+  end)
+
   it("are explained key by key, and shown before anything is written", function()
     local dir = own("make 'Right'", "ff")
     local function said(...)

@@ -101,7 +101,9 @@ end
 ---@param format string
 ---@return string|nil   "the model mine in 'mine.lua' has no class for hf; …"
 function converters.lacking_class(name, format)
-  local model, side = catalogue.find(name), format == "hf" and "left" or "right"
+  local model = catalogue.find(name)
+  local _, side = catalogue.table_with(model or {}, catalogue.resolve(format, model))
+  side = side or format == "hf" and "left" or "right"
   if not model or model.classes and model.classes[side] then return nil end
   local step = side == "left" and catalogue.newest_step(model, side)
   if step and step.converter.components then

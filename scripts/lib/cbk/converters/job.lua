@@ -57,6 +57,12 @@ function jobs.route(model_name, src, tgt)
   local is_copy = from == to and src ~= tgt
   local path = is_copy and catalogue.stay(model, from) or catalogue.path(model, from, to)
   if not path then cannot(why_no_path(model_name, model, { src, tgt }, { from, to })) end
+  for i, step in ipairs(#path > 1 and path or {}) do
+    if catalogue.is_own_layout(step.src) or catalogue.is_own_layout(step.tgt) then
+      local first = path[math.max(1, i - 1)].tgt
+      cannot(("a layout of your own is a conversion by itself: first convert to %s, and the result to %s"):format(first, tgt))
+    end
+  end
   local same = is_copy and ("%s and %s are the same: nothing changes"):format(src, tgt) or nil
   return { model = model, zoo_name = zoo_name, path = path, src = from, tgt = to, same = same }
 end

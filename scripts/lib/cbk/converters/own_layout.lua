@@ -156,11 +156,11 @@ end
 
 ---Converts and writes.
 ---@param step OwnStep
+---@param checkpoint Checkpoint
 ---@param args table   of `cbk convert`
 ---@param show fun(watch: Watch, planned: boolean, out: any): DryRunRow[]   prints what becomes of each key; fails with `out` if that
 ---                                                                        is an error
-function own_layout.convert(step, args, show)
-  local checkpoint = cli.open(args.checkpoint_file, args)
+function own_layout.convert(step, checkpoint, args, show)
   local path, kind, container = output_of(args, step, checkpoint.format)
   warn_of_idle_options(args, kind)
   converters.refuse_existing(path, args)

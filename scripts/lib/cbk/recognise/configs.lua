@@ -69,14 +69,15 @@ end
 ---@return string
 local function layout_of(name, section)
   local model = catalogue.find(name)
-  local best, most = "hf", -1
+  local best, most
   for _, format in ipairs(model and catalogue.formats_of(model) or {}) do
-    local class, count = not catalogue.release(format) and catalogue.class_of(model, {}, format) or nil, 0
-    local known = class and class:by_name() or {}
-    for field in cbk.items(section) do count = count + (known[field] and 1 or 0) end
-    if class and count > most then best, most = format, count end
+    local is_top = not catalogue.release(format)
+    local class = is_top and catalogue.class_of(model, {}, format) or nil
+    local count = class and 0 or -1
+    for field in cbk.items(section) do count = count + (class and class:by_name()[field] and 1 or 0) end
+    if is_top and (not best or count > most) then best, most = format, count end
   end
-  return best
+  return best or "hf"
 end
 
 ---The model and format of a config, if the user does not name them. Of several Model Zoo formats, the newest.
