@@ -451,7 +451,7 @@ function catalogue.class_of(model, converter, format)
   local classes = converter.classes or model.classes or {}
   local release, kind = catalogue.release(format), select(2, place_of(format))
   local found = classes[release and "right" or "left"]
-  if has_own_layouts(model) then found = own_class(model, format) end
+  if has_own_layouts(model) or catalogue.is_own_layout(format) then found = own_class(model, format) end
   if not release then return found end
   local is_there = found and (not found.since or found.before or releases.since(release, found.since))
   if is_there and (kind == "" or converter.inside) then return found, release end
