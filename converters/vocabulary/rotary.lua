@@ -163,8 +163,7 @@ local scalings = {
   linear = { needs = {}, usual = {}, only = {} },
   llama3 = { needs = { "low_freq_factor", "high_freq_factor", "original_max_position_embeddings" }, usual = {}, only = {} },
   longrope = { needs = { "short_factor", "long_factor" }, usual = {}, is_open = true, lists = { "short_factor", "long_factor" },
-    only = { attention_factor = null, -- of Hugging Face
-      short_mscale = null, long_mscale = null } }, -- of the Model Zoo, and of PhiMoE
+    only = { short_mscale = null, long_mscale = null } }, -- of the Model Zoo, and of PhiMoE; attention_factor is of both
   yarn = {
     needs = { "original_max_position_embeddings" }, usual = { beta_fast = 32, beta_slow = 1 },
     only = { attention_factor = null, mscale = null, mscale_all_dim = null, truncate = true, -- of Hugging Face

@@ -243,7 +243,7 @@ describe("Rotary positions: there and back", function()
 
   it("every type", function()
     for _, map in ipairs { dict { type = "linear", factor = 4 }, dict(yarn), of(yarn, { beta_fast = 64, beta_slow = 2 }),
-      dict(longrope), of(longrope, { factor = 2, original_max_position_embeddings = 2 }), dict(llama3) } do
+      dict(longrope), of(longrope, { factor = 2, attention_factor = 1.5, original_max_position_embeddings = 2 }), dict(llama3) } do
       local there, reported = converted(hf("llama", { rope_scaling = map }))
       assert(not reported:find "rope_", reported)
       local fields = scaled(cbk.raw(there, "pos_scaling_factor"), there.pos_scaling_type, there.pos_scaling_extra_args)
@@ -290,8 +290,8 @@ describe("Rotary positions: there and back", function()
     harness.equal(whole.original_max_position_embeddings, 2)
   end)
 
-  it("longrope's own factors of attention are refused, and its shorter length named", function()
-    for name, value in pairs { attention_factor = 1.5, long_mscale = 1.5, short_mscale = 1.2 } do
+  it("longrope's factors of attention that one side has are refused, and its shorter length named", function()
+    for name, value in pairs { long_mscale = 1.5, short_mscale = 1.2 } do
       local extra = { long_factor = list { 2, 3 }, short_factor = list { 1, 1 }, [name] = value }
       local said = (".%s=%g: only null"):format(name, value)
       refuses {
