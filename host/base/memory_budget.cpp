@@ -35,7 +35,8 @@ void MemoryBudget::fail_beyond() const {
       Errc::format,
       {.problem = fmt::format("the content of {} would take more than {} of memory, the limit for its size",
                               format_size(files_), format_size(limit())),
-       .advice = "keep long lists of numbers as tensors, and archives without compression"});
+       .advice = "keep long lists of numbers and many tiny tensors as one tensor, and archives without "
+                 "compression"});
 }
 
 }  // namespace cbk

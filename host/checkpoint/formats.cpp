@@ -34,8 +34,8 @@ bool is_npz(const MappedFile& file) {
   return npy::looks_like_npz(first_bytes(file), file.path());
 }
 
-Checkpoint read_safetensors(const FilePtr& file, const OpenOptions& options, const MemoryPtr& /*memory*/) {
-  Checkpoint checkpoint = safetensors::read(file, options);
+Checkpoint read_safetensors(const FilePtr& file, const OpenOptions& options, const MemoryPtr& memory) {
+  Checkpoint checkpoint = safetensors::read(file, options, *memory);
   refuse_pieces(checkpoint);
   return checkpoint;
 }

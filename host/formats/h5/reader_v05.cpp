@@ -283,7 +283,7 @@ class ReaderV05 {
     const std::string& key = member(metadata, "key").as_string();
     return within(quote(key) + " in " + quote(path), [&] {
       Value& root = safetensors_[path];
-      if (root.is_none()) root = safetensors::read(datasets_.files().map(path), {}).root;
+      if (root.is_none()) root = safetensors::read(datasets_.files().map(path), {}, memory_).root;
       return root.as_dict().at(key);
     });
   }

@@ -7,6 +7,8 @@
 namespace cbk::safetensors {
 namespace {
 
+constexpr uint64_t leaf_bytes = 600;  // in memory, about
+
 /// Elements smaller than a byte can be listed, but not computed with or copied.
 Value described(const Entry& entry) {
   auto object = std::make_shared<Object>();
@@ -34,8 +36,9 @@ bool looks_like_safetensors(ByteView head) {
   return !std::all_of(head.begin(), head.begin() + 8, is_text);
 }
 
-Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& options) {
+Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& options, MemoryBudget& memory) {
   Header header = read_header(*file, options.salvage);
+  memory.charge(header.entries.size() * leaf_bytes);
   auto root = std::make_shared<Dict>();
   root->reserve(header.entries.size());
   for (const Entry& entry : header.entries) {
