@@ -155,6 +155,15 @@ function class.optional(nodes)
   return nodes
 end
 
+---Marks tensors that the class does not compute with, and that tables copy all the same, as relatives of the class have them. They are
+---unknown tensors to it.
+---@param nodes TensorNode
+---@return TensorNode
+function class.of_relatives(nodes)
+  each_tensor(class.optional(nodes), function(node) node.foreign = true end)
+  return nodes
+end
+
 ---Weight and bias of a PyTorch Linear; the weight is [outputs, inputs].
 function class.linear(name, inputs, outputs, has_bias)
   return { { name .. ".weight", { outputs, inputs } }, has_bias and { name .. ".bias", { outputs }, init = 0 } }
@@ -445,6 +454,7 @@ end
 ---@field part? string                 a checkpoint may lack all tensors of this name, with a warning
 ---@field buffer? boolean              computed from the config: a checkpoint may lack it
 ---@field optional? boolean            only older versions saved it
+---@field foreign? boolean             only relatives of the class have it (class.of_relatives)
 
 ---@class ClassTensors   All tensors of a class for a config, in the order of its state dict.
 ---@field [integer] ClassTensor
@@ -517,8 +527,8 @@ function ClassTensors:check_names(written, key)
   self.known_extents[written] = true
 end
 
-local OPTIONS = { buffer = true, init = true, optional = true, part = true, tied = true }
-local COPIED = { "buffer", "init", "optional", "part" }
+local OPTIONS = { buffer = true, foreign = true, init = true, optional = true, part = true, tied = true }
+local COPIED = { "buffer", "foreign", "init", "optional", "part" }
 
 ---Refuses misspelt options of a tensor, which would be ignored.
 function ClassTensors:check_options(node, key)

@@ -79,31 +79,31 @@ function fit_checks.layers(found, place)
   end
 end
 
----Whether a key is a bias of a norm. The original converters copy these whatever the config says.
+---Whether the original converters copy a key whatever the class has: a bias of a norm, or a weight of relatives of the class.
 ---@param known ClassTensors
-function fit_checks.is_norm_bias(known, key)
+function fit_checks.is_copied(known, key)
+  local own = known.by_key[known:own_key(key) or ""]
+  if own then return own.foreign == true end
   local weight = key:find "%.bias$" and known.by_key[known:own_key((key:gsub("bias$", "weight"))) or ""]
   return weight and #weight.extents == 1
 end
 
----Fails if rules write tensors that the class does not have. For biases of norms it only warns.
+---Fails if rules write tensors that the class does not have. For those that the original converters copy it only warns.
 ---@param found Fit
 ---@param place string   what is before the keys in the checkpoint
 ---@param moves table<string, KeyMove>
 function fit_checks.strangers(found, place, moves)
-  local others, biases = {}, {}
+  local others, copied = {}, {}
   for _, key in ipairs(found.unknown) do
-    local list = fit_checks.is_norm_bias(found.known, key) and biases or others
+    local list = fit_checks.is_copied(found.known, key) and copied or others
     if moves[key] and moves[key].is_written then list[#list + 1] = place .. key end
   end
   local function text(list)
-    local one, many = "tensor", "tensors"
-    if list == biases then one, many = "bias", "biases" end
-    return ("the checkpoint has %d %s that %s does not have with this config: %s"):format(#list, #list == 1 and one or many,
+    return ("the checkpoint has %d tensor%s that %s does not have with this config: %s"):format(#list, #list == 1 and "" or "s",
       found.known.class.name, naming.folded(list))
   end
   if #others > 0 then cbk.fail("convert", text(others) .. "; use the config that belongs to the checkpoint") end
-  if #biases > 0 then cbk.warn(text(biases)) end
+  if #copied > 0 then cbk.warn(text(copied) .. "; they are copied, as the original converter does") end
 end
 
 ---Whether each missing weight has an unknown tensor of its shape: then these may be the weights, under other names.
@@ -176,7 +176,7 @@ end
 function fit_checks.strange_output(written, is_hf)
   local list = {}
   for _, key in ipairs(written.unknown) do
-    if not fit_checks.is_norm_bias(written.known, key) then list[#list + 1] = key end
+    if not fit_checks.is_copied(written.known, key) then list[#list + 1] = key end
   end
   if #list == 0 then return nil end
   local text = ("the output has %d tensor%s that %s does not have: %s"):format(#list, #list == 1 and "" or "s", written.known.class.name,

@@ -51,7 +51,8 @@ local function follow(names, name)
   return new or name
 end
 
----The states of the parameters into which a step has split one; nil if it has not, or if no state has the parameter's shape.
+---The states of the parameters into which a step has split one; nil if it has not, or if it is not known how to split a state: it has
+---neither the parameter's shape nor a single value.
 ---@param names Names
 ---@param name any
 ---@param state any   of the one
@@ -69,6 +70,8 @@ local function pieces_of(names, name, state)
         if not by_name[to] then by_name[to], order[#order + 1] = cbk.dict(), to end
         by_name[to][field] = part
       end
+    elseif kinds.is_tensor(value) and value:numel() > 1 then -- such as Adafactor's rows and columns
+      return nil
     else
       others[field] = cbk.raw(state, field)
     end

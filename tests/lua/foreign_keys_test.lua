@@ -220,7 +220,7 @@ describe("Biases of norms that the model does not have", function()
       root[key] = cbk.full({ 8 }, 1)
       local code, _, err = convert(folder(llama, root), "model.pt")
       equal(code, 0, err)
-      has(err, "the checkpoint has 1 bias that LlamaForCausalLM does not have with this config: " .. key)
+      has(err, "the checkpoint has 1 tensor that LlamaForCausalLM does not have with this config: " .. key)
     end
   end)
 end)

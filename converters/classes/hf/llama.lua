@@ -62,7 +62,7 @@ local function body_of(own)
       each("layers", "num_hidden_layers", {
         projections(c, qkv_bias(c)),
         linear("self_attn.o_proj", "num_attention_heads * head_dim", "hidden_size", output_bias(c)),
-        own.head_norms or class.optional { norm("self_attn.q_norm", "head_dim"), norm("self_attn.k_norm", "head_dim") }, -- of relatives
+        own.head_norms or class.of_relatives { norm("self_attn.q_norm", "head_dim"), norm("self_attn.k_norm", "head_dim") },
         { "self_attn.rotary_emb.inv_freq", { "head_dim / 2" }, buffer = true },
         feed_forward(c),
         norms,

@@ -99,7 +99,7 @@ local function obstacle(one, tables, side, advise)
   local strangers = {}
   for _, key in ipairs(one.unknown) do
     local fate = fate_of(tables, side, key)
-    local is_fine = fate == "drop" or fate == "write" and fit_checks.is_norm_bias(one.known, key)
+    local is_fine = fate == "drop" or fate == "write" and fit_checks.is_copied(one.known, key)
     if not is_fine then strangers[#strangers + 1] = key end
   end
   if #strangers == 0 then return nil end
