@@ -7,6 +7,7 @@ local keys = require "converters.engine.keys"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
 local numbers = require "cbk.numbers"
+local patterns = require "converters.engine.patterns"
 local releases = require "converters.engine.releases"
 local rules = require "converters.engine.rules"
 local state_dict = require "converters.engine.state_dict"
@@ -60,8 +61,13 @@ end
 local function with_all_names(one, read, options)
   local all = releases.names_all(one.src, one.tgt)
   if not read or rules.reads_all(one.converter.keys, one.side) and not all then return one.source, {} end
+  local compiled = patterns.compile(one.converter.keys, one.side)
+  local function is_written(key)
+    local hit = patterns.match(compiled, key)[1]
+    return hit ~= nil and hit.ending.kind == "write"
+  end
   return ties.spread(read.known, one.source, {}, { each_once = options.deduplicated == true, all = all,
-    no_nulls = all or one.tgt == "hf", is_watched = options.trace ~= nil })
+    no_nulls = all or one.tgt == "hf", is_watched = options.trace ~= nil, is_written = is_written })
 end
 
 ---The keys of biases that the config does not mention, the checkpoint does not have, and the target needs.

@@ -108,6 +108,7 @@ end
 ---@field tied? string         The key of the same tensor; false if it is not tied.
 ---@field buffer? boolean      True if it is computed from the config, so that a checkpoint may lack it.
 ---@field optional? boolean    True if only some versions of the class save it. `class.optional` sets it.
+---@field foreign? boolean   The class does not compute with it: only relatives of the class have it (`class.of_relatives`).
 ---@field part? string         The name of tensors that a checkpoint may lack all together, with a warning. `class.may_lack` sets it.
 ---@field init? number         The value of all its elements in a new model; random if it is absent.
 

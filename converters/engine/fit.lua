@@ -68,10 +68,10 @@ function fit.of(known, keys, shape_of)
     local shape = own and shape_of(key)
     local why, fields
     if shape then why, fields = known:mistake(own, shape) end
-    if not own or known.by_key[own].foreign then
-      out.unknown[#out.unknown + 1] = key
-    elseif why then
+    if why then
       out.wrong[#out.wrong + 1] = { key = key, why = why, fields = fields }
+    elseif not own or known.by_key[own].foreign then
+      out.unknown[#out.unknown + 1] = key
     else
       out.matched = out.matched + 1
     end

@@ -11,6 +11,7 @@ local ties = {}
 ---@field each_once? boolean   the file has each tensor under one name
 ---@field all? boolean         all names are wanted, whatever the file has (Converter.all_names)
 ---@field no_nulls? boolean    null becomes the tensor of another name
+---@field is_written? fun(key: string): boolean   whether a rule writes what a key has; of names without, another one is added
 ---@field is_watched? boolean  a dry run: values are not compared
 
 ---The class's keys, each with its key in the checkpoint.
@@ -73,9 +74,11 @@ function ties.spread(known, source, kept, options)
   local there = #tied > 0 and names_there(known, source)
   for _, names in ipairs(tied) do
     local first, own = first_there(names, there, source)
+    local is_idle = first ~= nil and options.is_written ~= nil -- no rule writes the tensor under the names that it has
+    for _, name in ipairs(is_idle and names or {}) do is_idle = is_idle and not (there[name] and options.is_written(name)) end
     for i, name in ipairs(first and names or {}) do
       local key = there[name]
-      local is_wanted = key == nil and (options.each_once or options.all or i == 1)
+      local is_wanted = key == nil and (options.each_once or options.all or i == 1 or is_idle and options.is_written(name))
         or key and source[key] == cbk.null and options.no_nulls
       if is_wanted then
         if out == source then out, out_kept = cbk.copy(source), rules.variant(kept) end

@@ -96,44 +96,45 @@ void take_keys(Dict& root, const Checkpoint& shard, const std::string& file,
 /// another name a warning.
 class Unlisted {
  public:
-  Unlisted(const Index& index, MemoryBudget& memory) : memory_(memory) {
-    for (const auto& [file, keys] : index.keys) listed_.insert(keys.begin(), keys.end());
-  }
+  explicit Unlisted(MemoryBudget& memory) : memory_(memory) {}
 
   void note(const Checkpoint& shard, const std::string& file, const std::vector<std::string>& keys) {
     const Names own(keys.begin(), keys.end());
     for (const auto& [key, value] : shard.root.as_dict().entries()) {
       if (!key.is(Value::Kind::string) || !value.is(Value::Kind::tensor) || own.contains(key.as_string()))
         continue;
-      if (listed_.contains(key.as_string())) {
-        memory_.charge(sizeof(Twice) + key.as_string().size());
-        twice_.push_back({&file, key.as_string(), value});
-      } else if (++further_ <= shown) {
-        names_.push_back(fmt::format("{} in {}", quote(key.as_string()), quote(file)));
-      }
+      memory_.charge(sizeof(Unread) + key.as_string().size());
+      tensors_.push_back({&file, key.as_string(), value});
     }
   }
 
-  /// `bytes`: of all shards; so many are compared, and views that repeat their bytes count as different.
-  void check(const Dict& root, uint64_t bytes, std::vector<std::string>& warnings) const {
-    for (const Twice& one : twice_) {
-      const Value* listed_value = root.find(std::string_view(one.key));
-      if (listed_value == nullptr || are_same(*listed_value, one.value, bytes)) continue;
-      throw Error(
-          Errc::format,
-          {.problem = fmt::format("the shard {} has another {} than the one that the index lists",
-                                  quote(*one.file), quote(one.key)),
-           .advice = "programs differ in which one they load: leave the wrong one out of its shard, with "
-                     "`cbk copy --exclude`"});
+  /// `root`: with the further names of tied tensors. `bytes`: of all shards; so many are compared, and views
+  /// that repeat their bytes count as different. `salvage`: an error is a warning.
+  void check(const Dict& root, uint64_t bytes, bool salvage, std::vector<std::string>& warnings) const {
+    uint64_t further = 0;
+    std::vector<std::string> names;
+    for (const Unread& one : tensors_) {
+      const Value* read = root.find(std::string_view(one.key));
+      if (read == nullptr && ++further <= shown)
+        names.push_back(fmt::format("{} in {}", quote(one.key), quote(*one.file)));
+      if (read == nullptr || are_same(*read, one.value, bytes)) continue;
+      const ErrorParts parts{
+          .problem = fmt::format("the shard {} has another {} than the one that is read by the index",
+                                 quote(*one.file), quote(one.key)),
+          .advice =
+              "programs differ in which one they load: leave the wrong one out of its shard, with "
+              "`cbk copy --exclude`"};
+      if (!salvage) throw Error(Errc::format, parts);
+      warnings.push_back(parts.problem);
     }
-    if (further_ == 0) return;
-    const std::string more = further_ > shown ? fmt::format(", … and {} more", further_ - shown) : "";
-    warnings.push_back(text(listed(names_) + more));
+    if (further == 0) return;
+    const std::string more = further > shown ? fmt::format(", … and {} more", further - shown) : "";
+    warnings.push_back(text(listed(names) + more, further));
   }
 
  private:
   using Names = std::unordered_set<std::string_view, KeyedHash>;
-  struct Twice {
+  struct Unread {
     const std::string* file;
     std::string key;
     Value value;
@@ -151,20 +152,17 @@ class Unlisted {
     return compare(left, right).same_bits;
   }
 
-  [[nodiscard]] std::string text(const std::string& names) const {
-    return further_ == 1
+  static std::string text(const std::string& names, uint64_t count) {
+    return count == 1
                ? "a tensor that the index does not list is not read, but other programs may load it: " + names
                : fmt::format(
                      "{} tensors that the index does not list are not read, but other programs may "
                      "load them: {}",
-                     further_, names);
+                     count, names);
   }
 
   MemoryBudget& memory_;
-  Names listed_;
-  std::vector<Twice> twice_;
-  size_t further_ = 0;
-  std::vector<std::string> names_;
+  std::vector<Unread> tensors_;
 };
 
 }  // namespace
@@ -187,10 +185,11 @@ Checkpoint read_sharded(const FilePtr& index_file, const OpenOptions& options, c
   out.path = path;
   out.metadata = index.metadata;
   auto root = std::make_shared<Dict>();
-  Unlisted unlisted(index, *memory);
+  Unlisted unlisted(*memory);
   uint64_t bytes = 0;
   std::vector<Value> notes;  // the metadata of the shards
   std::string format;
+  bool has_aliases = false;
   for (const auto& [file, keys] : index.keys) {
     const auto lose_keys = [&root = *root, &keys = keys](const std::string& why) {
       for (const std::string& key : keys) root.set(key, unreadable(why));
@@ -208,21 +207,22 @@ Checkpoint read_sharded(const FilePtr& index_file, const OpenOptions& options, c
       continue;
     }
     take_keys(*root, shard, file, keys);
-    if (!options.salvage) unlisted.note(shard, file, keys);
+    unlisted.note(shard, file, keys);
     bytes += shards.at(file)->size();
     notes.push_back(std::move(shard.metadata));
     for (const std::string& warning : shard.warnings)
       out.warnings.push_back(fmt::format("{}: {}", file, warning));
     out.has_unreadable = out.has_unreadable || shard.has_unreadable;
     out.files.push_back(shards.at(file)->path());
+    has_aliases = has_aliases || shard.format == "safetensors";
     const bool has_name = shard.format == "safetensors" || shard.format == "flat-h5";
     format = has_name ? shard.format : "torch";
   }
-  unlisted.check(*root, bytes, out.warnings);
-  if (format == "safetensors") {
+  if (has_aliases) {
     safetensors::take_aliases(*root, out.metadata, *memory);
     for (Value& metadata : notes) safetensors::take_aliases(*root, metadata, *memory);
   }
+  unlisted.check(*root, bytes, options.salvage, out.warnings);
   out.format = format + "-sharded";
   out.root = std::move(root);
   return out;

@@ -429,6 +429,22 @@ def check_many(run):
             elif command[0] == "ls":
                 assert listed in text, text[-300:]
     run.call("stats", run.path("few.safetensors"))
+    check_tiny(run)
+
+
+def check_tiny(run):
+    """As many tensors of one byte as a file may have, and more: those are refused, also where a command keeps something of each."""
+    for count, is_read in ((80_000, True), (300_000, False)):
+        path = run.path(f"tiny{count}.safetensors")
+        header = ("{" + ",".join(f'"{i:x}":{{"dtype":"U8","shape":[1],"data_offsets":[{i},{i + 1}]}}' for i in range(count)) + "}").encode()
+        with open(path, "wb") as file:
+            file.write(len(header).to_bytes(8, "little") + header + bytes(count))
+        limit = 100_000_000 + 4 * os.path.getsize(path)
+        for command in (["ls", path], ["dump", path], ["diff", path, path], ["copy", path, run.path("o.pt"), "--overwrite"], ["identify", path]):
+            status, seconds, memory, text = measured([run.cbk, *command])
+            assert memory <= limit and seconds < LONGEST, f"{command}: {memory / 1e6:.0f} MB of {limit / 1e6:.0f}, {seconds:.0f} s"
+            assert is_read or status > 0 and "many tiny tensors as one tensor" in text, (command, text[-300:])
+            assert not is_read or status == 0 or command[0] == "identify", (command, text[-300:])
 
 
 CHECKS = {

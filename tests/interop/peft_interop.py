@@ -210,6 +210,19 @@ def saved_below(run):
     close(got[HEAD], want[HEAD])
 
 
+def saved_below_a_tie(run):
+    """Loading such embeddings writes into the parameter that the tied head shares: the head is what was saved, without the product."""
+    base = base_model(1)
+    config, tensors, want = tied_adapter("lora", [EMBED], base)
+    saved = torch.randn_like(base[EMBED])
+    tensors["base_model.model." + EMBED.replace(".weight", ".base_layer.weight")] = saved
+    fields = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "tie_word_embeddings": True}
+    got, fields, said = folded_folder(run, "below_tie", fields, base, config, tensors)
+    close(got[EMBED], want[EMBED] - base[EMBED] + saved)
+    close(got[HEAD], saved)
+    assert fields["tie_word_embeddings"] is False and "untie" in said, (fields, said)
+
+
 def tied_by_default(run):
     """Where a config says nothing, its class does: GPT-2's head is tied, LLaMA's is not; a model that is unknown is as transformers has it."""
     for kind, is_tied in {"gpt2": True, "gemma2": True, "llama": False, "unheard": True}.items():
@@ -532,7 +545,7 @@ def main():
             ("conv1d", {**plain, "fan_in_fan_out": True}, every, True),
         ]:
             run.check(name, lambda n=name, c=config, m=modules, f=fan: outputs_agree(run, n, c, m, f))
-        for action in (replaced, folders, scaled_head, saved_below, tied_by_default, tied_and_different, unknown_ties, bare_body, pattern_rule, hard_patterns, one_weight_twice, transposed_by_class, new_head, head_of_an_encoder,
+        for action in (replaced, folders, scaled_head, saved_below, saved_below_a_tie, tied_by_default, tied_and_different, unknown_ties, bare_body, pattern_rule, hard_patterns, one_weight_twice, transposed_by_class, new_head, head_of_an_encoder,
                        anchored_patterns, absent_heads, without_config):
             run.check(action.__name__, lambda a=action: a(run))
         for kind, trained, form, settings in itertools.product(

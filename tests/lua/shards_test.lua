@@ -83,12 +83,28 @@ describe("a tensor that the index does not list", function()
       for _, command in ipairs { { "ls", "." }, { "copy", ".", "out.pt" }, { "stats", "." } } do
         local code, _, err = run(dir, unpack(command))
         equal(code, 1)
-        harness.has(err, "the shard 'model-00002-of-00002.safetensors' has another 'a' than the one that the index lists")
+        harness.has(err, "the shard 'model-00002-of-00002.safetensors' has another 'a' than the one that is read by the index")
       end
       local code, out = run(dir, "check", ".")
       equal(code, 1)
       harness.has(out, "it lists that key for 'model-00001-of-00002.safetensors'")
     end
+  end)
+
+  it("is an error under a name that a shard's metadata gives to another tensor, too", function()
+    local dir = harness.temp_dir()
+    local metadata = cbk.dict { c = "a" }
+    cbk.create(dir .. "/x.safetensors", { root = cbk.dict { a = conversion.counted({ 3 }, 0) }, metadata = metadata })
+      :commit { progress = false }
+    cbk.create(dir .. "/y.safetensors", { root = cbk.dict { b = cbk.full({ 2 }, 1), c = conversion.counted({ 3 }, 5) } })
+      :commit { progress = false }
+    cbk.fs.write(dir .. "/model.safetensors.index.json", [[{"weight_map": {"a": "x.safetensors", "b": "y.safetensors"}}]])
+    local code, _, err = run(dir, "copy", ".", "out.pt")
+    equal(code, 1)
+    harness.has(err, "the shard 'y.safetensors' has another 'c' than the one that is read by the index")
+    code, _, err = run(dir, "copy", ".", "out.pt", "--salvage")
+    equal(code, 0)
+    harness.has(err, "the shard 'y.safetensors' has another 'c'")
   end)
 
   it("is a warning under another name, and nothing where it is the same", function()

@@ -106,19 +106,20 @@ local function model(c, since, layer_norms)
   local attention_of = attentions(c, sizes)
   local more = c.num_extra_input_vocab_tokens
   local rows = more and more ~= 0 and "vocab_size + num_extra_input_vocab_tokens" or "vocab_size"
-  local last_norm = {} -- a further name of the decoder's last norm, whose own name is the one that tables to Hugging Face read
-  for i, one in ipairs(parts.norm("", "hidden_size", c.norm_type) or {}) do
-    last_norm[i] = one and { "ln_f" .. one[1], one[2], tied = "transformer_decoder.norm" .. one[1] }
+  local final = parts.norm("", "hidden_size", c.norm_type) or {}
+  local norm_copy = {} -- the decoder's own name of the last norm
+  for i, one in ipairs(final) do
+    norm_copy[i] = one and { "transformer_decoder.norm" .. one[1], one[2], tied = "ln_f" .. one[1] }
   end
   return {
     { "embedding_layer.word_embeddings.weight", { rows, "hidden_size" } },
     parts.positions(c, since, "hidden_size", "num_heads") or false,
     c.embedding_layer_norm and parts.norm("embedding_ln_f", "hidden_size", c.norm_type),
-    last_norm,
+    parts.norm("ln_f", "hidden_size", c.norm_type),
     each("transformer_decoder.layers", "num_hidden_layers", function(i)
       return { attention_of(i), layer_norms, feed_forward(c, since) }
     end),
-    parts.norm("transformer_decoder.norm", "hidden_size", c.norm_type),
+    norm_copy,
     { "lm_head.weight", { c.share_embedding_weights and rows or "vocab_size", "hidden_size" },
       tied = c.share_embedding_weights and "embedding_layer.word_embeddings.weight" },
     c.use_bias_in_output and { "lm_head.bias", { "vocab_size" } },

@@ -448,8 +448,9 @@ end
 ---@param settings PeftSettings
 ---@param embedding string|nil   the weight of a head that the base model's files lack
 ---@return table<string, fun(old: Tensor|nil): Tensor> trained, integer count
+---@return table<string, fun(old: Tensor|nil): Tensor> below   weights that are saved whole and have matrices besides, without these
 local function trained_weights(model, modules, others, settings, embedding)
-  local trained, names, count, missing = {}, {}, 0, {}
+  local trained, names, count, missing, below = {}, {}, 0, {}, {}
   check_patterns(settings, modules)
   local is_conv1d = has_conv1d(model)
   if is_conv1d == nil then is_conv1d = settings.fan_in_fan_out end
@@ -492,8 +493,9 @@ local function trained_weights(model, modules, others, settings, embedding)
       return old and value:to(old.dtype) or value
     end
     trained[key] = fold and function(old) return fold(put(old)) end or put
+    below[key] = fold and put
   end
-  return trained, count
+  return trained, count, below
 end
 
 ---Warns about tensors that the base model does not have, such as the head of a classifier: the config is still the base model's.
@@ -563,12 +565,16 @@ function peft.fold(model, adapter, settings, config, is_tied_by_default)
   end
   local modules, others = sorted_out(adapter)
   local may_lack_head = stated_tie(config) ~= false and not weight_of(model, HEADS)
-  local trained, count = trained_weights(model, modules, others, settings, may_lack_head and weight_of(model, EMBEDDINGS) or nil)
+  local trained, count, below = trained_weights(model, modules, others, settings, may_lack_head and weight_of(model, EMBEDDINGS) or nil)
   local out, tie = cbk.copy(model), tie_of(model, config, trained, is_tied_by_default)
   check_shared(model, trained, config)
   check_unknown_tie(model, config, trained, others, tie, is_tied_by_default)
   if tie then out[tie.head] = out[tie.head] or model[tie.embedding] end
   local source = tie and cbk.copy(out) or model
+  for _, key in ipairs(tie and { tie.embedding, tie.head } or {}) do -- loading one of two tied weights changes both
+    local other = key == tie.head and tie.embedding or tie.head
+    if below[key] and not below[other] then source[other], out[other] = below[key](source[other]), below[key](source[other]) end
+  end
   local keys = {}
   for key in pairs(trained) do keys[#keys + 1] = key end
   table.sort(keys)
