@@ -1,7 +1,9 @@
 #include "host/app/confine.hpp"
 
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <linux/landlock.h>
+#include <sched.h>
 #include <seccomp.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
@@ -166,26 +168,29 @@ void confine_calls() {
                          SCMP_SYS(fanotify_init)})
     forbid(call);
   // What only root can do, and a file that root converts must not.
-  for (const int call : {SCMP_SYS(sethostname),   SCMP_SYS(setdomainname),
-                         SCMP_SYS(reboot),        SCMP_SYS(init_module),
-                         SCMP_SYS(finit_module),  SCMP_SYS(delete_module),
-                         SCMP_SYS(kexec_load),    SCMP_SYS(kexec_file_load),
-                         SCMP_SYS(settimeofday),  SCMP_SYS(clock_settime),
-                         SCMP_SYS(clock_adjtime), SCMP_SYS(adjtimex),
-                         SCMP_SYS(swapon),        SCMP_SYS(swapoff),
-                         SCMP_SYS(acct),          SCMP_SYS(mount),
-                         SCMP_SYS(mount_setattr), SCMP_SYS(move_mount),
-                         SCMP_SYS(fsopen),        SCMP_SYS(fspick),
-                         SCMP_SYS(fsmount),       SCMP_SYS(open_tree),
-                         SCMP_SYS(quotactl_fd),
-
-                         SCMP_SYS(umount2),       SCMP_SYS(pivot_root),
-                         SCMP_SYS(chroot),        SCMP_SYS(open_by_handle_at),
-                         SCMP_SYS(quotactl),      SCMP_SYS(syslog),
-                         SCMP_SYS(vhangup),       SCMP_SYS(iopl),
-                         SCMP_SYS(ioperm)})
+  for (const int call : {SCMP_SYS(sethostname),   SCMP_SYS(setdomainname),   SCMP_SYS(reboot),
+                         SCMP_SYS(init_module),   SCMP_SYS(finit_module),    SCMP_SYS(delete_module),
+                         SCMP_SYS(kexec_load),    SCMP_SYS(kexec_file_load), SCMP_SYS(settimeofday),
+                         SCMP_SYS(clock_settime), SCMP_SYS(clock_adjtime),   SCMP_SYS(adjtimex),
+                         SCMP_SYS(swapon),        SCMP_SYS(swapoff),         SCMP_SYS(acct),
+                         SCMP_SYS(mount),         SCMP_SYS(mount_setattr),   SCMP_SYS(move_mount),
+                         SCMP_SYS(fsopen),        SCMP_SYS(fspick),          SCMP_SYS(fsmount),
+                         SCMP_SYS(open_tree),     SCMP_SYS(quotactl_fd),     SCMP_SYS(umount2),
+                         SCMP_SYS(pivot_root),    SCMP_SYS(chroot),          SCMP_SYS(open_by_handle_at),
+                         SCMP_SYS(quotactl),      SCMP_SYS(syslog),          SCMP_SYS(vhangup),
+                         SCMP_SYS(iopl),          SCMP_SYS(ioperm)})
     forbid(call);
+  constexpr int open_tree_attr = 467,
+                file_setattr = 469;  // newer than Debian's headers; one number everywhere
+  for (const int call : {open_tree_attr, file_setattr}) forbid(call);
   forbid(SCMP_SYS(sched_setaffinity), SCMP_A0(SCMP_CMP_NE, 0));
+  for (const uint64_t space : {uint64_t{CLONE_NEWUSER}, uint64_t{CLONE_NEWNS}, uint64_t{CLONE_NEWNET},
+                               uint64_t{CLONE_NEWPID}, uint64_t{CLONE_NEWIPC}, uint64_t{CLONE_NEWUTS}})
+    forbid(SCMP_SYS(clone), SCMP_A0(SCMP_CMP_MASKED_EQ, space, space));
+  // Its flags are in memory; without it, the C library takes `clone`.
+  if (const int result = seccomp_rule_add(filter.get(), SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
+      result < 0)
+    refuse(-result);
   // Before Linux 6.2, Landlock lets a file be emptied that is opened for reading alone.
   constexpr uint64_t emptying = O_TRUNC | O_ACCMODE;
   for (const uint64_t flags : {uint64_t{O_TRUNC | O_RDONLY}, emptying}) {
@@ -197,10 +202,17 @@ void confine_calls() {
   for (const uint64_t type : {SOCK_DGRAM, SOCK_RAW})  // the second one makes datagrams of a local socket, too
     forbid(SCMP_SYS(socketpair), SCMP_A1(SCMP_CMP_MASKED_EQ, type_of_socket, type));
   forbid(SCMP_SYS(sendto), SCMP_A4(SCMP_CMP_NE, 0));  // with an address
-  // Controls of a terminal that others use: typing into it, taking it over, resizing it, hanging it up.
+  // Controls of a terminal that others use: typing into it, taking it over, resizing, stopping, locking and
+  // hanging it up.
   constexpr uint64_t hang_up = 0x5437;  // TIOCVHANGUP, which headers for programs do not have
-  for (const uint64_t request : {uint64_t{TIOCSTI}, uint64_t{TIOCLINUX}, uint64_t{TIOCSCTTY},
-                                 uint64_t{TIOCSWINSZ}, uint64_t{TIOCCONS}, uint64_t{TIOCSETD}, hang_up})
+  // Controls of a whole file system: freezing, shutting down, removing a part.
+  constexpr uint64_t shut_down = 0x8004587d;                                           // FS_IOC_SHUTDOWN
+  constexpr uint64_t destroy_snapshot = 0x5000940f, destroy_snapshot_v2 = 0x5000943f;  // of Btrfs
+  for (const uint64_t request :
+       {uint64_t{TIOCSTI}, uint64_t{TIOCLINUX}, uint64_t{TIOCSCTTY}, uint64_t{TIOCSWINSZ}, uint64_t{TIOCCONS},
+        uint64_t{TIOCSETD}, hang_up, uint64_t{TIOCEXCL}, uint64_t{TCXONC}, uint64_t{TIOCSLCKTRMIOS},
+        uint64_t{TIOCSPGRP}, uint64_t{FIFREEZE}, uint64_t{FITHAW}, shut_down, destroy_snapshot,
+        destroy_snapshot_v2})
     forbid(SCMP_SYS(ioctl), SCMP_A1(SCMP_CMP_MASKED_EQ, low_half, request));
   const int result = seccomp_load(filter.get());
   if (result < 0) refuse(-result);

@@ -130,12 +130,13 @@ sendto, sched_setscheduler, sched_setaffinity, ioprio_set, sethostname, setns = 
 fanotify_init, mount_setattr, fsopen = 300, 442, 430
 def refused(number, *arguments):
     return libc.syscall(number, *(ctypes.c_ulong(one) for one in arguments)) < 0 and ctypes.get_errno() == errno.EACCES
-for request in (0x5412, 0x541C, 0x540E, 0x5414, 0x5437, 0x541D):
+for request in (0x5412, 0x541C, 0x540E, 0x5414, 0x5437, 0x541D, 0x540C, 0x540A, 0x5457, 0x5410, 0xC0045877, 0x8004587D, 0x5000940F):
     print(refused(ioctl, 0, request, 0), refused(ioctl, 0, request | 1 << 32, 0))
 print(refused(prlimit, 1, 7, 0, 0), refused(msgget, 5, 0o1000), refused(keyctl, 0, 0, 0))
 print(refused(sched_setscheduler, 1, 5, 0), refused(sched_setaffinity, 1, 8, 0), refused(ioprio_set, 1, 1, 0))
 print(refused(sethostname, 0, 0), refused(setns, 0, 0), refused(sendto, 0, 0, 0, 0, 1, 0))
 print(refused(fanotify_init, 0, 0), refused(mount_setattr, 0, 0, 0, 0, 0), refused(fsopen, 0, 0))
+print(refused(467, 0, 0, 0, 0, 0), refused(469, 0, 0, 0, 0, 0), refused(56, 0x10000000 | 17, 0, 0, 0, 0))
 for kind in (socket.SOCK_DGRAM, socket.SOCK_RAW):
     try:
         print(socket.socketpair(socket.AF_UNIX, kind))
@@ -154,8 +155,8 @@ for flags in (os.O_RDONLY | os.O_TRUNC, os.O_RDWR | os.O_WRONLY | os.O_TRUNC):
     local _, _, err = harness.cbk(dir .. "/in", "run", "leaks.lua", "list", "--converter", "own.lua", "--sandbox")
     local lines = {}
     for line in err:gmatch "([^\n]*)\n" do lines[#lines + 1] = line end
-    local twos, threes, ones = ("True True\n"):rep(6), ("True True True\n"):rep(4), ("True\n"):rep(5)
-    equal(table.concat(lines, "\n", 1, 15) .. "\n", twos .. threes .. ones, err)
+    local twos, threes, ones = ("True True\n"):rep(13), ("True True True\n"):rep(5), ("True\n"):rep(5)
+    equal(table.concat(lines, "\n", 1, 23) .. "\n", twos .. threes .. ones, err)
   end)
 
   it("leaves no empty folder behind, however the program ends", function()
