@@ -69,9 +69,9 @@ end
 
 ---Sets the options that were left out.
 ---@param only string|nil   of converters.load
+---@param checkpoint Checkpoint|nil   if it is open already
 ---@return Checkpoint|nil   if it had to be opened for that
-local function detect_options(only)
-  local checkpoint
+local function detect_options(only, checkpoint)
   local function open()
     checkpoint = checkpoint or cli.open(args.checkpoint_file, args)
     return checkpoint
@@ -150,6 +150,14 @@ local function warn_of_other_release(route, input)
     cbk.warn(("the checkpoint's __metadata__ says release %s, but --src-fmt is %s: it is read as %s; if __metadata__ is right, use "
       .. "--src-fmt cs-auto"):format(cbk.shown(version), args.src_fmt, route.src))
   end
+end
+
+---Whether a checkpoint is of a release, though it would be read as in a layout of the user's own.
+---@param step OwnStep
+---@param root Dict
+local function is_of_release(step, root)
+  local _, stated = release.of_metadata(root)
+  return stated ~= nil and not args.src_fmt and catalogue.is_own_layout(step.src)
 end
 
 ---Sets the release that a table of the user's own reads, if the checkpoint says one. Fails if the table reads others.
@@ -293,14 +301,21 @@ check_options()
 cli.confine(args, args.output_dir or cbk.fs.folder_of(args.checkpoint_file),
   args.output_dir or cbk.fs.folder_of(args.config or args.checkpoint_file))
 local only = converters.load(args.converter, args.sandbox)
-local own_step = own_layout.step(args, only)
+local own_step, checkpoint = own_layout.step(args, only), nil
+if own_step then
+  checkpoint = cli.open(args.checkpoint_file, args)
+  if is_of_release(own_step, checkpoint.root) then own_step = nil end
+end
+if not own_step then
+  checkpoint = detect_options(only, checkpoint)
+  own_step = own_layout.step(args) -- of a model that was detected
+end
 if own_step then
   args.config = config_of_own(own_step)
-  local own_checkpoint = cli.open(args.checkpoint_file, args)
-  set_release(own_step, own_checkpoint.root)
-  return own_layout.convert(own_step, own_checkpoint, args, show)
+  checkpoint = checkpoint or cli.open(args.checkpoint_file, args)
+  set_release(own_step, checkpoint.root)
+  return own_layout.convert(own_step, checkpoint, args, show)
 end
-local checkpoint = detect_options(only)
 converters.refuse_foreign(args.model, args)
 local route = converters.route(args.model, args.src_fmt, args.tgt_fmt)
 local to_hf, parts = route.tgt == "hf", composite.parts(route)

@@ -66,7 +66,8 @@ end
 local function print_found(found, command)
   local others = #found.others > 0 and (" (or %s)"):format(table.concat(found.others, ", ")) or ""
   print(("model    %s%s"):format(found.model or "unknown", others))
-  print("format   " .. found.format)
+  local alike = #found.layouts > 0 and (" (or %s)"):format(table.concat(found.layouts, ", ")) or ""
+  print("format   " .. found.format .. alike)
   if found.class then print("class    " .. found.class) end
   local weights = found.quantised and found.quantised:summary()
   if weights then print("weights  " .. cbk.shown(weights)) end

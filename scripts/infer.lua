@@ -1,6 +1,7 @@
 -- cbk infer: write the converter for two checkpoints of the same weights
 
 local cbk = require "cbk"
+local catalogue = require "converters.engine.catalogue"
 local cli = require "cbk.cli"
 local composite = require "cbk.converters.composite"
 local converters = require "cbk.converters"
@@ -92,7 +93,8 @@ local function side_of(path, config_path, format)
   check_items()
   local config = config_path and cbk.config.load(config_path) or nil
   quantised.refuse(checkpoint:raw_root(), config, ("cannot infer a converter from '%s'"):format(path))
-  if kinds.is_dict(config) and (kinds.is_dict(config, "model") or trainer.is(config)) then config = trainer.model(config) end
+  local is_zoo = catalogue.release(format) ~= nil and kinds.is_dict(config) and kinds.is_dict(config, "model")
+  if is_zoo or trainer.is_file(config) then config = trainer.model(config) end
   if config_path and not kinds.is_dict(config) then cbk.fail("config", ("'%s' is not a map of fields"):format(config_path)) end
   return { tensors = (own_layout.tensors(checkpoint)), config = config, format = format, source = name_of(path),
     file = checkpoint.format }

@@ -39,7 +39,11 @@ local function format_of(converter, side) return converter[side == "left" and 1 
 ---@param side Side
 ---@param section Dict
 local function refuse_other(converter, formats, side, section)
-  local counts, names = { left = 0, right = 0 }, cbk.keys(section)
+  local counts, names = { left = 0, right = 0 }, {}
+  for name, value in cbk.items(section) do
+    names[#names + 1] = name
+    for inner in cbk.items(kinds.is_dict(value) and value or cbk.dict()) do names[#names + 1] = ("%s.%s"):format(name, tostring(inner)) end
+  end
   for _, one in ipairs { "left", "right" } do
     local is_known = sections.known(converter, one)
     for _, name in ipairs(names) do counts[one] = counts[one] + (is_known(tostring(name)) and 1 or 0) end
@@ -70,7 +74,8 @@ function own_layouts.configs(converter, formats, side, config)
   if not kinds.is_dict(config) then
     cbk.fail("config", ("the config should be a map of fields, found a %s"):format(tostring(cbk.kind(config))))
   end
-  if kinds.is_dict(config, "model") or trainer.is(config) then config = trainer.model(config) end
+  local is_zoo = catalogue.release(catalogue.formats(format_of(formats, side))[1]) ~= nil
+  if is_zoo and kinds.is_dict(config, "model") or trainer.is_file(config) then config = trainer.model(config) end
   refuse_other(converter, formats, side, config)
   local to, from, dropped = sections.convert(converter, side, config)
   local lost, has_class = {}, (converter.classes or {})[side] ~= nil

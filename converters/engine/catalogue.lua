@@ -530,14 +530,14 @@ function catalogue.is_step(src, tgt)
   return has_no_place(src) or has_no_place(tgt) or (from and to and math.abs(from - to) <= 1)
 end
 
----The shortest paths from a format to all others; no step skips a release. Hugging Face's files hold only the model, so no path goes
----through them.
+---The shortest paths from a format to all others; no step skips a release. Hugging Face's files and layouts of the user's own hold only
+---the model, so no path goes through them.
 ---@return table<string, Step> step_to   the last step of each path
 local function ways(model, src)
   local nodes, has = nodes_of(model)
   local step_to, queue = {}, has[src] and { src } or {}
   for _, at in ipairs(queue) do
-    for _, tgt in ipairs((at ~= "hf" or at == src) and nodes or {}) do
+    for _, tgt in ipairs((at == src or catalogue.release(at)) and nodes or {}) do
       local is_new = tgt ~= src and not step_to[tgt] and catalogue.is_step(at, tgt)
       local step = is_new and (catalogue.direct(model, at, tgt) or copying(model, at, tgt))
       if step then step_to[tgt], queue[#queue + 1] = step, tgt end

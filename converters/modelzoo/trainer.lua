@@ -11,6 +11,22 @@ local trainer = {}
 
 function trainer.is(config) return present(config.trainer) end
 
+-- Sections beside the model in the legacy layout.
+local SECTIONS = { "train_input", "eval_input", "inference_input", "optimizer", "runconfig", "sparsity" }
+
+---Whether a config is a whole file of the Model Zoo, with a section for the model, as far as its names say. Others may have a section
+---`model` among their own.
+---@param config any
+function trainer.is_file(config)
+  if not is_dict(config) then return false end
+  if trainer.is(config) then return true end
+  if not is_dict(config, "model") then return false end
+  for _, name in ipairs(SECTIONS) do
+    if config[name] ~= nil then return true end
+  end
+  return cbk.count(config) == 1
+end
+
 ---The parent of the model section.
 local function place(config)
   if not trainer.is(config) then return config end

@@ -30,6 +30,20 @@ function counts.agreed(first, ...)
   return first
 end
 
+---The one number of a list, such as one for each layer. If they differ, layers differ: rules are for all of them.
+---@param list List
+---@return number
+function counts.same(list)
+  if type(list) == "number" then return list end
+  for i = 2, #list do
+    if list[i] ~= list[1] then
+      cbk.fail("config", ("a list of one number in the pair that the converter was inferred from has %g and %g here: a rule reads it as "
+        .. "one number for all"):format(list[1], list[i]))
+    end
+  end
+  return list[1]
+end
+
 ---The rows of a head: the width of the model by its number of heads. A config that says another size of heads means that one.
 ---@param config Dict
 ---@param width number

@@ -178,7 +178,7 @@ describe("cbk infer, sizes", function()
       { tensors = seen.right, config = seen.right_config, format = "b", source = "right" }, { model = "inferred" })
     return outcome(found, "left", other, function(model)
       local to, from = sections.convert(model, "left", other.left_config)
-      return keys.convert(model.keys, "left", other.left, { left = from, right = to, fill = model.fill })
+      return keys.convert(model.keys, "left", other.left, { left = sections.nested(model, "left", from), right = to, fill = model.fill })
     end)
   end
 
@@ -202,6 +202,28 @@ describe("cbk infer, sizes", function()
     for name, t in pairs(of.made and of.made(of.layers or 3) or {}) do model.right[name] = t end
     return model
   end
+
+  it("compares numbers in sections of any name, and reads lists of one number as such", function()
+    local function model_of(layers, count, size, dim, lists)
+      local width, left, right = count * size, cbk.dict(), cbk.dict()
+      for i = 0, layers - 1 do
+        local w = cbk.randn({ width, 8 }, { seed = i, dtype = "float32" })
+        local heads = w:reshape { count, size, 8 }
+        local turned = heads:slice(1, 0, dim):reshape({ count, 2, dim / 2, 8 }):permute({ 0, 2, 1, 3 }):reshape { count, dim, 8 }
+        left[("h.%d.q"):format(i)], right[("l.%d.q"):format(i)] = w, cbk.cat({ turned, heads:slice(1, dim, size) }, 1):reshape { width, 8 }
+      end
+      local counted = lists or count
+      return { left = left, right = right, left_config = cbk.dict { n_layer = layers, heads = counted, width = width,
+        position_embedding = cbk.dict { of = dim } }, right_config = cbk.dict { depth = layers, n_heads = counted, dim = width,
+        position_encoding = cbk.dict { dims = dim } } }
+    end
+    local sections_of = of_other(model_of(2, 6, 16, 4), model_of(2, 6, 16, 8))
+    is_true(sections_of:find("and of = 4 in the config; here it is 8", 1, true), sections_of)
+    local function list(...) return cbk.list { ... } end
+    harness.equal(of_other(model_of(3, 6, 16, 16, list(6, 6, 6)), model_of(2, 4, 24, 24, list(4, 4))), "equal")
+    local unlike = of_other(model_of(3, 6, 16, 16, list(6, 6, 6)), model_of(2, 4, 24, 24, list(4, 2)))
+    is_true(unlike:find("has 4 and 2 here", 1, true), unlike)
+  end)
 
   it("does not take a number of heads for one of layers because of its name", function()
     for _, name in ipairs { "n_head", "heads_per_layer", "head_depth", "layer_heads" } do

@@ -30,6 +30,10 @@ end
 ---@return string
 local function format_of(side)
   local found = identified(side)
+  if #found.layouts > 0 then
+    cbk.fail("usage", ("'%s' fits the layouts %s and %s alike; name both formats with --src-fmt and --tgt-fmt"):format(side.path,
+      found.format, table.concat(found.layouts, ", ")))
+  end
   return found.format
 end
 
@@ -46,7 +50,8 @@ local function converted(side, tgt, args, only)
   local step = own_layout.step(own, only)
   if step then
     local configs = own_layout.configs(step, side.checkpoint, config)
-    return (own_layout.converted(step, side.checkpoint, configs, { drop_unmatched = true })), cbk.dict()
+    local out = own_layout.converted(step, side.checkpoint, configs, { drop_unmatched = true })
+    return converters.catalogue.release(tgt) and cbk.dict { model = out } or out, cbk.dict()
   end
   if own.src_fmt == "cs-auto" then own.src_fmt = ways.auto_format(side.checkpoint, own.model, tgt, config) end
   local route, others = converters.route(own.model, own.src_fmt, tgt), cbk.dict()

@@ -9,12 +9,30 @@ local sizes = {}
 
 ---@class SizeField
 ---@field path string     ".text_config.hidden_size", ".patch_size[1]"
+---@field list? string      the path of a list of equal numbers, which is read as one
 ---@field section string  "text_config", or ""
 ---@field place string    of the section: ".text_config", or ""
 ---@field name string
 ---@field value number
 
 local known_fields = setmetatable({}, { __mode = "k" }) -- by config: they are asked for again with each size of a head that is tried
+
+---Whether a list has several members, which are all equal.
+local function are_equal(list)
+  for i = 2, #list do
+    if list[i] ~= list[1] then return false end
+  end
+  return #list > 1
+end
+
+---The expression of a field.
+---@param side Side
+---@param field SizeField
+---@return string
+local function text_of(side, field)
+  if field.list then return ("counts.same(at.%s%s)"):format(side, field.list) end
+  return ("at.%s%s"):format(side, field.path)
+end
 
 ---The numbers of a config and of its sections, and the first of each list.
 ---@param config Dict
@@ -29,7 +47,8 @@ local function fields_of(config)
         local kind, own = cbk.kind(map, name), source.field(path, name)
         if type(value) == "number" then out[#out + 1] = { path = own, section = section, place = path, name = name, value = value } end
         if kind == "list" and type(value[1]) == "number" then
-          out[#out + 1] = { path = own .. "[1]", section = section, place = path, name = name, value = value[1] }
+          out[#out + 1] = { path = own .. "[1]", section = section, place = path, name = name, value = value[1],
+            list = are_equal(value) and own or nil }
         end
         if kind == "dict" and depth < 2 then look(value, name, own, depth + 1) end
       end
@@ -95,9 +114,9 @@ local function table_of(config, apart, counts)
   local function text(map, level)
     local out = {}
     for name, value in cbk.items(map) do
-      local kind, own, is_apart = cbk.kind(map, name), nil, type(name) == "string" and has_word(name, apart)
-      if (kind == "dict" or kind == "list" and #value <= MOST_ITEMS) and level < MOST_LEVELS then
-        own = not is_apart and text(value, level + 1)
+      local kind, own, is_apart = cbk.kind(map, name), nil, type(name) == "string" and has_word(name, apart) and not is_rotary(name)
+      if (kind == "dict" or kind == "list" and not is_apart and #value <= MOST_ITEMS) and level < MOST_LEVELS then
+        own = text(value, level + 1) -- a section may have any name
       elseif not is_apart and counts(name, value) then
         own = source.plain(value)
       end
@@ -208,14 +227,14 @@ end
 local function head_size(config, side, size, key)
   local list, apart, at = {}, {}, "at." .. side -- apart: a width beside a section with the heads
   for _, field in ipairs(heads_of(config).sizes) do
-    if field.value == size then list[#list + 1] = { text = at .. field.path, section = field.section } end
+    if field.value == size then list[#list + 1] = { text = text_of(side, field), section = field.section } end
   end
   if #list > 0 then return agreed(near(list, key)) end
   for _, pair in ipairs(heads_of(config).pairs) do
     local width, count = pair.width, pair.count
     if width.value == size * count.value then
       local into = count.section == width.section and list or apart
-      into[#into + 1] = { text = ("counts.rows_agreed(%s%s, %s%s, %s%s)"):format(at, count.place, at, width.path, at, count.path),
+      into[#into + 1] = { text = ("counts.rows_agreed(%s%s, %s, %s)"):format(at, count.place, text_of(side, width), text_of(side, count)),
         section = count.section }
     end
   end
@@ -225,12 +244,12 @@ end
 
 ---Expressions for the rotated rows of a head.
 local function rotated_rows(config, side, size, dim, key)
-  local whole, list, at = head_size(config, side, size, key), {}, "at." .. side
+  local whole, list = head_size(config, side, size, key), {}
   if dim == size or not whole then return whole end
   for _, field in ipairs(fields_of(config)) do
     local is_share = is_rotary(field.name) and field.value * size == dim
     local is_rows = is_rotary(field.name) and field.value == dim
-    local text = is_share and ("(%s) * %s%s"):format(whole, at, field.path) or is_rows and at .. field.path
+    local text = is_share and ("(%s) * %s"):format(whole, text_of(side, field)) or is_rows and text_of(side, field)
     if text then list[#list + 1] = { text = text, section = field.section } end
   end
   return agreed(near(list, key))
@@ -246,13 +265,13 @@ function sizes.rotary_dim(config, side, dim, key)
   local list, shares = {}, {}
   for _, field in ipairs(fields_of(config)) do
     local is_rows = is_rotary(field.name) and field.value == dim
-    if is_rows then list[#list + 1] = { text = ("at.%s%s"):format(side, field.path), section = field.section } end
+    if is_rows then list[#list + 1] = { text = text_of(side, field), section = field.section } end
     if is_rotary(field.name) and field.value > 0 and field.value < 1 then shares[#shares + 1] = field end
   end
   if #list > 0 then return agreed(near(list, key)) end
   for _, field in ipairs(shares) do
     local whole = head_size(config, side, math.floor(dim / field.value + 0.5), key)
-    if whole then return ("(%s) * at.%s%s"):format(whole, side, field.path) end
+    if whole then return ("(%s) * %s"):format(whole, text_of(side, field)) end
   end
   return #shares == 0 and head_size(config, side, dim, key) or nil
 end
@@ -264,7 +283,7 @@ function sizes.rotary_base(config, side, base, key)
   local list = {}
   for _, field in ipairs(fields_of(config)) do
     local is_base = BASES[field.name] and field.value == base
-    if is_base then list[#list + 1] = { text = ("at.%s%s"):format(side, field.path), section = field.section } end
+    if is_base then list[#list + 1] = { text = text_of(side, field), section = field.section } end
   end
   return agreed(near(list, key))
 end
@@ -308,7 +327,7 @@ local function head_count(config, side, count, of_keys, key)
   local wanted = of_keys and has_keys and KEY_HEADS or HEADS
   for _, field in ipairs(all) do
     if wanted[field.name] and field.value == count then
-      list[#list + 1] = { text = ("at.%s%s"):format(side, field.path), section = field.section }
+      list[#list + 1] = { text = text_of(side, field), section = field.section }
     end
   end
   return agreed(near(list, key))
@@ -359,7 +378,7 @@ local function by_words(config, side, n, key, words)
     for i, word in ipairs(field.value == n and words or {}) do
       if field.name:find(word, 1, true) and i <= best then
         if i < best then list, best = {}, i end
-        list[#list + 1] = { text = ("at.%s%s"):format(side, field.path), section = field.section, path = field.path }
+        list[#list + 1] = { text = text_of(side, field), section = field.section, path = field.path }
       end
     end
   end

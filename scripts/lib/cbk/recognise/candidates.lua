@@ -181,15 +181,18 @@ end
 ---@param formats string[]
 ---@return Candidate[], string[] problems   as of `candidates.at`
 ---@return string format
+---@return string[] alike   layouts of the user's own that the same model fits as well
 function candidates.of_config(asked, formats, keys, shape_of)
-  local list, problems, nearest = {}, {}, formats[1]
+  local list, problems, nearest, alike = {}, {}, formats[1], {}
   for _, format in ipairs(formats) do
+    local is_found = list[1] and list[1].mistakes == 0
+    if is_found and not catalogue.is_own_layout(format) then break end
     local own, own_problems = candidates.at(asked, format, keys, shape_of)
-    if own[1] and (not list[1] or own[1].mistakes < list[1].mistakes) then list, nearest = own, format end
+    if own[1] and list[1] and own[1].mistakes == list[1].mistakes and own[1].model == list[1].model then alike[#alike + 1] = format end
+    if own[1] and (not list[1] or own[1].mistakes < list[1].mistakes) then list, nearest, alike = own, format, {} end
     if #problems == 0 then problems = own_problems end
-    if list[1] and list[1].mistakes == 0 then break end
   end
-  return list, problems, nearest
+  return list, problems, nearest, alike
 end
 
 -- earlier model_types of models

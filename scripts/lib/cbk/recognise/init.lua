@@ -30,6 +30,7 @@ local recognise = {}
 ---@class Identity
 ---@field model? string     the base name: "llama"
 ---@field format string     "hf", "cs-X.Y", or a layout of the user's own ("a"); if several releases fit, the first
+---@field layouts string[]   further layouts of the user's own that fit as well
 ---@field class? string
 ---@field release? string   "2.4"
 ---@field config? string    a path
@@ -247,8 +248,8 @@ local function by_config(found, root, config, formats, kept, keys, shape_of)
   local stated = type(section[field]) == "string" and ("%s=%s"):format(field, section[field]) or nil
   if stated then why[#why + 1] = "the config says " .. stated end
   local asked = asked_by(is_hf, config, section, formats, class)
-  local list, problems, format = candidates.of_config(asked, formats, keys, shape_of)
-  found.format = format
+  local list, problems, format, alike = candidates.of_config(asked, formats, keys, shape_of)
+  found.format, found.layouts = format, alike
   local best, foreign = list[1] and list[1].fit, is_hf and architectures.foreign(config)
   if is_hf and #problems == 0 then found.reason, found.advice, found.lacks_head = why_unfit(root, config, list, #keys) end
   if found.reason or not best or best.matched * 2 < #keys then
@@ -361,7 +362,7 @@ function recognise.checkpoint(path, checkpoint, config_path)
   local inner = contents_of(checkpoint.root, is_hf, config, formats)
   local root = inner.root
   local found = {
-    format = formats[1], release = of, config = beside.config and beside.path, why = why, others = {},
+    format = formats[1], layouts = {}, release = of, config = beside.config and beside.path, why = why, others = {},
     problem = beside.problem, is_broken = beside.is_broken, contents = inner,
   }
   local looked = contents.text(inner)

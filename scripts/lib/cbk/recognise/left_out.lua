@@ -45,6 +45,9 @@ function left_out.detect(args, open, only)
     ask("--model", ("%s or %s fit"):format(found.model, table.concat(found.others, " or ")))
   end
   local is_zoo = catalogue.release(found.format) ~= nil
+  if not args.src_fmt and #(found.layouts or {}) > 0 then
+    ask("--src-fmt", ("the layouts %s and %s fit alike"):format(found.format, table.concat(found.layouts, ", ")))
+  end
   if not found.config then ask("--config", ("there is no %s beside it"):format(config_beside.called(not is_zoo))) end
   set("model", found.model)
   set("src_fmt", (found.release or not is_zoo) and found.format or "cs-auto")

@@ -123,6 +123,10 @@ end
 ---@param found Identity   in that layout
 ---@return string
 local function target_of_own(found)
+  if #found.layouts > 0 then
+    cbk.fail("unsupported", ("it fits the layouts '%s' and '%s' alike: which one it is, --src-fmt and --to of `cbk convert` say")
+      :format(found.format, table.concat(found.layouts, "', '")))
+  end
   local path, target = candidates.way_from(catalogue.find(found.model), found.format)
   fit_checks.codes(found.fit, "", state_dict.of(found.contents.root))
   fit_checks.layers(found.fit, "")
