@@ -68,7 +68,7 @@ local table_needs = { "keys", "config" }
 
 local component = shapes.record("a component", with(rules_of, around, fill, {
   left = shapes.file_name, right = text, named = text, folders = texts, classes = classes,
-  files = shapes.map(shapes.file_name, func, "functions by the names of files"),
+  files = shapes.map(shapes.further_json, func, "functions by the names of JSON files, which are not config.json, an index or hidden"),
 }), { "left", "right", unpack(table_needs) })
 local variant = shapes.record("a variant", with(rules_of, around, fill, of_model, { note = text }), table_needs)
 local wrap = shapes.record("wrap", {

@@ -36,8 +36,11 @@ local function of_type(says, kind) return shapes.of(says, function(value) return
 shapes.any = shapes.of("a value", function(value) return value ~= nil end)
 shapes.flag, shapes.func, shapes.table = of_type("true or false", "boolean"), of_type("a function", "function"), of_type("a table", "table")
 shapes.text = shapes.of("a string", function(value) return type(value) == "string" and value ~= "" end)
-shapes.file_name = shapes.of("the name of a file or folder, without its folder", function(value)
-  return type(value) == "string" and value ~= "" and value ~= "." and value ~= ".." and not value:find "[/%z]"
+shapes.file_name = shapes.of("the name of a file or folder, without its folder, and not hidden", function(value)
+  return type(value) == "string" and value ~= "" and not value:find "[/%z]" and not value:find "^%."
+end)
+shapes.further_json = shapes.of("the name of a JSON file in the folder, besides config.json and an index", function(value)
+  return not shapes.file_name.mistake(value) and value:find "%.json$" and value ~= "config.json" and not value:find "%.index%.json$"
 end)
 shapes.number = of_type("a number", "number")
 shapes.size = shapes.of("a whole number of at least 1", function(value)
