@@ -101,8 +101,8 @@ class Unlisted {
   void note(const Checkpoint& shard, const std::string& file, const std::vector<std::string>& keys) {
     const Names own(keys.begin(), keys.end());
     for (const auto& [key, value] : shard.root.as_dict().entries()) {
-      if (!key.is(Value::Kind::string) || !value.is(Value::Kind::tensor) || own.contains(key.as_string()))
-        continue;
+      const bool may_hold_tensors = value.is(Value::Kind::tensor) || value.is(Value::Kind::dict);
+      if (!key.is(Value::Kind::string) || !may_hold_tensors || own.contains(key.as_string())) continue;
       memory_.charge(sizeof(Unread) + key.as_string().size());
       tensors_.push_back({&file, key.as_string(), value});
     }
@@ -142,7 +142,7 @@ class Unlisted {
   static constexpr size_t shown = 3;
 
   static bool are_same(const Value& a, const Value& b, uint64_t& bytes) {
-    if (!a.is(Value::Kind::tensor)) return false;
+    if (!a.is(Value::Kind::tensor) || !b.is(Value::Kind::tensor)) return false;
     const Tensor& left = a.as_leaf().tensor;
     const Tensor& right = b.as_leaf().tensor;
     if (left.dtype() != right.dtype() || left.shape() != right.shape()) return false;

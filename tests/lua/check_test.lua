@@ -395,6 +395,16 @@ describe("cbk check of files", function()
     harness.has(stderr, "'weight_map' is empty")
   end)
 
+  it("names LoRA matrices whose partner is missing", function()
+    local dir, root = harness.temp_dir(), cbk.dict()
+    for i, key in ipairs { "0.q.lora_A.weight", "0.q.lora_B.weight", "1.q.lora_A.weight", "1.e.lora_embedding_B" } do
+      root["m." .. key] = cbk.randn({ 2, 2 }, { seed = i, dtype = "float32" })
+    end
+    create(dir .. "/adapter.safetensors", root)
+    equal({ brief(dir, "adapter.safetensors") },
+      { 1, { "missing-weight m.1.e.lora_embedding_A", "missing-weight m.1.q.lora_B.weight" } })
+  end)
+
   it("names missing shards, shards without index, and what was left over", function()
     local dir = harness.temp_dir()
     local index_path, index = sharded(dir)

@@ -112,6 +112,11 @@ describe("a tensor that the index does not list", function()
     harness.has(err, "a tensor that the index does not list is not read, but other programs may load it: 'a_scale' in "
       .. "'model-00002-of-00002.safetensors'")
     equal({ run(folder(function(first) return { a = first } end), "copy", ".", "out.pt") }, { 0, "", "" })
+    local dir = harness.temp_dir() -- tensors in a dict
+    cbk.create(dir .. "/x.pt", { root = cbk.dict { a = cbk.full({ 2 }, 1), more = cbk.dict { b = cbk.full({ 2 }, 2) } } })
+      :commit { progress = false }
+    cbk.fs.write(dir .. "/pytorch_model.bin.index.json", '{"weight_map": {"a": "x.pt"}}')
+    harness.has(select(3, run(dir, "copy", ".", "out.pt")), "other programs may load it: 'more' in 'x.pt'")
   end)
 end)
 

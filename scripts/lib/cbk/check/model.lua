@@ -176,6 +176,10 @@ function model.check(file, checkpoint, config_path, found)
     prefix = catalogue.release(identity.format) and "model." or "" }
   local inner = identity.contents
   function of.path_of(key) return inner.paths and inner.paths[key] or of.prefix .. key end
+  for _, one in ipairs(adapters.halves(identity.keys)) do
+    found:add("missing-weight", file, of.path_of(one.partner), ("the weight is missing: LoRA matrices are pairs, and '%s' is there")
+      :format(one.key))
+  end
   if identity.problem then found:add("config", file, nil, identity.problem, { severity = not identity.is_broken and "note" or nil }) end
   local around = identity.contents and contents.text(identity.contents)
   if around then found:add("wrapped", file, nil, around) end

@@ -13,6 +13,23 @@ function adapters.matrix_in(keys)
   end
 end
 
+local PARTNERS = { A = "B", B = "A" }
+
+---The matrices whose partner is missing.
+---@param keys string[]
+---@return { key: string, partner: string }[]
+function adapters.halves(keys)
+  local has, out = {}, {}
+  for _, key in ipairs(keys) do has[key] = true end
+  for _, key in ipairs(keys) do
+    local partner = adapters.matrix_in { key } and key:gsub("(%.lora_[%l_]*)([AB])%f[.%z]", function(before, letter)
+      return before .. PARTNERS[letter]
+    end)
+    if partner and not has[partner] then out[#out + 1] = { key = key, partner = partner } end
+  end
+  return out
+end
+
 ---What to do with the matrices.
 ---@param format string     of the checkpoint
 ---@param folder? string    of the adapter that PEFT saved
