@@ -46,7 +46,7 @@ class ShardedWriter : public Writer {
       items_.insert(items_.end(), writer->items().begin(), writer->items().end());
       overhead_ += writer->overhead();
     }
-    if (format_.name != "torch") warn_of_ties(count_ties(tensors));
+    warn_of_ties(count_ties(tensors));
   }
 
   [[nodiscard]] const std::vector<Item>& items() const override { return items_; }
@@ -171,10 +171,15 @@ class ShardedWriter : public Writer {
       writers_.push_back(format_.write_file(shard.root, target_ / shard.file, own));
   }
 
+  /// Files of PyTorch keep the ties of their own tensors.
   void warn_of_ties(size_t ties) {
-    if (ties > 0)
-      warnings_.push_back(
-          written_as_copies(ties, fmt::format("{} has no ties", is_h5() ? "flat H5" : format_.name)));
+    const bool keeps_own = format_.name == "torch";
+    for (const Shard& shard : shards_)
+      if (keeps_own) ties -= count_ties(flat_tensors(shard.root, "a shard"));
+    if (ties == 0) return;
+    warnings_.push_back(written_as_copies(
+        ties, keeps_own ? "its names are in several shards"
+                        : fmt::format("{} has no ties", is_h5() ? "flat H5" : format_.name)));
   }
 
   fs::path target_;
