@@ -123,7 +123,8 @@ end)
 describe("shards by size", function()
   it("of PyTorch say which ties they lose: those of several shards", function()
     local dir, tied = harness.temp_dir(), conversion.counted({ 8 }, 0)
-    cbk.create(dir .. "/m.pt", { root = cbk.dict { { "a", tied }, { "b", cbk.full({ 8 }, 1) }, { "c", tied } } }):commit { progress = false }
+    local root = cbk.dict { { "a", tied }, { "b", cbk.full({ 8 }, 1) }, { "c", tied } }
+    cbk.create(dir .. "/m.pt", { root = root }):commit { progress = false }
     local function said(size) return select(3, run(dir, "copy", "m.pt", "out" .. size, "--format", "torch", "--shard-size", size)) end
     harness.has(said "40B", "1 tied tensor is written as a copy: its names are in several shards")
     equal(said "400B", "")
