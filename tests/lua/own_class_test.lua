@@ -78,6 +78,14 @@ describe("Layouts of one's own with classes", function()
     return dir
   end
 
+  ---Layouts that their names tell apart.
+  local function own_apart()
+    local dir = own("make 'Right'", "gg")
+    local text = cbk.fs.read(dir .. "/own.lua"):gsub('"ff", "hidden_size"', 'name == "Left" and "ff" or "gg", "hidden_size"')
+    cbk.fs.write(dir .. "/own.lua", text, { overwrite = true })
+    return dir
+  end
+
   local function run(dir, layers, ...)
     local config = cbk.dict { model_type = "own", hidden_size = 4, num_hidden_layers = layers }
     cbk.config.save(config, dir .. "/config.json", { overwrite = true })
@@ -99,9 +107,7 @@ describe("Layouts of one's own with classes", function()
   end)
 
   it("are recognised, so that the command that identify prints converts them, there and back", function()
-    local dir = own("make 'Right'", "gg")
-    local text = cbk.fs.read(dir .. "/own.lua"):gsub('"ff", "hidden_size"', 'name == "Left" and "ff" or "gg", "hidden_size"')
-    cbk.fs.write(dir .. "/own.lua", text, { overwrite = true })
+    local dir = own_apart()
     local function identified(file)
       local code, out, err = harness.cbk(dir, "identify", file, "--converter", "own.lua", "--json")
       equal(code, 0, err)
@@ -131,9 +137,7 @@ describe("Layouts of one's own with classes", function()
   end)
 
   it("are found in wrappers, and what no rule fits is named by all commands", function()
-    local dir = own("make 'Right'", "gg")
-    local text = cbk.fs.read(dir .. "/own.lua"):gsub('"ff", "hidden_size"', 'name == "Left" and "ff" or "gg", "hidden_size"')
-    cbk.fs.write(dir .. "/own.lua", text, { overwrite = true })
+    local dir = own_apart()
     local function write(name, prefix, more)
       local root = cbk.dict()
       for i = 0, 1 do root[("%slayers.%d.ff.weight"):format(prefix, i)] = cbk.randn({ 4, 4 }, { seed = i, dtype = "float32" }) end
