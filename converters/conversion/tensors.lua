@@ -67,7 +67,8 @@ local function with_all_names(one, read, options)
     return hit ~= nil and hit.ending.kind == "write"
   end
   return ties.spread(read.known, one.source, {}, { each_once = options.deduplicated == true, all = all,
-    no_nulls = all or one.tgt == "hf", is_watched = options.trace ~= nil, is_written = is_written })
+    no_nulls = all or one.tgt == "hf", is_watched = options.trace ~= nil,
+    is_written = one.tgt == "hf" and is_written or nil }) -- other targets may lack names, as the original converter's outputs do
 end
 
 ---The keys of biases that the config does not mention, the checkpoint does not have, and the target needs.

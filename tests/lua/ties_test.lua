@@ -1,6 +1,7 @@
 -- Other names of tensors that a safetensors file notes in its metadata: they are ties of the tree, whatever command reads it.
 
 local cbk = require "cbk"
+local conversion = require "conversion"
 local t = require "harness"
 local describe, it = t.describe, t.it
 
@@ -120,5 +121,23 @@ describe("aliases of safetensors", function()
     t.is_true(run(dir, "stats", source):find(EMBED, 1, true))
     run(dir, "export", source, EMBED, "-o", "embed.npy")
     t.equal(select(2, next { cbk.open(dir .. "/embed.npy").root.embed:tolist() }), { { 1, 2 }, { 3, 4 } })
+  end)
+end)
+
+describe("the last norm, which the Model Zoo has under two names", function()
+  it("is read under either of them", function()
+    local config = cbk.dict { { "model_type", "llama" }, { "architectures", cbk.list { "LlamaForCausalLM" } }, { "vocab_size", 8 },
+      { "hidden_size", 4 }, { "num_attention_heads", 2 }, { "num_hidden_layers", 1 }, { "intermediate_size", 8 },
+      { "tie_word_embeddings", false } }
+    local root = require("cbk.classes").new(config, "llama", "hf")
+    root["model.norm.weight"] = conversion.counted({ 4 }, 3)
+    local zoo_config, zoo = conversion.run("llama", "hf", "cs-2.4", config, root)
+    for _, gone in ipairs { "ln_f.weight", "transformer_decoder.norm.weight" } do
+      local less = cbk.dict { model = cbk.copy(zoo.model) }
+      less.model[gone] = nil
+      local _, back = conversion.run("llama", "cs-2.4", "hf", zoo_config, less)
+      t.equal(back["model.norm.weight"]:tolist(), root["model.norm.weight"]:tolist(), gone)
+      t.equal(cbk.count(back), cbk.count(root))
+    end
   end)
 end)
