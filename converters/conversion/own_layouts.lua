@@ -51,7 +51,8 @@ local function refuse_other(converter, formats, side, section)
   if counts[side] > 0 or #names == 0 or sections.takes_any(converter, side) then return end
   local other = rules.other[side]
   cbk.fail("config", ("the config has no field that the table knows on the side of %s: %s%s"):format(format_of(formats, side),
-    naming.listed(names, 5), counts[other] > 0 and ("; it is a config of %s"):format(format_of(formats, other)) or ""))
+    naming.listed(names, 5), counts[other] > 0 and ("; it is a config of %s: name the format or the config that belongs "
+    .. "to the checkpoint"):format(format_of(formats, other)) or ""))
 end
 
 ---The fields of a side without a config: the defaults of the table, and of its class.
@@ -155,7 +156,6 @@ end
 ---@field seed? integer
 ---@field deduplicated? boolean   the file has each tensor under one name
 ---@field drop_unmatched? boolean
----@field converter? string      the table's file, for commands in messages
 ---@field trace? fun(record: KeyRecord)
 
 ---The tensors of the other side.

@@ -180,14 +180,15 @@ void confine_calls() {
                          SCMP_SYS(quotactl),      SCMP_SYS(syslog),          SCMP_SYS(vhangup),
                          SCMP_SYS(iopl),          SCMP_SYS(ioperm)})
     forbid(call);
-  constexpr int open_tree_attr = 467,
-                file_setattr = 469;  // newer than Debian's headers; one number everywhere
+  // Newer than Debian's headers; they have the same number on every machine.
+  constexpr int open_tree_attr = 467;
+  constexpr int file_setattr = 469;
   for (const int call : {open_tree_attr, file_setattr}) forbid(call);
   forbid(SCMP_SYS(sched_setaffinity), SCMP_A0(SCMP_CMP_NE, 0));
   for (const uint64_t space : {uint64_t{CLONE_NEWUSER}, uint64_t{CLONE_NEWNS}, uint64_t{CLONE_NEWNET},
                                uint64_t{CLONE_NEWPID}, uint64_t{CLONE_NEWIPC}, uint64_t{CLONE_NEWUTS}})
     forbid(SCMP_SYS(clone), SCMP_A0(SCMP_CMP_MASKED_EQ, space, space));
-  // Its flags are in memory; without it, the C library takes `clone`.
+  // The flags of clone3 are in memory, where no filter sees them. Without it, the C library takes clone.
   if (const int result = seccomp_rule_add(filter.get(), SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
       result < 0)
     refuse(-result);

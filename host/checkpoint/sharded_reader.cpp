@@ -33,7 +33,9 @@ Index read_index(const fs::path& path) {
   if (map == nullptr || !map->is(Value::Kind::dict))
     fail(Errc::format, "it has no 'weight_map', a table of keys and their files");
   if (map->as_dict().size() == 0)
-    fail(Errc::format, "its 'weight_map' is empty, so no tensor of the shards beside it is read");
+    throw Error(Errc::format,
+                {.problem = "its 'weight_map' is empty, so no tensor of the shards beside it is read",
+                 .advice = "copy or download the index again"});
   Index index;
   for (const auto& [key, file] : map->as_dict().entries()) {
     if (!file.is(Value::Kind::string)) {

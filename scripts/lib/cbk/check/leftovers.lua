@@ -29,11 +29,14 @@ local function is_beside(name, own) return name:sub(1, #own) == own and name ~= 
 local function listed_shards(folder)
   local out = {}
   for _, name in ipairs(cbk.fs.list(folder)) do
-    local is_index = parts.is_index(name)
-    local fine, index = pcall(is_index and cbk.config.load or cbk.dict, is_index and cbk.fs.join(folder, name) or nil)
-    local map = fine and kinds.is_dict(index) and kinds.is_dict(index, "weight_map") and index.weight_map or nil
-    if is_index and (not map or cbk.count(map) == 0) then return nil end
-    for _, shard in cbk.items(map or cbk.dict()) do
+    local map = cbk.dict()
+    if parts.is_index(name) then
+      local fine, index = pcall(cbk.config.load, cbk.fs.join(folder, name))
+      if not (fine and kinds.is_dict(index) and kinds.is_dict(index, "weight_map")) then return nil end
+      map = index.weight_map
+      if cbk.count(map) == 0 then return nil end
+    end
+    for _, shard in cbk.items(map) do
       if type(shard) == "string" then out[shard] = true end
     end
   end
@@ -45,7 +48,7 @@ end
 ---@param owns_folder boolean   the folder holds this checkpoint and nothing else
 ---@param found Findings
 local function check_names(folder, files, owns_folder, found)
-  local own, listed = {}, listed_shards(folder)
+  local own, listed = {}, owns_folder and listed_shards(folder) or nil
   for _, file in ipairs(files) do own[cbk.fs.basename(file)] = true end
   for _, name in ipairs(cbk.fs.list(folder)) do
     local path = cbk.fs.join(folder, name)

@@ -62,9 +62,9 @@ local function advice_on(step, names)
 end
 
 ---An error of the conversion, with facts about keys without a rule added.
-local function explained(problem, step, source, converter)
+local function explained(problem, step, source)
   if type(problem) ~= "table" or not problem.unmatched then return problem end
-  local check = ("cbk rules %s CHECKPOINT"):format(converter or "CONVERTER")
+  local check = ("cbk rules %s CHECKPOINT"):format(catalogue.file_of(step.model.model))
   return unmatched.explained(problem, { advice = advice_on(step, cbk.keys(source)), check = check })
 end
 
@@ -140,7 +140,7 @@ function own_layout.converted(step, checkpoint, configs, options)
   local source, looked = own_layout.tensors(checkpoint, own_layouts.strangers(step.converter.keys, step.side))
   options.deduplicated = converters.input(checkpoint).deduplicated
   local fine, out = pcall(own_layouts.checkpoint, step.converter, step, configs, source, options)
-  if not fine then error(explained(out, step, source, options.converter), 0) end
+  if not fine then error(explained(out, step, source), 0) end
   return out, looked
 end
 
@@ -169,7 +169,7 @@ function own_layout.convert(step, checkpoint, args, show)
   local watch = (args.debug or args.dry_run)
     and dry_run.watch { path = { step }, configs = { { converter = step.converter, left = configs.left, right = configs.right } } } or nil
   local planned, out, looked = pcall(own_layout.converted, step, checkpoint, configs, { seed = args.seed,
-    drop_unmatched = args.drop_unmatched_keys, converter = args.converter,
+    drop_unmatched = args.drop_unmatched_keys,
     trace = watch and function(record) watch.trace(record, 1) end })
   if planned and looked then cli.say(args, "Looked inside: " .. cbk.shown(looked)) end
   local rows = show(watch, planned, out)

@@ -215,14 +215,10 @@ end
 ---@param layout string
 ---@return Path|nil path, string|nil target
 local function way_from_own(model, layout)
-  for _, converter in ipairs(model) do
-    for place, side in ipairs { "left", "right" } do
-      local target = catalogue.formats(converter[3 - place])[1]
-      if catalogue.names_format(converter[place], layout) then
-        return { { converter = converter, side = side, src = layout, tgt = target } }, target
-      end
-    end
-  end
+  local converter, side = catalogue.table_with(model, layout)
+  if not converter then return nil end
+  local target = catalogue.formats(converter[side == "left" and 2 or 1])[1]
+  return { { converter = converter, side = side, src = layout, tgt = target } }, target
 end
 
 ---The path by which a checkpoint can be converted: to Hugging Face, or to the newest release; from a layout of the user's own, to the

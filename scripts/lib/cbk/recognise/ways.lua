@@ -107,7 +107,7 @@ local function obstacle(one, tables, side, advise)
     advise(strangers) or "")
 end
 
----Fails because no table leads from a format: a user's layouts have to be named, if no class tells them apart.
+---Fails because no converter reads the format. The user must name a layout of their own, unless a class shows which one it is.
 ---@param model Model
 local function fail_without_way(model)
   for _, converter in ipairs(model) do
