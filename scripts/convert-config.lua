@@ -67,11 +67,12 @@ if parts and to_hf then
   return
 end
 local name = cbk.fs.basename(args.config_file):gsub("(.)%.[^.]*$", "%1")
-local target = cbk.fs.join(folder, ("%s_to_%s.%s"):format(name, job.tgt, to_hf and "json" or "yaml"))
+local is_yaml = converters.catalogue.release(job.tgt) ~= nil -- layouts of the user's own have JSON, as Hugging Face does
+local target = cbk.fs.join(folder, ("%s_to_%s.%s"):format(name, job.tgt, is_yaml and "yaml" or "json"))
 converters.refuse_existing(target, args)
 
 local source = parts and composite.load_configs(args.config_file, parts, args) or cbk.config.load(args.config_file)
 local config = converters.config(args.model, job, source)
-if not args.dry_run then cbk.config.save(config, target, { overwrite = args.overwrite, indent = 4, sort = not to_hf }) end
+if not args.dry_run then cbk.config.save(config, target, { overwrite = args.overwrite, indent = 4, sort = is_yaml }) end
 converters.say_saved(args, job, cli.saved_text(args, "Config", target))
 cli.print_result(args, not args.dry_run, { { "config", target } })

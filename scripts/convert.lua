@@ -1,16 +1,13 @@
 -- cbk convert: convert a model between Hugging Face and the Model Zoo
 
 local cbk = require "cbk"
-local catalogue = require "converters.engine.catalogue"
 local cli = require "cbk.cli"
 local composite = require "cbk.converters.composite"
-local config_beside = require "cbk.recognise.config_beside"
 local hugging_face_files = require "cbk.hugging_face_files"
 local converters = require "cbk.converters"
 local left_out = require "cbk.recognise.left_out"
+local output = require "cbk.converters.output"
 local ways = require "cbk.recognise.ways"
-local own_layout = require "cbk.converters.own_layout"
-local own_layouts = require "converters.conversion.own_layouts"
 local release = require "cbk.recognise.release"
 local small_items = require "cbk.small_items"
 local explain = require "converters.authoring.explain"
@@ -69,111 +66,33 @@ end
 
 ---Sets the options that were left out.
 ---@param only string|nil   of converters.load
----@param checkpoint Checkpoint|nil   if it is open already
 ---@return Checkpoint|nil   if it had to be opened for that
-local function detect_options(only, checkpoint)
+local function detect_options(only)
+  local checkpoint
   local function open()
     checkpoint = checkpoint or cli.open(args.checkpoint_file, args)
     return checkpoint
   end
   local found, names = left_out.detect(args, open, only)
-  if found then
-    local texts = {}
-    for i, name in ipairs(names) do texts[i] = ("--%s %s"):format(name:gsub("_", "-"), args[name]) end
-    cli.say(args, "Found: " .. cbk.shown(table.concat(texts, " ")))
-    if found.adapter then cbk.warn(found.adapter) end
-  end
+  local texts = {}
+  for i, name in ipairs(names) do texts[i] = ("--%s %s"):format(name:gsub("_", "-"), args[name]) end
+  if #texts > 0 then cli.say(args, "Found: " .. cbk.shown(table.concat(texts, " "))) end
+  if found and found.adapter then cbk.warn(found.adapter) end
   if args.src_fmt == "cs-auto" then
     args.src_fmt = ways.auto_format(open(), args.model, args.tgt_fmt, cbk.config.load(args.config))
   end
   return checkpoint
 end
 
----The config beside the checkpoint, for a table of a user's own layouts that has fields.
----@param step OwnStep
----@return string|nil path
-local function config_of_own(step)
-  if args.config or step.converter.without_config then return args.config end
-  local found = config_beside.find(args.checkpoint_file, catalogue.release(step.src) == nil)
-  if found.path then
-    cli.say(args, "Found: " .. cbk.shown("--config " .. found.path))
-  elseif found.problem or own_layouts.needs_config(step.converter) then
-    local why = found.problem or "there is no config beside the checkpoint: name one with --config"
-    cbk.warn(why .. "; fields have their defaults, if any")
-  end
-  return found.path
-end
-
----@class Targets
----@field folder string        of the checkpoint
----@field checkpoints string[]  one for each part
----@field config string        a path; "*" in it is each part
-
----@param route Route
----@param parts Component[]|nil
----@return Targets
-local function targets_of(route, parts)
-  local to_hf = route.tgt == "hf"
-  local reads_parts = parts and not to_hf -- the input is a folder of folders
-  ---An output's folder, beside or inside the input, and its name without a suffix.
-  local function place(path, name_inside)
-    local stem = reads_parts and name_inside or converters.stem(path, route)
-    return args.output_dir or cbk.fs.folder_of(path), ("%s_to_%s"):format(stem, route.tgt)
-  end
-  local folder, name = place(args.checkpoint_file, "pytorch_model")
-  local out = { folder = folder, checkpoints = { cbk.fs.join(folder, to_hf and name or name .. ".mdl") } }
-  if to_hf and parts then
-    for i, part in ipairs(parts) do out.checkpoints[i] = composite.output_folder(folder, part) end
-    out.config = cbk.fs.join(folder, "*", "config.json")
-  elseif to_hf then
-    out.config = cbk.fs.join(out.checkpoints[1], "config.json")
-  else
-    local config_folder, config_name = place(args.config, "config")
-    out.config = cbk.fs.join(config_folder, config_name .. ".yaml")
-  end
-  return out
-end
-
----@param targets Targets
-local function refuse_existing(targets)
-  if #args.explain > 0 then return end
-  for _, target in ipairs(targets.checkpoints) do converters.refuse_existing(target, args) end
-  converters.refuse_existing(targets.config, args)
-end
-
 -- --- the plan
 
 ---@param input JobInput
 local function warn_of_other_release(route, input)
-  local version, stated = release.of_metadata(input.source)
+  local version, stated = release.of_metadata(input.whole or input.source)
   if stated and route.src ~= "hf" and stated ~= converters.catalogue.release(route.src) then
     cbk.warn(("the checkpoint's __metadata__ says release %s, but --src-fmt is %s: it is read as %s; if __metadata__ is right, use "
       .. "--src-fmt cs-auto"):format(cbk.shown(version), args.src_fmt, route.src))
   end
-end
-
----Whether a checkpoint is of a release, though it would be read as in a layout of the user's own.
----@param step OwnStep
----@param root Dict
-local function is_of_release(step, root)
-  local _, stated = release.of_metadata(root)
-  return stated ~= nil and not args.src_fmt and catalogue.is_own_layout(step.src)
-end
-
----Sets the release that a table of the user's own reads, if the checkpoint says one. Fails if the table reads others.
----@param step OwnStep   changed
----@param root Dict
-local function set_release(step, root)
-  local reads = step.converter[step.side == "left" and 1 or 2]
-  local version, stated = release.of_metadata(root)
-  if not stated or not catalogue.release(step.src) then return end
-  if args.src_fmt then return warn_of_other_release(step, { source = root }) end
-  local format = "cs-" .. stated
-  if not catalogue.names_format(reads, format) then
-    cbk.fail("unsupported", ("the checkpoint's __metadata__ says release %s, and the converter reads %s: first convert it to %s, without "
-      .. "the converter's layout, or name the release with --src-fmt"):format(cbk.shown(version), reads, step.src))
-  end
-  step.src = format
 end
 
 ---Prints the rules of the keys that --explain names, and ends the program.
@@ -214,8 +133,8 @@ local function show(watch, planned, problem)
 end
 
 ---@param job Job
----@param config Dict   the source's
----@return Dict root, Dict config   to write
+---@param config Dict|nil   the source's
+---@return Dict root, Dict|nil config   to write
 ---@return DryRunRow[] rows           what becomes of each key, if that was asked for
 local function convert(job, config)
   local new_config = converters.config(args.model, job, config)
@@ -233,7 +152,7 @@ end
 ---What is converted of the checkpoint.
 ---@param checkpoint Checkpoint
 ---@param route Route
----@param config Dict
+---@param config Dict|nil
 ---@return JobInput
 local function read_input(checkpoint, route, config)
   local input, found = ways.input(checkpoint, route, config)
@@ -242,94 +161,25 @@ local function read_input(checkpoint, route, config)
   return input
 end
 
--- --- the output
-
----Names options that have no effect on an output of this kind.
----@param to_hf boolean
-local function warn_of_idle_options(to_hf)
-  local function tell(is_idle, text)
-    if is_idle then cbk.warn(text) end
-  end
-  tell(to_hf and args.h5_version, "--h5-version is ignored: the output is in Hugging Face's format")
-  tell(to_hf and args.single_file and args.hf_shard_size, "--hf-shard-size is ignored: --single-file writes no shards")
-  tell(not to_hf and args.single_file, "--single-file is ignored: a Cerebras checkpoint is one file")
-  tell(not to_hf and args.hf_shard_size, "--hf-shard-size is ignored: a Cerebras checkpoint is one file")
-  tell(not to_hf and args.export_safetensors, "--export-safetensors is ignored: the output is a Cerebras checkpoint")
-end
-
----@param job Job
----@return table   options of cbk.create
-local function options_of(job)
-  if job.tgt ~= "hf" then
-    local number = converters.catalogue.release(job.tgt)
-    return { format = "h5", h5_version = converters.h5_version(number, args.h5_version), framework_version = number .. ".0" }
-  end
-  local out = converters.hf_shards(args)
-  out.format = args.export_safetensors and "safetensors" or "torch"
-  if out.shard_size and job.path[#job.path].converter.tool == "1.9.1" then
-    if args.hf_shard_size then cbk.warn(("--hf-shard-size is ignored: %s writes one file"):format(job.src)) end
-    out.shard_size = "1000000GB"
-  end
-  return out
-end
-
----@param job Job
----@param targets Targets
----@param parts Component[]|nil   to write
----@return boolean saved, table forecast
-local function write(job, targets, parts, root, config)
-  local options = options_of(job)
-  if parts then
-    local outputs = {}
-    for i, part in ipairs(parts) do
-      local own = { root = root[part.left], companions = composite.files(part, config, targets.folder) }
-      for option, value in pairs(options) do own[option] = value end
-      outputs[i] = { path = targets.checkpoints[i], options = own }
-    end
-    return converters.write_all(outputs, args)
-  end
-  local to_hf = job.tgt == "hf"
-  options.root = root
-  return converters.write(targets.checkpoints[1], options, {
-    path = targets.config, tree = config, format = to_hf and "json" or "yaml", style = { indent = 4, sort = not to_hf },
-  }, args)
-end
-
 -- --- all of it
 
 check_options()
 cli.confine(args, args.output_dir or cbk.fs.folder_of(args.checkpoint_file),
   args.output_dir or cbk.fs.folder_of(args.config or args.checkpoint_file))
-local only = converters.load(args.converter, args.sandbox)
-local own_step, checkpoint = own_layout.step(args, only), nil
-if own_step then
-  checkpoint = cli.open(args.checkpoint_file, args)
-  if is_of_release(own_step, checkpoint.root) then own_step = nil end
-end
-if not own_step then
-  checkpoint = detect_options(only, checkpoint)
-  own_step = own_layout.step(args) -- of a model that was detected
-end
-if own_step then
-  args.config = config_of_own(own_step)
-  checkpoint = checkpoint or cli.open(args.checkpoint_file, args)
-  set_release(own_step, checkpoint.root)
-  return own_layout.convert(own_step, checkpoint, args, show)
-end
+local checkpoint = detect_options(converters.load(args.converter, args.sandbox))
 converters.refuse_foreign(args.model, args)
 local route = converters.route(args.model, args.src_fmt, args.tgt_fmt)
-local to_hf, parts = route.tgt == "hf", composite.parts(route)
-local read_parts, written_parts = not to_hf and parts or nil, to_hf and parts or nil
-if not parts then args.config = converters.config_file(args.config) end
-local targets = targets_of(route, parts)
-refuse_existing(targets)
-warn_of_idle_options(to_hf)
-
-if not read_parts then cli.depend_on(args.config, args) end
-local source_config = read_parts and composite.load_configs(args.config, read_parts, args) or cbk.config.load(args.config)
+local parts = composite.parts(route)
+local read_parts, written_parts = route.tgt ~= "hf" and parts or nil, route.tgt == "hf" and parts or nil
+if args.config and not parts then args.config = converters.config_file(args.config) end
 checkpoint = checkpoint or not read_parts and cli.open(args.checkpoint_file, args) or nil
-local input = read_parts and composite.open(args.checkpoint_file, read_parts, args)
-  or read_input(checkpoint, route, source_config)
+local targets = output.targets(route, parts, args, checkpoint and checkpoint.format)
+if #args.explain == 0 then output.refuse_existing(targets, args) end
+output.warn_of_idle_options(targets, args)
+
+if args.config and not read_parts then cli.depend_on(args.config, args) end
+local source_config = read_parts and composite.load_configs(args.config, read_parts, args) or args.config and cbk.config.load(args.config)
+local input = read_parts and composite.open(args.checkpoint_file, read_parts, args) or read_input(checkpoint, route, source_config)
 if checkpoint then
   local count = small_items.count({ checkpoint }, source_config)
   small_items.check(count, { checkpoint }, 2600, "convert them", "convert the checkpoint of a model")
@@ -339,16 +189,19 @@ local job = converters.job(route, input, {
   seed = args.seed, drop_unmatched = args.drop_unmatched_keys, is_watched = args.debug or args.dry_run,
 })
 local root, config, rows = convert(job, source_config)
-local saved, forecast = write(job, targets, written_parts, root, config)
+local saved, forecast = output.write(job, targets, written_parts, root, config, args)
 
+local made = { table.concat(targets.checkpoints, ", "), targets.config }
 local result = {
   { "checkpoint", written_parts and targets.folder or targets.checkpoints[1] },
-  { "config", written_parts and targets.folder or targets.config },
+  { "config", written_parts and targets.folder or targets.config or cbk.null },
 }
 for field, value in cbk.items(args.dry_run and dry_run.tree(rows) or {}) do result[#result + 1] = { field, value } end
 cli.print_result(args, saved, result, forecast)
-local beside = route.src == "hf" and not to_hf and not read_parts and hugging_face_files.names(cbk.fs.folder_of(args.checkpoint_file)) or {}
-if #beside > 0 then cli.say(args, "Not converted, since only Hugging Face's programs read them: " .. table.concat(beside, ", ")) end
-local verb = saved and "saved" or "would be saved"
-converters.say_saved(args, job, ("Checkpoint %s to %s"):format(verb, table.concat(targets.checkpoints, ", ")),
-  ("Config %s to %s"):format(verb, targets.config))
+local has_others = route.src == "hf" and route.tgt ~= "hf" and not read_parts
+local others = has_others and hugging_face_files.names(cbk.fs.folder_of(args.checkpoint_file)) or {}
+if #others > 0 then cli.say(args, "Not converted, since only Hugging Face's programs read them: " .. table.concat(others, ", ")) end
+for i, what in ipairs { "Checkpoint", "Config" } do
+  made[i] = made[i] and ("%s %s to %s"):format(what, saved and "saved" or "would be saved", made[i])
+end
+converters.say_saved(args, job, unpack(made))

@@ -7,7 +7,7 @@ local composite = require "cbk.converters.composite"
 local converters = require "cbk.converters"
 local errors = require "cbk.errors"
 local infer = require "cbk.infer"
-local own_layout = require "cbk.converters.own_layout"
+local contents = require "converters.conversion.contents"
 local progress = require "cbk.progress"
 local quantised = require "cbk.quantised"
 local small_items = require "cbk.small_items"
@@ -96,7 +96,7 @@ local function side_of(path, config_path, format)
   local is_zoo = catalogue.release(format) ~= nil and kinds.is_dict(config) and kinds.is_dict(config, "model")
   if is_zoo or trainer.is_file(config) then config = trainer.model(config) end
   if config_path and not kinds.is_dict(config) then cbk.fail("config", ("'%s' is not a map of fields"):format(config_path)) end
-  return { tensors = (own_layout.tensors(checkpoint)), config = config, format = format, source = name_of(path),
+  return { tensors = contents.of_layout(checkpoint.root).root, config = config, format = format, source = name_of(path),
     file = checkpoint.format }
 end
 

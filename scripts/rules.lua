@@ -10,13 +10,13 @@ local numbers = require "cbk.numbers"
 local quantised = require "cbk.quantised"
 local composite = require "cbk.converters.composite"
 local converters = require "cbk.converters"
-local own_layout = require "cbk.converters.own_layout"
 local converter_list = require "cbk.converters.list"
 local check = require "converters.authoring.check"
 local check_config = require "converters.authoring.check_config"
 local coverage = require "converters.authoring.coverage"
 local family_files = require "converters.engine.family_files"
-local own_layouts = require "converters.conversion.own_layouts"
+local contents = require "converters.conversion.contents"
+local own_config = require "converters.conversion.own_config"
 local position = require "converters.notation.position"
 local kinds = require "converters.engine.kinds"
 local tables = require "converters.authoring.tables"
@@ -172,8 +172,8 @@ local function tensors_of_layout(checkpoint)
   local best, least
   for _, one in ipairs(list) do
     for _, side in ipairs { "left", "right" } do
-      local strangers = own_layouts.strangers(one.keys, side)
-      local tensors = own_layout.tensors(checkpoint, strangers)
+      local strangers = contents.strangers(one.keys, side)
+      local tensors = contents.of_layout(checkpoint.root, strangers).root
       local count = strangers(cbk.keys(tensors))
       if not least or count < least then best, least = tensors, count end
     end
@@ -260,7 +260,7 @@ end
 ---@param one Table
 local function is_converted(one)
   local is_own = one.own.without_config or catalogue.has_own_layout(one.converter)
-  return config ~= nil or is_own and not own_layouts.needs_config(one.own)
+  return config ~= nil or is_own and not own_config.is_needed(one.own)
 end
 
 if input and input.quantised then add("coverage", "`cbk convert` refuses this: " .. input.quantised, args.checkpoint) end

@@ -4,9 +4,10 @@ local cbk = require "cbk"
 local errors = require "cbk.errors"
 local warnings = require "cbk.warnings"
 local catalogue = require "converters.engine.catalogue"
+local contents = require "converters.conversion.contents"
 local convert = require "converters.conversion.convert"
-local own_layouts = require "converters.conversion.own_layouts"
 local engine = require "converters.engine.keys"
+local steps = require "converters.conversion.steps"
 local patterns = require "converters.engine.patterns"
 local wrap = require "converters.engine.wrap"
 
@@ -160,6 +161,17 @@ local function quietly(f, ...)
   return nil, errors.text(result)
 end
 
+---The job that converts by one table.
+---@param one Table
+---@param side Side
+---@return Job
+local function job_of(one, side)
+  local place = side == "left" and 1 or 2
+  local src, tgt = catalogue.formats(one.converter[place])[1], catalogue.formats(one.converter[3 - place])[1]
+  local path = { { converter = one.converter, side = side, src = src, tgt = tgt } }
+  return { model = one.model, zoo_name = one.model.name or one.model.model, path = path }
+end
+
 ---What a table's conditions need: both configs, complete with defaults. Nil and the reason if the table cannot read this config.
 ---@param one Table
 ---@param side Side
@@ -167,14 +179,7 @@ end
 ---@param has fun(key: string): boolean
 local function configs_for(one, side, config, has)
   local function source(_, key) return has(key) or nil end
-  if catalogue.has_own_layout(one.converter) then
-    local made, problem = quietly(own_layouts.configs, one.own, one.converter, side, config)
-    return made and { side = side, left = made.left, right = made.right, assumed = {}, source = source }, problem
-  end
-  local src = catalogue.formats(one.converter[side == "left" and 1 or 2])[1]
-  local tgt = catalogue.formats(one.converter[side == "left" and 2 or 1])[1]
-  local step = { converter = one.converter, side = side, src = src, tgt = tgt }
-  local job = { model = one.model, zoo_name = one.model.name or one.model.model, path = { step } }
+  local job = job_of(one, side)
   local fine, why = quietly(convert.config, job, config)
   if not fine then return nil, why end
   for _, own in ipairs(convert.tables(job.configs[1])) do
@@ -196,24 +201,12 @@ end
 ---@param names { deduplicated: any }   of the file (Job)
 ---@return string|nil, string[]|nil doubts   about the output of one that does not fail
 function coverage.refusal(one, side, config, source, names)
-  local formats = one.converter[side == "left" and 1 or 2]
-  local others = one.converter[side == "left" and 2 or 1]
-  local step = { converter = one.converter, side = side, src = catalogue.formats(formats)[1], tgt = catalogue.formats(others)[1] }
-  if catalogue.has_own_layout(one.converter) or not config then
-    local doubts
-    local done, problem = quietly(function()
-      local configs = own_layouts.configs(one.own, one.converter, side, config)
-      local out
-      out, doubts = own_layouts.checkpoint(one.own, step, configs, own_layouts.tensors(source), { deduplicated = names.deduplicated })
-      return out
-    end)
-    return not done and problem or nil, doubts
-  end
-  local job = { model = one.model, zoo_name = one.model.name or one.model.model, path = { step }, source = source,
-    deduplicated = names.deduplicated }
+  local job = job_of(one, side)
+  job.source, job.deduplicated = source, names.deduplicated
+  if steps.is_bare(job.path[1], config) then job.source = contents.of_layout(source).root end
   local fine, why = quietly(function()
     convert.config(job, config)
-    convert.checkpoint(job, source)
+    convert.checkpoint(job, job.source)
     return true
   end)
   return not fine and why or nil, job.doubts

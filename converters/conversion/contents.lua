@@ -4,6 +4,7 @@
 local cbk = require "cbk"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
+local patterns = require "converters.engine.patterns"
 
 local contents = {}
 
@@ -188,6 +189,59 @@ function contents.of(root, is_zoo, fit)
   end
   local inner = without_wrappers(tree, fit, taken)
   return { root = inner, taken = taken, beside = beside, paths = inner ~= root and paths_of(tree, inner, place) or nil }
+end
+
+---How many of some keys no rule fits.
+---@param set Rule[]
+---@param side Side
+---@return ContentsFit
+function contents.strangers(set, side)
+  local compiled = patterns.compile(set, side)
+  return function(keys)
+    local count = 0
+    for _, key in ipairs(keys) do count = count + (patterns.match(compiled, key)[1] and 0 or 1) end
+    return count
+  end
+end
+
+---The tensors of a tree by their keys, also of dicts in it.
+---@param tree Dict
+---@return Dict
+local function flat(tree)
+  local out = cbk.dict()
+  for key, tensor in cbk.tensors(tree) do out[key] = tensor end
+  return out
+end
+
+---Says what is beside the model, and is not converted: it may be weights, too.
+---@param root Dict
+---@param name string   of the model in it
+local function warn_of_rest(root, name)
+  local beside = {}
+  for key in cbk.items(root) do
+    if key ~= name and key ~= "__metadata__" then beside[#beside + 1] = tostring(key) end
+  end
+  if #beside > 0 then cbk.warn(("the tensors are those of '%s'; beside it, and not read: %s"):format(name, naming.listed(beside, 5))) end
+end
+
+---The tensors of a checkpoint in a layout of the user's own, by their keys: those of the model, if it has more. Wrappers are looked
+---through where rules fit more keys without them.
+---@param root Dict
+---@param strangers? ContentsFit   of `contents.strangers`; nil: there are no rules
+---@return Contents   without paths
+function contents.of_layout(root, strangers)
+  kinds.check_root(root)
+  local model
+  for _, name in ipairs { "model", "state_dict" } do model = model or kinds.is_dict(root, name) and name end
+  local plain = flat(model and root[model] or root)
+  local count = strangers and strangers(cbk.keys(plain)) or 0
+  if count > 0 then
+    local inner = contents.of(root, false, strangers)
+    local tensors = flat(inner.root)
+    if strangers(cbk.keys(tensors)) < count then return { root = tensors, taken = inner.taken, beside = inner.beside } end
+  end
+  if model then warn_of_rest(root, model) end
+  return { root = plain, taken = {}, beside = {} }
 end
 
 ---A message about the wrappers that were removed; nil if there were none.

@@ -2,24 +2,17 @@
 
 local cbk = require "cbk"
 local dataloader_state = require "cbk.dataloader_state"
-local errors = require "cbk.errors"
-local quantised = require "cbk.quantised"
 local rules = require "converters.engine.rules"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
 local keys = require "converters.engine.keys"
 local fit = require "converters.engine.fit"
 local fit_checks = require "converters.engine.fit_checks"
-local fields = require "converters.engine.fields"
-local pretrained = require "converters.engine.pretrained"
-local sections = require "converters.engine.sections"
-local mup = require "converters.modelzoo.mup"
 local releases = require "converters.engine.releases"
 local state_dict = require "converters.engine.state_dict"
-local run_config = require "converters.modelzoo.run_config"
-local history = require "converters.engine.history"
-local trainer = require "converters.modelzoo.trainer"
 local catalogue = require "converters.engine.catalogue"
+local configs = require "converters.conversion.configs"
+local steps = require "converters.conversion.steps"
 local tensors = require "converters.conversion.tensors"
 local unmatched_keys = require "converters.conversion.unmatched"
 local wrap = require "converters.engine.wrap"
@@ -27,335 +20,9 @@ local checkpoint = require "converters.modelzoo.checkpoint"
 local file = require "converters.modelzoo.file"
 local hf_config = require "converters.modelzoo.hf_config"
 
-local convert = {}
+local convert = { config = configs.convert, config_step = configs.step, tables = steps.tables }
 
 local function is_hf(format) return format == "hf" end
-
----@param step Step
-local function keeps_model_only(step) return releases.keeps_model_only(step.src, step.tgt) end
-
--- --- configs
-
----The value of a field, maybe of a section.
-local function value_of(name, config)
-  local value, section, inner = config[name], name:match "^(.-)%.(.*)$"
-  if value == nil and kinds.is_dict(config, section) then value = config[section][inner] end
-  return value
-end
-
----A field with its value if that is short.
-local function with_value(name, config)
-  local value = value_of(name, config)
-  if value == nil or type(value) == "table" then return name end
-  local text = fields.shown(value)
-  return #text <= 40 and name .. "=" .. text or name
-end
-
-local MOST_SHOWN = 120 -- fields, and characters of a field's name
-
----@param config Dict           the config with these fields
----@param what_happens? string
-local function note_dropped(dropped, config, what_happens)
-  local named = {}
-  for _, name in ipairs(dropped) do
-    local is_shown = #named < MOST_SHOWN
-    -- model.name only says which class reads the config
-    if name ~= "name" then
-      named[#named + 1] = not is_shown and name or #name <= MOST_SHOWN and with_value(name, config) or name:sub(1, MOST_SHOWN) .. "…"
-    end
-  end
-  if #named == 0 then return end
-  cbk.warn(("config fields without a counterpart are %s: %s"):format(what_happens or "left out", naming.listed(named, MOST_SHOWN)))
-end
-
----@param assumed table<string, boolean>   fields of the right side that come from defaults, not from the file
-local function both_configs(step, from, to, assumed)
-  local read = sections.nested(step.converter, step.side, from)
-  return { converter = step.converter, [step.side] = read, [rules.other[step.side]] = to, assumed = assumed }
-end
-
----The table that a step runs. The config chooses it if a model is inside another one, or if a family has several layouts.
----@param model Model
----@param step Step
----@param config Dict   the whole file
-local function chosen(model, step, config)
-  local section = is_hf(step.src) and config or trainer.model(config)
-  if step.converter.wrap then step = catalogue.wrapped(step, section) end
-  if not (is_hf(step.src) or is_hf(step.tgt)) then step = catalogue.step_of_class(model, step, section) end
-  local converter = step.converter
-  if not converter.choose then return step end
-  local name = converter.choose(section, step.side)
-  local variant = converter.variants[name]
-  if not variant then
-    cbk.fail("converter", ("%s -> %s: 'choose' returned %s; the variants are %s"):format(step.src, step.tgt, fields.shown(name),
-      table.concat(naming.sorted(converter.variants), ", ")))
-  end
-  return { converter = variant, side = step.side, src = step.src, tgt = step.tgt }
-end
-
----Folds muP multipliers into a model section; those in sections of their own, such as the parts of a composite, cannot be folded.
-local function fold_mup(model, converter, name)
-  for section in cbk.items(model) do
-    if kinds.is_dict(model, section) then mup.fold(model[section], nil, ("%s: %s"):format(name, tostring(section))) end
-  end
-  return mup.fold(model, converter.mup, name)
-end
-
----Fields of a Hugging Face config without a place in the Model Zoo that are worth a warning; the model's own come first.
----@param names string[]
----@param is_kept boolean|nil   the checkpoint keeps them: no warning for fields that every model has
-local function worth_reporting(names, config, is_kept)
-  local out, everywhere = {}, {}
-  for _, name in ipairs(names) do
-    local field = naming.last(name)
-    if not pretrained.goes_without_saying(field, value_of(name, config)) then
-      local list = pretrained.is_common(field) and everywhere or out
-      list[#list + 1] = name
-    end
-  end
-  for _, name in ipairs(is_kept and {} or everywhere) do out[#out + 1] = name end
-  return out
-end
-
-local function without(names, one)
-  local out = {}
-  for _, name in ipairs(names) do
-    if name ~= one then out[#out + 1] = name end
-  end
-  return out
-end
-
----Removes the fields from a model section and its parts that the programs of its release refuse, or warns of them.
-local function remove_refused(job, step, section)
-  local release = catalogue.release(step.tgt)
-  for _, part in ipairs(step.converter.components or {}) do
-    if part.classes and part.classes.right then part.classes.right:remove_refused(section[part.right], release) end
-  end
-  local class = (step.converter.classes or job.model.classes or {}).right
-  if class then class:remove_refused(section, release) end
-end
-
----The same for a step to a newer release, which keeps the fields, as the original converter does.
-local function check_newer(job, section, src, tgt)
-  local newest, class = catalogue.newest_step(job.model, "left"), catalogue.zoo_class(job.model, section)
-  for _, part in ipairs(newest and newest.converter.components or {}) do
-    if part.classes.right and kinds.is_dict(section, part.right) then part.classes.right:check_newer(section[part.right], src, tgt) end
-  end
-  if class then class:check_newer(section, src, tgt) end
-end
-
----Sets the names that a model section of a newer release needs. The original converter leaves out the model's own where one table leads
----to the release at once.
-local function name_newer(job, step, section, tgt, at_once)
-  if not at_once and tgt == (step.converter.named_from or "2.4") then file.set_name(section, tgt, job.zoo_name) end
-  local newest = catalogue.newest_step(job.model, "left")
-  file.name_parts(section, tgt, job.zoo_name, newest and newest.converter.components)
-end
-
----@return History|nil
-local function history_of_class(model, section)
-  local class = catalogue.zoo_class(model, section)
-  return class and class.history
-end
-
-local function config_from_hf(job, step, config)
-  file.refuse(config)
-  local section = sections.of_file(step.converter, step.side, config)
-  local moves, named = {}, {}
-  local to, from, dropped, assumed, unsaid = sections.convert(step.converter, step.side, section, moves, nil, { source = job.source })
-  for _, move in ipairs(moves) do named[move[2]] = move[1] end
-  local release = catalogue.release(step.tgt)
-  local way = { to = release, starts_at_hf = true, named = named, given = from }
-  history.check(job.model.history, from, way)
-  history.check(history_of_class(job.model, to), to, way)
-  local converted = file.precision_to_cs(to, config, release)
-  local is_kept = job.keeps_fields and not keeps_model_only(job.path[#job.path])
-  local lost = without(worth_reporting(dropped, from, is_kept), converted)
-  note_dropped(lost, from, is_kept and "kept in the checkpoint, and restored on the way back" or nil)
-  for _, name in ipairs(dropped) do unsaid[#unsaid + 1] = name end
-  job.hf_config = hf_config.pick(section, from, without(unsaid, converted))
-  remove_refused(job, step, to)
-  file.set_name(to, release, job.zoo_name, step.converter.named_from)
-  file.name_parts(to, release, job.zoo_name, step.converter.components)
-  local whole = cbk.dict { model = to }
-  sections.move(step.converter.beside, to, whole)
-  whole.model = sections.for_file(step.converter, "right", to)
-  return whole, both_configs(step, from, to, assumed)
-end
-
-local function warn_of_others(what, names)
-  if #names == 0 then return end
-  cbk.warn(("Hugging Face files describe the model only; left out of the %s: %s"):format(what, naming.all_folded(names)))
-end
-
-local function config_to_hf(job, step, config)
-  local known, section = sections.known_fields(step.converter, step.side), cbk.copy(trainer.model(config))
-  section = sections.of_file(step.converter, step.side, section)
-  local others = cbk.copy(config)
-  sections.move(step.converter.beside, others, section)
-  sections.check(section, known)
-  local folded, scale, untie = fold_mup(sections.plain(section, known), step.converter, job.model.model)
-  local to, from, dropped, assumed = sections.convert(step.converter, step.side, folded, nil, nil,
-    { hf_config = job.hf_config, source = job.source, file = config })
-  note_dropped(dropped, from)
-  file.precision_to_hf(to, config)
-  warn_of_others("config", file.beside_model(others))
-  if job.hf_config then hf_config.restore(to, job.hf_config, sections.known(step.converter, rules.other[step.side])) end
-  local configs = both_configs(step, from, to, assumed)
-  configs.scale, configs.untie = scale, untie
-  return sections.for_file(step.converter, "left", to), configs
-end
-
----Warns if a step goes back to a release before 2.3, which introduced the trainer layout. The config keeps that layout.
----@param config Dict   the whole file
-local function warn_of_layout(src, tgt, config)
-  if not releases.since(src, "2.3") or releases.since(tgt, "2.3") or not trainer.is(config) then return end
-  cbk.warn(("the config keeps its 'trainer' layout, which release %s does not read (it is new in 2.3): move its parts to model, "
-    .. "optimizer, runconfig, train_input and eval_input"):format(tgt))
-end
-
-local function config_between_releases(job, step, config)
-  file.check_precision(config, catalogue.release(step.src), catalogue.release(step.tgt))
-  config = cbk.deep_copy(config)
-  local moves, at = {}, trainer.place_of_model(config) .. "."
-  local section = trainer.model(config)
-  local class = catalogue.zoo_class(job.model, section)
-  local to, from, dropped, assumed = sections.convert(step.converter, step.side, section, moves, class)
-  for _, one in ipairs(moves) do one[1], one[2] = at .. one[1], at .. one[2] end
-  note_dropped(dropped, from)
-  local src, tgt = catalogue.release(step.src), catalogue.release(step.tgt)
-  if catalogue.since(tgt, src) then
-    check_newer(job, to, src, tgt)
-  else
-    history.check(history_of_class(job.model, to), to, { to = tgt, from = src, starts_at_hf = is_hf(job.path[1].src) })
-  end
-  warn_of_layout(src, tgt, config)
-  trainer.set_model(config, to)
-  local at_once_from = job.path.at_once and catalogue.release(job.path[1].src) or nil
-  config = run_config.upgrade(config, src, tgt, moves, { at_once_from = at_once_from, keeps_lists = job.keeps_lists })
-  if src ~= tgt and catalogue.since(tgt, src) then name_newer(job, step, trainer.model(config), tgt, at_once_from ~= nil) end
-  local configs = both_configs(step, from, to, assumed)
-  configs.moves = moves
-  return config, configs
-end
-
-local function config_as_it_is(_, step, config)
-  local section = trainer.model(config)
-  return config, both_configs(step, section, section, {})
-end
-
----@class Job
----@field model Model
----@field zoo_name string
----@field path Path
----@field drop_unmatched? boolean
----@field take_unmatched? fun(key: string)   gets the keys without a rule, which are an error only if weights are missing
----@field seed? integer
----@field deduplicated? boolean|table<string, boolean>   At.deduplicated of the source file, or of each part's file
----@field source? Dict          the tree of the source checkpoint; nil if only a config is converted
----@field whole? Dict           the whole checkpoint around that model, for commands in messages
----@field keeps_fields? boolean   the checkpoint is converted, too, so that no field of a Hugging Face config is lost (hf_config)
----@field hf_config? Dict        the Hugging Face config fields that the checkpoint keeps. For a source, the code that opens it
----                              sets them before the config is converted; otherwise converting the config sets them
----@field keeps_lists? boolean   states to load and tags may be lists in the trainer layout; the original converter drops these
----@field loader? LoaderOptions   for states of data loaders that are read from files
----@field warnings? Warnings     gets those of the steps; default: they go where all warnings go
----@field trace? fun(record: KeyRecord, step: integer)
----@field configs table[]   the model sections and the converter of each step, once the config is converted;
----                              between releases also `moves`: Moves, of the whole file
----@field files Dict[]      the config file before each step, and after the last
----@field plain? Dict        a source whose weights are known not to be quantised
----@field doubts? string[]   what the output lacks, or has without need; each was a warning
----@field is_unchecked? boolean   the warning that the model has no class has been printed
----@field is_config_only? boolean   no checkpoint is converted after it: `configs` and `files` are not kept
----@field copies string[]   the steps that change metadata and config only, no tensor
-
----Runs `body`. If there are several steps, its errors name the step.
----@param job Job
----@param i integer   the step
-local function in_step(job, i, body, ...)
-  local fine, result
-  if job.warnings then fine, result = job.warnings:run(body, job, i, ...) else fine, result = pcall(body, job, i, ...) end
-  if fine then return result end
-  if #job.path > 1 then errors.put_in(result, ("%s -> %s"):format(job.path[i].src, job.path[i].tgt)) end
-  error(result, 0)
-end
-
----The tables of keys that a step runs, each with its configs. The parts of a composite have their own sections.
----@param configs table   of one step (Job)
----@return { converter: Converter, configs: table }[]
-function convert.tables(configs)
-  local out = {}
-  for k, part in ipairs(configs.converter.components or {}) do
-    local own = { left = configs.left[part.left], right = configs.right[part.right], assumed = configs.assumed[part.right] }
-    out[k] = { converter = part, configs = own }
-  end
-  return #out > 0 and out or { { converter = configs.converter, configs = configs } }
-end
-
-local function config_step(job, i, config)
-  local step = chosen(job.model, job.path[i], config)
-  if step.converter.generic then job.copies[#job.copies + 1] = step.src .. " -> " .. step.tgt end
-  local run = is_hf(step.src) and config_from_hf or is_hf(step.tgt) and config_to_hf
-    or step.src == step.tgt and config_as_it_is or config_between_releases
-  job.files[i] = config
-  job.files[i + 1], job.configs[i] = run(job, step, config)
-  for _, one in ipairs(convert.tables(job.configs[i])) do keys.check_counts(one.converter.keys or {}, one.configs) end
-  return job.files[i + 1]
-end
-
----Fails if the weights of the source are quantised.
----@param job Job
----@param root Dict
----@param config Dict   of the source, the whole file
-local function refuse_quantised(job, root, config)
-  quantised.refuse(root, is_hf(job.path[1].src) and config or nil, "cannot convert the checkpoint")
-  job.plain = root
-end
-
----A Hugging Face config without the fields about quantised weights: the output has none.
----@param job Job
----@param config Dict
----@return Dict
-local function without_quantisation(job, config)
-  local stated = is_hf(job.path[1].src) and quantised.stated(config)
-  if not stated then return config end
-  local out, left_out = quantised.without_fields(config)
-  local what = job.source and "but none are: left out of the new config: " or "which the new config cannot say: left out of it: "
-  cbk.warn(("the config says that the weights are quantised (%s), %s%s"):format(stated.method, what, naming.all_folded(left_out)))
-  return out
-end
-
----Converts the config by one step of the job's path.
----@param job Job
----@param i integer     the step
----@param config Dict   the whole file
----@return Dict         the whole new file
-function convert.config_step(job, i, config) return in_step(job, i, config_step, config) end
-
----@param job Job
----@param config Dict   the whole file
----@return Dict         the whole new file
-function convert.config(job, config)
-  if config == cbk.null then cbk.fail("config", "the config is empty") end
-  if not kinds.is_dict(config) then
-    cbk.fail("config", ("the config should be a map of fields, found a %s"):format(tostring(cbk.kind(config))))
-  end
-  if cbk.count(config) == 0 then cbk.fail("config", "the config is empty: it has no model fields") end
-  job.configs, job.files, job.copies = {}, {}, {}
-  if job.source then refuse_quantised(job, job.source, config) end
-  config = without_quantisation(job, config)
-  for i in ipairs(job.path) do
-    config = convert.config_step(job, i, config)
-    if job.is_config_only then -- a large config would be kept several times; Lua does not count its native memory
-      job.configs[i], job.files[i] = false, false
-      collectgarbage()
-    end
-  end
-  return config
-end
-
--- --- checkpoints
 
 ---Reports keys without a rule: to the caller that asked for them (diff), as an error, or as a warning.
 ---@param one Unmatched
@@ -370,7 +37,7 @@ end
 
 local function view_for(job, i, step)
   local scale = job.configs[i].scale
-  local sideband = is_hf(step.tgt) and file.is_sideband(job.files[i])
+  local sideband = is_hf(step.tgt) and not steps.is_bare(step, job.files[i]) and file.is_sideband(job.files[i])
   if not scale and not sideband then return nil end
   return function(key, value)
     if not kinds.is_tensor(value) then return value end
@@ -392,7 +59,7 @@ end
 ---@return Part[]
 ---@return string[] unmatched   keys that belong to no part
 local function parts_of(job, i, source)
-  local out, unmatched, is_left = convert.tables(job.configs[i]), {}, job.path[i].side == "left"
+  local out, unmatched, is_left = steps.tables(job.configs[i]), {}, job.path[i].side == "left"
   for _, part in ipairs(out) do
     local wrapper, folder = part.converter.inside, part.converter.left
     part.source, part.reads, part.writes = source, "", { "" }
@@ -431,12 +98,10 @@ local function fit_of(job, part, format, side, has, given)
   return fit.of(class:tensors(part.configs[side], { release = release, given = given }), has.keys, has.shape_of)
 end
 
----The fields of a part in the user's file, without defaults.
+---The fields of a part in the user's file, without defaults; nil: there is no config.
 local function given_of(job, i, part, side)
-  local section = is_hf(job.path[i].src) and job.files[i] or trainer.model(job.files[i])
-  section = sections.of_file(job.configs[i].converter, side, section)
-  local name = part.converter.left and part.converter[side]
-  return name and section[name] or section
+  local given, name = job.configs[i].given, part.converter.left and part.converter[side]
+  return name and given[name] or given
 end
 
 ---@param text string   a warning about the output
@@ -446,18 +111,18 @@ local function doubt(job, text)
   cbk.warn(text)
 end
 
----Warns, once, that no class describes one of the sides.
+---Warns, once, of the formats that no class describes.
 ---@param part Part
 local function warn_of_no_class(job, i, part)
-  local step = job.path[i]
-  if job.is_unchecked or not (is_hf(step.src) or is_hf(step.tgt)) then return end
+  local step, lacking = job.path[i], {}
+  if job.is_unchecked or catalogue.release(step.src) and catalogue.release(step.tgt) then return end
   for _, format in ipairs { step.src, step.tgt } do
-    if not catalogue.class_of(job.model, part.converter, format) then
-      job.is_unchecked = true
-      return cbk.warn(("no class describes '%s' in %s: completeness and shapes of its checkpoint are not checked"):format(job.model.model,
-        format))
-    end
+    if not catalogue.class_of(job.model, part.converter, format) then lacking[#lacking + 1] = format end
   end
+  job.is_unchecked = #lacking > 0
+  if #lacking == 0 then return end
+  cbk.warn(("no class describes '%s' in %s: completeness and shapes of its checkpoint, and what its config says of them, are not checked")
+    :format(job.model.model, table.concat(lacking, " and ")))
 end
 
 ---@param part Part
@@ -594,9 +259,9 @@ end
 ---Runs the table of a step between releases on a tensor in the place of one of the model.
 ---@return Split
 local function split_by(job, i)
-  local step, configs = job.path[i], job.configs[i]
+  local step, both = job.path[i], job.configs[i]
   return function(key, tensor)
-    return (keys.convert(configs.converter.keys, step.side, cbk.dict { { key, tensor } }, { left = configs.left, right = configs.right,
+    return (keys.convert(both.converter.keys, step.side, cbk.dict { { key, tensor } }, { left = both.left, right = both.right,
       prefix = releases.reads_prefix(step.src, step.tgt) and "model." or nil, masks = true }))
   end
 end
@@ -604,14 +269,14 @@ end
 local function between_releases(job, i, root)
   local step = job.path[i]
   local model, moves = convert_model(job, i, convert.model_of(root))
-  if keeps_model_only(step) then
+  if steps.keeps_model_only(step) then
     local names = beside_model(root)
     local left_out = #names > 0 and "; left out: " .. naming.all_folded(names) or ""
     cbk.warn(("%s -> %s keeps the model only%s"):format(step.src, step.tgt, left_out))
     return cbk.dict { model = model }
   end
   local converted = cbk.copy(model)
-  local is_between = job.path.at_once and (i < #job.path or keeps_model_only(job.path[1]))
+  local is_between = job.path.at_once and (i < #job.path or steps.keeps_model_only(job.path[1]))
   local out = checkpoint.upgrade(root, model, catalogue.release(step.src), catalogue.release(step.tgt),
     { old = job.files[i], new = job.files[i + 1], loader = job.loader, is_between = is_between, moves = moves,
       split = split_by(job, i) })
@@ -627,14 +292,14 @@ end
 
 local function checkpoint_step(job, i, root)
   local step = job.path[i]
-  if i == 1 and job.plain ~= root then refuse_quantised(job, root, job.files[1]) end
-  if is_hf(step.src) then
-    local model = convert_model(job, i, root)
-    return checkpoint.from_hf(model, catalogue.release(step.tgt), job.files[i + 1], job.hf_config)
+  if i == 1 and job.plain ~= root then steps.refuse_quantised(job, root, job.files[1]) end
+  if is_hf(step.src) or steps.is_bare(step, job.files[i]) then
+    local model, release = convert_model(job, i, root), catalogue.release(step.tgt)
+    return release and checkpoint.from_hf(model, release, job.files[i + 1] or cbk.dict(), job.hf_config or cbk.dict()) or model
   end
   if is_hf(step.tgt) then
     local model = convert.model_of(root)
-    warn_of_others("checkpoint", beside_model(root))
+    steps.warn_of_others("checkpoint", beside_model(root))
     return (convert_model(job, i, model))
   end
   return (step.src == step.tgt and stay or between_releases)(job, i, root)
@@ -646,11 +311,11 @@ end
 ---@param root Dict    the tree of the checkpoint
 ---@return Dict
 function convert.checkpoint_step(job, i, root)
-  local configs = job.configs[i]
+  local both = job.configs[i]
   for _, side in ipairs { "left", "right" } do -- a converter's functions get them, and must not change what is written
-    if configs[side] then configs[side] = cbk.deep_copy(configs[side]) end
+    if both[side] then both[side] = cbk.deep_copy(both[side]) end
   end
-  return in_step(job, i, checkpoint_step, root)
+  return steps.run(job, i, checkpoint_step, root)
 end
 
 ---Sets the dtype of the weights in each new config.
@@ -674,7 +339,7 @@ function convert.checkpoint(job, root)
   job.loader = job.loader or { step = dataloader_state.step_of(root) } -- before a step that drops it
   for i in ipairs(job.path) do root = convert.checkpoint_step(job, i, root) end
   local last = job.path[#job.path]
-  if is_hf(last.tgt) then set_dtypes(job, last.converter.components, root) end
+  if is_hf(last.tgt) and job.files[#job.path + 1] then set_dtypes(job, last.converter.components, root) end
   return root
 end
 

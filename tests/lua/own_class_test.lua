@@ -158,10 +158,22 @@ describe("Layouts of one's own with classes", function()
     local _, out = said("more.safetensors", "identify")
     has(out, "it cannot be converted: Left has no such tensor: layers.0.ff.bias")
     for command, status in pairs { check = 1, rules = 1, convert = 1 } do
-      local code, why = said("more.safetensors", command, unpack(command == "convert" and { "--src-fmt", "a", "--to", "b" } or {}))
+      local options = command == "convert" and { "--src-fmt", "a", "--to", "b", "-o", "o" } or {}
+      local code, why = said("more.safetensors", command, unpack(options))
       equal(code, status)
       has(why, "layers.0.ff.bias")
     end
+  end)
+
+  it("have configs that convert-config converts", function()
+    local dir = own_apart()
+    for _, way in ipairs { { "config.json", "a", "b" }, { "config_to_b.json", "b", "a" } } do
+      local file, from, to = unpack(way)
+      local code, _, err = run(dir, 2, "convert-config", file, "--converter", "own.lua", "--model", "own", "--src-fmt", from, "--to", to)
+      equal(code, 0, err)
+    end
+    local back = cbk.config.load(dir .. "/config_to_b_to_a.json")
+    for name, value in cbk.items(cbk.config.load(dir .. "/config.json")) do equal(back[name], value) end
   end)
 
   it("are a conversion by themselves", function()
@@ -323,7 +335,7 @@ describe("Layouts of one's own with classes", function()
     has(stderr, "the output has 2 tensors that Right does not have")
     _, _, stderr = run(own("nil", "ff"), 2, "convert", "--converter", "own.lua", "--src-fmt", "a", "--to", "b", "--config",
       "config.json", "m.safetensors", "-o", "out")
-    has(stderr, "no class describes the layout that is written")
+    has(stderr, "no class describes 'own' in b: completeness and shapes of its checkpoint")
   end)
 end)
 

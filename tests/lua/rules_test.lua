@@ -731,7 +731,7 @@ describe("Rules: layouts of a user's own", function()
     equal(code, 0, err)
     local right, config
     for _, name in ipairs(cbk.fs.list(dir .. "/right")) do
-      if name:find "^config" then config = "right/" .. name else right = "right/" .. name end
+      if name:find "%.json$" or name:find "%.yaml$" then config = "right/" .. name else right = "right/" .. name end
     end
     return dir, right, config or right .. "/config.json"
   end

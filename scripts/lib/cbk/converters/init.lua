@@ -124,8 +124,8 @@ end
 ---The new config. If it cannot be converted and names another model, the error says so.
 ---@param model_name string   as the user named it
 ---@param job Job
----@param config Dict
----@return Dict
+---@param config Dict|nil
+---@return Dict|nil
 function converters.config(model_name, job, config)
   local fine, result = pcall(converters.convert.config, job, config)
   if fine then return result end
@@ -154,12 +154,13 @@ end
 -- --- file names
 
 ---A file's name without its folder and without trailing extensions that consist of letters. In conversions that only releases
----up to 2.0 had, only the last extension is removed, as these releases did.
+---up to 2.0 had, only the last extension is removed, as these releases did; of files in layouts of the user's own, too.
 ---@param job Job
 function converters.stem(path, job)
   local name = cbk.fs.basename(path)
   if name == "." then name = cbk.fs.basename((cbk.fs.absolute(path):gsub("/%.?$", ""))) end
   if cbk.fs.is_dir(path) then return name end
+  if catalogue.is_own_layout(job.src) or catalogue.is_own_layout(job.tgt) then return (name:gsub("%.%a%w*$", "")) end
   if job.path[1].converter.tool == "2.0.3" then return (name:gsub("(.)%.[^.]*$", "%1")) end
   if not name:find "%.%a+$" then return "" end
   while name:find "%.%a+$" do name = name:gsub("%.%a+$", "") end

@@ -5,7 +5,6 @@ local converters = require "cbk.converters"
 local converter_list = require "cbk.converters.list"
 local errors = require "cbk.errors"
 local left_out = require "cbk.recognise.left_out"
-local own_layout = require "cbk.converters.own_layout"
 local recognise = require "cbk.recognise"
 local ways = require "cbk.recognise.ways"
 local kinds = require "converters.engine.kinds"
@@ -46,19 +45,14 @@ end
 local function converted(side, tgt, args, only)
   local own = { checkpoint_file = side.path, model = args.model, src_fmt = args.src_fmt, config = side.config, tgt_fmt = tgt }
   left_out.detect(own, function() return side.checkpoint end, only)
-  local config = cbk.config.load(converters.config_file(own.config))
-  local step = own_layout.step(own, only)
-  if step then
-    local configs = own_layout.configs(step, side.checkpoint, config)
-    local out = own_layout.converted(step, side.checkpoint, configs, { drop_unmatched = true })
-    return converters.catalogue.release(tgt) and cbk.dict { model = out } or out, cbk.dict()
-  end
+  local config = own.config and cbk.config.load(converters.config_file(own.config))
   if own.src_fmt == "cs-auto" then own.src_fmt = ways.auto_format(side.checkpoint, own.model, tgt, config) end
   local route, others = converters.route(own.model, own.src_fmt, tgt), cbk.dict()
   local input = ways.input(side.checkpoint, route, config)
-  local is_zoo = route.src ~= "hf"
+  local weights, place = input.source, converters.catalogue.release(route.src) and "model." or ""
+  if kinds.is_dict(weights, "model") then weights = weights.model end
   local job = converters.job(route, input, { seed = 0, take_unmatched = function(key)
-    if is_zoo then others["model." .. key] = input.source.model[key] else others[key] = input.source[key] end
+    others[place .. key] = weights[key]
   end })
   converters.config(own.model, job, config)
   return converters.convert.checkpoint(job, job.source), others

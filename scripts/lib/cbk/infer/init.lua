@@ -11,7 +11,7 @@ local infer_fields = require "cbk.infer.fields"
 local trials = require "cbk.infer.trials"
 local rows_of = require "cbk.infer.rows"
 local source = require "cbk.infer.source"
-local own_layout = require "cbk.converters.own_layout"
+local output = require "cbk.converters.output"
 local naming = require "cbk.naming"
 local write = require "cbk.infer.write"
 
@@ -220,7 +220,7 @@ end
 local function files_of(sides)
   local out = {}
   for _, side in ipairs { "left", "right" } do
-    local kind = sides[side].file and own_layout.container(sides[side].file)
+    local kind = sides[side].file and output.container(sides[side].file)
     if kind and catalogue.is_own_layout(sides[side].format) then out[#out + 1] = ('%s = "%s"'):format(side, kind) end
   end
   return out

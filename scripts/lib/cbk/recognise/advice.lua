@@ -6,7 +6,6 @@ local adapters = require "cbk.recognise.adapters"
 local architectures = require "cbk.recognise.architectures"
 local candidates = require "cbk.recognise.candidates"
 local catalogue = require "converters.engine.catalogue"
-local convert = require "converters.conversion.convert"
 local coverage = require "converters.authoring.coverage"
 local errors = require "cbk.errors"
 local fit = require "converters.engine.fit"
@@ -14,6 +13,8 @@ local fit_checks = require "converters.engine.fit_checks"
 local names = require "cbk.recognise.names"
 local naming = require "cbk.naming"
 local patterns = require "converters.engine.patterns"
+local rules = require "converters.engine.rules"
+local steps = require "converters.conversion.steps"
 local tables = require "converters.authoring.tables"
 local trainer = require "converters.modelzoo.trainer"
 local unmatched = require "converters.conversion.unmatched"
@@ -72,7 +73,7 @@ end
 ---@return string|nil text, integer|nil count
 local function beyond_rules(job, strangers)
   for i, configs in ipairs(job.configs) do
-    for _, one in ipairs(convert.tables(configs)) do
+    for _, one in ipairs(steps.tables(configs)) do
       local own, side, step = one.converter, job.path[i].side, job.path[i]
       local at = { side = side, left = one.configs.left, right = one.configs.right, source = function() end }
       local formats = side == "left" and { step.src, step.tgt } or { step.tgt, step.src }
@@ -164,8 +165,24 @@ local function under_other_names(job, source)
   return fits and "; they fit " .. renaming(found, place) or nil
 end
 
+---Whether a job's table has a layout of the user's own, or needs no config.
+local function is_bare(job) return steps.is_bare(job.path[1], job.files[1]) end
+
+---Advice if all keys are those of the layout that would be written.
+---@param job Job
+---@param source Dict
+---@return string|nil
+local function in_the_other_layout(job, source)
+  local step = job.path[1]
+  local one = { keys = step.converter.keys, converter = step.converter }
+  if #coverage.of(one, rules.other[step.side], names.keys_of(source)).unmatched > 0 then return nil end
+  return ("; all keys are those of %s: the checkpoint has this layout already, and --to %s makes the other one of it"):format(step.tgt,
+    step.src)
+end
+
 ---Other explanations of the keys, besides numbers that exceed a count.
 local function of_names(job, source, strangers)
+  if is_bare(job) then return in_the_other_layout(job, source) end
   local own = catalogue.is_own(job.model.model) and catalogue.file_of(job.model.model)
   if own then return ("; add %s to '%s'"):format(#strangers == 1 and "a rule for it" or "rules for them", own) end
   local renamed = under_other_names(job, source)
@@ -181,7 +198,7 @@ end
 ---@param job Job
 ---@return string|nil
 local function context_of(job)
-  local class = source_format(job) == "hf" and architectures.foreign(job.files[1])
+  local class = source_format(job) == "hf" and not is_bare(job) and architectures.foreign(job.files[1])
   return class and "; " .. architectures.why_foreign(class, { job.model }) or nil
 end
 
@@ -205,7 +222,7 @@ end
 ---@param strangers string[]
 ---@return string|nil
 local function of_meant_class(job, strangers)
-  for _, model in ipairs(source_format(job) == "hf" and meant(job) or {}) do
+  for _, model in ipairs(source_format(job) == "hf" and not is_bare(job) and meant(job) or {}) do
     local known = tensors_of(model, job)
     for _, key in ipairs(known and strangers or {}) do
       if known:own_key(key) then
@@ -239,8 +256,9 @@ function advice.explained(job, problem)
   local found = type(problem) == "table" and problem or {}
   if found.unmatched then
     local own, context = advice.unmatched(job, job.source, found.unmatched.keys)
-    return unmatched.explained(found, { advice = own, context = context })
-  elseif found.lacking then
+    local check = is_bare(job) and ("cbk rules %s CHECKPOINT"):format(catalogue.file_of(job.model.model)) or nil
+    return unmatched.explained(found, { advice = own, context = context, check = check })
+  elseif found.lacking and not is_bare(job) then
     return errors.with(found, { problem = fit_checks.incomplete_text(found.lacking, advice.lacking(job, job.source)) })
   end
   return problem

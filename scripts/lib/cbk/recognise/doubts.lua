@@ -13,6 +13,7 @@ local kinds = require "converters.engine.kinds"
 local likeness = require "cbk.recognise.likeness"
 local names = require "cbk.recognise.names"
 local naming = require "cbk.naming"
+local steps = require "converters.conversion.steps"
 local ties = require "converters.engine.ties"
 local trainer = require "converters.modelzoo.trainer"
 
@@ -141,14 +142,14 @@ end
 ---Mistakes of a user's own converter in the config that it writes for the Model Zoo: field names that the class does not have, missing
 ---fields with a default that asks for tensors, and tensors that the config ties although they differ.
 ---@param job Job
----@param config Dict   that is written
+---@param config Dict|nil   that is written
 ---@param root Dict     that is written
 ---@param add fun(text: string)
 function doubts.own_converter(job, config, root, add)
-  if not catalogue.is_own(job.model.model) or job.tgt == "hf" then return end
+  if not catalogue.is_own(job.model.model) or not catalogue.release(job.tgt) then return end
   local converter = job.path[#job.path].converter
   local class, release = catalogue.class_of(job.model, converter, job.tgt)
-  if not class then return end
+  if not (class and config) then return end
   for _, finding in ipairs(check_config.names({ config = converter.config, classes = { right = class } }, nil, true)) do
     add(finding.text)
   end
@@ -165,23 +166,25 @@ end
 
 ---Fails if a checkpoint between releases is empty, or if the model does not know most of its weight names.
 ---@param job Job
----@param config Dict   the whole file, of the source
+---@param config Dict|nil   the whole file, of the source
 ---@param root Dict     the source checkpoint
 function doubts.refuse(job, config, root)
-  if job.src == "hf" or job.tgt == "hf" then return end -- tables to Hugging Face check the keys
+  local is_checked = job.src == "hf" or job.tgt == "hf" or steps.is_bare(job.path[1], config)
+  if is_checked then return end -- with the keys, by the tables
   if #names.keys_of(root) == 0 then cbk.fail("key", "the checkpoint's 'model' has no weights: nothing to convert") end
   names.check(job.model.model, job.src, config, root, "--model and --src-fmt")
 end
 
 ---All doubts about the release and model that the user named, and about the user's own converter.
 ---@param job Job
----@param old { config: Dict, root: Dict }   the files that are read
----@param new { config: Dict, root: Dict }   the files that are written
+---@param old { config: Dict|nil, root: Dict }   the files that are read
+---@param new { config: Dict|nil, root: Dict }   the files that are written
 ---@return string[]
 function doubts.all(job, old, new)
   local out = {}
   local function add(text) out[#out + 1] = text end
   doubts.own_converter(job, new.config, new.root, add)
+  if steps.is_bare(job.path[1], old.config) then return out end
   if job.src == "hf" then
     add(doubts.foreign_class(job, old.config))
     return out

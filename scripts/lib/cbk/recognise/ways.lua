@@ -18,6 +18,7 @@ local release = require "cbk.recognise.release"
 local releases = require "converters.engine.releases"
 local warnings = require "cbk.warnings"
 local spec_tree = require "cbk.spec_tree"
+local steps = require "converters.conversion.steps"
 local state_dict = require "converters.engine.state_dict"
 local trainer = require "converters.modelzoo.trainer"
 
@@ -37,14 +38,25 @@ local function fit_of(model, converter, format, config)
   return function(keys) return guess.mistakes(class, section, of, keys) end
 end
 
+---The tensors that a step with a layout of the user's own reads.
+---@param checkpoint Checkpoint
+---@param step Step
+---@return JobInput, Contents
+local function bare_input(checkpoint, step)
+  local found, input = contents.of_layout(checkpoint.root, contents.strangers(step.converter.keys, step.side)), converters.input(checkpoint)
+  input.source, input.whole = found.root, checkpoint.root
+  return input, found
+end
+
 ---The part of a checkpoint that a job reads: the model in it.
 ---@param checkpoint Checkpoint
 ---@param route Route
----@param config Dict   of the source, the whole file
+---@param config Dict|nil   of the source, the whole file
 ---@return JobInput
 ---@return Contents
 function ways.input(checkpoint, route, config)
   kinds.check_root(checkpoint.root)
+  if steps.is_bare(route.path[1], config) then return bare_input(checkpoint, route.path[1]) end
   local is_hf = route.src == "hf"
   local fit = fit_of(route.model, route.path[1].converter, route.src, config)
   local input = converters.input(checkpoint)
@@ -158,7 +170,7 @@ function ways.target(found, checkpoint, config)
     local job = converters.job(route, ways.input(checkpoint, route, config))
     converters.config(found.model, job, config)
     fit_checks.codes(found.fit, "", state_dict.of(route.src == "hf" and job.source or job.source.model))
-    local problem = found.fit and obstacle(found.fit, converters.convert.tables(job.configs[1]), job.path[1].side, function(strangers)
+    local problem = found.fit and obstacle(found.fit, steps.tables(job.configs[1]), job.path[1].side, function(strangers)
       return advice.unmatched(job, job.source, strangers)
     end)
     if problem then cbk.fail("convert", problem) end
