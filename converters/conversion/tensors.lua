@@ -115,7 +115,9 @@ end
 ---@return ConvertedTensors
 function tensors.convert(one, options)
   kinds.check_root(one.source)
-  local converter, side, copies_all = one.converter, one.side, rules.reads_all(one.converter.keys, one.side)
+  local converter, side = one.converter, one.side
+  local is_step = (catalogue.release(one.src) and catalogue.release(one.tgt)) ~= nil
+  local copies_all = is_step and rules.reads_all(converter.keys, side) -- as the original converters do
   local has = state_dict.of(one.source)
   local read = one.fit_of(side, has)
   check_input(one, read, has, copies_all)
@@ -124,7 +126,7 @@ function tensors.convert(one, options)
   out.out, out.unmatched, out.moves, out.invented = keys.convert(converter.keys, side, source, {
     left = one.configs.left, right = one.configs.right, seed = options.seed, known = not copies_all and read and read.known or nil,
     fill = converter.fill, kept = kept, prefix = releases.reads_prefix(one.src, one.tgt) and "model." or nil,
-    no_nulls = one.tgt == "hf", view = options.view, masks = (catalogue.release(one.src) and catalogue.release(one.tgt)) ~= nil,
+    no_nulls = one.tgt == "hf", view = options.view, masks = is_step,
     is_refused = options.is_refused, trace = options.trace,
   })
   out.shapes = tensors.shapes_of(has, out.unmatched)

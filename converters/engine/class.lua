@@ -420,6 +420,14 @@ function Class:check_newer(config, from, release)
   warn_of_refused(self, found, first)
 end
 
+local derived_texts = setmetatable({}, { __mode = "k" }) -- of Values: the extents that their class derives
+
+local Values = { __index = function(values, name)
+  local text = derived_texts[values] and derived_texts[values][name]
+  return text and extent.value(text, values)
+end }
+border.show_data(Values)
+
 ---The values that the class's tensors depend on. Values that the class derives are computed when they are used.
 ---@param config Dict
 ---@param instead? table<string, any>   values in place of what the config says
@@ -438,11 +446,8 @@ function Class:values(config, instead)
       out[name] = value
     end
   end
-  setmetatable(out, { __index = function(values, name)
-    local text = texts[name]
-    return text and extent.value(text, values)
-  end })
-  return out, texts
+  derived_texts[out] = texts
+  return setmetatable(out, Values), texts
 end
 
 ---@class ClassTensor   A tensor that a class has for a config.

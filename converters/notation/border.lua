@@ -25,6 +25,7 @@ local to_sandbox, to_library
 ---@class Visible
 ---@field names? table<string, true>    the only names that the sandbox sees
 ---@field hidden? table<string, true>   names that it does not see
+---@field is_plain? boolean             it sees all of it as plain data; the metatable only computes some values
 
 local visible = setmetatable({}, { __mode = "k" }) -- by table or metatable
 local modules = setmetatable({}, { __mode = "k" }) -- tables that are no values
@@ -41,6 +42,10 @@ end
 function border.show(metatable, names) visible[metatable] = { names = set(names) } end
 
 ---@return Visible|nil
+---Shows all of the objects with a metatable: they are data, of which the metatable computes some.
+---@param metatable table
+function border.show_data(metatable) visible[metatable] = { is_plain = true } end
+
 local function visible_of(original) return visible[original] or visible[getmetatable(original)] end
 
 ---Of an object with a metatable of which nothing is said, all is hidden.
@@ -48,6 +53,11 @@ local function is_hidden(original, name)
   local limit = visible_of(original)
   if limit then return limit.names and not limit.names[name] or limit.hidden and limit.hidden[name] or false end
   return getmetatable(original) ~= nil and not modules[original]
+end
+
+local function is_plain(value)
+  local metatable = type(value) == "table" and getmetatable(value)
+  return type(value) == "table" and (metatable == nil or modules[value] or visible[metatable] ~= nil and visible[metatable].is_plain == true)
 end
 
 -- --- what is refused
@@ -133,7 +143,7 @@ local function inside(original, name)
   end
   local value = original[name]
   if type(value) == "function" and visible[metatable] and rawget(original, name) == nil then return method_of(value, metatable) end
-  local is_constant = metatable == nil or modules[original]
+  local is_constant = is_plain(original)
   return to_sandbox(is_constant and without_container(value) or value)
 end
 
@@ -200,8 +210,6 @@ end
 ---@field is_final boolean           it is data from now on, of which nobody else has a part
 ---@field is_native? boolean         it is for a native function, which may give it back: functions stay the sandbox's
 ---@field taker? function            the library's function that it is for
-
-local function is_plain(value) return type(value) == "table" and (getmetatable(value) == nil or modules[value]) end
 
 ---A copy of the library's own table: what gets it may change it. Among arguments it is always the same copy.
 ---@param crossing Crossing

@@ -494,6 +494,43 @@ describe("a sandboxed converter", function()
     equal(cbk.totable(config.model.hidden_size), { a = 1 })
   end)
 
+  it("has the values of the config in the functions of classes, as without a sandbox", function()
+    local dir = harness.temp_dir()
+    cbk.fs.write(dir .. "/own.lua", [[
+      local class, rules, fields = require "converters.engine.class", require "converters.engine.rules", require "converters.engine.fields"
+      local size, depth = class.makers "size depth"
+      local Own = class.new "Own" {
+        fields = { width = size(), depth = depth(), act = class.kinds.text "gelu", bias = class.kinds.boolean(false) },
+        derived = function(c) return { wide = "2 * width", is_gated = c.act == "swiglu" } end,
+        tensors = function(c)
+          local names = {}
+          for name in pairs(c) do names[name] = true end
+          return {
+            class.each("layers", "depth", { class.linear("up", "width", c.wide, c.bias) }),
+            c.is_gated and { "gate", { c.width, "wide" } } or nil, names.act and { "seen", { 1 } } or nil,
+          }
+        end,
+      }
+      return { { model = "own", classes = { left = Own, right = Own },
+        { "a", "b", keys = rules.keys { { "*", "*" } }, config = fields.config { { "width" }, { "depth" }, { "act" }, { "bias" } } } } }
+    ]])
+    cbk.config.save(cbk.dict { width = 2, depth = 2, act = "swiglu", bias = true }, dir .. "/config.json")
+    local root = cbk.dict { gate = cbk.full({ 2, 4 }, 1), seen = cbk.full({ 1 }, 1) }
+    for i = 0, 1 do
+      root[("layers.%d.up.weight"):format(i)], root[("layers.%d.up.bias"):format(i)] = cbk.full({ 4, 2 }, i), cbk.full({ 4 }, i)
+    end
+    for _, lacking in ipairs { "nothing", "gate", "seen", "layers.1.up.bias" } do
+      root[lacking] = nil
+      cbk.create(dir .. "/m.safetensors", { root = root, overwrite = true }):commit { progress = false }
+      for _, option in ipairs { "--sandbox", "--json" } do -- which changes nothing here
+        local code, _, err = harness.cbk(dir, "convert", "m.safetensors", "--converter", "own.lua", "--to", "b", "--config", "config.json",
+          "--dry-run", option)
+        equal(code, lacking == "nothing" and 0 or 1, err)
+        is_true(lacking == "nothing" or err:find("missing: [^;]*" .. lacking:gsub("%p", "%%%0"):gsub("1", ".*")) ~= nil, err)
+      end
+    end
+  end)
+
   it("starts with the library as it was, whatever the file before it did", function()
     local dir = folder()
     local field = [[
