@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
+local narrow = require "converters.engine.narrow"
 local actions = require "converters.vocabulary.actions"
 local heads = require "converters.vocabulary.heads"
 local rotary = require "converters.vocabulary.rotary"
@@ -15,19 +16,14 @@ local zoo = require "converters.classes.zoo.decoder"
 
 local null, float, absent = cbk.null, cbk.float, values.absent
 
-local function is_narrow(dtype)
-  local facts = cbk.dtype(dtype)
-  return facts.floating and facts.size < 4
-end
-
 ---A tensor with a number added: of a narrow dtype if all sums are exact there, else of float32. The tensor, a small one, is read for that.
 ---@param t Tensor
 ---@param term number
 ---@param dtype string
 local function plus(t, term, dtype)
   local sum = t:to "float32" + term
-  local narrow = sum:to(dtype)
-  return kinds.differ(sum, narrow:to "float32") and sum or narrow
+  local short = sum:to(dtype)
+  return kinds.differ(sum, short:to "float32") and sum or short
 end
 
 ---The dtype in which a norm is on the left: its own, or that of the model's other weights if only the norms became float32.
@@ -38,10 +34,10 @@ end
 
 ---Hugging Face's norms multiply by 1 + weight, computed in float32 whatever the dtype: bfloat16 would round that by up to 0.4 %.
 local plus_one = actions.pair("plus one", function(t)
-  return is_narrow(t.dtype) and plus(t, 1, t.dtype) or t + 1
+  return narrow.is(t.dtype) and plus(t, 1, t.dtype) or t + 1
 end, function(t, at)
   local dtype = dtype_on_left(t, at)
-  return is_narrow(dtype) and plus(t, -1, dtype) or t - 1
+  return narrow.is(dtype) and plus(t, -1, dtype) or t - 1
 end)
 
 local norms = rules.keys {

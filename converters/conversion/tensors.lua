@@ -68,7 +68,8 @@ local function with_all_names(one, read, options)
   end
   return ties.spread(read.known, one.source, {}, { each_once = options.deduplicated == true, all = all,
     no_nulls = all or one.tgt == "hf", is_watched = options.trace ~= nil,
-    is_written = one.tgt == "hf" and is_written or nil }) -- other targets may lack names, as the original converter's outputs do
+    -- other targets may lack names, as the original converter's outputs do
+    is_written = one.tgt == "hf" and is_written or nil, doubt = options.doubt })
 end
 
 ---The keys of biases that the config does not mention, the checkpoint does not have, and the target needs.
@@ -83,8 +84,10 @@ end
 
 ---Reports what is wrong with the output.
 ---@param one TensorsToConvert
+---@param read Fit|nil
 ---@param written Fit
-local function check_output(one, written, options)
+---@param out Dict
+local function check_output(one, read, written, out, options)
   local is_hf = one.tgt == "hf"
   if #written.missing > 0 then
     local lacks = ("the output lacks %s that its model needs: %s"):format(numbers.counted(#written.missing, "weight"),
@@ -93,6 +96,10 @@ local function check_output(one, written, options)
       cbk.fail("convert", lacks, { advice = "the checkpoint has some tied weights under one of their names: give it the others" })
     end
     options.doubt(lacks)
+  end
+  local is_new = not (options.trace or read or catalogue.release(one.tgt)) -- ties that no class described until here
+  for _, difference in ipairs(is_new and ties.differences(written.known, out) or {}) do
+    options.doubt(("in the output, %s; set the field that ties them, in the config or by the table"):format(difference))
   end
   local is_whole = not one.converter.left -- parts write each other's tensors
   local strange = is_whole and fit_checks.strange_output(written, is_hf)
@@ -144,7 +151,7 @@ function tensors.convert(one, options)
     out.lacking = fit_checks.lacking(read, biases)
     return out
   end
-  if out.written then check_output(one, out.written, options) end
+  if out.written then check_output(one, read, out.written, out.out, options) end
   if read then fit_checks.warn_of_lacks(read) end
   return out
 end

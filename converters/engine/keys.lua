@@ -23,7 +23,7 @@ local MOST_VALUES = 1e5 -- of a letter
 local At = {}
 At.__index = At
 keys.At = At
-border.show(At, "left right side key source is_stored emit invent")
+border.show(At, "left right side key source is_stored emit invent warn")
 
 ---Another tensor of the checkpoint that is read, or nil.
 ---@param key string
@@ -34,6 +34,14 @@ function At:source(key)
   local run, value = self.run, self.run.read(self.prefix .. key)
   if value == nil and run.prefix then value = run.read((self.prefix == "" and run.prefix or "") .. key) end
   return value
+end
+
+---Warns, once in a conversion of keys that differ in their numbers alone.
+---@param text string
+function At:warn(text)
+  local kind, seen = text:gsub("%d+", "0"), self.run.warned
+  if not seen[kind] then cbk.warn(text) end
+  seen[kind] = true
 end
 
 ---Whether the checkpoint has the key itself, not only another name of a tied tensor.
@@ -527,7 +535,7 @@ function keys.convert(set, side, source, options)
     out = cbk.dict(), writer = {}, emitter = {}, gathered = {}, missing = {}, collisions = {}, left_out = {}, invented = {},
     kept = options.kept or {}, known = options.known, reads_all = rules.reads_all(set, side),
     moves = {}, prefix = options.prefix, no_nulls = options.no_nulls, masks = options.masks, view = view,
-    trace = options.trace, seed = options.seed or 0,
+    trace = options.trace, seed = options.seed or 0, warned = {},
   }, Run)
   function run.read(key)
     local value = source[key]

@@ -13,6 +13,7 @@ local ties = {}
 ---@field no_nulls? boolean    null becomes the tensor of another name
 ---@field is_written? fun(key: string): boolean   whether a rule writes what a key has; of names without, another one is added
 ---@field is_watched? boolean  a dry run: values are not compared
+---@field doubt fun(text: string)   gets tensors that differ though the config ties them
 
 ---The class's keys, each with its key in the checkpoint.
 ---@param known ClassTensors
@@ -88,7 +89,7 @@ function ties.spread(known, source, kept, options)
       end
     end
     local problem = first and not options.is_watched and difference(names, there, source, first)
-    if problem then cbk.warn(problem .. "; the values are not changed") end
+    if problem then options.doubt(problem .. "; the values are not changed") end
   end
   return out, out_kept
 end

@@ -5,6 +5,7 @@ local cbk = require "cbk"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
+local narrow = require "converters.engine.narrow"
 
 local present = kinds.present
 
@@ -188,21 +189,15 @@ local function shown_fields(model)
   return table.concat(out, ", ")
 end
 
----Whether products with a factor are rounded in a dtype: all but those with powers of two, in 16 bits.
-local function is_rounded(dtype, factor)
-  return (dtype == "bfloat16" or dtype == "float16") and math.frexp(factor) ~= 0.5
-end
-
 ---A weight times a number.
 ---@param factor number|nil
 ---@param warned table<string, boolean>   dtypes with a warning
 ---@return Tensor, string|nil   what was done
 local function multiplied(key, tensor, factor, warned)
   if not factor then return tensor end
-  if is_rounded(tensor.dtype, factor) and not warned[tensor.dtype] then
+  if narrow.rounds(tensor.dtype, factor) and not warned[tensor.dtype] then
     warned[tensor.dtype] = true
-    cbk.warn(("muP multiplies weights such as '%s' (%s): each product is rounded to %s, by up to %s; `cbk copy --to-dtype float32` first "
-      .. "keeps them as they are"):format(key, tensor.dtype, tensor.dtype, tensor.dtype == "bfloat16" and "0.4 %" or "0.05 %"))
+    cbk.warn(narrow.text(("muP multiplies weights such as '%s'"):format(key), tensor.dtype))
   end
   return tensor:affine(factor, 0), ("muP: x %g"):format(factor)
 end

@@ -56,8 +56,9 @@ local function is_hidden(original, name)
 end
 
 local function is_plain(value)
-  local metatable = type(value) == "table" and getmetatable(value)
-  return type(value) == "table" and (metatable == nil or modules[value] or visible[metatable] ~= nil and visible[metatable].is_plain == true)
+  if type(value) ~= "table" then return false end
+  local metatable = getmetatable(value)
+  return metatable == nil or modules[value] or visible[metatable] ~= nil and visible[metatable].is_plain == true
 end
 
 -- --- what is refused

@@ -3,6 +3,7 @@
 
 local cbk = require "cbk"
 local actions = require "converters.vocabulary.actions"
+local narrow = require "converters.engine.narrow"
 local rules = require "converters.engine.rules"
 local shapes = require "converters.notation.shapes"
 
@@ -67,18 +68,27 @@ function layouts.cast(left, right, action)
     function(value, at) return through(value, at, action and action.backward, left) end, { parts = action and action.parts or nil })
 end
 
----The right is the left and a number.
+---The right is the left and a number. Sums in 16 bits are rounded, with a warning.
 ---@param term number
 ---@return Action
 function layouts.plus(term)
-  return actions.pair("plus", function(t) return t + term end, function(t) return t - term end, { parts = 1 })
+  local function added(t, number, at)
+    if narrow.is(t.dtype) then at:warn(narrow.text(("a number is added to weights such as '%s'"):format(at.key), t.dtype)) end
+    return t + number
+  end
+  return actions.pair("plus", function(t, at) return added(t, term, at) end, function(t, at) return added(t, -term, at) end, { parts = 1 })
 end
 
----The right is the left times a number.
+---The right is the left times a number. Products in 16 bits are rounded, with a warning, unless the number is a power of two.
 ---@param factor number
 ---@return Action
 function layouts.times(factor)
-  return actions.pair("times", function(t) return t * factor end, function(t) return t / factor end, { parts = 1 })
+  local function checked(t, at)
+    if narrow.rounds(t.dtype, factor) then at:warn(narrow.text(("weights such as '%s' are multiplied"):format(at.key), t.dtype)) end
+    return t
+  end
+  return actions.pair("times", function(t, at) return checked(t, at) * factor end, function(t, at) return checked(t, at) / factor end,
+    { parts = 1 })
 end
 
 ---Heads of `size` rows: the first `dim` of each from two halves into pairs, or back.

@@ -149,3 +149,25 @@ describe("Names of activations that the way back does not give", function()
     end
   end)
 end)
+
+describe("Sums and products of layouts", function()
+  it("in 16 bits are warned of, once, where they are rounded", function()
+    local keys, rules = require "converters.engine.keys", require "converters.engine.rules"
+    local layouts = require "converters.vocabulary.layouts"
+    local function warned(action, dtype, side)
+      local source = cbk.dict()
+      for i = 0, 2 do source[("layers.%d.w"):format(i)] = cbk.randn({ 4, 2 }, { seed = i, dtype = "float32" }):to(dtype) end
+      return #conversion.warnings(function()
+        keys.convert(rules.keys { { "layers.N.w", "layers.N.w", action } }, side, source, { left = {}, right = {} })
+      end)
+    end
+    for _, case in ipairs {
+      { layouts.plus(1), "bfloat16", 1 }, { layouts.plus(1), "float16", 1 }, { layouts.plus(1), "float32", 0 },
+      { layouts.times(0.3), "bfloat16", 1 }, { layouts.times(-0.3), "float16", 1 }, { layouts.times(0.3), "float64", 0 },
+      { layouts.times(0.125), "bfloat16", 0 }, { layouts.times(-4), "float16", 0 },
+    } do
+      local action, dtype, count = unpack(case)
+      for _, side in ipairs { "left", "right" } do equal(warned(action, dtype, side), count, dtype .. " " .. action.name) end
+    end
+  end)
+end)

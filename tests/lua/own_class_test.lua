@@ -328,6 +328,30 @@ describe("Layouts of one's own with classes", function()
     equal(cbk.config.load(dir .. "/many/m_to_hf/config.json").num_hidden_layers, 2)
   end)
 
+  it("name tensors that differ though the config ties them, whichever side has a class", function()
+    local dir = harness.temp_dir()
+    cbk.fs.write(dir .. "/own.lua", [[
+      local class, rules, fields = require "converters.engine.class", require "converters.engine.rules", require "converters.engine.fields"
+      local size, boolean = class.makers "size boolean"
+      local Own = class.new "Own" { fields = { width = size(), words = size(), tie_word_embeddings = boolean(true) },
+        tensors = function() return { { "e", { "words", "width" } }, { "head", { "words", "width" }, tied = "e" } } end }
+      return { { model = "own", classes = { left = Own },
+        { "hf", "c", keys = rules.keys { { "e", "emb" }, { "head", "out" } },
+          config = fields.config { { "width" }, { "words" }, { "tie_word_embeddings", "tied" } } } } }]])
+    cbk.config.save(cbk.dict { width = 2, words = 3, tie_word_embeddings = true }, dir .. "/config.json")
+    for differ, count in pairs { [false] = 0, [true] = 1 } do
+      local head = cbk.full({ 3, 2 }, differ and 2 or 1)
+      cbk.create(dir .. "/m.safetensors", { root = cbk.dict { e = cbk.full({ 3, 2 }, 1), head = head }, overwrite = true })
+        :commit { progress = false }
+      for _, words in ipairs { { "convert", "m.safetensors", "--to", "c" }, { "convert", "m_to_c.safetensors", "--to", "hf" } } do
+        local code, _, err = harness.cbk(dir, words[1], words[2], "--converter", "own.lua", "--overwrite", unpack(words, 3))
+        equal({ code, select(2, err:gsub("'e' differs from 'head', though the config ties them", "")) }, { 0, count }, err)
+      end
+      local code, out = harness.cbk(dir, "rules", "own.lua", "m.safetensors", "--config", "config.json")
+      equal({ code, select(2, out:gsub("'e' differs from 'head'", "")) }, { count, count }, out)
+    end
+  end)
+
   it("name what the written layout's class does not have, and a side without a class", function()
     local _, _, stderr = run(own("make 'Right'", "fff"), 2, "convert", "--converter", "own.lua", "--src-fmt", "a", "--to", "b", "--config",
       "config.json", "m.safetensors", "-o", "out")

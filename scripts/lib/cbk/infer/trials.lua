@@ -64,7 +64,9 @@ local function fits(choice, trial, left, right, is_forward)
       #right > 1 or each and each.side == "right" or false
     local action = expression.value(choice.text)
     if not action then return is_made(left[1].tensor, right, false) end
-    local function at(side) return { left = trial.configs.left or {}, right = trial.configs.right or {}, side = side } end
+    local function at(side)
+      return { left = trial.configs.left or {}, right = trial.configs.right or {}, side = side, key = "", warn = function() end }
+    end
     if not is_made(action.forward(value_of(left, is_left_list), at "left"), right, is_right_list) then return false end
     return choice.is_lossy or is_forward or is_made(action.backward(value_of(right, is_right_list), at "right"), left, is_left_list)
   end)
