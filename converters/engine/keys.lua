@@ -374,7 +374,10 @@ function Run:apply(hit, value)
   caught = renumbered
   if #ending.from > 1 or ending.from.each then
     value = self:gather(hit)
-    if not value then return self.trace and self:tell("part", members(to, rule, caught, at)[1]) end
+    if not value then
+      self.moves[at.full_key] = { is_written = true, is_changed = true } -- into one of others
+      return self.trace and self:tell("part", members(to, rule, caught, at)[1])
+    end
     self.given = value
   end
   local targets = members(to, rule, caught, at)
@@ -422,7 +425,7 @@ function Run:convert(key, value)
     self:stand(key, self.prefix, value)
     self:find()
   end
-  local weight = self:find_weight()
+  local weight, its_hit = self:find_weight()
   if not self.hit and not weight then
     self:tell "unmatched"
     return false
@@ -430,7 +433,7 @@ function Run:convert(key, value)
   if self.view then value, self.note = self.view(key, value) end
   if self.kept[key] then self.note = self.note and "tied + " .. self.note or "tied" end
   if weight then
-    self:apply_mask(weight, value)
+    self:apply_mask(weight, its_hit, value)
   elseif self.hit.ending.kind == "write" then
     self:apply(self.hit, value)
   else
@@ -439,26 +442,49 @@ function Run:convert(key, value)
   return true
 end
 
----The rule of a mask's weight, which gives the mask its name. Nil if a rule names the mask itself.
----@return Hit|nil
+---The weight of a mask, and its rule, which gives the mask its name. Nil if a rule names the mask itself.
+---@return string|nil weight, Hit|nil
 function Run:find_weight()
   local is_named = self.hit and not self.hit.ending.pattern:find "%*$"
   local weight = self.masks and not is_named and self.at.key:match "^(.*)_mask$"
   if not weight or self.at:source(weight) == nil then return nil end
   for _, hit in ipairs(patterns.match(self.compiled, weight)) do
-    local ending = hit.ending
-    local is_plain = ending.kind == "write" and #ending.from == 1 and #ending.to == 1 and not (ending.from.each or ending.to.each)
-    if is_plain and keys.holds(hit, self.at) then return not ending.pattern:find "%*$" and hit or nil end
+    if keys.holds(hit, self.at) then
+      local is_copied = hit.ending.kind == "write" and hit.ending.pattern:find "%*$"
+      return not is_copied and weight or nil, hit
+    end
   end
 end
 
----Writes a mask beside its weight.
+---Writes a mask beside its weight. Where that is split, left out, or joined with others, so are the masks, when all of them are known.
+---@param weight string
 ---@param hit Hit   of the weight
-function Run:apply_mask(hit, value)
+function Run:apply_mask(weight, hit, value)
+  local ending = hit.ending
+  if ending.kind ~= "write" or #ending.from > 1 or #ending.to > 1 or ending.from.each or ending.to.each then
+    self.mask_of[weight] = value
+    return
+  end
   local number = hit.ending.rule.number
   local caught = number and self:call("its numbers", hit.ending.rule, renumber, number, self.direction, hit.caught) or hit.caught
   self.hit = hit
   self:write(patterns.render(hit.ending.to[1], caught) .. "_mask", value)
+end
+
+---Converts the masks of weights that are split or joined, as these are.
+---@param set Rule[]
+---@param side Side
+---@param options KeyOptions
+function Run:convert_masks(set, side, options)
+  if cbk.count(self.mask_of) == 0 then return end
+  local function as_mask(record)
+    return rules.variant(record, { source = record.source .. "_mask", target = record.target and record.target .. "_mask" })
+  end
+  local own = { left = options.left, right = options.right, prefix = options.prefix, no_nulls = options.no_nulls, is_refused = true }
+  own.trace = options.trace and function(record) options.trace(as_mask(record)) end
+  local fine, made = pcall(keys.convert, set, side, self.mask_of, own)
+  if not fine then error(errors.put_in(made, "cannot convert the masks of sparse weights: every part of a weight needs one"), 0) end
+  for key, value in cbk.items(made) do self:put(key .. "_mask", value) end
 end
 
 ---Makes the tensors that the target needs and no rule wrote.
@@ -535,7 +561,7 @@ function keys.convert(set, side, source, options)
     out = cbk.dict(), writer = {}, emitter = {}, gathered = {}, missing = {}, collisions = {}, left_out = {}, invented = {},
     kept = options.kept or {}, known = options.known, reads_all = rules.reads_all(set, side),
     moves = {}, prefix = options.prefix, no_nulls = options.no_nulls, masks = options.masks, view = view,
-    trace = options.trace, seed = options.seed or 0, warned = {},
+    trace = options.trace, seed = options.seed or 0, warned = {}, mask_of = cbk.dict(),
   }, Run)
   function run.read(key)
     local value = source[key]
@@ -550,6 +576,7 @@ function keys.convert(set, side, source, options)
       if options.is_refused and #unmatched == keys.ENOUGH_UNMATCHED then break end
     end
   end
+  run:convert_masks(set, side, options)
   run:fill(options.fill and options.fill[rules.other[side]], options.is_refused and #unmatched > 0)
   run:check()
   run:warn_of_left_out()

@@ -218,7 +218,7 @@ function optimizer_state.rename_parameters(root, moves, model, split)
   if is_dict(root, "sparsity") then root.sparsity = with_names(names, root.sparsity, { "sparsity" }) end
   if #names.lost > 0 then
     cbk.warn(("the optimizer's state keeps names of parameters that the new model lacks or has split: %s"):format(
-      naming.listed(names.lost)))
+      naming.all_folded(names.lost)))
   end
   if #names.changed > 0 then
     cbk.warn(("these parameters are converted, but their state in the optimizer is kept as it is: %s"):format(naming.listed(names.changed)))

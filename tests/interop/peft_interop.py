@@ -82,6 +82,8 @@ def conv1d(name):
 def outputs_agree(run, name, config, modules, fan=False):
     """Each module's output, with the product added as PEFT's forward does, and with the folded weight."""
     base = base_model()
+    if "model.embed_tokens" in modules:  # without a head, a config would have to say whether it is tied
+        base[HEAD] = torch.randn(WORDS, WIDTH)
     if fan:  # transformers' Conv1D has these names
         base = {conv1d(key): value.t().contiguous() if value.dim() == 2 and "embed" not in key else value for key, value in base.items()}
         modules = [conv1d(name) for name in modules]
@@ -432,6 +434,23 @@ def without_config(run):
     assert set(folder_of(run.path("bare_out"))) == set(base)
 
 
+def embeddings_without_config(run):
+    """Whether a head that is not in the file is tied to trained embeddings, only a config says."""
+    base, config = base_model(1), {"r": 2, "lora_alpha": 4}
+    tensors, _ = adapter_for(base, config, ["model.embed_tokens"])
+    folder = run.path("unsaid")
+    os.makedirs(folder)
+    torch.save(base, os.path.join(folder, "pytorch_model.bin"))
+    words = ["fold-lora-checkpoint", "--adapter", write(run, "unsaid_adapter", config, tensors), folder, "-o", run.path("unsaid_out")]
+    done = run.run(*words)
+    assert done.returncode == 1 and "no config says whether one is tied" in done.stderr, done.stderr
+    assert "put the base model's config.json beside it" in done.stderr and not os.path.exists(run.path("unsaid_out"))
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+        json.dump({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "tie_word_embeddings": True}, file)
+    run.call(*words)
+    assert set(folder_of(run.path("unsaid_out"))) == {*base, HEAD}
+
+
 def new_head(run):
     base, module = base_model(1), "model.layers.0.mlp.up"
     tensors, _ = adapter_for(base, {"r": 2, "lora_alpha": 4}, [module])
@@ -546,7 +565,7 @@ def main():
         ]:
             run.check(name, lambda n=name, c=config, m=modules, f=fan: outputs_agree(run, n, c, m, f))
         for action in (replaced, folders, scaled_head, saved_below, saved_below_a_tie, tied_by_default, tied_and_different, unknown_ties, bare_body, pattern_rule, hard_patterns, one_weight_twice, transposed_by_class, new_head, head_of_an_encoder,
-                       anchored_patterns, absent_heads, without_config):
+                       anchored_patterns, absent_heads, without_config, embeddings_without_config):
             run.check(action.__name__, lambda a=action: a(run))
         for kind, trained, form, settings in itertools.product(
                 ("lora", "save"), ([HEAD], [EMBED], [HEAD, EMBED]), ("shared", "alias", "copies", "absent"), ({}, {"ensure_weight_tying": True})):

@@ -454,7 +454,7 @@ describe("Converters: checkpoints, there and back", function()
       local weights = completed(one, cbk.dict())
       for key, tensor in cbk.items(cbk.copy(weights)) do weights[key] = tensor:to(dtype) end
       local said = table.concat(conversion.warnings(convert.checkpoint, one, cbk.dict { model = weights }))
-      same(said:find("each product is rounded to " .. dtype, 1, true) ~= nil, dtype ~= "float32", said)
+      same(said:find("each result is rounded to " .. dtype, 1, true) ~= nil, dtype ~= "float32", said)
     end
   end)
 

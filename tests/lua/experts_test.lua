@@ -202,6 +202,28 @@ describe("Experts: steps between releases", function()
     equal(cbk.count(out.optimizer.state), cbk.count(state))
   end)
 
+  for _, count in ipairs { 0, 1 } do
+    it(("masks of sparse weights follow them, with %d shared experts"):format(count), function()
+      local config, root = made("2.5", { num_shared_experts = count })
+      local dense = cbk.keys(root.model)
+      for _, key in ipairs(dense) do root.model[key .. "_mask"] = root.model[key] * 3 end
+      local new_config, new = conversion.run("mixtral", "cs-2.5", "cs-2.6", config, root)
+      local masks = 0
+      for key, value in cbk.items(new.model) do
+        if not key:find "_mask$" then conversion.same((value * 3):tolist(), new.model[key .. "_mask"]:tolist(), key) end
+        masks = masks + (key:find "_mask$" and 1 or 0)
+      end
+      equal(masks * 2, cbk.count(new.model))
+      local _, back = conversion.run("mixtral", "cs-2.6", "cs-2.5", new_config, new)
+      conversion.equal_tensors(root.model, back.model)
+      for key in cbk.items(new.model) do
+        if key:find "experts.experts.1.*_mask$" then new.model[key] = nil end
+      end
+      conversion.fails("cannot convert the masks of sparse weights: every part of a weight needs one", conversion.run, "mixtral", "cs-2.6",
+        "cs-2.5", new_config, new)
+    end)
+  end
+
   it("other steps, explicit layouts and models without experts are copied", function()
     local cases = {
       { "2.4", "2.5" }, { "2.6", "2.7" }, { "2.8", "2.9" }, { "2.9", "2.8" }, { "2.5", "2.6", { moe_implementation = "optimized" } },

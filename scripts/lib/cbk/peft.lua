@@ -387,6 +387,22 @@ local function words_of(model, config)
   return type(stated) == "number" and stated or embedding and model[embedding]:shape()[1] or nil
 end
 
+---Fails if there is no config, and the adapter trains embeddings to which it may tie a head that is not in the file. An adapter with a new
+---head, such as a classifier's, needs no other.
+---@param model Dict
+---@param config Dict|nil
+---@param trained table<string, any>
+---@param saved table<string, SavedWhole>
+local function check_headless(model, config, trained, saved)
+  local embedding = weight_of(model, EMBEDDINGS)
+  if config or not (embedding and trained[embedding]) or weight_of(model, HEADS) then return end
+  for key in pairs(saved) do
+    if model[key] == nil then return end
+  end
+  cbk.fail("config", ("the adapter changes the embeddings '%s', the base model's file has no head, and no config says whether one is tied "
+    .. "to them"):format(embedding), { advice = "put the base model's config.json beside it" })
+end
+
 ---Fails if the adapter trains one of two tied tensors and the name of the other is not known.
 ---@param model Dict
 ---@param config Dict|nil
@@ -588,7 +604,10 @@ function peft.fold(model, adapter, settings, config, is_tied_by_default)
       if not is_parted then out[other] = out[key] end
     end
   end
-  if not tie then return out, count end
+  if not tie then
+    check_headless(model, config, trained, others)
+    return out, count
+  end
   if settings.keeps_ties and not (trained[tie.head] and trained[tie.embedding]) then -- the base model may store both as copies
     local from = trained[tie.head] and tie.head or tie.embedding
     for _, key in ipairs { tie.head, tie.embedding } do
