@@ -416,6 +416,16 @@ describe("weights of 8 bits without scales", function()
     has(refused(dir, "fold-lora-checkpoint", "--adapter", lora, dir, "-o", "merged"), "float8_e4m3fn")
   end)
 
+  it("are no more plain as vectors of 8 bits", function()
+    for _, dtype in ipairs { "int8", "uint8" } do
+      local dir = folder(model(nil, function(root) root["model.norm.weight"] = cbk.full({ 16 }, 1, { dtype = dtype }) end))
+      refused(dir, "convert", dir, "--to", "cs-2.5", "-o", "out")
+      local code, out = harness.cbk(dir, "check", dir)
+      equal(code, 1)
+      has(out, ("it is %s, and LlamaForCausalLM has floats there"):format(dtype))
+    end
+  end)
+
   it("are no more plain as whole numbers or flags of any width", function()
     for _, dtype in ipairs { "int16", "int32", "int64", "bool" } do
       local dir = dropped(dtype, 1)

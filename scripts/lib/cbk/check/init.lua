@@ -260,7 +260,8 @@ local function check_elements(subject, part, i, row, state, options, found, on_r
   end
   local known = state.class_keys[row.path]
   local is_weight = known and row.shape and not (known.buffer or state.scales[row.path] or state.codes[row.path])
-  if is_weight and not cbk.dtype(row.type).floating and not quantised.is_narrow(row.type) then
+  local may_lack_scales = is_weight and #row.shape > 1 and quantised.is_narrow(row.type) -- which is another finding
+  if is_weight and not cbk.dtype(row.type).floating and not may_lack_scales then
     found:add("not-floating", part.file, row.path, ("it is %s, and %s has floats there"):format(row.type, known.of.class.name))
   end
   if state.tied[row.path] or row.tied_to then state.by_path[row.path] = one end
