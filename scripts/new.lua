@@ -38,6 +38,8 @@ local release = converters.catalogue.release(converters.catalogue.resolve(format
 if release and cbk.format_of_name(args.output) == "h5" then
   options.h5_version, options.framework_version = converters.h5_version(release), release .. ".0"
 end
+local has_model = converters.catalogue.is_own_layout(format) and cbk.format_of_name(args.output) == "h5" and args.output:find "%.mdl$"
+if has_model then options.root = cbk.dict { model = root } end -- as `cbk convert` writes it
 local out = cbk.create(args.output, options)
 local saved, forecast = cli.commit({ out }, args)
 cli.print_result(args, saved, { { "checkpoint", args.output }, { "model", model }, { "format", format } }, forecast)

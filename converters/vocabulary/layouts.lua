@@ -235,13 +235,23 @@ function layouts.stacked(dim, transposed)
   end)
 end
 
----Several tensors on the left are one on the right, one behind the other in a dimension; `count` of them.
+---Several tensors on the left, of one size in a dimension, are one on the right, one behind the other. `count(at)` is their number.
 ---@param dim integer                    from 0
 ---@param count fun(at: At): integer
 ---@return Action
 function layouts.joined(dim, count)
-  return actions.pair("joined", function(parts) return cbk.cat(parts, dim) end, function(t, at)
-    return t:split(t:shape()[dim + 1] / count(at), dim)
+  return actions.pair("joined", function(parts)
+    for i, part in ipairs(parts) do
+      local own, first = part:shape()[dim + 1], parts[1]:shape()[dim + 1]
+      if own ~= first then
+        cbk.fail("shape", ("expected parts of one size in dimension %d, found %s (part 0) and %s (part %d)"):format(dim, first, own, i - 1))
+      end
+    end
+    return cbk.cat(parts, dim)
+  end, function(t, at)
+    local extent, number = t:shape()[dim + 1] or 0, count(at)
+    if extent % number ~= 0 then cbk.fail("shape", ("%d in dimension %d do not split into %d parts"):format(extent, dim, number)) end
+    return t:split(extent / number, dim)
   end)
 end
 

@@ -165,6 +165,17 @@ describe("Layouts of one's own with classes", function()
     end
   end)
 
+  it("are made where convert writes them", function()
+    local dir = own_apart()
+    run(dir, 2, "list")
+    for _, words in ipairs { { "new", "config.json", "--converter", "own.lua", "--format", "a", "-o", "a.mdl" },
+      { "convert", "a.mdl", "--converter", "own.lua", "--src-fmt", "a", "--to", "b", "--config", "config.json" },
+      { "convert", "a_to_b.mdl", "--converter", "own.lua", "--to", "a" }, { "diff", "a.mdl", "a_to_b_to_a.mdl" } } do
+      local code, out, err = harness.cbk(dir, unpack(words))
+      equal(code, 0, out .. err)
+    end
+  end)
+
   it("have configs that convert-config converts", function()
     local dir = own_apart()
     for _, way in ipairs { { "config.json", "a", "b" }, { "config_to_b.json", "b", "a" } } do

@@ -61,7 +61,7 @@ end
 
 ---`loss_scale` is a number (0 or nil: no scaling) or "dynamic". Dynamic scaling halves the scale when more than `overflow_tolerance` of
 ---the steps since the last change overflowed, and doubles it after more than `steps_per_increase` steps. It attaches to all optimizers
----made so far, so make it after them.
+---made so far, so make it after them. It scales on the backend "CSX"; on "CPU" its methods do nothing but step.
 ---@param kw table
 function GradScaler:init(kw)
   self.min_loss_scale = number_or(kw, "min_loss_scale", LEAST_SCALE)
@@ -191,7 +191,8 @@ local function guarded_step(self, optimizer)
   end)
 end
 
----Steps the optimizer. With dynamic scaling a step whose gradients overflow changes nothing.
+---Steps the optimizer. With dynamic scaling a step whose gradients overflow changes nothing; on the backend "CPU" nothing is scaled, and
+---every step is taken.
 ---@param optimizer cstorch.optim.Optimizer
 function GradScaler:step(optimizer)
   check_optimizer("step", optimizer)
