@@ -45,11 +45,11 @@ describe("Joined tensors", function()
   local joined = layouts.joined(0, function(at) return at.count end)
 
   it("are of one size, there and back", function()
-    local parts = joined.backward(counted(6), { count = 3 })
-    equal(joined.forward(parts):tolist(), counted(6):tolist())
-    local unequal = { counted(2), counted(3) }
+    local parts = joined.backward(cbk.tensor { 0, 1, 2, 3, 4, 5 }, { count = 3 })
+    equal(joined.forward(parts):tolist(), { 0, 1, 2, 3, 4, 5 })
+    local unequal = { cbk.tensor { 1, 2 }, cbk.tensor { 1, 2, 3 } }
     harness.raises("expected parts of one size in dimension 0, found 2 (part 0) and 3 (part 1)", function() joined.forward(unequal) end)
-    harness.raises("6 in dimension 0 do not split into 4 parts", function() joined.backward(counted(6), { count = 4 }) end)
+    harness.raises("6 in dimension 0 do not split into 4 parts", function() joined.backward(cbk.tensor { 0, 1, 2, 3, 4, 5 }, { count = 4 }) end)
   end)
 end)
 
