@@ -10,6 +10,7 @@ local naming = require "cbk.naming"
 local releases = require "converters.engine.releases"
 local strict = require "converters.engine.strict"
 local border = require "converters.notation.border"
+local visible = require "converters.notation.visible"
 local position = require "converters.notation.position"
 
 local class = {}
@@ -200,7 +201,7 @@ end
 local Class = {}
 Class.__index = Class
 border.allow(Class)
-border.show(Class, "name fields field_names since history removed refused renamed derived nodes by_name")
+visible.show(Class, "name fields field_names since history removed refused renamed derived nodes by_name")
 
 ---A class cannot be changed once it is made: several families may share it.
 function Class:__newindex(name) cbk.fail("converter", ("the class %s has no '%s', and gets none"):format(self.name, tostring(name))) end
@@ -426,7 +427,7 @@ local Values = { __index = function(values, name)
   local text = derived_texts[values] and derived_texts[values][name]
   return text and extent.value(text, values)
 end }
-border.show_data(Values)
+visible.show_data(Values)
 
 ---The values that the class's tensors depend on. Values that the class derives are computed when they are used.
 ---@param config Dict

@@ -9,11 +9,12 @@ local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
 local rules = require "converters.engine.rules"
 local patterns = require "converters.engine.patterns"
-local border = require "converters.notation.border"
+local visible = require "converters.notation.visible"
 
 local keys = {}
 
 local MOST_VALUES = 1e5 -- of a letter
+local MOST_SAID = 2 ^ 18 -- bytes of at:warn in a conversion
 
 ---@class At   What an action can ask for and do.
 ---@field left Dict                 The left model config, complete with defaults.
@@ -23,7 +24,7 @@ local MOST_VALUES = 1e5 -- of a letter
 local At = {}
 At.__index = At
 keys.At = At
-border.show(At, "left right side key source is_stored emit invent warn")
+visible.show(At, "left right side key source is_stored emit invent warn")
 
 ---Another tensor of the checkpoint that is read, or nil.
 ---@param key string
@@ -39,9 +40,12 @@ end
 ---Warns, once in a conversion of keys that differ in their numbers alone.
 ---@param text string
 function At:warn(text)
-  local kind, seen = text:gsub("%d+", "0"), self.run.warned
-  if not seen[kind] then cbk.warn(text) end
-  seen[kind] = true
+  if type(text) ~= "string" then cbk.fail("converter", ("at:warn(text): expected a text, found a %s"):format(type(text))) end
+  local kind, run = text:gsub("%d+", "0"), self.run
+  if run.warned[kind] then return end
+  run.warned[kind], run.said = true, run.said + #text
+  if run.said > MOST_SAID then cbk.fail("converter", "the converter warns of more than fits on a screen") end
+  cbk.warn(text)
 end
 
 ---Whether the checkpoint has the key itself, not only another name of a tied tensor.
@@ -561,7 +565,7 @@ function keys.convert(set, side, source, options)
     out = cbk.dict(), writer = {}, emitter = {}, gathered = {}, missing = {}, collisions = {}, left_out = {}, invented = {},
     kept = options.kept or {}, known = options.known, reads_all = rules.reads_all(set, side),
     moves = {}, prefix = options.prefix, no_nulls = options.no_nulls, masks = options.masks, view = view,
-    trace = options.trace, seed = options.seed or 0, warned = {}, mask_of = cbk.dict(),
+    trace = options.trace, seed = options.seed or 0, warned = {}, said = 0, mask_of = cbk.dict(),
   }, Run)
   function run.read(key)
     local value = source[key]

@@ -6,7 +6,7 @@ local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
 local rules = require "converters.engine.rules"
-local border = require "converters.notation.border"
+local visible = require "converters.notation.visible"
 
 local sections = {}
 
@@ -16,7 +16,7 @@ local sections = {}
 ---@field to Dict       The config that is written.
 local FieldAt = {}
 FieldAt.__index = FieldAt
-border.show(FieldAt, "field from to set leave_out leave_out_others refuse")
+visible.show(FieldAt, "field from to set leave_out leave_out_others refuse")
 
 ---@param name any
 local function check_name(name)

@@ -4,8 +4,11 @@
 local cbk = require "cbk"
 local limits = require "cbk.limits"
 local position = require "converters.notation.position"
+local visible = require "converters.notation.visible"
 
 local border = {}
+
+local set = visible.set
 
 local MOST_LEVELS = 200 -- of tables in tables
 
@@ -19,47 +22,6 @@ local results = setmetatable({}, { __mode = "k" })    -- of the library's functi
 local arguments = setmetatable({}, { __mode = "k" })  -- what the library's functions get for its own tables, and for none but these
 
 local to_sandbox, to_library
-
--- --- what is visible
-
----@class Visible
----@field names? table<string, true>    the only names that the sandbox sees
----@field hidden? table<string, true>   names that it does not see
----@field is_plain? boolean             it sees all of it as plain data; the metatable only computes some values
-
-local visible = setmetatable({}, { __mode = "k" }) -- by table or metatable
-local modules = setmetatable({}, { __mode = "k" }) -- tables that are no values
-
-local function set(names)
-  local out = {}
-  for name in names:gmatch "%S+" do out[name] = true end
-  return out
-end
-
----Limits what the sandbox sees of all objects with a metatable.
----@param metatable table
----@param names string   separated by spaces
-function border.show(metatable, names) visible[metatable] = { names = set(names) } end
-
----@return Visible|nil
----Shows all of the objects with a metatable: they are data, of which the metatable computes some.
----@param metatable table
-function border.show_data(metatable) visible[metatable] = { is_plain = true } end
-
-local function visible_of(original) return visible[original] or visible[getmetatable(original)] end
-
----Of an object with a metatable of which nothing is said, all is hidden.
-local function is_hidden(original, name)
-  local limit = visible_of(original)
-  if limit then return limit.names and not limit.names[name] or limit.hidden and limit.hidden[name] or false end
-  return getmetatable(original) ~= nil and not modules[original]
-end
-
-local function is_plain(value)
-  if type(value) ~= "table" then return false end
-  local metatable = getmetatable(value)
-  return metatable == nil or modules[value] or visible[metatable] ~= nil and visible[metatable].is_plain == true
-end
 
 -- --- what is refused
 
@@ -137,14 +99,14 @@ end
 ---What a view has under a name.
 local function inside(original, name)
   local metatable = getmetatable(original)
-  if is_hidden(original, name) then
-    if not modules[original] then return nil end
+  if visible.is_hidden(original, name) then
+    if not visible.is_module(original) then return nil end
     local source, line = position.here(3)
     position.fail(source, line, "'%s' is a function of the library's own, not for converters", tostring(name))
   end
   local value = original[name]
-  if type(value) == "function" and visible[metatable] and rawget(original, name) == nil then return method_of(value, metatable) end
-  local is_constant = is_plain(original)
+  if type(value) == "function" and visible.is_shown(metatable) and rawget(original, name) == nil then return method_of(value, metatable) end
+  local is_constant = visible.is_plain(original)
   return to_sandbox(is_constant and without_container(value) or value)
 end
 
@@ -175,23 +137,14 @@ function to_sandbox(value)
   return view
 end
 
----Marks a module, and the tables of functions and constants in it.
-local function mark_module(module)
-  if modules[module] then return end
-  modules[module] = true
-  for _, inner in next, module do
-    if type(inner) == "table" and getmetatable(inner) ~= nil and not visible[getmetatable(inner)] then mark_module(inner) end
-  end
-end
-
 ---A module as the sandbox sees it.
 ---@param module any
 ---@param own? { hidden: string, changing: string }   names that it does not see, and of functions that change their arguments
 function border.module(module, own)
   if type(module) ~= "table" then return to_sandbox(module) end
-  mark_module(module)
+  visible.mark_module(module)
   if own then
-    visible[module] = { hidden = set(own.hidden) }
+    visible.hide(module, set(own.hidden))
     local changing = set(own.changing)
     for name, value in next, module do
       if type(value) == "function" then takers[value] = not changing[name] end
@@ -216,13 +169,13 @@ end
 ---@param crossing Crossing
 local function without_owner(value, crossing, level)
   if crossing.is_native and type(value) == "function" then return to_sandbox(value) end
-  if crossing.is_native and type(value) == "table" and not is_plain(value) then
+  if crossing.is_native and type(value) == "table" and not visible.is_plain(value) then
     cbk.fail("converter", "an object of the library is no value for a function of `cbk`: pass its fields")
   end
-  if crossing.taker and type(value) == "table" and not is_plain(value) and not takes(crossing.taker, getmetatable(value)) then
+  if crossing.taker and type(value) == "table" and not visible.is_plain(value) and not takes(crossing.taker, getmetatable(value)) then
     cbk.fail("converter", "an object of the library, such as `at` or a class, is not for this function: pass its fields")
   end
-  if not is_plain(value) then return without_container(value) end
+  if not visible.is_plain(value) then return without_container(value) end
   local is_argument = not (crossing.is_final or crossing.is_native)
   local known = crossing.seen[value] or is_argument and (arguments[value] or arguments[value] == false and value)
   if known then return known end
@@ -231,7 +184,7 @@ local function without_owner(value, crossing, level)
   crossing.seen[value] = out
   if is_argument then arguments[value], arguments[out] = out, false end
   for name, inner in next, value do
-    if not is_hidden(value, name) then out[name] = without_owner(inner, crossing, level + 1) end
+    if not visible.is_hidden(value, name) then out[name] = without_owner(inner, crossing, level + 1) end
   end
   return out
 end
@@ -356,13 +309,13 @@ local function table_of(value)
   if not original then return value end
   local out = {}
   for name in pairs(original) do
-    if not is_hidden(original, name) then out[to_sandbox(name)] = inside(original, name) end
+    if not visible.is_hidden(original, name) then out[to_sandbox(name)] = inside(original, name) end
   end
   return out
 end
 
 local failure = getmetatable(select(2, pcall(cbk.fail, "converter", "")))
-border.show(failure, "code message problem context file key field expected found supported advice where")
+visible.show(failure, "code message problem context file key field expected found supported advice where")
 
 ---A value that sandboxed code raised itself stays as it is; the library raises errors, and nothing else.
 local function caught(fine, problem, ...)

@@ -459,6 +459,11 @@ describe("a sandboxed converter", function()
     cbk.fs.write(dir .. "/tiny.lua", "local cbk = require 'cbk' while true do cbk.warn(('x'):rep(1e5)) end")
     local code, _, stderr = harness.cbk(dir, "list", "--converter", "tiny.lua", "--sandbox")
     equal({ code, #stderr < 2 ^ 21 }, { 1, true })
+    cbk.fs.write(dir .. "/tiny.lua", tiny "if place == 'when' then while true do value = (value or '') .. 'x' at:warn(value) end end",
+      { overwrite = true })
+    code, _, stderr = convert(dir, "--sandbox", "-o", "out")
+    equal({ code, #stderr < 2 ^ 21 }, { 1, true })
+    assert(stderr:find("the converter warns of more than fits on a screen", 1, true), stderr:sub(-300))
   end)
 
   it("cannot change the new config after it was checked", function()
