@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local rules = require "converters.engine.rules"
+local shapes = require "converters.notation.shapes"
 
 local counts = {}
 
@@ -105,5 +106,10 @@ end
 function counts.shifted(by)
   return { forward = function(n) return n + by end, backward = function(n) return n - by end }
 end
+
+shapes.guard(counts, "counts", {
+  by_side = { shapes.func, shapes.func }, shifted = { shapes.number },
+  counted = { shapes.one_of { "left", "right" }, shapes.text, shapes.number, shapes.maybe(shapes.size) },
+})
 
 return rules.strict(counts, "count")

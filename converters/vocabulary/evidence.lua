@@ -6,6 +6,7 @@ local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
 local rules = require "converters.engine.rules"
+local shapes = require "converters.notation.shapes"
 
 local evidence = {}
 
@@ -167,12 +168,12 @@ end
 
 ---The shape of a tensor, or those of a list: "32x32 + 16x32", "3 of 4x3".
 local function shapes_of(value)
-  local shapes = {}
-  for i, t in ipairs(type(value) == "table" and value or { value }) do shapes[i] = table.concat(cbk.totable(t:shape()), "x") end
-  for _, one in ipairs(shapes) do
-    if one ~= shapes[1] then return table.concat(shapes, " + ") end
+  local texts = {}
+  for i, t in ipairs(type(value) == "table" and value or { value }) do texts[i] = table.concat(cbk.totable(t:shape()), "x") end
+  for _, one in ipairs(texts) do
+    if one ~= texts[1] then return table.concat(texts, " + ") end
   end
-  return (#shapes > 1 and #shapes .. " of " or "") .. shapes[1]
+  return (#texts > 1 and #texts .. " of " or "") .. texts[1]
 end
 
 ---The same for numbers of the pair's config, with which tensors of one shape may be something else.
@@ -271,5 +272,14 @@ local known = {
 ---@param has_same_sizes boolean   other checkpoints have the same numbers
 ---@return Known
 function evidence.known(has_same_sizes) return has_same_sizes and known or unknown end
+
+local action, maybe = shapes.named("an action", shapes.table), shapes.maybe
+
+shapes.guard(evidence, "evidence", {
+  lacks = { shapes.text }, only_with = { shapes.text, shapes.func, shapes.number, maybe(action) },
+  differs_from = { shapes.text, shapes.text, maybe(shapes.flag) }, unlike = { shapes.func },
+  as_many_layers = { shapes.table, maybe(action) }, only_equal = { maybe(action) },
+  sizes = { shapes.table, shapes.table, maybe(shapes.func) }, known = { maybe(shapes.flag) },
+})
 
 return rules.strict(evidence, "evidence")

@@ -198,6 +198,7 @@ describe("Rules: findings", function()
 
   it("arguments of constructors", function()
     local f, values = function() end, require "converters.vocabulary.values"
+    local counts, evidence = require "converters.vocabulary.counts", require "converters.vocabulary.evidence"
     for part, call in pairs {
       ["actions.split(the count of parts): the count of parts must be a whole number of at least 1, not nothing"] = { actions.split },
       ["must be a whole number of at least 1, not 0"] = { actions.split, 0 },
@@ -210,6 +211,8 @@ describe("Rules: findings", function()
       ["actions.qkv.keys(a pattern with one %s)"] = { actions.qkv.keys, "proj.weight" },
       ["actions.buffer.causal_mask(a field)"] = { actions.buffer.causal_mask, 5 },
       ["the base must be a number"] = { actions.rotary.frequencies },
+      ["evidence.only_with(a string, a function, a number"] = { evidence.only_with, "n", 3 },
+      ["counts.shifted(a number): argument 1 must be a number"] = { counts.shifted, "2" },
       ["values.choice("] = { values.choice, {} },
       ["'x' is for both"] = { values.choice, { a = "x", b = "x" } },
       ["what comes of it must be a string, not nothing"] = { values.lost, 1 },
