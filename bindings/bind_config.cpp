@@ -61,14 +61,16 @@ int save(lua_State* L) {
   return 0;
 }
 
-/// `cbk.json(value, { indent = })`: JSON for machines; `python`: NaN and Infinity are written.
+/// `cbk.json(value, { indent = })`: JSON for machines; `python`: NaN and Infinity are written; `limit`: of
+/// its bytes.
 int json(lua_State* L) {
-  const Options options(L, 2, {"indent", "python", "ascii", "shown"});
+  const Options options(L, 2, {"indent", "python", "ascii", "shown", "limit"});
   JsonWriteOptions out;
   out.indent = static_cast<int>(options.integer("indent", 0, 9).value_or(-1));
   out.python = options.flag("python");
   out.ascii = options.flag("ascii");
   out.shown = options.flag("shown");
+  if (const auto limit = options.integer("limit", 1, 1LL << 30)) out.limit = static_cast<size_t>(*limit);
   push(L, std::string_view(to_json(to_value(L, 1), out)));
   return 1;
 }

@@ -31,6 +31,7 @@ struct JsonWriteOptions {
   bool python = false;  // NaN, Infinity, lone surrogates as escapes; otherwise these are `value` errors
   bool shown = false;   // what no terminal should get (see `is_plain`) as escapes, lone surrogates among it
   bool spaced = true;   // ", " and ": " as Python's json.dumps; false: "," and ":"
+  size_t limit = 1ULL << 30;  // bytes: longer output is a `value` error. Shared containers expand
 };
 
 /// None, bools, numbers, text, lists, tuples and dicts; keys that are numbers, bools or None become text, as

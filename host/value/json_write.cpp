@@ -12,12 +12,16 @@ namespace cbk {
 namespace {
 
 constexpr size_t deepest_written = 500;
-constexpr size_t max_output = 1ULL << 30;  // containers that are shared many times over expand
+
+void check_size(const std::string& out, const JsonWriteOptions& options) {
+  if (out.size() > options.limit) fail(Errc::value, "more than {} of JSON", format_size(options.limit));
+}
 
 void append_quoted(std::string& out, std::string_view text, const JsonWriteOptions& options) {
   const auto escape = [&](uint32_t unit) { out += fmt::format("\\u{:04x}", unit); };
   out += '"';
   for (size_t i = 0; i < text.size();) {
+    check_size(out, options);
     const size_t start = i;
     const auto decoded = decode_utf8(text, i);
     if (!decoded) fail(Errc::value, "text that is not UTF-8 cannot be written as JSON: {}", quote(text, 40));
@@ -185,12 +189,12 @@ class JsonWriter {
   void open(char bracket) {
     if (depth_ >= deepest_written)
       fail(Errc::value, "nested deeper than {} levels, or a value that holds itself", deepest_written);
-    if (out_.size() > max_output) fail(Errc::value, "more than {} of JSON", format_size(max_output));
     ++depth_;
     out_ += bracket;
   }
 
   void next(bool first) {
+    check_size(out_, options_);
     if (!first) out_ += options_.indent >= 0 || !options_.spaced ? "," : ", ";
     line();
   }
@@ -226,7 +230,7 @@ void append_json_quoted(std::string& out, std::string_view text, bool ascii) {
   constexpr size_t quotes = 2;
   const size_t size = out.size() + text.size() + static_cast<size_t>(escaped) + quotes;
   if (size > 2 * out.capacity()) out.reserve(size);
-  append_quoted(out, text, {.ascii = ascii, .python = true});
+  append_quoted(out, text, {.ascii = ascii, .python = true, .limit = SIZE_MAX});
 }
 
 std::string json_quote(std::string_view text, bool ascii) {

@@ -213,6 +213,14 @@ TEST_CASE("json: depth is bounded, reading and writing") {
   cycle.as_sequence().items.clear();
 }
 
+TEST_CASE("json: output beyond a limit is refused") {
+  const JsonWriteOptions options{.limit = 100};
+  CHECK(to_json(Value(std::string(90, 'a')), options).size() == 92);
+  CHECK_THROWS_WITH(to_json(Value(std::string(90, '\1')), options),
+                    Catch::Contains("more than 100 B of JSON"));
+  CHECK_THROWS_AS(to_json(Value::list(std::vector<Value>(60, 1)), options), Error);
+}
+
 TEST_CASE("json: what is not JSON is refused by name") {
   CHECK_THROWS_WITH(to_json(Value::bytes("x")), Catch::Contains("bytes"));
   CHECK_THROWS_WITH(to_json(std::numeric_limits<double>::infinity()), Catch::Contains("inf"));

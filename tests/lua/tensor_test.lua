@@ -292,6 +292,12 @@ describe("inspect", function()
     t.is_true(inspect.text(tree):find("h.{0..11}.w  12 ×  float32  [2]", 1, true))
   end)
 
+  it("prints the beginning of a long text, in whole characters", function()
+    t.equal(inspect.text("aé" .. ("é"):rep(100), { text = 4 }), '"aé…"')
+    t.equal(inspect.text("\1\1\1", { text = 8 }), '"\\x01\\x01…"')
+    t.equal(inspect.text("éé", { text = 4 }), '"éé"')
+  end)
+
   it("prints configs nested", function()
     local config = cbk.config.parse("a: {b: [1, 2]}\nc: null\n", "yaml")
     t.equal(inspect.text(config), "Dict (2 entries)\n  a: Dict (1 entry)\n    b: [1, 2]\n  c: null")

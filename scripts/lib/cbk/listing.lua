@@ -50,12 +50,14 @@ function listing.value_text(value)
   return (text:gsub("\n.*", " …"))
 end
 
----Sets `value` of a JSON row, or `text` if JSON cannot represent the value ("inf", "nan", bytes, objects).
+local LONGEST_JSON = 2 ^ 22 -- bytes
+
+---Sets `value` of a JSON row, or `text` if JSON cannot represent the value ("inf", "nan", bytes, objects) or its JSON is very long.
 ---@param out Dict
 ---@param value any
 ---@param text_of fun(value: any): string
 function listing.set_json_value(out, value, text_of)
-  local is_json = pcall(cbk.json, value, { shown = true })
+  local is_json = pcall(cbk.json, value, { shown = true, limit = LONGEST_JSON })
   if is_json then out.value = value else out.text = text_of(value) end
 end
 

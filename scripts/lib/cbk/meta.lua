@@ -518,8 +518,8 @@ function cbk.config.parse(text, format) end
 ---@return string
 function cbk.config.dump(tree, format, options) end
 ---JSON in one line, or indented; `python`: NaN and Infinity as Python writes them; `ascii`: escapes beyond ASCII;
----`shown`: escapes of what `cbk.shown` escapes, and of lone surrogates.
----@param options? { indent: integer, python: boolean, ascii: boolean, shown: boolean }
+---`shown`: escapes of what `cbk.shown` escapes, and of lone surrogates; `limit`: longer JSON is an error.
+---@param options? { indent: integer, python: boolean, ascii: boolean, shown: boolean, limit: integer }
 ---@return string
 function cbk.json(value, options) end
 

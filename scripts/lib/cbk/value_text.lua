@@ -20,10 +20,17 @@ local DEFAULTS = { lines = 100, depth = 8, text = 200, edge = 3 }
 
 local ESCAPES = { ["\n"] = "\\n", ["\t"] = "\\t", ['"'] = '\\"', ["\\"] = "\\\\" }
 
---- A Lua string literal that is safe to print on a terminal.
+--- The first bytes of a text, without half a character at their end.
+local function beginning(text, bytes)
+  if #text <= bytes then return text end
+  return (text:sub(1, bytes):gsub("[\192-\255]?[\128-\191]*$", ""))
+end
+
+--- A Lua string literal that is safe to print on a terminal. What is not shown of a long text is not escaped, either.
 local function quoted(text, limit)
-  local escaped = cbk.shown((text:gsub('[\n\t"\\]', ESCAPES)))
-  if #escaped > limit then escaped = escaped:sub(1, limit):gsub("[\192-\255]?[\128-\191]*$", "") .. "…" end
+  local start = beginning(text, limit)
+  local escaped = cbk.shown((start:gsub('[\n\t"\\]', ESCAPES)))
+  if #start < #text or #escaped > limit then escaped = beginning(escaped, limit) .. "…" end
   return '"' .. escaped .. '"'
 end
 
@@ -296,7 +303,7 @@ local function foreign_text(object, options)
   if state.dtype ~= "string" then return tostring(object) .. tensor_text(state.elements, options):gsub("^[^\n]*", "") end
   local out, texts = { tostring(object) }, cbk.tensorflow.texts(object)
   for i = 1, math.min(#texts, options.lines) do
-    local is_text = pcall(cbk.json, texts[i])
+    local is_text = pcall(cbk.json, beginning(texts[i], options.text))
     out[#out + 1] = "  " .. (is_text and quoted(texts[i], options.text) or cbk.format_size(#texts[i]) .. ", not UTF-8: "
       .. cbk.hex(texts[i]:sub(1, 32)) .. (#texts[i] > 32 and "…" or ""))
   end
