@@ -7,6 +7,7 @@ local placed = require "cbk.placed"
 local expected = {}
 
 local SMALL = 4096            -- bytes; tensors up to this size are written as hex
+local PIECE = 65536           -- bytes; longer texts are written in pieces of about this size
 local LEAST_LIMIT = 1000000   -- see `new_writer`
 local TENSORS = require("cbk.tensor_kinds").ALL
 local SEQUENCES = { list = true, tuple = true, deque = true, set = true, frozenset = true }
@@ -15,6 +16,18 @@ local DICTS = { dict = "dict", ordereddict = "ordereddict", defaultdict = "dict"
 local SHOWN = { shown = true }
 
 local function text_json(text) return cbk.json(text, SHOWN) end
+
+--- Writes what `encode` makes of a text, piece by piece: a text may be as long as its file. No piece ends within a character.
+local function write_pieces(write, text, encode)
+  local first = 1
+  while first <= #text do
+    local next_first = text:find("[^\128-\191]", first + PIECE) or #text + 1
+    write(encode(text:sub(first, next_first - 1)))
+    first = next_first
+  end
+end
+
+local function without_quotes(piece) return text_json(piece):sub(2, -2) end
 
 -- --- scalars
 
@@ -75,10 +88,10 @@ local SCALARS = {
   int = function(value) return ',"value":' .. int_json(value) end,
   float = function(value) return (',"value":%s,"hex":"%s"'):format(float_json(value.value), float_hex(value.value)) end,
   complex = function(value) return ',"value":' .. number_json(value.value) end,
-  str = function(value) return ',"value":' .. text_json(value.value) end,
-  bytes = function(value) return (',"hex":"%s"'):format(cbk.hex(value.value)) end,
 }
-SCALARS.bytearray = SCALARS.bytes
+
+-- The member of a text, and what encodes it.
+local TEXTS = { str = { "value", without_quotes }, bytes = { "hex", cbk.hex }, bytearray = { "hex", cbk.hex } }
 
 -- --- the writer
 
@@ -229,7 +242,9 @@ OBJECTS["tensorflow.tensor"] = function(self, _, object)
   local separator = ""
   self.write(('{"kind":"tensor","dtype":"string","shape":%s,"encoding":"hex","values":['):format(shape))
   for _, text in ipairs(cbk.tensorflow.texts(object)) do
-    self.write(('%s"%s"'):format(separator, cbk.hex(text)))
+    self.write(separator .. '"')
+    write_pieces(self.write, text, cbk.hex)
+    self.write '"'
     separator = ","
   end
   self.write "]}"
@@ -262,6 +277,13 @@ function Writer:object(path, object)
   self.write "}"
 end
 
+function Writer:text(kind, text)
+  local member, encode = unpack(TEXTS[kind])
+  self.write(('{"kind":"%s","%s":"'):format(kind, member))
+  write_pieces(self.write, text, encode)
+  self.write '"}'
+end
+
 function Writer:node(path, value)
   self.count = self.count + 1
   if self.count > self.limit then
@@ -273,6 +295,7 @@ function Writer:node(path, value)
   if SEQUENCES[kind] then return self:sequence(kind, path, value) end
   if kind == "torch_size" then return self.write(('{"kind":"torch.Size","items":%s}'):format(size_members(value))) end
   if kind == "object" then return self:object(path, value) end
+  if TEXTS[kind] then return self:text(kind, value.value) end
   self.write(('{"kind":"%s"%s}'):format(kind, SCALARS[kind](value)))
 end
 
