@@ -387,7 +387,7 @@ ELSEWHERE = {
     "are too many for a page": "report_page_test.lua", "--dry-run lists all keys": "dry_run_test.lua", "Not explained.": "infer_test.lua",
     # containers and formats with makers of their own
     "only TensorFlow checkpoints hold quantized tensors": "tensorflow_interop.py", "despite its name; `cbk copy`": "lora_test.lua",
-    "values are not tensors, and H5 makes an object of each": "h5_interop.py", "a sandboxed converter has no": "sandbox_test.lua",
+    "are not tensors, and H5 makes an object of each": "limits_interop.py", "a sandboxed converter has no": "sandbox_test.lua",
     "Correct the config, or name another one": "check_test.lua", "Write it as a tree: in a script": "check_test.lua", "begins a new head with random numbers": "identify_test.lua",
     "--config FILE reads it": "external_interop.py", "name the release with --src-fmt cs-X.Y": "identify_test.lua", "to convert it, ": "identify_test.lua",
     "there is no config beside the checkpoint: name one": "convert_command_test.lua", "would get random numbers": "foreign_keys_test.lua", "fold them into the weights first": "lora_test.lua",

@@ -447,6 +447,46 @@ def check_tiny(run):
             assert not is_read or status == 0 or command[0] == "identify", (command, text[-300:])
 
 
+def check_texts(run):
+    """A text that is nearly the whole file: what is shown of it is short, and the rest is written in pieces."""
+    size = 16_000_000
+    texts = {"text.pt": "\1" * size, "bytes.pt": b"\1" * (size + size // 4)}
+    for name, text in texts.items():
+        torch.save({"w": torch.ones(2), "l": text}, run.path(name))
+    with h5py.File(run.path("text.h5"), "w") as f:
+        f["w"] = np.ones(2, "f4")
+        f.create_dataset("l", data="\1" * size, dtype=h5py.string_dtype())
+    with open(run.path("text.gguf"), "wb") as f:
+        f.write(b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 12) + b"general.name" + struct.pack("<IQ", 8, size) + b"\1" * size)
+    for name in ("text.pt", "bytes.pt", "text.h5", "text.gguf"):
+        path = run.path(name)
+        limit = 100_000_000 + 4 * os.path.getsize(path)
+        for command in (["ls", path], ["ls", "--json", path], ["show", path, "*"], ["show", "--json", path, "*"], ["dump", path],
+                        ["copy", path, run.path("copy.h5"), "--overwrite"], ["copy", path, run.path("old.h5"), "--h5-version", "0.4", "--overwrite"]):
+            status, seconds, memory, text = measured([run.cbk, *command])
+            assert status == 0 and seconds < LONGEST / 3, f"{name} {command}: status {status}, {seconds:.0f} s, {text[-300:]}"
+            assert memory <= limit, f"{name} {command[0]}: {memory / 1e6:.0f} MB of {limit / 1e6:.0f}"
+            if command[0] == "dump" and name in texts:
+                found = json.loads(text)["root"]["items"][1][1]
+                assert found.get("value") == texts[name] or bytes.fromhex(found["hex"]) == texts[name], text[-300:]
+        if name in texts:
+            for copy in "copy.h5", "old.h5":
+                assert "the same" in run.call("diff", path, run.path(copy))
+
+
+def check_nested(run):
+    """Small values in dicts in dicts, as many as H5 may have, and more."""
+    for count, is_written in ((21_000, True), (60_000, False)):
+        path = run.path("nested.pt")
+        torch.save({"w": torch.ones(2), "l": {i: {"a": {"b": 1}} for i in range(count)}}, path)
+        limit = 100_000_000 + 4 * os.path.getsize(path)
+        for version in "0.5", "0.4":
+            status, _, memory, text = measured([run.cbk, "copy", path, run.path("out.h5"), "--h5-version", version, "--overwrite"])
+            assert memory <= limit, f"{count}, {version}: {memory / 1e6:.0f} MB of {limit / 1e6:.0f}"
+            assert "not tensors, and H5 makes an object of each" in text if status else is_written, text[-300:]
+            assert status == 0 or not is_written or version == "0.4", text[-300:]
+
+
 CHECKS = {
     "what the user allows": check_allowed,
     "ordinary checkpoints": check_ordinary,
@@ -458,6 +498,8 @@ CHECKS = {
     "very many layers": check_layers,
     "configs of very many tensors": check_configs,
     "very long names": check_names,
+    "very long texts": check_texts,
+    "very many nested values": check_nested,
     "damaged index of very many entries": check_damaged_index,
     "adapters of very many modules": check_adapters,
 }

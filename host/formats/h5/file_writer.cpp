@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "host/value/walk.hpp"
-
 namespace cbk::h5 {
 namespace {
 
@@ -26,19 +24,6 @@ std::string_view datatype_of(DType dtype) {
 }
 
 }  // namespace
-
-void FileWriter::check_plain_values(const Value& root) {
-  constexpr size_t most = 65536;
-  size_t count = 0;
-  each_leaf(root,
-            [&](const std::string&, const Value& leaf) { count += leaf.is(Value::Kind::tensor) ? 0 : 1; });
-  if (count <= most) return;
-  fail(Errc::unsupported,
-       "{} values are not tensors, and H5 makes an object of each; {} are the most that programs can read "
-       "again; make "
-       "tensors of long lists, leave them out (cbk copy --exclude), or choose another format",
-       count, most);
-}
 
 FileWriter::Plan FileWriter::plan_dataset(const std::string& key, std::string_view name,
                                           const Tensor& tensor) {

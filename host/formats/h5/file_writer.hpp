@@ -25,11 +25,6 @@ class FileWriter : public ShardWriter {
   FileWriter(fs::path target, const WriteOptions& options)
       : ShardWriter(std::move(target), options.overwrite), compression_(options.compression) {}
 
-  /// Fails (`unsupported`) for more than 65,536 values that are not tensors. Each becomes an object or an
-  /// attribute with a thousand bytes of structures, and reading the file would take hours, or more memory
-  /// than there is.
-  static void check_plain_values(const Value& root);
-
   /// Reserves room for this many datasets.
   void reserve_items(size_t count) {
     items_.reserve(count);

@@ -12,10 +12,12 @@ namespace {
 using Kind = TreeSpec::Kind;
 
 constexpr int max_depth = 200;
+constexpr size_t most_plain = 65536;
+constexpr size_t usual_key = 32;  // bytes; a longer one counts as several values: the structure repeats it
 
 class Flattener {
  public:
-  explicit Flattener(bool sets_are_containers) : sets_are_containers_(sets_are_containers) {}
+  explicit Flattener(const FlattenOptions& options) : options_(options) {}
 
   FlatTree run(const Value& root) {
     tree_.spec = visit(root, "", 0);
@@ -33,6 +35,8 @@ class Flattener {
 
  private:
   TreeSpec visit(const Value& value, const std::string& path, int depth) {
+    const bool is_container = value.is(Value::Kind::dict) || value.is(Value::Kind::sequence);
+    if (!value.is(Value::Kind::tensor)) count(is_container ? options_.container_cost : 1);
     const void* node = value.identity();
     if (node != nullptr && std::ranges::find(open_, node) != open_.end())
       fail(Errc::value, "{} holds itself", quote(path));
@@ -41,6 +45,17 @@ class Flattener {
     TreeSpec spec = spec_of(value, path, depth);
     open_.pop_back();
     return spec;
+  }
+
+  /// Counts what is no tensor: a value, a container, a long key.
+  void count(size_t more) {
+    plain_ += more;
+    if (plain_ <= most_plain) return;
+    fail(Errc::unsupported,
+         "more than {} values, lists and dicts are not tensors, and H5 makes an object of each; no more can "
+         "be read again; make tensors of long lists, leave them out (cbk copy --exclude), or choose another "
+         "format",
+         most_plain);
   }
 
   TreeSpec spec_of(const Value& value, const std::string& path, int depth) {
@@ -81,7 +96,9 @@ class Flattener {
              quote(path), a_kind(key));
       }
       spec.keys.push_back(key);
-      spec.children.push_back(visit(value, join(path, key_text(key), depth), depth + 1));
+      const std::string part = key_text(key);
+      if (!value.is(tensor)) count(part.size() / usual_key);
+      spec.children.push_back(visit(value, join(path, part, depth), depth + 1));
     }
   }
 
@@ -96,9 +113,9 @@ class Flattener {
                quote(sequence.type));
         return Kind::tuple;
       case set:
-        return sets_are_containers_ ? Kind::set : Kind::leaf;
+        return options_.sets_are_containers ? Kind::set : Kind::leaf;
       case deque:
-        return sets_are_containers_ ? Kind::deque : Kind::leaf;
+        return options_.sets_are_containers ? Kind::deque : Kind::leaf;
       default:
         return Kind::leaf;
     }
@@ -108,15 +125,16 @@ class Flattener {
     return depth == 0 ? part : path + "." + part;
   }
 
-  bool sets_are_containers_;
+  FlattenOptions options_;
+  size_t plain_ = 0;
   std::vector<const void*> open_;  // what is being visited, outermost first; nullptr for scalars
   FlatTree tree_;
 };
 
 }  // namespace
 
-FlatTree flatten(const Value& root, bool sets_are_containers) {
-  return Flattener(sets_are_containers).run(root);
+FlatTree flatten(const Value& root, const FlattenOptions& options) {
+  return Flattener(options).run(root);
 }
 
 }  // namespace cbk::h5

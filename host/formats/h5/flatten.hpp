@@ -21,8 +21,15 @@ struct FlatTree {
   std::vector<std::string> warnings;
 };
 
-/// `sets_are_containers`: sets and deques are containers; otherwise both are leaves. Errors: a root that is a
-/// leaf, keys that JSON cannot hold, two leaves with one dotted key, named tuples.
-FlatTree flatten(const Value& root, bool sets_are_containers);
+struct FlattenOptions {
+  bool sets_are_containers = false;  // and deques; otherwise both are leaves
+  size_t container_cost = 1;         // how many values a container counts for: memory of its structure
+};
+
+/// Errors: a root that is a leaf, keys that JSON cannot hold, two leaves with one dotted key, named tuples,
+/// and more than 65,536 values and containers besides tensors (`unsupported`). Each becomes an object or an
+/// attribute with a thousand bytes of structures, and reading the file would take hours, or more memory than
+/// there is.
+FlatTree flatten(const Value& root, const FlattenOptions& options);
 
 }  // namespace cbk::h5

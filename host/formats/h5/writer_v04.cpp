@@ -166,8 +166,7 @@ class WriterV04 final : public DatasetWriter {
  public:
   WriterV04(const Value& root, const fs::path& target, const WriteOptions& options)
       : DatasetWriter(target, options), release_(options.framework_version) {
-    check_plain_values(root);
-    FlatTree tree = flatten(root, false);
+    FlatTree tree = flatten(root, {.container_cost = 2});
     warnings_ = tree.warnings;
     spec_ = to_spec_v04(std::exchange(tree.spec, {}));
     overhead_ += spec_.size();

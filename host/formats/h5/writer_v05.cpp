@@ -16,6 +16,7 @@ using namespace std::string_view_literals;
 
 constexpr std::string_view default_release = "2.10.0";
 constexpr size_t max_key = 60000;
+constexpr size_t longest_text = 1 << 20;  // in metadata, where its characters are escaped
 
 /// The code of a dtype in `rtfx_dtypes`; nothing if the format cannot hold torch tensors of this dtype.
 std::optional<int64_t> release_code(DType dtype) {
@@ -61,23 +62,23 @@ class WriterV05 final : public FileWriter {
   WriterV05(const Value& root, const fs::path& target, const WriteOptions& options)
       : FileWriter(target, options),
         release_(options.framework_version.empty() ? default_release : options.framework_version) {
-    check_plain_values(root);
-    FlatTree tree = flatten(root, true);
+    FlatTree tree = flatten(root, {.sets_are_containers = true});
+    for (const FlatLeaf& leaf : tree.leaves) check_key(leaf.key);  // before the spec, which escapes them
     warnings_ = std::move(tree.warnings);
     spec_ = to_spec_v05(std::exchange(tree.spec, {}));
     overhead_ += spec_.size();
     leaves_.reserve(tree.leaves.size());
     reserve_items(tree.leaves.size());
-    for (; !tree.leaves.empty(); tree.leaves.pop_front()) {
-      FlatLeaf& leaf = tree.leaves.front();
-      if (leaf.key.size() > max_key || leaf.key.find('\0') != std::string::npos)
-        fail(Errc::key, "{} cannot be a key in H5", quote(leaf.key));
-      if (!is_strict_utf8(leaf.key)) fail(Errc::key, "the key {} is not Unicode text", quote(leaf.key));
-      add_leaf(std::move(leaf));
-    }
+    for (; !tree.leaves.empty(); tree.leaves.pop_front()) add_leaf(std::move(tree.leaves.front()));
   }
 
  private:
+  static void check_key(const std::string& key) {
+    if (key.size() > max_key || key.find('\0') != std::string::npos)
+      fail(Errc::key, "{} cannot be a key in H5", quote(key));
+    if (!is_strict_utf8(key)) fail(Errc::key, "the key {} is not Unicode text", quote(key));
+  }
+
   enum class Stored { nothing, tensor, ndarray, pickle };
   // Metadata is made only when it is written: there may be 100,000 leaves.
   struct Leaf {
@@ -113,7 +114,8 @@ class WriterV05 final : public FileWriter {
         add_metadata(std::move(leaf));
         return;
       case Value::Kind::string:
-        if (has_split_pair(value.as_string())) {  // its escapes would be read as one character
+        // The escapes of a split pair would be read as one character.
+        if (value.as_string().size() > longest_text || has_split_pair(value.as_string())) {
           add_pickle(leaf, value);
           return;
         }
