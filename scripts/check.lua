@@ -6,6 +6,7 @@ local cli = require "cbk.cli"
 local converters = require "cbk.converters"
 local findings = require "cbk.check.findings"
 local folder = require "cbk.check.folder"
+local leftovers = require "cbk.check.leftovers"
 local numbers = require "cbk.numbers"
 local progress = require "cbk.progress"
 local sarif = require "cbk.check.sarif"
@@ -46,7 +47,9 @@ cli.confine(args)
 converters.load(args.converter, args.sandbox)
 
 local FINDINGS, TROUBLE = 1, 2
-local options = { reading = cli.reading(args), config = args.config, dtypes = args.dtypes or {}, without_values = args.no_values }
+local options = {
+  reading = cli.reading(args), config = args.config, dtypes = args.dtypes or {}, without_values = args.no_values, folders = {},
+}
 
 ---A function that shows how much has been read.
 local function new_progress(total)
@@ -75,6 +78,7 @@ local function open(file, is_inside)
 end
 
 for _, file in ipairs(args.file) do open(file) end
+leftovers.check(subjects, found)
 local show = new_progress(total)
 for _, subject in ipairs(subjects) do check.values(subject, options, found, show) end
 

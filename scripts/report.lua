@@ -8,6 +8,7 @@ local diff = require "cbk.diff"
 local errors = require "cbk.errors"
 local findings = require "cbk.check.findings"
 local fold = require "cbk.fold"
+local leftovers = require "cbk.check.leftovers"
 local listing = require "cbk.listing"
 local numbers = require "cbk.numbers"
 local page = require "cbk.page"
@@ -147,7 +148,9 @@ local function findings_section()
   local is_chosen_key = function(key) return rows:find(key) ~= nil end
   local options = { reading = cli.reading(args), opened = checkpoint, dtypes = {}, without_values = args.no_stats, config = args.config,
     is_chosen = args.key and is_chosen_key or nil }
-  check.values(check.open(args.file, options, found), options, found, read_statistics)
+  local subject = check.open(args.file, options, found)
+  leftovers.check({ subject }, found)
+  check.values(subject, options, found, read_statistics)
   for _, one in ipairs(found:sorted()) do
     if is_chosen(one) then
       local signature = table.concat({ one.severity, one.rule.id, one.text, one.key and "" or #entries }, "\0")

@@ -487,6 +487,31 @@ def check_nested(run):
             assert status == 0 or not is_written or version == "0.4", text[-300:]
 
 
+def check_folders(run):
+    """Folders of very many checkpoints: what is beside them is looked at once, and not again for each."""
+    torch.save({"model": {"w": torch.ones(2)}}, run.path("zoo.pt"))
+    run.call("copy", run.path("zoo.pt"), run.path("zoo.mdl"))
+    with open(run.path("zoo.mdl"), "rb") as f:
+        zoo = f.read()
+    kinds = {
+        "empty": (6000, {"f{}.safetensors": struct.pack("<Q", 2) + b"{}"}),
+        "index": (6000, {"m{}.safetensors.index.json": b'{"weight_map":{}}'}),
+        "broken": (6000, {"checkpoint_{}.mdl": b"\x89HDF\r\n\x1a\n"}),
+        "configs": (1200, {"c{}.mdl": zoo, "k{}.yaml": b"model: {}\n"}),
+    }
+    for name, (count, files) in kinds.items():
+        folder = run.path("many_" + name)
+        os.mkdir(folder)
+        for i in range(count):
+            for file, data in files.items():
+                with open(os.path.join(folder, file.format(i)), "wb") as f:
+                    f.write(data)
+        size = sum(entry.stat().st_size for entry in os.scandir(folder))
+        status, seconds, memory, text = measured([run.cbk, "check", folder])
+        assert status in (0, 1) and f"in {count:,} checkpoints" in text, f"{name}: status {status}, {text[-300:]}"
+        assert seconds < LONGEST / 2 and memory < 100_000_000 + 4 * size, f"{name}: {seconds:.0f} s, {memory / 1e6:.0f} MB"
+
+
 CHECKS = {
     "what the user allows": check_allowed,
     "ordinary checkpoints": check_ordinary,
@@ -500,6 +525,7 @@ CHECKS = {
     "very long names": check_names,
     "very long texts": check_texts,
     "very many nested values": check_nested,
+    "folders of very many checkpoints": check_folders,
     "damaged index of very many entries": check_damaged_index,
     "adapters of very many modules": check_adapters,
 }

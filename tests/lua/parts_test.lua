@@ -61,6 +61,17 @@ describe("parts of checkpoints", function()
       "part 2 of 3: " .. shards)
   end)
 
+  it("are looked for once in a folder that is known", function()
+    local dir, known = t.temp_dir(), {}
+    for i = 0, 2 do write(("%s/consolidated.%02d.pth"):format(dir, i)) end
+    t.equal(parts.named(dir .. "/consolidated.00.pth", known).number, 1)
+    cbk.fs.remove(dir .. "/consolidated.01.pth")
+    local part = parts.named(dir .. "/consolidated.02.pth", known)
+    t.equal({ part.number, part.count }, { 3, 3 })
+    part = parts.named(dir .. "/consolidated.02.pth")
+    t.equal({ part.number, part.count }, { 2, 2 })
+  end)
+
   it("are known by what they say", function()
     local dir = t.temp_dir()
     local w, none = cbk.tensor { 1, 2 }, cbk.randn({ 0 }, { seed = 1 })

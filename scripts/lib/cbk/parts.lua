@@ -12,20 +12,32 @@ local parts = {}
 
 local function is_dict(value) return cbk.kind(value) == "dict" end
 
+---The numbers in the names of a folder that have a pattern: how many there are, and how many are smaller than each.
+---@param folder string
+---@param pattern string   captures the number
+---@return { count: integer, below: table<number, integer> }
+local function numbers_in(folder, pattern)
+  local found, below = {}, {}
+  for _, name in ipairs(cbk.fs.is_dir(folder) and cbk.fs.list(folder) or {}) do found[#found + 1] = tonumber((name:match(pattern))) end
+  table.sort(found)
+  for i, number in ipairs(found) do below[number] = below[number] or i - 1 end
+  return { count = #found, below = below }
+end
+
 ---A part among the files beside it: their names have one pattern and differ in a number. Nil if it is alone.
 ---@param folder string
 ---@param name string
 ---@param pattern string   captures the number
 ---@param what string
+---@param known table      of `parts.named`
 ---@return CheckpointPart|nil
-local function among(folder, name, pattern, what)
-  local own, count, before = name:match(pattern), 0, 0
-  for _, other in ipairs(own and cbk.fs.is_dir(folder) and cbk.fs.list(folder) or {}) do
-    local number = other:match(pattern)
-    if number then count = count + 1 end
-    if number and tonumber(number) < tonumber(own) then before = before + 1 end
-  end
-  return count > 1 and { number = before + 1, count = count, what = what } or nil
+local function among(folder, name, pattern, what, known)
+  local own = name:match(pattern)
+  if not own then return nil end
+  local place = folder .. "\0" .. pattern
+  known[place] = known[place] or numbers_in(folder, pattern)
+  local numbers = known[place]
+  return numbers.count > 1 and { number = (numbers.below[tonumber(own)] or 0) + 1, count = numbers.count, what = what } or nil
 end
 
 ---A part with a name that has its number and the number of parts.
@@ -37,8 +49,8 @@ local SHARDS = "shards; open their index or folder"
 local GGUF = "files of a GGUF model, each of which is read by itself"
 local FSDP = "each rank's part of the tensors (FSDP)"
 
--- Patterns of part names: functions of the name, the path of its folder, and the path of the folder above.
-local NAMES = {
+-- Recognises parts whose name has their number and the number of parts: functions of the name.
+local STATED = {
   function(name)
     local number, count, suffix = name:match "%-(%d%d%d%d%d)%-of%-(%d%d%d%d%d)(%.[%w_]+)$"
     return number and stated(number, count, suffix == ".gguf" and GGUF or SHARDS)
@@ -47,16 +59,18 @@ local NAMES = {
     local world, rank = name:match "_world_size_(%d+)_rank_(%d+)%.%w+$"
     return world and stated(tonumber(rank) + 1, world, FSDP)
   end,
-  function(name, folder) return among(folder, name, "^consolidated%.(%d+)%.pth?$", "tensor-parallel parts (Meta)") end,
-  function(name, folder) return among(folder, name, "zero_pp_rank_(%d+)_mp_rank_%d+_model_states%.pt$", "partitions of DeepSpeed ZeRO") end,
-  function(name, folder) return among(folder, name, "zero_pp_rank_(%d+)_mp_rank_%d+_optim_states%.pt$", "partitions of DeepSpeed ZeRO") end,
-  function(name, folder) return among(folder, name, "^layer_(%d+)%-model_%d+%-model_states%.pt$", "a file for each layer (DeepSpeed)") end,
-  function(name, folder) return among(folder, name, "^mp_rank_(%d+)_model_states%.pt$", "tensor-parallel parts (DeepSpeed)") end,
-  function(name, folder) return among(folder, name, "%-model_part%-(%d+)", "model-parallel parts (fairscale)") end,
-  function(_, folder, above)
-    return among(above, cbk.fs.basename(folder), "^mp_rank_(%d+)", "tensor- and pipeline-parallel parts (Megatron)")
-  end,
 }
+
+-- Patterns of names with a number alone, and what they are the names of.
+local NUMBERED = {
+  { "^consolidated%.(%d+)%.pth?$", "tensor-parallel parts (Meta)" },
+  { "zero_pp_rank_(%d+)_mp_rank_%d+_model_states%.pt$", "partitions of DeepSpeed ZeRO" },
+  { "zero_pp_rank_(%d+)_mp_rank_%d+_optim_states%.pt$", "partitions of DeepSpeed ZeRO" },
+  { "^layer_(%d+)%-model_%d+%-model_states%.pt$", "a file for each layer (DeepSpeed)" },
+  { "^mp_rank_(%d+)_model_states%.pt$", "tensor-parallel parts (DeepSpeed)" },
+  { "%-model_part%-(%d+)", "model-parallel parts (fairscale)" },
+}
+local NUMBERED_FOLDER = { "^mp_rank_(%d+)", "tensor- and pipeline-parallel parts (Megatron)" }
 
 local function count_of(record, field)
   local value = record and record[field]
@@ -101,14 +115,21 @@ local CONTENTS = {
 
 ---The part that a file is, by its name and the files beside it.
 ---@param path string
+---@param known? table   what was found out about folders, for further parts in them
 ---@return CheckpointPart|nil
-function parts.named(path)
+function parts.named(path, known)
+  known = known or {}
   local absolute = cbk.fs.absolute(path)
-  local folder = cbk.fs.dirname(absolute)
-  for _, says in ipairs(NAMES) do
-    local part = says(cbk.fs.basename(absolute), folder, cbk.fs.dirname(folder))
+  local folder, name = cbk.fs.dirname(absolute), cbk.fs.basename(absolute)
+  for _, says in ipairs(STATED) do
+    local part = says(name)
     if part then return part end
   end
+  for _, one in ipairs(NUMBERED) do
+    local part = among(folder, name, one[1], one[2], known)
+    if part then return part end
+  end
+  return among(cbk.fs.dirname(folder), cbk.fs.basename(folder), NUMBERED_FOLDER[1], NUMBERED_FOLDER[2], known)
 end
 
 local function by_content(checkpoint)
@@ -126,10 +147,11 @@ end
 
 ---The part that an open file is; nil if it is not known to be one.
 ---@param checkpoint Checkpoint
+---@param known? table   as in `parts.named`
 ---@return CheckpointPart|nil
-function parts.of(checkpoint)
+function parts.of(checkpoint, known)
   if checkpoint.format:find "%-sharded$" or checkpoint.format == "tensorflow" then return nil end
-  return parts.named(checkpoint.path) or by_content(checkpoint)
+  return parts.named(checkpoint.path, known) or by_content(checkpoint)
 end
 
 ---Whether a name is that of an index of shards, also of a variant: "model.safetensors.index.fp16.json".
@@ -141,10 +163,10 @@ function parts.is_index(name) return name:find "%.index%.json$" ~= nil or name:f
 ---@param folder string
 ---@return CheckpointPart|nil
 function parts.in_folder(folder)
-  local first
+  local first, known = nil, {}
   for _, name in ipairs(cbk.fs.list(folder)) do
     if parts.is_index(name) then return nil end -- an index joins the files
-    local part = cbk.format_of_name(name) and parts.named(cbk.fs.join(folder, name))
+    local part = cbk.format_of_name(name) and parts.named(cbk.fs.join(folder, name), known)
     if cbk.format_of_name(name) and not part then return nil end
     first = first or part
   end

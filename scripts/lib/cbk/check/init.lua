@@ -5,7 +5,6 @@ local duplicates = require "cbk.check.duplicates"
 local errors = require "cbk.errors"
 local kinds = require "converters.engine.kinds"
 local layers = require "cbk.check.layers"
-local leftovers = require "cbk.check.leftovers"
 local listing = require "cbk.listing"
 local model = require "cbk.check.model"
 local numbers = require "cbk.numbers"
@@ -24,6 +23,7 @@ local check = {}
 ---@field opened? Checkpoint       the checkpoint, if it is open already
 ---@field dtypes string[]          of --for
 ---@field without_values? boolean
+---@field folders? table           what is found out about folders, for further checkpoints in them
 ---@field is_chosen? fun(key: string): boolean   whose values are read (default: all)
 
 ---@class CheckSubject   A checkpoint that is opened as far as possible.
@@ -177,18 +177,18 @@ function check.open(path, options, found)
     subject.format = fine and whole.format or subject.format
   else
     subject.checkpoint = options.opened or open(path, options, found)
-    local one = subject.checkpoint and parts.of(subject.checkpoint) or not subject.checkpoint and parts.named(path)
+    local one = subject.checkpoint and parts.of(subject.checkpoint, options.folders)
+      or not subject.checkpoint and parts.named(path, options.folders)
     if one then found:add("part", path, nil, "it is not a whole checkpoint, but " .. parts.text(one)) end
     if subject.checkpoint then
       add_part(subject, path, subject.checkpoint, found)
       subject.files = subject.checkpoint.files
     end
   end
-  leftovers.check(path, subject.files, found)
   if subject.checkpoint then
     local own = { subject.checkpoint }
     small_items.check(small_items.count(own), own, 1900, "check them", "check a part, made with `cbk copy --include`")
-    subject.of = model.check(path, subject.checkpoint, options.config, found)
+    subject.of = model.check(path, subject.checkpoint, options.config, found, options.folders)
     check_quantised(subject, found)
     local flat = listing.flat_key(subject.checkpoint)
     if flat and flat:find "^model%." then

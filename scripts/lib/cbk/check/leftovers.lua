@@ -20,8 +20,14 @@ local function is_temporary(name)
   return #name > 13 and name:match(REPLACED) ~= nil
 end
 
----Whether a name is a file's own name with something added, as in the names of unfinished files: "model.mdl.1f3a9c04.tmp".
-local function is_beside(name, own) return name:sub(1, #own) == own and name ~= own end
+---Whether a name is that of a checkpoint's file with something added, as in the names of unfinished files: "model.mdl.1f3a9c04.tmp".
+---@param own table<string, true>
+local function is_beside(name, own)
+  for length = 1, #name - 1 do
+    if own[name:sub(1, length)] then return true end
+  end
+  return false
+end
 
 ---The shards that any index of a folder lists; nil if an index is damaged, so that this is not known.
 ---@param folder string
@@ -44,18 +50,15 @@ local function listed_shards(folder)
 end
 
 ---@param folder string
----@param files string[]   the checkpoint's
----@param owns_folder boolean   the folder holds this checkpoint and nothing else
+---@param own table<string, true>   names of the checkpoints' files
+---@param owns_folder boolean       the folder holds one checkpoint and nothing else
 ---@param found Findings
-local function check_names(folder, files, owns_folder, found)
-  local own, listed = {}, owns_folder and listed_shards(folder) or nil
-  for _, file in ipairs(files) do own[cbk.fs.basename(file)] = true end
+local function check_names(folder, own, owns_folder, found)
+  local listed = owns_folder and listed_shards(folder) or nil
   for _, name in ipairs(cbk.fs.list(folder)) do
     local path = cbk.fs.join(folder, name)
-    local belongs = owns_folder
-    for file in pairs(own) do belongs = belongs or is_beside(name, file) end
     local stem, _, count = shards.parts(name)
-    if belongs and is_temporary(name) then
+    if is_temporary(name) and (owns_folder or is_beside(name, own)) then
       found:add("leftover-file", path, nil, "the name is that of an unfinished file")
     elseif owns_folder and stem and not own[name] then
       local text = ("the shard, of %d, belongs to no index here"):format(count)
@@ -64,13 +67,20 @@ local function check_names(folder, files, owns_folder, found)
   end
 end
 
----@param path string       as the user has named it
----@param files string[]    of the checkpoint
+---Checks each folder once, however many checkpoints are in it.
+---@param subjects CheckSubject[]
 ---@param found Findings
-function leftovers.check(path, files, found)
-  local owns_folder = cbk.fs.is_dir(path) or #files > 1
-  local folder = cbk.fs.folder_of(path)
-  if cbk.fs.is_dir(folder) then check_names(folder, files, owns_folder, found) end
+function leftovers.check(subjects, found)
+  local folders, own, owns = {}, {}, {}
+  for _, subject in ipairs(subjects) do
+    local folder = cbk.fs.folder_of(subject.path)
+    if not own[folder] then folders[#folders + 1], own[folder] = folder, {} end
+    for _, file in ipairs(subject.files) do own[folder][cbk.fs.basename(file)] = true end
+    owns[folder] = owns[folder] or cbk.fs.is_dir(subject.path) or #subject.files > 1
+  end
+  for _, folder in ipairs(folders) do
+    if cbk.fs.is_dir(folder) then check_names(folder, own[folder], owns[folder], found) end
+  end
 end
 
 return leftovers

@@ -164,10 +164,11 @@ end
 ---@param checkpoint Checkpoint
 ---@param config_path string|nil
 ---@param found Findings
+---@param folders table|nil       what is found out about folders, for further checkpoints in them
 ---@return ModelOfFile|nil
-function model.check(file, checkpoint, config_path, found)
+function model.check(file, checkpoint, config_path, found, folders)
   if not kinds.is_dict(checkpoint.root) or has_odd_names(checkpoint.root) then return nil end
-  local fine, identity, config, kept = warnings.quietly(recognise.checkpoint, file, checkpoint, config_path)
+  local fine, identity, config, kept = warnings.quietly(recognise.checkpoint, file, checkpoint, config_path, folders)
   if not fine then
     if config_path or identity.code == "interrupted" then error(identity, 0) end
     return nil -- the tree is not a dict of tensors

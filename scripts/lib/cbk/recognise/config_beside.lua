@@ -5,8 +5,12 @@ local composite = require "cbk.converters.composite"
 local converters = require "cbk.converters"
 local errors = require "cbk.errors"
 local kinds = require "converters.engine.kinds"
+local naming = require "cbk.naming"
+local warnings = require "cbk.warnings"
 
 local config_beside = {}
+
+local MOST_NAMES = 5 -- in a message
 
 ---Fails if a folder has no config of its own.
 local function check_folder(path)
@@ -77,45 +81,56 @@ end
 ---@field problem? string   why none of the files is used
 ---@field is_broken? boolean   because it cannot be read
 
----The YAML files of a folder that may be configs, with the stems of their names.
----@return { path: string, stem: string, config?: Dict, problem?: string }[]
+---The last part of such a suffix: "_to_cs-2.5".
+local function last_of(suffix) return suffix and suffix:match "_to_cs%-[%w.-]-$" end
+
+---@class YamlFiles       Files with a name, or of a conversion.
+---@field readable string[]   paths of configs
+---@field problem? string     of the first of the others
+
+---@param groups table<string, YamlFiles>
+---@param name string|nil
+---@param path string
+---@param problem string|nil
+local function add(groups, name, path, problem)
+  if not name then return end
+  local group = groups[name] or { readable = {} }
+  groups[name] = group
+  if problem then group.problem = group.problem or problem else group.readable[#group.readable + 1] = path end
+end
+
+---The YAML files of a folder that may be configs: by the stems of their names, by the suffixes of their conversions, by the last of
+---these, and those of no conversion. Their content is not kept: there may be very many.
+---@return { stem: table<string, YamlFiles>, suffix: table<string, YamlFiles>, last: table<string, YamlFiles>, plain: YamlFiles }
 local function yaml_files(folder)
-  local out = {}
+  local out = { stem = {}, suffix = {}, last = {}, plain = { readable = {} } }
   for _, name in ipairs(cbk.fs.list(folder)) do
     local stem = name:match "^(.*)%.ya?ml$"
     if stem then
-      local one = { path = cbk.fs.join(folder, name), stem = stem }
+      local path = cbk.fs.join(folder, name)
       local fine, problem = pcall(cbk.fs.beside, folder, name)
-      local is_other
-      if fine then one.config, one.problem, is_other = try(one.path) else one.problem = refusal(problem) end
-      local is_config = one.config and (one.config.model ~= nil or one.config.trainer ~= nil)
-      if is_config or one.problem and not is_other then out[#out + 1] = one end
+      local config, is_other
+      if fine then config, problem, is_other = select(2, warnings.quietly(try, path)) else problem = refusal(problem) end
+      local is_config = config and (config.model ~= nil or config.trainer ~= nil)
+      if is_config or problem and not is_other then
+        local suffix = suffix_of(stem)
+        add(out.stem, stem, path, problem)
+        add(out.suffix, suffix, path, problem)
+        add(out.last, last_of(suffix), path, problem)
+        if not suffix then add(out, "plain", path, problem) end
+      end
     end
   end
   return out
 end
 
----The last part of such a suffix: "_to_cs-2.5".
-local function last_of(suffix) return suffix and suffix:match "_to_cs%-[%w.-]-$" end
-
 ---The files with the checkpoint's name; else those of its conversions; else those of its last conversion; else those of no conversion.
 ---Converting a folder again gives the checkpoint a new name, but not the config.
+---@return YamlFiles
 local function nearest(files, stem)
   local own = suffix_of(stem)
   local last = last_of(own)
-  for _, fits in ipairs {
-    function(one) return one.stem == stem end,
-    function(one) return own ~= nil and suffix_of(one.stem) == own end,
-    function(one) return last ~= nil and last_of(suffix_of(one.stem)) == last end,
-    function(one) return suffix_of(one.stem) == nil end,
-  } do
-    local out = {}
-    for _, one in ipairs(files) do
-      if fits(one) then out[#out + 1] = one end
-    end
-    if #out > 0 then return out end
-  end
-  return {}
+  return files.stem[stem] or own and files.suffix[own] or last and files.last[last] or files.plain
 end
 
 ---The name of the config that is wanted, for messages.
@@ -124,8 +139,9 @@ function config_beside.called(is_hf) return is_hf and "config.json" or "YAML con
 
 ---@param path string    of the checkpoint: a file or a folder
 ---@param is_hf boolean
+---@param known? table    what was found out about folders, for further checkpoints in them
 ---@return ConfigBeside
-function config_beside.find(path, is_hf)
+function config_beside.find(path, is_hf, known)
   local folder, stem = cbk.fs.folder_of(path), (cbk.fs.basename(path):gsub("%.%a+$", ""))
   for _, name in ipairs(is_hf and json_names(stem) or {}) do
     local fine, file = pcall(cbk.fs.beside, folder, name)
@@ -136,16 +152,19 @@ function config_beside.find(path, is_hf)
     end
   end
   if is_hf then return {} end
-  local files = nearest(yaml_files(folder), stem)
-  local readable, names = {}, {}
-  for _, one in ipairs(files) do
-    if one.config then readable[#readable + 1], names[#names + 1] = one, cbk.fs.basename(one.path) end
+  known = known or {}
+  local place = folder .. "\0yaml"
+  known[place] = known[place] or yaml_files(folder)
+  local files = nearest(known[place], stem)
+  if #files.readable > 1 then
+    local names = {}
+    for i = 1, math.min(#files.readable, MOST_NAMES) do names[i] = cbk.fs.basename(files.readable[i]) end
+    names.count = #files.readable
+    return { problem = ("there are several configs beside it: %s; name one with --config"):format(naming.listed(names, MOST_NAMES)) }
   end
-  if #readable > 1 then
-    return { problem = ("there are several configs beside it: %s; name one with --config"):format(table.concat(names, ", ")) }
-  end
-  if readable[1] or not files[1] then return readable[1] or {} end
-  return { problem = files[1].problem, is_broken = true }
+  if not files.readable[1] then return { problem = files.problem, is_broken = files.problem ~= nil or nil } end
+  local config, problem = try(files.readable[1])
+  return { path = config and files.readable[1], config = config, problem = problem, is_broken = problem ~= nil or nil }
 end
 
 return config_beside

@@ -344,14 +344,15 @@ local OF_GGUF = "convert the Hugging Face checkpoint that it was made from; `cbk
 ---@param path string           of the checkpoint
 ---@param checkpoint Checkpoint
 ---@param config_path? string   default: the config beside it
+---@param known? table          as in `config_beside.find`
 ---@return Identity found
 ---@return Dict|nil config      of the file `found.config`
 ---@return Dict|nil kept        the config in the checkpoint's __metadata__, if there is no file
-function recognise.checkpoint(path, checkpoint, config_path)
+function recognise.checkpoint(path, checkpoint, config_path, known)
   kinds.check_root(checkpoint.root)
   local is_hf = not kinds.is_dict(checkpoint.root, "model")
   local beside = config_path and { path = converters.config_file(config_path), config = config_beside.load(config_path) }
-    or config_beside.find(is_hf and path or checkpoint.path, is_hf) -- of a folder, the file in it names the config
+    or config_beside.find(is_hf and path or checkpoint.path, is_hf, known) -- of a folder, the file in it names the config
   local params = not beside.config and not is_hf and zoo_checkpoint.params(checkpoint.root) or nil
   local other = not (is_hf or params) and (config_path and beside or not beside.config and config_beside.find(path, true))
   local foreign = other and foreign_config(other, checkpoint) or nil
