@@ -83,7 +83,7 @@ local function side_of_parts(path, parts)
 end
 
 local function check_items()
-  small_items.check(small_items.count(opened), opened, 3200, "compare them", "keep a few of each kind with `cbk copy --include`")
+  small_items.check(small_items.count(opened), opened, 3500, "compare them", "keep a few of each kind with `cbk copy --include`")
 end
 
 ---@return InferSide

@@ -268,6 +268,10 @@ def check_inferred(run):
         assert memory <= 100_000_000 + 4 * sizes, memory
         if count == 12000:
             os.remove(run.path("out.lua"))
+    path = run.path("many.pt")
+    torch.save({f"m{i}": torch.ones(1) for i in range(20000)}, path)
+    _, _, memory, text = measured([run.cbk, "infer", path, path, "-o", run.path("out.lua"), "--no-progress-bar"])
+    assert "more memory than" in text and memory <= 100_000_000 + 8 * os.path.getsize(path), f"{memory / 1e6:.0f} MB, {text[-300:]}"
 
 
 def check_shared(run):
@@ -512,6 +516,19 @@ def check_folders(run):
         assert seconds < LONGEST / 2 and memory < 100_000_000 + 4 * size, f"{name}: {seconds:.0f} s, {memory / 1e6:.0f} MB"
 
 
+def check_index(run):
+    """An index of very many shards, which are all missing."""
+    folder = run.path("index")
+    os.mkdir(folder)
+    path = os.path.join(folder, "model.safetensors.index.json")
+    for count, words in ((60_000, "60,000 errors"), (200_000, "takes more memory than 100 MB")):
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump({"weight_map": {f"k{i}": f"m{i}.safetensors" for i in range(count)}}, f)
+        limit = 100_000_000 + 4 * os.path.getsize(path)
+        _, seconds, memory, text = measured([run.cbk, "check", folder])
+        assert words in text and seconds < LONGEST / 3 and memory <= limit, f"{memory / 1e6:.0f} MB of {limit / 1e6:.0f}, {seconds:.0f} s, {text[-300:]}"
+
+
 CHECKS = {
     "what the user allows": check_allowed,
     "ordinary checkpoints": check_ordinary,
@@ -526,6 +543,7 @@ CHECKS = {
     "very long texts": check_texts,
     "very many nested values": check_nested,
     "folders of very many checkpoints": check_folders,
+    "an index of very many missing shards": check_index,
     "damaged index of very many entries": check_damaged_index,
     "adapters of very many modules": check_adapters,
 }

@@ -19,7 +19,7 @@ end
 
 ---Fails if there are so many small items that the data about them would exceed the limit. Items of models have thousands of bytes each.
 ---@param count integer
----@param checkpoints Checkpoint[]   the checkpoints with these items
+---@param checkpoints Checkpoint[]|{ files: string[] }[]   the checkpoints with these items
 ---@param per_item integer           bytes that are kept for each item, measured
 ---@param what string                "compare them"
 ---@param advice string              what to try

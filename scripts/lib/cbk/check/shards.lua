@@ -6,6 +6,7 @@ local fold = require "cbk.fold"
 local kinds = require "converters.engine.kinds"
 local numbers = require "cbk.numbers"
 local parts = require "cbk.parts"
+local small_items = require "cbk.small_items"
 
 local shards = {}
 
@@ -51,6 +52,7 @@ local function keys_by_shard(index, path)
   local map = kinds.is_dict(index) and kinds.is_dict(index, "weight_map") and index.weight_map
   if not map then return nil, ("'%s' has no 'weight_map', a table of keys and their files"):format(path) end
   if cbk.count(map) == 0 then return nil, ("the 'weight_map' of '%s' is empty: no tensor of the shards beside it is read"):format(path) end
+  small_items.check(cbk.count(map), { { files = { path } } }, 1100, "check an index of them", "check its shards one by one")
   local out, order = {}, {}
   for key, name in cbk.items(map) do
     if type(name) ~= "string" then return nil, ("'weight_map' does not name a file for %s"):format(cbk.quote(tostring(key))) end
