@@ -82,7 +82,8 @@ std::vector<size_t> reading_order(const std::vector<Item>& items) {
   files.emplace("", 0);
   std::vector<Position> positions;
   for (size_t i = 0; i < items.size(); ++i) {
-    const Storage::Place place = place_of(*items[i].tensor.expression());
+    const Storage::Place place =
+        within(items[i].key, [&] { return place_of(*items[i].tensor.expression()); });
     positions.push_back({files.emplace(place.file, files.size()).first->second, place.offset, i});
   }
   std::stable_sort(positions.begin(), positions.end(), [](const Position& a, const Position& b) {

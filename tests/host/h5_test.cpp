@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <ctime>
+#include <map>
 #include <numeric>
 
 #include "host/checkpoint/open.hpp"
@@ -17,6 +18,7 @@
 #include "tests/host/peak_memory.hpp"
 
 using namespace cbk;
+using namespace std::string_literals;
 
 namespace {
 
@@ -436,6 +438,72 @@ TEST_CASE("H5: damage gives an error or a value, never more") {
                read_h5(bad);
              }),
              Catch::Contains("cut short"));
+}
+
+TEST_CASE("H5: data that shares bytes with other data or structures is refused") {
+  const Folder folder;
+  const fs::path path = folder.path("overlap.h5");
+  std::vector<int32_t> ints(1000);
+  std::iota(ints.begin(), ints.end(), 7);
+  std::map<std::string, uint64_t> at;
+  {
+    Hdf5 file(path, false);
+    file.add("a", H5T_STD_I32LE, H5T_NATIVE_INT32, {1000}, ints);
+    file.add("b", H5T_STD_I32LE, H5T_NATIVE_INT32, {1000}, ints);
+    file.add("c", H5T_STD_I32LE, H5T_NATIVE_INT32, {1000}, ints, {500});
+    for (const char* name : {"a", "b", "c"}) {
+      const Handle data(H5Dopen2(file.id(), name, H5P_DEFAULT), H5Dclose);
+      H5O_info_t info;
+      REQUIRE(H5Oget_info(data, &info) >= 0);
+      at["header of "s + name] = info.addr;
+      if (name != "c"s) at[name] = H5Dget_offset(data);
+      for (const hsize_t chunk : {0, 1}) {
+        if (name != "c"s) continue;
+        haddr_t address = 0;
+        REQUIRE(H5Dget_chunk_info_by_coord(data, std::array<hsize_t, 1>{chunk * 500}.data(), nullptr,
+                                           &address, nullptr) >= 0);
+        at["chunk " + std::to_string(chunk)] = address;
+      }
+    }
+  }
+  const std::string good = read_file(path);
+  const auto place = [](uint64_t address, uint64_t size) {
+    std::string out;
+    append_le(out, address);
+    if (size > 0) append_le(out, size);
+    return out;
+  };
+  struct Case {
+    std::string moved;
+    uint64_t to;
+    std::string reason;  // empty: it is read
+  };
+  const Case cases[] = {
+      {"b", at["a"], ""},  // a tie
+      {"b", at["a"] + 8, "the data of dataset 'a' and the data of dataset 'b' overlap"},
+      {"a", at["b"] + 3996, "the data of dataset 'b' and the data of dataset 'a' overlap"},
+      {"b", 0, "in the superblock"},
+      {"b", at["header of a"] - 400, "the data of dataset 'b' and the header of dataset 'a' overlap"},
+      {"chunk 1", at["chunk 0"], ""},
+      {"chunk 1", at["chunk 0"] + 400, "chunks 0 and 1 overlap"},
+      {"chunk 1", 0, "in the superblock"},
+  };
+  for (const Case& one : cases) {
+    CAPTURE(one.moved, one.to);
+    const uint64_t size = one.moved == "b" || one.moved == "a" ? 4000 : 0;
+    const std::string before = place(at[one.moved], size);
+    std::string bytes = good;
+    const size_t found = bytes.find(before);
+    REQUIRE(found != std::string::npos);
+    REQUIRE(bytes.find(before, found + 1) == std::string::npos);
+    bytes.replace(found, before.size(), place(one.to, size));
+    write_file(path, bytes, true);
+    const std::string error = error_of([&] { (void)values_of<int32_t>(read_h5(path), "c"); });
+    CHECK_THAT(error, Catch::Contains(one.reason));
+    CHECK(error.empty() == one.reason.empty());
+  }
+  CHECK_THAT(error_of([&] { write_h5(read_h5(path), folder.path("copy.h5"), "flat"); }),
+             Catch::StartsWith("c: damaged HDF5 file: its data is at bytes 0 to 2000"));
 }
 
 TEST_CASE("H5: hex and percent encoding") {

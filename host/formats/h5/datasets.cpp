@@ -83,6 +83,7 @@ Tensor Datasets::tensor(const Located& located, std::optional<DType> wanted) {
   }
   View view;
   view.storage = storage(located, dataset, *stored);
+  places_.add(*located.file, located.object, dataset, located.name);
   view.dtype = dtype;
   view.shape = dataset.space.shape();
   view.strides = contiguous_strides(view.shape);
@@ -118,6 +119,7 @@ Value Datasets::texts(const Located& located) {
   if (dataset.space.is_null) fail(Errc::unsupported, "the dataset has no data");
   const StoragePtr storage = hdf5::open_storage(objects.shared_image(), dataset,
                                                 [&](const std::string& name) { return files_.map(name); });
+  places_.add(*located.file, located.object, dataset, located.name);
   // Texts that were never written, or compress well, take no room in the file, but each takes some memory.
   constexpr uint64_t text_bytes = 40;
   MemoryLoan memory(objects.image().memory(), storage->size());

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "host/formats/h5/external.hpp"
+#include "host/formats/h5/places.hpp"
 #include "host/formats/hdf5/library/library_reader.hpp"
 
 namespace cbk::h5 {
@@ -22,6 +23,8 @@ class Datasets {
   explicit Datasets(ExternalFiles& files) : files_(files) {}
 
   [[nodiscard]] ExternalFiles& files() { return files_; }
+  /// Of all datasets that were asked for.
+  [[nodiscard]] const Places& places() const { return places_; }
   /// The object behind a link, possibly in another file.
   Located follow(const std::shared_ptr<hdf5::File>& file, const hdf5::Link& link);
   /// The dataset at a path; an error names it if it is absent or not a dataset.
@@ -49,6 +52,7 @@ class Datasets {
   StoragePtr storage(const Located& located, const hdf5::Dataset& dataset, DType dtype);
   StoragePtr by_library(const Located& located, const hdf5::Dataset& dataset, DType dtype);
   ExternalFiles& files_;
+  Places places_;
   std::map<Key, Value> leaves_;
   std::map<const hdf5::File*, std::shared_ptr<hdf5::LibraryReader>> libraries_;
 };

@@ -65,7 +65,7 @@ class PlainTree {
       const std::string name = percent_decode(link.name);
       within(quote(name), [&] {
         if (tree.find(name) != nullptr) fail(Errc::format, "two datasets have this name");
-        if (auto value = member(located.file, link)) tree.as_dict().set(name, std::move(*value));
+        if (auto value = member(located, link)) tree.as_dict().set(name, std::move(*value));
       });
     }
     open_.erase(here);
@@ -79,14 +79,15 @@ class PlainTree {
   /// Broken links, and elements without a dtype here, are values that cannot be read. A named datatype is not
   /// a
   /// value: nothing is stored under it.
-  std::optional<Value> member(const std::shared_ptr<hdf5::File>& file, const hdf5::Link& link) {
+  std::optional<Value> member(const Located& parent, const hdf5::Link& link) {
     const auto why_not = [&](const Error& error) {
       return unreadable(
           fmt::format("dataset {} cannot be read: {}", quote(percent_decode(link.name)), error.what()));
     };
     Located located;
     try {
-      located = datasets_.follow(file, link);
+      located = datasets_.follow(parent.file, link);
+      if (!parent.name.empty()) located.name = parent.name + "/" + link.name;
     } catch (const Error& error) {
       const bool is_cut = datasets_.files().may_be_cut() && error.code() == Errc::format;
       if (is_cut) return why_not(error);
@@ -174,6 +175,7 @@ Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& optio
     checkpoint.format = "flat-h5";
     checkpoint.root = PlainTree(datasets).group({files.main(), files.main()->root(), ""});
   }
+  datasets.places().refuse_overlaps();
   checkpoint.files = files.paths();
   return checkpoint;
 }

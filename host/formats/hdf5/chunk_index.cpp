@@ -40,16 +40,34 @@ class IndexReader {
         std::adjacent_find(chunks_.begin(), chunks_.end(),
                            [](const StoredChunk& a, const StoredChunk& b) { return a.number == b.number; });
     if (twice != chunks_.end()) damaged("chunk {} is in the index twice", twice->number);
+    refuse_overlaps();
     return std::move(chunks_);
   }
 
  private:
+  /// Fails for chunks that share a part of their bytes.
+  void refuse_overlaps() const {
+    std::vector<const StoredChunk*> order;
+    order.reserve(chunks_.size());
+    for (const StoredChunk& chunk : chunks_) order.push_back(&chunk);
+    std::ranges::sort(order, {},
+                      [](const StoredChunk* chunk) { return std::pair(chunk->offset, chunk->size); });
+    for (size_t i = 1; i < order.size(); ++i) {
+      const StoredChunk& before = *order[i - 1];
+      const StoredChunk& next = *order[i];
+      const bool is_same = before.offset == next.offset && before.size == next.size;
+      if (!is_same && next.offset - before.offset < before.size)
+        damaged("chunks {} and {} overlap, at byte {}", before.number, next.number, next.offset);
+    }
+  }
+
   void add(uint64_t number, uint64_t address, uint64_t size, uint32_t mask) {
     if (address == undefined_address) return;
     const uint64_t offset = checked_add(image_.base(), address, "the place of a chunk");
     const uint64_t end = checked_add(offset, size, "the place of a chunk");
     if (end > image_.file()->size())
       damaged("a chunk is at bytes {} to {}, beyond the end; is it cut short?", offset, end);
+    image_.refuse_superblock(offset, end);
     if (dataset_.filters.empty() && size < bytes_) damaged("a chunk has {} of {} bytes", size, bytes_);
     image_.memory().charge(sizeof(StoredChunk));
     chunks_.push_back({number, offset, size, mask});

@@ -254,6 +254,7 @@ StoragePtr open_storage(const std::shared_ptr<const Image>& image, const Dataset
         if (layout.size < size) damaged("a contiguous dataset holds {} of {} bytes", layout.size, size);
         const uint64_t offset = checked_add(image->base(), layout.address, "the place of the data");
         const ByteView inside = image->file()->slice(offset, size, "the data");
+        image->refuse_superblock(offset, offset + size);
         storage = map_storage(image->file(), offset, inside.size());
       } else {
         storage = std::make_shared<ChunkedStorage>(image, dataset);

@@ -44,6 +44,7 @@ class File {
   File& operator=(const File&) = delete;
 
   [[nodiscard]] Objects& objects() { return objects_; }
+  [[nodiscard]] const Objects& objects() const { return objects_; }
   [[nodiscard]] const std::shared_ptr<const MappedFile>& mapped() const { return objects_.image().file(); }
   [[nodiscard]] const MemoryPtr& memory() const { return objects_.image().shared_memory(); }
   [[nodiscard]] const ObjectHeader& root() const { return root_; }

@@ -14,6 +14,12 @@ void Image::charge(uint64_t work) const {
   }
 }
 
+void Image::refuse_superblock(uint64_t begin, uint64_t end) const {
+  if (begin < superblock_.start + superblock_.size && superblock_.start < end) {
+    damaged("its data is at bytes {} to {}, in the superblock", begin, end);
+  }
+}
+
 ByteView Image::bytes(uint64_t address, uint64_t length, const char* what) const {
   const uint64_t size = file_->size() - base();
   if (address > size || length > size - address) {

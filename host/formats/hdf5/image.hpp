@@ -40,6 +40,8 @@ class Image {
     return {bytes(address, length, what), sizes(), what};
   }
   void charge(uint64_t work) const;
+  /// Fails for elements at bytes [begin, end) of the file that would be in the superblock.
+  void refuse_superblock(uint64_t begin, uint64_t end) const;
   /// The `size` bytes that `make` unpacks from the block at an address: made once, and kept as long as the
   /// image.
   [[nodiscard]] ByteView unpacked(uint64_t address, uint64_t size, const std::function<Bytes()>& make) const;

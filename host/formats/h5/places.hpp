@@ -1,0 +1,34 @@
+// Where the datasets of a checkpoint are in their files: no two of them share a part of their bytes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "host/formats/hdf5/dataset.hpp"
+#include "host/formats/hdf5/file.hpp"
+
+namespace cbk::h5 {
+
+/// Knows headers and contiguous data; chunks are compared when their index is read. Not thread-safe.
+class Places {
+ public:
+  /// `file` outlives this object.
+  void add(const hdf5::File& file, const hdf5::ObjectHeader& object, const hdf5::Dataset& dataset,
+           const std::string& name);
+  /// Fails (`format`) for data that is partly in the data of another dataset, or in a header. Two datasets
+  /// with the same bytes are a tie.
+  void refuse_overlaps() const;
+
+ private:
+  struct Place {
+    const hdf5::File* file = nullptr;
+    uint64_t begin = 0;
+    uint64_t size = 0;
+    size_t name = 0;  // in `names_`
+    bool is_header = false;
+  };
+  std::vector<Place> places_;
+  std::vector<std::string> names_;
+};
+
+}  // namespace cbk::h5
