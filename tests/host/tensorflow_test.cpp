@@ -539,6 +539,39 @@ TEST_CASE("tensorflow: an index that lies is refused with the variable's name", 
   refused("not an entry", [](Bundle& b) { b.entries["b"] = "\xff\xff"; });
 }
 
+TEST_CASE("tensorflow: variables that share a part of their bytes are refused, others are told of",
+          "[tensorflow]") {
+  const Folder folder;
+  Bundle bundle;
+  bundle.add("a", counting(DType::float32, {8}));
+  bundle.add("b", counting(DType::float32, {8}));
+  bundle.add_slices("s", counting(DType::float32, {8}), {{{0}, {4}}, {{4}, {8}}});
+  const auto moved = [&](const std::string& key, int64_t offset) {
+    Bundle out = bundle;
+    proto::Entry entry;
+    REQUIRE(entry.ParseFromString(out.entries.at(key)));
+    entry.set_offset(offset);
+    out.entries[key] = entry.SerializeAsString();
+    return out.write(folder, "p");
+  };
+  CHECK(open_checkpoint(bundle.write(folder, "p")).warnings.empty());
+  CHECK(open_checkpoint(moved("b", 0)).warnings.empty());  // a tie; and nobody says that a hole is wrong
+  const std::vector<std::tuple<std::string, int64_t, std::string>> cases = {
+      {"b", 16, "the bytes of 'a' and 'b' overlap, at byte 16 of data file 0"},
+      {"a", 60, "the bytes of 'b' and 'a' overlap, at byte 60 of data file 0"},
+      {tf::slice_key("s", {{0, 4}}), 84,
+       "the bytes of a slice of 's' and a slice of 's' overlap, at byte 84"},
+      {tf::slice_key("s", {{0, 4}}), 8, "the bytes of 'a' and a slice of 's' overlap, at byte 8"},
+  };
+  for (const auto& [key, offset, reason] : cases)
+    CHECK_THROWS_WITH(open_checkpoint(moved(key, offset)), Catch::Contains(reason));
+  bundle.data += std::string(400, 'x');
+  const Checkpoint longer = open_checkpoint(bundle.write(folder, "p"));
+  REQUIRE(longer.warnings.size() == 1);
+  CHECK_THAT(longer.warnings.front(),
+             Catch::StartsWith("400 B behind the last variable in 'p.data-00000-of-00001' (byte 96)"));
+}
+
 TEST_CASE("tensorflow: names that a short index repeats are refused", "[tensorflow]") {
   const Folder folder;
   Bundle bundle;

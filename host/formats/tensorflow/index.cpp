@@ -1,6 +1,7 @@
 #include "host/formats/tensorflow/index.hpp"
 
 #include <algorithm>
+#include <tuple>
 
 #include "host/base/utf8.hpp"
 #include "host/formats/tensorflow/proto.hpp"
@@ -129,6 +130,32 @@ Entry read_entry(const proto::Entry& message, uint32_t shards) {
   return entry;
 }
 
+/// Fails for variables, or slices of them, that share a part of their bytes.
+void refuse_overlaps(const Index& index) {
+  struct Place {
+    const Entry* entry;
+    std::string_view key;
+  };
+  std::vector<Place> order;
+  const auto add = [&](const Entry& entry, std::string_view key) {
+    if (entry.size > 0) order.push_back({&entry, key});
+  };
+  for (const Entry& entry : index.variables) add(entry, entry.name);
+  for (const auto& [key, entry] : index.slices) add(entry, key);
+  std::ranges::sort(order, {}, [](const Place& p) {
+    return std::tuple(p.entry->shard, p.entry->offset, p.entry->size, p.key);
+  });
+  for (size_t i = 1; i < order.size(); ++i) {
+    const Entry& before = *order[i - 1].entry;
+    const Entry& next = *order[i].entry;
+    const bool is_same = before.offset == next.offset && before.size == next.size;
+    if (before.shard == next.shard && !is_same && next.offset - before.offset < before.size) {
+      fail(Errc::format, "the bytes of {} and {} overlap, at byte {} of data file {}",
+           name_of_key(order[i - 1].key), name_of_key(order[i].key), next.offset, next.shard);
+    }
+  }
+}
+
 void check_name(std::string_view name) {
   if (!is_strict_utf8(name)) fail(Errc::format, "the name {} is not UTF-8", quote(name));
 }
@@ -167,6 +194,7 @@ Index read_index(const MappedFile& file, MemoryBudget& memory) {
   };
   read_table(file.bytes(), name_of_key, visit, memory);
   if (!index) fail(Errc::format, "the index has no header");
+  refuse_overlaps(*index);
   return std::move(*index);
 }
 

@@ -34,8 +34,8 @@ struct Index {
   std::map<std::string, Entry> slices;  // by their keys
 };
 
-/// Reads and checks all entries; the size of each fits its type and shape. Errors: `format`, naming the
-/// variable.
+/// Reads and checks all entries; the size of each fits its type and shape, and no two share a part of their
+/// bytes. Errors: `format`, naming the variable.
 Index read_index(const MappedFile& file, MemoryBudget& memory);
 
 /// The content of the file `<prefix>.index` of little-endian data. `variables`: by name, without slices.

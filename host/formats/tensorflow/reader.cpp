@@ -58,17 +58,17 @@ class DataFiles {
   DataFiles(fs::path prefix, const std::shared_ptr<const MappedFile>& file, const Index& index,
             MemoryBudget& memory, const OpenOptions& options)
       : prefix_(std::move(prefix)), shards_(index.shards), salvage_(options.salvage) {
-    std::set<uint32_t> needed;
-    for (const Entry& entry : index.variables) {
-      if (entry.size > 0) needed.insert(entry.shard);
-    }
-    for (const auto& [key, entry] : index.slices) {
-      if (entry.size > 0) needed.insert(entry.shard);
-    }
-    if (!salvage_) check(needed);
+    const auto add = [&](const Entry& entry) {
+      if (entry.size == 0) return;
+      uint64_t& end = ends_[entry.shard];
+      end = std::max(end, entry.offset + entry.size);
+    };
+    for (const Entry& entry : index.variables) add(entry);
+    for (const auto& [key, entry] : index.slices) add(entry);
+    if (!salvage_) check();
     std::error_code ignored;
     const NamedFiles named(prefix_.parent_path(), options.allow_external, file);
-    for (const uint32_t shard : needed) {
+    for (const auto& [shard, end] : ends_) {
       const std::string name = data_file_name(prefix_.filename().string(), shard, shards_);
       if (salvage_ && !fs::is_regular_file(prefix_.parent_path() / name, ignored)) continue;
       auto data = named.open(name, NamedFiles::Link::followed);
@@ -80,6 +80,17 @@ class DataFiles {
     std::vector<fs::path> paths;
     for (const auto& [shard, file] : files_) paths.push_back(file->path());
     return paths;
+  }
+
+  /// What other programs do not read either, such as another file that was appended.
+  void warn_of_rest(std::vector<std::string>& warnings) const {
+    for (const auto& [shard, file] : files_) {
+      const uint64_t end = ends_.at(shard);
+      if (file->size() <= end) continue;
+      warnings.push_back(fmt::format(
+          "{} behind the last variable in {} (byte {}) are not read: another file, or other data, was added",
+          format_size(file->size() - end), quote(file->path().filename().string()), end));
+    }
   }
 
   [[nodiscard]] StoragePtr bytes_of(const Entry& entry) const {
@@ -95,10 +106,10 @@ class DataFiles {
   }
 
  private:
-  void check(const std::set<uint32_t>& needed) const {
+  void check() const {
     std::vector<std::string> missing;
     std::error_code ignored;
-    for (const uint32_t shard : needed) {
+    for (const auto& [shard, end] : ends_) {
       const fs::path path = data_file_name(prefix_.string(), shard, shards_);
       if (!fs::is_regular_file(path, ignored)) missing.push_back(quote(path.filename().string()));
     }
@@ -125,6 +136,7 @@ class DataFiles {
   fs::path prefix_;
   uint32_t shards_;
   bool salvage_;
+  std::map<uint32_t, uint64_t> ends_;  // of the last variable in each data file that is needed
   std::map<uint32_t, std::shared_ptr<const MappedFile>> files_;
 };
 
@@ -155,6 +167,7 @@ class BundleReader {
         }
       });
     }
+    files_.warn_of_rest(warnings_);
     Checkpoint checkpoint;
     checkpoint.format = "tensorflow";
     checkpoint.version = "V2";
