@@ -14,6 +14,7 @@
 #include "host/formats/torch/writer.hpp"
 #include "host/formats/zip/archive.hpp"
 #include "host/formats/zip/layout.hpp"
+#include "host/formats/zip/records.hpp"
 #include "host/streaming/execute.hpp"
 #include "host/tensor/packed_storage.hpp"
 #include "tests/host/folder.hpp"
@@ -277,6 +278,28 @@ TEST_CASE("damaged and foreign files are refused with the reason", "[torch]") {
   CHECK_THAT(message_of([&] { read(path); }, Errc::unsupported), Contains("tar"));
 }
 
+TEST_CASE("a header that contradicts the directory is refused when its member is read", "[torch]") {
+  const Folder folder;
+  const fs::path path = folder.path("local.pt");
+  const std::string pickle = "\x80\x02}" + text("w") + tensor_pickle(floats("0", 4), 0, 4, 1) + "s.";
+  const bool deflate = GENERATE(false, true);
+  write_zip(path, {{"m/data.pkl", pickle}, {"m/data/0", std::string(16, 'x')}}, deflate);
+  const std::string whole = read_file(path);
+  const size_t local = whole.find("PK\x03\x04", 4);
+  const auto changed = [&](size_t at, const std::string& bytes, bool has_descriptor = false) {
+    std::string out = whole;
+    out.replace(local + at, bytes.size(), bytes);
+    if (has_descriptor) out[local + 6] = zip::has_descriptor;
+    write_file(path, out, true);
+    return read(path).root.find("w")->as_tensor().to_bytes();
+  };
+  CHECK(changed(14, std::string(12, '\0'), true).size() == 16);
+  CHECK_THROWS_WITH(changed(30, "m/data/1"), Contains("'m/data/0' is called 'm/data/1' in the header"));
+  CHECK_THROWS_WITH(changed(18, "\x04"), Contains("'m/data/0' has 16 bytes (4 packed) in the header"));
+  CHECK_THROWS_WITH(changed(22, "\x04"), Contains("'m/data/0' has 4 bytes"));
+  CHECK_THROWS_WITH(changed(18, std::string(8, '\0')), Contains("'m/data/0' has 0 bytes (0 packed)"));
+}
+
 TEST_CASE("legacy streams: shared storages, parts of storages, byte order", "[torch]") {
   const Folder folder;
   const fs::path path = folder.path("old.pt");
@@ -423,9 +446,11 @@ TEST_CASE("a deflated record is unpacked in a window", "[torch][memory]") {
   // A member that is longer or shorter than it says.
   std::string content = read_file(path);
   const size_t entry = content.rfind("m/data/0") - 46;
+  const size_t header = content.find("m/data/0") - 30;
   for (const int change : {-4, 4}) {
     std::string wrong = content;
     store_le(wrong.data() + entry + 24, static_cast<uint32_t>(count * 4 + change));
+    store_le(wrong.data() + header + 22, static_cast<uint32_t>(count * 4 + change));
     write_file(path, wrong, true);
     const zip::Archive archive(MappedFile::open(path));
     const zip::Entry& record = *archive.find("m/data/0");

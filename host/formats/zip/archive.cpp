@@ -97,6 +97,28 @@ void check_sizes(const MappedFile& file, const Entry& entry) {
   }
 }
 
+/// Replaces those of the three values that refer to the zip64 extra field, which holds only these, in this
+/// order.
+void apply_zip64(ByteView extra, Entry& entry) {
+  const std::array<uint64_t*, 3> values = {&entry.size, &entry.compressed_size, &entry.header_offset};
+  const bool is_needed = std::ranges::any_of(values, [](const uint64_t* v) { return *v == in_zip64; });
+  while (is_needed && extra.size() >= 4) {
+    const Fields fields(extra);
+    const size_t length = std::min<size_t>(fields.u16(2), extra.size() - 4);
+    if (fields.u16(0) != zip64_extra) {
+      extra = extra.subspan(4 + length);
+      continue;
+    }
+    size_t at = 4;
+    for (uint64_t* value : values) {
+      if (*value != in_zip64 || at + 8 > 4 + length) continue;
+      *value = fields.u64(at);
+      at += 8;
+    }
+    return;
+  }
+}
+
 /// The start of a member's bytes; only the header before them has it.
 uint64_t data_offset(const MappedFile& file, const Entry& entry) {
   const Fields local(file.slice(entry.header_offset, local_size, "a zip member's header"));
@@ -105,6 +127,33 @@ uint64_t data_offset(const MappedFile& file, const Entry& entry) {
          entry.header_offset);
   }
   return entry.header_offset + local_size + local.u16(26) + local.u16(28);
+}
+
+/// The same for a member that will be read: other programs may believe its header, not the directory.
+uint64_t checked_data_offset(const MappedFile& file, const Entry& entry) {
+  const uint64_t offset = data_offset(file, entry);
+  const ByteView header =
+      file.slice(entry.header_offset, offset - entry.header_offset, "a zip member's header");
+  const Fields local(header);
+  const size_t name_size = local.u16(local_name_length);
+  if (const auto name = as_text(header.subspan(local_size, name_size)); name != entry.name) {
+    fail(Errc::format, "the archive member {} is called {} in the header before its data", quote(entry.name),
+         quote(name));
+  }
+  Entry said{entry.name, 0, local.u32(18), local.u32(22)};
+  apply_zip64(header.subspan(local_size + name_size), said);
+  const bool is_behind = (local.u16(6) & has_descriptor) != 0;  // the header then has zeros
+  const auto differs = [&](uint64_t value, uint64_t expected) {
+    return value != expected && !(is_behind && value == 0);
+  };
+  if (differs(said.size, entry.size) || differs(said.compressed_size, entry.compressed_size)) {
+    fail(
+        Errc::format,
+        "the archive member {} has {} bytes ({} packed) in the header before its data, and {} ({} packed) in "
+        "the directory",
+        quote(entry.name), said.size, said.compressed_size, entry.size, entry.compressed_size);
+  }
+  return offset;
 }
 
 /// A member that is not compressed. Its header is read with the first byte: 20,000 headers are
@@ -129,7 +178,7 @@ class StoredMember final : public Storage {
  private:
   [[nodiscard]] uint64_t start() const {
     if (start_ == 0) {
-      const uint64_t offset = data_offset(*file_, entry_);
+      const uint64_t offset = checked_data_offset(*file_, entry_);
       (void)file_->slice(offset, entry_.size, "a tensor's data");
       start_ = offset;
     }
@@ -140,28 +189,6 @@ class StoredMember final : public Storage {
   Entry entry_;
   mutable std::atomic<uint64_t> start_{0};  // 0: not looked up yet
 };
-
-/// Replaces those of the three values that refer to the zip64 extra field, which holds only these, in this
-/// order.
-void apply_zip64(ByteView extra, Entry& entry) {
-  const std::array<uint64_t*, 3> values = {&entry.size, &entry.compressed_size, &entry.header_offset};
-  const bool is_needed = std::ranges::any_of(values, [](const uint64_t* v) { return *v == in_zip64; });
-  while (is_needed && extra.size() >= 4) {
-    const Fields fields(extra);
-    const size_t length = std::min<size_t>(fields.u16(2), extra.size() - 4);
-    if (fields.u16(0) != zip64_extra) {
-      extra = extra.subspan(4 + length);
-      continue;
-    }
-    size_t at = 4;
-    for (uint64_t* value : values) {
-      if (*value != in_zip64 || at + 8 > 4 + length) continue;
-      *value = fields.u64(at);
-      at += 8;
-    }
-    return;
-  }
-}
 
 /// Reads the descriptor after a member that was written before its sizes were known: signature, checksum and
 /// sizes, in 4 or 8 bytes. Sets them, and returns the end of the descriptor; UINT64_MAX if it is missing.
@@ -376,7 +403,7 @@ const Entry* Archive::find(std::string_view name) const {
 
 ByteView Archive::packed(const Entry& entry) const {
   check_sizes(*file_, entry);
-  const uint64_t offset = data_offset(*file_, entry);
+  const uint64_t offset = checked_data_offset(*file_, entry);
   const bool inside = offset <= file_->size() && entry.compressed_size <= file_->size() - offset;
   // The message is built only if it is needed: an archive may have 20,000 members.
   return file_->slice(offset, entry.compressed_size,
