@@ -278,6 +278,32 @@ TEST_CASE("damaged and foreign files are refused with the reason", "[torch]") {
   CHECK_THAT(message_of([&] { read(path); }, Errc::unsupported), Contains("tar"));
 }
 
+TEST_CASE("what is in an archive beside its checkpoint is a warning", "[torch]") {
+  const Folder folder;
+  const fs::path path = folder.path("more.pt");
+  const std::string good = "\x80\x02}" + text("w") + tensor_pickle(floats("0", 4), 0, 4, 1) + "s.";
+  const std::string data(16, 'x');
+  struct Case {
+    std::vector<std::pair<std::string, std::string>> members;
+    std::vector<std::string> warnings;
+  };
+  const std::vector<Case> cases = {
+      {{{"m/data.pkl", good}, {"m/data/0", data}, {"m/.data/serialization_id", "1"}, {"m/data/", ""}}, {}},
+      {{{"m/data.pkl", good + "hello"}, {"m/data/0", data}}, {"5 B behind the end of the pickle"}},
+      {{{"m/data.pkl", "\x80\x02}." + good}, {"m/data/0", data}},
+       {"behind the end of the pickle", "the archive member 'm/data/0' (16 B) is not read"}},
+      {{{"m/data.pkl", good}, {"m/data/0", data}, {"m/data/1", data}, {"m/data/2", data}},
+       {"2 archive members (32 B) are not read, such as 'm/data/1'"}},
+      {{{"m/data.pkl", good}, {"m/data/0", data}, {"n/data.pkl", good}}, {"the archive member 'n/data.pkl'"}},
+  };
+  for (const Case& one : cases) {
+    write_zip(path, one.members);
+    const std::vector<std::string> warnings = read(path).warnings;
+    REQUIRE(warnings.size() == one.warnings.size());
+    for (size_t i = 0; i < warnings.size(); ++i) CHECK_THAT(warnings[i], Contains(one.warnings[i]));
+  }
+}
+
 TEST_CASE("a header that contradicts the directory is refused when its member is read", "[torch]") {
   const Folder folder;
   const fs::path path = folder.path("local.pt");

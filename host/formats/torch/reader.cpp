@@ -50,7 +50,10 @@ class ZipReader {
     check_records();
     {
       const zip::Content pickle = archive_.read(*archive_.find(top_ + "data.pkl"), pickle_limit);
-      checkpoint.root = within("data.pkl", [&] { return pickle::load(pickle.text(), unpickle_options()); });
+      size_t used = 0;
+      checkpoint.root =
+          within("data.pkl", [&] { return pickle::load(pickle.text(), unpickle_options(), &used); });
+      warn_of_rest(pickle.text().size() - used);
     }
     file_->drop(0, file_->size());  // the directory and the pickle
     checkpoint.files = {file_->path()};
@@ -112,6 +115,36 @@ class ZipReader {
       warnings_.emplace_back("the archive has no checksums: damage to its tensors would not be noticed");
     }
     archive_.verify_if_small();
+  }
+
+  /// What other programs do not read either: more in the pickle, storages without a tensor, another folder.
+  void warn_of_rest(uint64_t behind_pickle) {
+    if (behind_pickle > 0) {
+      warnings_.push_back(fmt::format(
+          "{} behind the end of the pickle 'data.pkl' are not read: another pickle, or other data, was added",
+          format_size(behind_pickle)));
+    }
+    if (archive_.is_salvaged()) return;  // nor are lost storages asked for
+    const std::string storages = top_ + "data/";
+    std::string first;
+    size_t count = 0;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < records_.size(); ++i) {
+      const zip::Entry& entry = archive_.entries()[i];
+      const bool is_read =
+          entry.name.starts_with(storages) ? records_[i] != nullptr : entry.name.starts_with(top_);
+      if (is_read || entry.name.ends_with('/')) continue;
+      if (count++ == 0) first = quote(entry.name);
+      bytes = checked_add(bytes, entry.size, "the archive");
+    }
+    if (count == 1) {
+      warnings_.push_back(fmt::format("the archive member {} ({}) is not read: nothing refers to it", first,
+                                      format_size(bytes)));
+    } else if (count > 1) {
+      warnings_.push_back(
+          fmt::format("{} archive members ({}) are not read, such as {}: nothing refers to them", count,
+                      format_size(bytes), first));
+    }
   }
 
   pickle::UnpickleOptions unpickle_options() {
