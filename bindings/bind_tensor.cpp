@@ -8,6 +8,7 @@
 #include "bindings/modules.hpp"
 #include "bindings/tensor_methods.hpp"
 #include "host/tensor/expression.hpp"
+#include "host/tensor/packed_storage.hpp"
 
 namespace cbk::lua {
 
@@ -73,6 +74,10 @@ int storage(lua_State* L) {
   set_integer(L, "numel", view->storage->size() / itemsize);
   push_integers(L, view->strides);
   lua_setfield(L, -2, "stride");
+  if (const Unwritten missing = unwritten(*view->storage); missing.pieces > 0) {
+    set_integer(L, "unwritten", missing.pieces);
+    set_integer(L, "pieces", missing.of);
+  }
   if (const Encoding* encoding = view->storage->encoding()) set_field(L, "encoding", encoding->name);
   if (!place.file.empty()) {
     set_field(L, "file", place.file);

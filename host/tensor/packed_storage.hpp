@@ -18,6 +18,12 @@ struct StoredPiece {
 };
 using VisitPiece = std::function<void(const StoredPiece&)>;
 
+/// Pieces that no file has, which read as a fill value, of all that the storage could have.
+struct Unwritten {
+  uint64_t pieces = 0;
+  uint64_t of = 0;
+};
+
 /// Compressed or never written storages, and those that read another storage in their own way.
 class PackedStorage : public Storage {
  public:
@@ -27,12 +33,18 @@ class PackedStorage : public Storage {
     const Place from = place();
     visit({from.file, from.offset, stored_size(), size()});
   }
+  [[nodiscard]] virtual Unwritten unwritten() const { return {}; }
 };
 
 /// The number of bytes that a file uses for the storage.
 inline uint64_t stored_size(const Storage& storage) {
   const auto* packed = dynamic_cast<const PackedStorage*>(&storage);
   return packed != nullptr ? packed->stored_size() : storage.size();
+}
+
+inline Unwritten unwritten(const Storage& storage) {
+  const auto* packed = dynamic_cast<const PackedStorage*>(&storage);
+  return packed != nullptr ? packed->unwritten() : Unwritten();
 }
 
 /// Visits the parts of any storage that are in a file.

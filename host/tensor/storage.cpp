@@ -94,6 +94,7 @@ class SwappedStorage final : public PackedStorage {
   [[nodiscard]] uint64_t size() const override { return storage_->size(); }
   [[nodiscard]] uint64_t stored_size() const override { return cbk::stored_size(*storage_); }
   void each_piece(const VisitPiece& visit) const override { cbk::each_piece(*storage_, visit); }
+  [[nodiscard]] Unwritten unwritten() const override { return cbk::unwritten(*storage_); }
   void read(uint64_t offset, std::span<std::byte> out) const override {
     // Whole elements around the range are swapped, then the range is cut out.
     const uint64_t begin = offset / itemsize_ * itemsize_;

@@ -317,6 +317,22 @@ def unsafe_pickles(run):
             assert [(one["rule"], one["severity"]) for one in findings(run, path)] == [("reading", "warning")], libver
     run.check("another file behind an HDF5 file", two_files)
 
+    def unwritten():
+        """Chunks that a program did not come to: h5py reads them as the fill value."""
+        path = run.path("sparse.h5")
+        for libver in ("earliest", "latest"):
+            with h5py.File(path, "w", libver=libver) as file:
+                file.create_dataset("some", (100_000,), "f4", chunks=(100,))[:69_950] = np.arange(69_950)
+                file.create_dataset("swapped", (40,), ">f4", chunks=(20,))[:20] = np.arange(20)
+                file.create_dataset("none", (3,), "i4")
+                file.create_dataset("empty", (0, 3), "i4", chunks=(1, 1), maxshape=(5, 3))
+                file.create_dataset("all", data=np.arange(40.0), chunks=(15,))
+            found = {one["key"]: one["text"] for one in findings(run, path) if one["rule"] == "unwritten"}
+            chunks = "%s chunks were never written, and read as the fill value"
+            assert found == {"some": chunks % "300 of 1,000", "swapped": chunks % "1 of 2",
+                             "none": "it was never written, and reads as the fill value"}, (libver, found)
+    run.check("chunks that were never written", unwritten)
+
     def unreadable():
         path = run.path("links.h5")
         with h5py.File(path, "w") as file:

@@ -74,6 +74,12 @@ void ChunkedStorage::each_piece(const VisitPiece& visit) const {
   }
 }
 
+Unwritten ChunkedStorage::unwritten() const {
+  uint64_t chunks = 1;
+  for (const uint64_t extent : grid_) chunks *= extent;  // at most one for each element
+  return {chunks - index().size(), chunks};
+}
+
 Storage::Place ChunkedStorage::place() const {
   uint64_t first = UINT64_MAX;
   for (const StoredChunk& chunk : index()) first = std::min(first, chunk.offset);

@@ -22,6 +22,7 @@ class ChunkedStorage final : public PackedStorage {
   [[nodiscard]] uint64_t size() const override { return size_; }
   [[nodiscard]] uint64_t stored_size() const override;
   void each_piece(const VisitPiece& visit) const override;
+  [[nodiscard]] Unwritten unwritten() const override;
   void read(uint64_t offset, std::span<std::byte> out) const override;
   [[nodiscard]] Place place() const override;
   void add_files(SourceFiles& files) const override { files.insert(image_->file()); }

@@ -144,6 +144,7 @@ function Tensor:content() end
 ---@return ffi.cdata* pointer, any anchor
 function Tensor:ptr() end
 ---Where the bytes are: { id (who shares with whom), offset, stride, numel (elements), file, position, encoding }, or nil for a computed tensor.
+---Where chunks were never written and read as a fill value, `unwritten` of `pieces`.
 ---@return table|nil
 function Tensor:storage() end
 ---A tensor of quantised elements has the dtype float32, and its `storage()` has `encoding` ("Q4_K"). These are its blocks as they are in the

@@ -214,12 +214,22 @@ local function dtypes_for(row, options)
   return cbk.dtype(row.type).floating and options.dtypes or {}
 end
 
+---Reports chunks of an H5 file that are not there.
+local function check_unwritten(subject, part, key, tensor, found)
+  local storage = subject.format:find "h5" and tensor:storage()
+  if not storage or not storage.unwritten then return end
+  local chunks = ("%s of %s were"):format(numbers.grouped(storage.unwritten), numbers.counted(storage.pieces, "chunk"))
+  found:add("unwritten", part.file, key, ("%s never written, and read%s as the fill value"):format(
+    storage.pieces == 1 and "it was" or chunks, storage.pieces == 1 and "s" or ""))
+end
+
 ---Reads one tensor.
 ---@return CheckedTensor|nil
 local function scan(subject, part, i, row, class_keys, options, found)
   local tensor = part.rows:value(i)
   local fine, result = pcall(tensor.scan, tensor, { dtypes = dtypes_for(row, options) })
   if fine then
+    check_unwritten(subject, part, row.path, tensor, found)
     return { file = file_of_tensor(subject, part, tensor), key = row.path, row = row, scan = result, known = class_keys[row.path] }
   end
   if type(result) ~= "table" or result.code ~= "format" then error(result, 0) end

@@ -58,6 +58,8 @@ rules.list = {
     help = "Look at the program that wrote it: the weight was never trained, or never loaded." },
   { id = "duplicate", severity = "warning", text = "Tensors at different keys have the same content, and are not tied.",
     help = "Check that each layer was written under its own key." },
+  { id = "unwritten", severity = "warning", text = "A tensor, or some of its chunks, was never written: it reads as a fill value.",
+    help = "Write the file again: the program that wrote it was interrupted, or leaves out what is equal to the fill value." },
   { id = "overflow", severity = "warning", text = "Numbers are too large for the dtype that --for names.",
     help = "Use a dtype with a wider range, such as bfloat16, or scale the weight." },
   { id = "underflow", severity = "note", text = "Many numbers become 0 in the dtype that --for names; a warning if most do.",
