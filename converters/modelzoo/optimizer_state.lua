@@ -235,6 +235,19 @@ local function add_others(lost, place, tree, known)
   end
 end
 
+---The model's key of a parameter, which an optimizer may call with or without `model.`. Fails if the model lacks it.
+---@param model Dict
+---@param name any
+---@return string
+local function key_of(model, name)
+  local text = tostring(name)
+  for _, key in ipairs { text, text:match "^model%.(.*)$" or text, "model." .. text } do
+    if type(name) == "string" and model[key] ~= nil then return key end
+  end
+  return cbk.fail("key", ("the optimizer's sparsity has a mask for the parameter '%s', and the model has no weight of that name: the "
+    .. "mask would be lost"):format(text))
+end
+
 ---Moves the masks of a sparsity state next to their weights.
 ---@param lost { path: string }[]
 local function move_masks(root, state, lost)
@@ -242,7 +255,7 @@ local function move_masks(root, state, lost)
     local place = ("optimizer.sparsity.state.%s."):format(tostring(weight))
     if is_dict(own) then
       add_others(lost, place, own, { mask = true })
-      local name = tostring(weight) .. "_mask"
+      local name = (own.mask ~= nil and key_of(root.model, weight) or tostring(weight)) .. "_mask"
       if own.mask ~= nil and root.model[name] ~= nil then lost[#lost + 1] = { path = "model." .. name } end
       if own.mask ~= nil then root.model[name] = cbk.raw(own, "mask") end
     else

@@ -183,35 +183,52 @@ describe("the optimizer's sparsity", function()
 
   it("names its groups' parameters as the optimizer does, and says what it takes the place of", function()
     local groups = cbk.list { cbk.dict { params = cbk.list { "a" }, sparsity = cbk.dict { step = 4 } } }
-    local root = cbk.dict { model = cbk.dict { a_mask = tensor(1) }, sparsity = cbk.dict { old = 1 } }
+    local root = cbk.dict { model = cbk.dict { a = tensor(0), a_mask = tensor(1) }, sparsity = cbk.dict { old = 1 } }
     root.optimizer = cbk.dict { sparsity = cbk.dict { state = cbk.dict { a = mask }, param_groups = groups } }
     local warnings = conversion.warnings(optimizer_state.move_sparsity, root)
     equal(root.sparsity, { sparsity = { a = { index = 4 } } })
     equal(warnings, { said .. "sparsity, model.a_mask" })
   end)
 
-  it("is no step without a change of tensors, follows the new names, and loses nothing", function()
-    local config, root, masks, names = model_of("gpt2", "cs-2.0")
-    for key in cbk.items(root.model) do
-      if key:find "_mask$" then root.model[key] = nil end
+  it("puts no mask where no weight is", function()
+    for _, name in ipairs { "b", "model.b", 0 } do
+      local state = cbk.dict()
+      state[name] = mask
+      local root = cbk.dict { model = cbk.dict { a = tensor(1) }, optimizer = cbk.dict { sparsity = cbk.dict { state = state } } }
+      harness.raises("the mask would be lost", function() optimizer_state.move_sparsity(root) end)
     end
-    root.optimizer.sparsity = cbk.dict { state = masks, step = 2,
-      param_groups = cbk.list { cbk.dict { param_names = names, sparsity = cbk.dict { step = 1 } } } }
-    local job = conversion.job("gpt2", "cs-2.0", "cs-2.9")
-    local out
-    equal(conversion.warnings(function()
-      convert.config(job, config)
-      equal(#job.copies, 7)
-      out = convert.checkpoint(job, root)
-    end), {})
-    for key in cbk.items(out.model) do
-      if not key:find "_mask$" then assert(out.model[key .. "_mask"] ~= nil and out.sparsity.sparsity[key].index == 1, key) end
-    end
-    equal(cbk.count(out.model), 2 * #names)
-    equal(cbk.count(out.sparsity.sparsity), #names)
+  end)
 
-    job = conversion.job("gpt2", "cs-2.1", "cs-2.2")
-    root = cbk.dict { model = cbk.dict { w = tensor(0) }, optimizer = cbk.dict { sparsity = cbk.dict { state = cbk.dict { w = mask } } } }
+  for _, change in ipairs { false, with_model } do
+    local below = change and ", below 'model'" or ""
+    it("is no step without a change of tensors, follows the new names, and loses nothing" .. below, function()
+      local config, root, masks, names = model_of("gpt2", "cs-2.0", change)
+      for key in cbk.items(root.model) do
+        if key:find "_mask$" then root.model[key] = nil end
+      end
+      root.optimizer.sparsity = cbk.dict { state = masks, step = 2,
+        param_groups = cbk.list { cbk.dict { param_names = names, sparsity = cbk.dict { step = 1 } } } }
+      local job = conversion.job("gpt2", "cs-2.0", "cs-2.9")
+      local out
+      equal(conversion.warnings(function()
+        convert.config(job, config)
+        equal(#job.copies, 7)
+        out = convert.checkpoint(job, root)
+      end), {})
+      for key in cbk.items(out.model) do
+        if not key:find "_mask$" then
+          assert(out.model[key .. "_mask"] ~= nil and out.sparsity.sparsity[change and change(key) or key].index == 1, key)
+        end
+      end
+      equal(cbk.count(out.model), 2 * #names)
+      equal(cbk.count(out.sparsity.sparsity), #names)
+    end)
+  end
+
+  it("is a step of its own where it moves into the model", function()
+    local config, job = model_of("gpt2", "cs-2.0"), conversion.job("gpt2", "cs-2.1", "cs-2.2")
+    local root = cbk.dict { model = cbk.dict { w = tensor(0) } }
+    root.optimizer = cbk.dict { sparsity = cbk.dict { state = cbk.dict { w = mask } } }
     convert.config(job, config)
     equal(job.copies, { "cs-2.1 -> cs-2.2" })
     convert.checkpoint(job, root)
