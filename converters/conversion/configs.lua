@@ -231,9 +231,19 @@ local function config_as_it_is(_, step, config)
 end
 
 ---The config of a layout of the user's own, or of a table that needs none.
-local function config_of_own(_, step, config)
-  local made, both = own_config.convert(step, config)
-  return made and (catalogue.release(step.tgt) and cbk.dict { model = made } or made), both
+local function config_of_own(job, step, config)
+  local section, scale, untie = own_config.section(step, config), nil, nil
+  if section and catalogue.release(step.src) and not catalogue.release(step.tgt) then
+    section, scale, untie = fold_mup(cbk.copy(section), step.converter, job.model.model)
+  end
+  local made, both = own_config.convert(step, section)
+  both.scale, both.untie = scale, untie
+  local release = made and catalogue.release(step.tgt)
+  if not release then return made, both end
+  history.check(history_of_class(job.model, made), made, { to = release, starts_at_hf = true })
+  remove_refused(job, step, made)
+  file.set_name(made, release, job.zoo_name)
+  return cbk.dict { model = made }, both
 end
 
 local function config_step(job, i, config)
@@ -270,7 +280,7 @@ end
 ---@return Dict|nil         the whole new file
 function configs.step(job, i, config) return steps.run(job, i, config_step, config) end
 
----Fails if a config is none.
+---Fails if what was read is no config.
 local function check(config)
   if config == cbk.null then cbk.fail("config", "the config is empty") end
   if not kinds.is_dict(config) then

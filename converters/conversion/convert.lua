@@ -37,7 +37,8 @@ end
 
 local function view_for(job, i, step)
   local scale = job.configs[i].scale
-  local sideband = is_hf(step.tgt) and not steps.is_bare(step, job.files[i]) and file.is_sideband(job.files[i])
+  local is_from_zoo = catalogue.release(step.src) and not catalogue.release(step.tgt)
+  local sideband = is_from_zoo and job.files[i] and file.is_sideband(job.files[i])
   if not scale and not sideband then return nil end
   return function(key, value)
     if not kinds.is_tensor(value) then return value end

@@ -46,8 +46,18 @@ local function defaults_of(converter, side)
   cbk.fail("config", ("the table's defaults cannot be computed without a config (%s); name one with --config"):format(errors.text(made)))
 end
 
+---The model's fields in a config.
 ---@param step Step
----@param config Dict|nil   the whole file; nil: defaults alone
+---@param config Dict|nil   the whole file
+---@return Dict|nil
+function own_config.section(step, config)
+  local is_zoo = config and catalogue.release(step.src) and kinds.is_dict(config, "model")
+  if is_zoo or config and trainer.is_file(config) then return trainer.model(config) end
+  return config
+end
+
+---@param step Step
+---@param config Dict|nil   the model's fields; nil: defaults alone
 ---@return Dict|nil made    the other side's fields; nil: there is no config
 ---@return StepConfigs
 function own_config.convert(step, config)
@@ -56,13 +66,11 @@ function own_config.convert(step, config)
     local left, right = defaults_of(converter, "left"), defaults_of(converter, "right")
     return nil, { converter = converter, left = left, right = right, assumed = {} }
   end
-  local is_zoo = catalogue.release(step.src) ~= nil
-  if is_zoo and kinds.is_dict(config, "model") or trainer.is_file(config) then config = trainer.model(config) end
   refuse_other(step, config)
   local to, from, dropped = sections.convert(converter, side, config)
   local lost, has_class = {}, (converter.classes or {})[side] ~= nil
   for _, name in ipairs(dropped) do
-    local is_class = name == "architectures" and has_class -- the new config names its own
+    local is_class = name == "architectures" and has_class or name == "name" and catalogue.release(step.src) -- the new one has its own
     if not (is_class or pretrained.goes_without_saying(name, config[name])) then lost[#lost + 1] = name end
   end
   if #lost > 0 then cbk.warn("config fields without a counterpart are left out: " .. naming.listed(lost)) end

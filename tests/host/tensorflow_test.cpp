@@ -539,8 +539,7 @@ TEST_CASE("tensorflow: an index that lies is refused with the variable's name", 
   refused("not an entry", [](Bundle& b) { b.entries["b"] = "\xff\xff"; });
 }
 
-TEST_CASE("tensorflow: variables that share a part of their bytes are refused, others are told of",
-          "[tensorflow]") {
+TEST_CASE("tensorflow: variables that overlap are refused, bytes behind them a warning", "[tensorflow]") {
   const Folder folder;
   Bundle bundle;
   bundle.add("a", counting(DType::float32, {8}));

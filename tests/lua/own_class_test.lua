@@ -374,6 +374,74 @@ describe("Layouts of one's own with classes", function()
   end)
 end)
 
+describe("Between a layout of one's own and a release", function()
+  local tiny = require "tiny"
+  local conversion = require "conversion"
+
+  ---GPT-2's model of the Model Zoo, with a table that copies names, for a format.
+  local function zoo_folder(format)
+    local config, root = tiny.model(tiny.newest_ways().gpt2)
+    local dir = harness.temp_dir()
+    cbk.fs.write(dir .. "/own.lua", ([[
+      local rules, fields = require "converters.engine.rules", require "converters.engine.fields"
+      local zoo = require "converters.classes.zoo.decoder"
+      return { { model = "own", name = "own", classes = { right = zoo.GPT2LMHeadModel },
+        { %q, "cs-2.0 .. cs-2.9", mup = "gpt", keys = rules.keys { { "*", "*" } }, config = fields.config { { "*" } } } } }]])
+      :format(format))
+    local cs_config, cs = conversion.run("gpt2", "hf", "cs-2.9", config, root)
+    return dir, cs_config, cs
+  end
+
+  ---What a conversion makes; nil and the error if it fails.
+  local function run(format, file, to, change)
+    local dir, config, root = zoo_folder(format)
+    if change then change(config, root) end
+    local is_release = file == "m.mdl"
+    cbk.create(dir .. "/m.mdl", { root = root, h5_version = "0.5" }):commit { progress = false }
+    cbk.create(dir .. "/m.safetensors", { root = root.model }):commit { progress = false }
+    cbk.config.save(is_release and config or config.model, dir .. (is_release and "/p.yaml" or "/p.json"))
+    local code, _, err = harness.cbk(dir, "convert", file, "--converter", "own.lua", "--model", "own", "--src-fmt",
+      is_release and "cs-2.9" or format, "--to", to == "own" and format or to, "--config", is_release and "p.yaml" or "p.json", "-o", "out",
+      "--export-safetensors", "--single-file")
+    if code ~= 0 then return nil, err end
+    for _, name in ipairs(cbk.fs.list(dir .. "/out")) do
+      if not name:find "^config" and not name:find "^p_" then return cbk.open(dir .. "/out/" .. name).root, err, dir end
+    end
+  end
+
+  it("muP is folded, and NaN of sideband sparsity is zero, as towards Hugging Face", function()
+    for what, change in pairs {
+      mup = function(config)
+        local model = config.model
+        model.mup_base_hidden_size, model.mup_base_filter_size, model.output_logits_alpha = 4, 8, 2
+      end,
+      sideband = function(config, root)
+        config.sparsity = cbk.dict { type = "sideband" }
+        local key = cbk.keys(root.model)[1]
+        root.model[key] = cbk.full(root.model[key]:shape(), 0 / 0)
+      end,
+    } do
+      local hf, own = assert(run("hf", "m.mdl", "own", change)), assert(run("a", "m.mdl", "own", change))
+      local plain = assert(run("a", "m.mdl", "own"))
+      local changed = 0
+      for key, t in cbk.tensors(hf) do
+        is_true(own[key]:compare(t).same_bits, what .. " " .. key)
+        changed = changed + (own[key]:compare(plain[key]).same_bits and 0 or 1)
+      end
+      is_true(changed > 0, what)
+    end
+  end)
+
+  it("a release gets the name of the model, and what it cannot express is refused", function()
+    local _, err, dir = run("a", "m.safetensors", "cs-2.9", function(config) config.model.name = nil end)
+    equal(cbk.config.load(dir .. "/out/p_to_cs-2.9.yaml").model.name, "own", err)
+    local made
+    made, err = run("a", "m.safetensors", "cs-2.0", function(config) config.model.rope_theta = 500000 end)
+    equal(made, nil)
+    has(err, "rope_theta=500000: only 10000, before release 2.1")
+  end)
+end)
+
 describe("GPT-2's n_ctx", function()
   it("is no other name of n_positions, as in its class", function()
     local class = require "converters.classes.hf.gpt2".GPT2LMHeadModel
