@@ -97,7 +97,7 @@ local function side_of(path, config_path, format)
   if is_zoo or trainer.is_file(config) then config = trainer.model(config) end
   if config_path and not kinds.is_dict(config) then cbk.fail("config", ("'%s' is not a map of fields"):format(config_path)) end
   return { tensors = contents.of_layout(checkpoint.root).root, config = config, format = format, source = name_of(path),
-    file = checkpoint.format }
+    file = checkpoint.format, path = path }
 end
 
 check_format("--src-fmt", args.src_fmt)

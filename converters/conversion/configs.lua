@@ -184,7 +184,7 @@ local function config_to_hf(job, step, config)
     { hf_config = job.hf_config, source = job.source, file = config })
   note_dropped(dropped, from)
   file.precision_to_hf(to, config)
-  steps.warn_of_others("config", file.beside_model(others))
+  steps.warn_of_others(step, "config", file.beside_model(others))
   if job.hf_config then hf_config.restore(to, job.hf_config, sections.known(step.converter, rules.other[step.side])) end
   local both = both_configs(step, given, from, to, assumed)
   both.scale, both.untie = scale, untie
@@ -230,20 +230,28 @@ local function config_as_it_is(_, step, config)
   return config, both_configs(step, section, section, section, {})
 end
 
----The config of a layout of the user's own, or of a table that needs none.
+---The config of a layout of the user's own, or of a table that needs none. Nothing keeps what the other side cannot express.
 local function config_of_own(job, step, config)
-  local section, scale, untie = own_config.section(step, config), nil, nil
-  if section and catalogue.release(step.src) and not catalogue.release(step.tgt) then
+  if not config then return nil, own_config.of_defaults(step) end
+  local section, others = own_config.section(step, config)
+  steps.warn_of_others(step, "config", others)
+  own_config.refuse_other(step, section)
+  local given, release, scale, untie = section, catalogue.release(step.tgt), nil, nil
+  if catalogue.release(step.src) and not release then
     section, scale, untie = fold_mup(cbk.copy(section), step.converter, job.model.model)
   end
-  local made, both = own_config.convert(step, section)
+  local to, from, dropped, assumed = sections.convert(step.converter, step.side, section, nil, nil,
+    { hf_config = job.hf_config, source = job.source, file = config })
+  note_dropped(own_config.lost(step, dropped, section), from)
+  own_config.warn_of_further_names(step, from)
+  if release then
+    history.check(history_of_class(job.model, to), to, { to = release, starts_at_hf = true })
+    remove_refused(job, step, to)
+    file.set_name(to, release, job.zoo_name)
+  end
+  local both = both_configs(step, given, from, to, assumed)
   both.scale, both.untie = scale, untie
-  local release = made and catalogue.release(step.tgt)
-  if not release then return made, both end
-  history.check(history_of_class(job.model, made), made, { to = release, starts_at_hf = true })
-  remove_refused(job, step, made)
-  file.set_name(made, release, job.zoo_name)
-  return cbk.dict { model = made }, both
+  return own_config.whole(step, to), both
 end
 
 local function config_step(job, i, config)

@@ -24,6 +24,7 @@ local MOST_TAKEN = 8 -- more than one of each is a hostile file
 ---@field root Dict           the tensors in Hugging Face's files; else the tree with the model below "model"
 ---@field taken string[]      the wrappers that were removed: "state_dict.", "module."
 ---@field beside string[]     the keys beside the weights, which were not read
+---@field values? string[]    in a layout of the user's own: keys of values that are no tensors
 ---@field paths? table<string, string>   the checkpoint's key for each key of the model; nil: they are the same
 
 ---@alias ContentsFit fun(keys: string[], shape_of: fun(key: string): integer[]|nil): number|nil   the number of mismatches; nil:
@@ -206,11 +207,17 @@ end
 
 ---The tensors of a tree by their keys, also of dicts in it.
 ---@param tree Dict
----@return Dict
+---@return Dict tensors, string[] others   keys of other values
 local function flat(tree)
-  local out = cbk.dict()
-  for key, tensor in cbk.tensors(tree) do out[key] = tensor end
-  return out
+  local out, others = cbk.dict(), {}
+  for key, value in cbk.leaves(tree) do
+    if kinds.is_tensor(value) then
+      out[key] = value
+    elseif not tostring(key):find "^__metadata__%f[.%z]" then
+      others[#others + 1] = tostring(key)
+    end
+  end
+  return out, others
 end
 
 ---Says what is beside the model, and is not converted: it may be weights, too.
@@ -233,15 +240,17 @@ function contents.of_layout(root, strangers)
   kinds.check_root(root)
   local model
   for _, name in ipairs { "model", "state_dict" } do model = model or kinds.is_dict(root, name) and name end
-  local plain = flat(model and root[model] or root)
+  local plain, others = flat(model and root[model] or root)
   local count = strangers and strangers(cbk.keys(plain)) or 0
   if count > 0 then
     local inner = contents.of(root, false, strangers)
-    local tensors = flat(inner.root)
-    if strangers(cbk.keys(tensors)) < count then return { root = tensors, taken = inner.taken, beside = inner.beside } end
+    local tensors, rest = flat(inner.root)
+    if strangers(cbk.keys(tensors)) < count then
+      return { root = tensors, taken = inner.taken, beside = inner.beside, values = rest }
+    end
   end
   if model then warn_of_rest(root, model) end
-  return { root = plain, taken = {}, beside = {} }
+  return { root = plain, taken = {}, beside = {}, values = others }
 end
 
 ---A message about the wrappers that were removed; nil if there were none.

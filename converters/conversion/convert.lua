@@ -300,7 +300,7 @@ local function checkpoint_step(job, i, root)
   end
   if is_hf(step.tgt) then
     local model = convert.model_of(root)
-    steps.warn_of_others("checkpoint", beside_model(root))
+    steps.warn_of_others(step, "checkpoint", beside_model(root))
     return (convert_model(job, i, model))
   end
   return (step.src == step.tgt and stay or between_releases)(job, i, root)

@@ -3,6 +3,8 @@
 local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
 local errors = require "cbk.errors"
+local fields = require "converters.engine.fields"
+local file = require "converters.modelzoo.file"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
 local pretrained = require "converters.engine.pretrained"
@@ -19,7 +21,7 @@ function own_config.is_needed(converter) return not converter.without_config and
 ---Fails if the table knows no field of the config.
 ---@param step Step
 ---@param section Dict
-local function refuse_other(step, section)
+function own_config.refuse_other(step, section)
   local converter, side = step.converter, step.side
   local counts, names = { left = 0, right = 0 }, {}
   for name, value in cbk.items(section) do
@@ -36,46 +38,72 @@ local function refuse_other(step, section)
     .. "to the checkpoint"):format(step.tgt) or ""))
 end
 
----The fields of a side without a config: the defaults of the table, and of its class.
----@param converter Converter
----@param side Side
----@return Dict
-local function defaults_of(converter, side)
-  local fine, made = pcall(sections.of_defaults, converter, side)
-  if fine then return made end
-  cbk.fail("config", ("the table's defaults cannot be computed without a config (%s); name one with --config"):format(errors.text(made)))
-end
-
----The model's fields in a config.
+---The configs of a conversion without one: the defaults of the table, and of its classes.
 ---@param step Step
----@param config Dict|nil   the whole file
----@return Dict|nil
-function own_config.section(step, config)
-  local is_zoo = config and catalogue.release(step.src) and kinds.is_dict(config, "model")
-  if is_zoo or config and trainer.is_file(config) then return trainer.model(config) end
-  return config
-end
-
----@param step Step
----@param config Dict|nil   the model's fields; nil: defaults alone
----@return Dict|nil made    the other side's fields; nil: there is no config
 ---@return StepConfigs
-function own_config.convert(step, config)
-  local converter, side = step.converter, step.side
-  if not config then
-    local left, right = defaults_of(converter, "left"), defaults_of(converter, "right")
-    return nil, { converter = converter, left = left, right = right, assumed = {} }
+function own_config.of_defaults(step)
+  local converter = step.converter
+  local function defaults_of(side)
+    local fine, made = pcall(sections.of_defaults, converter, side)
+    if fine then return made end
+    cbk.fail("config", ("the table's defaults cannot be computed without a config (%s); name one with --config"):format(errors.text(made)))
   end
-  refuse_other(step, config)
-  local to, from, dropped = sections.convert(converter, side, config)
-  local lost, has_class = {}, (converter.classes or {})[side] ~= nil
+  return { converter = converter, left = defaults_of "left", right = defaults_of "right", assumed = {} }
+end
+
+---The model's fields in a config, in the layout of the rules.
+---@param step Step
+---@param config Dict   the whole file
+---@return Dict section, string[] others   the sections beside it in the file
+function own_config.section(step, config)
+  local converter, side = step.converter, step.side
+  local is_zoo = catalogue.release(step.src) and kinds.is_dict(config, "model")
+  local has_own = false -- a section of that name in a layout of one's own
+  for _, name in ipairs((converter.nested or {})[side] or {}) do has_own = has_own or name == "model" end
+  if not is_zoo and (has_own or not trainer.is_file(config)) then return sections.of_file(converter, side, config), {} end
+  local section, rest = cbk.copy(trainer.model(config)), cbk.copy(config)
+  section = sections.of_file(converter, side, section)
+  sections.move(converter.beside, rest, section)
+  return section, file.beside_model(rest)
+end
+
+---A config that rules made, as the file that is written.
+---@param step Step
+---@param made Dict
+---@return Dict
+function own_config.whole(step, made)
+  local side = rules.other[step.side]
+  if not catalogue.release(step.tgt) then return sections.for_file(step.converter, side, made) end
+  local whole, section = cbk.dict { model = made }, cbk.copy(made)
+  sections.move(step.converter.beside, section, whole)
+  whole.model = sections.for_file(step.converter, side, section)
+  return whole
+end
+
+---The fields without a counterpart that are worth a warning.
+---@param step Step
+---@param dropped string[]
+---@param config Dict
+---@return string[]
+function own_config.lost(step, dropped, config)
+  local out, has_class = {}, (step.converter.classes or {})[step.side] ~= nil
   for _, name in ipairs(dropped) do
     local is_class = name == "architectures" and has_class or name == "name" and catalogue.release(step.src) -- the new one has its own
-    if not (is_class or pretrained.goes_without_saying(name, config[name])) then lost[#lost + 1] = name end
+    if not (is_class or pretrained.goes_without_saying(name, config[name])) then out[#out + 1] = name end
   end
-  if #lost > 0 then cbk.warn("config fields without a counterpart are left out: " .. naming.listed(lost)) end
-  return to, { converter = converter, given = config, [side] = sections.nested(converter, side, from), [rules.other[side]] = to,
-    assumed = {} }
+  return out
+end
+
+---Warns of values that come back under another name, as no checkpoint keeps them.
+---@param step Step
+---@param config Dict   the config that was read
+function own_config.warn_of_further_names(step, config)
+  for _, rule in ipairs(step.side == "left" and step.converter.config or {}) do
+    local further, value = rule.action and rule.action.further_names, rule.left and config[rule.left]
+    if further and further[value] ~= nil then
+      cbk.warn(("%s=%s does not come back: %s has one name for several values"):format(rule.left, fields.shown(value), step.tgt))
+    end
+  end
 end
 
 return own_config

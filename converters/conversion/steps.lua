@@ -51,6 +51,7 @@ function steps.run(job, i, body, ...)
   local fine, result
   if job.warnings then fine, result = job.warnings:run(body, job, i, ...) else fine, result = pcall(body, job, i, ...) end
   if fine then return result end
+  if result == nil then cbk.fail("converter", "a function of the converter called error() without a text") end
   if #job.path > 1 then errors.put_in(result, ("%s -> %s"):format(job.path[i].src, job.path[i].tgt)) end
   error(result, 0)
 end
@@ -90,12 +91,14 @@ end
 ---@param step Step
 function steps.keeps_model_only(step) return releases.keeps_model_only(step.src, step.tgt) end
 
----Warns about parts of a file that Hugging Face's files do not have.
+---Warns about parts of a file that only the Model Zoo's files have.
+---@param step Step
 ---@param what string   the file
 ---@param names string[]
-function steps.warn_of_others(what, names)
+function steps.warn_of_others(step, what, names)
   if #names == 0 then return end
-  cbk.warn(("Hugging Face files describe the model only; left out of the %s: %s"):format(what, naming.all_folded(names)))
+  local whose = step.tgt == "hf" and "Hugging Face files" or ("files of the layout '%s'"):format(step.tgt)
+  cbk.warn(("%s describe the model only; left out of the %s: %s"):format(whose, what, naming.all_folded(names)))
 end
 
 return steps

@@ -390,7 +390,7 @@ ELSEWHERE = {
     "are not tensors, and H5 makes an object of each": "limits_interop.py", "a sandboxed converter has no": "sandbox_test.lua",
     "Correct the config, or name another one": "check_test.lua", "Write it as a tree: in a script": "check_test.lua", "begins a new head with random numbers": "identify_test.lua",
     "--config FILE reads it": "external_interop.py", "name the release with --src-fmt cs-X.Y": "identify_test.lua", "to convert it, ": "identify_test.lua",
-    "there is no config beside the checkpoint: name one": "convert_command_test.lua", "would get random numbers": "foreign_keys_test.lua", "fold them into the weights first": "lora_test.lua",
+    "there is no %s beside the checkpoint: name a config": "convert_command_test.lua", "would get random numbers": "foreign_keys_test.lua", "fold them into the weights first": "lora_test.lua",
     "pass --drop-unmatched-keys to do so here": "dry_run_test.lua", "remove the prefix": "identity_test.lua",
     "Nothing has to be done: cbk looks through it": "wild_interop.py", "choose some with --key": "limits_interop.py", "check a part, made with": "limits_interop.py", "keep a few of each kind": "limits_interop.py",
     "take a part with `cbk copy": "limits_interop.py", "--allow-external DIR allows it, where": "external_interop.py",

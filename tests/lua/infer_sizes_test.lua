@@ -423,8 +423,8 @@ describe("a converter of cbk infer", function()
     end
     folder("pair", 0.5)
     folder("other", 0.25)
-    for _, formats in ipairs { { "hf", "cs-2.9", "yaml" }, { "a", "b", "json" } } do
-      local left, right = formats[1], formats[2]
+    for _, formats in ipairs { { "hf", "cs-2.9" }, { "a", "b" } } do
+      local left, right = unpack(formats)
       local code, _, err = harness.cbk(dir, "infer", "pair", "zoo_pair/pair_to_cs-2.9.mdl", "--src-fmt", left, "--tgt-fmt", right,
         "--src-config", "pair/config.json", "--tgt-config", "zoo_pair/config_to_cs-2.9.yaml", "-o", right .. ".lua")
       harness.equal(code, 0, err)
@@ -438,7 +438,7 @@ describe("a converter of cbk infer", function()
         local wanted = cbk.open(("%s/zoo_%s/%s_to_cs-2.9.mdl"):format(dir, name, name)).root.model
         local made = cbk.open(there).root.model
         for key, t in cbk.tensors(wanted) do is_true(t:same(made[key]) or t:compare(made[key]).same_bits, name .. key) end
-        local config = ("%s/there/config_to_%s.%s"):format(dir, right, formats[3])
+        local config = right == "b" and there:gsub("mdl$", "json") or dir .. "/there/config_to_cs-2.9.yaml"
         convert(there, "--src-fmt", right, "--to", left, "-o", "back", "--config", config)
       end
     end

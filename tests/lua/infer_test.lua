@@ -351,7 +351,7 @@ describe("cbk infer, the command", function()
       harness.equal(code, 0, out .. err)
       harness.equal((harness.cbk(dir, "diff", ("%s/%s_to_%s.pt"):format(from, from, to), (from == "c" and "d" or "c") .. ".pt")), 0)
     end
-    local made = cbk.config.load(dir .. "/c/config_to_b.json").attn
+    local made = cbk.config.load(dir .. "/c/c_to_b.json").attn
     harness.equal({ made.kv_heads, made.heads, made.bias, cbk.count(made) }, { 2, 4, true, 3 })
     for from, to in pairs { e = "b", f = "a" } do
       local refused, _, why = convert(from, to)

@@ -15,11 +15,12 @@ local output = {}
 ---@field kind "hf"|"release"|"layout"   layout: one of the user's own
 ---@field container "torch"|"safetensors"|"h5"|"mdl"
 
----The container in which a layout of the user's own is written, for a format of its files.
+---The container in which a layout of the user's own is written if its files are like another one.
 ---@param format string   of Checkpoint
+---@param path string     its name decides whether an H5 file is a checkpoint of the Model Zoo, with a dict `model`
 ---@return "torch"|"safetensors"|"h5"|"mdl"
-function output.container(format)
-  if format == "cerebras-h5" then return "mdl" end
+function output.container(format, path)
+  if format == "cerebras-h5" and path:find "%.mdl$" then return "mdl" end
   return format:find "safetensors" and "safetensors" or format:find "h5" and "h5" or "torch"
 end
 
@@ -31,7 +32,7 @@ local function kind_of(route, args, format)
   if catalogue.release(route.tgt) then return "release", "mdl" end
   local last = route.path[#route.path]
   local kind = route.tgt == "hf" and "hf" or "layout"
-  local usual = kind == "hf" and "torch" or output.container(format or "torch")
+  local usual = kind == "hf" and "torch" or output.container(format or "torch", args.checkpoint_file)
   return kind, args.export_safetensors and "safetensors" or (last.converter.files or {})[rules.other[last.side]] or usual
 end
 
@@ -60,7 +61,7 @@ function output.targets(route, parts, args, format)
   if kind == "hf" then
     out.config = cbk.fs.join(parts and cbk.fs.join(folder, "*") or out.checkpoints[1], "config.json")
   elseif kind == "layout" then
-    out.config = cbk.fs.join(folder, ("config_to_%s.json"):format(route.tgt))
+    out.config = cbk.fs.join(folder, name .. ".json")
   else
     local config_folder, config_name = place(args.config, "config")
     out.config = cbk.fs.join(config_folder, config_name .. ".yaml")

@@ -91,7 +91,8 @@ function through.trees(a, b, args)
   end
   local format_a, format_b = args.src_fmt or format_of(a), args.tgt_fmt or format_of(b)
   if (format_a == "hf") == (format_b == "hf") and format_a == format_b then
-    cbk.fail("usage", ("both checkpoints are in the format %s; compare them without --model"):format(format_a))
+    cbk.fail("usage", ("both checkpoints are in the format %s; compare them without --model, or name their formats with "
+      .. "--src-fmt and --tgt-fmt"):format(format_a))
   end
   local is_swapped = is_other_converted(a, b, format_b)
   local from, to, tgt = a, b, format_b

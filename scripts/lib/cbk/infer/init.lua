@@ -24,6 +24,7 @@ local infer = {}
 ---@field format string
 ---@field source string     the file
 ---@field file? string      its container (Checkpoint.format)
+---@field path? string
 
 ---@class Inferred
 ---@field text string         the file
@@ -220,7 +221,7 @@ end
 local function files_of(sides)
   local out = {}
   for _, side in ipairs { "left", "right" } do
-    local kind = sides[side].file and output.container(sides[side].file)
+    local kind = sides[side].file and output.container(sides[side].file, sides[side].path)
     if kind and catalogue.is_own_layout(sides[side].format) then out[#out + 1] = ('%s = "%s"'):format(side, kind) end
   end
   return out

@@ -39,13 +39,13 @@ function config_beside.load(path)
   return config
 end
 
----The JSON files that may be the config of a checkpoint, the likeliest first: a table's output in a layout of the user's own has one that
----is named after the layout.
+---The JSON files that may be the config of a checkpoint, the likeliest first: in a layout of the user's own, `cbk convert` names it after
+---the checkpoint, and `cbk convert-config` after the config that it read.
 ---@param stem string
 ---@return string[]
 local function json_names(stem)
   local layout = stem:match "_to_(%l)$"
-  return layout and { ("config_to_%s.json"):format(layout), "config.json" } or { "config.json" }
+  return layout and { stem .. ".json", ("config_to_%s.json"):format(layout), "config.json" } or { "config.json" }
 end
 
 ---The suffix that `cbk convert` adds to file names, once for each conversion: "_to_cs-2.4_to_cs-2.5".
@@ -142,7 +142,7 @@ function config_beside.called(is_hf) return is_hf and "config.json" or "YAML con
 ---@param known? table    what was found out about folders, for further checkpoints in them
 ---@return ConfigBeside
 function config_beside.find(path, is_hf, known)
-  local folder, stem = cbk.fs.folder_of(path), (cbk.fs.basename(path):gsub("%.%a+$", ""))
+  local folder, stem = cbk.fs.folder_of(path), (cbk.fs.basename(path):gsub("%.%a%w*$", ""))
   for _, name in ipairs(is_hf and json_names(stem) or {}) do
     local fine, file = pcall(cbk.fs.beside, folder, name)
     if not fine then return { problem = refusal(file), is_broken = true } end

@@ -22,7 +22,7 @@ local function own_step(args, only)
   for _, converter in ipairs(model or {}) do
     for place, side in ipairs { "right", "left" } do -- the left reads what the right writes
       local src, tgt = converter[3 - place], converter[place]
-      local is_own = catalogue.has_own_layout(converter) or converter.without_config and not args.config
+      local is_own = catalogue.has_own_layout(converter) or converter.without_config
       if is_own and catalogue.names_format(tgt, wanted) and (not args.src_fmt or catalogue.names_format(src, args.src_fmt)) then
         return model, { converter = converter, side = side, src = args.src_fmt or catalogue.formats(src)[1], tgt = wanted }
       end
@@ -52,7 +52,8 @@ local function own_config_beside(args, step)
   if step.converter.without_config then return nil end
   local found = config_beside.find(args.checkpoint_file, catalogue.release(step.src) == nil)
   if not found.path and (found.problem or own_config.is_needed(step.converter)) then
-    local why = found.problem or "there is no config beside the checkpoint: name one with --config"
+    local called = config_beside.called(not catalogue.release(step.src))
+    local why = found.problem or ("there is no %s beside the checkpoint: name a config with --config"):format(called)
     cbk.warn(why .. "; fields have their defaults, if any")
   end
   return found.path
