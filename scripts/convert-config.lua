@@ -34,7 +34,12 @@ local function detect_options(only)
   if not args.src_fmt and not configs.says_hugging_face(given) then
     cli.usage_error("convert-config", "--src-fmt is missing: the format of this config cannot be detected without its checkpoint")
   end
-  args.model, args.src_fmt = configs.model_of(given, args.model or only, args.src_fmt)
+  local others
+  args.model, args.src_fmt, others = configs.model_of(given, args.model or only, args.src_fmt)
+  if #others > 0 then
+    cbk.fail("usage", ("cannot detect the model of '%s': %s or %s fit; name it with --model"):format(args.config_file, args.model,
+      table.concat(others, " or ")))
+  end
   cli.say(args, ("Found: --model %s --src-fmt %s"):format(args.model, args.src_fmt))
 end
 

@@ -435,6 +435,14 @@ describe("the config beside a checkpoint", function()
     has(runs(zoo, "convert-config", "a.yaml", "--to", "hf", "--src-fmt", "cs-2.4"), "Found: --model llama --src-fmt cs-2.4\n")
   end)
 
+  it("is not guessed where two models have one name, as GPT-J and CodeGen", function()
+    local dir = zoo_folder((tiny.model(tiny.newest_ways().codegen)), "codegen", "cs-2.9")
+    refuses(dir, "cannot detect the model of 'a.yaml': gptj or codegen fit; name it with --model", "convert-config", "a.yaml", "--to", "hf",
+      "--src-fmt", "cs-2.9")
+    equal(cbk.config.parse(runs(dir, "convert-config", "a.yaml", "--to", "hf", "--src-fmt", "cs-2.9", "--model", "codegen", "--json"), "json")
+      .config, "./a_to_hf.json")
+  end)
+
   it("does not name its model by a list", function()
     local dir = hf_folder(llama, conversion.with(llama, { model_type = cbk.list { "x" } }))
     local code, out = harness.cbk(dir, "identify", "m.safetensors")

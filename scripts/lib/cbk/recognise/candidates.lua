@@ -31,9 +31,7 @@ end
 ---Whether a model lacks the head of Hugging Face's class, as its name says.
 ---@param name string
 ---@return boolean
-function candidates.is_headless(name) return name:find "%-headless$" ~= nil end
-
-local is_headless = candidates.is_headless
+local function is_headless(name) return name:find "%-headless$" ~= nil end
 
 ---@class Candidate
 ---@field model Model
@@ -99,10 +97,16 @@ function candidates.ranked(list)
 end
 
 ---Whether a config is as far from one candidate as from another, as far as their tables tell.
----@param one Candidate
----@param other Candidate
-function candidates.are_as_near(one, other)
+local function are_as_near(one, other)
   return one.wrong == other.wrong and (one.lacking == other.lacking or one.lacking == nil or other.lacking == nil)
+end
+
+---Whether a model is as likely as the best one.
+---@param one Candidate
+---@param best Candidate
+function candidates.is_tie(one, best)
+  return one.mistakes == best.mistakes and one.is_named == best.is_named and (best.fit == nil or are_as_near(one, best))
+    and not is_headless(one.model.model)
 end
 
 ---@class Asked

@@ -85,6 +85,7 @@ end
 ---@param model? string    as the user says
 ---@param format? string
 ---@return string model, string format
+---@return string[] others   further models that a config of the Model Zoo may mean as well
 function configs.model_of(config, model, format)
   local says_hf = configs.says_hugging_face(config)
   local is_zoo = not says_hf and (config.model ~= nil or config.trainer ~= nil)
@@ -95,7 +96,7 @@ function configs.model_of(config, model, format)
   if model then
     if is_hf and not is_given then format = layout_of(model, section) end
     check_model(model, format, section)
-    return model, format
+    return model, format, {}
   end
   local field = is_hf and "model_type" or "name"
   local stated = section[field]
@@ -105,13 +106,22 @@ function configs.model_of(config, model, format)
   if type(stated) ~= "string" then cbk.fail("config", configs.not_a_string(field, stated)) end
   local wanted = is_hf and architectures.stated(config) or nil
   local accepts, found = is_hf and candidates.of_type(config) or candidates.of_name({ catalogue.resolve(format) }, section), {}
+  local distance_of = candidates.distance_of(is_hf and {} or { catalogue.resolve(format) }, section)
   for _, one in ipairs(candidates.described(is_hf and "left" or "right")) do
     if accepts(one) then
-      found[#found + 1] = { model = one.model, mistakes = 0, is_named = architectures.is_of(one.model, wanted), changes = 0, wrong = 0 }
+      local wrong, lacking = distance_of(one)
+      found[#found + 1] = { model = one.model, mistakes = 0, is_named = architectures.is_of(one.model, wanted), changes = 0, wrong = wrong,
+        lacking = lacking, fit = true }
     end
   end
-  local best = #found > 0 and candidates.ranked(found)[1].model.model
-  if best then return best, is_hf and not is_given and layout_of(best, section) or format end
+  local list = candidates.ranked(found)
+  if list[1] then
+    local best, others = list[1].model.model, {}
+    for i = 2, is_hf and 0 or #list do
+      if candidates.is_tie(list[i], list[1]) then others[#others + 1] = list[i].model.model end
+    end
+    return best, is_hf and not is_given and layout_of(best, section) or format, others
+  end
   local why = inexpressible.why(stated)
   if why then cbk.fail("unsupported", why) end
   local others = converters.stated_models(is_hf, section)

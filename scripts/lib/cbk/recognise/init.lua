@@ -110,21 +110,13 @@ end
 
 local MOST_OTHERS = 8
 
----Whether a model is as likely as the best one.
----@param one Candidate
----@param best Candidate
-local function is_tie(one, best)
-  return one.mistakes == best.mistakes and one.is_named == best.is_named
-    and (best.fit == nil or candidates.are_as_near(one, best)) and not candidates.is_headless(one.model.model)
-end
-
 ---Records the models that are as likely as the first. Without a config, these are all models with these names.
 ---@param found Identity
 ---@param list Candidate[]
 local function add_others(found, list)
   local best = list[1]
   for i = 2, #list do
-    if is_tie(list[i], best) and #found.others < MOST_OTHERS then found.others[#found.others + 1] = list[i].model.model end
+    if candidates.is_tie(list[i], best) and #found.others < MOST_OTHERS then found.others[#found.others + 1] = list[i].model.model end
   end
 end
 
