@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
+local naming = require "cbk.naming"
 local quantised_copy = require "cbk.cli.quantised_copy"
 local rename = require "cbk.cli.rename"
 local selection = require "cbk.cli.selection"
@@ -111,14 +112,26 @@ end
 
 -- --- another dtype
 
+local counters = {} -- whole numbers that the dtype cannot hold, such as 1001 steps in bfloat16: "state.0.step: 1001 becomes 1000"
+
 ---@param name string   a dtype
 local function caster(name)
   local cast = ties.caster(name)
-  return function(_, value)
+  return function(key, value)
     if not TENSORS[cbk.kind(value)] then return value end
     local made = cast(value)
+    if made ~= value and #value:shape() == 0 then
+      local old, new = value:item(), made:item()
+      if old ~= new and old % 1 == 0 then counters[#counters + 1] = ("%s: %g becomes %g"):format(key, old, new) end
+    end
     return made == value and value or made:as { role = value.role, requires_grad = value.requires_grad }
   end
+end
+
+local function warn_of_counters()
+  if #counters == 0 then return end
+  cbk.warn(("%s cannot hold whole numbers of the checkpoint: %s; --include copies the weights alone"):format(
+    args.to_dtype, naming.listed(counters, 3)))
 end
 
 local checkpoint = cli.open(args.source, args)
@@ -134,6 +147,7 @@ if #args.include + #args.exclude + #renames > 0 then
 end
 if args.to_dtype then rules.leaf = caster(args.to_dtype) end
 local root = (rules.path or rules.leaf) and cbk.rewrite(source, rules) or source
+warn_of_counters()
 if args.to_dtype then weights:check_cast(args.to_dtype) end
 if rules.path then
   weights:check_parts(root)

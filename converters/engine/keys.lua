@@ -186,9 +186,10 @@ function Run:tell(what, target, value)
 end
 
 ---Sets a key of the output. Null is written only for a checkpoint that has null, and other values that are no tensors only by a table
----that copies whatever there is.
+---that copies whatever there is, as they are.
 function Run:put(target, value)
-  if not (kinds.is_tensor(value) or self.reads_all or value == cbk.null and self.has_null) then
+  local is_copy = self.reads_all and rawequal(value, self.given)
+  if not (kinds.is_tensor(value) or is_copy or value == cbk.null and self.has_null) then
     fail("key '%s' would become %s: expected a tensor", target, kinds.facts(value) or "a " .. type(value))
   end
   self.out[target] = value

@@ -585,6 +585,16 @@ describe("cbk copy", function()
     equal(run(dir, "diff", "a.pt", "shards"), 0)
   end)
 
+  it("names counters that the dtype rounds", function()
+    local dir = harness.temp_dir()
+    local function scalar(value) return cbk.full({}, value) end
+    local state = cbk.dict { { 0, cbk.dict { step = scalar(1001) } }, { 1, cbk.dict { step = scalar(256), decay = scalar(0.1) } } }
+    cbk.create(dir .. "/a.pt", { root = cbk.dict { w = cbk.full({ 2 }, 0.1), state = state } }):commit()
+    local code, _, err = run(dir, "copy", "a.pt", "b.pt", "--to-dtype", "bfloat16")
+    failed(code, 0, err, "warning: bfloat16 cannot hold whole numbers of the checkpoint: state.0.step: 1001 becomes 1000; --include copies "
+      .. "the weights alone")
+  end)
+
   it("refuses values that the dtype cannot hold, unless they are allowed", function()
     local dir = harness.temp_dir()
     cbk.create(dir .. "/large.pt", { root = cbk.dict { w = cbk.tensor { 1e5, 1 } } }):commit()

@@ -281,6 +281,8 @@ describe("Keys: errors name the key and the rule", function()
     fails("broken (rule 'a <-> b' at tests/lua/keys_test.lua:", run, { { "a", "b", when = broken } }, "left", t)
     fails("cannot convert key 'a' (float32 [2]) with 'what is beside it':", run,
       { { "a", "b", also_right = { { "c", broken } } } }, "left", t)
+    fails("key 'c' would become int: expected a tensor", run,
+      { { "a", "b", also_right = { { "c", function() return 5 end } } }, { "*" } }, "left", t)
   end)
 
   it("an unknown word is reported with its place and the known ones", function()

@@ -197,7 +197,8 @@ local function why_unfit(root, config, list, count)
   local best, foreign = list[1], architectures.foreign(config)
   if not best or not foreign and #best.fit.wrong > 0 then return nil end
   local has_names = #best.fit.missing == 0 and #best.fit.unknown == 0
-  if foreign and has_names and (#best.fit.wrong > 0 or list[2] and is_tie(list[2], best)) then return unfit.foreign(foreign, list) end
+  local is_unclear = #best.fit.wrong > 0 or list[2] and candidates.is_tie(list[2], best)
+  if foreign and has_names and is_unclear then return unfit.foreign(foreign, list) end
   local is_other = architectures.stated(config) ~= nil and not best.is_named and #best.fit.missing > 0
   if is_other or best.fit.matched * 2 < count then return unfit.explain(root, config, list) end
 end
