@@ -216,6 +216,7 @@ local function fold_cerebras()
   local model = converters.convert.model_of(checkpoint.root)
   quantised.refuse(model, nil, ("cannot fold LoRA in '%s'"):format(args.checkpoint_path))
   local root = cbk.dict()
+  lora.refuse_masks(checkpoint.root)
   root.model = lora.fold(model, config, model_name)
   if hf_config.of(checkpoint.root) then root.__metadata__ = checkpoint.root.__metadata__ end -- for the way back
 

@@ -129,6 +129,22 @@ local function adapted(model)
   return out
 end
 
+---Fails if a weight with LoRA matrices has a mask in the optimizer's sparsity, as up to release 2.1: the sum is not sparse. A mask beside
+---the weight is refused by `low_rank.check_alone`.
+---@param root Dict   the whole checkpoint
+function lora.refuse_masks(root)
+  local state = is_dict(root, "optimizer") and is_dict(root.optimizer, "sparsity") and root.optimizer.sparsity.state
+  for name in cbk.items(is_dict(state) and state or cbk.dict()) do
+    local path = tostring(name):gsub("^model%.", ""):match "^(.*)%.weight$"
+    for _, place in ipairs { path or "", "model." .. (path or "") } do
+      if present(root.model[place .. ".lora_A"]) then
+        cbk.fail("checkpoint", ("cannot fold LoRA: '%s.weight' has a mask in the optimizer's sparsity, and its sum with the matrices is not "
+          .. "sparse; multiply it by its mask, and leave out the optimizer"):format(place), { key = place .. ".weight" })
+      end
+    end
+  end
+end
+
 ---The new model: folded weights, no LoRA keys.
 ---@param model Dict           key → tensor
 ---@param config Dict          the whole file

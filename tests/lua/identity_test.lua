@@ -283,6 +283,15 @@ describe("a checkpoint between releases", function()
     one_of({ stdout }, "Looked inside: the names are those without 'module.'\n")
   end)
 
+  it("reports weights that the reference of a DPO model lacks", function()
+    local model, root = conversion.run("dpo", "hf", "cs-2.4-dpo", tiny.model(tiny.newest_ways().llama))
+    equal(reported("dpo", "cs-2.4-dpo", "cs-2.5-dpo", model, root), {})
+    local lost = "ref_model.model.transformer_decoder.layers.0.self_attn.proj_q_dense_layer.weight"
+    local without = renamed(root, function(key) return key ~= lost and key or nil end)
+    equal(reported("dpo", "cs-2.4-dpo", "cs-2.5-dpo", model, without),
+      { ("the checkpoint lacks 1 weight that its config needs (%s): the output lacks them as well"):format(lost) })
+  end)
+
   it("is reported by the command, and by `cbk upgrade` too", function()
     local dir = harness.temp_dir()
     local config, root = model_of("gpt2", "cs-2.0")

@@ -42,6 +42,16 @@ describe("LoRA folding", function()
     end
   end)
 
+  it("refuses a weight with a mask in the optimizer's sparsity, whichever name it has there", function()
+    for _, name in ipairs { linear, linear:gsub("^model%.", ""), "model.other" } do
+      local state = cbk.dict { [name .. ".weight"] = cbk.dict { mask = matrix { { 1 } } } }
+      local root = cbk.dict { model = checkpoint(), optimizer = cbk.dict { sparsity = cbk.dict { state = state } } }
+      local fine, problem = pcall(lora.refuse_masks, root)
+      equal(fine, name == "model.other")
+      if not fine then harness.has(problem.message, ("'%s.weight' has a mask in the optimizer's sparsity"):format(linear)) end
+    end
+  end)
+
   it("accumulates in float32 and rounds once", function()
     local model = checkpoint "bfloat16"
     model[linear .. ".lora_A"] = matrix({ { 1, 1, 1 }, { 2 ^ -9, 0, 0 } }, "bfloat16")

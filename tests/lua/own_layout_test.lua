@@ -75,6 +75,17 @@ describe("A layout of one's own", function()
     equal(convert("m.safetensors", "b", "--config", "m.json"):find "come back", nil)
   end)
 
+  it("is in the list of formats once, and no way leads through it; without tensors, there is nothing to convert", function()
+    local dir, _, run = folder("a", "b", [[}, { "b", "c", keys = rules.keys { { "y", "z" } }, config = fields.config { { "*" } } },
+      { "hf", "c", keys = rules.keys { { "z" } }, config = fields.config { { "*" } }]])
+    local _, out = harness.cbk(dir, "list", "own", "--converter", "own.lua")
+    equal(out, "own  hf, a, b, c\n")
+    _, out = harness.cbk(dir, "list", "own", "--converter", "own.lua", "--all")
+    equal(select(2, out:gsub("\nown ", "")), 6, out)
+    cbk.create(dir .. "/none.pt", { root = cbk.dict { epoch = 3 } }):commit { progress = false }
+    has(run(1, "convert", "none.pt", "--converter", "own.lua", "--to", "b", "--config", "m.json"), "nothing to convert")
+  end)
+
   it("has a config of its own for each checkpoint, in any container", function()
     for kind, suffix in pairs { h5 = "h5", mdl = "mdl", torch = "pt", safetensors = "safetensors" } do
       local dir, convert = folder("a", "b", ("files = { right = %q }"):format(kind))

@@ -25,15 +25,21 @@ end
 
 local function shorten(text) return (text:gsub("cs%-[%w.]+", catalogue.resolve):gsub("%s*%.%.%s*", " … ")) end
 
----The groups of formats that a model converts between: Hugging Face's, then those of releases.
+---The groups of formats that a model converts between: Hugging Face's, then those of releases and layouts of the user's own, each once.
 ---@param model Model
 ---@return string[][]
 local function groups_of(model)
-  local out = {}
+  local out, seen = {}, {}
   for _, format in ipairs(catalogue.formats_of(model)) do
     if format == "hf" then out[1] = { "hf" } end
   end
-  for _, group in ipairs(catalogue.groups(model)) do out[#out + 1] = group end
+  for _, group in ipairs(catalogue.groups(model)) do
+    local own = {}
+    for _, format in ipairs(group) do
+      if not seen[format] then own[#own + 1], seen[format] = format, true end
+    end
+    out[#out + 1] = own
+  end
   return out
 end
 
@@ -67,11 +73,13 @@ end
 
 local in_one_pass = "release by release, in one pass"
 
----Adds the pairs of formats that need several tables, within a group and with Hugging Face.
+---Adds the pairs of formats that need several tables, within a group and with Hugging Face. No path goes through layouts of the user's own.
 ---@param model Model
 ---@param add fun(src: string, tgt: string, note: string)
 local function add_ways(model, add)
-  for _, group in ipairs(catalogue.groups(model)) do
+  for _, all in ipairs(catalogue.groups(model)) do
+    local group = {}
+    for _, format in ipairs(all) do group[#group + 1] = catalogue.release(format) and format or nil end
     local beyond, is_joined = {}, false
     for _, format in ipairs(group) do
       local has_table = catalogue.direct(model, "hf", format) ~= nil
@@ -79,7 +87,7 @@ local function add_ways(model, add)
       if not has_table then beyond[#beyond + 1] = format end
     end
     local text = text_of(group)
-    if #group > 2 or not catalogue.direct(model, group[1], group[2]) then add(text, text, in_one_pass) end
+    if #group > 2 or group[2] and not catalogue.direct(model, group[1], group[2]) then add(text, text, in_one_pass) end
     if is_joined and #beyond > 0 then
       add("hf", text_of(beyond), in_one_pass)
       add(text_of(beyond), "hf", in_one_pass)

@@ -86,17 +86,16 @@ end
 ---@param root Dict     the target checkpoint
 ---@return string|nil
 function doubts.lacking(job, config, root)
-  local of = names.of(job.model, job.tgt, config)
-  if not of then return nil end
-  local keys, place = {}, of.places[1]
-  for _, key in ipairs(names.keys_of(root)) do
-    if key:sub(1, #place) == place then keys[#keys + 1] = key:sub(#place + 1) end
-  end
-  local found = fit.of(of.known, keys, function() end)
-  local lacking = found.missing
-  for i, key in ipairs(lacking) do lacking[i] = place .. key end
-  for _, part in ipairs(found.lacks) do
-    for _, key in ipairs(part.keys) do lacking[#lacking + 1] = place .. key end
+  local of, lacking = names.of(job.model, job.tgt, config), {}
+  for _, place in ipairs(of and of.places or {}) do
+    local keys = {}
+    for _, key in ipairs(names.keys_of(root)) do
+      if key:sub(1, #place) == place then keys[#keys + 1] = key:sub(#place + 1) end
+    end
+    local found = fit.of(of.known, keys, function() end)
+    for _, part in ipairs { { keys = found.missing }, unpack(found.lacks) } do
+      for _, key in ipairs(part.keys) do lacking[#lacking + 1] = place .. key end
+    end
   end
   if #lacking == 0 then return nil end
   return ("the checkpoint lacks %d %s that its config needs (%s): the output lacks them as well"):format(#lacking,
@@ -111,12 +110,13 @@ end
 function doubts.untied(job, config, root)
   local model = not job.trace and kinds.is_dict(root, "model") and root.model or cbk.dict()
   local of = names.of(job.model, job.tgt, config)
-  local place = of and of.places[1]
-  local function value(key) return model[place .. key] or model[place .. "model." .. key] end
-  for _, one in ipairs(of and of.known or {}) do
-    if one.tied_to and kinds.differ(value(one.key), value(one.tied_to)) then
-      return ("the config ties '%s%s' and '%s%s', but their values differ: both are kept"):format(place, one.key, place,
-        one.tied_to)
+  for _, place in ipairs(of and of.places or {}) do
+    local function value(key) return model[place .. key] or model[place .. "model." .. key] end
+    for _, one in ipairs(of.known) do
+      if one.tied_to and kinds.differ(value(one.key), value(one.tied_to)) then
+        return ("the config ties '%s%s' and '%s%s', but their values differ: both are kept"):format(place, one.key, place,
+          one.tied_to)
+      end
     end
   end
 end

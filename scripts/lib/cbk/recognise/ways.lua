@@ -44,6 +44,7 @@ end
 ---@return JobInput, Contents
 local function bare_input(checkpoint, step)
   local found, input = contents.of_layout(checkpoint.root, contents.strangers(step.converter.keys, step.side)), converters.input(checkpoint)
+  if cbk.count(found.root) == 0 then cbk.fail("key", "the checkpoint has no tensors: nothing to convert") end
   if #found.values > 0 then cbk.warn("values that are no tensors are left out: " .. naming.all_folded(found.values)) end
   input.source, input.whole = found.root, checkpoint.root
   return input, found
