@@ -156,9 +156,9 @@ end
 
 -- --- captures
 
-local function count_of(list)
+local function set_of(list)
   local out = {}
-  for _, one in ipairs(list) do out[one] = (out[one] or 0) + 1 end
+  for _, one in ipairs(list) do out[one] = true end
   return out
 end
 
@@ -166,7 +166,7 @@ end
 local function owner_of(rule, side, letter)
   local below = rule.below
   while below do
-    if count_of(patterns.captures(below[1][side][1]))[letter] then return below[1] end
+    if set_of(patterns.captures(below[1][side][1]))[letter] then return below[1] end
     below = below[2]
   end
   return rule
@@ -176,16 +176,13 @@ local function check_captures(rule, side, findings)
   local other = rules.other[side]
   local from, to = rule[side], rule[other]
   local function add(owner, text, ...) findings[#findings + 1] = { kind = "captures", rule = owner, text = text:format(...) } end
-  local caught = count_of(patterns.captures(from[1]))
-  for letter, count in pairs(caught) do
-    if count > 1 then add(rule, "'%s' is repeated in '%s'; only one of them is kept", letter, from[1]) end
-  end
+  local caught = set_of(patterns.captures(from[1]))
   if not to then return end
   local counted_from, counted_to = from.each and from.each.letter, to.each and to.each.letter
   local written = { to[1] }
   for _, extra in ipairs(rule.also[other]) do written[#written + 1] = extra[1] end
   for i, pattern in ipairs(written) do
-    local wanted = count_of(patterns.captures(pattern))
+    local wanted = set_of(patterns.captures(pattern))
     for letter in pairs(wanted) do
       if not caught[letter] and letter ~= counted_to then
         local owner = owner_of(rule, other, letter)

@@ -97,7 +97,8 @@ local function check_output(one, read, written, out, options)
     end
     options.doubt(lacks)
   end
-  local is_new = not (options.trace or read or catalogue.release(one.tgt)) -- ties that no class described until here
+  -- ties that no class described until here; a dry run reads no values
+  local is_new = not (options.trace or catalogue.release(one.tgt)) and not (read and ties.differences(read.known, one.source)[1])
   for _, difference in ipairs(is_new and ties.differences(written.known, out) or {}) do
     options.doubt(("in the output, %s; set the field that ties them, in the config or by the table"):format(difference))
   end

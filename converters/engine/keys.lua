@@ -461,12 +461,12 @@ function Run:find_weight()
   end
 end
 
----Writes a mask beside its weight. Where that is split, left out, or joined with others, so are the masks, when all of them are known.
+---Writes a mask beside its weight. Where an action changes that, or it is left out, so are the masks, when all of them are known.
 ---@param weight string
 ---@param hit Hit   of the weight
 function Run:apply_mask(weight, hit, value)
   local ending = hit.ending
-  if ending.kind ~= "write" or #ending.from > 1 or #ending.to > 1 or ending.from.each or ending.to.each then
+  if ending.kind ~= "write" or ending.rule.action or #ending.from > 1 or #ending.to > 1 or ending.from.each or ending.to.each then
     self.mask_of[weight] = value
     return
   end
@@ -476,7 +476,7 @@ function Run:apply_mask(weight, hit, value)
   self:write(patterns.render(hit.ending.to[1], caught) .. "_mask", value)
 end
 
----Converts the masks of weights that are split or joined, as these are.
+---Converts the masks of weights that actions split, join or reorder, as these are.
 ---@param set Rule[]
 ---@param side Side
 ---@param options KeyOptions

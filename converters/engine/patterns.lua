@@ -48,14 +48,17 @@ end
 ---The text of a part of a pattern: 'D' in quotes is a name, not a number.
 local function literal(part) return choices.quoted_name(part) or part end
 
----The letters and stars of a pattern, in order.
+---The letters and stars of a pattern, in order, each once.
 ---@return string[]
 function patterns.captures(pattern)
-  local out = {}
+  local out, seen = {}, {}
+  local function add(name)
+    if not seen[name] then out[#out + 1], seen[name] = name, true end
+  end
   for _, part in ipairs(split(pattern)) do
-    if part == "*" or is_letter(part) then out[#out + 1] = part end
+    if part == "*" or is_letter(part) then add(part) end
     for _, piece in ipairs(numbers_in(part) or {}) do
-      if type(piece) == "table" then out[#out + 1] = piece.letter end
+      if type(piece) == "table" then add(piece.letter) end
     end
   end
   return out
@@ -141,27 +144,31 @@ local function skeleton_of(key) return (key:gsub("%d+", "#")) end
 ---@field text string         as a Lua pattern
 ---@field count integer       the number of captures
 ---@field inside table<integer, NumberInPart>   the letters inside parts, by the index of the capture
+---@field again integer[][]    captures of letters that come again, each with the first one
 ---@field is_starred boolean  fits keys of several skeletons
 
 ---@param pattern string
 ---@param ending? Ending
 ---@return Matcher, string skeleton
 local function matcher(pattern, ending)
-  local out, texts, names = { ending = ending, count = 0, inside = {}, is_starred = false }, {}, {}
-  local function caught(text)
+  local out, texts, names = { ending = ending, count = 0, inside = {}, again = {}, is_starred = false }, {}, {}
+  local place_of = {}
+  local function caught(text, name)
     out.count = out.count + 1
+    if place_of[name] then out.again[#out.again + 1] = { out.count, place_of[name] } end
+    place_of[name] = place_of[name] or out.count
     return text
   end
   for i, part in ipairs(split(pattern)) do
     local is_star, pieces = part == "*", numbers_in(part)
     if is_star or is_letter(part) then
-      texts[i], names[i] = caught(is_star and "(.-)" or "(%d+)"), "0" -- any number has the same skeleton
+      texts[i], names[i] = caught(is_star and "(.-)" or "(%d+)", part), "0" -- any number has the same skeleton
       out.is_starred = out.is_starred or is_star
     else
       local own, name = {}, {}
       for k, piece in ipairs(pieces or { literal(part) }) do
         local is_text = type(piece) == "string"
-        own[k], name[k] = is_text and escaped(piece) or caught "(%d+)", is_text and piece or "0"
+        own[k], name[k] = is_text and escaped(piece) or caught("(%d+)", piece.letter), is_text and piece or "0"
         if not is_text then out.inside[out.count] = piece end
       end
       texts[i], names[i] = table.concat(own), table.concat(name)
@@ -220,8 +227,8 @@ function patterns.compile(set, side)
   return compiled, endings
 end
 
----What the letters and stars of a pattern matched in a key; nil if it does not fit. Numbers inside parts lose their leading zeros. They
----may have no more of these than the width requires.
+---What the letters and stars of a pattern matched in a key, each once; nil if it does not fit, as where a letter is two numbers. Numbers
+---inside parts lose their leading zeros. They may have no more of these than the width requires.
 ---@param one Matcher
 ---@param key string
 ---@return string[]|nil
@@ -233,6 +240,11 @@ local function caught_by(one, key)
     local digits = caught[place]
     if #digits > math.max(piece.width, 1) and digits:sub(1, 1) == "0" or #digits < piece.width then return nil end
     caught[place] = digits:match "^0*(%d+)$"
+  end
+  for i = #one.again, 1, -1 do
+    local place, first = unpack(one.again[i])
+    if caught[place] ~= caught[first] then return nil end
+    table.remove(caught, place)
   end
   return caught
 end

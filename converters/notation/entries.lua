@@ -100,6 +100,8 @@ local function mistake_below(entry)
   end
 end
 
+local MORE = "a rule has three places at most: { left, right, action }; the fourth is %s"
+
 ---A mistake in an entry of a table of keys.
 ---@return string|nil
 local function mistake_in(entry)
@@ -108,6 +110,7 @@ local function mistake_in(entry)
   end
   if type(entry) ~= "table" then return "a rule is { left, right, action }, not " .. shapes.shown(entry) end
   if entry.is_rules or entry.kind then return nil end
+  if table.maxn(entry) > 3 then return MORE:format(shapes.shown(entry[4])) end
   for i = 1, 2 do
     if entry[i] and type(entry[i]) ~= "string" and type(entry[i]) ~= "table" then return ("side %d must be a pattern"):format(i) end
   end
@@ -146,6 +149,7 @@ local one_sided_rules = "without the other side a rule needs a pair of functions
 local function mistake_in_field(entry)
   if type(entry) == "string" then return ('a rule is { left, right, pair }; with one name for both sides, write { "%s" }'):format(entry) end
   if type(entry) ~= "table" then return "a rule is { left, right, pair }, not " .. shapes.shown(entry) end
+  if table.maxn(entry) > 3 then return MORE:format(shapes.shown(entry[4])) end
   local left, right, pair = entry[1], entry[2], entry[3]
   if right == nil then right = left end
   if left and type(left) ~= "string" then return "the name on the left is missing: { left, right, pair }" end

@@ -74,10 +74,14 @@ describe("Converters: patterns", function()
   end)
 
   it("parts may have any characters, and numbers inside them", function()
-    ---Whether a key fits a pattern, part by part.
+    ---Whether a key fits a pattern, part by part. A letter that comes again has the same number.
     local function fits(pattern, key)
-      local own, parts, i = patterns.split(pattern), patterns.split(key), 1
+      local own, parts, i, numbers = patterns.split(pattern), patterns.split(key), 1, {}
       for k, part in ipairs(own) do
+        local letter = part:match "^%u$" or part:match "{(%u)"
+        local number = letter and parts[i] and tonumber(parts[i]:match "%d+")
+        if number and numbers[letter] and numbers[letter] ~= number then return false end
+        numbers[letter or ""] = number
         if part == "*" then
           local last = #parts - (#own - k)
           if last < i then return false end

@@ -5,6 +5,7 @@ local harness = require "harness"
 local conversion = require "conversion"
 local actions = require "converters.vocabulary.actions"
 local keys = require "converters.engine.keys"
+local fields = require "converters.engine.fields"
 local rules = require "converters.engine.rules"
 
 local describe, it, equal = harness.describe, harness.it, harness.equal
@@ -194,6 +195,9 @@ describe("Keys: letters", function()
       equal(renamed(set, "left", case[1]), case[2])
       equal(renamed(set, "right", case[2]), case[1])
     end
+    equal(renamed({ { "b.N.l{N:2}.w", "x.N" } }, "left", "b.3.l03.w"), "x.3")
+    equal(renamed({ { "b.N.l{N:2}.w", "x.N" } }, "right", "x.3"), "b.3.l03.w")
+    equal(select(2, run({ { "b.N.l{N:2}.w", "x.N" } }, "left", { ["b.3.l04.w"] = t })), { "b.3.l04.w" })
     for _, key in ipairs { "m/block_3/w", "m/block_003/w", "x01y004", "x1y04", "d.0.3" } do
       local _, unmatched = run(set, key:find "^d" and "left" or "right", { [key] = t })
       equal(unmatched, { key })
@@ -256,6 +260,14 @@ describe("Keys: choices", function()
     end)
   end)
 
+  it("of the mask of a weight get what the weight's action makes of the mask", function()
+    local source = { ["w"] = counted({ 2, 3 }, 0), ["w_mask"] = counted({ 2, 3 }, 10) }
+    local out = run({ { "w", "v", actions.transpose } }, "left", source, { masks = true })
+    for name, first in pairs { v = 0, v_mask = 10 } do
+      assert(out[name]:compare(counted({ 2, 3 }, first):transpose(0, 1)).same_bits, name)
+    end
+  end)
+
   it("what is no pattern is refused with the table", function()
     for pattern, part in pairs {
       ["a.{weight,bias"] = "'{' in 'a.{weight,bias' has no partner", ["a.b}"] = "'}' in", ["[model.x"] = "'[' in",
@@ -267,6 +279,9 @@ describe("Keys: choices", function()
       fails(part, rules.only.left, pattern, "it is known")
     end
     fails("entry 2 of also_right.1 must be a function, not 5", rules.keys, { { "a", "b", also_right = { { "x.N", 5 } } } })
+    fails("a rule has three places at most: { left, right, action }; the fourth is a table", rules.keys,
+      { { "a", "b", actions.transpose, actions.transpose } })
+    fails("a rule has three places at most", fields.config, { { "a", "b", { forward = print }, {} } })
     fails("a table of keys has no option 'needed'", rules.keys, { { "a" }, needed = false })
     fails("entry 2 of this table", rules.keys, { false, { "a", "b", 5 } })
     fails("a table of rules has no option 'when'", rules.keys, { { "a", "b", rules.keys { { "c" } }, when = function() end } })

@@ -363,6 +363,29 @@ describe("Layouts of one's own with classes", function()
     end
   end)
 
+  it("name a head trained apart, which only the class that is written ties", function()
+    for _, formats in ipairs { { "a", "b" }, { "hf", "b" }, { "hf", "cs-2.4" } } do
+      local dir = harness.temp_dir()
+      cbk.fs.write(dir .. "/own.lua", ([[
+        local class, rules, fields = require "converters.engine.class", require "converters.engine.rules", require "converters.engine.fields"
+        local size = class.makers "size"
+        local function made(name, tie)
+          return class.new(name) { fields = { width = size(2), words = size(3) }, tensors = function()
+            return { { "e", { "words", "width" } }, { "head", { "words", "width" }, tied = tie } } end }
+        end
+        return { { model = "own", classes = { left = made("L"), right = made("R", "e") }, { %q, %q,
+          keys = rules.keys { { "e" }, { "head" } }, config = fields.config { { "width" }, { "words" } } } } }]]):format(unpack(formats)))
+      cbk.config.save(cbk.dict { width = 2, words = 3 }, dir .. "/config.json")
+      for differ, count in pairs { [false] = 0, [true] = 1 } do
+        local root = cbk.dict { e = cbk.full({ 3, 2 }, 1), head = cbk.full({ 3, 2 }, differ and 2 or 1) }
+        cbk.create(dir .. "/m.safetensors", { root = root, overwrite = true }):commit { progress = false }
+        local code, _, err = harness.cbk(dir, "convert", "m.safetensors", "--src-fmt", formats[1], "--to", formats[2], "--converter",
+          "own.lua", "--overwrite", "--config", "config.json")
+        equal({ code, select(2, err:gsub("'e' differs from 'head', though the config ties them", "")) }, { 0, count }, err)
+      end
+    end
+  end)
+
   it("name what the written layout's class does not have, and a side without a class", function()
     local _, _, stderr = run(own("make 'Right'", "fff"), 2, "convert", "--converter", "own.lua", "--src-fmt", "a", "--to", "b", "--config",
       "config.json", "m.safetensors", "-o", "out")

@@ -151,7 +151,6 @@ describe("Rules: findings", function()
   it("letters without a counterpart", function()
     finds("captures: left to right 'E' has no value in 'b.E'", { { "a.N", "b.E" } })
     finds("captures: right to left all values of 'E' in 'b.N.E' become one key", { { "a.N", "b.N.E" } })
-    finds("'N' is repeated in 'a.N.N'", { { "a.N.N", "b.N" } })
     equal(found_in { { rules.each("e.N.E.w", "E", "experts"), "b.N", actions.pair("stack", cbk.cat, cbk.stack) } }, {})
   end)
 
