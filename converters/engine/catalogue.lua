@@ -187,11 +187,13 @@ end
 local by_name = {} -- model name or alias: { Model, name in the Model Zoo, file }
 
 ---Gives a model's classes to its tables between Hugging Face and a release, and to those of a user's layouts, unless these have their own.
+---Without any, the model has those of its first table.
 ---@param model Model
 function catalogue.describe(model)
   for _, converter in ipairs(model) do
     local has_both = converter[1] == "hf" or catalogue.has_own_layout(converter)
     for _, own in pairs(has_both and (converter.variants or { converter }) or {}) do
+      model.classes = model.classes or converter.keys and own.classes
       own.classes = own.classes or model.classes
     end
   end
@@ -406,25 +408,26 @@ local function has_own_layouts(model)
   return false
 end
 
----The first table with a format, or with another release, and the side that has it.
+---The first table with a format, else with another release, and the side that has it.
 ---@param model Model
 ---@param format string
 ---@return Converter|nil, Side|nil
 function catalogue.table_with(model, format)
-  local release = catalogue.release(format)
+  local release, other, other_side = catalogue.release(format), nil, nil
   for _, converter in ipairs(model) do
     for place, side in ipairs { "left", "right" } do
-      local is_it = catalogue.names_format(converter[place], format)
-      local is_release = release and catalogue.release(catalogue.formats(converter[place])[1])
-      if is_it or is_release then return converter, side end
+      if catalogue.names_format(converter[place], format) then return converter, side end
+      local is_release = not other and release and catalogue.release(catalogue.formats(converter[place])[1])
+      if is_release then other, other_side = converter, side end
     end
   end
+  return other, other_side
 end
 
----The class of a model with layouts of the user's own.
+---The class of a model in a format, by the table that has the format.
 ---@param format string
 ---@return Class|nil
-local function own_class(model, format)
+local function class_by_table(model, format)
   local converter, side = catalogue.table_with(model, format)
   return converter and (converter.classes or {})[side]
 end
@@ -436,7 +439,7 @@ function catalogue.classes_at_top(model)
   if not has_own_layouts(model) then return { model.classes and model.classes.left } end
   local out, seen = {}, {}
   for _, format in ipairs(catalogue.formats_of(model)) do
-    local class = not catalogue.release(format) and own_class(model, format)
+    local class = not catalogue.release(format) and class_by_table(model, format)
     if class and not seen[class] then out[#out + 1], seen[class] = class, true end
   end
   return out
@@ -451,7 +454,11 @@ function catalogue.class_of(model, converter, format)
   local classes = converter.classes or model.classes or {}
   local release, kind = catalogue.release(format), select(2, place_of(format))
   local found = classes[release and "right" or "left"]
-  if has_own_layouts(model) or catalogue.is_own_layout(format) then found = own_class(model, format) end
+  if converter[1] and converter.classes then
+    found = classes[catalogue.names_format(converter[1], format) and "left" or "right"]
+  elseif has_own_layouts(model) or catalogue.is_own_layout(format) then
+    found = class_by_table(model, format)
+  end
   if not release then return found end
   local is_there = found and (not found.since or found.before or releases.since(release, found.since))
   if is_there and (kind == "" or converter.inside) then return found, release end

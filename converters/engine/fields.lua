@@ -119,6 +119,28 @@ function fields.none() end
 ---One of several values, in `fields.must` and in messages.
 function fields.any_of(...) return { any_of = { ... } } end
 
+---Fails if a rule that copies or converts a field would never run, as an earlier one takes the field. Of rules for one side alone, the
+---first one counts, so that a table can be put before others.
+---@param list table[]
+---@param source string
+---@param line integer
+local function refuse_idle(list, source, line)
+  local seen, star = { left = {}, right = {} }, false
+  for _, rule in ipairs(list) do
+    for _, side in ipairs { "left", "right" } do
+      local name = rule[side]
+      if star and name then
+        position.fail(source, line, "the config rule of '%s' comes after { \"*\" }, which takes all fields: put that last", name)
+      end
+      if name and seen[side][name] and rule.kind == "pair" then
+        position.fail(source, line, "the config rule of '%s' would never run: an earlier one of the %s takes the field", name, side)
+      end
+      if name and rule.kind ~= "pair" then seen[side][name] = true end
+    end
+    star = star or rule.kind == "pair" and rule.left == "*"
+  end
+end
+
 ---`fields.config { { left, right, pair }, … }`: a table of config rules. A name without a partner is the same on both sides. `{ "*" }`
 ---copies all fields that no rule names. `{ "old", false, pair }` is for a field of one side only.
 function fields.config(written)
@@ -137,6 +159,7 @@ function fields.config(written)
         origin = { source = source, line = line, place = place, names = { left or right, right or nil } } }
     end
   end
+  refuse_idle(out, source, line)
   return out
 end
 

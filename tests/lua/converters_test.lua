@@ -211,6 +211,15 @@ describe("Converters: configs", function()
     end
   end)
 
+  it("a rule that would never run is refused with the table", function()
+    fails("the config rule of 'a' would never run: an earlier one of the left takes the field", fields.config,
+      { fields.used.left { "a" }, { "a", "b" } })
+    fails("the config rule of 'b' would never run: an earlier one of the right takes the field", fields.config,
+      { fields.fixed.right { b = 1 }, { "a", "b" } })
+    fails('the config rule of \'a\' comes after { "*" }, which takes all fields: put that last', fields.config, { { "*" }, { "a", "b" } })
+    fields.config { { "a", "b" }, fields.drop.left { "a" }, { "*" } } -- which may follow
+  end)
+
   it("one field has one value, whoever gives it", function()
     local function pair(f) return { forward = f, backward = f } end
     local function to(config, rows, more)

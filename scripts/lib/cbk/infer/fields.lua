@@ -88,11 +88,11 @@ local function without_sections(config, is_open)
   return out
 end
 
----Plain fields of a config, in its order.
+---Plain fields of a config, in its order. One that is named as the rule for all fields has no rule of its own.
 local function plain_fields(config)
   local out = {}
   for name, value in cbk.items(config) do
-    if type(name) == "string" and is_plain(value) then out[#out + 1] = name end
+    if type(name) == "string" and name ~= "*" and is_plain(value) then out[#out + 1] = name end
   end
   return out
 end
