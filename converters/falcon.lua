@@ -86,6 +86,15 @@ local function no_alibi(alibi)
   return "rotary"
 end
 
+---Whether the positions are ALiBi. FalconAttention of transformers scales its biases with the scores, which the Model Zoo does not.
+---@param kind any   position_embedding_type
+local function is_alibi(kind)
+  if kind == "alibi" then
+    cbk.warn "Hugging Face's Falcon divides ALiBi's biases by the square root of the head's size, the Model Zoo does not: logits differ"
+  end
+  return kind == "alibi"
+end
+
 local shared = fields.config {
   { "vocab_size" },
   { "tie_word_embeddings", "share_embedding_weights" },
@@ -121,7 +130,7 @@ local any_positions = {
     if kind ~= "rotary" and kind ~= "alibi" then
       cbk.warn(("position_embedding_type=%s is left out: Falcon's Hugging Face code has rotary positions"):format(fields.shown(kind)))
     end
-    return kind == "alibi"
+    return is_alibi(kind)
   end,
 }
 local let_through = fields.config {
@@ -224,7 +233,7 @@ local modern_positions = {
   forward = no_alibi,
   backward = function(kind, at)
     if kind ~= "rotary" and kind ~= "alibi" then at:refuse(kind, fields.any_of("rotary", "alibi")) end
-    return kind == "alibi"
+    return is_alibi(kind)
   end,
 }
 

@@ -11,6 +11,7 @@ local pretrained = require "converters.engine.pretrained"
 local rules = require "converters.engine.rules"
 local sections = require "converters.engine.sections"
 local trainer = require "converters.modelzoo.trainer"
+local warnings = require "cbk.warnings"
 
 local own_config = {}
 
@@ -65,6 +66,21 @@ function own_config.section(step, config)
   section = sections.of_file(converter, side, section)
   sections.move(converter.beside, rest, section)
   return section, file.beside_model(rest)
+end
+
+---The fields of a config as a table of the user's own reads them, complete: in its layout, with its defaults, and prepared. Other models
+---have all that in their classes.
+---@param model Model
+---@param format string
+---@param section Dict   the model's fields
+---@return Dict
+function own_config.complete(model, format, section)
+  local converter, side = nil, nil
+  if catalogue.is_own(model.model) then converter, side = catalogue.table_with(model, format) end
+  if not (converter and converter.keys) then return section end
+  local fine, problem, from = warnings.quietly(sections.convert, converter, side, sections.of_file(converter, side, section))
+  if not fine then error(problem, 0) end
+  return sections.nested(converter, side, from)
 end
 
 ---A config that rules made, as the file that is written.

@@ -138,8 +138,8 @@ function lora.refuse_masks(root)
     local path = tostring(name):gsub("^model%.", ""):match "^(.*)%.weight$"
     for _, place in ipairs { path or "", "model." .. (path or "") } do
       if present(root.model[place .. ".lora_A"]) then
-        cbk.fail("checkpoint", ("cannot fold LoRA: '%s.weight' has a mask in the optimizer's sparsity, and its sum with the matrices is not "
-          .. "sparse; multiply it by its mask, and leave out the optimizer"):format(place), { key = place .. ".weight" })
+        cbk.fail("checkpoint", ("cannot fold LoRA: '%s.weight' has a mask in the optimizer's sparsity, and its sum with the matrices is "
+          .. "not sparse; multiply it by its mask, and leave out the optimizer"):format(place), { key = place .. ".weight" })
       end
     end
   end

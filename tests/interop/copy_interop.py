@@ -195,7 +195,7 @@ class Tests:
         self.run("diff", self.source, path, "--allow-records")
 
     def test_sparse_and_quantised_weights_are_never_left_out_by_advice(self):
-        for weight in torch.eye(3).to_sparse(), torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8):
+        for weight in torch.eye(3).to_sparse(), torch.eye(3).to_sparse_csr(), torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8):
             torch.save({"a": torch.ones(2), "w": weight}, self.source)
             refusal = self.run("copy", self.source, os.path.join(self.folder, "x.safetensors"), code=1).stderr
             assert "write a PyTorch file (.pt)" in refusal and "--exclude" not in refusal, refusal

@@ -206,7 +206,6 @@ describe("Keys: letters", function()
   end)
 
   it("a config by which they cannot be counted is refused without a checkpoint", function()
-    local fields = require "converters.engine.fields"
     local converter = {
       "hf", "cs-2.4", keys = rules.keys { { rules.each("e.E.w", "E", "num_experts"), "w", stack } },
       config = fields.config { { "experts", "num_experts" } },

@@ -56,6 +56,66 @@ describe("A class of one's own", function()
     has(stderr, "the output has 2 tensors that Right does not have: layers.{0,1}.fff.weight")
   end)
 
+  it("reads a config as the table does, in all commands", function()
+    for what, case in pairs {
+      layout = "layout = { left = { read = function(c) return { width = c.d } end, write = function(c) return c end } }",
+      defaults = "defaults = { left = { width = 8 } }",
+      prepare = "prepare = { left = function(c) c.width = 8 end }",
+    } do
+      local dir = harness.temp_dir()
+      cbk.fs.write(dir .. "/own.lua", ([[
+        local class, rules = require "converters.engine.class", require "converters.engine.rules"
+        local size, fields = class.makers "size", require "converters.engine.fields"
+        local function made(name)
+          return class.new(name) { fields = { width = size(4) }, tensors = function() return { { "w", { "width" } } } end }
+        end
+        return { { model = "own", { "hf", "cs-2.4", classes = { left = made "L", right = made "R" }, keys = rules.keys { { "w" } },
+          config = fields.config { { "width" } }, %s } } }]]):format(case))
+      cbk.config.save(cbk.dict { model_type = "own", d = what == "layout" and 8 or nil }, dir .. "/config.json")
+      cbk.create(dir .. "/m.safetensors", { root = cbk.dict { w = cbk.full({ 8 }, 1) } }):commit { progress = false }
+      for _, words in ipairs { { "check", "m.safetensors" }, { "convert", "m.safetensors", "--to", "cs-2.4" }, { "params", "config.json" },
+        { "new", "config.json", "-o", "new.safetensors" }, { "convert", "new.safetensors", "--to", "cs-2.4" } } do
+        local code, out, err = harness.cbk(dir, words[1], "--converter", "own.lua", "--overwrite", unpack(words, 2))
+        if words[1] == "check" or words[1] == "params" then
+          code, out, err = harness.cbk(dir, words[1], "--converter", "own.lua", words[2])
+        end
+        equal(code, 0, what .. words[1] .. out .. err)
+        if words[1] == "check" then has(out, "clean") end
+      end
+      equal(cbk.open(dir .. "/new.safetensors").root.w:shape(), { 8 })
+    end
+  end)
+
+  it("has the history of a table's class, and the table's own class where others have a layout", function()
+    local dir = harness.temp_dir()
+    cbk.fs.write(dir .. "/own.lua", [[
+      local class, rules, fields = require "converters.engine.class", require "converters.engine.rules", require "converters.engine.fields"
+      local size, number = class.makers "size number"
+      local function made(name, ...)
+        local list = { ... }
+        return class.new(name) { fields = { width = size(4), rope = number(1) }, history = { rope = { "2.3", 1 } },
+          tensors = function() return list end }
+      end
+      local w, more = { "w", { "width" } }, { "more", { "width" } }
+      local keys, config = rules.keys { { "w" } }, fields.config { { "width" }, { "rope" } }
+      return { { model = "own",
+        { "a", "cs-2.1 .. cs-2.9", classes = { left = made("A", w), right = made("S", w) }, keys = keys, config = config },
+        { "hf", "cs-2.1 .. cs-2.9", classes = { left = made("L", w), right = made("R", w, more) }, keys = keys, config = config } } }]])
+    cbk.create(dir .. "/m.safetensors", { root = cbk.dict { w = cbk.full({ 4 }, 1) } }):commit { progress = false }
+    local function converted(to, rope)
+      cbk.config.save(cbk.dict { width = 4, rope = rope }, dir .. "/config.json", { overwrite = true })
+      local code, _, err = harness.cbk(dir, "convert", "m.safetensors", "--converter", "own.lua", "--src-fmt", "hf", "--to", to, "--config",
+        "config.json", "--overwrite")
+      return code, err
+    end
+    local code, err = converted("cs-2.1", 7)
+    equal(code, 1)
+    has(err, "rope=7: only 1, before release 2.3")
+    code, err = converted("cs-2.4", 1)
+    equal(code, 0)
+    has(err, "the output lacks 1 weight that its model needs: more")
+  end)
+
   it("reports a side without a class", function()
     local code, stderr = convert(folder("make.Rigth", "ff"), 2)
     is_true(code ~= 0, stderr) -- an index of a function
@@ -367,8 +427,8 @@ describe("Layouts of one's own with classes", function()
     for _, formats in ipairs { { "a", "b" }, { "hf", "b" }, { "hf", "cs-2.4" } } do
       local dir = harness.temp_dir()
       cbk.fs.write(dir .. "/own.lua", ([[
-        local class, rules, fields = require "converters.engine.class", require "converters.engine.rules", require "converters.engine.fields"
-        local size = class.makers "size"
+        local class, rules = require "converters.engine.class", require "converters.engine.rules"
+        local size, fields = class.makers "size", require "converters.engine.fields"
         local function made(name, tie)
           return class.new(name) { fields = { width = size(2), words = size(3) }, tensors = function()
             return { { "e", { "words", "width" } }, { "head", { "words", "width" }, tied = tie } } end }

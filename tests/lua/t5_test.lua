@@ -138,6 +138,21 @@ describe("Converters: T5", function()
     conversion.equal_tensors(root.model, again.model)
   end)
 
+  it("1.6 needs its feed-forward inputs, and their gates if the activation has any", function()
+    local classes = require "cbk.classes"
+    for kind, gate in pairs { relu = false, ["gated-gelu"] = true } do
+      local config = hf_config { feed_forward_proj = kind }
+      local old = run("t5", "cs-1.7", "cs-1.6", run("t5", "hf", "cs-1.7", config, hf_checkpoint(gate)))
+      local root, wanted = classes.new(old, "t5", "cs-1.6"), classes.new(config, "t5", "hf")
+      local inputs = 0
+      for key in cbk.items(root.model) do inputs = inputs + (key:find "DenseReluDense%.wi" and 1 or 0) end
+      same(inputs, gate and 6 or 3)
+      same(root.model["decoder_token_embedding.weight"]:same(root.model["encoder_token_embedding.weight"]), true)
+      local _, back = run("t5", "cs-1.6", "hf", old, root)
+      for key, tensor in cbk.items(wanted) do same(back[key]:shape(), tensor:shape(), key) end
+    end
+  end)
+
   it("each stack has the layers that its own field counts", function()
     local config, root = of_release "cs-2.0"
     root.model["decoder.layers.1.norm2.weight"] = nil

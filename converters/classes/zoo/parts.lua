@@ -133,6 +133,10 @@ function parts.attention(name, sizes, has_bias, output_bias, norm_kind)
   })
 end
 
+---Whether an activation has a gate.
+---@param activation string|nil
+function parts.is_gated(activation) return GATED[activation or ""] == true end
+
 ---Two Linears. The first has a gate beside it if the activation is gated.
 ---@param gate? string   the gate's name, where a checkpoint may lack it
 local function layers(width, inner, activation, has_bias, gate)

@@ -90,17 +90,21 @@ end
 
 local of_hf = hf.T5ForConditionalGeneration
 
----Release 1.6 had Hugging Face's names, but for the embeddings, and positions in every block. Gated inputs are `wi_0` and `wi` or `wi_1`.
+---Release 1.6 had Hugging Face's names, but for the embeddings, and positions in every block. Beside a gate, `wi_0`, the input is `wi` or
+---`wi_1`.
 local of_1_6 = class.new "T5ForConditionalGeneration" {
-  fields = of_hf.fields, derived = of_hf.derived,
+  fields = class.extend(of_hf.fields, { share_encoder_decoder_embedding = boolean(true), encoder_nonlinearity = text "relu" }),
+  derived = of_hf.derived, renamed = { { "%.wi_1%.", ".wi." } },
   tensors = function(c)
     local words = { "vocab_size", "d_model" }
     local positions = class.optional { "layer.0.SelfAttention.relative_attention_bias.weight",
       { "relative_attention_num_buckets", "num_heads" } }
-    local inputs = class.optional { linear("wi", "d_model", "d_ff"), linear("wi_0", "d_model", "d_ff"), linear("wi_1", "d_model", "d_ff") }
+    local inputs = { linear("wi", "d_model", "d_ff"),
+      parts.is_gated(c.encoder_nonlinearity) and class.may_lack("the gates", linear("wi_0", "d_model", "d_ff")) }
     local function further(i) return i > 0 and positions or {} end
     return {
-      { "encoder_token_embedding.weight", words }, { "decoder_token_embedding.weight", words },
+      { "encoder_token_embedding.weight", words },
+      { "decoder_token_embedding.weight", words, tied = c.share_encoder_decoder_embedding and "encoder_token_embedding.weight" },
       { "encoder.embed_tokens.weight", words, optional = true }, { "decoder.embed_tokens.weight", words, optional = true },
       hf.stacks(c, inputs), each("encoder.block", "num_layers", further), each("decoder.block", "decoder_layers", further),
       { "lm_head.weight", words, tied = c.tie_word_embeddings and "decoder_token_embedding.weight" },
@@ -113,7 +117,7 @@ local FIELDS_OF_1_6 = { vocab_size = "src_vocab_size", num_layers = "encoder_num
 
 local before = { class = of_1_6, config = function(section)
   local out = cbk.dict()
-  for name in pairs(of_hf.fields) do
+  for name in pairs(of_1_6.fields) do
     local value = section[FIELDS_OF_1_6[name] or name]
     if value ~= nil then out[name] = value end
   end

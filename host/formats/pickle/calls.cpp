@@ -242,6 +242,8 @@ Value call(CallContext& context, Meaning meaning, const std::string& global, con
       return rebuild_parameter(context, arguments);
     case Meaning::rebuild_sparse:
       return rebuild_sparse(context, arguments);
+    case Meaning::rebuild_sparse_csr:
+      return rebuild_sparse_csr(context, arguments);
     case Meaning::rebuild_quantized:
       return rebuild_quantized(context, arguments);
     case Meaning::rebuild_from_numpy:

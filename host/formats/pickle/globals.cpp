@@ -47,7 +47,7 @@ const Table& general() {
       {"torch._utils._rebuild_parameter", Meaning::rebuild_parameter},
       {"torch._utils._rebuild_parameter_with_state", Meaning::rebuild_parameter},
       {"torch._utils._rebuild_sparse_tensor", Meaning::rebuild_sparse},
-      {"torch._utils._rebuild_sparse_csr_tensor", Meaning::rebuild_sparse},
+      {"torch._utils._rebuild_sparse_csr_tensor", Meaning::rebuild_sparse_csr},
       {"torch._utils._rebuild_qtensor", Meaning::rebuild_quantized},
       {"torch._utils._rebuild_device_tensor_from_numpy", Meaning::rebuild_from_numpy},
       {"torch._utils._rebuild_device_tensor_from_cpu_tensor", Meaning::rebuild_from_cpu},

@@ -41,6 +41,7 @@ enum class Meaning {
   rebuild_tensor_v3,
   rebuild_parameter,
   rebuild_sparse,
+  rebuild_sparse_csr,
   rebuild_quantized,
   rebuild_from_numpy,
   rebuild_from_cpu,

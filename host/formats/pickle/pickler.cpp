@@ -381,7 +381,10 @@ void Pickler::device(const Object& object) {
 
 void Pickler::sparse(const Object& object) {
   const Dict& state = object.state.as_dict();
-  global("torch._utils._rebuild_sparse_tensor");
+  const Value* function = state.find(std::string_view("function"));
+  const bool is_old = function != nullptr && function->is(Value::Kind::string) &&
+                      function->as_string() == sparse_csr_function;
+  global(is_old ? sparse_csr_function : "torch._utils._rebuild_sparse_tensor");
   global("torch.serialization._get_layout");
   text(object.type);
   call(1);

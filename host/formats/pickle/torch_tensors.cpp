@@ -192,6 +192,12 @@ Value rebuild_sparse(CallContext& context, const Arguments& arguments) {
   return context.arena.object(layout, {}, state);
 }
 
+Value rebuild_sparse_csr(CallContext& context, const Arguments& arguments) {
+  const Value made = rebuild_sparse(context, arguments);
+  context.arena.set_item(made.as_object().state.as_dict(), "function", sparse_csr_function);
+  return made;
+}
+
 Value rebuild_quantized(CallContext& context, const Arguments& arguments) {
   const StorageClass& type = storage_of(arguments.at(0)).type;
   if (type.quantized.empty()) fail(Errc::format, "a quantized tensor over a {}", type.name);

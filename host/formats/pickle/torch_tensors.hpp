@@ -13,6 +13,10 @@ Value rebuild_tensor_v3(CallContext& context, const Arguments& arguments);
 Value rebuild_parameter(CallContext& context, const Arguments& arguments);
 Value rebuild_meta(CallContext& context, const Arguments& arguments);
 Value rebuild_sparse(CallContext& context, const Arguments& arguments);
+
+/// What torch 1.13 calls for CSR tensors, and later releases lack. Such a tensor keeps the name in its state.
+inline constexpr const char* sparse_csr_function = "torch._utils._rebuild_sparse_csr_tensor";
+Value rebuild_sparse_csr(CallContext& context, const Arguments& arguments);
 Value rebuild_quantized(CallContext& context, const Arguments& arguments);
 /// From a numpy array or a tensor, with a dtype of its own.
 Value rebuild_converted(CallContext& context, const Arguments& arguments);

@@ -6,6 +6,7 @@ local converter_list = require "cbk.converters.list"
 local class = require "converters.engine.class"
 local checkpoint = require "converters.modelzoo.checkpoint"
 local keys = require "converters.engine.keys"
+local own_config = require "converters.conversion.own_config"
 local trainer = require "converters.modelzoo.trainer"
 
 local catalogue = converters.catalogue
@@ -39,7 +40,8 @@ end
 ---@return ClassTensors
 function classes.tensors(config, name, format)
   local found, release = classes.find(name, format)
-  return found:tensors(section_of(config, format), { release = release })
+  local section = own_config.complete(catalogue.find(name), catalogue.resolve(format), section_of(config, format))
+  return found:tensors(section, { release = release })
 end
 
 ---A lazy tensor of a new model.

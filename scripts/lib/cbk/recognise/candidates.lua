@@ -9,6 +9,7 @@ local architectures = require "cbk.recognise.architectures"
 local fields = require "converters.engine.fields"
 local fit = require "converters.engine.fit"
 local kinds = require "converters.engine.kinds"
+local own_config = require "converters.conversion.own_config"
 local sections = require "converters.engine.sections"
 
 local catalogue = converters.catalogue
@@ -126,7 +127,8 @@ local function new_candidate(asked, one, format)
   local class, of = catalogue.class_of(one.model, {}, format)
   if not class then return nil end
   local wrong, lacking = asked.distance(one)
-  return { model = one.model, class = class, tensors = function() return class:tensors(asked.section, { release = of }) end,
+  local function tensors() return class:tensors(own_config.complete(one.model, format, asked.section), { release = of }) end
+  return { model = one.model, class = class, tensors = tensors,
     is_named = architectures.is_of(one.model, asked.architecture), changes = 0, wrong = wrong, lacking = lacking }
 end
 

@@ -6,6 +6,7 @@ local converters = require "cbk.converters"
 local candidates = require "cbk.recognise.candidates"
 local guess = require "cbk.recognise.guess"
 local kinds = require "converters.engine.kinds"
+local own_config = require "converters.conversion.own_config"
 local naming = require "cbk.naming"
 local releases = require "converters.engine.releases"
 local trainer = require "converters.modelzoo.trainer"
@@ -42,7 +43,7 @@ function names.of(model, format, config)
   local class, release = catalogue.class_of(model, converter, format)
   if not class then return nil end
   local inside = converter.inside
-  return { known = class:tensors(section, { release = release }),
+  return { known = class:tensors(own_config.complete(model, format, section), { release = release }),
     places = inside and { inside.place .. ".", inside.copy .. "." } or { "" } }
 end
 
