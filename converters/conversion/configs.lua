@@ -167,10 +167,7 @@ local function config_from_hf(job, step, config)
   remove_refused(job, step, to)
   file.set_name(to, release, job.zoo_name, step.converter.named_from)
   file.name_parts(to, release, job.zoo_name, step.converter.components)
-  local whole = cbk.dict { model = to }
-  sections.move(step.converter.beside, to, whole)
-  whole.model = sections.for_file(step.converter, "right", to)
-  return whole, both_configs(step, section, from, to, assumed)
+  return own_config.whole(step, to), both_configs(step, section, from, to, assumed)
 end
 
 local function config_to_hf(job, step, config)
@@ -247,7 +244,7 @@ local function config_of_own(job, step, config)
   if release then
     history.check(history_of_class(job.model, to), to, { to = release, starts_at_hf = true })
     remove_refused(job, step, to)
-    file.set_name(to, release, job.zoo_name)
+    file.set_name(to, release, job.zoo_name, step.converter.named_from)
   end
   local both = both_configs(step, given, from, to, assumed)
   both.scale, both.untie = scale, untie

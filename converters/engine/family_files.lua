@@ -181,6 +181,23 @@ local function check_parts(converter, at)
   end
 end
 
+---Refuses what has no effect on a side: containers of formats that have one already, and what only files of a release have.
+---@param converter Converter
+local function check_has_effect(converter, at)
+  local has_release = false
+  for place, side in ipairs { "left", "right" } do
+    local format = catalogue.formats(converter[place])[1]
+    has_release = has_release or catalogue.release(format) ~= nil
+    if converter.files and converter.files[side] and not catalogue.is_own_layout(format) then
+      fail(at, "files", "'files.%s' has no effect: '%s' is not a layout of one's own, and its files are written as its programs read them",
+        side, converter[place])
+    end
+  end
+  for _, name in ipairs(has_release and {} or { "beside", "mup", "named_from", "tool" }) do
+    if converter[name] ~= nil then fail(at, name, "'%s' has no effect: neither side is a release of the Model Zoo", name) end
+  end
+end
+
 ---@param place_of fun(...: string): fun(field?: string): string   the place of the next table with these strings
 local function check_converters(model, at, place_of)
   local seen = {}
@@ -200,6 +217,7 @@ local function check_converters(model, at, place_of)
     check(family_files.records[kind], converter, own)
     check_parts(converter, own)
     check_has_sides(converter, own)
+    check_has_effect(converter, own)
     check_is_step(converter, own)
     check_pairs(converter, own, seen)
   end

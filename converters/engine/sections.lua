@@ -124,7 +124,23 @@ local function check_missing(config, to, by_name, side, known)
   if #missing > 0 then cbk.fail("config", "the config has no " .. table.concat(missing, ", ") .. place) end
 end
 
+---The result of a converter's function: a config, or nil. Anything else is an error.
+---@param name string   of the function
+---@return Dict|nil
+local function config_of(name, made)
+  if made == nil or kinds.is_dict(made) then return made end
+  if type(made) == "table" and made[1] == nil then return cbk.dict(made) end
+  cbk.fail("converter", ("%s must return a config, or nothing; it returned %s"):format(name, fields.shown(made)))
+end
+
 -- --- layouts of files
+
+---@param made any   of a function of `layout`
+---@return Dict
+local function layout_of(name, side, made)
+  local where = ("layout.%s.%s"):format(side, name)
+  return config_of(where, made) or cbk.fail("converter", where .. " must return a config; it returned nothing")
+end
 
 ---A model section of a file, in the layout of the rules.
 ---@param step Converter
@@ -133,13 +149,13 @@ end
 ---@return Dict
 function sections.of_file(step, side, section)
   local layout = step.layout and step.layout[side]
-  return layout and layout.read(cbk.copy(section)) or section
+  return layout and layout_of("read", side, layout.read(cbk.copy(section))) or section
 end
 
 ---The inverse of `of_file`: a model section in the layout of files.
 function sections.for_file(step, side, section)
   local layout = step.layout and step.layout[side]
-  return layout and layout.write(cbk.copy(section)) or section
+  return layout and layout_of("write", side, layout.write(cbk.copy(section))) or section
 end
 
 -- --- running
@@ -495,13 +511,6 @@ function sections.of_defaults(step, side) return fields.fill(cbk.dict(), default
 ---@field source? Dict      The checkpoint's tree of tensors.
 ---@field hf_config? Dict   What the checkpoint keeps of a Hugging Face config.
 ---@field file? Dict        The whole file, of a Model Zoo config on the way to Hugging Face.
-
----The result of a converter's function: a config, or nil. Anything else is an error.
----@param name string   of the function
-local function config_of(name, made)
-  if made == nil or type(made) == "table" or kinds.is_dict(made) then return made end
-  cbk.fail("converter", ("%s must return a config, or nothing; it returned %s"):format(name, fields.shown(made)))
-end
 
 ---Converts one model section.
 ---@param step Converter

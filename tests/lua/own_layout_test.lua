@@ -112,6 +112,25 @@ describe("A layout of one's own", function()
     equal(cbk.keys(cbk.open(dir .. "/m_to_cs-2.4.mdl").root.model), { "y" })
   end)
 
+  it("has no options without effect, and functions that return configs", function()
+    for text, said in pairs {
+      ['"a", "cs-2.4", files = { right = "h5" }'] = "'files.right' has no effect: 'cs-2.4' is not a layout of one's own",
+      ['"a", "b", beside = { "dim" }'] = "'beside' has no effect: neither side is a release",
+      ['"a", "b", mup = false'] = "'mup' has no effect", ['"hf", "b", named_from = "2.1"'] = "'named_from' has no effect",
+      ['"a", "b", layout = { right = { read = print, write = function() return 3 end } }'] = "layout.right.write must return a config",
+      ['"a", "b", finish = { right = function() return { 1, 2 } end }'] = "finish.right must return a config",
+      ['"a", "b", prepare = { left = function(c) return 3 end }'] = "prepare.left must return a config",
+    } do
+      local dir, _, run = folder("a", "b")
+      local left, right, more = text:match '^"(.-)", "(.-)", (.*)$'
+      cbk.fs.write(dir .. "/own.lua", TABLE:format(left, right, more), { overwrite = true })
+      has(run(1, "convert", "m.safetensors", "--converter", "own.lua", "--src-fmt", left, "--to", right, "--config", "m.json"), said)
+    end
+    local dir, convert = folder("a", "b", "prepare = { left = function(c) return { width = c.width + 1, act = c.act } end }")
+    convert("m.safetensors", "b", "--config", "m.json")
+    equal(cbk.config.load(dir .. "/m_to_b.json").dim, 3)
+  end)
+
   it("gives its functions the checkpoint and the file, and errors without a text a text", function()
     local finish = "finish = { right = function(to, from, read) to.has = read.source ~= nil and read.file.act end }"
     local dir, convert, run = folder("a", "b", finish)
