@@ -14,7 +14,8 @@
 
 #include <algorithm>
 #include <memory>
-#include <ranges>
+
+#include "host/base/reversed.hpp"
 
 namespace cbk::app {
 namespace {
@@ -72,7 +73,7 @@ void make_folder(const fs::path& folder, std::vector<fs::path>& made) {
   std::vector<fs::path> missing;
   for (fs::path at = folder; at.has_relative_path() && !fs::exists(at, error); at = at.parent_path())
     missing.push_back(at);
-  for (const fs::path& path : missing | std::views::reverse) {
+  for (const fs::path& path : Reversed(missing)) {
     if (fs::create_directory(path, error)) made.push_back(path);
   }
 }
@@ -97,7 +98,7 @@ Keeper& keeper() {
   char ignored = 0;
   while (::read(end_of_program, &ignored, 1) < 0 && errno == EINTR) {
   }
-  for (const fs::path& path : made | std::views::reverse) ::rmdir(path.c_str());
+  for (const fs::path& path : Reversed(made)) ::rmdir(path.c_str());
   ::_exit(0);
 }
 

@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <ranges>
 
+#include "host/base/reversed.hpp"
 #include "host/base/stale.hpp"
 
 namespace cbk {
@@ -73,7 +73,7 @@ void Renames::replace(const fs::path& from, const fs::path& to) {
 
 std::vector<std::string> Renames::undo() {
   std::vector<std::string> stuck;
-  for (const Step& step : steps_ | std::views::reverse) {
+  for (const Step& step : Reversed(steps_)) {
     if (rename_with(step.to, step.from, step.is_exchange ? RENAME_EXCHANGE : 0) == 0) continue;
     stuck.push_back(fmt::format("'{}' is now '{}'", step.from.string(), step.to.string()));
   }

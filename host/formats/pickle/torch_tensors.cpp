@@ -193,7 +193,7 @@ Value rebuild_sparse(CallContext& context, const Arguments& arguments) {
 }
 
 Value rebuild_sparse_csr(CallContext& context, const Arguments& arguments) {
-  const Value made = rebuild_sparse(context, arguments);
+  Value made = rebuild_sparse(context, arguments);
   context.arena.set_item(made.as_object().state.as_dict(), "function", sparse_csr_function);
   return made;
 }
