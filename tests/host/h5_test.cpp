@@ -476,15 +476,17 @@ TEST_CASE("H5: data that shares bytes with other data or structures is refused")
   struct Case {
     std::string moved;
     uint64_t to;
-    std::string reason;  // empty: it is read
+    std::string reason;
   };
   const Case cases[] = {
-      {"b", at["a"], ""},  // a tie
+      {"b", at["a"], "the data of dataset 'a' and the data of dataset 'b' overlap"},
       {"b", at["a"] + 8, "the data of dataset 'a' and the data of dataset 'b' overlap"},
       {"a", at["b"] + 3996, "the data of dataset 'b' and the data of dataset 'a' overlap"},
       {"b", 0, "in the superblock"},
       {"b", at["header of a"] - 400, "the data of dataset 'b' and the header of dataset 'a' overlap"},
-      {"chunk 1", at["chunk 0"], ""},
+      {"chunk 1", at["chunk 0"], "chunks 0 and 1 overlap"},
+      {"chunk 1", at["a"] + 8, "is in other data, or in a structure of the file"},
+      {"chunk 1", at["header of a"], "is in other data, or in a structure of the file"},
       {"chunk 1", at["chunk 0"] + 400, "chunks 0 and 1 overlap"},
       {"chunk 1", 0, "in the superblock"},
   };
@@ -500,7 +502,6 @@ TEST_CASE("H5: data that shares bytes with other data or structures is refused")
     write_file(path, bytes, true);
     const std::string error = error_of([&] { (void)values_of<int32_t>(read_h5(path), "c"); });
     CHECK_THAT(error, Catch::Contains(one.reason));
-    CHECK(error.empty() == one.reason.empty());
   }
   CHECK_THAT(error_of([&] { write_h5(read_h5(path), folder.path("copy.h5"), "flat"); }),
              Catch::StartsWith("c: damaged HDF5 file: its data is at bytes 0 to 2000"));

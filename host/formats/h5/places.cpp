@@ -14,12 +14,13 @@ void Places::add(const hdf5::File& file, const hdf5::ObjectHeader& object, const
                  const std::string& name) {
   const hdf5::Image& image = file.objects().image();
   file.memory()->charge(2 * sizeof(Place) + sizeof(std::string) + name.size());
-  places_.push_back({&file, image.base() + object.address, header_size, names_.size(), true});
+  places_.push_back({&file, image.base() + object.address, header_size, object.address, names_.size(), true});
   const hdf5::Layout& layout = dataset.layout;
   const uint64_t size = dataset.space.count() * dataset.type.size;
   const bool has_data = layout.kind == hdf5::Layout::Kind::contiguous && size > 0 &&
                         layout.address < image.file()->size();  // not undefined, nor beyond a cut
-  if (has_data) places_.push_back({&file, image.base() + layout.address, size, names_.size(), false});
+  if (has_data)
+    places_.push_back({&file, image.base() + layout.address, size, object.address, names_.size(), false});
   names_.push_back(name);
 }
 
@@ -29,14 +30,23 @@ void Places::refuse_overlaps() const {
   for (size_t i = 1; i < order.size(); ++i) {
     const Place& before = order[i - 1];
     const Place& next = order[i];
-    const bool is_same =
-        before.begin == next.begin && before.size == next.size && before.is_header == next.is_header;
-    if (is_same || before.file != next.file || next.begin - before.begin >= before.size) continue;
+    const bool is_one =
+        before.begin == next.begin && before.owner == next.owner && before.is_header == next.is_header;
+    if (is_one || before.file != next.file || next.begin - before.begin >= before.size) continue;
     const auto text = [&](const Place& place) {
       return fmt::format("the {} of dataset {}", place.is_header ? "header" : "data",
                          quote(names_[place.name]));
     };
     hdf5::damaged("{} and {} overlap, at byte {}", text(before), text(next), next.begin);
+  }
+  for (size_t i = 0; i < order.size();) {
+    const hdf5::File* file = order[i].file;
+    std::vector<hdf5::Range> ranges;
+    for (; i < order.size() && order[i].file == file; ++i) {
+      const bool is_known = !ranges.empty() && ranges.back().begin == order[i].begin;
+      if (!is_known) ranges.push_back({order[i].begin, order[i].begin + order[i].size});
+    }
+    file->objects().image().claim({}, std::move(ranges));
   }
 }
 

@@ -9,14 +9,14 @@
 
 namespace cbk::h5 {
 
-/// Knows headers and contiguous data; chunks are compared when their index is read. Not thread-safe.
+/// Knows headers and contiguous data; chunks claim their places when their index is read. Not thread-safe.
 class Places {
  public:
   /// `file` outlives this object.
   void add(const hdf5::File& file, const hdf5::ObjectHeader& object, const hdf5::Dataset& dataset,
            const std::string& name);
-  /// Fails (`format`) for data that is partly in the data of another dataset, or in a header. Two datasets
-  /// with the same bytes are a tie.
+  /// Fails (`format`) for data that is in the data of another dataset, or in a header. Names of one header
+  /// are a tie. Claims all places, for chunks that are compared with them later.
   void refuse_overlaps() const;
 
  private:
@@ -24,7 +24,8 @@ class Places {
     const hdf5::File* file = nullptr;
     uint64_t begin = 0;
     uint64_t size = 0;
-    size_t name = 0;  // in `names_`
+    uint64_t owner = 0;  // the address of the header
+    size_t name = 0;     // in `names_`
     bool is_header = false;
   };
   std::vector<Place> places_;

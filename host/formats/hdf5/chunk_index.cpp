@@ -41,6 +41,7 @@ class IndexReader {
                            [](const StoredChunk& a, const StoredChunk& b) { return a.number == b.number; });
     if (twice != chunks_.end()) damaged("chunk {} is in the index twice", twice->number);
     refuse_overlaps();
+    claim();
     return std::move(chunks_);
   }
 
@@ -55,10 +56,16 @@ class IndexReader {
     for (size_t i = 1; i < order.size(); ++i) {
       const StoredChunk& before = *order[i - 1];
       const StoredChunk& next = *order[i];
-      const bool is_same = before.offset == next.offset && before.size == next.size;
-      if (!is_same && next.offset - before.offset < before.size)
+      if (next.offset - before.offset < before.size)
         damaged("chunks {} and {} overlap, at byte {}", before.number, next.number, next.offset);
     }
+  }
+
+  /// Fails for chunks that share bytes with the data of other datasets, or with the nodes of their index.
+  void claim() {
+    for (const StoredChunk& chunk : chunks_)
+      if (chunk.size > 0) taken_.push_back({chunk.offset, chunk.offset + chunk.size});
+    image_.claim(dataset_.layout.address, std::move(taken_));
   }
 
   void add(uint64_t number, uint64_t address, uint64_t size, uint32_t mask) {
@@ -100,6 +107,8 @@ class IndexReader {
     const uint64_t rank = grid_.size();
     const uint64_t key = 8 + 8 * (rank + 1);
     Cursor in = image_.cursor(address + head, count * (key + sizes.address), "a chunk B-tree");
+    taken_.push_back(
+        {image_.base() + address, image_.base() + address + head + count * (key + sizes.address)});
     for (uint16_t i = 0; i < count; ++i) {
       const uint32_t size = in.u32();
       const uint32_t mask = in.u32();
@@ -208,6 +217,7 @@ class IndexReader {
   std::vector<uint64_t> grid_;
   uint64_t bytes_ = 0;
   std::vector<StoredChunk> chunks_;
+  std::vector<Range> taken_;
 };
 
 }  // namespace

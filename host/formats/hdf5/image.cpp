@@ -1,5 +1,7 @@
 #include "host/formats/hdf5/image.hpp"
 
+#include <algorithm>
+
 namespace cbk::hdf5 {
 
 Image::Image(std::shared_ptr<const MappedFile> file, MemoryPtr memory, bool may_be_cut)
@@ -17,6 +19,36 @@ void Image::charge(uint64_t work) const {
 void Image::refuse_superblock(uint64_t begin, uint64_t end) const {
   if (begin < superblock_.start + superblock_.size && superblock_.start < end) {
     damaged("its data is at bytes {} to {}, in the superblock", begin, end);
+  }
+}
+
+void Image::claim(std::optional<uint64_t> owner, std::vector<Range> ranges) const {
+  constexpr uint64_t claim_bytes = 64;
+  std::ranges::sort(ranges, {}, &Range::begin);
+  const std::scoped_lock lock(claiming_);
+  if (owner && !owners_.insert(*owner).second) return;
+  uint64_t begin = 0;
+  const auto take = [&](uint64_t end) {
+    auto next = claimed_.lower_bound(begin);
+    const auto before = next == claimed_.begin() ? claimed_.end() : std::prev(next);
+    const bool is_taken =
+        (next != claimed_.end() && next->first < end) || (before != claimed_.end() && before->second > begin);
+    if (is_taken)
+      damaged("its data at bytes {} to {} is in other data, or in a structure of the file", begin, end);
+    if (before != claimed_.end() && before->second == begin) {
+      before->second = end;
+    } else {
+      memory_->charge(claim_bytes);
+      claimed_.emplace_hint(next, begin, end);
+    }
+  };
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    const Range& range = ranges[i];
+    const bool is_last = i + 1 == ranges.size();
+    if (i == 0 || ranges[i - 1].end != range.begin) begin = range.begin;
+    if (!is_last && ranges[i + 1].begin < range.end)
+      damaged("its data overlaps at byte {}", ranges[i + 1].begin);
+    if (is_last || ranges[i + 1].begin != range.end) take(range.end);
   }
 }
 

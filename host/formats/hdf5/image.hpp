@@ -10,12 +10,21 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
+#include <vector>
 
 #include "host/base/file.hpp"
 #include "host/base/memory_budget.hpp"
 #include "host/formats/hdf5/superblock.hpp"
 
 namespace cbk::hdf5 {
+
+/// Bytes [begin, end) of a file.
+struct Range {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+};
 
 /// Thread-safe.
 class Image {
@@ -42,6 +51,9 @@ class Image {
   void charge(uint64_t work) const;
   /// Fails for elements at bytes [begin, end) of the file that would be in the superblock.
   void refuse_superblock(uint64_t begin, uint64_t end) const;
+  /// Fails (`format`) for ranges that share bytes with each other, or with others that were claimed before.
+  /// An owner, such as the address of an index of chunks, claims its ranges once.
+  void claim(std::optional<uint64_t> owner, std::vector<Range> ranges) const;
   /// The `size` bytes that `make` unpacks from the block at an address: made once, and kept as long as the
   /// image.
   [[nodiscard]] ByteView unpacked(uint64_t address, uint64_t size, const std::function<Bytes()>& make) const;
@@ -55,6 +67,9 @@ class Image {
   MemoryPtr memory_;
   uint64_t budget_ = 0;
   mutable std::atomic<uint64_t> spent_{0};
+  mutable std::mutex claiming_;
+  mutable std::set<uint64_t> owners_;
+  mutable std::map<uint64_t, uint64_t> claimed_;  // ends by beginnings; neighbours are one
   mutable std::mutex unpacking_;
   mutable std::map<uint64_t, Bytes> unpacked_;  // by address
 };
