@@ -336,6 +336,20 @@ def lies(run):
         run.check(name, check)
 
 
+def rest(run):
+    """Bytes that are in no tensor are a warning: between two, and behind the last one."""
+    whole = file_of({"a": (F32, (8,), bytes(range(32))), "b": (F32, (8,), bytes(range(32)))})
+    moved = whole[:-64].replace(struct.pack("<QIQ", 8, 0, 32), struct.pack("<QIQ", 8, 0, 96)) + whole[-64:-32] + bytes(64) + whole[-32:]
+    for name, file, size in ("whole", whole, 0), ("a hole", moved, 64), ("bytes behind", whole + bytes(40), 40):
+        path = save(run, "rest.gguf", file)
+
+        def check(path=path, size=size):
+            done = run.run("check", path)
+            said = f"{size} B of the file are in no tensor" in done.stdout
+            assert said == (size > 0) and done.returncode == (1 if size else 0), (done.returncode, done.stdout, done.stderr)
+        run.check(name, check)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cbk", required=True)
@@ -345,6 +359,7 @@ def main():
         listed_only(run)
         metadata(run)
         lies(run)
+        rest(run)
         return run.close()
 
 

@@ -296,6 +296,7 @@ class HeaderReader {
         fail(Errc::format, "'general.alignment' is not a power of two from 8 to 2^20");
       alignment = static_cast<uint64_t>(number);
     }
+    header_.alignment = alignment;
     header_.data_start = align_up(cursor_.position(), alignment);
     std::vector<const TensorInfo*> order;
     order.reserve(header_.tensors.size());

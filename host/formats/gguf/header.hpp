@@ -23,6 +23,7 @@ struct TensorInfo {
 struct Header {
   uint32_t version = 0;
   bool is_big_endian = false;
+  uint64_t alignment = 32;  // of the data of each tensor
   uint64_t data_start = 0;
   Value metadata;  // a dict by whole keys ("general.architecture")
   std::vector<TensorInfo> tensors;

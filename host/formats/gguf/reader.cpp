@@ -55,6 +55,15 @@ void warn_of_parts(const Value& metadata, std::vector<std::string>& warnings) {
   }
 }
 
+/// Warns of bytes between tensors, or behind them, that are in none.
+void warn_of_rest(const Header& header, uint64_t size, std::vector<std::string>& warnings) {
+  uint64_t known = header.data_start;
+  for (const TensorInfo& info : header.tensors) known += align_up(info.size, header.alignment);
+  if (size <= known) return;
+  warnings.push_back(
+      fmt::format("{} of the file are in no tensor, and are not read", format_size(size - known)));
+}
+
 }  // namespace
 
 Checkpoint read(const std::shared_ptr<const MappedFile>& file, const OpenOptions& options,
@@ -81,6 +90,7 @@ Checkpoint read(const std::shared_ptr<const MappedFile>& file, const OpenOptions
   checkpoint.root = std::move(root);
   checkpoint.files = {file->path()};
   warn_of_parts(header.metadata, checkpoint.warnings);
+  if (!has_unreadable) warn_of_rest(header, file->size(), checkpoint.warnings);
   checkpoint.has_unreadable = has_unreadable;
   return checkpoint;
 }
