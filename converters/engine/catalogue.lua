@@ -187,13 +187,11 @@ end
 local by_name = {} -- model name or alias: { Model, name in the Model Zoo, file }
 
 ---Gives a model's classes to its tables between Hugging Face and a release, and to those of a user's layouts, unless these have their own.
----Without any, the model has those of its first table.
 ---@param model Model
 function catalogue.describe(model)
   for _, converter in ipairs(model) do
     local has_both = converter[1] == "hf" or catalogue.has_own_layout(converter)
     for _, own in pairs(has_both and (converter.variants or { converter }) or {}) do
-      model.classes = model.classes or converter.keys and own.classes
       own.classes = own.classes or model.classes
     end
   end
@@ -436,7 +434,7 @@ end
 ---@param model Model
 ---@return Class[]
 function catalogue.classes_at_top(model)
-  if not has_own_layouts(model) then return { model.classes and model.classes.left } end
+  if model.classes and not has_own_layouts(model) then return { model.classes.left } end
   local out, seen = {}, {}
   for _, format in ipairs(catalogue.formats_of(model)) do
     local class = not catalogue.release(format) and class_by_table(model, format)
@@ -456,12 +454,22 @@ function catalogue.class_of(model, converter, format)
   local found = classes[release and "right" or "left"]
   if converter[1] and converter.classes then
     found = classes[catalogue.names_format(converter[1], format) and "left" or "right"]
-  elseif has_own_layouts(model) or catalogue.is_own_layout(format) then
+  elseif not (model.classes or converter.classes) or has_own_layouts(model) or catalogue.is_own_layout(format) then
     found = class_by_table(model, format)
   end
   if not release then return found end
   local is_there = found and (not found.since or found.before or releases.since(release, found.since))
   if is_there and (kind == "" or converter.inside) then return found, release end
+end
+
+---The Model Zoo class of a model: its own, or that of its first table with a release.
+---@param model Model
+---@return Class|nil
+function catalogue.class_at_releases(model)
+  if model.classes then return model.classes.right end
+  for _, converter in ipairs(model) do
+    if converter.classes and catalogue.release(catalogue.formats(converter[2])[1]) then return converter.classes.right end
+  end
 end
 
 ---The Model Zoo class of a model section; for a wrapper, the class of the inner model.
@@ -473,7 +481,7 @@ function catalogue.zoo_class(model, section)
     local inner = converter.wrap and catalogue.find(section[converter.wrap.says.right])
     if inner then return catalogue.zoo_class(inner, section) end
   end
-  return model.classes and model.classes.right
+  return catalogue.class_at_releases(model)
 end
 
 ---The wrapper of a model's format; nil if it wraps nothing.

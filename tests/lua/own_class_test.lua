@@ -116,6 +116,27 @@ describe("A class of one's own", function()
     has(err, "the output lacks 1 weight that its model needs: more")
   end)
 
+  it("is of the formats of its table alone", function()
+    local dir = harness.temp_dir()
+    cbk.fs.write(dir .. "/own.lua", [[
+      local class, rules, fields = require "converters.engine.class", require "converters.engine.rules", require "converters.engine.fields"
+      local function made(name, key)
+        return class.new(name) { fields = {}, tensors = function() return { { key, { 2 } } } end }
+      end
+      local config = fields.config { { "*" } }
+      return { { model = "own",
+        { "a", "hf", classes = { left = made("A", "x"), right = made("H", "y") }, keys = rules.keys { { "x", "y" } }, config = config },
+        { "hf", "cs-2.4", keys = rules.keys { { "y", "z" } }, config = config } } }]])
+    cbk.config.save(cbk.dict { width = 2 }, dir .. "/config.json")
+    cbk.create(dir .. "/m.safetensors", { root = cbk.dict { y = cbk.full({ 2 }, 1) } }):commit { progress = false }
+    local code, _, err = harness.cbk(dir, "convert", "m.safetensors", "--converter", "own.lua", "--src-fmt", "hf", "--to", "cs-2.4",
+      "--config", "config.json")
+    equal(code, 0, err)
+    has(err, "no class describes 'own' in cs-2.4")
+    local _, out = harness.cbk(dir, "params", "config.json", "--converter", "own.lua", "--format", "a")
+    has(out, "x  [2]")
+  end)
+
   it("reports a side without a class", function()
     local code, stderr = convert(folder("make.Rigth", "ff"), 2)
     is_true(code ~= 0, stderr) -- an index of a function

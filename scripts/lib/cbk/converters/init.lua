@@ -104,7 +104,7 @@ function converters.lacking_class(name, format)
   local model = catalogue.find(name)
   local _, side = catalogue.table_with(model or {}, catalogue.resolve(format, model))
   side = side or format == "hf" and "left" or "right"
-  if not model or model.classes and model.classes[side] then return nil end
+  if not model or catalogue.class_of(model, {}, catalogue.resolve(format, model)) then return nil end
   local step = side == "left" and catalogue.newest_step(model, side)
   if step and step.converter.components then
     return ("%s is several models in hf, each with a config of its own; %s"):format(name, composite.config_advice(name, "FOLDER"))

@@ -22,8 +22,8 @@ function candidates.described(side)
   local out = {}
   for _, name in ipairs(catalogue.names()) do
     local model = catalogue.find(name)
-    local class = model.model == name and (side == "left" and catalogue.classes_at_top(model)[1] or side == "right" and model.classes
-      and model.classes.right)
+    local class = model.model == name
+      and (side == "left" and catalogue.classes_at_top(model)[1] or side == "right" and catalogue.class_at_releases(model))
     if class then out[#out + 1] = { model = model, class = class } end
   end
   return out
