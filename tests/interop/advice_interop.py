@@ -380,6 +380,7 @@ ELSEWHERE = {
     "--no-dataloader-state": "upgrade_interop.py", "--dataloader_type needs": "upgrade_interop.py", "--accept-missing": "upgrade_interop.py",
     "--from cs-X.Y": "upgrade_interop.py", "pass --yes": "upgrade_interop.py", "`cbk fix-checkpoint-spec` can link them": "upgrade_tools_interop.py",
     "alias not found": "upgrade_tools_interop.py",
+    "fit; name it with --model": "identify_test.lua",
     "its converter reads the layouts": "own_class_test.lua", "alike; name both formats": "own_class_test.lua", "alike: which one it is": "own_class_test.lua",
     "or name the release with --src-fmt": "own_class_test.lua", "is part of an adapter (PEFT) in the model": "foreign_keys_test.lua",
     "leave the wrong one out of its shard": "wild_interop.py",
