@@ -234,10 +234,20 @@ class.Class = Class
 
 local LUA_KINDS = { string = "str", number = "float", boolean = "bool" } -- as cbk.kind names them
 
+local MEMBERS = { fields = true, tensors = true, derived = true, since = true, before = true, history = true, steps = true, removed = true,
+  refused = true, renamed = true }
+
 ---The first mistake in the definition of a class, or nil.
 ---@param written ClassTable
 ---@return string|nil
 local function mistake_in(written)
+  for name in pairs(written) do
+    if not MEMBERS[name] then
+      local near = cbk.nearest(tostring(name), naming.sorted(MEMBERS))[1]
+      return ("a class has no '%s'; %s"):format(tostring(name), near and ("did you mean '%s'?"):format(near)
+        or "known: " .. table.concat(naming.sorted(MEMBERS), ", "))
+    end
+  end
   if type(written.fields) ~= "table" then return "'fields' must be a table of fields by name" end
   if type(written.tensors) ~= "function" then return "'tensors' must be a function that returns the tensors" end
   for name, field in pairs(written.fields) do

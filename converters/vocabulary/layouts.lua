@@ -260,11 +260,27 @@ end
 local action, maybe, size, number = shapes.table, shapes.maybe, shapes.size, shapes.number
 local of_at = shapes.either(size, shapes.func)
 
+local of_head = shapes.of("a list of a head's size and its rotated rows, or a function", function(value)
+  return type(value) == "function" or type(value) == "table" and type(value[1]) == "number" and type(value[2]) == "number"
+end)
+local options = shapes.record("a table of options", {
+  per = shapes.either(shapes.list(number, "a list of numbers"), shapes.func), parts = size, groups = of_at, size = of_at,
+  rotary = of_head, rotated = size, pairs_left = shapes.flag, transposed = shapes.flag, columns = shapes.flag,
+}, { "per" })
+local fused = shapes.named(options.says, options)
+function fused.mistake(value, name)
+  local mistake = options.mistake(value, name)
+  for one, other in pairs(mistake and {} or { groups = "size", columns = "transposed" }) do
+    if value[one] and value[other] then mistake = ("%s has '%s' and '%s': only one is used"):format(options.says, one, other) end
+  end
+  return mistake
+end
+
 shapes.guard(layouts, "layouts", {
   transposed = { shapes.named("an action", action) }, reversed = { shapes.named("an action", action) },
   cast = { shapes.named("a dtype", shapes.text), shapes.named("a dtype", shapes.text), maybe(action) },
   plus = { number }, times = { number }, rotary_rows = { of_at, maybe(of_at) },
-  fused = { shapes.named("a table of options", shapes.table) }, swapped_rows = { size, maybe(size) }, first_row_last = { size },
+  fused = { fused }, swapped_rows = { size, maybe(size) }, first_row_last = { size },
   stacked = { number, maybe(shapes.flag) },
   joined = { number, shapes.named("a function that counts the parts", shapes.func) },
 })

@@ -391,11 +391,13 @@ function rotary.check_dim(from)
 end
 
 local count = shapes.named("what the left calls the number of heads", shapes.text)
+local of_head = {}
+for name in pairs(head) do of_head[name] = shapes.any end
 shapes.guard(rotary, "rotary", {
   unscaled_before_2_1 = {}, unscaled = {}, share = { count },
-  in_one_form = { shapes.named("values by the names of rope_parameters", shapes.table),
-    shapes.maybe(shapes.map(shapes.text, shapes.text, "fields by these names")) },
-  scaling = { shapes.list(shapes.text, "a list of types"), shapes.maybe(shapes.flag) },
+  in_one_form = { shapes.record("values by the names of rope_parameters", of_head),
+    shapes.maybe(shapes.record("fields by these names", { rope_theta = shapes.text, partial_rotary_factor = shapes.text })) },
+  scaling = { shapes.list(shapes.one_of(naming.sorted(scalings)), "a list of types"), shapes.maybe(shapes.flag) },
   dim = { shapes.named("what the left calls the width", shapes.text), count },
 })
 

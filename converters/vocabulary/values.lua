@@ -177,13 +177,16 @@ end
 -- --- sections and fields that one side has alone
 
 ---A map on the right; of each entry its name, and the field of the left that it is, or a value that it always has.
----@param entries { [1]: string, field?: string, value?: any }[]
+---@param entries { [1]: string, field?: string, value?: any }[]   `{ { "num_kv_groups", field = "n_kv_heads" }, { "kind", value = 1 } }`
 function values.in_map(entries)
   return {
     forward = function(_, at)
       local map = cbk.dict()
       for _, one in ipairs(entries) do
         local entry = one[1]
+        if one.field and at.from[one.field] == nil then
+          cbk.fail("config", ("the config has no '%s', which '%s' of the other side is"):format(one.field, entry), { field = one.field })
+        end
         if one.field then map[entry] = cbk.raw(at.from, one.field) else map[entry] = one.value end
       end
       return map
@@ -241,7 +244,10 @@ function choice.mistake(map, name)
   end
 end
 
+local entry = shapes.record("{ name, field = … } or { name, value = … }", { shapes.text, field = shapes.text, value = shapes.any }, { 1 })
+local in_map = shapes.list(entry, "a list of { name, field = … } and { name, value = … }")
 shapes.guard(values, "values", {
+  in_map = { in_map }, times_field = { shapes.text, shapes.text },
   choice = { choice }, lost = { shapes.any, shapes.named("what comes of it", shapes.text) },
   warn_unless_taken = { shapes.text, shapes.any, shapes.list(shapes.text, "a list of names") },
   activations = { shapes.map(shapes.text, shapes.text, "names of the left and those of the right") },

@@ -198,6 +198,7 @@ describe("Rules: findings", function()
   it("arguments of constructors", function()
     local f, values = function() end, require "converters.vocabulary.values"
     local counts, evidence = require "converters.vocabulary.counts", require "converters.vocabulary.evidence"
+    local layouts, rotary = require "converters.vocabulary.layouts", require "converters.vocabulary.rotary"
     for part, call in pairs {
       ["actions.split(the count of parts): the count of parts must be a whole number of at least 1, not nothing"] = { actions.split },
       ["must be a whole number of at least 1, not 0"] = { actions.split, 0 },
@@ -212,6 +213,13 @@ describe("Rules: findings", function()
       ["the base must be a number"] = { actions.rotary.frequencies },
       ["evidence.only_with(a string, a function, a number"] = { evidence.only_with, "n", 3 },
       ["counts.shifted(a number): argument 1 must be a number"] = { counts.shifted, "2" },
+      ["a table of options has no 'group'; did you mean 'groups'?"] = { layouts.fused, { per = { 1, 1 }, group = 2 } },
+      ["a table of options has 'groups' and 'size': only one is used"] = { layouts.fused, { per = { 1, 1 }, groups = 2, size = 1 } },
+      ["rotary must be a list of a head's size and its rotated rows"] = { layouts.fused, { per = { 1, 1 }, rotary = { 4 } } },
+      ["values by the names of rope_parameters has no 'partial_rotary'"] = { rotary.in_one_form, { partial_rotary = 1 } },
+      ["fields by these names has no 'rope_thta'; did you mean 'rope_theta'?"] = { rotary.in_one_form, {}, { rope_thta = "theta" } },
+      ["must be one of 'linear', 'llama3', "] = { rotary.scaling, { "linaer" } },
+      ["values.in_map("] = { values.in_map, { { "num_kv_groups", "n_kv_heads" } } },
       ["values.choice("] = { values.choice, {} },
       ["'x' is for both"] = { values.choice, { a = "x", b = "x" } },
       ["what comes of it must be a string, not nothing"] = { values.lost, 1 },
