@@ -12,6 +12,7 @@ local strict = require "converters.engine.strict"
 local border = require "converters.notation.border"
 local visible = require "converters.notation.visible"
 local position = require "converters.notation.position"
+local shapes = require "converters.notation.shapes"
 
 local class = {}
 
@@ -234,20 +235,16 @@ class.Class = Class
 
 local LUA_KINDS = { string = "str", number = "float", boolean = "bool" } -- as cbk.kind names them
 
-local MEMBERS = { fields = true, tensors = true, derived = true, since = true, before = true, history = true, steps = true, removed = true,
-  refused = true, renamed = true }
+local any = shapes.any
+local members = shapes.record("a class", { fields = any, tensors = any, derived = any, since = any, before = any, history = any,
+  steps = any, removed = any, refused = any, renamed = any })
 
 ---The first mistake in the definition of a class, or nil.
 ---@param written ClassTable
 ---@return string|nil
 local function mistake_in(written)
-  for name in pairs(written) do
-    if not MEMBERS[name] then
-      local near = cbk.nearest(tostring(name), naming.sorted(MEMBERS))[1]
-      return ("a class has no '%s'; %s"):format(tostring(name), near and ("did you mean '%s'?"):format(near)
-        or "known: " .. table.concat(naming.sorted(MEMBERS), ", "))
-    end
-  end
+  local unknown = members.mistake(written, "")
+  if unknown then return unknown end
   if type(written.fields) ~= "table" then return "'fields' must be a table of fields by name" end
   if type(written.tensors) ~= "function" then return "'tensors' must be a function that returns the tensors" end
   for name, field in pairs(written.fields) do

@@ -105,8 +105,9 @@ end
 ---Whether a model is as likely as the best one.
 ---@param one Candidate
 ---@param best Candidate
-function candidates.is_tie(one, best)
-  return one.mistakes == best.mistakes and one.is_named == best.is_named and (best.fit == nil or are_as_near(one, best))
+---@param has_config boolean   without one, all models with these names are
+function candidates.is_tie(one, best, has_config)
+  return one.mistakes == best.mistakes and one.is_named == best.is_named and (not has_config or are_as_near(one, best))
     and not is_headless(one.model.model)
 end
 

@@ -111,14 +111,14 @@ function configs.model_of(config, model, format)
     if accepts(one) then
       local wrong, lacking = distance_of(one)
       found[#found + 1] = { model = one.model, mistakes = 0, is_named = architectures.is_of(one.model, wanted), changes = 0, wrong = wrong,
-        lacking = lacking, fit = true }
+        lacking = lacking }
     end
   end
   local list = candidates.ranked(found)
   if list[1] then
     local best, others = list[1].model.model, {}
     for i = 2, is_hf and 0 or #list do
-      if candidates.is_tie(list[i], list[1]) then others[#others + 1] = list[i].model.model end
+      if candidates.is_tie(list[i], list[1], true) then others[#others + 1] = list[i].model.model end
     end
     return best, is_hf and not is_given and layout_of(best, section) or format, others
   end

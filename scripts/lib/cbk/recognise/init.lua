@@ -114,9 +114,10 @@ local MOST_OTHERS = 8
 ---@param found Identity
 ---@param list Candidate[]
 local function add_others(found, list)
-  local best = list[1]
+  local best, others = list[1], found.others
   for i = 2, #list do
-    if candidates.is_tie(list[i], best) and #found.others < MOST_OTHERS then found.others[#found.others + 1] = list[i].model.model end
+    local is_tie = candidates.is_tie(list[i], best, best.fit ~= nil)
+    if is_tie and #others < MOST_OTHERS then others[#others + 1] = list[i].model.model end
   end
 end
 
@@ -197,7 +198,7 @@ local function why_unfit(root, config, list, count)
   local best, foreign = list[1], architectures.foreign(config)
   if not best or not foreign and #best.fit.wrong > 0 then return nil end
   local has_names = #best.fit.missing == 0 and #best.fit.unknown == 0
-  local is_unclear = #best.fit.wrong > 0 or list[2] and candidates.is_tie(list[2], best)
+  local is_unclear = #best.fit.wrong > 0 or list[2] and candidates.is_tie(list[2], best, true)
   if foreign and has_names and is_unclear then return unfit.foreign(foreign, list) end
   local is_other = architectures.stated(config) ~= nil and not best.is_named and #best.fit.missing > 0
   if is_other or best.fit.matched * 2 < count then return unfit.explain(root, config, list) end
