@@ -19,6 +19,7 @@ local wrap = require "converters.engine.wrap"
 local checkpoint = require "converters.modelzoo.checkpoint"
 local file = require "converters.modelzoo.file"
 local hf_config = require "converters.modelzoo.hf_config"
+local sparsity = require "converters.modelzoo.sparsity"
 
 local convert = { config = configs.convert, config_step = configs.step, tables = steps.tables }
 
@@ -299,9 +300,9 @@ local function checkpoint_step(job, i, root)
     return release and checkpoint.from_hf(model, release, job.files[i + 1] or cbk.dict(), job.hf_config or cbk.dict()) or model
   end
   if is_hf(step.tgt) then
-    local model = convert.model_of(root)
+    convert.model_of(root)
     steps.warn_of_others(step, "checkpoint", beside_model(root))
-    return (convert_model(job, i, model))
+    return (convert_model(job, i, sparsity.dense(root)))
   end
   return (step.src == step.tgt and stay or between_releases)(job, i, root)
 end

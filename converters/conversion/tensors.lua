@@ -82,6 +82,16 @@ local function unsaid_biases(read)
   return out
 end
 
+---What helps where a weight is missing because a file has a tied tensor under one of its names. Original converters, whose outputs are
+---kept, wrote it under no name; the safetensors format says that one name is enough.
+---@param read Fit|nil
+---@return string
+local function advice_on_names(one, read)
+  local lone = read and ties.lone_name(read.known, one.source)
+  return lone and ("; '%s' is there without the other names of its tensor: make a copy with `cbk copy CHECKPOINT COPY.safetensors`, where "
+    .. "one name is enough, and convert that"):format(lone) or ""
+end
+
 ---Reports what is wrong with the output.
 ---@param one TensorsToConvert
 ---@param read Fit|nil
@@ -95,7 +105,7 @@ local function check_output(one, read, written, out, options)
     if is_hf then
       cbk.fail("convert", lacks, { advice = "the checkpoint has some tied weights under one of their names: give it the others" })
     end
-    options.doubt(lacks)
+    options.doubt(lacks .. advice_on_names(one, read))
   end
   -- ties that no class described until here; a dry run reads no values
   local is_new = not (options.trace or catalogue.release(one.tgt)) and not (read and ties.differences(read.known, one.source)[1])

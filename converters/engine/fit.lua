@@ -63,8 +63,12 @@ end
 ---@return Fit
 function fit.of(known, keys, shape_of)
   local out, has = { matched = 0, missing = {}, unknown = {}, wrong = {}, unsaid = {}, lacks = {}, known = known }, {}
+  local is_there = {}
+  for _, key in ipairs(keys) do is_there[key] = true end
   for _, key in ipairs(keys) do
     local own = known:own_key(key)
+    local sparse = not own and known.release and key:match "^(.*)_mask$" -- the weight of a mask, which has its shape
+    if sparse and is_there[sparse] then own = known:own_key(sparse) else sparse = nil end
     local shape = own and shape_of(key)
     local why, fields
     if shape then why, fields = known:mistake(own, shape) end
@@ -72,10 +76,10 @@ function fit.of(known, keys, shape_of)
       out.wrong[#out.wrong + 1] = { key = key, why = why, fields = fields }
     elseif not own or known.by_key[own].foreign then
       out.unknown[#out.unknown + 1] = key
-    else
+    elseif not sparse then
       out.matched = out.matched + 1
     end
-    if own and shape ~= false then has[root_of(known, known.by_key[own])] = true end
+    if own and not sparse and shape ~= false then has[root_of(known, known.by_key[own])] = true end
   end
   local missing = {}
   for _, one in ipairs(known) do

@@ -42,6 +42,18 @@ end
 ---@return boolean
 function kinds.is_list(value, key) return kind_of(value, key) == "list" end
 
+---Whether `value[key]` is a tuple.
+---@param value Dict
+---@param key any
+---@return boolean
+function kinds.is_tuple(value, key) return kind_of(value, key) == "tuple" end
+
+---Whether `value[key]` is a list or a tuple.
+---@param value Dict
+---@param key any
+---@return boolean
+function kinds.is_sequence(value, key) return kinds.is_list(value, key) or kinds.is_tuple(value, key) end
+
 local TENSORS = tensor_kinds.ALL
 
 ---Whether a value is a tensor.

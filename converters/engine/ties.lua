@@ -64,6 +64,19 @@ function ties.differences(known, source)
   return out
 end
 
+---A key whose tensor has further names by its class, of which the checkpoint has none; else nil.
+---@param known ClassTensors
+---@param source Dict
+---@return string|nil
+function ties.lone_name(known, source)
+  local there = names_there(known, source)
+  for _, names in ipairs(known:tied_names()) do
+    local count = 0
+    for _, name in ipairs(names) do count = count + (there[name] and 1 or 0) end
+    if count == 1 and #names > 1 then return (first_there(names, there, source)) end
+  end
+end
+
 ---The checkpoint with those further names of its tied tensors that rules read.
 ---@param known ClassTensors
 ---@param source Dict

@@ -8,9 +8,11 @@ local python_int = require "cbk.python_int"
 local scalar = require "cbk.scalar"
 local kinds = require "converters.engine.kinds"
 local hf_config = require "converters.modelzoo.hf_config"
+local optimizer_check = require "converters.modelzoo.optimizer_check"
 local optimizer_state = require "converters.modelzoo.optimizer_state"
 local releases = require "converters.engine.releases"
 local run_config = require "converters.modelzoo.run_config"
+local sparsity = require "converters.modelzoo.sparsity"
 
 local is_dict, is_list, present = kinds.is_dict, kinds.is_list, kinds.present
 
@@ -155,6 +157,7 @@ end
 ---                              whole config files; `is_between`: the release is not added to the metadata; `moves`: of the model's keys
 ---@return Dict
 function checkpoint.upgrade(old, model, from, to, configs)
+  optimizer_check.refuse(old)
   local out = cbk.dict()
   for name in cbk.items(old) do
     if name == "model" then
@@ -165,7 +168,7 @@ function checkpoint.upgrade(old, model, from, to, configs)
   end
   optimizer_state.warn_of_positions(out, configs.moves, old.model)
   optimizer_state.rename_parameters(out, configs.moves, old.model, configs.split)
-  optimizer_state.move_sparsity(out)
+  sparsity.move(out)
   if is_before_2_0(from) then fix_last_epoch(out) end
   if run_config.takes_states(from, to) then checkpoint.add_data_state(configs.old, out, configs.loader) end
   if old.__metadata__ ~= nil then out.__metadata__ = old.__metadata__ end

@@ -1,18 +1,14 @@
--- The parameters in an optimizer's state: their names, which change with the model's, and their sparsity.
+-- The parameters in an optimizer's state: their names, which change with the model's.
 
 local cbk = require "cbk"
 local extents = require "cbk.extents"
-local fold = require "cbk.fold"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
 local optimizers = require "converters.modelzoo.optimizers"
 
-local is_dict, is_list, present = kinds.is_dict, kinds.is_list, kinds.present
+local is_dict, is_tuple, is_sequence = kinds.is_dict, kinds.is_tuple, kinds.is_sequence
 
 local optimizer_state = {}
-
-local function is_tuple(tree, key) return present(tree[key]) and cbk.kind(tree, key) == "tuple" end
-local function is_sequence(tree, key) return is_list(tree, key) or is_tuple(tree, key) end
 
 -- --- names of parameters, which optimizers keep too
 
@@ -151,6 +147,16 @@ function optimizer_state.by_parameter(root)
   return has_states and root.optimizer[optimizers.BY_PARAMETER] or cbk.dict()
 end
 
+---The model's key of a parameter, which an optimizer may call with or without `model.`; nil if the model lacks it.
+---@param model Dict
+---@param name string
+---@return string|nil
+function optimizer_state.weight_of(model, name)
+  for _, key in ipairs { name, name:match "^model%.(.*)$" or name, "model." .. name } do
+    if model[key] ~= nil then return key end
+  end
+end
+
 local PLACE = ("optimizer.%s."):format(optimizers.BY_PARAMETER)
 
 ---@param key any       a parameter
@@ -223,93 +229,6 @@ function optimizer_state.rename_parameters(root, moves, model, split)
   if #names.changed > 0 then
     cbk.warn(("these parameters are converted, but their state in the optimizer is kept as it is: %s"):format(naming.listed(names.changed)))
   end
-end
-
--- --- sparsity
-
----Adds the unknown fields of a dict.
----@param known table<string, boolean>
-local function add_others(lost, place, tree, known)
-  for name in cbk.items(tree) do
-    if not known[name] and present(tree[name]) then lost[#lost + 1] = { path = place .. tostring(name) } end
-  end
-end
-
----The model's key of a parameter, which an optimizer may call with or without `model.`. Fails if the model lacks it.
----@param model Dict
----@param name any
----@return string
-local function key_of(model, name)
-  local text = tostring(name)
-  for _, key in ipairs { text, text:match "^model%.(.*)$" or text, "model." .. text } do
-    if type(name) == "string" and model[key] ~= nil then return key end
-  end
-  return cbk.fail("key", ("the optimizer's sparsity has a mask for the parameter '%s', and the model has no weight of that name: the "
-    .. "mask would be lost"):format(text))
-end
-
----Moves the masks of a sparsity state next to their weights.
----@param lost { path: string }[]
-local function move_masks(root, state, lost)
-  for weight, own in cbk.items(state) do
-    local place = ("optimizer.sparsity.state.%s."):format(tostring(weight))
-    if is_dict(own) then
-      add_others(lost, place, own, { mask = true })
-      local name = (own.mask ~= nil and key_of(root.model, weight) or tostring(weight)) .. "_mask"
-      if own.mask ~= nil and root.model[name] ~= nil then lost[#lost + 1] = { path = "model." .. name } end
-      if own.mask ~= nil then root.model[name] = cbk.raw(own, "mask") end
-    else
-      lost[#lost + 1] = { path = place:sub(1, -2) }
-    end
-  end
-end
-
----The steps of a sparsity's groups, parameter by parameter.
----@param lost { path: string }[]
----@return Dict
-local function levels_of(groups, lost)
-  local levels = cbk.dict()
-  for i, group in cbk.items(groups) do
-    local place = ("optimizer.sparsity.param_groups.%d."):format(i - 1)
-    local field = is_dict(group) and (is_sequence(group, "param_names") and "param_names" or is_sequence(group, "params") and "params")
-    local own = is_dict(group) and is_dict(group, "sparsity") and group.sparsity or cbk.dict()
-    if is_dict(group) then add_others(lost, place, group, { params = true, param_names = true, sparsity = is_dict(group, "sparsity") }) end
-    add_others(lost, place .. "sparsity.", own, { step = true })
-    local count = 0
-    for _, name in cbk.items(own.step ~= nil and field and group[field] or cbk.list()) do
-      if type(name) == "string" then
-        if levels[name] == nil then levels[name] = cbk.dict() end
-        levels[name].index = cbk.raw(own, "step")
-        count = count + 1
-      end
-    end
-    if own.step ~= nil and count == 0 then lost[#lost + 1] = { path = place .. "sparsity.step" } end
-  end
-  return levels
-end
-
----Moves sparsity state from the optimizer to masks next to the weights; warns about fields without a place there.
----@param root Dict   changed in place
-function optimizer_state.move_sparsity(root)
-  if not is_dict(root, "optimizer") or root.optimizer.sparsity == nil then return end
-  local optimizer, lost = cbk.copy(root.optimizer), {}
-  local sparsity = is_dict(optimizer, "sparsity") and optimizer.sparsity or cbk.dict()
-  if not is_dict(optimizer, "sparsity") and present(optimizer.sparsity) then lost[1] = { path = "optimizer.sparsity" } end
-  if root.sparsity ~= nil then lost[#lost + 1] = { path = "sparsity" } end
-  optimizer.sparsity = nil
-  root.optimizer = optimizer
-  local has_state, has_groups = is_dict(sparsity, "state"), is_list(sparsity, "param_groups")
-  add_others(lost, "optimizer.sparsity.", sparsity, { state = has_state, param_groups = has_groups, step = true })
-  if has_state then move_masks(root, sparsity.state, lost) end
-  local out = cbk.dict()
-  if sparsity.step ~= nil then out.step = cbk.raw(sparsity, "step") end
-  out.sparsity = has_groups and levels_of(sparsity.param_groups, lost) or cbk.dict()
-  root.sparsity = out
-  if #lost == 0 then return end
-  local names = {}
-  for i, group in ipairs(fold.groups(lost)) do names[i] = group.name end
-  cbk.warn(("the masks and steps of the optimizer's sparsity are moved to the model; other fields are left out: %s"):format(
-    table.concat(names, ", ")))
 end
 
 return optimizer_state

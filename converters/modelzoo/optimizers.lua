@@ -67,6 +67,25 @@ end
 ---@return boolean
 function optimizers.is_zero_at_first(state) return zero_at_first[state] == true end
 
+---Whether a state has one number for each of a weight's.
+---@param state string
+---@return boolean
+function optimizers.has_weights_shape(state)
+  return state ~= "step" and optimizers.is_zero_at_first(state) and not optimizers.is_factor(state)
+end
+
+---Whether a state has a number for each row, or each column, of a weight (Adafactor).
+---@param state string
+---@return boolean
+function optimizers.is_factor(state) return state:find "_row$" ~= nil or state:find "_col$" ~= nil or state:find "^%a+_var$" ~= nil end
+
+---Whether a state is a count, or a mean or a sum of squares, which is never negative.
+---@param state string
+---@return boolean
+function optimizers.is_never_negative(state)
+  return state == "step" or state == "exp_inf" or state:find "_sq$" ~= nil or state:find "_sq_" ~= nil or state == "square_avg"
+end
+
 ---Whether a parameter may have None as this state.
 ---@param state string
 ---@return boolean

@@ -175,9 +175,11 @@ local mup = { "output_logits_scale", "embeddings_scale", "scale_qk_dot_by_d" }
 local function optimizer_of(weights)
   local state, names, sparsity = cbk.dict(), cbk.list(), cbk.dict()
   for i, name in ipairs(cbk.keys(weights)) do
-    names[i], state[name] = name, cbk.dict { exp_avg = conversion.counted({ 2 }, -100 * i) }
+    names[i], state[name] = name, cbk.dict { exp_avg = conversion.counted(weights[name]:shape(), -100 * i) }
     local is_first = cbk.count(sparsity) == 0
-    if is_first and name:find "position" then sparsity[name] = cbk.dict { mask = conversion.counted({ 2 }, -100 * i - 50) } end
+    if is_first and name:find "position" then
+      sparsity[name] = cbk.dict { mask = conversion.counted(weights[name]:shape(), -100 * i - 50) }
+    end
   end
   local groups = cbk.list { cbk.dict { lr = 0.125, params = names } }
   local out = cbk.dict { state = state, param_groups = groups }

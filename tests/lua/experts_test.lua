@@ -192,7 +192,8 @@ describe("Experts: steps between releases", function()
     local config, root = made("2.5", {})
     local state = cbk.dict()
     for i, key in ipairs(cbk.keys(root.model)) do -- Adafactor with and without beta1
-      state[key] = cbk.dict { exp_avg_sq_row = cbk.tensor { 1, i } }
+      local shape = root.model[key]:shape()
+      state[key] = cbk.dict { exp_avg_sq_row = #shape > 1 and cbk.full({ unpack(shape, 1, #shape - 1) }, i) or nil }
       if i % 2 == 0 then state[key].exp_avg = root.model[key] end
     end
     root.optimizer = cbk.dict { state = state }

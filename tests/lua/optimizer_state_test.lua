@@ -5,8 +5,8 @@ local conversion = require "conversion"
 local converters = require "cbk.converters"
 local fields = require "converters.engine.fields"
 local harness = require "harness"
-local optimizer_state = require "converters.modelzoo.optimizer_state"
 local rules = require "converters.engine.rules"
+local sparsity = require "converters.modelzoo.sparsity"
 local actions = require "converters.vocabulary.actions"
 local tiny = require "tiny"
 local upgrade = require "cbk.upgrade"
@@ -15,6 +15,7 @@ local convert = converters.convert
 local describe, it, equal = harness.describe, harness.it, harness.equal
 
 local function tensor(n) return conversion.counted({ 2 }, n) end
+local function shaped(weight, n) return conversion.counted(weight:shape(), n) end
 
 ---A tiny model of a release with an optimizer that knows its parameters by name.
 ---@return Dict config, Dict root
@@ -26,9 +27,9 @@ local function model_of(name, format, change)
       local names, state, masks, model = cbk.list(), cbk.dict(), cbk.dict(), cbk.dict()
       for i, key in ipairs(cbk.keys(root.model)) do
         local own = change and change(key) or key
-        model[key], model[key .. "_mask"] = root.model[key], tensor(-i)
-        names[i], state[own] = own, cbk.dict { exp_avg = tensor(i) }
-        masks[own] = cbk.dict { mask = tensor(-i) }
+        model[key], model[key .. "_mask"] = root.model[key], shaped(root.model[key], -i)
+        names[i], state[own] = own, cbk.dict { exp_avg = shaped(root.model[key], i) }
+        masks[own] = cbk.dict { mask = shaped(root.model[key], -i) }
       end
       root.model = model
       root.optimizer = cbk.dict { state = state, param_groups = cbk.list { cbk.dict { lr = 0.5, params = names } } }
@@ -175,7 +176,7 @@ describe("the optimizer's sparsity", function()
         return out
       end
       local root = cbk.dict { model = cbk.dict { a = tensor(1) }, optimizer = cbk.dict { lr = 1, sparsity = tree(one[1]) } }
-      local warnings = conversion.warnings(optimizer_state.move_sparsity, root)
+      local warnings = conversion.warnings(sparsity.move, root)
       equal(warnings, { one[2] and said .. one[2] })
       equal(root.optimizer, { lr = 1 })
     end)
@@ -185,7 +186,7 @@ describe("the optimizer's sparsity", function()
     local groups = cbk.list { cbk.dict { params = cbk.list { "a" }, sparsity = cbk.dict { step = 4 } } }
     local root = cbk.dict { model = cbk.dict { a = tensor(0), a_mask = tensor(1) }, sparsity = cbk.dict { old = 1 } }
     root.optimizer = cbk.dict { sparsity = cbk.dict { state = cbk.dict { a = mask }, param_groups = groups } }
-    local warnings = conversion.warnings(optimizer_state.move_sparsity, root)
+    local warnings = conversion.warnings(sparsity.move, root)
     equal(root.sparsity, { sparsity = { a = { index = 4 } } })
     equal(warnings, { said .. "sparsity, model.a_mask" })
   end)
@@ -195,7 +196,7 @@ describe("the optimizer's sparsity", function()
       local state = cbk.dict()
       state[name] = mask
       local root = cbk.dict { model = cbk.dict { a = tensor(1) }, optimizer = cbk.dict { sparsity = cbk.dict { state = state } } }
-      harness.raises("the mask would be lost", function() optimizer_state.move_sparsity(root) end)
+      harness.raises("the mask would be lost", function() sparsity.move(root) end)
     end
   end)
 

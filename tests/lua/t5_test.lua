@@ -333,4 +333,24 @@ describe("Converters: T5's muP and errors", function()
     assert(reported[1]:find("'shared.weight' differs from 'lm_head.weight', though the config ties them", 1, true), reported[1])
     assert(reported[3]:find("shared.weight (it is known only as a copy of 'decoder.embed_tokens.weight'", 1, true), reported[3])
   end)
+
+  it("embeddings under the shared name alone are all there in a copy as safetensors", function()
+    local dir, hf = harness.temp_dir(), hf_checkpoint()
+    hf["encoder.embed_tokens.weight"], hf["decoder.embed_tokens.weight"] = nil, nil
+    cbk.create(dir .. "/a.bin", { root = hf }):commit()
+    cbk.config.save(hf_config { tie_word_embeddings = false }, dir .. "/config.json")
+    local function converted(name)
+      local status, _, err = harness.cbk(dir, "convert", name, "--model", "t5", "--src-fmt", "hf", "--tgt-fmt", "cs-2.3", "--config",
+        "config.json", "-o", name .. "_out")
+      same(status, 0)
+      return err
+    end
+    harness.has(converted "a.bin", "'shared.weight' is there without the other names of its tensor: make a copy with `cbk copy CHECKPOINT "
+      .. "COPY.safetensors`, where one name is enough, and convert that")
+    same((harness.cbk(dir, "copy", "a.bin", "b.safetensors")), 0)
+    harness.lacks(converted "b.safetensors", "warning: the output lacks")
+    local model = cbk.open(dir .. "/b.safetensors_out/b_to_cs-2.3.mdl").root.model
+    same(model[ENCODER]:tolist(), hf["shared.weight"]:tolist())
+    same(model[DECODER]:tolist(), hf["shared.weight"]:tolist())
+  end)
 end)

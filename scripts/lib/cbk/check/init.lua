@@ -7,7 +7,11 @@ local kinds = require "converters.engine.kinds"
 local layers = require "cbk.check.layers"
 local listing = require "cbk.listing"
 local model = require "cbk.check.model"
+local naming = require "cbk.naming"
 local numbers = require "cbk.numbers"
+local optimizer_check = require "converters.modelzoo.optimizer_check"
+local optimizer_state = require "converters.modelzoo.optimizer_state"
+local optimizers = require "converters.modelzoo.optimizers"
 local parts = require "cbk.parts"
 local pickles = require "cbk.check.pickles"
 local quantised = require "cbk.quantised"
@@ -150,6 +154,16 @@ local function check_quantised(subject, found)
   end
 end
 
+---Reports states of the optimizer that contradict the weights. A state that nothing belongs to harms nobody.
+---@param subject CheckSubject
+---@param found Findings
+local function check_states(subject, found)
+  local root = subject.checkpoint.root
+  for _, one in ipairs(kinds.is_dict(root) and optimizer_check.mistakes(root) or {}) do
+    found:add("state", subject.path, one.path, one.text, { severity = one.kind == "unknown" and "warning" or nil })
+  end
+end
+
 ---Opens the checkpoint at a path, and checks names, shapes and files. Raises an error if it cannot be opened at all.
 ---@param path string
 ---@param options CheckOptions
@@ -190,6 +204,7 @@ function check.open(path, options, found)
     small_items.check(small_items.count(own), own, 1900, "check them", "check a part, made with `cbk copy --include`")
     subject.of = model.check(path, subject.checkpoint, options.config, found, options.folders)
     check_quantised(subject, found)
+    check_states(subject, found)
     local flat = listing.flat_key(subject.checkpoint)
     if flat and flat:find "^model%." then
       found:add("flat-keys", path, flat, "it is at the top of the file, and the Model Zoo looks for weights in the dict 'model'")
@@ -264,6 +279,9 @@ local function check_elements(subject, part, i, row, state, options, found, on_r
     on_read(row.path, row.bytes)
     if one then
       one.is_scale = state.scales[row.path]
+      if optimizer_state.parameter_of(row.path) and optimizers.is_never_negative(naming.last(row.path)) then
+        values.check_sign(one, part.rows:value(i), found)
+      end
       values.check(one, found)
       state.contents[#state.contents + 1] = duplicates.content(one, part.rows, i)
     end

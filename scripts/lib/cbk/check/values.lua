@@ -91,6 +91,16 @@ local function check_dtypes(one, found)
   end
 end
 
+---Reports a state of an optimizer that is never negative, and is.
+---@param one CheckedTensor
+---@param tensor Tensor
+---@param found Findings
+function values.check_sign(one, tensor, found)
+  local least = one.scan.constant or one.scan.numel > 0 and tensor:stats().min or 0
+  if type(least) ~= "number" or least >= 0 or least ~= least then return end
+  found:add("state", one.file, one.key, ("it is never negative, and here its smallest element is %.6g"):format(least))
+end
+
 ---@param one CheckedTensor
 ---@param found Findings
 function values.check(one, found)

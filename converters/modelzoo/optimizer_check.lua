@@ -1,0 +1,132 @@
+-- What contradicts in a training checkpoint: the optimizer's states of each parameter, and the model's weights.
+
+local cbk = require "cbk"
+local extents = require "cbk.extents"
+local kinds = require "converters.engine.kinds"
+local optimizer_state = require "converters.modelzoo.optimizer_state"
+local optimizers = require "converters.modelzoo.optimizers"
+
+local is_dict = kinds.is_dict
+
+local optimizer_check = {}
+
+---@class StateMistake
+---@field kind "shape"|"missing"|"unknown"
+---@field path string   "optimizer.state.w.exp_avg", or of the parameter
+---@field text string
+
+---The group of each parameter, and the name of each that the groups know by a number.
+---@param optimizer Dict
+---@return table<any, integer> group_of
+---@return table<integer, string> name_of
+local function groups_of(optimizer)
+  local group_of, name_of = {}, {}
+  local groups = kinds.is_sequence(optimizer, optimizers.GROUPS) and optimizer[optimizers.GROUPS] or cbk.list()
+  for i, group in cbk.items(groups) do
+    local params = is_dict(group) and kinds.is_sequence(group, "params") and group.params or cbk.list()
+    local names = is_dict(group) and kinds.is_sequence(group, "param_names") and group.param_names or cbk.list()
+    for k, key in cbk.items(params) do
+      group_of[key] = i
+      if type(key) == "number" and type(names[k]) == "string" then name_of[key] = names[k] end
+    end
+    for _, name in cbk.items(names) do group_of[name] = group_of[name] or i end
+  end
+  return group_of, name_of
+end
+
+---The shapes that a state may have: the weight's, or those of its sums over rows or columns.
+---@param name string
+---@param shape integer[]
+---@return table<string, boolean>
+local function shapes_for(name, shape)
+  local out, count = { [extents.shape(shape)] = true }, #shape
+  if not optimizers.is_factor(name) or count < 2 then return out end
+  for dim = count - 1, count do
+    local kept, lacking = { unpack(shape) }, { unpack(shape) }
+    kept[dim] = 1
+    table.remove(lacking, dim)
+    out[extents.shape(kept)], out[extents.shape(lacking)] = true, true
+  end
+  return out
+end
+
+---@param place string   of the parameter
+---@param out StateMistake[]
+local function check_shapes(place, entry, weight, out)
+  local shape = weight:shape()
+  for name, value in cbk.items(entry) do
+    local state = tostring(name)
+    local is_like_weight = kinds.is_tensor(value) and (value:numel() > 1 or optimizers.has_weights_shape(state))
+    local own = is_like_weight and extents.shape(value:shape())
+    if own and not shapes_for(state, shape)[own] then
+      out[#out + 1] = { kind = "shape", path = ("%s.%s"):format(place, cbk.key_text(name)),
+        text = ("the optimizer's state has the shape %s, and its weight %s"):format(own, extents.shape(shape)) }
+    end
+  end
+end
+
+---The states that most parameters of a kind have: those of one group, and all of them vectors or none.
+---@param of_kind { entry: Dict }[]
+---@return table<string, boolean>
+local function usual_states(of_kind)
+  local counts, out = {}, {}
+  for _, one in ipairs(of_kind) do
+    for name in cbk.items(one.entry) do counts[name] = (counts[name] or 0) + 1 end
+  end
+  for name, count in pairs(counts) do out[name] = 2 * count > #of_kind or nil end
+  return out
+end
+
+---@param kinds_of table<string, { place: string, entry: Dict }[]>
+---@param out StateMistake[]
+local function check_missing(kinds_of, out)
+  for _, of_kind in pairs(kinds_of) do
+    local usual = usual_states(of_kind)
+    for _, one in ipairs(of_kind) do
+      for name in pairs(usual) do
+        if one.entry[name] == nil then
+          out[#out + 1] = { kind = "missing", path = one.place .. "." .. cbk.key_text(name),
+            text = "the optimizer's state is missing, which other parameters have" }
+        end
+      end
+    end
+  end
+end
+
+---What contradicts between the optimizer's states and the model. Reads no values. States whose parameter is only a position are not
+---compared: their order is that of the program that made them.
+---@param root Dict   of a training checkpoint
+---@return StateMistake[]   by path
+function optimizer_check.mistakes(root)
+  local states, out, kinds_of = optimizer_state.by_parameter(root), {}, {}
+  if not is_dict(root, "model") or cbk.count(states) == 0 then return out end
+  local group_of, name_of = groups_of(root.optimizer)
+  for key, entry in cbk.items(states) do
+    local name, place = type(key) == "string" and key or name_of[key], optimizer_state.path(key)
+    local weight = name and optimizer_state.weight_of(root.model, name)
+    if name and not weight then
+      out[#out + 1] = { kind = "unknown", path = place, text = ("the model has no weight '%s'"):format(name) }
+    elseif weight and is_dict(entry) and kinds.is_tensor(root.model[weight]) then
+      check_shapes(place, entry, root.model[weight], out)
+      local kind = ("%s %s"):format(tostring(group_of[key]), root.model[weight]:dim() > 1)
+      kinds_of[kind] = kinds_of[kind] or {}
+      table.insert(kinds_of[kind], { place = place, entry = entry })
+    end
+  end
+  check_missing(kinds_of, out)
+  table.sort(out, function(a, b) return a.path < b.path end)
+  return out
+end
+
+---Fails if a state has another shape than its weight: no program can go on with it.
+---@param root Dict
+function optimizer_check.refuse(root)
+  for _, one in ipairs(optimizer_check.mistakes(root)) do
+    if one.kind == "shape" then
+      cbk.fail("checkpoint", ("%s: %s"):format(one.path, one.text), { key = one.path,
+        advice = "go on without it: copy the checkpoint with --exclude 'optimizer.*'" })
+    end
+  end
+end
+
+return optimizer_check
