@@ -3,6 +3,8 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local naming = require "cbk.naming"
+local numbers = require "cbk.numbers"
+local optimizer_check = require "converters.modelzoo.optimizer_check"
 local quantised_copy = require "cbk.cli.quantised_copy"
 local rename = require "cbk.cli.rename"
 local selection = require "cbk.cli.selection"
@@ -110,6 +112,16 @@ local function warn_of_idle_options()
   cli.warn(idle)
 end
 
+--- An optimizer names the weights in keys, which are renamed, and in lists, which are not.
+local function warn_of_parameters(before, after)
+  local was_strange, names = {}, {}
+  for _, name in ipairs(optimizer_check.strangers(before)) do was_strange[name] = true end
+  for _, name in ipairs(optimizer_check.strangers(after)) do names[#names + 1] = not was_strange[name] and name or nil end
+  if #names == 0 then return end
+  cbk.warn(("--rename changes no names within lists, so %s of the optimizer %s no weight now: %s; leave it out with --exclude "
+    .. "'optimizer.*'"):format(numbers.counted(#names, "parameter"), #names == 1 and "has" or "have", naming.listed(names, 3)))
+end
+
 -- --- another dtype
 
 local counters = {} -- whole numbers that the dtype cannot hold, such as 1001 steps in bfloat16: "state.0.step: 1001 becomes 1000"
@@ -154,6 +166,7 @@ if rules.path then
   if kept == 0 then chosen:fail_empty(args.source, source) end
   warn_of_idle_options()
   if dropped > 0 then warn_of_new_positions(source, root) end
+  if #renames > 0 then warn_of_parameters(source, root) end
 end
 
 local names = {}

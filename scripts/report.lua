@@ -157,6 +157,11 @@ local function findings_section()
       entries[#entries + 1] = { path = one.key or "", signature = signature, finding = one }
     end
   end
+  local worst = entries[1] and entries[1].finding -- they are sorted
+  if worst and worst.severity == "error" then
+    local key = worst.key and ": " .. fold.shown(worst.key) or ""
+    cbk.warn(("the page shows errors, such as %s%s: %s"):format(cbk.fs.basename(worst.file), key, worst.text))
+  end
   if #entries == 0 then return args.no_stats and "<p>None; values were not read.</p>" or "<p>None.</p>", 0 end
   local cells, more = first(fold.groups(entries), function(group)
     local one = group.members[1].finding

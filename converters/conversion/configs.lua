@@ -84,11 +84,18 @@ local function chosen(model, step, config)
 end
 
 ---Folds muP multipliers into a model section; those in sections of their own, such as the parts of a composite, cannot be folded.
-local function fold_mup(model, converter, name)
+local function fold_mup(job, model, converter)
+  local has_rule, name = {}, job.model.model
+  for _, rule in ipairs(converter.config or {}) do has_rule[rule.right or ""] = true end
   for section in cbk.items(model) do
-    if kinds.is_dict(model, section) then mup.fold(model[section], nil, ("%s: %s"):format(name, tostring(section))) end
+    if kinds.is_dict(model, section) then mup.fold(model[section], nil, ("%s: %s"):format(name, tostring(section)), has_rule) end
   end
-  return mup.fold(model, converter.mup, name)
+  local folded, scale, untie = mup.fold(model, converter.mup, name, has_rule)
+  if scale and job.is_config_only then
+    cbk.warn("`cbk convert` folds the config's muP fields into the weights: this config is right for weights that were converted with it "
+      .. "only")
+  end
+  return folded, scale, untie
 end
 
 ---Fields of a Hugging Face config without a place in the Model Zoo that are worth a warning; the model's own come first.
@@ -176,7 +183,7 @@ local function config_to_hf(job, step, config)
   local others, given = cbk.copy(config), cbk.copy(section)
   sections.move(step.converter.beside, others, section)
   sections.check(section, known)
-  local folded, scale, untie = fold_mup(sections.plain(section, known), step.converter, job.model.model)
+  local folded, scale, untie = fold_mup(job, sections.plain(section, known), step.converter)
   local to, from, dropped, assumed = sections.convert(step.converter, step.side, folded, nil, nil,
     { hf_config = job.hf_config, source = job.source, file = config })
   note_dropped(dropped, from)
@@ -235,7 +242,7 @@ local function config_of_own(job, step, config)
   own_config.refuse_other(step, section)
   local given, release, scale, untie = section, catalogue.release(step.tgt), nil, nil
   if catalogue.release(step.src) and not release then
-    section, scale, untie = fold_mup(cbk.copy(section), step.converter, job.model.model)
+    section, scale, untie = fold_mup(job, cbk.copy(section), step.converter)
   end
   local to, from, dropped, assumed = sections.convert(step.converter, step.side, section, nil, nil,
     { hf_config = job.hf_config, source = job.source, file = config })

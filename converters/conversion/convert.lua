@@ -19,6 +19,7 @@ local wrap = require "converters.engine.wrap"
 local checkpoint = require "converters.modelzoo.checkpoint"
 local file = require "converters.modelzoo.file"
 local hf_config = require "converters.modelzoo.hf_config"
+local optimizer_check = require "converters.modelzoo.optimizer_check"
 local sparsity = require "converters.modelzoo.sparsity"
 
 local convert = { config = configs.convert, config_step = configs.step, tables = steps.tables }
@@ -270,7 +271,9 @@ end
 
 local function between_releases(job, i, root)
   local step = job.path[i]
-  local model, moves = convert_model(job, i, convert.model_of(root))
+  local old = convert.model_of(root)
+  if i == 1 and not steps.keeps_model_only(step) then optimizer_check.check(root) end
+  local model, moves = convert_model(job, i, old)
   if steps.keeps_model_only(step) then
     local names = beside_model(root)
     local left_out = #names > 0 and "; left out: " .. naming.all_folded(names) or ""

@@ -8,7 +8,6 @@ local python_int = require "cbk.python_int"
 local scalar = require "cbk.scalar"
 local kinds = require "converters.engine.kinds"
 local hf_config = require "converters.modelzoo.hf_config"
-local optimizer_check = require "converters.modelzoo.optimizer_check"
 local optimizer_state = require "converters.modelzoo.optimizer_state"
 local releases = require "converters.engine.releases"
 local run_config = require "converters.modelzoo.run_config"
@@ -157,7 +156,6 @@ end
 ---                              whole config files; `is_between`: the release is not added to the metadata; `moves`: of the model's keys
 ---@return Dict
 function checkpoint.upgrade(old, model, from, to, configs)
-  optimizer_check.refuse(old)
   local out = cbk.dict()
   for name in cbk.items(old) do
     if name == "model" then

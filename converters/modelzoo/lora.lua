@@ -5,6 +5,7 @@ local low_rank = require "cbk.low_rank"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
 local modules = require "converters.modelzoo.modules"
+local trainer = require "converters.modelzoo.trainer"
 
 local present, is_dict, is_list = kinds.present, kinds.is_dict, kinds.is_list
 
@@ -52,20 +53,17 @@ local function group_of(params, name)
   return { rank = rank, scale = alpha / rank, fan_in_fan_out = fan == true, targets = targets_of(params, name), name = name }
 end
 
----The LoRA settings of a legacy config.
+---The LoRA settings of a config.
 ---@param config Dict   the whole file
 ---@return LoraGroup[]
 function lora.groups(config)
-  if not is_dict(config, "model") then
-    refuse("the config has no section 'model' with lora_params in it%s", config.trainer ~= nil
-      and "; the 'trainer' layout of release 2.3 and later is not supported here" or "")
-  end
-  local params = config.model.lora_params
-  if not present(params) then refuse "model.lora_params, with r and alpha, is missing" end
-  if not is_list(config.model, "lora_params") then return { group_of(params, "model.lora_params") } end
+  local model, place = trainer.model(config), trainer.place_of_model(config) .. ".lora_params"
+  local params = model.lora_params
+  if not present(params) then refuse("%s, with r and alpha, is missing", place) end
+  if not is_list(model, "lora_params") then return { group_of(params, place) } end
   local out = {}
-  for i, one in cbk.items(params) do out[i] = group_of(one, ("model.lora_params[%d]"):format(i - 1)) end
-  if #out == 0 then refuse "model.lora_params is an empty list" end
+  for i, one in cbk.items(params) do out[i] = group_of(one, ("%s[%d]"):format(place, i - 1)) end
+  if #out == 0 then refuse("%s is an empty list", place) end
   return out
 end
 
@@ -151,15 +149,16 @@ end
 ---@param model_name string    as the Model Zoo names it
 ---@return Dict
 function lora.fold(model, config, model_name)
-  local groups, is_adapted, out, turned, weights = lora.groups(config), adapted(model), cbk.dict(), {}, {}
+  local groups, section = lora.groups(config), trainer.model(config)
+  local is_adapted, out, turned, weights = adapted(model), cbk.dict(), {}, {}
   for path in pairs(is_adapted) do weights[#weights + 1] = path .. ".weight" end
   low_rank.check_alone(model, weights)
   for key in cbk.items(model) do
     local path = tostring(key):match "^(.*)%.weight$"
     if path and is_adapted[path] then
       local weight, a, b = model[key], model[path .. ".lora_A"], model[path .. ".lora_B"]
-      local group = group_for(path, groups, model_name, config.model)
-      local flipped = is_embedding(path, model_name, config.model) or group.fan_in_fan_out
+      local group = group_for(path, groups, model_name, section)
+      local flipped = is_embedding(path, model_name, section) or group.fan_in_fan_out
       local problem = low_rank.mistake(weight, a, b, group.rank, flipped)
       if problem then cbk.fail("shape", ("%s: %s (%s)"):format(path, problem, group.name)) end
       for name, value in pairs { lora_A = a, lora_B = b } do low_rank.check_finite(path .. "." .. name, value) end
@@ -183,16 +182,20 @@ local ties = {
   { "bert_encoder.embedding_layer.word_embeddings", "bert_mlm_head.classifier.ffn.0.linear_layer", "share_embedding_weights" },
 }
 
----What is before a module's name in the keys of its LoRA weights: "", "model.", "policy_model.model.".
----@param model Dict
----@param module string
----@return string[]
-local function places_of(model, module)
-  local out, ending = {}, module .. ".lora_A"
-  for key in cbk.items(model) do
-    local text = tostring(key)
-    local place = text:sub(-#ending) == ending and text:sub(1, #text - #ending)
-    if place and (place == "" or place:sub(-1) == ".") and present(model[key]) then out[#out + 1] = place end
+---The ties of a module with LoRA weights, and what is before its name there: "", "model.", "policy_model.model.". Of modules whose names
+---end alike, the longest is meant.
+---@param path string   "bert_encoder.embedding_layer.word_embeddings"
+---@return { tie: string[], place: string }[]
+local function ties_of(path)
+  local out, longest = {}, 0
+  for _, tie in ipairs(ties) do
+    for _, module in ipairs { tie[1], tie[2] } do
+      local place = path:sub(-#module) == module and path:sub(1, -#module - 1)
+      if place and (place == "" or place:sub(-1) == ".") and #module >= longest then
+        if #module > longest then out, longest = {}, #module end
+        out[#out + 1] = { tie = tie, place = place }
+      end
+    end
   end
   return out
 end
@@ -207,9 +210,10 @@ local function are_folded_alike(model, one, other)
 end
 
 ---The section of a model, or of its part that the keys name, if that has a section of its own.
-local function section_of(config, place)
+---@param section Dict   of the whole model
+local function section_of(section, place)
   local part = place:match "^([^.]+)%."
-  return part and is_dict(config.model, part) and config.model[part] or config.model
+  return part and is_dict(section, part) and section[part] or section
 end
 
 ---The new config: without LoRA, and without a tie that folding broke.
@@ -218,9 +222,10 @@ end
 ---@return Dict
 function lora.config(config, model)
   config = cbk.deep_copy(config)
-  config.model.lora_params = nil
+  local whole = trainer.model(config)
+  whole.lora_params = nil
   local function untie(place, tie)
-    local section, field = section_of(config, place), tie[3]
+    local section, field = section_of(whole, place), tie[3]
     local share, other = section[field], place .. tie[2] .. ".weight"
     if share == cbk.null or share == false or share == 0 then return end -- or said already
     if not present(model[place .. tie[1] .. ".weight"]) or are_folded_alike(model, place .. tie[1], place .. tie[2]) then return end
@@ -231,10 +236,9 @@ function lora.config(config, model)
     cbk.warn(("'%s%s' or '%s' has LoRA weights: folded, they are no longer tied (%s: false)"):format(place, tie[1], other, field))
     section[field] = false
   end
-  for _, tie in ipairs(ties) do
-    for _, module in ipairs { tie[1], tie[2] } do
-      for _, place in ipairs(places_of(model, module)) do untie(place, tie) end
-    end
+  for key in cbk.items(model) do
+    local path = present(model[key]) and tostring(key):match "^(.*)%.lora_A$"
+    for _, one in ipairs(path and ties_of(path) or {}) do untie(one.place, one.tie) end
   end
   return config
 end

@@ -98,6 +98,13 @@ local function scale_t5(model, key, folding)
   if key:find "embeddings%.word_embeddings%.weight$" then return number(model.embeddings_alpha, 1) * model.d_model ^ 0.5 end
 end
 
+---Without muP only the logits of attention have a factor.
+local function scale_alone(model, key)
+  local stack = key:match "^(%a+)coder" -- of T5
+  local name = stack and ("%scoder_attention_logits_alpha"):format(stack) or "attention_logits_alpha"
+  return key:find ".%.proj_k_dense_layer" and number(model[name], 1) or nil
+end
+
 -- --- families
 
 ---@class Folding   How the multipliers of a family are folded.
@@ -107,12 +114,13 @@ end
 ---@field embeddings? fun(model: Dict): table<string, true>   the tensors that embeddings_scale multiplies
 ---@field scale table<string, fun(model: Dict, key: string, folding: Folding): number|nil>   by style
 ---@field fields string[]               the fields that are folded
+---@field alone string[]                those that the Model Zoo applies without muP as well, and that are folded then
 
 local gpt_fields = {
   "mup_base_hidden_size", "mup_base_filter_size", "attention_logits_alpha", "output_logits_alpha", "scale_output_logits_by_d",
   "embeddings_scale", "scale_qk_dot_by_d", "output_logits_scale",
 }
-local gpt_scale = { ["2.2"] = scale_2_2, ["2.3"] = scale_2_3 }
+local gpt_scale = { ["2.2"] = scale_2_2, ["2.3"] = scale_2_3, alone = scale_alone }
 
 local gpt_embeddings = set("embedding_layer.word_embeddings.weight", "embedding_layer.position_embeddings.weight",
   "embedding_layer.position_embeddings.embed.weight")
@@ -131,17 +139,18 @@ local foldings = {
   gpt = {
     words = "embedding_layer.word_embeddings.weight", head = "lm_head.weight", logits = set("lm_head.weight", "lm_head.bias"),
     embeddings = function(model) return truthy(model.embedding_layer_norm) and gpt_norm or gpt_embeddings end,
-    scale = gpt_scale, fields = gpt_fields,
+    scale = gpt_scale, fields = gpt_fields, alone = { "attention_logits_alpha" },
   },
   bert = {
     words = "bert_encoder.embedding_layer.word_embeddings.weight", head = mlm_head .. "weight",
     logits = set(mlm_head .. "weight", mlm_head .. "bias", nsp_head .. "weight", nsp_head .. "bias"),
     embeddings = function(model) return number(model.layer_norm_epsilon, 1e-5) > NO_EPSILON and bert_embeddings or {} end,
-    scale = gpt_scale, fields = gpt_fields,
+    scale = gpt_scale, fields = gpt_fields, alone = { "attention_logits_alpha" },
   },
   t5 = {
     words = "decoder_embeddings.word_embeddings.weight", head = "lm_head.weight", logits = set("lm_head.weight", "lm_head.bias"),
-    scale = { ["2.2"] = scale_t5, ["2.3"] = scale_t5 },
+    scale = { ["2.2"] = scale_t5, ["2.3"] = scale_t5, alone = scale_alone },
+    alone = { "encoder_attention_logits_alpha", "decoder_attention_logits_alpha" },
     fields = {
       "mup_base_d_model", "mup_base_d_ff", "mup_base_d_kv", "encoder_attention_logits_alpha", "decoder_attention_logits_alpha",
       "output_logits_alpha", "scale_output_logits_by_d", "embeddings_alpha", "scale_encoder_qk_dot_by_d", "scale_decoder_qk_dot_by_d",
@@ -213,31 +222,61 @@ local function untie(source, folding)
   return out
 end
 
+-- Multipliers that the Model Zoo applies without muP as well. Source: gpt2_model.py, bert_model.py and t5_model.py of release 2.9.
+local MULTIPLIERS = { "attention_logits_alpha", "encoder_attention_logits_alpha", "decoder_attention_logits_alpha", "embeddings_scale",
+  "embeddings_alpha" }
+
+---The fields to fold of a config without muP. Names those that no weight can take over: the original converter leaves that of the
+---embeddings out; those of attention are refused.
+---@param folding Folding|nil
+---@param name string
+---@param has_rule table<string, boolean>
+---@return string[]
+local function fields_alone(model, folding, name, has_rule)
+  local out, is_folded = {}, set(unpack(folding and folding.alone or {}))
+  for _, field in ipairs(MULTIPLIERS) do
+    check_number(model, field)
+    local is_idle = has_rule[field] or not present(model[field]) or model[field] == 1
+    local text = ("%s=%s"):format(field, fields.shown(model[field]))
+    if is_folded[field] then
+      out[#out + 1] = not is_idle and field or nil
+    elseif not is_idle and field:find "^embeddings" then
+      cbk.warn(("%s multiplies the embeddings in the Model Zoo, also without muP, and is left out: the converted model computes "
+        .. "something else"):format(text))
+    elseif not is_idle then
+      cbk.fail("config", ("the config has %s, which cannot be converted for %s"):format(text, name))
+    end
+  end
+  return out
+end
+
 ---@param family? "gpt"|"bert"|"t5"|false   nil: muP cannot be folded; false: the family has no muP
 ---@param name string          the model's name, for messages
+---@param has_rule table<string, boolean>   fields that the table of the model converts
 ---@return Dict folded         the model section without muP
 ---@return (fun(key: string, tensor: any): any, string?)|nil view  scales a tensor of the checkpoint on reading, and returns what it did
 ---@return (fun(source: Dict): Dict)|nil untie   gives head and embedding a tensor each, as they are scaled differently
-function mup.fold(model, family, name)
+function mup.fold(model, family, name, has_rule)
   if family == false then return model, nil end
   local style = mup.style(model)
   if style and not family then
     cbk.fail("config", ("the config uses muP (%s), which cannot be converted for %s"):format(shown_fields(model), name))
   end
-  if not style then return model, nil end -- a multiplier by itself is a field without a counterpart, and is named as such
-  local folding, folded, warned = foldings[family], cbk.copy(model), {}
-  check_fields(model, style, folding.fields)
-  for _, field in ipairs(folding.fields) do
+  local folding, folded, warned = foldings[family or false], cbk.copy(model), {}
+  if style then check_fields(model, style, folding.fields) end
+  local names = style and folding.fields or fields_alone(model, folding, name, has_rule)
+  if #names == 0 then return model, nil end
+  for _, field in ipairs(names) do
     check_number(model, field)
     folded[field] = nil
   end
-  folded.share_embedding_weights = false
+  if style then folded.share_embedding_weights = false end
   return folded, function(key, tensor)
     if not kinds.is_tensor(tensor) then return tensor end
     key = key:gsub("^model%.", "")
-    local factor = folding.scale[style](model, key, folding)
+    local factor = folding.scale[style or "alone"](model, key, folding)
     return multiplied(key, tensor, factor ~= 1 and factor or nil, warned)
-  end, model.share_embedding_weights ~= false and function(source) return untie(source, folding) end or nil
+  end, style and model.share_embedding_weights ~= false and function(source) return untie(source, folding) end or nil
 end
 
 -- --- 2.2 -> 2.3

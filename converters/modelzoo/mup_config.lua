@@ -3,6 +3,7 @@
 
 local cbk = require "cbk"
 local kinds = require "converters.engine.kinds"
+local mup = require "converters.modelzoo.mup"
 
 local present, is_dict = kinds.present, kinds.is_dict
 
@@ -28,7 +29,12 @@ local function model_of(config)
         and " (the 'trainer' layout of release 2.3 and later is not supported here)" or "")
     end
   end
-  return config.model
+  local model = config.model
+  if mup.style(model) then refuse "the config uses muP already" end
+  if present(model.name) and tostring(model.name):find "bert" then
+    refuse("model.name=%s: muP of release 2.2 is for decoders, such as gpt2 and gptj", tostring(model.name))
+  end
+  return model
 end
 
 local function truncated_normal(std)

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local extents = require "cbk.extents"
 local kinds = require "converters.engine.kinds"
+local naming = require "cbk.naming"
 local optimizer_state = require "converters.modelzoo.optimizer_state"
 local optimizers = require "converters.modelzoo.optimizers"
 
@@ -14,6 +15,7 @@ local optimizer_check = {}
 ---@field kind "shape"|"missing"|"unknown"
 ---@field path string   "optimizer.state.w.exp_avg", or of the parameter
 ---@field text string
+---@field name? string   of an unknown parameter
 
 ---The group of each parameter, and the name of each that the groups know by a number.
 ---@param optimizer Dict
@@ -105,7 +107,7 @@ function optimizer_check.mistakes(root)
     local name, place = type(key) == "string" and key or name_of[key], optimizer_state.path(key)
     local weight = name and optimizer_state.weight_of(root.model, name)
     if name and not weight then
-      out[#out + 1] = { kind = "unknown", path = place, text = ("the model has no weight '%s'"):format(name) }
+      out[#out + 1] = { kind = "unknown", path = place, name = name, text = ("the model has no weight '%s'"):format(name) }
     elseif weight and is_dict(entry) and kinds.is_tensor(root.model[weight]) then
       check_shapes(place, entry, root.model[weight], out)
       local kind = ("%s %s"):format(tostring(group_of[key]), root.model[weight]:dim() > 1)
@@ -118,14 +120,35 @@ function optimizer_check.mistakes(root)
   return out
 end
 
----Fails if a state has another shape than its weight: no program can go on with it.
----@param root Dict
-function optimizer_check.refuse(root)
+---The parameters that an optimizer names, in its states or its groups, and that the model lacks.
+---@param root any   of a checkpoint
+---@return string[]   sorted
+function optimizer_check.strangers(root)
+  local found = {}
+  local function add(name)
+    if type(name) == "string" and not optimizer_state.weight_of(root.model, name) then found[name] = true end
+  end
+  if is_dict(root) and is_dict(root, "model") and is_dict(root, "optimizer") then
+    for name in cbk.items(optimizer_state.by_parameter(root)) do add(name) end
+    for name in pairs((groups_of(root.optimizer))) do add(name) end
+  end
+  return naming.sorted(found)
+end
+
+---Fails if a state has another shape than its weight: no program can go on with it. Warns of parameters that the model lacks.
+---@param root Dict   of a training checkpoint
+function optimizer_check.check(root)
+  local strange = {}
   for _, one in ipairs(optimizer_check.mistakes(root)) do
     if one.kind == "shape" then
       cbk.fail("checkpoint", ("%s: %s"):format(one.path, one.text), { key = one.path,
         advice = "go on without it: copy the checkpoint with --exclude 'optimizer.*'" })
     end
+    strange[#strange + 1] = one.kind == "unknown" and one.name or nil
+  end
+  if #strange > 0 then
+    cbk.warn(("the optimizer has states of parameters that the model lacks: %s; they are kept as they are"):format(
+      naming.listed(strange, 3)))
   end
 end
 

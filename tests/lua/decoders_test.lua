@@ -332,4 +332,29 @@ describe("Decoders: what cannot be said", function()
       same(hf_config.tie_word_embeddings, false)
     end
   end)
+
+  it("a factor of attention without muP is folded into the keys", function()
+    local model = models.gptj
+    local config, root = conversion.run("gptj", "hf", "cs-2.4", model.config, checkpoint(model, model.prefix))
+    local _, before = conversion.run("gptj", "cs-2.4", "hf", config, root)
+    config.model.attention_logits_alpha = 3
+    local hf_config, hf
+    local said = conversion.warnings(function() hf_config, hf = conversion.run("gptj", "cs-2.4", "hf", config, root) end)
+    same(#said, 0)
+    for key, tensor in cbk.items(before) do
+      same(hf[key]:tolist(), tensor:affine(key:find "k_proj" and 3 or 1, 0):tolist(), key)
+    end
+    same(hf_config.attention_logits_alpha, nil)
+    config.model.attention_logits_alpha, config.model.embeddings_scale = nil, 2
+    said = conversion.warnings(conversion.run, "gptj", "cs-2.4", "hf", config, root)
+    assert(said[1]:find("embeddings_scale=2.* multiplies the embeddings in the Model Zoo, also without muP, and is left out"), said[1])
+  end)
+
+  it("a factor of attention that no key can take over is refused", function()
+    local model = models.mpt
+    local config, root = conversion.run("mpt", "hf", "cs-2.4", model.config, checkpoint(model, model.prefix))
+    config.model.attention_logits_alpha = 3
+    fails("the config has attention_logits_alpha=3, which cannot be converted for mpt", conversion.run, "mpt", "cs-2.4", "hf", config,
+      root)
+  end)
 end)

@@ -122,7 +122,18 @@ describe("LoRA folding", function()
     end
     raises("model.lora_params, with r and alpha, is missing", function() lora.groups(cbk.dict { model = cbk.dict { r = 1 } }) end)
     raises("model.lora_params, with r and alpha, is missing", function() lora.groups(config(cbk.null)) end)
-    raises("'trainer' layout", function() lora.groups(cbk.dict { trainer = cbk.dict() }) end)
+    raises("found no section 'model'", function() lora.groups(cbk.dict { trainer = cbk.dict { init = cbk.dict() } }) end)
+  end)
+
+  it("reads both layouts of configs", function()
+    local old = config(cbk.dict { r = 1, alpha = 3 }, { share_embedding_weights = false })
+    local new = cbk.dict { trainer = cbk.dict { init = cbk.dict { model = old.model } } }
+    local model = checkpoint()
+    local a, b = lora.fold(model, old, "gpt2"), lora.fold(model, new, "gpt2")
+    for key in cbk.items(a) do equal(b[key]:tolist(), a[key]:tolist(), key) end
+    equal(lora.config(new, model), { trainer = { init = { model = { share_embedding_weights = false } } } })
+    new.trainer.init.model = cbk.dict { r = 1 }
+    raises("trainer.init.model.lora_params, with r and alpha, is missing", function() lora.groups(new) end)
   end)
 
   it("refuses checkpoints that lack a half", function()
@@ -187,6 +198,12 @@ describe("LoRA folding", function()
     t5[decoder .. ".lora_A"], t5[decoder .. ".lora_B"] = matrix { { 1 } }, matrix { { 1 } }
     t5["lm_head.weight"] = matrix { { 1 } }
     equal(lora.config(config(params, {}), t5), { model = { share_embedding_weights = false } }) -- one module of two names
+    local words, head = "bert_encoder.embedding_layer.word_embeddings", "bert_mlm_head.classifier.ffn.0.linear_layer.weight"
+    local bert = cbk.dict { [words .. ".weight"] = matrix { { 1 } }, [head] = matrix { { 1 } }, [words .. ".lora_A"] = matrix { { 1 } },
+      [words .. ".lora_B"] = matrix { { 1 } } }
+    equal(lora.config(config(params, {}), bert), { model = { share_embedding_weights = false } })
+    bert[head] = nil
+    raises(head, function() lora.config(config(params, {}), bert) end)
   end)
 end)
 
@@ -315,6 +332,13 @@ describe("cbk convert-config-to-mup", function()
     code, out, err = harness.cbk(folder, "convert-config-to-mup", "-i", "a.b.yaml", "-o", "c.yaml")
     equal(out, "muP config saved to c.yaml\n")
     harness.is_true(code == 0 and err:find "base_layer_width 256", err)
+    code, out, err = harness.cbk(folder, "convert-config-to-mup", "-i", "c.yaml", "-o", "d.yaml")
+    equal({ code, out, cbk.fs.exists(folder .. "/d.yaml") }, { 1, "", false })
+    harness.has(err, "the config uses muP already")
+    cbk.fs.write(folder .. "/e.yaml", "model: {name: bert, num_hidden_layers: 2, hidden_size: 512}\noptimizer: {}\n")
+    code, out, err = harness.cbk(folder, "convert-config-to-mup", "-i", "e.yaml", "-o", "d.yaml")
+    equal({ code, out }, { 1, "" })
+    harness.has(err, "model.name=bert: muP of release 2.2 is for decoders, such as gpt2 and gptj")
   end)
 end)
 

@@ -353,4 +353,18 @@ describe("Converters: T5's muP and errors", function()
     same(model[ENCODER]:tolist(), hf["shared.weight"]:tolist())
     same(model[DECODER]:tolist(), hf["shared.weight"]:tolist())
   end)
+
+  it("a factor of one stack's attention without muP is folded into its keys", function()
+    local config, root = run("t5", "hf", "cs-2.4", hf_config(), hf_checkpoint())
+    local _, before = run("t5", "cs-2.4", "hf", config, root)
+    config.model.decoder_attention_logits_alpha = 2
+    local _, hf = run("t5", "cs-2.4", "hf", config, root)
+    local count = 0
+    for key, tensor in cbk.items(before) do
+      local is_scaled = key:find "^decoder.*%.k%.weight$" ~= nil
+      same(hf[key]:tolist(), tensor:affine(is_scaled and 2 or 1, 0):tolist(), key)
+      count = count + (is_scaled and 1 or 0)
+    end
+    assert(count > 0)
+  end)
 end)

@@ -95,6 +95,30 @@ describe("Training files: states of the optimizer", function()
   end)
 end)
 
+describe("Training files: names of parameters", function()
+  it("that the model lacks are named by a conversion", function()
+    local dir = training_files("cs-2.2", function(states)
+      states.stranger, states.other = states[WEIGHT], states[WEIGHT]
+    end)
+    local status, _, err = harness.cbk(dir, "convert", "m.mdl", "--model", "gpt2", "--src-fmt", "cs-2.2", "--tgt-fmt", "cs-2.4", "--config",
+      "c.yaml", "-o", "out")
+    equal(status, 0)
+    has(err, "the optimizer has states of parameters that the model lacks: other, stranger; they are kept as they are")
+  end)
+
+  it("that a copy renames in keys alone are named", function()
+    local dir = training_files("cs-2.4")
+    local status, _, err = harness.cbk(dir, "copy", "m.mdl", "n.mdl", "--rename", ".norm1.=.norm_a.")
+    equal(status, 0)
+    has(err, "--rename changes no names within lists, so 2 parameters of the optimizer have no weight now: "
+      .. "transformer_decoder.layers.0.norm1.bias, transformer_decoder.layers.0.norm1.weight; leave it out with --exclude 'optimizer.*'")
+    for _, more in ipairs { { "--exclude", "optimizer.*" }, { "--include", "optimizer.*" } } do
+      local fine, _, said = harness.cbk(dir, "copy", "m.mdl", "o.mdl", "--overwrite", "--rename", ".norm1.=.norm_a.", unpack(more))
+      equal({ fine, said }, { 0, "" })
+    end
+  end)
+end)
+
 describe("Training files: masks of sparse weights", function()
   ---Half of a weight's rows.
   local function mask_of(weight, dtype)
