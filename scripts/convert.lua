@@ -77,7 +77,7 @@ local function detect_options(only)
   local texts = {}
   for i, name in ipairs(names) do texts[i] = ("--%s %s"):format(name:gsub("_", "-"), args[name]) end
   if #texts > 0 then cli.say(args, "Found: " .. cbk.shown(table.concat(texts, " "))) end
-  if found and found.adapter then cbk.warn(found.adapter) end
+  if found and found.adapter then cbk.warn(("%s; %s"):format(found.adapter.reason, found.adapter.advice)) end
   if args.src_fmt == "cs-auto" then
     args.src_fmt = ways.auto_format(open(), args.model, args.tgt_fmt, cbk.config.load(args.config))
   end

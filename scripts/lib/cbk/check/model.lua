@@ -184,7 +184,8 @@ function model.check(file, checkpoint, config_path, found, folders)
   if identity.problem then found:add("config", file, nil, identity.problem, { severity = not identity.is_broken and "note" or nil }) end
   local around = identity.contents and contents.text(identity.contents)
   if around then found:add("wrapped", file, nil, around) end
-  if identity.adapter then found:add("config", file, nil, identity.adapter, { severity = "note" }) end
+  local adapter = identity.adapter
+  if adapter then found:add("config", file, nil, adapter.reason, { severity = "note", advice = adapter.advice:gsub("^%l", string.upper) }) end
   config = config or kept
   of.settings = config
   if not of.config and not config then return of end

@@ -36,13 +36,13 @@ local function format_of(side)
   return found.format
 end
 
----The tree of a checkpoint converted to `tgt`, and the tensors that the model does not have, by their names in the file.
+---A job with its config converted, and the tensors that the model does not have, by their names in the file.
 ---@param side DiffSide
 ---@param tgt string
 ---@param args table   model, src_fmt
 ---@param only string|nil
----@return any root, Dict others
-local function converted(side, tgt, args, only)
+---@return Job, Dict others
+local function job_of(side, tgt, args, only)
   local own = { checkpoint_file = side.path, model = args.model, src_fmt = args.src_fmt, config = side.config, tgt_fmt = tgt }
   left_out.detect(own, function() return side.checkpoint end, only)
   local config = own.config and cbk.config.load(converters.config_file(own.config))
@@ -55,6 +55,19 @@ local function converted(side, tgt, args, only)
     others[place .. key] = weights[key]
   end })
   converters.config(own.model, job, config)
+  return job, others
+end
+
+---The tree of a checkpoint converted to `tgt`, and the tensors that the model does not have, by their names in the file. Warns of tensors
+---that are left out or changed; what is lost of the config is in no tensor.
+---@param side DiffSide
+---@param tgt string
+---@param args table   model, src_fmt
+---@param only string|nil
+---@return any root, Dict others
+local function converted(side, tgt, args, only)
+  local fine, job, others = warnings.quietly(job_of, side, tgt, args, only)
+  if not fine then error(job, 0) end
   return converters.convert.checkpoint(job, job.source), others
 end
 
@@ -98,7 +111,7 @@ function through.trees(a, b, args)
   local from, to, tgt = a, b, format_b
   if is_swapped then from, to, tgt = b, a, format_a end
   local own = { model = args.model, src_fmt = is_swapped and args.tgt_fmt or args.src_fmt }
-  local fine, root, others = warnings.quietly(converted, from, tgt, own, only)
+  local fine, root, others = pcall(converted, from, tgt, own, only)
   if not fine then error(errors.put_in(root, "cannot compare through a converter"), 0) end
   local one, other = model_part(root, others), model_part(to.checkpoint.root)
   local what = ("%s as %s"):format(cbk.shown(from.path), tgt)

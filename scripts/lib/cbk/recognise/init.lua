@@ -43,7 +43,7 @@ local recognise = {}
 ---@field keys string[]     of the model's tensors, without those of quantisation
 ---@field contents Contents
 ---@field fit? Fit          with the class, by the config
----@field adapter? string    a message about an adapter beside the model
+---@field adapter? { reason: string, advice: string }   of one beside the model
 ---@field reason? string    why there is no model
 ---@field advice? string    what to do about it, if something else than another config or model will help
 ---@field lacks_head? boolean   the config names the class with a head, and the tensors are those of its body
@@ -320,8 +320,9 @@ end
 local function note_adapter(found, path, keys)
   local why = found.why
   if found.model then
-    found.adapter = unfit.adapter_beside(path)
-    why[#why + 1] = found.adapter
+    local reason, what_to_do = unfit.adapter_beside(path)
+    found.adapter = reason and { reason = reason, advice = what_to_do }
+    why[#why + 1] = reason and ("%s; %s"):format(reason, what_to_do)
   elseif not found.advice then
     local reason, what_to_do = unfit.adapter(path, keys)
     if not reason then return end

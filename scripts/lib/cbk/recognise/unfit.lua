@@ -133,13 +133,13 @@ end
 
 ---A message about a PEFT adapter beside a whole model. Hugging Face's programs load it together with the model.
 ---@param path string     of the checkpoint: a file or a folder
----@return string|nil
+---@return string|nil reason, string|nil advice
 function unfit.adapter_beside(path)
   local folder = cbk.fs.folder_of(path)
   local file = cbk.fs.join(folder, "adapter_config.json")
   if not cbk.fs.exists(file) then return nil end
-  return ("'%s' says that there is an adapter of PEFT beside the model: it is not part of the checkpoint; %s"):format(file,
-    adapters.advice("hf", folder))
+  return ("'%s' says that there is an adapter of PEFT beside the model: it is not part of the checkpoint"):format(file),
+    adapters.advice("hf", folder)
 end
 
 ---The PEFT adapter that a checkpoint is, or has beside it.
