@@ -169,6 +169,12 @@ if rules.path then
   if #renames > 0 then warn_of_parameters(source, root) end
 end
 
+local is_old_h5 = checkpoint.format == "cerebras-h5" and (tonumber(checkpoint.version) or 1) < 0.45
+if is_old_h5 and not args.h5_version and (args.format or cbk.format_of_name(args.target)) == "h5" then
+  cbk.warn(("'%s' is H5 %s, and the copy is H5 0.5, which releases up to 2.4 cannot read: pass --h5-version 0.4 for them"):format(
+    cbk.shown(args.source), checkpoint.version))
+end
+
 local names = {}
 for key in cbk.leaves(#args.shard_by > 0 and root or cbk.dict()) do names[#names + 1] = key end
 local options = {
