@@ -5,7 +5,7 @@ local cstorch = require "cstorch"
 local fresh = require "fresh"
 local harness = require "harness"
 local describe, it, equal, is_true, raises = harness.describe, harness.it, harness.equal, harness.is_true, harness.raises
-local nn = cstorch.nn
+local nn, optim = cstorch.nn, cstorch.optim
 
 describe("cstorch: assigning to a module", function()
   it("keeps parameters and modules what they are", function()
@@ -188,6 +188,21 @@ describe("cstorch: save", function()
     equal(cbk.kind(root.list), "list")
     equal({ root.holes[4], root.zero[0], root.zero[1], root.mixed[1], root.mixed.x }, { 4, 5, 6, 7, 8 })
     raises("keys are strings and numbers", function() cstorch.save({ [true] = 1 }, path) end, "type")
+  end)
+
+  it("keeps integer keys of ordered maps, also of 1 to n: they number parameters", function()
+    local path = harness.temp_dir() .. "/numbers.mdl"
+    local a, b = nn.Parameter(cstorch.ones { 1 }), nn.Parameter(cstorch.ones { 1 })
+    local optimizer = optim.SGD({ { params = a, momentum = 0 }, { params = b, momentum = 0.9 } }, { lr = 0.1 })
+    optimizer.state[b].momentum_buffer:fill_(7)
+    cstorch.save(optimizer:state_dict(), path)
+    for _, options in ipairs { {}, { map_location = "cpu" } } do
+      local state = cstorch.load(path, options)
+      cstorch.save(state, path)
+      equal(cstorch.load(path).state[1].momentum_buffer:tolist(), { 7 })
+      optimizer:load_state_dict(state)
+      equal(optimizer.state[b].momentum_buffer:item(), 7)
+    end
   end)
 
   it("refuses what is nested too deeply, and what is no value", function()

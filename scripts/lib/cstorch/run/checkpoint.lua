@@ -25,8 +25,9 @@ local function check_step()
     executor.user_iteration, following and "the next one is step " .. following or "no other step is one; set checkpoint_steps")
 end
 
---- Whether a table has the keys 1 to n and no others.
+--- Whether a table has the keys 1 to n and no others. An ordered map is never a list: such keys may be the numbers of parameters.
 local function is_list(value)
+  if ordered_map.is(value) then return false end
   local count = 0
   for _ in pairs(value) do count = count + 1 end
   return count > 0 and count == #value
