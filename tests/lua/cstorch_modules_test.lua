@@ -205,6 +205,14 @@ describe("cstorch: save", function()
     end
   end)
 
+  it("keeps a group without parameters", function()
+    local path = harness.temp_dir() .. "/empty.mdl"
+    local optimizer = optim.SGD({ { params = { nn.Parameter(cstorch.ones { 1 }) } }, { params = {} } }, { lr = 0.1 })
+    cstorch.save(optimizer:state_dict(), path)
+    for _, options in ipairs { {}, { map_location = "cpu" } } do optimizer:load_state_dict(cstorch.load(path, options)) end
+    equal(#optimizer.param_groups[2].params, 0)
+  end)
+
   it("refuses what is nested too deeply, and what is no value", function()
     local path, deep = harness.temp_dir() .. "/deep.mdl", { 1 }
     for _ = 1, 20000 do deep = { deep } end

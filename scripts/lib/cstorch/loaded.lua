@@ -30,10 +30,11 @@ function loaded.tensor(value)
   return loaded.is_tensor(value) and tensors.tensor(value) or nil
 end
 
----Whether it is a list, of Lua or of cbk.
+---Whether it is a list, of Lua or of cbk. An empty map is one, too: files have empty tables of Lua as maps.
 ---@param value any
 ---@return boolean
 function loaded.is_list(value)
+  if keywords.is_map(value) and ordered_map.items(value)() == nil then return true end
   if type(value) == "userdata" then return cbk.kind(value) == "list" or cbk.kind(value) == "tuple" end
   return type(value) == "table" and getmetatable(value) == nil
 end
