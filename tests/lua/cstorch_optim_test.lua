@@ -1,6 +1,8 @@
 -- Optimizers: groups, state, hooks, state dicts, and the errors of each class.
 
+local cbk = require "cbk"
 local cstorch = require "cstorch"
+local fresh = require "fresh"
 local harness = require "harness"
 local describe, it, equal, is_true, raises = harness.describe, harness.it, harness.equal, harness.is_true, harness.raises
 local optim = cstorch.optim
@@ -297,6 +299,91 @@ describe("cstorch: optimizer state dict", function()
     local opt = optim.Adam({ parameter { 1 } })
     opt:load_state_dict { state = {}, param_groups = { { weight_decay = 0.3, params = { 0 } } } }
     equal({ opt.param_groups[1].l2_regularization_rate, opt.param_groups[1].weight_decay }, { 0.3, 0 })
+  end)
+
+  --- An optimizer with a momentum of 1 for parameter "a", 2 for "b" and so on.
+  local function named(names)
+    local params = {}
+    for k in ipairs(names) do params[k] = parameter { 1 } end
+    local opt = optim.SGD({ { params = params, param_names = names } }, { lr = 0.1, momentum = 0.9 })
+    for k, p in ipairs(params) do opt.state[p].momentum_buffer:fill_(names[k]:byte() - 96) end
+    return opt
+  end
+
+  it("is matched by the names of parameters, where both sides have some", function()
+    local path = harness.temp_dir() .. "/names.mdl"
+    cstorch.save(named({ "a", "b", "c" }):state_dict(), path)
+    for _, options in ipairs { {}, { map_location = "cpu" } } do
+      local opt, found = named { "c", "x", "a" }, {}
+      opt.param_groups[1].param_names[2] = "b"
+      opt:load_state_dict(cstorch.load(path, options))
+      for k, p in ipairs(opt.param_groups[1].params) do found[k] = opt.state[p].momentum_buffer:item() end
+      equal({ found, opt.param_groups[1].param_names }, { { 3, 2, 1 }, { "c", "b", "a" } })
+    end
+    for text, names in pairs {
+      ["group 1 of the state dict does not have the parameters of SGD, by its param_names: missing 'x'; unknown 'a', 'c'"] = { "b", "x" },
+      ["two parameters of group 1 of SGD have the name 'b' in param_names"] = { "a", "b", "b" },
+    } do
+      raises(text, function() named(names):load_state_dict(cstorch.load(path)) end, "value")
+    end
+    local dict = named({ "a", "b" }):state_dict()
+    dict.param_groups[1].param_names = { "a" }
+    raises("the names of 2 parameters as param_names of group 1 of the state dict, found 1", function()
+      named({ "a", "b" }):load_state_dict(dict)
+    end, "type")
+  end)
+
+  it("may have no names, or be the only one with names", function()
+    local dict = named({ "a", "b" }):state_dict()
+    local opt = optim.SGD({ parameter { 1 }, parameter { 1 } }, { lr = 0.1, momentum = 0.9 })
+    opt:load_state_dict(dict)
+    equal(opt.param_groups[1].param_names, { "a", "b" })
+    dict.param_groups[1].param_names = nil
+    opt = named { "x", "y" }
+    opt:load_state_dict(dict)
+    equal({ opt.state[opt.param_groups[1].params[1]].momentum_buffer:item(), opt.param_groups[1].param_names }, { 1, { "x", "y" } })
+  end)
+
+  it("is refused where it has states of no parameter", function()
+    local dict = named({ "a", "b" }):state_dict()
+    for key, state in pairs {
+      ["'a', 'b'"] = { a = dict.state[0], b = dict.state[1] }, ["'2'"] = { [0] = dict.state[0], [1] = dict.state[1], [2] = dict.state[1] },
+    } do
+      raises("states of parameters that are in none of its groups: " .. key, function()
+        named({ "a", "b" }):load_state_dict { state = state, param_groups = dict.param_groups }
+      end, "value")
+    end
+  end)
+
+  it("without a state begins anew, in the same tensors, with a warning", fresh(function()
+    local texts = {}
+    local before = cstorch.on_warning(function(text) texts[#texts + 1] = text end)
+    local opt = named { "a", "b", "c" }
+    local dict, tensors, found = opt:state_dict(), {}, {}
+    dict.state[0], dict.state[2] = nil, nil
+    local params = opt.param_groups[1].params
+    for k, p in ipairs(params) do tensors[k] = opt.state[p].momentum_buffer end
+    params[3].requires_grad = false
+    opt:load_state_dict(dict)
+    for k, p in ipairs(params) do found[k] = { opt.state[p].momentum_buffer:item(), rawequal(opt.state[p].momentum_buffer, tensors[k]) } end
+    equal(found, { { 0, true }, { 2, true }, { 0, true } })
+    local adafactor = optim.Adafactor({ with_grad(params[1], { 1 }) }, { lr = 0.1 })
+    adafactor:step()
+    adafactor:load_state_dict { state = {}, param_groups = { { params = { 0 } } } }
+    equal(adafactor.state[params[1]].step:item(), 0)
+    local plain = optim.SGD({ params[1] }, { lr = 0.1 })
+    plain:load_state_dict { state = { [0] = { momentum_buffer = cbk.null } }, param_groups = { { momentum = 0, params = { 0 } } } }
+    cstorch.on_warning(before)
+    equal(texts, { "SGD: the state dict has no state for 1 of 3 parameters (0): they begin with the state of a new optimizer",
+      "Adafactor: the state dict has no state for 1 of 1 parameters (0): they begin with the state of a new optimizer" })
+  end))
+
+  it("drops state that its hyper-parameters do not need", function()
+    local p = parameter { 1 }
+    local dict = optim.AdamW({ p }):state_dict()
+    local opt = optim.AdamW({ p }, { amsgrad = true })
+    opt:load_state_dict(dict)
+    equal({ opt.state[p].max_exp_avg_sq, opt.param_groups[1].amsgrad }, { nil, false })
   end)
 
   for name, case in pairs {

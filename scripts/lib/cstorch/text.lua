@@ -2,6 +2,7 @@
 
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
+local naming = require "cbk.naming"
 
 local text = {}
 
@@ -20,6 +21,15 @@ function text.value(value)
   local items = {}
   for i, item in ipairs(value) do items[i] = text.value(item) end
   return "{ " .. table.concat(items, ", ") .. " }"
+end
+
+---"'a', 'b', … and 7 more": the first few of many names.
+---@param names string[]
+---@return string
+function text.some(names)
+  local quoted = { count = #names }
+  for i = 1, math.min(#names, 5) do quoted[i] = "'" .. names[i] .. "'" end
+  return naming.listed(quoted)
 end
 
 ---"lr = 0.1, momentum = 0.9": the declared names that `object` has as fields.

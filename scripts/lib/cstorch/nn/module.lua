@@ -10,6 +10,7 @@ local parameter = require "cstorch.nn.parameter"
 local session = require "cstorch.session"
 local shapes = require "cstorch.shapes"
 local tensors = require "cstorch.tensors"
+local text = require "cstorch.text"
 
 local check, show = errors.check, errors.show
 
@@ -251,12 +252,6 @@ function Module:state_dict()
   return state
 end
 
-local function some(names)
-  local quoted = { count = #names }
-  for i = 1, math.min(#names, 5) do quoted[i] = "'" .. names[i] .. "'" end
-  return naming.listed(quoted)
-end
-
 ---@class cstorch.nn.Misfits   Names that only one side has, in order.
 ---@field missing_keys string[]      the module's
 ---@field unexpected_keys string[]   the state dict's
@@ -280,8 +275,10 @@ end
 ---@param misfits cstorch.nn.Misfits
 local function message_of(module, misfits, wanted)
   local missing, unexpected, parts = misfits.missing_keys, misfits.unexpected_keys, {}
-  if #missing > 0 then parts[#parts + 1] = "missing " .. some(missing) end
-  if #unexpected > 0 then parts[#parts + 1] = "unknown " .. some(unexpected) .. errors.suggestion(unexpected[1], naming.sorted(wanted)) end
+  if #missing > 0 then parts[#parts + 1] = "missing " .. text.some(missing) end
+  if #unexpected > 0 then
+    parts[#parts + 1] = "unknown " .. text.some(unexpected) .. errors.suggestion(unexpected[1], naming.sorted(wanted))
+  end
   if #parts > 0 then return ("%s: the state dict does not fit: %s"):format(module.class.name, table.concat(parts, "; ")) end
 end
 

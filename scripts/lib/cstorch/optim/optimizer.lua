@@ -23,6 +23,7 @@ local check, show = errors.check, errors.show
 ---@field sparsified_state? string[]  names of the state that follows a parameter's sparsity mask
 ---@field schedulers table[]          the schedules that write into its groups
 ---@field scheduled table             `scheduled[group][key]`: the tensor that a schedule writes, and the schedule
+---@field counts_steps boolean     it has the counter `state[p].step`
 ---@field scaler? cstorch.amp.GradScaler   the scaler that its gradients may be scaled with
 local Optimizer = class.Object:subclass "Optimizer"
 
@@ -165,7 +166,7 @@ local function check_changes(self)
     end
   end
   self.state = fresh
-  local fine = pcall(self.preinitialize, self)
+  local fine = pcall(self._make_state, self)
   self.state = own
   for p, state in pairs(fine and fresh or {}) do
     for key in ordered_map.items(state) do
@@ -257,10 +258,8 @@ function Optimizer:init(params, defaults, options)
   self.param_groups, self.state, self.schedulers, self.scheduled = {}, {}, {}, {}
   self.hooks = { step_pre = {}, step_post = {}, zero_grad_pre = {}, zero_grad_post = {}, load_state_dict_post = {} }
   add_groups(self, params, defaults)
-  tensors.no_grad(self.preinitialize, self)
-  if options and options.enable_global_step then
-    for _, state in self:parameters() do state.step = self.scalar(0) end
-  end
+  self.counts_steps = options ~= nil and options.enable_global_step or false
+  tensors.no_grad(self._make_state, self)
   self:_mark_state()
   session.optimizer_count = session.optimizer_count + 1
   session.optimizers[self] = session.optimizer_count
@@ -275,6 +274,13 @@ function Optimizer:__tostring()
     lines[g + 1] = ("  group %d (parameters: %d): %s"):format(g, #group.params, text.fields(self.class.keywords or {}, group))
   end
   return table.concat(lines, "\n")
+end
+
+--- Makes the state of a new optimizer, in empty maps.
+function Optimizer:_make_state()
+  self:preinitialize()
+  if not self.counts_steps then return end
+  for _, state in self:parameters() do state.step = self.scalar(0) end
 end
 
 --- Marks the state tensors: they leave the CSX only in checkpoints.
