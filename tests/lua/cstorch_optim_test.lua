@@ -213,7 +213,7 @@ describe("cstorch: optimizer", function()
     { "Adafactor", { relative_step = true }, "relative_step is not supported" },
     { "Adafactor", { lr = 1, relative_step = true }, "exclude each other" },
     { "Adafactor", { lr = 1, warmup_init = true }, "warmup_init needs relative_step" },
-    { "Adafactor", { lr = 1, eps = { 1 } }, "expected a pair of numbers as eps" },
+    { "Adafactor", { lr = 1, eps = { 1 } }, "expected a list of 2 numbers as eps, found 1", "type" },
     { "NAdam", { momentum_decay = -1 }, "momentum_decay must be >= 0" },
     { "RMSprop", { alpha = -1 }, "alpha must be >= 0" },
     { "Muon", { momentum = 1 }, "momentum must be in [0, 1), not 1" },
@@ -377,6 +377,26 @@ describe("cstorch: optimizer state dict", function()
     equal(texts, { "SGD: the state dict has no state for 1 of 3 parameters (0): they begin with the state of a new optimizer",
       "Adafactor: the state dict has no state for 1 of 1 parameters (0): they begin with the state of a new optimizer" })
   end))
+
+  for text, case in pairs {
+    ["Adafactor: beta1 is not supported"] = { "Adafactor", { beta1 = 0.9 } },
+    ["Adafactor: relative_step is not supported"] = { "Adafactor", { relative_step = true } },
+    ["Adafactor: clip_threshold must be 1, not 2"] = { "Adafactor", { clip_threshold = 2 } },
+    ["AdamW: l2_regularization_rate must be 0, not 0.1"] = { "AdamW", { l2_regularization_rate = 0.1 } },
+    ["Adam: correct_bias must be true"] = { "Adam", { correct_bias = false } },
+    ["SGD: nesterov needs momentum > 0 and dampening 0"] = { "SGD", { nesterov = true } },
+  } do
+    it("and a group are refused where the constructor is: " .. text, function()
+      local opt = optim[case[1]]({ parameter { 1 } }, { lr = 0.1 })
+      local dict, before = opt:state_dict(), opt.param_groups[1][next(case[2])]
+      for key, value in pairs(case[2]) do dict.param_groups[1][key] = value end
+      raises(text, function() opt:load_state_dict(dict) end, "value")
+      equal(opt.param_groups[1][next(case[2])], before)
+      local group = { params = { parameter { 1 } }, lr = 0.1 }
+      for key, value in pairs(case[2]) do group[key] = value end
+      raises(text, function() optim[case[1]]({ group }, { lr = 0.1 }) end, "value")
+    end)
+  end
 
   it("drops state that its hyper-parameters do not need", function()
     local p = parameter { 1 }

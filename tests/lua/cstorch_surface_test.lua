@@ -162,8 +162,8 @@ end
 local SHAPED = { "shape", "dim", "extent", "element", "list", "dtype", "backward", "gradient", "device", "value", "in place", "index" }
 --- Methods that the library or a subclass calls.
 local HOOKS = {
-  closed_form = true, validate = true, check_arguments = true, preinitialize = true, convert_group = true, convert_state = true,
-  mean_of_ratios = true, confusion = true, parts = true,
+  closed_form = true, validate = true, check_arguments = true, preinitialize = true, check_group = true, convert_group = true,
+  convert_state = true, mean_of_ratios = true, confusion = true, parts = true,
 }
 local STATIC = { zeros = true, scalar = true, subclass = true, set_value_lambda = true, isinstance = true }
 

@@ -72,7 +72,7 @@ end
 --- Methods that a class has for its base class only.
 local HOOKS = {
   init = true, validate = true, check_arguments = true, closed_form = true, preinitialize = true, extra_text = true, convert_group = true,
-  convert_state = true,
+  convert_state = true, check_group = true,
 }
 
 --- The public methods that a class defines itself.

@@ -30,14 +30,15 @@ local check = errors.check
 
 function Adafactor:init(params, kw)
   check(not (kw.lr and kw.relative_step), "value", "Adafactor: lr and relative_step exclude each other; leave out relative_step")
-  check(not kw.warmup_init or kw.relative_step, "value", "Adafactor: warmup_init needs relative_step, which is not supported")
-  check(not kw.relative_step, "value", "Adafactor: relative_step is not supported; give lr or a schedule")
-  check(kw.clip_threshold == 1, "value", "Adafactor: clip_threshold must be 1, not %s", errors.show(kw.clip_threshold))
-  check(kw.beta1 == nil, "value", "Adafactor: beta1 is not supported; leave it out")
-  local eps = kw.eps
-  local is_pair = type(eps) == "table" and #eps == 2 and type(eps[1]) == "number" and type(eps[2]) == "number"
-  check(is_pair, "value", "Adafactor: expected a pair of numbers as eps, found %s", errors.show(eps))
   Adafactor.super.init(self, params, kw, { enable_global_step = true })
+end
+
+--- Fails on settings that the step does not compute.
+function Adafactor.check_group(group)
+  check(not group.warmup_init or group.relative_step, "value", "Adafactor: warmup_init needs relative_step, which is not supported")
+  check(not group.relative_step, "value", "Adafactor: relative_step is not supported; give lr or a schedule")
+  check(group.clip_threshold == 1, "value", "Adafactor: clip_threshold must be 1, not %s", errors.show(group.clip_threshold))
+  check(group.beta1 == nil, "value", "Adafactor: beta1 is not supported; leave it out")
 end
 
 function Adafactor:preinitialize()

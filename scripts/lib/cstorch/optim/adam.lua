@@ -1,5 +1,6 @@
 -- Adam with L2 regularization.
 
+local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
 local AdamBase = require "cstorch.optim.adam_base"
 
@@ -16,6 +17,11 @@ function Adam:init(params, kw)
   kw.l2_regularization_rate, kw.weight_decay, kw.correct_bias = kw.weight_decay, 0, true
   Adam.super.init(self, params, kw)
   for _, group in ipairs(self.param_groups) do group.weight_decay = 0 end
+end
+
+--- Fails on settings that the step does not compute.
+function Adam.check_group(group)
+  errors.check(group.correct_bias ~= false, "value", "Adam: correct_bias must be true; use AdamW for steps without it")
 end
 
 function Adam:step(closure)

@@ -1,5 +1,6 @@
 -- Adam with decoupled weight decay.
 
+local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
 local AdamBase = require "cstorch.optim.adam_base"
 
@@ -14,6 +15,13 @@ local AdamW = AdamBase:subclass("AdamW", { l2_regularization_rate = keywords.REM
 function AdamW:init(params, kw)
   kw.l2_regularization_rate = 0
   AdamW.super.init(self, params, kw)
+end
+
+--- Fails on settings that the step does not compute.
+function AdamW.check_group(group)
+  local rate = group.l2_regularization_rate
+  errors.check(not rate or rate == 0, "value", "AdamW: l2_regularization_rate must be 0, not %s; give weight_decay, or use Adam",
+    errors.show(rate))
 end
 
 function AdamW:step(closure)

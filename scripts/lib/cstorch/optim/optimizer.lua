@@ -20,6 +20,7 @@ local check, show = errors.check, errors.show
 ---@field param_groups table[]        each { params = { … }, lr = …, … }; a hyper-parameter is a number until a schedule makes it a tensor
 ---@field state table                 `state[p].exp_avg`: an ordered map of tensors for each parameter
 ---@field limits? table<string, table>   ranges of hyper-parameters: { min =, max =, below = }; of a list for each element
+---@field check_group? fun(group: table)   fails on a group that the step does not compute, of the constructor or of a state dict
 ---@field sparsified_state? string[]  names of the state that follows a parameter's sparsity mask
 ---@field schedulers table[]          the schedules that write into its groups
 ---@field scheduled table             `scheduled[group][key]`: the tensor that a schedule writes, and the schedule
@@ -30,7 +31,8 @@ local Optimizer = class.Object:subclass "Optimizer"
 Optimizer.noun = "optimizer"
 Optimizer.set_by_init = "param_groups"
 Optimizer.positional = 1
-class.optional(Optimizer, "limits", "sparsified_state", "convert_group", "convert_state", "step_was_taken", "has_stepped", "scaler")
+class.optional(Optimizer, "limits", "sparsified_state", "check_group", "convert_group", "convert_state", "step_was_taken", "has_stepped",
+  "scaler")
 Optimizer.abstract = { "preinitialize", "step" }
 
 -- --- making one
@@ -74,6 +76,7 @@ local function check_hyper_parameters(self, group)
       check_list(name, key, value, #default, limit)
     end
   end
+  if self.check_group then self.check_group(group) end
 end
 
 --- The groups of a parameter list or of a list of groups, as new tables.
