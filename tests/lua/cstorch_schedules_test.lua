@@ -136,7 +136,7 @@ describe("cstorch: schedule", function()
       "expected a number as initial_learning_rate", "type" },
     { "StepLR", { initial_learning_rate = 1, step_size = 2, gamma = 1, total_iters = 3 }, "unknown keyword 'total_iters'", "type" },
     { "CosineAnnealingWarmRestarts", { initial_learning_rate = 1, T_0 = 2, T_mult = 2 }, "T_mult must be 1, not 2", "value" },
-    { "PiecewiseConstantLR", { learning_rates = { 1, 2 }, milestones = { 3, 4 } }, "expected one value more than milestones", "value" },
+    { "PiecewiseConstantLR", { learning_rates = { 1, 2 }, milestones = { 3, 4 } }, "one value more in learning_rates than milestones" },
     { "PiecewiseConstantLR", { learning_rates = { 1, "x" }, milestones = { 3 } }, "expected a list of numbers as learning_rates", "type" },
     { "ScalePerParamLR", { scheduler = 5 }, "expected a table as scheduler", "type" },
     { "SequentialLR", { schedulers = {}, milestones = {} }, "expected a list of schedules", "value" },
@@ -272,7 +272,7 @@ describe("cstorch: schedule state dict", function()
       equal(next_values, { 2, 1, 1 })
       other:load_state_dict { [plural] = { 6, 5, 4 }, last_epoch = 2 }
       equal(other:get_last_value(), { 5 })
-      raises(plural, function() other:load_state_dict { [plural] = { 1 } } end, "value")
+      raises(plural, function() other:load_state_dict { [plural] = { 1 }, last_epoch = 0 } end, "value")
       equal(other[plural], { 6, 5, 4 })
     end
   end)
@@ -299,7 +299,7 @@ describe("cstorch: schedule state dict", function()
           local opt = optimizer()
           local schedule = lr[name](opt, arguments)
           local before = schedule:get_last_lr()
-          raises(key, function() schedule:load_state_dict { [key] = wrong } end, "type")
+          raises(key, function() schedule:load_state_dict { [key] = wrong, last_epoch = 0 } end, "type")
           equal(schedule:get_last_lr(), before)
         end
       end
@@ -314,7 +314,10 @@ describe("cstorch: schedule state dict", function()
       chained = lr.ChainedLR { schedulers = { constant(opt), lr.StepLR(opt, { initial_learning_rate = 1, step_size = 2, gamma = 0.5 }) } },
       scaled = lr.ScalePerParamLR(opt, { scheduler = constant(opt) }),
     }
-    local function refused(name, dict, text) raises(text, function() composites[name]:load_state_dict(dict) end, "type") end
+    local function refused(name, dict, text)
+      dict.last_epoch = 0
+      raises(text, function() composites[name]:load_state_dict(dict) end, "type")
+    end
     refused("sequential", { _milestones = cbk.null }, "milestones")
     refused("sequential", { _schedulers = cbk.null }, "expected a list as _schedulers, found null")
     refused("chained", { _schedulers = cbk.null }, "expected a list as _schedulers, found null")
@@ -322,16 +325,100 @@ describe("cstorch: schedule state dict", function()
       refused("scaled", { lr_adjustment_scalars = wrong }, "lr_adjustment_scalars")
     end
     raises("expected a factor for each of 1 groups, found 2", function()
-      composites.scaled:load_state_dict { lr_adjustment_scalars = { 1, 2 } }
+      composites.scaled:load_state_dict { lr_adjustment_scalars = { 1, 2 }, last_epoch = 0 }
     end, "value")
     refused("scaled", { [true] = 1 }, "the state dict: expected names as keys, found true")
     composites.scaled:load_state_dict(composites.scaled:state_dict())
   end)
 
+  it("needs the clock, which members follow that have no state dict", function()
+    local function constant(opt, rate) return lr.ConstantLR(opt, { learning_rate = rate }) end
+    local function composites()
+      local opt = optimizer()
+      local step = { initial_learning_rate = 1, step_size = 2, gamma = 0.5 }
+      return {
+        lr.SequentialLR(opt, { schedulers = { constant(opt, 1), lr.StepLR(opt, step) }, milestones = { 2 } }),
+        lr.ChainedLR { schedulers = { constant(opt, 1), lr.StepLR(opt, step) } },
+        lr.ScalePerParamLR(opt, { scheduler = lr.StepLR(opt, step) }),
+        lr.PiecewiseConstantLR(opt, { learning_rates = { 3, 2, 1 }, milestones = { 2, 5 } }),
+      }
+    end
+    local others = composites()
+    for i, schedule in ipairs(composites()) do
+      values(schedule, 7)
+      local dict = schedule:state_dict()
+      dict._schedulers, dict._scheduler = nil, nil
+      others[i]:load_state_dict(dict)
+      equal(others[i]:get_last_lr(), schedule:get_last_lr(), schedule.class.name)
+      equal(values(others[i], 3), values(schedule, 3), schedule.class.name)
+      dict.last_epoch = nil
+      for _, incomplete in ipairs { {}, dict } do
+        raises("the state dict has no 'last_epoch'", function() others[i]:load_state_dict(incomplete) end, "value")
+      end
+    end
+  end)
+
+  it("is refused where the constructor is", function()
+    local opt = optimizer()
+    local restarts = lr.CosineAnnealingWarmRestarts(opt, { initial_learning_rate = 1, T_0 = 2 })
+    raises("T_mult must be 1, not 2", function() restarts:load_state_dict { T_mult = 2, last_epoch = 3 } end, "value")
+    equal({ restarts.T_mult, restarts.last_epoch:item() }, { 1, 0 })
+    local function constant() return lr.ConstantLR(opt, { learning_rate = 1 }) end
+    local sequence = lr.SequentialLR(opt, { schedulers = { constant(), constant() }, milestones = { 2 } })
+    for _, name in ipairs { "milestones", "_milestones" } do
+      raises("expected integers as milestones, found 1.5", function()
+        sequence:load_state_dict { [name] = { 1.5 }, last_epoch = 0 }
+      end, "type")
+      raises("expected 1 milestones for 2 schedules, found 2", function()
+        sequence:load_state_dict { [name] = { 1, 2 }, last_epoch = 0 }
+      end, "value")
+    end
+    raises("expected a list of numbers as milestones, found a table", function()
+      lr.MultiStepLR(opt, { initial_learning_rate = 1, gamma = 0.5, milestones = { [4] = 1, [6] = 1 } })
+    end, "type")
+  end)
+
+  --- Writes a file of torch whose 'state' is that of a MultiStepLR with two milestones, in the form without a zip archive.
+  local function write_counter(path, counts)
+    local function text(word) return "X" .. string.char(#word) .. "\0\0\0" .. word end
+    local counter = ("ccollections\nCounter\n}(K%cK%cK%cK%cu\133R"):format(unpack(counts))
+    local state = "}(" .. text "milestones" .. counter .. text "last_epoch" .. "K\3u"
+    local header = "\128\2\138\10l\252\156F\249 j\168P\25.\128\2M\233\3.\128\2}."
+    cbk.fs.write(path, header .. "\128\2}(" .. text "state" .. state .. "u.\128\2].")
+  end
+
+  it("of torch has milestones with how often they count", function()
+    local function made(milestones)
+      return lr.MultiStepLR(optimizer(), { initial_learning_rate = 1, gamma = 0.5, milestones = milestones })
+    end
+    for i, case in ipairs { { { 1, 1, 2, 1 }, { 1, 2 } }, { { 4, 1, 6, 2 }, { 4, 6, 6 } } } do
+      local path, want = ("%s/%d.pt"):format(harness.temp_dir(), i), case[2]
+      write_counter(path, case[1])
+      for _, options in ipairs { {}, { map_location = "cpu" } } do
+        local state = cstorch.load(path, options).state
+        equal(made(state.milestones).milestones, want)
+        cstorch.save({ state = state }, path .. ".mdl")
+        for _, dict in ipairs { state, cstorch.load(path .. ".mdl", options).state } do
+          local schedule, same = made { 9 }, made(want)
+          schedule:load_state_dict(dict)
+          same:load_state_dict { last_epoch = 3 }
+          equal(schedule.milestones, want)
+          equal(values(schedule, 4), values(same, 4))
+        end
+      end
+    end
+    local wrong = made { 9 }
+    raises("found 1000000000 at '4'", function()
+      wrong:load_state_dict { milestones = cbk.dict { ["4"] = 1e9 }, last_epoch = 0 }
+    end, "value")
+  end)
+
   it("refuses what is not one", function()
     local opt = optimizer()
     local schedule = lr.SequentialLR(opt, { schedulers = { lr.ConstantLR(opt, { learning_rate = 1 }) }, milestones = {} })
-    raises("expected 1 members in the state dict, found 0", function() schedule:load_state_dict { _schedulers = {} } end, "value")
+    raises("expected 1 members in the state dict, found 0", function()
+      schedule:load_state_dict { _schedulers = {}, last_epoch = 0 }
+    end, "value")
     local function forget() end
     schedule._keep_values = forget
     local before = cstorch.on_warning(forget)
@@ -348,7 +435,7 @@ describe("cstorch: schedule state dict", function()
     end)
     equal(now(), unchanged)
     equal(schedule.schedulers[1].last_epoch:item(), 0)
-    raises("one of the tags { 'x' }", function() schedule:load_state_dict { param_group_tags = "x" } end, "value")
+    raises("one of the tags { 'x' }", function() schedule:load_state_dict { param_group_tags = "x", last_epoch = 0 } end, "value")
     raises("expected a state dict, found 3", function() lr.ConstantLR(optimizer(), { learning_rate = 1 }):load_state_dict(3) end, "type")
   end)
 end)
@@ -370,7 +457,7 @@ describe("cstorch: a custom schedule", function()
   it("keeps its required keywords", function()
     local schedule = WarmupHold(optimizer(), { learning_rate = 1, warmup_steps = 4 })
     raises("WarmupHold: expected a value as 'warmup_steps' in the state dict, found null", function()
-      schedule:load_state_dict { warmup_steps = cbk.null }
+      schedule:load_state_dict { warmup_steps = cbk.null, last_epoch = 0 }
     end, "type")
     schedule:step()
   end)

@@ -21,7 +21,8 @@ keywords.REMOVED = sentinel "REMOVED"
 --- In a list of tags: the groups without tags.
 keywords.UNTAGGED = sentinel "UNTAGGED"
 
----cbk's containers as plain tables, deeply; tables are copied, null is absent (in a list: UNTAGGED). Objects stay as they are.
+---cbk's containers as plain tables, deeply; tables are copied, null is absent (in a list: UNTAGGED). Objects stay as they are. A counter
+---becomes an ordered map, as its integer keys are no positions.
 ---@param value any
 ---@param depth? integer   of `value`, for itself
 ---@return any
@@ -34,6 +35,7 @@ function keywords.plain(value, depth)
     if getmetatable(value) ~= nil and not ordered_map.is(value) then return value end
   elseif kind == "userdata" then
     kind = cbk.kind(value)
+    if kind == "counter" then return ordered_map.new(value) end
     if not DICTS[kind] and kind ~= "list" and kind ~= "tuple" then return value end
   else
     return value

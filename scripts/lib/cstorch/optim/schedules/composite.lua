@@ -55,8 +55,6 @@ local function load(self, dict)
   if milestones ~= nil and self.class.keywords.milestones then
     self.milestones = loaded.plain(milestones)
     self:check_arguments()
-    errors.check(#self.milestones == #self.schedulers - 1, "value", "%s: expected %d milestones in the state dict, found %d",
-      self.class.name, #self.schedulers - 1, #self.milestones)
   end
   local is_list = members == nil or loaded.is_list(members)
   errors.check(is_list, "type", "%s: expected a list as _schedulers, found %s", self.class.name, errors.show(members))

@@ -12,7 +12,7 @@ local CosineAnnealingWarmRestarts = {
   keywords = { initial_val = keywords.REQUIRED, T_0 = keywords.REQUIRED, T_mult = 1, eta_min = 0, total_iters = keywords.REMOVED },
 }
 
-function CosineAnnealingWarmRestarts:validate()
+function CosineAnnealingWarmRestarts:_check_values()
   errors.check(self.T_mult == 1, "value", "%s: T_mult must be 1, not %g", self.class.name, self.T_mult)
 end
 

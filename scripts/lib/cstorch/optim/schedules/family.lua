@@ -13,7 +13,8 @@ local family = {}
 ---@field keywords table<string, any>
 ---@field closed_form? fun(self: table, t: any): any   the value at step t, a 0-dim float32 tensor
 ---@field computed? string[]     fields that `validate` computes from the arguments; they are in state dicts
----@field validate? fun(self: table)     checks the arguments, which are fields by then
+---@field _check_values? fun(self: table)   checks the arguments, which are fields by then; after a state dict was loaded, too
+---@field validate? fun(self: table)     completes a new schedule, whose arguments are checked
 
 --- The definitions, in the order of the reference.
 local DEFINITIONS = {
@@ -44,13 +45,15 @@ local MAY_BE_NIL = { [keywords.OPTIONAL] = true, [keywords.REMOVED] = true }
 local function fits(value, kind)
   if kind ~= "list of numbers" then return type(value) == kind end
   if type(value) ~= "table" then return false end
-  for _, item in ipairs(value) do
+  local count = 0
+  for _, item in pairs(value) do
     if type(item) ~= "number" then return false end
+    count = count + 1
   end
-  return true
+  return count == #value -- other keys would be ignored
 end
 
---- A check that each argument, and each field computed from them, has its type.
+--- A check that each argument, and each field computed from them, has its type, and what else the definition checks.
 local function checked(definition, renamed)
   local declared = {}
   for generic, default in pairs(definition.keywords) do declared[generic] = default end
@@ -66,6 +69,7 @@ local function checked(definition, renamed)
       local relation = may_be_zero and ">=" or ">"
       errors.check(is_inside, "value", "%s: %s must be %s 0, not %s", self.class.name, name, relation, errors.show(value))
     end
+    if definition._check_values then definition._check_values(self) end
   end
 end
 

@@ -13,9 +13,13 @@ local PiecewiseConstant = {
   _set_clock = Sequential._set_clock, _get_closed_form = Sequential._get_closed_form,
 }
 
+function PiecewiseConstant:_check_values()
+  errors.check(#self.vals == #self.milestones + 1, "value", "%s: expected one value more in %s than milestones, found %d and %d",
+    self.class.name, self:_own_name "vals", #self.vals, #self.milestones)
+  Sequential._check_values(self)
+end
+
 function PiecewiseConstant:validate()
-  errors.check(#self.vals == #self.milestones + 1, "value", "%s: expected one value more than milestones, found %d and %d",
-    self.class.name, #self.vals, #self.milestones)
   local members, last = {}, 0
   for k, value in ipairs(self.vals) do
     local milestone = self.milestones[k]
@@ -37,8 +41,6 @@ local function load(self, dict)
   composite.load_state_dict(self, dict)
   local name = self:_own_name "vals"
   local is_said = dict[name] ~= nil -- state dicts have the values in those of the members
-  errors.check(not is_said or #self.vals == #self.schedulers, "value", "%s: expected %d values as %s in the state dict, found %d",
-    self.class.name, #self.schedulers, name, #self.vals)
   local values = {}
   for k, member in ipairs(self.schedulers) do
     if is_said then member.val = self.vals[k] end

@@ -56,7 +56,7 @@ function Scheduler:init(optimizer, kw)
   local last = kw.last_epoch
   local is_clock = type(last) == "number" and last == math.floor(last) and last >= -1 and last < math.huge
   check(is_clock, "value", "%s: last_epoch must be a whole number from -1, not %s", self.class.name, show(last))
-  for name, value in pairs(kw) do self[name] = keywords.plain(value) end
+  for name, value in pairs(kw) do self[name] = keywords.plain(self:_read(name, value)) end
   if self.check_arguments then self:check_arguments() end
   self.optimizer = optimizer
   self.param_group_tags = tags.wanted(self.param_group_tags)
@@ -71,6 +71,12 @@ function Scheduler:init(optimizer, kw)
   effects.schedule_made(self)
   self:_write()
 end
+
+---An argument of the constructor or of a state dict in the form of this class.
+---@param name string
+---@param value any
+---@return any
+function Scheduler:_read(name, value) return value end -- luacheck: no unused args
 
 -- --- values
 
@@ -186,8 +192,10 @@ local COUNTERS = { "last_epoch", "_step_count" }
 ---Fails if a state dict is invalid in itself.
 ---@param dict any
 function Scheduler:_check_state_dict(dict)
-  check(keywords.is_map(dict), "type", "%s: expected a state dict, found %s", self.class.name, show(dict))
-  loaded.check_names(dict, self.class.name .. ": the state dict")
+  local name = self.class.name
+  check(keywords.is_map(dict), "type", "%s: expected a state dict, found %s", name, show(dict))
+  loaded.check_names(dict, name .. ": the state dict")
+  check(dict.last_epoch ~= nil, "value", "%s: the state dict has no 'last_epoch', the steps taken; is it that of a schedule?", name)
 end
 
 local function load(self, dict)
@@ -199,7 +207,7 @@ local function load(self, dict)
     local own = rawget(self, name)
     local is_field = own ~= nil and type(own) ~= "function" or self.class.keywords[name] ~= nil
     if is_field and not KEPT[name] and not TRANSIENT[name] then
-      self[name] = loaded.plain(value)
+      self[name] = loaded.plain(self:_read(name, value))
       local is_right = self[name] ~= nil or self.class.keywords[name] == keywords.OPTIONAL
       check(is_right, "type", "%s: expected a value as '%s' in the state dict, found null", self.class.name, name)
     elseif not is_field then
@@ -209,6 +217,7 @@ local function load(self, dict)
   if self.check_arguments then self:check_arguments() end
   self.param_group_tags = tags.wanted(self.param_group_tags)
   check_targets(self)
+  self:_set_clock(self.last_epoch) -- also the clocks of members that have no state dict
   if self.is_member then
     local values = loaded.plain(dict._last_value)
     check(values == nil or type(values) == "table", "type", "%s: expected a list as _last_value, found %s", self.class.name, show(values))

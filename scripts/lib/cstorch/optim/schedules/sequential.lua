@@ -13,15 +13,19 @@ local Sequential = {
   state_dict = composite.state_dict, load_state_dict = composite.load_state_dict,
 }
 
-function Sequential:validate()
-  local name = self.class.name
+function Sequential:_check_values()
+  local name, members = self.class.name, rawget(self, "schedulers")
   for i, milestone in ipairs(self.milestones) do
     local is_integer = type(milestone) == "number" and milestone == math.floor(milestone)
     errors.check(is_integer, "type", "%s: expected integers as milestones, found %s at position %d", name, errors.show(milestone), i)
   end
+  if not members or #members == 0 then return end
+  errors.check(#self.milestones == #members - 1, "value", "%s: expected %d milestones for %d schedules, found %d", name, #members - 1,
+    #members, #self.milestones)
+end
+
+function Sequential:validate()
   composite.adopt(self, self.schedulers)
-  errors.check(#self.milestones == #self.schedulers - 1, "value", "%s: expected %d milestones for %d schedules, found %d", name,
-    #self.schedulers - 1, #self.schedulers, #self.milestones)
   self:_set_clock(self.last_epoch)
 end
 
