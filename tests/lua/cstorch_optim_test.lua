@@ -295,6 +295,19 @@ describe("cstorch: optimizer state dict", function()
     equal({ opt.state[p].beta1_power:item(), opt.state[p].beta2_power:item(), opt.state[p].step }, { 0.125, 0.015625 })
   end)
 
+  it("turns steps of torch into the power of the next step: Adamax", function()
+    local p = with_grad(parameter { 1 }, { 1 })
+    local opt = optim.Adamax({ p }, { betas = { 0.5, 0.25 } })
+    for _ = 1, 3 do opt:step() end
+    local power, dict = opt.state[p].beta1_power:item(), opt:state_dict()
+    dict.state[0].beta1_power, dict.state[0].step = nil, cstorch.tensor(3)
+    opt:step()
+    opt:load_state_dict(dict)
+    equal({ opt.state[p].beta1_power:item(), opt.state[p].step }, { power, nil })
+    dict.state[0].step = "x"
+    raises("Adamax: the state dict has a step or betas that are no numbers", function() opt:load_state_dict(dict) end, "type")
+  end)
+
   it("takes the L2 rate of Adam from weight_decay of torch", function()
     local opt = optim.Adam({ parameter { 1 } })
     opt:load_state_dict { state = {}, param_groups = { { weight_decay = 0.3, params = { 0 } } } }

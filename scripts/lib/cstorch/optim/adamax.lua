@@ -1,5 +1,7 @@
 -- Adamax: Adam with the infinity norm.
 
+local check = require("cstorch.errors").check
+local loaded = require "cstorch.loaded"
 local Optimizer = require "cstorch.optim.optimizer"
 
 ---g = ±g + wd·p; m = β1·m + (1 - β1)·g; n = max(β2·n, |g| + eps); p = p - lr/(1 - β1^t)·m/n.
@@ -18,6 +20,16 @@ function Adamax:preinitialize()
     state.exp_inf = self.zeros(p)
     state.beta1_power = self.scalar(group.betas[1])
   end
+end
+
+--- Files of torch store the number of steps instead of the power of beta1, which is that of the next step.
+function Adamax:convert_state(group, state)
+  local step, betas = state.step, loaded.plain(group.betas) or self.param_groups[1].betas
+  if step == nil or state.beta1_power ~= nil then return end
+  step = tonumber(loaded.plain(step))
+  local are_numbers = step and type(betas) == "table" and type(betas[1]) == "number"
+  check(are_numbers, "type", "%s: the state dict has a step or betas that are no numbers", self.class.name)
+  state.step, state.beta1_power = nil, betas[1] ^ (step + 1)
 end
 
 function Adamax:step(closure)
