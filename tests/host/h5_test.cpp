@@ -507,6 +507,81 @@ TEST_CASE("H5: data that shares bytes with other data or structures is refused")
              Catch::StartsWith("c: damaged HDF5 file: its data is at bytes 0 to 2000"));
 }
 
+namespace {
+
+/// "a" (contiguous), "c" (chunks) and "t", a named datatype, as libhdf5 writes them; the addresses of their
+/// headers.
+std::map<std::string, uint64_t> write_flat(const fs::path& path) {
+  std::vector<int32_t> ints(20);
+  std::iota(ints.begin(), ints.end(), 7);
+  Hdf5 file(path, false);
+  file.add("a", H5T_STD_I32LE, H5T_NATIVE_INT32, {5, 4}, ints);
+  file.add("c", H5T_STD_I32LE, H5T_NATIVE_INT32, {5, 4}, ints, {3, 4});
+  const Handle type(H5Tcopy(H5T_IEEE_F32LE), H5Tclose);
+  REQUIRE(H5Tcommit2(file.id(), "t", type, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT) >= 0);
+  std::map<std::string, uint64_t> headers;
+  for (const char* name : {"a", "c", "t"}) {
+    const Handle object(H5Oopen(file.id(), name, H5P_DEFAULT), H5Oclose);
+    H5O_info_t info;
+    REQUIRE(H5Oget_info(object, &info) >= 0);
+    headers[name] = info.addr;
+  }
+  return headers;
+}
+
+/// Where messages of a version-1 object header begin, by type.
+std::map<int, size_t> messages_at(const std::string& file, uint64_t header) {
+  std::map<int, size_t> places;
+  const size_t end = header + 16 + load_le<uint32_t>(as_bytes(file).data() + header + 8);
+  for (size_t at = header + 16; at + 8 <= end;) {
+    places[load_le<uint16_t>(as_bytes(file).data() + at)] = at;
+    at += 8 + load_le<uint16_t>(as_bytes(file).data() + at + 2);
+  }
+  return places;
+}
+
+std::string flipped(std::string bytes, size_t at, int bit) {
+  bytes[at] = static_cast<char>(bytes[at] ^ (1 << bit));
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("H5: a dataset whose header is damaged is named, not left out") {
+  const Folder folder;
+  const fs::path path = folder.path("flat.h5");
+  auto headers = write_flat(path);
+  const std::string good = read_file(path);
+  CHECK(read_h5(path).as_dict().size() == 2);  // the named datatype is no value
+  for (const char* name : {"a", "c"}) {
+    const size_t end = headers[name] + 16 + load_le<uint32_t>(as_bytes(good).data() + headers[name] + 8);
+    for (size_t at = headers[name]; at < end; ++at) {
+      for (int bit = 0; bit < 8; ++bit) {
+        CAPTURE(name, at - headers[name], bit);
+        write_file(path, flipped(good, at, bit), true);
+        bool is_there = true;
+        const std::string error = error_of([&] { is_there = read_h5(path).find(name) != nullptr; });
+        CHECK(is_there);
+        CHECK((error.empty() || error.find(quote(name)) != std::string::npos));
+      }
+    }
+  }
+  constexpr int datatype = 3;
+  constexpr int layout = 8;
+  const auto refusal = [&](const std::string& bytes) {
+    write_file(path, bytes, true);
+    return error_of([&] { read_h5(path); });
+  };
+  auto messages = messages_at(good, headers["a"]);
+  CHECK_THAT(refusal(flipped(good, messages[layout], 0)),
+             Catch::Contains("'a': damaged HDF5 file") && Catch::Contains("has no data layout"));
+  CHECK_THAT(refusal(flipped(good, messages[datatype], 3)), Catch::Contains("has no datatype"));
+  messages = messages_at(good, headers["t"]);
+  const std::string unknown = flipped(good, messages[datatype], 6);
+  CHECK_THAT(refusal(unknown), Catch::Contains("'t'") && Catch::Contains("neither a dataset nor a group"));
+  CHECK_THAT(refusal(flipped(unknown, messages[datatype] + 4, 7)), Catch::Contains("unknown type 67"));
+}
+
 TEST_CASE("H5: hex and percent encoding") {
   CHECK(h5::from_hex(h5::to_hex(std::string("\0\xff z", 4))) == std::string("\0\xff z", 4));
   CHECK_THROWS_AS(h5::from_hex("abc"), Error);

@@ -54,7 +54,9 @@ class PlainTree {
   /// Links are charged wherever their group appears: groups nested in each other many times exceed the memory
   /// that the file may use.
   Value group(const Located& located) {
-    if (!located.object.is_group()) fail(Errc::format, "it is neither a dataset nor a group");
+    if (!located.object.is_group()) {
+      hdf5::damaged("the object at byte {} is neither a dataset nor a group", located.object.address);
+    }
     if (open_.size() == max_depth) fail(Errc::format, "groups nested more than {} deep", max_depth);
     const auto [here, is_new] = open_.insert({located.file.get(), located.object.address});
     if (!is_new) fail(Errc::format, "a group is inside itself");

@@ -205,20 +205,30 @@ StoragePtr open_external(const Layout& layout, uint64_t size, const OpenExternal
   return parts.size() == 1 ? parts.front() : std::make_shared<JoinedStorage>(std::move(parts));
 }
 
+/// A message that every dataset has once.
+const Message& only(const ObjectHeader& object, MessageType type, const char* what) {
+  const Message* found = nullptr;
+  for (const Message& message : object.messages) {
+    if (message.type != type) continue;
+    if (found != nullptr) damaged("its header at byte {} has two messages with a {}", object.address, what);
+    found = &message;
+  }
+  if (found == nullptr)
+    damaged("its header at byte {} is that of a dataset, but has no {}", object.address, what);
+  return *found;
+}
+
 }  // namespace
 
 Dataset read_dataset(const Objects& objects, const ObjectHeader& object) {
   const Image& image = objects.image();
   Dataset dataset;
-  const Message* type = object.find(MessageType::datatype);
-  const Message* space = object.find(MessageType::dataspace);
-  const Message* layout = object.find(MessageType::layout);
-  if (type == nullptr || space == nullptr || layout == nullptr)
-    damaged("a dataset without type, shape or layout");
-  dataset.type = objects.datatype(*type);
-  Cursor in(objects.content(*space), image.sizes(), "a dataspace");
+  dataset.type = objects.datatype(only(object, MessageType::datatype, "datatype"));
+  const Message& space = only(object, MessageType::dataspace, "dataspace");
+  Cursor in(objects.content(space), image.sizes(), "a dataspace");
   dataset.space = read_dataspace(in);
-  dataset.layout = read_layout(Cursor(layout->body, image.sizes(), "a data layout"));
+  const Message& layout = only(object, MessageType::layout, "data layout");
+  dataset.layout = read_layout(Cursor(layout.body, image.sizes(), "a data layout"));
   for (const Message& message : object.messages) {
     const auto body = [&] { return Cursor(objects.content(message), image.sizes(), "a dataset"); };
     if (message.type == MessageType::filters) {

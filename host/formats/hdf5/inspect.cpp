@@ -57,6 +57,8 @@ class Inspector {
         within([&] { return "dataset " + quote(name); }, [&] { add_dataset(name, object); });
       } else if (object.is_group()) {
         walk(object, name + "/", depth + 1);
+      } else if (!object.is_datatype()) {
+        damaged("{} is neither a dataset nor a group", quote(name));
       }
     }
   }

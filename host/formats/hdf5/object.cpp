@@ -1,5 +1,7 @@
 #include "host/formats/hdf5/object.hpp"
 
+#include <algorithm>
+
 #include "host/formats/hdf5/btree2.hpp"
 
 namespace cbk::hdf5 {
@@ -13,6 +15,18 @@ struct Block {
   uint64_t address = 0;
   uint64_t length = 0;
 };
+
+/// Fails for a message without which an object would be misread, if its type is not known.
+void refuse_unknown(uint16_t type, uint8_t flags) {
+  constexpr uint16_t unused = 0x09;
+  constexpr uint16_t last = 0x18;
+  constexpr uint8_t must_be_understood = 0x80;
+  if ((type != unused && type <= last) || (flags & must_be_understood) == 0) return;
+  damaged(
+      "its header has a message of the unknown type {}, which a reader must understand; is it of a newer "
+      "HDF5?",
+      type);
+}
 
 /// Messages of one block of a header; continuations are appended to `more`.
 void read_messages(Cursor in, bool old_style, bool tracks_order, std::vector<Message>& messages,
@@ -29,6 +43,7 @@ void read_messages(Cursor in, bool old_style, bool tracks_order, std::vector<Mes
       const uint64_t address = link.address();
       more.push_back({address, link.length()});
     } else if (type != 0) {
+      refuse_unknown(type, flags);
       if (messages.size() == most_messages)
         damaged("an object header of more than {} messages", most_messages);
       messages.push_back({static_cast<MessageType>(type), (flags & 2) != 0, body, flags});
@@ -48,6 +63,14 @@ const Message* ObjectHeader::find(MessageType type) const {
 bool ObjectHeader::is_group() const {
   return find(MessageType::symbol_table) != nullptr || find(MessageType::link_info) != nullptr ||
          find(MessageType::link) != nullptr;
+}
+
+bool ObjectHeader::is_dataset() const {
+  using enum MessageType;
+  return std::ranges::any_of(messages, [](const Message& message) {
+    return message.type == layout || message.type == dataspace || message.type == fill_value ||
+           message.type == old_fill_value || message.type == external_files;
+  });
 }
 
 ObjectHeader Objects::read(uint64_t address) const {

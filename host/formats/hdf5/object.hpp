@@ -1,4 +1,4 @@
-// ObjectHeader headers: the messages that describe a group or a dataset, and the attributes among them.
+// Object headers: the messages that describe a group or a dataset, and the attributes among them.
 #pragma once
 
 #include <vector>
@@ -55,7 +55,8 @@ struct ObjectHeader {
   [[nodiscard]] const Message* find(MessageType type) const;
   /// Whether this is a group, old or new style.
   [[nodiscard]] bool is_group() const;
-  [[nodiscard]] bool is_dataset() const { return find(MessageType::layout) != nullptr; }
+  /// Whether this is a dataset, or what damage left of one: it has a message that only datasets have.
+  [[nodiscard]] bool is_dataset() const;
   /// A datatype with a name (a committed one), for datasets to refer to.
   [[nodiscard]] bool is_datatype() const {
     return !is_group() && !is_dataset() && find(MessageType::datatype) != nullptr;
