@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "host/formats/hdf5/datatype.hpp"
 #include "host/formats/hdf5/filters.hpp"
 
 using namespace cbk;
@@ -48,4 +49,18 @@ TEST_CASE("HDF5: chunk filters and their limits") {
   CHECK_THROWS_AS(decode_chunk(lzf, 0, as_bytes("\x60\x04"), 10), Error);
   CHECK_THROWS_WITH(check_filters({{305, false, {}}}), Catch::Contains("305"));
   CHECK_THROWS_WITH(check_filters({{4, false, {}}}), Catch::Contains("4 (szip)"));
+}
+
+TEST_CASE("HDF5: an extent beyond the largest that the dataspace allows is damage") {
+  using namespace hdf5;
+  const auto extents_of = [](uint64_t extent, uint64_t limit) {
+    std::string stored("\x02\x01\x01\x01", 4);  // version, rank, with limits, not a scalar
+    append_le(stored, extent);
+    append_le(stored, limit);
+    Cursor in(as_bytes(stored), {}, "a dataspace");
+    return read_dataspace(in).extents;
+  };
+  CHECK(extents_of(5, 5) == std::vector<uint64_t>{5});
+  CHECK(extents_of(5, UINT64_MAX) == std::vector<uint64_t>{5});
+  CHECK_THROWS_WITH(extents_of(7, 5), Catch::Contains("an extent of 7, which can be at most 5"));
 }

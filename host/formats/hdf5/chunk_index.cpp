@@ -80,19 +80,19 @@ class IndexReader {
     chunks_.push_back({number, offset, size, mask});
   }
 
-  /// The number of the chunk at these chunk coordinates; false if it is outside the extents.
+  /// The number of the chunk at these chunk coordinates. One outside of the shape is damage: the library
+  /// removes them when a dataset shrinks.
   template <typename Coordinate>
-  bool number_of(Coordinate coordinate, uint64_t& number) const {
-    number = 0;
-    bool inside = true;
+  [[nodiscard]] uint64_t number_of(Coordinate coordinate) const {
+    uint64_t number = 0;
     for (size_t d = 0; d < grid_.size(); ++d) {
       const uint64_t c = coordinate(d);
       if (c >= grid_[d])
-        inside = false;
-      else
-        number = number * grid_[d] + c;
+        damaged("a chunk begins at {} in dimension {}, where the shape has {}", c * dataset_.layout.chunk[d],
+                d, dataset_.space.extents[d]);
+      number = number * grid_[d] + c;
     }
-    return inside;
+    return number;
   }
 
   void read_btree1(uint64_t address, int level) {
@@ -112,22 +112,18 @@ class IndexReader {
     for (uint16_t i = 0; i < count; ++i) {
       const uint32_t size = in.u32();
       const uint32_t mask = in.u32();
-      uint64_t number = 0;
-      const bool inside = number_of(
-          [&](size_t d) {
-            const uint64_t offset = in.u64();
-            if (found == 0 && offset % dataset_.layout.chunk[d] != 0)
-              damaged("a chunk that is not on the chunk grid");
-            return offset / dataset_.layout.chunk[d];
-          },
-          number);
-      in.u64();
-      const uint64_t child = in.address();
-      if (found > 0) {
-        read_btree1(child, found - 1);
-      } else if (inside) {
-        add(number, child, size, mask);
+      if (found > 0) {  // the key may be that of a chunk that was removed
+        in.skip(8 * (rank + 1));
+        read_btree1(in.address(), found - 1);
+        continue;
       }
+      const uint64_t number = number_of([&](size_t d) {
+        const uint64_t offset = in.u64();
+        if (offset % dataset_.layout.chunk[d] != 0) damaged("a chunk that is not on the chunk grid");
+        return offset / dataset_.layout.chunk[d];
+      });
+      in.u64();
+      add(number, in.address(), size, mask);
     }
   }
 
@@ -206,9 +202,7 @@ class IndexReader {
                         size = in.number(static_cast<unsigned>(in.remaining() - rest));
                         mask = in.u32();
                       }
-                      uint64_t number = 0;
-                      if (number_of([&](size_t) { return in.u64(); }, number))
-                        add(number, address, size, mask);
+                      add(number_of([&](size_t) { return in.u64(); }), address, size, mask);
                     });
   }
 

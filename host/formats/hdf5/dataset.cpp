@@ -6,6 +6,7 @@ namespace cbk::hdf5 {
 namespace {
 
 constexpr uint64_t max_external_piece = uint64_t{1} << 30;
+constexpr uint64_t not_stored = UINT64_MAX;  // a size, which then is what the dataspace says
 
 void read_chunk_extents(Cursor& in, Layout& layout, int rank_and_one, unsigned bytes) {
   if (rank_and_one < 1 || rank_and_one > 33) damaged("chunks of rank {}", rank_and_one - 1);
@@ -13,7 +14,7 @@ void read_chunk_extents(Cursor& in, Layout& layout, int rank_and_one, unsigned b
     layout.chunk.push_back(in.number(bytes));
     if (layout.chunk.back() == 0) damaged("chunks without extent");
   }
-  in.skip(bytes);  // the size of an element
+  layout.element_size = in.number(bytes);
 }
 
 Layout read_old_layout(Cursor& in) {
@@ -27,7 +28,7 @@ Layout read_old_layout(Cursor& in) {
   if (layout.kind == Layout::Kind::chunked) {
     read_chunk_extents(in, layout, rank, 4);
   } else {
-    layout.size = UINT64_MAX;  // not stored: what the dataspace says
+    layout.size = not_stored;
     in.skip(4ULL * static_cast<unsigned>(rank));
   }
   if (layout.kind == Layout::Kind::compact) {
@@ -218,6 +219,20 @@ const Message& only(const ObjectHeader& object, MessageType type, const char* wh
   return *found;
 }
 
+/// Fails if the layout says another size than shape and datatype: the library writes all three at once.
+void check_sizes(const Dataset& dataset) {
+  const Layout& layout = dataset.layout;
+  if (layout.kind == Layout::Kind::chunked && layout.element_size != dataset.type.size)
+    damaged("its elements have {} bytes, but those of its chunks {}", dataset.type.size, layout.element_size);
+  const bool is_contiguous = layout.kind == Layout::Kind::contiguous && layout.size != not_stored;
+  if (!is_contiguous && layout.kind != Layout::Kind::compact) return;
+  const uint64_t needed = checked_mul(dataset.space.count(), dataset.type.size, "a dataset");
+  if (needed != layout.size) {
+    damaged("the shape {} of {} needs {} bytes, but {} are allocated", to_string(dataset.space.shape()),
+            dataset.type.describe(), needed, layout.size);
+  }
+}
+
 }  // namespace
 
 Dataset read_dataset(const Objects& objects, const ObjectHeader& object) {
@@ -243,6 +258,7 @@ Dataset read_dataset(const Objects& objects, const ObjectHeader& object) {
       dataset.layout.pieces = read_external_files(image, body());
     }
   }
+  check_sizes(dataset);
   if (dataset.fill.size() != dataset.type.size) dataset.fill.clear();
   return dataset;
 }
@@ -254,14 +270,11 @@ StoragePtr open_storage(const std::shared_ptr<const Image>& image, const Dataset
   StoragePtr storage;
   switch (layout.kind) {
     case Layout::Kind::compact:
-      if (layout.data.size() < size)
-        damaged("a compact dataset holds {} of {} bytes", layout.data.size(), size);
       storage = map_storage(image->file(),
                             static_cast<uint64_t>(layout.data.data() - image->file()->bytes().data()), size);
       break;
     case Layout::Kind::contiguous:
       if (layout.address != undefined_address && size > 0) {
-        if (layout.size < size) damaged("a contiguous dataset holds {} of {} bytes", layout.size, size);
         const uint64_t offset = checked_add(image->base(), layout.address, "the place of the data");
         const ByteView inside = image->file()->slice(offset, size, "the data");
         image->refuse_superblock(offset, offset + size);

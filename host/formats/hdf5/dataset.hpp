@@ -25,6 +25,7 @@ struct Layout {
   uint64_t size = 0;                     // contiguous and compact: bytes
   ByteView data;                         // compact
   std::vector<uint64_t> chunk;           // chunked: extents of a chunk
+  uint64_t element_size = 0;             // chunked: bytes
   Index index = Index::btree1;
   uint64_t single_size = 0;  // single: bytes stored, if filtered
   uint32_t single_mask = 0;

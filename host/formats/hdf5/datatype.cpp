@@ -271,7 +271,7 @@ Dataspace read_dataspace(Cursor& in) {
   Dataspace space;
   const uint8_t version = in.u8();
   const uint8_t rank = in.u8();
-  in.u8();  // whether there are maximum extents: they follow the extents and do not matter
+  const bool has_limits = (in.u8() & 1) != 0;
   if (version == 1) {
     in.skip(5);
   } else if (version == 2) {
@@ -283,6 +283,11 @@ Dataspace read_dataspace(Cursor& in) {
   }
   if (rank > 32) damaged("a dataspace of rank {}", rank);
   for (int d = 0; d < rank; ++d) space.extents.push_back(in.length());
+  for (int d = 0; has_limits && d < rank; ++d) {
+    const uint64_t limit = in.length();  // all bits set: none
+    if (space.extents[static_cast<size_t>(d)] > limit)
+      damaged("an extent of {}, which can be at most {}", space.extents[static_cast<size_t>(d)], limit);
+  }
   return space;
 }
 
