@@ -304,6 +304,37 @@ TEST_CASE("what is in an archive beside its checkpoint is a warning", "[torch]")
   }
 }
 
+TEST_CASE("an end record that counts other members than the directory has is damage", "[torch]") {
+  const Folder folder;
+  const fs::path path = folder.path("counted.pt");
+  const auto open = [&](std::string bytes, size_t at, std::string_view field) {
+    bytes.replace(at, field.size(), field);
+    write_file(path, bytes, true);
+    return message_of([&] { const zip::Archive archive(MappedFile::open(path)); }, Errc::format);
+  };
+  write_zip(path, {{"m/a", "1"}, {"m/b", "2"}, {"m/c", "3"}});
+  const std::string whole = read_file(path);
+  const size_t end = whole.size() - zip::end_size;
+  CHECK_THAT(open(whole, end + 8, "\2\0\2\0"s), Contains("49 bytes behind the 2 members"));
+  CHECK_THAT(open(whole, end + 8, "\0\0\0\0"s), Contains("147 bytes behind the 0 members"));
+  CHECK_THAT(open(whole, end + 8, "\2"s), Contains("counts 2 members here, and 3 in all"));
+  CHECK_THAT(open(whole, end + 10, "\2"s), Contains("counts 3 members here, and 2 in all"));
+
+  zip::Layout layout;
+  layout.add("m/data/0", 5ULL << 30);
+  layout.add("m/data/1", 8);
+  const std::string directory = layout.directory(std::vector<uint32_t>{0, 0});
+  Transaction transaction;
+  StagedFile& file = transaction.file(path, true);
+  for (size_t i = 0; i < 2; ++i) file.write(layout.header_offset(i), as_bytes(layout.header(i, 0)));
+  std::string small_count = directory;
+  small_count.replace(directory.size() - zip::end_size + 8, 4, "\1\0\1\0"s);
+  file.write(layout.directory_offset(), as_bytes(small_count));  // a sparse file: no blocks for the 5 GiB
+  transaction.commit(false);
+  CHECK_THAT(message_of([&] { const zip::Archive archive(MappedFile::open(path)); }, Errc::format),
+             Contains("counts 1 members here, and 2 in all"));
+}
+
 TEST_CASE("a header that contradicts the directory is refused when its member is read", "[torch]") {
   const Folder folder;
   const fs::path path = folder.path("local.pt");

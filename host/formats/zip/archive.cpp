@@ -78,6 +78,14 @@ class Fields {
   ByteView bytes_;
 };
 
+/// Fails for an end record that counts fewer members on its disk than in all, or more.
+void check_counts(uint64_t here, uint64_t total) {
+  if (here != total) {
+    fail(Errc::format, "the end record of the zip archive counts {} members here, and {} in all", here,
+         total);
+  }
+}
+
 /// Checks what is known of a member without reading it. Errors: `format`, `unsupported`.
 void check_sizes(const MappedFile& file, const Entry& entry) {
   if (entry.method != stored && entry.method != deflated) {
@@ -283,13 +291,17 @@ uint64_t Archive::place_of_end64(uint64_t locator_at) const {
 Archive::Directory Archive::directory_of(uint64_t at) const {
   const Fields end(file_->slice(at, end_size, "the zip archive's end"));
   Directory directory{end.u32(16), end.u32(12), end.u16(10)};
+  check_counts(end.u16(8), directory.count);
   uint64_t behind = at;
   if (at >= locator64_size) {
     const Fields locator(file_->slice(at - locator64_size, locator64_size, "the zip64 locator"));
     if (locator.u32(0) == locator64_signature) {
       behind = place_of_end64(at - locator64_size);
       const Fields end64(file_->slice(behind, end64_size, "the zip64 end record"));
-      directory = {end64.u64(48), end64.u64(40), end64.u64(32)};
+      const uint64_t count = end64.u64(32);
+      check_counts(end64.u64(24), count);
+      if (directory.count != counted_in_zip64) check_counts(directory.count, count);
+      directory = {end64.u64(48), end64.u64(40), count};
     }
   }
   if (directory.size > behind)
@@ -332,6 +344,10 @@ void Archive::read_directory(const Directory& directory) {
       fail(Errc::unsupported, "the archive member {} is encrypted", quote(entry.name));
     add(entry);
     rest = rest.subspan(length);
+  }
+  if (!rest.empty()) {
+    fail(Errc::format, "the zip directory has {} bytes behind the {} members that its end record counts",
+         rest.size(), directory.count);
   }
   refuse_overlaps();
 }

@@ -20,6 +20,7 @@ inline constexpr uint64_t end64_head = 12;  // signature and the size of what fo
 inline constexpr uint64_t locator64_size = 20;
 
 inline constexpr uint32_t in_zip64 = 0xffffffff;  // a 32-bit field with its value in the zip64 extra field
+inline constexpr uint16_t counted_in_zip64 = 0xffff;  // the same for the count of members
 inline constexpr uint16_t zip64_extra = 0x0001;
 inline constexpr uint16_t padding_extra = 0x4246;  // "FB": torch aligns data with it
 
