@@ -389,6 +389,31 @@ TEST_CASE("legacy streams: shared storages, parts of storages, byte order", "[to
   }
 }
 
+TEST_CASE("legacy streams: every storage is listed once", "[torch]") {
+  const Folder folder;
+  const fs::path path = folder.path("old.pt");
+  const std::string magic = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e\x80\x02M\xe9\x03."s;
+  const auto tensor_of = [](const std::string& key) {
+    return tensor_pickle(
+        "(" + text("storage") + global("torch", "FloatStorage") + text(key) + text("cpu") + "K\x01NtQ", 0, 1,
+        1);
+  };
+  const std::string object = "\x80\x02}(" + text("a") + tensor_of("7") + text("b") + tensor_of("8") + "u.";
+  const std::string data = "\1\0\0\0\0\0\0\0\x00\x00\x80\x3f"s;
+  const auto open = [&](const std::string& keys) {
+    write_file(path,
+               magic + "\x80\x02}" + text("little_endian") + "\x88s." + object + "\x80\x02](" + keys + "e." +
+                   data + data,
+               true);
+    return read(path);
+  };
+  CHECK(open(text("7") + text("8")).root.find("b")->as_tensor().numel() == 1);
+  CHECK(message_of([&] { open(text("7") + text("7")); }, Errc::format) ==
+        "the storage '7' is listed twice in the list of storages, whose data is in its order");
+  CHECK(message_of([&] { open(text("7")); }, Errc::format) ==
+        "tensors use the storage '8', but it is not in the list of storages, and has no data");
+}
+
 TEST_CASE("views without elements may have any offset and strides", "[torch]") {
   const Folder folder;
   const fs::path path = folder.path("old.pt");

@@ -1,5 +1,6 @@
 #include "host/formats/torch/legacy.hpp"
 
+#include <algorithm>
 #include <map>
 
 #include "host/formats/pickle/calls.hpp"
@@ -30,6 +31,7 @@ struct Root {
   const pickle::StorageClass* type = nullptr;
   uint64_t bytes = 0;
   StoragePtr storage;
+  bool is_placed = false;
 };
 
 class LegacyReader {
@@ -137,18 +139,22 @@ class LegacyReader {
   void place_storages(const Value& keys) {
     const uint64_t file_size = file_->size();
     uint64_t offset = file_size - rest_.size();
-    size_t placed = 0;
     for (const Value& key : keys.as_sequence().items) {
       auto found = roots_.find(key.as_string());
       if (found == roots_.end())
         fail(Errc::format, "the storage {} is listed, but nothing refers to it", quote(key.as_string()));
       Root& root = found->second;
+      if (root.is_placed) {
+        fail(Errc::format,
+             "the storage {} is listed twice in the list of storages, whose data is in its order",
+             quote(key.as_string()));
+      }
+      root.is_placed = true;
       const bool has_length = offset <= file_size && file_size - offset >= 8;
       if (options_.salvage && (!has_length || root.bytes > file_size - offset - 8)) {
         root.storage = unreadable_storage(
             root.bytes, Error(Errc::format, "its bytes are not in the file, which is cut short"));
         offset = file_size;
-        ++placed;
         continue;
       }
       auto count = load_le<uint64_t>(file_->slice(offset, 8, "a storage's length").data());
@@ -169,12 +175,12 @@ class LegacyReader {
       const StoragePtr raw = map_storage(file_, offset, bytes);
       root.storage = root.type->is_untyped ? raw : byte_order_.in_order(raw, root.type->dtype);
       offset += bytes;
-      ++placed;
     }
     behind_ = file_size - std::min(offset, file_size);
-    if (placed != roots_.size()) {
-      fail(Errc::format, "{} of {} storages are not in the file",
-           roots_.size() - std::min(placed, roots_.size()), roots_.size());
+    const auto lost = std::ranges::find_if(roots_, [](const auto& root) { return !root.second.is_placed; });
+    if (lost != roots_.end()) {
+      fail(Errc::format, "tensors use the storage {}, but it is not in the list of storages, and has no data",
+           quote(lost->first));
     }
   }
 
