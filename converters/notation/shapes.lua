@@ -160,7 +160,10 @@ local function in_words(wants)
   return out
 end
 
----@param wants Shape[]
+---@class Signature: Shape[]   The arguments of a function.
+---@field together? fun(...): string|nil   the mistake in arguments that are valid one by one
+
+---@param wants Signature
 ---@return string|nil
 local function mistake_in(wants, ...)
   for i, one in ipairs(wants) do
@@ -170,12 +173,13 @@ local function mistake_in(wants, ...)
   for i = #wants + 1, select("#", ...) do
     if select(i, ...) ~= nil then return ("argument %d is not expected"):format(i) end
   end
+  return wants.together and wants.together(...)
 end
 
 ---Wraps the functions of a library to check their arguments; mistakes are reported with the author's line.
 ---@param library table
 ---@param prefix string                      "actions"
----@param signatures table<string, Shape[]>  by dotted names
+---@param signatures table<string, Signature>  by dotted names
 function shapes.guard(library, prefix, signatures)
   for path, wants in pairs(signatures) do
     local owner, name = library, path

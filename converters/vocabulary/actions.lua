@@ -5,6 +5,7 @@ local fields = require "converters.engine.fields"
 local rules = require "converters.engine.rules"
 local shapes = require "converters.notation.shapes"
 local heads_of = require "converters.vocabulary.heads"
+local matrix = require "converters.vocabulary.matrix"
 local values = require "converters.vocabulary.values"
 
 local actions = {}
@@ -25,24 +26,22 @@ function actions.pair(name, forward, backward, options)
   return pair(name, forward, backward, options)
 end
 
-local function transposed(t) return t:dim() == 2 and t:transpose(0, 1) or t end
+local transposed = matrix.transposed
 
----A matrix is transposed, a vector is copied: Conv1D to Linear.
+---A matrix is transposed, a vector is copied: Conv1D to Linear. A tensor of three dimensions or more is refused.
 actions.transpose = pair("transpose", transposed, transposed, one_to_one)
-
-local function rows_of(t) return t:shape()[1] or cbk.fail("shape", "a scalar has no rows") end
 
 ---One tensor on the left, that many equal parts of its rows on the right.
 ---@param count integer
 function actions.split(count)
   return pair("split", function(t)
-    local rows = rows_of(t)
+    local rows = matrix.rows(t)
     if rows % count ~= 0 then cbk.fail("shape", ("%d rows do not split into %d parts"):format(rows, count)) end
     return t:split(rows / count, 0)
   end, function(parts)
-    local rows = rows_of(parts[1])
+    local rows = matrix.rows(parts[1])
     for _, part in ipairs(parts) do
-      if rows_of(part) ~= rows then cbk.fail("shape", ("parts of %d and %d rows are not equal"):format(rows, rows_of(part))) end
+      if matrix.rows(part) ~= rows then cbk.fail("shape", ("parts of %d and %d rows are not equal"):format(rows, matrix.rows(part))) end
     end
     return cbk.cat(parts, 0)
   end, { parts = count })
@@ -53,7 +52,7 @@ end
 ---@param config Dict
 ---@param ... number    heads; several where they stand below each other
 local function check_rows(t, config, ...)
-  local rows, size, heads = rows_of(t), heads_of.size(config), 0
+  local rows, size, heads = matrix.rows(t), heads_of.size(config), 0
   for _, count in ipairs { ... } do heads = heads + count end
   if rows == heads * size then return end
   local queries, keys, width, field = heads_of.queries(config), heads_of.keys(config), heads_of.width(config)
@@ -104,23 +103,7 @@ end, { parts = 3 })
 
 actions.rotary = {}
 
----Puts the first `dim` rows of each head from two halves (a…, b…) into pairs (a0, b0, a1, b1, …), or back.
-local function interleave(t, heads, dim, to_pairs)
-  local shape = t:shape()
-  if heads < 1 or shape[1] % heads ~= 0 then
-    cbk.fail("shape", ("%d rows do not split into %d heads"):format(shape[1], heads))
-  end
-  local size = shape[1] / heads
-  if dim % 2 ~= 0 or dim > size then
-    cbk.fail("shape", ("rotary_dim %d does not fit a head of %d rows"):format(dim, size))
-  end
-  local view = t:reshape { heads, size, t:numel() / shape[1] }
-  local turning = dim == size and view or view:slice(1, 0, dim)
-  local halves = to_pairs and { heads, 2, dim / 2, -1 } or { heads, dim / 2, 2, -1 }
-  local turned = turning:reshape(halves):permute { 0, 2, 1, 3 }:reshape { heads, dim, -1 }
-  if dim ~= size then turned = cbk.cat({ turned, view:slice(1, dim, size) }, 1) end
-  return turned:reshape(shape)
-end
+local interleave = matrix.interleaved
 
 ---@param heads fun(config: Dict): number
 ---@param check fun(t: Tensor, config: Dict, heads: number)
@@ -204,7 +187,7 @@ function actions.qkv.grouped(groups, options)
     local size, width = shape[1] / (count * per_group), t:numel() / shape[1]
     local view = t:reshape { count, per_group, size, width }
     local function rows(from, to)
-      return view:slice(1, from, to):reshape(#shape == 1 and { -1 } or { count * (to - from) * size, width })
+      return view:slice(1, from, to):reshape(matrix.with_rows(shape, count * (to - from) * size))
     end
     return {
       turn(rows(0, queries), heads, at, true), turn(rows(queries, queries + 1), count, at, true), rows(queries + 1, per_group),
@@ -223,7 +206,7 @@ function actions.qkv.grouped(groups, options)
     local packed = cbk.cat({
       q:reshape { count, queries, size, width }, k:reshape { count, 1, size, width }, parts[3]:reshape { count, 1, size, width },
     }, 1)
-    return packed:reshape(#shape == 1 and { -1 } or { count * (queries + 2) * size, width })
+    return packed:reshape(matrix.with_rows(shape, count * (queries + 2) * size))
   end
 
   return pair("grouped qkv", forward, backward, { parts = 3 })

@@ -3,6 +3,7 @@
 
 local cbk = require "cbk"
 local actions = require "converters.vocabulary.actions"
+local matrix = require "converters.vocabulary.matrix"
 local narrow = require "converters.engine.narrow"
 local rules = require "converters.engine.rules"
 local shapes = require "converters.notation.shapes"
@@ -20,12 +21,12 @@ local layouts = {}
 ---@field columns? boolean                              parts are columns
 ---@field parts? integer                                the number of parts, if `per` is a function
 
----The right is transposed after an action.
+---The right is transposed after an action, as by `actions.transpose`.
 ---@param action Action
 ---@return Action
 function layouts.transposed(action)
-  return actions.pair(action.name, function(t, at) return action.forward(t, at):transpose(0, 1) end,
-    function(t, at) return action.backward(t:transpose(0, 1), at) end)
+  return actions.pair(action.name, function(t, at) return matrix.transposed(action.forward(t, at)) end,
+    function(t, at) return action.backward(matrix.transposed(t), at) end)
 end
 
 ---An action for the other direction.
@@ -91,16 +92,21 @@ function layouts.times(factor)
     { parts = 1 })
 end
 
+---The mistake in the size of a head and the number of its rotated rows, or nil.
+---@return string|nil
+local function mistake_in_head(size, dim)
+  local mistake = shapes.size.mistake(size, "the size of a head") or shapes.size.mistake(dim, "the number of rotated rows")
+  if mistake then return mistake end
+  if dim % 2 ~= 0 or dim > size then
+    return ("the number of rotated rows must be an even number, at most the head's size %g, not %g"):format(size, dim)
+  end
+end
+
 ---Heads of `size` rows: the first `dim` of each from two halves into pairs, or back.
 local function interleaved(t, size, dim, to_pairs)
-  local shape = t:shape()
-  local count = shape[1] / size
-  if count % 1 ~= 0 then cbk.fail("shape", ("expected heads of %d rows, found %d rows"):format(size, shape[1])) end
-  local view = t:reshape { count, size, t:numel() / shape[1] }
-  local halves = to_pairs and { count, 2, dim / 2, -1 } or { count, dim / 2, 2, -1 }
-  local rows = view:slice(1, 0, dim):reshape(halves):permute({ 0, 2, 1, 3 }):reshape { count, dim, -1 }
-  if dim < size then rows = cbk.cat({ rows, view:slice(1, dim, size) }, 1) end
-  return rows:reshape(shape)
+  local count = matrix.rows(t)
+  if count % size ~= 0 then cbk.fail("shape", ("expected heads of %g rows, found %d rows"):format(size, count)) end
+  return matrix.interleaved(t, count / size, dim, to_pairs)
 end
 
 ---Heads of `size` rows. The first `dim` of each are rotated: two halves on the left, pairs on the right. Without `dim`, all rows are.
@@ -108,55 +114,87 @@ end
 ---@param dim? integer|fun(at: At): integer
 ---@return Action
 function layouts.rotary_rows(size, dim)
-  local function number(n, at) return type(n) == "function" and n(at) or n end
+  local function number(n, at)
+    if type(n) == "function" then return n(at) end
+    return n
+  end
   local function rotated(t, at, to_pairs)
     local rows = number(size, at)
-    return interleaved(t, rows, number(dim or rows, at), to_pairs)
+    local own = number(dim or rows, at)
+    local mistake = mistake_in_head(rows, own)
+    if mistake then cbk.fail("converter", "a function of the converter gives a wrong number: " .. mistake) end
+    return interleaved(t, rows, own, to_pairs)
   end
   return actions.pair("rotary rows", function(t, at) return rotated(t, at, true) end, function(t, at) return rotated(t, at, false) end)
+end
+
+local of_shares = shapes.list(shapes.of("a number above 0", function(value)
+  return type(value) == "number" and value > 0 and value < math.huge
+end), "a list of numbers")
+
+---What the author of rotated heads gives: the size of a head, and how many of its rows are rotated.
+local of_head = { says = "a list of a head's size and its rotated rows" }
+function of_head.mistake(value, name)
+  local is_list = type(value) == "table" and #value == 2
+  if not is_list then return ("%s must be %s"):format(name, of_head.says) end
+  return mistake_in_head(value[1], value[2])
+end
+
+---The value of an option that may be a function of `at`.
+---@param shape Shape
+local function option_at(options, name, at, shape)
+  local value = options[name]
+  if type(value) ~= "function" then return value end
+  value = value(at)
+  local mistake = shape.mistake(value, name)
+  if mistake then cbk.fail("converter", "a function of the converter gives a wrong value: " .. mistake) end
+  return value
+end
+
+---The rows of each part of a fused tensor in a group, and how many groups.
+---@param options FusedOptions
+---@param rows integer   of the whole
+---@return number[] own, number groups
+local function rows_of_parts(options, rows, at)
+  local per, all, size = option_at(options, "per", at, of_shares), 0, option_at(options, "size", at, shapes.size)
+  if options.parts and #per ~= options.parts then
+    cbk.fail("converter", ("per has %d shares for %d parts"):format(#per, options.parts))
+  end
+  for _, share in ipairs(per) do all = all + share end
+  local groups, own = option_at(options, "groups", at, shapes.size) or size and rows / (all * size) or 1, {}
+  for i, share in ipairs(per) do
+    own[i] = rows * share / (all * groups)
+    if groups % 1 ~= 0 or own[i] % 1 ~= 0 then
+      cbk.fail("shape", ("%d rows do not split into %g groups of %g parts"):format(rows, groups, all))
+    end
+  end
+  return own, groups
 end
 
 ---One tensor on the left, several on the right, by rows; by columns with `columns`, or with `transposed` by columns that are rows on
 ---the right. `per` has the share of each part. Without `groups` and `size` the parts are below each other. With one of these they
 ---alternate, in that many groups or in heads of that many rows. `rotary`: size and rotated rows of a head, in the first `rotated` parts,
 ---by default two; the left has halves and the right pairs, or the left has pairs with `pairs_left`. Numbers are also functions of
----`at`.
+---`at`. With `columns` and `transposed`, a tensor of three dimensions or more is refused.
 ---@param options FusedOptions
 ---@return Action
 function layouts.fused(options)
-  local function given(name, at)
-    local value = options[name]
-    return type(value) == "function" and value(at) or value
-  end
-  local function turned(t) return (options.transposed or options.columns) and t:dim() == 2 and t:transpose(0, 1) or t end
+  local function turned(t) return (options.transposed or options.columns) and matrix.transposed(t) or t end
   local function turned_part(t) return options.columns and turned(t) or t end
   local function rotated(t, i, at, to_pairs)
-    local dim = given("rotary", at)
-    if not dim or i > (options.rotated or 2) then return t end
+    local head = option_at(options, "rotary", at, of_head)
+    if not head or i > (options.rotated or 2) then return t end
     if options.pairs_left then to_pairs = not to_pairs end
-    return interleaved(t, dim[1], dim[2], to_pairs)
-  end
-  ---The rows of each part in a group, and how many groups.
-  local function layout(rows, at)
-    local per, all, size = given("per", at), 0, given("size", at)
-    for _, share in ipairs(per) do all = all + share end
-    local groups, own = given("groups", at) or size and rows / (all * size) or 1, {}
-    for i, share in ipairs(per) do
-      own[i] = rows * share / (all * groups)
-      if groups % 1 ~= 0 or own[i] % 1 ~= 0 then
-        cbk.fail("shape", ("%d rows do not split into %g groups of %g parts"):format(rows, groups, all))
-      end
-    end
-    return own, groups
+    return interleaved(t, head[1], head[2], to_pairs)
   end
   return actions.pair("fused", function(t, at)
     t = turned(t)
     local shape, out, from = t:shape(), {}, 0
-    local own, groups = layout(shape[1], at)
+    local own, groups = rows_of_parts(options, matrix.rows(t), at)
     local view = t:reshape { groups, shape[1] / groups, t:numel() / shape[1] }
     for i, rows in ipairs(own) do
-      local part = view:slice(1, from, from + rows)
-      out[i] = turned_part(rotated(part:reshape(#shape == 1 and { -1 } or { groups * rows, shape[2] }), i, at, true))
+      local part = view:slice(1, from, from + rows):reshape(matrix.with_rows(shape, groups * rows))
+      out[i] = turned_part(rotated(part, i, at, true))
       from = from + rows
     end
     return out
@@ -164,16 +202,15 @@ function layouts.fused(options)
     local parts, all, views = {}, 0, {}
     for i, part in ipairs(list) do
       parts[i] = turned_part(part)
-      all = all + parts[i]:shape()[1]
+      all = all + matrix.rows(parts[i])
     end
-    local own, groups = layout(all, at)
-    local shape = parts[1]:shape()
+    local own, groups = rows_of_parts(options, all, at)
     for i, part in ipairs(parts) do
-      local found, wanted = part:shape()[1], groups * own[i]
+      local found, wanted = matrix.rows(part), groups * own[i]
       if found ~= wanted then cbk.fail("shape", ("expected %g rows in part %d, found %d"):format(wanted, i, found)) end
       views[i] = rotated(part, i, at, false):reshape { groups, found / groups, part:numel() / found }
     end
-    return turned(cbk.cat(views, 1):reshape(#shape == 1 and { -1 } or { all, shape[2] }))
+    return turned(cbk.cat(views, 1):reshape(matrix.with_rows(parts[1]:shape(), all)))
   end, { parts = options.parts or #options.per })
 end
 
@@ -207,12 +244,17 @@ end, { parts = 3 })
 ---@param dims integer
 ---@return Action
 function layouts.first_row_last(dims)
+  local function check(t, wanted)
+    if t:dim() ~= wanted then cbk.fail("shape", ("expected a tensor of %d dimensions, found %d"):format(wanted, t:dim())) end
+  end
   return actions.pair("first row last", function(t)
+    check(t, dims)
     local shape = t:shape()
     t = t:reshape { shape[dims - 1], shape[dims] }
     return cbk.cat({ t:slice(0, 1, shape[dims - 1]), t:slice(0, 0, 1) }, 0)
   end, function(t)
-    local rows, shape = t:shape()[1], { t:shape()[1], t:shape()[2] }
+    check(t, 2)
+    local rows, shape = t:shape()[1], t:shape()
     for _ = 3, dims do table.insert(shape, 1, 1) end
     return cbk.cat({ t:slice(0, rows - 1, rows), t:slice(0, 0, rows - 1) }, 0):reshape(shape)
   end)
@@ -223,7 +265,7 @@ end
 ---@param transposed? boolean   the parts are transposed on the right
 ---@return Action
 function layouts.stacked(dim, transposed)
-  local function turned(t) return transposed and t:transpose(0, 1) or t end
+  local function turned(t) return transposed and matrix.transposed(t) or t end
   return actions.pair("stacked", function(parts)
     local out = {}
     for i, part in ipairs(parts) do out[i] = turned(part) end
@@ -260,12 +302,9 @@ end
 local action, maybe, size, number = shapes.table, shapes.maybe, shapes.size, shapes.number
 local of_at = shapes.either(size, shapes.func)
 
-local of_head = shapes.of("a list of a head's size and its rotated rows, or a function", function(value)
-  return type(value) == "function" or type(value) == "table" and type(value[1]) == "number" and type(value[2]) == "number"
-end)
 local options = shapes.record("a table of options", {
-  per = shapes.either(shapes.list(number, "a list of numbers"), shapes.func), parts = size, groups = of_at, size = of_at,
-  rotary = of_head, rotated = size, pairs_left = shapes.flag, transposed = shapes.flag, columns = shapes.flag,
+  per = shapes.either(shapes.func, of_shares), parts = size, groups = of_at, size = of_at,
+  rotary = shapes.either(shapes.func, of_head), rotated = size, pairs_left = shapes.flag, transposed = shapes.flag, columns = shapes.flag,
 }, { "per" })
 local fused = shapes.named(options.says, options)
 function fused.mistake(value, name)
@@ -273,13 +312,21 @@ function fused.mistake(value, name)
   for one, other in pairs(mistake and {} or { groups = "size", columns = "transposed" }) do
     if value[one] and value[other] then mistake = ("%s has '%s' and '%s': only one is used"):format(options.says, one, other) end
   end
-  return mistake
+  if mistake then return mistake end
+  if type(value.per) == "function" then return not value.parts and "'per' is a function: give the number of 'parts', too" or nil end
+  if value.parts and #value.per ~= value.parts then return ("'per' has %d shares for %d parts"):format(#value.per, value.parts) end
+end
+
+---The mistake in numbers of layouts.rotary_rows that are no functions.
+local function of_rotary_rows(rows, dim)
+  dim = dim or rows
+  if type(rows) == "number" and type(dim) == "number" then return mistake_in_head(rows, dim) end
 end
 
 shapes.guard(layouts, "layouts", {
   transposed = { shapes.named("an action", action) }, reversed = { shapes.named("an action", action) },
   cast = { shapes.named("a dtype", shapes.text), shapes.named("a dtype", shapes.text), maybe(action) },
-  plus = { number }, times = { number }, rotary_rows = { of_at, maybe(of_at) },
+  plus = { number }, times = { number }, rotary_rows = { of_at, maybe(of_at), together = of_rotary_rows },
   fused = { fused }, swapped_rows = { size, maybe(size) }, first_row_last = { size },
   stacked = { number, maybe(shapes.flag) },
   joined = { number, shapes.named("a function that counts the parts", shapes.func) },

@@ -54,6 +54,47 @@ describe("Joined tensors", function()
   end)
 end)
 
+describe("Layouts", function()
+  local layouts = require "converters.vocabulary.layouts"
+  local function returns(value) return function() return value end end
+
+  it("refuse rotated rows that a head does not have, and numbers that functions do not give", function()
+    local t = counted({ 8, 2 }, 0)
+    for part, action in pairs {
+      ["an even number, at most the head's size 4, not 6"] = layouts.rotary_rows(4, returns(6)),
+      ["at most the head's size 4, not 3"] = layouts.rotary_rows(returns(4), 3),
+      ["the size of a head must be a whole number of at least 1, not nothing"] = layouts.rotary_rows(returns(nil)),
+      ["the number of rotated rows must be a whole number of at least 1, not 0"] = layouts.rotary_rows(4, returns(0)),
+      ["at most the head's size 2, not 4"] = layouts.fused { per = { 1, 1 }, rotary = returns { 2, 4 } },
+      ["rotary must be a list of a head's size"] = layouts.fused { per = { 1, 1 }, rotary = returns(nil) },
+      ["groups must be a whole number of at least 1, not nothing"] = layouts.fused { per = { 1, 1 }, groups = returns(nil) },
+      ["per has 3 shares for 2 parts"] = layouts.fused { per = returns { 1, 1, 2 }, parts = 2 },
+    } do
+      raises(part, function() action.forward(t, {}) end)
+    end
+    raises("at most its 2 rows, found 4", function() rotary.queries.forward(t, { right = config(nil, { rotary_dim = 4 }) }) end)
+  end)
+
+  it("keep further dimensions, or refuse them", function()
+    local t = counted({ 8, 2, 1 }, 0)
+    local fused = layouts.fused { per = { 1, 3 }, groups = 2 }
+    local parts = fused.forward(t, {})
+    equal({ parts[1]:shape(), parts[2]:shape() }, { { 2, 2, 1 }, { 6, 2, 1 } })
+    equal(fused.backward(parts, {}):shape(), { 8, 2, 1 })
+    local grouped, at = qkv.grouped(function() return 2 end, { rotary = false }), { right = config(2) }
+    local whole = counted({ 16, 8, 1 }, 0)
+    equal(grouped.forward(whole, at)[1]:shape(), { 8, 8, 1 })
+    equal(grouped.backward(grouped.forward(whole, at), at):shape(), { 16, 8, 1 })
+    local copy = actions.pair("copy", function(one) return one end, function(one) return one end)
+    for _, action in ipairs { actions.transpose, layouts.transposed(copy), layouts.fused { per = { 1, 1 }, columns = true }, qkv.conv1d } do
+      raises("expected a matrix to transpose, found a tensor of 3 dimensions", function() action.forward(t, at) end)
+    end
+    raises("expected a matrix to transpose", function() layouts.stacked(0, true).forward { t, t } end)
+    raises("expected a tensor of 2 dimensions, found 3", function() layouts.first_row_last(2).forward(t) end)
+    raises("expected a tensor of 2 dimensions, found 3", function() layouts.first_row_last(2).backward(t) end)
+  end)
+end)
+
 describe("Actions: heads", function()
   local inner = { attention_inner_dim = 16 }
   local cases = { -- what the left has, and what its rows become
