@@ -176,9 +176,12 @@ end
 
 -- --- sections and fields that one side has alone
 
----A map on the right; of each entry its name, and the field of the left that it is, or a value that it always has.
+---A map on the right; of each entry its name, and the field of the left that it is, or a value that it always has. On the way back,
+---an entry that is missing or has another value is an error, and one without a place is a lost field.
 ---@param entries { [1]: string, field?: string, value?: any }[]   `{ { "num_kv_groups", field = "n_kv_heads" }, { "kind", value = 1 } }`
 function values.in_map(entries)
+  local known, names = {}, {}
+  for i, one in ipairs(entries) do known[one[1]], names[i] = true, fields.shown(one[1]) end
   return {
     forward = function(_, at)
       local map = cbk.dict()
@@ -192,9 +195,14 @@ function values.in_map(entries)
       return map
     end,
     backward = function(map, at)
+      if not is_dict(map) then at:refuse(map, "a map with " .. table.concat(names, ", ")) end
       for _, one in ipairs(entries) do
+        local value, place = map[one[1]], ("%s.%s"):format(at.field, one[1])
+        if value == nil then cbk.fail("config", ("the config has no '%s'"):format(place), { field = place, found = "nothing" }) end
+        if not one.field and not fields.same(value, one.value) then fields.refuse(place, value, fields.any_of(one.value)) end
         if one.field then at:set(one.field, cbk.raw(map, one[1])) end
       end
+      at:leave_out_others(map, known)
     end,
   }
 end
@@ -203,9 +211,18 @@ end
 ---@param of_left string
 ---@param of_right string
 function values.times_field(of_left, of_right)
+  local function factor(value, at, field)
+    local other = at.from[field]
+    if type(value) ~= "number" then at:refuse(value, "a number") end
+    if other == nil then
+      cbk.fail("config", ("the config has no '%s', which '%s' is converted with"):format(field, at.field), { field = field })
+    end
+    if type(other) ~= "number" or other == 0 then fields.refuse(field, other, "a number other than 0") end
+    return other
+  end
   return {
-    forward = function(value, at) return value * at.from[of_left] end,
-    backward = function(value, at) return value / at.from[of_right] end,
+    forward = function(value, at) return value * factor(value, at, of_left) end,
+    backward = function(value, at) return value / factor(value, at, of_right) end,
   }
 end
 
@@ -245,7 +262,17 @@ function choice.mistake(map, name)
 end
 
 local entry = shapes.record("{ name, field = … } or { name, value = … }", { shapes.text, field = shapes.text, value = shapes.any }, { 1 })
-local in_map = shapes.list(entry, "a list of { name, field = … } and { name, value = … }")
+local in_map = { says = "a list of { name, field = … } and { name, value = … }" }
+function in_map.mistake(list, name)
+  local mistake, seen = shapes.list(entry, in_map.says).mistake(list, name), {}
+  for _, one in ipairs(mistake and {} or list) do
+    if seen[one[1]] then return ("%s has '%s' twice"):format(name, one[1]) end
+    if (one.field == nil) == (one.value == nil) then return ("'%s' needs either a field or a value"):format(one[1]) end
+    seen[one[1]] = true
+  end
+  return mistake
+end
+
 shapes.guard(values, "values", {
   in_map = { in_map }, times_field = { shapes.text, shapes.text },
   choice = { choice }, lost = { shapes.any, shapes.named("what comes of it", shapes.text) },

@@ -227,6 +227,8 @@ describe("Rules: findings", function()
       ["fields by these names has no 'rope_thta'; did you mean 'rope_theta'?"] = { rotary.in_one_form, {}, { rope_thta = "theta" } },
       ["must be one of 'linear', 'llama3', "] = { rotary.scaling, { "linaer" } },
       ["values.in_map("] = { values.in_map, { { "num_kv_groups", "n_kv_heads" } } },
+      ["'kind' needs either a field or a value"] = { values.in_map, { { "kind" } } },
+      ["argument 1 has 'kind' twice"] = { values.in_map, { { "kind", value = 1 }, { "kind", field = "k" } } },
       ["values.choice("] = { values.choice, {} },
       ["'x' is for both"] = { values.choice, { a = "x", b = "x" } },
       ["what comes of it must be a string, not nothing"] = { values.lost, 1 },
