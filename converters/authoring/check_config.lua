@@ -7,6 +7,7 @@ local fields = require "converters.engine.fields"
 local naming = require "cbk.naming"
 local pretrained = require "converters.engine.pretrained"
 local rules = require "converters.engine.rules"
+local sections = require "converters.engine.sections"
 
 local check_config = {}
 
@@ -131,6 +132,18 @@ function check_config.names(own, classes, is_strict)
   return findings
 end
 
+---Reports fields without a rule that compute another value on the other side, unless a function may write them.
+---@param own Converter
+---@param classes? table<Side, Class>   of the model
+---@return { kind: string, text: string }[]
+function check_config.unlike(own, classes)
+  local findings = {}
+  for _, one in ipairs(sections.unlike_defaults(own, classes)) do
+    if not own.finish then findings[#findings + 1] = { kind = "unlike defaults", text = one.text .. "; add a rule for it" } end
+  end
+  return findings
+end
+
 ---The mistakes in a table's config rules.
 ---@param own Converter
 ---@param classes? table<Side, Class>   of the model
@@ -139,7 +152,7 @@ end
 function check_config.table(own, classes, is_strict)
   local out = {}
   for _, findings in ipairs { check_config.fields(own.config), check_config.defaults(own, classes),
-    check_config.names(own, classes, is_strict) } do
+    check_config.names(own, classes, is_strict), is_strict and check_config.unlike(own, classes) or {} } do
     for _, finding in ipairs(findings) do out[#out + 1] = finding end
   end
   return out

@@ -179,6 +179,47 @@ local function usual_values(class, side, is_named)
   return out
 end
 
+---@param names table<string, any>   of one side
+local function has_any(names, name, field)
+  for _, one in ipairs { name, unpack(field.aliases) } do
+    if names[one] then return true end
+  end
+  return false
+end
+
+---@class UnlikeDefault   A field of both classes that no rule names, with the names and defaults of each side.
+---@field left string
+---@field right string
+---@field text string
+
+---The fields that both classes have with different defaults and that no rule names: what is written computes with another value.
+---@param step Converter
+---@param classes? table<Side, Class>   of the model, if the converter has none of its own
+---@return UnlikeDefault[]
+function sections.unlike_defaults(step, classes)
+  classes = step.classes or classes or {}
+  local named, out = { left = {}, right = {} }, {}
+  for _, rule in ipairs(step.config or {}) do
+    for side, names in pairs(named) do names[rule[side] or ""] = true end
+  end
+  if not (classes.left and classes.right) or named.left["*"] then return out end
+  for _, name in ipairs(classes.left.field_names) do
+    local own = classes.left.fields[name]
+    for _, other in ipairs(classes.right.field_names) do
+      local far = classes.right.fields[other]
+      local is_one = has_any({ [name] = true }, other, far) or has_any({ [other] = true }, name, own)
+      local is_checked = not (own.free or far.free or own.kind == "rate" or own.default == nil or far.default == nil)
+      local is_named = has_any(named.left, name, own) or has_any(named.right, other, far)
+      if is_one and is_checked and not is_named and not fields.same(own.default, far.default) then
+        local text = ("no rule names the field '%s', whose default is %s in %s and %s in %s"):format(name, fields.shown(own.default),
+          classes.left.name, fields.shown(far.default), classes.right.name)
+        out[#out + 1] = { left = name, right = other, text = text }
+      end
+    end
+  end
+  return out
+end
+
 ---The rules of a side by the names of its fields. A field that only the other side has is an error.
 ---@param step Converter
 ---@param side Side
@@ -564,7 +605,13 @@ function sections.convert(step, side, from, moves, class, read)
     at.to = config_of("finish." .. other, step.finish[other](at.to, from, read or {})) or at.to
   end
   local to = cbk.deep_copy(at.to) -- a converter that keeps at.to cannot change what is checked here
-  check_made(flatten(to, nested[other]), sections.known_fields(step, other), at)
+  local flat = flatten(to, nested[other])
+  check_made(flat, sections.known_fields(step, other), at)
+  for _, one in ipairs(step.own_file and sections.unlike_defaults(step) or {}) do
+    if flat[one[other]] == nil then
+      cbk.warn(one.text .. ": the output computes with its own; add a rule for it")
+    end
+  end
   return to, from, dropped, assumed, unsaid
 end
 

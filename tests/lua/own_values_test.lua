@@ -1,7 +1,9 @@
 -- Config values in a table of a user's own: each arrives, is reported as lost, or is refused by its name.
 
 local cbk = require "cbk"
+local check_config = require "converters.authoring.check_config"
 local class = require "converters.engine.class"
+local conversion = require "conversion"
 local fields = require "converters.engine.fields"
 local harness = require "harness"
 local sections = require "converters.engine.sections"
@@ -53,5 +55,35 @@ describe("Values of one's own: times_field", function()
       raises(part, function() convert("left", rule, config) end)
     end
     raises("cannot convert the config with num_heads=0", function() convert("right", rule, { inner = 8, num_heads = 0 }) end)
+  end)
+end)
+
+describe("Values of one's own: unlike defaults", function()
+  local number, rate = class.makers "number rate"
+  local function none() return {} end
+  local function both(left, right)
+    return { own_file = "own.lua", classes = { left = class.new "Left" { fields = left, tensors = none },
+      right = class.new "Right" { fields = right, tensors = none } } }
+  end
+  local more = both({ width = number(4), eps = number(1e-5), drop = rate(0.1) }, { width = number(4), layer_eps = number(1e-6, "eps"),
+    drop = rate(0.2) })
+  local text = "no rule names the field 'eps', whose default is 1e-05 in Left and 1e-06 in Right"
+
+  it("of a field without a rule are a warning, and a finding", function()
+    for side, config in pairs { left = { eps = 1e-5 }, right = {} } do
+      equal(conversion.warnings(function() convert(side, { { "width" } }, config, more) end), { text
+        .. ": the output computes with its own; add a rule for it" })
+    end
+    local own = fields.with({ config = fields.config { { "width" } } }, more)
+    equal(check_config.unlike(own), { { kind = "unlike defaults", text = text .. "; add a rule for it" } })
+  end)
+
+  it("are none where a rule or a function writes the field", function()
+    local finish = fields.with(more, { finish = { right = function(to) to.layer_eps = 1e-5 end } })
+    for _, case in ipairs { { { { "width" }, { "eps", "layer_eps" } }, more }, { { { "width" } }, finish },
+      { { { "width" }, fields.fixed.right { layer_eps = 1e-5 } }, more } } do
+      equal(conversion.warnings(function() convert("left", case[1], {}, case[2]) end), {})
+      equal(check_config.unlike(fields.with({ config = fields.config(case[1]) }, case[2])), {})
+    end
   end)
 end)
