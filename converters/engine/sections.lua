@@ -296,7 +296,10 @@ end
 ---@return boolean|nil is_lost   the value is lost: the other side has no place for it
 local function convert_field(rule, side, at)
   local name = at.field
-  if rule.kind == "used" then return end
+  if rule.kind == "used" then
+    if rule.check then rule.check(at.from[name], at) end
+    return
+  end
   if rule.kind == "drop" then return kinds.present(at.from[name]) and (rule.value == nil or not fields.same(at.from[name], rule.value)) end
   if rule.kind == "must" then
     if not rule[side] then

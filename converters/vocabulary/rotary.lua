@@ -32,6 +32,8 @@ local head = { rope_type = true, factor = true, rope_theta = true, partial_rotar
 
 local aliases = { type = "rope_type" }
 
+local BASE = 10000 -- of the frequencies, where a config has none
+
 local ORIGINAL = "original_max_position_embeddings"
 
 local positive = class.kinds.positive
@@ -214,7 +216,7 @@ local function said_by_fields(config)
   say(said, "rope_theta", config, "rope_theta", "")
   say_map(said, config, "pos_scaling_extra_args")
   local theta = said.rope_theta
-  if theta and absent(config.rope_theta) and theta.value ~= 10000 then
+  if theta and absent(config.rope_theta) and theta.value ~= BASE then
     fields.refuse(theta.name, theta.value, "the value of rope_theta (10000, the default)")
   end
   return said
@@ -259,8 +261,28 @@ local function warn_of_short_inputs(said, from)
     :format(original))
 end
 
+local READS = "the table needs prepare = { left = rotary.in_one_form { … } }, which moves it there"
+
+---Fails if the maps say a number that no field beside them says: then rotary.in_one_form did not read them, and it would be lost.
+---@param usual? number   which need not be there
+local function check_numbers(said, at, usual)
+  for _, property in ipairs { "rope_theta", "partial_rotary_factor" } do
+    local one, is_known = said[property], false
+    for name in cbk.items(one and at.from or cbk.dict()) do is_known = is_known or fields.same(at.from[name], one.value) end
+    if one and not is_known and one.value ~= usual then fields.refuse(one.name, one.value, "the value of a field beside the map", READS) end
+  end
+end
+
+---Fails if rope_parameters says what the rule of rope_scaling does not read.
+local function check_read(at)
+  local said = said_by_maps(at.from)
+  local kind = said.rope_type
+  if kind and kind.value ~= "default" and at.from.rope_scaling == nil then fields.refuse(kind.name, kind.value, "'default'", READS) end
+  check_numbers(said, at)
+end
+
 ---`rotary.scaling { "linear", … }`: config rules for longer contexts of these types. `rope_scaling` or `rope_parameters` become
----`pos_scaling_factor`, `pos_scaling_type` and `pos_scaling_extra_args`.
+---`pos_scaling_factor`, `pos_scaling_type` and `pos_scaling_extra_args`. Needs `rotary.in_one_form` in `prepare.left`.
 ---@param types string[]
 ---@param only_scaled? boolean   neither side gets a field where positions are not scaled
 function rotary.scaling(types, only_scaled)
@@ -269,6 +291,7 @@ function rotary.scaling(types, only_scaled)
   local pair = {}
 
   function pair.forward(_, at)
+    check_read(at)
     local said = said_by_maps(at.from)
     local kind = said.rope_type
     if not kind or kind.value == "default" then return not only_scaled and cbk.float(1) or nil end
@@ -305,7 +328,7 @@ function rotary.scaling(types, only_scaled)
 
   return fields.config {
     { "rope_scaling", "pos_scaling_factor", pair },
-    fields.used.left { "rope_parameters" },
+    { left = "rope_parameters", kind = "used", check = function(_, at) check_read(at) end },
     fields.used.right { "pos_scaling_type", "pos_scaling_extra_args" },
   }
 end
@@ -313,15 +336,22 @@ end
 ---Refuses a map that scales positions.
 local never_scaled = { forward = function(map, at)
   if not is_unscaled(map) then at:refuse(map, "null or of type 'default'") end
+  check_numbers(said_by_maps(at.from), at, BASE)
 end }
+
+---Refuses another base, which in_one_form may have moved there.
+local function check_base(base, at)
+  if not absent(base) and base ~= BASE then at:refuse(base, BASE) end
+end
 
 ---Config rules for a model whose positions are never scaled.
 function rotary.unscaled()
   return fields.config {
     { "rope_scaling", false, never_scaled },
     { "rope_parameters", false, never_scaled },
-    fields.used.left { "rope_theta", "partial_rotary_factor" },
-    fields.must.right { rope_theta = fields.any_of(10000, null), pos_scaling_factor = fields.any_of(1, null) },
+    fields.used.left { "partial_rotary_factor" },
+    { left = "rope_theta", kind = "used", check = check_base },
+    fields.must.right { rope_theta = fields.any_of(BASE, null), pos_scaling_factor = fields.any_of(1, null) },
     fields.used.right { "pos_scaling_type", "pos_scaling_extra_args" },
   }
 end

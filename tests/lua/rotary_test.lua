@@ -361,3 +361,31 @@ describe("Rotary positions: the part of a head", function()
     harness.raises(refused, function() rotary.check_dim(wide) end)
   end)
 end)
+
+describe("Rotary positions: a table without rotary.in_one_form", function()
+  local fields, sections = require "converters.engine.fields", require "converters.engine.sections"
+  local function said(list_of_rules, config, prepare)
+    local step = { config = fields.config(list_of_rules), prepare = prepare and { left = prepare } }
+    return (sections.convert(step, "left", dict(config)))
+  end
+  local linear = dict { rope_type = "linear", factor = 4, rope_theta = 500 }
+  local scaling, never = { { "rope_theta" }, rotary.scaling { "linear" } }, { rotary.unscaled() }
+
+  it("is refused with rope_parameters that it does not read", function()
+    for part, case in pairs {
+      ["rope_parameters.rope_type='linear': only 'default' is supported; the table needs prepare = { left = rotary.in_one_form"] =
+        { scaling, { rope_parameters = linear } },
+      ["rope_parameters.rope_theta=500: only the value of a field beside the map"] =
+        { scaling, { rope_theta = 10000, rope_parameters = dict { rope_theta = 500 } } },
+      ["rope_scaling.rope_theta=500"] = { scaling, { rope_theta = 10000, rope_scaling = linear } },
+      ["with rope_parameters.rope_theta=500"] = { never, { rope_parameters = dict { rope_theta = 500 } } },
+      ["with rope_theta=500: only 10000 is supported"] = { never, { rope_theta = 500 } },
+    } do
+      harness.raises(part, function() said(case[1], case[2]) end)
+    end
+    said(never, { rope_theta = 10000, rope_parameters = dict { rope_theta = 10000 } })
+    harness.equal(said(scaling, { rope_theta = 500, rope_scaling = linear }).pos_scaling_factor, 4)
+    local out = said(scaling, { rope_parameters = linear }, rotary.in_one_form {})
+    harness.equal({ out.pos_scaling_factor, out.rope_theta }, { 4, 500 })
+  end)
+end)
