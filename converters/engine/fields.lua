@@ -120,12 +120,12 @@ function fields.none() end
 function fields.any_of(...) return { any_of = { ... } } end
 
 ---Fails if a rule that copies or converts a field would never run, as an earlier one takes the field. Of rules for one side alone, the
----first one counts, so that a table can be put before others.
+---first one counts, so that a table can be put before others. Two pairs of one field are for two fields of the other side.
 ---@param list table[]
 ---@param source string
 ---@param line integer
 local function refuse_idle(list, source, line)
-  local seen, star = { left = {}, right = {} }, false
+  local seen, pairs_seen, star = { left = {}, right = {} }, {}, false
   for _, rule in ipairs(list) do
     for _, side in ipairs { "left", "right" } do
       local name = rule[side]
@@ -137,6 +137,12 @@ local function refuse_idle(list, source, line)
       end
       if name and rule.kind ~= "pair" then seen[side][name] = true end
     end
+    local both = rule.kind == "pair" and ("%s %s"):format(tostring(rule.left), tostring(rule.right))
+    if both and pairs_seen[both] and pairs_seen[both].action ~= rule.action then
+      position.fail(source, line, "two config rules are of '%s' and '%s': only one can give the value", tostring(rule.left),
+        tostring(rule.right))
+    end
+    if both then pairs_seen[both] = rule end
     star = star or rule.kind == "pair" and rule.left == "*"
   end
 end

@@ -223,11 +223,19 @@ end
 ---The rules of a side by the names of its fields. A field that only the other side has is an error.
 ---@param step Converter
 ---@param side Side
+---@return table<string, table> by_name, table|nil rest
+---@return table<string, table[]> further   later pairs of the same fields, with other names on the other side
 local function compile(step, side)
-  local by_name, foreign, other = {}, {}, rules.other[side]
+  local by_name, foreign, further, other = {}, {}, {}, rules.other[side]
   for _, rule in ipairs(step.config) do
-    if rule[side] == "*" then return by_name, rule end
-    if rule[side] then by_name[rule[side]] = by_name[rule[side]] or rule end
+    local name = rule[side]
+    if name == "*" then return by_name, rule, further end
+    if name and by_name[name] and rule.kind == "pair" then
+      further[name] = further[name] or {}
+      table.insert(further[name], rule)
+    elseif name then
+      by_name[name] = by_name[name] or rule
+    end
     if rule[other] then foreign[rule[other]] = rule end
   end
   local classes = step.classes or {}
@@ -237,7 +245,7 @@ local function compile(step, side)
   for name, rule in pairs(foreign) do
     if rule.kind == "must" and not known[name] then by_name[name] = by_name[name] or rule end
   end
-  return by_name
+  return by_name, nil, further
 end
 
 ---The fields of a side that must have one value each, because the other side cannot express others.
@@ -329,6 +337,18 @@ local function convert_field(rule, side, at)
     give(at, target, value)
   end
   if at.moves and target ~= name then at.moves[#at.moves + 1] = { tostring(name), target } end
+end
+
+---Converts a field by each of its rules.
+---@param is_fixed boolean   a default of the field is not computed from others
+---@return boolean|nil is_lost   no rule has a place for the value
+local function convert_by_all(list, side, at, is_fixed)
+  local is_lost = true
+  for _, rule in ipairs(list) do
+    if rule.right and at.given[at.field] == nil and is_fixed then at.assumed[rule.right] = true end
+    is_lost = convert_field(rule, side, at) and is_lost
+  end
+  return is_lost
 end
 
 ---Fails if a function changed a field that another rule gives, or a rule gives a field that must have one value another one.
@@ -569,7 +589,7 @@ function sections.of_defaults(step, side) return fields.fill(cbk.dict(), default
 ---@return string[] unsaid      further fields without a place on the other side that need no warning: null, the usual value, or used
 function sections.convert(step, side, from, moves, class, read)
   local other, nested = rules.other[side], step.nested or {}
-  local by_name, rest = compile(step, side)
+  local by_name, rest, further = compile(step, side)
   local given = named(step, side, from)
   local defaults = rest and (step.defaults or {})[side] or defaults_of(step, side, by_name)
   class = class or step.classes and step.classes[side]
@@ -593,8 +613,7 @@ function sections.convert(step, side, from, moves, class, read)
   for _, name in ipairs(cbk.keys(from)) do
     local rule = by_name[name] or rest
     at.field = name
-    if rule and rule.right and given[name] == nil and type(defaults[name]) ~= "function" then assumed[rule.right] = true end
-    local is_lost = not rule or convert_field(rule, side, at)
+    local is_lost = not rule or convert_by_all({ rule, unpack(further[name] or {}) }, side, at, type(defaults[name]) ~= "function")
     if given[name] ~= nil and (is_lost or rule.kind == "drop" or rule.kind == "used") then
       local list = is_lost and kinds.present(given[name]) and dropped or unsaid
       list[#list + 1] = tostring(name)

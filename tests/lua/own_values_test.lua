@@ -87,3 +87,28 @@ describe("Values of one's own: unlike defaults", function()
     end
   end)
 end)
+
+describe("Values of one's own: two rules of one field", function()
+  local rule = { { "n", "m" }, { "n", "k", { forward = function(n) return 2 * n end, backward = function(k) return k / 2 end } } }
+
+  it("write both fields, and must agree on the way back", function()
+    local there = convert("left", rule, { n = 3 })
+    equal({ there.m, there.k }, { 3, 6 })
+    equal(convert("right", rule, { m = 3, k = 6 }).n, 3)
+    raises("both give 'n', with the values ", function() convert("right", rule, { m = 3, k = 8 }) end)
+    local back = convert("right", { { "a", "d" }, { "w", "d" } }, { d = 3 })
+    equal({ back.a, back.w }, { 3, 3 })
+  end)
+
+  it("must be of two fields of the other side", function()
+    raises("two config rules are of 'n' and 'm': only one can give the value", function()
+      fields.config { { "n", "m" }, { "n", "m", values.activation } }
+    end)
+  end)
+
+  it("lose a value only if neither has a place for it", function()
+    local none = { forward = function() end, backward = function() end }
+    equal(select(2, convert("left", { { "n", "m", none }, { "n", "k" } }, { n = 3 })), {})
+    equal(select(2, convert("left", { { "n", "m", none }, { "n", "k", none } }, { n = 3 })), { "n" })
+  end)
+end)
