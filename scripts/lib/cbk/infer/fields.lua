@@ -201,12 +201,20 @@ local function fields_of_map(left, map, used)
   return out
 end
 
+---Whether a map has sizes that are no field of the left: then it is a section of its own, and other models have other sizes.
+local function has_other_sizes(map, field_of)
+  for entry, value in cbk.items(map) do
+    if type(value) == "number" and value > 1 and value % 1 == 0 and not field_of[entry] then return true end
+  end
+  return false
+end
+
 ---Maps of the right whose entries are fields of the left, such as the number of experts.
 local function by_map(left, right, used, out)
   for name, map in cbk.items(right) do
     local is_open = cbk.kind(right, name) == "dict" and not used.right[name]
     local field_of, entries, first = is_open and fields_of_map(left, map, used) or {}, {}, nil
-    for entry, value in cbk.items(is_open and map or cbk.dict()) do
+    for entry, value in cbk.items(is_open and not has_other_sizes(map, field_of) and map or cbk.dict()) do
       local field = field_of[entry]
       if field then
         entries[#entries + 1] = ("{ %s, field = %s }"):format(source.text(entry), source.text(field))
