@@ -185,7 +185,9 @@ function model.check(file, checkpoint, config_path, found, folders)
   local around = identity.contents and contents.text(identity.contents)
   if around then found:add("wrapped", file, nil, around) end
   local adapter = identity.adapter
-  if adapter then found:add("config", file, nil, adapter.reason, { severity = "note", advice = adapter.advice:gsub("^%l", string.upper) }) end
+  if adapter then
+    found:add("config", file, nil, adapter.reason, { severity = "note", advice = (adapter.advice:gsub("^%l", string.upper)) })
+  end
   config = config or kept
   of.settings = config
   if not of.config and not config then return of end
