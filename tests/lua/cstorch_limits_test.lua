@@ -311,8 +311,8 @@ describe("cstorch: hyper-parameters of a recorded step", function()
   end))
 
   for name, change in pairs {
-    ["betas was replaced by another table"] = function(group) group.betas = { 0.5, 0.6 } end,
-    ["betas[2] was changed from 0.999 to 0.6"] = function(group) group.betas[2] = 0.6 end,
+    ["betas was changed from { 0.9, 0.999 } to { 0.5, 0.6 }"] = function(group) group.betas = { 0.5, 0.6 } end,
+    ["betas was changed from { 0.9, 0.999 } to { 0.9, 0.6 }"] = function(group) group.betas[2] = 0.6 end,
     ["amsgrad was changed from false to true"] = function(group) group.amsgrad = true end,
   } do
     it("are noticed where they are lists and flags: " .. name, fresh(function()
@@ -342,11 +342,90 @@ describe("cstorch: hyper-parameters of a recorded step", function()
     end))
   end
 
+  it("are warned of once for each, and not where a loaded list has the same numbers", fresh(function()
+    local _, texts = train(function(group, i, optimizer)
+      if i == 2 then
+        optimizer:load_state_dict(optimizer:state_dict())
+        group.betas = { unpack(group.betas) }
+      end
+    end, optim.Adam)
+    equal(texts, {})
+    cstorch.testing.reset()
+    _, texts = train(function(group, i) group.lr = i end)
+    equal(#texts, 1)
+  end))
+
+  for text, change in pairs {
+    ["SGD.param_groups[1].params was changed"] = function(net, optimizer) optimizer.param_groups[1].params = { net[3].weight } end,
+    ["SGD.param_groups was changed"] = function(_, optimizer) optimizer.param_groups[2] = { params = {}, lr = 1 } end,
+    ["SGD: the list of hooks before its step was changed"] = function(_, optimizer) optimizer:register_step_pre_hook(print) end,
+    ["SGD: the list of hooks after its step was changed"] = function(_, optimizer) optimizer:register_step_post_hook(print) end,
+    ["SGD: the list of hooks before zero_grad was changed"] = function(_, optimizer) optimizer:register_zero_grad_pre_hook(print) end,
+    ["Linear.weight was replaced by another tensor"] = function(net) net[1].weight = nn.Parameter(cstorch.zeros { 2, 2 }) end,
+    ["Sequential.0 was replaced by another table"] = function(net) net["0"] = nn.Linear(2, 2) end,
+    ["Dropout.p was changed from 0.5 to 0"] = function(net) net[2].p = 0 end,
+    ["LinearLR.end_learning_rate was changed from 0 to 0.5"] = function(_, _, schedule) schedule.end_learning_rate = 0.5 end,
+    ["MultiStepLR.milestones was changed from { 2 } to { 3 }"] = function(_, _, _, other)
+      other:load_state_dict { milestones = { 3 }, last_epoch = 1 }
+    end,
+    ["GradScaler.steps_per_increase was changed from 2000 to 5"] = function(_, _, _, _, scaler) scaler.steps_per_increase = 5 end,
+  } do
+    it("are noticed in all that the step used: " .. text, fresh(function()
+      local net, texts = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5), nn.Linear(2, 1)), {}
+      local compiled = cstorch.compile(net, { backend = "CSX" })
+      local optimizer = optim.SGD(net:parameters(), { lr = 0.1, momentum = 0.9 })
+      local schedule = optim.lr_scheduler.LinearLR(optimizer, { initial_learning_rate = 1, end_learning_rate = 0, total_iters = 9 })
+      local other = optim.lr_scheduler.MultiStepLR(optimizer, { initial_learning_rate = 1, gamma = 0.5, milestones = { 2 } })
+      local scaler = cstorch.amp.GradScaler { loss_scale = "dynamic" }
+      local step, keep = cstorch.compile_step(function(batch)
+        local loss = compiled(batch):sum()
+        cstorch.amp.optimizer_step(loss, optimizer, scaler)
+        schedule:step()
+        other:step()
+        return loss
+      end), cstorch.step_closure(function() end)
+      local before = cstorch.on_warning(function(said) texts[#texts + 1] = said end)
+      local loader = cstorch.utils.data.DataLoader(function() return { cstorch.ones { 1, 2 } } end, { num_steps = 4 })
+      for i, batch in loader:iter() do
+        if i == 3 then
+          equal(texts, {})
+          change(net, optimizer, schedule, other, scaler)
+        end
+        keep(step(batch))
+      end
+      cstorch.on_warning(before)
+      is_true(#texts > 0 and texts[1]:find(text .. ", but a recorded step keeps", 1, true), table.concat(texts, "\n"))
+      equal(#texts, 1)
+    end))
+  end
+
+  it("are noticed where sparsity is applied later", fresh(function()
+    local net, texts = nn.Linear(4, 4), {}
+    local compiled, optimizer = cstorch.compile(net, { backend = "CSX" }), optim.SGD(net:parameters(), { lr = 0.1 })
+    local sparsity = cstorch.sparse.Static { sparsity = 0.5 }
+    local step, keep = cstorch.compile_step(function(batch)
+      local loss = compiled(batch):sum()
+      cstorch.amp.optimizer_step(loss, optimizer)
+      return loss
+    end), cstorch.step_closure(function() end)
+    local before = cstorch.on_warning(function(said) texts[#texts + 1] = said end)
+    local loader = cstorch.utils.data.DataLoader(function() return { cstorch.ones { 1, 4 } } end, { num_steps = 3 })
+    for i, batch in loader:iter() do
+      if i == 2 then
+        sparsity:apply(net)
+        sparsity:apply(optimizer)
+      end
+      keep(step(batch))
+    end
+    cstorch.on_warning(before)
+    is_true(#texts == 2 and texts[1]:find("the list of hooks before its step was changed", 1, true), table.concat(texts, "\n"))
+  end))
+
   it("are noticed where a whole group is replaced", fresh(function()
     local _, texts = train(function(group, i, optimizer)
       if i == 2 then optimizer.param_groups[1] = { params = group.params, lr = 0 } end
     end)
-    is_true(#texts == 1 and texts[1]:find("SGD.param_groups[1] was replaced by another table", 1, true), table.concat(texts, "\n"))
+    is_true(#texts == 1 and texts[1]:find("SGD.param_groups was changed, but", 1, true), table.concat(texts, "\n"))
   end))
 
   it("are noticed also where a tensor was replaced by a number", fresh(function()

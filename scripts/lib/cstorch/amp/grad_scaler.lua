@@ -2,6 +2,7 @@
 
 local class = require "cstorch.class"
 local errors = require "cstorch.errors"
+local recorded = require "cstorch.run.kept"
 local keywords = require "cstorch.keywords"
 local loaded = require "cstorch.loaded"
 local Optimizer = require "cstorch.optim.optimizer"
@@ -114,6 +115,7 @@ function GradScaler:scale(loss)
   if self.trace then
     self.trace.scalers = self.trace.scalers or {}
     self.trace.scalers[self] = true
+    for name in pairs(self.class.keywords) do recorded.note(self.trace, self, name, "GradScaler." .. name) end
   end
   if self.is_unit then return loss end
   for _, optimizer in ipairs(self.optimizers) do

@@ -2,6 +2,7 @@
 
 local class = require "cstorch.class"
 local errors = require "cstorch.errors"
+local kept = require "cstorch.run.kept"
 local keywords = require "cstorch.keywords"
 local loaded = require "cstorch.loaded"
 local naming = require "cbk.naming"
@@ -80,16 +81,18 @@ function Module:forward()
   errors.raise("runtime", "%s has no forward: define function %s:forward(…)", self.class.name, self.class.name)
 end
 
---- Records the mode that the step being recorded keeps, so that later changes of it are noticed.
-local function note_mode(self)
-  local trace = session.trace
-  if trace.modules[self] then return end
-  trace.modules[self] = true
-  table.insert(trace.kept, { owner = self, key = "training", value = self.training, name = self.class.name .. ".training" })
+--- Keeps what the step that was recorded used of this module, so that later changes are noticed. The body may have changed fields itself.
+function Module:_note_kept(trace)
+  kept.note_fields(trace, self)
+  for _, registry in ipairs(REGISTRIES) do
+    for name in ordered_map.items(self[registry]) do
+      kept.note(trace, self[registry], name, ("%s.%s"):format(self.class.name, tostring(name)))
+    end
+  end
 end
 
 function Module:__call(...)
-  if session.trace then note_mode(self) end
+  if session.trace then session.trace.modules[self] = true end
   return self:forward(...)
 end
 

@@ -4,6 +4,7 @@ local class = require "cstorch.class"
 local effects = require "cstorch.run.effects"
 local errors = require "cstorch.errors"
 local hooks = require "cstorch.hooks"
+local kept = require "cstorch.run.kept"
 local keywords = require "cstorch.keywords"
 local ordered_map = require "cstorch.ordered_map"
 local parameter_list = require "cstorch.parameter_list"
@@ -128,24 +129,18 @@ local function add_groups(self, params, defaults)
   for p in pairs(seen) do self.state[p] = ordered_map.new() end
 end
 
---- Records the values that the step being recorded keeps, so that later changes of them are noticed.
+--- Keeps what the step being recorded uses, so that later changes are noticed.
 local function note_kept(self)
-  local owner_name, kept = self.class.name, session.trace.kept
-  local function keep(owner, key, name)
-    kept[#kept + 1] = { owner = owner, key = key, value = owner[key], name = name }
-  end
+  local trace, owner = session.trace, self.class.name
+  if not kept.is_first(trace, self) then return end
+  kept.note(trace, self, "param_groups", owner .. ".param_groups")
+  kept.note(trace, self.hooks, "step_pre", ("%s: the list of hooks before its step"):format(owner))
+  kept.note(trace, self.hooks, "step_post", ("%s: the list of hooks after its step"):format(owner))
   for g, group in ipairs(self.param_groups) do
-    local place = ("%s.param_groups[%d]"):format(owner_name, g)
-    keep(self.param_groups, g, place)
-    for _, key in ipairs(keywords.names(group)) do
-      local value, name = group[key], ("%s.%s"):format(place, key)
-      local is_list = key ~= "params" and type(value) == "table" and not tensors.is_tensor(value)
-      if is_list or type(value) == "number" or type(value) == "boolean" or tensors.is_tensor(value) then keep(group, key, name) end
-      for i = 1, is_list and #value or 0 do keep(value, i, ("%s[%d]"):format(name, i)) end
-    end
+    for key in pairs(group) do kept.note(trace, group, key, ("%s.param_groups[%d].%s"):format(owner, g, tostring(key))) end
   end
   for _, state in self:parameters() do
-    for key in ordered_map.items(state) do keep(state, key, ("%s: the state '%s'"):format(owner_name, key)) end
+    for key in ordered_map.items(state) do kept.note(trace, state, key, ("%s: the state '%s'"):format(owner, tostring(key))) end
   end
 end
 
@@ -359,6 +354,10 @@ function Optimizer:state_names_to_sparsify() return { unpack(self.sparsified_sta
 ---@param options? { set_to_none: boolean }   false: fills them with zeros instead
 function Optimizer:zero_grad(options)
   options = keywords.complete(self.class.name .. ":zero_grad", { set_to_none = true }, options)
+  if session.trace and kept.is_first(session.trace, self.hooks) then
+    kept.note(session.trace, self.hooks, "zero_grad_pre", self.class.name .. ": the list of hooks before zero_grad")
+    kept.note(session.trace, self.hooks, "zero_grad_post", self.class.name .. ": the list of hooks after zero_grad")
+  end
   options = hooks.run(self.hooks.zero_grad_pre, self, options, "table")
   if options.set_to_none == false then
     errors.warn "zero_grad: filling gradients with zeros changes the compiled graph; leave out set_to_none = false"

@@ -2,6 +2,7 @@
 -- never stepped, weights that are NaN.
 
 local errors = require "cstorch.errors"
+local kept = require "cstorch.run.kept"
 local session = require "cstorch.session"
 local tensors = require "cstorch.tensors"
 
@@ -137,7 +138,7 @@ end
 ---@param trace cstorch.Trace
 function effects.parameters_recorded(trace)
   effects.each_parameter(function(p)
-    table.insert(trace.kept, { owner = p, key = "requires_grad", value = p.requires_grad, name = "requires_grad of a parameter" })
+    kept.note(trace, p, "requires_grad", "requires_grad of a parameter")
   end)
 end
 

@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local closures = require "cstorch.run.closures"
 local effects = require "cstorch.run.effects"
 local errors = require "cstorch.errors"
+local kept = require "cstorch.run.kept"
 local losses = require "cstorch.run.losses"
 local nested = require "cstorch.nested"
 local session = require "cstorch.session"
@@ -20,7 +21,8 @@ local is_tensor = cbk.compute.is_tensor
 ---@field closures? table[]  closures called in the body
 ---@field model? cstorch.nn.Module
 ---@field losses table       tensors that are checked at the end of each step
----@field kept table[]       the hyper-parameters and state that the step uses: { owner =, key =, value =, name = }
+---@field kept cstorch.Kept[]   the hyper-parameters, state, hooks and modules that the step uses
+---@field used table<table, true>   what is noted in `kept`
 ---@field modules table<cstorch.nn.Module, true>   those that it calls
 ---@field count integer      arguments
 ---@field scalers? table<cstorch.amp.GradScaler, boolean>   those that scaled a loss in it
@@ -51,8 +53,8 @@ local function gradients_of_now()
 end
 
 local function record(fn, ...)
-  local trace = { program = cbk.compute.program(), count = select("#", ...), inputs = {}, losses = {}, kept = {}, steps = {},
-    modules = {} }
+  local trace = { program = cbk.compute.program(), count = select("#", ...), inputs = {}, losses = {}, kept = {}, used = {},
+    steps = {}, modules = {} }
   for i = 1, trace.count do trace.inputs[i] = nested.map((select(i, ...)), copy_of) end
   session.trace = trace
   local queued, restore_gradients, has_written = #session.repeated, gradients_of_now(), effects.watch_writes()
@@ -68,6 +70,7 @@ local function record(fn, ...)
     restore_gradients()
     error(problem, 0)
   end
+  for module in pairs(trace.modules) do module:_note_kept(trace) end
   for scaler in pairs(trace.scalers or {}) do scaler:_check_recorded(trace) end
   local count = keep_outputs(trace)
   check(count > 0, "runtime", "compile_step: nothing would be computed: return a tensor, or pass one to a function made with step_closure")
@@ -96,26 +99,8 @@ local function run(trace)
   return unpack(trace.outputs)
 end
 
---- Warns about hyper-parameters and state that were changed since the step was recorded.
-local function check_kept(trace)
-  local kept = trace.kept
-  for i = 1, #kept do
-    local one = kept[i]
-    local value = one.owner[one.key]
-    if value ~= one.value then
-      local is_other = is_tensor(value) and is_tensor(one.value)
-      local change = is_other and "replaced by another tensor" or type(value) == "table" and "replaced by another table"
-        or ("changed from %s to %s"):format(show(one.value), show(value))
-      local advice = type(value) == "boolean" and "make another step for it, with compile_step"
-        or "use a schedule, or write into a tensor: t:copy_(…)"
-      errors.warn(("%s was %s, but a recorded step keeps what it was recorded with; %s"):format(one.name, change, advice))
-      one.value = value
-    end
-  end
-end
-
 local function replay(trace, ...)
-  check_kept(trace)
+  kept.check(trace)
   for i = 1, trace.count do feed(trace.inputs[i], (select(i, ...)), "argument " .. i) end
   closures.requeue(trace)
   effects.replayed(trace)

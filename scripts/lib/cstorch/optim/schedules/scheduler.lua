@@ -5,6 +5,7 @@ local class = require "cstorch.class"
 local closures = require "cstorch.run.closures"
 local effects = require "cstorch.run.effects"
 local errors = require "cstorch.errors"
+local kept = require "cstorch.run.kept"
 local keywords = require "cstorch.keywords"
 local loaded = require "cstorch.loaded"
 local Optimizer = require "cstorch.optim.optimizer"
@@ -92,6 +93,7 @@ end
 
 ---The value at the current clock, a 0-dim tensor.
 function Scheduler:_value()
+  if session.trace and kept.is_first(session.trace, self) then kept.note_fields(session.trace, self, true) end
   local value = closed_form(self)(self)
   local name = self.class.name
   local is_tensor = tensors.is_tensor(value)
