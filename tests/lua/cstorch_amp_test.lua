@@ -30,9 +30,52 @@ describe("cstorch: GradScaler", function()
     equal(amp.GradScaler({ loss_scale = "dynamic", init_scale = 64, max_loss_scale = 16 }):get_scale():item(), 16)
   end))
 
-  it("loads plain numbers and leaves out what is missing", fresh(function()
+  --- What a new scaler has after a state dict, and what is warned about.
+  local function loaded(options, dict)
+    local texts, scaler = {}, amp.GradScaler(options)
+    local before = cstorch.on_warning(function(text) texts[#texts + 1] = text end)
+    scaler:load_state_dict(dict)
+    cstorch.on_warning(before)
+    if cstorch.use_cs() then return texts end
+    return { scaler:get_scale():item(), scaler.steps_since_rescale and scaler.steps_since_rescale:item(), texts }
+  end
+
+  it("names what a state dict lacks, and what is unknown in it", fresh(function()
+    local dynamic, lacks = { loss_scale = "dynamic", init_scale = 4 }, "GradScaler: the state dict lacks "
+    equal(loaded(dynamic, {}), { 4, 0, {} })
+    equal(loaded(dynamic, { loss_scale = 8, overflows_since_rescale = 1, num_skipped_steps = 3, scael = 5 }), { 8, 0, {
+      lacks .. "'steps_since_rescale', which keep their values", "GradScaler: the state dict has 'scael', which this scaler does not use",
+    } })
+    equal(loaded({ loss_scale = 2 }, { loss_scale = 8, num_skipped_steps = 3 }), { 8, nil,
+      { "GradScaler: the state dict has 'num_skipped_steps', which this scaler does not use" } })
+    raises("GradScaler: the state dict: expected names as keys, found 1", function() loaded(dynamic, { 5 }) end, "type")
+    cstorch.backend "CSX"
+    equal(loaded(dynamic, {}),
+      { lacks .. "'loss_scale', 'steps_since_rescale', 'overflows_since_rescale', 'num_skipped_steps', which keep their values" })
+  end))
+
+  it("loads a state dict of torch whose scale changes in the same way", fresh(function()
+    local function of_torch(changes)
+      local dict = { scale = cstorch.tensor(1024), growth_factor = 2, backoff_factor = 0.5, growth_interval = 2000, _growth_tracker = 5 }
+      for name, value in pairs(changes) do dict[name] = value end
+      return dict
+    end
+    local dynamic = { loss_scale = "dynamic" }
+    equal(loaded(dynamic, of_torch {}), { 1024, 5, {} })
+    for text, changes in pairs {
+      ["expected growth_factor 2 in the state dict of torch, found 4"] = { growth_factor = 4 },
+      ["expected backoff_factor 0.5 in the state dict of torch, found 0.25"] = { backoff_factor = 0.25 },
+      ["found 100; make the scaler with this number as steps_per_increase"] = { growth_interval = 100 },
+    } do
+      raises(text, function() loaded(dynamic, of_torch(changes)) end, "value")
+    end
+  end))
+
+  it("loads plain numbers", fresh(function()
     local scaler = amp.GradScaler { loss_scale = "dynamic" }
-    scaler:load_state_dict { loss_scale = 8, num_skipped_steps = cstorch.tensor(3) }
+    scaler:load_state_dict {
+      loss_scale = 8, num_skipped_steps = cstorch.tensor(3), steps_since_rescale = 0, overflows_since_rescale = 0,
+    }
     equal({ scaler:get_scale():item(), scaler:get_num_skipped_steps():item(), scaler:get_num_skipped_steps().dtype }, { 8, 3, "int64" })
     raises("expected a state dict, found 5", function() scaler:load_state_dict(5) end, "type")
   end))

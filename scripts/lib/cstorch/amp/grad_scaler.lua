@@ -9,6 +9,7 @@ local Optimizer = require "cstorch.optim.optimizer"
 local ordered_map = require "cstorch.ordered_map"
 local session = require "cstorch.session"
 local tensors = require "cstorch.tensors"
+local text = require "cstorch.text"
 
 local check, show = errors.check, errors.show
 
@@ -256,16 +257,56 @@ function GradScaler:state_dict()
   return dict
 end
 
----Restores what the state dict has; other values stay.
+--- Names of torch's state dict that mean the same.
+local OF_TORCH = { scale = "loss_scale", _growth_tracker = "steps_since_rescale" }
+
+--- The state dict of torch as one of this class; others as they are. Fails if torch's scale changes in another way.
+local function translated(self, dict)
+  if dict.scale == nil then return dict end
+  local own, settings = ordered_map.new(), { growth_factor = 2, backoff_factor = 0.5, growth_interval = self.steps_per_increase }
+  if not self.is_dynamic then settings = {} end
+  for name, value in ordered_map.items(dict) do
+    value = loaded.plain(value)
+    local wanted = settings[name]
+    check(not wanted or value == wanted, "value", "GradScaler: expected %s %s in the state dict of torch, found %s%s", name, show(wanted),
+      show(value), name == "growth_interval" and "; make the scaler with this number as steps_per_increase" or "")
+    if not wanted then own[OF_TORCH[name] or name] = value end
+  end
+  -- torch shrinks the scale at each overflow, and does not count skipped steps
+  if self.is_dynamic then own.overflows_since_rescale, own.num_skipped_steps = 0, self.num_skipped_steps end
+  return own
+end
+
+--- Warns about names that only one side has. Off the CSX a state dict is empty.
+local function warn_of_misfits(self, dict)
+  local missing, unknown, known = {}, {}, {}
+  for _, name in ipairs(SAVED) do
+    known[name] = rawget(self, name) ~= nil
+    if known[name] and dict[name] == nil then missing[#missing + 1] = name end
+  end
+  for name in ordered_map.items(dict) do
+    if not known[name] then unknown[#unknown + 1] = name end
+  end
+  if #missing > 0 then errors.warn("GradScaler: the state dict lacks " .. text.some(missing) .. ", which keep their values") end
+  if #unknown > 0 then errors.warn("GradScaler: the state dict has " .. text.some(unknown) .. ", which this scaler does not use") end
+end
+
+---Restores what the state dict has, also one of torch; it warns about missing and unknown values. An empty one is that of a run without
+---scaling, and changes nothing.
 ---@param state_dict table
 function GradScaler:load_state_dict(state_dict)
   check(keywords.is_map(state_dict), "type", "GradScaler: expected a state dict, found %s", show(state_dict))
+  loaded.check_names(state_dict, "GradScaler: the state dict")
+  if ordered_map.items(state_dict)() == nil and not is_active() then return end
+  local dict, writes = translated(self, state_dict), {}
+  for _, name in ipairs(SAVED) do
+    local value, own = keywords.plain(dict[name]), rawget(self, name)
+    if own and value ~= nil then writes[#writes + 1] = loaded.writer(own, value, "GradScaler: " .. name) end
+  end
   tensors.no_grad(function()
-    for _, name in ipairs(SAVED) do
-      local value, own = keywords.plain(state_dict[name]), self[name]
-      if own and value ~= nil then loaded.write(own, value, "GradScaler: " .. name) end
-    end
+    for _, write in ipairs(writes) do write() end
   end)
+  warn_of_misfits(self, dict)
 end
 
 return GradScaler
