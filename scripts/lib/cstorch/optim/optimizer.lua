@@ -377,7 +377,8 @@ end
 ---@return table
 function Optimizer:state_dict() return state_dicts.of(self) end
 
----Writes the state and the hyper-parameters of a state dict into this optimizer. If something does not fit, it fails and changes nothing.
+---Writes the state and the hyper-parameters of a state dict into this optimizer. States are matched by `param_names` where both sides
+---have them, else by position. A parameter without a state begins anew. If something does not fit, it fails and changes nothing.
 ---@param state_dict table
 function Optimizer:load_state_dict(state_dict)
   tensors.no_grad(state_dicts.load, self, state_dict, function(group)

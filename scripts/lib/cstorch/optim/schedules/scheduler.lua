@@ -229,8 +229,8 @@ local function load(self, dict)
   end
 end
 
----Overwrites all fields: arguments in the state dict win over those given to this object. If something does not fit,
----it fails and changes nothing.
+---Overwrites all fields: arguments in the state dict win over those given to this object. It needs 'last_epoch'. If something does not
+---fit, it fails and changes nothing.
 ---@param dict table
 function Scheduler:load_state_dict(dict) undo.after_error(self, load, dict) end
 
