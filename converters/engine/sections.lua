@@ -29,10 +29,18 @@ local function said(at, name)
   return ("the field '%s'%s"):format(tostring(name), at.given[name] == nil and " (by its default)" or "")
 end
 
+---Fails on NaN, and on infinite numbers that a function made of others.
+local function check_number(at, target, value)
+  if type(value) ~= "number" or value - value == 0 or value == at.from[at.field] then return end
+  cbk.fail("config", ("cannot convert the config with %s=%s: %s would be %s, which must be a finite number"):format(at.field,
+    fields.shown(at.from[at.field]), tostring(target), fields.shown(value)))
+end
+
 ---Gives a field of the config that is written its value. Another value from another field's rule or function is an error.
 ---@param target any
 ---@param value any
 local function give(at, target, value)
+  check_number(at, target, value)
   local maker, before = at.made[target], at.to[target]
   at.to[target], at.made[target], at.values[target] = value, at.field, value
   if before ~= nil and maker ~= at.field and not fields.same(before, at.to[target]) then
