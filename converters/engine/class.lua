@@ -239,6 +239,19 @@ local any = shapes.any
 local members = shapes.record("a class", { fields = any, tensors = any, derived = any, since = any, before = any, history = any,
   steps = any, removed = any, refused = any, renamed = any })
 
+---A name that two fields of a class have.
+---@param written table<string, ClassField>
+---@return string|nil
+local function name_of_two(written)
+  local owner = {}
+  for _, name in ipairs(naming.sorted(written)) do
+    for _, one in ipairs { name, unpack(written[name].aliases) } do
+      if owner[one] and owner[one] ~= name then return ("'%s' is a name of the fields '%s' and '%s'"):format(one, owner[one], name) end
+      owner[one] = name
+    end
+  end
+end
+
 ---The first mistake in the definition of a class, or nil.
 ---@param written ClassTable
 ---@return string|nil
@@ -252,9 +265,15 @@ local function mistake_in(written)
     if type(field) ~= "table" or not field.aliases then
       return ("the field '%s' must be made by one of class.kinds, such as size(768), not a %s"):format(tostring(name), type(field))
     end
+    for i, alias in ipairs(field.aliases) do
+      if type(alias) ~= "string" then
+        return ("argument %d of the field '%s' must be a further name of it, not %s"):format(i + 1, name, fields.shown(alias))
+      end
+    end
     local wanted = field.default ~= nil and field_kinds.mistake(field, field.default, LUA_KINDS[type(field.default)] or "")
     if wanted then return ("the default of the field '%s' must be %s, not %s"):format(name, wanted, fields.shown(field.default)) end
   end
+  return name_of_two(written.fields)
 end
 
 ---`class.new "NAME" { fields = …, tensors = … }`: a model class.
@@ -857,5 +876,25 @@ function ClassTensors:mistake(key, shape)
   local why = #differing > 0 and (" (%s)"):format(table.concat(differing, ", ")) or ""
   return ("expected %s%s, found %s"):format(extents.shape(expected), why, extents.shape(found)), differing
 end
+
+-- --- what the functions take
+
+local maybe, named, text, func = shapes.maybe, shapes.named, shapes.text, shapes.func
+local prefix = shapes.of("a prefix", function(value) return type(value) == "string" end)
+local extent_or_text = shapes.of("an extent, a number or a text over config fields", function(value)
+  return type(value) == "string" and value ~= "" or shapes.index.mistake(value, "") == nil
+end)
+local nodes, flag = named("a list of tensors", shapes.table), maybe(shapes.any)
+local field = shapes.of("a field, made by one of class.kinds", function(value) return type(value) == "table" and value.aliases ~= nil end)
+local list_of_fields = named("a table of fields by name", shapes.table)
+
+shapes.guard(class, "class", {
+  below = { prefix, nodes }, each = { prefix, extent_or_text, shapes.either(shapes.func, nodes) },
+  part = { prefix, named("a class", shapes.table), shapes.any },
+  linear = { prefix, extent_or_text, extent_or_text, flag }, conv1d = { prefix, extent_or_text, extent_or_text },
+  norm = { prefix, extent_or_text, flag }, may_lack = { named("a name", text), nodes }, optional = { nodes }, of_relatives = { nodes },
+  free = { field }, unused = { field, named("a function of the value", func) }, deciding = { field, rest = shapes.any },
+  makers = { named("names of kinds", text) }, extend = { list_of_fields, list_of_fields },
+})
 
 return strict(class, "function", "class.")

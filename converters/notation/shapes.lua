@@ -43,6 +43,17 @@ shapes.further_json = shapes.of("the name of a JSON file in the folder, besides 
   return not shapes.file_name.mistake(value) and value:find "%.json$" and value ~= "config.json" and not value:find "%.index%.json$"
 end)
 shapes.number = of_type("a number", "number")
+shapes.finite = shapes.of("a finite number", function(value)
+  return type(value) == "number" and value == value and math.abs(value) < math.huge
+end)
+shapes.index = shapes.of("a whole number of at least 0", function(value)
+  return type(value) == "number" and value >= 0 and value % 1 == 0 and value < math.huge
+end)
+shapes.dtype = { says = "a dtype, such as \"float32\"", mistake = function(value, name)
+  if type(value) ~= "string" or not pcall(cbk.dtype, value) then
+    return ("%s must be a dtype, such as \"float32\", not %s"):format(name, shown(value))
+  end
+end }
 shapes.size = shapes.of("a whole number of at least 1", function(value)
   return type(value) == "number" and value >= 1 and value % 1 == 0 and value < math.huge
 end)
@@ -161,6 +172,7 @@ local function in_words(wants)
 end
 
 ---@class Signature: Shape[]   The arguments of a function.
+---@field rest? Shape                       of any number of further ones
 ---@field together? fun(...): string|nil   the mistake in arguments that are valid one by one
 
 ---@param wants Signature
@@ -171,7 +183,13 @@ local function mistake_in(wants, ...)
     if mistake then return mistake end
   end
   for i = #wants + 1, select("#", ...) do
-    if select(i, ...) ~= nil then return ("argument %d is not expected"):format(i) end
+    local value = select(i, ...)
+    if wants.rest then
+      local mistake = wants.rest.mistake(value, "argument " .. i)
+      if mistake then return mistake end
+    elseif value ~= nil then
+      return ("argument %d is not expected"):format(i)
+    end
   end
   return wants.together and wants.together(...)
 end

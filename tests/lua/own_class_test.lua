@@ -568,6 +568,9 @@ describe("Mistakes in a class of one's own", function()
     has(said("size()", "size"), "class Left: the field 'hidden_size' must be made by one of class.kinds, such as size(768), not a "
       .. "function\n")
     has(said("size()", "size 'a'"), "class Left: the default of the field 'hidden_size' must be a whole number of at least 1, not 'a'")
+    has(said("size()", "size(4, 5)"), "class Left: argument 2 of the field 'hidden_size' must be a further name of it, not 5\n")
+    has(said("= size(), num", "= size(4, 'n'), width = size(4, 'n'), num"), "class Left: 'n' is a name of the fields 'hidden_size' and "
+      .. "'width'\n")
     has(said('makers "size depth"', 'makers "size dept"'), "cbk: own.lua:4: there is no kind of fields 'dept'; there are any, bias, ")
     has(said("tensors = ", "tensor = "), "class Left: a class has no 'tensor'; did you mean 'tensors'?")
     has(said("tensors = ", "tensors = 1, derived = "), "class Left: 'tensors' must be a function")
