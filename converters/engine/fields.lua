@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local kinds = require "converters.engine.kinds"
+local naming = require "cbk.naming"
 local rules = require "converters.engine.rules"
 local arguments = require "converters.notation.arguments"
 local entries = require "converters.notation.entries"
@@ -151,6 +152,11 @@ end
 ---copies all fields that no rule names. `{ "old", false, pair }` is for a field of one side only.
 function fields.config(written)
   local out, source, line = { is_fields = true }, position.here(3)
+  for name in pairs(written) do
+    if type(name) ~= "number" then
+      position.fail(source, line, "a table of config fields has an entry '%s = …'; write { \"%s\", … }", tostring(name), tostring(name))
+    end
+  end
   for place = 1, table.maxn(written) do
     local entry = written[place]
     if type(entry) == "table" and entry.is_fields then
@@ -171,10 +177,18 @@ end
 
 ---Config rules without those that name the given fields, for an older release.
 function fields.without(base, names)
-  local gone, out = {}, { is_fields = true }
+  local gone, has, out = {}, {}, { is_fields = true }
   for _, name in ipairs(names) do gone[name] = true end
   for _, rule in ipairs(base) do
+    has[rule.left or ""], has[rule.right or ""] = true, true
     if not (gone[rule.left or ""] or gone[rule.right or ""]) then out[#out + 1] = rule end
+  end
+  for _, name in ipairs(names) do
+    if not has[name] then
+      local source, line = position.here(3)
+      local near = cbk.nearest(name, naming.sorted(has))[1]
+      position.fail(source, line, "fields.without: no rule names '%s'%s", name, near and ("; did you mean '%s'?"):format(near) or "")
+    end
   end
   return out
 end

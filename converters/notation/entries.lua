@@ -71,17 +71,18 @@ end
 
 -- --- keys
 
----Several keys on a side are a list of tensors, which needs an action; an action with `parts` needs that many.
+local function keys_in_words(count) return count == 1 and "one key" or count .. " keys" end
+
+---Several keys on a side are a list of tensors, which needs an action; an action with `parts` needs that many on the right, and
+---`left_parts` (by default one) on the left.
 local function mistake_in_counts(entry, action)
   local left, right = list(entry[1]), list(entry[2] or entry[1])
-  if #left == 1 and #right == 1 and not (left.each or right.each) then
-    if not action or (action.parts or 1) == 1 then return end
-  end
-  if not action then return "a list of keys needs an action that splits and joins tensors" end
-  if action.parts and (#left > 1 or left.each or right.each or #right ~= action.parts) then
-    if action.parts == 1 then return ("'%s' needs one key on each side"):format(action.name) end
-    return ("'%s' needs one key on the left and %d on the right"):format(action.name, action.parts)
-  end
+  local has_lists = #left > 1 or #right > 1 or left.each or right.each
+  if not action then return has_lists and "a list of keys needs an action that splits and joins tensors" or nil end
+  local wanted = action.left_parts or 1
+  if not action.parts or #left == wanted and #right == action.parts and not (left.each or right.each) then return nil end
+  if wanted == 1 and action.parts == 1 then return ("'%s' needs one key on each side"):format(action.name) end
+  return ("'%s' needs %s on the left and %s on the right"):format(action.name, keys_in_words(wanted), keys_in_words(action.parts))
 end
 
 ---A table of rules goes below two prefixes, and has one option, `read_only`.

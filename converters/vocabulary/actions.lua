@@ -10,7 +10,7 @@ local values = require "converters.vocabulary.values"
 
 local actions = {}
 
----@param options? { takes_null: boolean?, parts: integer? }   parts: how many keys the right has for one of the left
+---@param options? { takes_null: boolean?, parts: integer?, left_parts: integer? }   parts: how many keys each side has
 ---@return Action
 local function pair(name, forward, backward, options)
   local action = { name = name, forward = forward, backward = backward }
@@ -21,7 +21,8 @@ end
 local one_to_one = { parts = 1 }
 
 ---`actions.pair(name, forward, backward, options)`: an action of your own; see ACTIONS.md. `options.parts` is the number of keys on
----the right for one on the left. With `options.takes_null`, null values of old checkpoints are passed to it; else null stays null.
+---the right for one on the left, or for `options.left_parts` on the left. With `options.takes_null`, null values of old checkpoints
+---are passed to it; else null stays null.
 function actions.pair(name, forward, backward, options)
   return pair(name, forward, backward, options)
 end
@@ -287,7 +288,7 @@ local field, key = named("a field", text), named("a key", text)
 
 shapes.guard(actions, "actions", {
   pair = { named("a name", text), named("forward", func), named("backward", func),
-    maybe(shapes.record("a table of options", { takes_null = shapes.flag, parts = shapes.size })) },
+    maybe(shapes.record("a table of options", { takes_null = shapes.flag, parts = shapes.size, left_parts = shapes.size })) },
   split = { named("the count of parts", shapes.size) },
   ["qkv.keys"] = { shapes.of("a pattern with one %s", function(value)
     return type(value) == "string" and select(2, value:gsub("%%s", "")) == 1 and not value:gsub("%%s", ""):find "%%"

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local actions = require "converters.vocabulary.actions"
 local rules = require "converters.engine.rules"
+local shapes = require "converters.notation.shapes"
 
 local buffers = {}
 
@@ -93,7 +94,35 @@ function buffers.numbered(shape, dtype)
   for _, extent in ipairs(shape) do count = count * extent end
   if count > 2 ^ 20 then cbk.fail("shape", ("expected at most %d positions, found %.0f"):format(2 ^ 20, count)) end
   for i = 1, count do out[i] = i - 1 end
-  return cbk.tensor(out, { dtype = dtype, shape = shape })
+  local made = cbk.tensor(out, { dtype = dtype, shape = shape })
+  local wanted = cbk.tensor(out, { dtype = "float64", shape = shape })
+  if count > 0 and made:to("float64"):compare(wanted).different > 0 then
+    cbk.fail("dtype", ("%s does not have every number up to %d"):format(dtype, count - 1))
+  end
+  return made
 end
+
+-- --- what the functions take
+
+local shape = { says = "a list of extents", mistake = function(value, name)
+  if type(value) ~= "table" then return name .. " must be a list of extents" end
+  for _, extent in ipairs(value) do
+    local mistake = shapes.index.mistake(extent, "an extent")
+    if mistake then return mistake end
+  end
+end }
+local square = { says = "a shape with square matrices", mistake = function(value, name)
+  local mistake = shape.mistake(value, name)
+  if not mistake and (#value < 2 or value[#value] ~= value[#value - 1]) then mistake = name .. " must end with two equal extents" end
+  return mistake
+end }
+local even = shapes.of("an even number of at least 2", function(value) return not shapes.size.mistake(value, "") and value % 2 == 0 end)
+local number, size, dtype, maybe = shapes.number, shapes.size, shapes.named("a dtype", shapes.dtype), shapes.maybe
+local scaling = shapes.of("a map of rope_scaling, or null", function(value) return type(value) == "userdata" or type(value) == "table" end)
+
+shapes.guard(buffers, "buffers", {
+  triangle = { square, number, number, dtype, maybe(shapes.flag) }, identity = { square, dtype },
+  rotary_frequencies = { shapes.finite, even, maybe(scaling) }, slopes_of = { size, shape, dtype }, numbered = { shape, dtype },
+})
 
 return rules.strict(buffers, "buffer")

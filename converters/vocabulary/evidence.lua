@@ -10,6 +10,10 @@ local shapes = require "converters.notation.shapes"
 
 local evidence = {}
 
+---How many keys an action needs on each side, for actions.pair.
+---@param action? Action
+local function parts_of(action) return action and { parts = action.parts, left_parts = action.left_parts } end
+
 ---What the pair has, nothing explains, and no rule writes: a warning.
 ---@param keys string
 ---@return fun()
@@ -35,7 +39,7 @@ function evidence.only_with(what, number_of, number, action)
   end
   local function plain(value) return value end
   return actions.pair(action and action.name or "copy", checked(action and action.forward or plain),
-    checked(action and action.backward or plain), { parts = action and action.parts or nil })
+    checked(action and action.backward or plain), parts_of(action))
 end
 
 ---Whether the tensor at hand, a further name of another one, has other values. They would be lost. `original`: its key, with the numbers
@@ -81,7 +85,7 @@ function evidence.as_many_layers(keys, action)
     end
   end
   return actions.pair(action and action.name or "copy", checked(action and action.forward), checked(action and action.backward),
-    { parts = action and action.parts or nil })
+    parts_of(action))
 end
 
 ---All elements were equal in the pair, so nothing is known of their order.
@@ -101,7 +105,7 @@ function evidence.only_equal(action)
     return value
   end
   return actions.pair("equal elements", function(value, at) return checked(value, action and action.forward, at) end,
-    function(value, at) return checked(value, action and action.backward, at) end, { parts = action and action.parts or nil })
+    function(value, at) return checked(value, action and action.backward, at) end, parts_of(action))
 end
 
 -- --- numbers of the pair
@@ -218,7 +222,7 @@ function unknown.action(what, left, right, action, numbers, counts_layers)
       return apply(value, at)
     end
   end
-  return actions.pair(action.name, checked(action.forward, left), checked(action.backward, right), { parts = action.parts })
+  return actions.pair(action.name, checked(action.forward, left), checked(action.backward, right), parts_of(action))
 end
 
 ---Refuses a config with other strings and booleans than those of the pair: the order of a weight's elements may depend on them. Take a

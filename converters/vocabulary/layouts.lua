@@ -29,10 +29,13 @@ function layouts.transposed(action)
     function(t, at) return action.backward(matrix.transposed(t), at) end)
 end
 
----An action for the other direction.
+---An action for the other direction. One that splits a tensor of the left then joins several of the left.
 ---@param action Action
 ---@return Action
-function layouts.reversed(action) return actions.pair(action.name, action.backward, action.forward) end
+function layouts.reversed(action)
+  return actions.pair(action.name, action.backward, action.forward,
+    { parts = action.parts and (action.left_parts or 1), left_parts = action.parts })
+end
 
 ---The dtype in which an action between two others loses the least: the wider float, float32 for two of 16 bits.
 local function wide(left, right)
@@ -48,6 +51,7 @@ end
 ---@param action? Action
 ---@return Action
 function layouts.cast(left, right, action)
+  left, right = cbk.dtype(left).name, cbk.dtype(right).name
   local between = wide(left, right)
   local function one_as(t, dtype)
     if t.dtype ~= left and t.dtype ~= right and t.dtype ~= between then
@@ -66,7 +70,8 @@ function layouts.cast(left, right, action)
     return all(apply(all(value, between or to), at), to)
   end
   return actions.pair("cast", function(value, at) return through(value, at, action and action.forward, right) end,
-    function(value, at) return through(value, at, action and action.backward, left) end, { parts = action and action.parts or nil })
+    function(value, at) return through(value, at, action and action.backward, left) end,
+    action and { parts = action.parts, left_parts = action.left_parts })
 end
 
 ---The right is the left and a number. Sums in 16 bits are rounded, with a warning.
@@ -299,7 +304,13 @@ end
 
 -- --- what constructors take
 
-local action, maybe, size, number = shapes.table, shapes.maybe, shapes.size, shapes.number
+local maybe, size, index, number = shapes.maybe, shapes.size, shapes.index, shapes.finite
+local action = shapes.named("an action", shapes.of("an action (a pair of functions, forward and backward)", function(value)
+  return type(value) == "table" and type(value.forward) == "function" and type(value.backward) == "function"
+end))
+local dtype, factor = shapes.named("a dtype", shapes.dtype), shapes.of("a finite number other than 0", function(value)
+  return not number.mistake(value, "") and value ~= 0
+end)
 local of_at = shapes.either(size, shapes.func)
 
 local options = shapes.record("a table of options", {
@@ -323,13 +334,18 @@ local function of_rotary_rows(rows, dim)
   if type(rows) == "number" and type(dim) == "number" then return mistake_in_head(rows, dim) end
 end
 
+---One tensor is transposed, not a list of parts.
+local function of_one(own)
+  local has_several = (own.parts or 1) > 1 or (own.left_parts or 1) > 1
+  return has_several and ("'%s' has several parts; only one can be transposed"):format(own.name) or nil
+end
+
 shapes.guard(layouts, "layouts", {
-  transposed = { shapes.named("an action", action) }, reversed = { shapes.named("an action", action) },
-  cast = { shapes.named("a dtype", shapes.text), shapes.named("a dtype", shapes.text), maybe(action) },
-  plus = { number }, times = { number }, rotary_rows = { of_at, maybe(of_at), together = of_rotary_rows },
+  transposed = { action, together = of_one }, reversed = { action }, cast = { dtype, dtype, maybe(action) },
+  plus = { number }, times = { factor }, rotary_rows = { of_at, maybe(of_at), together = of_rotary_rows },
   fused = { fused }, swapped_rows = { size, maybe(size) }, first_row_last = { size },
-  stacked = { number, maybe(shapes.flag) },
-  joined = { number, shapes.named("a function that counts the parts", shapes.func) },
+  stacked = { index, maybe(shapes.flag) },
+  joined = { index, shapes.named("a function that counts the parts", shapes.func) },
 })
 
 return rules.strict(layouts, "layout")

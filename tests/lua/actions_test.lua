@@ -75,6 +75,16 @@ describe("Layouts", function()
     raises("at most its 2 rows, found 4", function() rotary.queries.forward(t, { right = config(nil, { rotary_dim = 4 }) }) end)
   end)
 
+  it("that are reversed need as many keys, the other way round", function()
+    local rules, two = require "converters.engine.rules", { "a", "b" }
+    local reversed = layouts.reversed(actions.split(2))
+    raises("'split' needs 2 keys on the left and one key on the right", function() rules.keys { { "a", "b", reversed } } end)
+    equal(layouts.cast("fp32", "float16").forward(cbk.tensor({ 1 }, { dtype = "float32" }), {}).dtype, "float16")
+    local cast = layouts.cast("int8", "int8", reversed)
+    equal(#rules.keys { { two, "c", reversed }, { "c", two, layouts.reversed(reversed) }, { two, "d", cast } }, 3)
+    raises("'split' needs 2 keys", function() rules.keys { { "c", two, reversed } } end)
+  end)
+
   it("keep further dimensions, or refuse them", function()
     local t = counted({ 8, 2, 1 }, 0)
     local fused = layouts.fused { per = { 1, 3 }, groups = 2 }
@@ -92,6 +102,16 @@ describe("Layouts", function()
     raises("expected a matrix to transpose", function() layouts.stacked(0, true).forward { t, t } end)
     raises("expected a tensor of 2 dimensions, found 3", function() layouts.first_row_last(2).forward(t) end)
     raises("expected a tensor of 2 dimensions, found 3", function() layouts.first_row_last(2).backward(t) end)
+  end)
+end)
+
+describe("Buffers: numbers", function()
+  local buffers = require "converters.vocabulary.buffers"
+
+  it("are exact", function()
+    equal(buffers.numbered({ 256 }, "bfloat16"):to("float32"):tolist()[256], 255)
+    raises("bfloat16 does not have every number up to 2999", function() buffers.numbered({ 3000 }, "bfloat16") end)
+    raises("", function() buffers.numbered({ 300 }, "int8") end)
   end)
 end)
 

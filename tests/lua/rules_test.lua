@@ -199,6 +199,7 @@ describe("Rules: findings", function()
     local f, values = function() end, require "converters.vocabulary.values"
     local counts, evidence = require "converters.vocabulary.counts", require "converters.vocabulary.evidence"
     local layouts, rotary = require "converters.vocabulary.layouts", require "converters.vocabulary.rotary"
+    local buffers = require "converters.vocabulary.buffers"
     for part, call in pairs {
       ["actions.split(the count of parts): the count of parts must be a whole number of at least 1, not nothing"] = { actions.split },
       ["must be a whole number of at least 1, not 0"] = { actions.split, 0 },
@@ -223,6 +224,26 @@ describe("Rules: findings", function()
       ["per.2 must be a number above 0, not -1"] = { layouts.fused, { per = { 3, -1, 1 } } },
       ["'per' is a function: give the number of 'parts', too"] = { layouts.fused, { per = f } },
       ["'per' has 2 shares for 3 parts"] = { layouts.fused, { per = { 1, 1 }, parts = 3 } },
+      ["argument 1 must be a finite number other than 0, not 0"] = { layouts.times, 0 },
+      ["argument 1 must be a finite number other than 0, not nan"] = { layouts.times, 0 / 0 },
+      ["argument 1 must be a finite number, not inf"] = { layouts.plus, 1 / 0 },
+      ["argument 1 must be a whole number of at least 0, not -1"] = { layouts.joined, -1, f },
+      ["layouts.stacked(a whole number of at least 0"] = { layouts.stacked, -1 },
+      ["a dtype must be a dtype, such as \"float32\", not 'f32x'"] = { layouts.cast, "f32x", "float16" },
+      ["an action must be an action (a pair of functions, forward and backward), not a table"] = { layouts.reversed, {} },
+      ["'split' has several parts; only one can be transposed"] = { layouts.transposed, actions.split(2) },
+      ["an extent must be a whole number of at least 0, not -3"] = { buffers.numbered, { -3 }, "int64" },
+      ["argument 1 must end with two equal extents"] = { buffers.triangle, { 2, 3 }, 1, 0, "uint8" },
+      ["buffers.identity(a shape with square matrices, a dtype): a dtype must be"] = { buffers.identity, { 2, 2 } },
+      ["argument 2 must be an even number of at least 2, not 5"] = { buffers.rotary_frequencies, 10000, 5 },
+      ["argument 1 must be a whole number of at least 1, not nothing"] = { buffers.slopes_of },
+      ["class.each(a prefix, an extent, a number or a text over config fields, "] = { class.each, "h", nil, {} },
+      ["class.norm("] = { class.norm, "norm" }, ["class.linear("] = { class.linear, "up", {}, 4 },
+      ["argument 1 must be a field, made by one of class.kinds, not 5"] = { class.free, 5 },
+      ["a function of the value must be a function, not true"] = { class.unused, class.kinds.size(), true },
+      ["class.deciding(a field, made by one of class.kinds)"] = { class.deciding, "gelu" },
+      ["fields.without: no rule names 'widht'; did you mean 'width'?"] = { fields.without, fields.config { { "width" } }, { "widht" } },
+      ["has an entry 'width = …'; write { \"width\", … }"] = { fields.config, { width = "hidden" } },
       ["values by the names of rope_parameters has no 'partial_rotary'"] = { rotary.in_one_form, { partial_rotary = 1 } },
       ["fields by these names has no 'rope_thta'; did you mean 'rope_theta'?"] = { rotary.in_one_form, {}, { rope_thta = "theta" } },
       ["must be one of 'linear', 'llama3', "] = { rotary.scaling, { "linaer" } },
