@@ -8,6 +8,7 @@ local naming = require "cbk.naming"
 local pretrained = require "converters.engine.pretrained"
 local rules = require "converters.engine.rules"
 local sections = require "converters.engine.sections"
+local visible = require "converters.notation.visible"
 
 local check_config = {}
 
@@ -144,6 +145,52 @@ function check_config.unlike(own, classes)
   return findings
 end
 
+local reads = setmetatable({}, { __mode = "k" }) -- of empty configs: the names of the fields that were asked for
+local Recorder = { __index = function(config, name) reads[config][tostring(name)] = true end }
+visible.show_data(Recorder)
+
+---The fields that a condition reads of each side's config, where they are all absent.
+---@param when fun(at: At): boolean
+---@return table<Side, table<string, true>>
+local function fields_read(when)
+  local seen = { left = {}, right = {} }
+  local function config(side)
+    local out = setmetatable({}, Recorder)
+    reads[out] = seen[side]
+    return out
+  end
+  local function none() return nil end
+  for side in pairs(seen) do
+    pcall(when, { left = config "left", right = config "right", side = side, key = "", source = none, is_stored = none })
+  end
+  return seen
+end
+
+---Reports conditions of key rules on fields that the class of their side does not have.
+---@param own Converter
+---@param classes? table<Side, Class>   of the model
+---@return { kind: string, text: string, rule: Rule }[]
+function check_config.conditions(own, classes)
+  local findings, seen = {}, {}
+  for _, rule in ipairs(own.keys or {}) do
+    local read = rule.when and not seen[rule.when] and fields_read(rule.when) or {}
+    seen[rule.when or ""] = true
+    for _, side in ipairs { "left", "right" } do
+      local class, known = (own.classes or classes or {})[side], fields_of(own, side, classes)
+      for _, section in ipairs(known and (own.nested or {})[side] or {}) do known[section] = true end
+      for _, name in ipairs(naming.sorted(class and known and read[side] or {})) do
+        if not (known[name] or is_common(side, name)) then
+          local near = cbk.nearest(name, naming.sorted(known))[1]
+          findings[#findings + 1] = { kind = "unknown field", rule = rule,
+            text = ("its condition reads '%s', which is no field of %s%s"):format(name, class.name,
+              near and ("; did you mean %s?"):format(near) or "") }
+        end
+      end
+    end
+  end
+  return findings
+end
+
 ---The mistakes in a table's config rules.
 ---@param own Converter
 ---@param classes? table<Side, Class>   of the model
@@ -152,7 +199,8 @@ end
 function check_config.table(own, classes, is_strict)
   local out = {}
   for _, findings in ipairs { check_config.fields(own.config), check_config.defaults(own, classes),
-    check_config.names(own, classes, is_strict), is_strict and check_config.unlike(own, classes) or {} } do
+    check_config.names(own, classes, is_strict), is_strict and check_config.unlike(own, classes) or {},
+    check_config.conditions(own, classes) } do
     for _, finding in ipairs(findings) do out[#out + 1] = finding end
   end
   return out

@@ -431,6 +431,18 @@ describe("Rules: findings", function()
     equal(check_config.defaults { config = fields.config { { "*" } }, defaults = { right = { any = 1 } } }, {})
   end)
 
+  it("conditions on fields that a class does not have", function()
+    local function one(name) return class.new(name) { fields = { width = class.kinds.size(4) }, tensors = function() return {} end } end
+    local own = { classes = { left = one "Left", right = one "Right" }, config = fields.config { { "width" } } }
+    own.keys = rules.keys {
+      { "a", "b", when = function(at) return at.right.widht == 4 end },
+      { "c", "d", when = function(at) return at.side == "left" and at.left.width == 4 and at.left.model_type == "x" end },
+    }
+    local found = check_config.conditions(own)
+    equal({ #found, found[1].text }, { 1, "its condition reads 'widht', which is no field of Right; did you mean width?" })
+    equal(check_config.conditions(rules.variant(own, { config = fields.config { { "*" } } })), {})
+  end)
+
   it("fields that a class does not have, but nearly", function()
     local function no_tensors() return {} end
     local classes = {
