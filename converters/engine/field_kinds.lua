@@ -92,6 +92,14 @@ function field_kinds.mistake(field, value, value_kind)
   return not holds(kind, value, value_kind) and wanted(kind, value, value_kind) or nil
 end
 
+---What the values of a field are; nil if they may be anything.
+---@param field ClassField|nil
+---@return string|nil
+function field_kinds.says(field)
+  local kind = field and known[field.kind]
+  return kind and kind.says
+end
+
 ---Normalises a value: in a boolean field, 1 becomes true.
 ---@param field ClassField|nil
 function field_kinds.plain(field, value)

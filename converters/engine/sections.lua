@@ -1,6 +1,7 @@
 -- Runs config rules over one model section, in one direction. The section is `model` of a CS config, or a whole config.json.
 
 local cbk = require "cbk"
+local called = require "converters.engine.called"
 local field_kinds = require "converters.engine.field_kinds"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
@@ -334,7 +335,8 @@ local function convert_field(rule, side, at)
     give(at, target, cbk.raw(at.from, name))
   else
     local dropped = #at.dropped
-    local value = rule.action[side == "left" and "forward" or "backward"](at.from[name], at)
+    local convert = rule.action[side == "left" and "forward" or "backward"]
+    local value = called.with(at.from, at.known, name, convert, at.from[name], at)
     if rule.action.further_names then value = with_kept_name(rule, side, at, value) end
     if not target and value ~= nil then
       cbk.fail("converter", ("the function of the config field '%s' gives %s, but its rule has no name on the other side"):format(name,
@@ -608,13 +610,13 @@ function sections.convert(step, side, from, moves, class, read)
   if class then class:check(from, given) end
   if not rest then warn_of_quoted(from, known) end -- a table that copies every field leaves all as they are
   if step.prepare and step.prepare[side] then
-    from = config_of("prepare." .. side, step.prepare[side](from, given, read or {})) or from
+    from = config_of("prepare." .. side, called.with(from, known, nil, step.prepare[side], from, given, read or {})) or from
     sections.check(from, known)
   end
   prepare_components(step, side, from, by_name)
   local dropped, assumed, unsaid = {}, {}, {}
   local at = setmetatable({
-    from = from, given = given,
+    from = from, given = given, known = known,
     to = cbk.dict(), made = {}, values = cbk.dict(), dropped = dropped, assumed = assumed, unsaid = unsaid, moves = moves,
     own_file = step.own_file, kept = read and read.hf_config,
   }, FieldAt)
@@ -632,7 +634,7 @@ function sections.convert(step, side, from, moves, class, read)
   nest(at.to, nested[other])
   if not rest then check_missing(from, at.to, by_name, side, sections.known_fields(step, side)) end
   if step.finish and step.finish[other] then
-    at.to = config_of("finish." .. other, step.finish[other](at.to, from, read or {})) or at.to
+    at.to = config_of("finish." .. other, called.with(from, known, nil, step.finish[other], at.to, from, read or {})) or at.to
   end
   local to = cbk.deep_copy(at.to) -- a converter that keeps at.to cannot change what is checked here
   local flat = flatten(to, nested[other])
@@ -684,7 +686,7 @@ function sections.refused(step, side, config)
   end
   local from = fields.fill(named(step, side, config), defaults)
   local at = setmetatable({
-    from = from, given = config, to = cbk.dict(), made = {}, values = cbk.dict(), dropped = {}, unsaid = {},
+    from = from, given = config, known = {}, to = cbk.dict(), made = {}, values = cbk.dict(), dropped = {}, unsaid = {},
   }, FieldAt)
   for _, name in ipairs(cbk.keys(from)) do
     at.field = name

@@ -152,6 +152,16 @@ describe("Configs: what the other side cannot express", function()
     harness.equal(config.trainer == nil and config.model.num_classes, 3)
   end)
 
+  it("null where a function computes with the value", function()
+    refuses {
+      { "qwen3-moe", "hf", "cs-2.5", { head_dim = null }, "head_dim=null: only a whole number of at least 1 is supported" },
+      { "gemma2", "hf", "cs-2.5", { query_pre_attn_scalar = null }, "query_pre_attn_scalar=null: only a number above 0 is supported" },
+      { "btlm", "hf", "cs-2.5", { mup_width_scale = null }, "mup_width_scale=null: only a number above 0 is supported" },
+      { "jais", "hf", "cs-2.5", { mup_width_scale = null }, "mup_width_scale=null: only a number above 0 is supported" },
+      { "roberta", "cs-2.5", "hf", { max_position_embeddings = null }, "max_position_embeddings=null: only a whole number of at least 1" },
+    }
+  end)
+
   it("what would be written, and is not what it must be", function()
     local wide = { d_model = 4096, n_heads = 32, expansion_ratio = 2.67 }
     refuses { { "mpt", "hf", "cs-2.3", wide, "expansion_ratio=2.67: filter_size would be 10936.32, which must be a whole number" } }

@@ -114,6 +114,20 @@ describe("Values of one's own: two rules of one field", function()
 end)
 
 describe("Values of one's own: functions", function()
+  local twice = { forward = function(n, at) return n * at.from.by end, backward = function(n) return n end }
+
+  it("that compute with null are refused with the field", function()
+    raises("cannot convert the config with n=null: only a value that is not null is supported", function()
+      convert("left", { { "n", "m", twice }, { "by" } }, { n = cbk.null, by = 2 })
+    end)
+    raises("a function of the converter fails (a Value cannot be multiplied), and null is the value of by, other; give", function()
+      convert("left", { { "n", "m", twice }, { "by" }, { "other" } }, { n = 2, by = cbk.null, other = cbk.null })
+    end)
+    local finish = { finish = { right = function(to) to.k = to.n * 2 end } }
+    raises("null is the value of n; give these fields values", function() convert("left", { { "n" } }, { n = cbk.null }, finish) end)
+    raises("field 'by' (a nil value)", function() convert("left", { { "n", "m", twice } }, { n = 2 }) end)
+  end)
+
   it("give numbers, unless the config has none either", function()
     local half = { forward = function(n) return n / 0 end, backward = function(n) return n end }
     raises("nan, which must be a finite number", function() convert("left", { { "n", "m", half } }, { n = 0 }) end)
