@@ -890,7 +890,7 @@ local list_of_fields = named("a table of fields by name", shapes.table)
 
 shapes.guard(class, "class", {
   below = { prefix, nodes }, each = { prefix, extent_or_text, shapes.either(shapes.func, nodes) },
-  part = { prefix, named("a class", shapes.table), shapes.any },
+  part = { prefix, named("a class", shapes.table), maybe(shapes.any) },
   linear = { prefix, extent_or_text, extent_or_text, flag }, conv1d = { prefix, extent_or_text, extent_or_text },
   norm = { prefix, extent_or_text, flag }, may_lack = { named("a name", text), nodes }, optional = { nodes }, of_relatives = { nodes },
   free = { field }, unused = { field, named("a function of the value", func) }, deciding = { field, rest = shapes.any },

@@ -71,8 +71,6 @@ end
 
 -- --- keys
 
-local function keys_in_words(count) return count == 1 and "one key" or count .. " keys" end
-
 ---Several keys on a side are a list of tensors, which needs an action; an action with `parts` needs that many on the right, and
 ---`left_parts` (by default one) on the left.
 local function mistake_in_counts(entry, action)
@@ -82,7 +80,8 @@ local function mistake_in_counts(entry, action)
   local wanted = action.left_parts or 1
   if not action.parts or #left == wanted and #right == action.parts and not (left.each or right.each) then return nil end
   if wanted == 1 and action.parts == 1 then return ("'%s' needs one key on each side"):format(action.name) end
-  return ("'%s' needs %s on the left and %s on the right"):format(action.name, keys_in_words(wanted), keys_in_words(action.parts))
+  return ("'%s' needs %s on the left and %s on the right"):format(action.name, wanted == 1 and "one key" or wanted .. " keys",
+    action.parts == 1 and "one" or tostring(action.parts))
 end
 
 ---A table of rules goes below two prefixes, and has one option, `read_only`.

@@ -78,7 +78,7 @@ describe("Layouts", function()
   it("that are reversed need as many keys, the other way round", function()
     local rules, two = require "converters.engine.rules", { "a", "b" }
     local reversed = layouts.reversed(actions.split(2))
-    raises("'split' needs 2 keys on the left and one key on the right", function() rules.keys { { "a", "b", reversed } } end)
+    raises("'split' needs 2 keys on the left and one on the right", function() rules.keys { { "a", "b", reversed } } end)
     equal(layouts.cast("fp32", "float16").forward(cbk.tensor({ 1 }, { dtype = "float32" }), {}).dtype, "float16")
     local cast = layouts.cast("int8", "int8", reversed)
     equal(#rules.keys { { two, "c", reversed }, { "c", two, layouts.reversed(reversed) }, { two, "d", cast } }, 3)
