@@ -107,9 +107,10 @@ function counts.shifted(by)
   return { forward = function(n) return n + by end, backward = function(n) return n - by end }
 end
 
+local whole = shapes.of("a whole number", function(value) return type(value) == "number" and value % 1 == 0 end)
 shapes.guard(counts, "counts", {
-  by_side = { shapes.func, shapes.func }, shifted = { shapes.number },
-  counted = { shapes.one_of { "left", "right" }, shapes.text, shapes.number, shapes.maybe(shapes.size) },
+  by_side = { shapes.func, shapes.func }, shifted = { whole },
+  counted = { shapes.one_of { "left", "right" }, shapes.text, shapes.index, shapes.maybe(shapes.size) },
 })
 
 return rules.strict(counts, "count")
