@@ -601,6 +601,55 @@ TEST_CASE("H5: a damaged header is named, with what is missing or contradicts") 
   CHECK_THAT(refusal(flipped(unknown, messages[datatype] + 4, 7)), Catch::Contains("unknown type 67"));
 }
 
+TEST_CASE("H5: data is in no part of a structure, not even in one that is unused") {
+  const Folder folder;
+  const fs::path path = folder.path("unused.h5");
+  const std::vector<float> values = {1, 2};
+  uint64_t data_at = 0;
+  {
+    Hdf5 file(path, false);
+    file.add("a", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, {2}, values);
+    file.add("c", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, {2}, values, {1});
+    const Handle data(H5Dopen2(file.id(), "a", H5P_DEFAULT), H5Dclose);
+    data_at = H5Dget_offset(data);
+    const Handle type(H5Tcopy(H5T_C_S1), H5Tclose);
+    H5Tset_size(type, H5T_VARIABLE);
+    const Handle scalar(H5Screate(H5S_SCALAR), H5Sclose);
+    const Handle note(H5Acreate2(file.id(), "note", type, scalar, H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
+    const char* text = "some text";
+    REQUIRE(H5Awrite(note, type, &text) >= 0);
+  }
+  const std::string good = read_file(path);
+  std::string place;
+  append_le(place, data_at);
+  append_le(place, uint64_t{8});
+  const size_t field = good.find(place);
+  REQUIRE(field != std::string::npos);
+  const auto refusal = [&](uint64_t to) {
+    std::string bytes = good;
+    store_le(bytes.data() + field, to);
+    write_file(path, bytes, true);
+    return error_of([&] {
+      const Value root = read_h5(path);
+      (void)values_of<float>(root, "c");
+    });
+  };
+  CHECK(refusal(data_at).empty());
+  const size_t group_tree = good.find("TREE\0"s);
+  const size_t chunk_tree = good.find("TREE\1"s);
+  const size_t links = good.find("SNOD");
+  const size_t names = good.find("HEAP");
+  const size_t texts = good.find("GCOL");
+  for (const size_t unused : {group_tree + 24 + 32 * 16, links + 8 + 6 * 40, names + 24, texts + 4000}) {
+    CAPTURE(unused);
+    CHECK_THAT(refusal(unused), Catch::StartsWith("dataset 'a': damaged HDF5 file: its data at bytes " +
+                                                  std::to_string(unused) + " to ") &&
+                                    Catch::EndsWith("is in other data, or in a structure of the file"));
+  }
+  CHECK_THAT(refusal(chunk_tree + 24 + 64 * 32),  // found when the chunks are read
+             Catch::Contains("is in other data, or in a structure of the file"));
+}
+
 TEST_CASE("H5: hex and percent encoding") {
   CHECK(h5::from_hex(h5::to_hex(std::string("\0\xff z", 4))) == std::string("\0\xff z", 4));
   CHECK_THROWS_AS(h5::from_hex("abc"), Error);

@@ -39,14 +39,14 @@ void Places::refuse_overlaps() const {
     };
     hdf5::damaged("{} and {} overlap, at byte {}", text(before), text(next), next.begin);
   }
-  for (size_t i = 0; i < order.size();) {
-    const hdf5::File* file = order[i].file;
-    std::vector<hdf5::Range> ranges;
-    for (; i < order.size() && order[i].file == file; ++i) {
-      const bool is_known = !ranges.empty() && ranges.back().begin == order[i].begin;
-      if (!is_known) ranges.push_back({order[i].begin, order[i].begin + order[i].size});
-    }
-    file->objects().image().claim({}, std::move(ranges));
+  for (size_t i = 0; i < order.size(); ++i) {
+    const Place& place = order[i];
+    const bool is_known = i > 0 && order[i - 1].file == place.file && order[i - 1].begin == place.begin;
+    if (is_known || place.is_header) continue;
+    within([&] { return "dataset " + quote(names_[place.name]); },
+           [&] {
+             place.file->objects().image().claim({}, {{place.begin, place.begin + place.size}});
+           });
   }
 }
 

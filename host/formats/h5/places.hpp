@@ -16,7 +16,8 @@ class Places {
   void add(const hdf5::File& file, const hdf5::ObjectHeader& object, const hdf5::Dataset& dataset,
            const std::string& name);
   /// Fails (`format`) for data that is in the data of another dataset, or in a header. Names of one header
-  /// are a tie. Claims all places, for chunks that are compared with them later.
+  /// are a tie. Claims the data, for chunks that are compared with it later; headers, as all structures, are
+  /// claimed where they are read.
   void refuse_overlaps() const;
 
  private:

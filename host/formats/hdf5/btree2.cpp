@@ -60,6 +60,7 @@ class Walk {
     const uint64_t pointer = level > 0 ? pointer_size(level) : 0;
     const uint64_t length = 6 + records * record_size_ + (level > 0 ? (records + 1) * pointer : 0) + 4;
     Cursor in = image_.checked(address, length, level > 0 ? "BTIN" : "BTLF", "a B-tree node");
+    image_.claim_structure(address, node_size_);
     in.skip(1);
     if (in.u8() != static_cast<uint8_t>(type_)) damaged("a B-tree node of the wrong type");
     const ByteView body = in.take(records * record_size_);

@@ -107,8 +107,10 @@ class IndexReader {
     const uint64_t rank = grid_.size();
     const uint64_t key = 8 + 8 * (rank + 1);
     Cursor in = image_.cursor(address + head, count * (key + sizes.address), "a chunk B-tree");
+    const uint64_t entries = std::max<uint64_t>(count, 2ULL * image_.superblock().chunk_rank);
+    const uint64_t begin = image_.base() + address;
     taken_.push_back(
-        {image_.base() + address, image_.base() + address + head + count * (key + sizes.address)});
+        {begin, std::min(begin + head + entries * (key + sizes.address) + key, image_.file()->size())});
     for (uint16_t i = 0; i < count; ++i) {
       const uint32_t size = in.u32();
       const uint32_t mask = in.u32();

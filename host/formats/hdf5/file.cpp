@@ -93,8 +93,30 @@ bool Attributes::is_set(std::string_view name) const {
   return false;
 }
 
+namespace {
+
+/// In versions 2 and 3 the superblock's extension has the sizes of nodes that are not as usual. A file that
+/// is cut may lack it.
+std::shared_ptr<const Image> open_image(std::shared_ptr<const MappedFile> file, MemoryPtr memory,
+                                        bool may_be_cut) {
+  const auto image = std::make_shared<Image>(std::move(file), std::move(memory), may_be_cut);
+  const uint64_t address = image->superblock().extension;
+  if (may_be_cut || address == undefined_address) return image;
+  const ObjectHeader extension = Objects(image).read(address);
+  if (const Message* ranks = extension.find(MessageType::tree_ranks)) {
+    Cursor in(ranks->body, image->sizes(), "the superblock's extension");
+    in.skip(1);
+    const uint16_t chunk_rank = in.u16();
+    const uint16_t tree = in.u16();
+    image->set_ranks({in.u16(), tree}, chunk_rank);
+  }
+  return image;
+}
+
+}  // namespace
+
 File::File(std::shared_ptr<const MappedFile> file, MemoryPtr memory, bool may_be_cut)
-    : objects_(std::make_shared<const Image>(std::move(file), std::move(memory), may_be_cut)) {
+    : objects_(open_image(std::move(file), std::move(memory), may_be_cut)) {
   root_ = objects_.read(objects_.image().root());
   group(root_);
 }

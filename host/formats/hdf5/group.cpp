@@ -1,5 +1,7 @@
 #include "host/formats/hdf5/group.hpp"
 
+#include <algorithm>
+
 #include "host/formats/hdf5/btree2.hpp"
 
 namespace cbk::hdf5 {
@@ -20,6 +22,8 @@ void read_symbol_node(const Image& image, const LocalHeap& names, uint64_t addre
   head.skip(2);
   const uint16_t count = head.u16();
   const uint64_t entry = 2ULL * sizes.address + 4 + 4 + 16;
+  const uint64_t capacity = 2ULL * image.superblock().ranks.leaf;
+  image.claim_structure(address, 8 + std::max<uint64_t>(count, capacity) * entry);
   Cursor in = image.cursor(address + 8, count * entry, "a symbol table node");
   for (uint16_t i = 0; i < count; ++i) {
     Link link;
@@ -46,8 +50,10 @@ void read_symbol_tree(const Image& image, const LocalHeap& names, uint64_t addre
   const int found = start.u8();
   if (level >= 0 && found != level) damaged("a group's B-tree of uneven depth");
   const uint16_t count = start.u16();
-  Cursor in =
-      image.cursor(address + head, count * (uint64_t{sizes.length} + sizes.address), "a group's B-tree");
+  const uint64_t entry = uint64_t{sizes.length} + sizes.address;
+  const uint64_t capacity = 2ULL * image.superblock().ranks.tree;
+  image.claim_structure(address, head + std::max<uint64_t>(count, capacity) * entry + sizes.length);
+  Cursor in = image.cursor(address + head, count * entry, "a group's B-tree");
   for (uint16_t i = 0; i < count; ++i) {
     in.length();
     const uint64_t child = in.address();

@@ -6,13 +6,16 @@ namespace cbk::hdf5 {
 
 LocalHeap::LocalHeap(const Image& image, uint64_t address) {
   const FieldSizes sizes = image.sizes();
-  Cursor in = image.cursor(address, 8 + 2 * sizes.length + sizes.address, "a local heap");
+  const uint64_t head = 8 + 2 * sizes.length + sizes.address;
+  Cursor in = image.cursor(address, head, "a local heap");
   in.expect("HEAP");
   in.skip(4);
   const uint64_t size = in.length();
   in.length();  // free list
   const uint64_t data = in.address();
   data_ = as_text(image.bytes(data, size, "the names of a group"));
+  image.claim_structure(address, head);
+  image.claim_structure(data, size);
 }
 
 std::string_view LocalHeap::text(uint64_t offset) const {
@@ -32,6 +35,7 @@ const GlobalHeap::Collection& GlobalHeap::collection(uint64_t address) {
   const uint64_t size = start.length();
   if (size < head) damaged("a global heap of {} bytes", size);
   Cursor in = image_.cursor(address, size, "a global heap");
+  image_.claim_structure(address, size);
   in.skip(head);
   Collection found;
   const uint64_t object_head = 8 + image_.sizes().length;
@@ -117,11 +121,13 @@ ByteView FractalHeap::inside(const Block& block, uint64_t offset, uint64_t lengt
   if (filters_.empty()) {
     Cursor in = image_.cursor(block.address, 4, "a heap's direct block");
     in.expect("FHDB");
+    image_.claim_structure(block.address, block.size);
     return image_.bytes(block.address + offset, length, "a heap object");
   }
   image_.charge(length);
   const ByteView unpacked = image_.unpacked(block.address, block.size, [&] {
     const ByteView stored = image_.bytes(block.address, block.stored, "a heap's direct block");
+    image_.claim_structure(block.address, block.stored);
     return decode_chunk(filters_, block.mask, stored, block.size);
   });
   if (unpacked.size() != block.size) damaged("a heap's direct block of two sizes");
@@ -178,6 +184,9 @@ ByteView FractalHeap::managed(uint64_t offset, uint64_t length) const {
     const uint64_t fields = sizes.address + (is_direct ? filter_fields : 0);
     Cursor in = image_.cursor(block.address, 4 + place + fields, "a heap's indirect block");
     in.expect("FHIB");
+    const uint64_t all = std::min(rows, max_direct_rows) * width_ * filter_fields;
+    image_.claim_structure(block.address,
+                           4 + 1 + sizes.address + offset_bytes_ + rows * width_ * sizes.address + all + 4);
     in.skip(place);
     block = {in.address(), 0, 0, row_size(row)};
     if (block.address == undefined_address) damaged("a heap object in a block that is missing");
@@ -220,6 +229,7 @@ ByteView FractalHeap::huge(Cursor id) const {
     if (!is_found) damaged("huge heap object {} is missing", key);
   }
   const ByteView stored = image_.bytes(place.address, place.stored, "a huge heap object");
+  image_.claim_structure(place.address, place.stored);
   if (!packed) return stored;
   return image_.unpacked(place.address, place.size,
                          [&] { return decode_chunk(filters_, place.mask, stored, place.size); });

@@ -3,6 +3,18 @@
 #include <algorithm>
 
 namespace cbk::hdf5 {
+namespace {
+
+constexpr uint64_t claim_bytes = 64;  // in memory, about
+
+/// Whether bytes [begin, end) share any with ranges, which are ends by beginnings.
+bool is_in(const std::map<uint64_t, uint64_t>& ranges, uint64_t begin, uint64_t end) {
+  const auto next = ranges.lower_bound(begin);
+  return (next != ranges.end() && next->first < end) ||
+         (next != ranges.begin() && std::prev(next)->second > begin);
+}
+
+}  // namespace
 
 Image::Image(std::shared_ptr<const MappedFile> file, MemoryPtr memory, bool may_be_cut)
     : file_(std::move(file)),
@@ -23,7 +35,6 @@ void Image::refuse_superblock(uint64_t begin, uint64_t end) const {
 }
 
 void Image::claim(std::optional<uint64_t> owner, std::vector<Range> ranges) const {
-  constexpr uint64_t claim_bytes = 64;
   std::ranges::sort(ranges, {}, &Range::begin);
   const std::scoped_lock lock(claiming_);
   if (owner && !owners_.insert(*owner).second) return;
@@ -31,9 +42,7 @@ void Image::claim(std::optional<uint64_t> owner, std::vector<Range> ranges) cons
   const auto take = [&](uint64_t end) {
     auto next = claimed_.lower_bound(begin);
     const auto before = next == claimed_.begin() ? claimed_.end() : std::prev(next);
-    const bool is_taken =
-        (next != claimed_.end() && next->first < end) || (before != claimed_.end() && before->second > begin);
-    if (is_taken)
+    if (is_in(claimed_, begin, end) || is_in(structures_, begin, end))
       damaged("its data at bytes {} to {} is in other data, or in a structure of the file", begin, end);
     if (before != claimed_.end() && before->second == begin) {
       before->second = end;
@@ -50,6 +59,29 @@ void Image::claim(std::optional<uint64_t> owner, std::vector<Range> ranges) cons
       damaged("its data overlaps at byte {}", ranges[i + 1].begin);
     if (is_last || ranges[i + 1].begin != range.end) take(range.end);
   }
+}
+
+void Image::claim_structure(uint64_t address, uint64_t length) const {
+  uint64_t begin = base() + address;
+  uint64_t end = std::min(begin + length, file_->size());
+  if (begin >= end) return;
+  const std::scoped_lock lock(claiming_);
+  auto next = structures_.upper_bound(begin);
+  if (next != structures_.begin() && std::prev(next)->second >= end) return;
+  if (is_in(claimed_, begin, end))
+    damaged("a structure of the file, at bytes {} to {}, is in the data of a dataset", begin, end);
+  if (next != structures_.begin() && std::prev(next)->second >= begin) begin = (--next)->first;
+  while (next != structures_.end() && next->first <= end) {
+    end = std::max(end, next->second);
+    next = structures_.erase(next);
+  }
+  memory_->charge(claim_bytes);
+  structures_.emplace_hint(next, begin, end);
+}
+
+void Image::set_ranks(GroupRanks ranks, uint16_t chunk_rank) {
+  superblock_.ranks = ranks;
+  superblock_.chunk_rank = chunk_rank;
 }
 
 ByteView Image::bytes(uint64_t address, uint64_t length, const char* what) const {
@@ -80,6 +112,7 @@ Cursor Image::checked(uint64_t address, uint64_t length, std::string_view expect
   const ByteView body = all.first(length - 4);
   if (load_le<uint32_t>(all.data() + body.size()) != lookup3(body))
     damaged("the checksum of {} is wrong", what);
+  claim_structure(address, length);
   Cursor in(body, sizes(), what);
   in.skip(expected.size());
   return in;

@@ -42,7 +42,7 @@ class Image {
   /// Up to `length` bytes, as far as the file has them.
   [[nodiscard]] ByteView bytes_up_to(uint64_t address, uint64_t length, const char* what) const;
   /// Metadata that begins with `signature` and ends with its checksum; the cursor is after the
-  /// signature.
+  /// signature. Its bytes are those of a structure.
   [[nodiscard]] Cursor checked(uint64_t address, uint64_t length, std::string_view signature,
                                const char* what) const;
   [[nodiscard]] Cursor cursor(uint64_t address, uint64_t length, const char* what) const {
@@ -54,6 +54,11 @@ class Image {
   /// Fails (`format`) for ranges that share bytes with each other, or with others that were claimed before.
   /// An owner, such as the address of an index of chunks, claims its ranges once.
   void claim(std::optional<uint64_t> owner, std::vector<Range> ranges) const;
+  /// Claims all bytes of a structure at an address, also those that it does not use. Structures may be
+  /// claimed repeatedly, but not if they are in data that was claimed.
+  void claim_structure(uint64_t address, uint64_t length) const;
+  /// The sizes of nodes that the superblock's extension has.
+  void set_ranks(GroupRanks ranks, uint16_t chunk_rank);
   /// The `size` bytes that `make` unpacks from the block at an address: made once, and kept as long as the
   /// image.
   [[nodiscard]] ByteView unpacked(uint64_t address, uint64_t size, const std::function<Bytes()>& make) const;
@@ -69,7 +74,8 @@ class Image {
   mutable std::atomic<uint64_t> spent_{0};
   mutable std::mutex claiming_;
   mutable std::set<uint64_t> owners_;
-  mutable std::map<uint64_t, uint64_t> claimed_;  // ends by beginnings; neighbours are one
+  mutable std::map<uint64_t, uint64_t> claimed_;     // ends by beginnings; neighbours are one
+  mutable std::map<uint64_t, uint64_t> structures_;  // the same
   mutable std::mutex unpacking_;
   mutable std::map<uint64_t, Bytes> unpacked_;  // by address
 };

@@ -86,6 +86,7 @@ ObjectHeader Objects::read(uint64_t address) const {
     in.skip(1 + 2);
     object.references = in.u32();
     const uint32_t size = in.u32();
+    image_->claim_structure(address, 16 + uint64_t{size});
     read_messages(image_->cursor(address + 16, size, "an object header"), true, false, object.messages, more);
   } else {
     Cursor in(start, image_->sizes(), "an object header");
@@ -106,8 +107,9 @@ ObjectHeader Objects::read(uint64_t address) const {
   for (size_t i = 0; i < more.size(); ++i) {
     const Block block = more[i];
     if (old_style) {
-      read_messages(image_->cursor(block.address, block.length, "a header continuation"), true, false,
-                    object.messages, more);
+      const Cursor body = image_->cursor(block.address, block.length, "a header continuation");
+      image_->claim_structure(block.address, block.length);
+      read_messages(body, true, false, object.messages, more);
     } else {
       read_messages(image_->checked(block.address, block.length, "OCHK", "a header continuation"), false,
                     tracks_order, object.messages, more);

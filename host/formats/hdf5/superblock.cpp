@@ -53,7 +53,11 @@ Superblock read_superblock(ByteView file, bool may_be_cut) {
   if (is_old) {
     out.ranks.leaf = head.u16();
     out.ranks.tree = head.u16();
-    head.skip(out.version == 0 ? 4 : 8);  // flags that are always 0, and a rank that does not concern groups
+    head.skip(4);  // flags that are always 0
+    if (out.version == 1) {
+      out.chunk_rank = head.u16();
+      head.skip(2);
+    }
   } else {
     out.is_open_for_writing = out.version == 3 && (flags & 5) != 0;
   }

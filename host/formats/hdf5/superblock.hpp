@@ -12,6 +12,7 @@ struct GroupRanks {
   uint16_t leaf = 4;
   uint16_t tree = 16;
 };
+inline constexpr uint16_t usual_chunk_rank = 32;  // the same for the B-trees of chunks
 
 /// The tables of an old-style group: addresses of its B-tree and its heap.
 struct GroupTables {
@@ -25,6 +26,7 @@ struct Superblock {
   uint8_t version = 0;
   FieldSizes sizes;
   GroupRanks ranks;                        // versions 0 and 1; in later ones the extension may have others
+  uint16_t chunk_rank = usual_chunk_rank;  // the same
   bool is_open_for_writing = false;        // version 3 only
   uint64_t base = 0;                       // what addresses are relative to
   uint64_t extension = undefined_address;  // versions 2 and 3
