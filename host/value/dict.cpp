@@ -157,11 +157,12 @@ const Value& Dict::at(std::string_view key) const {
 }
 
 void Dict::set(Value key, Value value) {
+  if (Value* old = append_or_find(key, value)) *old = std::move(value);
+}
+
+Value* Dict::append_or_find(Value& key, Value& value) {
   const size_t position = position_of(key);
-  if (position != nowhere) {
-    entries_[position].second = std::move(value);
-    return;
-  }
+  if (position != nowhere) return &entries_[position].second;
   const bool is_full = entries_.size() + 1 >= smallest_indexed && 2 * (entries_.size() + 1) > slots_.size();
   if (is_full) close_holes();
   entries_.emplace_back(std::move(key), std::move(value));
@@ -171,6 +172,7 @@ void Dict::set(Value key, Value value) {
   } else if (!slots_.empty()) {
     index(entries_.size() - 1);
   }
+  return nullptr;
 }
 
 bool Dict::erase(const Value& key) {

@@ -207,6 +207,9 @@ class Dict {
   [[nodiscard]] const Value& at(std::string_view key) const;
   /// Replaces in place, or appends.
   void set(Value key, Value value);
+  /// Appends key and value, which are moved from, and returns nullptr. If the key exists, changes nothing and
+  /// returns its value.
+  Value* append_or_find(Value& key, Value& value);
   /// Constant time on average; other entries keep their order.
   bool erase(const Value& key);
   void reserve(size_t count);

@@ -295,6 +295,14 @@ TEST_CASE("what is in an archive beside its checkpoint is a warning", "[torch]")
       {{{"m/data.pkl", good}, {"m/data/0", data}, {"m/data/1", data}, {"m/data/2", data}},
        {"2 archive members (32 B) are not read, such as 'm/data/1'"}},
       {{{"m/data.pkl", good}, {"m/data/0", data}, {"n/data.pkl", good}}, {"the archive member 'n/data.pkl'"}},
+      {{{"m/data.pkl", good.substr(0, good.size() - 1) + text("w") + "K\1s" + text("w") + "K\2s."},
+        {"m/data/0", data}},
+       {"'w' is set twice in one dict: the first value, a tensor, is replaced, as in Python"}},
+      {{{"m/data.pkl", "\x80\x02}(" + text("w") + tensor_pickle(floats("0", 4), 0, 4, 1) + text("v") + "]" +
+                           text("w") + tensor_pickle(floats("0", 4), 0, 4, 1) + text("v") + "Nu."},
+        {"m/data/0", data}},
+       {"'w' is set twice in one dict: the first value, a tensor, is replaced, as in Python; 1 more value "
+        "is"}},
   };
   for (const Case& one : cases) {
     write_zip(path, one.members);
@@ -355,6 +363,9 @@ TEST_CASE("a header that contradicts the directory is refused when its member is
   CHECK_THROWS_WITH(changed(18, "\x04"), Contains("'m/data/0' has 16 bytes (4 packed) in the header"));
   CHECK_THROWS_WITH(changed(22, "\x04"), Contains("'m/data/0' has 4 bytes"));
   CHECK_THROWS_WITH(changed(18, std::string(8, '\0')), Contains("'m/data/0' has 0 bytes (0 packed)"));
+  CHECK_THROWS_WITH(changed(14, std::string(4, '\0')),
+                    Contains("'m/data/0' has the CRC-32 00000000 and method"));
+  CHECK_THROWS_WITH(changed(8, "\x0c"), Contains("and method 12 in the header before its data"));
 }
 
 TEST_CASE("legacy streams: shared storages, parts of storages, byte order", "[torch]") {

@@ -230,7 +230,22 @@ void Arena::set_item(Dict& dict, Value key, Value value) {
   size_t parts = 0;
   check_key(key, parts);
   charge(entry_bytes);
-  dict.set(std::move(key), std::move(value));
+  Value* old = dict.append_or_find(key, value);
+  if (old == nullptr) return;
+  using enum Value::Kind;
+  const bool is_lost = (old->is(tensor) || old->is(dict) || old->is(sequence)) && !old->same(value);
+  if (is_lost && replaced_count_++ == 0) {
+    first_replaced_ =
+        fmt::format("{} is set twice in one dict: the first value, {}, is replaced, as in Python",
+                    quote(key_text(key)), a_kind(*old));
+  }
+  *old = std::move(value);
+}
+
+std::string Arena::replaced() const {
+  if (replaced_count_ < 2) return first_replaced_;
+  return fmt::format("{}; {} more {}", first_replaced_, replaced_count_ - 1,
+                     replaced_count_ == 2 ? "value is" : "values are");
 }
 
 Value Arena::release(const Value& root) {

@@ -33,6 +33,8 @@ class Arena {
 
   /// dict[key] = value for a key that Python could hash; others are `format` errors.
   void set_item(Dict& dict, Value key, Value value);
+  /// Says which tensor or container was replaced, because its key was set again; "" if none was.
+  [[nodiscard]] std::string replaced() const;
 
   /// `root`, if it may be returned: no container contains itself, none nests too deeply, and written as a
   /// tree it is not far larger than the pickle. Everything that is not part of it is freed.
@@ -55,6 +57,8 @@ class Arena {
   uint64_t charged_ = 0;  // of the budget, by this arena
   std::vector<Node> nodes_;
   size_t sweep_at_ = 4096;
+  std::string first_replaced_;
+  size_t replaced_count_ = 0;
 };
 
 }  // namespace cbk::pickle

@@ -60,6 +60,8 @@ class Machine {
     }
     if (!refused_.empty()) refused_.fail_with_all(!options_.allow_records);
     if (consumed != nullptr) *consumed = reader_.position();
+    if (std::string replaced = arena_.replaced(); options_.warn && !replaced.empty())
+      options_.warn(std::move(replaced));
     return arena_.release(stack_.pop());
   }
 

@@ -161,6 +161,13 @@ uint64_t checked_data_offset(const MappedFile& file, const Entry& entry) {
         "the directory",
         quote(entry.name), said.size, said.compressed_size, entry.size, entry.compressed_size);
   }
+  if (differs(local.u32(local_crc), entry.crc32) || local.u16(local_method) != entry.method) {
+    fail(
+        Errc::format,
+        "the archive member {} has the CRC-32 {:08x} and method {} in the header before its data, and {:08x} "
+        "and {} in the directory",
+        quote(entry.name), local.u32(local_crc), local.u16(local_method), entry.crc32, entry.method);
+  }
   return offset;
 }
 
@@ -388,8 +395,8 @@ void Archive::scan_headers() {
                 at,
                 local.u32(18),
                 local.u32(22),
-                local.u32(14),
-                local.u16(8)};
+                local.u32(local_crc),
+                local.u16(local_method)};
     apply_zip64(file_->slice(at + local_size + name_size, extra_size, "an extra field"), entry);
     entry.header_offset = at;
     memory_->charge(entry_bytes);

@@ -12,7 +12,9 @@ inline constexpr uint32_t end64_signature = 0x06064b50;
 inline constexpr uint32_t locator64_signature = 0x07064b50;
 
 inline constexpr uint64_t local_size = 30;
-inline constexpr uint64_t local_name_length = 26;  // where it is in the local header
+inline constexpr uint64_t local_method = 8;        // where it is in the local header
+inline constexpr uint64_t local_crc = 14;          // the same
+inline constexpr uint64_t local_name_length = 26;  // the same
 inline constexpr uint64_t central_size = 46;
 inline constexpr uint64_t end_size = 22;
 inline constexpr uint64_t end64_size = 56;
