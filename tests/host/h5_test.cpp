@@ -601,6 +601,25 @@ TEST_CASE("H5: a damaged header is named, with what is missing or contradicts") 
   CHECK_THAT(refusal(flipped(unknown, messages[datatype] + 4, 7)), Catch::Contains("unknown type 67"));
 }
 
+TEST_CASE("H5: a group's table that counts fewer entries than it has is damage") {
+  const Folder folder;
+  const fs::path path = folder.path("flat.h5");
+  write_flat(path);
+  const std::string good = read_file(path);
+  const auto refusal = [&](size_t at, char count) {
+    std::string bytes = good;
+    bytes[at] = count;
+    write_file(path, bytes, true);
+    return error_of([&] { read_h5(path); });
+  };
+  const size_t links = good.find("SNOD") + 6;
+  const size_t tree = good.find("TREE\0"s) + 6;
+  CHECK(refusal(links, 3).empty());
+  for (const char count : {0, 1, 2})
+    CHECK_THAT(refusal(links, count), Catch::Contains("a symbol table node has more entries than it counts"));
+  CHECK_THAT(refusal(tree, 0), Catch::Contains("a group's B-tree has more entries than it counts"));
+}
+
 TEST_CASE("H5: data is in no part of a structure, not even in one that is unused") {
   const Folder folder;
   const fs::path path = folder.path("unused.h5");

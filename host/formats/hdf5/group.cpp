@@ -14,6 +14,12 @@ void add_link(const Image& image, Link link, std::vector<Link>& links) {
   links.push_back(std::move(link));
 }
 
+/// Fails if a node has something behind the entries that it counts: the library fills the rest with zeros.
+void refuse_uncounted(ByteView rest, const char* what) {
+  if (std::ranges::any_of(rest, [](std::byte b) { return b != std::byte{0}; }))
+    damaged("{} has more entries than it counts", what);
+}
+
 void read_symbol_node(const Image& image, const LocalHeap& names, uint64_t address,
                       std::vector<Link>& links) {
   const FieldSizes sizes = image.sizes();
@@ -23,8 +29,9 @@ void read_symbol_node(const Image& image, const LocalHeap& names, uint64_t addre
   const uint16_t count = head.u16();
   const uint64_t entry = 2ULL * sizes.address + 4 + 4 + 16;
   const uint64_t capacity = 2ULL * image.superblock().ranks.leaf;
-  image.claim_structure(address, 8 + std::max<uint64_t>(count, capacity) * entry);
-  Cursor in = image.cursor(address + 8, count * entry, "a symbol table node");
+  const uint64_t room = std::max<uint64_t>(count, capacity) * entry;
+  image.claim_structure(address, 8 + room);
+  Cursor in(image.bytes_up_to(address + 8, room, "a symbol table node"), sizes, "a symbol table node");
   for (uint16_t i = 0; i < count; ++i) {
     Link link;
     link.name = names.text(in.number(sizes.address));
@@ -38,6 +45,7 @@ void read_symbol_node(const Image& image, const LocalHeap& names, uint64_t addre
     }
     add_link(image, std::move(link), links);
   }
+  refuse_uncounted(in.take(in.remaining()), "a symbol table node");
 }
 
 void read_symbol_tree(const Image& image, const LocalHeap& names, uint64_t address, int level,
@@ -50,10 +58,13 @@ void read_symbol_tree(const Image& image, const LocalHeap& names, uint64_t addre
   const int found = start.u8();
   if (level >= 0 && found != level) damaged("a group's B-tree of uneven depth");
   const uint16_t count = start.u16();
+  start.address();  // the node before it
+  const bool is_last = start.address() == undefined_address;
   const uint64_t entry = uint64_t{sizes.length} + sizes.address;
   const uint64_t capacity = 2ULL * image.superblock().ranks.tree;
-  image.claim_structure(address, head + std::max<uint64_t>(count, capacity) * entry + sizes.length);
-  Cursor in = image.cursor(address + head, count * entry, "a group's B-tree");
+  const uint64_t room = std::max<uint64_t>(count, capacity) * entry + sizes.length;
+  image.claim_structure(address, head + room);
+  Cursor in(image.bytes_up_to(address + head, room, "a group's B-tree"), sizes, "a group's B-tree");
   for (uint16_t i = 0; i < count; ++i) {
     in.length();
     const uint64_t child = in.address();
@@ -63,6 +74,9 @@ void read_symbol_tree(const Image& image, const LocalHeap& names, uint64_t addre
       read_symbol_tree(image, names, child, found - 1, links);
     }
   }
+  in.length();
+  // A node that was split may keep its old entries, from libraries before 1.8.
+  if (is_last) refuse_uncounted(in.take(in.remaining()), "a group's B-tree");
 }
 
 Link read_link(Cursor in) {
