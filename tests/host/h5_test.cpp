@@ -620,6 +620,28 @@ TEST_CASE("H5: a group's table that counts fewer entries than it has is damage")
   CHECK_THAT(refusal(tree, 0), Catch::Contains("a group's B-tree has more entries than it counts"));
 }
 
+TEST_CASE("H5: chunks in an array for the extents that a dataset may grow to") {
+  const Folder folder;
+  const fs::path path = folder.path("limits.h5");
+  const bool is_early = GENERATE(false, true);  // then they are one after the other, without an array
+  const std::array<hsize_t, 2> extents = {4, 5};
+  const std::array<hsize_t, 2> limits = {8, 9};
+  const std::array<hsize_t, 2> chunk = {2, 2};
+  std::vector<int32_t> values(20);
+  std::iota(values.begin(), values.end(), 1);
+  {
+    const Hdf5 file(path, true);
+    const Handle space(H5Screate_simple(2, extents.data(), limits.data()), H5Sclose);
+    const Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
+    H5Pset_chunk(creation, 2, chunk.data());
+    if (is_early) H5Pset_alloc_time(creation, H5D_ALLOC_TIME_EARLY);
+    const Handle data(H5Dcreate2(file.id(), "w", H5T_STD_I32LE, space, H5P_DEFAULT, creation, H5P_DEFAULT),
+                      H5Dclose);
+    REQUIRE(H5Dwrite(data, H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()) >= 0);
+  }
+  CHECK(values_of<int32_t>(read_h5(path), "w") == values);
+}
+
 TEST_CASE("H5: data is in no part of a structure, not even in one that is unused") {
   const Folder folder;
   const fs::path path = folder.path("unused.h5");

@@ -7,10 +7,22 @@
 namespace cbk::hdf5 {
 namespace {
 
+/// The grid of chunks that a dataset may grow to.
+std::vector<uint64_t> largest_grid(const Dataset& dataset) {
+  Dataset largest;
+  largest.space.extents = dataset.space.limits.empty() ? dataset.space.extents : dataset.space.limits;
+  largest.layout.chunk = dataset.layout.chunk;
+  return chunk_grid(largest);
+}
+
 class IndexReader {
  public:
   IndexReader(const Image& image, const Dataset& dataset)
-      : image_(image), dataset_(dataset), grid_(chunk_grid(dataset)), bytes_(chunk_bytes(dataset)) {}
+      : image_(image),
+        dataset_(dataset),
+        grid_(chunk_grid(dataset)),
+        largest_grid_(largest_grid(dataset)),
+        bytes_(chunk_bytes(dataset)) {}
 
   std::vector<StoredChunk> run() {
     const Layout& layout = dataset_.layout;
@@ -129,18 +141,33 @@ class IndexReader {
     }
   }
 
-  [[nodiscard]] uint64_t grid_size() const {
+  /// How many chunks an array has room for: those of the largest extents.
+  [[nodiscard]] uint64_t array_size() const {
     uint64_t total = 1;
-    for (uint64_t extent : grid_) total = checked_mul(total, extent, "the grid of chunks");
+    for (uint64_t extent : largest_grid_) total = checked_mul(total, extent, "the grid of chunks");
     return total;
   }
 
+  /// Adds the chunk at a place of an array, unless it is outside of the shape.
+  void add_in_array(uint64_t place, uint64_t address, uint64_t size, uint32_t mask) {
+    uint64_t number = 0;
+    uint64_t scale = 1;
+    for (size_t d = grid_.size(); d-- > 0;) {
+      const uint64_t coordinate = place % largest_grid_[d];
+      place /= largest_grid_[d];
+      if (coordinate >= grid_[d]) return;
+      number += coordinate * scale;
+      scale *= grid_[d];
+    }
+    add(number, address, size, mask);
+  }
+
   void read_implicit() {
-    const uint64_t total = grid_size();
+    const uint64_t total = array_size();
     if (total > image_.file()->size() / std::max<uint64_t>(bytes_, 1))
       damaged("more chunks than the file can hold");
     image_.charge(total * sizeof(StoredChunk));
-    for (uint64_t i = 0; i < total; ++i) add(i, dataset_.layout.address + i * bytes_, bytes_, 0);
+    for (uint64_t i = 0; i < total; ++i) add_in_array(i, dataset_.layout.address + i * bytes_, bytes_, 0);
   }
 
   void read_fixed_array() {
@@ -157,12 +184,12 @@ class IndexReader {
     const unsigned size_bytes = filtered ? entry - std::min(entry, sizes.address + 4U) : 0;
     if (page_bits > 32 || size_bytes > 8 || (filtered ? size_bytes == 0 : entry != sizes.address))
       damaged("a chunk array with impossible sizes");
-    if (count > grid_size() || count > image_.file()->size()) damaged("a chunk array with {} chunks", count);
+    if (count > array_size() || count > image_.file()->size()) damaged("a chunk array with {} chunks", count);
     const auto read_entries = [&](Cursor& in, uint64_t first, uint64_t entries) {
       for (uint64_t i = 0; i < entries; ++i) {
         const uint64_t address = in.address();
         const uint64_t size = filtered ? in.number(size_bytes) : bytes_;
-        add(first + i, address, size, filtered ? in.u32() : 0);
+        add_in_array(first + i, address, size, filtered ? in.u32() : 0);
       }
     };
     const uint64_t page = uint64_t{1} << page_bits;
@@ -211,6 +238,7 @@ class IndexReader {
   const Image& image_;
   const Dataset& dataset_;
   std::vector<uint64_t> grid_;
+  std::vector<uint64_t> largest_grid_;
   uint64_t bytes_ = 0;
   std::vector<StoredChunk> chunks_;
   std::vector<Range> taken_;

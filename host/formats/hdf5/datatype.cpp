@@ -284,9 +284,10 @@ Dataspace read_dataspace(Cursor& in) {
   if (rank > 32) damaged("a dataspace of rank {}", rank);
   for (int d = 0; d < rank; ++d) space.extents.push_back(in.length());
   for (int d = 0; has_limits && d < rank; ++d) {
-    const uint64_t limit = in.length();  // all bits set: none
-    if (space.extents[static_cast<size_t>(d)] > limit)
-      damaged("an extent of {}, which can be at most {}", space.extents[static_cast<size_t>(d)], limit);
+    const uint64_t extent = space.extents[static_cast<size_t>(d)];
+    space.limits.push_back(in.length());
+    if (extent > space.limits.back())
+      damaged("an extent of {}, which can be at most {}", extent, space.limits.back());
   }
   return space;
 }

@@ -66,6 +66,7 @@ Datatype read_datatype(Cursor& in, int depth = 0);
 struct Dataspace {
   bool is_null = false;
   std::vector<uint64_t> extents;  // empty: a scalar
+  std::vector<uint64_t> limits;   // the largest extents; all bits set: none; empty: the extents
   /// Elements; an overflow is a `format` error.
   [[nodiscard]] uint64_t count() const;
   [[nodiscard]] Shape shape() const;
