@@ -2,7 +2,7 @@
 
 local class = require "cstorch.class"
 local errors = require "cstorch.errors"
-local recorded = require "cstorch.run.kept"
+local recorded = require "cstorch.kept"
 local keywords = require "cstorch.keywords"
 local loaded = require "cstorch.loaded"
 local Optimizer = require "cstorch.optim.optimizer"

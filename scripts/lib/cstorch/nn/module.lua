@@ -2,7 +2,7 @@
 
 local class = require "cstorch.class"
 local errors = require "cstorch.errors"
-local kept = require "cstorch.run.kept"
+local kept = require "cstorch.kept"
 local keywords = require "cstorch.keywords"
 local loaded = require "cstorch.loaded"
 local naming = require "cbk.naming"

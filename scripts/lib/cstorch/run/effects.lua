@@ -2,7 +2,7 @@
 -- never stepped, weights that are NaN.
 
 local errors = require "cstorch.errors"
-local kept = require "cstorch.run.kept"
+local kept = require "cstorch.kept"
 local session = require "cstorch.session"
 local tensors = require "cstorch.tensors"
 
