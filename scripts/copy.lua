@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
+local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
 local numbers = require "cbk.numbers"
 local optimizer_check = require "converters.modelzoo.optimizer_check"
@@ -9,6 +10,7 @@ local quantised_copy = require "cbk.cli.quantised_copy"
 local rename = require "cbk.cli.rename"
 local selection = require "cbk.cli.selection"
 local shard_by = require "cbk.cli.shard_by"
+local sparsity = require "converters.modelzoo.sparsity"
 local ties = require "cbk.ties"
 
 local parser = cli.parser("copy", "Copy a checkpoint: any format to any format, streamed.", [[
@@ -122,6 +124,15 @@ local function warn_of_parameters(before, after)
     .. "'optimizer.*'"):format(numbers.counted(#names, "parameter"), #names == 1 and "has" or "have", naming.listed(names, 3)))
 end
 
+--- Up to release 2.1 masks of sparse weights are in the optimizer's state.
+local function warn_of_masks(before, after)
+  local masks = sparsity.in_optimizer(before)
+  local has_model = kinds.is_dict(after) and kinds.is_dict(after, "model")
+  if #masks == 0 or not has_model or #sparsity.in_optimizer(after) > 0 then return end
+  cbk.warn(("the masks of sparse weights, with which the model computes, are not in the copy: %s, such as '%s'; keep them with --exclude "
+    .. "'optimizer.state.*' in place of the whole optimizer"):format(numbers.counted(#masks, "mask"), masks[1].path))
+end
+
 -- --- another dtype
 
 local counters = {} -- whole numbers that the dtype cannot hold, such as 1001 steps in bfloat16: "state.0.step: 1001 becomes 1000"
@@ -167,6 +178,7 @@ if rules.path then
   warn_of_idle_options()
   if dropped > 0 then warn_of_new_positions(source, root) end
   if #renames > 0 then warn_of_parameters(source, root) end
+  if dropped > 0 then warn_of_masks(source, root) end
 end
 
 local is_old_h5 = checkpoint.format == "cerebras-h5" and (tonumber(checkpoint.version) or 1) < 0.45

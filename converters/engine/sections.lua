@@ -211,7 +211,8 @@ function sections.unlike_defaults(step, classes)
   for _, rule in ipairs(step.config or {}) do
     for side, names in pairs(named) do names[rule[side] or ""] = true end
   end
-  if not (classes.left and classes.right) or named.left["*"] then return out end
+  if not (classes.left and classes.right) then return out end
+  local who = named.left["*"] and "only the rule { \"*\" } has" or "no rule names"
   for _, name in ipairs(classes.left.field_names) do
     local own = classes.left.fields[name]
     for _, other in ipairs(classes.right.field_names) do
@@ -220,7 +221,7 @@ function sections.unlike_defaults(step, classes)
       local is_checked = not (own.free or far.free or own.kind == "rate" or own.default == nil or far.default == nil)
       local is_named = has_any(named.left, name, own) or has_any(named.right, other, far)
       if is_one and is_checked and not is_named and not fields.same(own.default, far.default) then
-        local text = ("no rule names the field '%s', whose default is %s in %s and %s in %s"):format(name, fields.shown(own.default),
+        local text = ("%s the field '%s', whose default is %s in %s and %s in %s"):format(who, name, fields.shown(own.default),
           classes.left.name, fields.shown(far.default), classes.right.name)
         out[#out + 1] = { left = name, right = other, text = text }
       end

@@ -166,7 +166,7 @@ function checkpoint.upgrade(old, model, from, to, configs)
   end
   optimizer_state.warn_of_positions(out, configs.moves, old.model)
   optimizer_state.rename_parameters(out, configs.moves, old.model, configs.split)
-  sparsity.move(out)
+  sparsity.move(out, from, to)
   if is_before_2_0(from) then fix_last_epoch(out) end
   if run_config.takes_states(from, to) then checkpoint.add_data_state(configs.old, out, configs.loader) end
   if old.__metadata__ ~= nil then out.__metadata__ = old.__metadata__ end

@@ -5,6 +5,7 @@ local low_rank = require "cbk.low_rank"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
 local modules = require "converters.modelzoo.modules"
+local sparsity = require "converters.modelzoo.sparsity"
 local trainer = require "converters.modelzoo.trainer"
 
 local present, is_dict, is_list = kinds.present, kinds.is_dict, kinds.is_list
@@ -127,20 +128,14 @@ local function adapted(model)
   return out
 end
 
----Fails if a weight with LoRA matrices has a mask in the optimizer's sparsity, as up to release 2.1: the sum is not sparse. A mask beside
----the weight is refused by `low_rank.check_alone`.
+---Fails if weights have masks in the optimizer's state, as up to release 2.1: the folded checkpoint has the model alone, without them, and
+---the sum of a weight and its matrices is not sparse. A mask beside a weight is kept, or refused by `low_rank.check_alone`.
 ---@param root Dict   the whole checkpoint
 function lora.refuse_masks(root)
-  local state = is_dict(root, "optimizer") and is_dict(root.optimizer, "sparsity") and root.optimizer.sparsity.state
-  for name in cbk.items(is_dict(state) and state or cbk.dict()) do
-    local path = tostring(name):gsub("^model%.", ""):match "^(.*)%.weight$"
-    for _, place in ipairs { path or "", "model." .. (path or "") } do
-      if present(root.model[place .. ".lora_A"]) then
-        cbk.fail("checkpoint", ("cannot fold LoRA: '%s.weight' has a mask in the optimizer's sparsity, and its sum with the matrices is "
-          .. "not sparse; multiply it by its mask, and leave out the optimizer"):format(place), { key = place .. ".weight" })
-      end
-    end
-  end
+  local first = sparsity.in_optimizer(root)[1]
+  if not first then return end
+  cbk.fail("checkpoint", ("cannot fold LoRA: the folded checkpoint has the model alone, and '%s' is the mask of a sparse weight; multiply "
+    .. "the weights by their masks, and leave out the optimizer"):format(first.path), { key = first.path })
 end
 
 ---The new model: folded weights, no LoRA keys.

@@ -58,8 +58,8 @@ local function check_shapes(place, entry, weight, out)
   local shape = weight:shape()
   for name, value in cbk.items(entry) do
     local state = tostring(name)
-    local is_like_weight = kinds.is_tensor(value) and (value:numel() > 1 or optimizers.has_weights_shape(state))
-    local own = is_like_weight and extents.shape(value:shape())
+    local is_known = optimizers.has_weights_shape(state) or optimizers.is_factor(state)
+    local own = is_known and kinds.is_tensor(value) and extents.shape(value:shape())
     if own and not shapes_for(state, shape)[own] then
       out[#out + 1] = { kind = "shape", path = ("%s.%s"):format(place, cbk.key_text(name)),
         text = ("the optimizer's state has the shape %s, and its weight %s"):format(own, extents.shape(shape)) }
@@ -69,14 +69,27 @@ end
 
 ---The states that most parameters of a kind have: those of one group, and all of them vectors or none.
 ---@param of_kind { entry: Dict }[]
----@return table<string, boolean>
+---@return string[]
 local function usual_states(of_kind)
   local counts, out = {}, {}
   for _, one in ipairs(of_kind) do
     for name in cbk.items(one.entry) do counts[name] = (counts[name] or 0) + 1 end
   end
-  for name, count in pairs(counts) do out[name] = 2 * count > #of_kind or nil end
+  for name, count in pairs(counts) do
+    out[#out + 1] = 2 * count > #of_kind and type(name) == "string" and optimizers.has_weights_shape(name) and name or nil
+  end
   return out
+end
+
+---Whether a parameter lacks a state of the optimizer whose other states it has.
+---@param entry Dict
+---@param name string
+local function lacks(entry, name)
+  if entry[name] ~= nil then return false end
+  for other in cbk.items(entry) do
+    if optimizers.belong_together(name, tostring(other)) then return true end
+  end
+  return false
 end
 
 ---@param kinds_of table<string, { place: string, entry: Dict }[]>
@@ -85,8 +98,8 @@ local function check_missing(kinds_of, out)
   for _, of_kind in pairs(kinds_of) do
     local usual = usual_states(of_kind)
     for _, one in ipairs(of_kind) do
-      for name in pairs(usual) do
-        if one.entry[name] == nil then
+      for _, name in ipairs(usual) do
+        if lacks(one.entry, name) then
           out[#out + 1] = { kind = "missing", path = one.place .. "." .. cbk.key_text(name),
             text = "the optimizer's state is missing, which other parameters have" }
         end
@@ -104,13 +117,14 @@ function optimizer_check.mistakes(root)
   if not is_dict(root, "model") or cbk.count(states) == 0 then return out end
   local group_of, name_of = groups_of(root.optimizer)
   for key, entry in cbk.items(states) do
-    local name, place = type(key) == "string" and key or name_of[key], optimizer_state.path(key)
+    local number, place = tonumber(key), optimizer_state.path(key) -- files may have numbers as text
+    local name = number and name_of[number] or not number and type(key) == "string" and key
     local weight = name and optimizer_state.weight_of(root.model, name)
     if name and not weight then
       out[#out + 1] = { kind = "unknown", path = place, name = name, text = ("the model has no weight '%s'"):format(name) }
     elseif weight and is_dict(entry) and kinds.is_tensor(root.model[weight]) then
       check_shapes(place, entry, root.model[weight], out)
-      local kind = ("%s %s"):format(tostring(group_of[key]), root.model[weight]:dim() > 1)
+      local kind = ("%s %s"):format(tostring(group_of[number or key]), root.model[weight]:dim() > 1)
       kinds_of[kind] = kinds_of[kind] or {}
       table.insert(kinds_of[kind], { place = place, entry = entry })
     end
@@ -126,7 +140,7 @@ end
 function optimizer_check.strangers(root)
   local found = {}
   local function add(name)
-    if type(name) == "string" and not optimizer_state.weight_of(root.model, name) then found[name] = true end
+    if type(name) == "string" and not tonumber(name) and not optimizer_state.weight_of(root.model, name) then found[name] = true end
   end
   if is_dict(root) and is_dict(root, "model") and is_dict(root, "optimizer") then
     for name in cbk.items(optimizer_state.by_parameter(root)) do add(name) end
@@ -142,7 +156,7 @@ function optimizer_check.check(root)
   for _, one in ipairs(optimizer_check.mistakes(root)) do
     if one.kind == "shape" then
       cbk.fail("checkpoint", ("%s: %s"):format(one.path, one.text), { key = one.path,
-        advice = "go on without it: copy the checkpoint with --exclude 'optimizer.*'" })
+        advice = "go on without these states: copy the checkpoint with --exclude 'optimizer.state.*'" })
     end
     strange[#strange + 1] = one.kind == "unknown" and one.name or nil
   end

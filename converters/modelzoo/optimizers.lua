@@ -47,10 +47,10 @@ local function set(names)
   return out
 end
 
-local settings, zero_at_first = {}, {}
+local settings, own_states, zero_at_first = {}, {}, {}
 for name, class in pairs(classes) do
-  settings[name] = set(class.settings)
-  for state in pairs(set(class.zero)) do zero_at_first[state] = true end
+  settings[name], own_states[name] = set(class.settings), set(class.zero)
+  for state in pairs(own_states[name]) do zero_at_first[state] = true end
 end
 
 ---Whether a class takes a setting.
@@ -72,6 +72,17 @@ function optimizers.is_zero_at_first(state) return zero_at_first[state] == true 
 ---@return boolean
 function optimizers.has_weights_shape(state)
   return state ~= "step" and optimizers.is_zero_at_first(state) and not optimizers.is_factor(state)
+end
+
+---Whether a class of optimizers has both states of a parameter; its count of steps says nothing.
+---@param a string
+---@param b string
+---@return boolean
+function optimizers.belong_together(a, b)
+  for _, states in pairs(own_states) do
+    if states[a] and states[b] and a ~= "step" and b ~= "step" then return true end
+  end
+  return false
 end
 
 ---Whether a state has a number for each row, or each column, of a weight (Adafactor).

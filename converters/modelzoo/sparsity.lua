@@ -8,10 +8,13 @@ local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
 local numbers = require "cbk.numbers"
 local optimizer_state = require "converters.modelzoo.optimizer_state"
+local releases = require "converters.engine.releases"
 
 local is_dict, is_list, is_sequence, present = kinds.is_dict, kinds.is_list, kinds.is_sequence, kinds.present
 
 local sparsity = {}
+
+local SINCE = "2.2" -- the release since which masks are beside the weights
 
 ---Adds the unknown fields of a dict.
 ---@param known table<string, boolean>
@@ -30,14 +33,28 @@ local function key_of(model, name)
     .. "the parameter '%s', and the model has no weight of that name: the mask would be lost"):format(tostring(name)))
 end
 
+---The name of a parameter with a state in the optimizer's sparsity: it may be a number there, whose name is in the groups.
+---@param own Dict   the optimizer's sparsity
+---@return table<integer, string>
+local function names_of(own)
+  local out = {}
+  for _, group in cbk.items(is_sequence(own, "param_groups") and own.param_groups or cbk.list()) do
+    local has_both = is_dict(group) and is_sequence(group, "params") and is_sequence(group, "param_names")
+    for i, number in cbk.items(has_both and group.params or cbk.list()) do
+      if type(number) == "number" then out[number] = group.param_names[i] end
+    end
+  end
+  return out
+end
+
 ---Moves the masks of a sparsity state next to their weights.
 ---@param lost { path: string }[]
-local function move_masks(root, state, lost)
+local function move_masks(root, state, names, lost)
   for weight, own in cbk.items(state) do
     local place = ("optimizer.sparsity.state.%s."):format(tostring(weight))
     if is_dict(own) then
       add_others(lost, place, own, { mask = true })
-      local name = (own.mask ~= nil and key_of(root.model, weight) or tostring(weight)) .. "_mask"
+      local name = (own.mask ~= nil and key_of(root.model, names[weight] or weight) or tostring(weight)) .. "_mask"
       if own.mask ~= nil and root.model[name] ~= nil then lost[#lost + 1] = { path = "model." .. name } end
       if own.mask ~= nil then root.model[name] = cbk.raw(own, "mask") end
     else
@@ -70,9 +87,25 @@ local function levels_of(groups, lost)
   return levels
 end
 
+---Warns of masks beside weights for a release that has them in the optimizer's state.
+---@param model Dict
+---@param to string   the release
+local function warn_of_old(model, to)
+  for key in cbk.items(model) do
+    local weight = type(key) == "string" and key:match "^(.*)_mask$"
+    if weight and kinds.is_tensor(model[weight]) then
+      return cbk.warn(("release %s has the masks of sparse weights in the optimizer's state: those beside the weights, such as '%s', stay "
+        .. "where they are"):format(to, key))
+    end
+  end
+end
+
 ---Moves sparsity state from the optimizer to masks next to the weights; warns about fields without a place there.
 ---@param root Dict   changed in place
-function sparsity.move(root)
+---@param from string   the release of the old checkpoint
+---@param to string
+function sparsity.move(root, from, to)
+  if not releases.since(to, SINCE) then return releases.since(from, SINCE) and warn_of_old(root.model, to) or nil end
   if not is_dict(root, "optimizer") or root.optimizer.sparsity == nil then return end
   local optimizer, lost = cbk.copy(root.optimizer), {}
   local own = is_dict(optimizer, "sparsity") and optimizer.sparsity or cbk.dict()
@@ -82,7 +115,7 @@ function sparsity.move(root)
   root.optimizer = optimizer
   local has_state, has_groups = is_dict(own, "state"), is_list(own, "param_groups")
   add_others(lost, "optimizer.sparsity.", own, { state = has_state, param_groups = has_groups, step = true })
-  if has_state then move_masks(root, own.state, lost) end
+  if has_state then move_masks(root, own.state, names_of(own), lost) end
   local out = cbk.dict()
   if own.step ~= nil then out.step = cbk.raw(own, "step") end
   out.sparsity = has_groups and levels_of(own.param_groups, lost) or cbk.dict()
@@ -94,47 +127,77 @@ function sparsity.move(root)
     table.concat(names, ", ")))
 end
 
----The masks of a checkpoint by the weights of its model.
+---The masks in the optimizer's state, up to release 2.1.
 ---@param root Dict
----@return table<string, Tensor>
----@return table<string, string>   the path of each mask
-local function masks_of(root)
-  local out, paths = {}, {}
-  local function add(weight, path, mask)
-    if not kinds.is_tensor(mask) or not kinds.is_tensor(root.model[weight]) then
-      cbk.fail("checkpoint", ("'%s' is not a mask: it, or the weight '%s', is no tensor"):format(path, weight), { key = path })
+---@return { name: any, path: string, mask: any }[]
+function sparsity.in_optimizer(root)
+  local own = is_dict(root, "optimizer") and is_dict(root.optimizer, "sparsity") and root.optimizer.sparsity or cbk.dict()
+  local names, out = names_of(own), {}
+  for key, state in cbk.items(is_dict(own, "state") and own.state or cbk.dict()) do
+    local mask = is_dict(state) and state.mask
+    if mask and present(mask) then
+      out[#out + 1] = { name = names[key] or key, path = ("optimizer.sparsity.state.%s.mask"):format(tostring(key)), mask = mask }
     end
-    local has, want = mask:shape(), root.model[weight]:shape()
-    if extents.shape(has) ~= extents.shape(want) then
-      cbk.fail("checkpoint", ("the mask '%s' has the shape %s, and its weight %s"):format(path, extents.shape(has), extents.shape(want)),
-        { key = path })
-    end
-    out[weight], paths[weight] = mask, path
   end
-  local state = is_dict(root, "optimizer") and is_dict(root.optimizer, "sparsity") and root.optimizer.sparsity.state or nil
-  for name, own in cbk.items(is_dict(state) and state or cbk.dict()) do
-    local mask = is_dict(own) and own.mask
-    if present(mask) and mask then add(key_of(root.model, name), ("optimizer.sparsity.state.%s.mask"):format(tostring(name)), mask) end
-  end
-  for key, value in cbk.items(root.model) do
-    local weight = type(key) == "string" and key:match "^(.*)_mask$"
-    if weight and kinds.is_tensor(root.model[weight]) then add(weight, "model." .. key, value) end
-  end
-  return out, paths
+  return out
 end
 
----The model of a checkpoint with its masks applied: what a model without masks has to have to compute the same. Warns if there are some.
+---The keys of each weight whose tensor has several.
+---@param model Dict
+---@return fun(key: string): string[]
+local function names_of_weights(model)
+  local by_id = {}
+  for key, value in cbk.items(model) do
+    if kinds.is_tensor(value) then
+      local id = value:storage_id()
+      by_id[id] = by_id[id] or {}
+      table.insert(by_id[id], key)
+    end
+  end
+  return function(key)
+    local out = {}
+    for _, other in ipairs(by_id[model[key]:storage_id()]) do
+      if model[other]:same(model[key]) then out[#out + 1] = other end
+    end
+    return out
+  end
+end
+
+---@param path string    of the mask
+---@param weight string
+local function check_mask(path, mask, weight, value)
+  if not kinds.is_tensor(mask) or not kinds.is_tensor(value) then
+    cbk.fail("checkpoint", ("'%s' is not a mask: it, or the weight '%s', is no tensor"):format(path, weight), { key = path })
+  end
+  local has, want = extents.shape(mask:shape()), extents.shape(value:shape())
+  if has ~= want then
+    cbk.fail("checkpoint", ("the mask '%s' has the shape %s, and its weight %s"):format(path, has, want), { key = path })
+  end
+end
+
+---The model of a checkpoint with its masks applied: what a model without masks has to have to compute the same. Tied weights stay so. Warns
+---if there are masks.
 ---@param root Dict   changed in no way
 ---@return Dict   root.model, if there are no masks
 function sparsity.dense(root)
-  local masks, paths = masks_of(root)
-  if next(masks) == nil then return root.model end
-  local out, names = cbk.copy(root.model), naming.sorted(masks)
-  for _, weight in ipairs(names) do
-    local value = out[weight]
-    out[weight] = value * masks[weight]:to(value.dtype)
-    if paths[weight] == ("model.%s_mask"):format(weight) then out[weight .. "_mask"] = nil end
+  local model, masked = root.model, {}
+  local out, keys_of = nil, nil
+  local function apply(path, weight, mask)
+    check_mask(path, mask, weight, model[weight])
+    out, keys_of = out or cbk.copy(model), keys_of or names_of_weights(model)
+    local product = out[weight] * mask:to(model[weight].dtype)
+    for _, key in ipairs(keys_of(weight)) do out[key], masked[key] = product, true end
   end
+  for _, one in ipairs(sparsity.in_optimizer(root)) do apply(one.path, key_of(model, one.name), one.mask) end
+  for key, value in cbk.items(model) do
+    local weight = type(key) == "string" and key:match "^(.*)_mask$"
+    if weight and kinds.is_tensor(model[weight]) then
+      apply("model." .. key, weight, value)
+      out[key] = nil
+    end
+  end
+  if not out then return model end
+  local names = naming.sorted(masked)
   cbk.warn(("the masks of %s are applied, as the model does: %s"):format(numbers.counted(#names, "weight"), naming.folded(names)))
   return out
 end

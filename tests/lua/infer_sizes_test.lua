@@ -463,18 +463,20 @@ describe("a converter of cbk infer", function()
       end
       return model
     end
-    local seen = model_of(2, 4, 16, 6)
-    local found = infer.run({ tensors = seen.left, config = seen.left_config, format = "a", source = "left" },
-      { tensors = seen.right, config = seen.right_config, format = "b", source = "right" }, { model = "inferred" })
-    harness.has(found.text, 'nested = { right = { "attn_config" } }')
-    local other = model_of(3, 8, 24, 8)
-    for _, side in ipairs { "left", "right" } do
-      harness.equal(outcome(found, side, other, function(model)
-        local to, from = sections.convert(model, side, other[side .. "_config"])
-        local right = side == "right" and sections.nested(model, "right", from) or to
-        harness.equal(cbk.json(right.attn_config), cbk.json(other.right_config.attn_config))
-        return keys.convert(model.keys, side, other[side], { left = side == "left" and from or to, right = right, fill = model.fill })
-      end), "equal", side)
+    local seen, other, found = nil, model_of(3, 8, 24, 8), nil
+    for _, rotated in ipairs { 16, 6 } do -- all of a head, or some
+      seen = model_of(2, 4, 16, rotated)
+      found = infer.run({ tensors = seen.left, config = seen.left_config, format = "a", source = "left" },
+        { tensors = seen.right, config = seen.right_config, format = "b", source = "right" }, { model = "inferred" })
+      harness.has(found.text, 'nested = { right = { "attn_config" } }')
+      for _, side in ipairs { "left", "right" } do
+        harness.equal(outcome(found, side, other, function(model)
+          local to, from = sections.convert(model, side, other[side .. "_config"])
+          local right = side == "right" and sections.nested(model, "right", from) or to
+          harness.equal(cbk.json(right.attn_config), cbk.json(other.right_config.attn_config))
+          return keys.convert(model.keys, side, other[side], { left = side == "left" and from or to, right = right, fill = model.fill })
+        end), "equal", side)
+      end
     end
     local deeper = cbk.copy(seen.left_config) -- sizes that no field gives, where the numbers, lists too, are those of the pair
     deeper.n_layer = 5

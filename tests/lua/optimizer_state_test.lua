@@ -176,7 +176,7 @@ describe("the optimizer's sparsity", function()
         return out
       end
       local root = cbk.dict { model = cbk.dict { a = tensor(1) }, optimizer = cbk.dict { lr = 1, sparsity = tree(one[1]) } }
-      local warnings = conversion.warnings(sparsity.move, root)
+      local warnings = conversion.warnings(sparsity.move, root, "2.1", "2.2")
       equal(warnings, { one[2] and said .. one[2] })
       equal(root.optimizer, { lr = 1 })
     end)
@@ -186,7 +186,7 @@ describe("the optimizer's sparsity", function()
     local groups = cbk.list { cbk.dict { params = cbk.list { "a" }, sparsity = cbk.dict { step = 4 } } }
     local root = cbk.dict { model = cbk.dict { a = tensor(0), a_mask = tensor(1) }, sparsity = cbk.dict { old = 1 } }
     root.optimizer = cbk.dict { sparsity = cbk.dict { state = cbk.dict { a = mask }, param_groups = groups } }
-    local warnings = conversion.warnings(sparsity.move, root)
+    local warnings = conversion.warnings(sparsity.move, root, "2.1", "2.2")
     equal(root.sparsity, { sparsity = { a = { index = 4 } } })
     equal(warnings, { said .. "sparsity, model.a_mask" })
   end)
@@ -196,7 +196,7 @@ describe("the optimizer's sparsity", function()
       local state = cbk.dict()
       state[name] = mask
       local root = cbk.dict { model = cbk.dict { a = tensor(1) }, optimizer = cbk.dict { sparsity = cbk.dict { state = state } } }
-      harness.raises("the mask would be lost", function() sparsity.move(root) end)
+      harness.raises("the mask would be lost", function() sparsity.move(root, "2.1", "2.2") end)
     end
   end)
 

@@ -76,6 +76,9 @@ describe("Values of one's own: unlike defaults", function()
     end
     local own = fields.with({ config = fields.config { { "width" } } }, more)
     equal(check_config.unlike(own), { { kind = "unlike defaults", text = text .. "; add a rule for it" } })
+    equal(conversion.warnings(function() convert("left", { { "*" } }, { width = 3 }, more) end), {
+      (text:gsub("no rule names", 'only the rule { "*" } has')) .. ": the output computes with its own; add a rule for it" })
+    equal(conversion.warnings(function() convert("left", { { "eps", "layer_eps" }, { "*" } }, {}, more) end), {})
   end)
 
   it("are none where a rule or a function writes the field", function()

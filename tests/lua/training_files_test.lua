@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local conversion = require "conversion"
 local harness = require "harness"
+local sparsity = require "converters.modelzoo.sparsity"
 local tiny = require "tiny"
 
 local describe, it, equal, has, lacks = harness.describe, harness.it, harness.equal, harness.has, harness.lacks
@@ -56,6 +57,20 @@ describe("Training files: states of the optimizer", function()
       states["model." .. WEIGHT].exp_avg = cbk.full({ 7 }, 1)
       root.optimizer.param_groups = nil
     end, "error    m.mdl: optimizer.state.model." .. WEIGHT .. ".exp_avg: the optimizer's state has the shape [7], and its weight [" },
+    ["of an optimizer that is not known"] = { function(states)
+      for _, entry in cbk.items(states) do
+        entry.qmap1, entry.v_mean, entry.d = cbk.full({ 256 }, 1), cbk.full({}, 1), cbk.full({ 41 }, 1)
+      end
+    end },
+    ["of two optimizers in one group"] = { function(states, root)
+      for key, entry in cbk.items(states) do
+        if #root.model[key]:shape() == 2 then states[key] = cbk.dict { momentum_buffer = entry.exp_avg } end
+      end
+    end },
+    ["by numbers that are text"] = { function(states, root)
+      for i, key in ipairs(cbk.keys(states)) do states[tostring(i - 1)], states[key] = states[key], nil end
+      root.optimizer.param_groups = nil
+    end },
     ["of rows and columns"] = { function(states, root)
       for key, entry in cbk.items(states) do
         local shape = root.model[key]:shape()
@@ -88,8 +103,8 @@ describe("Training files: states of the optimizer", function()
       "--config", "c.yaml", "-o", "out")
     equal(status, 1)
     has(err, of_state "exp_avg" .. ": the optimizer's state has the shape [2, 3], and its weight [")
-    has(err, "copy the checkpoint with --exclude 'optimizer.*'")
-    equal((harness.cbk(dir, "copy", "m.mdl", "n.mdl", "--exclude", "optimizer.*")), 0)
+    has(err, "copy the checkpoint with --exclude 'optimizer.state.*'")
+    equal((harness.cbk(dir, "copy", "m.mdl", "n.mdl", "--exclude", "optimizer.state.*")), 0)
     equal((harness.cbk(dir, "convert", "n.mdl", "--model", "gpt2", "--src-fmt", "cs-2.2", "--tgt-fmt", "cs-2.4", "--config", "c.yaml",
       "-o", "out")), 0)
   end)
@@ -163,6 +178,56 @@ describe("Training files: masks of sparse weights", function()
       equal(made["transformer.h.0.mlp.c_fc.weight"]:transpose(0, 1):tolist(), want)
     end)
   end
+
+  it("keeps the tie of a weight that has two names, and one mask", function()
+    local EMBEDDING = "embedding_layer.word_embeddings.weight"
+    for _, format in ipairs { "cs-2.1", "cs-2.4" } do
+      local want
+      local dir = training_files(format, function(_, root)
+        local weight, own = root.model[EMBEDDING], cbk.dict { step = 1 }
+        root.model["lm_head.weight"] = weight
+        local mask = cbk.cat({ cbk.full({ 1, weight:shape()[2] }, 0), cbk.full({ weight:shape()[1] - 1, weight:shape()[2] }, 1) }, 0)
+        want = (weight * mask):tolist()
+        if format == "cs-2.4" then
+          root.model[EMBEDDING .. "_mask"] = mask
+        else -- by a number, whose name a group has
+          own.state = cbk.dict { { 0, cbk.dict { mask = mask } } }
+          own.param_groups = cbk.list { cbk.dict { params = cbk.list { 0 }, param_names = cbk.list { EMBEDDING } } }
+          root.optimizer.sparsity = own
+        end
+      end)
+      local status, _, err = harness.cbk(dir, "convert", "m.mdl", "--model", "gpt2", "--src-fmt", format, "--tgt-fmt", "hf", "--config",
+        "c.yaml", "-o", "out")
+      equal(status, 0)
+      lacks(err, "though the config ties them")
+      local made = cbk.open(dir .. "/out/m_to_hf").root
+      equal({ made["transformer.wte.weight"]:tolist(), made["lm_head.weight"]:tolist() }, { want, want })
+    end
+  end)
+
+  it("stays in the optimizer's state up to 2.1, and is named where an older release does not look for it", function()
+    local dir = training_files("cs-2.0", function(_, root)
+      root.optimizer.sparsity = cbk.dict { state = cbk.dict { { WEIGHT, cbk.dict { mask = mask_of(root.model[WEIGHT], "bool") } } } }
+    end)
+    local function to(src, tgt, folder)
+      local status, _, err = harness.cbk(dir, "convert", "m.mdl", "--model", "gpt2", "--src-fmt", src, "--tgt-fmt", tgt, "--config",
+        "c.yaml", "-o", folder)
+      equal(status, 0, err)
+      return cbk.open(("%s/%s/m_to_%s.mdl"):format(dir, folder, tgt)).root, err
+    end
+    local _, _, said = harness.cbk(dir, "copy", "m.mdl", "n.mdl", "--exclude", "optimizer.*")
+    has(said, ("are not in the copy: 1 mask, such as 'optimizer.sparsity.state.%s.mask'; keep them with --exclude 'optimizer.state.*'")
+      :format(WEIGHT))
+    equal(select(3, harness.cbk(dir, "copy", "m.mdl", "o.mdl", "--exclude", "optimizer.state.*")), "")
+    equal(#sparsity.in_optimizer(cbk.open(dir .. "/o.mdl").root), 1)
+    local made = to("cs-2.0", "cs-2.1", "a")
+    equal(made.model[WEIGHT .. "_mask"], nil)
+    assert(made.optimizer.sparsity.state[WEIGHT].mask)
+    dir = training_files("cs-2.2", function(_, root) root.model[WEIGHT .. "_mask"] = mask_of(root.model[WEIGHT], "bool") end)
+    local _, err = to("cs-2.2", "cs-2.1", "b")
+    has(err, ("release 2.1 has the masks of sparse weights in the optimizer's state: those beside the weights, such as '%s_mask', stay")
+      :format(WEIGHT))
+  end)
 
   it("is no unknown tensor for check, and has its weight's shape", function()
     local dir = training_files("cs-2.4", function(_, root) root.model[WEIGHT .. "_mask"] = mask_of(root.model[WEIGHT], "bool") end)

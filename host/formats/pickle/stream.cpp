@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "host/base/hash.hpp"
+#include "host/base/utf8.hpp"
 #include "host/formats/pickle/long_integer.hpp"
 #include "host/formats/pickle/numpy.hpp"
 
@@ -98,6 +99,8 @@ void Stream::real(double value) {
 }
 
 void Stream::text(const std::string& value) {
+  if (!is_utf8(value))
+    fail(Errc::value, "the text {} is not Unicode, and a pickle has no other", quote(value));
   if (is_rehearsal_) return;
   const bool is_kept = value.size() <= memo_text_limit;
   const auto own = static_cast<uint32_t>(texts_.size());

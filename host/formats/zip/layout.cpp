@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "host/base/bytes.hpp"
+#include "host/base/utf8.hpp"
 #include "host/formats/zip/records.hpp"
 
 namespace cbk::zip {
@@ -51,6 +52,10 @@ std::string central_zip64(uint64_t size, uint64_t header_offset) {
 uint64_t Layout::add(std::string_view name, uint64_t size) {
   if (name.size() > 0xffff - 4 * alignment)
     fail(Errc::value, "the name {} is too long for a zip archive", quote(name));
+  if (!is_strict_utf8(name) || name.find(char{0}) != std::string_view::npos) {
+    fail(Errc::value, "the name {} is not Unicode text without NUL, as names in a zip archive are",
+         quote(name));
+  }
   members_.push_back({names_.size(), size, end_});
   names_ += name;
   const uint64_t data = data_offset(members_.size() - 1);

@@ -71,7 +71,7 @@ end
 function heads.rotation(trial, size, dim)
   local of_size, of_dim = sizes.heads(trial.configs, size, dim, trial.left[1].key)
   if of_size and dim ~= 4 then -- with 4 rows, both directions are the same
-    return { text = ("layouts.rotary_rows(%s%s)"):format(of_size, dim < size and ", " .. of_dim or "") }
+    return { text = ("layouts.rotary_rows(%s%s)"):format(of_size, of_dim ~= of_size and ", " .. of_dim or "") }
   end
   return { text = ("layouts.rotary_rows(%d, %d)"):format(size, dim), assumes = heads.said(size, dim) }
 end

@@ -242,16 +242,17 @@ local function head_size(config, side, size, key)
   return agreed(near(list, key))
 end
 
----Expressions for the rotated rows of a head.
+---Expressions for the rotated rows of a head: by the fields that say them, also where these say that all rows are.
 local function rotated_rows(config, side, size, dim, key)
   local whole, list = head_size(config, side, size, key), {}
-  if dim == size or not whole then return whole end
+  if not whole then return nil end
   for _, field in ipairs(fields_of(config)) do
     local is_share = is_rotary(field.name) and field.value * size == dim
     local is_rows = is_rotary(field.name) and field.value == dim
     local text = is_share and ("(%s) * %s"):format(whole, text_of(side, field)) or is_rows and text_of(side, field)
     if text then list[#list + 1] = { text = text, section = field.section } end
   end
+  if #list == 0 and dim == size then return whole end
   return agreed(near(list, key))
 end
 
