@@ -162,11 +162,14 @@ local function set_of(list)
   return out
 end
 
+---The letters and stars of a pattern whose optional part may stand before one: "[model.]N.w".
+local function captures_of(pattern) return set_of(patterns.captures((pattern:gsub("%[([^%[%]]*)%]", "%1")))) end
+
 ---The rule with the letter in its pattern. It may be the common prefix of a table of rules.
 local function owner_of(rule, side, letter)
   local below = rule.below
   while below do
-    if set_of(patterns.captures(below[1][side][1]))[letter] then return below[1] end
+    if captures_of(below[1][side][1])[letter] then return below[1] end
     below = below[2]
   end
   return rule
@@ -176,13 +179,13 @@ local function check_captures(rule, side, findings)
   local other = rules.other[side]
   local from, to = rule[side], rule[other]
   local function add(owner, text, ...) findings[#findings + 1] = { kind = "captures", rule = owner, text = text:format(...) } end
-  local caught = set_of(patterns.captures(from[1]))
+  local caught = captures_of(from[1])
   if not to then return end
   local counted_from, counted_to = from.each and from.each.letter, to.each and to.each.letter
   local written = { to[1] }
   for _, extra in ipairs(rule.also[other]) do written[#written + 1] = extra[1] end
   for i, pattern in ipairs(written) do
-    local wanted = set_of(patterns.captures(pattern))
+    local wanted = captures_of(pattern)
     for letter in pairs(wanted) do
       if not caught[letter] and letter ~= counted_to then
         local owner = owner_of(rule, other, letter)

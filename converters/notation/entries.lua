@@ -113,6 +113,11 @@ local function mistake_in(entry)
   if table.maxn(entry) > 3 then return MORE:format(shapes.shown(entry[4])) end
   for i = 1, 2 do
     if entry[i] and type(entry[i]) ~= "string" and type(entry[i]) ~= "table" then return ("side %d must be a pattern"):format(i) end
+    for _, pattern in ipairs(list(entry[i]) or {}) do
+      if type(pattern) ~= "string" then
+        return ("side %d is a list of patterns, and one of them is %s; keys of rules.each are a side alone"):format(i, shapes.shown(pattern))
+      end
+    end
   end
   if not entry[1] or entry[2] == false then
     local side = entry[1] and "left" or "right"

@@ -135,6 +135,26 @@ describe("command lines", function()
     equal(cbk.fs.list(dir), { "a.pt" })
   end)
 
+  it("never write text that programs cannot read", function()
+    local dir = harness.temp_dir()
+    cbk.create(dir .. "/a.pt", { root = cbk.dict { { "w", cbk.tensor { 1, 2 } }, { "epoch", 3 } } }):commit()
+    for name, text in pairs { ["b.pt"] = "is not Unicode, and a pickle has no other", ["b.npz"] = "is not Unicode text without NUL",
+      ["b.mdl"] = "is not Unicode text", ["b.safetensors"] = "is not Unicode text" } do
+      local code, _, err = harness.cbk(dir, "copy", "a.pt", name, "--include", "w", "--rename", "w=w\255")
+      equal({ code, cbk.fs.exists(dir .. "/" .. name) }, { 1, false }, name)
+      harness.has(err, text)
+    end
+    local before = cbk.fs.read(dir .. "/a.pt")
+    equal((harness.cbk(dir, "copy", "a.pt", "a.pt", "--rename", "epoch=ep\255", "--overwrite")), 1)
+    equal(cbk.fs.read(dir .. "/a.pt"), before)
+    local out = cbk.create(dir .. "/c.npz")
+    out["k\0z"] = cbk.tensor { 1 }
+    harness.raises("is not Unicode text without NUL", function() out:commit() end)
+    out = cbk.create(dir .. "/c.pt")
+    out.note = "caf\233"
+    harness.raises("is not Unicode, and a pickle has no other", function() out:commit() end)
+  end)
+
   it("never write over what they read", function()
     local dir = harness.temp_dir()
     cbk.create(dir .. "/a.pt", { root = cbk.dict { w = cbk.tensor { 1, 2, 3 } } }):commit()

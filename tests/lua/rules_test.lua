@@ -152,9 +152,14 @@ describe("Rules: findings", function()
     finds("captures: left to right 'E' has no value in 'b.E'", { { "a.N", "b.E" } })
     finds("captures: right to left all values of 'E' in 'b.N.E' become one key", { { "a.N", "b.N.E" } })
     equal(found_in { { rules.each("e.N.E.w", "E", "experts"), "b.N", actions.pair("stack", cbk.cat, cbk.stack) } }, {})
+    equal(found_in { { "[model.]N.v", "N.y" } }, {})
   end)
 
   it("what is written wrongly is refused at once, with its place", function()
+    local two = { rules.each("g.E", "E", "experts"), rules.each("u.E", "E", "experts") }
+    fails("side 1 is a list of patterns, and one of them is a table", function()
+      rules.keys { { two, "w", actions.pair("stack", cbk.cat, cbk.stack) } }
+    end)
     fails("rules_test.lua:", function() local _ = rules.keys { { "a", "b", { name = "half", forward = function() end } } } end)
     for _, kind in ipairs { "only", "drop", "refuse" } do
       fails(("which side has the key? Write rules.%s.left(...)"):format(kind), function() rules[kind]("a", "why") end)
