@@ -115,7 +115,8 @@ local function mistake_in(entry)
     if entry[i] and type(entry[i]) ~= "string" and type(entry[i]) ~= "table" then return ("side %d must be a pattern"):format(i) end
     for _, pattern in ipairs(list(entry[i]) or {}) do
       if type(pattern) ~= "string" then
-        return ("side %d is a list of patterns, and one of them is %s; keys of rules.each are a side alone"):format(i, shapes.shown(pattern))
+        return ("side %d is a list of patterns, and one of them is %s; keys of rules.each are a side alone"):format(i,
+          shapes.shown(pattern))
       end
     end
   end

@@ -69,7 +69,8 @@ describe("untrusted text", function()
       { 0, "stats", "a.pt", "b.pt" }, { 0, "stats", "--csv", "a.pt" }, { 0, "stats", "--json", "a.pt" }, { 0, "check", "--all", "a.pt" },
       { 0, "check", "--json", "a.pt" }, { 0, "check", "--sarif", "a.pt" }, { 0, "plot", "a.pt", "model.*cleared*" },
       { 0, "plot", "a.pt", "model.*cleared*", "-o", "x.svg" }, { 0, "report", "a.pt", "b.pt", "-o", "x.html" },
-      { nil, "export", "a.pt", "*", "-o", "x.npz" }, { 0, "export", "a.pt", "model.*cleared*", "-o", "x.csv" },
+      { nil, "export", "a.pt", "*", "-o", "w.npz" }, { 0, "export", "a.pt", "model.*cleared*", "-o", "x.npz" },
+      { 0, "export", "a.pt", "model.*cleared*", "-o", "x.csv" },
       { 1, "import", "a.pt", "-o", "x.safetensors" }, { 0, "import", "x.npz", "-o", "y.pt" },
       { 1, "infer", "x.npz", "b.pt", "-o", "x\27[2J.lua" },
     }
