@@ -232,8 +232,9 @@ void Arena::set_item(Dict& dict, Value key, Value value) {
   charge(entry_bytes);
   Value* old = dict.append_or_find(key, value);
   if (old == nullptr) return;
-  using enum Value::Kind;
-  const bool is_lost = (old->is(tensor) || old->is(dict) || old->is(sequence)) && !old->same(value);
+  using Kind = Value::Kind;
+  const bool may_be_lost = old->is(Kind::tensor) || old->is(Kind::dict) || old->is(Kind::sequence);
+  const bool is_lost = may_be_lost && !old->same(value);
   if (is_lost && replaced_count_++ == 0) {
     first_replaced_ =
         fmt::format("{} is set twice in one dict: the first value, {}, is replaced, as in Python",
