@@ -17,23 +17,19 @@ local optimizer_check = {}
 ---@field text string
 ---@field name? string   of an unknown parameter
 
----The group of each parameter, and the name of each that the groups know by a number.
+---The group of each parameter, by its number and its name.
 ---@param optimizer Dict
----@return table<any, integer> group_of
----@return table<integer, string> name_of
+---@return table<any, integer>
 local function groups_of(optimizer)
-  local group_of, name_of = {}, {}
+  local out = {}
   local groups = kinds.is_sequence(optimizer, optimizers.GROUPS) and optimizer[optimizers.GROUPS] or cbk.list()
   for i, group in cbk.items(groups) do
-    local params = is_dict(group) and kinds.is_sequence(group, "params") and group.params or cbk.list()
-    local names = is_dict(group) and kinds.is_sequence(group, "param_names") and group.param_names or cbk.list()
-    for k, key in cbk.items(params) do
-      group_of[key] = i
-      if type(key) == "number" and type(names[k]) == "string" then name_of[key] = names[k] end
+    for _, list in ipairs(optimizers.LISTS) do
+      local has = is_dict(group) and kinds.is_sequence(group, list)
+      for _, key in cbk.items(has and group[list] or cbk.list()) do out[key] = out[key] or i end
     end
-    for _, name in cbk.items(names) do group_of[name] = group_of[name] or i end
   end
-  return group_of, name_of
+  return out
 end
 
 ---The shapes that a state may have: the weight's, or those of its sums over rows or columns.
@@ -115,7 +111,7 @@ end
 function optimizer_check.mistakes(root)
   local states, out, kinds_of = optimizer_state.by_parameter(root), {}, {}
   if not is_dict(root, "model") or cbk.count(states) == 0 then return out end
-  local group_of, name_of = groups_of(root.optimizer)
+  local group_of, name_of = groups_of(root.optimizer), optimizer_state.names_by_number(root.optimizer)
   for key, entry in cbk.items(states) do
     local number, place = tonumber(key), optimizer_state.path(key) -- files may have numbers as text
     local name = number and name_of[number] or not number and type(key) == "string" and key
@@ -144,7 +140,7 @@ function optimizer_check.strangers(root)
   end
   if is_dict(root) and is_dict(root, "model") and is_dict(root, "optimizer") then
     for name in cbk.items(optimizer_state.by_parameter(root)) do add(name) end
-    for name in pairs((groups_of(root.optimizer))) do add(name) end
+    for name in pairs(groups_of(root.optimizer)) do add(name) end
   end
   return naming.sorted(found)
 end

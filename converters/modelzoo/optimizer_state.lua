@@ -157,6 +157,21 @@ function optimizer_state.weight_of(model, name)
   end
 end
 
+---The names of parameters that groups know by a number, as PyTorch's do.
+---@param tree Dict   an optimizer, or its sparsity
+---@return table<integer, string>
+function optimizer_state.names_by_number(tree)
+  local out = {}
+  for _, group in cbk.items(is_sequence(tree, optimizers.GROUPS) and tree[optimizers.GROUPS] or cbk.list()) do
+    local has_both = is_dict(group) and is_sequence(group, "params") and is_sequence(group, "param_names")
+    for i, number in cbk.items(has_both and group.params or cbk.list()) do
+      local name = type(number) == "number" and group.param_names[i]
+      if type(name) == "string" then out[number] = name end
+    end
+  end
+  return out
+end
+
 local PLACE = ("optimizer.%s."):format(optimizers.BY_PARAMETER)
 
 ---@param key any       a parameter

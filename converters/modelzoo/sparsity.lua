@@ -33,21 +33,8 @@ local function key_of(model, name)
     .. "the parameter '%s', and the model has no weight of that name: the mask would be lost"):format(tostring(name)))
 end
 
----The name of a parameter with a state in the optimizer's sparsity: it may be a number there, whose name is in the groups.
----@param own Dict   the optimizer's sparsity
----@return table<integer, string>
-local function names_of(own)
-  local out = {}
-  for _, group in cbk.items(is_sequence(own, "param_groups") and own.param_groups or cbk.list()) do
-    local has_both = is_dict(group) and is_sequence(group, "params") and is_sequence(group, "param_names")
-    for i, number in cbk.items(has_both and group.params or cbk.list()) do
-      if type(number) == "number" then out[number] = group.param_names[i] end
-    end
-  end
-  return out
-end
-
 ---Moves the masks of a sparsity state next to their weights.
+---@param names table<integer, string>   of weights that are numbers there
 ---@param lost { path: string }[]
 local function move_masks(root, state, names, lost)
   for weight, own in cbk.items(state) do
@@ -115,7 +102,7 @@ function sparsity.move(root, from, to)
   root.optimizer = optimizer
   local has_state, has_groups = is_dict(own, "state"), is_list(own, "param_groups")
   add_others(lost, "optimizer.sparsity.", own, { state = has_state, param_groups = has_groups, step = true })
-  if has_state then move_masks(root, own.state, names_of(own), lost) end
+  if has_state then move_masks(root, own.state, optimizer_state.names_by_number(own), lost) end
   local out = cbk.dict()
   if own.step ~= nil then out.step = cbk.raw(own, "step") end
   out.sparsity = has_groups and levels_of(own.param_groups, lost) or cbk.dict()
@@ -132,7 +119,7 @@ end
 ---@return { name: any, path: string, mask: any }[]
 function sparsity.in_optimizer(root)
   local own = is_dict(root, "optimizer") and is_dict(root.optimizer, "sparsity") and root.optimizer.sparsity or cbk.dict()
-  local names, out = names_of(own), {}
+  local names, out = optimizer_state.names_by_number(own), {}
   for key, state in cbk.items(is_dict(own, "state") and own.state or cbk.dict()) do
     local mask = is_dict(state) and state.mask
     if mask and present(mask) then

@@ -382,6 +382,21 @@ describe("Configs: muP of tied embeddings", function()
   end)
 end)
 
+describe("Configs: muP without a checkpoint", function()
+  it("a config whose fields are folded into weights says so", function()
+    local way = ways.gpt2
+    local config, said
+    warnings(function() config = conversion.run("gpt2", "hf", way.format, tiny.model(way)) end)
+    local model = config.trainer and config.trainer.init.model or config.model
+    local function step() converters.convert.config(conversion.job("gpt2", way.format, "hf", { is_config_only = true }), config) end
+    local text = "`cbk convert` folds the config's muP fields into the weights"
+    assert(not table.concat(conversion.warnings(step), "\n"):find(text, 1, true))
+    model.mup_base_hidden_size = 4
+    said = table.concat(conversion.warnings(step), "\n")
+    assert(said:find(text, 1, true), said)
+  end)
+end)
+
 describe("Configs: precision", function()
   it("is bfloat16 or not, and never guessed", function()
     for shown, bad in pairs { ["'true'"] = "true", ["'x'"] = "x", ["2"] = 2, ["[1]"] = list { 1 } } do
