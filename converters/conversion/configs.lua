@@ -165,6 +165,7 @@ local function config_from_hf(job, step, config)
   local way = { to = release, starts_at_hf = true, named = named, given = from }
   history.check(job.model.history, from, way)
   history.check(history_of_class(job.model, to), to, way)
+  history.warn_of_meanings(history_of_class(job.model, to), to, nil, release)
   local converted = file.precision_to_cs(to, config, release)
   local is_kept = job.keeps_fields and not steps.keeps_model_only(job.path[#job.path])
   local lost = without(worth_reporting(dropped, from, is_kept), converted)
@@ -183,6 +184,7 @@ local function config_to_hf(job, step, config)
   local others, given = cbk.copy(config), cbk.copy(section)
   sections.move(step.converter.beside, others, section)
   sections.check(section, known)
+  history.warn_of_meanings(history_of_class(job.model, section), section, catalogue.release(step.src), nil)
   local folded, scale, untie = fold_mup(job, sections.plain(section, known), step.converter)
   local to, from, dropped, assumed = sections.convert(step.converter, step.side, folded, nil, nil,
     { hf_config = job.hf_config, source = job.source, file = config })
@@ -219,6 +221,7 @@ local function config_between_releases(job, step, config)
   else
     history.check(history_of_class(job.model, to), to, { to = tgt, from = src, starts_at_hf = is_hf(job.path[1].src) })
   end
+  history.warn_of_meanings(history_of_class(job.model, to), to, src, tgt)
   warn_of_layout(src, tgt, config)
   trainer.set_model(config, to)
   local at_once_from = job.path.at_once and catalogue.release(job.path[1].src) or nil

@@ -11,6 +11,7 @@ local history = {}
 ---@field [1] string  the release that added it
 ---@field [2] any     the value of older models: a value, fields.any_of, or a function (value, section) that tests a value
 ---@field says? string    that value in words, for a function
+---@field meant? string   in place of a value: what the field means in older releases, which know it: "a window is one token longer"
 ---@field warn? boolean|"steps"   a warning in place of an error, as in the original converter; "steps": between releases only
 
 ---@alias History table<string, FieldHistory|FieldHistory[]|History>   fields (several, where a later release knew more values: the newest
@@ -57,21 +58,53 @@ local function check_field(entry, name, section, way)
   return true
 end
 
+---Calls `visit` with the entries of each field that the section has, the newest first.
+---@param known History|nil
+---@param section Dict
+---@param visit fun(entries: FieldHistory[], name: string, section: Dict)
+local function each_field(known, section, visit)
+  for _, name in ipairs(known and cbk.keys(section) or {}) do
+    local entry = known[name]
+    if entry and entry[1] then
+      visit(type(entry[1]) == "table" and entry or { entry }, name, section)
+    elseif entry and kinds.is_dict(section, name) then
+      each_field(entry, section[name], visit)
+    end
+  end
+end
+
 ---Refuses, or warns about, fields of a model section that the release does not have.
 ---@param known History|nil
 ---@param section Dict
 ---@param way HistoryWay
 function history.check(known, section, way)
-  for _, name in ipairs(known and cbk.keys(section) or {}) do
-    local entry = known[name]
-    if entry and entry[1] then
-      for _, one in ipairs(type(entry[1]) == "table" and entry or { entry }) do
-        if check_field(one, name, section, way) then break end
-      end
-    elseif entry and kinds.is_dict(section, name) then
-      history.check(entry, section[name], way)
+  each_field(known, section, function(entries, name, of)
+    for _, one in ipairs(entries) do
+      if not one.meant and check_field(one, name, of, way) then return end
     end
-  end
+  end)
+end
+
+---Warns about fields whose values mean one thing on one side and another on the other. Hugging Face's mean what they mean in the newest
+---release.
+---@param known History|nil
+---@param section Dict   the Model Zoo's
+---@param from string|nil   the release; nil: Hugging Face
+---@param to string|nil
+function history.warn_of_meanings(known, section, from, to)
+  local older, newer = from, to
+  if not from or to and releases.since(from, to) then older, newer = to, from end
+  each_field(known, section, function(entries, name, of)
+    for i = older and not kinds.absent(of[name]) and #entries or 0, 1, -1 do
+      local one = entries[i]
+      local is_between = not releases.since(older, one[1]) and (not newer or releases.since(newer, one[1]))
+      if one.meant and is_between then
+        cbk.warn(("%s=%s is kept, but release %s and %s compute different things with it: before release %s %s"):format(name,
+          fields.shown(of[name]), older, newer and "release " .. newer or "Hugging Face's model", one[1], one.meant))
+        return
+      end
+    end
+  end)
 end
 
 return history

@@ -367,6 +367,8 @@ Difference compare(const Tensor& a, const Tensor& b, const Tolerance& tolerance,
   if (is_whole(a.dtype()) && is_whole(b.dtype())) out.max_absolute = Wide{0};
   if (a.same_data(b) || a.numel() == 0) return out;
   DifferenceOfPart found = Comparison(a, b, tolerance, most).run();
+  verify_read(*a.expression());
+  verify_read(*b.expression());
   drop_sources(*a.expression());
   drop_sources(*b.expression());
   out.different = found.different;

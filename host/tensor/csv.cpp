@@ -5,10 +5,12 @@
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <unordered_set>
 
 #include "host/base/error.hpp"
 #include "host/base/interrupt.hpp"
 #include "host/base/transaction.hpp"
+#include "host/tensor/expression.hpp"
 
 namespace cbk {
 namespace {
@@ -73,6 +75,8 @@ void write_csv(const Tensor& tensor, const std::filesystem::path& target, bool o
     file.write(offset, as_bytes(text));
     offset += text.size();
   }
+  std::unordered_set<const Expression*> seen;
+  verify_sources(*numbers.expression(), &Storage::verify_whole, seen);
   transaction.commit(false);
 }
 

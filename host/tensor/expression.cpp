@@ -84,6 +84,10 @@ bool ViewExpression::has_long_runs() const {
   return !loops_.empty() && loops_.back().stride == 1 && loops_.back().extent * itemsize() >= long_run;
 }
 
+bool ViewExpression::is_whole() const {
+  return static_cast<uint64_t>(numel()) * itemsize() >= view_.storage->size();
+}
+
 Losses ViewExpression::read(int64_t begin, std::span<std::byte> out) const {
   check_interrupt();
   const uint32_t item = itemsize();
@@ -542,6 +546,13 @@ std::string_view problem_of(const Expression& expression) {
 void verify_sources(const Expression& expression, void (Storage::*verify)() const,
                     std::unordered_set<const Expression*>& seen) {
   each_source(expression, seen, [&](const ViewExpression& source) { ((*source.view().storage).*verify)(); });
+}
+
+void verify_read(const Expression& expression) {
+  std::unordered_set<const Expression*> seen;
+  each_source(expression, seen, [](const ViewExpression& source) {
+    if (source.is_whole()) source.view().storage->verify_whole();
+  });
 }
 
 void add_source_files(const Expression& expression, SourceFiles& files,

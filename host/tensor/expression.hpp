@@ -88,6 +88,8 @@ class ViewExpression final : public Expression {
   /// Whether elements are picked from all over the storage, so that a reader that needs its bytes in order
   /// must read them again.
   [[nodiscard]] bool is_scattered() const { return !is_dense() && !has_long_runs(); }
+  /// Whether it has as many bytes as the storage.
+  [[nodiscard]] bool is_whole() const;
 
  private:
   [[nodiscard]] bool is_dense() const { return loops_.empty(); }  // one contiguous run
@@ -298,6 +300,9 @@ std::string_view problem_of(const Expression& expression);
 /// `seen` have been.
 void verify_sources(const Expression& expression, void (Storage::*verify)() const,
                     std::unordered_set<const Expression*>& seen);
+
+/// Call after all elements were read, in any order: verifies the storages of which nothing is left unread.
+void verify_read(const Expression& expression);
 
 /// Adds the files that the bytes come from; expressions in `seen` have been visited.
 void add_source_files(const Expression& expression, SourceFiles& files,

@@ -8,6 +8,7 @@
 #include "host/base/interrupt.hpp"
 #include "host/base/parallel.hpp"
 #include "host/base/scratch.hpp"
+#include "host/tensor/expression.hpp"
 #include "host/tensor/kernels/cast.hpp"
 
 namespace cbk {
@@ -122,6 +123,7 @@ Grid grid(const Tensor& matrix, int64_t rows, int64_t columns) {
   } else {
     fill_grid<double>(matrix, out);
   }
+  verify_read(*matrix.expression());
   return out;
 }
 

@@ -13,6 +13,7 @@
 #include "host/base/scratch.hpp"
 #include "host/tensor/counted.hpp"
 #include "host/tensor/crowded.hpp"
+#include "host/tensor/expression.hpp"
 #include "host/tensor/found_moments.hpp"
 #include "host/tensor/kernels/cast.hpp"
 #include "host/tensor/kernels/moments.hpp"
@@ -143,6 +144,7 @@ Statistics statistics(const Tensor& tensor, bool with_distribution) {
   } else {
     out = float_statistics<float>(tensor, with_distribution);
   }
+  verify_read(*tensor.expression());
   if (with_distribution) out.distribution = split_crowded(tensor, std::move(out.distribution));
   out.numel = tensor.numel();
   return out;

@@ -5,6 +5,10 @@
 #include "host/checkpoint/make_writer.hpp"
 #include "host/checkpoint/open.hpp"
 #include "host/streaming/execute.hpp"
+#include "host/tensor/compare.hpp"
+#include "host/tensor/csv.hpp"
+#include "host/tensor/grid.hpp"
+#include "host/tensor/statistics.hpp"
 #include "tests/host/folder.hpp"
 
 using namespace cbk;
@@ -93,6 +97,21 @@ TEST_CASE("damage: whoever looks at a part is not made to read all", "[damage]")
   CHECK(matrix.transpose(0, 1).slice(0, 0, 1).to_bytes().size() == 2200 * 4);
   CHECK_THROWS_WITH(archive.open().root.find("layer.weight")->as_tensor().to_bytes(),
                     Catch::Contains("damaged"));
+}
+
+TEST_CASE("damage: whoever looks at all of it, in any order, hears of it", "[damage]") {
+  const DamagedArchive archive(9'000'001);
+  const auto turned = [&] { return archive.open().root.find("layer.weight")->as_tensor().transpose(0, 1); };
+  CHECK_THROWS_WITH(statistics(turned()), Catch::Contains("damaged"));
+  CHECK_THROWS_WITH(statistics(turned().cast(DType::int32), true), Catch::Contains("damaged"));
+  CHECK_THROWS_WITH(grid(turned(), 8, 8), Catch::Contains("damaged"));
+  CHECK_THROWS_WITH(compare(turned(), Tensor::full(DType::float32, {2000, 2200}, 1), {}, 1),
+                    Catch::Contains("damaged"));
+  CHECK_THROWS_WITH(write_csv(turned(), archive.folder().path("a.csv"), false), Catch::Contains("damaged"));
+  CHECK_THROWS_WITH(write_csv(turned().slice(0, 0, 2), archive.folder().path("a.csv"), false),
+                    Catch::Contains("damaged"));
+  CHECK(archive.folder().names() == std::vector<std::string>{"big.pt"});
+  CHECK(statistics(turned().slice(0, 0, 2)).numel == 2 * 2200);
 }
 
 TEST_CASE("damage: checksums of parts make the checksum of all", "[damage]") {

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import tempfile
+import zipfile
 
 import h5py
 import numpy as np
@@ -60,11 +61,31 @@ def salvage(run, path, arrays):
         for key in found:
             np.testing.assert_array_equal(found[key], arrays[key], key)
         count = len(found)
-    if count < len(arrays) and not path.endswith(".npz"):  # an archive names only what begins before its end
+    if count < len(arrays) and path.endswith(".npz"):  # an archive names only what begins before its end
+        assert "arrays may be missing" in done.stderr, done
+    elif count < len(arrays):
         warning = json.loads(done.stderr.splitlines()[0])["warning"]["message"]
         for key in arrays:
             assert (f"'{key}'" in warning) == (key not in np.load(run.path("new.npz"))), (key, warning)
     return count
+
+
+def broken_header(run, arrays):
+    """One member's header and the end record are damaged: the other members are read, and the gap is reported."""
+    whole, path = run.path("whole.npz"), run.path("header.npz")
+    np.savez(whole, **arrays)
+    with zipfile.ZipFile(whole) as archive:
+        second = archive.infolist()[1]
+    with open(whole, "rb") as f:
+        content = bytearray(f.read())
+    content[second.header_offset] ^= 1
+    content[-22] ^= 1
+    with open(path, "wb") as f:
+        f.write(content)
+    assert salvage(run, path, arrays) == len(arrays) - 1
+    assert second.filename[:-len(".npy")] not in np.load(run.path("new.npz"))
+    checked = run.run("check", "--salvage", path)
+    assert checked.returncode == 1 and f"at byte {second.header_offset}" in checked.stdout, checked
 
 
 def main():
@@ -90,6 +111,7 @@ def main():
                 if not name.endswith(".h5"):  # its tables may be at the end
                     assert known[3] >= 10, counts
             run.check(name + ": more is left of a longer file", check)
+        run.check("a damaged header between others", lambda: broken_header(run, arrays))
         return run.close()
 
 

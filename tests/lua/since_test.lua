@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local conversion = require "conversion"
 local convert = require("cbk.converters").convert
 local harness = require "harness"
+local trainer = require "converters.modelzoo.trainer"
 
 local describe, it = harness.describe, harness.it
 
@@ -30,7 +31,7 @@ local function converted(model, src, tgt, section)
   local config = src == "hf" and section or cbk.dict { model = section }
   local out
   local reported = conversion.warnings(function() out = convert.config(conversion.job(model, src, tgt), config) end)
-  return reported, tgt == "hf" and out or out.model
+  return reported, tgt == "hf" and out or trainer.model(out)
 end
 
 describe("Fields newer than the release", function()
@@ -68,6 +69,24 @@ describe("Fields newer than the release", function()
     end
     harness.equal({ out.rope_theta, out.extra_attention_params.num_kv_groups }, { 500000, 2 })
   end)
+
+  local longer, none = "before release 2.3 a window is one token longer", "before release 2.2 attention has no window"
+  for _, case in ipairs {
+    { "hf", "cs-2.1", none }, { "cs-2.1", "hf", none }, { "cs-2.1", "cs-2.2", none }, { "cs-2.2", "cs-2.1", none },
+    { "hf", "cs-2.2", longer }, { "cs-2.2", "hf", longer }, { "cs-2.2", "cs-2.3", longer }, { "cs-2.3", "cs-2.2", longer },
+    { "cs-2.2", "cs-2.9", longer }, { "hf", "cs-2.3" }, { "cs-2.3", "hf" }, { "cs-2.3", "cs-2.4" },
+  } do
+    it(("a window that means something else is kept and reported: %s to %s"):format(case[1], case[2]), function()
+      local section = case[1] == "hf" and with(llama, { model_type = "mistral", sliding_window = 7, num_key_value_heads = 4 })
+        or with(decoder, { attention_sliding_window_length = 7, use_ffn_bias = false, use_projection_bias_in_attention = false,
+          use_ffn_bias_in_attention = false, use_bias_in_output = false, share_embedding_weights = false })
+      local reported, out = converted("mistral", case[1], case[2], section)
+      local text = table.concat(reported, "\n")
+      harness.equal(out.sliding_window or out.attention_sliding_window_length, 7)
+      local check = case[3] and harness.has or harness.lacks
+      check(text, case[3] or "attention_sliding_window_length=7")
+    end)
+  end
 
   -- what the model computes with these fields, and the oldest release that knows them
   local theta, linear = { rope_theta = 500000 }, { type = "linear", factor = 2 }

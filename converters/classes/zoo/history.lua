@@ -57,9 +57,17 @@ local mup = {
   output_logits_alpha = { "2.3", 1 }, scale_output_logits_by_d = { "2.3", true },
 }
 
+---The mask of 2.2 hides keys that are more than the window behind, that of later releases and Hugging Face's also the one at the window;
+---2.1 knows the field in its converters only.
+local window = {
+  { "2.3", meant = "a window is one token longer: one less there is the same" },
+  { "2.2", meant = "attention has no window" },
+  { "2.1", cbk.null },
+}
+
 local decoders = fields.with(fields.with(positions, mup), {
   attention_module = { "1.9", "aiayn_attention" }, extra_attention_params = grouped, alibi_trainable_slopes = { "2.1", false },
-  attention_sliding_window_length = { "2.1", cbk.null }, attention_sink_tokens = { "2.4", cbk.null },
+  attention_sliding_window_length = window, attention_sink_tokens = { "2.4", cbk.null },
   moe = moe, moe_params = moe,
 })
 

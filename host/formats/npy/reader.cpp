@@ -113,6 +113,12 @@ Checkpoint read_archive(const std::shared_ptr<const MappedFile>& file, const Ope
     }
   }
   Checkpoint checkpoint = checkpoint_of(*file, "npz", std::move(root));
+  if (const auto from = archive.unknown_from()) {
+    checkpoint.warnings.push_back(
+        fmt::format("the archive is damaged or cut short at byte {}: arrays may be missing, and their names "
+                    "are not known",
+                    *from));
+  }
   if (!archive.has_checksums())
     checkpoint.warnings.emplace_back(
         "the archive has no checksums: damage to its arrays would not be noticed");

@@ -19,6 +19,17 @@ using Decompressor = std::unique_ptr<libdeflate_decompressor, decltype(&libdefla
 /// Deflate cannot pack better than this; a larger claim is false and would only waste memory.
 constexpr uint64_t best_ratio = 1032;
 
+constexpr std::string_view member_mark = "PK\x03\x04", directory_mark = "PK\x01\x02";
+
+/// The next place in `file` with the mark of a member or of the directory; the file's end if there is none.
+uint64_t next_header(std::string_view file, uint64_t at) {
+  for (uint64_t found = at; (found = file.find("PK", found)) != std::string_view::npos; ++found) {
+    const std::string_view mark = file.substr(found, member_mark.size());
+    if (mark == member_mark || mark == directory_mark) return found;
+  }
+  return file.size();
+}
+
 // The memory of a member, and of a storage for it; measured.
 constexpr uint64_t entry_bytes = 144;
 constexpr uint64_t storage_bytes = 256;
@@ -380,17 +391,26 @@ void Archive::add(const Entry& entry) {
   entries_.push_back(entry);
 }
 
+/// Reads the headers one after the other. What is no header is skipped and told (`unknown_from`): members in
+/// it are lost, and so are those behind the file's end, unless the directory begins there.
 void Archive::scan_headers() {
   is_salvaged_ = true;
-  const uint64_t total = file_->size();
-  for (uint64_t at = 0; at + local_size <= total;) {
+  const std::string_view text = as_text(file_->bytes());
+  const uint64_t total = text.size();
+  uint64_t at = 0;
+  for (;;) {
     check_interrupt();
+    const uint64_t skipped = next_header(text, at) - at;
+    const bool is_descriptor = skipped == 16 || skipped == 24;  // of a member whose sizes were known
+    if (skipped > 0 && !is_descriptor) unknown_from_ = unknown_from_.value_or(at);
+    at += skipped;
+    if (text.substr(at).starts_with(directory_mark)) return;
+    if (at + local_size > total) break;
     const Fields local(file_->slice(at, local_size, "a zip member's header"));
-    if (local.u32(0) != local_signature) return;
     const uint64_t name_size = local.u16(local_name_length);
     const uint64_t extra_size = local.u16(local_name_length + 2);
     const uint64_t start = at + local_size + name_size + extra_size;
-    if (start > total) return;
+    if (start > total) break;
     Entry entry{as_text(file_->slice(at + local_size, name_size, "a name")),
                 at,
                 local.u32(18),
@@ -409,9 +429,9 @@ void Archive::scan_headers() {
     if (end == UINT64_MAX)
       entry.compressed_size = entry.size = total;  // cut, and nobody knows how long it was
     add(entry);
-    if (end > total) return;
-    at = end;
+    at = std::min(end, total);
   }
+  unknown_from_ = unknown_from_.value_or(at);
 }
 
 bool Archive::is_cut(const Entry& entry) const {

@@ -48,6 +48,9 @@ class Archive {
   [[nodiscard]] bool is_cut(const Entry& entry) const;
   /// Whether the members were found by their headers.
   [[nodiscard]] bool is_salvaged() const { return is_salvaged_; }
+  /// In a salvaged archive: the first byte where members may be that nobody knows of; nullopt if there is
+  /// none.
+  [[nodiscard]] std::optional<uint64_t> unknown_from() const { return unknown_from_; }
   [[nodiscard]] const Entry* find(std::string_view name) const;
   /// False if the writer left checksums out: all of them are 0, but those of the data are not.
   [[nodiscard]] bool has_checksums() const { return has_checksums_; }
@@ -86,6 +89,7 @@ class Archive {
   std::unordered_map<std::string_view, size_t, KeyedHash> by_name_;
   bool has_checksums_ = true;
   bool is_salvaged_ = false;
+  std::optional<uint64_t> unknown_from_;
 };
 
 }  // namespace cbk::zip
