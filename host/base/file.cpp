@@ -137,11 +137,13 @@ void MappedFile::read(uint64_t offset, std::span<std::byte> out) const {
 }
 
 void MappedFile::drop(uint64_t offset, uint64_t length) const noexcept {
-  // Includes the page in which the range begins: the part before it was usually read before. So a run of
-  // small ranges is released as a whole.
-  const uint64_t page = 4096;
-  uint64_t begin = offset / page * page;
-  uint64_t end = std::min(offset + length, size_) / page * page;
+  // Includes the unit in which the range begins: the part before it was usually read before. So a run of
+  // small ranges is released as a whole, by few system calls: each of them interrupts all other threads.
+  constexpr uint64_t page = 4096;
+  constexpr uint64_t few_pages = 64ULL << 10;  // a page fault maps as many
+  const uint64_t unit = length < few_pages ? few_pages : page;
+  const uint64_t begin = offset / unit * unit;
+  const uint64_t end = std::min(offset + length, size_) / unit * unit;
   if (begin < end) ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
 }
 

@@ -23,7 +23,8 @@ constexpr uint64_t rows_piece = 1ULL << 20;
 
 int thread_count(const ExecuteOptions& options) {
   if (options.threads > 0) return std::min(options.threads, 64);
-  return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 4U));
+  static const auto cores = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 4U));
+  return cores;
 }
 
 /// A block in flight needs its result, an operand of up to twice the width, and a copy in source order.

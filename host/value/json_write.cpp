@@ -17,11 +17,24 @@ void check_size(const std::string& out, const JsonWriteOptions& options) {
   if (out.size() > options.limit) fail(Errc::value, "more than {} of JSON", format_size(options.limit));
 }
 
+/// The length of the characters that stand for themselves in every kind of JSON, up to some thousand.
+size_t plain_run(std::string_view text) {
+  constexpr size_t most = 4096;
+  text = text.substr(0, most);
+  const auto is_plain_ascii = [](char c) { return c >= ' ' && c <= '~' && c != '"' && c != '\\'; };
+  return static_cast<size_t>(std::ranges::find_if_not(text, is_plain_ascii) - text.begin());
+}
+
 void append_quoted(std::string& out, std::string_view text, const JsonWriteOptions& options) {
   const auto escape = [&](uint32_t unit) { out += fmt::format("\\u{:04x}", unit); };
   out += '"';
   for (size_t i = 0; i < text.size();) {
     check_size(out, options);
+    if (const size_t run = plain_run(text.substr(i)); run > 0) {
+      out += text.substr(i, run);
+      i += run;
+      continue;
+    }
     const size_t start = i;
     const auto decoded = decode_utf8(text, i);
     if (!decoded) fail(Errc::value, "text that is not UTF-8 cannot be written as JSON: {}", quote(text, 40));
