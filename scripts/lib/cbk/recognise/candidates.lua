@@ -155,8 +155,24 @@ local function accepted(asked)
   return named, #named - #out
 end
 
----The models that a config may mean. Fits with many tensors are not kept: a tiny config may ask for 100,000 tensors of each model. Where
----one of the class that the config names fits, no other class is tried.
+---Keeps the fit of a candidate. Those with many tensors are not kept, as a tiny config may ask for 100,000 tensors of each model, except
+---for the best one of a checkpoint that has about as many itself.
+---@param one Candidate
+---@param best Candidate|nil   the best one whose fit has many tensors
+---@param count integer        of the checkpoint's keys
+---@return Candidate|nil best
+local function keep_fit(one, found, best, count)
+  if #found.known <= MANY_TENSORS then
+    one.fit = found
+  elseif #found.known <= 2 * count and (not best or one.mistakes < best.mistakes) then
+    if best then best.fit = nil end
+    one.fit, best = found, one
+  end
+  if not one.fit then collectgarbage() end
+  return best
+end
+
+---The models that a config may mean. Where one of the class that the config names fits, no other class is tried.
 ---@param asked Asked
 ---@param format string
 ---@param keys string[]
@@ -164,7 +180,7 @@ end
 ---@return Candidate[]
 ---@return string[] problems   why the config does not fit a model that it names
 function candidates.at(asked, format, keys, shape_of)
-  local out, problems, is_found = {}, {}, false
+  local out, problems, is_found, best = {}, {}, false, nil
   local list, named = accepted(asked)
   for i, described in ipairs(list) do
     if is_found and i > named then break end
@@ -173,8 +189,7 @@ function candidates.at(asked, format, keys, shape_of)
     if one and fine then
       out[#out + 1], one.matched, one.mistakes = one, found.matched, fit.mistakes(found)
       is_found = is_found or one.is_named and one.mistakes == 0
-      local is_small = #found.known <= MANY_TENSORS
-      if is_small then one.fit = found else collectgarbage() end
+      best = keep_fit(one, found, best, #keys)
     elseif one then
       problems[#problems + 1] = why_not(one, found)
     end
