@@ -335,6 +335,16 @@ int gradient_count(lua_State* L) {
   return 1;
 }
 
+/// `set_gradient_mask(p, mask)`: gradients of `backward` are 0 where the mask is.
+int set_gradient_mask(lua_State* L) {
+  const auto& leaf = check_variable(L, 1);
+  const auto& mask = check_variable(L, 2);
+  if (leaf->shape() != mask->shape())
+    fail(Errc::shape, "a mask {} for gradients {}", to_string(mask->shape()), to_string(leaf->shape()));
+  leaf->set_grad_mask(mask);
+  return 0;
+}
+
 int threads(lua_State* L) {
   push_integer(L, thread_count());
   if (!lua_isnoneornil(L, 1)) set_thread_count(static_cast<int>(check_integer(L, 1, 1, 256)));
@@ -466,6 +476,7 @@ void bind_compute(lua_State* L) {
                                        {"is_weight", computed<is_weight>},
                                        {"write_count", computed<write_count>},
                                        {"gradient_count", computed<gradient_count>},
+                                       {"set_gradient_mask", computed<set_gradient_mask>},
                                        {"threads", computed<threads>},
                                        {"memory", computed<memory>},
                                        {"program", computed<program>},

@@ -25,6 +25,7 @@ class Leaves {
 
   void add(const VariablePtr& leaf, VariablePtr gradient) {
     gradient = cast(gradient, leaf->dtype());
+    if (leaf->grad_mask()) gradient = where(leaf->grad_mask(), gradient, 0.0);
     if (leaf->grad()) {
       leaf->receive_grad(add_tensors(leaf->grad(), gradient));
       return;

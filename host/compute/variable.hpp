@@ -57,6 +57,9 @@ class Variable {
     grad_ = std::move(grad);
     ++gradients_received_;
   }
+  /// What `backward` gives to this leaf is 0 where the mask is; nullptr: all is given. Of the leaf's shape.
+  [[nodiscard]] const VariablePtr& grad_mask() const { return grad_mask_; }
+  void set_grad_mask(VariablePtr mask) { grad_mask_ = std::move(mask); }
   [[nodiscard]] uint64_t gradients_received() const { return gradients_received_; }
   [[nodiscard]] const NodePtr& node() const { return node_; }
   /// Whether this is a view of another variable, which is not informed about writes here.
@@ -90,6 +93,7 @@ class Variable {
   bool is_view_ = false;
   uint64_t rewrites_ = 0;  // of the buffer, when this view was taken
   VariablePtr grad_;
+  VariablePtr grad_mask_;
   uint64_t gradients_received_ = 0;
   NodePtr node_;
 };

@@ -26,6 +26,15 @@ local function loop(step, count, cadence)
   for i, batch in cstorch.utils.data.DataExecutor(loader, { num_steps = count, checkpoint_steps = cadence }):iter() do step(batch, i) end
 end
 
+local function warnings_of(body)
+  local texts = {}
+  local before = cstorch.on_warning(function(text) texts[#texts + 1] = text end)
+  local fine, problem = pcall(body)
+  cstorch.on_warning(before)
+  if not fine then error(problem, 0) end
+  return texts
+end
+
 describe("cstorch: static sparsity", function()
   on_all("keeps a share of the weights at zero", function()
     local model = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 2))
@@ -101,6 +110,42 @@ describe("cstorch: static sparsity", function()
     local sparsity = cstorch.sparse.Static { sparsity = 0.5, init_method = "topk", filter = function(name) return name == "weight" end }
     sparsity:apply(model)
     equal(model.weight:tolist(), { { 4, 0, 0, 3 } })
+  end)
+
+  it("gives dead weights no gradient, whatever it is, before it is clipped", function()
+    cstorch.testing.reset()
+    local model = nn.Linear(2, 1, { bias = false })
+    cstorch.no_grad(function() model.weight:copy_(cstorch.tensor { { 3, 1 } }) end)
+    local sparsity = cstorch.sparse.Static { sparsity = 0.5, init_method = "topk" }
+    sparsity:apply(model)
+    local optimizer = cstorch.optim.SGD(model:parameters(), { lr = 1 })
+    optimizer:apply(sparsity)
+    model(cstorch.tensor { { 1, 0 / 0 } }):sum():backward()
+    equal(model.weight.grad:tolist(), { { 1, 0 } })
+    optimizer:zero_grad()
+    cstorch.amp.optimizer_step(model(cstorch.tensor { { 3, 4 } }):sum(), optimizer, nil, { max_gradient_norm = 3 })
+    harness.near(model.weight:tolist()[1][1], 0, 1e-5) -- the gradient's norm is 3, not 5
+    model.weight.grad = cstorch.tensor { { 1, 0 / 0 } }
+    optimizer:step()
+    equal(model.weight:tolist()[1][2], 0)
+  end)
+
+  it("warns if new masks take weights of a loaded sparse model", function()
+    cstorch.testing.reset()
+    local function build(seed)
+      cstorch.manual_seed(seed)
+      return nn.Linear(16, 16, { bias = false }), cstorch.sparse.Static { sparsity = 0.5 }
+    end
+    local model, sparsity = build(1)
+    equal(warnings_of(function() sparsity:apply(model) end), {})
+    local other, new = build(2)
+    other:load_state_dict(model:state_dict())
+    harness.has(table.concat(warnings_of(function() new:apply(other) end)), "'weight' has 128 weights of 256 that are not 0")
+    local third, same = build(3)
+    third:load_state_dict(model:state_dict())
+    same:load_state_dict(sparsity:state_dict())
+    equal(warnings_of(function() same:apply(third) end), {})
+    equal(third.weight:tolist(), model.weight:tolist())
   end)
 
   for _, case in ipairs {

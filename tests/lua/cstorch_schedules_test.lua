@@ -218,6 +218,20 @@ end)
 
 describe("cstorch: schedule state dict", function()
   it("restores every schedule", function()
+    local function nested(opt) -- its inner line does not advance
+      return lr.SequentialLR(opt, {
+        schedulers = {
+          lr.ConstantLR(opt, { learning_rate = 5 }),
+          lr.SequentialLR(opt, {
+            schedulers = {
+              lr.LinearLR(opt, { initial_learning_rate = 0, end_learning_rate = 1, total_iters = 4 }), lr.ConstantLR(opt, { learning_rate = 3 }),
+            },
+            milestones = { 4 },
+          }),
+        },
+        milestones = { 2 },
+      })
+    end
     local function build(opt)
       return {
         lr.PolynomialLR(opt, { initial_learning_rate = 1, end_learning_rate = 0, total_iters = 9, power = 2 }),
@@ -233,6 +247,7 @@ describe("cstorch: schedule state dict", function()
           },
           milestones = { 2 },
         }),
+        nested(opt), lr.ScalePerParamLR(opt, { scheduler = nested(opt) }),
       }
     end
     local fresh = build(optimizer())

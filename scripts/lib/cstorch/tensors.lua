@@ -258,6 +258,11 @@ function tensors.write_count(tensor) return tonumber(native.write_count(tensor))
 ---@return integer
 function tensors.gradient_count(tensor) return tonumber(native.gradient_count(tensor)) end
 
+---Makes `backward` give a parameter gradients that are 0 where `mask` is, whatever they are elsewhere, NaN included.
+---@param p cstorch.Tensor
+---@param mask cstorch.Tensor   of its shape and device
+function tensors.mask_gradients(p, mask) native.set_gradient_mask(p, mask) end
+
 ---A copy on the host, which can be read at any time.
 ---@param tensor cstorch.Tensor
 ---@return cstorch.Tensor

@@ -71,46 +71,56 @@ local function saved_mask(self, name, p)
   return mask
 end
 
+--- Warns of a new mask for a weight that is sparse already, as after loading it.
+local function warn_of_sparse(self, name, p, mask)
+  if self.saved then return end
+  local function live(weights) return tensors.to_host(weights:ne(0):to("int64"):sum()):item() end
+  local before, after = live(p), live(p:mul(mask))
+  if before < p:numel() and after < before then
+    errors.warn(("Static: '%s' has %d weights of %d that are not 0, and the new mask makes it %d: to go on with a sparse run, save the "
+      .. "masks with state_dict() and load them with load_state_dict() before apply"):format(name, before, p:numel(), after))
+  end
+end
+
 local function mask_model(self, model)
   local count = 0
   for name, p in model:named_parameters() do
     if not self.masks[p] and self.filter(name, p) then
       local mask = saved_mask(self, name, p) or make_mask(self, p)
       self.masks[p], self.names[p] = mask, name
+      warn_of_sparse(self, name, p, mask)
       p:mul_(mask)
+      tensors.mask_gradients(p, mask)
       count = count + 1
     end
   end
   check(count > 0, "value", "Static: the filter accepts no parameter of the %s", model.class.name)
 end
 
-local function mask_gradients(self, optimizer)
-  for p in optimizer:parameters() do
-    if p.grad and self.masks[p] then p.grad:mul_(self.masks[p]) end
-  end
-end
+--- Selects, as NaN times 0 is NaN.
+local function select_live(tensor, mask) tensor:copy_(tensors.where(mask, tensor, 0)) end
 
 local function mask_weights(self, optimizer)
   local names = optimizer:state_names_to_sparsify()
   for p, state in optimizer:parameters() do
     local mask = self.masks[p]
     if mask then
-      p:mul_(mask)
+      select_live(p, mask)
       for _, name in ipairs(names) do
-        if state[name] and shapes.same(state[name], mask) then state[name]:mul_(mask) end
+        if state[name] and shapes.same(state[name], mask) then select_live(state[name], mask) end
       end
     end
   end
 end
 
----Masks the weights of a model; or makes an optimizer mask gradients before its steps, and weights and state after them. Also
----`optimizer:apply(sparsity)`. Apply it to the model first, and after loading its weights.
+---Masks the weights of a model and the gradients that they get; or makes an optimizer mask weights and state after its steps. Also
+---`optimizer:apply(sparsity)`. Apply it to the model first, and after loading its weights. To go on with a sparse run, save
+---`state_dict()` with the model, and load it before this: new masks are other ones.
 ---@param target any   an nn.Module or an optimizer
 function Static:apply(target)
   if class.is_a(target, Module) then return tensors.no_grad(mask_model, self, target) end
   check(class.is_a(target, Optimizer), "type", "Static:apply: expected a module or an optimizer, found %s", show(target))
   check(next(self.masks) ~= nil, "runtime", "Static:apply: apply it to the model before its optimizer")
-  target:register_step_pre_hook(function(optimizer) tensors.no_grad(mask_gradients, self, optimizer) end)
   target:register_step_post_hook(function(optimizer) tensors.no_grad(mask_weights, self, optimizer) end)
 end
 

@@ -219,7 +219,8 @@ local function load(self, dict)
   if self.check_arguments then self:check_arguments() end
   self.param_group_tags = tags.wanted(self.param_group_tags)
   check_targets(self)
-  self:_set_clock(self.last_epoch) -- also the clocks of members that have no state dict
+  -- also the clocks of members that have no state dict; those inside a member stand still (`Sequential._set_clock`)
+  if not self.is_member then self:_set_clock(self.last_epoch) end
   if self.is_member then
     local values = loaded.plain(dict._last_value)
     check(values == nil or type(values) == "table", "type", "%s: expected a list as _last_value, found %s", self.class.name, show(values))
