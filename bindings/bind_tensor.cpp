@@ -119,6 +119,11 @@ int fill(lua_State* L) {
   return 1;
 }
 
+int is_moved(lua_State* L) {
+  lua_pushboolean(L, cbk::is_moved(*self_tensor(L).expression()));
+  return 1;
+}
+
 int same(lua_State* L) {
   lua_pushboolean(L, self_tensor(L).same_data(check<const TensorLeaf>(L, 2)->tensor));
   return 1;
@@ -248,6 +253,7 @@ void bind_tensor(lua_State* L) {
                                  {"storage_id", guarded<storage_id>},
                                  {"problem", guarded<problem>},
                                  {"fill", guarded<fill>},
+                                 {"is_moved", guarded<is_moved>},
                                  {"same", guarded<same>},
                                  {"as", guarded<as>},
                                  {nullptr, nullptr}};

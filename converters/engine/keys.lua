@@ -6,6 +6,7 @@ local fold = require "cbk.fold"
 local warnings = require "cbk.warnings"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
+local moved = require "converters.engine.moved"
 local naming = require "cbk.naming"
 local rules = require "converters.engine.rules"
 local patterns = require "converters.engine.patterns"
@@ -489,6 +490,12 @@ function Run:convert_masks(set, side, options)
   own.trace = options.trace and function(record) options.trace(as_mask(record)) end
   local fine, made = pcall(keys.convert, set, side, self.mask_of, own)
   if not fine then error(errors.put_in(made, "cannot convert the masks of sparse weights: every part of a weight needs one"), 0) end
+  own.trace = nil
+  local computed = moved.computed(self.mask_of, function(masks) return (keys.convert(set, side, masks, own)) end)
+  if computed then
+    cbk.fail("convert", ("cannot convert the mask of '%s': the table computes with the elements of the weight, and a mask can only move")
+      :format(computed), { advice = "give masks a rule of their own in the table, such as { 'a.weight_mask', 'b.weight_mask' }" })
+  end
   for key, value in cbk.items(made) do self:put(key .. "_mask", value) end
 end
 

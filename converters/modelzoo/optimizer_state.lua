@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local extents = require "cbk.extents"
 local kinds = require "converters.engine.kinds"
+local moved = require "converters.engine.moved"
 local naming = require "cbk.naming"
 local optimizers = require "converters.modelzoo.optimizers"
 
@@ -33,18 +34,21 @@ end
 ---@field split Split
 ---@field pieces table<string, string[]>   the new names of parameters whose state is split
 ---@field lost string[]      names that the new model lacks, or has split in a way that their state does not follow
+---@field gone string[]      those among them that are names of other parameters now
+---@field targets table<string, boolean>   the keys of the new model that had other names
 ---@field changed string[]   names whose tensors have other values now
 ---@field seen table<string, boolean>
 
 ---@param names Names
----@return string
+---@return string|nil   nil: the name is another parameter's now
 local function follow(names, name)
   if type(name) ~= "string" then return name end
-  local move, _, own = move_of(names.moves, name)
+  local move, key, own = move_of(names.moves, name)
   local new = move and move.to and own(move.to)
-  local list = move and (not new and names.lost or move.is_changed and names.changed)
+  local is_gone = move and not new and names.targets[key]
+  local list = is_gone and names.gone or move and (not new and names.lost or move.is_changed and names.changed)
   if list and not names.seen[name] then names.seen[name], list[#list + 1] = true, name end
-  return new or name
+  return new or not is_gone and name or nil
 end
 
 ---The states of the parameters into which a step has split one; nil if it has not, or if it is not known how to split a state: it has
@@ -61,7 +65,10 @@ local function pieces_of(names, name, state)
   local by_name, order, others, shape = {}, {}, cbk.dict(), extents.shape(weight:shape())
   for field, value in cbk.items(state) do
     if kinds.is_tensor(value) and extents.shape(value:shape()) == shape then
-      for new, part in cbk.items(names.split(key, value)) do
+      local function split(given) return names.split(key, given[key]) end
+      local given = cbk.dict { { key, value } }
+      if moved.computed(given, split) then return nil end
+      for new, part in cbk.items(split(given)) do
         local to = own(new)
         if not by_name[to] then by_name[to], order[#order + 1] = cbk.dict(), to end
         by_name[to][field] = part
@@ -98,10 +105,16 @@ local function followed(names, tree, key)
     for name, state in cbk.items(value) do
       local by_name, order = pieces_of(names, name, state)
       for _, new in ipairs(order or {}) do out[new] = by_name[new] end
-      if order then names.pieces[name] = order else out[follow(names, name)] = cbk.raw(value, name) end
-      count = count + (order and #order or 1)
+      local new = not order and follow(names, name)
+      if new then out[new] = cbk.raw(value, name) end
+      if order then names.pieces[name] = order end
+      count = count + (order and #order or new and 1 or 0)
     end
-    return cbk.count(out) == count and out or value
+    if cbk.count(out) < count then
+      cbk.fail("convert", ("two parameters in the optimizer's '%s' get one name by this step: %s"):format(key,
+        naming.listed(cbk.keys(value), 5)), { advice = "copy the checkpoint without the optimizer first, or change the table" })
+    end
+    return out
   end
   return with_members(tree, key, function(name)
     return type(name) == "string" and (names.pieces[name] or { follow(names, name) }) or nil
@@ -230,7 +243,12 @@ function optimizer_state.rename_parameters(root, moves, model, split)
   local is_idle = true
   for name, move in pairs(moves) do is_idle = is_idle and name == move.to and not move.is_changed end
   if is_idle then return end
-  local names = { moves = moves, model = model, split = split, pieces = {}, lost = {}, changed = {}, seen = {} }
+  local targets = {}
+  for name, move in pairs(moves) do
+    if move.to and move.to ~= name then targets[move.to] = true end
+  end
+  local names = { moves = moves, model = model, split = split, targets = targets, pieces = {}, lost = {}, gone = {},
+    changed = {}, seen = {} }
   if is_dict(root, "optimizer") then
     local optimizer = state_with_names(names, root.optimizer)
     if is_dict(optimizer, "sparsity") then optimizer.sparsity = state_with_names(names, optimizer.sparsity) end
@@ -240,6 +258,10 @@ function optimizer_state.rename_parameters(root, moves, model, split)
   if #names.lost > 0 then
     cbk.warn(("the optimizer's state keeps names of parameters that the new model lacks or has split: %s"):format(
       naming.all_folded(names.lost)))
+  end
+  if #names.gone > 0 then
+    cbk.warn(("the optimizer's state of parameters that the new model lacks is left out, as others have their names now: %s"):format(
+      naming.all_folded(names.gone)))
   end
   if #names.changed > 0 then
     cbk.warn(("these parameters are converted, but their state in the optimizer is kept as it is: %s"):format(naming.listed(names.changed)))

@@ -532,6 +532,17 @@ Losses operand_losses(const Expression& expression) {
   return lost;
 }
 
+bool is_moved(const Expression& expression) {
+  bool computes = false;
+  std::unordered_set<const Expression*> seen;
+  each_expression(expression, seen, [&](const Expression& one) {
+    computes = computes || loses_itself(one) || dynamic_cast<const CastExpression*>(&one) != nullptr ||
+               dynamic_cast<const BitsExpression*>(&one) != nullptr ||
+               dynamic_cast<const GeneratedExpression*>(&one) != nullptr;
+  });
+  return !computes;
+}
+
 std::string_view problem_of(const Expression& expression) {
   if (const auto* source = dynamic_cast<const ViewExpression*>(&expression))
     return source->view().storage->problem();

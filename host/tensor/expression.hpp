@@ -293,6 +293,9 @@ class GeneratedExpression final : public Expression {
 /// result needs, so each that can lose values is read here once more, as a whole.
 Losses operand_losses(const Expression& expression);
 
+/// Whether every element is one of a storage, or a constant, as it is: nothing is computed.
+bool is_moved(const Expression& expression);
+
 /// Why a storage below `expression` cannot be read (Storage::problem); empty if all can.
 std::string_view problem_of(const Expression& expression);
 

@@ -224,7 +224,8 @@ describe("cstorch: schedule state dict", function()
           lr.ConstantLR(opt, { learning_rate = 5 }),
           lr.SequentialLR(opt, {
             schedulers = {
-              lr.LinearLR(opt, { initial_learning_rate = 0, end_learning_rate = 1, total_iters = 4 }), lr.ConstantLR(opt, { learning_rate = 3 }),
+              lr.LinearLR(opt, { initial_learning_rate = 0, end_learning_rate = 1, total_iters = 4 }),
+              lr.ConstantLR(opt, { learning_rate = 3 }),
             },
             milestones = { 4 },
           }),

@@ -238,3 +238,78 @@ describe("the optimizer's sparsity", function()
     equal(done.parts[1].lines[1], "w_mask (from the optimizer's state)")
   end)
 end)
+
+---Converts a checkpoint of a model of one's own from 2.4 to 2.5 by a table of these rules.
+---@param weights table<string, Tensor>
+---@return integer code, Checkpoint|nil made, string said
+local function by_own_rules(weights, names, rule_texts)
+  local dir, model, states = harness.temp_dir(), cbk.dict(), cbk.dict()
+  for i, name in ipairs(names) do
+    model[name] = weights[name]
+    local parameter = not name:find "_mask$" and name
+    if parameter then
+      states[name] = cbk.dict { { "exp_avg", conversion.counted(weights[name]:shape(), 100 * i) },
+        { "exp_avg_sq", conversion.counted(weights[name]:shape(), 1000 * i) } }
+    end
+  end
+  local root = cbk.dict { { "model", model }, { "optimizer", cbk.dict { { "state", states },
+    { "param_groups", cbk.list { cbk.dict { { "lr", 0.5 }, { "params", cbk.list(cbk.keys(states)) } } } } } },
+    { "__metadata__", cbk.list { cbk.dict { { "version", "2.4.0" }, { "model_name", "mine" },
+      { "params", cbk.dict { { "model", cbk.dict { { "hidden_size", 4 } } } } } } } } }
+  cbk.create(dir .. "/m.mdl", { root = root }):commit()
+  cbk.fs.write(dir .. "/params.yaml", "trainer: {init: {model: {name: mine, hidden_size: 4}}}\n")
+  cbk.fs.write(dir .. "/mine.lua", ([[
+    local cbk, rules, fields = require "cbk", require "converters.engine.rules", require "converters.engine.fields"
+    local actions, layouts = require "converters.vocabulary.actions", require "converters.vocabulary.layouts"
+    local scaled = actions.pair("split and scaled", function(t)
+      local a, b = unpack(t:split(t:shape()[1] / 2, 0))
+      return { a * 0.5, b }
+    end, function(parts) return cbk.cat({ parts[1] * 2, parts[2] }, 0) end, { parts = 2 })
+    local before = { forward = function(n) return n - 1 end, backward = function(n) return n + 1 end }
+    return { { model = "mine", { "cs-2.4", "cs-2.5", config = fields.config { { "*" } }, keys = rules.keys { %s, { "*" } } } } }
+  ]]):format(rule_texts))
+  local code, out, err = harness.cbk(dir, "convert", "m.mdl", "--converter", "mine.lua", "--model", "mine", "--src-fmt", "cs-2.4", "--to",
+    "cs-2.5", "--config", "params.yaml", "-o", "new")
+  local path = dir .. "/new/m_to_cs-2.5.mdl"
+  return code, cbk.fs.exists(path) and cbk.open(path) or nil, out .. err
+end
+
+describe("states and masks beside weights that a table computes with", function()
+  for name, action in pairs { times = "layouts.times(0.5)", plus = "layouts.plus(1)" } do
+    it("a mask is refused: " .. name, function()
+      local code, made, said = by_own_rules({ ["a.weight"] = conversion.counted({ 4, 4 }, 0),
+        ["a.weight_mask"] = conversion.counted({ 4, 4 }, 0) }, { "a.weight", "a.weight_mask" },
+        ('{ "a.weight", "b.weight", %s }'):format(action))
+      equal({ code, made }, { 1 })
+      harness.has(said, "cannot convert the mask of 'b.weight': the table computes with the elements of the weight")
+    end)
+  end
+
+  it("a mask with a rule of its own is converted", function()
+    local mask = conversion.counted({ 4, 4 }, 0)
+    local code, made, said = by_own_rules({ ["a.weight"] = conversion.counted({ 4, 4 }, 0), ["a.weight_mask"] = mask },
+      { "a.weight", "a.weight_mask" }, '{ "a.weight", "b.weight", layouts.times(0.5) }, { "a.weight_mask", "b.weight_mask" }')
+    equal(code, 0, said)
+    equal(made.root.model["b.weight_mask"]:tolist(), mask:tolist())
+  end)
+
+  it("the state of a weight that is split stays under its name, with a warning", function()
+    local code, made, said = by_own_rules({ ["a.weight"] = conversion.counted({ 4, 4 }, 0) }, { "a.weight" },
+      '{ "a.weight", { "b.weight", "c.weight" }, scaled }')
+    equal(code, 0, said)
+    harness.has(said, "keeps names of parameters that the new model lacks or has split: a.weight")
+    equal(cbk.keys(made.root.optimizer.state), { "a.weight" })
+  end)
+
+  it("the state of a pruned parameter is not that of the one that takes its name", function()
+    local code, made, said = by_own_rules({ ["l.0.w"] = conversion.counted({ 2 }, 0), ["l.1.w"] = conversion.counted({ 3 }, 0),
+      ["l.2.w"] = conversion.counted({ 4 }, 0) }, { "l.0.w", "l.1.w", "l.2.w" },
+      'rules.drop.left("l.0.w", "the first layer is pruned"), { "l.N.w", "l.N.w", number = before }')
+    equal(code, 0, said)
+    harness.has(said, "of parameters that the new model lacks is left out, as others have their names now: l.0.w")
+    local optimizer = made.root.optimizer
+    equal(cbk.keys(optimizer.state), { "l.0.w", "l.1.w" })
+    equal({ optimizer.state["l.0.w"].exp_avg:shape(), optimizer.state["l.1.w"].exp_avg:shape() }, { { 3 }, { 4 } })
+    equal(cbk.totable(optimizer.param_groups[1].params), { "l.0.w", "l.1.w" })
+  end)
+end)

@@ -37,6 +37,7 @@ return {
   ["Tensor:storage"] = 't:storage().position',
   ["Tensor:storage_id"] = 't:storage_id() == ckpt["layers.0.weight"]:storage_id()',
   ["Tensor:problem"] = 't:problem()',
+  ["Tensor:is_moved"] = 't:is_moved()',
   ["Tensor:same"] = 't:same(ckpt["layers.0.weight"])',
   ["Tensor:compare"] = 't:compare(t * 1.01, { rtol = 0.1 }).different',
   ["Tensor:fill"] = 'cbk.full({ 2 }, 1):fill()',

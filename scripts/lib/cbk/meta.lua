@@ -157,6 +157,9 @@ function Tensor:storage_id() end
 ---Why its elements cannot be read, where that is known.
 ---@return string|nil
 function Tensor:problem() end
+---Whether every element is one of a file or of memory, or a constant, as it is: moved, but not cast or computed.
+---@return boolean
+function Tensor:is_moved() end
 ---The same bytes seen the same way: tied.
 ---@return boolean
 function Tensor:same(other) end
