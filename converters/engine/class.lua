@@ -389,6 +389,12 @@ local function check_heads(of, given)
   end
 end
 
+---Whether a config leaves a field to the class's default.
+---@param config Dict
+---@param name string
+---@return boolean
+function Class:leaves_out(config, name) return self.fields[name] ~= nil and is_absent(config, name, self.fields[name]) end
+
 ---Fails if a config's numbers are inconsistent, such as a number of heads that does not divide the width.
 ---@param config Dict
 ---@param given? Dict   the config without its defaults
@@ -396,7 +402,7 @@ function Class:check(config, given)
   if given then check_heads(self, given) end
   local values, texts = self:values(config)
   local said = {}
-  local function is_default(name) return given ~= nil and self.fields[name] ~= nil and is_absent(given, name, self.fields[name]) end
+  local function is_default(name) return given ~= nil and self:leaves_out(given, name) end
   for name, field in pairs(self.fields) do said[name] = not is_absent(config, name, field) and values[name] or nil end
   for _, name in ipairs(naming.sorted(texts)) do
     if rawget(values, name) == nil and knows(said, texts, texts[name]) then extent.value(texts[name], values, is_default) end

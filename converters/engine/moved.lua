@@ -8,30 +8,22 @@ local moved = {}
 
 local PROBE = 3
 
----@param tensor Tensor
-local function probe_of(tensor) return cbk.full(tensor:shape(), PROBE, { dtype = tensor.dtype }) end
-
----@param part any   what became of a constant
-local function is_kept(part, probe)
-  if not (kinds.is_tensor(part) and part.dtype == probe.dtype and part:is_moved()) then return false end
-  local constant = part:fill()
-  return constant == nil or constant == probe:fill()
-end
-
 ---The first key of what `run` makes of tensors whose elements are computed: cast, multiplied, drawn at random; nil if all only move.
----@param tensors Dict   one tensor or more, of one dtype
+---@param tensors Dict
 ---@param run fun(tensors: Dict): Dict
 ---@return string|nil
 function moved.computed(tensors, run)
-  local probes, probe = cbk.dict(), nil
+  local probes, constants = cbk.dict(), {}
   for key, tensor in cbk.items(tensors) do
     if kinds.is_tensor(tensor) then
-      probe = probe_of(tensor)
-      probes[key] = probe
+      probes[key] = cbk.full(tensor:shape(), PROBE, { dtype = tensor.dtype })
+      constants[tensor.dtype] = probes[key]:fill()
     end
   end
-  for key, part in cbk.items(probe and run(probes) or cbk.dict()) do
-    if not is_kept(part, probe) then return key end
+  if not next(constants) then return nil end
+  for key, part in cbk.items(run(probes)) do
+    local is_moved = kinds.is_tensor(part) and constants[part.dtype] ~= nil and part:is_moved()
+    if not is_moved or part:fill() ~= nil and part:fill() ~= constants[part.dtype] then return key end
   end
 end
 

@@ -101,18 +101,20 @@ end
 local function followed(names, tree, key)
   local value = tree[key]
   if is_dict(tree, key) then
-    local out, count = cbk.dict(), 0
+    local out = cbk.dict()
+    local function put(name, state)
+      if out[name] ~= nil then
+        cbk.fail("convert", ("two parameters in the optimizer's '%s' would be called '%s'"):format(key, tostring(name)),
+          { advice = "change the table, or copy the checkpoint without the optimizer's states first" })
+      end
+      out[name] = state
+    end
     for name, state in cbk.items(value) do
       local by_name, order = pieces_of(names, name, state)
-      for _, new in ipairs(order or {}) do out[new] = by_name[new] end
+      for _, new in ipairs(order or {}) do put(new, by_name[new]) end
       local new = not order and follow(names, name)
-      if new then out[new] = cbk.raw(value, name) end
+      if new then put(new, cbk.raw(value, name)) end
       if order then names.pieces[name] = order end
-      count = count + (order and #order or new and 1 or 0)
-    end
-    if cbk.count(out) < count then
-      cbk.fail("convert", ("two parameters in the optimizer's '%s' get one name by this step: %s"):format(key,
-        naming.listed(cbk.keys(value), 5)), { advice = "copy the checkpoint without the optimizer first, or change the table" })
     end
     return out
   end

@@ -2,7 +2,9 @@
 
 local cbk = require "cbk"
 require "cbk.converters"
+local classes = require "cbk.classes"
 local harness = require "harness"
+local warnings = require "cbk.warnings"
 local describe, it, equal = harness.describe, harness.it, harness.equal
 
 local FILES = {
@@ -65,5 +67,24 @@ describe("Values of configs", function()
         end
       end
     end
+  end
+end)
+
+describe("Numbers of layers and experts that a config does not say", function()
+  local sizes = {
+    model_type = "qwen3_moe", vocab_size = 64, hidden_size = 16, num_attention_heads = 4, num_key_value_heads = 2, head_dim = 4,
+    intermediate_size = 32, moe_intermediate_size = 8, max_position_embeddings = 32, num_hidden_layers = 2,
+  }
+  for _, case in ipairs {
+    { {}, "defaults are taken: num_experts=128" }, { { num_experts = 3 } }, { { num_local_experts = 3 } },
+    { { num_experts = 3, num_hidden_layers = cbk.null }, "defaults are taken: num_hidden_layers=" },
+  } do
+    it("are named: " .. (case[2] or "none, as " .. next(case[1]) .. " is there"), function()
+      local config, seen = cbk.dict(sizes), warnings.new()
+      for name, value in pairs(case[1]) do config[name] = value ~= cbk.null and value or nil end
+      local fine, list = seen:run(classes.tensors, config, "qwen3-moe", "hf")
+      harness.equal({ fine, #list > 0, #seen.list }, { true, true, case[2] and 1 or 0 })
+      if case[2] then harness.has(seen.list[1], case[2]) end
+    end)
   end
 end)

@@ -285,6 +285,17 @@ describe("states and masks beside weights that a table computes with", function(
     end)
   end
 
+  it("masks of several dtypes follow weights that are split", function()
+    local flags = cbk.full({ 4, 4 }, 1, { dtype = "bool" })
+    local names = { "a.weight", "a.weight_mask", "d.weight", "d.weight_mask" }
+    local code, made, said = by_own_rules({ ["a.weight"] = conversion.counted({ 4, 4 }, 0), ["a.weight_mask"] = flags,
+      ["d.weight"] = conversion.counted({ 4, 4 }, 0), ["d.weight_mask"] = conversion.counted({ 4, 4 }, 5) }, names,
+      '{ "a.weight", { "b.weight", "c.weight" }, actions.split(2) }, { "d.weight", { "e.weight", "f.weight" }, actions.split(2) }')
+    equal(code, 0, said)
+    equal(made.root.model["b.weight_mask"].dtype, "bool")
+    equal(made.root.model["f.weight_mask"]:tolist(), conversion.counted({ 4, 4 }, 5):slice(0, 2, 4):tolist())
+  end)
+
   it("a mask with a rule of its own is converted", function()
     local mask = conversion.counted({ 4, 4 }, 0)
     local code, made, said = by_own_rules({ ["a.weight"] = conversion.counted({ 4, 4 }, 0), ["a.weight_mask"] = mask },

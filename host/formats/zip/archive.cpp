@@ -21,7 +21,7 @@ constexpr uint64_t best_ratio = 1032;
 
 constexpr std::string_view member_mark = "PK\x03\x04", directory_mark = "PK\x01\x02";
 
-/// The next place in `file` with the mark of a member or of the directory; the file's end if there is none.
+/// Where a member or the directory may begin in `file`, from byte `at` on; its end if that is nowhere.
 uint64_t next_header(std::string_view file, uint64_t at) {
   for (uint64_t found = at; (found = file.find("PK", found)) != std::string_view::npos; ++found) {
     const std::string_view mark = file.substr(found, member_mark.size());
@@ -391,8 +391,8 @@ void Archive::add(const Entry& entry) {
   entries_.push_back(entry);
 }
 
-/// Reads the headers one after the other. What is no header is skipped and told (`unknown_from`): members in
-/// it are lost, and so are those behind the file's end, unless the directory begins there.
+/// Reads the headers one after the other. Bytes that are no header are passed over, and `unknown_from` says
+/// so: members in them are lost, and so are those behind the file's end, unless the directory begins there.
 void Archive::scan_headers() {
   is_salvaged_ = true;
   const std::string_view text = as_text(file_->bytes());

@@ -6,6 +6,7 @@ local converter_list = require "cbk.converters.list"
 local class = require "converters.engine.class"
 local checkpoint = require "converters.modelzoo.checkpoint"
 local keys = require "converters.engine.keys"
+local naming = require "cbk.naming"
 local own_config = require "converters.conversion.own_config"
 local trainer = require "converters.modelzoo.trainer"
 
@@ -33,6 +34,20 @@ local function section_of(config, format)
   return catalogue.release(catalogue.resolve(format)) and (config.model ~= nil or config.trainer ~= nil) and trainer.model(config) or config
 end
 
+---Warns of numbers of layers or experts that a config leaves to the class.
+---@param list ClassTensors
+local function warn_of_assumed(list)
+  local is_assumed = {}
+  for _, count in pairs(list.counts) do
+    if type(count) == "string" and list.class:leaves_out(list.config, count) then
+      is_assumed[("%s=%s"):format(count, list.values[count])] = true
+    end
+  end
+  local assumed = naming.sorted(is_assumed)
+  if #assumed == 0 then return end
+  cbk.warn("the config does not say how many there are, so the class's defaults are taken: " .. table.concat(assumed, ", "))
+end
+
 ---All tensors of a model for a config.
 ---@param config Dict     a whole config.json, a whole params.yaml, or the model section of one
 ---@param name string
@@ -41,7 +56,9 @@ end
 function classes.tensors(config, name, format)
   local found, release = classes.find(name, format)
   local section = own_config.complete(catalogue.find(name), catalogue.resolve(format), section_of(config, format))
-  return found:tensors(section, { release = release })
+  local list = found:tensors(section, { release = release })
+  warn_of_assumed(list)
+  return list
 end
 
 ---A lazy tensor of a new model.
