@@ -335,6 +335,12 @@ int gradient_count(lua_State* L) {
   return 1;
 }
 
+/// Whether a leaf was written in place after its first gradient.
+int is_written_since_gradient(lua_State* L) {
+  lua_pushboolean(L, check_variable(L, 1)->is_written_since_gradient());
+  return 1;
+}
+
 /// `set_gradient_mask(p, mask)`: gradients of `backward` are 0 where the mask is.
 int set_gradient_mask(lua_State* L) {
   const auto& leaf = check_variable(L, 1);
@@ -476,6 +482,7 @@ void bind_compute(lua_State* L) {
                                        {"is_weight", computed<is_weight>},
                                        {"write_count", computed<write_count>},
                                        {"gradient_count", computed<gradient_count>},
+                                       {"is_written_since_gradient", computed<is_written_since_gradient>},
                                        {"set_gradient_mask", computed<set_gradient_mask>},
                                        {"threads", computed<threads>},
                                        {"memory", computed<memory>},

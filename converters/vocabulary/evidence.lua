@@ -1,6 +1,7 @@
 -- What `cbk infer` knows of a layout only from the pair that it was inferred from: checks that refuse what may be otherwise elsewhere.
 
 local cbk = require "cbk"
+local extents = require "cbk.extents"
 local actions = require "converters.vocabulary.actions"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
@@ -65,6 +66,33 @@ function evidence.unlike(make)
   return function(at)
     local t = at:source(at.key)
     return kinds.differ(t, make(t, at))
+  end
+end
+
+-- How far two programs' values of one formula may be apart, relative to the value: a unit of 16 bits; in float32, where each step of the
+-- formula is rounded, eight half units.
+local ROUNDING = { float16 = { rtol = 2 ^ -10, atol = 2 ^ -24 }, bfloat16 = { rtol = 2 ^ -7 }, float32 = { rtol = 2 ^ -21 } }
+
+---Whether two tensors of one shape have the values of one formula: the same, or as far apart as rounding in the first one's dtype leaves
+---them.
+---@param t Tensor
+---@param made Tensor
+---@return boolean
+function evidence.is_rounded(t, made)
+  if not kinds.differ(t, made) then return true end
+  local rounding = ROUNDING[t.dtype]
+  return rounding ~= nil and extents.shape(t:shape()) == extents.shape(made:shape())
+    and t:to("float32"):compare(made:to(t.dtype):to "float32", rounding).different == 0
+end
+
+---Whether the tensor at hand has other values than those that are made on the way back, not only other rounding: programs compute
+---frequencies in different orders and dtypes.
+---@param make fun(t: Tensor, at: At): Tensor
+---@return fun(at: At): boolean
+function evidence.beyond_rounding(make)
+  return function(at)
+    local t = at:source(at.key)
+    return not evidence.is_rounded(t, make(t, at))
   end
 end
 
@@ -282,6 +310,7 @@ local action, maybe = shapes.named("an action", shapes.table), shapes.maybe
 shapes.guard(evidence, "evidence", {
   lacks = { shapes.text }, only_with = { shapes.text, shapes.func, shapes.number, maybe(action) },
   differs_from = { shapes.text, shapes.text, maybe(shapes.flag) }, unlike = { shapes.func },
+  beyond_rounding = { shapes.func },
   as_many_layers = { shapes.table, maybe(action) }, only_equal = { maybe(action) },
   sizes = { shapes.table, shapes.table, maybe(shapes.func) }, known = { maybe(shapes.flag) },
 })

@@ -20,10 +20,27 @@
 namespace cbk::app {
 namespace {
 
+/// Calls what scripts/lib/cbk/ending.lua has for the end of a script, if it was loaded. false: it failed, or
+/// Ctrl-C stopped it.
+bool run_ending(lua_State* L) {
+  const int top = lua_gettop(L);
+  lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
+  lua_getfield(L, -1, "cbk.ending");
+  bool is_fine = true;
+  if (lua_istable(L, -1)) {
+    lua_getfield(L, -1, "run");
+    is_fine = lua_pcall(L, 0, 0, 0) == 0;
+    if (!is_fine) report_error(name_of(Errc::internal), lua::failure_at(L, -1).parts);
+  }
+  lua_settop(L, top);
+  return is_fine;
+}
+
 /// The exit code of a program that ends with `code`. Unfinished work is an error, unless the program failed
 /// already.
 int finished(lua_State* L, int code) {
   if (code != exit_ok) return code;
+  if (!run_ending(L)) code = exit_failure;
   for (const std::string& problem : lua::unfinished(L)) {
     report_error(name_of(Errc::usage), {.problem = problem});
     code = exit_failure;

@@ -55,12 +55,16 @@ class Variable {
   /// The same by `backward`, which is counted.
   void receive_grad(VariablePtr grad) {
     grad_ = std::move(grad);
-    ++gradients_received_;
+    if (gradients_received_++ == 0) version_of_first_gradient_ = operand_.buffer->version();
   }
   /// What `backward` gives to this leaf is 0 where the mask is; nullptr: all is given. Of the leaf's shape.
   [[nodiscard]] const VariablePtr& grad_mask() const { return grad_mask_; }
   void set_grad_mask(VariablePtr mask) { grad_mask_ = std::move(mask); }
   [[nodiscard]] uint64_t gradients_received() const { return gradients_received_; }
+  /// Whether it received a gradient and was written in place after the first one.
+  [[nodiscard]] bool is_written_since_gradient() const {
+    return gradients_received_ > 0 && operand_.buffer->version() != version_of_first_gradient_;
+  }
   [[nodiscard]] const NodePtr& node() const { return node_; }
   /// Whether this is a view of another variable, which is not informed about writes here.
   [[nodiscard]] bool is_view() const { return is_view_; }
@@ -94,7 +98,7 @@ class Variable {
   uint64_t rewrites_ = 0;  // of the buffer, when this view was taken
   VariablePtr grad_;
   VariablePtr grad_mask_;
-  uint64_t gradients_received_ = 0;
+  uint64_t gradients_received_ = 0, version_of_first_gradient_ = 0;
   NodePtr node_;
 };
 

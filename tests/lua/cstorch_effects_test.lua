@@ -1,5 +1,6 @@
 -- Training loops that run to their end and train nothing, or not what was asked for: each is warned about once.
 
+local cbk = require "cbk"
 local cstorch = require "cstorch"
 local fresh = require "fresh"
 local harness = require "harness"
@@ -213,6 +214,45 @@ describe("cstorch: a run that trains nothing", function()
     is_true(texts[1]:find("LinearLR was not stepped once", 1, true), texts[1])
     is_true(texts[2]:find("the weights that SGD changes are nan", 1, true), texts[2])
   end))
+end)
+
+describe("cstorch: a script without a loop over a loader", function()
+  local HEAD = [[
+local cstorch = require "cstorch"
+local model = cstorch.nn.Linear(2, 1)
+local optimizer = cstorch.optim.SGD(model:parameters(), { lr = 0.1 })
+local schedule = cstorch.optim.lr_scheduler.LinearLR(optimizer, { initial_learning_rate = 1, end_learning_rate = 0, total_iters = 9 })
+local function gradients() model(cstorch.ones { 1, 2 }):mean():backward() end
+]]
+  local REBINDS = [[
+for i = 1, 3 do
+  gradients()
+  cstorch.no_grad(function()
+    for _, p in ipairs(model:parameters()) do p = p - p.grad * 0.1 end
+  end)
+  model:zero_grad()
+end
+]]
+  local STEPS = "for i = 1, 2 do gradients() optimizer:step() optimizer:zero_grad() end\n"
+  for name, case in pairs {
+    ["names parameters that were not written"] = { REBINDS, "parameters got gradients 3 times, and none of them was written" },
+    ["names them if it ends with os.exit"] = { REBINDS .. "os.exit(0)", "parameters got gradients 3 times, and none of them was written" },
+    ["names a schedule that was not stepped"] = { STEPS, "LinearLR was not stepped once while SGD took steps" },
+    ["names it though it was collected"] = { STEPS .. "model, optimizer, schedule = nil collectgarbage() collectgarbage()",
+      "LinearLR was not stepped once while SGD took steps" },
+    ["is quiet where a loop trains"] = { (REBINDS:gsub("p = p %- p.grad %* 0.1", "p:sub_(p.grad * 0.1)")) },
+    ["is quiet where a schedule is stepped"] = { (STEPS:gsub(" end", " schedule:step() end")) },
+    ["is quiet where a gradient is looked at"] = { "gradients() gradients() optimizer = nil" },
+    ["is quiet where it fails"] = { REBINDS .. "error 'wrong'", "cbk: script.lua:13: wrong" },
+  } do
+    it(name, function()
+      local dir = harness.temp_dir()
+      cbk.fs.write(dir .. "/script.lua", HEAD .. case[1])
+      local status, _, err = harness.cbk(dir, "run", "script.lua")
+      equal(err:match "^(.-)\n?$":sub(1, #("warning: " .. (case[2] or ""))):gsub("^warning: ", ""), case[2] or "")
+      equal(status, case[2] and case[2]:find "^cbk" and 1 or 0)
+    end)
+  end
 end)
 
 describe("cstorch: a rate that is set where a schedule writes it", function()

@@ -66,6 +66,39 @@ describe("cstorch: help", function()
     equal({ cbk.fs.list(folder) }, { { "line.lua", "line_100.mdl", "line_200.mdl" } })
   end)
 
+  it("has a page whose sparse run goes on as it says", function()
+    local folder = harness.temp_dir()
+    local page = cbk.fs.read((debug.getinfo(1, "S").source:match "^@(.*)tests/lua/" or "") .. "scripts/help/training.md")
+    local save, go_on = page:match("\nSparse runs\n.-\n\n(  cstorch.save.-)\n\n(  .-)\n\n%S")
+    local script = ([[
+local cstorch = require "cstorch"
+local model, optimizer, sparsity
+local function make()
+  model = cstorch.nn.Linear(8, 4)
+  optimizer = cstorch.optim.AdamW(model:parameters(), { lr = 0.1 })
+  sparsity = cstorch.sparse.Static { sparsity = 0.5 }
+end
+local function step()
+  model(cstorch.ones { 1, 8 }):mean():backward()
+  optimizer:step()
+  optimizer:zero_grad()
+  return model.weight:detach():clone()
+end
+make()
+model:apply(sparsity)
+optimizer:apply(sparsity)
+step()
+SAVE
+local second = step()
+make()
+GO_ON
+print((step() - second):abs():amax():item(), sparsity:state_dict() ~= nil)
+]]):gsub("SAVE", save):gsub("GO_ON", go_on)
+    cbk.fs.write(folder .. "/sparse.lua", script)
+    local code, out, err = harness.cbk(folder, "run", "sparse.lua")
+    equal({ code, out, err }, { 0, "0\ttrue\n", "" })
+  end)
+
   it("describes all methods of tensors", function()
     local known, text = debug.getmetatable(require("cstorch").ones {}).methods, help.text "cstorch.Tensor"
     local described = {}

@@ -1,5 +1,6 @@
 -- The module `cstorch`: the training API. Its parts are loaded on first use.
 
+local ending = require "cbk.ending"
 local class = require "cstorch.class"
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
@@ -40,6 +41,8 @@ function cstorch.value(x)
   errors.check(tensors.is_tensor(x), "type", "value: expected a number or a tensor, found %s", errors.show(x))
   return tonumber(x:item())
 end
+
+ending.add(function() require("cstorch.run.effects").end_script() end)
 
 return namespace("cstorch", cstorch, {
   nn = "cstorch.nn", optim = "cstorch.optim", amp = "cstorch.amp", metrics = "cstorch.metrics", utils = "cstorch.utils",

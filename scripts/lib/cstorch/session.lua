@@ -27,8 +27,8 @@ function session.reset()
   -- Nothing is allocated after this line: the collector, which may end an abandoned run, never sees a part of the state.
   local fresh = {
     reset = session.reset, optimizers = setmetatable({}, { __mode = "k" }), optimizer_count = 0, metrics = {}, queued = {}, repeated = {},
-    effects = { steps = setmetatable({}, { __mode = "k" }), made = setmetatable({}, { __mode = "k" }),
-      is_stepped = setmetatable({}, { __mode = "k" }) },
+    effects = { steps = setmetatable({}, { __mode = "k" }), schedules = setmetatable({}, { __mode = "k" }), idle = {}, made = 0,
+      runs = 0 },
     warned = {}, losses = {}, unplaced = setmetatable({}, { __mode = "v" }), unplaced_count = 0,
   }
   for name in pairs(session) do session[name] = fresh[name] end

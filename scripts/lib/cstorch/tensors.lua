@@ -258,6 +258,11 @@ function tensors.write_count(tensor) return tonumber(native.write_count(tensor))
 ---@return integer
 function tensors.gradient_count(tensor) return tonumber(native.gradient_count(tensor)) end
 
+---Whether a tensor was written in place after `backward` gave it the first gradient.
+---@param tensor cstorch.Tensor
+---@return boolean
+function tensors.is_written_since_gradient(tensor) return native.is_written_since_gradient(tensor) end
+
 ---Makes `backward` give a parameter gradients that are 0 where `mask` is, whatever they are elsewhere, NaN included.
 ---@param p cstorch.Tensor
 ---@param mask cstorch.Tensor   of its shape and device

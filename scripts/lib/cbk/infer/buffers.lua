@@ -95,6 +95,7 @@ local function maker_of(items, configs, rows, others)
   for i = 2, maker and #items or 0 do
     local other = makers.find { item = items[i], configs = configs, others = others }
     if not other or other.text ~= maker.text then return nil end
+    maker.is_rounded = maker.is_rounded or other.is_rounded
   end
   return maker
 end
@@ -200,8 +201,9 @@ function buffers.explain(inventories, side, rules, rows, options)
         local entry = guarded(maker, first, witnesses, part)
         for _, item in ipairs(items) do item.rule = part end
         if side == "left" then pattern = options.without_part(part, pattern) end
-        local check = 'rules.refuse.%s(%s, "its values cannot be made again on the way back", evidence.unlike(%s)),'
-        part.checks[#part.checks + 1] = check:format(side, source.text(pattern), maker.expected)
+        local check = 'rules.refuse.%s(%s, "its values cannot be made again on the way back", evidence.%s(%s)),'
+        part.checks[#part.checks + 1] = check:format(side, source.text(pattern), maker.is_rounded and "beyond_rounding" or "unlike",
+          maker.expected)
         if host then
           table.insert(rows[host].also[side], { pattern = pattern, make = entry })
         else

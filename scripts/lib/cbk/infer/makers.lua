@@ -6,6 +6,7 @@ local expression = require "cbk.infer.expression"
 local sizes = require "cbk.infer.sizes"
 local source = require "cbk.infer.source"
 local trials = require "cbk.infer.trials"
+local evidence = require "converters.vocabulary.evidence"
 
 local makers = {}
 
@@ -14,8 +15,11 @@ local makers = {}
 ---@field expected string   an expression: a function of the tensor that is read and `at`, with the expected tensor; others are not dropped
 ---@field assumes? string   numbers of the pair that `text` has: "a mask of 9 positions"
 ---@field extent? integer   the number, if another tensor may have it too
+---@field is_rounded? boolean   it makes values that differ by rounding
 
 local number = source.number
+
+local LEAST_OF_ANY_BASE = 4 -- frequencies: two or three are near those of some base, whatever they are
 
 ---@class MakerTrial   A tensor that one side lacks, and the data that may explain it.
 ---@field item Item
@@ -151,24 +155,6 @@ local function numbered(trial, add)
     expected = "function(t) return buffers.numbered(t:shape(), t.dtype) end", assumes = "%d positions" }, add)
 end
 
----@param trial MakerTrial
----@param add AddMaker
-local function frequencies(trial, add)
-  local item, configs = trial.item, trial.configs
-  if #item.shape ~= 1 or item.dtype ~= "float32" then return end
-  local theta = configs.left and configs.left.rope_theta
-  for _, base in ipairs { theta ~= nil and "at.left.rope_theta" or "10000", "10000" } do
-    local given, of_config = base:find "at" and "t, at" or "t", base:find "at" and "function(at) return %s(at) end" or "%s"
-    local text = ("actions.rotary.frequencies(%s)"):format(base)
-    local expected = ("function(%s) return %s { right = { rotary_dim = 2 * t:numel() } } end"):format(given, text)
-    if configs.right then add { text = of_config:format(text), expected = expected } end
-    if not configs.right then
-      add { text = ("function() return %s { right = { rotary_dim = %d } } end"):format(text, 2 * item.numel), expected = expected,
-        assumes = ("frequencies of %d rotated rows and base 10000"):format(2 * item.numel), extent = item.numel }
-    end
-  end
-end
-
 ---The side whose config the converter reads.
 ---@param trial MakerTrial
 ---@return Side
@@ -184,19 +170,40 @@ local function scaling_of(config, side)
   end
 end
 
+---Bases of rotary frequencies that a tensor may have, the most certain first: those of the configs, and the roundest that its last element
+---allows.
+---@param trial MakerTrial
+---@return number[]
+local function bases_of(trial)
+  local out, n = {}, trial.item.numel
+  local function add(base)
+    if base > 1 then out[#out + 1] = base end
+  end
+  for _, side in ipairs { read_side(trial), trial.item.side } do
+    for _, base in ipairs(trial.configs[side] and sizes.rotary_bases(trial.configs[side]) or {}) do add(base) end
+  end
+  add(10000)
+  local base = trial.item.tensor:slice(0, n - 1, n):to("float64"):item() ^ (-n / (n - 1))
+  if not (base > 1 and base < 1e15) then return out end
+  for digits = 1, n >= LEAST_OF_ANY_BASE and 5 or 0 do add(tonumber(("%%.%dg"):format(digits):format(base))) end
+  if trial.item.dtype == "float32" then add(math.floor(base + 0.5)) end
+  return out
+end
+
 ---Adds makers for frequencies with PyTorch's rounding and any whole base, also scaled as the configs say.
 ---@param trial MakerTrial
 ---@param add AddMaker
-local function rounded_frequencies(trial, add)
+local function frequencies(trial, add)
   local item, configs = trial.item, trial.configs
   local n, key = item.numel, item.key
-  if #item.shape ~= 1 or n < 2 or item.dtype ~= "float32" then return end
+  if #item.shape ~= 1 or n < 2 or not item.dtype:find "float" then return end
   local dim, read = 2 * n, read_side(trial)
   local known_dim = configs[read] and sizes.rotary_dim(configs[read], read, dim, key)
+  local cast = item.dtype == "float32" and "" or (":to(%q)"):format(item.dtype)
   local function with(base, known_base, scaling)
     local text = ("buffers.rotary_frequencies(%s, %s%s)"):format(known_base or number(base), "%s", scaling and ", " .. scaling or "")
-    add { text = ("function(at) return %s end"):format(text:format(known_dim or number(dim))),
-      expected = ("function(t, at) return %s end"):format(text:format "2 * t:numel()"), extent = n,
+    add { text = ("function(at) return %s%s end"):format(text:format(known_dim or number(dim)), cast),
+      expected = ("function(t, at) return %s:to(t.dtype) end"):format(text:format "2 * t:numel()"), extent = n,
       assumes = not (known_base and known_dim) and ("frequencies of %d rotated rows and base %.9g"):format(dim, base) or nil }
   end
   local function known_of(base)
@@ -205,8 +212,7 @@ local function rounded_frequencies(trial, add)
       if text then return text end
     end
   end
-  local base = math.floor(item.tensor:slice(0, n - 1, n):item() ^ (-n / (n - 1)) + 0.5)
-  if base > 1 then with(base, known_of(base)) end
+  for _, base in ipairs(bases_of(trial)) do with(base, known_of(base)) end
   for _, side in ipairs { read, item.side } do
     local scaling, own = scaling_of(configs[side], side)
     local theta = scaling and (own or configs[side].rope_theta or 10000)
@@ -255,36 +261,50 @@ local function equal_numbers(trial, add)
     assumes = not is_certain and ("%g in all of %s"):format(value, table.concat(item.shape, "x")) or nil, extent = first }
 end
 
+-- Formulas that programs round differently: each of these is tried again, with values that are near.
+local ROUNDED = { frequencies, slopes }
+
 local MOST_BYTES = 2 ^ 24 -- of a tensor that is made to be compared: a file of 1 KB can announce a terabyte of equal numbers
 
 -- The first one that fits is used.
-local KINDS = { scalar, mask, triangle, identity, positions, numbered, frequencies, rounded_frequencies, slopes, equal_numbers }
+local KINDS = { scalar, mask, triangle, identity, positions, numbered, frequencies, slopes, equal_numbers }
 
 ---Whether both functions of a maker reproduce the tensor.
 ---@param maker Maker
 ---@param trial MakerTrial
-local function fits(maker, trial)
+---@param are_same fun(made: Tensor, wanted: Tensor): boolean
+local function fits(maker, trial, are_same)
   local item, left, right = trial.item, trial.configs.left or {}, trial.configs.right or {}
   local fine, made = pcall(function()
     local at = { left = left, right = right, side = "left", key = item.key }
     function at.source(_, key) return trial.others and trial.others.read(key) end
-    return trials.same_values(expression.value(maker.text)(at, trial.rows), item.tensor)
-      and trials.same_values(expression.value(maker.expected)(item.tensor, at), item.tensor)
+    return are_same(expression.value(maker.text)(at, trial.rows), item.tensor)
+      and are_same(expression.value(maker.expected)(item.tensor, at), item.tensor)
   end)
   if not fine and type(made) == "table" and made.code == "interrupted" then error(made, 0) end
   return fine and made
 end
 
+local function are_near(made, wanted) return type(made) == "userdata" and evidence.is_rounded(wanted, made) end
+
 ---The maker of a tensor that the other side lacks.
 ---@param trial MakerTrial
 ---@return Maker|nil
 function makers.find(trial)
-  local tensor, found = trial.item.tensor, nil
+  local tensor = trial.item.tensor
   if tensor:nbytes() > MOST_BYTES or tensor.dtype:find "^complex" then return nil end -- no maker makes complex numbers
-  for _, kind in ipairs(KINDS) do
-    kind(trial, function(maker) found = found or fits(maker, trial) and maker or nil end)
-    if found then return found end
+  local function first_of(list, are_same)
+    local found
+    for _, kind in ipairs(list) do
+      kind(trial, function(maker) found = found or fits(maker, trial, are_same) and maker or nil end)
+      if found then return found end
+    end
   end
+  local found = first_of(KINDS, trials.same_values)
+  if found then return found end
+  found = first_of(ROUNDED, are_near)
+  if found then found.is_rounded = true end
+  return found
 end
 
 return makers

@@ -277,6 +277,15 @@ function sizes.rotary_dim(config, side, dim, key)
   return #shares == 0 and head_size(config, side, dim, key) or nil
 end
 
+---The values of the fields that may be the base of rotary frequencies.
+---@param config Dict
+---@return number[]
+function sizes.rotary_bases(config)
+  local out = {}
+  for _, field in ipairs(fields_of(config)) do out[#out + 1] = BASES[field.name] and field.value or nil end
+  return out
+end
+
 ---An expression for the base of rotary frequencies; nil if no field has it.
 ---@param base number
 ---@return string|nil

@@ -10,6 +10,7 @@ local colours = require "cbk.repl.colours"
 local commands = require "cbk.repl.commands"
 local complete = require "cbk.repl.complete"
 local editor = require "cbk.editor"
+local ending = require "cbk.ending"
 local help = require "cbk.help"
 local inspect = require "cbk.inspect"
 local listing = require "cbk.listing"
@@ -402,6 +403,7 @@ function repl.run(paths, reading)
   print_text(("cbk %s with %s. :help shows what there is, Ctrl-D leaves."):format(cbk.version, jit.version))
   for _, line in ipairs(opened) do print_text(line) end
   session:interact()
+  ending.forget()
   return 0
 end
 

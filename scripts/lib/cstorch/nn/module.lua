@@ -335,11 +335,15 @@ function Module:zero_grad()
   for _, p in Module.named_parameters(self) do p.grad = nil end
 end
 
----Calls `fn(module)` for all modules in this one, then for it.
----@param fn fun(module: cstorch.nn.Module)
+---Calls `fn(module)` for all modules in this one, then for it; or `fn:apply(self)` of an object that has this method: of a sparsity.
+---@param fn fun(module: cstorch.nn.Module)|cstorch.sparse.Static
 ---@return cstorch.nn.Module self
 function Module:apply(fn)
-  check(type(fn) == "function", "type", "apply: expected a function, found %s", show(fn))
+  if type(fn) == "table" and class.has(fn, "apply") and not class.is_a(fn, Module) then
+    fn:apply(self)
+    return self
+  end
+  check(type(fn) == "function", "type", "apply: expected a function or a sparsity, found %s", show(fn))
   for _, child in ordered_map.items(self:_children()) do child:apply(fn) end
   fn(self)
   return self

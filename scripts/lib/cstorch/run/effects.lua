@@ -1,8 +1,9 @@
 -- Tracks what a training loop does to weights, and warns if something has no effect: gradients that nothing uses, a schedule that is
--- never stepped, weights that are NaN.
+-- never stepped, weights that are NaN. Loops over a loader are runs: their ends are known. Others are looked at when the script ends.
 
 local errors = require "cstorch.errors"
 local kept = require "cstorch.kept"
+local parameter = require "cstorch.nn.parameter"
 local session = require "cstorch.session"
 local tensors = require "cstorch.tensors"
 
@@ -10,9 +11,17 @@ local effects = {}
 
 ---@class cstorch.Effects
 ---@field steps table<table, integer>   steps that an optimizer took
----@field made table<table, integer>    its optimizer's steps when a schedule was made
----@field is_stepped table<table, boolean>   schedules that were stepped
+---@field schedules table<table, cstorch.ScheduleNote>
+---@field idle table<cstorch.ScheduleNote, true>   of schedules that were not stepped; these stay when a schedule is collected
+---@field made integer   schedules so far
+---@field runs integer   loops over a loader so far
 ---@field run? { writes: integer, gradients: integer, has_gradients: boolean, has_written: boolean, is_explained: boolean, steps: integer }
+
+---@class cstorch.ScheduleNote
+---@field number integer      in the order in which schedules were made
+---@field schedule string     the name of its class
+---@field optimizer string
+---@field steps integer       of the optimizer since the schedule was made
 
 --- Warns about an optimizer whose steps change nothing, which says more than the warning at the end of the run.
 local function warn_of_idle_optimizer(format, ...)
@@ -21,7 +30,9 @@ local function warn_of_idle_optimizer(format, ...)
   errors.warn(format:format(...))
 end
 
-local IDLE_STEPS = 100 -- of an optimizer outside of a run, after which a schedule that was never stepped is forgotten
+local IDLE_STEPS = 100    -- of an optimizer outside of a run, after which a schedule that was never stepped is forgotten
+local LEAST_STEPS = 2     -- at the end of a run or a script
+local LEAST_GRADIENTS = 3 -- of a parameter in a script without a run; a few gradients may be all that a script is for
 local MOST_CHECKS = 4  -- of the weights outside of a run, after 10, 100, 1000 and 10,000 steps
 
 ---Calls `visit` with each parameter of the optimizers and the model.
@@ -52,20 +63,27 @@ end
 -- --- schedules
 
 ---@param schedule cstorch.optim.Scheduler
-function effects.schedule_made(schedule) session.effects.made[schedule] = session.effects.steps[schedule.optimizer] or 0 end
+function effects.schedule_made(schedule)
+  local notes = session.effects
+  notes.made = notes.made + 1
+  local note = { number = notes.made, schedule = schedule.class.name, optimizer = schedule.optimizer.class.name, steps = 0 }
+  notes.schedules[schedule], notes.idle[note] = note, true
+end
 
 ---@param schedule cstorch.optim.Scheduler
-function effects.schedule_stepped(schedule) session.effects.is_stepped[schedule] = true end
+function effects.schedule_stepped(schedule)
+  local note = session.effects.schedules[schedule]
+  if note then session.effects.idle[note] = nil end
+end
 
 --- Warns about schedules that were not stepped in this many steps of their optimizer.
-local function warn_of_idle_schedules(optimizer, least)
-  local notes = session.effects
-  for _, schedule in ipairs(optimizer.schedulers) do
-    local count = (notes.steps[optimizer] or 0) - (notes.made[schedule] or 0)
-    if count >= least and not notes.is_stepped[schedule] then
-      errors.warn(("%s was not stepped once while %s took steps, so its value stays the first one: call its step() after that of the "
-        .. "optimizer, in every step (schedules count steps, not epochs)"):format(schedule.class.name, optimizer.class.name))
-    end
+local function warn_of_idle_schedules(least)
+  local list = {}
+  for note in pairs(session.effects.idle) do list[#list + 1] = note.steps >= least and note or nil end
+  table.sort(list, function(a, b) return a.number < b.number end)
+  for _, note in ipairs(list) do
+    errors.warn(("%s was not stepped once while %s took steps, so its value stays the first one: call its step() after that of the "
+      .. "optimizer, in every step (schedules count steps, not epochs)"):format(note.schedule, note.optimizer))
   end
 end
 
@@ -96,13 +114,17 @@ end
 function effects.optimizer_stepped(optimizer, is_replayed)
   local steps = session.effects.steps
   steps[optimizer] = (steps[optimizer] or 0) + 1
+  for _, schedule in ipairs(optimizer.schedulers) do
+    local note = session.effects.schedules[schedule]
+    if note then note.steps = note.steps + 1 end
+  end
   if session.trace then table.insert(session.trace.steps, optimizer) end
   if is_replayed or session.trace then return end
   local count = steps[optimizer]
   for digits = 1, MOST_CHECKS do
     if count == 10 ^ digits then warn_of_nan(optimizer) end
   end
-  if not session.executor then warn_of_idle_schedules(optimizer, IDLE_STEPS) end
+  if not session.executor and count % IDLE_STEPS == 0 then warn_of_idle_schedules(IDLE_STEPS) end
 end
 
 ---Warns if none of an optimizer's parameters has a gradient. Without a backend a script may step it for its schedules alone.
@@ -159,6 +181,7 @@ end
 -- --- runs
 
 function effects.begin_run()
+  session.effects.runs = session.effects.runs + 1
   session.effects.run = { writes = total_writes(), gradients = total_gradients(), has_gradients = false, has_written = false,
     is_explained = false, steps = 0 }
 end
@@ -181,10 +204,28 @@ function effects.end_run()
     errors.warn(("the run computed gradients in its %d steps, and no parameter was written: step an optimizer that was made with "
       .. "model:parameters(), or write parameters in place, with p:sub_(…) within cstorch.no_grad"):format(run.steps))
   end
+  warn_of_idle_schedules(LEAST_STEPS)
   for optimizer in pairs(session.optimizers) do
-    warn_of_idle_schedules(optimizer, 2)
     if session.effects.steps[optimizer] then warn_of_nan(optimizer) end
   end
+end
+
+--- Warns if a script without a run gave gradients to parameters, again and again, and wrote none of these.
+local function warn_of_unwritten_parameters()
+  local most, is_any_written = 0, false
+  parameter.each(function(p)
+    most, is_any_written = math.max(most, tensors.gradient_count(p)), is_any_written or tensors.is_written_since_gradient(p)
+  end)
+  if most < LEAST_GRADIENTS or is_any_written then return end
+  errors.warn(("parameters got gradients %d times, and none of them was written: if they should be trained, step an optimizer that was "
+    .. "made with model:parameters(), or write them in place, with p:sub_(…) within cstorch.no_grad; 'p = p - …' only gives a new "
+    .. "tensor that name"):format(most))
+end
+
+---Warns if something had no effect outside of runs. For the end of the script.
+function effects.end_script()
+  warn_of_idle_schedules(LEAST_STEPS)
+  if session.effects.runs == 0 then warn_of_unwritten_parameters() end
 end
 
 return effects
