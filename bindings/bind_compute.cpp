@@ -341,6 +341,12 @@ int is_written_since_gradient(lua_State* L) {
   return 1;
 }
 
+/// How often a leaf with a gradient was an operand of p - x or p + x.
+int rebound_count(lua_State* L) {
+  push_integer(L, static_cast<int64_t>(check_variable(L, 1)->rebound_count()));
+  return 1;
+}
+
 /// `set_gradient_mask(p, mask)`: gradients of `backward` are 0 where the mask is.
 int set_gradient_mask(lua_State* L) {
   const auto& leaf = check_variable(L, 1);
@@ -482,6 +488,7 @@ void bind_compute(lua_State* L) {
                                        {"is_weight", computed<is_weight>},
                                        {"write_count", computed<write_count>},
                                        {"gradient_count", computed<gradient_count>},
+                                       {"rebound_count", computed<rebound_count>},
                                        {"is_written_since_gradient", computed<is_written_since_gradient>},
                                        {"set_gradient_mask", computed<set_gradient_mask>},
                                        {"threads", computed<threads>},

@@ -4,6 +4,15 @@
 namespace cbk::lua {
 namespace {
 
+/// Both operands are tensors: a step that is not in place may look like this.
+template <ElementOp op>
+void note_rebound(const Input& x, const Input& y) {
+  if constexpr (op == ElementOp::add || op == ElementOp::subtract) {
+    const auto* given = std::get_if<compute::VariablePtr>(&x);
+    if (given != nullptr && std::holds_alternative<compute::VariablePtr>(y)) (*given)->note_rebound();
+  }
+}
+
 using compute::ElementOp;
 using compute::Input;
 
@@ -15,7 +24,9 @@ int unary(lua_State* L) {
 template <ElementOp op>
 int binary(lua_State* L) {
   check_variable(L, 1);
-  return push_variable(L, compute::binary(op, check_input(L, 1), check_input(L, 2)));
+  const Input x = check_input(L, 1), y = check_input(L, 2);
+  note_rebound<op>(x, y);
+  return push_variable(L, compute::binary(op, x, y));
 }
 
 template <ElementOp op>
@@ -37,13 +48,16 @@ int add_scaled(lua_State* L) {
     const double* other = std::get_if<double>(&*alpha);
     d = factor && other ? Input(*factor * *other) : compute::binary(ElementOp::multiply, d, *alpha);
   }
+  note_rebound<ElementOp::add>(x, d);
   return push_variable(L, compute::binary(sign > 0 ? ElementOp::add : ElementOp::subtract, x, d));
 }
 
 /// An operator's tensor operand may be on either side.
 template <ElementOp op>
 int operate(lua_State* L) {
-  return push_variable(L, compute::binary(op, check_input(L, 1), check_input(L, 2)));
+  const Input x = check_input(L, 1), y = check_input(L, 2);
+  note_rebound<op>(x, y);
+  return push_variable(L, compute::binary(op, x, y));
 }
 
 int refuse_less(lua_State*) {

@@ -21,6 +21,8 @@ class Parents {
   ~Parents();
   /// Creates the folders above `target`. Errors: `io`.
   void make(const fs::path& target);
+  /// They stay, even if they are empty.
+  void keep() { made_.clear(); }
   [[nodiscard]] const std::vector<fs::path>& made() const { return made_; }
 
  private:

@@ -38,7 +38,7 @@ mode_t usual_mode() {
 }  // namespace
 
 void Staged::take_name() {
-  remember_temporary(name_);
+  if (!role_.is_kept) remember_temporary(name_);
   has_name_ = true;
 }
 
@@ -47,29 +47,33 @@ void Staged::release() {
   has_name_ = false;
 }
 
-StagedFile::StagedFile(fs::path target, fs::path name, const fs::path& folder)
-    : Staged(std::move(target), std::move(name)), fd_(open_nameless(folder)) {
+StagedFile::StagedFile(fs::path target, fs::path name, const fs::path& folder, Role role)
+    : Staged(std::move(target), std::move(name), role),
+      fd_(role.kind == Role::Kind::alone ? open_nameless(folder) : FileDescriptor()),
+      is_ignoring_(joins()) {
   is_private_ = fd_.get() < 0;
   if (is_private_) {
-    fd_ = open_file("create", this->name(), O_RDWR | O_CREAT | O_EXCL, 0600);
+    fd_ = joins() ? open_file("join", this->name(), O_RDWR)
+                  : open_file("create", this->name(), O_RDWR | O_CREAT | O_EXCL, 0600);
     take_name();
   }
-  lock_as_in_use(fd_);
+  if (!joins()) lock_as_in_use(fd_);
 }
 
 StagedFile::~StagedFile() {
-  if (has_name()) ::unlink(name().c_str());
+  if (has_name() && !role().is_kept) ::unlink(name().c_str());
   release();
 }
 
 void StagedFile::reserve(uint64_t size) {
-  if (size == 0) return;
+  if (size == 0 || is_ignoring_) return;
   int error = EINTR;
   while (error == EINTR) error = ::posix_fallocate(fd_.get(), 0, static_cast<off_t>(size));
   if (error != 0) fail_errno(fmt::format("reserve {} for", format_size(size)), target().string(), error);
 }
 
 void StagedFile::write(uint64_t offset, ByteView bytes) {
+  if (is_ignoring_) return;
   const std::lock_guard turn(turn_);
   write_at(fd_, offset, bytes, target());
 }
@@ -88,29 +92,38 @@ void StagedFile::prepare(bool sync) {
     fail_errno("create", name().string());
 }
 
-StagedFolder::StagedFolder(fs::path target, fs::path name, IsReplaced is_replaced)
-    : Staged(std::move(target), std::move(name)), is_replaced_(std::move(is_replaced)) {
+StagedFolder::StagedFolder(fs::path target, fs::path name, IsReplaced is_replaced, Role role)
+    : Staged(std::move(target), std::move(name), role), is_replaced_(std::move(is_replaced)) {
   // Files that need names are in it. It is also better to know before the work whether it can be created.
-  if (open_nameless(folder_of(this->target())).get() < 0) make();
+  if (role.kind != Role::Kind::alone || open_nameless(folder_of(this->target())).get() < 0) make();
 }
 
 StagedFolder::~StagedFolder() {
   files_.clear();
   std::error_code ignored;
-  if (has_name()) fs::remove_all(name(), ignored);
+  if (has_name() && !role().is_kept) fs::remove_all(name(), ignored);
   release();
 }
 
 StagedFile& StagedFolder::file(const std::string& file_name) {
   return files_.emplace_back(target() / file_name, name() / file_name,
-                             has_name() ? name() : folder_of(target()));
+                             has_name() ? name() : folder_of(target()), role());
+}
+
+void StagedFolder::leave() {
+  for (StagedFile& each : files_) each.release();
+  release();
+}
+
+void StagedFolder::begin_filling() {
+  for (StagedFile& each : files_) each.begin_filling();
 }
 
 void StagedFolder::make() {
   take_name();
-  if (::mkdir(name().c_str(), 0777) != 0) fail_errno("create", name().string());
+  if (!joins() && ::mkdir(name().c_str(), 0777) != 0) fail_errno("create", name().string());
   fd_ = open_file("open", name(), O_RDONLY | O_DIRECTORY);
-  lock_as_in_use(fd_);
+  if (!joins()) lock_as_in_use(fd_);
 }
 
 /// The same file under a second name, or a copy if the file system has no hard links.

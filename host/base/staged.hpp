@@ -1,5 +1,6 @@
 // Files and folders under construction. A Transaction creates them and gives them their names; one that is
 // destroyed before that leaves nothing behind.
+// Several processes may fill one: the first creates it, the others join it by its name.
 // Each belongs to one owner. StagedFile::write may be called from several threads for ranges that do not
 // overlap.
 #pragma once
@@ -14,10 +15,22 @@
 
 namespace cbk {
 
+/// How a process takes part in a staged file or folder.
+struct Role {
+  enum class Kind : uint8_t {
+    alone,    // creates it; nobody else knows of it
+    first,    // creates it under its name; others join
+    joining,  // opens what the first one made; writes nothing until it is laid out
+  };
+  Kind kind = Kind::alone;
+  bool is_kept = false;  // it outlives the process, also one that is killed, until one of them commits it
+};
+
 /// The future `target`. It has a temporary name from `prepare` on, or earlier if it needs one.
 class Staged {
  public:
-  Staged(fs::path target, fs::path name) : target_(std::move(target)), name_(std::move(name)) {}
+  Staged(fs::path target, fs::path name, Role role)
+      : role_(role), target_(std::move(target)), name_(std::move(name)) {}
   Staged(const Staged&) = delete;
   Staged& operator=(const Staged&) = delete;
   virtual ~Staged() = default;
@@ -27,15 +40,22 @@ class Staged {
   /// Does everything that may fail before the last step. Afterwards it is whole, under its temporary name,
   /// with the owner and mode of the replaced file. `sync`: on the disk, too. Errors: `io`, `no_space`.
   virtual void prepare(bool sync) = 0;
-  /// Gives up the temporary name.
+  /// Gives up the temporary name: it stays on the disk.
   void release();
+  /// The same for all that is in it.
+  virtual void leave() { release(); }
+  /// Writes are not ignored any more: what the first process wrote itself is there.
+  virtual void begin_filling() = 0;
 
  protected:
   /// Call this before creating it.
   void take_name();
   [[nodiscard]] bool has_name() const { return has_name_; }
+  [[nodiscard]] const Role& role() const { return role_; }
+  [[nodiscard]] bool joins() const { return role_.kind == Role::Kind::joining; }
 
  private:
+  Role role_;
   fs::path target_;
   fs::path name_;
   bool has_name_ = false;
@@ -45,9 +65,8 @@ class StagedFile final : public Staged {
  public:
   /// `target` as returned by `replaceable_file`. The file has no name and is in `folder`, on the target's
   /// file system. If the system does not support that, it is called `name` and only the owner can access it.
-  /// Errors:
-  /// `io`.
-  StagedFile(fs::path target, fs::path name, const fs::path& folder);
+  /// In another role than `alone` it always has its name. Errors: `io`.
+  StagedFile(fs::path target, fs::path name, const fs::path& folder, Role role = {});
   ~StagedFile() override;
 
   [[nodiscard]] int fd() const { return fd_.get(); }
@@ -55,10 +74,12 @@ class StagedFile final : public Staged {
   void reserve(uint64_t size);
   void write(uint64_t offset, ByteView bytes);
   void prepare(bool sync) override;
+  void begin_filling() override { is_ignoring_ = false; }
 
  private:
   FileDescriptor fd_;
   bool is_private_ = false;  // created for us alone, until it is prepared
+  bool is_ignoring_;         // what is written
   /// Writers of one inode take turns in the kernel anyway, but spinning. Waiting here leaves the processor to
   /// the kernels.
   std::mutex turn_;
@@ -70,12 +91,14 @@ class StagedFolder final : public Staged {
   using IsReplaced = std::function<bool(std::string_view name)>;
   /// `target` as returned by `replaceable_folder`. Other files of an old folder stay: only files for which
   /// `is_replaced` is true, or that the new folder has too, are removed. Errors: `io`.
-  StagedFolder(fs::path target, fs::path name, IsReplaced is_replaced);
+  StagedFolder(fs::path target, fs::path name, IsReplaced is_replaced, Role role = {});
   ~StagedFolder() override;
 
   /// A file in it, kept as long as the folder object.
   StagedFile& file(const std::string& name);
   void prepare(bool sync) override;
+  void begin_filling() override;
+  void leave() override;
 
  private:
   void make();

@@ -33,9 +33,8 @@ std::string_view beginning_in(std::string_view name, std::string_view ending) {
   return is_ours ? beginning : std::string_view();
 }
 
-fs::path sibling(const fs::path& target, std::string_view ending) {
-  std::random_device source;
-  return target.parent_path() / fmt::format("{}.{:08x}{}", beginning_of(target), source(), ending);
+fs::path sibling(const fs::path& target, std::string_view tag, std::string_view ending) {
+  return target.parent_path() / fmt::format("{}.{}{}", beginning_of(target), tag, ending);
 }
 
 bool is_path_in_use(const fs::path& path) {
@@ -72,12 +71,25 @@ Temporaries& temporaries() {
 
 }  // namespace
 
+std::string new_tag() {
+  std::random_device source;
+  return fmt::format("{:08x}", source());
+}
+
 fs::path temporary_sibling(const fs::path& target) {
-  return sibling(target, new_ending);
+  return sibling(target, new_tag(), new_ending);
+}
+
+fs::path temporary_sibling(const fs::path& target, std::string_view tag) {
+  return sibling(target, tag, new_ending);
+}
+
+fs::path kept_sibling(const fs::path& target, std::string_view tag) {
+  return sibling(target, tag, ".job");
 }
 
 fs::path old_sibling(const fs::path& target) {
-  return sibling(target, old_ending);
+  return sibling(target, new_tag(), old_ending);
 }
 
 void lock_as_in_use(const FileDescriptor& fd) noexcept {

@@ -13,6 +13,12 @@ namespace cbk {
 
 /// An unused name: for the new `target`, and for the old `target` while the new one replaces it.
 fs::path temporary_sibling(const fs::path& target);
+/// The one with these eight hexadecimal digits, for processes that share a file.
+fs::path temporary_sibling(const fs::path& target, std::string_view tag);
+std::string new_tag();
+/// "model.mdl.1f3a9c04.job": a file that is filled by several programs, one after the other. Nobody removes
+/// it as left over.
+fs::path kept_sibling(const fs::path& target, std::string_view tag);
 fs::path old_sibling(const fs::path& target);
 
 /// Locks an open file or folder until it is closed. File systems without locks are accepted.

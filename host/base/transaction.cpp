@@ -42,14 +42,35 @@ void Transaction::add(Member added) {
   members_.push_back(std::move(added));
 }
 
+fs::path Transaction::name_for(const fs::path& target) const {
+  if (sharing_.role.kind == Role::Kind::alone) return temporary_sibling(target);
+  return sharing_.role.is_kept ? kept_sibling(target, sharing_.tag) : temporary_sibling(target, sharing_.tag);
+}
+
+void Transaction::begin_filling() {
+  for (const Member& member : members_) member.staged->begin_filling();
+}
+
+void Transaction::leave() {
+  for (const Member& member : members_) member.staged->leave();
+  members_.clear();
+  parents_.keep();
+}
+
+void Transaction::discard() noexcept {
+  std::error_code ignored;
+  for (const Member& member : members_) fs::remove_all(member.staged->name(), ignored);
+  members_.clear();
+}
+
 StagedFile& Transaction::add_file(const fs::path& target, bool overwrite, bool is_early) {
   finish_killed_commits(folder_of(target));
   fs::path real = replaceable_file(target, overwrite);
   parents_.make(real);
-  remove_unfinished({real});
+  if (sharing_.role.kind != Role::Kind::joining) remove_unfinished({real});
   const fs::path folder = folder_of(real);
-  fs::path name = temporary_sibling(real);
-  auto made = std::make_unique<StagedFile>(std::move(real), std::move(name), folder);
+  fs::path name = name_for(real);
+  auto made = std::make_unique<StagedFile>(std::move(real), std::move(name), folder, sharing_.role);
   StagedFile& file = *made;
   add({std::move(made), overwrite, is_early});
   return file;
@@ -68,9 +89,10 @@ StagedFolder& Transaction::folder(const fs::path& target, bool overwrite,
   finish_killed_commits(folder_of(without_slash(target)));
   fs::path real = replaceable_folder(without_slash(target), overwrite);
   parents_.make(real);
-  remove_unfinished({real});
-  fs::path name = temporary_sibling(real);
-  auto made = std::make_unique<StagedFolder>(std::move(real), std::move(name), std::move(is_replaced));
+  if (sharing_.role.kind != Role::Kind::joining) remove_unfinished({real});
+  fs::path name = name_for(real);
+  auto made =
+      std::make_unique<StagedFolder>(std::move(real), std::move(name), std::move(is_replaced), sharing_.role);
   StagedFolder& folder = *made;
   add({std::move(made), overwrite});
   return folder;

@@ -20,9 +20,25 @@
 
 namespace cbk {
 
+/// Several processes that fill the same files. Their temporary names have the same `tag`: eight hexadecimal
+/// digits.
+struct Sharing {
+  std::string tag;
+  Role role;
+};
+
 /// Belongs to one owner. Without a commit everything is discarded.
 class Transaction {
  public:
+  /// Call this before the first file or folder is added.
+  void share(Sharing sharing) { sharing_ = std::move(sharing); }
+  /// All files are laid out: joining processes write from now on.
+  void begin_filling();
+  /// Gives up everything without removing it: other processes go on with it.
+  void leave();
+  /// Removes what is kept: it could not be laid out.
+  void discard() noexcept;
+
   /// A new file or folder, kept as long as the transaction. Missing folders above it are created. Errors:
   /// those of `replaceable_file` and `replaceable_folder`; `usage` for a target that is given twice.
   StagedFile& file(const fs::path& target, bool overwrite);
@@ -52,7 +68,9 @@ class Transaction {
   [[nodiscard]] std::vector<Journal::Step> steps() const;
   void clean_up();
   void sync_folders() const;
+  [[nodiscard]] fs::path name_for(const fs::path& target) const;
 
+  Sharing sharing_;
   Parents parents_;  // destroyed after what is in them
   std::vector<Member> members_;
   std::vector<fs::path> old_;  // what stepped aside

@@ -33,6 +33,18 @@ class ChainExpression final : public Expression {
   void each_input(const std::function<void(const Expression&)>& visit) const override {
     for (const Tensor& input : inputs_) visit(*input.expression());
   }
+  [[nodiscard]] std::string parameters() const override {
+    const auto value = [](const ChainValue& one) {
+      return fmt::format("{}{}", static_cast<int>(one.kind), one.index);
+    };
+    std::string out = fmt::format("chain {} {}", name_of(chain_.type), value(chain_.outputs[0].value));
+    for (const double constant : chain_.constants) out += fmt::format(" {}", constant);
+    for (const ElementChain::Step& step : chain_.steps) {
+      out += fmt::format(" {}", static_cast<int>(step.op));
+      for (const ChainValue& operand : step.operands) out += ":" + value(operand);
+    }
+    return out;
+  }
 
  private:
   void read_part(int64_t begin, int64_t count, std::byte* out) const {

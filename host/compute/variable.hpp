@@ -61,6 +61,9 @@ class Variable {
   [[nodiscard]] const VariablePtr& grad_mask() const { return grad_mask_; }
   void set_grad_mask(VariablePtr mask) { grad_mask_ = std::move(mask); }
   [[nodiscard]] uint64_t gradients_received() const { return gradients_received_; }
+  /// Counts p - x and p + x of a leaf with a gradient: a step that gives a new tensor its name, and trains nothing.
+  void note_rebound() { rebound_ += grad_ != nullptr && is_leaf() ? 1 : 0; }
+  [[nodiscard]] uint64_t rebound_count() const { return rebound_; }
   /// Whether it received a gradient and was written in place after the first one.
   [[nodiscard]] bool is_written_since_gradient() const {
     return gradients_received_ > 0 && operand_.buffer->version() != version_of_first_gradient_;
@@ -98,6 +101,7 @@ class Variable {
   uint64_t rewrites_ = 0;  // of the buffer, when this view was taken
   VariablePtr grad_;
   VariablePtr grad_mask_;
+  uint64_t rebound_ = 0;
   uint64_t gradients_received_ = 0, version_of_first_gradient_ = 0;
   NodePtr node_;
 };

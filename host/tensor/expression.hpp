@@ -44,6 +44,10 @@ class Expression {
   /// Calls `visit` for each expression directly below.
   virtual void each_input(const std::function<void(const Expression&)>& /*visit*/) const {}
 
+  /// What this node computes besides its dtype, its size and its inputs, as one short text: two nodes with
+  /// the same text and the same inputs have the same elements (host/tensor/description.hpp).
+  [[nodiscard]] virtual std::string parameters() const = 0;
+
   /// Views that are read to compute everything once, shared ones as often as they are used (saturating).
   [[nodiscard]] uint64_t reads() const {
     if (reads_ == 0) {
@@ -83,6 +87,7 @@ class ViewExpression final : public Expression {
   Losses read(int64_t begin, std::span<std::byte> out) const override;
   [[nodiscard]] int64_t granularity() const override;
   bool drop(int64_t begin, int64_t end) const noexcept override;
+  [[nodiscard]] std::string parameters() const override;
   /// Hint: nothing of this view will be read again.
   void drop_all() const noexcept;
   /// Whether elements are picked from all over the storage, so that a reader that needs its bytes in order
@@ -105,6 +110,7 @@ class StridedExpression final : public Expression {
   Losses read(int64_t begin, std::span<std::byte> out) const override;
   [[nodiscard]] int64_t granularity() const override;
   void each_input(const std::function<void(const Expression&)>& visit) const override { visit(*input_); }
+  [[nodiscard]] std::string parameters() const override;
 
  private:
   /// Whether it reads runs with elements that are not part of the result.
@@ -125,6 +131,7 @@ class ConcatExpression final : public Expression {
   [[nodiscard]] int64_t granularity() const override;
   bool drop(int64_t begin, int64_t end) const noexcept override;
   void each_input(const std::function<void(const Expression&)>& visit) const override;
+  [[nodiscard]] std::string parameters() const override;
 
  private:
   /// Calls `piece(part, begin_in_part, count, position)` for the pieces of [begin, end), in order.
@@ -144,6 +151,7 @@ class GatherExpression final : public Expression {
                    std::vector<int64_t> indices);
   Losses read(int64_t begin, std::span<std::byte> out) const override;
   void each_input(const std::function<void(const Expression&)>& visit) const override { visit(*input_); }
+  [[nodiscard]] std::string parameters() const override;
 
  private:
   ExpressionPtr input_;
@@ -165,6 +173,7 @@ class CastExpression final : public Expression {
   void each_input(const std::function<void(const Expression&)>& visit) const override { visit(*input_); }
   [[nodiscard]] const ExpressionPtr& input() const { return input_; }
   [[nodiscard]] Purpose purpose() const { return purpose_; }
+  [[nodiscard]] std::string parameters() const override;
 
  private:
   ExpressionPtr input_;
@@ -180,6 +189,7 @@ class BitsExpression final : public Expression {
   [[nodiscard]] int64_t granularity() const override { return input_->granularity(); }
   bool drop(int64_t begin, int64_t end) const noexcept override { return input_->drop(begin, end); }
   void each_input(const std::function<void(const Expression&)>& visit) const override { visit(*input_); }
+  [[nodiscard]] std::string parameters() const override;
 
  private:
   ExpressionPtr input_;
@@ -195,6 +205,7 @@ class UnaryExpression final : public Expression {
   void each_input(const std::function<void(const Expression&)>& visit) const override { visit(*input_); }
   [[nodiscard]] const ExpressionPtr& input() const { return input_; }
   [[nodiscard]] const UnaryOp& op() const { return op_; }
+  [[nodiscard]] std::string parameters() const override;
 
  private:
   ExpressionPtr input_;
@@ -212,6 +223,7 @@ class FiniteExpression final : public Expression {
   void each_input(const std::function<void(const Expression&)>& visit) const override { visit(*input_); }
   [[nodiscard]] const ExpressionPtr& input() const { return input_; }
   [[nodiscard]] const std::string& what() const { return what_; }
+  [[nodiscard]] std::string parameters() const override;
 
  private:
   ExpressionPtr input_;
@@ -229,6 +241,7 @@ class BinaryExpression final : public Expression {
     visit(*left_);
     visit(*right_);
   }
+  [[nodiscard]] std::string parameters() const override;
 
  private:
   /// In x + 2 * x, both sides have the losses of x; these count once.
@@ -249,6 +262,7 @@ class MatmulExpression final : public Expression {
     visit(*left_);
     visit(*right_);
   }
+  [[nodiscard]] std::string parameters() const override;
 
  private:
   /// Calls `visit(a, b, depth)` with `rows` rows of the left side and all of the right, `depth` of the sums
@@ -270,6 +284,7 @@ class FillExpression final : public Expression {
   FillExpression(DType dtype, int64_t numel, Bytes element)
       : Expression(dtype, numel), element_(std::move(element)) {}
   [[nodiscard]] const Bytes& element() const { return element_; }
+  [[nodiscard]] std::string parameters() const override;
   Losses read(int64_t begin, std::span<std::byte> out) const override;
 
  private:
@@ -284,6 +299,8 @@ class GeneratedExpression final : public Expression {
   GeneratedExpression(DType dtype, int64_t numel, Generator generator)
       : Expression(dtype, numel), generator_(std::move(generator)) {}
   Losses read(int64_t begin, std::span<std::byte> out) const override;
+  /// Some of the elements: a generator is a program.
+  [[nodiscard]] std::string parameters() const override;
 
  private:
   Generator generator_;

@@ -177,39 +177,56 @@ describe("cbk infer, buffers of a layout of one's own", function()
     end
   end
 
+  local function with_vector(name, make)
+    local function sides(layers, heads, size)
+      local one = own_model(layers, heads, size, { "" }, { ["h.N." .. name] = function() return make(size / 2) end })
+      return one, configs(layers, heads, size)
+    end
+    local one, a, b = sides(2, 4, 12)
+    return infer_of(one.left, a, one.right, b), sides
+  end
+
   -- A model that was cast casts its buffers; other programs take powers in another dtype, or on another processor.
-  for dtype, off in pairs { float16 = 2 ^ -11, bfloat16 = 2 ^ -8, float32 = 2 ^ -22 } do
-    for is_near, name in pairs { [false] = "cast", [true] = "rounded otherwise" } do
-      it(("are frequencies of %s, %s"):format(dtype, name), function()
-        local function sides(layers, heads, size)
-          local one = own_model(layers, heads, size, { "" }, { ["h.N.rope.inv_freq"] = function()
-            local list = frequencies(size / 2, 500000)
-            for i = 3, is_near and #list or 0 do list[i] = list[i] * (1 + (i % 2 == 0 and off or -off)) end
-            return cbk.tensor(list, { dtype = dtype })
-          end })
-          return one, configs(layers, heads, size)
-        end
-        local one, a, b = sides(2, 4, 8)
-        local found = infer_of(one.left, a, one.right, b)
+  for _, dtype in ipairs { "float16", "bfloat16", "float32", "float64" } do
+    for name, off in pairs { cast = 0, ["rounded otherwise"] = 2 ^ -23 } do
+      it(("are frequencies of %s, %s, of any dim"):format(dtype, name), function()
+        local found, sides = with_vector("rope.inv_freq", function(n)
+          local list = frequencies(n, 500000)
+          for i = 3, #list do list[i] = list[i] * (1 + (i % 2 == 0 and off or -off)) end
+          return cbk.tensor(float32(list), { dtype = dtype })
+        end)
         equal(missing_buffers(found), {})
         local model = inferred.model_of(found.text)[1]
-        local other, other_a, other_b = sides(3, 6, 24)
-        inferred.check_same(other.right, converted(model, "left", other.left, other_a, other_b), {}, "read")
-        local made = converted(model, "right", other.right, other_a, other_b)["h.2.rope.inv_freq"]
-        equal(made.dtype, dtype)
-        is_true(made:to("float32"):compare(other.left["h.2.rope.inv_freq"]:to "float32", { rtol = 2 * off, atol = 2 ^ -24 }).different == 0)
-        other.left["h.1.rope.inv_freq"] = (other.left["h.1.rope.inv_freq"] * 1.05):to(dtype)
-        harness.raises("its values cannot be made again", function() converted(model, "left", other.left, other_a, other_b) end)
+        for _, size in ipairs { 8, 24, 80, 96, 128 } do
+          local other, other_a, other_b = sides(3, 6, size)
+          inferred.check_same(other.right, converted(model, "left", other.left, other_a, other_b), {}, "read")
+          local made = converted(model, "right", other.right, other_a, other_b)["h.2.rope.inv_freq"]
+          equal(made.dtype, dtype)
+          local wanted = other.left["h.2.rope.inv_freq"]
+          is_true(made:to("float32"):compare(wanted:to "float32", { rtol = 2 ^ -7, atol = 2 ^ -24 }).different == 0)
+          other.left["h.1.rope.inv_freq"] = (wanted:to "float32" * 1.02):to(dtype)
+          harness.raises("its values cannot be made again", function() converted(model, "left", other.left, other_a, other_b) end)
+        end
       end)
     end
   end
 
-  it("are not explained where two frequencies of an unknown base are near those of some base", function()
-    local one, a, b = own_model(2, 4, 4, { "" }, { ["h.N.rope.inv_freq"] = function()
-      return cbk.tensor({ 1, 0.0131 }, { dtype = "bfloat16" })
-    end }), configs(2, 4, 4)
-    equal(missing_buffers(infer_of(one.left, a, one.right, b)), { "left h.0.rope.inv_freq", "left h.1.rope.inv_freq" })
-  end)
+  for what, case in pairs {
+    ["two frequencies of an unknown base"] = { "rope.inv_freq", function() return cbk.tensor({ 1, 0.0131 }, { dtype = "bfloat16" }) end },
+    ["numbers that fall like frequencies"] = { "gate", function()
+      return cbk.tensor({ 1, .50390625, .2490234375, .1259765625, .0625, .031494140625 }, { dtype = "bfloat16" })
+    end },
+    ["frequencies that were trained"] = { "rope.inv_freq", function(n)
+      local list = frequencies(n, 500000)
+      for i = 2, #list, 2 do list[i] = list[i] * (1 + 2 ^ -8) end
+      return cbk.tensor(list, { dtype = "bfloat16" })
+    end },
+  } do
+    it("are not " .. what, function()
+      local key = "left h.%d." .. case[1]
+      equal(missing_buffers((with_vector(case[1], case[2]))), { key:format(0), key:format(1) })
+    end)
+  end
 
   -- as LlamaRotaryEmbedding of transformers makes them
   for kind, scaled in pairs {

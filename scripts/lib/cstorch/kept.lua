@@ -39,8 +39,9 @@ end
 ---@param object cstorch.Class
 ---@param with_tables? boolean   also plain tables; those of a script's own classes may be notes that it adds to
 function kept.note_fields(trace, object, with_tables)
+  local counts = object.class.counts or {} -- what changes in each step by itself
   for key, value in pairs(object) do
-    local is_public = type(key) == "string" and not key:find "^_"
+    local is_public = type(key) == "string" and not key:find "^_" and not counts[key]
     if is_public and (with_tables or type(value) ~= "table") then kept.note(trace, object, key, object.class.name .. "." .. key) end
   end
 end

@@ -8,6 +8,7 @@ local session = {}
 ---@field executor? table             the run in progress
 ---@field optimizers table            optimizer to its number; does not keep optimizers alive
 ---@field optimizer_count integer     numbers given so far
+---@field parameters table<cstorch.Tensor, cstorch.Tensor>   in use; as values they leave it before they are closed
 ---@field metrics table[]             in the order in which they were made
 ---@field summaries? table            the values recorded since the last `save_summaries`
 ---@field queued table[]              step closures that wait for the end of the step
@@ -26,9 +27,10 @@ local session = {}
 function session.reset()
   -- Nothing is allocated after this line: the collector, which may end an abandoned run, never sees a part of the state.
   local fresh = {
-    reset = session.reset, optimizers = setmetatable({}, { __mode = "k" }), optimizer_count = 0, metrics = {}, queued = {}, repeated = {},
-    effects = { steps = setmetatable({}, { __mode = "k" }), schedules = setmetatable({}, { __mode = "k" }), idle = {}, made = 0,
-      runs = 0 },
+    reset = session.reset, optimizers = setmetatable({}, { __mode = "k" }), optimizer_count = 0,
+    parameters = setmetatable({}, { __mode = "kv" }), metrics = {}, queued = {}, repeated = {},
+    effects = { schedules = setmetatable({}, { __mode = "k" }), optimizers = setmetatable({}, { __mode = "k" }), idle = {}, made = 0,
+      run_steps = 0, has_written = false, is_explained = false, is_nan = false },
     warned = {}, losses = {}, unplaced = setmetatable({}, { __mode = "v" }), unplaced_count = 0,
   }
   for name in pairs(session) do session[name] = fresh[name] end

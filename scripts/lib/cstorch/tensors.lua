@@ -263,6 +263,11 @@ function tensors.gradient_count(tensor) return tonumber(native.gradient_count(te
 ---@return boolean
 function tensors.is_written_since_gradient(tensor) return native.is_written_since_gradient(tensor) end
 
+---How often a tensor with a gradient had another one added or subtracted, as in p - lr * p.grad.
+---@param tensor cstorch.Tensor
+---@return integer
+function tensors.rebound_count(tensor) return tonumber(native.rebound_count(tensor)) end
+
 ---Makes `backward` give a parameter gradients that are 0 where `mask` is, whatever they are elsewhere, NaN included.
 ---@param p cstorch.Tensor
 ---@param mask cstorch.Tensor   of its shape and device

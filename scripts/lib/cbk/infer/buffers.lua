@@ -95,7 +95,6 @@ local function maker_of(items, configs, rows, others)
   for i = 2, maker and #items or 0 do
     local other = makers.find { item = items[i], configs = configs, others = others }
     if not other or other.text ~= maker.text then return nil end
-    maker.is_rounded = maker.is_rounded or other.is_rounded
   end
   return maker
 end

@@ -20,6 +20,16 @@ local makers = {}
 local number = source.number
 
 local LEAST_OF_ANY_BASE = 4 -- frequencies: two or three are near those of some base, whatever they are
+local NAMES = { "freq", "rot", "rope", "slope", "alibi" }
+
+---Whether the name of a tensor says that it has frequencies or slopes.
+---@param item Item
+local function is_named_so(item)
+  for _, word in ipairs(NAMES) do
+    if item.key:lower():find(word, 1, true) then return true end
+  end
+  return false
+end
 
 ---@class MakerTrial   A tensor that one side lacks, and the data that may explain it.
 ---@field item Item
@@ -185,7 +195,8 @@ local function bases_of(trial)
   add(10000)
   local base = trial.item.tensor:slice(0, n - 1, n):to("float64"):item() ^ (-n / (n - 1))
   if not (base > 1 and base < 1e15) then return out end
-  for digits = 1, n >= LEAST_OF_ANY_BASE and 5 or 0 do add(tonumber(("%%.%dg"):format(digits):format(base))) end
+  local has_any = n >= LEAST_OF_ANY_BASE and (trial.item.dtype == "float32" or is_named_so(trial.item))
+  for digits = 1, has_any and 5 or 0 do add(tonumber(("%%.%dg"):format(digits):format(base))) end
   if trial.item.dtype == "float32" then add(math.floor(base + 0.5)) end
   return out
 end
@@ -203,7 +214,7 @@ local function frequencies(trial, add)
   local function with(base, known_base, scaling)
     local text = ("buffers.rotary_frequencies(%s, %s%s)"):format(known_base or number(base), "%s", scaling and ", " .. scaling or "")
     add { text = ("function(at) return %s%s end"):format(text:format(known_dim or number(dim)), cast),
-      expected = ("function(t, at) return %s:to(t.dtype) end"):format(text:format "2 * t:numel()"), extent = n,
+      expected = ("function(t, at) return %s end"):format(text:format "2 * t:numel()"), extent = n, is_rounded = true,
       assumes = not (known_base and known_dim) and ("frequencies of %d rotated rows and base %.9g"):format(dim, base) or nil }
   end
   local function known_of(base)
@@ -228,7 +239,7 @@ local function slopes(trial, add)
   for i, extent in ipairs(item.shape) do extents[i] = extent == 1 and "1" or tostring(extent) == tostring(item.numel) and "n" or nil end
   if #extents ~= #item.shape or #extents == 0 or not item.dtype:find "float" then return end
   if #item.shape == 2 and item.shape[2] == 1 then
-    add { text = "actions.buffer.alibi_slopes", expected =
+    add { text = "actions.buffer.alibi_slopes", is_rounded = true, expected =
       'function(t) return actions.buffer.alibi_slopes { right = { position_embedding_type = "alibi", num_heads = t:shape()[1] } } end' }
   end
   local read = read_side(trial)
@@ -236,7 +247,7 @@ local function slopes(trial, add)
   if not known then return end -- no other tensor shows the number of heads; --same-sizes covers only their rows
   local shape = "{ " .. table.concat(extents, ", ") .. " }"
   add { text = ("function(at) local n = %s return buffers.slopes_of(n, %s, %q) end"):format(known, shape, item.dtype),
-    expected = "function(t) return buffers.slopes_of(t:numel(), t:shape(), t.dtype) end" }
+    expected = 'function(t) return buffers.slopes_of(t:numel(), t:shape(), "float32") end', is_rounded = true }
 end
 
 ---Adds a maker for a constant. Its extents are from the config, from the tensor beside it, or from the pair.
@@ -261,7 +272,7 @@ local function equal_numbers(trial, add)
     assumes = not is_certain and ("%g in all of %s"):format(value, table.concat(item.shape, "x")) or nil, extent = first }
 end
 
--- Formulas that programs round differently: each of these is tried again, with values that are near.
+-- Formulas that programs round differently. A tensor whose name says that it is one may have values that are near.
 local ROUNDED = { frequencies, slopes }
 
 local MOST_BYTES = 2 ^ 24 -- of a tensor that is made to be compared: a file of 1 KB can announce a terabyte of equal numbers
@@ -301,10 +312,7 @@ function makers.find(trial)
     end
   end
   local found = first_of(KINDS, trials.same_values)
-  if found then return found end
-  found = first_of(ROUNDED, are_near)
-  if found then found.is_rounded = true end
-  return found
+  return found or is_named_so(trial.item) and first_of(ROUNDED, are_near) or nil
 end
 
 return makers

@@ -73,7 +73,7 @@ local KEY_HEADS = set [[num_key_value_heads num_kv_heads n_head_kv n_kv_heads nu
 local HEAD_SIZES = set [[head_dim d_kv head_size d_head dim_head size_per_head kv_channels attention_head_size head_width dim_per_head
   attention_head_dim attn_head_dim head_channels]]
 local ROTARY, NOT_ROWS = { "rot", "rope" }, { "theta", "base", "scal", "freq", "len", "pos" } -- "rope_dims", "rotary_pct"
-local BASES = set "rope_theta rotary_emb_base rotary_base rope_base theta"
+local BASES = set "rope_theta rotary_emb_base rotary_base rope_base theta rope_local_base_freq"
 local KERNELS = { "patch", "kernel", "channel", "head", "group", "tile" } -- of equal numbers, the first word counts
 local POSITIONS = { "position", "ctx", "seq" }
 local LENGTHS = { "label", "class", "position", "ctx", "seq", "vocab", "hidden_size", "embd", "d_model", "inner", "filter", "intermediate" }

@@ -2,11 +2,12 @@
 
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
+local session = require "cstorch.session"
 local tensors = require "cstorch.tensors"
 
 local parameter = {}
 
-local known = setmetatable({}, { __mode = "kv" }) -- as values, too: those leave the table before they are closed
+local known = setmetatable({}, { __mode = "k" })
 
 ---A parameter over the memory of `tensor`.
 ---@param tensor cstorch.Tensor
@@ -18,19 +19,13 @@ function parameter.new(tensor, options)
   options = keywords.complete("nn.Parameter", { requires_grad = true }, options)
   local p = tensor:detach()
   if options.requires_grad then p:requires_grad_(true) end
-  known[p] = p
+  known[p], session.parameters[p] = true, p
   tensors.mark_weight(p)
   return p
 end
 
----Calls `visit` with each parameter that is in use.
----@param visit fun(p: cstorch.Tensor)
-function parameter.each(visit)
-  for p in pairs(known) do visit(p) end
-end
-
 ---@param value any
 ---@return boolean
-function parameter.is(value) return known[value] ~= nil end
+function parameter.is(value) return known[value] == true end
 
 return parameter

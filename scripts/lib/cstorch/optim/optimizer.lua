@@ -210,12 +210,10 @@ end
 --- Runs `update`. Groups and state are checked only after an error, because that takes time.
 local function run_checked(self, update)
   local held = (session.trace or not self.has_stepped) and held_state(self)
-  local check_writes = held and effects.expect_writes(self)
+  local note_writes = effects.watch_step(self)
   local fine, result = pcall(tensors.no_grad, tensors.formula, update)
-  if fine and held then
-    check_held(self, held)
-    check_writes()
-  end
+  if fine and held then check_held(self, held) end
+  if fine and note_writes then note_writes() end
   self.has_stepped = true
   if fine then return result end
   if errors.is_library(debug.getinfo(class.original(self.class.step), "S").source) then tensors.no_grad(check_changes, self) end

@@ -41,6 +41,7 @@ local LONG = 10 -- steps without a finite loss
 local function warn_if_lasting(step, least)
   local first = session.nan_since
   if not first or step - first + 1 < least then return end
+  session.effects.is_nan = true
   errors.warn(("the loss is nan or infinite since step %d, and the steps since then train nothing: stop, and begin again with a lower "
     .. "learning rate, gradient clipping (max_gradient_norm) or another loss scale"):format(first))
 end

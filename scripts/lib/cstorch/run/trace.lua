@@ -57,13 +57,12 @@ local function record(fn, ...)
     steps = {}, modules = {} }
   for i = 1, trace.count do trace.inputs[i] = nested.map((select(i, ...)), copy_of) end
   session.trace = trace
-  local queued, restore_gradients, has_written = #session.repeated, gradients_of_now(), effects.watch_writes()
+  local queued, restore_gradients = #session.repeated, gradients_of_now()
   local fine, problem = pcall(function()
     trace.outputs = { losses.watch_results(tensors.on_device(tensors.record, trace.program, fn, unpack(trace.inputs, 1, trace.count))) }
   end)
   session.trace = nil
   effects.parameters_recorded(trace)
-  trace.writes = has_written()
   if not fine then
     -- tensors of this step never get values
     while #session.repeated > queued do table.remove(session.repeated) end

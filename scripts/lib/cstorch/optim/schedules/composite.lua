@@ -1,5 +1,6 @@
 -- Shared code of schedules made of schedules: adopting members, and state dicts that include those of the members.
 
+local effects = require "cstorch.run.effects"
 local errors = require "cstorch.errors"
 local loaded = require "cstorch.loaded"
 local ordered_map = require "cstorch.ordered_map"
@@ -11,6 +12,7 @@ local composite = {}
 --- A member is not stepped on its own any more.
 local function unregister(member)
   member.is_member = true
+  effects.schedule_used(member)
   local list = member.optimizer.schedulers
   for i = #list, 1, -1 do
     if list[i] == member then table.remove(list, i) end

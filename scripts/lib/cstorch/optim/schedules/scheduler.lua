@@ -150,7 +150,7 @@ end
 ---Advances the clock by one step and writes the new values: to be called after the optimizer's step.
 function Scheduler:step()
   self._get_called_within_step = true
-  effects.schedule_stepped(self)
+  effects.schedule_used(self)
   tensors.no_grad(advance, self)
   self:_write()
   self._get_called_within_step = false

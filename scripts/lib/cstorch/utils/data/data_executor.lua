@@ -111,7 +111,6 @@ local function start(self)
   self.loader:_start_run()
   self.loader.executor, session.executor = self, self
   self.is_running, self.is_closed = true, false
-  effects.begin_run()
 end
 
 local function finish(self, is_fine)

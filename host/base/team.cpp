@@ -1,0 +1,334 @@
+#include "host/base/team.hpp"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <deque>
+#include <future>
+#include <mutex>
+#include <thread>
+
+#include "host/base/error.hpp"
+#include "host/base/interrupt.hpp"
+#include "host/base/stale.hpp"
+#include "host/base/transport.h"
+
+namespace cbk {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr milliseconds pulse(1000);  // between two signs of life
+constexpr int usual_patience = 30;   // seconds without one
+constexpr seconds farewell(10);      // for the others to end after a failure
+constexpr milliseconds shortest_rest(1), longest_rest(10);
+
+enum class Kind : char { data = 'd', alive = 'a', failed = 'f', stop = 's', bye = 'b' };
+
+int patience() {
+  const char* text = std::getenv("CBK_TEAM_TIMEOUT");
+  const int given = text == nullptr ? 0 : std::atoi(text);
+  return given > 0 ? given : usual_patience;
+}
+
+std::string host_name() {
+  char name[256] = "";
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+class SoloTeam final : public Team {};
+
+/// The messages of one other rank.
+struct Peer {
+  std::deque<std::string> data;
+  Clock::time_point heard = Clock::now();
+  std::string host;
+  uint64_t done = 0;
+  bool has_left = false;
+};
+
+class ConnectedTeam final : public Team {
+ public:
+  explicit ConnectedTeam(decltype(&cbk_transport_open) open) {
+    std::promise<bool> started;
+    pump_ = std::thread([&, open] {
+      transport_ = open();
+      started.set_value(transport_ != nullptr);
+      if (transport_ != nullptr) pump();
+    });
+    if (!started.get_future().get()) {
+      pump_.join();
+      fail(Errc::unsupported, "MPI does not start");
+    }
+  }
+
+  [[nodiscard]] int rank() const override { return transport_->rank; }
+  [[nodiscard]] int size() const override { return transport_->size; }
+
+  std::string from_first(std::string mine) override {
+    if (!is_first()) return next_data(0);
+    for (int to = 1; to < size(); ++to) post(to, Kind::data, mine);
+    return mine;
+  }
+
+  std::vector<std::string> to_first(std::string mine) override {
+    if (!is_first()) {
+      post(0, Kind::data, std::move(mine));
+      return {};
+    }
+    std::vector<std::string> all{std::move(mine)};
+    for (int from = 1; from < size(); ++from) all.push_back(next_data(from));
+    return all;
+  }
+
+  void set_done(uint64_t bytes) override { done_ = bytes; }
+
+  [[nodiscard]] uint64_t done_elsewhere() const override {
+    const std::lock_guard lock(mutex_);
+    uint64_t total = 0;
+    for (const Peer& peer : peers_) total += peer.done;
+    return total;
+  }
+
+  bool report_failure(const std::string& message) override {
+    const std::lock_guard lock(mutex_);
+    if (has_failed_) return false;
+    has_failed_ = true;
+    for (int to = 0; to < size(); ++to)
+      if (to != rank()) queue(to, is_first() ? Kind::stop : to == 0 ? Kind::failed : Kind::alive, message);
+    return is_first();
+  }
+
+  [[nodiscard]] std::string failure() const override {
+    const std::lock_guard lock(mutex_);
+    return failure_;
+  }
+
+  void leave(int code) override {
+    std::unique_lock lock(mutex_);
+    if (code != 0 && !has_failed_) {
+      lock.unlock();
+      report_failure("");
+      lock.lock();
+    }
+    for (int to = 0; to < size(); ++to)
+      if (to != rank()) queue(to, Kind::bye, "");
+    const auto all_left = [&] {
+      return std::ranges::all_of(peers_, [](const Peer& peer) { return peer.has_left; }) && outgoing_.empty();
+    };
+    bool is_fine = true;
+    if (has_failed_ || code != 0) {
+      is_fine = arrived_.wait_for(lock, farewell, all_left);
+    } else {
+      arrived_.wait(lock, [&] { return all_left() || has_failed_; });
+      is_fine = all_left() || arrived_.wait_for(lock, farewell, all_left);
+    }
+    is_closing_ = true;
+    is_clean_ = is_fine;
+    lock.unlock();
+    pump_.join();
+  }
+
+ private:
+  struct Outgoing {
+    int to;
+    std::string bytes;
+  };
+
+  void queue(int to, Kind kind, const std::string& payload) {  // with the lock
+    outgoing_.push_back({to, static_cast<char>(kind) + payload});
+  }
+
+  void post(int to, Kind kind, const std::string& payload) {
+    const std::lock_guard lock(mutex_);
+    queue(to, kind, payload);
+  }
+
+  std::string next_data(int from) {
+    std::unique_lock lock(mutex_);
+    std::deque<std::string>& data = peers_[static_cast<size_t>(from)].data;
+    while (data.empty()) {
+      arrived_.wait_for(lock, milliseconds(50));
+      if (data.empty()) check_interrupt();
+    }
+    std::string out = std::move(data.front());
+    data.pop_front();
+    return out;
+  }
+
+  // --- the thread of the connection
+
+  void pump() {
+    {
+      const std::lock_guard lock(mutex_);
+      peers_.resize(static_cast<size_t>(size()));
+      peers_[static_cast<size_t>(rank())].has_left = true;
+    }
+    auto last_pulse = Clock::now() - pulse;
+    auto rest = shortest_rest;
+    while (!is_closing_) {
+      const bool has_sent = send_all();
+      const bool has_received = receive_all();
+      rest = has_sent || has_received ? shortest_rest : std::min(rest * 2, longest_rest);
+      if (Clock::now() - last_pulse >= pulse) {
+        last_pulse = Clock::now();
+        const std::lock_guard lock(mutex_);
+        for (int to = is_first() ? 1 : 0; to < (is_first() ? size() : 1); ++to)
+          queue(to, Kind::alive, fmt::format("{} {}", done_.load(), host_));
+        watch();
+      }
+      std::this_thread::sleep_for(rest);
+    }
+    end();
+  }
+
+  bool send_all() {
+    std::deque<Outgoing> sent;
+    {
+      const std::lock_guard lock(mutex_);
+      sent.swap(outgoing_);
+    }
+    for (const Outgoing& each : sent) transport_->send(each.to, each.bytes.data(), each.bytes.size());
+    if (!sent.empty()) arrived_.notify_all();
+    return !sent.empty();
+  }
+
+  bool receive_all() {
+    bool has_any = false;
+    int from = 0;
+    size_t bytes = 0;
+    while (transport_->probe(&from, &bytes) != 0) {
+      std::string message(bytes, '\0');
+      transport_->receive(from, message.data(), bytes);
+      take(from, message);
+      has_any = true;
+    }
+    if (has_any) arrived_.notify_all();
+    return has_any;
+  }
+
+  void take(int from, const std::string& message) {
+    const std::lock_guard lock(mutex_);
+    Peer& peer = peers_[static_cast<size_t>(from)];
+    peer.heard = Clock::now();
+    std::string payload = message.substr(1);
+    switch (static_cast<Kind>(message[0])) {
+      case Kind::data:
+        peer.data.push_back(std::move(payload));
+        break;
+      case Kind::alive:
+        if (const size_t space = payload.find(' '); space != std::string::npos) {
+          peer.done = std::strtoull(payload.c_str(), nullptr, 10);
+          peer.host = payload.substr(space + 1);
+        }
+        break;
+      case Kind::failed:
+        stop(payload.empty() ? "" : fmt::format("rank {} on {}: {}", from, peer.host, payload));
+        break;
+      case Kind::stop:
+        stop("");
+        break;
+      case Kind::bye:
+        peer.has_left = true;
+        break;
+    }
+  }
+
+  /// Stops this rank, and from rank 0 all others. With the lock.
+  void stop(std::string why) {
+    if (has_failed_) return;
+    has_failed_ = true;
+    failure_ = std::move(why);
+    if (is_first())
+      for (int to = 1; to < size(); ++to) queue(to, Kind::stop, "");
+    request_interrupt();
+  }
+
+  /// With the lock.
+  void watch() {
+    const auto limit = Clock::now() - seconds(patience_);
+    for (int other = 0; other < size(); ++other) {
+      const Peer& peer = peers_[static_cast<size_t>(other)];
+      const bool is_watched = other != rank() && (is_first() || other == 0) && !peer.has_left;
+      if (is_watched && peer.heard < limit)
+        stop(fmt::format("rank {}{} has not answered for {} s", other,
+                         peer.host.empty() ? "" : " on " + peer.host, patience_));
+    }
+  }
+
+  void end() {
+    send_all();
+    if (is_clean_) return transport_->close();
+    remove_temporaries();
+    transport_->abort(1);
+  }
+
+  const cbk_transport* transport_ = nullptr;
+  const int patience_ = patience();
+  const std::string host_ = host_name();
+  std::thread pump_;
+  std::atomic<uint64_t> done_{0};
+  std::atomic<bool> is_closing_{false};
+  bool is_clean_ = true;  // set before is_closing_
+
+  mutable std::mutex mutex_;  // everything below
+  std::condition_variable arrived_;
+  std::deque<Outgoing> outgoing_;
+  std::vector<Peer> peers_;
+  bool has_failed_ = false;
+  std::string failure_;
+};
+
+std::unique_ptr<Team>& current() {
+  static auto* team = new std::unique_ptr<Team>(std::make_unique<SoloTeam>());  // never destroyed
+  return *team;
+}
+
+/// The module for the launcher that started this program as one of several; empty if none did.
+std::string module_for_launcher() {
+  const auto number = [](const char* name) {
+    const char* text = std::getenv(name);
+    return text == nullptr ? 0 : std::atoi(text);
+  };
+  if (number("OMPI_COMM_WORLD_SIZE") > 1) return "libcbk-mpi.so";
+  if (number("PMI_SIZE") > 1) return "libcbk-mpich.so";
+  return {};
+}
+
+}  // namespace
+
+Team& Team::world() {
+  return *current();
+}
+
+void Team::join() {
+  const std::string name = module_for_launcher();
+  if (name.empty()) return;
+  void* module = nullptr;
+  std::error_code ignored;
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
+  for (const fs::path& path :
+       {program.parent_path() / name, program.parent_path() / "../lib/cbk" / name, fs::path(name)}) {
+    module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+    if (module != nullptr) break;
+  }
+  if (module == nullptr) {
+    const char* why = ::dlerror();
+    fail(Errc::unsupported,
+         "started as one of several processes, but the module for MPI is missing ({}); install the package "
+         "cbk-mpi, or start one process",
+         why == nullptr ? name : why);
+  }
+  auto* open = reinterpret_cast<decltype(&cbk_transport_open)>(::dlsym(module, "cbk_transport_open"));
+  if (open == nullptr) fail(Errc::unsupported, "{} is of another version of cbk", name);
+  current() = std::make_unique<ConnectedTeam>(open);
+}
+
+}  // namespace cbk

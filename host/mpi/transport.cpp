@@ -1,0 +1,80 @@
+// libcbk-mpi.so: messages between the ranks of MPI. The only file that knows MPI; cbk loads it when a
+// launcher started it (host/base/team.cpp).
+#include "host/base/transport.h"
+
+#include <mpi.h>
+
+#include <list>
+#include <vector>
+
+namespace {
+
+/// The world's communicator has messages of MPI programs that a script may load; ours are apart.
+MPI_Comm ours = MPI_COMM_NULL;
+
+struct Sending {
+  std::vector<char> bytes;
+  MPI_Request request = MPI_REQUEST_NULL;
+};
+std::list<Sending> sending;  // until MPI does not need the bytes any more
+
+void drop_sent() {
+  sending.remove_if([](Sending& one) {
+    int is_done = 0;
+    MPI_Test(&one.request, &is_done, MPI_STATUS_IGNORE);
+    return is_done != 0;
+  });
+}
+
+void send(int to, const void* bytes, size_t size) {
+  const auto* first = static_cast<const char*>(bytes);
+  sending.push_back({{first, first + size}});
+  Sending& one = sending.back();
+  MPI_Isend(one.bytes.data(), static_cast<int>(size), MPI_BYTE, to, 0, ours, &one.request);
+}
+
+int probe(int* from, size_t* size) {
+  drop_sent();
+  int is_there = 0;
+  MPI_Status status;
+  MPI_Iprobe(MPI_ANY_SOURCE, 0, ours, &is_there, &status);
+  if (is_there == 0) return 0;
+  int count = 0;
+  MPI_Get_count(&status, MPI_BYTE, &count);
+  *from = status.MPI_SOURCE;
+  *size = static_cast<size_t>(count);
+  return 1;
+}
+
+void receive(int from, void* bytes, size_t size) {
+  MPI_Recv(bytes, static_cast<int>(size), MPI_BYTE, from, 0, ours, MPI_STATUS_IGNORE);
+}
+
+void close() {
+  for (Sending& one : sending) MPI_Wait(&one.request, MPI_STATUS_IGNORE);
+  sending.clear();
+  MPI_Comm_free(&ours);
+  MPI_Finalize();
+}
+
+void abort(int code) {
+  MPI_Abort(MPI_COMM_WORLD, code);
+}
+
+cbk_transport all{};
+
+}  // namespace
+
+const cbk_transport* cbk_transport_open() {
+  int given = 0;
+  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &given) != MPI_SUCCESS) return nullptr;
+  MPI_Comm_dup(MPI_COMM_WORLD, &ours);
+  MPI_Comm_rank(ours, &all.rank);
+  MPI_Comm_size(ours, &all.size);
+  all.send = send;
+  all.probe = probe;
+  all.receive = receive;
+  all.close = close;
+  all.abort = abort;
+  return &all;
+}
