@@ -10,6 +10,7 @@ function ending.add(body) waiting[#waiting + 1] = body end
 
 ---Calls the functions in the order in which they were added, once.
 function ending.run()
+  collectgarbage "stop" -- what the script used is garbage now, and is still looked at
   for i = 1, #waiting do
     local body = waiting[i]
     waiting[i] = nil
