@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "bindings/containers.hpp"
+#include "bindings/job.hpp"
 #include "bindings/modules.hpp"
 #include "bindings/progress.hpp"
 #include "bindings/unfinished.hpp"
@@ -405,6 +406,12 @@ int source_file(lua_State* L) {
   return 1;
 }
 
+/// Seconds since 1970.
+int source_modified(lua_State* L) {
+  lua_pushnumber(L, static_cast<double>(check<const MappedFile>(L, 1)->modified()) / 1e9);
+  return 1;
+}
+
 SourceFiles sources_of(lua_State* L, const Options& options) {
   SourceFiles files;
   options.push("sources");
@@ -421,6 +428,7 @@ SourceFiles sources_of(lua_State* L, const Options& options) {
 void commit_all(lua_State* L, const std::vector<std::shared_ptr<Output>>& outputs, const Options& options) {
   ExecuteOptions execute = execute_options(options);
   execute.progress = push_progress(L, options);
+  if (!outputs.empty()) execute.job = job_of(outputs[0]->target);
   std::vector<std::unique_ptr<Writer>> writers;
   std::vector<Forecast> planned;
   for (const auto& output : outputs) {
@@ -430,16 +438,17 @@ void commit_all(lua_State* L, const std::vector<std::shared_ptr<Output>>& output
   }
   Transaction transaction;
   transaction.expect_unchanged(sources_of(L, options));
-  std::vector<std::vector<LostValues>> lost;
-  lost.reserve(writers.size());
-  for (const auto& writer : writers) lost.push_back(stream(*writer, execute, transaction));
-  transaction.commit(execute.sync);
+  std::vector<Writer*> all;
+  for (const auto& writer : writers) all.push_back(writer.get());
+  Written written = write_all(all, execute, transaction);
+  written.lost.resize(outputs.size());
+  if (!written.is_committed) end_with_job(L, *execute.job, written.share);
   for (size_t i = 0; i < outputs.size(); ++i) {
     outputs[i]->is_written = true;
     std::vector<std::string> warnings = writers[i]->warnings();
-    for (std::string& warning : warnings_of(lost[i])) warnings.push_back(std::move(warning));
+    for (std::string& warning : warnings_of(written.lost[i])) warnings.push_back(std::move(warning));
     push_plan(L, planned[i], warnings);
-    push_lost(L, lost[i]);
+    push_lost(L, written.lost[i]);
     lua_setfield(L, -2, "lost");
   }
 }
@@ -499,7 +508,8 @@ void bind_output(lua_State* L) {
   static const luaL_Reg metamethods[] = {
       {"__newindex", guarded<output_newindex>}, {"__tostring", guarded<output_tostring>}, {nullptr, nullptr}};
   register_type<Output>(L, {methods, metamethods, guarded<output_index>});
-  register_type<const MappedFile>(L, {});
+  static const luaL_Reg file_methods[] = {{"modified", guarded<source_modified>}, {nullptr, nullptr}};
+  register_type<const MappedFile>(L, {file_methods});
   luaL_newmetatable(L, "cbk.Plan");
   lua_pushcfunction(L, guarded<plan_tostring>);
   lua_setfield(L, -2, "__tostring");

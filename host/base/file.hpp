@@ -79,6 +79,8 @@ class MappedFile {
   void read(uint64_t offset, std::span<std::byte> out) const;
   /// A hint that these pages will not be read again soon: they leave our address space, not the page cache.
   void drop(uint64_t offset, uint64_t length) const noexcept;
+  /// The time of its last change when it was opened: nanoseconds since 1970.
+  [[nodiscard]] int64_t modified() const { return written_.tv_sec * 1'000'000'000 + written_.tv_nsec; }
   /// Device and inode.
   [[nodiscard]] std::pair<uint64_t, uint64_t> identity() const { return {device_, inode_}; }
   /// Same device and inode.

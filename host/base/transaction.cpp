@@ -10,6 +10,7 @@
 #include "host/base/renames.hpp"
 #include "host/base/replaced.hpp"
 #include "host/base/stale.hpp"
+#include "host/base/team.hpp"
 
 namespace cbk {
 namespace {
@@ -47,6 +48,12 @@ fs::path Transaction::name_for(const fs::path& target) const {
   return sharing_.role.is_kept ? kept_sibling(target, sharing_.tag) : temporary_sibling(target, sharing_.tag);
 }
 
+/// Removes what a killed process has laid out in part.
+void Transaction::make_room(const fs::path& name) const {
+  std::error_code ignored;
+  if (sharing_.role.kind == Role::Kind::first && sharing_.role.is_kept) fs::remove_all(name, ignored);
+}
+
 void Transaction::begin_filling() {
   for (const Member& member : members_) member.staged->begin_filling();
 }
@@ -70,6 +77,7 @@ StagedFile& Transaction::add_file(const fs::path& target, bool overwrite, bool i
   if (sharing_.role.kind != Role::Kind::joining) remove_unfinished({real});
   const fs::path folder = folder_of(real);
   fs::path name = name_for(real);
+  make_room(name);
   auto made = std::make_unique<StagedFile>(std::move(real), std::move(name), folder, sharing_.role);
   StagedFile& file = *made;
   add({std::move(made), overwrite, is_early});
@@ -91,6 +99,7 @@ StagedFolder& Transaction::folder(const fs::path& target, bool overwrite,
   parents_.make(real);
   if (sharing_.role.kind != Role::Kind::joining) remove_unfinished({real});
   fs::path name = name_for(real);
+  make_room(name);
   auto made =
       std::make_unique<StagedFolder>(std::move(real), std::move(name), std::move(is_replaced), sharing_.role);
   StagedFolder& folder = *made;
@@ -171,6 +180,13 @@ void Transaction::sync_folders() const {
 }
 
 void Transaction::commit(bool sync) {
+  Team& team = Team::world();
+  team.to_first("");  // all ranks have got here
+  if (team.is_first()) commit_files(sync);
+  team.from_first("");
+}
+
+void Transaction::commit_files(bool sync) {
   check_interrupt();
   for (const auto& source : sources_) source->refuse_changed();
   for (const Member& member : members_) member.staged->prepare(sync);

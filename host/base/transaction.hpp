@@ -49,6 +49,7 @@ class Transaction {
   void remove(fs::path path) { removed_.push_back(std::move(path)); }
   /// Files that must not have changed at the commit since they were opened.
   void expect_unchanged(const SourceFiles& files) { sources_.insert(files.begin(), files.end()); }
+  /// In a team, every rank calls it, and the first one does it.
   /// `sync`: everything is on the disk before it gets its name, and the names are before this returns.
   /// Errors:
   /// `io`, `no_space`, `exists`, `interrupted`; in that case nothing has changed.
@@ -67,8 +68,10 @@ class Transaction {
   void place_all(class Renames& renames, bool sync);
   [[nodiscard]] std::vector<Journal::Step> steps() const;
   void clean_up();
+  void commit_files(bool sync);
   void sync_folders() const;
   [[nodiscard]] fs::path name_for(const fs::path& target) const;
+  void make_room(const fs::path& name) const;
 
   Sharing sharing_;
   Parents parents_;  // destroyed after what is in them

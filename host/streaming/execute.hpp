@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "host/formats/writer.hpp"
+#include "host/streaming/job.hpp"
 #include "host/streaming/lost.hpp"
 
 namespace cbk {
@@ -19,6 +20,7 @@ struct ExecuteOptions {
   bool sync = false;                      // everything is on the disk when `execute` returns
   bool allow_overflow = false;            // write values that overflow or change, too
   std::optional<uint64_t> max_expansion;  // see host/streaming/expansion.hpp
+  std::shared_ptr<const JobOptions> job;  // set: the work may be interrupted, or done by several programs
   /// Called from the calling thread a few times a second, and once at the end.
   struct Progress {
     uint64_t done = 0;  // bytes written
@@ -39,12 +41,22 @@ struct Forecast {
 
 Forecast forecast(const Writer& writer, const ExecuteOptions& options);
 
-/// Streams every item into files of `transaction`, which is not committed. Output bytes do not depend on the
-/// number of threads, nor does the result, the tensors that lost values, in the order of the items, those
-/// that share their expression once.
-std::vector<LostValues> stream(Writer& writer, const ExecuteOptions& options, Transaction& transaction);
+/// What a process did of its part of the work.
+struct Written {
+  std::vector<std::vector<LostValues>> lost;  // for each writer; on the rank that commits
+  bool is_committed = true;                   // false: it planned the work, or did a part
+  Share share;                                // that part
+};
 
-/// Streams and commits. An error or an interrupt (Errc::interrupted) leaves no target and no debris.
+/// Streams every item of all writers into files of `transaction` and commits it, with the other ranks of the
+/// team, if there are any, and as a step of a job, if `options` have one. Output bytes do not depend on the
+/// number of threads or ranks, nor do the tensors that lost values, in the order of the items, those that
+/// share their expression once. An error or an interrupt (Errc::interrupted) leaves no target, and without a
+/// job no debris.
+Written write_all(const std::vector<Writer*>& writers, const ExecuteOptions& options,
+                  Transaction& transaction);
+
+/// The same for one writer, alone.
 std::vector<LostValues> execute(Writer& writer, const ExecuteOptions& options);
 
 }  // namespace cbk

@@ -4,6 +4,7 @@
 local argparse = require "argparse"
 local cbk = require "cbk"
 local errors = require "cbk.errors"
+local job = require "cbk.job"
 local limits = require "cbk.limits"
 local parts = require "cbk.parts"
 local python_int = require "cbk.python_int"
@@ -252,6 +253,12 @@ local common = {
   end,
   salvage = function(p) p:flag("--salvage", "open a file that is cut short; tensors that are not whole are named and left out") end,
   sync = function(p) p:flag("--sync", "wait until the output is on the disk") end,
+  resume = function(p)
+    p:flag("--resume", "if it was killed before, go on where it was; what is written so far is kept in OUTPUT.job (`cbk help cluster`)")
+  end,
+  plan = function(p)
+    p:option("--plan", "write nothing yet: make a job in this folder, for `cbk work` on many machines (`cbk help cluster`)"):argname "FOLDER"
+  end,
   ["allow-overflow"] = function(p)
     p:flag("--allow-overflow", "write values that the target's dtype cannot hold as infinite, NaN or the nearest integer, with a warning")
   end,
@@ -265,7 +272,7 @@ local common = {
 ---Adds common options by name, except those that the parser has already.
 ---@param parser table
 ---@param ... "threads"|"memory"|"overwrite"|"dry-run"|"no-progress-bar"|"quiet"|"json"|"allow-records"|"sync"|"allow-overflow"
----|"max-expansion"|"allow-external"|"salvage"
+---|"resume"|"plan"|"max-expansion"|"allow-external"|"salvage"
 function cli.options(parser, ...)
   local added = {}
   for _, option in ipairs(parser._options) do added[option._name] = true end
@@ -308,7 +315,7 @@ end
 ---Adds the options of every command that writes a checkpoint (see `cli.commit`).
 function cli.output_options(parser)
   return cli.options(parser, "overwrite", "allow-overflow", "max-expansion", "dry-run", "threads", "memory", "sync", "no-progress-bar",
-    "quiet", "json")
+    "quiet", "json", "resume", "plan")
 end
 
 ---Sets the completions of an option or argument, if argparse's choices would be too strict.
@@ -469,6 +476,8 @@ function cli.commit(outputs, args)
     return false, plan_of(plans)
   end
   limits.write(type(args.memory) == "string" and cbk.parse_size(args.memory) or args.memory)
+  local words = { arg[0], unpack(arg) }
+  if args.plan then job.plan(words, args.plan) elseif args.resume then job.resume(words) end
   bounds.progress, bounds.sources = cli.has_progress(args), args.sources
   plans = cbk.commit(outputs, bounds)
   for _, plan in ipairs(plans) do cli.warn(plan.warnings) end

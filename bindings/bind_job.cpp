@@ -1,0 +1,103 @@
+#include <map>
+#include <set>
+
+#include "bindings/job.hpp"
+#include "bindings/modules.hpp"
+
+namespace cbk::lua {
+namespace {
+
+std::shared_ptr<const JobOptions>& current() {
+  static std::shared_ptr<const JobOptions> job;
+  return job;
+}
+
+std::vector<std::string> words_of(lua_State* L, const Options& options, const char* name) {
+  std::vector<std::string> out;
+  options.push(name);
+  for (size_t i = 1; lua_istable(L, -1) && i <= lua_objlen(L, -1); ++i) {
+    lua_rawgeti(L, -1, static_cast<int>(i));
+    out.emplace_back(check_string(L, -1));
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+  return out;
+}
+
+/// cbk.set_job { folder, action = "run" | "plan" | "work" | "finish", part, parts, command, directory }: every
+/// commit from here on is a step of this job. `part` counts from 1. Without a folder, "run" uses one beside the
+/// output. `directory`: where the program goes on.
+int set_job(lua_State* L) {
+  static const std::map<std::string, JobOptions::Action> actions = {{"run", JobOptions::Action::run},
+                                                                    {"plan", JobOptions::Action::plan},
+                                                                    {"work", JobOptions::Action::work},
+                                                                    {"finish", JobOptions::Action::finish}};
+  const Options options(L, 1, {"folder", "action", "part", "parts", "command", "directory"});
+  JobOptions job;
+  if (options.has("folder")) job.folder = fs::absolute(options.text("folder"));
+  job.version = CBK_VERSION;
+  const std::string action = options.text("action");
+  if (!actions.contains(action)) fail(Errc::usage, "set_job: unknown action {}", quote(action));
+  job.action = actions.at(action);
+  job.share.parts = static_cast<int>(options.integer("parts", 1, 1 << 20).value_or(1));
+  job.share.part = static_cast<int>(options.integer("part", 1, job.share.parts).value_or(1)) - 1;
+  job.command = words_of(L, options, "command");
+  if (const std::string directory = options.text("directory"); !directory.empty()) fs::current_path(directory);
+  current() = std::make_shared<const JobOptions>(std::move(job));
+  return 0;
+}
+
+/// What was written of a job: a list of { name, bytes, modified } for its journals (`bytes` of the elements, each
+/// block once; `modified`: seconds since 1970).
+int job_journals(lua_State* L) {
+  std::set<std::tuple<uint32_t, uint64_t, int64_t>> known;
+  lua_newtable(L);
+  int count = 0;
+  for (const fs::path& path : journals_in(check_path(L, 1))) {
+    uint64_t bytes = 0;
+    for (const FinishedBlock& block : read_ledger(path))
+      if (known.emplace(block.output, block.item, block.begin).second) bytes += block.bytes;
+    lua_createtable(L, 0, 3);
+    set_field(L, "name", path.stem().native());
+    set_integer(L, "bytes", bytes);
+    set_integer(L, "modified", static_cast<uint64_t>(MappedFile::open(path)->modified() / 1'000'000'000));
+    lua_rawseti(L, -2, ++count);
+  }
+  return 1;
+}
+
+}  // namespace
+
+std::shared_ptr<const JobOptions> job_of(const fs::path& target) {
+  const auto& job = current();
+  if (job == nullptr || !job->folder.empty()) return job;
+  JobOptions beside = *job;
+  const fs::path whole = fs::absolute(target);
+  beside.folder = (whole.has_filename() ? whole : whole.parent_path()).string() + ".job";
+  return std::make_shared<const JobOptions>(std::move(beside));
+}
+
+void end_with_job(lua_State* L, const JobOptions& job, Share share) {
+  const std::string folder = job.folder.string();
+  const std::string text =
+      job.action == JobOptions::Action::plan
+          ? fmt::format("Planned in '{0}'. Next: `cbk work {0} --part K/N` for each K of N parts, then `cbk finish {0}`",
+                        folder)
+          : fmt::format("Part {} of {} of the job '{}' is written", share.part + 1, share.parts, folder);
+  lua_getglobal(L, "print");
+  push(L, std::string_view(text));
+  lua_call(L, 1, 0);
+  lua_getglobal(L, "os");
+  lua_getfield(L, -1, "exit");
+  lua_pushinteger(L, 0);
+  lua_call(L, 1, 0);
+  std::abort();  // os.exit does not return
+}
+
+void bind_job(lua_State* L) {
+  static const luaL_Reg functions[] = {
+      {"set_job", guarded<set_job>}, {"job_journals", guarded<job_journals>}, {nullptr, nullptr}};
+  set_functions(L, functions);
+}
+
+}  // namespace cbk::lua

@@ -1,0 +1,18 @@
+// The job that a command line asks for (host/streaming/job.hpp): every commit of the program is a step of it.
+#pragma once
+
+#include <memory>
+
+#include "bindings/runtime.hpp"
+#include "host/streaming/execute.hpp"
+
+namespace cbk::lua {
+
+/// The job of a commit to `target`; nullptr if there is none.
+std::shared_ptr<const JobOptions> job_of(const fs::path& target);
+
+/// Ends the program: the command has done its step of a job, and what comes after it in a script is done by the
+/// step that commits.
+[[noreturn]] void end_with_job(lua_State* L, const JobOptions& job, Share share);
+
+}  // namespace cbk::lua

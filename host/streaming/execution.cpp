@@ -1,0 +1,306 @@
+#include "host/streaming/execution.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <thread>
+
+#include "host/base/interrupt.hpp"
+#include "host/base/scratch.hpp"
+#include "host/base/team.hpp"
+#include "host/tensor/expression.hpp"
+
+namespace cbk {
+namespace {
+
+constexpr uint64_t largest_block = 8ULL << 20;
+constexpr uint64_t smallest_block = 256ULL << 10;
+constexpr uint64_t rows_piece = 1ULL << 20;
+
+/// The offset in a buffer of the bytes for file offset `offset`, so that both have the same alignment.
+uint64_t shift_for(uint64_t offset, uint32_t itemsize) {
+  return offset % itemsize == 0 ? offset % io_alignment : 0;
+}
+
+/// Blocks of one item joined in their order, whatever order they were computed in.
+FinishedBlock joined(Checksum kind, FinishedBlocks& blocks) {
+  std::ranges::sort(blocks, {}, &FinishedBlock::begin);
+  FinishedBlock out = blocks.front();
+  for (size_t i = 1; i < blocks.size(); ++i) {
+    const FinishedBlock& next = blocks[i];
+    if (kind != Checksum::none) out.crc = combined(kind, out.crc, next.crc, next.bytes);
+    out.bytes += next.bytes;
+    out.overflowed += next.overflowed;
+    out.changed += next.changed;
+    out.vanished += next.vanished;
+    out.end = next.end;
+  }
+  return out;
+}
+
+}  // namespace
+
+int thread_count(const ExecuteOptions& options) {
+  if (options.threads > 0) return std::min(options.threads, 64);
+  static const auto cores = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 4U));
+  return cores;
+}
+
+uint64_t block_size(const ExecuteOptions& options) {
+  const auto share = options.memory / (static_cast<uint64_t>(thread_count(options)) * buffers_per_block);
+  return std::clamp(share, smallest_block, largest_block);
+}
+
+uint64_t shared_block_size(const ExecuteOptions& options) {
+  constexpr uint64_t blocks = 24;  // of six threads
+  return std::clamp(options.memory / blocks, smallest_block, largest_block / 2);
+}
+
+int64_t piece_elements(const Expression& expression, uint64_t offset) {
+  if (const int64_t grain = expression.granularity(); grain > 1) {
+    return std::max(grain, static_cast<int64_t>(rows_piece / expression.itemsize()) / grain * grain);
+  }
+  const uint64_t bytes = io_piece - offset % io_piece;
+  return std::max<int64_t>(1, static_cast<int64_t>(bytes / expression.itemsize()));
+}
+
+Execution::Execution(Writer& writer, std::vector<Slot> slots, const ExecuteOptions& options,
+                     const Assignment* assignment)
+    : writer_(writer),
+      slots_(std::move(slots)),
+      options_(options),
+      assignment_(assignment),
+      items_(writer.items()),
+      order_(reading_order(items_)),
+      walk_(items_, order_, assignment != nullptr ? assignment->block_bytes : block_size(options),
+            assignment != nullptr ? assignment->share : Share()) {
+  if (slots_.size() != items_.size())
+    fail(Errc::internal, "{} slots for {} items", slots_.size(), items_.size());
+  for (const Item& item : items_) total_ += item.tensor.nbytes();
+  if (assignment == nullptr) return;
+  for (const FinishedBlock& block : *assignment->done) {
+    if (block.output != assignment->output || block.item >= items_.size()) continue;
+    if (!done_before_.emplace(block.item, block.begin).second) continue;
+    done_ += block.bytes;
+  }
+}
+
+bool Execution::is_done(const Block& block) const {
+  return !done_before_.empty() && done_before_.contains({block.item, block.begin});
+}
+
+void Execution::fill() {
+  {
+    std::vector<std::jthread> workers;
+    running_ = thread_count(options_);
+    workers.reserve(static_cast<size_t>(running_));
+    for (int i = thread_count(options_); i > 0; --i) workers.emplace_back([this] { work(); });
+    report_until_done();
+  }
+  if (failure_) std::rethrow_exception(failure_);
+  check_interrupt();
+}
+
+bool Execution::next(Block& block) {
+  const std::lock_guard lock(mutex_);
+  if (failure_ || interrupt_requested()) return false;
+  do {
+    if (!walk_.next(block)) return false;
+    if (assignment_ != nullptr && block.begin == 0) begins_here_.insert(block.item);
+  } while (is_done(block));
+  current_ = block.item;
+  return true;
+}
+
+void Execution::work() {
+  try {
+    Block block;
+    while (next(block)) process(block);
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = std::current_exception();
+    next_turn_.notify_all();
+  }
+  release_scratch();
+  const std::lock_guard lock(mutex_);
+  --running_;
+  finished_.notify_one();
+}
+
+void Execution::process(const Block& block) {
+  const Item& item = items_[block.item];
+  const Expression& expression = *item.tensor.expression();
+  const Slot& slot = slots_[block.item];
+  const uint32_t itemsize = expression.itemsize();
+  if (block.begin == 0) within(item.key, [&] { verify_scattered(expression); });
+  FinishedBlock done;
+  done.item = block.item;
+  done.begin = block.begin;
+  done.end = block.end;
+  done.bytes = static_cast<uint64_t>(block.end - block.begin) * itemsize;
+  Losses losses;
+  if (item.pieces) {
+    Scratch buffer(done.bytes);
+    within(item.key, [&] { losses += expression.read(block.begin, buffer.bytes()); });
+    Bytes packed = item.pieces->sink->pack(buffer.bytes());
+    if (assignment_ != nullptr) {
+      assignment_->ledger->keep(done, packed);
+    } else {
+      append_in_turn(*item.pieces->sink, block.turn, std::move(packed));
+    }
+    done_.fetch_add(done.bytes, std::memory_order_relaxed);
+  }
+  for (int64_t begin = item.pieces ? block.end : block.begin; begin < block.end;) {
+    const uint64_t offset = slot.offset + static_cast<uint64_t>(begin) * itemsize;
+    const int64_t end = std::min(block.end, begin + piece_elements(expression, offset));
+    const uint64_t bytes = static_cast<uint64_t>(end - begin) * itemsize;
+    Scratch buffer(bytes + io_alignment);
+    const std::span<std::byte> piece = buffer.bytes().subspan(shift_for(offset, itemsize), bytes);
+    within(item.key, [&] { losses += expression.read(begin, piece); });
+    if (item.checksum != Checksum::none) done.crc = extended(item.checksum, done.crc, piece);
+    slot.file->write(offset, piece);
+    done_.fetch_add(bytes, std::memory_order_relaxed);
+    begin = end;
+  }
+  const bool dropped = expression.drop(block.begin, block.end);
+  done.overflowed = losses.overflowed;
+  done.changed = losses.changed;
+  done.vanished = losses.vanished;
+  if (finish(block, done) && !dropped) drop_sources(expression);
+}
+
+/// Waits for all earlier pieces, because the place of a piece depends on their sizes. Blocks are handed out
+/// in order, so the earlier ones are in progress.
+void Execution::append_in_turn(PieceSink& sink, uint64_t turn, Bytes packed) {
+  std::unique_lock lock(mutex_);
+  next_turn_.wait(lock, [&] { return turn_ == turn || failure_; });
+  if (failure_) return;
+  lock.unlock();  // the turn is ours
+  sink.append(std::move(packed));
+  lock.lock();
+  ++turn_;
+  next_turn_.notify_all();
+}
+
+/// True for the block of an item that is finished last.
+bool Execution::finish(const Block& block, FinishedBlock done) {
+  const Item& item = items_[block.item];
+  if (assignment_ != nullptr) {
+    done.output = assignment_->output;
+    assignment_->ledger->note(done, slots_[block.item].file);
+  }
+  const std::lock_guard lock(mutex_);
+  int64_t& written = written_[block.item];
+  written += block.end - block.begin;
+  if (assignment_ == nullptr) begun_[block.item].push_back(done);
+  if (written < item.tensor.numel()) return false;
+  written_.erase(block.item);
+  if (const auto begun = begun_.find(block.item); begun != begun_.end()) {
+    whole_.push_back(joined(item.checksum, begun->second));
+    begun_.erase(begun);
+  }
+  return true;
+}
+
+FinishedBlocks Execution::finished() const {
+  return whole_;
+}
+
+void Execution::verify() const {
+  std::unordered_set<const Expression*> seen;
+  for (size_t i = 0; i < items_.size(); ++i) {
+    if (assignment_ != nullptr && !begins_here_.contains(i)) continue;
+    within(items_[i].key,
+           [&] { verify_sources(*items_[i].tensor.expression(), &Storage::verify_whole, seen); });
+  }
+}
+
+void Execution::append_kept(const std::vector<std::vector<FinishedBlock>>& by_item,
+                            const std::function<fs::path(const FinishedBlock&)>& pieces) {
+  for (const size_t i : order_) {
+    if (!items_[i].pieces) continue;
+    for (const FinishedBlock& block : by_item[i]) {
+      check_interrupt();
+      items_[i].pieces->sink->append(read_piece(pieces(block), block));
+    }
+  }
+}
+
+std::vector<LostValues> Execution::complete(FinishedBlocks blocks,
+                                            const std::function<fs::path(const FinishedBlock&)>& pieces) {
+  std::vector<FinishedBlocks> by_item(items_.size());
+  const uint32_t own = assignment_ != nullptr ? assignment_->output : 0;
+  for (const FinishedBlock& block : blocks)
+    if (block.output == own && block.item < items_.size()) by_item[block.item].push_back(block);
+  blocks = {};
+  std::vector<uint32_t> checksums(items_.size());
+  std::map<size_t, Losses> losses;
+  for (size_t i = 0; i < items_.size(); ++i) {
+    FinishedBlocks& of_item = by_item[i];
+    std::ranges::sort(of_item, {}, &FinishedBlock::begin);
+    // A part that was done twice has the same blocks twice.
+    const auto same = std::ranges::unique(of_item, {}, &FinishedBlock::begin);
+    of_item.erase(same.begin(), same.end());
+    int64_t at = 0;
+    for (const FinishedBlock& block : of_item) at = block.begin == at ? block.end : -1;
+    if (at != items_[i].tensor.numel())
+      fail(Errc::internal, "{} is not whole: its blocks end at element {} of {}", quote(items_[i].key), at,
+           items_[i].tensor.numel());
+    if (of_item.empty()) continue;
+    FinishedBlocks copy = of_item;
+    const FinishedBlock whole = joined(items_[i].checksum, copy);
+    checksums[i] = whole.crc;
+    const Losses lost{whole.overflowed, whole.changed, whole.vanished};
+    if (lost.any()) losses[i] = lost;
+  }
+  if (assignment_ != nullptr) append_kept(by_item, pieces);
+  std::vector<LostValues> lost = lost_values(losses);
+  if (!options_.allow_overflow) refuse_losses(lost);
+  if (assignment_ == nullptr) verify();
+  writer_.finish(checksums);
+  report();
+  return lost;
+}
+
+std::vector<LostValues> Execution::lost_values(const std::map<size_t, Losses>& losses) const {
+  std::vector<LostValues> out;
+  std::unordered_set<const Expression*> seen;
+  for (size_t i = 0; i < items_.size(); ++i) {
+    const Item& item = items_[i];
+    const Expression& expression = *item.tensor.expression();
+    if (!seen.insert(&expression).second) continue;
+    const auto known = losses.find(i);
+    Losses lost = known == losses.end() ? Losses() : known->second;
+    within(item.key, [&] { lost += operand_losses(expression); });
+    if (lost.any()) out.push_back({item.key, item.tensor.dtype(), item.tensor.numel(), lost});
+  }
+  return out;
+}
+
+void Execution::report_until_done() {
+  std::unique_lock lock(mutex_);
+  while (running_ > 0) {
+    finished_.wait_for(lock, std::chrono::milliseconds(100));
+    if (running_ == 0 || failure_) continue;
+    lock.unlock();
+    try {
+      report();
+    } catch (...) {
+      lock.lock();
+      failure_ = std::current_exception();
+      continue;
+    }
+    lock.lock();
+  }
+}
+
+void Execution::report() {
+  Team& team = Team::world();
+  const uint64_t done = done_.load(std::memory_order_relaxed);
+  team.set_done(done);
+  if (!options_.progress) return;
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+  std::string_view key = items_.empty() ? std::string_view() : std::string_view(items_[current_].key);
+  options_.progress({std::min(total_, done + team.done_elsewhere()), total_, elapsed.count(), key});
+}
+
+}  // namespace cbk

@@ -1,0 +1,89 @@
+// A job: a folder with the plan of one commit and the journals of what is written of it, so that several
+// programs write it, one after the other or at the same time, on any machine that sees the files. A killed
+// one costs its last seconds.
+//
+//   plan.json              version, command, sources, digest; there once the output is laid out
+//   plan.txt               outputs, items and expressions, for people; the digest is of this
+//   part-3-of-16.TAG.done  the journal of a process (host/streaming/ledger.hpp)
+//   part-3-of-16.TAG.pieces  its packed pieces, if the format has some
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "host/base/transaction.hpp"
+#include "host/streaming/blocks.hpp"
+#include "host/streaming/ledger.hpp"
+
+namespace cbk {
+
+/// What a program does in a job.
+struct JobOptions {
+  enum class Action {
+    run,     // writes everything that is not written yet, and commits
+    plan,    // lays the output out
+    work,    // writes a share
+    finish,  // commits what others wrote
+  };
+  fs::path folder;
+  Action action = Action::run;
+  Share share;                       // of `work`
+  std::vector<std::string> command;  // with which any program makes the same plan again
+  std::string version;               // of cbk
+
+  [[nodiscard]] bool commits() const { return action == Action::run || action == Action::finish; }
+};
+
+/// The text of a plan, from which its digest is made.
+struct PlanText {
+  std::string text;
+  std::string digest;      // SHA-256, of text, version and command
+  uint64_t blocks_of = 0;  // bytes
+  uint64_t bytes = 0, items = 0;
+};
+
+/// Outputs, items with their costs, expressions and sources. `block_bytes`: see Assignment.
+PlanText plan_text(const std::vector<Writer*>& writers, const SourceFiles& sources, uint64_t block_bytes,
+                   const JobOptions* job);
+
+/// The journals in the folder of a job, sorted. Errors: `io`.
+std::vector<fs::path> journals_in(const fs::path& folder);
+
+/// The folder of a job, locked while it lives: several workers may be in it, or one that commits.
+class JobFolder {
+ public:
+  /// Enters the folder: an existing job, if it has this plan, or a new one. Errors: `exists` if others are at
+  /// work in it; `changed` for another plan, in words.
+  JobFolder(const JobOptions& options, const PlanText& plan);
+  /// The same for a process of a team whose first one has entered it.
+  JobFolder(fs::path folder, std::string tag);
+
+  /// Of the temporary names of the output.
+  [[nodiscard]] const std::string& tag() const { return tag_; }
+  /// Whether the output is laid out.
+  [[nodiscard]] bool is_begun() const { return is_begun_; }
+  /// The output is laid out: others may come. Errors: `io`.
+  void begin(const JobOptions& options, const PlanText& plan, const SourceFiles& sources);
+
+  [[nodiscard]] std::unique_ptr<Ledger> new_ledger(Share share) const;
+  /// Of all processes so far; `process` is an index into `pieces`.
+  [[nodiscard]] FinishedBlocks finished();
+  [[nodiscard]] const std::vector<fs::path>& pieces() const { return pieces_; }
+  /// Parts whose blocks are not finished, as in "3/16"; in the cut that most journals have. `finished` first.
+  [[nodiscard]] int usual_parts() const { return usual_parts_; }
+
+  /// The output is committed.
+  void remove() noexcept;
+
+ private:
+  void lock(bool is_alone);
+  fs::path folder_;
+  std::string tag_;
+  bool is_begun_ = false;
+  FileDescriptor lock_;
+  std::vector<fs::path> pieces_;
+  int usual_parts_ = 1;
+};
+
+}  // namespace cbk

@@ -1,0 +1,81 @@
+-- Jobs on the command line: work that may be interrupted, or that several programs do (host/streaming/job.hpp). Each of them runs the
+-- command that was planned, up to its commit.
+
+local cbk = require "cbk"
+local commands = require "cbk.commands"
+local compiler = require "cbk.compiler"
+
+local job = {}
+
+local OWN = { ["--plan"] = 1, ["--resume"] = 0 } -- options of a job, and how many words follow them
+
+---The words of a command without the options of jobs: those with which every process makes the same plan.
+---@param words string[]   the command's name, and its arguments
+---@return string[]
+function job.command_of(words)
+  local out, at = {}, 1
+  while at <= #words do
+    local name = words[at]:match "^(%-%-[%w-]+)=" or words[at]
+    if OWN[name] then
+      at = at + (words[at]:find("=", 1, true) and 1 or 1 + OWN[name])
+    else
+      out[#out + 1], at = words[at], at + 1
+    end
+  end
+  return out
+end
+
+---Every commit of this program is planned, and not written.
+---@param words string[]   of the command line
+---@param folder string
+function job.plan(words, folder) cbk.set_job { folder = folder, action = "plan", command = job.command_of(words) } end
+
+---Every commit of this program goes on where a killed one was.
+---@param words string[]
+function job.resume(words) cbk.set_job { action = "run", command = job.command_of(words) } end
+
+---@class JobPlan   The file plan.json of a job.
+---@field cbk string
+---@field command string[]
+---@field folder string    where the command runs
+---@field bytes integer
+---@field items integer
+---@field begun number     seconds since 1970
+
+---@param folder string
+---@return JobPlan
+function job.read(folder)
+  local path = cbk.fs.join(folder, "plan.json")
+  if not cbk.fs.exists(path) then
+    cbk.fail("usage", ("'%s' is no job: `cbk convert … --plan %s` makes one, and so do the other commands that write"):format(folder, folder))
+  end
+  local plan, words = cbk.config.load(path), {}
+  for i, word in cbk.items(plan.command) do words[i] = word end
+  local modified = cbk.source_file(path):modified()
+  return { cbk = plan.cbk, command = words, folder = plan.folder, bytes = tonumber(plan.bytes), items = tonumber(plan.items), begun = modified }
+end
+
+---Runs the planned command as a step of its job: up to its commit, or with it.
+---@param folder string
+---@param action "work"|"finish"
+---@param part? integer   from 1
+---@param parts? integer
+function job.run(folder, action, part, parts)
+  local plan = job.read(folder)
+  local words = plan.command
+  cbk.set_job { folder = folder, action = action, part = part, parts = parts, command = words, directory = plan.folder }
+  local is_script = words[1] == "run"
+  local script = is_script and words[2] or commands[words[1]]
+  if not script then cbk.fail("usage", ("the job's command '%s' is unknown"):format(words[1])) end
+  _G.arg = { [0] = is_script and script or words[1], unpack(words, is_script and 3 or 2) }
+  if is_script then
+    setmetatable(_G, nil) -- scripts of one's own may have globals
+    package.path = cbk.fs.join(cbk.fs.dirname(cbk.fs.absolute(script)), "?.lua") .. ";" .. package.path
+    compiler.start()
+  end
+  local chunk, why = loadfile(script)
+  if not chunk then error(why, 0) end
+  return chunk(unpack(_G.arg))
+end
+
+return job
