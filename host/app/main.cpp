@@ -17,6 +17,7 @@
 #include "host/app/versions.hpp"
 #include "host/base/error.hpp"
 #include "host/base/open_files.hpp"
+#include "host/base/team.hpp"
 
 namespace cbk::app {
 namespace {
@@ -70,6 +71,7 @@ Arguments rest(const Arguments& arguments, size_t from) {
 /// time of `cbk ls`.
 int leave(int code) {
   code = finish_output(code);
+  Team::world().leave(code);
   remove_empty_folders();
   if (!leaves_at_once) return code;
   std::fflush(nullptr);
@@ -120,6 +122,8 @@ int run(Arguments arguments) {
 
 int guarded_run(Arguments arguments) {
   try {
+    Team::join();
+    if (!Team::world().is_first()) be_silent();
     return run(std::move(arguments));
   } catch (const Error& error) {
     report_error(name_of(error.code()), error.parts());
@@ -160,5 +164,7 @@ int main(int argc, char** argv) {
   mallopt(M_TRIM_THRESHOLD, 16 << 20);
   cbk::raise_open_files_limit();
   cbk::app::raise_stack_limit();
-  return cbk::app::finish_output(cbk::app::guarded_run({argv + 1, argv + argc}));
+  const int code = cbk::app::finish_output(cbk::app::guarded_run({argv + 1, argv + argc}));
+  cbk::Team::world().leave(code);
+  return code;
 }

@@ -1,5 +1,6 @@
 #include "host/app/report.hpp"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,14 +8,24 @@
 #include <cstdio>
 #include <system_error>
 
+#include "host/base/team.hpp"
 #include "host/value/error_json.hpp"
 
 namespace cbk::app {
 namespace {
 
 bool is_json = false;
+int last_words = -1;  // standard error of a rank that is silent otherwise
 
 }  // namespace
+
+void be_silent() {
+  const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  last_words = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  ::dup2(nothing, STDOUT_FILENO);
+  ::dup2(nothing, STDERR_FILENO);
+  ::close(nothing);
+}
 
 std::string error_line(std::string_view message) {
   constexpr size_t limit = 600;
@@ -38,7 +49,19 @@ std::string error_text(std::string_view code, const ErrorParts& parts) {
 
 void report_error(std::string_view code, const ErrorParts& parts) {
   std::fflush(stdout);
+  Team& team = Team::world();
   std::string line = error_text(code, parts);
+  if (!team.is_alone()) {
+    // Another rank's failure ends this one like Ctrl-C: what is said is why that one failed.
+    const std::string other = team.failure();
+    if (other.empty()) {
+      if (!team.report_failure(text_of(parts))) return;
+    } else {
+      line = error_text(code, {.problem = other});
+      if (last_words >= 0) [[maybe_unused]]
+        const ssize_t ignored = ::write(last_words, line.data(), line.size());
+    }
+  }
   if (!is_json && ::isatty(STDERR_FILENO) != 0) line.insert(0, "\r\x1b[K");  // there may be a progress line
   std::fwrite(line.data(), 1, line.size(), stderr);
 }

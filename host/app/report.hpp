@@ -24,6 +24,9 @@ inline constexpr bool leaves_at_once = true;
 /// "cbk: …" with line breaks folded, control characters escaped, and at most 600 characters.
 std::string error_line(std::string_view message);
 
+/// For a rank that is not the first: nothing that it says is shown, except that rank 0 does not answer.
+void be_silent();
+
 /// From here on, errors are reported in the format of `error_json`.
 void report_errors_as_json();
 

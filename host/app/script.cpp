@@ -16,6 +16,7 @@
 #include "host/app/signals.hpp"
 #include "host/base/file.hpp"
 #include "host/base/interrupt.hpp"
+#include "host/base/team.hpp"
 
 namespace cbk::app {
 namespace {
@@ -57,6 +58,7 @@ int exit_program(lua_State* L) {
     code = static_cast<int>(lua_tointeger(L, 1));
   }
   code = finish_output(finished(L, code));
+  Team::world().leave(code);
   remove_empty_folders();
   if (!leaves_at_once) lua_close(L);
   std::exit(code);

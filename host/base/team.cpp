@@ -1,6 +1,7 @@
 #include "host/base/team.hpp"
 
 #include <dlfcn.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -8,11 +9,13 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <deque>
+#include <fstream>
 #include <future>
 #include <mutex>
 #include <thread>
 
 #include "host/base/error.hpp"
+#include "host/base/file.hpp"
 #include "host/base/interrupt.hpp"
 #include "host/base/stale.hpp"
 #include "host/base/transport.h"
@@ -43,6 +46,24 @@ std::string host_name() {
   return name;
 }
 
+/// A launcher that has lost a node may wait for it without end, although all ranks are to be ended: then it
+/// is ended, too, a while later, as by Ctrl-C and Ctrl-C again.
+void end_launcher_later() {
+  constexpr unsigned patience_with_launcher = 10;  // seconds
+  const pid_t launcher = ::getppid();
+  std::string name;
+  std::getline(std::ifstream(fmt::format("/proc/{}/comm", launcher)), name);
+  if (name != "mpirun" && name != "orterun" && name != "mpiexec" && name != "prterun") return;
+  if (::fork() != 0) return;
+  ::setsid();
+  ::sleep(patience_with_launcher);
+  for (const int signal : {SIGTERM, SIGTERM, SIGKILL}) {
+    if (::kill(launcher, signal) != 0) break;
+    ::sleep(3);
+  }
+  ::_exit(0);
+}
+
 class SoloTeam final : public Team {};
 
 /// The messages of one other rank.
@@ -60,6 +81,8 @@ class ConnectedTeam final : public Team {
     std::promise<bool> started;
     pump_ = std::thread([&, open] {
       transport_ = open();
+      if (transport_ != nullptr) peers_.resize(static_cast<size_t>(size()));
+      if (transport_ != nullptr) peers_[static_cast<size_t>(rank())].has_left = true;
       started.set_value(transport_ != nullptr);
       if (transport_ != nullptr) pump();
     });
@@ -102,7 +125,8 @@ class ConnectedTeam final : public Team {
     if (has_failed_) return false;
     has_failed_ = true;
     for (int to = 0; to < size(); ++to)
-      if (to != rank()) queue(to, is_first() ? Kind::stop : to == 0 ? Kind::failed : Kind::alive, message);
+      if (to != rank() && (is_first() || to == 0))
+        queue(to, is_first() ? Kind::stop : Kind::failed, fmt::format("{} {}", host_, message));
     return is_first();
   }
 
@@ -166,11 +190,6 @@ class ConnectedTeam final : public Team {
   // --- the thread of the connection
 
   void pump() {
-    {
-      const std::lock_guard lock(mutex_);
-      peers_.resize(static_cast<size_t>(size()));
-      peers_[static_cast<size_t>(rank())].has_left = true;
-    }
     auto last_pulse = Clock::now() - pulse;
     auto rest = shortest_rest;
     while (!is_closing_) {
@@ -230,7 +249,7 @@ class ConnectedTeam final : public Team {
         }
         break;
       case Kind::failed:
-        stop(payload.empty() ? "" : fmt::format("rank {} on {}: {}", from, peer.host, payload));
+        stop(fmt::format("rank {} on {}", from, payload.replace(payload.find(' '), 1, ": ")));
         break;
       case Kind::stop:
         stop("");
@@ -267,7 +286,8 @@ class ConnectedTeam final : public Team {
     send_all();
     if (is_clean_) return transport_->close();
     remove_temporaries();
-    transport_->abort(1);
+    end_launcher_later();
+    ::_exit(1);  // the launcher ends the others
   }
 
   const cbk_transport* transport_ = nullptr;
@@ -297,7 +317,7 @@ std::string module_for_launcher() {
     const char* text = std::getenv(name);
     return text == nullptr ? 0 : std::atoi(text);
   };
-  if (number("OMPI_COMM_WORLD_SIZE") > 1) return "libcbk-mpi.so";
+  if (number("OMPI_COMM_WORLD_SIZE") > 1) return "libcbk-openmpi.so";
   if (number("PMI_SIZE") > 1) return "libcbk-mpich.so";
   return {};
 }

@@ -1,4 +1,4 @@
-/* What carries messages between the processes of a team: the functions of libcbk-mpi.so. C, as the module is
+/* What carries messages between the processes of a team: the functions of libcbk-openmpi.so and libcbk-mpich.so. C, as the module is
  * loaded by its name. All are called from one thread, the one that called cbk_transport_open. */
 #ifndef CBK_TRANSPORT_H
 #define CBK_TRANSPORT_H
@@ -21,8 +21,6 @@ struct cbk_transport {
   void (*receive)(int from, void* bytes, size_t size);
   /* Ends the connection. All processes call it, after their last message. */
   void (*close)(void);
-  /* Ends all processes at once. */
-  void (*abort)(int code);
 };
 
 /* NULL: it cannot start. */

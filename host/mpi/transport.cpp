@@ -1,4 +1,4 @@
-// libcbk-mpi.so: messages between the ranks of MPI. The only file that knows MPI; cbk loads it when a
+// libcbk-openmpi.so, libcbk-mpich.so: messages between the ranks of MPI. The only file that knows MPI; cbk loads it when a
 // launcher started it (host/base/team.cpp).
 #include "host/base/transport.h"
 
@@ -57,10 +57,6 @@ void close() {
   MPI_Finalize();
 }
 
-void abort(int code) {
-  MPI_Abort(MPI_COMM_WORLD, code);
-}
-
 cbk_transport all{};
 
 }  // namespace
@@ -75,6 +71,5 @@ const cbk_transport* cbk_transport_open() {
   all.probe = probe;
   all.receive = receive;
   all.close = close;
-  all.abort = abort;
   return &all;
 }
