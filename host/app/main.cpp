@@ -38,6 +38,29 @@ bool take_traceback(Arguments& arguments, Arguments::iterator end) {
   return true;
 }
 
+/// The options of `cbk run` before the script: --resume and --plan FOLDER.
+struct RunOptions {
+  bool has_job = false;
+  std::string folder;  // of --plan
+};
+
+RunOptions take_run_options(Arguments& arguments) {
+  RunOptions out;
+  constexpr std::string_view plan = "--plan=";
+  while (!arguments.empty() &&
+         (arguments[0] == "--resume" || arguments[0] == "--plan" || arguments[0].starts_with(plan))) {
+    out.has_job = true;
+    if (arguments[0].starts_with(plan)) out.folder = arguments[0].substr(plan.size());
+    if (arguments[0] == "--plan") {
+      arguments.erase(arguments.begin());
+      if (arguments.empty()) fail(Errc::usage, "run: --plan needs a folder");
+      out.folder = arguments[0];
+    }
+    arguments.erase(arguments.begin());
+  }
+  return out;
+}
+
 /// Whether a command is called with --json, which may be cut short.
 bool asks_for_json(const Arguments& arguments) {
   const auto stop = std::find(arguments.begin(), arguments.end(), "--");
@@ -104,6 +127,7 @@ int run(Arguments arguments) {
   } else if (is_command) {
     traceback = take_traceback(arguments, arguments.end()) || traceback;
   }
+  const RunOptions run_options = is_run ? take_run_options(arguments) : RunOptions();
   if (first != "-e" && asks_for_json(arguments)) report_errors_as_json();
   if (is_run && arguments.empty()) return usage_error("run: missing argument SCRIPT");
   if (is_run && arguments[0].size() > 1 && arguments[0][0] == '-')
@@ -115,6 +139,11 @@ int run(Arguments arguments) {
   Interpreter interpreter(scripts);
   if (traceback) interpreter.show_tracebacks();
   if (is_command) return leave(interpreter.run_command(first, command, arguments));
+  if (run_options.has_job) {
+    Arguments words{"run"};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    interpreter.use_job(run_options.folder, words);
+  }
   if (first == "-e") return leave(interpreter.evaluate(arguments[0], rest(arguments, 1)));
   if (arguments[0] == "-") return leave(interpreter.run_stdin(rest(arguments, 1)));
   return leave(interpreter.run_file(arguments[0], rest(arguments, 1)));

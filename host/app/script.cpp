@@ -191,6 +191,19 @@ int Interpreter::load_text(const std::string& text, const std::string& chunk_nam
   return luaL_loadbufferx(L_, text.data() + begin, text.size() - begin, chunk_name.c_str(), "t");
 }
 
+void Interpreter::use_job(const std::string& folder, const std::vector<std::string>& command) {
+  if (!push_module(L_, "cbk.job")) fail(Errc::internal, "{}", lua::failure_at(L_, -1).parts.problem);
+  lua_getfield(L_, -1, folder.empty() ? "resume" : "plan");
+  lua_createtable(L_, static_cast<int>(command.size()), 0);
+  for (size_t i = 0; i < command.size(); ++i) {
+    lua::push(L_, std::string_view(command[i]));
+    lua_rawseti(L_, -2, static_cast<int>(i + 1));
+  }
+  lua::push(L_, std::string_view(folder));
+  if (lua_pcall(L_, 2, 0, 0) != 0) fail(Errc::usage, "{}", lua::failure_at(L_, -1).parts.problem);
+  lua_pop(L_, 1);
+}
+
 int Interpreter::run_file(const fs::path& script, const std::vector<std::string>& arguments) {
   show_place_ = true;
   const std::string text = read_file(script, 64ULL << 20);

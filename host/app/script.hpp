@@ -25,6 +25,9 @@ class Interpreter {
   void show_tracebacks() { traceback_ = true; }
 
   /// Each runs a program, reports errors on stderr, and returns the exit code.
+  /// Every commit is a step of a job (scripts/lib/cbk/job.lua): it is planned in `folder`, or resumes if that
+  /// is empty. `command`: the words with which it is made again.
+  void use_job(const std::string& folder, const std::vector<std::string>& command);
   int run_file(const fs::path& script, const std::vector<std::string>& arguments);
   int run_stdin(const std::vector<std::string>& arguments);
   /// A bundled or personal command: `name` is what the user typed. Undeclared globals are errors in it.

@@ -28,8 +28,8 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr milliseconds pulse(1000);  // between two signs of life
-constexpr int usual_patience = 30;   // seconds without one
-constexpr seconds farewell(10);      // for the others to end after a failure
+constexpr int usual_patience = 25;   // seconds without one
+constexpr seconds farewell(5);      // for the others to end after a failure
 constexpr milliseconds shortest_rest(1), longest_rest(10);
 
 enum class Kind : char { data = 'd', alive = 'a', failed = 'f', stop = 's', bye = 'b' };
@@ -49,7 +49,7 @@ std::string host_name() {
 /// A launcher that has lost a node may wait for it without end, although all ranks are to be ended: then it
 /// is ended, too, a while later, as by Ctrl-C and Ctrl-C again.
 void end_launcher_later() {
-  constexpr unsigned patience_with_launcher = 10;  // seconds
+  constexpr unsigned patience_with_launcher = 8;  // seconds
   const pid_t launcher = ::getppid();
   std::string name;
   std::getline(std::ifstream(fmt::format("/proc/{}/comm", launcher)), name);

@@ -182,11 +182,11 @@ void Transaction::sync_folders() const {
 void Transaction::commit(bool sync) {
   Team& team = Team::world();
   team.to_first("");  // all ranks have got here
-  if (team.is_first()) commit_files(sync);
+  if (team.is_first()) commit_here(sync);
   team.from_first("");
 }
 
-void Transaction::commit_files(bool sync) {
+void Transaction::commit_here(bool sync) {
   check_interrupt();
   for (const auto& source : sources_) source->refuse_changed();
   for (const Member& member : members_) member.staged->prepare(sync);

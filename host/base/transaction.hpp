@@ -54,6 +54,8 @@ class Transaction {
   /// Errors:
   /// `io`, `no_space`, `exists`, `interrupted`; in that case nothing has changed.
   void commit(bool sync);
+  /// The same for what this rank alone writes.
+  void commit_here(bool sync);
 
  private:
   struct Member {
@@ -68,7 +70,6 @@ class Transaction {
   void place_all(class Renames& renames, bool sync);
   [[nodiscard]] std::vector<Journal::Step> steps() const;
   void clean_up();
-  void commit_files(bool sync);
   void sync_folders() const;
   [[nodiscard]] fs::path name_for(const fs::path& target) const;
   void make_room(const fs::path& name) const;

@@ -116,6 +116,10 @@ JobFolder::JobFolder(fs::path folder, std::string tag)
   lock_ = open_file("open", folder_ / lock_name, O_RDWR | O_CREAT, 0666);
 }
 
+JobFolder::~JobFolder() {
+  if (!is_begun_) remove();
+}
+
 void JobFolder::lock(bool is_alone) {
   lock_ = open_file("open", folder_ / lock_name, O_RDWR | O_CREAT, 0666);
   if (::flock(lock_.get(), (is_alone ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
@@ -146,10 +150,15 @@ void JobFolder::begin(const JobOptions& options, const PlanText& plan, const Sou
   dict.set("bytes", static_cast<int64_t>(plan.bytes));
   dict.set("items", static_cast<int64_t>(plan.items));
   dict.set("digest", plan.digest);
-  write_file(folder_ / text_name, plan.text, true);
+  const auto write = [&](std::string_view name, std::string_view text) {
+    Transaction transaction;
+    transaction.file(folder_ / name, true).write(0, as_bytes(text));
+    transaction.commit_here(true);
+  };
+  write(text_name, plan.text);
   JsonWriteOptions indented;
   indented.indent = 2;
-  write_file(folder_ / plan_name, to_json(json, indented) + "\n", true);
+  write(plan_name, to_json(json, indented) + "\n");
   is_begun_ = true;
 }
 

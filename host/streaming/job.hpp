@@ -58,6 +58,10 @@ class JobFolder {
   JobFolder(const JobOptions& options, const PlanText& plan);
   /// The same for a process of a team whose first one has entered it.
   JobFolder(fs::path folder, std::string tag);
+  /// Removes what was not begun.
+  ~JobFolder();
+  JobFolder(const JobFolder&) = delete;
+  JobFolder& operator=(const JobFolder&) = delete;
 
   /// Of the temporary names of the output.
   [[nodiscard]] const std::string& tag() const { return tag_; }

@@ -26,13 +26,13 @@ function job.command_of(words)
 end
 
 ---Every commit of this program is planned, and not written.
----@param words string[]   of the command line
+---@param command string[]   with which every process makes the same plan
 ---@param folder string
-function job.plan(words, folder) cbk.set_job { folder = folder, action = "plan", command = job.command_of(words) } end
+function job.plan(command, folder) cbk.set_job { folder = folder, action = "plan", command = command } end
 
 ---Every commit of this program goes on where a killed one was.
----@param words string[]
-function job.resume(words) cbk.set_job { action = "run", command = job.command_of(words) } end
+---@param command string[]
+function job.resume(command) cbk.set_job { action = "run", command = command } end
 
 ---@class JobPlan   The file plan.json of a job.
 ---@field cbk string

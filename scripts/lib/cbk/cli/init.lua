@@ -476,8 +476,8 @@ function cli.commit(outputs, args)
     return false, plan_of(plans)
   end
   limits.write(type(args.memory) == "string" and cbk.parse_size(args.memory) or args.memory)
-  local words = { arg[0], unpack(arg) }
-  if args.plan then job.plan(words, args.plan) elseif args.resume then job.resume(words) end
+  local command = job.command_of { arg[0], unpack(arg) }
+  if args.plan then job.plan(command, args.plan) elseif args.resume then job.resume(command) end
   bounds.progress, bounds.sources = cli.has_progress(args), args.sources
   plans = cbk.commit(outputs, bounds)
   for _, plan in ipairs(plans) do cli.warn(plan.warnings) end

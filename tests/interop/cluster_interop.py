@@ -1,0 +1,308 @@
+#!/usr/bin/python3
+"""Several processes on one output: jobs (--plan, work, finish, --resume) and ranks of MPI. Whatever is killed, repeated or cut otherwise, the
+bytes are those of one process; what has changed is refused in words; nothing is left behind.
+
+Usage: cluster_interop.py --cbk PATH [--seed N] [--kills N]
+"""
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import torch
+
+import harness
+
+ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1",
+                   CBK_TEAM_TIMEOUT="4")
+ENVIRONMENT.pop("SLURM_ARRAY_TASK_ID", None)
+
+# Elements that take time to make: a random number costs as much as a hundred bytes of copying.
+SCRIPT = """
+local cbk = require "cbk"
+local out = cbk.create(arg[1], { overwrite = true })
+for i = 1, 4 do out["w" .. i] = cbk.randn({ 1500, 2000 }, { seed = i, dtype = "float32" }):to "float16" end
+out:commit { threads = 1 }
+print "done"
+"""
+FAILING = SCRIPT.replace("out:commit", 'if os.getenv "OMPI_COMM_WORLD_RANK" == arg[2] then error "no room" end\nout:commit')
+
+
+def content(path):
+    """{name: bytes} of a file, or of all files in a folder."""
+    if not os.path.isdir(path):
+        with open(path, "rb") as file:
+            return {"": file.read()}
+    return {name: content(os.path.join(path, name))[""] for name in sorted(os.listdir(path))}
+
+
+def same(one, other):
+    a, b = content(one), content(other)
+    assert list(a) == list(b), (list(a), list(b))
+    for name, data in a.items():
+        assert data == b[name], f"{name}: {len(data)} and {len(b[name])} bytes that differ"
+
+
+def planned(command, target):
+    """The options of `cbk run` come before the script."""
+    return ("run", "--plan", "job", *command[1:], target) if command[0] == "run" else (*command, target, "--plan", "job")
+
+
+class Cluster(harness.Run):
+    def __init__(self, cbk, folder, rng):
+        super().__init__(cbk, folder)
+        self.rng = rng
+        generator = torch.Generator().manual_seed(7)
+        weights = {f"layers.{i}.weight": torch.randn(300, 700, generator=generator) for i in range(12)}
+        weights["embed"] = torch.randn(4000, 700, generator=generator).to(torch.bfloat16)
+        weights["head"] = weights["embed"]
+        weights["small"] = torch.arange(5)
+        weights["empty"] = torch.zeros(0, 3)
+        torch.save(weights, self.path("source.pt"))
+        for name, text in (("make.lua", SCRIPT), ("fail.lua", FAILING)):
+            with open(self.path(name), "w", encoding="utf-8") as file:
+                file.write(text)
+
+    def run(self, *args):
+        return subprocess.run([self.cbk, *args], capture_output=True, text=True, timeout=300, check=False, cwd=self.folder, env=ENVIRONMENT)
+
+    def left(self, *known):
+        """What is in the folder besides its sources and what is known."""
+        ours = {"source.pt", "make.lua", "fail.lua", *known}
+        return sorted(set(os.listdir(self.folder)) - ours)
+
+    def clear(self):
+        for name in self.left():
+            path = self.path(name)
+            shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+
+    def refused(self, words, *args):
+        done = self.run(*args)
+        assert done.returncode == 1 or done.returncode == 2, (done.returncode, done.stdout)
+        assert words in done.stderr, done.stderr
+        return done.stderr
+
+    # --- jobs
+
+    def parts(self, command, target, count):
+        """The parts of a job in any order, one of them twice: the bytes of one process."""
+        self.clear()
+        self.call(*command, "one" + target)
+        os.rename(self.path("one" + target), self.path("wanted"))
+        self.call(*planned(command, "one" + target))
+        assert not os.path.exists(self.path("one" + target))
+        numbers = list(range(1, count + 1))
+        self.rng.shuffle(numbers)
+        missing = numbers.pop()
+        for number in [*numbers, numbers[0]] if numbers else []:
+            self.call("work", "job", "--part", f"{number}/{count}")
+        if numbers:
+            assert f"part {missing}/{count} is missing" in self.refused("is not done", "finish", "job")
+        self.call("work", "job", "--part", f"{missing}/{count}")
+        self.call("finish", "job")
+        same(self.path("wanted"), self.path("one" + target))
+        assert self.left("wanted", "one" + target) == [], self.left()
+
+    def status(self):
+        self.clear()
+        self.call("copy", "source.pt", "x.safetensors", "--plan", "job")
+        assert " 0 % " in self.call("status", "job").replace("(", " ").replace(")", " ")
+        self.call("work", "job", "--part", "2/2")
+        state = json.loads(self.call("status", "job", "--json"))
+        assert 0.4 < state["done"] / state["bytes"] < 0.6, state
+        assert [part["part"] for part in state["parts"]] == ["2-of-2"], state
+        assert "part 2/2" in self.call("status", "job").replace("  ", " ")
+
+    def refusals(self):
+        self.clear()
+        shutil.copy(self.path("source.pt"), self.path("other.pt"))
+        command = ("copy", "other.pt", "x.safetensors", "--plan", "job")
+        self.call(*command)
+        self.refused("expects K/N", "work", "job", "--part", "3/2")
+        self.refused("pass --part K/N", "work", "job")
+        self.refused("is no job", "work", "source.pt", "--part", "1/2")
+        self.refused("has another plan", "copy", "other.pt", "x.safetensors", "--to-dtype", "float16", "--plan", "job")
+        with open(self.path("job/plan.json"), encoding="utf-8") as file:
+            plan = file.read()
+        with open(self.path("job/plan.json"), "w", encoding="utf-8") as file:
+            file.write(re.sub(r'"cbk": "[^"]*"', '"cbk": "0.0.9"', plan))
+        assert "was begun by cbk 0.0.9" in self.refused("use the same version", "work", "job", "--part", "1/2")
+        with open(self.path("job/plan.json"), "w", encoding="utf-8") as file:
+            file.write(plan)
+        weights = torch.load(self.path("other.pt"))
+        weights["layers.3.weight"][5, 7] = 0
+        torch.save(weights, self.path("other.pt"))
+        self.refused("a source has changed", "work", "job", "--part", "1/2")
+
+    def tasks(self):
+        """Tasks of a Slurm array, and of srun, know their parts."""
+        self.clear()
+        self.call("copy", "source.pt", "wanted.mdl")
+        self.call("copy", "source.pt", "x.mdl", "--plan", "job")
+        for number in (10, 12):
+            task = dict(ENVIRONMENT, SLURM_ARRAY_TASK_ID=str(number), SLURM_ARRAY_TASK_COUNT="2", SLURM_ARRAY_TASK_MIN="10",
+                        SLURM_ARRAY_TASK_STEP="2")
+            done = subprocess.run([self.cbk, "work", "job"], cwd=self.folder, env=task, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+        self.call("finish", "job")
+        same(self.path("wanted.mdl"), self.path("x.mdl"))
+
+    def together(self):
+        """Who commits must be alone in the job."""
+        self.clear()
+        self.call("run", "make.lua", "wanted.safetensors")
+        os.rename(self.path("wanted.safetensors"), self.path("wanted"))
+        self.call("run", "--plan", "job", "make.lua", "x.safetensors")
+        with subprocess.Popen([self.cbk, "work", "job", "--part", "1/1"], cwd=self.folder, env=ENVIRONMENT,
+                              stdout=subprocess.DEVNULL) as worker:
+            while not any(name.endswith(".done") for name in os.listdir(self.path("job"))) and worker.poll() is None:
+                time.sleep(0.01)
+            assert worker.poll() is None
+            self.refused("is being worked on", "finish", "job")
+            assert worker.wait() == 0
+        assert self.call("finish", "job") == "done\n"
+        same(self.path("wanted"), self.path("x.safetensors"))
+
+    def resume(self, kills):
+        """kill -9 at random moments, again and again, until it gets to its end."""
+        self.clear()
+        start = time.monotonic()
+        self.call("run", "make.lua", "wanted.safetensors")
+        whole = time.monotonic() - start
+        command = [self.cbk, "run", "--resume", "make.lua", "x.safetensors"]
+        killed = 0
+        while killed < kills:
+            with subprocess.Popen(command, cwd=self.folder, env=ENVIRONMENT, stdout=subprocess.DEVNULL) as process:
+                try:
+                    process.wait(self.rng.uniform(0, whole * 1.2))
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    killed += 1
+            if os.path.exists(self.path("x.safetensors")):
+                same(self.path("wanted.safetensors"), self.path("x.safetensors"))
+                assert self.left("wanted.safetensors", "x.safetensors") == [], self.left()
+                os.remove(self.path("x.safetensors"))
+        self.call("run", "--resume", "make.lua", "x.safetensors")
+        same(self.path("wanted.safetensors"), self.path("x.safetensors"))
+        assert self.left("wanted.safetensors", "x.safetensors") == [], self.left()
+
+    # --- ranks
+
+    def ranks(self, count, *args, rank_kill=None):
+        """The exit status and the output of ranks; of one of which a signal is sent after a while."""
+        with subprocess.Popen(["mpirun", "-n", str(count), self.cbk, *args], cwd=self.folder, env=ENVIRONMENT, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as job:
+            if rank_kill:
+                rank, number, delay = rank_kill
+                time.sleep(delay)
+                pids = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True, text=True, check=False).stdout.split()
+                if len(pids) > rank:
+                    os.kill(int(pids[rank]), number)
+            try:
+                text = job.communicate(timeout=60)[0]
+            except subprocess.TimeoutExpired:
+                job.kill()
+                raise AssertionError("it hangs") from None
+        return job.returncode, text
+
+    def by_ranks(self, command, target, count):
+        self.clear()
+        alone = self.run(*command, "one" + target)
+        said = alone.stderr + alone.stdout
+        assert alone.returncode == 0, said
+        os.rename(self.path("one" + target), self.path("wanted"))
+        status, text = self.ranks(count, *command, "one" + target)
+        assert status == 0, text
+        assert sorted(text.splitlines()) == sorted(said.splitlines()), (text, said)
+        same(self.path("wanted"), self.path("one" + target))
+        assert self.left("wanted", "one" + target) == [], self.left()
+
+    def rank_fails(self, rank):
+        self.clear()
+        status, text = self.ranks(3, "run", "fail.lua", "x.safetensors", str(rank))
+        assert status != 0
+        line = next(line for line in text.splitlines() if line.startswith("cbk: "))
+        assert line.endswith("fail.lua:5: no room"), line
+        assert text.count("no room") == 1, text
+        assert rank == 0 or line.startswith(f"cbk: rank {rank} on "), line
+        assert self.left() == [], self.left()
+
+    def rank_dies(self, number, times):
+        self.clear()
+        self.call("run", "make.lua", "wanted.safetensors")
+        for _ in range(times):
+            start = time.monotonic()
+            status, _ = self.ranks(2, "run", "make.lua", "x.safetensors",
+                                   rank_kill=(self.rng.randrange(2), number, self.rng.uniform(0.2, 1.2)))
+            assert time.monotonic() - start < 60
+            deadline = time.monotonic() + 15  # a rank that outlives its launcher needs a moment
+            while self.left("wanted.safetensors", "x.safetensors") and time.monotonic() < deadline:
+                time.sleep(0.1)
+            assert self.left("wanted.safetensors", "x.safetensors") == [], self.left()
+            assert status != 0 or os.path.exists(self.path("x.safetensors"))
+            if os.path.exists(self.path("x.safetensors")):
+                same(self.path("wanted.safetensors"), self.path("x.safetensors"))
+                os.remove(self.path("x.safetensors"))
+        status, text = self.ranks(2, "run", "make.lua", "x.safetensors")
+        assert status == 0, text
+        same(self.path("wanted.safetensors"), self.path("x.safetensors"))
+
+    def ranks_resume(self, times):
+        """Killed with two ranks, continued with three, two or one."""
+        self.clear()
+        self.call("run", "make.lua", "wanted.safetensors")
+        for _ in range(times):
+            self.ranks(2, "run", "--resume", "make.lua", "x.safetensors", rank_kill=(1, signal.SIGKILL, self.rng.uniform(0.3, 1.2)))
+        status, text = self.ranks(3, "run", "--resume", "make.lua", "x.safetensors")
+        assert status == 0, text
+        same(self.path("wanted.safetensors"), self.path("x.safetensors"))
+        assert self.left("wanted.safetensors", "x.safetensors") == [], self.left()
+
+
+COPIES = {  # a command, up to its output, and how that ends
+    "safetensors": (("copy", "source.pt"), ".safetensors"),
+    "PyTorch": (("copy", "source.pt", "--to-dtype", "float16"), ".pt"),
+    "H5": (("copy", "source.pt"), ".mdl"),
+    "compressed H5": (("copy", "source.pt", "--compress", "deflate"), ".mdl"),
+    "shards": (("copy", "source.pt", "--shard-size", "2MB", "--format", "safetensors"), "folder"),
+    "a script": (("run", "make.lua"), ".safetensors"),
+}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cbk", required=True)
+    parser.add_argument("--seed", type=int, default=int(time.time()) // 86400)
+    parser.add_argument("--kills", type=int, default=8)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        test = Cluster(args.cbk, folder, random.Random(args.seed))
+        for name, (command, target) in COPIES.items():
+            for count in (1, 3):
+                test.check(f"{name} in {count} parts", lambda c=command, t=target, n=count: test.parts(c, t, n))
+        for name in ("status", "refusals", "tasks", "together"):
+            test.check(name, getattr(test, name))
+        test.check("resume", lambda: test.resume(args.kills))
+        if not shutil.which("mpirun") or not any(name.startswith("libcbk-openmpi") for name in os.listdir(os.path.dirname(test.cbk))):
+            test.skip("ranks of MPI", "Open MPI, or the module for it, is not there")
+            return test.close()
+        for name, (command, target) in COPIES.items():
+            test.check(f"{name} by 3 ranks", lambda c=command, t=target: test.by_ranks(c, t, 3))
+        for rank in (0, 2):
+            test.check(f"rank {rank} fails", lambda r=rank: test.rank_fails(r))
+        for number in (signal.SIGKILL, signal.SIGTERM):
+            test.check(f"a rank gets {number.name}", lambda n=number: test.rank_dies(n, max(1, args.kills // 4)))
+        test.check("a rank is stopped", lambda: test.rank_dies(signal.SIGSTOP, 1))
+        test.check("ranks resume", lambda: test.ranks_resume(max(1, args.kills // 4)))
+        return test.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
