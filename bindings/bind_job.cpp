@@ -24,9 +24,9 @@ std::vector<std::string> words_of(lua_State* L, const Options& options, const ch
   return out;
 }
 
-/// cbk.set_job { folder, action = "run" | "plan" | "work" | "finish", part, parts, command, directory }: every
-/// commit from here on is a step of this job. `part` counts from 1. Without a folder, "run" uses one beside the
-/// output. `directory`: where the program goes on.
+/// cbk.set_job { folder, action = "run" | "plan" | "work" | "finish", part, parts, command, directory }:
+/// every commit from here on is a step of this job. `part` counts from 1. Without a folder, "run" uses one
+/// beside the output. `directory`: where the program goes on.
 int set_job(lua_State* L) {
   static const std::map<std::string, JobOptions::Action> actions = {{"run", JobOptions::Action::run},
                                                                     {"plan", JobOptions::Action::plan},
@@ -42,28 +42,36 @@ int set_job(lua_State* L) {
   job.share.parts = static_cast<int>(options.integer("parts", 1, 1 << 20).value_or(1));
   job.share.part = static_cast<int>(options.integer("part", 1, job.share.parts).value_or(1)) - 1;
   job.command = words_of(L, options, "command");
-  if (const std::string directory = options.text("directory"); !directory.empty()) fs::current_path(directory);
+  if (const std::string directory = options.text("directory"); !directory.empty())
+    fs::current_path(directory);
   current() = std::make_shared<const JobOptions>(std::move(job));
   return 0;
 }
 
-/// What was written of a job: a list of { name, bytes, modified } for its journals (`bytes` of the elements, each
-/// block once; `modified`: seconds since 1970).
+double seconds_of(const fs::path& path) {
+  return static_cast<double>(MappedFile::open(path)->modified()) / 1e9;
+}
+
+/// What was written of a job: when it was begun, and a list of { name, bytes, modified } for its journals
+/// (`bytes` of the elements, each block once). Times are seconds since 1970.
 int job_journals(lua_State* L) {
   std::set<std::tuple<uint32_t, uint64_t, int64_t>> known;
+  const fs::path folder = check_path(L, 1);
+  lua_pushnumber(L, seconds_of(folder / "plan.json"));
   lua_newtable(L);
   int count = 0;
-  for (const fs::path& path : journals_in(check_path(L, 1))) {
+  for (const fs::path& path : journals_in(folder)) {
     uint64_t bytes = 0;
     for (const FinishedBlock& block : read_ledger(path))
       if (known.emplace(block.output, block.item, block.begin).second) bytes += block.bytes;
     lua_createtable(L, 0, 3);
     set_field(L, "name", path.stem().native());
     set_integer(L, "bytes", bytes);
-    set_integer(L, "modified", static_cast<uint64_t>(MappedFile::open(path)->modified() / 1'000'000'000));
+    lua_pushnumber(L, seconds_of(path));
+    lua_setfield(L, -2, "modified");
     lua_rawseti(L, -2, ++count);
   }
-  return 1;
+  return 2;
 }
 
 }  // namespace
@@ -81,8 +89,10 @@ void end_with_job(lua_State* L, const JobOptions& job, Share share) {
   const std::string folder = job.folder.string();
   const std::string text =
       job.action == JobOptions::Action::plan
-          ? fmt::format("Planned in '{0}'. Next: `cbk work {0} --part K/N` for each K of N parts, then `cbk finish {0}`",
-                        folder)
+          ? fmt::format(
+                "Planned in '{0}'. Next: `cbk work {0} --part K/N` for each K of N parts, then `cbk finish "
+                "{0}`",
+                folder)
           : fmt::format("Part {} of {} of the job '{}' is written", share.part + 1, share.parts, folder);
   lua_getglobal(L, "print");
   push(L, std::string_view(text));

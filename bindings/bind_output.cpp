@@ -406,12 +406,6 @@ int source_file(lua_State* L) {
   return 1;
 }
 
-/// Seconds since 1970.
-int source_modified(lua_State* L) {
-  lua_pushnumber(L, static_cast<double>(check<const MappedFile>(L, 1)->modified()) / 1e9);
-  return 1;
-}
-
 SourceFiles sources_of(lua_State* L, const Options& options) {
   SourceFiles files;
   options.push("sources");
@@ -508,8 +502,7 @@ void bind_output(lua_State* L) {
   static const luaL_Reg metamethods[] = {
       {"__newindex", guarded<output_newindex>}, {"__tostring", guarded<output_tostring>}, {nullptr, nullptr}};
   register_type<Output>(L, {methods, metamethods, guarded<output_index>});
-  static const luaL_Reg file_methods[] = {{"modified", guarded<source_modified>}, {nullptr, nullptr}};
-  register_type<const MappedFile>(L, {file_methods});
+  register_type<const MappedFile>(L, {});
   luaL_newmetatable(L, "cbk.Plan");
   lua_pushcfunction(L, guarded<plan_tostring>);
   lua_setfield(L, -2, "__tostring");

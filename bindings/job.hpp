@@ -11,8 +11,8 @@ namespace cbk::lua {
 /// The job of a commit to `target`; nullptr if there is none.
 std::shared_ptr<const JobOptions> job_of(const fs::path& target);
 
-/// Ends the program: the command has done its step of a job, and what comes after it in a script is done by the
-/// step that commits.
+/// Ends the program: the command has done its step of a job, and what comes after it in a script is done by
+/// the step that commits.
 [[noreturn]] void end_with_job(lua_State* L, const JobOptions& job, Share share);
 
 }  // namespace cbk::lua

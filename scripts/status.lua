@@ -5,14 +5,18 @@ local cli = require "cbk.cli"
 local job = require "cbk.job"
 
 local parser = cli.parser("status", "Show how far a job is: its parts, their speed, and the time that is left.", [[
+With --json, `seconds_left` is null as long as nothing is written.
+
 examples:
-  cbk status job]])
+  cbk status job
+  cbk status job --json]])
 parser:argument("job", "the folder of the job")
 cli.options(parser, "json")
 local args = parser:parse()
 
-local plan, journals = job.read(args.job), cbk.job_journals(args.job)
-local parts, order, done, last = {}, {}, 0, plan.begun
+local plan = job.read(args.job)
+local begun, journals = cbk.job_journals(args.job)
+local parts, order, done, last = {}, {}, 0, begun
 for _, journal in ipairs(journals) do
   local name = journal.name:match "^part%-(.-)%."
   if not parts[name] then
@@ -23,7 +27,7 @@ for _, journal in ipairs(journals) do
   parts[name].modified = math.max(parts[name].modified, journal.modified)
   done, last = done + journal.bytes, math.max(last, journal.modified)
 end
-local seconds = math.max(last - plan.begun, 1)
+local seconds = math.max(last - begun, 1)
 local speed = done / seconds
 local left = speed > 0 and (plan.bytes - done) / speed or nil
 

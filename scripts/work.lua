@@ -5,7 +5,7 @@ local job = require "cbk.job"
 
 local parser = cli.parser("work", "Write a part of a job that was planned with --plan.", [[
 Parts may be written in any order, at the same time, on any machine that sees the files, and twice without harm. A part that was killed
-goes on where it was. In a task of a Slurm array, or under srun, the part follows from the task's number.
+continues where it was. In a task of a Slurm array, or under srun, the part follows from the task's number.
 
 examples:
   cbk convert llama --to cs-2.4 -o out --plan job

@@ -6,7 +6,7 @@ local includes = {}
 --- From below to above. A file may include its own folder and the folders of earlier rows, not those of its own row.
 local ROWS = {
   { "host/base" },
-  { "host/tensor" },
+  { "host/tensor", "host/mpi" },
   { "host/value", "host/compute" },
   { "host/formats" }, -- what all formats share: the files directly in it
   { "host/formats/hdf5", "host/formats/pickle", "host/formats/zip" },

@@ -29,7 +29,7 @@ using std::chrono::seconds;
 
 constexpr milliseconds pulse(1000);  // between two signs of life
 constexpr int usual_patience = 25;   // seconds without one
-constexpr seconds farewell(5);      // for the others to end after a failure
+constexpr seconds farewell(5);       // for the others to end after a failure
 constexpr milliseconds shortest_rest(1), longest_rest(10);
 
 enum class Kind : char { data = 'd', alive = 'a', failed = 'f', stop = 's', bye = 'b' };
@@ -335,7 +335,7 @@ void Team::join() {
   std::error_code ignored;
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
   for (const fs::path& path :
-       {program.parent_path() / name, program.parent_path() / "../lib/cbk" / name, fs::path(name)}) {
+       {program.parent_path() / name, program.parent_path() / "../libexec/cbk" / name, fs::path(name)}) {
     module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
     if (module != nullptr) break;
   }

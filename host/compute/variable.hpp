@@ -61,7 +61,8 @@ class Variable {
   [[nodiscard]] const VariablePtr& grad_mask() const { return grad_mask_; }
   void set_grad_mask(VariablePtr mask) { grad_mask_ = std::move(mask); }
   [[nodiscard]] uint64_t gradients_received() const { return gradients_received_; }
-  /// Counts p - x and p + x of a leaf with a gradient: a step that gives a new tensor its name, and trains nothing.
+  /// Counts p - x and p + x of a leaf with a gradient: a step that gives a new tensor its name, and trains
+  /// nothing.
   void note_rebound() { rebound_ += grad_ != nullptr && is_leaf() ? 1 : 0; }
   [[nodiscard]] uint64_t rebound_count() const { return rebound_; }
   /// Whether it received a gradient and was written in place after the first one.

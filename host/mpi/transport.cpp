@@ -1,5 +1,5 @@
-// libcbk-openmpi.so, libcbk-mpich.so: messages between the ranks of MPI. The only file that knows MPI; cbk loads it when a
-// launcher started it (host/base/team.cpp).
+// libcbk-openmpi.so, libcbk-mpich.so: messages between the ranks of MPI. The only file that knows MPI; cbk
+// loads it when a launcher started it (host/base/team.cpp).
 #include "host/base/transport.h"
 
 #include <mpi.h>

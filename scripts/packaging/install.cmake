@@ -33,8 +33,25 @@ install(CODE "file(REMOVE_RECURSE \"${GENERATED}\")
   endforeach()
   file(INSTALL \"${GENERATED}/doc/changelog.gz\" DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DOCDIR}\")")
 
-# --- cbk.deb
+# The modules for MPI, in a package of their own: nothing else depends on MPI.
+foreach(implementation openmpi mpich)
+  if(TARGET cbk-${implementation})
+    install(TARGETS cbk-${implementation} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/cbk COMPONENT mpi)
+  endif()
+endforeach()
+install(FILES scripts/packaging/copyright DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/cbk-mpi COMPONENT mpi)
+install(CODE "file(INSTALL \"${GENERATED}/doc/changelog.gz\" DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATADIR}/doc/cbk-mpi\")"
+  COMPONENT mpi)
+
+# --- cbk.deb, and cbk-mpi.deb where there is an MPI
 set(CPACK_GENERATOR DEB)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_COMPONENTS_ALL Unspecified)
+if(TARGET cbk-openmpi OR TARGET cbk-mpich)
+  list(APPEND CPACK_COMPONENTS_ALL mpi)
+endif()
+set(CPACK_DEBIAN_UNSPECIFIED_PACKAGE_NAME cbk)
+set(CPACK_DEBIAN_MPI_PACKAGE_NAME cbk-mpi)
 set(CPACK_PACKAGE_DIRECTORY ${CMAKE_BINARY_DIR}/package)
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
@@ -45,16 +62,21 @@ if(DEFINED ENV{DEBEMAIL})
   set(CPACK_PACKAGE_CONTACT "$ENV{DEBFULLNAME} <$ENV{DEBEMAIL}>")
 endif()
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "workbench for checkpoints of deep-learning models")
-set(CPACK_DEBIAN_PACKAGE_DESCRIPTION "Opens Cerebras H5, PyTorch, safetensors and TensorFlow checkpoints of any
+set(CPACK_DEBIAN_UNSPECIFIED_DESCRIPTION "Opens Cerebras H5, PyTorch, safetensors and TensorFlow checkpoints of any
 size as one lazy tree, and converts between Hugging Face and Cerebras Model
 Zoo layouts. All of it can be scripted in Lua. A pickle is read as data:
 nothing in it is executed.")
-set(CPACK_DEBIAN_FILE_NAME cbk.deb)
+set(CPACK_DEBIAN_MPI_DESCRIPTION "This is the module for MPI: with it,
+\`mpirun cbk\` shares the work of one command among the
+processes that MPI starts: each writes a part of the same output.")
+set(CPACK_DEBIAN_UNSPECIFIED_FILE_NAME cbk.deb)
+set(CPACK_DEBIAN_MPI_FILE_NAME cbk-mpi.deb)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 # Besides those that are linked: what is loaded when it is needed (SharedLibrary).
-set(CPACK_DEBIAN_PACKAGE_DEPENDS "lua-argparse, libdnnl2, libgomp1, libssl3")
-set(CPACK_DEBIAN_PACKAGE_SUGGESTS hdf5-filter-plugin-blosc-serial)
+set(CPACK_DEBIAN_UNSPECIFIED_PACKAGE_DEPENDS "lua-argparse, libdnnl2, libgomp1, libssl3")
+set(CPACK_DEBIAN_UNSPECIFIED_PACKAGE_SUGGESTS "cbk-mpi, hdf5-filter-plugin-blosc-serial")
+set(CPACK_DEBIAN_MPI_PACKAGE_DEPENDS "cbk (= ${PROJECT_VERSION})")
 include(CPack)
 
 # --- the tarball's programs: the same objects. What Debian has as an archive is linked in; the rest is copied beside them.

@@ -43,13 +43,15 @@ def as_a_package(run, build):
     deb = os.path.join(build, "package", "cbk.deb")
 
     def lintian():
-        text = call("lintian", "--allow-root", "--fail-on", "error,warning", deb)
+        text = call("lintian", "--allow-root", "--fail-on", "error,warning", deb, deb.replace("cbk.deb", "cbk-mpi.deb"))
         assert not re.search("^[EW]:", text, re.M), text
 
     def declares():
         fields = call("dpkg-deb", "-f", deb)
         needs = set(re.findall(r"[\w.+-]+", re.search("^Depends: (.*)$", fields, re.M)[1]))
         assert {"lua-argparse", "libc6", "libfmt9", "libyaml-cpp0.7", "libluajit-5.1-2", "libdnnl2", "libgomp1", "libssl3"} <= needs, needs
+        assert not [name for name in needs if "mpi" in name], needs
+        assert "libopenmpi3" in call("dpkg-deb", "-f", deb.replace("cbk.deb", "cbk-mpi.deb"), "Depends")
         assert f"Version: {run.call('--version').split()[1]}" in fields
 
     def knows_the_api(root):
@@ -66,7 +68,8 @@ def as_a_package(run, build):
         for name in "status", "available":
             open(os.path.join(root, "var/lib/dpkg", name), "w", encoding="ascii").close()
         dpkg = ("dpkg", f"--root={root}", "--force-depends", "--force-not-root", "--force-script-chrootless", "--log=/dev/null")
-        call(*dpkg, "-i", deb)
+        call(*dpkg, "-i", deb, deb.replace("cbk.deb", "cbk-mpi.deb"))
+        assert os.path.exists(os.path.join(root, "usr/libexec/cbk/libcbk-openmpi.so"))
         lists_a_file(run, os.path.join(root, "usr/bin/cbk"))
         shared = os.path.join(root, "usr/share")
         for name in ("man/man1/cbk-ls.1.gz", "man/man7/cbk-json.7.gz", "bash-completion/completions/cbk", "zsh/vendor-completions/_cbk",
@@ -74,7 +77,7 @@ def as_a_package(run, build):
             assert os.path.getsize(os.path.join(shared, name)) > 0, name
         knows_the_api(os.path.join(shared, "cbk"))
         knows_the_api(TOP)
-        call(*dpkg, "-r", "cbk")
+        call(*dpkg, "-r", "cbk-mpi", "cbk")
         left = files_below(os.path.join(root, "usr"))
         assert not left, left
 

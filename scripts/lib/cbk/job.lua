@@ -40,19 +40,18 @@ function job.resume(command) cbk.set_job { action = "run", command = command } e
 ---@field folder string    where the command runs
 ---@field bytes integer
 ---@field items integer
----@field begun number     seconds since 1970
 
 ---@param folder string
 ---@return JobPlan
 function job.read(folder)
   local path = cbk.fs.join(folder, "plan.json")
   if not cbk.fs.exists(path) then
-    cbk.fail("usage", ("'%s' is no job: `cbk convert … --plan %s` makes one, and so do the other commands that write"):format(folder, folder))
+    cbk.fail("usage", ("'%s' is no job: `cbk convert … --plan %s` makes one, and so do the other commands that write"):format(folder,
+      folder))
   end
   local plan, words = cbk.config.load(path), {}
   for i, word in cbk.items(plan.command) do words[i] = word end
-  local modified = cbk.source_file(path):modified()
-  return { cbk = plan.cbk, command = words, folder = plan.folder, bytes = tonumber(plan.bytes), items = tonumber(plan.items), begun = modified }
+  return { cbk = plan.cbk, command = words, folder = plan.folder, bytes = tonumber(plan.bytes), items = tonumber(plan.items) }
 end
 
 ---Runs the planned command as a step of its job: up to its commit, or with it.

@@ -753,6 +753,14 @@ function cbk.error_json(problem) end
 ---line that `cbk.cli` reads advises `--overwrite` where there is such an option.
 ---@param advice string
 function cbk.advise_overwrite(advice) end
+---@private
+---Every commit from here on is a step of a job. See `cbk.job`.
+---@param options { folder: string, action: string, part: integer, parts: integer, command: string[], directory: string }
+function cbk.set_job(options) end
+---@private
+---@param folder string   of a job
+---@return number begun, { name: string, bytes: integer, modified: number }[]   times are seconds since 1970
+function cbk.job_journals(folder) end
 ---The version of the program, "0.2.0".
 cbk.version = ""
 

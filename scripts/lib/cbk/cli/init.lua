@@ -254,10 +254,11 @@ local common = {
   salvage = function(p) p:flag("--salvage", "open a file that is cut short; tensors that are not whole are named and left out") end,
   sync = function(p) p:flag("--sync", "wait until the output is on the disk") end,
   resume = function(p)
-    p:flag("--resume", "if it was killed before, go on where it was; what is written so far is kept in OUTPUT.job (`cbk help cluster`)")
+    p:flag("--resume", "if it was killed before, continue where it was; what is written so far is kept in OUTPUT.job (`cbk help cluster`)")
   end,
   plan = function(p)
-    p:option("--plan", "write nothing yet: make a job in this folder, for `cbk work` on many machines (`cbk help cluster`)"):argname "FOLDER"
+    p:option("--plan", "write nothing yet: make a job in this folder, for `cbk work` on many machines (`cbk help cluster`)")
+      :argname "FOLDER"
   end,
   ["allow-overflow"] = function(p)
     p:flag("--allow-overflow", "write values that the target's dtype cannot hold as infinite, NaN or the nearest integer, with a warning")
