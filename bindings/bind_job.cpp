@@ -12,26 +12,15 @@ std::shared_ptr<const JobOptions>& current() {
   return job;
 }
 
-std::vector<std::string> words_of(lua_State* L, const Options& options, const char* name) {
-  std::vector<std::string> out;
-  options.push(name);
-  for (size_t i = 1; lua_istable(L, -1) && i <= lua_objlen(L, -1); ++i) {
-    lua_rawgeti(L, -1, static_cast<int>(i));
-    out.emplace_back(check_string(L, -1));
-    lua_pop(L, 1);
-  }
-  lua_pop(L, 1);
-  return out;
-}
-
-/// cbk.set_job { folder, action = "run" | "plan" | "work" | "finish", part, parts, command, directory }:
-/// every commit from here on is a step of this job. `part` counts from 1. Without a folder, "run" uses one
-/// beside the output. `directory`: where the program goes on.
+/// cbk.set_job { folder, action = "run" | "plan" | "work" | "finish" | "replay", part, parts, command,
+/// directory }: every commit from here on is a step of this job. `part` counts from 1. Without a folder,
+/// "run" uses one beside the output. `directory`: where the program goes on.
 int set_job(lua_State* L) {
   static const std::map<std::string, JobOptions::Action> actions = {{"run", JobOptions::Action::run},
                                                                     {"plan", JobOptions::Action::plan},
                                                                     {"work", JobOptions::Action::work},
-                                                                    {"finish", JobOptions::Action::finish}};
+                                                                    {"finish", JobOptions::Action::finish},
+                                                                    {"replay", JobOptions::Action::replay}};
   const Options options(L, 1, {"folder", "action", "part", "parts", "command", "directory"});
   JobOptions job;
   if (options.has("folder")) job.folder = fs::absolute(options.text("folder"));
@@ -76,6 +65,22 @@ int job_journals(lua_State* L) {
 
 }  // namespace
 
+std::vector<std::string> words_of(lua_State* L, const Options& options, const char* name) {
+  std::vector<std::string> out;
+  options.push(name);
+  for (size_t i = 1; lua_istable(L, -1) && i <= lua_objlen(L, -1); ++i) {
+    lua_rawgeti(L, -1, static_cast<int>(i));
+    out.emplace_back(check_string(L, -1));
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+  return out;
+}
+
+bool is_replay() {
+  return current() != nullptr && current()->action == JobOptions::Action::replay;
+}
+
 std::shared_ptr<const JobOptions> job_of(const fs::path& target) {
   const auto& job = current();
   if (job == nullptr || !job->folder.empty()) return job;
@@ -85,28 +90,54 @@ std::shared_ptr<const JobOptions> job_of(const fs::path& target) {
   return std::make_shared<const JobOptions>(std::move(beside));
 }
 
-void end_with_job(lua_State* L, const JobOptions& job, Share share) {
+/// What the program says of its step.
+std::string text_of(const JobOptions& job, const Written& written) {
   const std::string folder = job.folder.string();
-  const std::string text =
-      job.action == JobOptions::Action::plan
-          ? fmt::format(
-                "Planned in '{0}'. Next: `cbk work {0} --part K/N` for each K of N parts, then `cbk finish "
-                "{0}`",
-                folder)
-          : fmt::format("Part {} of {} of the job '{}' is written", share.part + 1, share.parts, folder);
+  switch (job.action) {
+    case JobOptions::Action::plan:
+      return fmt::format(
+          "Planned in '{0}'. Next: `cbk work {0} --part K/N` for each K of N parts, then `cbk finish {0}`",
+          folder);
+    case JobOptions::Action::replay:
+      if (written.differences.empty()) return "The replay computes the same bytes";
+      return fmt::format("The replay computes other bytes:\n  {}", fmt::join(written.differences, "\n  "));
+    default:
+      return fmt::format("Part {} of {} of the job '{}' is written", written.share.part + 1,
+                         written.share.parts, folder);
+  }
+}
+
+void end_with_job(lua_State* L, const JobOptions& job, const Written& written) {
   lua_getglobal(L, "print");
-  push(L, std::string_view(text));
+  push(L, std::string_view(text_of(job, written)));
   lua_call(L, 1, 0);
   lua_getglobal(L, "os");
   lua_getfield(L, -1, "exit");
-  lua_pushinteger(L, 0);
+  lua_pushinteger(L, written.differences.empty() ? 0 : 1);
   lua_call(L, 1, 0);
   std::abort();  // os.exit does not return
 }
 
+/// cbk.provenance_differences(path): what differs between an output and its provenance, a line each.
+int provenance_differences(lua_State* L) {
+  push_strings(L, differences(check_path(L, 1)));
+  return 1;
+}
+
+/// cbk.provenance_command(path): the words of the command that made an output, and the folder where it ran.
+int provenance_command(lua_State* L) {
+  const RecordedCommand command = recorded_command(check_path(L, 1));
+  push_strings(L, command.words);
+  push(L, std::string_view(command.folder));
+  return 2;
+}
+
 void bind_job(lua_State* L) {
-  static const luaL_Reg functions[] = {
-      {"set_job", guarded<set_job>}, {"job_journals", guarded<job_journals>}, {nullptr, nullptr}};
+  static const luaL_Reg functions[] = {{"set_job", guarded<set_job>},
+                                       {"job_journals", guarded<job_journals>},
+                                       {"provenance_differences", guarded<provenance_differences>},
+                                       {"provenance_command", guarded<provenance_command>},
+                                       {nullptr, nullptr}};
   set_functions(L, functions);
 }
 

@@ -138,7 +138,7 @@ int create(lua_State* L) {
        "single_file", "shard_stem", "keep_texts", "metadata", "companions", "compression"});
   auto output = std::make_shared<Output>();
   output->target = check_path(L, 1);
-  output->options.overwrite = options.flag("overwrite");
+  output->options.overwrite = options.flag("overwrite") || is_replay();
   output->options.format = options.text("format");
   output->options.h5_version = options.text("h5_version");
   output->options.framework_version = options.text("framework_version");
@@ -397,7 +397,10 @@ int plan_tostring(lua_State* L) {
 }
 
 Options commit_options(lua_State* L) {
-  return {L, 2, {"threads", "memory", "sync", "allow_overflow", "max_expansion", "progress", "sources"}};
+  return {
+      L,
+      2,
+      {"threads", "memory", "sync", "allow_overflow", "max_expansion", "progress", "sources", "provenance"}};
 }
 
 /// The current state of a file that is not a checkpoint, for the option `sources`.
@@ -423,6 +426,11 @@ void commit_all(lua_State* L, const std::vector<std::shared_ptr<Output>>& output
   ExecuteOptions execute = execute_options(options);
   execute.progress = push_progress(L, options);
   if (!outputs.empty()) execute.job = job_of(outputs[0]->target);
+  execute.is_replay = execute.job != nullptr && execute.job->action == JobOptions::Action::replay;
+  if (options.has("provenance") || execute.is_replay) {
+    execute.provenance.emplace(ProvenanceOptions{words_of(L, options, "provenance"), CBK_VERSION, {}});
+    for (const auto& output : outputs) execute.provenance->files.push_back(provenance_of(output->target));
+  }
   std::vector<std::unique_ptr<Writer>> writers;
   std::vector<Forecast> planned;
   for (const auto& output : outputs) {
@@ -436,7 +444,7 @@ void commit_all(lua_State* L, const std::vector<std::shared_ptr<Output>>& output
   for (const auto& writer : writers) all.push_back(writer.get());
   Written written = write_all(all, execute, transaction);
   written.lost.resize(outputs.size());
-  if (!written.is_committed) end_with_job(L, *execute.job, written.share);
+  if (!written.is_committed) end_with_job(L, *execute.job, written);
   for (size_t i = 0; i < outputs.size(); ++i) {
     outputs[i]->is_written = true;
     std::vector<std::string> warnings = writers[i]->warnings();

@@ -13,6 +13,12 @@ std::shared_ptr<const JobOptions> job_of(const fs::path& target);
 
 /// Ends the program: the command has done its step of a job, and what comes after it in a script is done by
 /// the step that commits.
-[[noreturn]] void end_with_job(lua_State* L, const JobOptions& job, Share share);
+[[noreturn]] void end_with_job(lua_State* L, const JobOptions& job, const Written& written);
+
+/// Whether the program only computes what it wrote before.
+bool is_replay();
+
+/// A list of texts among the options; empty if it is absent.
+std::vector<std::string> words_of(lua_State* L, const Options& options, const char* name);
 
 }  // namespace cbk::lua

@@ -23,7 +23,7 @@ local GROUPS = {
   { "convert", "identify", "convert", "convert-config", "copy", "export", "import", "list", "list-converters", "rules", "infer", "params",
     "new", "fold-lora-checkpoint", "convert-config-to-mup", "tensorflow-to-h5", "h5-to-tensorflow" },
   { "upgrade", "upgrade", "fix-checkpoint-spec", "data-iter-state-conversion" },
-  { "cluster", "work", "finish", "status" },
+  { "cluster", "work", "finish", "status", "verify" },
   { "script", "run SCRIPT [ARGUMENTS]", "-e EXPRESSION", "demo", "help" },
 }
 

@@ -8,14 +8,6 @@
 namespace cbk {
 namespace {
 
-/// Elements per block: as many as fit, cut at the expression's granularity.
-int64_t block_elements(const Tensor& tensor, uint64_t bytes) {
-  const auto fit = std::max<int64_t>(1, static_cast<int64_t>(bytes / size_of(tensor.dtype())));
-  const int64_t grain = tensor.expression()->granularity();
-  if (grain <= fit) return fit / grain * grain;
-  return grain <= 2 * fit ? grain : fit;
-}
-
 /// The place of an item's first bytes; items without a file come first.
 Storage::Place place_of(const Expression& expression) {
   if (const auto* source = dynamic_cast<const ViewExpression*>(&expression)) {
@@ -31,6 +23,13 @@ Storage::Place place_of(const Expression& expression) {
 }
 
 }  // namespace
+
+int64_t block_elements(const Tensor& tensor, uint64_t bytes) {
+  const auto fit = std::max<int64_t>(1, static_cast<int64_t>(bytes / size_of(tensor.dtype())));
+  const int64_t grain = tensor.expression()->granularity();
+  if (grain <= fit) return fit / grain * grain;
+  return grain <= 2 * fit ? grain : fit;
+}
 
 std::vector<size_t> reading_order(const std::vector<Item>& items) {
   struct Position {

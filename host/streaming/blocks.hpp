@@ -26,6 +26,9 @@ struct Share {
 /// Items in the order of their sources, files in the order in which they first appear.
 std::vector<size_t> reading_order(const std::vector<Item>& items);
 
+/// The elements of a block of about `bytes`: as many as fit, cut at the expression's granularity.
+int64_t block_elements(const Tensor& tensor, uint64_t bytes);
+
 /// Bytes that are read and written.
 uint64_t cost_of(const Item& item);
 

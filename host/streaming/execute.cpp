@@ -20,16 +20,55 @@ SourceFiles sources_of(const std::vector<Writer*>& writers) {
   return files;
 }
 
+/// The file of an output's provenance; nullptr: none is wanted.
+StagedFile* provenance_file(const ExecuteOptions& options, size_t output, Transaction& transaction) {
+  if (!options.provenance) return nullptr;
+  return &transaction.file(options.provenance->files.at(output), true);
+}
+
+void write_provenance(StagedFile* file, const ExecuteOptions& options, const SourceFiles& sources,
+                      const Execution& execution) {
+  if (file == nullptr) return;
+  file->write(0,
+              as_bytes(provenance_text(*options.provenance, sources, file->target(), execution.digests())));
+}
+
+/// What would be written, compared with what was.
+Written replay(const std::vector<Writer*>& writers, const ExecuteOptions& options) {
+  Written out;
+  out.is_committed = false;
+  for (size_t i = 0; i < writers.size(); ++i) {
+    Execution execution(*writers[i], {}, options, nullptr);
+    execution.fill();
+    out.lost.push_back(execution.complete(execution.finished(), {}));
+    const fs::path& file = options.provenance->files.at(i);
+    const auto recorded = recorded_digests(file);
+    const std::vector<ItemDigest> now = execution.digests();
+    if (recorded.size() != now.size())
+      out.differences.push_back(
+          fmt::format("'{}' has {} tensors, and the replay {}", file.string(), recorded.size(), now.size()));
+    for (size_t k = 0; k < std::min(recorded.size(), now.size()); ++k) {
+      const bool is_same =
+          recorded[k].first == now[k].item->key && recorded[k].second == to_hex(now[k].digest);
+      if (!is_same) out.differences.push_back(fmt::format("{} has other bytes", quote(now[k].item->key)));
+    }
+  }
+  return out;
+}
+
 /// A process that writes everything, and remembers nothing.
 Written write_alone(const std::vector<Writer*>& writers, const ExecuteOptions& options,
                     Transaction& transaction) {
   Written out;
-  for (Writer* writer : writers) {
-    Execution execution(*writer, writer->lay_out(transaction), options, nullptr);
+  const SourceFiles sources = sources_of(writers);
+  for (size_t i = 0; i < writers.size(); ++i) {
+    Execution execution(*writers[i], writers[i]->lay_out(transaction), options, nullptr);
+    StagedFile* provenance = provenance_file(options, i, transaction);
     execution.fill();
     out.lost.push_back(execution.complete(execution.finished(), {}));
+    write_provenance(provenance, options, sources, execution);
   }
-  transaction.expect_unchanged(sources_of(writers));
+  transaction.expect_unchanged(sources);
   transaction.commit(options.sync);
   return out;
 }
@@ -97,7 +136,10 @@ class SharedWork {
     if (!team_.is_first()) team_.from_first("");
     transaction_.share({tag_, {is_first ? Role::Kind::first : Role::Kind::joining, job_ != nullptr}});
     try {
-      for (Writer* writer : writers_) slots_.push_back(writer->lay_out(transaction_));
+      for (Writer* writer : writers_) {
+        slots_.push_back(writer->lay_out(transaction_));
+        provenances_.push_back(provenance_file(options_, slots_.size() - 1, transaction_));
+      }
       if (is_first && folder_) folder_->begin(*job_, plan_, sources_);
     } catch (...) {
       if (is_first && folder_) transaction_.discard();
@@ -156,9 +198,10 @@ class SharedWork {
     const FinishedBlocks all = gather();
     if (!team_.is_first()) return;
     if (job_ != nullptr && job_->action == JobOptions::Action::finish) refuse_missing(all);
-    for (const auto& execution : executions_) {
-      out.lost.push_back(execution->complete(
+    for (size_t i = 0; i < executions_.size(); ++i) {
+      out.lost.push_back(executions_[i]->complete(
           all, [&](const FinishedBlock& block) { return piece_files_.at(block.process); }));
+      write_provenance(provenances_[i], options_, sources_, *executions_[i]);
     }
   }
 
@@ -200,6 +243,7 @@ class SharedWork {
   std::string tag_;
   bool is_begun_ = false;
   std::vector<std::vector<Slot>> slots_;
+  std::vector<StagedFile*> provenances_;
   fs::path own_pieces_;
   std::unique_ptr<Ledger> ledger_;
   FinishedBlocks before_;
@@ -232,6 +276,7 @@ Forecast forecast(const Writer& writer, const ExecuteOptions& options) {
 Written write_all(const std::vector<Writer*>& writers, const ExecuteOptions& options,
                   Transaction& transaction) {
   for (const Writer* writer : writers) check_expansion(*writer, options.max_expansion);
+  if (options.is_replay) return replay(writers, options);
   if (options.job == nullptr && Team::world().is_alone()) return write_alone(writers, options, transaction);
   return SharedWork(writers, options, transaction).run();
 }

@@ -11,6 +11,7 @@
 #include "host/formats/writer.hpp"
 #include "host/streaming/job.hpp"
 #include "host/streaming/lost.hpp"
+#include "host/streaming/provenance.hpp"
 
 namespace cbk {
 
@@ -20,6 +21,8 @@ struct ExecuteOptions {
   bool sync = false;                      // everything is on the disk when `execute` returns
   bool allow_overflow = false;            // write values that overflow or change, too
   std::optional<uint64_t> max_expansion;  // see host/streaming/expansion.hpp
+  std::optional<ProvenanceOptions> provenance;
+  bool is_replay = false;  // compute what is written before, and compare it with its provenance
   std::shared_ptr<const JobOptions> job;  // set: the work may be interrupted, or done by several programs
   /// Called from the calling thread a few times a second, and once at the end.
   struct Progress {
@@ -46,6 +49,7 @@ struct Written {
   std::vector<std::vector<LostValues>> lost;  // for each writer; on the rank that commits
   bool is_committed = true;                   // false: it planned the work, or did a part
   Share share;                                // that part
+  std::vector<std::string> differences;       // of a replay
 };
 
 /// Streams every item of all writers into files of `transaction` and commits it, with the other ranks of the

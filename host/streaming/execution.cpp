@@ -22,9 +22,14 @@ uint64_t shift_for(uint64_t offset, uint32_t itemsize) {
 }
 
 /// Blocks of one item joined in their order, whatever order they were computed in.
-FinishedBlock joined(Checksum kind, FinishedBlocks& blocks) {
+FinishedBlock joined(Checksum kind, FinishedBlocks& blocks, bool has_digests) {
   std::ranges::sort(blocks, {}, &FinishedBlock::begin);
   FinishedBlock out = blocks.front();
+  if (has_digests) {
+    Sha256 digest;
+    for (const FinishedBlock& block : blocks) digest.add(block.digest);
+    out.digest = digest.digest();
+  }
   for (size_t i = 1; i < blocks.size(); ++i) {
     const FinishedBlock& next = blocks[i];
     if (kind != Checksum::none) out.crc = combined(kind, out.crc, next.crc, next.bytes);
@@ -69,11 +74,13 @@ Execution::Execution(Writer& writer, std::vector<Slot> slots, const ExecuteOptio
       slots_(std::move(slots)),
       options_(options),
       assignment_(assignment),
+      block_bytes_(assignment != nullptr ? assignment->block_bytes
+                   : options.provenance  ? shared_block_size(options)
+                                         : block_size(options)),
       items_(writer.items()),
       order_(reading_order(items_)),
-      walk_(items_, order_, assignment != nullptr ? assignment->block_bytes : block_size(options),
-            assignment != nullptr ? assignment->share : Share()) {
-  if (slots_.size() != items_.size())
+      walk_(items_, order_, block_bytes_, assignment != nullptr ? assignment->share : Share()) {
+  if (slots_.size() != items_.size() && !options.is_replay)
     fail(Errc::internal, "{} slots for {} items", slots_.size(), items_.size());
   for (const Item& item : items_) total_ += item.tensor.nbytes();
   if (assignment == nullptr) return;
@@ -129,7 +136,7 @@ void Execution::work() {
 void Execution::process(const Block& block) {
   const Item& item = items_[block.item];
   const Expression& expression = *item.tensor.expression();
-  const Slot& slot = slots_[block.item];
+  const Slot slot = options_.is_replay ? Slot() : slots_[block.item];
   const uint32_t itemsize = expression.itemsize();
   if (block.begin == 0) within(item.key, [&] { verify_scattered(expression); });
   FinishedBlock done;
@@ -138,15 +145,14 @@ void Execution::process(const Block& block) {
   done.end = block.end;
   done.bytes = static_cast<uint64_t>(block.end - block.begin) * itemsize;
   Losses losses;
+  std::optional<Sha256> digest;
+  if (has_digests()) digest.emplace();
   if (item.pieces) {
     Scratch buffer(done.bytes);
     within(item.key, [&] { losses += expression.read(block.begin, buffer.bytes()); });
-    Bytes packed = item.pieces->sink->pack(buffer.bytes());
-    if (assignment_ != nullptr) {
-      assignment_->ledger->keep(done, packed);
-    } else {
-      append_in_turn(*item.pieces->sink, block.turn, std::move(packed));
-    }
+    if (digest) digest->add(buffer.bytes());
+    if (!options_.is_replay)
+      append(*item.pieces->sink, block.turn, item.pieces->sink->pack(buffer.bytes()), done);
     done_.fetch_add(done.bytes, std::memory_order_relaxed);
   }
   for (int64_t begin = item.pieces ? block.end : block.begin; begin < block.end;) {
@@ -157,7 +163,8 @@ void Execution::process(const Block& block) {
     const std::span<std::byte> piece = buffer.bytes().subspan(shift_for(offset, itemsize), bytes);
     within(item.key, [&] { losses += expression.read(begin, piece); });
     if (item.checksum != Checksum::none) done.crc = extended(item.checksum, done.crc, piece);
-    slot.file->write(offset, piece);
+    if (digest) digest->add(piece);
+    if (slot.file != nullptr) slot.file->write(offset, piece);
     done_.fetch_add(bytes, std::memory_order_relaxed);
     begin = end;
   }
@@ -165,7 +172,13 @@ void Execution::process(const Block& block) {
   done.overflowed = losses.overflowed;
   done.changed = losses.changed;
   done.vanished = losses.vanished;
+  if (digest) done.digest = digest->digest();
   if (finish(block, done) && !dropped) drop_sources(expression);
+}
+
+void Execution::append(PieceSink& sink, uint64_t turn, Bytes packed, FinishedBlock& done) {
+  if (assignment_ != nullptr) return assignment_->ledger->keep(done, packed);
+  append_in_turn(sink, turn, std::move(packed));
 }
 
 /// Waits for all earlier pieces, because the place of a piece depends on their sizes. Blocks are handed out
@@ -195,7 +208,7 @@ bool Execution::finish(const Block& block, FinishedBlock done) {
   if (written < item.tensor.numel()) return false;
   written_.erase(block.item);
   if (const auto begun = begun_.find(block.item); begun != begun_.end()) {
-    whole_.push_back(joined(item.checksum, begun->second));
+    whole_.push_back(joined(item.checksum, begun->second, has_digests()));
     begun_.erase(begun);
   }
   return true;
@@ -212,6 +225,16 @@ void Execution::verify() const {
     within(items_[i].key,
            [&] { verify_sources(*items_[i].tensor.expression(), &Storage::verify_whole, seen); });
   }
+}
+
+std::vector<ItemDigest> Execution::digests() const {
+  std::vector<ItemDigest> out;
+  for (size_t i = 0; i < items_.size(); ++i) {
+    const Tensor& tensor = items_[i].tensor;
+    const auto bytes = static_cast<uint64_t>(block_elements(tensor, block_bytes_)) * size_of(tensor.dtype());
+    out.push_back({&items_[i], options_.is_replay ? Slot() : slots_[i], bytes, digests_[i]});
+  }
+  return out;
 }
 
 void Execution::append_kept(const std::vector<std::vector<FinishedBlock>>& by_item,
@@ -234,6 +257,7 @@ std::vector<LostValues> Execution::complete(FinishedBlocks blocks,
   blocks = {};
   std::vector<uint32_t> checksums(items_.size());
   std::map<size_t, Losses> losses;
+  digests_.resize(items_.size());
   for (size_t i = 0; i < items_.size(); ++i) {
     FinishedBlocks& of_item = by_item[i];
     std::ranges::sort(of_item, {}, &FinishedBlock::begin);
@@ -247,8 +271,10 @@ std::vector<LostValues> Execution::complete(FinishedBlocks blocks,
            items_[i].tensor.numel());
     if (of_item.empty()) continue;
     FinishedBlocks copy = of_item;
-    const FinishedBlock whole = joined(items_[i].checksum, copy);
+    const FinishedBlock whole =
+        assignment_ == nullptr ? of_item.front() : joined(items_[i].checksum, copy, has_digests());
     checksums[i] = whole.crc;
+    digests_[i] = whole.digest;
     const Losses lost{whole.overflowed, whole.changed, whole.vanished};
     if (lost.any()) losses[i] = lost;
   }
@@ -256,7 +282,7 @@ std::vector<LostValues> Execution::complete(FinishedBlocks blocks,
   std::vector<LostValues> lost = lost_values(losses);
   if (!options_.allow_overflow) refuse_losses(lost);
   if (assignment_ == nullptr) verify();
-  writer_.finish(checksums);
+  if (!options_.is_replay) writer_.finish(checksums);
   report();
   return lost;
 }

@@ -27,7 +27,8 @@ struct Assignment {
 /// Called once by its owner: `fill`, then `complete`.
 class Execution {
  public:
-  /// `assignment`: nullptr if this process fills everything.
+  /// `slots`: none for a replay, which writes nothing. `assignment`: nullptr if this process fills
+  /// everything.
   Execution(Writer& writer, std::vector<Slot> slots, const ExecuteOptions& options,
             const Assignment* assignment);
 
@@ -42,16 +43,20 @@ class Execution {
   /// Errors: `value`.
   std::vector<LostValues> complete(FinishedBlocks blocks,
                                    const std::function<fs::path(const FinishedBlock&)>& pieces);
+  /// The digests of the items, after `complete`, if the options have a provenance.
+  [[nodiscard]] std::vector<ItemDigest> digests() const;
 
  private:
   void work();
   bool next(Block& block);
   void process(const Block& block);
+  void append(PieceSink& sink, uint64_t turn, Bytes packed, FinishedBlock& done);
   void append_in_turn(PieceSink& sink, uint64_t turn, Bytes packed);
   bool finish(const Block& block, FinishedBlock done);
   void report_until_done();
   void report();
   [[nodiscard]] bool is_done(const Block& block) const;
+  [[nodiscard]] bool has_digests() const { return options_.provenance.has_value(); }
   void append_kept(const std::vector<std::vector<FinishedBlock>>& by_item,
                    const std::function<fs::path(const FinishedBlock&)>& pieces);
   std::vector<LostValues> lost_values(const std::map<size_t, Losses>& losses) const;
@@ -60,6 +65,7 @@ class Execution {
   const std::vector<Slot> slots_;
   const ExecuteOptions& options_;
   const Assignment* assignment_;
+  const uint64_t block_bytes_;
   const std::vector<Item>& items_;
   const std::vector<size_t> order_;
   std::set<std::pair<size_t, int64_t>> done_before_;  // item and begin
@@ -78,6 +84,7 @@ class Execution {
   std::map<size_t, FinishedBlocks> begun_;  // items with some blocks written
   std::map<size_t, int64_t> written_;       // elements of these
   FinishedBlocks whole_;                    // of the items that are written
+  std::vector<Digest> digests_;             // of the items, after `complete`
   std::exception_ptr failure_;
 };
 

@@ -9,9 +9,10 @@
 #include <set>
 
 #include "host/base/entries.hpp"
+#include "host/base/sha256.hpp"
 #include "host/base/stale.hpp"
+#include "host/streaming/provenance.hpp"
 #include "host/tensor/description.hpp"
-#include "host/tensor/digest.hpp"
 #include "host/value/json.hpp"
 
 namespace cbk {
@@ -19,21 +20,7 @@ namespace {
 
 constexpr std::string_view plan_name = "plan.json", text_name = "plan.txt", lock_name = "lock";
 constexpr std::string_view journal_ending = ".done", pieces_ending = ".pieces";
-constexpr uint64_t header_bytes = 64ULL << 10;  // of a source, at both ends, that are part of the plan
 constexpr size_t tag_digits = 8;
-
-std::string sha256_of(ByteView bytes) {
-  return sha256(Tensor::from_bytes(DType::uint8, {static_cast<int64_t>(bytes.size())},
-                                   Bytes(bytes.begin(), bytes.end())));
-}
-
-std::string digest_of_ends(const MappedFile& file) {
-  const uint64_t size = std::min(file.size(), header_bytes);
-  Bytes ends(2 * size);
-  file.read(0, std::span(ends).first(size));
-  file.read(file.size() - size, std::span(ends).last(size));
-  return sha256_of(ends);
-}
 
 /// The folder's path without a slash at its end.
 fs::path plain(const fs::path& folder) {
@@ -59,7 +46,7 @@ PlanText plan_text(const std::vector<Writer*>& writers, const SourceFiles& sourc
   std::set<std::string> lines;
   for (const auto& source : sources)
     lines.insert(fmt::format("source {} {} bytes {}\n", quote(source->path().string(), 1 << 16),
-                             source->size(), digest_of_ends(*source)));
+                             source->size(), source_ends(*source)));
   for (const std::string& line : lines) text += line;
   Descriptions expressions;
   std::string described;
@@ -72,7 +59,7 @@ PlanText plan_text(const std::vector<Writer*>& writers, const SourceFiles& sourc
     out.items += writer->items().size();
   }
   text += "expressions\n" + described;
-  out.digest = sha256_of(as_bytes(text));
+  out.digest = sha256(as_bytes(text));
   return out;
 }
 
@@ -142,7 +129,7 @@ void JobFolder::begin(const JobOptions& options, const PlanText& plan, const Sou
     one.as_dict().set("path", fs::absolute(source->path()).string());
     one.as_dict().set("size", static_cast<int64_t>(source->size()));
     one.as_dict().set("modified", source->modified());
-    one.as_dict().set("ends", digest_of_ends(*source));
+    one.as_dict().set("ends", source_ends(*source));
     files.as_sequence().items.push_back(one);
   }
   dict.set("sources", files);

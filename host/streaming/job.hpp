@@ -25,6 +25,7 @@ struct JobOptions {
     plan,    // lays the output out
     work,    // writes a share
     finish,  // commits what others wrote
+    replay,  // writes nothing, and compares (see provenance.hpp)
   };
   fs::path folder;
   Action action = Action::run;

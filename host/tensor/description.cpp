@@ -1,6 +1,6 @@
 #include "host/tensor/description.hpp"
 
-#include "host/tensor/digest.hpp"
+#include "host/base/sha256.hpp"
 
 namespace cbk {
 namespace {
@@ -13,7 +13,7 @@ std::string numbers(std::span<const int64_t> list) {
 std::string memory_of(const Storage& storage) {
   Bytes bytes(storage.size());
   storage.read(0, bytes);
-  return sha256(Tensor::from_bytes(DType::uint8, {static_cast<int64_t>(bytes.size())}, std::move(bytes)));
+  return sha256(ByteView(bytes));
 }
 
 }  // namespace
@@ -50,10 +50,7 @@ std::string ConcatExpression::parameters() const {
 
 std::string GatherExpression::parameters() const {
   const std::span<const int64_t> all(indices_);
-  const ByteView bytes = std::as_bytes(all);
-  return fmt::format("gather {} {} {}", extent_, inner_,
-                     sha256(Tensor::from_bytes(DType::uint8, {static_cast<int64_t>(bytes.size())},
-                                               Bytes(bytes.begin(), bytes.end()))));
+  return fmt::format("gather {} {} {}", extent_, inner_, sha256(std::as_bytes(all)));
 }
 
 std::string CastExpression::parameters() const {

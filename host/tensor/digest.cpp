@@ -1,13 +1,10 @@
 #include "host/tensor/digest.hpp"
 
-#include <openssl/evp.h>
-
 #include <algorithm>
 #include <cstring>
-#include <memory>
 
 #include "host/base/interrupt.hpp"
-#include "host/base/shared_library.hpp"
+#include "host/base/sha256.hpp"
 
 namespace cbk {
 
@@ -65,57 +62,17 @@ uint64_t sum_of_hashes(ByteView block, size_t itemsize) {
   }
 }
 
-/// OpenSSL.
-struct DigestLibrary {
-  decltype(&EVP_MD_CTX_new) make;
-  decltype(&EVP_MD_CTX_free) free;
-  decltype(&EVP_sha256) sha256;
-  decltype(&EVP_DigestInit_ex) begin;
-  decltype(&EVP_DigestUpdate) update;
-  decltype(&EVP_DigestFinal_ex) end;
-};
-
-const DigestLibrary& digest_library() {
-  static const DigestLibrary library = [] {
-    const SharedLibrary crypto("libcrypto.so.3", "a SHA-256 digest");
-    return DigestLibrary{crypto.function<decltype(EVP_MD_CTX_new)>("EVP_MD_CTX_new"),
-                         crypto.function<decltype(EVP_MD_CTX_free)>("EVP_MD_CTX_free"),
-                         crypto.function<decltype(EVP_sha256)>("EVP_sha256"),
-                         crypto.function<decltype(EVP_DigestInit_ex)>("EVP_DigestInit_ex"),
-                         crypto.function<decltype(EVP_DigestUpdate)>("EVP_DigestUpdate"),
-                         crypto.function<decltype(EVP_DigestFinal_ex)>("EVP_DigestFinal_ex")};
-  }();
-  return library;
-}
-
 }  // namespace
 
 std::string sha256(const Tensor& tensor) {
-  const DigestLibrary& library = digest_library();
-  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(library.make(), library.free);
-  if (!context || library.begin(context.get(), library.sha256(), nullptr) != 1) {
-    fail(Errc::internal, "SHA-256 is not available");
-  }
-  each_block(tensor, [&](ByteView block) { library.update(context.get(), block.data(), block.size()); });
-  Bytes digest(32);
-  library.end(context.get(), reinterpret_cast<unsigned char*>(digest.data()), nullptr);
-  return to_hex(digest);
+  Sha256 digest;
+  each_block(tensor, [&](ByteView block) { digest.add(block); });
+  return to_hex(digest.digest());
 }
 
 uint64_t content(const Tensor& tensor) {
   uint64_t out = 0;
   each_block(tensor, [&](ByteView block) { out += sum_of_hashes(block, size_of(tensor.dtype())); });
-  return out;
-}
-
-std::string to_hex(ByteView bytes) {
-  constexpr std::string_view digits = "0123456789abcdef";
-  std::string out;
-  out.reserve(bytes.size() * 2);
-  for (const std::byte byte : bytes) {
-    out += digits[std::to_integer<size_t>(byte) >> 4];
-    out += digits[std::to_integer<size_t>(byte) & 15];
-  }
   return out;
 }
 

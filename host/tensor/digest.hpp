@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "host/base/sha256.hpp"
 #include "host/tensor/tensor.hpp"
 
 namespace cbk {
@@ -15,7 +16,5 @@ std::string sha256(const Tensor& tensor);
 /// modulo 2^64. The number of a concatenation is the sum of its parts' numbers. For comparisons, not against
 /// forgery.
 uint64_t content(const Tensor& tensor);
-
-std::string to_hex(ByteView bytes);
 
 }  // namespace cbk

@@ -1,5 +1,5 @@
--- Jobs on the command line: work that may be interrupted, or that several programs do (host/streaming/job.hpp). Each of them runs the
--- command that was planned, up to its commit.
+-- Commands that run again, up to their commit: jobs, whose work may be interrupted, or done by several programs (host/streaming/job.hpp),
+-- and replays, which compute what was written (scripts/verify.lua).
 
 local cbk = require "cbk"
 local commands = require "cbk.commands"
@@ -54,18 +54,11 @@ function job.read(folder)
   return { cbk = plan.cbk, command = words, folder = plan.folder, bytes = tonumber(plan.bytes), items = tonumber(plan.items) }
 end
 
----Runs the planned command as a step of its job: up to its commit, or with it.
----@param folder string
----@param action "work"|"finish"
----@param part? integer   from 1
----@param parts? integer
-function job.run(folder, action, part, parts)
-  local plan = job.read(folder)
-  local words = plan.command
-  cbk.set_job { folder = folder, action = action, part = part, parts = parts, command = words, directory = plan.folder }
+--- Runs a command again, in this program.
+local function run(words)
   local is_script = words[1] == "run"
   local script = is_script and words[2] or commands[words[1]]
-  if not script then cbk.fail("usage", ("the job's command '%s' is unknown"):format(words[1])) end
+  if not script then cbk.fail("usage", ("the command '%s' is unknown"):format(words[1])) end
   _G.arg = { [0] = is_script and script or words[1], unpack(words, is_script and 3 or 2) }
   if is_script then
     setmetatable(_G, nil) -- scripts of one's own may have globals
@@ -75,6 +68,26 @@ function job.run(folder, action, part, parts)
   local chunk, why = loadfile(script)
   if not chunk then error(why, 0) end
   return chunk(unpack(_G.arg))
+end
+
+---Runs the planned command as a step of its job: up to its commit, or with it.
+---@param folder string
+---@param action "work"|"finish"
+---@param part? integer   from 1
+---@param parts? integer
+function job.run(folder, action, part, parts)
+  local plan = job.read(folder)
+  cbk.set_job { folder = folder, action = action, part = part, parts = parts, command = plan.command, directory = plan.folder }
+  return run(plan.command)
+end
+
+---Runs the command of a provenance again, up to its commit, and compares instead of writing.
+---@param path string   of the provenance
+function job.replay(path)
+  local words, folder = cbk.provenance_command(path)
+  if words[1] ~= "run" then words[#words + 1] = "--overwrite" end -- the output is there, and is not written
+  cbk.set_job { action = "replay", command = words, directory = folder }
+  return run(words)
 end
 
 return job

@@ -261,11 +261,11 @@ function Output:plan(options) end
 ---`progress`: true for the standard display on stderr, or a function of { done, total, seconds, key }. Returns the plan with the
 ---field `lost`: a list of { key, dtype, numel, overflowed, changed, vanished } for tensors that lost values: finite numbers that became
 ---infinite or NaN, numbers that an integer dtype does not hold, numbers that became 0. The first two are a `value` error and nothing is
----written, unless `allow_overflow` is set.
+---written, unless `allow_overflow` is set. `provenance`: the words of a command; also writes OUTPUT.provenance.json, for `cbk verify`.
 ---`max_expansion`: the most bytes that the output may have beyond those that its sources hold, where these repeat elements (stride 0,
 ---tied tensors written as copies), are compressed, or are one number for all elements. More is a `value` error before the first byte is
 ---written. The default is the larger of 16 GiB and 1,000 times the size of the sources' files.
----@param options? { threads: integer, memory: integer|string, sync: boolean, allow_overflow: boolean, max_expansion: integer|string, progress: boolean|fun(p: table), sources: SourceFile[] }
+---@param options? { threads: integer, memory: integer|string, sync: boolean, allow_overflow: boolean, max_expansion: integer|string, progress: boolean|fun(p: table), sources: SourceFile[], provenance: string[] }
 function Output:commit(options) end
 ---Discards the output; nothing is written.
 function Output:close() end
@@ -279,7 +279,7 @@ function Output:close() end
 function cbk.create(path, options) end
 ---Commits several outputs as one: all of them appear, or none. Options as of `Output:commit`. Returns their plans.
 ---@param outputs Output[]
----@param options? { threads: integer, memory: integer|string, sync: boolean, allow_overflow: boolean, max_expansion: integer|string, progress: boolean|fun(p: table), sources: SourceFile[] }
+---@param options? { threads: integer, memory: integer|string, sync: boolean, allow_overflow: boolean, max_expansion: integer|string, progress: boolean|fun(p: table), sources: SourceFile[], provenance: string[] }
 ---@return table[]
 function cbk.commit(outputs, options) end
 ---The present state of a small file that outputs depend on, such as a config. A commit with it in `sources` is refused if another
@@ -757,6 +757,14 @@ function cbk.advise_overwrite(advice) end
 ---Every commit from here on is a step of a job. See `cbk.job`.
 ---@param options { folder: string, action: string, part: integer, parts: integer, command: string[], directory: string }
 function cbk.set_job(options) end
+---@private
+---@param path string   of a provenance
+---@return string[] words, string folder
+function cbk.provenance_command(path) end
+---@private
+---@param path string   of a provenance
+---@return string[]     what differs, a line each
+function cbk.provenance_differences(path) end
 ---@private
 ---@param folder string   of a job
 ---@return number begun, { name: string, bytes: integer, modified: number }[]   times are seconds since 1970

@@ -253,6 +253,9 @@ local common = {
   end,
   salvage = function(p) p:flag("--salvage", "open a file that is cut short; tensors that are not whole are named and left out") end,
   sync = function(p) p:flag("--sync", "wait until the output is on the disk") end,
+  provenance = function(p)
+    p:flag("--provenance", "also write OUTPUT.provenance.json: command, sources, and digests of all bytes, for `cbk verify`")
+  end,
   resume = function(p)
     p:flag("--resume", "if it was killed before, continue where it was; what is written so far is kept in OUTPUT.job (`cbk help cluster`)")
   end,
@@ -273,7 +276,7 @@ local common = {
 ---Adds common options by name, except those that the parser has already.
 ---@param parser table
 ---@param ... "threads"|"memory"|"overwrite"|"dry-run"|"no-progress-bar"|"quiet"|"json"|"allow-records"|"sync"|"allow-overflow"
----|"resume"|"plan"|"max-expansion"|"allow-external"|"salvage"
+---|"resume"|"plan"|"provenance"|"max-expansion"|"allow-external"|"salvage"
 function cli.options(parser, ...)
   local added = {}
   for _, option in ipairs(parser._options) do added[option._name] = true end
@@ -316,7 +319,7 @@ end
 ---Adds the options of every command that writes a checkpoint (see `cli.commit`).
 function cli.output_options(parser)
   return cli.options(parser, "overwrite", "allow-overflow", "max-expansion", "dry-run", "threads", "memory", "sync", "no-progress-bar",
-    "quiet", "json", "resume", "plan")
+    "quiet", "json", "resume", "plan", "provenance")
 end
 
 ---Sets the completions of an option or argument, if argparse's choices would be too strict.
@@ -478,6 +481,7 @@ function cli.commit(outputs, args)
   end
   limits.write(type(args.memory) == "string" and cbk.parse_size(args.memory) or args.memory)
   local command = job.command_of { arg[0], unpack(arg) }
+  bounds.provenance = args.provenance and command or nil
   if args.plan then job.plan(command, args.plan) elseif args.resume then job.resume(command) end
   bounds.progress, bounds.sources = cli.has_progress(args), args.sources
   plans = cbk.commit(outputs, bounds)

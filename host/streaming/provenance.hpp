@@ -1,0 +1,58 @@
+// What an output was made of, and digests with which its bytes can be checked: a JSON file beside it.
+//
+//   { "cbk": version, "command": [words], "folder": where it ran, "sources": [{ path, size, modified, ends
+//   }],
+//     "files": [{ "file": name, "size": bytes, "rest": digest,
+//                 "items": ["OFFSET BYTES BLOCK_BYTES DIGEST DTYPE [SHAPE] KEY"] }] }
+//
+// The digest of an item is the SHA-256 of the SHA-256s of its blocks of `block_bytes`, which are computed
+// while it is written. `rest`: SHA-256 of what is between the items. `ends`: see source_ends.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "host/base/sha256.hpp"
+#include "host/formats/writer.hpp"
+
+namespace cbk {
+
+struct ProvenanceOptions {
+  std::vector<std::string> command;
+  std::string version;
+  std::vector<fs::path> files;  // one for each output
+};
+
+/// An item as it was written. One that goes to a sink has no offset: `rest` covers its bytes.
+struct ItemDigest {
+  const Item* item = nullptr;
+  Slot slot;
+  uint64_t block_bytes = 0;
+  Digest digest{};
+};
+
+/// The path of the file for an output: "model.mdl.provenance.json".
+fs::path provenance_of(const fs::path& target);
+
+/// SHA-256 of the first and the last 64 KiB of a source: its header, and what is appended to it.
+std::string source_ends(const MappedFile& source);
+
+/// The text of the file for one output. Reads what is between the items. Errors: `io`.
+std::string provenance_text(const ProvenanceOptions& options, const SourceFiles& sources,
+                            const fs::path& file, const std::vector<ItemDigest>& items);
+
+/// What differs between the output and its provenance, a line each: "model.mdl: 'model.w' has other bytes, in
+/// 12,582,912 to 16,777,216". Errors: `io`, `format`.
+std::vector<std::string> differences(const fs::path& provenance);
+
+/// The digests of the items in a provenance, in order, with their keys.
+std::vector<std::pair<std::string, std::string>> recorded_digests(const fs::path& provenance);
+
+/// The command that made an output, and the folder where it ran.
+struct RecordedCommand {
+  std::vector<std::string> words;
+  std::string folder;
+};
+RecordedCommand recorded_command(const fs::path& provenance);
+
+}  // namespace cbk

@@ -1,0 +1,35 @@
+-- cbk verify: check that an output still has the bytes that were written
+
+local cbk = require "cbk"
+local cli = require "cbk.cli"
+local job = require "cbk.job"
+
+local parser = cli.parser("verify", "Check an output that was written with --provenance.", [[
+All bytes are read, and compared with the digests in OUTPUT.provenance.json: what differs is named, and is exit status 1. With --replay,
+the command that made the output runs again from its sources, and what it computes is compared; nothing is written.
+
+examples:
+  cbk copy model.mdl model.safetensors --provenance
+  cbk verify model.safetensors
+  cbk verify model.safetensors --replay]])
+parser:argument("output", "a checkpoint, a folder of shards, or the .provenance.json of one")
+parser:flag("--replay", "run the command again, and compare what it computes")
+cli.options(parser, "json")
+local args = parser:parse()
+
+local path = args.output:find "%.provenance%.json$" and args.output or args.output:gsub("/+$", "") .. ".provenance.json"
+if not cbk.fs.exists(path) then
+  cbk.fail("missing", ("there is no '%s': pass --provenance to the command that writes the output"):format(path))
+end
+if args.replay then
+  if args.json then cli.usage_error("verify", "--json cannot be used with --replay") end
+  return job.replay(path)
+end
+local different = cbk.provenance_differences(path)
+if args.json then
+  cli.print_json { equal = #different == 0, different = different }
+else
+  for _, line in ipairs(different) do print(line) end
+  print(#different == 0 and "The bytes are those that were written" or ("%d difference%s"):format(#different, #different == 1 and "" or "s"))
+end
+return #different == 0 and 0 or 1
