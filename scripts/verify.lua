@@ -27,7 +27,7 @@ if args.replay then
 end
 local different = cbk.provenance_differences(path)
 if args.json then
-  cli.print_json { equal = #different == 0, different = different }
+  cli.print_json { equal = #different == 0, different = cbk.list(different) }
 else
   for _, line in ipairs(different) do print(line) end
   print(#different == 0 and "The bytes are those that were written" or ("%d difference%s"):format(#different, #different == 1 and "" or "s"))

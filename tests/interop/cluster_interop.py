@@ -193,6 +193,67 @@ class Cluster(harness.Run):
         same(self.path("wanted.safetensors"), self.path("x.safetensors"))
         assert self.left("wanted.safetensors", "x.safetensors") == [], self.left()
 
+    # --- provenance
+
+    def provenance(self, command, target):
+        """Every byte of an output is under some digest, which parts and one process compute alike."""
+        self.clear()
+        name, record = "one" + target, "one" + target + ".provenance.json"
+        self.call(*command, name, "--provenance")
+        self.call("verify", name)
+        self.call("verify", name, "--replay")
+        os.rename(self.path(record), self.path("record"))
+        self.call(*command, name, "--provenance", "--overwrite", "--plan", "job")
+        for number in (2, 1):
+            self.call("work", "job", "--part", f"{number}/2")
+        self.call("finish", "job")
+        with open(self.path(record), encoding="utf-8") as now, open(self.path("record"), encoding="utf-8") as before:
+            assert json.load(now)["files"] == json.load(before)["files"]
+        path = self.path(name)
+        files = [os.path.join(path, one) for one in os.listdir(path) if not one.endswith(".json")] if os.path.isdir(path) else [path]
+        for _ in range(8):
+            file = self.rng.choice(files)
+            at, size = self.rng.randrange(os.path.getsize(file)), os.path.getsize(file)
+            with open(file, "r+b") as damaged:
+                damaged.seek(at)
+                byte = damaged.read(1)
+                damaged.seek(at)
+                damaged.write(bytes([byte[0] ^ 1 << self.rng.randrange(8)]))
+                damaged.flush()
+                done = self.run("verify", name)
+                assert done.returncode == 1 and "other bytes" in done.stdout, (at, done.stdout, done.stderr)
+                damaged.seek(at)
+                damaged.write(byte)
+            assert os.path.getsize(file) == size
+        self.call("verify", name)
+        with open(files[0], "ab") as longer:
+            longer.write(b"x")
+        assert "bytes instead of" in self.run("verify", name).stdout
+        os.remove(files[0])
+        assert "is missing" in self.run("verify", name).stdout
+
+    def replay(self):
+        """What a changed source would lead to now; a script is run again, too."""
+        self.clear()
+        shutil.copy(self.path("source.pt"), self.path("other.pt"))
+        self.call("copy", "other.pt", "x.safetensors", "--provenance")
+        weights = torch.load(self.path("other.pt"))
+        weights["layers.3.weight"][5, 7] += 1
+        torch.save(weights, self.path("other.pt"))
+        done = self.run("verify", "x.safetensors", "--replay")
+        assert done.returncode == 1 and done.stdout.split("\n  ")[1:] == ["'layers.3.weight' has other bytes\n"], done.stdout
+        self.call("verify", "x.safetensors")
+        assert "pass --provenance" in self.refused("there is no", "verify", "source.pt")
+        with open(self.path("x.safetensors.provenance.json"), encoding="utf-8") as file:
+            text = file.read()
+        for old, new, words in (("x.safetensors\",\n   \"size", "../x.safetensors\",\n   \"size", "not in the folder"), ('"files"', '"fils"', "no provenance"),
+                                ("layers.3", "", ""), (" 4194304 ", " x ", "is no number")):
+            assert old in text, old
+            with open(self.path("x.safetensors.provenance.json"), "w", encoding="utf-8") as file:
+                file.write(text.replace(old, new, 1))
+            done = self.run("verify", "x.safetensors")
+            assert (words in done.stderr and done.returncode == 1) if words else done.returncode == 0, (old, done.stderr)
+
     # --- ranks
 
     def ranks(self, count, *args, rank_kill=None):
@@ -290,6 +351,10 @@ def main():
         for name in ("status", "refusals", "tasks", "together"):
             test.check(name, getattr(test, name))
         test.check("resume", lambda: test.resume(args.kills))
+        for name, (command, target) in COPIES.items():
+            if command[0] == "copy":
+                test.check(f"provenance of {name}", lambda c=command, t=target: test.provenance(c, t))
+        test.check("replay", test.replay)
         if not shutil.which("mpirun") or not any(name.startswith("libcbk-openmpi") for name in os.listdir(os.path.dirname(test.cbk))):
             test.skip("ranks of MPI", "Open MPI, or the module for it, is not there")
             return test.close()
