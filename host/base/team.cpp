@@ -86,10 +86,15 @@ class ConnectedTeam final : public Team {
       started.set_value(transport_ != nullptr);
       if (transport_ != nullptr) pump();
     });
-    if (!started.get_future().get()) {
-      pump_.join();
-      fail(Errc::unsupported, "MPI does not start");
+    auto is_started = started.get_future();
+    if (is_started.wait_for(seconds(patience_ + patience_ / 2)) != std::future_status::ready) {
+      end_launcher_later();
+      std::fputs("cbk: MPI does not start: a rank does not answer\n", stderr);
+      ::_exit(1);
     }
+    if (is_started.get()) return;
+    pump_.join();
+    fail(Errc::unsupported, "MPI does not start");
   }
 
   [[nodiscard]] int rank() const override { return transport_->rank; }
