@@ -41,6 +41,12 @@ double seconds_of(const fs::path& path) {
   return static_cast<double>(MappedFile::open(path)->modified()) / 1e9;
 }
 
+/// cbk.has_job(): whether a commit would be a step of a job.
+int has_job(lua_State* L) {
+  lua_pushboolean(L, current() != nullptr);
+  return 1;
+}
+
 /// What was written of a job: when it was begun, and a list of { name, bytes, modified } for its journals
 /// (`bytes` of the elements, each block once). Times are seconds since 1970.
 int job_journals(lua_State* L) {
@@ -75,6 +81,10 @@ std::vector<std::string> words_of(lua_State* L, const Options& options, const ch
   }
   lua_pop(L, 1);
   return out;
+}
+
+void end_job() {
+  if (current() != nullptr && !current()->folder.empty()) current() = nullptr;
 }
 
 bool is_replay() {
@@ -134,6 +144,7 @@ int provenance_command(lua_State* L) {
 
 void bind_job(lua_State* L) {
   static const luaL_Reg functions[] = {{"set_job", guarded<set_job>},
+                                       {"has_job", guarded<has_job>},
                                        {"job_journals", guarded<job_journals>},
                                        {"provenance_differences", guarded<provenance_differences>},
                                        {"provenance_command", guarded<provenance_command>},

@@ -8,7 +8,9 @@
 #include "bindings/progress.hpp"
 #include "bindings/unfinished.hpp"
 #include "host/base/replaced.hpp"
+#include "host/base/team.hpp"
 #include "host/checkpoint/make_writer.hpp"
+#include "host/value/values_digest.hpp"
 #include "host/value/walk.hpp"
 
 namespace cbk::lua {
@@ -439,11 +441,17 @@ void commit_all(lua_State* L, const std::vector<std::shared_ptr<Output>>& output
     planned.push_back(forecast(*writers.back(), execute));
   }
   Transaction transaction;
-  transaction.expect_unchanged(sources_of(L, options));
+  execute.inputs = sources_of(L, options);
+  const bool is_shared = execute.job != nullptr || !Team::world().is_alone();
+  for (const auto& output : outputs) {
+    execute.targets.push_back(output->target);
+    execute.values.push_back(is_shared ? values_digest(output->root) : "");
+  }
   std::vector<Writer*> all;
   for (const auto& writer : writers) all.push_back(writer.get());
   Written written = write_all(all, execute, transaction);
   written.lost.resize(outputs.size());
+  if (written.is_committed && execute.job) end_job();
   if (!written.is_committed) end_with_job(L, *execute.job, written);
   for (size_t i = 0; i < outputs.size(); ++i) {
     outputs[i]->is_written = true;

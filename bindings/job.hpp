@@ -15,6 +15,9 @@ std::shared_ptr<const JobOptions> job_of(const fs::path& target);
 /// the step that commits.
 [[noreturn]] void end_with_job(lua_State* L, const JobOptions& job, const Written& written);
 
+/// The job is done: further commits of the program are steps of none, unless each has a job of its own.
+void end_job();
+
 /// Whether the program only computes what it wrote before.
 bool is_replay();
 

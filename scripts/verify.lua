@@ -6,14 +6,16 @@ local job = require "cbk.job"
 
 local parser = cli.parser("verify", "Check an output that was written with --provenance.", [[
 All bytes are read, and compared with the digests in OUTPUT.provenance.json: what differs is named, and is exit status 1. With --replay,
-the command that made the output runs again from its sources, and what it computes is compared; nothing is written.
+the command that made the output runs again from its sources, and what it computes is compared; nothing is written. The command is one
+of the file: a script in it is a program that runs with all your rights.
 
 examples:
   cbk copy model.mdl model.safetensors --provenance
   cbk verify model.safetensors
   cbk verify model.safetensors --replay]])
 parser:argument("output", "a checkpoint, a folder of shards, or the .provenance.json of one")
-parser:flag("--replay", "run the command again, and compare what it computes")
+parser:flag("--replay", "run the command again, and compare what it computes; asks before that")
+parser:flag("--yes", "with --replay: do not ask")
 cli.options(parser, "json")
 local args = parser:parse()
 
@@ -23,6 +25,8 @@ if not cbk.fs.exists(path) then
 end
 if args.replay then
   if args.json then cli.usage_error("verify", "--json cannot be used with --replay") end
+  local command = cbk.shown(table.concat((cbk.provenance_command(path)), " "))
+  if not cli.confirmed(args, ("The command in '%s':\n  cbk %s\nRun it?"):format(path, command)) then return 1 end
   return job.replay(path)
 end
 local different = cbk.provenance_differences(path)
@@ -30,6 +34,7 @@ if args.json then
   cli.print_json { equal = #different == 0, different = cbk.list(different) }
 else
   for _, line in ipairs(different) do print(line) end
-  print(#different == 0 and "The bytes are those that were written" or ("%d difference%s"):format(#different, #different == 1 and "" or "s"))
+  print(#different == 0 and "The bytes are those that were written"
+    or ("%d difference%s"):format(#different, #different == 1 and "" or "s"))
 end
 return #different == 0 and 0 or 1

@@ -93,8 +93,7 @@ Arguments rest(const Arguments& arguments, size_t from) {
 /// Ends the program without freeing the tree of a large checkpoint node by node, which takes a fifth of the
 /// time of `cbk ls`.
 int leave(int code) {
-  code = finish_output(code);
-  Team::world().leave(code);
+  code = leave_team(finish_output(code));
   remove_empty_folders();
   if (!leaves_at_once) return code;
   std::fflush(nullptr);
@@ -140,6 +139,8 @@ int run(Arguments arguments) {
   if (traceback) interpreter.show_tracebacks();
   if (is_command) return leave(interpreter.run_command(first, command, arguments));
   if (run_options.has_job) {
+    if (arguments[0] == "-")
+      return usage_error("run: a job needs a script in a file: each step of it runs the script again");
     Arguments words{"run"};
     words.insert(words.end(), arguments.begin(), arguments.end());
     interpreter.use_job(run_options.folder, words);
@@ -193,7 +194,5 @@ int main(int argc, char** argv) {
   mallopt(M_TRIM_THRESHOLD, 16 << 20);
   cbk::raise_open_files_limit();
   cbk::app::raise_stack_limit();
-  const int code = cbk::app::finish_output(cbk::app::guarded_run({argv + 1, argv + argc}));
-  cbk::Team::world().leave(code);
-  return code;
+  return cbk::app::leave_team(cbk::app::finish_output(cbk::app::guarded_run({argv + 1, argv + argc})));
 }

@@ -66,6 +66,14 @@ void report_error(std::string_view code, const ErrorParts& parts) {
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
+int leave_team(int code) {
+  Team& team = Team::world();
+  team.leave(code);
+  if (code != exit_ok || team.failure().empty()) return code;
+  report_error(name_of(Errc::usage), {});
+  return exit_failure;
+}
+
 int finish_output(int code) {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;

@@ -36,6 +36,10 @@ std::string error_text(std::string_view code, const ErrorParts& parts);
 /// Prints the error (after the buffered output of stdout). The message is not cut in JSON.
 void report_error(std::string_view code, const ErrorParts& parts);
 
+/// The end of the program for the other ranks of its team, if there are any. A failure code if one of them
+/// failed.
+int leave_team(int code);
+
 /// Writes the rest of the output and reports an error. Returns a failure code then, else `code`.
 int finish_output(int code);
 

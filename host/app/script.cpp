@@ -57,8 +57,7 @@ int exit_program(lua_State* L) {
   } else if (lua_isnumber(L, 1) != 0) {
     code = static_cast<int>(lua_tointeger(L, 1));
   }
-  code = finish_output(finished(L, code));
-  Team::world().leave(code);
+  code = leave_team(finish_output(finished(L, code)));
   remove_empty_folders();
   if (!leaves_at_once) lua_close(L);
   std::exit(code);
@@ -217,8 +216,9 @@ int Interpreter::run_file(const fs::path& script, const std::vector<std::string>
 
 int Interpreter::run_stdin(const std::vector<std::string>& arguments) {
   show_place_ = true;
-  const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
+  std::string text{std::istreambuf_iterator<char>(std::cin), {}};
   check_interrupt();
+  text = Team::world().from_first(std::move(text));  // launchers give the input to one rank
   set_arguments("-", arguments);
   if (!start_compiler()) return fail_now();
   if (load_text(text, "=stdin") != 0) return fail_now();

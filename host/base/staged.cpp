@@ -25,6 +25,16 @@ FileDescriptor open_nameless(const fs::path& folder) {
   return {};
 }
 
+/// A file that another process made. Whoever can write into the folder could have put a link there.
+FileDescriptor open_shared(const fs::path& name) {
+  FileDescriptor fd = open_file("join", name, O_RDWR | O_NOFOLLOW | O_NONBLOCK);
+  struct stat found {};
+  if (::fstat(fd.get(), &found) != 0) fail_errno("look at", name.string());
+  if (!S_ISREG(found.st_mode) || found.st_nlink != 1)
+    fail(Errc::io, "cannot join '{}': it is not a file of its own", name.string());
+  return fd;
+}
+
 /// The mode of a new file. While it is determined, the group and others have no rights.
 mode_t usual_mode() {
   static const mode_t mask = [] {
@@ -53,11 +63,23 @@ StagedFile::StagedFile(fs::path target, fs::path name, const fs::path& folder, R
       is_ignoring_(joins()) {
   is_private_ = fd_.get() < 0;
   if (is_private_) {
-    fd_ = joins() ? open_file("join", this->name(), O_RDWR)
+    fd_ = joins() ? open_shared(this->name())
                   : open_file("create", this->name(), O_RDWR | O_CREAT | O_EXCL, 0600);
     take_name();
   }
   if (!joins()) lock_as_in_use(fd_);
+  if (role.kind != Role::Kind::alone) layout_.emplace();
+}
+
+void StagedFile::begin_filling() {
+  is_ignoring_ = false;
+  layout_.reset();
+}
+
+void StagedFile::add_layout(Sha256& digest) {
+  digest.add(as_bytes(target().native()));
+  if (layout_) digest.add(layout_->digest());
+  layout_.reset();
 }
 
 StagedFile::~StagedFile() {
@@ -66,6 +88,7 @@ StagedFile::~StagedFile() {
 }
 
 void StagedFile::reserve(uint64_t size) {
+  if (layout_) layout_->add(as_bytes(fmt::format("{} bytes\n", size)));
   if (size == 0 || is_ignoring_) return;
   int error = EINTR;
   while (error == EINTR) error = ::posix_fallocate(fd_.get(), 0, static_cast<off_t>(size));
@@ -73,8 +96,12 @@ void StagedFile::reserve(uint64_t size) {
 }
 
 void StagedFile::write(uint64_t offset, ByteView bytes) {
-  if (is_ignoring_) return;
   const std::lock_guard turn(turn_);
+  if (layout_) {
+    layout_->add(as_bytes(fmt::format("{} at {}\n", bytes.size(), offset)));
+    layout_->add(bytes);
+  }
+  if (is_ignoring_) return;
   write_at(fd_, offset, bytes, target());
 }
 
@@ -115,6 +142,10 @@ void StagedFolder::leave() {
   release();
 }
 
+void StagedFolder::add_layout(Sha256& digest) {
+  for (StagedFile& each : files_) each.add_layout(digest);
+}
+
 void StagedFolder::begin_filling() {
   for (StagedFile& each : files_) each.begin_filling();
 }
@@ -122,7 +153,7 @@ void StagedFolder::begin_filling() {
 void StagedFolder::make() {
   take_name();
   if (!joins() && ::mkdir(name().c_str(), 0777) != 0) fail_errno("create", name().string());
-  fd_ = open_file("open", name(), O_RDONLY | O_DIRECTORY);
+  fd_ = open_file("open", name(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
   if (!joins()) lock_as_in_use(fd_);
 }
 

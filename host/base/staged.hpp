@@ -9,9 +9,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "host/base/file.hpp"
+#include "host/base/sha256.hpp"
 
 namespace cbk {
 
@@ -46,6 +48,10 @@ class Staged {
   virtual void leave() { release(); }
   /// Writes are not ignored any more: what the first process wrote itself is there.
   virtual void begin_filling() = 0;
+  /// Adds what was written until `begin_filling`: the same in all processes, or they would not fit together.
+  virtual void add_layout(Sha256& digest) = 0;
+  /// It is committed: what has its temporary name now is not kept.
+  virtual void end_keeping() { role_.is_kept = false; }
 
  protected:
   /// Call this before creating it.
@@ -74,12 +80,14 @@ class StagedFile final : public Staged {
   void reserve(uint64_t size);
   void write(uint64_t offset, ByteView bytes);
   void prepare(bool sync) override;
-  void begin_filling() override { is_ignoring_ = false; }
+  void begin_filling() override;
+  void add_layout(Sha256& digest) override;
 
  private:
   FileDescriptor fd_;
-  bool is_private_ = false;  // created for us alone, until it is prepared
-  bool is_ignoring_;         // what is written
+  std::optional<Sha256> layout_;  // of what is written until `begin_filling`, if others join
+  bool is_private_ = false;       // created for us alone, until it is prepared
+  bool is_ignoring_;              // what is written
   /// Writers of one inode take turns in the kernel anyway, but spinning. Waiting here leaves the processor to
   /// the kernels.
   std::mutex turn_;
@@ -98,6 +106,7 @@ class StagedFolder final : public Staged {
   StagedFile& file(const std::string& name);
   void prepare(bool sync) override;
   void begin_filling() override;
+  void add_layout(Sha256& digest) override;
   void leave() override;
 
  private:

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -141,6 +142,7 @@ class ConnectedTeam final : public Team {
   }
 
   void leave(int code) override {
+    if (!pump_.joinable()) return;
     std::unique_lock lock(mutex_);
     if (code != 0 && !has_failed_) {
       lock.unlock();
@@ -184,6 +186,10 @@ class ConnectedTeam final : public Team {
     std::unique_lock lock(mutex_);
     std::deque<std::string>& data = peers_[static_cast<size_t>(from)].data;
     while (data.empty()) {
+      if (peers_[static_cast<size_t>(from)].has_left && !has_failed_)
+        fail(Errc::usage,
+             "rank {} has ended, and rank {} waits for it: all ranks must write the same outputs", from,
+             rank());
       arrived_.wait_for(lock, milliseconds(50));
       if (data.empty()) check_interrupt();
     }
@@ -336,6 +342,7 @@ Team& Team::world() {
 void Team::join() {
   const std::string name = module_for_launcher();
   if (name.empty()) return;
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // a launcher that is killed takes its ranks with it
   void* module = nullptr;
   std::error_code ignored;
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored);

@@ -54,6 +54,12 @@ void Transaction::make_room(const fs::path& name) const {
   if (sharing_.role.kind == Role::Kind::first && sharing_.role.is_kept) fs::remove_all(name, ignored);
 }
 
+std::string Transaction::layout_digest() {
+  Sha256 digest;
+  for (const Member& member : members_) member.staged->add_layout(digest);
+  return to_hex(digest.digest());
+}
+
 void Transaction::begin_filling() {
   for (const Member& member : members_) member.staged->begin_filling();
 }
@@ -191,6 +197,7 @@ void Transaction::commit_here(bool sync) {
   for (const auto& source : sources_) source->refuse_changed();
   for (const Member& member : members_) member.staged->prepare(sync);
   place(sync);
+  for (const Member& member : members_) member.staged->end_keeping();
   try {
     if (sync) sync_folders();
   } catch (const Error& error) {

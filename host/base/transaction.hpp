@@ -32,6 +32,8 @@ class Transaction {
  public:
   /// Call this before the first file or folder is added.
   void share(Sharing sharing) { sharing_ = std::move(sharing); }
+  /// The digest of what was laid out: files with their sizes, headers and small files. Once.
+  [[nodiscard]] std::string layout_digest();
   /// All files are laid out: joining processes write from now on.
   void begin_filling();
   /// Gives up everything without removing it: other processes go on with it.

@@ -12,8 +12,8 @@
 namespace cbk {
 namespace {
 
-SourceFiles sources_of(const std::vector<Writer*>& writers) {
-  SourceFiles files;
+SourceFiles sources_of(const std::vector<Writer*>& writers, const ExecuteOptions& options) {
+  SourceFiles files = options.inputs;
   std::unordered_set<const Expression*> seen;
   for (const Writer* writer : writers)
     for (const Item& item : writer->items()) add_source_files(*item.tensor.expression(), files, seen);
@@ -60,7 +60,7 @@ Written replay(const std::vector<Writer*>& writers, const ExecuteOptions& option
 Written write_alone(const std::vector<Writer*>& writers, const ExecuteOptions& options,
                     Transaction& transaction) {
   Written out;
-  const SourceFiles sources = sources_of(writers);
+  const SourceFiles sources = sources_of(writers, options);
   for (size_t i = 0; i < writers.size(); ++i) {
     Execution execution(*writers[i], writers[i]->lay_out(transaction), options, nullptr);
     StagedFile* provenance = provenance_file(options, i, transaction);
@@ -73,6 +73,14 @@ Written write_alone(const std::vector<Writer*>& writers, const ExecuteOptions& o
   return out;
 }
 
+/// The target and the values of each output.
+std::vector<std::string> facts_of(size_t outputs, const ExecuteOptions& options) {
+  std::vector<std::string> out(outputs);
+  for (size_t i = 0; i < std::min(outputs, options.targets.size()); ++i)
+    out[i] = fmt::format("{} values {}", quote(options.targets[i].string(), 1 << 16), options.values.at(i));
+  return out;
+}
+
 /// What one of several processes does: all of them lay out the same files, fill their blocks of them, and the
 /// last step is that of one.
 class SharedWork {
@@ -82,8 +90,9 @@ class SharedWork {
         options_(options),
         job_(options.job.get()),
         transaction_(transaction),
-        sources_(sources_of(writers)),
-        plan_(plan_text(writers, sources_, shared_block_size(options), job_)) {}
+        sources_(sources_of(writers, options)),
+        plan_(plan_text(writers, facts_of(writers.size(), options), sources_, shared_block_size(options),
+                        job_)) {}
 
   Written run() {
     agree();
@@ -101,6 +110,7 @@ class SharedWork {
     for (const auto& source : sources_) source->refuse_changed();
     transaction_.commit(options_.sync);
     if (folder_ && team_.is_first()) folder_->remove();
+    for (int rank = 0; rank < team_.size() && !folder_; ++rank) forget_temporary(pieces_of(rank));
     return out;
   }
 
@@ -117,12 +127,11 @@ class SharedWork {
 
   /// All ranks have the same plan, and use the same names.
   void agree() {
-    const std::vector<std::string> digests = team_.to_first(plan_.digest);
-    for (size_t rank = 1; rank < digests.size(); ++rank) {
-      if (digests[rank] != digests[0])
-        fail(Errc::internal, "rank {} has planned something else than rank 0: do all see the same files?",
-             rank);
-    }
+    if (job_ != nullptr && job_->action == JobOptions::Action::work && !team_.is_alone())
+      fail(Errc::usage,
+           "`cbk work` writes one part in one process: start it without mpirun, or pass --resume to the "
+           "command");
+    refuse_others(team_.to_first(plan_.digest), "planned");
     if (team_.is_first() && job_ != nullptr) folder_.emplace(*job_, plan_);
     std::string said = folder_ ? folder_->tag() + (folder_->is_begun() ? "+" : "-") : new_tag() + "-";
     said = team_.from_first(said);
@@ -140,25 +149,37 @@ class SharedWork {
         slots_.push_back(writer->lay_out(transaction_));
         provenances_.push_back(provenance_file(options_, slots_.size() - 1, transaction_));
       }
-      if (is_first && folder_) folder_->begin(*job_, plan_, sources_);
+      const std::string layout = transaction_.layout_digest();
+      if (is_first && folder_) folder_->begin(*job_, plan_, sources_, layout);
+      if (team_.is_first()) team_.from_first("");
+      refuse_others(team_.to_first(layout), "laid out");
+      if (!is_first && folder_) folder_->check_layout(layout);
     } catch (...) {
-      if (is_first && folder_) transaction_.discard();
+      if (is_first && folder_ && !folder_->is_begun()) transaction_.discard();
       throw;
     }
     transaction_.begin_filling();
-    if (team_.is_first()) team_.from_first("");
     if (!team_.is_first() && job_ != nullptr) folder_.emplace(job_->folder, tag_);
+  }
+
+  /// All ranks have said the same.
+  static void refuse_others(const std::vector<std::string>& said, std::string_view what) {
+    for (size_t rank = 1; rank < said.size(); ++rank) {
+      if (said[rank] != said[0]) {
+        throw Error(Errc::changed,
+                    {.problem = fmt::format("rank {} has {} something else than rank 0", rank, what),
+                     .advice = "all must see the same files, and a script must not depend on the rank"});
+      }
+    }
   }
 
   void fill() {
     if (folder_) before_ = folder_->finished();
     if (folder_) piece_files_ = folder_->pieces();
-    if (has_share()) {
-      own_pieces_ =
-          temporary_sibling(fmt::format("{}.pieces-{}", first_target().string(), team_.rank()), tag_);
-      if (!folder_) remember_temporary(own_pieces_);
-      ledger_ = folder_ ? folder_->new_ledger(share()) : std::make_unique<Ledger>(own_pieces_);
-    }
+    if (has_share())
+      ledger_ = folder_ ? folder_->new_ledger(share()) : std::make_unique<Ledger>(pieces_of(team_.rank()));
+    // Whoever is left removes the pieces of all.
+    for (int rank = 0; rank < team_.size() && !folder_; ++rank) remember_temporary(pieces_of(rank));
     for (size_t i = 0; i < writers_.size(); ++i) {
       assignments_.push_back({share(), static_cast<uint32_t>(i), plan_.blocks_of, ledger_.get(), &before_});
     }
@@ -227,9 +248,12 @@ class SharedWork {
                                                       job_->folder.string(), names[0])});
   }
 
-  [[nodiscard]] fs::path first_target() const {
-    return slots_.empty() || slots_[0].empty() || slots_[0][0].file == nullptr ? fs::path("cbk")
-                                                                               : slots_[0][0].file->target();
+  /// The temporary file for the pieces of a rank: beside the output, with a tag of its own.
+  [[nodiscard]] fs::path pieces_of(int rank) const {
+    const auto number =
+        static_cast<uint32_t>(std::stoul(tag_, nullptr, 16)) + static_cast<uint32_t>(rank) + 1;
+    return temporary_sibling(options_.targets.empty() ? fs::path("cbk") : fs::absolute(options_.targets[0]),
+                             fmt::format("{:08x}", number));
   }
 
   const std::vector<Writer*>& writers_;
@@ -244,7 +268,6 @@ class SharedWork {
   bool is_begun_ = false;
   std::vector<std::vector<Slot>> slots_;
   std::vector<StagedFile*> provenances_;
-  fs::path own_pieces_;
   std::unique_ptr<Ledger> ledger_;
   FinishedBlocks before_;
   std::vector<fs::path> piece_files_;

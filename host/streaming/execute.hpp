@@ -22,7 +22,10 @@ struct ExecuteOptions {
   bool allow_overflow = false;            // write values that overflow or change, too
   std::optional<uint64_t> max_expansion;  // see host/streaming/expansion.hpp
   std::optional<ProvenanceOptions> provenance;
-  bool is_replay = false;  // compute what is written before, and compare it with its provenance
+  std::vector<fs::path> targets;    // of the writers, for the plan of several processes
+  std::vector<std::string> values;  // of each output: see host/value/values_digest.hpp
+  SourceFiles inputs;               // further files that the outputs depend on, such as a config
+  bool is_replay = false;           // compute what is written before, and compare it with its provenance
   std::shared_ptr<const JobOptions> job;  // set: the work may be interrupted, or done by several programs
   /// Called from the calling thread a few times a second, and once at the end.
   struct Progress {

@@ -85,7 +85,7 @@ Execution::Execution(Writer& writer, std::vector<Slot> slots, const ExecuteOptio
   for (const Item& item : items_) total_ += item.tensor.nbytes();
   if (assignment == nullptr) return;
   for (const FinishedBlock& block : *assignment->done) {
-    if (block.output != assignment->output || block.item >= items_.size()) continue;
+    if (block.output != assignment->output || block.item >= items_.size() || block.end < 0) continue;
     if (!done_before_.emplace(block.item, block.begin).second) continue;
     done_ += block.bytes;
   }
@@ -218,12 +218,20 @@ FinishedBlocks Execution::finished() const {
   return whole_;
 }
 
-void Execution::verify() const {
+void Execution::verify_item(size_t item, std::unordered_set<const Expression*>& seen) const {
+  const Expression& expression = *items_[item].tensor.expression();
+  within(items_[item].key, [&] { verify_sources(expression, &Storage::verify_whole, seen); });
+}
+
+void Execution::verify() {
   std::unordered_set<const Expression*> seen;
-  for (size_t i = 0; i < items_.size(); ++i) {
-    if (assignment_ != nullptr && !begins_here_.contains(i)) continue;
-    within(items_[i].key,
-           [&] { verify_sources(*items_[i].tensor.expression(), &Storage::verify_whole, seen); });
+  for (const size_t item : begins_here_) {
+    verify_item(item, seen);
+    FinishedBlock verified;
+    verified.output = assignment_->output;
+    verified.item = item;
+    verified.begin = verified.end = -1;
+    assignment_->ledger->note(verified, nullptr);
   }
 }
 
@@ -252,8 +260,15 @@ std::vector<LostValues> Execution::complete(FinishedBlocks blocks,
                                             const std::function<fs::path(const FinishedBlock&)>& pieces) {
   std::vector<FinishedBlocks> by_item(items_.size());
   const uint32_t own = assignment_ != nullptr ? assignment_->output : 0;
-  for (const FinishedBlock& block : blocks)
-    if (block.output == own && block.item < items_.size()) by_item[block.item].push_back(block);
+  std::set<size_t> verified;
+  for (const FinishedBlock& block : blocks) {
+    if (block.output != own || block.item >= items_.size()) continue;
+    if (block.end < 0) {
+      verified.insert(block.item);
+    } else {
+      by_item[block.item].push_back(block);
+    }
+  }
   blocks = {};
   std::vector<uint32_t> checksums(items_.size());
   std::map<size_t, Losses> losses;
@@ -281,7 +296,9 @@ std::vector<LostValues> Execution::complete(FinishedBlocks blocks,
   if (assignment_ != nullptr) append_kept(by_item, pieces);
   std::vector<LostValues> lost = lost_values(losses);
   if (!options_.allow_overflow) refuse_losses(lost);
-  if (assignment_ == nullptr) verify();
+  std::unordered_set<const Expression*> seen;
+  for (size_t i = 0; i < items_.size(); ++i)
+    if (!verified.contains(i)) verify_item(i, seen);
   if (!options_.is_replay) writer_.finish(checksums);
   report();
   return lost;

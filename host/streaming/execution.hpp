@@ -34,8 +34,9 @@ class Execution {
 
   /// Fills the blocks of the assignment. Errors: of sources and outputs, `interrupted`.
   void fill();
-  /// Verifies the sources of the items that begin in the assignment, which depends on all of their bytes.
-  void verify() const;
+  /// Verifies the sources of the items that begin in the assignment, which depends on all of their bytes, and
+  /// notes that. Who completes the output verifies those of which nobody noted it.
+  void verify();
   /// The blocks that `fill` has finished, those of a whole item joined to one. Only without an assignment.
   [[nodiscard]] FinishedBlocks finished() const;
   /// Finishes the output: `blocks` of all processes. The result: tensors that lost values, in the order of
@@ -57,6 +58,7 @@ class Execution {
   void report();
   [[nodiscard]] bool is_done(const Block& block) const;
   [[nodiscard]] bool has_digests() const { return options_.provenance.has_value(); }
+  void verify_item(size_t item, std::unordered_set<const Expression*>& seen) const;
   void append_kept(const std::vector<std::vector<FinishedBlock>>& by_item,
                    const std::function<fs::path(const FinishedBlock&)>& pieces);
   std::vector<LostValues> lost_values(const std::map<size_t, Losses>& losses) const;

@@ -27,6 +27,19 @@ fs::path plain(const fs::path& folder) {
   return folder.has_filename() ? folder : folder.parent_path();
 }
 
+/// A folder of the user's own is no place for a job, which would be removed with its files.
+void refuse_foreign(const fs::path& folder) {
+  for (const fs::directory_entry& entry : entries_of(folder)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_left_over =
+        name == lock_name || (name == text_name && read_file(entry.path()).starts_with("cbk "));
+    if (is_left_over) continue;
+    throw Error(Errc::exists, {.problem = fmt::format("'{}' is not empty, and no job", folder.string()),
+                               .file = folder.string(),
+                               .advice = "choose a new folder"});
+  }
+}
+
 std::string line_of(const Item& item, size_t expression) {
   const Tensor& tensor = item.tensor;
   return fmt::format("{} {} [{}] cost {} expression {}{}\n", quote(item.key, 1 << 20),
@@ -36,8 +49,8 @@ std::string line_of(const Item& item, size_t expression) {
 
 }  // namespace
 
-PlanText plan_text(const std::vector<Writer*>& writers, const SourceFiles& sources, uint64_t block_bytes,
-                   const JobOptions* job) {
+PlanText plan_text(const std::vector<Writer*>& writers, const std::vector<std::string>& facts,
+                   const SourceFiles& sources, uint64_t block_bytes, const JobOptions* job) {
   PlanText out;
   std::string& text = out.text;
   out.blocks_of = block_bytes;
@@ -45,13 +58,14 @@ PlanText plan_text(const std::vector<Writer*>& writers, const SourceFiles& sourc
   text += fmt::format("blocks of {} bytes\n", block_bytes);
   std::set<std::string> lines;
   for (const auto& source : sources)
-    lines.insert(fmt::format("source {} {} bytes {}\n", quote(source->path().string(), 1 << 16),
-                             source->size(), source_ends(*source)));
+    lines.insert(fmt::format("source {} {} bytes {} {}\n", quote(source->path().string(), 1 << 16),
+                             source->size(), source->modified(), source_ends(*source)));
   for (const std::string& line : lines) text += line;
   Descriptions expressions;
   std::string described;
-  for (const Writer* writer : writers) {
-    text += fmt::format("output of {} items\n", writer->items().size());
+  for (size_t i = 0; i < writers.size(); ++i) {
+    const Writer* writer = writers[i];
+    text += fmt::format("output {} of {} items\n", facts.at(i), writer->items().size());
     for (const Item& item : writer->items()) {
       text += line_of(item, expressions.add(*item.tensor.expression(), described));
       out.bytes += item.tensor.nbytes();
@@ -68,13 +82,13 @@ JobFolder::JobFolder(const JobOptions& options, const PlanText& plan)
   std::error_code error;
   fs::create_directories(folder_, error);
   if (error) fail_errno("create", folder_.string(), error.value());
-  lock(options.commits());
   const fs::path path = folder_ / plan_name;
-  if (!fs::exists(path)) {
-    if (options.action == JobOptions::Action::work || options.action == JobOptions::Action::finish)
-      fail(Errc::usage, "'{}' is no job: make one with --plan", folder_.string());
-    return;
-  }
+  const bool is_job = fs::exists(path);
+  if (!is_job && (options.action == JobOptions::Action::work || options.action == JobOptions::Action::finish))
+    fail(Errc::usage, "'{}' is no job: make one with --plan", folder_.string());
+  if (!is_job) refuse_foreign(folder_);
+  lock(options.action != JobOptions::Action::work);
+  if (!is_job) return;
   const Value known = parse_json(read_file(path));
   const Value* version = known.find("cbk");
   const Value* digest = known.find("digest");
@@ -87,20 +101,28 @@ JobFolder::JobFolder(const JobOptions& options, const PlanText& plan)
                                 .file = folder_.string(),
                                 .advice = "use the same version, or remove the folder and begin again"});
   }
-  if (digest->as_string() != plan.digest) {
-    throw Error(Errc::changed, {.problem = fmt::format(
-                                    "the job '{}' has another plan: the command, an option or a source has "
-                                    "changed since it was begun",
-                                    folder_.string()),
-                                .file = folder_.string(),
-                                .advice = "undo the change, or remove the folder and begin again"});
-  }
+  if (digest->as_string() != plan.digest) refuse_other_plan();
+  if (const Value* layout = known.find("layout"); layout != nullptr && layout->is(Value::Kind::string))
+    layout_ = layout->as_string();
   is_begun_ = true;
 }
 
 JobFolder::JobFolder(fs::path folder, std::string tag)
     : folder_(plain(folder)), tag_(std::move(tag)), is_begun_(true) {
-  lock_ = open_file("open", folder_ / lock_name, O_RDWR | O_CREAT, 0666);
+  lock_ = open_file("open", folder_ / lock_name, O_RDWR | O_CREAT | O_NOFOLLOW, 0666);
+}
+
+void JobFolder::refuse_other_plan() const {
+  throw Error(Errc::changed,
+              {.problem = fmt::format("the job '{}' has another plan: the command, an option, a source, a "
+                                      "config or a script has changed since it was begun",
+                                      folder_.string()),
+               .file = folder_.string(),
+               .advice = "undo the change, or remove the folder and begin again"});
+}
+
+void JobFolder::check_layout(const std::string& layout) const {
+  if (layout != layout_) refuse_other_plan();
 }
 
 JobFolder::~JobFolder() {
@@ -108,14 +130,15 @@ JobFolder::~JobFolder() {
 }
 
 void JobFolder::lock(bool is_alone) {
-  lock_ = open_file("open", folder_ / lock_name, O_RDWR | O_CREAT, 0666);
+  lock_ = open_file("open", folder_ / lock_name, O_RDWR | O_CREAT | O_NOFOLLOW, 0666);
   if (::flock(lock_.get(), (is_alone ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
   throw Error(Errc::exists, {.problem = fmt::format("the job '{}' is being worked on", folder_.string()),
                              .file = folder_.string(),
                              .advice = "wait until the other processes have ended"});
 }
 
-void JobFolder::begin(const JobOptions& options, const PlanText& plan, const SourceFiles& sources) {
+void JobFolder::begin(const JobOptions& options, const PlanText& plan, const SourceFiles& sources,
+                      const std::string& layout) {
   const Value json = Value::dict();
   Dict& dict = json.as_dict();
   dict.set("cbk", options.version);
@@ -137,6 +160,7 @@ void JobFolder::begin(const JobOptions& options, const PlanText& plan, const Sou
   dict.set("bytes", static_cast<int64_t>(plan.bytes));
   dict.set("items", static_cast<int64_t>(plan.items));
   dict.set("digest", plan.digest);
+  dict.set("layout", layout);
   const auto write = [&](std::string_view name, std::string_view text) {
     Transaction transaction;
     transaction.file(folder_ / name, true).write(0, as_bytes(text));

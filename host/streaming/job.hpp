@@ -44,9 +44,10 @@ struct PlanText {
   uint64_t bytes = 0, items = 0;
 };
 
-/// Outputs, items with their costs, expressions and sources. `block_bytes`: see Assignment.
-PlanText plan_text(const std::vector<Writer*>& writers, const SourceFiles& sources, uint64_t block_bytes,
-                   const JobOptions* job);
+/// Outputs, items with their costs, expressions and sources. `facts`: what else is known of each output.
+/// `block_bytes`: see Assignment.
+PlanText plan_text(const std::vector<Writer*>& writers, const std::vector<std::string>& facts,
+                   const SourceFiles& sources, uint64_t block_bytes, const JobOptions* job);
 
 /// The journals in the folder of a job, sorted. Errors: `io`.
 std::vector<fs::path> journals_in(const fs::path& folder);
@@ -55,7 +56,7 @@ std::vector<fs::path> journals_in(const fs::path& folder);
 class JobFolder {
  public:
   /// Enters the folder: an existing job, if it has this plan, or a new one. Errors: `exists` if others are at
-  /// work in it; `changed` for another plan, in words.
+  /// work in it, or if it has other files; `changed` for another plan, in words.
   JobFolder(const JobOptions& options, const PlanText& plan);
   /// The same for a process of a team whose first one has entered it.
   JobFolder(fs::path folder, std::string tag);
@@ -68,14 +69,17 @@ class JobFolder {
   [[nodiscard]] const std::string& tag() const { return tag_; }
   /// Whether the output is laid out.
   [[nodiscard]] bool is_begun() const { return is_begun_; }
-  /// The output is laid out: others may come. Errors: `io`.
-  void begin(const JobOptions& options, const PlanText& plan, const SourceFiles& sources);
+  /// The output is laid out, with the digest `layout`: others may come. Errors: `io`.
+  void begin(const JobOptions& options, const PlanText& plan, const SourceFiles& sources,
+             const std::string& layout);
+  /// Fails (`changed`) if this process has laid out something else than the one that began.
+  void check_layout(const std::string& layout) const;
 
   [[nodiscard]] std::unique_ptr<Ledger> new_ledger(Share share) const;
   /// Of all processes so far; `process` is an index into `pieces`.
   [[nodiscard]] FinishedBlocks finished();
   [[nodiscard]] const std::vector<fs::path>& pieces() const { return pieces_; }
-  /// Parts whose blocks are not finished, as in "3/16"; in the cut that most journals have. `finished` first.
+  /// The number of parts of the cut that most journals have. Call `finished` first.
   [[nodiscard]] int usual_parts() const { return usual_parts_; }
 
   /// The output is committed.
@@ -83,7 +87,9 @@ class JobFolder {
 
  private:
   void lock(bool is_alone);
+  [[noreturn]] void refuse_other_plan() const;
   fs::path folder_;
+  std::string layout_;
   std::string tag_;
   bool is_begun_ = false;
   FileDescriptor lock_;

@@ -29,7 +29,7 @@ void sync_data(int fd, const fs::path& path) {
 
 Ledger::Ledger(fs::path pieces, const fs::path& file) : pieces_name_(std::move(pieces)), name_(file) {
   if (file.empty()) return;
-  file_ = open_file("create", file, O_RDWR | O_CREAT | O_EXCL, 0666);
+  file_ = open_file("create", file, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
   thread_ = std::jthread([this](const std::stop_token& stop) {
     std::mutex mutex;
     std::unique_lock lock(mutex);
@@ -49,7 +49,10 @@ Ledger::~Ledger() {
 
 void Ledger::keep(FinishedBlock& block, ByteView packed) {
   const std::lock_guard lock(pieces_mutex_);
-  if (pieces_.get() < 0) pieces_ = open_file("create", pieces_name_, O_RDWR | O_CREAT | O_TRUNC, 0666);
+  if (pieces_.get() < 0) {
+    pieces_ = open_file("create", pieces_name_, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
+    lock_as_in_use(pieces_);
+  }
   block.packed_offset = pieces_end_;
   block.packed_size = packed.size();
   write_at(pieces_, pieces_end_, packed, pieces_name_);

@@ -21,7 +21,7 @@
 
 namespace cbk {
 
-/// Fixed size, as it is in files and messages.
+/// Fixed size, as it is in files and messages. With `end` -1: the sources of the item are verified.
 struct FinishedBlock {
   uint32_t output = 0;  // the writer's number in the commit
   uint32_t crc = 0;     // of the elements, if the writer wants it

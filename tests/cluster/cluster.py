@@ -56,8 +56,10 @@ class Site(harness.Run):
         try:
             job.wait(timeout=LONGEST)
         except subprocess.TimeoutExpired:
+            running = subprocess.run(["pgrep", "-fa", "make.lua|orted"], capture_output=True, text=True, check=False).stdout
             os.killpg(job.pid, signal.SIGKILL)
-            raise AssertionError(f"it hangs for {LONGEST} s") from None
+            with open(self.path("nodes/output"), encoding="utf-8", errors="replace") as output:
+                raise AssertionError(f"it hangs for {LONGEST} s: {output.read()[-800:]}\n{running}") from None
         with open(self.path("nodes/output"), encoding="utf-8", errors="replace") as output:
             return output.read()
 

@@ -27,12 +27,12 @@ ENVIRONMENT.pop("SLURM_ARRAY_TASK_ID", None)
 # Elements that take time to make: a random number costs as much as a hundred bytes of copying.
 SCRIPT = """
 local cbk = require "cbk"
-local out = cbk.create(arg[1], { overwrite = true })
+local out = cbk.create(arg[1], { overwrite = true, compression = arg[2] })
 for i = 1, 4 do out["w" .. i] = cbk.randn({ 1500, 2000 }, { seed = i, dtype = "float32" }):to "float16" end
 out:commit { threads = 1 }
 print "done"
 """
-FAILING = SCRIPT.replace("out:commit", 'if os.getenv "OMPI_COMM_WORLD_RANK" == arg[2] then error "no room" end\nout:commit')
+FAILING = SCRIPT.replace("out:commit", 'if os.getenv "OMPI_COMM_WORLD_RANK" == arg[3] then error "no room" end\nout:commit')
 
 
 def content(path):
@@ -139,7 +139,7 @@ class Cluster(harness.Run):
         weights = torch.load(self.path("other.pt"))
         weights["layers.3.weight"][5, 7] = 0
         torch.save(weights, self.path("other.pt"))
-        self.refused("a source has changed", "work", "job", "--part", "1/2")
+        self.refused("has another plan", "work", "job", "--part", "1/2")
 
     def tasks(self):
         """Tasks of a Slurm array, and of srun, know their parts."""
@@ -169,6 +169,101 @@ class Cluster(harness.Run):
             assert worker.wait() == 0
         assert self.call("finish", "job") == "done\n"
         same(self.path("wanted"), self.path("x.safetensors"))
+
+    def changes(self):
+        """What differs between two steps, though no file of the plan has another size: refused."""
+        self.clear()
+        for name, text in (("note.lua", 'out["note"] = os.getenv "NOTE"'), ("value.lua", 'out["w"] = cbk.full({ 3 }, tonumber(os.getenv "NOTE"))')):
+            with open(self.path(name), "w", encoding="utf-8") as file:
+                file.write(f'local cbk = require "cbk"\nlocal out = cbk.create("x.pt")\nout["v"] = cbk.full({{ 4 }}, 2)\n{text}\nout:commit()\n')
+            for note, status in (("1", 0), ("2", 1)):
+                shutil.rmtree(self.path("job"), ignore_errors=True)
+                for left in self.left("note.lua", "value.lua"):
+                    os.remove(self.path(left))
+                plan = subprocess.run([self.cbk, "run", "--plan", "job", name], cwd=self.folder, env=dict(ENVIRONMENT, NOTE="1"),
+                                      capture_output=True, text=True, check=False)
+                assert plan.returncode == 0, plan.stderr
+                work = subprocess.run([self.cbk, "work", "job", "--part", "1/1"], cwd=self.folder, env=dict(ENVIRONMENT, NOTE=note),
+                                      capture_output=True, text=True, check=False)
+                assert work.returncode == status and (status == 0 or "has another plan" in work.stderr), (name, work.stderr)
+        self.clear()
+        self.call("copy", "source.pt", "other.safetensors")
+        self.call("copy", "other.safetensors", "x.pt", "--plan", "job")
+        self.call("work", "job", "--part", "1/2")
+        with open(self.path("other.safetensors"), "r+b") as file:  # of the same size, and with the same ends
+            file.seek(1 << 20)
+            file.write(b"12345678")
+        self.refused("has another plan", "work", "job", "--part", "2/2")
+
+    def damage(self):
+        """A worker that failed because its source is damaged may have noted blocks before it knew; who finishes looks again."""
+        self.clear()
+        weights = {"w": torch.zeros(6000, 5000), "v": torch.ones(3)}
+        torch.save(weights, self.path("other.pt"))
+        with open(self.path("other.pt"), "r+b") as file:
+            file.seek(60 << 20)
+            file.write(b"1")
+        self.call("copy", "other.pt", "x.safetensors", "--plan", "job", "--memory", "16MB")
+        for number in range(1, 9):
+            done = self.run("work", "job", "--part", f"{number}/8")
+            assert done.returncode == 0 or "damaged" in done.stderr, (number, done.stderr)
+        self.call("status", "job")
+        self.refused("", "finish", "job")
+        assert not os.path.exists(self.path("x.safetensors"))
+
+    def foreign(self):
+        """Folders and links that somebody else has put there."""
+        self.clear()
+        os.mkdir(self.path("mine"))
+        with open(self.path("mine/plan.txt"), "w", encoding="utf-8") as file:
+            file.write("dear diary")
+        self.refused("is not empty, and no job", "copy", "source.pt", "x.mdl", "--plan", "mine")
+        assert content(self.path("mine")) == {"plan.txt": b"dear diary"}
+        self.call("copy", "source.pt", "x.mdl", "--plan", "job")
+        staged = next(name for name in self.left() if name.startswith("x.mdl."))
+        with open(self.path("victim"), "wb") as file:
+            file.write(b"x" * os.path.getsize(self.path(staged)))
+        os.remove(self.path(staged))
+        os.symlink(self.path("victim"), self.path(staged))
+        self.refused("", "work", "job", "--part", "1/1")
+        os.remove(self.path(staged))
+        os.link(self.path("victim"), self.path(staged))
+        self.refused("not a file of its own", "work", "job", "--part", "1/1")
+        assert set(content(self.path("victim"))[""]) == {ord("x")}
+        for text, words in (("[]", "is not the plan of a job"), ('{"command": [], "folder": "", "bytes": 1, "items": 1}', "is not the plan of a job"),
+                            ('{"cbk": "0.2.0", "command": ["work", "job", "--part", "1/1"], "folder": "/", "bytes": 1, "items": 1}',
+                             "writes no output"),
+                            ('{"cbk": "0.2.0", "command": ["ls", "%s"], "folder": "/", "bytes": 1, "items": 1}' % self.path("source.pt"),
+                             "has written nothing")):
+            with open(self.path("job/plan.json"), "w", encoding="utf-8") as file:
+                file.write(text)
+            self.refused(words, "work", "job", "--part", "1/1")
+
+    def commits(self):
+        """A script with two outputs: the first is the job's, the second is written when that is finished."""
+        self.clear()
+        with open(self.path("two.lua"), "w", encoding="utf-8") as file:
+            file.write('local cbk = require "cbk"\nfor _, name in ipairs { "p.pt", "q.pt" } do\n'
+                       'cbk.create(name, { root = cbk.dict { w = cbk.full({ 3 }, 1) }, overwrite = true }):commit()\nend\n')
+        self.call("run", "--plan", "job", "two.lua")
+        self.call("work", "job", "--part", "1/1")
+        self.call("finish", "job")
+        assert self.left() == ["p.pt", "q.pt", "two.lua"], self.left()
+        self.refused("needs a script in a file", "run", "--plan", "job", "-")
+
+    def replaced(self):
+        """Old outputs are replaced, and nothing of them is left."""
+        for target, options in (("x", ["--shard-size", "2MB", "--format", "safetensors"]), ("x.mdl", [])):
+            self.clear()
+            self.call("copy", "source.pt", "wanted.mdl", "--include", "l*") if target == "x.mdl" else None
+            for way in ("--resume", "--plan"):
+                self.call("copy", "source.pt", target, *options, "--overwrite")
+                self.call("copy", "source.pt", target, *options, "--overwrite", "--include", "l*", way, *(["job"] if way == "--plan" else []))
+                if way == "--plan":
+                    self.call("work", "job", "--part", "1/1")
+                    self.call("finish", "job")
+                assert self.left("wanted.mdl") == [target], self.left()
+        same(self.path("wanted.mdl"), self.path("x.mdl"))
 
     def resume(self, kills):
         """kill -9 at random moments, again and again, until it gets to its end."""
@@ -201,7 +296,7 @@ class Cluster(harness.Run):
         name, record = "one" + target, "one" + target + ".provenance.json"
         self.call(*command, name, "--provenance")
         self.call("verify", name)
-        self.call("verify", name, "--replay")
+        self.call("verify", name, "--replay", "--yes")
         os.rename(self.path(record), self.path("record"))
         self.call(*command, name, "--provenance", "--overwrite", "--plan", "job")
         for number in (2, 1):
@@ -240,7 +335,8 @@ class Cluster(harness.Run):
         weights = torch.load(self.path("other.pt"))
         weights["layers.3.weight"][5, 7] += 1
         torch.save(weights, self.path("other.pt"))
-        done = self.run("verify", "x.safetensors", "--replay")
+        assert "Run it?" in self.run("verify", "x.safetensors", "--replay").stdout
+        done = self.run("verify", "x.safetensors", "--replay", "--yes")
         assert done.returncode == 1 and done.stdout.split("\n  ")[1:] == ["'layers.3.weight' has other bytes\n"], done.stdout
         self.call("verify", "x.safetensors")
         assert "pass --provenance" in self.refused("there is no", "verify", "source.pt")
@@ -287,7 +383,7 @@ class Cluster(harness.Run):
 
     def rank_fails(self, rank):
         self.clear()
-        status, text = self.ranks(3, "run", "fail.lua", "x.safetensors", str(rank))
+        status, text = self.ranks(3, "run", "fail.lua", "x.mdl", "lz4", str(rank))
         assert status != 0
         line = next(line for line in text.splitlines() if line.startswith("cbk: "))
         assert line.endswith("fail.lua:5: no room"), line
@@ -295,25 +391,45 @@ class Cluster(harness.Run):
         assert rank == 0 or line.startswith(f"cbk: rank {rank} on "), line
         assert self.left() == [], self.left()
 
-    def rank_dies(self, number, times):
+    def rank_alone(self):
+        """A rank that writes what the others do not, other values of a rank, and a script on standard input."""
+        body = 'local cbk = require "cbk"\nlocal rank = os.getenv "OMPI_COMM_WORLD_RANK"\n'
+        write = 'local out = cbk.create("x.pt")\nout["note"] = ("x"):rep({})\nout:commit()\n'
+        for rank in ("0", "1"):
+            for text, words in ((f'if rank == "{rank}" then {write.format(1)} end', "has ended"),
+                                (write.format(f'rank == "{rank}" and 3000 or 1'), "something else than rank 0")):
+                self.clear()
+                with open(self.path("rank.lua"), "w", encoding="utf-8") as file:
+                    file.write(body + text)
+                status, said = self.ranks(2, "run", "rank.lua")
+                assert status != 0 and words in said, (rank, said)
+                assert self.left("rank.lua") == [], self.left()
         self.clear()
-        self.call("run", "make.lua", "wanted.safetensors")
+        with subprocess.Popen(["mpirun", "-n", "2", self.cbk, "run", "-"], cwd=self.folder, env=ENVIRONMENT, text=True, stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as job:
+            said = job.communicate(f'local cbk = require "cbk"\n{write.format(1)}', timeout=60)[0]
+        assert job.returncode == 0, said
+        assert self.left() == ["x.pt"]
+
+    def rank_dies(self, number, times, name="x.safetensors", *options):
+        self.clear()
+        self.call("run", "make.lua", "wanted" + name, *options)
         for _ in range(times):
             start = time.monotonic()
-            status, _ = self.ranks(2, "run", "make.lua", "x.safetensors",
+            status, _ = self.ranks(2, "run", "make.lua", name, *options,
                                    rank_kill=(self.rng.randrange(2), number, self.rng.uniform(0.2, 1.2)))
             assert time.monotonic() - start < 60
             deadline = time.monotonic() + 15  # a rank that outlives its launcher needs a moment
-            while self.left("wanted.safetensors", "x.safetensors") and time.monotonic() < deadline:
+            while self.left("wanted" + name, name) and time.monotonic() < deadline:
                 time.sleep(0.1)
-            assert self.left("wanted.safetensors", "x.safetensors") == [], self.left()
-            assert status != 0 or os.path.exists(self.path("x.safetensors"))
-            if os.path.exists(self.path("x.safetensors")):
-                same(self.path("wanted.safetensors"), self.path("x.safetensors"))
-                os.remove(self.path("x.safetensors"))
-        status, text = self.ranks(2, "run", "make.lua", "x.safetensors")
+            assert self.left("wanted" + name, name) == [], self.left()
+            assert status != 0 or os.path.exists(self.path(name))
+            if os.path.exists(self.path(name)):
+                same(self.path("wanted" + name), self.path(name))
+                os.remove(self.path(name))
+        status, text = self.ranks(2, "run", "make.lua", name, *options)
         assert status == 0, text
-        same(self.path("wanted.safetensors"), self.path("x.safetensors"))
+        same(self.path("wanted" + name), self.path(name))
 
     def ranks_resume(self, times):
         """Killed with two ranks, continued with three, two or one."""
@@ -348,7 +464,7 @@ def main():
         for name, (command, target) in COPIES.items():
             for count in (1, 3):
                 test.check(f"{name} in {count} parts", lambda c=command, t=target, n=count: test.parts(c, t, n))
-        for name in ("status", "refusals", "tasks", "together"):
+        for name in ("status", "refusals", "tasks", "together", "changes", "damage", "foreign", "commits", "replaced"):
             test.check(name, getattr(test, name))
         test.check("resume", lambda: test.resume(args.kills))
         for name, (command, target) in COPIES.items():
@@ -364,6 +480,8 @@ def main():
             test.check(f"rank {rank} fails", lambda r=rank: test.rank_fails(r))
         for number in (signal.SIGKILL, signal.SIGTERM):
             test.check(f"a rank gets {number.name}", lambda n=number: test.rank_dies(n, max(1, args.kills // 4)))
+        test.check("a rank that packs gets SIGKILL", lambda: test.rank_dies(signal.SIGKILL, max(1, args.kills // 4), "x.mdl", "zstd"))
+        test.check("a rank alone", test.rank_alone)
         test.check("a rank is stopped", lambda: test.rank_dies(signal.SIGSTOP, 1))
         test.check("ranks resume", lambda: test.ranks_resume(max(1, args.kills // 4)))
         return test.close()

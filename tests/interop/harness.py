@@ -65,7 +65,7 @@ class Run:
             self.passed += 1
         except Exception as error:  # pylint: disable=broad-except
             self.failed += 1
-            print(f"FAIL {name}: {type(error).__name__}: {str(error)[:400]}")
+            print(f"FAIL {name}: {type(error).__name__}: {str(error)[:2400]}")
 
     def skip(self, name, why):
         self.skipped += 1

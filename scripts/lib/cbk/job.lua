@@ -50,12 +50,18 @@ function job.read(folder)
       folder))
   end
   local plan, words = cbk.config.load(path), {}
-  for i, word in cbk.items(plan.command) do words[i] = word end
+  local has_all = cbk.kind(plan) == "dict" and cbk.kind(plan, "command") == "list" and type(plan.folder) == "string"
+    and tonumber(plan.bytes) and tonumber(plan.items)
+  for i, word in cbk.items(has_all and plan.command or cbk.list()) do words[i] = type(word) == "string" and word or nil end
+  if not words[1] then cbk.fail("format", ("'%s' is not the plan of a job"):format(path)) end
   return { cbk = plan.cbk, command = words, folder = plan.folder, bytes = tonumber(plan.bytes), items = tonumber(plan.items) }
 end
 
+local NO_WRITERS = { work = true, finish = true, status = true, verify = true, demo = true, repl = true, help = true, complete = true }
+
 --- Runs a command again, in this program.
 local function run(words)
+  if NO_WRITERS[words[1]] then cbk.fail("usage", ("the command '%s' writes no output that can be made in steps"):format(words[1])) end
   local is_script = words[1] == "run"
   local script = is_script and words[2] or commands[words[1]]
   if not script then cbk.fail("usage", ("the command '%s' is unknown"):format(words[1])) end
@@ -78,7 +84,9 @@ end
 function job.run(folder, action, part, parts)
   local plan = job.read(folder)
   cbk.set_job { folder = folder, action = action, part = part, parts = parts, command = plan.command, directory = plan.folder }
-  return run(plan.command)
+  local result = run(plan.command)
+  if cbk.has_job() then cbk.fail("usage", ("the command of the job '%s' has written nothing"):format(folder)) end
+  return result
 end
 
 ---Runs the command of a provenance again, up to its commit, and compares instead of writing.

@@ -766,6 +766,9 @@ function cbk.provenance_command(path) end
 ---@return string[]     what differs, a line each
 function cbk.provenance_differences(path) end
 ---@private
+---@return boolean
+function cbk.has_job() end
+---@private
 ---@param folder string   of a job
 ---@return number begun, { name: string, bytes: integer, modified: number }[]   times are seconds since 1970
 function cbk.job_journals(folder) end

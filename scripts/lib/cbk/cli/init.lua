@@ -482,6 +482,9 @@ function cli.commit(outputs, args)
   limits.write(type(args.memory) == "string" and cbk.parse_size(args.memory) or args.memory)
   local command = job.command_of { arg[0], unpack(arg) }
   bounds.provenance = args.provenance and command or nil
+  if args.plan and args.resume then
+    cli.usage_error(arg[0], "--plan and --resume exclude each other: a planned job can always be continued")
+  end
   if args.plan then job.plan(command, args.plan) elseif args.resume then job.resume(command) end
   bounds.progress, bounds.sources = cli.has_progress(args), args.sources
   plans = cbk.commit(outputs, bounds)
