@@ -448,6 +448,7 @@ void commit_all(lua_State* L, const std::vector<std::shared_ptr<Output>>& output
     execute.values.push_back(is_shared ? values_digest(output->root) : "");
   }
   std::vector<Writer*> all;
+  all.reserve(writers.size());
   for (const auto& writer : writers) all.push_back(writer.get());
   Written written = write_all(all, execute, transaction);
   written.lost.resize(outputs.size());

@@ -1,13 +1,14 @@
 #include "host/base/team.hpp"
 
 #include <dlfcn.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <cstdlib>
 #include <deque>
 #include <fstream>
@@ -19,7 +20,7 @@
 #include "host/base/file.hpp"
 #include "host/base/interrupt.hpp"
 #include "host/base/stale.hpp"
-#include "host/base/transport.h"
+#include "host/base/transport.hpp"
 
 namespace cbk {
 namespace {
@@ -109,7 +110,7 @@ class ConnectedTeam final : public Team {
 
   std::vector<std::string> to_first(std::string mine) override {
     if (!is_first()) {
-      post(0, Kind::data, std::move(mine));
+      post(0, Kind::data, mine);
       return {};
     }
     std::vector<std::string> all{std::move(mine)};
@@ -152,7 +153,8 @@ class ConnectedTeam final : public Team {
     for (int to = 0; to < size(); ++to)
       if (to != rank()) queue(to, Kind::bye, "");
     const auto all_left = [&] {
-      return std::ranges::all_of(peers_, [](const Peer& peer) { return peer.has_left; }) && outgoing_.empty();
+      return std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.has_left; }) &&
+             outgoing_.empty();
     };
     bool is_fine = true;
     if (has_failed_ || code != 0) {
@@ -234,7 +236,7 @@ class ConnectedTeam final : public Team {
     bool has_any = false;
     int from = 0;
     size_t bytes = 0;
-    while (transport_->probe(&from, &bytes) != 0) {
+    while (transport_->probe(from, bytes)) {
       std::string message(bytes, '\0');
       transport_->receive(from, message.data(), bytes);
       take(from, message);
@@ -301,7 +303,7 @@ class ConnectedTeam final : public Team {
     ::_exit(1);  // the launcher ends the others
   }
 
-  const cbk_transport* transport_ = nullptr;
+  const Transport* transport_ = nullptr;
   const int patience_ = patience();
   const std::string host_ = host_name();
   std::thread pump_;

@@ -110,11 +110,20 @@ class SharedWork {
     for (const auto& source : sources_) source->refuse_changed();
     transaction_.commit(options_.sync);
     if (folder_ && team_.is_first()) folder_->remove();
-    for (int rank = 0; rank < team_.size() && !folder_; ++rank) forget_temporary(pieces_of(rank));
+    if (!folder_) remove_pieces();
     return out;
   }
 
  private:
+  /// Of all ranks: one that was killed now could not remove its own.
+  void remove_pieces() const {
+    std::error_code ignored;
+    for (int rank = 0; rank < team_.size(); ++rank) {
+      fs::remove(pieces_of(rank), ignored);
+      forget_temporary(pieces_of(rank));
+    }
+  }
+
   [[nodiscard]] bool has_share() const {
     return job_ == nullptr || job_->action == JobOptions::Action::run ||
            job_->action == JobOptions::Action::work;
@@ -180,6 +189,7 @@ class SharedWork {
       ledger_ = folder_ ? folder_->new_ledger(share()) : std::make_unique<Ledger>(pieces_of(team_.rank()));
     // Whoever is left removes the pieces of all.
     for (int rank = 0; rank < team_.size() && !folder_; ++rank) remember_temporary(pieces_of(rank));
+    assignments_.reserve(writers_.size());
     for (size_t i = 0; i < writers_.size(); ++i) {
       assignments_.push_back({share(), static_cast<uint32_t>(i), plan_.blocks_of, ledger_.get(), &before_});
     }
@@ -239,6 +249,7 @@ class SharedWork {
     }
     if (missing.empty()) return;
     std::vector<std::string> names;
+    names.reserve(missing.size());
     for (const int part : missing) names.push_back(fmt::format("{}/{}", part, parts));
     throw Error(Errc::missing, {.problem = fmt::format("the job '{}' is not done: part{} {} {} missing",
                                                        job_->folder.string(), names.size() == 1 ? "" : "s",

@@ -277,8 +277,8 @@ std::vector<LostValues> Execution::complete(FinishedBlocks blocks,
     FinishedBlocks& of_item = by_item[i];
     std::ranges::sort(of_item, {}, &FinishedBlock::begin);
     // A part that was done twice has the same blocks twice.
-    const auto same = std::ranges::unique(of_item, {}, &FinishedBlock::begin);
-    of_item.erase(same.begin(), same.end());
+    const auto is_same = [](const FinishedBlock& a, const FinishedBlock& b) { return a.begin == b.begin; };
+    of_item.erase(std::unique(of_item.begin(), of_item.end(), is_same), of_item.end());
     int64_t at = 0;
     for (const FinishedBlock& block : of_item) at = block.begin == at ? block.end : -1;
     if (at != items_[i].tensor.numel())

@@ -107,7 +107,7 @@ JobFolder::JobFolder(const JobOptions& options, const PlanText& plan)
   is_begun_ = true;
 }
 
-JobFolder::JobFolder(fs::path folder, std::string tag)
+JobFolder::JobFolder(const fs::path& folder, std::string tag)
     : folder_(plain(folder)), tag_(std::move(tag)), is_begun_(true) {
   lock_ = open_file("open", folder_ / lock_name, O_RDWR | O_CREAT | O_NOFOLLOW, 0666);
 }
@@ -143,7 +143,7 @@ void JobFolder::begin(const JobOptions& options, const PlanText& plan, const Sou
   Dict& dict = json.as_dict();
   dict.set("cbk", options.version);
   const Value command = Value::list();
-  for (const std::string& word : options.command) command.as_sequence().items.push_back(word);
+  for (const std::string& word : options.command) command.as_sequence().items.emplace_back(word);
   dict.set("command", command);
   dict.set("folder", fs::current_path().string());
   const Value files = Value::list();

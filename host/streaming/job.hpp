@@ -59,7 +59,7 @@ class JobFolder {
   /// work in it, or if it has other files; `changed` for another plan, in words.
   JobFolder(const JobOptions& options, const PlanText& plan);
   /// The same for a process of a team whose first one has entered it.
-  JobFolder(fs::path folder, std::string tag);
+  JobFolder(const fs::path& folder, std::string tag);
   /// Removes what was not begun.
   ~JobFolder();
   JobFolder(const JobFolder&) = delete;

@@ -157,7 +157,7 @@ std::string provenance_text(const ProvenanceOptions& options, const SourceFiles&
   Dict& dict = out.as_dict();
   dict.set("cbk", options.version);
   const Value command = Value::list();
-  for (const std::string& word : options.command) command.as_sequence().items.push_back(word);
+  for (const std::string& word : options.command) command.as_sequence().items.emplace_back(word);
   dict.set("command", command);
   dict.set("folder", fs::current_path().string());
   std::map<std::string, Value> by_path;
@@ -185,7 +185,7 @@ std::string provenance_text(const ProvenanceOptions& options, const SourceFiles&
     for (const ItemDigest* one : by_file[staged]) {
       const uint64_t bytes = one->item->pieces ? 0 : one->item->tensor.nbytes();
       if (bytes > 0) ranges.push_back({one->slot.offset, one->slot.offset + bytes});
-      list.as_sequence().items.push_back(line_of(*one));
+      list.as_sequence().items.emplace_back(line_of(*one));
     }
     const Value one = Value::dict();
     const fs::path folder = fs::absolute(folder_of(file));
