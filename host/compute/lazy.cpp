@@ -41,7 +41,7 @@ class ChainExpression final : public Expression {
     for (const double constant : chain_.constants) out += fmt::format(" {}", constant);
     for (const ElementChain::Step& step : chain_.steps) {
       out += fmt::format(" {}", static_cast<int>(step.op));
-      for (const ChainValue& operand : step.operands) out += ":" + value(operand);
+      for (const ChainValue& operand : step.operands) out += fmt::format(":{}", value(operand));
     }
     return out;
   }
