@@ -56,6 +56,10 @@ void end_launcher_later() {
   std::string name;
   std::getline(std::ifstream(fmt::format("/proc/{}/comm", launcher)), name);
   if (name != "mpirun" && name != "orterun" && name != "mpiexec" && name != "prterun") return;
+  std::vector<pid_t> ranks;
+  std::ifstream children(fmt::format("/proc/{0}/task/{0}/children", launcher));
+  for (pid_t rank = 0; children >> rank;)
+    if (rank != ::getpid()) ranks.push_back(rank);
   if (::fork() != 0) return;
   ::setsid();
   ::sleep(patience_with_launcher);
@@ -63,6 +67,7 @@ void end_launcher_later() {
     if (::kill(launcher, signal) != 0) break;
     ::sleep(3);
   }
+  for (const pid_t rank : ranks) ::kill(rank, SIGCONT);  // a stopped one gets its signals then
   ::_exit(0);
 }
 

@@ -40,7 +40,7 @@ Written replay(const std::vector<Writer*>& writers, const ExecuteOptions& option
   for (size_t i = 0; i < writers.size(); ++i) {
     Execution execution(*writers[i], {}, options, nullptr);
     execution.fill();
-    out.lost.push_back(execution.complete(execution.finished(), {}));
+    out.lost.push_back(execution.complete(execution.take_finished(), {}));
     const fs::path& file = options.provenance->files.at(i);
     const auto recorded = recorded_digests(file);
     const std::vector<ItemDigest> now = execution.digests();
@@ -65,7 +65,7 @@ Written write_alone(const std::vector<Writer*>& writers, const ExecuteOptions& o
     Execution execution(*writers[i], writers[i]->lay_out(transaction), options, nullptr);
     StagedFile* provenance = provenance_file(options, i, transaction);
     execution.fill();
-    out.lost.push_back(execution.complete(execution.finished(), {}));
+    out.lost.push_back(execution.complete(execution.take_finished(), {}));
     write_provenance(provenance, options, sources, execution);
   }
   transaction.expect_unchanged(sources);

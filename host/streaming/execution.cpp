@@ -214,8 +214,8 @@ bool Execution::finish(const Block& block, FinishedBlock done) {
   return true;
 }
 
-FinishedBlocks Execution::finished() const {
-  return whole_;
+FinishedBlocks Execution::take_finished() {
+  return std::move(whole_);
 }
 
 void Execution::verify_item(size_t item, std::unordered_set<const Expression*>& seen) const {
@@ -245,55 +245,58 @@ std::vector<ItemDigest> Execution::digests() const {
   return out;
 }
 
-void Execution::append_kept(const std::vector<std::vector<FinishedBlock>>& by_item,
+/// `blocks`: sorted by item and begin.
+void Execution::append_kept(const FinishedBlocks& blocks,
                             const std::function<fs::path(const FinishedBlock&)>& pieces) {
   for (const size_t i : order_) {
     if (!items_[i].pieces) continue;
-    for (const FinishedBlock& block : by_item[i]) {
+    auto block = std::lower_bound(blocks.begin(), blocks.end(), i,
+                                  [](const FinishedBlock& one, size_t item) { return one.item < item; });
+    for (; block != blocks.end() && block->item == i; ++block) {
       check_interrupt();
-      items_[i].pieces->sink->append(read_piece(pieces(block), block));
+      items_[i].pieces->sink->append(read_piece(pieces(*block), *block));
     }
   }
 }
 
 std::vector<LostValues> Execution::complete(FinishedBlocks blocks,
                                             const std::function<fs::path(const FinishedBlock&)>& pieces) {
-  std::vector<FinishedBlocks> by_item(items_.size());
   const uint32_t own = assignment_ != nullptr ? assignment_->output : 0;
   std::set<size_t> verified;
-  for (const FinishedBlock& block : blocks) {
-    if (block.output != own || block.item >= items_.size()) continue;
-    if (block.end < 0) {
-      verified.insert(block.item);
-    } else {
-      by_item[block.item].push_back(block);
-    }
-  }
-  blocks = {};
+  std::erase_if(blocks, [&](const FinishedBlock& block) {
+    if (block.output != own || block.item >= items_.size()) return true;
+    if (block.end < 0) verified.insert(block.item);
+    return block.end < 0;
+  });
+  const auto place = [](const FinishedBlock& block) { return std::pair(block.item, block.begin); };
+  std::sort(blocks.begin(), blocks.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
+  // A part that was done twice has the same blocks twice.
+  const auto is_same = [&](const auto& a, const auto& b) { return place(a) == place(b); };
+  blocks.erase(std::unique(blocks.begin(), blocks.end(), is_same), blocks.end());
   std::vector<uint32_t> checksums(items_.size());
   std::map<size_t, Losses> losses;
-  digests_.resize(items_.size());
+  if (has_digests()) digests_.resize(items_.size());
+  auto next = blocks.cbegin();
   for (size_t i = 0; i < items_.size(); ++i) {
-    FinishedBlocks& of_item = by_item[i];
-    std::ranges::sort(of_item, {}, &FinishedBlock::begin);
-    // A part that was done twice has the same blocks twice.
-    const auto is_same = [](const FinishedBlock& a, const FinishedBlock& b) { return a.begin == b.begin; };
-    of_item.erase(std::unique(of_item.begin(), of_item.end(), is_same), of_item.end());
+    const auto first = next;
     int64_t at = 0;
-    for (const FinishedBlock& block : of_item) at = block.begin == at ? block.end : -1;
+    for (; next != blocks.cend() && next->item == i; ++next) at = next->begin == at ? next->end : -1;
     if (at != items_[i].tensor.numel())
       fail(Errc::internal, "{} is not whole: its blocks end at element {} of {}", quote(items_[i].key), at,
            items_[i].tensor.numel());
-    if (of_item.empty()) continue;
-    FinishedBlocks copy = of_item;
-    const FinishedBlock whole =
-        assignment_ == nullptr ? of_item.front() : joined(items_[i].checksum, copy, has_digests());
+    if (first == next) continue;
+    FinishedBlock whole = *first;
+    if (assignment_ != nullptr) {
+      FinishedBlocks of_item(first, next);
+      whole = joined(items_[i].checksum, of_item, has_digests());
+    }
     checksums[i] = whole.crc;
-    digests_[i] = whole.digest;
+    if (has_digests()) digests_[i] = whole.digest;
     const Losses lost{whole.overflowed, whole.changed, whole.vanished};
     if (lost.any()) losses[i] = lost;
   }
-  if (assignment_ != nullptr) append_kept(by_item, pieces);
+  if (assignment_ != nullptr) append_kept(blocks, pieces);
+  blocks = {};
   std::vector<LostValues> lost = lost_values(losses);
   if (!options_.allow_overflow) refuse_losses(lost);
   std::unordered_set<const Expression*> seen;

@@ -39,7 +39,7 @@ class Execution {
   /// notes that. Who completes the output verifies those of which nobody noted it.
   void verify();
   /// The blocks that `fill` has finished, those of a whole item joined to one. Only without an assignment.
-  [[nodiscard]] FinishedBlocks finished() const;
+  [[nodiscard]] FinishedBlocks take_finished();
   /// Finishes the output: `blocks` of all processes. The result: tensors that lost values, in the order of
   /// the items, those that share their expression once. `pieces`: the file of a process with packed pieces.
   /// Errors: `value`.
@@ -60,8 +60,7 @@ class Execution {
   [[nodiscard]] bool is_done(const Block& block) const;
   [[nodiscard]] bool has_digests() const { return options_.provenance.has_value(); }
   void verify_item(size_t item, std::unordered_set<const Expression*>& seen) const;
-  void append_kept(const std::vector<std::vector<FinishedBlock>>& by_item,
-                   const std::function<fs::path(const FinishedBlock&)>& pieces);
+  void append_kept(const FinishedBlocks& blocks, const std::function<fs::path(const FinishedBlock&)>& pieces);
   std::vector<LostValues> lost_values(const std::map<size_t, Losses>& losses) const;
 
   Writer& writer_;

@@ -139,23 +139,8 @@ void JobFolder::lock(bool is_alone) {
 
 void JobFolder::begin(const JobOptions& options, const PlanText& plan, const SourceFiles& sources,
                       const std::string& layout) {
-  const Value json = Value::dict();
+  const Value json = origin(options.version, options.command, sources);
   Dict& dict = json.as_dict();
-  dict.set("cbk", options.version);
-  const Value command = Value::list();
-  for (const std::string& word : options.command) command.as_sequence().items.emplace_back(word);
-  dict.set("command", command);
-  dict.set("folder", fs::current_path().string());
-  const Value files = Value::list();
-  for (const auto& source : sources) {
-    const Value one = Value::dict();
-    one.as_dict().set("path", fs::absolute(source->path()).string());
-    one.as_dict().set("size", static_cast<int64_t>(source->size()));
-    one.as_dict().set("modified", source->modified());
-    one.as_dict().set("ends", source_ends(*source));
-    files.as_sequence().items.push_back(one);
-  }
-  dict.set("sources", files);
   dict.set("block_bytes", static_cast<int64_t>(plan.blocks_of));
   dict.set("bytes", static_cast<int64_t>(plan.bytes));
   dict.set("items", static_cast<int64_t>(plan.items));

@@ -151,14 +151,14 @@ std::string source_ends(const MappedFile& source) {
   return sha256(ByteView(ends));
 }
 
-std::string provenance_text(const ProvenanceOptions& options, const SourceFiles& sources,
-                            const fs::path& file, const std::vector<ItemDigest>& items) {
+Value origin(const std::string& version, const std::vector<std::string>& command,
+             const SourceFiles& sources) {
   const Value out = Value::dict();
   Dict& dict = out.as_dict();
-  dict.set("cbk", options.version);
-  const Value command = Value::list();
-  for (const std::string& word : options.command) command.as_sequence().items.emplace_back(word);
-  dict.set("command", command);
+  dict.set("cbk", version);
+  const Value words = Value::list();
+  for (const std::string& word : command) words.as_sequence().items.emplace_back(word);
+  dict.set("command", words);
   dict.set("folder", fs::current_path().string());
   std::map<std::string, Value> by_path;
   for (const auto& source : sources) {
@@ -172,6 +172,12 @@ std::string provenance_text(const ProvenanceOptions& options, const SourceFiles&
   const Value known = Value::list();
   for (const auto& [path, one] : by_path) known.as_sequence().items.push_back(one);
   dict.set("sources", known);
+  return out;
+}
+
+std::string provenance_text(const ProvenanceOptions& options, const SourceFiles& sources,
+                            const fs::path& file, const std::vector<ItemDigest>& items) {
+  const Value out = origin(options.version, options.command, sources);
   std::vector<StagedFile*> order;
   std::map<StagedFile*, std::vector<const ItemDigest*>> by_file;
   for (const ItemDigest& one : items) {
@@ -195,7 +201,7 @@ std::string provenance_text(const ProvenanceOptions& options, const SourceFiles&
     one.as_dict().set("items", list);
     files.as_sequence().items.push_back(one);
   }
-  dict.set("files", files);
+  out.as_dict().set("files", files);
   JsonWriteOptions indented;
   indented.indent = 1;
   return to_json(out, indented) + "\n";

@@ -37,6 +37,9 @@ fs::path provenance_of(const fs::path& target);
 /// SHA-256 of the first and the last 64 KiB of a source: its header, and what is appended to it.
 std::string source_ends(const MappedFile& source);
 
+/// What comes first in a provenance, and in the plan of a job: version, command, folder and sources.
+Value origin(const std::string& version, const std::vector<std::string>& command, const SourceFiles& sources);
+
 /// The text of the file for one output. Reads what is between the items. Errors: `io`.
 std::string provenance_text(const ProvenanceOptions& options, const SourceFiles& sources,
                             const fs::path& file, const std::vector<ItemDigest>& items);

@@ -376,6 +376,10 @@ def unheard(s):
 
 # Advice without a situation here, and why.
 ELSEWHERE = {
+    # several processes
+    "pass --provenance": "cluster_interop.py", "pass --part K/N": "cluster_interop.py", "make one with --plan": "cluster_interop.py",
+    "start it without mpirun": "cluster_interop.py", "run: --plan needs a folder": "cluster_interop.py",
+    "make a job in this folder": "an option's help",
     # cerebras: runs of old releases
     "--no-dataloader-state": "upgrade_interop.py", "--dataloader_type needs": "upgrade_interop.py", "--accept-missing": "upgrade_interop.py",
     "--from cs-X.Y": "upgrade_interop.py", "pass --yes": "upgrade_interop.py", "`cbk fix-checkpoint-spec` can link them": "upgrade_tools_interop.py",

@@ -250,6 +250,7 @@ class Cluster(harness.Run):
         self.call("finish", "job")
         assert self.left() == ["p.pt", "q.pt", "two.lua"], self.left()
         self.refused("needs a script in a file", "run", "--plan", "job", "-")
+        self.refused("--plan needs a folder", "run", "--plan")
 
     def replaced(self):
         """Old outputs are replaced, and nothing of them is left."""
@@ -404,6 +405,10 @@ class Cluster(harness.Run):
                 status, said = self.ranks(2, "run", "rank.lua")
                 assert status != 0 and words in said, (rank, said)
                 assert self.left("rank.lua") == [], self.left()
+        self.clear()
+        self.call("copy", "source.pt", "x.mdl", "--plan", "job")
+        status, said = self.ranks(2, "work", "job", "--part", "1/2")
+        assert status != 0 and "start it without mpirun" in said, said
         self.clear()
         with subprocess.Popen(["mpirun", "-n", "2", self.cbk, "run", "-"], cwd=self.folder, env=ENVIRONMENT, text=True, stdin=subprocess.PIPE,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as job:
