@@ -153,7 +153,7 @@ std::string source_ends(const MappedFile& source) {
 
 Value origin(const std::string& version, const std::vector<std::string>& command,
              const SourceFiles& sources) {
-  const Value out = Value::dict();
+  Value out = Value::dict();
   Dict& dict = out.as_dict();
   dict.set("cbk", version);
   const Value words = Value::list();
