@@ -8,7 +8,7 @@
 
 namespace cbk::lua {
 
-/// The job of a commit to `target`; nullptr if there is none.
+/// The job of a commit to `target`; nullptr where the command line asks for no job.
 std::shared_ptr<const JobOptions> job_of(const fs::path& target);
 
 /// Ends the program: the command has done its step of a job, and what comes after it in a script is done by

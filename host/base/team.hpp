@@ -38,7 +38,7 @@ class Team {
   virtual void set_done(uint64_t /*bytes*/) {}
   [[nodiscard]] virtual uint64_t done_elsewhere() const { return 0; }
 
-  /// Tells the others that this rank has failed with this message. Returns false if the team has failed
+  /// Reports to the others that this rank has failed with this message. Returns false if the team has failed
   /// before, or if rank 0 will show the message: then it must not be shown here.
   virtual bool report_failure(const std::string& /*message*/) { return true; }
   /// The message of the rank that failed first, if this rank stopped for that.
