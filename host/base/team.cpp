@@ -32,6 +32,7 @@ using std::chrono::seconds;
 constexpr milliseconds pulse(1000);  // between two signs of life
 constexpr int usual_patience = 25;   // seconds without one
 constexpr seconds farewell(5);       // for the others to end after a failure
+constexpr seconds of_launcher(8);    // to end all ranks after one has failed
 constexpr milliseconds shortest_rest(1), longest_rest(10);
 
 enum class Kind : char { data = 'd', alive = 'a', failed = 'f', stop = 's', bye = 'b' };
@@ -48,10 +49,10 @@ std::string host_name() {
   return name;
 }
 
-/// A launcher that has lost a node may wait for it without end, although all ranks are to be ended: then it
-/// is ended, too, a while later, as by Ctrl-C and Ctrl-C again.
-void end_launcher_later() {
-  constexpr unsigned patience_with_launcher = 8;  // seconds
+/// Ends the launcher, as by Ctrl-C and Ctrl-C again, if it is still there after a while. It has to be ended
+/// when it waits without end: for a node that it has lost, or for a rank that was stopped after it had said
+/// goodbye, when no other rank is there to notice. A process of its own waits, without this one's files.
+void end_launcher_after(seconds wait) {
   const pid_t launcher = ::getppid();
   std::string name;
   std::getline(std::ifstream(fmt::format("/proc/{}/comm", launcher)), name);
@@ -62,10 +63,17 @@ void end_launcher_later() {
     if (rank != ::getpid()) ranks.push_back(rank);
   if (::fork() != 0) return;
   ::setsid();
-  ::sleep(patience_with_launcher);
+  ::close_range(0, ~0U, 0);
+  const auto is_gone_within = [launcher](milliseconds time) {
+    for (const auto end = Clock::now() + time; Clock::now() < end; ::usleep(20'000))
+      if (::kill(launcher, 0) != 0) return true;
+    return false;
+  };
+  bool is_gone = is_gone_within(wait);
   for (const int signal : {SIGTERM, SIGTERM, SIGKILL}) {
-    if (::kill(launcher, signal) != 0) break;
-    ::sleep(3);
+    if (is_gone) ::_exit(0);
+    ::kill(launcher, signal);
+    is_gone = is_gone_within(seconds(3));
   }
   for (const pid_t rank : ranks) ::kill(rank, SIGCONT);  // a stopped one gets its signals then
   ::_exit(0);
@@ -95,7 +103,7 @@ class ConnectedTeam final : public Team {
     });
     auto is_started = started.get_future();
     if (is_started.wait_for(seconds(patience_ + patience_ / 2)) != std::future_status::ready) {
-      end_launcher_later();
+      end_launcher_after(of_launcher);
       std::fputs("cbk: MPI does not start: a rank does not answer\n", stderr);
       ::_exit(1);
     }
@@ -302,9 +310,12 @@ class ConnectedTeam final : public Team {
 
   void end() {
     send_all();
-    if (is_clean_) return transport_->close();
+    if (is_clean_) {
+      end_launcher_after(seconds(patience_));
+      return transport_->close();
+    }
     remove_temporaries();
-    end_launcher_later();
+    end_launcher_after(of_launcher);
     ::_exit(1);  // the launcher ends the others
   }
 

@@ -371,12 +371,15 @@ class Cluster(harness.Run):
     # --- ranks
 
     def ranks(self, count, *args, rank_kill=None):
-        """The exit status and the output of ranks; of one of which a signal is sent after a while."""
+        """The exit status and the output of ranks; to one of which a signal is sent after a while, or at the end."""
         with subprocess.Popen(["mpirun", "-n", str(count), self.cbk, *args], cwd=self.folder, env=ENVIRONMENT, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as job:
             if rank_kill:
                 rank, number, delay = rank_kill
-                time.sleep(delay)
+                if delay is None:
+                    assert "done" in job.stdout.readline()
+                else:
+                    time.sleep(delay)
                 pids = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True, text=True, check=False).stdout.split()
                 if len(pids) > rank:
                     os.kill(int(pids[rank]), number)
@@ -453,6 +456,16 @@ class Cluster(harness.Run):
         assert status == 0, text
         same(self.path("wanted" + name), self.path(name))
 
+    def stopped_at_the_end(self):
+        """A rank that stops when all is written: no other one waits for it, nor the launcher."""
+        for rank in 0, 1:
+            self.clear()
+            start = time.monotonic()
+            self.ranks(2, "run", "make.lua", "x.safetensors", rank_kill=(rank, signal.SIGSTOP, None))
+            assert time.monotonic() - start < 30
+            assert self.left("x.safetensors") == [], self.left()
+            self.call("check", "x.safetensors")
+
     def ranks_resume(self, times):
         """Killed with two ranks, continued with three, two or one."""
         self.clear()
@@ -505,6 +518,7 @@ def main():
         test.check("a rank that packs gets SIGKILL", lambda: test.rank_dies(signal.SIGKILL, max(1, args.kills // 4), "x.mdl", "zstd"))
         test.check("a rank alone", test.rank_alone)
         test.check("a rank is stopped", lambda: test.rank_dies(signal.SIGSTOP, 1))
+        test.check("a rank is stopped at the end", test.stopped_at_the_end)
         test.check("ranks resume", lambda: test.ranks_resume(max(1, args.kills // 4)))
         return test.close()
 
