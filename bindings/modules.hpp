@@ -22,6 +22,7 @@ void bind_config(lua_State* L);
 void bind_checkpoint(lua_State* L);
 void bind_output(lua_State* L);
 void bind_job(lua_State* L);
+void bind_team(lua_State* L);
 void bind_formats(lua_State* L);
 void bind_h5_edit(lua_State* L);  // after bind_formats, which makes cbk.h5
 void bind_terminal(lua_State* L);

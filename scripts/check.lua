@@ -51,16 +51,6 @@ local options = {
   reading = cli.reading(args), config = args.config, dtypes = args.dtypes or {}, without_values = args.no_values, folders = {},
 }
 
----A function that shows how much has been read.
-local function new_progress(total)
-  if args.no_progress_bar or args.json or args.sarif or args.no_values then return function() end end
-  local display, done, clock = progress.display(), 0, cbk.clock()
-  return function(key, bytes)
-    done = done + bytes
-    display { done = done, total = total, seconds = cbk.clock() - clock, key = key }
-  end
-end
-
 local found, failures, subjects, total = findings.new(), {}, {}, 0
 
 ---@param file string
@@ -79,8 +69,10 @@ end
 
 for _, file in ipairs(args.file) do open(file) end
 leftovers.check(subjects, found)
-local show = new_progress(total)
+local is_quiet = args.no_progress_bar or args.json or args.sarif or args.no_values
+local show = is_quiet and function() end or progress.reading(total)
 for _, subject in ipairs(subjects) do check.values(subject, options, found, show) end
+show()
 
 -- --- results
 

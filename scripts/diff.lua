@@ -71,15 +71,7 @@ end
 local function new_progress(a, b, args)
   if args.no_progress_bar or args.json or args.keys_only then return function() end end
   local total = a:totals().bytes + b:totals().bytes
-  local display, done, clock = progress.display(), 0, cbk.clock()
-  local function show(key) display { done = math.min(done, total), total = total, seconds = cbk.clock() - clock, key = key } end
-  return function(key, bytes)
-    done = done + bytes
-    show(key)
-  end, function()
-    done = total
-    show ""
-  end
+  return progress.reading(total)
 end
 
 ---@return Comparison
@@ -93,11 +85,11 @@ local function compare(args)
     cli.say(args, ("comparing %s"):format(what))
   end
   local rows_a, rows_b = cbk.leaf_rows(root_a), cbk.leaf_rows(root_b)
-  local on_read, finish = new_progress(rows_a, rows_b, args)
+  local on_read = new_progress(rows_a, rows_b, args)
   local result = diff.compare(rows_a, rows_b, args, {
     row = tensor_filter.wanted(args, what ~= nil), without_other_names = what ~= nil, order = args.sort or "rel", on_read = on_read,
   })
-  if finish then finish() end
+  on_read()
   check_chosen(result, args)
   result.through = what
   return result

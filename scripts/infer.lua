@@ -125,11 +125,7 @@ local function new_progress()
       for _, tensor in cbk.items(part.tensors) do total = total + 2 * tensor:nbytes() end
     end
   end
-  local display, done, clock = progress.display(), 0, cbk.clock()
-  return function(key, bytes)
-    done = key and math.min(done + bytes, total) or total
-    display { done = done, total = total, seconds = cbk.clock() - clock, key = key or "" }
-  end
+  return progress.reading(total)
 end
 
 local show = new_progress()

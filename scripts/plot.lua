@@ -109,16 +109,6 @@ end
 
 local function title_of(row) return ("%s  %s %s"):format(fold.shown(row.path), row.type, extents.shape(row.shape)) end
 
---- A function that shows how much has been read.
-local function new_progress(total)
-  if not cli.has_progress(args) then return function() end end
-  local display, done, clock = progress.display(), 0, cbk.clock()
-  return function(row)
-    done = done + row.bytes
-    display { done = done, total = total, seconds = cbk.clock() - clock, key = row.path }
-  end
-end
-
 --- { key, value } of each tensor that matches and has a number in its key; tied ones are read once.
 local function layer_entries(of)
   local chosen, total, out, known = {}, 0, {}, {}
@@ -132,13 +122,13 @@ local function layer_entries(of)
   if #chosen == 0 then
     cbk.fail("key", ("no tensor of '%s' matches %s with a number in its key"):format(cbk.shown(args.file), cbk.quote(args.key)))
   end
-  local show = new_progress(total)
+  local show = cli.has_progress(args) and progress.reading(total) or function() end
   for n, i in ipairs(chosen) do
     local row = rows[i]
     local stats = row.tied_to and known[row.tied_to] or rows:value(i):stats()
     known[row.path] = stats
     out[n] = { key = row.path, value = stats[of] and tonumber(stats[of]) }
-    show(row)
+    show(row.path, row.bytes)
   end
   return out
 end

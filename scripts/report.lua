@@ -90,11 +90,7 @@ if #tensor_rows > MOST_TENSORS then
     numbers.counted(#tensor_rows, "tensor"), numbers.grouped(MOST_TENSORS)))
 end
 
-local display, done, start = cli.has_progress(args) and progress.display(), 0, cbk.clock()
-local function show(key, bytes)
-  done = done + bytes
-  if display then display { done = math.min(done, total), total = total, seconds = cbk.clock() - start, key = key } end
-end
+local show = cli.has_progress(args) and progress.reading(total) or function() end
 
 local function bins_of(count)
   for _, entry in ipairs(BINS) do

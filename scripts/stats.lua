@@ -7,6 +7,7 @@ local numbers = require "cbk.numbers"
 local progress = require "cbk.progress"
 local small_items = require "cbk.small_items"
 local stats_table = require "cbk.stats_table"
+local team = require "cbk.team"
 local tensor_filter = require "cbk.cli.tensor_filter"
 
 local SORTS = { "key", "size", "norm", "std", "mean", "min", "max", "nan", "inf", "zeros", "subnormal" }
@@ -88,16 +89,6 @@ local function with_statistics(file, rows)
   return out
 end
 
---- A function that shows how much has been read.
-local function new_progress(total)
-  if args.no_progress_bar then return function() end end
-  local display, done, clock = progress.display(), 0, cbk.clock()
-  return function(key, bytes)
-    done = done + bytes
-    display { done = done, total = total, seconds = cbk.clock() - clock, key = key }
-  end
-end
-
 --- The chosen tensors of all files, and how many bytes they have.
 local function choose()
   local chosen, total, opened = {}, 0, {}
@@ -119,12 +110,18 @@ local function choose()
   return chosen, total
 end
 
----The statistics of a row; those of tied tensors are kept from the first of them.
-local function stats_of(one, row, known)
-  local of_file = known[one.rows]
-  if row.tied_to and of_file[row.tied_to] then return of_file[row.tied_to] end
-  local stats = one.rows:value(one.index):stats { quantiles = SHARES, bins = BINS }
-  if of_file[row.path] == false then of_file[row.path] = stats end
+local function bytes_read(one)
+  local row = one.rows[one.index]
+  return row.tied_to and 0 or row.bytes
+end
+
+---The statistics of a row. Those of tied tensors are known from the first of them.
+local function stats_of(one, known, show)
+  local row = one.rows[one.index]
+  local stats = row.tied_to and known[one.rows][row.tied_to]
+  if stats then return stats end
+  stats = one.rows:value(one.index):stats { quantiles = SHARES, bins = BINS }
+  show(row.path, bytes_read(one))
   return stats
 end
 
@@ -151,18 +148,21 @@ end
 ---@return { value: any, printed: any }[]
 local function read(printed)
   local chosen, total = choose()
-  local show, known, out = new_progress(total), tied_keys(chosen), {}
+  local show = args.no_progress_bar and function() end or progress.reading(total)
+  local known, out = tied_keys(chosen), {}
   local count = args.sort and #chosen or math.min(#chosen, args.top or #chosen)
+  local stats_at = team.shared(count, function(n) return bytes_read(chosen[n]) end, function(n) return stats_of(chosen[n], known, show) end)
   for n = 1, count do
     local one = chosen[n]
-    local row = one.rows[one.index]
+    local row, stats, of_file = one.rows[one.index], stats_at(n), known[one.rows]
+    if of_file[row.path] == false then of_file[row.path] = stats end
     local result = {
       file = one.file, key = row.path, dtype = row.type, encoding = row.encoding, shape = row.shape, bytes = row.bytes,
-      tied_to = row.tied_to, stats = stats_of(one, row, known),
+      tied_to = row.tied_to, stats = stats,
     }
     out[n] = { value = args.sort and value_of(result, args.sort), printed = printed(result) }
-    if not row.tied_to then show(row.path, row.bytes) end
   end
+  show()
   return tensor_filter.sorted(out, args, function(entry) return entry.value end)
 end
 

@@ -38,7 +38,7 @@ local LAYERS = {
 
 --- Modules of the program itself and of the system.
 local OUTSIDE = { ["cbk.native"] = true, ["cbk.commands"] = true, ["cbk.editor"] = true, ["cbk.limits"] = true, argparse = true,
-  ffi = true, ["jit.util"] = true }
+  ffi = true, ["jit.util"] = true, ["string.buffer"] = true }
 
 --- What takes the name of a module from elsewhere, and why.
 local COMPUTED = {

@@ -68,10 +68,14 @@ void report_error(std::string_view code, const ErrorParts& parts) {
 
 int leave_team(int code) {
   Team& team = Team::world();
-  team.leave(code);
-  if (code != exit_ok || team.failure().empty()) return code;
-  report_error(name_of(Errc::usage), {});
-  return exit_failure;
+  team.await_end();
+  if (code == exit_ok && !team.failure().empty()) {
+    report_error(name_of(Errc::usage), {});
+    code = exit_failure;
+  }
+  std::fflush(nullptr);
+  team.leave();
+  return code;
 }
 
 int finish_output(int code) {

@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <fstream>
 #include <future>
@@ -155,30 +156,22 @@ class ConnectedTeam final : public Team {
     return failure_;
   }
 
-  void leave(int code) override {
+  void await_end() override {
     if (!pump_.joinable()) return;
     std::unique_lock lock(mutex_);
-    if (code != 0 && !has_failed_) {
-      lock.unlock();
-      report_failure("");
-      lock.lock();
-    }
     for (int to = 0; to < size(); ++to)
       if (to != rank()) queue(to, Kind::bye, "");
     const auto all_left = [&] {
       return std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.has_left; }) &&
              outgoing_.empty();
     };
-    bool is_fine = true;
-    if (has_failed_ || code != 0) {
-      is_fine = arrived_.wait_for(lock, farewell, all_left);
-    } else {
-      arrived_.wait(lock, [&] { return all_left() || has_failed_; });
-      is_fine = all_left() || arrived_.wait_for(lock, farewell, all_left);
-    }
+    arrived_.wait(lock, [&] { return all_left() || has_failed_; });
+    is_clean_ = all_left() || arrived_.wait_for(lock, farewell, all_left);
+  }
+
+  void leave() override {
+    if (!pump_.joinable()) return;
     is_closing_ = true;
-    is_clean_ = is_fine;
-    lock.unlock();
     pump_.join();
   }
 
@@ -193,6 +186,9 @@ class ConnectedTeam final : public Team {
   }
 
   void post(int to, Kind kind, const std::string& payload) {
+    constexpr size_t most_bytes = size_t{1} << 30;  // MPI counts in ints
+    if (payload.size() > most_bytes)
+      fail(Errc::unsupported, "ranks cannot exchange {} bytes at once", payload.size());
     const std::lock_guard lock(mutex_);
     queue(to, kind, payload);
   }
@@ -325,7 +321,7 @@ class ConnectedTeam final : public Team {
   std::thread pump_;
   std::atomic<uint64_t> done_{0};
   std::atomic<bool> is_closing_{false};
-  bool is_clean_ = true;  // set before is_closing_
+  bool is_clean_ = false;  // set before is_closing_
 
   mutable std::mutex mutex_;  // everything below
   std::condition_variable arrived_;
@@ -355,6 +351,26 @@ std::string module_for_launcher() {
 
 Team& Team::world() {
   return *current();
+}
+
+std::vector<std::string> Team::exchange(std::string mine) {
+  std::vector<std::string> all = to_first(std::move(mine));
+  std::string packed;  // the sizes, then the bytes
+  for (const std::string& each : all) {
+    const uint64_t bytes = each.size();
+    packed.append(reinterpret_cast<const char*>(&bytes), sizeof bytes);
+  }
+  for (const std::string& each : all) packed += each;
+  if (!is_first()) all.resize(static_cast<size_t>(size()));
+  packed = from_first(std::move(packed));
+  size_t at = all.size() * sizeof(uint64_t);
+  for (size_t i = 0; i < all.size(); ++i) {
+    uint64_t bytes = 0;
+    std::memcpy(&bytes, packed.data() + i * sizeof bytes, sizeof bytes);
+    all[i] = packed.substr(at, bytes);
+    at += bytes;
+  }
+  return all;
 }
 
 void Team::join() {

@@ -34,6 +34,9 @@ class Team {
   /// Collective: the bytes of all ranks in their order, on rank 0; nothing on the others. Errors: as above.
   virtual std::vector<std::string> to_first(std::string mine) { return {std::move(mine)}; }
 
+  /// Collective: the bytes of all ranks in their order, on all ranks. Errors: as above.
+  std::vector<std::string> exchange(std::string mine);
+
   /// Progress of this rank, and of all others together, in bytes.
   virtual void set_done(uint64_t /*bytes*/) {}
   [[nodiscard]] virtual uint64_t done_elsewhere() const { return 0; }
@@ -43,8 +46,10 @@ class Team {
   virtual bool report_failure(const std::string& /*message*/) { return true; }
   /// The message of the rank that failed first, if this rank stopped for that.
   [[nodiscard]] virtual std::string failure() const { return {}; }
-  /// The last call. All ranks wait for each other, unless one has failed or `code` is one of a failure.
-  virtual void leave(int /*code*/) {}
+  /// After all work: waits until all other ranks are here, or one has failed.
+  virtual void await_end() {}
+  /// The last call, after `await_end`. Launchers may end this process as soon as another one has left.
+  virtual void leave() {}
 
  protected:
   Team() = default;

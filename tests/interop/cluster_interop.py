@@ -36,11 +36,12 @@ FAILING = SCRIPT.replace("out:commit", 'if os.getenv "OMPI_COMM_WORLD_RANK" == a
 
 
 def content(path):
-    """{name: bytes} of a file, or of all files in a folder."""
+    """{name: bytes} of a file, or of all files in a folder and below."""
     if not os.path.isdir(path):
         with open(path, "rb") as file:
             return {"": file.read()}
-    return {name: content(os.path.join(path, name))[""] for name in sorted(os.listdir(path))}
+    inner = {name: content(os.path.join(path, name)) for name in sorted(os.listdir(path))}
+    return {f"{name}/{rest}".rstrip("/"): data for name, files in inner.items() for rest, data in files.items()}
 
 
 def same(one, other):
@@ -466,6 +467,54 @@ class Cluster(harness.Run):
             assert self.left("x.safetensors") == [], self.left()
             self.call("check", "x.safetensors")
 
+    def commands_of_ranks(self):
+        """Every command that writes a model, by three ranks: the bytes of one process."""
+        self.clear()
+        os.mkdir(self.path("hf"))
+        with open(self.path("hf/config.json"), "w", encoding="utf-8") as file:
+            json.dump(LLAMA, file)
+        self.call("new", "hf/config.json", "-o", "hf/model.safetensors")
+        os.mkdir(self.path("adapter"))
+        generator, adapter = torch.Generator().manual_seed(3), {}
+        for layer in range(LLAMA["num_hidden_layers"]):
+            name = f"base_model.model.model.layers.{layer}.self_attn.q_proj."
+            adapter[name + "lora_A.weight"] = torch.randn(4, 64, generator=generator)
+            adapter[name + "lora_B.weight"] = torch.randn(64, 4, generator=generator)
+        torch.save(adapter, self.path("adapter/adapter_model.bin"))
+        with open(self.path("adapter/adapter_config.json"), "w", encoding="utf-8") as file:
+            json.dump({"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}, file)
+        for name, command in (("new", ("new", "hf/config.json", "-o", "{}.pt", "--seed", "3")),
+                              ("convert", ("convert", "hf", "--model", "llama", "--tgt-fmt", "cs-2.1", "-o", "{}")),
+                              ("upgrade", ("upgrade", "--yes", "--model", "llama", "--config", "convert/config_to_cs-2.1.yaml", "convert/hf_to_cs-2.1.mdl", "--to",
+                                           "cs-2.5", "-o", "{}")),
+                              ("back", ("convert", "convert/hf_to_cs-2.1.mdl", "--config", "convert/config_to_cs-2.1.yaml", "--model", "llama", "--src-fmt",
+                                        "cs-2.1", "--tgt-fmt", "hf", "-o", "{}")),
+                              ("fold", ("fold-lora-checkpoint", "--adapter", "adapter", "hf", "-o", "{}"))):
+            self.call(*(word.format(name) for word in command))
+            written = name + ".pt" if name == "new" else name
+            os.rename(self.path(written), self.path("one." + name))
+            status, text = self.ranks(3, *(word.format(name) for word in command))
+            assert status == 0, text
+            same(self.path("one." + name), self.path(written))
+
+    def reading_by_ranks(self):
+        """What commands find that read a part each, and their status."""
+        self.clear()
+        weights = torch.load(self.path("source.pt"))
+        weights["layers.3.weight"][0, 5] += 1
+        weights["moved"] = weights.pop("layers.5.weight")
+        weights["bad"] = torch.tensor([1.0, float("nan")])
+        torch.save(weights, self.path("other.pt"))
+        for command in (("stats", "source.pt", "other.pt"), ("stats", "--json", "other.pt", "--top", "9", "--sort", "norm"), ("check", "other.pt"),
+                        ("check", "--json", "source.pt"), ("check", "source.pt", "missing.pt"), ("diff", "source.pt", "other.pt"),
+                        ("diff", "--json", "source.pt", "other.pt"), ("diff", "source.pt", "source.pt"), ("diff", "source.pt", "missing.pt")):
+            one = self.run(*command)
+            status, text = self.ranks(3, *command)
+            assert status == one.returncode, (command, status, one.returncode)
+            text = re.sub(r"cbk: rank \d on \S+: ", "cbk: ", text)  # of a failure of all, which came first
+            for line in (one.stdout + one.stderr).splitlines():
+                assert text.count(line) == (one.stdout + one.stderr).count(line), (command, line, text)
+
     def ranks_resume(self, times):
         """Killed with two ranks, continued with three, two or one."""
         self.clear()
@@ -477,6 +526,10 @@ class Cluster(harness.Run):
         same(self.path("wanted.safetensors"), self.path("x.safetensors"))
         assert self.left("wanted.safetensors", "x.safetensors") == [], self.left()
 
+
+LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 512, "hidden_size": 64, "intermediate_size": 96,
+         "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128, "rms_norm_eps": 1e-5,
+         "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": False, "torch_dtype": "bfloat16"}
 
 COPIES = {  # a command, up to its output, and how that ends
     "safetensors": (("copy", "source.pt"), ".safetensors"),
@@ -517,6 +570,8 @@ def main():
             test.check(f"a rank gets {number.name}", lambda n=number: test.rank_dies(n, max(1, args.kills // 4)))
         test.check("a rank that packs gets SIGKILL", lambda: test.rank_dies(signal.SIGKILL, max(1, args.kills // 4), "x.mdl", "zstd"))
         test.check("a rank alone", test.rank_alone)
+        test.check("commands of ranks", test.commands_of_ranks)
+        test.check("ranks that read", test.reading_by_ranks)
         test.check("a rank is stopped", lambda: test.rank_dies(signal.SIGSTOP, 1))
         test.check("a rank is stopped at the end", test.stopped_at_the_end)
         test.check("ranks resume", lambda: test.ranks_resume(max(1, args.kills // 4)))

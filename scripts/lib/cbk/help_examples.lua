@@ -175,6 +175,7 @@ return {
   ["cbk.progress.format_time"] = 'cbk.progress.format_time(3723)',
   ["cbk.progress.line"] = 'cbk.progress.line({ done = 50, total = 100, seconds = 2, key = "head.weight" }, 80)',
   ["cbk.progress.display"] = 'out:commit { progress = cbk.progress.display() }',
+  ["cbk.progress.reading"] = 'local show = cbk.progress.reading(t:nbytes())',
   ["cbk.natural.key"] = 'cbk.natural.key "layers.10" > cbk.natural.key "layers.9"',
   ["cbk.natural.less"] = 'cbk.natural.less("layers.9", "layers.10")',
   ["cbk.natural.sort"] = 'cbk.natural.sort { "layers.10", "layers.9" }',

@@ -769,6 +769,20 @@ function cbk.provenance_differences(path) end
 ---@return boolean
 function cbk.has_job() end
 ---@private
+---The number of this process among those that work together, from 0, and how many they are. See `cbk.team`.
+---@return integer rank, integer size
+function cbk.team_place() end
+---@private
+---The bytes of all processes that work together, in their order. All have to call it.
+---@param bytes string
+---@return string[]
+function cbk.team_exchange(bytes) end
+---@private
+---Says how many bytes this process has read.
+---@param bytes number
+---@return number   that the others have read
+function cbk.team_done(bytes) end
+---@private
 ---@param folder string   of a job
 ---@return number begun, { name: string, bytes: integer, modified: number }[]   times are seconds since 1970
 function cbk.job_journals(folder) end

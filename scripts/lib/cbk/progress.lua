@@ -63,4 +63,15 @@ function progress.display()
   return cbk.terminal.is_tty "stderr" and draw_on_terminal() or print_lines()
 end
 
+---A function to call with what was read, which shows how much that is, or with nothing at the end. Ranks show what all of them have read.
+---@param total integer   bytes
+---@return fun(key?: string, bytes?: integer)
+function progress.reading(total)
+  local display, done, clock = progress.display(), 0, cbk.clock()
+  return function(key, bytes)
+    done = key and done + bytes or total
+    display { done = math.min(done + cbk.team_done(done), total), total = total, seconds = cbk.clock() - clock, key = key or "" }
+  end
+end
+
 return progress

@@ -17,6 +17,7 @@ local pickles = require "cbk.check.pickles"
 local quantised = require "cbk.quantised"
 local shards = require "cbk.check.shards"
 local small_items = require "cbk.small_items"
+local team = require "cbk.team"
 local values = require "cbk.check.values"
 
 local check = {}
@@ -239,16 +240,29 @@ local function check_unwritten(subject, part, key, tensor, found)
 end
 
 ---Reads one tensor.
----@return CheckedTensor|nil
-local function scan(subject, part, i, row, class_keys, options, found)
-  local tensor = part.rows:value(i)
+---@param path string
+---@return { damage?: string, scan?: table, least?: number }   `least`: of a state of an optimizer that is never negative
+local function read(part, i, path, options)
+  local row, tensor = part.rows[i], part.rows:value(i)
   local fine, result = pcall(tensor.scan, tensor, { dtypes = dtypes_for(row, options) })
-  if fine then
-    check_unwritten(subject, part, row.path, tensor, found)
-    return { file = file_of_tensor(subject, part, tensor), key = row.path, row = row, scan = result, known = class_keys[row.path] }
+  if not fine then
+    if type(result) ~= "table" or result.code ~= "format" then error(result, 0) end
+    return { damage = errors.text(result) }
   end
-  if type(result) ~= "table" or result.code ~= "format" then error(result, 0) end
-  found:add("damaged", part.file, row.path, errors.text(result))
+  local is_never_negative = optimizer_state.parameter_of(path) and optimizers.is_never_negative(naming.last(path))
+  return { scan = result, least = is_never_negative and values.least(result, tensor) }
+end
+
+---@return CheckedTensor|nil
+local function scanned(subject, part, i, row, class_keys, result, found)
+  if result.damage then
+    found:add("damaged", part.file, row.path, result.damage)
+    return nil
+  end
+  local tensor = part.rows:value(i)
+  check_unwritten(subject, part, row.path, tensor, found)
+  return { file = file_of_tensor(subject, part, tensor), key = row.path, row = row, scan = result.scan, least = result.least,
+    known = class_keys[row.path] }
 end
 
 ---The class's tensor for each key.
@@ -270,18 +284,15 @@ end
 
 ---Checks the elements of one row of a file.
 ---@param state CheckState
-local function check_elements(subject, part, i, row, state, options, found, on_read)
+---@param result table|nil   of `read`, if it was
+local function check_elements(subject, part, i, row, state, result, found)
   local one
   if row.tied_to then
     one = state.by_path[part.prefix .. row.tied_to]
-  elseif not options.without_values and (not options.is_chosen or options.is_chosen(row.path)) then
-    one = scan(subject, part, i, row, state.class_keys, options, found)
-    on_read(row.path, row.bytes)
+  elseif result then
+    one = scanned(subject, part, i, row, state.class_keys, result, found)
     if one then
       one.is_scale = state.scales[row.path]
-      if optimizer_state.parameter_of(row.path) and optimizers.is_never_negative(naming.last(row.path)) then
-        values.check_sign(one, part.rows:value(i), found)
-      end
       values.check(one, found)
       state.contents[#state.contents + 1] = duplicates.content(one, part.rows, i)
     end
@@ -295,6 +306,32 @@ local function check_elements(subject, part, i, row, state, options, found, on_r
   if state.tied[row.path] or row.tied_to then state.by_path[row.path] = one end
 end
 
+---A function that gives what was read of a row, which is nil where nothing is.
+---@return fun(part: table, i: integer): table|nil
+local function reader(subject, options, on_read)
+  local part_of, row_of, number = {}, {}, {}
+  for _, part in ipairs(subject.parts) do
+    number[part] = {}
+    for i = 1, options.without_values and 0 or #part.rows do
+      local row = part.rows[i]
+      local is_read = row.shape and not row.problem and not row.tied_to
+      if is_read and (not options.is_chosen or options.is_chosen(part.prefix .. row.path)) then
+        part_of[#part_of + 1], row_of[#row_of + 1] = part, i
+        number[part][i] = #row_of
+      end
+    end
+  end
+  local function bytes(n) return part_of[n].rows[row_of[n]].bytes end
+  local result = team.shared(#row_of, bytes, function(n)
+    local part, i = part_of[n], row_of[n]
+    local path = part.prefix .. part.rows:path(i)
+    local out = read(part, i, path, options)
+    on_read(path, bytes(n))
+    return out
+  end)
+  return function(part, i) return number[part][i] and result(number[part][i]) end
+end
+
 ---Reads all tensors of a subject, and checks their values.
 ---@param subject CheckSubject
 ---@param options CheckOptions
@@ -304,6 +341,7 @@ function check.values(subject, options, found, on_read)
   local of, has_class, tensors = subject.of, subject.of ~= nil and subject.of.known ~= nil, {}
   local state = { contents = {}, tied = model.tied_paths(of), by_path = {}, class_keys = class_keys_of(of),
     scales = subject.scales or {}, codes = subject.codes or {} }
+  local result_of = reader(subject, options, on_read)
   for _, part in ipairs(subject.parts) do
     for i = 1, #part.rows do
       local row = part.rows[i]
@@ -312,7 +350,7 @@ function check.values(subject, options, found, on_read)
       if row.problem then
         found:add("unreadable", part.file, row.path, row.problem)
       elseif row.shape then
-        check_elements(subject, part, i, row, state, options, found, on_read)
+        check_elements(subject, part, i, row, state, result_of(part, i), found)
       end
     end
   end

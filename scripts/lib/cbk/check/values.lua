@@ -91,12 +91,14 @@ local function check_dtypes(one, found)
   end
 end
 
----Reports a state of an optimizer that is never negative, and is.
----@param one CheckedTensor
+---The smallest element of a tensor that was scanned.
+---@param scan table
 ---@param tensor Tensor
----@param found Findings
-function values.check_sign(one, tensor, found)
-  local least = one.scan.constant or one.scan.numel > 0 and tensor:stats().min or 0
+function values.least(scan, tensor) return scan.constant or scan.numel > 0 and tensor:stats().min or 0 end
+
+---Reports a state of an optimizer that is never negative, and is.
+local function check_sign(one, found)
+  local least = one.least
   if type(least) ~= "number" or least >= 0 or least ~= least then return end
   found:add("state", one.file, one.key, ("it is never negative, and here its smallest element is %.6g"):format(least))
 end
@@ -104,6 +106,7 @@ end
 ---@param one CheckedTensor
 ---@param found Findings
 function values.check(one, found)
+  check_sign(one, found)
   strange(one, found, "nan", one.scan.nan, one.scan.first_nan, "NaN")
   strange(one, found, "infinity", one.scan.inf, one.scan.first_inf, "infinite")
   check_constant(one, found)

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local errors = require "cbk.errors"
 local renamed = require "cbk.diff.renamed"
+local team = require "cbk.team"
 local values = require "cbk.diff.values"
 
 local diff = {}
@@ -60,6 +61,28 @@ local function keep(result, i, d, order)
   if d.what ~= "values" or not BY[order] then return end
   local is_infinite = type(d.max_abs) == "number" and d.max_abs == math.huge
   result.measures[i] = is_infinite and math.huge or BY[order](d)
+end
+
+---Compares rows with their counterparts, and keeps the differences.
+---@param result Comparison
+---@param list integer[]   rows of `a`
+local function compare_all(result, list, options, wanted)
+  local function bytes(n) return result.a[list[n]].bytes or 0 end
+  local difference_of = team.shared(#list, bytes, function(n)
+    local i = list[n]
+    local difference = compare_rows(result.a, i, result.b, result.in_b(i), options)
+    wanted.on_read(result.a:path(i), 2 * bytes(n))
+    return difference
+  end)
+  for n, i in ipairs(list) do
+    local difference = difference_of(n)
+    if difference then
+      result.different[#result.different + 1] = i
+      keep(result, i, difference, wanted.order)
+    else
+      result.same = result.same + 1
+    end
+  end
 end
 
 ---Pairs keys that only one side has: first by content, then other tensors with the same pattern of names, which are compared.
@@ -150,22 +173,16 @@ function diff.compare(a, b, options, wanted)
   local result = { a = a, b = b, other_key = {}, only_a = {}, only_b = {}, renamed = {}, different = {}, tensors = {}, measures = {},
     kept = 0, same = 0 }
   result.in_b = function(i) return result.other_key[i] or in_b(i) end
+  local compared = {} -- rows of `a`
   for i = 1, #a do
     local k = in_b(i)
     if not k then
       table.insert(result.only_a, i)
     elseif wanted.row(a, i) or wanted.row(b, k) then
-      local difference = compare_rows(a, i, b, k, options)
-      if difference then
-        table.insert(result.different, i)
-        keep(result, i, difference, wanted.order)
-      else
-        result.same = result.same + 1
-      end
-      local row = a[i]
-      if row.bytes then wanted.on_read(row.path, 2 * row.bytes) end
+      compared[#compared + 1] = i
     end
   end
+  compare_all(result, compared, options, wanted)
   for k = 1, #b do
     if not in_a(k) then table.insert(result.only_b, k) end
   end

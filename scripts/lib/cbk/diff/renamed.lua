@@ -2,6 +2,7 @@
 
 local extents = require "cbk.extents"
 local fold = require "cbk.fold"
+local team = require "cbk.team"
 
 local renamed = {}
 
@@ -31,16 +32,28 @@ local function by_signature(rows, list, wanted, is_wanted)
   return out
 end
 
+---The content of each of the tensors, and whether it is constant.
+---@return table<integer, { id: string, is_constant: boolean }>
+local function contents(rows, list, on_read)
+  local out = {}
+  table.sort(list)
+  local content_of = team.shared(#list, function(n) return rows[list[n]].bytes end, function(n)
+    local scan = rows:value(list[n]):scan()
+    on_read(rows:path(list[n]), rows[list[n]].bytes)
+    return { id = scan.fingerprint, is_constant = scan.constant ~= nil }
+  end)
+  for n, i in ipairs(list) do out[i] = content_of(n) end
+  return out
+end
+
 ---The indices of tensors by content, and the contents of constant tensors.
-local function by_content(rows, list, on_read)
+local function by_content(list, content)
   local out, is_constant = {}, {}
   for _, i in ipairs(list) do
-    local scan = rows:value(i):scan()
-    local id = scan.fingerprint
-    on_read(rows:path(i), rows[i].bytes)
+    local id = content[i].id
     out[id] = out[id] or {}
     table.insert(out[id], i)
-    is_constant[id] = scan.constant ~= nil
+    is_constant[id] = content[i].is_constant
   end
   return out, is_constant
 end
@@ -86,10 +99,18 @@ end
 function renamed.pairs(a, only_a, b, only_b, wanted)
   local is_wanted, out, is_sure = {}, {}, {}
   local shapes_a, shapes_b = by_signature(a, only_a, wanted, is_wanted), by_signature(b, only_b, wanted, is_wanted)
+  local read_a, read_b = {}, {}
   for id, list in pairs(shapes_a) do
     if shapes_b[id] and is_wanted[id] then
-      local contents_a, is_constant = by_content(a, list, wanted.on_read)
-      local contents_b = by_content(b, shapes_b[id], wanted.on_read)
+      for _, i in ipairs(list) do read_a[#read_a + 1] = i end
+      for _, k in ipairs(shapes_b[id]) do read_b[#read_b + 1] = k end
+    end
+  end
+  local content_a, content_b = contents(a, read_a, wanted.on_read), contents(b, read_b, wanted.on_read)
+  for id, list in pairs(shapes_a) do
+    if shapes_b[id] and is_wanted[id] then
+      local contents_a, is_constant = by_content(list, content_a)
+      local contents_b = by_content(shapes_b[id], content_b)
       for content, same_a in pairs(contents_a) do
         local same_b = contents_b[content] or {}
         pair_up(a, same_a, b, same_b, out, is_sure)

@@ -113,14 +113,7 @@ local function stats_row(key, tensor)
 end
 
 --- A function that shows how much has been read, on a terminal.
-local function progress_over(total)
-  if not cbk.terminal.is_tty "stderr" then return function() end end
-  local display, done, start = progress.display(), 0, cbk.clock()
-  return function(row)
-    done = done + row.bytes
-    display { done = done, total = total, seconds = cbk.clock() - start, key = row.path }
-  end
-end
+local function progress_over(total) return cbk.terminal.is_tty "stderr" and progress.reading(total) or function() end end
 
 commands.stats = {
   usage = ":stats [KEY]",
@@ -139,7 +132,7 @@ commands.stats = {
         local row = rows[i]
         if row.shape and not row.problem and not row.type:find "^complex" then
           found[#found + 1] = stats_row(row.path, rows:value(i))
-          show(row)
+          show(row.path, row.bytes)
         end
       end
       if #found == 0 then cbk.fail("key", ("%s is neither a key nor a tensor; :ls lists the keys"):format(cbk.quote(rest))) end

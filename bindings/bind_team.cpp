@@ -1,0 +1,43 @@
+#include "bindings/modules.hpp"
+#include "host/base/team.hpp"
+
+namespace cbk::lua {
+namespace {
+
+/// cbk.team_place(): the number of this process among those that work together, from 0, and how many they
+/// are.
+int team_place(lua_State* L) {
+  lua_pushinteger(L, Team::world().rank());
+  lua_pushinteger(L, Team::world().size());
+  return 2;
+}
+
+/// cbk.team_exchange(bytes): the bytes of all processes, in their order. All have to call it.
+int team_exchange(lua_State* L) {
+  const std::vector<std::string> all = Team::world().exchange(std::string(check_string(L, 1)));
+  lua_createtable(L, static_cast<int>(all.size()), 0);
+  for (size_t i = 0; i < all.size(); ++i) {
+    lua_pushlstring(L, all[i].data(), all[i].size());
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
+
+/// cbk.team_done(bytes): says how many bytes this process has read; returns how many the others have.
+int team_done(lua_State* L) {
+  Team::world().set_done(static_cast<uint64_t>(check_number(L, 1)));
+  lua_pushnumber(L, static_cast<double>(Team::world().done_elsewhere()));
+  return 1;
+}
+
+}  // namespace
+
+void bind_team(lua_State* L) {
+  static const luaL_Reg functions[] = {{"team_place", guarded<team_place>},
+                                       {"team_exchange", guarded<team_exchange>},
+                                       {"team_done", guarded<team_done>},
+                                       {nullptr, nullptr}};
+  set_functions(L, functions);
+}
+
+}  // namespace cbk::lua
