@@ -5,6 +5,7 @@
 #include "bindings/modules.hpp"
 #include "bindings/variable_methods.hpp"
 #include "host/base/parallel.hpp"
+#include "host/base/sha256.hpp"
 #include "host/compute/context.hpp"
 #include "host/compute/program.hpp"
 
@@ -167,6 +168,42 @@ std::vector<VariablePtr> check_list(lua_State* L, int index) {
     lua_pop(L, 1);
   }
   return out;
+}
+
+/// cbk.compute.set_team_shares(list): the share of each rank in the global batch; an empty list: no
+/// reduction.
+int set_team_shares(lua_State* L) {
+  std::vector<double> shares;
+  for (size_t i = 1; i <= lua_objlen(L, 1); ++i) {
+    lua_rawgeti(L, 1, static_cast<int>(i));
+    shares.push_back(check_number(L, -1));
+    lua_pop(L, 1);
+  }
+  context().team_shares = std::move(shares);
+  return 0;
+}
+
+/// cbk.compute.team_sum(list, is_mean): the sum of each tensor over all ranks, or its mean, weighted by their
+/// shares. All have to call it.
+int team_sum(lua_State* L) {
+  const auto sums = compute::team_sum(check_list(L, 1), lua_toboolean(L, 2) != 0);
+  lua_createtable(L, static_cast<int>(sums.size()), 0);
+  for (size_t i = 0; i < sums.size(); ++i) {
+    push_variable(L, sums[i]);
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
+
+/// cbk.compute.digest(list): of the bytes of tensors, as a text.
+int digest(lua_State* L) {
+  Sha256 out;
+  for (const VariablePtr& one : check_list(L, 1)) {
+    const auto dense = compute::contiguous(one);
+    out.add({dense->operand().bytes(), static_cast<size_t>(dense->numel()) * size_of(dense->dtype())});
+  }
+  push(L, std::string_view(to_hex(out.digest())));
+  return 1;
 }
 
 int cat_variables(lua_State* L) {
@@ -468,6 +505,9 @@ void bind_compute(lua_State* L) {
                                        {"where", computed<where, 3>},
                                        {"cat", computed<cat_variables, 2>},
                                        {"stack", computed<stack_variables, 2>},
+                                       {"set_team_shares", computed<set_team_shares>},
+                                       {"team_sum", computed<team_sum>},
+                                       {"digest", computed<digest>},
                                        {"is_tensor", computed<is_tensor>},
                                        {"to_lazy", computed<to_lazy>},
                                        {"feed", computed<feed>},

@@ -34,9 +34,9 @@ constexpr milliseconds pulse(1000);  // between two signs of life
 constexpr int usual_patience = 25;   // seconds without one
 constexpr seconds farewell(5);       // for the others to end after a failure
 constexpr seconds of_launcher(8);    // to end all ranks after one has failed
-constexpr milliseconds shortest_rest(1), longest_rest(10);
+constexpr std::chrono::microseconds shortest_rest(50), longest_rest(10'000);
 
-enum class Kind : char { data = 'd', alive = 'a', failed = 'f', stop = 's', bye = 'b' };
+enum class Kind : uint8_t { data, alive, failed, stop, bye };
 
 int patience() {
   const char* text = std::getenv("CBK_TEAM_TIMEOUT");
@@ -124,12 +124,21 @@ class ConnectedTeam final : public Team {
 
   std::vector<std::string> to_first(std::string mine) override {
     if (!is_first()) {
-      post(0, Kind::data, mine);
+      post(0, Kind::data, std::move(mine));
       return {};
     }
     std::vector<std::string> all{std::move(mine)};
     for (int from = 1; from < size(); ++from) all.push_back(next_data(from));
     return all;
+  }
+
+  std::vector<std::string> all_to_all(std::vector<std::string> mine) override {
+    for (int to = 0; to < size(); ++to)
+      if (to != rank()) post(to, Kind::data, std::move(mine[static_cast<size_t>(to)]));
+    std::vector<std::string> out;
+    for (int from = 0; from < size(); ++from)
+      out.push_back(from == rank() ? std::move(mine[static_cast<size_t>(from)]) : next_data(from));
+    return out;
   }
 
   void set_done(uint64_t bytes) override { done_ = bytes; }
@@ -178,24 +187,27 @@ class ConnectedTeam final : public Team {
  private:
   struct Outgoing {
     int to;
+    Kind kind;
     std::string bytes;
   };
 
-  void queue(int to, Kind kind, const std::string& payload) {  // with the lock
-    outgoing_.push_back({to, static_cast<char>(kind) + payload});
+  void queue(int to, Kind kind, std::string payload) {  // with the lock
+    outgoing_.push_back({to, kind, std::move(payload)});
+    has_outgoing_.notify_one();
   }
 
-  void post(int to, Kind kind, const std::string& payload) {
+  void post(int to, Kind kind, std::string payload) {
     constexpr size_t most_bytes = size_t{1} << 30;  // MPI counts in ints
     if (payload.size() > most_bytes)
       fail(Errc::unsupported, "ranks cannot exchange {} bytes at once", payload.size());
     const std::lock_guard lock(mutex_);
-    queue(to, kind, payload);
+    queue(to, kind, std::move(payload));
   }
 
   std::string next_data(int from) {
     std::unique_lock lock(mutex_);
     std::deque<std::string>& data = peers_[static_cast<size_t>(from)].data;
+    is_awaiting_ = true;
     while (data.empty()) {
       if (peers_[static_cast<size_t>(from)].has_left && !has_failed_)
         fail(Errc::usage,
@@ -204,6 +216,7 @@ class ConnectedTeam final : public Team {
       arrived_.wait_for(lock, milliseconds(50));
       if (data.empty()) check_interrupt();
     }
+    is_awaiting_ = false;
     std::string out = std::move(data.front());
     data.pop_front();
     return out;
@@ -217,7 +230,7 @@ class ConnectedTeam final : public Team {
     while (!is_closing_) {
       const bool has_sent = send_all();
       const bool has_received = receive_all();
-      rest = has_sent || has_received ? shortest_rest : std::min(rest * 2, longest_rest);
+      rest = has_sent || has_received ? shortest_rest : std::min(2 * rest, longest_rest);
       if (Clock::now() - last_pulse >= pulse) {
         last_pulse = Clock::now();
         const std::lock_guard lock(mutex_);
@@ -225,7 +238,10 @@ class ConnectedTeam final : public Team {
           queue(to, Kind::alive, fmt::format("{} {}", done_.load(), host_));
         watch();
       }
-      std::this_thread::sleep_for(rest);
+      // MPI has no call that waits for a message or for this program, so it is asked again and again.
+      std::unique_lock lock(mutex_);
+      has_outgoing_.wait_for(lock, is_awaiting_ ? shortest_rest : rest,
+                             [this] { return !outgoing_.empty(); });
     }
     end();
   }
@@ -236,31 +252,26 @@ class ConnectedTeam final : public Team {
       const std::lock_guard lock(mutex_);
       sent.swap(outgoing_);
     }
-    for (const Outgoing& each : sent) transport_->send(each.to, each.bytes.data(), each.bytes.size());
+    for (Outgoing& each : sent) transport_->send(each.to, static_cast<int>(each.kind), std::move(each.bytes));
     if (!sent.empty()) arrived_.notify_all();
     return !sent.empty();
   }
 
   bool receive_all() {
     bool has_any = false;
-    int from = 0;
-    size_t bytes = 0;
-    while (transport_->probe(from, bytes)) {
-      std::string message(bytes, '\0');
-      transport_->receive(from, message.data(), bytes);
-      take(from, message);
+    while (std::optional<Message> message = transport_->receive()) {
+      take(message->from, static_cast<Kind>(message->kind), std::move(message->bytes));
       has_any = true;
     }
     if (has_any) arrived_.notify_all();
     return has_any;
   }
 
-  void take(int from, const std::string& message) {
+  void take(int from, Kind kind, std::string payload) {
     const std::lock_guard lock(mutex_);
     Peer& peer = peers_[static_cast<size_t>(from)];
     peer.heard = Clock::now();
-    std::string payload = message.substr(1);
-    switch (static_cast<Kind>(message[0])) {
+    switch (kind) {
       case Kind::data:
         peer.data.push_back(std::move(payload));
         break;
@@ -324,7 +335,8 @@ class ConnectedTeam final : public Team {
   bool is_clean_ = false;  // set before is_closing_
 
   mutable std::mutex mutex_;  // everything below
-  std::condition_variable arrived_;
+  std::condition_variable arrived_, has_outgoing_;
+  bool is_awaiting_ = false;  // a message
   std::deque<Outgoing> outgoing_;
   std::vector<Peer> peers_;
   bool has_failed_ = false;
@@ -354,23 +366,7 @@ Team& Team::world() {
 }
 
 std::vector<std::string> Team::exchange(std::string mine) {
-  std::vector<std::string> all = to_first(std::move(mine));
-  std::string packed;  // the sizes, then the bytes
-  for (const std::string& each : all) {
-    const uint64_t bytes = each.size();
-    packed.append(reinterpret_cast<const char*>(&bytes), sizeof bytes);
-  }
-  for (const std::string& each : all) packed += each;
-  if (!is_first()) all.resize(static_cast<size_t>(size()));
-  packed = from_first(std::move(packed));
-  size_t at = all.size() * sizeof(uint64_t);
-  for (size_t i = 0; i < all.size(); ++i) {
-    uint64_t bytes = 0;
-    std::memcpy(&bytes, packed.data() + i * sizeof bytes, sizeof bytes);
-    all[i] = packed.substr(at, bytes);
-    at += bytes;
-  }
-  return all;
+  return all_to_all(std::vector<std::string>(static_cast<size_t>(size()), std::move(mine)));
 }
 
 void Team::join() {

@@ -34,6 +34,9 @@ class Team {
   /// Collective: the bytes of all ranks in their order, on rank 0; nothing on the others. Errors: as above.
   virtual std::vector<std::string> to_first(std::string mine) { return {std::move(mine)}; }
 
+  /// Collective: sends `mine[r]` to rank r, for each; returns what each rank sent to this one. Errors: as
+  /// above.
+  virtual std::vector<std::string> all_to_all(std::vector<std::string> mine) { return mine; }
   /// Collective: the bytes of all ranks in their order, on all ranks. Errors: as above.
   std::vector<std::string> exchange(std::string mine);
 

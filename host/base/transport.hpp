@@ -2,21 +2,25 @@
 // libcbk-mpich.so, which are loaded by their names.
 #pragma once
 
-#include <cstddef>
+#include <optional>
+#include <string>
 
 namespace cbk {
+
+struct Message {
+  int from = 0;
+  int kind = 0;
+  std::string bytes;
+};
 
 /// All functions are called from one thread, the one that opened it.
 struct Transport {
   int rank = 0;
   int size = 1;
-  /// Sends a copy of the bytes; does not wait until they have arrived. Messages from one process to another
-  /// arrive in their order.
-  void (*send)(int to, const void* bytes, size_t size) = nullptr;
-  /// The next message, if there is one: its sender and size.
-  bool (*probe)(int& from, size_t& size) = nullptr;
-  /// The message that `probe` found.
-  void (*receive)(int from, void* bytes, size_t size) = nullptr;
+  /// Does not wait until the bytes have arrived. Messages from one process to another arrive in their order.
+  void (*send)(int to, int kind, std::string bytes) = nullptr;
+  /// The next message, if there is one.
+  std::optional<Message> (*receive)() = nullptr;
   /// Ends the connection. All processes call it, after their last message.
   void (*close)() = nullptr;
 };

@@ -18,6 +18,9 @@ struct Context {
   bool may_read_device = false;  // a closure runs on a checkpoint step
   uint64_t seed = 0;
   uint64_t drawn = 0;  // random tensors so far: each has a sequence of its own
+  /// Of each rank in the global batch; sum 1. Empty: nothing is reduced over the team
+  /// (team_sum.cpp).
+  std::vector<double> team_shares;
 };
 
 Context& context();

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "host/base/error.hpp"
+#include "host/base/team.hpp"
 #include "host/compute/elementwise.hpp"
 #include "host/compute/function_kernel.hpp"
 #include "host/compute/operators.hpp"
@@ -24,6 +25,12 @@ VariablePtr random(DType dtype, Shape shape, Draw draw) {
     cast_elements(numbers.dtype(), dense.data(), to.dtype, to.bytes(), to.numel());
   });
   return out;
+}
+
+/// The largest uniform numbers must not round to 1.
+double below_one(DType dtype) {
+  if (dtype == DType::float16) return 1 - 0x1p-11;
+  return dtype == DType::bfloat16 ? 1 - 0x1p-8 : 1 - 0x1p-25;
 }
 
 }  // namespace
@@ -60,12 +67,8 @@ VariablePtr arange(DType dtype, double start, double stop, double step) {
 }
 
 VariablePtr random_uniform(DType dtype, Shape shape) {
-  // The largest numbers must not round to 1.
-  const double below_one = dtype == DType::float16    ? 1 - 0x1p-11
-                           : dtype == DType::bfloat16 ? 1 - 0x1p-8
-                                                      : 1 - 0x1p-25;
-  return random(dtype, std::move(shape), [below_one](const Shape& of, uint64_t seed) {
-    return Tensor::uniform(DType::float32, of, 0, below_one, seed);
+  return random(dtype, std::move(shape), [dtype](const Shape& of, uint64_t seed) {
+    return Tensor::uniform(DType::float32, of, 0, below_one(dtype), seed);
   });
 }
 
@@ -89,7 +92,12 @@ VariablePtr random_integers(DType dtype, Shape shape, double low, double high) {
 
 VariablePtr dropout_mask(Shape shape, double p) {
   if (!(p >= 0 && p < 1)) fail(Errc::value, "dropout: p must be in [0, 1), not {}", p);
-  const VariablePtr numbers = random_uniform(DType::float32, std::move(shape));
+  // Ranks have other samples, so they drop other elements.
+  const VariablePtr numbers = random(DType::float32, std::move(shape), [](const Shape& of, uint64_t seed) {
+    const uint64_t rank = context().team_shares.empty() ? 0 : static_cast<uint64_t>(Team::world().rank());
+    return Tensor::uniform(DType::float32, of, 0, below_one(DType::float32),
+                           seed + rank * 0xd1342543de82ef95ULL);
+  });
   return binary(ElementOp::multiply, cast(binary(ElementOp::greater_equal, numbers, p), DType::float32),
                 1 / (1 - p));
 }

@@ -109,6 +109,12 @@ struct AttentionOptions {
 VariablePtr attention(const VariablePtr& q, const VariablePtr& k, const VariablePtr& v,
                       const AttentionOptions& options);
 
+// --- team_sum.cpp
+/// The sum of each tensor over all ranks, in their order; of a mean, the ranks' values are weighted by their
+/// shares of the batch. Collective: all ranks give tensors of the same shapes. Without shares, the tensors
+/// themselves.
+std::vector<VariablePtr> team_sum(const std::vector<VariablePtr>& given, bool is_mean);
+
 // --- helpers of all of them
 int64_t check_dim(int64_t dim, int64_t dims);
 /// The device of all; `refused` if they are on two.

@@ -4,6 +4,7 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "host/base/error.hpp"
@@ -23,8 +24,26 @@ class Leaves {
  public:
   explicit Leaves(const Buffer* given) { taken_.insert(given); }
 
-  void add(const VariablePtr& leaf, VariablePtr gradient) {
-    gradient = cast(gradient, leaf->dtype());
+  void add(const VariablePtr& leaf, const VariablePtr& gradient) {
+    if (context().team_shares.empty()) return give(leaf, cast(gradient, leaf->dtype()));
+    const auto [place, is_new] = places_.emplace(leaf.get(), own_.size());
+    if (is_new) {
+      leaves_.push_back(leaf);
+      own_.push_back(cast(gradient, leaf->dtype()));
+    } else {
+      VariablePtr& sum = own_[place->second];
+      sum = add_tensors(sum, cast(gradient, leaf->dtype()));
+    }
+  }
+
+  /// What the ranks of a team computed from their parts of the batch becomes the gradient of the whole.
+  void finish() {
+    const std::vector<VariablePtr> means = team_sum(own_, true);
+    for (size_t i = 0; i < leaves_.size(); ++i) give(leaves_[i], means[i]);
+  }
+
+ private:
+  void give(const VariablePtr& leaf, VariablePtr gradient) {
     if (leaf->grad_mask()) gradient = where(leaf->grad_mask(), gradient, 0.0);
     if (leaf->grad()) {
       leaf->receive_grad(add_tensors(leaf->grad(), gradient));
@@ -34,11 +53,12 @@ class Leaves {
     leaf->receive_grad(is_own ? gradient : clone(gradient));
   }
 
- private:
   static VariablePtr add_tensors(const VariablePtr& a, const VariablePtr& b) {
     return binary(ElementOp::add, a, b);
   }
   std::unordered_set<const Buffer*> taken_;
+  std::vector<VariablePtr> leaves_, own_;  // of a team
+  std::unordered_map<const Variable*, size_t> places_;
 };
 
 }  // namespace
@@ -112,7 +132,10 @@ void run_backward(const VariablePtr& root, VariablePtr gradient) {
   const Scoped no_grad(context().records_gradients, false);
   gradient = cast(gradient, root->dtype());
   Leaves leaves(gradient->buffer().get());
-  if (root->is_leaf()) return leaves.add(root, gradient);
+  if (root->is_leaf()) {
+    leaves.add(root, gradient);
+    return leaves.finish();
+  }
   struct Pending {
     NodePtr node;
     VariablePtr gradient;
@@ -142,6 +165,7 @@ void run_backward(const VariablePtr& root, VariablePtr gradient) {
       }
     }
   }
+  leaves.finish();
 }
 
 }  // namespace cbk::compute

@@ -5,7 +5,7 @@
 #include <mpi.h>
 
 #include <list>
-#include <vector>
+#include <utility>
 
 namespace {
 
@@ -13,7 +13,7 @@ namespace {
 MPI_Comm ours = MPI_COMM_NULL;
 
 struct Sending {
-  std::vector<char> bytes;
+  std::string bytes;
   MPI_Request request = MPI_REQUEST_NULL;
 };
 std::list<Sending> sending;  // until MPI does not need the bytes any more
@@ -26,28 +26,23 @@ void drop_sent() {
   });
 }
 
-void send(int to, const void* bytes, size_t size) {
-  const auto* first = static_cast<const char*>(bytes);
-  sending.push_back({{first, first + size}});
+void send(int to, int kind, std::string bytes) {
+  sending.push_back({std::move(bytes)});
   Sending& one = sending.back();
-  MPI_Isend(one.bytes.data(), static_cast<int>(size), MPI_BYTE, to, 0, ours, &one.request);
+  MPI_Isend(one.bytes.data(), static_cast<int>(one.bytes.size()), MPI_BYTE, to, kind, ours, &one.request);
 }  // NOLINT(*MPI-Checker): `drop_sent` and `close` complete it
 
-bool probe(int& from, size_t& size) {
+std::optional<cbk::Message> receive() {
   drop_sent();
   int is_there = 0;
   MPI_Status status;
-  MPI_Iprobe(MPI_ANY_SOURCE, 0, ours, &is_there, &status);
-  if (is_there == 0) return false;
+  MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, ours, &is_there, &status);
+  if (is_there == 0) return std::nullopt;
   int count = 0;
   MPI_Get_count(&status, MPI_BYTE, &count);
-  from = status.MPI_SOURCE;
-  size = static_cast<size_t>(count);
-  return true;
-}
-
-void receive(int from, void* bytes, size_t size) {
-  MPI_Recv(bytes, static_cast<int>(size), MPI_BYTE, from, 0, ours, MPI_STATUS_IGNORE);
+  cbk::Message out{status.MPI_SOURCE, status.MPI_TAG, std::string(static_cast<size_t>(count), '\0')};
+  MPI_Recv(out.bytes.data(), count, MPI_BYTE, out.from, out.kind, ours, MPI_STATUS_IGNORE);
+  return out;
 }
 
 void close() {
@@ -68,7 +63,6 @@ const cbk::Transport* cbk_transport_open() {
   MPI_Comm_rank(ours, &all.rank);
   MPI_Comm_size(ours, &all.size);
   all.send = send;
-  all.probe = probe;
   all.receive = receive;
   all.close = close;
   return &all;

@@ -515,6 +515,39 @@ class Cluster(harness.Run):
             for line in (one.stdout + one.stderr).splitlines():
                 assert text.count(line) == (one.stdout + one.stderr).count(line), (command, line, text)
 
+    def training(self):
+        """Each rank is a system: what one process computes for as many systems, up to rounding; the same bytes each time, also in two runs."""
+        self.clear()
+        program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cluster_training.lua")
+        self.call("run", program, "one", "systems=3")
+        for name, steps in ("three", ()), ("again", ()), ("half", ("steps=5",)), ("half", ("steps=5", "load=half_5.mdl")):
+            status, text = self.ranks(3, "run", program, name, *steps)
+            assert status == 0 and text.count("step 5 ") <= 1 and "size\t16" in text, text
+        self.call("diff", "one_10.mdl", "three_10.mdl", "--rtol", "1e-4", "--atol", "1e-6")
+        same(self.path("three_10.mdl"), self.path("again_10.mdl"))
+        same(self.path("three_10.mdl"), self.path("half_10.mdl"))
+        for words, *options in (("has other values on rank 1", "seed=7"), ("num_csx is 3, but 2 ranks", "systems=3")):
+            status, text = self.ranks(2, "run", program, "x", *options)
+            assert status != 0 and words in text, text
+
+        def losses(ranks, *options):
+            return re.findall(r"step .*", self.ranks(ranks, "run", program, "x", "alike=1", "steps=5", *options)[1])
+
+        assert losses(1) == losses(2)
+        assert losses(1, "dropout=0.5") != losses(2, "dropout=0.5")
+
+    def training_dies(self, times):
+        """A rank of a training run is killed: the run ends, and its checkpoints are whole."""
+        program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cluster_training.lua")
+        for _ in range(times):
+            self.clear()
+            start = time.monotonic()
+            status, text = self.ranks(2, "run", program, "x", "steps=30", "slow=0.1",
+                                      rank_kill=(self.rng.randrange(2), signal.SIGKILL, self.rng.uniform(0.5, 2)))
+            assert status != 0 and time.monotonic() - start < 30, text
+            for name in self.left():
+                self.call("ls", name)
+
     def ranks_resume(self, times):
         """Killed with two ranks, continued with three, two or one."""
         self.clear()
@@ -572,6 +605,8 @@ def main():
         test.check("a rank alone", test.rank_alone)
         test.check("commands of ranks", test.commands_of_ranks)
         test.check("ranks that read", test.reading_by_ranks)
+        test.check("training", test.training)
+        test.check("training that dies", lambda: test.training_dies(max(1, args.kills // 4)))
         test.check("a rank is stopped", lambda: test.rank_dies(signal.SIGSTOP, 1))
         test.check("a rank is stopped at the end", test.stopped_at_the_end)
         test.check("ranks resume", lambda: test.ranks_resume(max(1, args.kills // 4)))

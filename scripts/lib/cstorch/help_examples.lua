@@ -59,6 +59,11 @@ add("cstorch.amp.", {
 
 add("cstorch.testing.", { reset = 'if cstorch.current_executor() then cstorch.testing.reset() end' })
 
+add("cstorch.distributed.", {
+  get_rank = 'print(cstorch.distributed.get_rank())',
+  get_world_size = 'print(cstorch.distributed.get_world_size())',
+})
+
 add("cstorch.sparse.", { Static = 'cstorch.sparse.Static { sparsity = 0.5 }' })
 
 add("cstorch.utils.", {

@@ -7,6 +7,7 @@ local keywords = require "cstorch.keywords"
 local Module = require("cstorch.nn").Module
 local session = require "cstorch.session"
 local shapes = require "cstorch.shapes"
+local systems = require "cstorch.run.systems"
 local tensors = require "cstorch.tensors"
 
 local check, show = errors.check, errors.show
@@ -50,7 +51,7 @@ local function wrap_compute(self)
   rawset(self, "compute", function()
     if self.cached ~= nil then return self.cached end
     check(self.was_updated or not is_csx(), "runtime", "%s: compute was called before any update", self.class.name)
-    local value = tensors.no_grad(compute, self)
+    local value = tensors.no_grad(systems.with_sums, self._buffers, compute, self)
     local name = self.class.name
     check(tensors.is_tensor(value), "type", "%s: its compute must return a 0-dim tensor, but returned %s", name, show(value))
     if self.dtype then value = value:to(self.dtype) end

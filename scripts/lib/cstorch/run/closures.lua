@@ -4,6 +4,7 @@ local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
 local nested = require "cstorch.nested"
 local session = require "cstorch.session"
+local systems = require "cstorch.run.systems"
 local tensors = require "cstorch.tensors"
 
 local closures = {}
@@ -66,6 +67,7 @@ local function enqueue(kind, fn, ...)
   local trace = session.trace
   if trace then
     nested.each(entry.arguments, check_captured)
+    entry.arguments = systems.means(entry.arguments)
     trace.closures = trace.closures or {}
     table.insert(trace.closures, entry)
     table.insert(session.repeated, entry)

@@ -3,12 +3,14 @@
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
 local session = require "cstorch.session"
+local systems = require "cstorch.run.systems"
 
 local check, show = errors.check, errors.show
 
 local DEFAULTS = {
   model_dir = "./", compile_dir = "/opt/cerebras/cached_compile", compile_only = false, validate_only = false, checkpoint_steps = 0,
-  num_csx = 1, max_wgt_servers = 24, mount_dirs = keywords.OPTIONAL, python_paths = keywords.OPTIONAL, transfer_processes = 5,
+  num_csx = keywords.OPTIONAL, max_wgt_servers = 24, mount_dirs = keywords.OPTIONAL, python_paths = keywords.OPTIONAL,
+  transfer_processes = 5,
   num_workers_per_csx = 1, job_labels = keywords.OPTIONAL, max_act_per_csx = 1, mgmt_address = keywords.OPTIONAL,
   check_loss_values = true, -- a loss that is NaN or infinite stops the run
 }
@@ -49,13 +51,16 @@ end
 
 ---Sets the configuration of the process, once, before a model is compiled: checkpoint_steps = 0 (none), compile_only and
 ---validate_only = false (one step, without closures), check_loss_values = true (a loss that is NaN or infinite stops the run),
----num_csx = 1, num_workers_per_csx = 1. Options for clusters only are checked and kept: model_dir = "./", compile_dir, mgmt_address,
+---num_csx (as many as there are ranks, else 1), num_workers_per_csx = 1. Options for clusters only are checked and kept:
+---model_dir = "./", compile_dir, mgmt_address,
 ---job_labels, mount_dirs, python_paths, max_wgt_servers = 24, max_act_per_csx = 1, transfer_processes = 5.
 ---@param options table   as above
 return function(options)
   check(not session.configuration, "runtime", "configure was called before: there is one configuration for each process")
   check(not session.model, "runtime", "configure must be called before the first model is compiled")
   options = keywords.complete("configure", DEFAULTS, options)
+  if options.num_csx == nil then options.num_csx = systems.count() end
   check_values(options)
+  systems.count(options.num_csx)
   session.configuration = options
 end

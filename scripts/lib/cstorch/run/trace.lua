@@ -8,6 +8,7 @@ local kept = require "cstorch.kept"
 local losses = require "cstorch.run.losses"
 local nested = require "cstorch.nested"
 local session = require "cstorch.session"
+local systems = require "cstorch.run.systems"
 local tensors = require "cstorch.tensors"
 
 local check, show = errors.check, errors.show
@@ -52,6 +53,12 @@ local function gradients_of_now()
   end
 end
 
+--- The results of a step, those of all systems where they are numbers.
+local function run_body(fn, ...)
+  local function results(...) return { n = select("#", ...), losses.watch_results(...) } end
+  return systems.means(results(fn(...)))
+end
+
 local function record(fn, ...)
   local trace = { program = cbk.compute.program(), count = select("#", ...), inputs = {}, losses = {}, kept = {}, used = {},
     steps = {}, modules = {} }
@@ -59,7 +66,7 @@ local function record(fn, ...)
   session.trace = trace
   local queued, restore_gradients = #session.repeated, gradients_of_now()
   local fine, problem = pcall(function()
-    trace.outputs = { losses.watch_results(tensors.on_device(tensors.record, trace.program, fn, unpack(trace.inputs, 1, trace.count))) }
+    trace.outputs = tensors.on_device(tensors.record, trace.program, run_body, fn, unpack(trace.inputs, 1, trace.count))
   end)
   session.trace = nil
   effects.parameters_recorded(trace)

@@ -7,6 +7,7 @@ local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
 local no_list = require "cstorch.utils.data.no_list"
 local session = require "cstorch.session"
+local systems = require "cstorch.run.systems"
 local workers = require "cstorch.utils.data.workers"
 
 local check, show = errors.check, errors.show
@@ -40,7 +41,7 @@ end
 --- The workers, which start on first use.
 local function started(self)
   if not self.workers then
-    self.workers, self.num_csx, self.num_workers_per_csx = workers.start(self.input_fn, self.arguments)
+    self.workers, self.num_workers_per_csx = workers.start(self.input_fn, self.arguments)
   end
   return self.workers
 end
@@ -79,13 +80,13 @@ end
 ---@param has_state boolean   it stopped where the state of restartable sources is available
 function DataLoader:_end_run(has_state) self.is_running, self.has_state = false, has_state end
 
----The next batch of all systems.
+---The next batch, of all systems that this process emulates.
 ---@return any
 function DataLoader:_next_batch()
   local list, parts = self.workers, {}
   local local_id = self.step % self.num_workers_per_csx
-  for wse_id = 0, self.num_csx - 1 do
-    local worker = list[wse_id * self.num_workers_per_csx + local_id + 1]
+  for of_system = 0, #list - 1, self.num_workers_per_csx do
+    local worker = list[of_system + local_id + 1]
     local part = worker:next()
     worker.part_size = batches.size(part, worker.part_size, is_csx())
     worker.state.samples_streamed = worker.state.worker_step * worker.part_size
@@ -94,7 +95,10 @@ function DataLoader:_next_batch()
   self.step = self.step + 1
   for _, worker in ipairs(list) do worker.state.appliance_step = self.step end
   local batch = batches.join(parts)
-  if not self.batch_size then self.batch_size = batches.size(batch, nil, is_csx()) end
+  if self.step == 1 then
+    local size = systems.begin(batches.size(batch, nil, is_csx()))
+    self.batch_size = self.batch_size or size
+  end
   return batch
 end
 
@@ -114,8 +118,11 @@ function DataLoader:state_dict()
   local is_available = not executor or executor.has_weights or executor.on_final_iteration
   local step = executor and executor.user_iteration or 0
   check(is_available, "runtime", "the loader's state is available before step 1, on checkpoint steps and the last; this is step %d", step)
-  local states = {}
-  for i, worker in ipairs(self.workers) do states[i] = worker:call "state_dict" end
+  local own, states = {}, {}
+  for i, worker in ipairs(self.workers) do own[i] = worker:call "state_dict" end
+  for _, list in ipairs(systems.exchange(own)) do
+    for _, state in ipairs(list) do states[#states + 1] = state end
+  end
   return self.workers[1]:call("aggregate_state_dict", states)
 end
 

@@ -4,6 +4,7 @@ local class = require "cstorch.class"
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
 local session = require "cstorch.session"
+local systems = require "cstorch.run.systems"
 
 local check, show = errors.check, errors.show
 
@@ -137,22 +138,22 @@ function Worker:load(aggregated, strict)
   self:call("load_state_dict", self:call("deaggregate_state_dict", aggregated, options), options)
 end
 
----All workers of a run, by global number. Off CSX there is one.
+---The workers of a run that this process emulates, by global number. Off CSX there is one.
 ---@param input_fn function
 ---@param arguments table
----@return cstorch.utils.data.Worker[] list, integer num_csx, integer num_workers_per_csx
+---@return cstorch.utils.data.Worker[] list, integer num_workers_per_csx
 function workers.start(input_fn, arguments)
   local is_csx = session.backend and session.backend.kind == "CSX"
   local configuration = is_csx and session.configuration or {}
-  local num_csx, per_csx = configuration.num_csx or 1, configuration.num_workers_per_csx or 1
-  local list = {}
-  for wse_id = 0, num_csx - 1 do
+  local num_csx, per_csx = is_csx and systems.count(configuration.num_csx) or 1, configuration.num_workers_per_csx or 1
+  local list, first, last = {}, systems.own(num_csx)
+  for wse_id = first, last do
     for local_worker_id = 0, per_csx - 1 do
       list[#list + 1] = Worker(input_fn, arguments,
         { wse_id = wse_id, local_worker_id = local_worker_id, num_csx = num_csx, num_workers_per_csx = per_csx })
     end
   end
-  return list, num_csx, per_csx
+  return list, per_csx
 end
 
 return workers
