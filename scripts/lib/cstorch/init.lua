@@ -46,7 +46,7 @@ ending.add(function() require("cstorch.run.effects").end_script() end)
 
 return namespace("cstorch", cstorch, {
   nn = "cstorch.nn", optim = "cstorch.optim", amp = "cstorch.amp", metrics = "cstorch.metrics", utils = "cstorch.utils",
-  testing = "cstorch.testing", sparse = "cstorch.sparse", distributed = "cstorch.distributed",
+  testing = "cstorch.testing", sparse = "cstorch.sparse", distributed = "cstorch.run.distributed",
   summarize_scalar = "cstorch.utils.summaries:summarize_scalar", summarize_tensor = "cstorch.utils.summaries:summarize_tensor",
   save_summaries = "cstorch.utils.summaries:save_summaries",
   configure = "cstorch.run.configure", backend = "cstorch.run.backend:backend", use_cs = "cstorch.run.backend:use_cs",
