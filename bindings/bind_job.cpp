@@ -100,32 +100,22 @@ std::shared_ptr<const JobOptions> job_of(const fs::path& target) {
   return std::make_shared<const JobOptions>(std::move(beside));
 }
 
-/// What the program says of its step.
-std::string text_of(const JobOptions& job, const Written& written) {
-  const std::string folder = job.folder.string();
-  switch (job.action) {
-    case JobOptions::Action::plan:
-      return fmt::format(
-          "Planned in '{0}'. Next: `cbk work {0} --part K/N` for each K of N parts, then `cbk finish {0}`",
-          folder);
-    case JobOptions::Action::replay:
-      if (written.differences.empty()) return "The replay computes the same bytes";
-      return fmt::format("The replay computes other bytes:\n  {}", fmt::join(written.differences, "\n  "));
-    default:
-      return fmt::format("Part {} of {} of the job '{}' is written", written.share.part + 1,
-                         written.share.parts, folder);
-  }
-}
-
 void end_with_job(lua_State* L, const JobOptions& job, const Written& written) {
-  lua_getglobal(L, "print");
-  push(L, std::string_view(text_of(job, written)));
+  lua_getglobal(L, "require");
+  push(L, std::string_view("cbk.job"));
+  lua_call(L, 1, 1);
+  lua_getfield(L, -1, "end_step");
+  lua_createtable(L, 0, 5);
+  set_boolean(L, "is_plan", job.action == JobOptions::Action::plan);
+  set_field(L, "folder", job.folder.native());
+  set_integer(L, "part", static_cast<uint64_t>(written.share.part) + 1);
+  set_integer(L, "parts", static_cast<uint64_t>(written.share.parts));
+  if (job.action == JobOptions::Action::replay) {
+    push_strings(L, written.differences);
+    lua_setfield(L, -2, "differences");
+  }
   lua_call(L, 1, 0);
-  lua_getglobal(L, "os");
-  lua_getfield(L, -1, "exit");
-  lua_pushinteger(L, written.differences.empty() ? 0 : 1);
-  lua_call(L, 1, 0);
-  std::abort();  // os.exit does not return
+  std::abort();  // it ends the program
 }
 
 /// cbk.provenance_differences(path): what differs between an output and its provenance, a line each.

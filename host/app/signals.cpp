@@ -40,17 +40,20 @@ void say(const std::string& line) {
   [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, line.data(), line.size());
 }
 
-/// The file mapped at `address`, from the kernel's list.
+/// "byte 4096 of model.mdl": what is mapped at `address`, from the kernel's list.
 std::string mapped_file(uintptr_t address) {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
     unsigned long long begin = 0;
     unsigned long long end = 0;
+    unsigned long long offset = 0;
     int path = 0;
-    if (std::sscanf(line.c_str(), "%llx-%llx %*s %*s %*s %*s %n", &begin, &end, &path) < 2) continue;
-    if (address >= begin && address < end && path > 0) return line.substr(static_cast<size_t>(path));
+    if (std::sscanf(line.c_str(), "%llx-%llx %*s %llx %*s %*s %n", &begin, &end, &offset, &path) < 3)
+      continue;
+    if (address >= begin && address < end && path > 0)
+      return fmt::format("byte {} of {}", address - begin + offset, line.substr(static_cast<size_t>(path)));
   }
-  return "";
+  return "a file";
 }
 
 [[noreturn]] void end_program(int signal) {

@@ -31,7 +31,7 @@ uint64_t copy_through_memory(const MappedFile& source, uint64_t offset, uint64_t
   const uint64_t wanted = std::min(length, buffer);
   const ssize_t got =
       retried([&] { return ::pread(source.fd(), memory.data(), wanted, static_cast<off_t>(offset)); });
-  if (got < 0) fail_errno("read", source.path().string());
+  if (got < 0) fail_errno(fmt::format("read byte {} of", offset), source.path().string());
   if (got == 0) fail(Errc::io, "cannot read '{}': it became shorter", source.path().string());
   target.write(offset, ByteView(memory).first(static_cast<size_t>(got)));
   return static_cast<uint64_t>(got);

@@ -106,7 +106,7 @@ void pread_all(int fd, uint64_t offset, std::span<std::byte> out, const fs::path
   while (!out.empty()) {
     const ssize_t done =
         retried([&] { return ::pread(fd, out.data(), out.size(), static_cast<off_t>(offset)); });
-    if (done < 0) fail_errno("read", path.string());
+    if (done < 0) fail_errno(fmt::format("read byte {} of", offset), path.string());
     if (done == 0)
       fail(Errc::io, "'{}' ends at byte {}: it became shorter while it was read", path.string(), offset);
     offset += static_cast<uint64_t>(done);

@@ -33,7 +33,7 @@ void add_range(Sha256& digest, int fd, uint64_t begin, uint64_t end, const fs::p
         buffer.bytes().first(std::min<uint64_t>(buffer.bytes().size(), end - begin));
     const ssize_t got =
         retried([&] { return ::pread(fd, piece.data(), piece.size(), static_cast<off_t>(begin)); });
-    if (got < 0) fail_errno("read", path.string());
+    if (got < 0) fail_errno(fmt::format("read byte {} of", begin), path.string());
     if (got == 0) fail(Errc::format, "'{}' ends at byte {}", path.string(), begin);
     digest.add(piece.first(static_cast<size_t>(got)));
     begin += static_cast<uint64_t>(got);

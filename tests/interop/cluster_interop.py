@@ -548,6 +548,14 @@ class Cluster(harness.Run):
             for name in self.left():
                 self.call("ls", name)
 
+    def steps_in_json(self):
+        """Steps of a job report as their command's options say."""
+        self.clear()
+        assert json.loads(self.call("copy", "source.pt", "x.pt", "--json", "--plan", "job")) == {"written": False, "job": self.path("job")}
+        assert json.loads(self.call("work", "job", "--part", "1/1")) == {"written": False, "job": self.path("job"), "part": 1, "parts": 1}
+        assert json.loads(self.call("finish", "job"))["written"]
+        assert self.call("copy", "source.pt", "y.pt", "-q", "--plan", "job") == self.call("work", "job", "--part", "1/1") == ""
+
     def ranks_resume(self, times):
         """Killed with two ranks, continued with three, two or one."""
         self.clear()
@@ -603,6 +611,7 @@ def main():
             test.check(f"a rank gets {number.name}", lambda n=number: test.rank_dies(n, max(1, args.kills // 4)))
         test.check("a rank that packs gets SIGKILL", lambda: test.rank_dies(signal.SIGKILL, max(1, args.kills // 4), "x.mdl", "zstd"))
         test.check("a rank alone", test.rank_alone)
+        test.check("steps in JSON", test.steps_in_json)
         test.check("commands of ranks", test.commands_of_ranks)
         test.check("ranks that read", test.reading_by_ranks)
         test.check("training", test.training)

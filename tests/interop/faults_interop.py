@@ -13,6 +13,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -234,6 +235,22 @@ end }
     assert not os.path.exists(target)
 
 
+def check_lost_bytes(run):
+    """A mapped file that lost bytes: the message says which byte of which file."""
+    source, script = run.path("lost.safetensors"), run.path("lost.lua")
+    run.call("copy", os.path.join(run.folder, "inputs1", "in.pt"), source, "--overwrite")
+    with open(script, "w", encoding="utf-8") as f:
+        f.write("""
+local cbk = require "cbk"
+local tensor = cbk.open(arg[1]):get "h.1.weight"
+os.execute(("truncate -s 4096 '%s'"):format(arg[1]))
+print(tensor:transpose(0, 1):stats().min)
+""")
+    done = run.run("run", script, source)
+    said = re.search(r"cannot read byte (\d+) of \S*lost.safetensors: it became shorter", done.stderr)
+    assert done.returncode == 1 and said and int(said[1]) >= 4096, done
+
+
 DUO = """
 local rules, fields = require "converters.engine.rules", require "converters.engine.fields"
 local function part(name)
@@ -361,6 +378,7 @@ def main():
                 run.check(f"{sweep.name}: other data files", sweep.check_other_count)
         for suffix in (".safetensors", ".h5", ".pt", ".index", ".index.json"):
             run.check(f"a source that changes: {suffix}", lambda suffix=suffix: check_changed_source(run, suffix))
+        run.check("a mapped file that loses bytes", lambda: check_lost_bytes(run))
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             for done in [pool.submit(run.check, sweep.name, lambda sweep=sweep: sweep.sweep(options.every)) for sweep in sweeps]:
                 done.result()

@@ -34,6 +34,41 @@ function job.plan(command, folder) cbk.set_job { folder = folder, action = "plan
 ---@param command string[]
 function job.resume(command) cbk.set_job { action = "run", command = command } end
 
+---@class JobStep   What a program did of a job, or of a replay.
+---@field is_plan boolean
+---@field folder string
+---@field part integer       that it wrote, from 1
+---@field parts integer
+---@field differences? string[]   of a replay
+
+---How a command that is a step of a job reports: as its options say.
+---@type { json?: boolean, quiet?: boolean }
+job.report = {}
+
+local function step_text(step)
+  if step.differences and not step.differences[1] then return "The replay computes the same bytes" end
+  if step.differences then return "The replay computes other bytes:\n  " .. table.concat(step.differences, "\n  ") end
+  if not step.is_plan then return ("Part %d of %d of the job '%s' is written"):format(step.part, step.parts, step.folder) end
+  return ("Planned in '%s'. Next: `cbk work %s --part K/N` for each K of N parts, then `cbk finish %s`"):format(step.folder, step.folder,
+    step.folder)
+end
+
+---Ends the program at its first commit: what comes after that in a script is done by the step that commits.
+---@param step JobStep
+function job.end_step(step)
+  if job.report.json and not step.differences then
+    local out = cbk.dict { { "written", false }, { "job", step.folder } }
+    if not step.is_plan then
+      out.part = step.part
+      out.parts = step.parts
+    end
+    print(cbk.json(out, { indent = 2, shown = true }))
+  elseif step.differences or not job.report.quiet then
+    print(step_text(step))
+  end
+  os.exit(step.differences and step.differences[1] and 1 or 0)
+end
+
 ---@class JobPlan   The file plan.json of a job.
 ---@field cbk string
 ---@field command string[]

@@ -485,6 +485,7 @@ function cli.commit(outputs, args)
   if args.plan and args.resume then
     cli.usage_error(arg[0], "--plan and --resume exclude each other: a planned job can always be continued")
   end
+  job.report = args
   if args.plan then job.plan(command, args.plan) elseif args.resume then job.resume(command) end
   bounds.progress, bounds.sources = cli.has_progress(args), args.sources
   plans = cbk.commit(outputs, bounds)
