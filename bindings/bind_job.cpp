@@ -41,6 +41,13 @@ double seconds_of(const fs::path& path) {
   return static_cast<double>(MappedFile::open(path)->modified()) / 1e9;
 }
 
+/// cbk.complete_job(folder): whether the folder is that of a job that was killed while it was removed. Then
+/// its output is complete, and the folder is removed now.
+int complete_job(lua_State* L) {
+  lua_pushboolean(L, JobFolder::complete_removed(check_path(L, 1)));
+  return 1;
+}
+
 /// cbk.has_job(): whether a commit would be a step of a job.
 int has_job(lua_State* L) {
   lua_pushboolean(L, current() != nullptr);
@@ -83,7 +90,17 @@ std::vector<std::string> words_of(lua_State* L, const Options& options, const ch
   return out;
 }
 
-void end_job() {
+std::vector<fs::path>& done_jobs() {
+  static std::vector<fs::path> folders;
+  return folders;
+}
+
+void remove_done_jobs() {
+  for (const fs::path& folder : done_jobs()) JobFolder::remove(folder);
+}
+
+void end_job(const fs::path& folder) {
+  if (!folder.empty()) done_jobs().push_back(fs::absolute(folder));
   if (current() != nullptr && !current()->folder.empty()) current() = nullptr;
 }
 
@@ -135,6 +152,7 @@ int provenance_command(lua_State* L) {
 void bind_job(lua_State* L) {
   static const luaL_Reg functions[] = {{"set_job", guarded<set_job>},
                                        {"has_job", guarded<has_job>},
+                                       {"complete_job", guarded<complete_job>},
                                        {"job_journals", guarded<job_journals>},
                                        {"provenance_differences", guarded<provenance_differences>},
                                        {"provenance_command", guarded<provenance_command>},

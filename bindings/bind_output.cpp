@@ -162,7 +162,8 @@ int create(lua_State* L) {
     output->root = to_value(L, -1);
   }
   const bool is_prefix = output->options.format == "tensorflow" || output->options.format == "tf";
-  if (!is_prefix) refuse_existing(output->target, output->options.overwrite);
+  output->options.may_exist = job_of(output->target) != nullptr;
+  if (!is_prefix) refuse_existing(output->target, output->options.overwrite || output->options.may_exist);
   const std::string problem = fmt::format(
       "cannot write {}: out:commit() is missing; call it, or out:close() if nothing is to be written",
       quote(output->target.string()));
@@ -452,7 +453,7 @@ void commit_all(lua_State* L, const std::vector<std::shared_ptr<Output>>& output
   for (const auto& writer : writers) all.push_back(writer.get());
   Written written = write_all(all, execute, transaction);
   written.lost.resize(outputs.size());
-  if (written.is_committed && execute.job) end_job();
+  if (written.is_committed && execute.job) end_job(written.job);
   if (!written.is_committed) end_with_job(L, *execute.job, written);
   for (size_t i = 0; i < outputs.size(); ++i) {
     outputs[i]->is_written = true;

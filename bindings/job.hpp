@@ -15,8 +15,12 @@ std::shared_ptr<const JobOptions> job_of(const fs::path& target);
 /// the step that commits.
 [[noreturn]] void end_with_job(lua_State* L, const JobOptions& job, const Written& written);
 
-/// The job is done: further commits of the program are steps of none, unless each has a job of its own.
-void end_job();
+/// The job in `folder` is done: further commits of the program are steps of none, unless each has a job of
+/// its own.
+void end_job(const fs::path& folder);
+
+/// The program has done all that it should: the folders of its jobs are removed.
+void remove_done_jobs();
 
 /// Whether the program only computes what it wrote before.
 bool is_replay();

@@ -6,6 +6,7 @@
 #include <iostream>
 #include <iterator>
 
+#include "bindings/job.hpp"
 #include "bindings/modules.hpp"
 #include "bindings/unfinished.hpp"
 #include "host/app/confine.hpp"
@@ -46,6 +47,7 @@ int finished(lua_State* L, int code) {
     report_error(name_of(Errc::usage), {.problem = problem});
     code = exit_failure;
   }
+  if (code == exit_ok) lua::remove_done_jobs();
   return code;
 }
 

@@ -32,11 +32,14 @@ struct Known {
   [[nodiscard]] bool is_missing() const { return inode_of(step.target) == 0; }
 };
 
-/// Four fields for each step, each followed by a byte 0.
-std::string encode(const Journal::Step& each) {
+/// Four fields for each step, each followed by a byte 0. A journal beside the files has their names only.
+std::string encode(const Journal::Step& each, bool has_paths) {
+  const auto text = [has_paths](const fs::path& path) {
+    return (has_paths ? path : path.filename()).string();
+  };
   std::string out = fmt::format("{}", inode_of(each.temporary)) + '\0';
-  out += each.temporary.filename().string() + '\0';
-  out += each.target.filename().string() + '\0';
+  out += text(each.temporary) + '\0';
+  out += text(each.target) + '\0';
   out += each.replaces ? "1" : "0";
   return out + '\0';
 }
@@ -50,6 +53,25 @@ std::optional<std::string_view> next_field(std::string_view& rest) {
   return field;
 }
 
+/// The steps in a text, which names files in `folder`, or whole paths; nullopt if it is cut short.
+std::optional<std::vector<Known>> steps_in(std::string_view rest, const fs::path& folder) {
+  if (!rest.starts_with(magic)) return std::nullopt;
+  rest.remove_prefix(magic.size());
+  std::vector<Known> steps;
+  while (!rest.empty()) {
+    const auto inode = next_field(rest);
+    const auto temporary = next_field(rest);
+    const auto target = next_field(rest);
+    const auto replaces = next_field(rest);
+    if (!replaces || target->empty()) return std::nullopt;
+    Known known{{folder / *temporary, folder / *target, *replaces == "1"}};
+    std::from_chars(inode->data(), inode->data() + inode->size(), known.inode);
+    if (known.inode == 0) return std::nullopt;
+    steps.push_back(std::move(known));
+  }
+  return steps;
+}
+
 /// The steps of the journal at `path`. Empty if the file is no journal, or names files that no commit would.
 std::vector<Known> read_journal(const fs::path& path, int fd) {
   struct stat info {};
@@ -57,23 +79,14 @@ std::vector<Known> read_journal(const fs::path& path, int fd) {
     return {};
   std::string text(static_cast<size_t>(info.st_size), '\0');
   if (retried([&] { return ::pread(fd, text.data(), text.size(), 0); }) != info.st_size) return {};
-  std::string_view rest = text;
-  if (!rest.starts_with(magic)) return {};
-  rest.remove_prefix(magic.size());
   const fs::path folder = path.parent_path();
-  std::vector<Known> steps;
-  while (!rest.empty()) {
-    const auto inode = next_field(rest);
-    const auto temporary = next_field(rest);
-    const auto target = next_field(rest);
-    const auto replaces = next_field(rest);
-    if (!replaces || target->find('/') != std::string_view::npos || target->empty()) return {};
-    Known known{{folder / *temporary, folder / *target, *replaces == "1"}};
-    std::from_chars(inode->data(), inode->data() + inode->size(), known.inode);
-    if (known.inode == 0 || !is_temporary_of(known.step.temporary, known.step.target)) return {};
-    steps.push_back(std::move(known));
-  }
-  return steps;
+  const auto steps = steps_in(text, folder);
+  const auto is_beside = [&](const Known& known) {
+    return known.step.target.parent_path() == folder &&
+           is_temporary_of(known.step.temporary, known.step.target);
+  };
+  if (!steps || !std::ranges::all_of(*steps, is_beside)) return {};
+  return *steps;
 }
 
 /// Continues like Transaction::commit: old files are set aside, the first of them last; then the new ones get
@@ -131,7 +144,7 @@ Journal::Journal(const std::vector<Step>& steps, bool sync) {
   const fs::path path = temporary_sibling(steps.front().target);
   std::string text(magic);
   for (const Step& each : steps) {
-    if (folder_of(each.target) == folder) text += encode(each);
+    if (folder_of(each.target) == folder) text += encode(each, false);
   }
   path_ = path;
   try {
@@ -154,6 +167,36 @@ Journal::~Journal() {
 
 void Journal::remove() noexcept {
   ::unlink(path_.c_str());
+}
+
+void note_commit(const fs::path& note, const std::vector<Journal::Step>& steps) {
+  std::string text(magic);
+  for (const Journal::Step& each : steps) text += encode(each, true);
+  const fs::path name = temporary_sibling(note);
+  const FileDescriptor fd = open_file("create", name, O_RDWR | O_CREAT | O_EXCL, 0600);
+  write_at(fd, 0, as_bytes(text), name);
+  sync_to_disk(fd, name);
+  if (::rename(name.c_str(), note.c_str()) != 0) fail_errno("create", note.string());
+  sync_to_disk(open_file("open", folder_of(note), O_RDONLY | O_DIRECTORY), folder_of(note));
+}
+
+void complete_commit(const fs::path& note) {
+  const auto steps = steps_in(read_file(note), "");
+  if (!steps) fail(Errc::format, "'{}' is not a commit of cbk", note.string());
+  std::vector<fs::path> targets;
+  for (const Known& known : *steps) {
+    targets.push_back(known.step.target);
+    if (known.is_done() || known.is_waiting()) continue;
+    throw Error(Errc::changed,
+                {.problem = fmt::format("'{}' has changed since its commit was interrupted",
+                                        known.step.target.string()),
+                 .file = known.step.target.string(),
+                 .advice = fmt::format("remove '{}', and begin again", folder_of(note).string())});
+  }
+  finish(*steps);
+  std::error_code ignored;
+  for (const Known& known : *steps) fs::remove_all(known.step.temporary, ignored);  // what it replaced
+  remove_replaced(targets);
 }
 
 std::vector<fs::path> finish_killed_commits(const fs::path& folder) noexcept {

@@ -34,6 +34,13 @@ class Journal {
   FileDescriptor fd_;
 };
 
+/// Writes down a commit that is certain from then on: on the disk when this returns. Errors: `io`.
+void note_commit(const fs::path& note, const std::vector<Journal::Step>& steps);
+
+/// Completes the commit of a note, however far it is; once more does no harm. Errors: `changed` if another
+/// program has changed its files since; `format`; `io`.
+void complete_commit(const fs::path& note);
+
 /// Finishes the commits in `folder` that were killed after some of their files had new names, and removes the
 /// journals of those that had not begun. Files that another program has changed since are left alone. Returns
 /// the targets that have their new files now. Steps that fail are skipped.

@@ -116,8 +116,10 @@ StagedFolder& Transaction::folder(const fs::path& target, bool overwrite,
 void Transaction::place_all(Renames& renames, bool sync) {
   const Staged& only = *members_.front().staged;
   const bool is_file = !fs::is_directory(only.name());
-  if (members_.size() == 1 && is_file && members_.front().replaces())
+  if (members_.size() == 1 && is_file && members_.front().replaces()) {
+    note();
     return renames.replace(only.name(), only.target());
+  }
   const auto move = [&](const Member& member) {
     renames.move(member.staged->name(), member.staged->target());
   };
@@ -125,16 +127,27 @@ void Transaction::place_all(Renames& renames, bool sync) {
   const auto others = std::stable_partition(members_.begin(), end,
                                             [](const Member& m) { return m.is_early && !m.replaces(); });
   const auto first = std::find_if(others, end, [](const Member& m) { return m.replaces(); });
+  if (first != end) std::rotate(others, first, first + 1);
+  note();
   if (first == end) return (void)std::for_each(members_.begin(), end, move);
-  std::rotate(others, first, first + 1);
   std::optional<Journal> journal;
-  if (members_.size() > 1) journal.emplace(steps(), sync);
+  if (members_.size() > 1 && sharing_.note.empty()) journal.emplace(steps(), sync);
   std::for_each(members_.begin(), others, move);
   for (auto member = end; --member != others;) {
     if (member->replaces()) old_.push_back(renames.set_aside(member->staged->target()));
   }
   renames.exchange(others->staged->name(), others->staged->target());
   std::for_each(others + 1, end, move);
+}
+
+void Transaction::note() const {
+  if (sharing_.note.empty()) return;
+  std::vector<Journal::Step> all = steps();
+  for (Journal::Step& each : all) {
+    each.temporary = fs::absolute(each.temporary);
+    each.target = fs::absolute(each.target);
+  }
+  note_commit(sharing_.note, all);
 }
 
 std::vector<Journal::Step> Transaction::steps() const {
@@ -157,6 +170,8 @@ void Transaction::place(bool sync) {
     } catch (...) {
       failure = std::current_exception();
       stuck = renames.undo();
+      std::error_code ignored;
+      if (stuck.empty() && !sharing_.note.empty()) fs::remove(sharing_.note, ignored);
     }
   }
   if (!failure) return;
@@ -187,7 +202,11 @@ void Transaction::sync_folders() const {
 
 void Transaction::commit(bool sync) {
   Team& team = Team::world();
-  team.to_first("");  // all ranks have got here
+  team.to_first("");    // all ranks have got here
+  team.from_first("");  // and the first one begins: from now on, no other one removes what it may need
+  if (!team.is_first())
+    for (const Member& member : members_) member.staged->leave();
+  team.to_first("");
   if (team.is_first()) commit_here(sync);
   team.from_first("");
 }

@@ -25,6 +25,7 @@ namespace cbk {
 struct Sharing {
   std::string tag;
   Role role;
+  fs::path note = {};  // of the commit, for files that are kept: see note_commit
 };
 
 /// Belongs to one owner. Without a commit everything is discarded.
@@ -70,6 +71,7 @@ class Transaction {
   void add(Member member);
   void place(bool sync);
   void place_all(class Renames& renames, bool sync);
+  void note() const;
   [[nodiscard]] std::vector<Journal::Step> steps() const;
   void clean_up();
   void sync_folders() const;

@@ -44,13 +44,13 @@ using Companions = std::vector<std::pair<std::string, std::string>>;
 class AccompaniedWriter : public Writer {
  public:
   AccompaniedWriter(std::unique_ptr<Writer> writer, std::vector<std::string> warnings, const fs::path& folder,
-                    const Companions& companions, bool overwrite)
-      : writer_(std::move(writer)), warnings_(std::move(warnings)), overwrite_(overwrite) {
+                    const Companions& companions, const WriteOptions& options)
+      : writer_(std::move(writer)), warnings_(std::move(warnings)), overwrite_(options.overwrite) {
     warnings_.insert(warnings_.end(), writer_->warnings().begin(), writer_->warnings().end());
     for (const auto& [name, content] : companions) {
       const bool is_elsewhere = fs::path(name).is_absolute();  // as the caller says
       companions_.emplace_back(is_elsewhere ? fs::path(name) : inside(folder, name), content);
-      check_target(companions_.back().first, overwrite_);
+      check_target(companions_.back().first, options.overwrite || options.may_exist);
     }
   }
 
@@ -116,7 +116,7 @@ std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& named, co
   if (is_bundle) {
     check_target(named, true);  // its writer knows the files
   } else {
-    check_target(target, options.overwrite);
+    check_target(target, options.overwrite || options.may_exist);
   }
   refuse_unreadable(root);
   std::vector<std::string> texts;
@@ -128,7 +128,7 @@ std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& named, co
   if (is_folder) std::erase_if(companions, [](const auto& each) { return is_inside_folder(each.first); });
   if (companions.empty() && texts.empty()) return writer;
   return std::make_unique<AccompaniedWriter>(std::move(writer), warnings_of(texts), target.parent_path(),
-                                             companions, options.overwrite);
+                                             companions, options);
 }
 
 }  // namespace cbk

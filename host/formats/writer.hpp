@@ -90,6 +90,7 @@ enum class Compression { none, deflate, lz4, zstd };
 
 struct WriteOptions {
   bool overwrite = false;
+  bool may_exist = false;  // the target: whether it may be replaced is asked when it is laid out
   std::string format;      // "torch", "safetensors", "h5", "tensorflow"; empty: from the name (formats.hpp)
   std::string h5_version;  // "0.4" or "0.5"; empty: 0.5
   Compression compression = Compression::none;  // H5

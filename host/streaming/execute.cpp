@@ -95,9 +95,14 @@ class SharedWork {
                         job_)) {}
 
   Written run() {
-    agree();
-    lay_out();
     Written out;
+    agree();
+    if (job_ != nullptr && team_.is_first()) out.job = job_->folder;
+    if (is_done_) {
+      out.lost.resize(writers_.size());
+      return out;
+    }
+    lay_out();
     out.share = share();
     if (job_ == nullptr || job_->action != JobOptions::Action::plan) fill();
     if (job_ != nullptr && !job_->commits()) {
@@ -109,7 +114,7 @@ class SharedWork {
     complete(out);
     for (const auto& source : sources_) source->refuse_changed();
     transaction_.commit(options_.sync);
-    if (folder_ && team_.is_first()) folder_->remove();
+    if (folder_ && team_.is_first()) folder_->end();
     if (!folder_) remove_pieces();
     return out;
   }
@@ -141,10 +146,13 @@ class SharedWork {
            "`cbk work` writes one part in one process: start it without mpirun, or pass --resume to the "
            "command");
     refuse_others(team_.to_first(plan_.digest), "planned");
+    refuse_inner_folder();
     if (team_.is_first() && job_ != nullptr) folder_.emplace(*job_, plan_);
-    std::string said = folder_ ? folder_->tag() + (folder_->is_begun() ? "+" : "-") : new_tag() + "-";
+    std::string said = new_tag() + "-";
+    if (folder_) said = folder_->tag() + (folder_->is_done() ? "=" : folder_->is_begun() ? "+" : "-");
     said = team_.from_first(said);
     is_begun_ = said.back() == '+';
+    is_done_ = said.back() == '=';
     said.pop_back();
     tag_ = said;
   }
@@ -152,7 +160,9 @@ class SharedWork {
   void lay_out() {
     const bool is_first = team_.is_first() && !is_begun_;
     if (!team_.is_first()) team_.from_first("");
-    transaction_.share({tag_, {is_first ? Role::Kind::first : Role::Kind::joining, job_ != nullptr}});
+    transaction_.share({tag_,
+                        {is_first ? Role::Kind::first : Role::Kind::joining, job_ != nullptr},
+                        folder_ ? folder_->note() : fs::path()});
     try {
       for (Writer* writer : writers_) {
         slots_.push_back(writer->lay_out(transaction_));
@@ -169,6 +179,19 @@ class SharedWork {
     }
     transaction_.begin_filling();
     if (!team_.is_first() && job_ != nullptr) folder_.emplace(job_->folder, tag_);
+  }
+
+  /// A folder that is replaced as a whole is no place for its job.
+  void refuse_inner_folder() const {
+    for (const fs::path& target : options_.targets) {
+      if (job_ == nullptr || job_->commits()) break;
+      const fs::path way = fs::absolute(job_->folder)
+                               .lexically_normal()
+                               .lexically_relative(fs::absolute(target).lexically_normal());
+      if (!way.empty() && *way.begin() != "..")
+        fail(Errc::usage, "the job's folder '{}' cannot be in its output '{}'; choose another one",
+             job_->folder.string(), target.string());
+    }
   }
 
   /// All ranks have said the same.
@@ -197,10 +220,24 @@ class SharedWork {
       executions_.push_back(
           std::make_unique<Execution>(*writers_[i], std::move(slots_[i]), options_, &assignments_[i]));
       if (!has_share()) continue;
-      executions_.back()->fill();
-      executions_.back()->verify();
+      try {
+        executions_.back()->fill();
+        executions_.back()->verify();
+      } catch (...) {
+        note_rest();
+        throw;
+      }
     }
     if (ledger_ && !job_commits()) ledger_->flush();
+  }
+
+  /// Of a job that ends early, what is written so far is kept.
+  void note_rest() noexcept {
+    try {
+      if (ledger_ && folder_) ledger_->flush();
+    } catch (const std::exception&) {
+      // It is why this failed, or would fail as well: a full disk.
+    }
   }
 
   [[nodiscard]] bool job_commits() const { return job_ == nullptr || job_->commits(); }
@@ -276,7 +313,7 @@ class SharedWork {
   Team& team_ = Team::world();
   std::optional<JobFolder> folder_;
   std::string tag_;
-  bool is_begun_ = false;
+  bool is_begun_ = false, is_done_ = false;
   std::vector<std::vector<Slot>> slots_;
   std::vector<StagedFile*> provenances_;
   std::unique_ptr<Ledger> ledger_;

@@ -52,7 +52,8 @@ struct Written {
   std::vector<std::vector<LostValues>> lost;  // for each writer; on the rank that commits
   bool is_committed = true;                   // false: it planned the work, or did a part
   Share share;                                // that part
-  std::vector<std::string> differences;       // of a replay
+  fs::path job;  // the folder of a job that is done, to be removed when the program ends well
+  std::vector<std::string> differences;  // of a replay
 };
 
 /// Streams every item of all writers into files of `transaction` and commits it, with the other ranks of the

@@ -3,6 +3,8 @@
 // one costs its last seconds.
 //
 //   plan.json              version, command, sources, digest; there once the output is laid out
+//   lock                   locked by who works on it; has the tag of the temporary names of the output
+//   commit                 the output is complete, and gets its names (host/base/journal.hpp)
 //   plan.txt               outputs, items and expressions, for people; the digest is of this
 //   part-3-of-16.TAG.done  the journal of a process (host/streaming/ledger.hpp)
 //   part-3-of-16.TAG.pieces  its packed pieces, if the format has some
@@ -69,6 +71,10 @@ class JobFolder {
   [[nodiscard]] const std::string& tag() const { return tag_; }
   /// Whether the output is laid out.
   [[nodiscard]] bool is_begun() const { return is_begun_; }
+  /// Whether it is committed: by a program that was killed then, or before it had written its other outputs.
+  [[nodiscard]] bool is_done() const { return is_done_; }
+  /// Where the commit is noted.
+  [[nodiscard]] fs::path note() const;
   /// The output is laid out, with the digest `layout`: others may come. Errors: `io`.
   void begin(const JobOptions& options, const PlanText& plan, const SourceFiles& sources,
              const std::string& layout);
@@ -82,16 +88,25 @@ class JobFolder {
   /// The number of parts of the cut that most journals have. Call `finished` first.
   [[nodiscard]] int usual_parts() const { return usual_parts_; }
 
-  /// The output is committed.
-  void remove() noexcept;
+  /// The output is committed, and its pieces are not needed any more.
+  void end() noexcept;
+  /// Whether a program was killed while it removed the folder: the note of the commit is there without the
+  /// plan. It is removed now. Errors: as of complete_commit.
+  static bool complete_removed(const fs::path& folder);
+  /// Removes the folder, and all files in it that are of jobs.
+  static void remove(const fs::path& folder) noexcept;
 
  private:
   void lock(bool is_alone);
-  [[noreturn]] void refuse_other_plan() const;
+  void read_tag();
+  void complete(const JobOptions& options, bool is_same);
+  [[nodiscard]] std::string advice() const;
+  [[noreturn]] void refuse_other_plan(const std::string& how) const;
   fs::path folder_;
   std::string layout_;
   std::string tag_;
   bool is_begun_ = false;
+  bool is_done_ = false;
   FileDescriptor lock_;
   std::vector<fs::path> pieces_;
   int usual_parts_ = 1;

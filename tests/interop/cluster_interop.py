@@ -67,6 +67,8 @@ class Cluster(harness.Run):
         weights["small"] = torch.arange(5)
         weights["empty"] = torch.zeros(0, 3)
         torch.save(weights, self.path("source.pt"))
+        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "faults.c")
+        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", self.path("faults.so"), source, "-ldl"], check=True)
         for name, text in (("make.lua", SCRIPT), ("fail.lua", FAILING)):
             with open(self.path(name), "w", encoding="utf-8") as file:
                 file.write(text)
@@ -76,7 +78,7 @@ class Cluster(harness.Run):
 
     def left(self, *known):
         """What is in the folder besides its sources and what is known."""
-        ours = {"source.pt", "make.lua", "fail.lua", *known}
+        ours = {"source.pt", "make.lua", "fail.lua", "faults.so", *known}
         return sorted(set(os.listdir(self.folder)) - ours)
 
     def clear(self):
@@ -470,10 +472,7 @@ class Cluster(harness.Run):
     def commands_of_ranks(self):
         """Every command that writes a model, by three ranks: the bytes of one process."""
         self.clear()
-        os.mkdir(self.path("hf"))
-        with open(self.path("hf/config.json"), "w", encoding="utf-8") as file:
-            json.dump(LLAMA, file)
-        self.call("new", "hf/config.json", "-o", "hf/model.safetensors")
+        self.llama(1)
         os.mkdir(self.path("adapter"))
         generator, adapter = torch.Generator().manual_seed(3), {}
         for layer in range(LLAMA["num_hidden_layers"]):
@@ -548,6 +547,102 @@ class Cluster(harness.Run):
             for name in self.left():
                 self.call("ls", name)
 
+    # --- commits that are killed
+
+    def faulty(self, *args, **faults):
+        """The arguments of a run in which calls that change names are counted, and one of them is a kill (faults.c)."""
+        settings = {f"FAULT_{key.upper()}": str(value) for key, value in faults.items()}
+        return ["env", f"LD_PRELOAD={self.path('faults.so')}", f"FAULT_FOLDERS={self.folder}", *(f"{k}={v}" for k, v in settings.items()), self.cbk, *args]
+
+    def naming_calls(self, *args):
+        """Runs a command; the numbers of its calls that change names."""
+        log = self.path("log")
+        done = subprocess.run(self.faulty(*args, log=log), cwd=self.folder, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        with open(log, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+        os.remove(log)
+        return [i + 1 for i, line in enumerate(lines) if re.match("rename|unlink|linkat|link |rmdir|remove|mkdir", line)]
+
+    def llama(self, seed):
+        """A small model in the folder `hf`; another seed gives other weights and another config."""
+        os.makedirs(self.path("hf"), exist_ok=True)
+        with open(self.path("hf/config.json"), "w", encoding="utf-8") as file:
+            json.dump(dict(LLAMA, rms_norm_eps=seed * 1e-5), file)
+        self.call("new", "hf/config.json", "-o", "hf/model.safetensors", "--overwrite", "--seed", str(seed))
+
+    def made_of(self, seed, command, target, name):
+        """The output of a command for a model, under another name."""
+        self.llama(seed)
+        self.call(*command, target)
+        os.rename(self.path(target), self.path(name))
+
+    def put(self, name, target):
+        """A copy in the place of whatever is there."""
+        if os.path.isdir(self.path(target)):
+            shutil.rmtree(self.path(target))
+        (shutil.copytree if os.path.isdir(self.path(name)) else shutil.copy)(self.path(name), self.path(target))
+
+    def killed_commits(self, command, target, has_old, how):
+        """Killed at any change of a name while a job commits: the next step has the whole new output, and leaves nothing else."""
+        self.clear()
+        self.made_of(4, command, target, "old")
+        self.made_of(3, command, target, "wanted")
+        job = (*command, target, *(["--overwrite"] if has_old else []))
+
+        def begin():
+            for name in self.left("wanted", "old", "hf"):
+                (shutil.rmtree if os.path.isdir(self.path(name)) else os.remove)(self.path(name))
+            if has_old:
+                self.put("old", target)
+            if how == "resume":
+                return (*job, "--resume")
+            self.call(*job, "--plan", "job")
+            self.call("work", "job", "--part", "1/1")
+            return ("finish", "job")
+
+        step = begin()
+        numbers = self.naming_calls(*step)
+        for number in numbers:
+            step = begin()
+            done = subprocess.run(self.faulty(*step, at=number, kind="kill"), cwd=self.folder, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+            assert done.returncode == -signal.SIGKILL, done
+            again = self.run(*step)
+            is_gone = "is no job" in again.stderr or "exists already" in again.stderr
+            assert again.returncode == 0 or is_gone, (number, numbers, again.stderr)
+            same(self.path("wanted"), self.path(target))
+            rest = [name for name in self.left("wanted", "old", "hf", target) if not is_gone or os.listdir(self.path(name))]
+            assert rest == [], (number, self.left())
+
+    def killed_team_commits(self):
+        """Rank 0 is killed at any change of a name: the old files or the new ones, at the latest when the next command looks there."""
+        self.clear()
+        command = (*CONVERT, "out", "--overwrite")
+        self.made_of(4, CONVERT, "out", "old")
+        self.made_of(3, CONVERT, "out", "new")
+        old, new = content(self.path("old")), content(self.path("new"))
+        self.put("old", "out")
+        for number in self.naming_calls(*command):
+            self.put("old", "out")
+            first, other = self.faulty(*command, at=number, kind="kill"), [self.cbk, *command]
+            subprocess.run(["mpirun", "-n", "1", *first, ":", "-n", "1", *other], cwd=self.folder, env=ENVIRONMENT, capture_output=True, text=True,
+                           timeout=60, check=False)
+            self.run("ls", "out")  # which finishes a commit that was killed
+            found = {name: data for name, data in content(self.path("out")).items() if not re.search(r"\.(tmp|old)$", name)}
+            assert found in (old, new), (number, sorted(found))
+
+    def two_folders(self):
+        """Two jobs of one output do not touch each other."""
+        self.clear()
+        self.call("copy", "source.pt", "wanted.safetensors")
+        for job in "one", "two":
+            self.call("copy", "source.pt", "x.safetensors", "--plan", job)
+        self.call("work", "one", "--part", "1/1")
+        self.call("copy", "source.pt", "y.safetensors", "--plan", "three")
+        self.call("finish", "one")
+        same(self.path("wanted.safetensors"), self.path("x.safetensors"))
+        self.refused("cannot be in its output", "copy", "source.pt", "shards", "--format", "safetensors", "--shard-size", "2MB", "--plan", "shards/job")
+
     def steps_in_json(self):
         """Steps of a job report as their command's options say."""
         self.clear()
@@ -582,6 +677,14 @@ COPIES = {  # a command, up to its output, and how that ends
 }
 
 
+CONVERT = ("convert", "hf", "--model", "llama", "--tgt-fmt", "cs-2.1", "-o")
+SHARDS = ("copy", "hf/model.safetensors", "--format", "safetensors", "--shard-size", "200KB")
+COMMITS = {  # a command up to its output, the output, whether it replaces one
+    "a file": (("copy", "hf/model.safetensors"), "x.mdl", False), "a file that is replaced": (("copy", "hf/model.safetensors"), "x.mdl", True),
+    "a folder that is replaced": (SHARDS, "shards", True), "a conversion": (CONVERT, "out", False), "a conversion again": (CONVERT, "out", True),
+}
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--cbk", required=True)
@@ -612,6 +715,11 @@ def main():
         test.check("a rank that packs gets SIGKILL", lambda: test.rank_dies(signal.SIGKILL, max(1, args.kills // 4), "x.mdl", "zstd"))
         test.check("a rank alone", test.rank_alone)
         test.check("steps in JSON", test.steps_in_json)
+        test.check("two folders", test.two_folders)
+        for name, case in COMMITS.items():
+            for how in "finish", "resume":
+                test.check(f"{how}, killed: {name}", lambda c=case, h=how: test.killed_commits(*c, h))
+        test.check("a rank commits, killed", test.killed_team_commits)
         test.check("commands of ranks", test.commands_of_ranks)
         test.check("ranks that read", test.reading_by_ranks)
         test.check("training", test.training)

@@ -98,7 +98,7 @@ class BundleWriter final : public Writer {
     collect(root);
     place(options);
     finish_killed_commits(folder_of(prefix_));
-    refuse_existing(index_file(prefix_), overwrite_);
+    refuse_existing(index_file(prefix_), overwrite_ || options.may_exist);
     if (!overwrite_) warn_of_remains();
     uint64_t bytes = 0;
     for (const uint64_t size : shard_sizes_) bytes += size;

@@ -20,7 +20,6 @@ uint32_t crc_of(std::string_view bytes) {
 class ZipFileWriter final : public ShardWriter {
  public:
   ZipFileWriter(const Value& root, const fs::path& target, bool overwrite) : ShardWriter(target, overwrite) {
-    refuse_existing(target, overwrite);
     StoragePlan plan;
     pickle::PicklerOptions options;
     options.store = [&](const Tensor& tensor, const std::string& storage_class, const std::string&) {

@@ -117,6 +117,7 @@ end
 ---@param part? integer   from 1
 ---@param parts? integer
 function job.run(folder, action, part, parts)
+  if action == "finish" and cbk.complete_job(folder) then return 0 end
   local plan = job.read(folder)
   cbk.set_job { folder = folder, action = action, part = part, parts = parts, command = plan.command, directory = plan.folder }
   local result = run(plan.command)

@@ -769,6 +769,11 @@ function cbk.provenance_differences(path) end
 ---@return boolean
 function cbk.has_job() end
 ---@private
+---Whether a job was killed while its folder was removed, which is done now.
+---@param folder string
+---@return boolean
+function cbk.complete_job(folder) end
+---@private
 ---The number of this process among those that work together, from 0, and how many they are. See `cbk.team`.
 ---@return integer rank, integer size
 function cbk.team_place() end

@@ -152,6 +152,16 @@ end
 ---@type fun(parser: table)|nil
 cli.on_parse = nil
 
+--- Makes every commit of the command a step of the job that its options ask for.
+local function begin_job(name, args)
+  if args.plan and args.resume then
+    cli.usage_error(name, "--plan and --resume exclude each other: a planned job can always be continued")
+  end
+  job.report = args
+  local command = job.command_of { arg[0], unpack(arg) }
+  if args.plan then job.plan(command, args.plan) elseif args.resume then job.resume(command) end
+end
+
 ---A parser for `cbk NAME`; in a script that `cbk run` runs, help names the script. Add arguments and options as in argparse,
 ---then call `parser:parse()`.
 ---@param name string
@@ -186,6 +196,7 @@ function cli.parser(name, description, epilog)
     local args = parse(self, spelt_out(self, name, join_negative_numbers(words or arg)))
     if args.quiet then warnings.main.print = silent elseif args.json then warnings.main.print = warn_in_json end
     local can_overwrite = long_name(self, name, "--overwrite") ~= nil
+    if not args.dry_run then begin_job(name, args) end
     cbk.advise_overwrite("remove it" .. (can_overwrite and ", choose another name or add --overwrite" or " or choose another name"))
     return args
   end)
@@ -433,7 +444,8 @@ function cli.check_output(path, inputs, args)
       cbk.fail("usage", ("cannot write %s: it is also an input; choose another name"):format(cbk.quote(path)))
     end
   end
-  if not args.overwrite and cbk.fs.exists(path) then cbk.fail("exists", ("%s exists already"):format(cbk.quote(path))) end
+  if args.overwrite or cbk.has_job() then return end -- the commit looks again
+  if cbk.fs.exists(path) then cbk.fail("exists", ("%s exists already"):format(cbk.quote(path))) end
 end
 
 ---Declares that the output depends on a file beside the checkpoint: a commit fails if another program changes it in the meantime.
@@ -480,13 +492,7 @@ function cli.commit(outputs, args)
     return false, plan_of(plans)
   end
   limits.write(type(args.memory) == "string" and cbk.parse_size(args.memory) or args.memory)
-  local command = job.command_of { arg[0], unpack(arg) }
-  bounds.provenance = args.provenance and command or nil
-  if args.plan and args.resume then
-    cli.usage_error(arg[0], "--plan and --resume exclude each other: a planned job can always be continued")
-  end
-  job.report = args
-  if args.plan then job.plan(command, args.plan) elseif args.resume then job.resume(command) end
+  bounds.provenance = args.provenance and job.command_of { arg[0], unpack(arg) } or nil
   bounds.progress, bounds.sources = cli.has_progress(args), args.sources
   plans = cbk.commit(outputs, bounds)
   for _, plan in ipairs(plans) do cli.warn(plan.warnings) end

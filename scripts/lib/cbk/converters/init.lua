@@ -171,7 +171,7 @@ end
 ---@param path string
 ---@param args { overwrite: boolean|nil, dry_run: boolean|nil }
 function converters.refuse_existing(path, args)
-  if args.overwrite or not cbk.fs.exists(path) then return end
+  if args.overwrite or cbk.has_job() or not cbk.fs.exists(path) then return end
   if not args.dry_run then cbk.fail("exists", ("'%s' exists already"):format(path)) end
   cbk.warn(("'%s' exists already: without --dry-run this is an error; remove it or add --overwrite"):format(path))
 end
