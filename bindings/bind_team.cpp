@@ -1,5 +1,7 @@
 #include "bindings/modules.hpp"
+#include "host/base/sha256.hpp"
 #include "host/base/team.hpp"
+#include "host/streaming/provenance.hpp"
 
 namespace cbk::lua {
 namespace {
@@ -30,12 +32,27 @@ int team_done(lua_State* L) {
   return 1;
 }
 
+/// cbk.file_digest(paths): of the sizes, times, beginnings and ends of files.
+int file_digest(lua_State* L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  Sha256 digest;
+  for (size_t i = 1; i <= lua_objlen(L, 1); ++i) {
+    lua_rawgeti(L, 1, static_cast<int>(i));
+    const auto file = MappedFile::open(check_path(L, -1));
+    lua_pop(L, 1);
+    digest.add(as_bytes(fmt::format("{} {} {}\n", file->size(), file->modified(), source_ends(*file))));
+  }
+  push(L, std::string_view(to_hex(digest.digest())));
+  return 1;
+}
+
 }  // namespace
 
 void bind_team(lua_State* L) {
   static const luaL_Reg functions[] = {{"team_place", guarded<team_place>},
                                        {"team_exchange", guarded<team_exchange>},
                                        {"team_done", guarded<team_done>},
+                                       {"file_digest", guarded<file_digest>},
                                        {nullptr, nullptr}};
   set_functions(L, functions);
 }

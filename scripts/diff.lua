@@ -87,6 +87,7 @@ local function compare(args)
   local rows_a, rows_b = cbk.leaf_rows(root_a), cbk.leaf_rows(root_b)
   local on_read = new_progress(rows_a, rows_b, args)
   local result = diff.compare(rows_a, rows_b, args, {
+    files = diff.files(a, b),
     row = tensor_filter.wanted(args, what ~= nil), without_other_names = what ~= nil, order = args.sort or "rel", on_read = on_read,
   })
   on_read()

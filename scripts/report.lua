@@ -179,6 +179,7 @@ end
 local function differences_section()
   local options = { rtol = 0, atol = 0, ignore_dtype = args.ignore_dtype }
   local result = diff.compare(rows_a, rows_b, options, {
+    files = diff.files(checkpoint, other),
     row = tensor_filter.wanted({ key = args.key }, converted ~= nil), without_other_names = converted ~= nil, order = "rel", on_read = show,
   })
   local parts = { converted and ("<p>Compared %s.</p>"):format(page.text(converted)) or "" }

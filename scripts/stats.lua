@@ -89,15 +89,16 @@ local function with_statistics(file, rows)
   return out
 end
 
---- The chosen tensors of all files, and how many bytes they have.
+--- The chosen tensors of all files, how many bytes they have, and the files.
 local function choose()
-  local chosen, total, opened = {}, 0, {}
+  local chosen, total, opened, files = {}, 0, {}, {}
   for place, file in ipairs(args.file) do
     if place > 1 and not cbk.fs.exists(file) and #cbk.leaf_rows(cli.open(args.file[1], args):raw_root(), file) > 0 then
       cli.usage_error("stats", ("there is no file %s; a key is chosen with --key %s"):format(cbk.quote(file), cbk.quote(file)))
     end
     local checkpoint = cli.open(file, args)
     opened[#opened + 1] = checkpoint
+    for _, path in ipairs(checkpoint.files) do files[#files + 1] = path end
     local rows = cbk.leaf_rows(checkpoint:raw_root(), args.key)
     for _, i in ipairs(with_statistics(file, rows)) do
       local row = rows[i]
@@ -107,7 +108,7 @@ local function choose()
   end
   if #chosen == 0 then cbk.fail("key", "no tensor is chosen; 'cbk ls' lists what there is") end
   small_items.check(#chosen, opened, 2100, "print their statistics", "choose some with --key")
-  return chosen, total
+  return chosen, total, files
 end
 
 local function bytes_read(one)
@@ -147,11 +148,12 @@ end
 ---@param printed fun(row: StatsRow): any
 ---@return { value: any, printed: any }[]
 local function read(printed)
-  local chosen, total = choose()
+  local chosen, total, files = choose()
   local show = args.no_progress_bar and function() end or progress.reading(total)
   local known, out = tied_keys(chosen), {}
   local count = args.sort and #chosen or math.min(#chosen, args.top or #chosen)
-  local stats_at = team.shared(count, function(n) return bytes_read(chosen[n]) end, function(n) return stats_of(chosen[n], known, show) end)
+  local stats_at = team.shared(count, function(n) return bytes_read(chosen[n]) end,
+    function(n) return stats_of(chosen[n], known, show) end, files)
   for n = 1, count do
     local one = chosen[n]
     local row, stats, of_file = one.rows[one.index], stats_at(n), known[one.rows]

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "host/app/confine.hpp"
@@ -150,9 +152,16 @@ int run(Arguments arguments) {
   return leave(interpreter.run_file(arguments[0], rest(arguments, 1)));
 }
 
+/// Whether each of several processes does this alone: `work` writes its own part of a job.
+bool is_for_itself(const Arguments& arguments) {
+  static const std::set<std::string_view> names = {"work",   "status", "help",     "complete",
+                                                   "--help", "-h",     "--version"};
+  return arguments.empty() || names.contains(arguments[0]);
+}
+
 int guarded_run(Arguments arguments) {
   try {
-    Team::join();
+    if (!is_for_itself(arguments)) Team::join(CBK_VERSION);
     if (!Team::world().is_first()) be_silent();
     return run(std::move(arguments));
   } catch (const Error& error) {

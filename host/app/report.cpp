@@ -73,6 +73,7 @@ int leave_team(int code) {
     report_error(name_of(Errc::usage), {});
     code = exit_failure;
   }
+  if (code == exit_interrupted && team.is_stopped()) code = exit_failure;
   std::fflush(nullptr);
   team.leave();
   return code;

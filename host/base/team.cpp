@@ -165,6 +165,11 @@ class ConnectedTeam final : public Team {
     return failure_;
   }
 
+  [[nodiscard]] bool is_stopped() const override {
+    const std::lock_guard lock(mutex_);
+    return is_stopped_;
+  }
+
   void await_end() override {
     if (!pump_.joinable()) return;
     std::unique_lock lock(mutex_);
@@ -296,7 +301,7 @@ class ConnectedTeam final : public Team {
   /// Stops this rank, and from rank 0 all others. With the lock.
   void stop(std::string why) {
     if (has_failed_) return;
-    has_failed_ = true;
+    has_failed_ = is_stopped_ = true;
     failure_ = std::move(why);
     if (is_first())
       for (int to = 1; to < size(); ++to) queue(to, Kind::stop, "");
@@ -339,7 +344,7 @@ class ConnectedTeam final : public Team {
   bool is_awaiting_ = false;  // a message
   std::deque<Outgoing> outgoing_;
   std::vector<Peer> peers_;
-  bool has_failed_ = false;
+  bool has_failed_ = false, is_stopped_ = false;
   std::string failure_;
 };
 
@@ -348,13 +353,17 @@ std::unique_ptr<Team>& current() {
   return *team;
 }
 
-/// The module for the launcher that started this program as one of several; empty if none did.
+/// The module for the launcher that started this program as one of several; empty if none did, or if CBK_TEAM
+/// is 0.
 std::string module_for_launcher() {
-  const auto number = [](const char* name) {
+  const auto number = [](const char* name, int otherwise = 0) {
     const char* text = std::getenv(name);
-    return text == nullptr ? 0 : std::atoi(text);
+    return text == nullptr ? otherwise : std::atoi(text);
   };
+  if (number("CBK_TEAM", 1) == 0) return {};
   if (number("OMPI_COMM_WORLD_SIZE") > 1) return "libcbk-openmpi.so";
+  const bool has_pmix = std::getenv("PMIX_RANK") != nullptr;  // srun --mpi=pmix
+  if (has_pmix && number("SLURM_STEP_NUM_TASKS") > 1) return "libcbk-openmpi.so";
   if (number("PMI_SIZE") > 1) return "libcbk-mpich.so";
   return {};
 }
@@ -369,7 +378,7 @@ std::vector<std::string> Team::exchange(std::string mine) {
   return all_to_all(std::vector<std::string>(static_cast<size_t>(size()), std::move(mine)));
 }
 
-void Team::join() {
+void Team::join(const std::string& version) {
   const std::string name = module_for_launcher();
   if (name.empty()) return;
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // a launcher that is killed takes its ranks with it
@@ -385,12 +394,17 @@ void Team::join() {
     const char* why = ::dlerror();
     fail(Errc::unsupported,
          "started as one of several processes, but the module for MPI is missing ({}); install the package "
-         "cbk-mpi, or start one process",
+         "cbk-mpi, under Slurm pass --mpi=pmix to srun, or set CBK_TEAM=0 if each process works for itself",
          why == nullptr ? name : why);
   }
   auto* open = reinterpret_cast<decltype(&cbk_transport_open)>(::dlsym(module, "cbk_transport_open"));
   if (open == nullptr) fail(Errc::unsupported, "{} is of another version of cbk", name);
+  ::setenv("CBK_TEAM", "0", 1);  // programs that this one starts are no ranks
   current() = std::make_unique<ConnectedTeam>(open);
+  const std::string first = world().from_first(version);
+  if (first != version)
+    fail(Errc::usage, "rank {} is cbk {}, and rank 0 is cbk {}: start the same version on all nodes",
+         world().rank(), version, first);
 }
 
 }  // namespace cbk

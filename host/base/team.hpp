@@ -17,8 +17,9 @@ class Team {
   /// This program's team: itself alone, unless `join` was called.
   static Team& world();
   /// Connects to the other ranks, if a launcher started this program as one of several. Call it before all
-  /// other threads. Errors: `unsupported` if the module for the launcher is missing.
-  static void join();
+  /// other threads. Errors: `unsupported` if the module for the launcher is missing; `usage` if rank 0 has
+  /// another version.
+  static void join(const std::string& version);
 
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
@@ -49,6 +50,8 @@ class Team {
   virtual bool report_failure(const std::string& /*message*/) { return true; }
   /// The message of the rank that failed first, if this rank stopped for that.
   [[nodiscard]] virtual std::string failure() const { return {}; }
+  /// Whether another rank's failure has stopped this one, as Ctrl-C would.
+  [[nodiscard]] virtual bool is_stopped() const { return false; }
   /// After all work: waits until all other ranks are here, or one has failed.
   virtual void await_end() {}
   /// The last call, after `await_end`. Launchers may end this process as soon as another one has left.

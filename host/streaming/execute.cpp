@@ -141,10 +141,6 @@ class SharedWork {
 
   /// All ranks have the same plan, and use the same names.
   void agree() {
-    if (job_ != nullptr && job_->action == JobOptions::Action::work && !team_.is_alone())
-      fail(Errc::usage,
-           "`cbk work` writes one part in one process: start it without mpirun, or pass --resume to the "
-           "command");
     refuse_others(team_.to_first(plan_.digest), "planned");
     refuse_inner_folder();
     if (team_.is_first() && job_ != nullptr) folder_.emplace(*job_, plan_);

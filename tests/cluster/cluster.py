@@ -148,6 +148,12 @@ class Site(harness.Run):
         self.slurm("srun", "-n", "1", self.cbk, "finish", "job")
         self.is_finished()
 
+    def team(self):
+        """The tasks of a step are the ranks of a team."""
+        self.clear()
+        self.slurm("srun", "-N", "1", "-n", "2", "-O", "--mpi=pmix", self.cbk, "run", "make.lua", "x.safetensors")
+        self.is_right()
+
     def requeued(self):
         """A task that is killed and runs again: Slurm waits two minutes before that."""
         self.planned()
@@ -197,7 +203,7 @@ def under_slurm(site, is_long):
         site.skip("Slurm", f"it does not start here: {started.stderr.strip()[-200:]}")
         return
     try:
-        for name in ("array", "srun", "limited") + (("requeued",) if is_long else ()):
+        for name in ("array", "srun", "team", "limited") + (("requeued",) if is_long else ()):
             site.check(f"Slurm: {name}", getattr(site, name))
     finally:
         subprocess.run([*script, "stop", site.path("slurm")], capture_output=True, check=False, timeout=60)

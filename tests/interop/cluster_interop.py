@@ -430,8 +430,9 @@ class Cluster(harness.Run):
                 assert self.left("rank.lua") == [], self.left()
         self.clear()
         self.call("copy", "source.pt", "x.mdl", "--plan", "job")
-        status, said = self.ranks(2, "work", "job", "--part", "1/2")
-        assert status != 0 and "start it without mpirun" in said, said
+        status, said = self.ranks(2, "work", "job")  # each rank is a part
+        assert status == 0 and "Part 1 of 2" in said and "Part 2 of 2" in said, said
+        self.call("finish", "job")
         self.clear()
         with subprocess.Popen(["mpirun", "-n", "2", self.cbk, "run", "-"], cwd=self.folder, env=ENVIRONMENT, text=True, stdin=subprocess.PIPE,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as job:
@@ -513,6 +514,17 @@ class Cluster(harness.Run):
             text = re.sub(r"cbk: rank \d on \S+: ", "cbk: ", text)  # of a failure of all, which came first
             for line in (one.stdout + one.stderr).splitlines():
                 assert text.count(line) == (one.stdout + one.stderr).count(line), (command, line, text)
+
+    def other_files(self):
+        """Ranks that see other files under one name are refused, as when each node has its own disk."""
+        self.clear()
+        for name, scale in ("a", 1), ("b", 2):
+            os.mkdir(self.path(name))
+            torch.save({f"w{i}": torch.ones(300) * scale for i in range(4)}, self.path(f"{name}/x.pt"))
+        for command in ("stats", "x.pt"), ("check", "x.pt"), ("diff", "x.pt", "x.pt"), ("copy", "x.pt", "y.pt"):
+            ranks = [["-n", "1", "--wdir", self.path(name), self.cbk, *command] for name in ("a", "b")]
+            done = subprocess.run(["mpirun", *ranks[0], ":", *ranks[1]], env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+            assert done.returncode != 0 and "all must see the same files" in done.stderr, done
 
     def training(self):
         """Each rank is a system: what one process computes for as many systems, up to rounding; the same bytes each time, also in two runs."""
@@ -631,6 +643,25 @@ class Cluster(harness.Run):
             found = {name: data for name, data in content(self.path("out")).items() if not re.search(r"\.(tmp|old)$", name)}
             assert found in (old, new), (number, sorted(found))
 
+    def two_outputs(self):
+        """A script that fails after its first output: the same again writes the others, and keeps the first."""
+        self.clear()
+        with open(self.path("two.lua"), "w", encoding="utf-8") as file:
+            file.write('local cbk = require "cbk"\nfor _, name in ipairs { "p.pt", "q.pt" } do\n'
+                       'cbk.create(name, { root = cbk.dict { w = cbk.full({ 3 }, 1) } }):commit()\nend\n')
+        for step in (["run", "--resume", "two.lua"],), (["run", "--plan", "job", "two.lua"], ["work", "job", "--part", "1/1"], ["finish", "job"]):
+            with open(self.path("q.pt"), "w", encoding="utf-8") as file:
+                file.write("in the way")
+            for command in step[:-1]:
+                self.call(*command)
+            self.refused("exists already", *step[-1])
+            time_of_p = os.stat(self.path("p.pt")).st_mtime_ns
+            os.remove(self.path("q.pt"))
+            self.call(*step[-1])
+            assert os.stat(self.path("p.pt")).st_mtime_ns == time_of_p
+            assert self.left() == ["p.pt", "q.pt", "two.lua"], self.left()
+            os.remove(self.path("p.pt"))
+
     def two_folders(self):
         """Two jobs of one output do not touch each other."""
         self.clear()
@@ -716,12 +747,14 @@ def main():
         test.check("a rank alone", test.rank_alone)
         test.check("steps in JSON", test.steps_in_json)
         test.check("two folders", test.two_folders)
+        test.check("two outputs, the second one fails", test.two_outputs)
         for name, case in COMMITS.items():
             for how in "finish", "resume":
                 test.check(f"{how}, killed: {name}", lambda c=case, h=how: test.killed_commits(*c, h))
         test.check("a rank commits, killed", test.killed_team_commits)
         test.check("commands of ranks", test.commands_of_ranks)
         test.check("ranks that read", test.reading_by_ranks)
+        test.check("other files", test.other_files)
         test.check("training", test.training)
         test.check("training that dies", lambda: test.training_dies(max(1, args.kills // 4)))
         test.check("a rank is stopped", lambda: test.rank_dies(signal.SIGSTOP, 1))

@@ -9,16 +9,19 @@ local describe, it, equal, raises = harness.describe, harness.it, harness.equal,
 ---Runs `f` as each of the ranks; what each of them returned.
 local function as_ranks(ranks, f)
   local place, exchange = cbk.team_place, cbk.team_exchange
-  local said, at, out, threads = {}, nil, {}, {}
+  local said, count, at, out, threads = {}, {}, nil, {}, {}
   cbk.team_place = function() return at, ranks end
   cbk.team_exchange = function(bytes)
-    said[at + 1] = bytes
+    local round = count[at] or 1
+    count[at] = round + 1
+    said[round] = said[round] or {}
+    said[round][at + 1] = bytes
     coroutine.yield()
-    return said
+    return said[round]
   end
   local fine, problem = pcall(function()
     for rank = 0, ranks - 1 do threads[rank] = coroutine.create(f) end
-    for _ = 1, 2 do
+    for _ = 1, 3 do -- up to the first exchange, the second, the end
       for rank = 0, ranks - 1 do
         at = rank
         local went_on, result = coroutine.resume(threads[rank], rank)
@@ -45,7 +48,7 @@ describe("ranks that share reading", function()
           times[n] = (times[n] or 0) + 1
           cost_of[rank] = cost_of[rank] + costs[n]
           return n % 3 > 0 and { n = n, big = 2LL ^ 62, nan = 0 / 0, list = { "a", { true } } } or nil
-        end)
+        end, {})
         local out = {}
         for n = 1, #costs do out[n] = result(n) or false end
         return out
@@ -67,10 +70,10 @@ describe("ranks that share reading", function()
 
   it("refuse other lists, and end with the error of one that reads", function()
     raises("must see the same files", function()
-      as_ranks(2, function(rank) return team.shared(3 + rank, function() return 1 end, tostring) end)
+      as_ranks(2, function(rank) return team.shared(3, function() return 1 end, tostring, { rank == 1 and arg[0] or nil }) end)
     end, "changed")
     raises("damaged", function()
-      as_ranks(2, function() return team.shared(4, function() return 1 end, function(n) if n == 3 then error("damaged", 0) end end) end)
+      as_ranks(2, function() return team.shared(4, function() return 1 end, function(n) if n == 3 then error("damaged", 0) end end, {}) end)
     end, "none")
   end)
 end)

@@ -783,6 +783,11 @@ function cbk.team_place() end
 ---@return string[]
 function cbk.team_exchange(bytes) end
 ---@private
+---A digest of the sizes, times, beginnings and ends of files.
+---@param paths string[]
+---@return string
+function cbk.file_digest(paths) end
+---@private
 ---Says how many bytes this process has read.
 ---@param bytes number
 ---@return number   that the others have read

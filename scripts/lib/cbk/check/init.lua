@@ -328,7 +328,7 @@ local function reader(subject, options, on_read)
     local out = read(part, i, path, options)
     on_read(path, bytes(n))
     return out
-  end)
+  end, subject.files)
   return function(part, i) return number[part][i] and result(number[part][i]) end
 end
 

@@ -508,8 +508,9 @@ function cli.confirmed(args, question)
   if args.json then cbk.fail("usage", "cannot ask for confirmation with --json; pass --yes (nothing was written)") end
   io.stdout:write(question, " [y/N]: ")
   io.stdout:flush()
-  local answer = io.read "*l"
-  if answer then return answer:find "^[yY]\r?$" ~= nil end
+  local answer = cbk.team_place() == 0 and io.read "*l" or nil
+  answer = cbk.team_exchange(answer and "=" .. answer or "")[1] -- rank 0 is asked
+  if answer ~= "" then return answer:find "^=[yY]\r?$" ~= nil end
   print()
   cbk.fail("usage", "cannot ask for confirmation without a terminal; pass --yes (nothing was written)")
 end

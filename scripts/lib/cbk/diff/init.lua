@@ -73,7 +73,7 @@ local function compare_all(result, list, options, wanted)
     local difference = compare_rows(result.a, i, result.b, result.in_b(i), options)
     wanted.on_read(result.a:path(i), 2 * bytes(n))
     return difference
-  end)
+  end, wanted.files)
   for n, i in ipairs(list) do
     local difference = difference_of(n)
     if difference then
@@ -156,10 +156,23 @@ local function rank(result, order)
   end)
 end
 
+---The files of two checkpoints.
+---@param a Checkpoint
+---@param b Checkpoint
+---@return string[]
+function diff.files(a, b)
+  local out = {}
+  for _, checkpoint in ipairs { a, b } do
+    for _, path in ipairs(checkpoint.files) do out[#out + 1] = path end
+  end
+  return out
+end
+
 ---@class DiffWanted
 ---@field row fun(rows: LeafRows, i: integer): boolean   whether a row is compared with its counterpart
 ---@field without_other_names? boolean                   names of tied tensors may be missing
 ---@field order string
+---@field files string[]   of both
 ---@field on_read fun(key: string, bytes: integer)
 
 ---@param a LeafRows

@@ -34,14 +34,14 @@ end
 
 ---The content of each of the tensors, and whether it is constant.
 ---@return table<integer, { id: string, is_constant: boolean }>
-local function contents(rows, list, on_read)
+local function contents(rows, list, wanted)
   local out = {}
   table.sort(list)
   local content_of = team.shared(#list, function(n) return rows[list[n]].bytes end, function(n)
     local scan = rows:value(list[n]):scan()
-    on_read(rows:path(list[n]), rows[list[n]].bytes)
+    wanted.on_read(rows:path(list[n]), rows[list[n]].bytes)
     return { id = scan.fingerprint, is_constant = scan.constant ~= nil }
-  end)
+  end, wanted.files)
   for n, i in ipairs(list) do out[i] = content_of(n) end
   return out
 end
@@ -106,7 +106,7 @@ function renamed.pairs(a, only_a, b, only_b, wanted)
       for _, k in ipairs(shapes_b[id]) do read_b[#read_b + 1] = k end
     end
   end
-  local content_a, content_b = contents(a, read_a, wanted.on_read), contents(b, read_b, wanted.on_read)
+  local content_a, content_b = contents(a, read_a, wanted), contents(b, read_b, wanted)
   for id, list in pairs(shapes_a) do
     if shapes_b[id] and is_wanted[id] then
       local contents_a, is_constant = by_content(list, content_a)
