@@ -136,6 +136,7 @@ class ConnectedTeam final : public Team {
     for (int to = 0; to < size(); ++to)
       if (to != rank()) post(to, Kind::data, std::move(mine[static_cast<size_t>(to)]));
     std::vector<std::string> out;
+    out.reserve(mine.size());
     for (int from = 0; from < size(); ++from)
       out.push_back(from == rank() ? std::move(mine[static_cast<size_t>(from)]) : next_data(from));
     return out;
@@ -374,8 +375,8 @@ Team& Team::world() {
   return *current();
 }
 
-std::vector<std::string> Team::exchange(std::string mine) {
-  return all_to_all(std::vector<std::string>(static_cast<size_t>(size()), std::move(mine)));
+std::vector<std::string> Team::exchange(const std::string& mine) {
+  return all_to_all(std::vector<std::string>(static_cast<size_t>(size()), mine));
 }
 
 void Team::join(const std::string& version) {

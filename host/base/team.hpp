@@ -39,7 +39,7 @@ class Team {
   /// above.
   virtual std::vector<std::string> all_to_all(std::vector<std::string> mine) { return mine; }
   /// Collective: the bytes of all ranks in their order, on all ranks. Errors: as above.
-  std::vector<std::string> exchange(std::string mine);
+  std::vector<std::string> exchange(const std::string& mine);
 
   /// Progress of this rank, and of all others together, in bytes.
   virtual void set_done(uint64_t /*bytes*/) {}

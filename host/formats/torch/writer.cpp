@@ -19,7 +19,9 @@ uint32_t crc_of(std::string_view bytes) {
 
 class ZipFileWriter final : public ShardWriter {
  public:
-  ZipFileWriter(const Value& root, const fs::path& target, bool overwrite) : ShardWriter(target, overwrite) {
+  ZipFileWriter(const Value& root, const fs::path& target, const WriteOptions& given)
+      : ShardWriter(target, given.overwrite) {
+    refuse_existing(target, given.overwrite || given.may_exist);
     StoragePlan plan;
     pickle::PicklerOptions options;
     options.store = [&](const Tensor& tensor, const std::string& storage_class, const std::string&) {
@@ -125,7 +127,7 @@ class ZipFileWriter final : public ShardWriter {
 
 std::unique_ptr<ShardWriter> make_writer(const Value& root, const fs::path& target,
                                          const WriteOptions& options) {
-  return std::make_unique<ZipFileWriter>(root, target, options.overwrite);
+  return std::make_unique<ZipFileWriter>(root, target, options);
 }
 
 }  // namespace cbk::torch
