@@ -34,7 +34,7 @@ int team_done(lua_State* L) {
 
 /// cbk.file_digest(paths): of the sizes, times, beginnings and ends of files.
 int file_digest(lua_State* L) {
-  luaL_checktype(L, 1, LUA_TTABLE);
+  if (!lua_istable(L, 1)) fail_type(L, 1, "list of paths");
   Sha256 digest;
   for (size_t i = 1; i <= lua_objlen(L, 1); ++i) {
     lua_rawgeti(L, 1, static_cast<int>(i));

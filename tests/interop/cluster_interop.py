@@ -643,6 +643,15 @@ class Cluster(harness.Run):
             found = {name: data for name, data in content(self.path("out")).items() if not re.search(r"\.(tmp|old)$", name)}
             assert found in (old, new), (number, sorted(found))
 
+    def without_module(self):
+        """Started by a launcher whose module is not installed."""
+        for words, status in ({"CBK_TEAM": "0"}, 0), ({}, 1):
+            done = subprocess.run([self.cbk, "ls", self.path("source.pt")], env={**ENVIRONMENT, "PMI_SIZE": "2", **words, "LD_LIBRARY_PATH": "/nowhere"},
+                                  capture_output=True, text=True, check=False)
+            is_missing = not os.path.exists(os.path.join(os.path.dirname(self.cbk), "libcbk-mpich.so"))
+            assert done.returncode == status or not is_missing, done
+            assert status == 0 or "pass --mpi=pmix to srun" in done.stderr or not is_missing, done
+
     def two_outputs(self):
         """A script that fails after its first output: the same again writes the others, and keeps the first."""
         self.clear()
@@ -746,6 +755,7 @@ def main():
         test.check("a rank that packs gets SIGKILL", lambda: test.rank_dies(signal.SIGKILL, max(1, args.kills // 4), "x.mdl", "zstd"))
         test.check("a rank alone", test.rank_alone)
         test.check("steps in JSON", test.steps_in_json)
+        test.check("without the module", test.without_module)
         test.check("two folders", test.two_folders)
         test.check("two outputs, the second one fails", test.two_outputs)
         for name, case in COMMITS.items():
