@@ -118,6 +118,11 @@ void on_interrupt(int signal) {
   lua_sethook(interruptible, stop_lua, LUA_MASKCOUNT, 1);
 }
 
+void on_termination(int signal) {
+  if (ends_gently()) return on_interrupt(signal);
+  request_end(signal);
+}
+
 void on_bus_error(int signal, siginfo_t* info, void* /*context*/) {
   fault_address.store(reinterpret_cast<uintptr_t>(info->si_addr));
   request_end(signal);
@@ -137,7 +142,7 @@ void install_signal_handlers(lua_State* L) {
   sem_init(&wake, 0, 0);
   start_signal_thread();
   set_handler(SIGINT, on_interrupt);
-  set_handler(SIGTERM, request_end);
+  set_handler(SIGTERM, on_termination);
   set_handler(SIGHUP, request_end);
   set_handler(SIGPIPE, request_end);
   set_handler(SIGXFSZ, SIG_IGN);  // the write fails with a message instead

@@ -7,6 +7,7 @@
 namespace cbk {
 namespace {
 std::atomic<bool> pending{false};
+std::atomic<int> gentle_ends{0};
 }
 
 void request_interrupt() noexcept {
@@ -21,6 +22,18 @@ bool interrupt_requested() noexcept {
 
 void check_interrupt() {
   if (interrupt_requested()) fail(Errc::interrupted, "interrupted");
+}
+
+GentleEnd::GentleEnd() noexcept {
+  ++gentle_ends;
+}
+
+GentleEnd::~GentleEnd() {
+  --gentle_ends;
+}
+
+bool ends_gently() noexcept {
+  return gentle_ends.load() > 0;
 }
 
 }  // namespace cbk

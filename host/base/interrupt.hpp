@@ -7,6 +7,17 @@ void request_interrupt() noexcept;  // async-signal-safe
 void clear_interrupt() noexcept;
 bool interrupt_requested() noexcept;
 
+/// While one lives, SIGTERM is an interrupt, too: work that can be continued notes how far it is. Otherwise
+/// it ends the program at once.
+class GentleEnd {
+ public:
+  GentleEnd() noexcept;
+  GentleEnd(const GentleEnd&) = delete;
+  GentleEnd& operator=(const GentleEnd&) = delete;
+  ~GentleEnd();
+};
+bool ends_gently() noexcept;  // async-signal-safe
+
 /// Throws an Error with Errc::interrupted when an interrupt is pending.
 void check_interrupt();
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "host/base/interrupt.hpp"
 #include "host/base/stale.hpp"
 #include "host/base/team.hpp"
 #include "host/streaming/execution.hpp"
@@ -216,6 +217,7 @@ class SharedWork {
       executions_.push_back(
           std::make_unique<Execution>(*writers_[i], std::move(slots_[i]), options_, &assignments_[i]));
       if (!has_share()) continue;
+      const auto gentle = folder_ ? std::make_unique<GentleEnd>() : nullptr;
       try {
         executions_.back()->fill();
         executions_.back()->verify();

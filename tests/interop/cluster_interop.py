@@ -643,6 +643,22 @@ class Cluster(harness.Run):
             found = {name: data for name, data in content(self.path("out")).items() if not re.search(r"\.(tmp|old)$", name)}
             assert found in (old, new), (number, sorted(found))
 
+    def ended_early(self):
+        """A step that is asked to end notes what it has written: a time limit that is always the same is enough in the end."""
+        self.clear()
+        self.call("run", "make.lua", "wanted.mdl", "zstd")
+        for _ in range(60):
+            with subprocess.Popen([self.cbk, "run", "--resume", "make.lua", "x.mdl", "zstd"], cwd=self.folder, env=ENVIRONMENT,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE) as job:
+                try:
+                    job.communicate(timeout=0.6)
+                    break
+                except subprocess.TimeoutExpired:
+                    job.send_signal(signal.SIGTERM)
+        assert job.returncode == 0, job
+        same(self.path("wanted.mdl"), self.path("x.mdl"))
+        assert self.left("wanted.mdl", "x.mdl") == [], self.left()
+
     def without_module(self):
         """Started by a launcher whose module is not installed."""
         for words, status in ({"CBK_TEAM": "0"}, 0), ({}, 1):
@@ -755,6 +771,7 @@ def main():
         test.check("a rank that packs gets SIGKILL", lambda: test.rank_dies(signal.SIGKILL, max(1, args.kills // 4), "x.mdl", "zstd"))
         test.check("a rank alone", test.rank_alone)
         test.check("steps in JSON", test.steps_in_json)
+        test.check("a step that is ended early", test.ended_early)
         test.check("without the module", test.without_module)
         test.check("two folders", test.two_folders)
         test.check("two outputs, the second one fails", test.two_outputs)

@@ -102,7 +102,7 @@ end
 local function run(trace)
   trace.program:run()
   for loss in pairs(trace.losses) do losses.watch(loss) end
-  return unpack(trace.outputs)
+  return unpack(trace.outputs, 1, trace.outputs.n)
 end
 
 local function replay(trace, ...)
