@@ -8,7 +8,7 @@ namespace cbk {
 namespace {
 std::atomic<bool> pending{false};
 std::atomic<int> gentle_ends{0};
-}
+}  // namespace
 
 void request_interrupt() noexcept {
   pending.store(true, std::memory_order_relaxed);
