@@ -182,7 +182,9 @@ void note_commit(const fs::path& note, const std::vector<Journal::Step>& steps) 
 
 void complete_commit(const fs::path& note) {
   const auto steps = steps_in(read_file(note), "");
-  if (!steps) fail(Errc::format, "'{}' is not a commit of cbk", note.string());
+  const auto is_kept = [](const Known& known) { return is_kept_of(known.step.temporary, known.step.target); };
+  if (!steps || !std::ranges::all_of(*steps, is_kept))
+    fail(Errc::format, "'{}' is not a commit of cbk: remove its folder, and begin again", note.string());
   std::vector<fs::path> targets;
   for (const Known& known : *steps) {
     targets.push_back(known.step.target);

@@ -15,8 +15,9 @@ namespace {
 constexpr size_t digits = 8;
 constexpr std::string_view new_ending = ".tmp";
 constexpr std::string_view old_ending = ".old";
+constexpr std::string_view kept_ending = ".job";
 constexpr size_t added = 1 + digits + new_ending.size();
-static_assert(new_ending.size() == old_ending.size());
+static_assert(new_ending.size() == old_ending.size() && new_ending.size() == kept_ending.size());
 
 /// The beginning of a temporary name; names are limited to 255 bytes.
 std::string beginning_of(const fs::path& target) {
@@ -35,6 +36,11 @@ std::string_view beginning_in(std::string_view name, std::string_view ending) {
 
 fs::path sibling(const fs::path& target, std::string_view tag, std::string_view ending) {
   return target.parent_path() / fmt::format("{}.{}{}", beginning_of(target), tag, ending);
+}
+
+bool is_sibling_of(const fs::path& name, const fs::path& target, std::string_view ending) {
+  const std::string text = name.filename().string();
+  return name.parent_path() == target.parent_path() && beginning_in(text, ending) == beginning_of(target);
 }
 
 bool is_path_in_use(const fs::path& path) {
@@ -85,7 +91,7 @@ fs::path temporary_sibling(const fs::path& target, std::string_view tag) {
 }
 
 fs::path kept_sibling(const fs::path& target, std::string_view tag) {
-  return sibling(target, tag, ".job");
+  return sibling(target, tag, kept_ending);
 }
 
 fs::path old_sibling(const fs::path& target) {
@@ -101,8 +107,11 @@ bool is_in_use(const FileDescriptor& fd) noexcept {
 }
 
 bool is_temporary_of(const fs::path& name, const fs::path& target) {
-  const std::string text = name.filename().string();
-  return name.parent_path() == target.parent_path() && beginning_in(text, new_ending) == beginning_of(target);
+  return is_sibling_of(name, target, new_ending);
+}
+
+bool is_kept_of(const fs::path& name, const fs::path& target) {
+  return is_sibling_of(name, target, kept_ending);
 }
 
 std::vector<fs::path> temporaries_in(const fs::path& folder) {

@@ -29,6 +29,8 @@ bool is_in_use(const FileDescriptor& fd) noexcept;
 
 /// Whether `name` is one that `temporary_sibling` gives for `target`.
 bool is_temporary_of(const fs::path& name, const fs::path& target);
+/// Whether `name` is one that `kept_sibling` gives for `target`.
+bool is_kept_of(const fs::path& name, const fs::path& target);
 /// The files in a folder with such a name.
 std::vector<fs::path> temporaries_in(const fs::path& folder);
 

@@ -378,7 +378,8 @@ def unheard(s):
 ELSEWHERE = {
     # several processes
     "pass --provenance": "cluster_interop.py", "pass --part K/N": "cluster_interop.py", "make one with --plan": "cluster_interop.py",
-    "pass --mpi=pmix": "cluster_interop.py", "run: --plan needs a folder": "cluster_interop.py",
+    "pass --mpi=pmix": "cluster_interop.py", "and begin again with --plan": "cluster_interop.py",
+    "run: --plan needs a folder": "cluster_interop.py",
     "make a job in this folder": "an option's help",
     # cerebras: runs of old releases
     "--no-dataloader-state": "upgrade_interop.py", "--dataloader_type needs": "upgrade_interop.py", "--accept-missing": "upgrade_interop.py",

@@ -84,11 +84,14 @@ function job.read(folder)
     cbk.fail("usage", ("'%s' is no job: `cbk convert … --plan %s` makes one, and so do the other commands that write"):format(folder,
       folder))
   end
-  local plan, words = cbk.config.load(path), {}
-  local has_all = cbk.kind(plan) == "dict" and cbk.kind(plan, "command") == "list" and type(plan.folder) == "string"
+  local fine, plan = pcall(cbk.config.load, path)
+  local words = {}
+  local has_all = fine and cbk.kind(plan) == "dict" and cbk.kind(plan, "command") == "list" and type(plan.folder) == "string"
     and tonumber(plan.bytes) and tonumber(plan.items)
   for i, word in cbk.items(has_all and plan.command or cbk.list()) do words[i] = type(word) == "string" and word or nil end
-  if not words[1] then cbk.fail("format", ("'%s' is not the plan of a job"):format(path)) end
+  if not words[1] then
+    cbk.fail("format", ("'%s' is not the plan of a job, or damaged: remove the folder, and begin again with --plan"):format(path))
+  end
   return { cbk = plan.cbk, command = words, folder = plan.folder, bytes = tonumber(plan.bytes), items = tonumber(plan.items) }
 end
 

@@ -12,10 +12,6 @@ local compute = cbk.compute
 
 local systems = {}
 
----The number of this process among those that were started together, from 0, and how many they are.
----@return integer rank, integer size
-function systems.place() return cbk.team_place() end
-
 ---Whether each of several ranks is a system of this run.
 ---@return boolean
 function systems.are_ranks()
