@@ -1,6 +1,7 @@
 // Output: a checkpoint to be written. Lua fills its tree, `plan` reports what a commit would do, `commit`
 // streams it.
 #include <algorithm>
+#include <unordered_set>
 
 #include "bindings/containers.hpp"
 #include "bindings/job.hpp"
@@ -10,6 +11,8 @@
 #include "host/base/replaced.hpp"
 #include "host/base/team.hpp"
 #include "host/checkpoint/make_writer.hpp"
+#include "host/streaming/provenance.hpp"
+#include "host/tensor/expression.hpp"
 #include "host/value/values_digest.hpp"
 #include "host/value/walk.hpp"
 
@@ -424,6 +427,18 @@ SourceFiles sources_of(lua_State* L, const Options& options) {
   return files;
 }
 
+/// What outputs that are committed together are made of.
+std::string origin_of(const std::vector<std::shared_ptr<Output>>& outputs, const ExecuteOptions& execute) {
+  SourceFiles files = execute.inputs;
+  std::unordered_set<const Expression*> seen;
+  for (const auto& output : outputs) {
+    each_leaf(output->root, [&](const std::string&, const Value& leaf) {
+      if (leaf.is(Value::Kind::tensor)) add_source_files(*leaf.as_tensor().expression(), files, seen);
+    });
+  }
+  return origin_text(*execute.provenance, files);
+}
+
 /// Streams `outputs` and commits them as one; pushes the plan of each, in order.
 void commit_all(lua_State* L, const std::vector<std::shared_ptr<Output>>& outputs, const Options& options) {
   ExecuteOptions execute = execute_options(options);
@@ -434,15 +449,17 @@ void commit_all(lua_State* L, const std::vector<std::shared_ptr<Output>>& output
     execute.provenance.emplace(ProvenanceOptions{words_of(L, options, "provenance"), CBK_VERSION, {}});
     for (const auto& output : outputs) execute.provenance->files.push_back(provenance_of(output->target));
   }
+  execute.inputs = sources_of(L, options);
+  const std::string origin = options.has("provenance") ? origin_of(outputs, execute) : "";
   std::vector<std::unique_ptr<Writer>> writers;
   std::vector<Forecast> planned;
   for (const auto& output : outputs) {
     check_given(*output);
+    output->options.origin = origin;
     writers.push_back(make_writer(output->root, output->target, output->options));
     planned.push_back(forecast(*writers.back(), execute));
   }
   Transaction transaction;
-  execute.inputs = sources_of(L, options);
   const bool is_shared = execute.job != nullptr || !Team::world().is_alone();
   for (const auto& output : outputs) {
     execute.targets.push_back(output->target);

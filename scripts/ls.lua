@@ -68,6 +68,8 @@ if args.json then
   totals.dtypes, totals.objects = cbk.list(totals.dtypes), nil
   local fields = { { "path", checkpoint.path }, { "format", checkpoint.format }, { "version", checkpoint.version },
     { "files", cbk.list(checkpoint.files) }, { "part", part and parts.text(part) or cbk.null }, { "totals", totals } }
+  local origin = listing.origin(checkpoint)
+  if origin then fields[#fields + 1] = { "provenance", origin } end
   if weights:is_quantised() then fields[#fields + 1] = { "quantised", weights:as_json() } end
   fields[#fields + 1] = { "entries", count = #rows, item = json_row }
   return cli.print_json_object(fields)
@@ -76,6 +78,8 @@ io.stdout:setvbuf("full", 65536)
 local print_line = cli.printer()
 local summary = weights:summary()
 print_line(cbk.shown(checkpoint.path) .. "  " .. listing.format_text(checkpoint) .. (summary and ", " .. cbk.shown(summary) or ""))
+local origin = listing.origin(checkpoint)
+if origin then print_line(listing.origin_text(origin)) end
 if args.flat or args.sort or args.top then
   listing.flat(rows, print_line, cli.columns())
 else

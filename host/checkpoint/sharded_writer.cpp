@@ -28,8 +28,6 @@ class ShardedWriter : public Writer {
       : target_(std::move(target)),
         format_(format),
         overwrite_(options.overwrite),
-        compression_(options.compression),
-        metadata_(options.metadata),
         companions_(options.companions) {
     std::erase_if(companions_, [](const auto& each) { return !is_inside_folder(each.first); });
     if (options.shard_size == 0) fail(Errc::usage, "a shard size of 0; the default is 10GB");
@@ -41,7 +39,7 @@ class ShardedWriter : public Writer {
     is_single_ = options.single_file || (tensors.empty() && texts.as_dict().empty());  // nothing to index
     split(tensors, texts.as_dict(), options);
     check_companions();
-    make_writers();
+    make_writers(options);
     for (const auto& writer : writers_) {
       items_.insert(items_.end(), writer->items().begin(), writer->items().end());
       overhead_ += writer->overhead();
@@ -138,6 +136,7 @@ class ShardedWriter : public Writer {
     for (size_t i = 0; i < tensors.size(); ++i) map.as_dict().set(tensors[i].name, shards_[shard_of[i]].file);
     const Value metadata = Value::dict();
     metadata.as_dict().set("total_size", static_cast<int64_t>(total));
+    if (!options.origin.empty()) metadata.as_dict().set(std::string(origin_name), options.origin);
     const Value index = Value::dict();
     index.as_dict().set("metadata", metadata);
     index.as_dict().set("weight_map", map);
@@ -161,12 +160,13 @@ class ShardedWriter : public Writer {
     }
   }
 
-  void make_writers() {
+  void make_writers(const WriteOptions& options) {
     WriteOptions own;
     own.overwrite = true;
     own.h5_version = is_h5() ? "flat" : "";
-    own.compression = compression_;
-    own.metadata = metadata_;
+    own.compression = options.compression;
+    own.metadata = options.metadata;
+    own.origin = options.origin;
     for (const Shard& shard : shards_)
       writers_.push_back(format_.write_file(shard.root, target_ / shard.file, own));
   }
@@ -185,8 +185,6 @@ class ShardedWriter : public Writer {
   fs::path target_;
   const Format& format_;
   bool overwrite_;
-  Compression compression_;
-  Value metadata_;
   std::vector<std::pair<std::string, std::string>> companions_;
   std::string stem_;
   std::string suffix_;

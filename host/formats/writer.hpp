@@ -85,6 +85,9 @@ class ShardWriter : public Writer {
   bool overwrite_;
 };
 
+/// Under this name a file keeps its origin: in the __metadata__ of safetensors, as an attribute of H5's root.
+inline constexpr std::string_view origin_name = "cbk_provenance";
+
 /// How the chunks of H5 are packed.
 enum class Compression { none, deflate, lz4, zstd };
 
@@ -103,6 +106,7 @@ struct WriteOptions {
   std::string shard_stem;              // "pytorch_model" or "model" by default
   bool keep_texts = false;             // flat H5: tensors of texts too, which are left out otherwise
   Value metadata;                      // safetensors __metadata__ (text to text)
+  std::string origin;  // what the file was made by: JSON, kept in it by safetensors and H5; empty: none
   /// Small files (name, content) that appear together with the checkpoint: beside it, or inside the folder of
   /// a
   /// sharded one; elsewhere if the name is an absolute path.

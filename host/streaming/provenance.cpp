@@ -175,6 +175,10 @@ Value origin(const std::string& version, const std::vector<std::string>& command
   return out;
 }
 
+std::string origin_text(const ProvenanceOptions& options, const SourceFiles& sources) {
+  return to_json(origin(options.version, options.command, sources), {});
+}
+
 std::string provenance_text(const ProvenanceOptions& options, const SourceFiles& sources,
                             const fs::path& file, const std::vector<ItemDigest>& items) {
   const Value out = origin(options.version, options.command, sources);

@@ -40,6 +40,9 @@ std::string source_ends(const MappedFile& source);
 /// What comes first in a provenance, and in the plan of a job: version, command, folder and sources.
 Value origin(const std::string& version, const std::vector<std::string>& command, const SourceFiles& sources);
 
+/// The same as a line of text, which the output keeps in itself if its format has a place for it.
+std::string origin_text(const ProvenanceOptions& options, const SourceFiles& sources);
+
 /// The text of the file for one output. Reads what is between the items. Errors: `io`.
 std::string provenance_text(const ProvenanceOptions& options, const SourceFiles& sources,
                             const fs::path& file, const std::vector<ItemDigest>& items);

@@ -16,9 +16,11 @@ import sys
 import tempfile
 import time
 
+import h5py
 import torch
 
 import harness
+import safetensors_file
 
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1",
                    CBK_TEAM_TIMEOUT="4")
@@ -302,8 +304,11 @@ class Cluster(harness.Run):
                 except subprocess.TimeoutExpired:
                     process.kill()
                     killed += 1
+                was_killed = process.wait() != 0
             if os.path.exists(self.path("x.safetensors")):
                 same(self.path("wanted.safetensors"), self.path("x.safetensors"))
+                if was_killed:  # maybe before it could remove the job's folder
+                    continue
                 assert self.left("wanted.safetensors", "x.safetensors") == [], self.left()
                 os.remove(self.path("x.safetensors"))
         self.call("run", "--resume", "make.lua", "x.safetensors")
@@ -316,7 +321,8 @@ class Cluster(harness.Run):
         """Every byte of an output is under some digest, which parts and one process compute alike."""
         self.clear()
         name, record = "one" + target, "one" + target + ".provenance.json"
-        self.call(*command, name, "--provenance")
+        self.call(*command, name, "--provenance", "--overwrite")
+        self.own_origin(name, record)
         self.call("verify", name)
         self.call("verify", name, "--replay", "--yes")
         os.rename(self.path(record), self.path("record"))
@@ -348,6 +354,26 @@ class Cluster(harness.Run):
         assert "bytes instead of" in self.run("verify", name).stdout
         os.remove(files[0])
         assert "is missing" in self.run("verify", name).stdout
+
+    def own_origin(self, name, record):
+        """What a file of safetensors or H5 says itself, to other programs, too; a copy does not keep it."""
+        with open(self.path(record), encoding="utf-8") as file:
+            wanted = {name: value for name, value in json.load(file).items() if name != "files"}
+        folder = self.path(name)
+        files = sorted(os.path.join(folder, one) for one in os.listdir(folder) if not one.endswith(".json")) if os.path.isdir(folder) else [folder]
+        for path in files:
+            if path.endswith(".safetensors"):
+                text = safetensors_file.load(path)[1]["cbk_provenance"]
+            elif path.endswith(".mdl"):
+                with h5py.File(path, "r") as file:
+                    text = file.attrs["cbk_provenance"]
+            else:
+                continue
+            assert json.loads(text) == wanted, text
+            assert "written by cbk " in self.call("ls", path)
+            self.call("copy", path, "again" + os.path.splitext(path)[1])
+            assert "written by" not in self.call("ls", "again" + os.path.splitext(path)[1])
+            os.remove(self.path("again" + os.path.splitext(path)[1]))
 
     def replay(self):
         """What a changed source would lead to now; a script is run again, too."""

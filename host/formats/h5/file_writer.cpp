@@ -116,6 +116,7 @@ uint64_t FileWriter::add_structures(uint64_t start, hdf5::Builder::Sink sink) {
   hdf5::Builder builder(start, std::move(sink));
   hdf5::HeaderBuilder root;
   const hdf5::GroupTables tables = builder.add_group_tables(build(builder, root));
+  if (!origin_.empty()) builder.add_text(root, origin_name, origin_);
   root.add(hdf5::MessageType::symbol_table, hdf5::encode_symbol_table(tables.tree, tables.heap));
   const uint64_t root_address = builder.add(root.finish());
   builder.finish();

@@ -23,7 +23,11 @@ class FileWriter : public ShardWriter {
 
  protected:
   FileWriter(fs::path target, const WriteOptions& options)
-      : ShardWriter(std::move(target), options.overwrite), compression_(options.compression) {}
+      : ShardWriter(std::move(target), options.overwrite),
+        compression_(options.compression),
+        origin_(options.origin) {
+    overhead_ += origin_.size();
+  }
 
   /// Reserves room for this many datasets.
   void reserve_items(size_t count) {
@@ -60,6 +64,7 @@ class FileWriter : public ShardWriter {
   void make_room();
 
   Compression compression_;
+  std::string origin_;
   std::deque<PackedDataset> packed_;
   PackedFile packed_file_;
   std::vector<Item> items_;

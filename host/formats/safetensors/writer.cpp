@@ -39,18 +39,25 @@ std::vector<NamedTensor> checked_tensors(const Value& root) {
   return tensors;
 }
 
-/// The transformers library loads a file only if its metadata names the framework of its tensors.
-Value marked_as_torch() {
-  Value metadata = Value::dict();
-  metadata.as_dict().set("format", "pt");
-  return metadata;
+/// The transformers library loads a file only if its metadata names the framework of its tensors. The origin
+/// of another file, whose metadata was given, is not that of this one.
+Value completed(const Value& metadata, const std::string& origin) {
+  Value out = Value::dict();
+  if (metadata.is_none()) {
+    out.as_dict().set("format", "pt");
+  } else {
+    for (const auto& [key, value] : metadata.as_dict().entries())
+      if (key.as_string() != origin_name) out.as_dict().set(key, value);
+  }
+  if (!origin.empty()) out.as_dict().set(std::string(origin_name), origin);
+  return out;
 }
 
 class FileWriter : public ShardWriter {
  public:
-  FileWriter(const Value& root, fs::path target, bool overwrite, const Value& metadata)
-      : ShardWriter(std::move(target), overwrite) {
-    check_metadata(metadata);
+  FileWriter(const Value& root, fs::path target, const WriteOptions& options)
+      : ShardWriter(std::move(target), options.overwrite) {
+    check_metadata(options.metadata);
     std::vector<NamedTensor> tensors = checked_tensors(root);
     if (const size_t ties = count_ties(tensors); ties > 0)
       warnings_.push_back(written_as_copies(ties, "safetensors has no ties"));
@@ -69,7 +76,7 @@ class FileWriter : public ShardWriter {
       offsets_.push_back(data_size_);
       data_size_ = end;
     }
-    header_ = write_header(entries, metadata.is_none() ? marked_as_torch() : metadata);
+    header_ = write_header(entries, completed(options.metadata, options.origin));
   }
 
   [[nodiscard]] const std::vector<Item>& items() const override { return items_; }
@@ -98,7 +105,7 @@ class FileWriter : public ShardWriter {
 
 std::unique_ptr<ShardWriter> make_writer(const Value& root, const fs::path& target,
                                          const WriteOptions& options) {
-  return std::make_unique<FileWriter>(root, target, options.overwrite, options.metadata);
+  return std::make_unique<FileWriter>(root, target, options);
 }
 
 }  // namespace cbk::safetensors

@@ -39,6 +39,27 @@ function listing.format_text(checkpoint)
   return checkpoint.format .. version .. files .. class .. flat
 end
 
+---What `--provenance` wrote into the file: version, command, folder, sources; nil without it.
+---@param checkpoint Checkpoint
+---@return Dict|nil
+function listing.origin(checkpoint)
+  local metadata = checkpoint.metadata
+  local text = cbk.kind(metadata) == "dict" and metadata.cbk_provenance
+  if type(text) ~= "string" then return nil end
+  local ok, origin = pcall(cbk.config.parse, text, "json")
+  local is_origin = ok and cbk.kind(origin) == "dict" and cbk.kind(origin.cbk) == "str" and cbk.kind(origin.command) == "list"
+  return is_origin and origin or nil
+end
+
+---"written by cbk 0.2.0: cbk copy model.mdl model.safetensors"
+---@param origin Dict
+---@return string
+function listing.origin_text(origin)
+  local words = {}
+  for i = 1, #origin.command do words[i] = tostring(origin.command[i]) end
+  return ("written by cbk %s: cbk %s"):format(cbk.shown(origin.cbk), cbk.shown(table.concat(words, " ")))
+end
+
 local PLAIN = { bool = true, int = true, float = true, str = true }
 
 ---A short line for a value that is not a tensor.
