@@ -127,6 +127,21 @@ int checkpoint_tostring(lua_State* L) {
   return 1;
 }
 
+/// cbk.read_by(how): see ReadBy.
+int read_by(lua_State* L) {
+  const std::string_view how = check_string(L, 1);
+  if (how == "pread") {
+    choose_reading(ReadBy::pread);
+  } else if (how == "mmap") {
+    choose_reading(ReadBy::mmap);
+  } else if (how == "default") {
+    choose_reading(ReadBy::file_system);
+  } else {
+    fail(Errc::usage, "cbk.read_by: expected pread, mmap or default, got {}", quote(how));
+  }
+  return 0;
+}
+
 }  // namespace
 
 void bind_checkpoint(lua_State* L) {
@@ -141,8 +156,10 @@ void bind_checkpoint(lua_State* L) {
                                          {"__tostring", guarded<checkpoint_tostring>},
                                          {nullptr, nullptr}};
   register_type<const Checkpoint>(L, {methods, metamethods, guarded<checkpoint_index>});
-  static const luaL_Reg functions[] = {
-      {"open", guarded<open>}, {"container", guarded<container>}, {nullptr, nullptr}};
+  static const luaL_Reg functions[] = {{"open", guarded<open>},
+                                       {"container", guarded<container>},
+                                       {"read_by", guarded<read_by>},
+                                       {nullptr, nullptr}};
   set_functions(L, functions);
 }
 

@@ -12,5 +12,7 @@ done
 # shellcheck disable=SC2086  # a list
 [ -z "$missing" ] || apt-get install -y -qq --no-install-recommends $missing >/dev/null
 
-/usr/bin/python3 "$top/interop/cluster_interop.py" --cbk "$cbk" --kills $((4 * kills))
-/usr/bin/python3 "$top/cluster/cluster.py" --cbk "$cbk" --kills "$kills"
+status=0
+/usr/bin/python3 "$top/interop/cluster_interop.py" --cbk "$cbk" --kills $((4 * kills)) || status=1
+/usr/bin/python3 "$top/cluster/cluster.py" --cbk "$cbk" --kills "$kills" || status=1
+exit "$status"

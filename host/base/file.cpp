@@ -3,9 +3,11 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <utility>
 
@@ -53,8 +55,36 @@ void write_at(const FileDescriptor& fd, uint64_t offset, ByteView bytes, const f
 namespace {
 
 std::atomic<uint64_t> bytes_mapped{0};
+std::atomic<ReadBy> read_by{ReadBy::file_system};
 
 }  // namespace
+
+/// The numbers are in statfs(2), in Linux's magic.h and in the sources of the file systems.
+bool is_remote(const FileDescriptor& fd) noexcept {
+  constexpr std::array<uint32_t, 14> remote = {
+      0x6969,      // NFS
+      0x517B,      // SMB
+      0xFF534D42,  // CIFS
+      0xFE534D42,  // SMB 2
+      0x0BD00BD0,  // Lustre
+      0x47504653,  // GPFS
+      0x65735546,  // FUSE
+      0x00C36400,  // Ceph
+      0x01021997,  // 9P
+      0x5346414F,  // AFS
+      0x19830326,  // BeeGFS
+      0xAAD7AAEA,  // PanFS
+      0x20030528,  // OrangeFS
+      0x7461636F,  // OCFS2
+  };
+  struct statfs info {};
+  if (::fstatfs(fd.get(), &info) != 0) return false;
+  return std::ranges::find(remote, static_cast<uint32_t>(info.f_type)) != remote.end();
+}
+
+void choose_reading(ReadBy how) noexcept {
+  read_by = how;
+}
 
 uint64_t mapped_bytes() noexcept {
   return bytes_mapped;
@@ -76,6 +106,8 @@ std::shared_ptr<const MappedFile> MappedFile::open(const fs::path& path,
   file->inode_ = info.st_ino;
   file->written_ = info.st_mtim;
   file->changed_ = info.st_ctim;
+  const ReadBy how = read_by;
+  file->is_pread_ = how == ReadBy::pread || (how == ReadBy::file_system && is_remote(file->fd_));
   if (file->size_ > 0) {
     void* data = ::mmap(nullptr, file->size_, PROT_READ, MAP_SHARED, file->fd_.get(), 0);
     if (data == MAP_FAILED) fail_errno("map", path.string());
@@ -118,7 +150,7 @@ void pread_all(int fd, uint64_t offset, std::span<std::byte> out, const fs::path
 
 void MappedFile::read(uint64_t offset, std::span<std::byte> out) const {
   const ByteView source = slice(offset, out.size(), "a range");
-  if (out.size() < smallest_pread) {
+  if (out.size() < smallest_pread && !is_pread_) {
     std::copy(source.begin(), source.end(), out.begin());
     return;
   }
@@ -134,6 +166,11 @@ void MappedFile::read(uint64_t offset, std::span<std::byte> out) const {
     pread_all(fd_.get(), offset + done, piece, path_);
     std::memcpy(part.data(), piece.data(), piece.size());
   }
+}
+
+void MappedFile::expect(uint64_t offset, uint64_t length) const noexcept {
+  (void)::posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(length),
+                        POSIX_FADV_WILLNEED);
 }
 
 void MappedFile::drop(uint64_t offset, uint64_t length) const noexcept {

@@ -57,6 +57,16 @@ void sync_to_disk(const FileDescriptor& fd, const fs::path& path);
 /// Writes all of `bytes`. Errors: `io`, `no_space`.
 void write_at(const FileDescriptor& fd, uint64_t offset, ByteView bytes, const fs::path& path);
 
+/// How elements are read that are not in one long range: in a mapping, which is fastest on a local disk, or
+/// by pread, because on a network each page fault waits for a few pages alone.
+enum class ReadBy { file_system, pread, mmap };
+
+/// For files that are opened from now on; `file_system`, the default: as suits the type of theirs.
+void choose_reading(ReadBy how) noexcept;
+
+/// Whether it is on a file system of a network, or of a program in user space.
+bool is_remote(const FileDescriptor& fd) noexcept;
+
 /// A whole file mapped read-only. Opened once per path and kept alive by the storages that point into it.
 class MappedFile {
  public:
@@ -77,6 +87,10 @@ class MappedFile {
   /// Copies bytes [offset, offset + out.size()). Long ranges are read from the descriptor: a mapping would
   /// cost a page fault for each few pages, which is slower than the copy itself.
   void read(uint64_t offset, std::span<std::byte> out) const;
+  /// The bytes, if they should be read in the mapping; else empty.
+  [[nodiscard]] ByteView addressable() const { return is_pread_ ? ByteView() : bytes(); }
+  /// A hint that these bytes will be read soon, in no order: the system reads them in theirs.
+  void expect(uint64_t offset, uint64_t length) const noexcept;
   /// A hint that these pages will not be read again soon: they leave our address space, not the page cache.
   void drop(uint64_t offset, uint64_t length) const noexcept;
   /// The time of its last change when it was opened: nanoseconds since 1970.
@@ -96,6 +110,7 @@ class MappedFile {
   FileDescriptor fd_;
   const std::byte* data_ = nullptr;
   uint64_t size_ = 0;
+  bool is_pread_ = false;
   uint64_t device_ = 0;
   uint64_t inode_ = 0;
   timespec written_{};  // st_mtim

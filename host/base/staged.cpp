@@ -11,6 +11,8 @@
 namespace cbk {
 namespace {
 
+constexpr uint64_t sent_at_once = 64ULL << 20;
+
 /// The /proc path of a file without a name.
 std::string self_of(int fd) {
   return fmt::format("/proc/self/fd/{}", fd);
@@ -69,6 +71,7 @@ StagedFile::StagedFile(fs::path target, fs::path name, const fs::path& folder, R
   }
   if (!joins()) lock_as_in_use(fd_);
   if (role.kind != Role::Kind::alone) layout_.emplace();
+  is_remote_ = is_remote(fd_);
 }
 
 void StagedFile::begin_filling() {
@@ -103,6 +106,10 @@ void StagedFile::write(uint64_t offset, ByteView bytes) {
   }
   if (is_ignoring_) return;
   write_at(fd_, offset, bytes, target());
+  if (!is_remote_ || (unsent_ += bytes.size()) < sent_at_once) return;
+  unsent_ = 0;
+  // A wish: what goes wrong is found by the sync of `prepare`.
+  (void)::sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
 }
 
 void StagedFile::prepare(bool sync) {
@@ -112,7 +119,7 @@ void StagedFile::prepare(bool sync) {
   } else if (is_private_ && ::fchmod(fd_.get(), usual_mode()) != 0) {
     fail_errno("set the mode of", target().string());
   }
-  if (sync) sync_to_disk(fd_, target());
+  if (sync || is_remote_) sync_to_disk(fd_, target());
   if (has_name()) return;
   take_name();
   if (::linkat(AT_FDCWD, self_of(fd_.get()).c_str(), AT_FDCWD, name().c_str(), AT_SYMLINK_FOLLOW) != 0)

@@ -88,6 +88,8 @@ class StagedFile final : public Staged {
   std::optional<Sha256> layout_;  // of what is written until `begin_filling`, if others join
   bool is_private_ = false;       // created for us alone, until it is prepared
   bool is_ignoring_;              // what is written
+  bool is_remote_ = false;        // then what is written is sent early, and synced: errors come late
+  uint64_t unsent_ = 0;           // bytes
   /// Writers of one inode take turns in the kernel anyway, but spinning. Waiting here leaves the processor to
   /// the kernels.
   std::mutex turn_;

@@ -138,7 +138,10 @@ void Execution::process(const Block& block) {
   const Expression& expression = *item.tensor.expression();
   const Slot slot = options_.is_replay ? Slot() : slots_[block.item];
   const uint32_t itemsize = expression.itemsize();
-  if (block.begin == 0) within(item.key, [&] { verify_scattered(expression); });
+  if (block.begin == 0) {
+    within(item.key, [&] { verify_scattered(expression); });
+    expect_scattered(expression);
+  }
   FinishedBlock done;
   done.item = block.item;
   done.begin = block.begin;

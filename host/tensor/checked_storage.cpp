@@ -52,6 +52,7 @@ class CheckedStorage final : public PackedStorage {
     if (state_ != State::good) verify_all();
   }
 
+  void expect() const noexcept override { bytes_->expect(); }
   void drop(uint64_t offset, uint64_t length) const noexcept override { bytes_->drop(offset, length); }
   [[nodiscard]] Place place() const override { return bytes_->place(); }
   void add_files(SourceFiles& files) const override { bytes_->add_files(files); }

@@ -579,6 +579,13 @@ void verify_scattered(const Expression& expression) {
   });
 }
 
+void expect_scattered(const Expression& expression) {
+  std::unordered_set<const Expression*> seen;
+  each_source(expression, seen, [](const ViewExpression& source) {
+    if (source.is_scattered()) source.view().storage->expect();
+  });
+}
+
 void drop_sources(const Expression& expression) {
   std::unordered_set<const Expression*> seen;
   each_source(expression, seen, [](const ViewExpression& source) { source.drop_all(); });

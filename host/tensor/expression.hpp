@@ -331,6 +331,9 @@ void add_source_files(const Expression& expression, SourceFiles& files,
 /// Verifies the storages that are about to be read out of order: afterwards they are in the page cache.
 void verify_scattered(const Expression& expression);
 
+/// Hint: what is read out of order below `expression` will be read now.
+void expect_scattered(const Expression& expression);
+
 /// Hint: nothing below `expression` will be read again.
 void drop_sources(const Expression& expression);
 

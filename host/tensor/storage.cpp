@@ -11,11 +11,17 @@ namespace {
 class MappedStorage final : public Storage {
  public:
   MappedStorage(std::shared_ptr<const MappedFile> file, uint64_t offset, uint64_t size)
-      : file_(std::move(file)), offset_(offset), bytes_(file_->slice(offset, size, "a tensor's data")) {}
+      : file_(std::move(file)),
+        offset_(offset),
+        size_(file_->slice(offset, size, "a tensor's data").size()) {}
 
-  [[nodiscard]] uint64_t size() const override { return bytes_.size(); }
-  [[nodiscard]] ByteView view() const override { return bytes_; }
+  [[nodiscard]] uint64_t size() const override { return size_; }
+  [[nodiscard]] ByteView view() const override {
+    const ByteView all = file_->addressable();
+    return all.empty() ? all : all.subspan(offset_, size_);
+  }
   void read(uint64_t offset, std::span<std::byte> out) const override { file_->read(offset_ + offset, out); }
+  void expect() const noexcept override { file_->expect(offset_, size_); }
   void drop(uint64_t offset, uint64_t length) const noexcept override {
     file_->drop(offset_ + offset, length);
   }
@@ -25,7 +31,7 @@ class MappedStorage final : public Storage {
  private:
   std::shared_ptr<const MappedFile> file_;
   uint64_t offset_;
-  ByteView bytes_;
+  uint64_t size_;
 };
 
 class MemoryStorage final : public Storage {
@@ -69,6 +75,7 @@ class StoragePart final : public PackedStorage {
   void read(uint64_t offset, std::span<std::byte> out) const override {
     storage_->read(offset_ + offset, out);
   }
+  void expect() const noexcept override { storage_->expect(); }
   [[nodiscard]] std::string_view problem() const override { return storage_->problem(); }
   void verify() const override { storage_->verify(); }
   void verify_whole() const override { storage_->verify_whole(); }

@@ -46,6 +46,8 @@ class Storage {
   virtual void verify() const {}
   /// The same for copies, including storages of which partial reads skip the checksum.
   virtual void verify_whole() const { verify(); }
+  /// A hint that all bytes will be read soon, in no order.
+  virtual void expect() const noexcept {}
   /// A hint that this range will not be read again soon.
   virtual void drop(uint64_t /*offset*/, uint64_t /*length*/) const noexcept {}
 
@@ -60,6 +62,24 @@ class Storage {
   virtual void add_files(SourceFiles& /*files*/) const {}
   /// CRC-32 (zip's polynomial) of all bytes, if the source file has it.
   [[nodiscard]] virtual std::optional<uint32_t> crc32() const { return std::nullopt; }
+};
+
+/// All bytes of a storage: in place if they are addressable, else read into memory.
+class WholeBytes {
+ public:
+  explicit WholeBytes(const Storage& storage) : view_(storage.view()) {
+    if (!view_.empty() || storage.size() == 0) return;
+    copy_.resize(storage.size());
+    storage.read(0, copy_);
+    view_ = copy_;
+  }
+  WholeBytes(const WholeBytes&) = delete;
+  WholeBytes& operator=(const WholeBytes&) = delete;
+  [[nodiscard]] ByteView view() const { return view_; }
+
+ private:
+  Bytes copy_;
+  ByteView view_;
 };
 
 /// A range of a mapped file.

@@ -1,7 +1,7 @@
 // Preloaded into cbk by faults_interop.py: counts the calls that touch files below the folders in FAULT_FOLDERS (A:B), and lets
 // one of them go wrong. FAULT_LOG: a file that gets a line "NAME PATH" for each call. FAULT_AT: which call, counted from 1; FAULT_KIND:
 // an error number, "short" (half of what was asked), "kill" (before the call), or "touch" (FAULT_FILE has a new time). FAULT_WITHOUT: what
-// the system lacks: "tmpfile", "proc", "flags" (of renameat2).
+// the system lacks: "tmpfile", "proc", "flags" (of renameat2). FAULT_TYPE: the type of the file system that all files seem to be on.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -15,6 +15,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
@@ -165,4 +166,11 @@ int renameat2(int folder, const char* from, int other, const char* to, unsigned 
   }
   if (path_fault("renameat2", other, to) == failed) return -1;
   return NEXT(renameat2)(folder, from, other, to, flags);
+}
+
+int fstatfs(int fd, struct statfs* found) {
+  int result = NEXT(fstatfs)(fd, found);
+  const char* type = getenv("FAULT_TYPE");
+  if (result == 0 && type != NULL) found->f_type = strtol(type, NULL, 0);
+  return result;
 }

@@ -153,6 +153,48 @@ def memory(cbk, top):
     shutil.rmtree(big)
 
 
+def scattered_reads(cbk, top):
+    """Where mappings are slow, nothing is read in one: a transposed matrix does not become resident."""
+    preload = os.path.join(top, "faults.so")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", preload, os.path.join(os.path.dirname(os.path.abspath(__file__)), "faults.c"), "-ldl"],
+                   check=True)
+    turn = os.path.join(top, "turn_by.lua")
+    with open(turn, "w", encoding="utf-8") as f:
+        f.write('local cbk = require "cbk"\ncbk.read_by(arg[3])\nlocal out = cbk.create(arg[2], { overwrite = true })\n'
+                'for k, t in cbk.open(arg[1]):tensors() do out[k] = t:transpose(0, 1) end\nout:commit()\n'
+                'print(io.open("/proc/self/status"):read("*a"):match "VmHWM:%s*(%d+)")\n')
+    matrix = torch.arange(4096 * 8192, dtype=torch.float32).reshape(4096, 8192)
+    for ending in ".pt", ".mdl", ".safetensors":
+        source, out = os.path.join(top, "scattered" + ending), os.path.join(top, "turned.pt")
+        torch.save({"w": matrix}, os.path.join(top, "scattered.pt"))
+        if ending != ".pt":
+            subprocess.run([cbk, "copy", os.path.join(top, "scattered.pt"), source], check=True, capture_output=True)
+        peaks = {}
+        for name, how, environment in (("mmap", "mmap", {}), ("pread", "pread", {}), ("local", "default", {}),
+                                       ("NFS", "default", {"LD_PRELOAD": preload, "FAULT_TYPE": "0x6969"})):
+            done = subprocess.run([cbk, "run", turn, source, out, how], env=dict(os.environ, **environment), capture_output=True, text=True,
+                                  check=False)
+            check(f"{ending} transposed by {name}", done.returncode == 0 and torch.equal(torch.load(out)["w"], matrix.T), done.stderr)
+            peaks[name] = int(done.stdout) * 1024  # resident, with what is mapped
+        for slow in "pread", "NFS":
+            check(f"{ending} by {slow} is not mapped", peaks[slow] < peaks["mmap"] - 20e6 and peaks[slow] < peaks["local"] - 20e6, peaks)
+
+
+def sent_early(cbk, top):
+    """To a file system of a network, what is written is sent on its way before its end, and synced at its end."""
+    source, calls = os.path.join(top, "scattered.pt"), os.path.join(top, "calls")
+    for kind in "0x6969", None:
+        environment = dict(os.environ, LD_PRELOAD=os.path.join(top, "faults.so"), FAULT_FOLDERS=top, FAULT_LOG=calls,
+                           **({"FAULT_TYPE": kind} if kind else {}))
+        done = subprocess.run([cbk, "copy", source, os.path.join(top, "sent.safetensors"), "--overwrite"], capture_output=True, text=True,
+                              check=False, env=environment)
+        with open(calls, encoding="utf-8") as f:
+            names = [line.split()[0] for line in f]
+        os.remove(calls)
+        found = "sync_file_range" in names, "fsync" in names
+        check(f"sent early: {kind}", done.returncode == 0 and found == (kind is not None, kind is not None), (done.stderr, found))
+
+
 def lora_folder(folder):
     """Weights of 160 MB each, with LoRA matrices: embeddings, whose product is transposed, and a wide linear layer."""
     os.makedirs(folder)
@@ -369,6 +411,8 @@ def main():
         shortened_sources(cbk, top)
         forecasts(cbk, top)
         memory(cbk, top)
+        scattered_reads(cbk, top)
+        sent_early(cbk, top)
     finally:
         shutil.rmtree(top, ignore_errors=True)
     print(f"{passed} passed, {failed} failed")

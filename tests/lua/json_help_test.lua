@@ -87,7 +87,7 @@ local function make_inputs()
   conversion.warnings(function() config, root = conversion.run("gpt2", "hf", "cs-2.1", tiny.model(tiny.newest_ways().gpt2)) end)
   cbk.config.save(config, dir .. "/old.yaml")
   create("gpt2.mdl", root)
-  equal((harness.cbk(dir, "copy", "a.pt", "proven.pt", "--provenance")), 0)
+  equal((harness.cbk(dir, "copy", "a.pt", "proven.mdl", "--provenance")), 0)
   equal((harness.cbk(dir, "copy", "a.pt", "planned.pt", "--plan", "job")), 0)
   equal((harness.cbk(dir, "work", "job", "--part", "1/2")), 0)
   return dir
@@ -116,7 +116,7 @@ local calls = {
   { "fix-checkpoint-spec", { "fix-checkpoint-spec", "old.mdl" } },
   { "convert-config", { "convert-config", "--model", "llama", "--src-fmt", "hf", "--tgt-fmt", "cs-2.4", "config.json", "-o", "configs" } },
   { "convert-config-to-mup", { "convert-config-to-mup", "-i", "gpt2.yaml" } },
-  { "ls", { "ls", "a.pt" } },
+  { "ls", { "ls", "proven.mdl" } },
   { "show", { "show", "a.pt", "*" } },
   { "stats", { "stats", "a.pt" } },
   { "report", { "report", "a.pt" } },
@@ -133,7 +133,7 @@ local calls = {
   { "infer", { "infer", "a.pt", "b.pt", "-o", "mine.lua" }, 1 },
   { "rules", { "rules", "llama", "hf.safetensors" } },
   { "status", { "status", "job" } },
-  { "verify", { "verify", "proven.pt" } },
+  { "verify", { "verify", "proven.mdl" } },
   { "help", { "help" } },
 }
 -- Where a command reads, a field may be absent: of these there is none here.

@@ -38,7 +38,8 @@ class TextStorage final : public Storage {
   }
   void verify() const override {
     std::call_once(once_, [&] {
-      within("variable " + quote(name_), [&] { verify_texts(bytes_->view(), count_, crc_, false); });
+      within("variable " + quote(name_),
+             [&] { verify_texts(WholeBytes(*bytes_).view(), count_, crc_, false); });
     });
   }
   [[nodiscard]] Place place() const override { return bytes_->place(); }
@@ -227,8 +228,9 @@ class BundleReader {
     const int64_t count = numel_of(entry.shape);
     const MemoryLoan decoding(memory_, static_cast<uint64_t>(count) * text_bytes + entry.size);
     memory_.charge(entry.size);
-    verify_texts(bytes->view(), count, entry.crc, true);
-    return encoded(decode_texts(bytes->view(), count));
+    const WholeBytes whole(*bytes);
+    verify_texts(whole.view(), count, entry.crc, true);
+    return encoded(decode_texts(whole.view(), count));
   }
 
   static Tensor encoded(std::span<const std::string_view> texts) {

@@ -190,8 +190,12 @@ class StoredMember final : public Storage {
       : file_(std::move(file)), entry_(entry) {}
 
   [[nodiscard]] uint64_t size() const override { return entry_.size; }
-  [[nodiscard]] ByteView view() const override { return file_->bytes().subspan(start(), entry_.size); }
+  [[nodiscard]] ByteView view() const override {
+    const ByteView all = file_->addressable();
+    return all.empty() ? all : all.subspan(start(), entry_.size);
+  }
   void read(uint64_t offset, std::span<std::byte> out) const override { file_->read(start() + offset, out); }
+  void expect() const noexcept override { file_->expect(entry_.header_offset, entry_.size); }
   void drop(uint64_t offset, uint64_t length) const noexcept override {
     const uint64_t start = start_;
     if (start == 0) return;

@@ -50,6 +50,7 @@ return {
   ["Checkpoint:leaves"] = 'for key, value in ckpt:leaves() do print(key, value) end',
   ["Checkpoint:raw_root"] = 'cbk.kind(ckpt:raw_root())',
   ["Checkpoint:close"] = 'cbk.open("model.pt"):close()',
+  ["cbk.read_by"] = 'cbk.read_by "default"',
   ["cbk.open"] = 'ckpt = cbk.open "model.safetensors"',
   ["Output:get"] = 'out:get "no.such.key"  -- nil',
   ["Output:has"] = 'out:has "head"',

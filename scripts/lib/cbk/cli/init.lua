@@ -262,6 +262,10 @@ local common = {
         return nil, ("--allow-external %s is not a folder"):format(cbk.quote(path))
       end)
   end,
+  io = function(p)
+    p:option("--io", "how scattered elements are read: pread or mmap (default: pread on file systems of a network, else mmap)")
+      :argname("HOW"):choices { "pread", "mmap" }:action(function(args, name, how) args[name] = how; cbk.read_by(how) end)
+  end,
   salvage = function(p) p:flag("--salvage", "open a file that is cut short; tensors that are not whole are named and left out") end,
   sync = function(p) p:flag("--sync", "wait until the output is on the disk") end,
   provenance = function(p)
@@ -287,7 +291,7 @@ local common = {
 ---Adds common options by name, except those that the parser has already.
 ---@param parser table
 ---@param ... "threads"|"memory"|"overwrite"|"dry-run"|"no-progress-bar"|"quiet"|"json"|"allow-records"|"sync"|"allow-overflow"
----|"resume"|"plan"|"provenance"|"max-expansion"|"allow-external"|"salvage"
+---|"resume"|"plan"|"provenance"|"max-expansion"|"allow-external"|"salvage"|"io"
 function cli.options(parser, ...)
   local added = {}
   for _, option in ipairs(parser._options) do added[option._name] = true end
@@ -299,7 +303,7 @@ function cli.options(parser, ...)
 end
 
 ---Adds the options of every command that reads a checkpoint (see `cli.reading`).
-function cli.input_options(parser) return cli.options(parser, "allow-records", "allow-external", "max-expansion", "salvage") end
+function cli.input_options(parser) return cli.options(parser, "allow-records", "allow-external", "max-expansion", "salvage", "io") end
 
 ---Adds the options of every command that accepts a user's converter.
 function cli.converter_options(parser)
