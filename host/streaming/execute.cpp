@@ -1,7 +1,7 @@
 #include "host/streaming/execute.hpp"
 
 #include <algorithm>
-#include <cstring>
+#include <utility>
 
 #include "host/base/interrupt.hpp"
 #include "host/base/stale.hpp"
@@ -242,31 +242,22 @@ class SharedWork {
 
   /// The blocks of all processes, on the first rank.
   FinishedBlocks gather() {
-    std::string mine = ledger_ ? ledger_->pieces().string() : "";
-    mine.push_back('\0');
-    const FinishedBlocks own = ledger_ ? ledger_->blocks() : FinishedBlocks();
-    mine.append(reinterpret_cast<const char*>(own.data()), own.size() * sizeof(FinishedBlock));
+    std::vector<std::string> messages =
+        team_.to_first(ledger_ ? message_of(ledger_->pieces(), ledger_->blocks()) : message_of({}, {}));
     FinishedBlocks all = before_;
-    for (const std::string& from_rank : team_.to_first(std::move(mine))) {
-      const size_t end = from_rank.find('\0');
-      for (size_t at = end + 1; at + sizeof(FinishedBlock) <= from_rank.size(); at += sizeof(FinishedBlock)) {
-        FinishedBlock block;
-        std::memcpy(&block, from_rank.data() + at, sizeof block);
-        block.process = static_cast<uint32_t>(piece_files_.size());
-        all.push_back(block);
-      }
-      piece_files_.emplace_back(from_rank.substr(0, end));
-    }
+    take_messages(std::move(messages), all, piece_files_);
     return all;
   }
 
   void complete(Written& out) {
-    const FinishedBlocks all = gather();
+    FinishedBlocks all = gather();
     if (!team_.is_first()) return;
     if (job_ != nullptr && job_->action == JobOptions::Action::finish) refuse_missing(all);
     for (size_t i = 0; i < executions_.size(); ++i) {
+      // Large models have a hundred bytes for each of half a million blocks: the last output takes them over.
+      FinishedBlocks blocks = i + 1 == executions_.size() ? std::exchange(all, {}) : all;
       out.lost.push_back(executions_[i]->complete(
-          all, [&](const FinishedBlock& block) { return piece_files_.at(block.process); }));
+          std::move(blocks), [&](const FinishedBlock& block) { return piece_files_.at(block.process); }));
       write_provenance(provenances_[i], options_, sources_, *executions_[i]);
     }
   }

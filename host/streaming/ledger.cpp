@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 #include "host/base/checksum.hpp"
 #include "host/base/stale.hpp"
@@ -119,6 +120,32 @@ FinishedBlocks read_ledger(const fs::path& file) {
     out.push_back(block);
   }
   return out;
+}
+
+std::string message_of(const fs::path& pieces, const FinishedBlocks& blocks) {
+  std::string out;
+  out.reserve(pieces.native().size() + 1 + blocks.size() * sizeof(FinishedBlock));
+  out += pieces.native();
+  out.push_back('\0');
+  out.append(reinterpret_cast<const char*>(blocks.data()), blocks.size() * sizeof(FinishedBlock));
+  return out;
+}
+
+void take_messages(std::vector<std::string> messages, FinishedBlocks& blocks, std::vector<fs::path>& pieces) {
+  size_t bytes = 0;
+  for (const std::string& message : messages) bytes += message.size();
+  blocks.reserve(blocks.size() + bytes / sizeof(FinishedBlock));
+  for (std::string& kept : messages) {
+    const std::string message = std::exchange(kept, {});
+    const size_t end = message.find('\0');
+    for (size_t at = end + 1; at + sizeof(FinishedBlock) <= message.size(); at += sizeof(FinishedBlock)) {
+      FinishedBlock block;
+      std::memcpy(&block, message.data() + at, sizeof block);
+      block.process = static_cast<uint32_t>(pieces.size());
+      blocks.push_back(block);
+    }
+    pieces.emplace_back(message.substr(0, end));
+  }
 }
 
 Bytes read_piece(const fs::path& pieces, const FinishedBlock& block) {

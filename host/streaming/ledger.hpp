@@ -82,6 +82,13 @@ class Ledger {
 /// The blocks in a ledger's file, up to the first that is not whole. Errors: `io`.
 FinishedBlocks read_ledger(const fs::path& file);
 
+/// What a process sends to the one that completes the output: its blocks, and the name of its pieces.
+std::string message_of(const fs::path& pieces, const FinishedBlocks& blocks);
+/// Adds the blocks of all processes to `blocks`, with the places of their pieces in `pieces`, to which it
+/// adds these. The memory of each message is given back as it is read: together they are as large as the
+/// blocks.
+void take_messages(std::vector<std::string> messages, FinishedBlocks& blocks, std::vector<fs::path>& pieces);
+
 /// One packed piece. Errors: `io`, `format`.
 Bytes read_piece(const fs::path& pieces, const FinishedBlock& block);
 
