@@ -1,0 +1,146 @@
+#!/usr/bin/python3
+"""What a second rank gains, and what a journal costs: cbk with two ranks on a core each against one process.
+
+    ranks.py CBK FOLDER [--gb 2] [--rounds 5] [JOB…]
+
+Each rank has one thread on one core, as has the one process beside it, so the ratio is that of two machines with one core. Plain copies are
+also measured against one process that has both cores. Whole processes in turn, warm page cache, nothing to write back, memory touched
+before each run (families.py says why). The start of `mpirun` is measured beside each run, and taken off in the second ratio. Ratios are
+taken round by round; the tables have medians. FOLDER gets about three times --gb.
+
+Goals: transposing, casting and packing 1.6 times as fast with two ranks; copies at most 1.05 times as slow as one process; `--resume` below 1 %.
+The last cannot be seen in few rounds where copies swing by more: the table says how much two copies without it differ.
+"""
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+
+ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1")
+FASTER, SLOWER, JOURNAL = 1.6, 1.05, 1.01
+# Matrices of 64 MiB with the values of weights.
+MAKE = """
+local cbk = require "cbk"
+local out = cbk.create(arg[1])
+for i = 1, tonumber(arg[2]) do out["w" .. i] = cbk.randn({ 4096, 4096 }, { seed = i, dtype = "float32" }) * 0.02 end
+out:commit { progress = false }
+"""
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def jobs(source, folder):
+    """The words of each job without the target, the target's name, and the goal."""
+    small = os.path.join(folder, "small.safetensors")
+    return {
+        "transpose": (["run", os.path.join(HERE, "turn.lua"), source], "t.safetensors", FASTER),
+        "cast to bfloat16": (["copy", source, "--to-dtype", "bfloat16"], "t.safetensors", FASTER),
+        "deflate": (["copy", small, "--compress", "deflate"], "t.mdl", FASTER),
+        "zstd": (["copy", small, "--compress", "zstd"], "t.mdl", FASTER),
+        "copy": (["copy", source], "t.safetensors", 1 / SLOWER),
+    }
+
+
+class Bench:
+    def __init__(self, cbk, folder, gigabytes):
+        self.cbk, self.folder = os.path.realpath(cbk), folder
+        self.touched = int((gigabytes + 0.5) * 1e9)
+
+    def fresh(self, source):
+        """No outputs, nothing to write back, the source in the page cache, memory that a hypervisor has not taken back."""
+        for name in os.listdir(self.folder):
+            if name.startswith("t."):
+                path = os.path.join(self.folder, name)
+                (shutil.rmtree if os.path.isdir(path) else os.remove)(path)
+        os.sync()
+        with open(source, "rb", buffering=0) as file:
+            while file.read(1 << 20):
+                pass
+        subprocess.run([sys.executable, "-c", f"x = b'x' * {self.touched}"], check=True)
+
+    def timed(self, *words):
+        start = time.perf_counter()
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT, cwd=self.folder)
+        return time.perf_counter() - start
+
+    def run(self, how, words, source):
+        """Seconds of one process on one core ("one"), on all ("all"), or of two ranks on a core each ("two")."""
+        self.fresh(source)
+        prefix = {"one": ["taskset", "-c", "0"], "all": [], "two": ["mpirun", "-n", "2", "--bind-to", "core"]}[how]
+        return self.timed(*prefix, self.cbk, *words)
+
+
+def spread(values):
+    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def against_ranks(bench, name, job, rounds):
+    words, target, goal = job
+    source = next(word for word in words if word.endswith(".safetensors"))
+    words = [*words[:2], target, *words[2:]] if words[0] == "copy" else [*words, target]
+    ways = ("one", "two") if name != "copy" else ("one", "two", "all")
+    times = {way: [] for way in (*ways, "start")}
+    for turn in range(rounds + 1):
+        for way in ways:
+            seconds = bench.run(way, words, source)
+            if turn > 0:  # the first one warms the caches
+                times[way].append(seconds)
+        if turn > 0:
+            times["start"].append(bench.timed("mpirun", "-n", "2", "--bind-to", "core", bench.cbk, "-e", "1"))
+    for base in ways:
+        if base == "two":
+            continue
+        whole = [one / two for one, two in zip(times[base], times["two"])]
+        inner = [one / (two - start) for one, two, start in zip(times[base], times["two"], times["start"])]
+        what = name if base == "one" else name + ", one process with all cores"
+        met = "met" if statistics.median(whole) >= goal else "met without the start" if statistics.median(inner) >= goal else "missed"
+        print(f"| {what} | {spread(times[base])} | {spread(times['two'])} | {statistics.median(times['start']):.2f} | {spread(whole)} | {spread(inner)} | "
+              f"{goal:.2f}: {met} |", flush=True)
+
+
+def journal(bench, source, rounds):
+    """A copy with --resume against one without, and that against another one without."""
+    times = {way: [] for way in ("without", "with", "again")}
+    for turn in range(rounds + 1):
+        order = list(times) if turn % 2 else list(times)[::-1]  # each is as often the first
+        for way in order:
+            seconds = bench.run("all", ["copy", source, "t.safetensors", *(["--resume"] if way == "with" else [])], source)
+            if turn > 0:
+                times[way].append(seconds)
+    cost = [a / b for a, b in zip(times["with"], times["without"])]
+    noise = [a / b for a, b in zip(times["again"], times["without"])]
+    print(f"\n`--resume`: {spread(times['with'])} s, without {spread(times['without'])} s; ratio {statistics.median(cost):.3f} "
+          f"({min(cost):.3f} to {max(cost):.3f}), goal {JOURNAL}; of two copies without {statistics.median(noise):.3f} ({min(noise):.3f} to {max(noise):.3f})")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cbk")
+    parser.add_argument("folder")
+    parser.add_argument("jobs", nargs="*", metavar="JOB", help="those with this in their names; journal is one")
+    parser.add_argument("--gb", type=float, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    os.makedirs(arguments.folder, exist_ok=True)
+    folder = os.path.realpath(arguments.folder)
+    bench = Bench(arguments.cbk, folder, arguments.gb)
+    source, script = os.path.join(folder, "source.safetensors"), os.path.join(folder, "make.lua")
+    with open(script, "w", encoding="utf-8") as file:
+        file.write(MAKE)
+    for path, share in ((source, 1), (os.path.join(folder, "small.safetensors"), 4)):  # packing takes ten times as long
+        if not os.path.exists(path):
+            bench.timed(bench.cbk, "run", script, path, str(max(2, round(arguments.gb * 1e9 / share / (1 << 26)))))
+    wanted = arguments.jobs or [""]
+    print("| job | one process, s | two ranks, s | start, s | times as fast | without the start | goal |")
+    print("|---|---|---|---|---|---|---|")
+    for name, job in jobs(source, folder).items():
+        if any(text in name for text in wanted):
+            against_ranks(bench, name, job, arguments.rounds)
+    if any(text in "journal" for text in wanted):
+        journal(bench, source, arguments.rounds)
+
+
+if __name__ == "__main__":
+    main()
