@@ -12,8 +12,8 @@ Model. Each rank goes through its ranges in their order, reading and writing at 
   its network           of the client, one rank each: `client`, bytes per second in each direction, and `client_iops`
   its connection        to one server: `pair`, times the servers that its range is striped over
   the servers           each has its part of `total` (bytes per second, reads and writes together) and of `total_iops`
-A file is striped over as many servers as the layout says for each part of it, taken in turn from one file to the next. A server that is asked
-for more than it can serve slows down all that ask it in proportion. A request moves `request` bytes at most; of a matrix that is transposed,
+A file is striped over as many servers as the layout says for each part of it, from a server on that is drawn by lot with a fixed seed. A server
+that is asked for more than it can serve slows down all that ask it in proportion. A request moves `request` bytes at most; of a matrix that is transposed,
 each row is a request of its own of whole pages. Read-ahead beyond that is not modelled.
 
 The simulation goes from event to event: the end of a range, of which the rates change. Events are one if less than 1/4000 of the
@@ -104,9 +104,8 @@ def components(system):
 
 def cut(system, legs):
     """Legs that do not cross a part of the layout, with the first server of source and target, and the number of servers."""
-    files = int(legs["file"].max()) + 1
+    lots = np.random.default_rng(1)
     out = []
-    first = 0  # the servers of a file's parts follow each other, and those of the next file follow them
     for begin, end, servers in components(system):
         low = np.maximum(legs["offset"], begin)
         high = np.minimum(legs["offset"] + legs["bytes"], end)
@@ -118,9 +117,8 @@ def cut(system, legs):
         piece["offset"], piece["bytes"] = low[inside], (high - low)[inside]
         piece["order"] = np.nonzero(inside)[0]
         piece["servers"] = servers
-        piece["source"] = (first + part["file"].astype(int) * servers) % system.servers
-        piece["target"] = (first + (files + part["file"].astype(int)) * servers) % system.servers
-        first += servers * 2 * files
+        for side in "source", "target":
+            piece[side] = lots.integers(system.servers, size=int(legs["file"].max()) + 1)[part["file"]]
         out.append(piece)
     pieces = np.concatenate(out)
     return pieces[np.lexsort((pieces["offset"], pieces["order"]))]
@@ -269,7 +267,7 @@ def table(system, model, counts, program, options):
     # What the first row has, spread over all ranks; the rest is lost.
     lost = {name: value - rows[0][2].get(name, 0) * rows[0][0] / ranks for name, value in parts.items()}
     name = max(lost, key=lost.get)
-    print(f"\nLinear within {1 - LINEAR:.0%} up to {rows[after - 1][0]} ranks. With {ranks}, {name} takes {parts[name]:.2f} of {seconds:.2f} s, and would "
+    print(f"\nLinear within {1 - LINEAR:.0%} up to {rows[after - 1][0]} rank{'s' * (after > 1)}. With {ranks}, {name} takes {parts[name]:.2f} of {seconds:.2f} s, and would "
           f"take {parts[name] - lost[name]:.2f} s if it scaled.")
 
 
