@@ -154,7 +154,7 @@ def main():
     parser.add_argument("--gb", type=float, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quiet", type=float, default=0, metavar="MINUTES", help="repeat runs that others disturbed, for so long (default: 0)")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     os.makedirs(arguments.folder, exist_ok=True)
     folder = os.path.realpath(arguments.folder)
     bench = Bench(arguments.cbk, folder, arguments.gb, arguments.quiet)
