@@ -61,11 +61,11 @@ class System:
     client_iops: float
     pair: float
     layout: list  # (bytes of a file up to which, servers), ascending
-    rank: float = 3e9  # assumption: what one rank copies; 1.5 to 4e9 were measured on several machines
+    rank: float = 3e9  # assumption; RESULTS.md has 4 GB in 1.0 to 1.2 s, read and written by two threads
     stripe: int = 1 << 20
     request: int = 4 << 20  # assumption: max_pages_per_rpc is 1,024 pages in common setups
     lock: float = 200e-6  # a round trip; assumption
-    opens: float = 1e5  # of all clients, a second; assumption: published figures of single servers go from 2e4 to 4e5
+    opens: float = 1e5  # of all clients, a second; assumption
     open_trip: float = 500e-6  # of one client, one after the other; assumption: 2,000 a second
     launch: float = 1.0  # assumption: srun
     launch_rank: float = 2e-3  # assumption: a second or two for a thousand ranks
@@ -78,8 +78,8 @@ SYSTEMS = {
     "perlmutter": System("Perlmutter scratch (NERSC)", 5e12, 4e6, 274, 12.5e9, 5e4, 12.5e9,
                          [(1e9, 1), (10e9, 8), (100e9, 24), (1e18, 72)]),
     # docs.aws.amazon.com/fsx/latest/LustreGuide, "SSD and HDD storage classes": PERSISTENT-1000 has 1,000 MB/s of disk for each TiB;
-    # "Performance": 100 Gb/s for a client without EFA and 5 Gb/s of it to one server; storage targets of 1.2 TiB; this layout. 96 TiB are
-    # our choice. "Hundreds of thousands" of IOPS: 3e5 is an assumption.
+    # "Performance": 100 Gb/s for a client without EFA and 5 Gb/s of it to one server; storage targets of 1.2 TiB. 96 TiB are
+    # our choice, and the layout is an assumption. "Hundreds of thousands" of IOPS: 3e5 is an assumption.
     "fsx": System("FSx for Lustre, 96 TiB at 1,000 MB/s each (AWS)", 96e9, 3e5, 80, 12.5e9, 5e4, 625e6,
                   [(100e6, 1), (10e9, 8), (100e9, 16), (1e18, 32)]),
 }
