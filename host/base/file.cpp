@@ -117,8 +117,24 @@ std::shared_ptr<const MappedFile> MappedFile::open(const fs::path& path,
   return file;
 }
 
+std::shared_ptr<const MappedFile> MappedFile::part(std::shared_ptr<const MappedFile> whole, uint64_t offset,
+                                                   uint64_t length) {
+  const ByteView bytes = whole->slice(offset, length, "a part");
+  std::shared_ptr<MappedFile> part(new MappedFile);
+  part->path_ = whole->path_;
+  part->data_ = bytes.data();
+  part->size_ = length;
+  part->is_pread_ = whole->is_pread_;
+  part->device_ = whole->device_;
+  part->inode_ = whole->inode_;
+  part->written_ = whole->written_;
+  part->begin_ = offset;
+  part->whole_ = std::move(whole);
+  return part;
+}
+
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+  if (whole_ == nullptr && data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
 ByteView MappedFile::slice(uint64_t offset, uint64_t length, std::string_view what) const {
@@ -150,6 +166,7 @@ void pread_all(int fd, uint64_t offset, std::span<std::byte> out, const fs::path
 
 void MappedFile::read(uint64_t offset, std::span<std::byte> out) const {
   const ByteView source = slice(offset, out.size(), "a range");
+  if (whole_) return whole_->read(begin_ + offset, out);
   if (out.size() < smallest_pread && !is_pread_) {
     std::copy(source.begin(), source.end(), out.begin());
     return;
@@ -169,11 +186,13 @@ void MappedFile::read(uint64_t offset, std::span<std::byte> out) const {
 }
 
 void MappedFile::expect(uint64_t offset, uint64_t length) const noexcept {
+  if (whole_) return whole_->expect(begin_ + offset, length);
   (void)::posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(length),
                         POSIX_FADV_WILLNEED);
 }
 
 void MappedFile::drop(uint64_t offset, uint64_t length) const noexcept {
+  if (whole_) return whole_->drop(begin_ + offset, length);
   // Includes the unit in which the range begins: the part before it was usually read before. So a run of
   // small ranges is released as a whole, by few system calls: each of them interrupts all other threads.
   constexpr uint64_t page = 4096;
@@ -198,6 +217,7 @@ bool is_same_time(const timespec& a, const timespec& b) {
 }  // namespace
 
 void MappedFile::refuse_changed() const {
+  if (whole_) return whole_->refuse_changed();
   if (index_ != nullptr) index_->refuse_changed();
   struct stat now {};
   if (::fstat(fd_.get(), &now) != 0) fail_errno("look at", path_.string());

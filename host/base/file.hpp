@@ -74,6 +74,9 @@ class MappedFile {
   /// special file is refused.
   static std::shared_ptr<const MappedFile> open(const fs::path& path,
                                                 std::shared_ptr<const MappedFile> index = nullptr);
+  /// Bytes [offset, offset + length) of a file, as a file of its own with the same path. Errors: `format`.
+  static std::shared_ptr<const MappedFile> part(std::shared_ptr<const MappedFile> whole, uint64_t offset,
+                                                uint64_t length);
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
   ~MappedFile();
@@ -81,7 +84,8 @@ class MappedFile {
   [[nodiscard]] const fs::path& path() const { return path_; }
   [[nodiscard]] uint64_t size() const { return size_; }
   [[nodiscard]] ByteView bytes() const { return {data_, size_}; }
-  [[nodiscard]] int fd() const { return fd_.get(); }
+  /// Of the whole file.
+  [[nodiscard]] int fd() const { return whole_ ? whole_->fd() : fd_.get(); }
   /// Bytes [offset, offset + length), or a `format` error with the name `what`.
   [[nodiscard]] ByteView slice(uint64_t offset, uint64_t length, std::string_view what) const;
   /// Copies bytes [offset, offset + out.size()). Long ranges are read from the descriptor: a mapping would
@@ -107,6 +111,8 @@ class MappedFile {
   MappedFile() = default;
   fs::path path_;
   std::shared_ptr<const MappedFile> index_;
+  std::shared_ptr<const MappedFile> whole_;  // set: this is a part of that one
+  uint64_t begin_ = 0;                       // in the whole file
   FileDescriptor fd_;
   const std::byte* data_ = nullptr;
   uint64_t size_ = 0;

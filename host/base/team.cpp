@@ -33,7 +33,6 @@ using std::chrono::seconds;
 constexpr milliseconds pulse(1000);  // between two signs of life
 constexpr int usual_patience = 25;   // seconds without one
 constexpr seconds farewell(5);       // for the others to end after a failure
-constexpr seconds of_launcher(8);    // to end all ranks after one has failed
 constexpr std::chrono::microseconds shortest_rest(50), longest_rest(10'000);
 
 enum class Kind : uint8_t { data, alive, failed, stop, bye };
@@ -50,33 +49,42 @@ std::string host_name() {
   return name;
 }
 
-/// Ends the launcher, as by Ctrl-C and Ctrl-C again, if it is still there after a while. It has to be ended
-/// when it waits without end: for a node that it has lost, or for a rank that was stopped after it had said
-/// goodbye, when no other rank is there to notice. A process of its own waits, without this one's files.
-void end_launcher_after(seconds wait) {
-  const pid_t launcher = ::getppid();
+/// The children of a process.
+std::vector<pid_t> children_of(pid_t parent) {
+  std::vector<pid_t> out;
+  std::ifstream children(fmt::format("/proc/{0}/task/{0}/children", parent));
+  for (pid_t child = 0; children >> child;) out.push_back(child);
+  return out;
+}
+
+/// A process of its own, without this one's files, that ends the launcher, as by Ctrl-C and Ctrl-C again, if
+/// it is still there a while after this rank has ended, however that was. The launcher would wait without end
+/// for a node that it has lost, or for a rank that was stopped, and nobody else is left to notice. Call it
+/// before there are threads.
+void guard_launcher(seconds wait) {
+  const pid_t launcher = ::getppid(), rank = ::getpid();
   std::string name;
   std::getline(std::ifstream(fmt::format("/proc/{}/comm", launcher)), name);
   if (name != "mpirun" && name != "orterun" && name != "mpiexec" && name != "prterun") return;
-  std::vector<pid_t> ranks;
-  std::ifstream children(fmt::format("/proc/{0}/task/{0}/children", launcher));
-  for (pid_t rank = 0; children >> rank;)
-    if (rank != ::getpid()) ranks.push_back(rank);
   if (::fork() != 0) return;
   ::setsid();
+  ::prctl(PR_SET_NAME, "cbk-guard");
   ::close_range(0, ~0U, 0);
+  constexpr useconds_t between_looks = 50'000;
+  while (::getppid() == rank) ::usleep(between_looks);
   const auto is_gone_within = [launcher](milliseconds time) {
-    for (const auto end = Clock::now() + time; Clock::now() < end; ::usleep(20'000))
+    for (const auto end = Clock::now() + time; Clock::now() < end; ::usleep(between_looks))
       if (::kill(launcher, 0) != 0) return true;
     return false;
   };
   bool is_gone = is_gone_within(wait);
+  const std::vector<pid_t> ranks = children_of(launcher);
   for (const int signal : {SIGTERM, SIGTERM, SIGKILL}) {
     if (is_gone) ::_exit(0);
     ::kill(launcher, signal);
     is_gone = is_gone_within(seconds(3));
   }
-  for (const pid_t rank : ranks) ::kill(rank, SIGCONT);  // a stopped one gets its signals then
+  for (const pid_t stopped : ranks) ::kill(stopped, SIGCONT);  // it gets its signals then
   ::_exit(0);
 }
 
@@ -94,6 +102,7 @@ struct Peer {
 class ConnectedTeam final : public Team {
  public:
   explicit ConnectedTeam(decltype(&cbk_transport_open) open) {
+    guard_launcher(seconds(patience_));
     std::promise<bool> started;
     pump_ = std::thread([&, open] {
       transport_ = open();
@@ -104,7 +113,6 @@ class ConnectedTeam final : public Team {
     });
     auto is_started = started.get_future();
     if (is_started.wait_for(seconds(patience_ + patience_ / 2)) != std::future_status::ready) {
-      end_launcher_after(of_launcher);
       std::fputs("cbk: MPI does not start: a rank does not answer\n", stderr);
       ::_exit(1);
     }
@@ -323,12 +331,8 @@ class ConnectedTeam final : public Team {
 
   void end() {
     send_all();
-    if (is_clean_) {
-      end_launcher_after(seconds(patience_));
-      return transport_->close();
-    }
+    if (is_clean_) return transport_->close();
     remove_temporaries();
-    end_launcher_after(of_launcher);
     ::_exit(1);  // the launcher ends the others
   }
 

@@ -4,6 +4,7 @@
 
 #include "host/base/entries.hpp"
 #include "host/base/error.hpp"
+#include "host/formats/dcp/metadata.hpp"
 #include "host/value/json.hpp"
 
 namespace cbk {
@@ -11,35 +12,19 @@ namespace {
 
 constexpr std::string_view piece_suffix = ".distcp";
 constexpr std::string_view metadata_name = ".metadata";
-constexpr std::string_view metadata_class = "torch.distributed.checkpoint.metadata";
 constexpr uint64_t most_looked_at = 4096;
-
-/// Whether it is a pickle of the class that only these folders contain.
-bool is_metadata(ByteView bytes) {
-  const std::string_view head = as_text(bytes).substr(0, most_looked_at);
-  return head.starts_with('\x80') && head.find(metadata_class) != std::string_view::npos;
-}
-
-/// Advice for converting the folder to one file.
-std::string advice(const fs::path& folder) {
-  return fmt::format(
-      "in Python, torch.distributed.checkpoint.format_utils.dcp_to_torch_save({}, 'model.pt') makes one file "
-      "of "
-      "it",
-      quote(folder.string(), 1000));
-}
 
 }  // namespace
 
 void refuse_distributed(const MappedFile& file) {
   const fs::path& path = file.path();
-  if (path.extension() != piece_suffix && !is_metadata(file.bytes())) return;
-  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
-  fail(Errc::unsupported,
-       "it is a part of the torch.distributed.checkpoint folder {}, and no checkpoint by itself; such "
-       "folders are "
-       "not read: {}",
-       quote(folder.string(), 1000), advice(folder));
+  if (path.extension() != piece_suffix) return;
+  const fs::path folder = folder_of(path);
+  throw Error(Errc::usage, {.problem = fmt::format("it has pieces of the tensors of the "
+                                                   "torch.distributed.checkpoint folder {}, and is no "
+                                                   "checkpoint by itself",
+                                                   quote(folder.string(), 1000)),
+                            .advice = "open the folder"});
 }
 
 void refuse_pieces(const Checkpoint& checkpoint) {
@@ -63,22 +48,21 @@ void refuse_pieces(const Checkpoint& checkpoint) {
   }
 }
 
-bool is_distributed_folder(const fs::path& folder) {
+std::shared_ptr<const MappedFile> metadata_in(const NamedFiles& files, const fs::path& folder) {
+  const std::string name(metadata_name);
+  auto file = files.find(name, NamedFiles::Link::followed);
+  if (file != nullptr &&
+      dcp::looks_like_metadata(file->bytes().first(std::min<uint64_t>(file->size(), most_looked_at))))
+    return file;
   const auto entries = entries_of(folder);
   const bool has_pieces = std::any_of(entries.begin(), entries.end(), [](const auto& entry) {
     return entry.path().extension() == piece_suffix;
   });
-  std::error_code ignored;
-  const fs::path metadata = folder / metadata_name;
-  return has_pieces ||
-         (fs::is_regular_file(metadata, ignored) && is_metadata(MappedFile::open(metadata)->bytes()));
-}
-
-void fail_as_distributed_folder(const fs::path& folder) {
-  fail(Errc::unsupported,
-       "it is a torch.distributed.checkpoint folder (.metadata, *.distcp: pieces of tensors), which is not "
-       "read; {}",
-       advice(folder));
+  if (!has_pieces) return nullptr;
+  throw Error(Errc::missing,
+              {.problem = "the folder has pieces of torch.distributed.checkpoint (*.distcp), but "
+                          "not the file '.metadata', which says where they belong",
+               .advice = "copy it from where the folder was written"});
 }
 
 }  // namespace cbk

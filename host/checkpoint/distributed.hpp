@@ -2,21 +2,19 @@
 // tensors, and `.metadata` says where they belong.
 #pragma once
 
-#include "host/base/file.hpp"
+#include "host/base/named_files.hpp"
 #include "host/formats/checkpoint.hpp"
 
 namespace cbk {
 
-/// Fails (`unsupported`) for a file of such a folder, by its name or its content.
+/// Fails (`usage`) for a file with pieces, by its name.
 void refuse_distributed(const MappedFile& file);
 
 /// Errors: `unsupported` for a safetensors file with metadata that marks its tensors as pieces.
 void refuse_pieces(const Checkpoint& checkpoint);
 
-/// Whether a folder is one, by its `.metadata` and the names of its files.
-bool is_distributed_folder(const fs::path& folder);
-
-/// Errors: `unsupported`, always.
-[[noreturn]] void fail_as_distributed_folder(const fs::path& folder);
+/// The file `.metadata` of a folder; nullptr if it is not one of torch.distributed.checkpoint. Errors:
+/// `missing` for pieces without it.
+std::shared_ptr<const MappedFile> metadata_in(const NamedFiles& files, const fs::path& folder);
 
 }  // namespace cbk

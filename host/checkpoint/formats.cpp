@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "host/checkpoint/distributed.hpp"
+#include "host/formats/dcp/metadata.hpp"
+#include "host/formats/dcp/reader.hpp"
 #include "host/formats/file_names.hpp"
 #include "host/formats/gguf/header.hpp"
 #include "host/formats/gguf/reader.hpp"
@@ -48,7 +50,7 @@ constexpr auto npy_suffixes = std::to_array<std::string_view>({".npy"});
 constexpr auto npz_suffixes = std::to_array<std::string_view>({".npz"});
 constexpr auto gguf_suffixes = std::to_array<std::string_view>({gguf_suffix});
 
-constexpr std::array<Format, 8> formats = {{
+constexpr std::array<Format, 9> formats = {{
     {.name = "torch",
      .title = "torch zip and legacy files",
      .suffixes = torch_suffixes,
@@ -103,6 +105,11 @@ constexpr std::array<Format, 8> formats = {{
      .suffixes = gguf_suffixes,
      .detect = [](const MappedFile& file) { return gguf::looks_like_gguf(first_bytes(file)); },
      .read = gguf::read},
+    {.name = "dcp",
+     .title = "folders of torch.distributed.checkpoint",
+     .suffixes = {},
+     .detect = [](const MappedFile& file) { return dcp::looks_like_metadata(first_bytes(file)); },
+     .read = dcp::read},
     // Any name: the bytes of one tensor.
     {.name = "raw", .title = "raw bytes", .suffixes = {}, .write_file = npy::make_raw_writer},
 }};

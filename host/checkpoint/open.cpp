@@ -140,7 +140,8 @@ FilePtr checkpoint_in(const fs::path& folder, const OpenOptions& options) {
   const auto found = [&](const std::string& name) { return files_of.open(name, NamedFiles::Link::followed); };
   if (indexes.size() == 1 && !has_whole) return found(indexes.front());
   if (indexes.empty() && usual.size() == 1) return found(usual.front());
-  if (indexes.empty() && usual.empty() && is_distributed_folder(folder)) fail_as_distributed_folder(folder);
+  if (indexes.empty() && usual.empty())
+    if (auto metadata = metadata_in(files_of, folder)) return metadata;
   if (indexes.empty() && files.size() == 1) return found(files.front());
   std::vector<std::string> all = indexes;
   all.insert(all.end(), files.begin(), files.end());

@@ -81,7 +81,7 @@ class Site(harness.Run):
         assert os.path.exists(self.path("x.safetensors"))
 
     def ranks(self, node):
-        return [pid for pid in self.nodes("pids", node).split() if self.cbk in command_of(pid) and "mpirun" not in command_of(pid)]
+        return [pid for pid in self.nodes("pids", node).split() if name_of(pid) == "cbk"]
 
     def dies(self, how, times):
         for _ in range(times):
@@ -111,7 +111,7 @@ class Site(harness.Run):
         for _ in range(times):
             job = self.start(self.rng.choice([2, 3, 4]), "--resume")
             time.sleep(self.rng.uniform(0.3, 2))
-            ranks = [pid for pid in self.nodes("pids", "node2").split() if self.cbk in command_of(pid)]
+            ranks = self.ranks("node2")
             if ranks:
                 os.kill(int(self.rng.choice(ranks)), signal.SIGKILL)
             self.ended(job)
@@ -183,10 +183,10 @@ class Site(harness.Run):
         self.is_finished()
 
 
-def command_of(pid):
+def name_of(pid):
     try:
-        with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as file:
-            return file.read()
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
     except OSError:
         return ""
 

@@ -170,7 +170,8 @@ Value reconstruct(CallContext& context, const Arguments& arguments) {
   const std::string& type = expect_object(arguments.at(0), "class").repr;
   const auto meaning = find_global(type, context.options.dill);
   const bool is_record =
-      meaning ? *meaning == Meaning::record : context.options.allow_records && !is_forbidden_module(type);
+      meaning ? *meaning == Meaning::record
+              : context.options.is_inert || (context.options.allow_records && !is_forbidden_module(type));
   if (!is_record) fail(Errc::refused, "{}", type);
   return context.arena.object(type);
 }
@@ -302,9 +303,9 @@ Value build(CallContext& context, const Value& target, const Value& state) {
         return target;
       }
       const auto meaning = find_global(object.type, context.options.dill);
-      const bool is_record =
-          meaning ? *meaning == Meaning::record
-                  : object.type.find('.') != std::string::npos && !is_forbidden_module(object.type);
+      const bool is_record = meaning ? *meaning == Meaning::record
+                                     : object.type.find('.') != std::string::npos &&
+                                           (context.options.is_inert || !is_forbidden_module(object.type));
       if (!is_record || !object.state.is_none()) break;
       object.state = state;
       object.is_record = true;

@@ -396,7 +396,7 @@ void Machine::push_global(std::string_view module, std::string_view name) {
   if (auto found = globals_.find(global); found != globals_.end()) return push(found->second);
   const auto meaning = find_global(global, options_.dill);
   const bool is_class = is_class_name(name) && !is_forbidden_module(global);
-  if (!meaning && !(options_.allow_records && is_class)) {
+  if (!meaning && !options_.is_inert && !(options_.allow_records && is_class)) {
     refused_.note(global);
     return push(globals_[global] = refused_value(global));
   }
@@ -428,6 +428,7 @@ void Machine::reduce(const Value& callable, const Value& arguments) {
   const std::string& global = expect_object(callable, "class").repr;
   push(attempt(global, [&] {
     const auto meaning = find_global(global, options_.dill);
+    if (!meaning && options_.is_inert) return arena_.object(global, "", arguments);
     if (!meaning || *meaning == Meaning::record)
       fail(Errc::refused, "{}", global);  // records are made by NEWOBJ only
     return call(context_, *meaning, global, arguments);
