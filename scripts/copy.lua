@@ -12,6 +12,7 @@ local selection = require "cbk.cli.selection"
 local shard_by = require "cbk.cli.shard_by"
 local sparsity = require "converters.modelzoo.sparsity"
 local ties = require "cbk.ties"
+local weights_of = require("cbk.weights").of
 
 local parser = cli.parser("copy", "Copy a checkpoint: any format to any format, streamed.", [[
 The target's format follows from its name:
@@ -58,6 +59,7 @@ parser:option("--compress", "write H5 in chunks packed by deflate (h5py reads it
   :argname("HOW"):choices { "deflate", "lz4", "zstd" }
 parser:option("--to-dtype", "convert all floating tensors to this dtype: bfloat16, float16, float32, … (default: unchanged)")
   :argname("DTYPE"):convert(floating)
+parser:flag("--weights", "copy the model's weights alone, under their own names: out of a training checkpoint, a sharded folder, a wrapper")
 parser:option("--include", "copy only these keys (default: all); may be repeated"):argname("GLOB"):count "*"
 parser:option("--exclude", "leave these keys out; may be repeated"):argname("GLOB"):count "*"
 parser:option("--rename", "rename keys; may be repeated"):argname("OLD=NEW"):count "*"
@@ -158,7 +160,7 @@ local function warn_of_counters()
 end
 
 local checkpoint = cli.open(args.source, args)
-local source = checkpoint:raw_root()
+local source = args.weights and weights_of(checkpoint:raw_root(), args.source) or checkpoint:raw_root()
 local rules = { checkpoint = checkpoint }
 local weights = quantised_copy.new(source, args.source)
 if #args.include + #args.exclude + #renames > 0 then

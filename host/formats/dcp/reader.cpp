@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <unordered_set>
 
 #include "host/base/named_files.hpp"
 #include "host/formats/dcp/metadata.hpp"
 #include "host/formats/torch/reader.hpp"
+#include "host/tensor/expression.hpp"
 #include "host/tensor/packed_storage.hpp"
 #include "host/tensor/tiles.hpp"
 #include "host/value/kind.hpp"
@@ -16,6 +18,32 @@ namespace cbk::dcp {
 namespace {
 
 using FilePtr = std::shared_ptr<const MappedFile>;
+
+/// The elements of a tensor in C order, whatever its strides are.
+class InOrder final : public Storage {
+ public:
+  explicit InOrder(Tensor tensor) : tensor_(std::move(tensor)) {}
+  [[nodiscard]] uint64_t size() const override { return tensor_.nbytes(); }
+  void read(uint64_t offset, std::span<std::byte> out) const override {
+    tensor_.read(static_cast<int64_t>(offset / size_of(tensor_.dtype())), out);
+  }
+  void verify() const override { verify_read(*tensor_.expression()); }
+  void verify_whole() const override {
+    std::unordered_set<const Expression*> seen;
+    verify_sources(*tensor_.expression(), &Storage::verify_whole, seen);
+  }
+
+ private:
+  Tensor tensor_;
+};
+
+/// Whether the strides are those of C order; that of an extent of 1 may be any.
+bool is_in_order(const View& view) {
+  const Shape wanted = contiguous_strides(view.shape);
+  for (size_t i = 0; i < wanted.size(); ++i)
+    if (view.shape[i] > 1 && view.strides[i] != wanted[i]) return false;
+  return true;
+}
 
 /// A piece as torch.save wrote it. A folder may have 100,000 of them: its file is opened at the first read.
 class PieceStorage final : public PackedStorage {
@@ -72,8 +100,7 @@ class PieceStorage final : public PackedStorage {
            name_of(dtype_), to_string(sizes_));
     }
     const View* elements = tensor.view();
-    if (elements == nullptr || elements->strides != contiguous_strides(sizes_))
-      fail(Errc::unsupported, "its elements are not in their order");
+    if (elements == nullptr || !is_in_order(*elements)) return std::make_shared<InOrder>(tensor);
     return storage_part(elements->storage, static_cast<uint64_t>(elements->offset) * size_of(dtype_), size());
   }
 
