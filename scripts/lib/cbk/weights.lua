@@ -3,11 +3,13 @@
 
 local cbk = require "cbk"
 local kinds = require "converters.engine.kinds"
+local naming = require "cbk.naming"
 
 local weights = {}
 
 -- Dicts that hold the weights, in the order of preference: an average ("ema") is taken if there is nothing else.
 local CONTAINERS = { "state_dict", "model_state_dict", "model", "module", "net", "params", "ema" }
+local AROUND = { "app", "state", "train_state" } -- dicts around those
 -- What trainers keep beside the weights, also as the first part of a name.
 local BESIDE = { optimizer = true, optimizers = true, optimizer_states = true, lr_scheduler = true, lr_schedulers = true, scheduler = true,
   schedulers = true, grad_scaler = true, scaler = true, dataloader = true, rng_state = true, loops = true, callbacks = true }
@@ -23,31 +25,45 @@ local WHOLE = { "model.", "lm_head.", "transformer.", "bert.", "roberta.", "gpt_
   "module.", "_orig_mod.", "_fsdp_wrapped_module." }
 local DEEPEST = 4 -- dicts around the weights
 
-local function holds_tensors(value)
-  if not kinds.is_dict(value) then return false end
-  for _, item in cbk.raw_items(value) do
-    if kinds.is_tensor(item) then return true end
+local function holds_tensors(dict)
+  for key, value in cbk.raw_leaves(dict) do
+    if kinds.is_tensor(value) and not BESIDE[tostring(key):match "^[^.]*"] then return true end
   end
   return false
 end
 
----The dict with the weights in a dict, and how it is called; nil: there is none.
----@return Dict|nil holder, string place
-local function holder_of(dict, place, depth)
-  for _, name in ipairs(CONTAINERS) do
-    local value = cbk.raw(dict, name)
-    if kinds.is_dict(value) and depth < DEEPEST then
-      local holder, inner = holder_of(value, place .. name .. ".", depth + 1)
-      if holder then return holder, inner end
+local function first_of(names, known)
+  for _, name in ipairs(names) do
+    if known[name] then return name end
+  end
+end
+
+---The dicts with tensors in a dict, by their names.
+---@return table<string, Dict> inner, boolean has_modules   whether one is called like a module, or a tensor is beside them
+local function inner_dicts(dict)
+  local inner, has_modules = {}, false
+  for key, value in cbk.raw_items(dict) do
+    local name = tostring(key)
+    if kinds.is_dict(value) and not BESIDE[name] and holds_tensors(value) then
+      inner[name] = value
+      has_modules = has_modules or not first_of(CONTAINERS, { [name] = true }) and not first_of(AROUND, { [name] = true })
+    elseif kinds.is_tensor(value) and not BESIDE[name:match "^[^.]*"] then
+      has_modules = true
     end
   end
-  if holds_tensors(dict) then return dict, place end
-  for name, value in cbk.raw_items(dict) do
-    if kinds.is_dict(value) and not BESIDE[name] and depth < DEEPEST then
-      local holder, inner = holder_of(value, place .. tostring(name) .. ".", depth + 1)
-      if holder then return holder, inner end
-    end
+  return inner, has_modules
+end
+
+---The dict with the weights. One that has a module of its own beside a dict called like a container is the model itself.
+---@return Dict holder, string[] passed_over   containers beside those on the way
+local function holder_of(dict, passed_over, depth)
+  local inner, has_modules = inner_dicts(dict)
+  local name = first_of(CONTAINERS, inner) or first_of(AROUND, inner)
+  if not name or has_modules or depth == DEEPEST then return dict, passed_over end
+  for other in pairs(inner) do
+    if other ~= name and other ~= "ema" then passed_over[#passed_over + 1] = other end
   end
+  return holder_of(inner[name], passed_over, depth + 1)
 end
 
 local function all_begin_with(names, prefix)
@@ -80,7 +96,7 @@ end
 function weights.unwrapped(names)
   local out = {}
   for i, name in ipairs(names) do out[i] = name end
-  for prefix in function() return wrapper_of(out) end do
+  for prefix in function() return wrapper_of(out) end do -- until there is none
     for i, name in ipairs(out) do out[i] = name:sub(#prefix + 1) end
   end
   for i, name in ipairs(out) do
@@ -93,13 +109,18 @@ function weights.unwrapped(names)
 end
 
 ---The model's weights and buffers under their own names, in the order of the checkpoint.
----@param root any   of a checkpoint
+---@param root any      of a checkpoint
 ---@param path string   for messages
 ---@return Dict weights
 function weights.of(root, path)
-  local holder = kinds.is_dict(root) and holder_of(root, "", 0)
-  if not holder then
+  if not kinds.is_dict(root) or not holds_tensors(root) then
     cbk.fail("missing", ("'%s' has no dict of tensors, such as a model's state dict; `cbk ls` shows what it has"):format(cbk.shown(path)))
+  end
+  local holder, passed_over = holder_of(root, {}, 0)
+  if #passed_over > 0 then
+    table.sort(passed_over)
+    cbk.warn(("'%s' has other weights as well, which are not copied: %s; --include copies them"):format(cbk.shown(path),
+      naming.listed(passed_over, 3)))
   end
   local names, tensors = {}, {}
   for key, value in cbk.raw_leaves(holder) do
