@@ -12,7 +12,7 @@ local selection = require "cbk.cli.selection"
 local shard_by = require "cbk.cli.shard_by"
 local sparsity = require "converters.modelzoo.sparsity"
 local ties = require "cbk.ties"
-local weights_of = require("cbk.weights").of
+local weights_of = require("cbk.recognise.weights").of
 
 local parser = cli.parser("copy", "Copy a checkpoint: any format to any format, streamed.", [[
 The target's format follows from its name:
@@ -35,11 +35,15 @@ An '=' in OLD is written '\='.
 Quantised weights are copied as they are, with their scales; --to-dtype refuses them, and so does a
 selection that takes codes without their scales.
 
+--weights takes the weights out of what trainers put around them: dicts such as 'state_dict' or 'model', and the prefixes of DDP,
+FSDP, torch.compile and Lightning. A prefix is taken off only if all names have it. The other options apply to the names after that.
+
 Tied tensors stay tied if the target's format has ties. A value that the format cannot hold is an
 error before anything is written.
 
 examples:
   cbk copy pytorch_model.bin model.safetensors --to-dtype bfloat16
+  cbk copy checkpoint.pt weights.safetensors --weights
   cbk copy model.mdl weights.pt --include model --rename 'model.*=*'
   cbk copy model.safetensors folder --format safetensors --shard-size 5GB
   cbk copy model.safetensors folder --format safetensors --shard-by '*embed*'

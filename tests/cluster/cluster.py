@@ -164,7 +164,9 @@ class Site(harness.Run):
         """A task that is killed and runs again: Slurm waits two minutes before that."""
         self.planned()
         number = self.slurm("sbatch", "--parsable", "--requeue", "--array=1-2", "--wrap", f"{self.cbk} work job; sleep 10")
-        time.sleep(self.rng.uniform(0.2, 1))
+        while self.slurm("squeue", "-h", "-j", f"{number}_1", "-o", "%T") != "RUNNING":
+            time.sleep(0.1)
+        time.sleep(self.rng.uniform(0, 0.5))
         self.slurm("scontrol", "requeue", f"{number}_1")
         self.wait(300)
         self.slurm("srun", "-n", "1", self.cbk, "finish", "job")

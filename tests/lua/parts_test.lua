@@ -91,7 +91,7 @@ describe("parts of checkpoints", function()
     end
   end)
 
-  it("of torch.distributed.checkpoint are refused, and their folder is named", function()
+  it("of torch.distributed.checkpoint alone are refused, and their folder is named", function()
     local dir = t.temp_dir()
     cbk.fs.mkdir(dir .. "/dcp")
     local one, two = archive(dir, 1), archive(dir, 2)
@@ -99,20 +99,20 @@ describe("parts of checkpoints", function()
     cbk.fs.write(dir .. "/dcp/__1_0.distcp", one)
     cbk.fs.write(dir .. "/renamed.pt", one .. two)
     for _, name in ipairs { "__0_0.distcp", "__1_0.distcp" } do
-      t.raises(("it is a part of the torch.distributed.checkpoint folder '%s/dcp'"):format(dir), function()
+      t.raises(("it has pieces of the tensors of the torch.distributed.checkpoint folder '%s/dcp'"):format(dir), function()
         cbk.open(cbk.fs.join(dir, "dcp", name))
-      end, "unsupported")
+      end, "usage")
     end
-    t.raises("it is a torch.distributed.checkpoint folder", function() cbk.open(dir .. "/dcp") end, "unsupported")
+    t.raises("but not the file '.metadata'", function() cbk.open(dir .. "/dcp") end, "missing")
     t.raises("begins at byte", function() cbk.open(dir .. "/renamed.pt") end, "format")
     cbk.fs.write(dir .. "/model.bin.index.json", '{"weight_map": {"w": "dcp/__1_0.distcp"}}')
-    t.raises("torch.distributed.checkpoint folder", function() cbk.open(dir .. "/model.bin.index.json") end, "unsupported")
+    t.raises("torch.distributed.checkpoint folder", function() cbk.open(dir .. "/model.bin.index.json") end, "usage")
     cbk.fs.mkdir(dir .. "/st")
     local class = "\128\2ctorch.distributed.checkpoint.metadata\nMetadata\n."
     cbk.fs.write(dir .. "/st/.metadata", class)
-    t.raises("torch.distributed.checkpoint folder", function() cbk.open(dir .. "/st/.metadata") end, "unsupported")
+    t.raises("not the metadata of a folder", function() cbk.open(dir .. "/st/.metadata") end, "format")
     write(dir .. "/st/shard-1.safetensors")
-    t.raises("it is a torch.distributed.checkpoint folder", function() cbk.open(dir .. "/st") end, "unsupported")
+    t.raises("not the metadata of a folder", function() cbk.open(dir .. "/st") end, "format")
     local info = { [0] = '{"w": {"saved_offsets": [0]}}', [1] = '{"w": {"saved_offsets": [2]}}' }
     for offset, text in pairs(info) do
       cbk.create(("%s/p%d.safetensors"):format(dir, offset), { root = cbk.dict { w = cbk.tensor { 1, 2 } },

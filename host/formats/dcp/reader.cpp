@@ -5,6 +5,7 @@
 #include <mutex>
 #include <unordered_set>
 
+#include "host/base/entries.hpp"
 #include "host/base/named_files.hpp"
 #include "host/formats/dcp/metadata.hpp"
 #include "host/formats/torch/reader.hpp"
@@ -18,6 +19,8 @@ namespace cbk::dcp {
 namespace {
 
 using FilePtr = std::shared_ptr<const MappedFile>;
+
+constexpr std::string_view piece_suffix = ".distcp";
 
 /// The elements of a tensor in C order, whatever its strides are.
 class InOrder final : public Storage {
@@ -119,8 +122,9 @@ class Reader {
   Reader(const FilePtr& metadata, const OpenOptions& options, MemoryPtr memory)
       : options_(options),
         memory_(std::move(memory)),
-        files_(folder_of(metadata->path()), options.allow_external, metadata),
-        metadata_(within("the pickle", [&] { return read_metadata(as_text(metadata->bytes()), *memory_); })) {
+        files_(folder_of(metadata->path()), options.allow_external, metadata) {
+    add_pieces(folder_of(metadata->path()));
+    metadata_ = within("the pickle", [&] { return read_metadata(as_text(metadata->bytes()), *memory_); });
   }
 
   Checkpoint run() {
@@ -140,12 +144,24 @@ class Reader {
   }
 
  private:
+  /// The checkpoint is as large as its pieces, and so is the memory for their list.
+  void add_pieces(const fs::path& folder) {
+    for (const fs::directory_entry& entry : entries_of(folder)) {
+      std::error_code error;
+      if (entry.path().extension() != piece_suffix || !entry.is_regular_file(error)) continue;
+      const uint64_t size = entry.file_size(error);
+      if (!error) memory_->add_file(size);
+    }
+  }
+
   /// The file of a piece, which must have its bytes.
   const FilePtr& file_of(const Stored& place) {
     FilePtr& file = opened_[place.file];
     if (file == nullptr) {
+      if (place.file.ends_with(".safetensors"))
+        fail(Errc::unsupported,
+             "its pieces are in files of safetensors, as of torch's HuggingFaceStorageWriter");
       file = files_.open(place.file, NamedFiles::Link::followed);
-      memory_->add_file(file->size());
     }
     if (place.offset > file->size() || place.length > file->size() - place.offset) {
       fail(Errc::format,
