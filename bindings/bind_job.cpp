@@ -21,7 +21,8 @@ int set_job(lua_State* L) {
                                                                     {"work", JobOptions::Action::work},
                                                                     {"finish", JobOptions::Action::finish},
                                                                     {"replay", JobOptions::Action::replay}};
-  const Options options(L, 1, {"folder", "action", "part", "parts", "command", "directory"});
+  const Options options(
+      L, 1, {"folder", "action", "part", "parts", "command", "directory", "provenance", "output"});
   JobOptions job;
   if (options.has("folder")) job.folder = fs::absolute(options.text("folder"));
   job.version = CBK_VERSION;
@@ -31,6 +32,8 @@ int set_job(lua_State* L) {
   job.share.parts = static_cast<int>(options.integer("parts", 1, 1 << 20).value_or(1));
   job.share.part = static_cast<int>(options.integer("part", 1, job.share.parts).value_or(1)) - 1;
   job.command = words_of(L, options, "command");
+  if (options.has("provenance")) job.provenance = fs::absolute(options.text("provenance"));
+  job.output = options.text("output");
   if (const std::string directory = options.text("directory"); !directory.empty())
     fs::current_path(directory);
   current() = std::make_shared<const JobOptions>(std::move(job));
@@ -135,18 +138,20 @@ void end_with_job(lua_State* L, const JobOptions& job, const Written& written) {
   std::abort();  // it ends the program
 }
 
-/// cbk.provenance_differences(path): what differs between an output and its provenance, a line each.
+/// cbk.provenance_differences(path, output): what differs between an output and a provenance, a line each.
 int provenance_differences(lua_State* L) {
-  push_strings(L, differences(check_path(L, 1)));
+  push_strings(L, differences(check_path(L, 1), check_path(L, 2)));
   return 1;
 }
 
-/// cbk.provenance_command(path): the words of the command that made an output, and the folder where it ran.
+/// cbk.provenance_command(path): the words of the command that made an output, the folder where it ran, and
+/// the path of the output then.
 int provenance_command(lua_State* L) {
   const RecordedCommand command = recorded_command(check_path(L, 1));
   push_strings(L, command.words);
   push(L, std::string_view(command.folder));
-  return 2;
+  push(L, std::string_view(command.output));
+  return 3;
 }
 
 void bind_job(lua_State* L) {

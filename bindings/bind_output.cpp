@@ -447,7 +447,11 @@ void commit_all(lua_State* L, const std::vector<std::shared_ptr<Output>>& output
   execute.is_replay = execute.job != nullptr && execute.job->action == JobOptions::Action::replay;
   if (options.has("provenance") || execute.is_replay) {
     execute.provenance.emplace(ProvenanceOptions{words_of(L, options, "provenance"), CBK_VERSION, {}});
-    for (const auto& output : outputs) execute.provenance->files.push_back(provenance_of(output->target));
+    for (const auto& output : outputs) {
+      const fs::path file = provenance_of(output->target);
+      if (!execute.is_replay) refuse_existing(file, output->options.overwrite || execute.job != nullptr);
+      execute.provenance->files.push_back(file);
+    }
   }
   execute.inputs = sources_of(L, options);
   const std::string origin = options.has("provenance") ? origin_of(outputs, execute) : "";

@@ -5,9 +5,10 @@ local cli = require "cbk.cli"
 local job = require "cbk.job"
 
 local parser = cli.parser("verify", "Check an output that was written with --provenance.", [[
-All bytes are read, and compared with the digests in OUTPUT.provenance.json: what differs is named, and is exit status 1. With --replay,
-the command that made the output runs again from its sources, and what it computes is compared; nothing is written. The command is one
-of the file: a script in it is a program that runs with all your rights.
+All bytes are read, and compared with the digests in OUTPUT.provenance.json: what differs is named, and is exit status 1. The output may
+have got another name, together with that file. With --replay, the command that made the output runs again from its sources, up to the
+place where it writes the output, and what it computes is compared; the output is not written. The command is one of the file: a script in
+it is a program that runs with all your rights.
 
 examples:
   cbk copy model.mdl model.safetensors --provenance
@@ -23,13 +24,26 @@ local path = args.output:find "%.provenance%.json$" and args.output or args.outp
 if not cbk.fs.exists(path) then
   cbk.fail("missing", ("there is no '%s': pass --provenance to the command that writes the output"):format(path))
 end
+local output = path:gsub("%.provenance%.json$", "")
+
+---A word of a command line, as a shell would need it.
+local function word_text(word)
+  if word:find "^[%w_./=+:,@%-]+$" then return word end
+  return "'" .. word:gsub("'", "'\\''") .. "'"
+end
+
+local different = cbk.provenance_differences(path, output)
 if args.replay then
   if args.json then cli.usage_error("verify", "--json cannot be used with --replay") end
-  local command = cbk.shown(table.concat((cbk.provenance_command(path)), " "))
-  if not cli.confirmed(args, ("The command in '%s':\n  cbk %s\nRun it?"):format(path, command)) then return 1 end
+  for _, line in ipairs(different) do print(line) end
+  if #different > 0 then return 1 end
+  local words, folder = cbk.provenance_command(path)
+  for i, word in ipairs(words) do words[i] = cbk.shown(word_text(word)) end
+  local command = table.concat(words, " ")
+  local question = ("The command in '%s', which ran in '%s':\n  cbk %s\nRun it?"):format(path, cbk.shown(folder), command)
+  if not cli.confirmed(args, question) then return 1 end
   return job.replay(path)
 end
-local different = cbk.provenance_differences(path)
 if args.json then
   cli.print_json { equal = #different == 0, different = cbk.list(different) }
 else

@@ -72,11 +72,13 @@ std::optional<std::vector<Known>> steps_in(std::string_view rest, const fs::path
   return steps;
 }
 
-/// The steps of the journal at `path`. Empty if the file is no journal, or names files that no commit would.
+/// The steps of the journal at `path`. Empty if the file is no journal, if another user wrote it, who would
+/// choose what becomes of our files, or if it names files that no commit would.
 std::vector<Known> read_journal(const fs::path& path, int fd) {
   struct stat info {};
   if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || static_cast<uint64_t>(info.st_size) > largest)
     return {};
+  if (info.st_uid != ::geteuid()) return {};
   std::string text(static_cast<size_t>(info.st_size), '\0');
   if (retried([&] { return ::pread(fd, text.data(), text.size(), 0); }) != info.st_size) return {};
   const fs::path folder = path.parent_path();

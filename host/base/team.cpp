@@ -1,10 +1,12 @@
 #include "host/base/team.hpp"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -57,34 +59,57 @@ std::vector<pid_t> children_of(pid_t parent) {
   return out;
 }
 
-/// A process of its own, without this one's files, that ends the launcher, as by Ctrl-C and Ctrl-C again, if
-/// it is still there a while after this rank has ended, however that was. The launcher would wait without end
-/// for a node that it has lost, or for a rank that was stopped, and nobody else is left to notice. Call it
-/// before there are threads.
-void guard_launcher(seconds wait) {
-  const pid_t launcher = ::getppid(), rank = ::getpid();
+bool is_stopped(pid_t process) {
+  std::string line;
+  std::getline(std::ifstream(fmt::format("/proc/{}/stat", process)), line);
+  const size_t name_end = line.rfind(')');
+  return name_end != std::string::npos && line.substr(name_end).starts_with(") T");
+}
+
+/// Whether the parent is the launcher of ranks.
+bool is_below_launcher() {
   std::string name;
-  std::getline(std::ifstream(fmt::format("/proc/{}/comm", launcher)), name);
-  if (name != "mpirun" && name != "orterun" && name != "mpiexec" && name != "prterun") return;
-  if (::fork() != 0) return;
-  ::setsid();
-  ::prctl(PR_SET_NAME, "cbk-guard");
-  ::close_range(0, ~0U, 0);
-  constexpr useconds_t between_looks = 50'000;
-  while (::getppid() == rank) ::usleep(between_looks);
+  std::getline(std::ifstream(fmt::format("/proc/{}/comm", ::getppid())), name);
+  return name == "mpirun" || name == "orterun" || name == "mpiexec" || name == "prterun";
+}
+
+/// Ends the launcher, as by Ctrl-C and Ctrl-C again, if it has not ended after `wait`.
+void end_launcher(pid_t launcher, seconds wait) {
   const auto is_gone_within = [launcher](milliseconds time) {
-    for (const auto end = Clock::now() + time; Clock::now() < end; ::usleep(between_looks))
+    for (const auto end = Clock::now() + time; Clock::now() < end; ::usleep(50'000))
       if (::kill(launcher, 0) != 0) return true;
     return false;
   };
   bool is_gone = is_gone_within(wait);
   const std::vector<pid_t> ranks = children_of(launcher);
   for (const int signal : {SIGTERM, SIGTERM, SIGKILL}) {
-    if (is_gone) ::_exit(0);
+    if (is_gone) return;
     ::kill(launcher, signal);
     is_gone = is_gone_within(seconds(3));
   }
   for (const pid_t stopped : ranks) ::kill(stopped, SIGCONT);  // it gets its signals then
+}
+
+/// A process of its own, without this one's files, that ends the launcher if that waits without end: for a
+/// node that it has lost, or for a rank that was stopped, when nobody else is left to notice. Otherwise the
+/// launcher may take its time after a clean end, as for a slow reader of its output. Call it before there are
+/// threads. Returns a descriptor: what is written to it says that this rank has ended well.
+FileDescriptor guard_launcher(seconds wait) {
+  std::array<int, 2> ends{};
+  const pid_t launcher = ::getppid();
+  if (!is_below_launcher() || ::pipe2(ends.data(), O_CLOEXEC) != 0) return {};
+  FileDescriptor ours(ends[1]), its(ends[0]);
+  if (::fork() != 0) return ours;
+  ::setsid();
+  ::prctl(PR_SET_NAME, "cbk-guard");
+  (void)::dup2(its.get(), 0);
+  ::close_range(1, ~0U, 0);
+  if (::chdir("/") != 0) ::_exit(1);
+  char byte = 0;
+  const bool is_clean = retried([&] { return ::read(0, &byte, 1); }) == 1;
+  const auto has_stopped = [launcher] { return std::ranges::any_of(children_of(launcher), is_stopped); };
+  while (is_clean && ::kill(launcher, 0) == 0 && !has_stopped()) ::usleep(200'000);
+  end_launcher(launcher, wait);
   ::_exit(0);
 }
 
@@ -102,7 +127,6 @@ struct Peer {
 class ConnectedTeam final : public Team {
  public:
   explicit ConnectedTeam(decltype(&cbk_transport_open) open) {
-    guard_launcher(seconds(patience_));
     std::promise<bool> started;
     pump_ = std::thread([&, open] {
       transport_ = open();
@@ -245,9 +269,12 @@ class ConnectedTeam final : public Team {
       const bool has_sent = send_all();
       const bool has_received = receive_all();
       rest = has_sent || has_received ? shortest_rest : std::min(2 * rest, longest_rest);
-      if (Clock::now() - last_pulse >= pulse) {
-        last_pulse = Clock::now();
+      if (const auto since = Clock::now() - last_pulse; since >= pulse) {
         const std::lock_guard lock(mutex_);
+        // This process was stopped itself, and the others may have been, as by a queue that suspends a job.
+        if (since > 3 * pulse)
+          for (Peer& peer : peers_) peer.heard = Clock::now();
+        last_pulse = Clock::now();
         for (int to = is_first() ? 1 : 0; to < (is_first() ? size() : 1); ++to)
           queue(to, Kind::alive, fmt::format("{} {}", done_.load(), host_));
         watch();
@@ -331,13 +358,17 @@ class ConnectedTeam final : public Team {
 
   void end() {
     send_all();
-    if (is_clean_) return transport_->close();
+    if (is_clean_) {
+      (void)!::write(guard_.get(), "x", 1);
+      return transport_->close();
+    }
     remove_temporaries();
     ::_exit(1);  // the launcher ends the others
   }
 
   const Transport* transport_ = nullptr;
   const int patience_ = patience();
+  const FileDescriptor guard_ = guard_launcher(seconds(patience_));
   const std::string host_ = host_name();
   std::thread pump_;
   std::atomic<uint64_t> done_{0};
@@ -386,7 +417,8 @@ std::vector<std::string> Team::exchange(const std::string& mine) {
 void Team::join(const std::string& version) {
   const std::string name = module_for_launcher();
   if (name.empty()) return;
-  ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // a launcher that is killed takes its ranks with it
+  if (is_below_launcher())
+    ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // a launcher that is killed takes its ranks with it
   void* module = nullptr;
   std::error_code ignored;
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored);

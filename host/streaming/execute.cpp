@@ -34,20 +34,23 @@ void write_provenance(StagedFile* file, const ExecuteOptions& options, const Sou
               as_bytes(provenance_text(*options.provenance, sources, file->target(), execution.digests())));
 }
 
-/// What would be written, compared with what was.
+/// What would be written of the output of a provenance, compared with that. Other outputs are passed over, as
+/// if they were written.
 Written replay(const std::vector<Writer*>& writers, const ExecuteOptions& options) {
   Written out;
-  out.is_committed = false;
+  out.lost.resize(writers.size());
   for (size_t i = 0; i < writers.size(); ++i) {
+    if (fs::absolute(options.targets.at(i)).lexically_normal() != options.job->output.lexically_normal())
+      continue;
+    out.is_committed = false;
     Execution execution(*writers[i], {}, options, nullptr);
     execution.fill();
-    out.lost.push_back(execution.complete(execution.take_finished(), {}));
-    const fs::path& file = options.provenance->files.at(i);
-    const auto recorded = recorded_digests(file);
+    out.lost[i] = execution.complete(execution.take_finished(), {});
+    const auto recorded = recorded_digests(options.job->provenance);
     const std::vector<ItemDigest> now = execution.digests();
     if (recorded.size() != now.size())
       out.differences.push_back(
-          fmt::format("'{}' has {} tensors, and the replay {}", file.string(), recorded.size(), now.size()));
+          fmt::format("there were {} tensors, and the replay has {}", recorded.size(), now.size()));
     for (size_t k = 0; k < std::min(recorded.size(), now.size()); ++k) {
       const bool is_same =
           recorded[k].first == now[k].item->key && recorded[k].second == to_hex(now[k].digest);

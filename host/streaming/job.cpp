@@ -38,11 +38,21 @@ bool is_of_job(const fs::path& path) {
   });
 }
 
-/// A folder of the user's own is no place for a job, which would be removed with its files.
+bool is_tag(std::string_view text) {
+  return text.size() == 8 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+/// A folder of the user's own is no place for a job, which would be removed with its files. One of a job that
+/// was killed before its plan was there has a lock with a tag.
 void refuse_foreign(const fs::path& folder) {
+  std::error_code ignored;
+  const fs::path lock = folder / lock_name;
+  const bool is_locked = fs::is_regular_file(lock, ignored) && is_tag(read_file(lock, 4096));
+  const bool is_known = is_locked || fs::exists(folder / note_name, ignored);  // that is checked as well
   for (const fs::directory_entry& entry : entries_of(folder)) {
     const bool is_text = entry.path().filename() == text_name;
-    if (is_of_job(entry.path()) && (!is_text || read_file(entry.path()).starts_with("cbk "))) continue;
+    if (is_known && is_of_job(entry.path()) && (!is_text || read_file(entry.path()).starts_with("cbk ")))
+      continue;
     throw Error(Errc::exists, {.problem = fmt::format("'{}' is not empty, and no job", folder.string()),
                                .file = folder.string(),
                                .advice = "choose a new folder"});
@@ -258,8 +268,7 @@ FinishedBlocks JobFolder::finished() {
 void JobFolder::read_tag() {
   const fs::path path = folder_ / lock_name;
   tag_ = read_file(path);
-  const bool is_tag = tag_.size() == 8 && tag_.find_first_not_of("0123456789abcdef") == std::string::npos;
-  if (is_tag) return;
+  if (is_tag(tag_)) return;
   tag_ = new_tag();
   write_at(lock_, 0, as_bytes(tag_), path);
 }

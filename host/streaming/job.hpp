@@ -27,13 +27,14 @@ struct JobOptions {
     plan,    // lays the output out
     work,    // writes a share
     finish,  // commits what others wrote
-    replay,  // writes nothing, and compares (see provenance.hpp)
+    replay,  // writes nothing, and compares with `provenance` (see provenance.hpp)
   };
   fs::path folder;
   Action action = Action::run;
   Share share;                       // of `work`
   std::vector<std::string> command;  // with which any program makes the same plan again
   std::string version;               // of cbk
+  fs::path provenance, output;       // of a replay: the file, and the path that the output had
 
   [[nodiscard]] bool commits() const { return action == Action::run || action == Action::finish; }
 };

@@ -17,6 +17,15 @@ namespace cbk {
 namespace {
 
 constexpr uint64_t header_bytes = 64ULL << 10;
+constexpr uint64_t smallest_recorded = 64ULL << 10;
+constexpr std::string_view provenance_ending = ".provenance.json";
+
+/// The output of a provenance.
+fs::path output_of(const fs::path& provenance) {
+  std::string text = provenance.string();
+  text.resize(text.size() - provenance_ending.size());
+  return text;
+}
 
 uint64_t size_of_file(int fd, const fs::path& path) {
   struct stat found {};
@@ -122,12 +131,28 @@ std::vector<RecordedItem> items_of(const Value& file, const fs::path& path) {
   return out;
 }
 
-/// A file in a folder or in one of its folders: a provenance may come from anywhere.
-fs::path below(const fs::path& folder, const std::string& name) {
+/// Where a file is now that a provenance names: below the output, which may have got another name. A
+/// provenance may come from anywhere.
+fs::path place_of(const std::string& name, const std::string& recorded, const fs::path& output) {
   const fs::path plain = fs::path(name).lexically_normal();
   if (plain.is_absolute() || plain.empty() || *plain.begin() == "..")
     fail(Errc::value, "{} is not in the folder of the provenance", quote(name));
-  return folder / plain;
+  const std::string now = (output.has_filename() ? output : output.parent_path()).filename().string();
+  const std::string first = plain.begin()->string();
+  if (!first.starts_with(recorded))
+    fail(Errc::format, "{} is not a file of the output {}", quote(name), quote(recorded));
+  fs::path renamed = now + first.substr(recorded.size());  // "model.ckpt" and ".index"
+  for (auto part = std::next(plain.begin()); part != plain.end(); ++part) renamed /= *part;
+  return folder_of(output.has_filename() ? output : output.parent_path()) / renamed;
+}
+
+/// Items are one after another, in blocks of some size: what takes memory is bounded by the file.
+void check_ranges(std::vector<Range> ranges, const fs::path& provenance) {
+  std::ranges::sort(ranges, {}, &Range::begin);
+  for (size_t i = 1; i < ranges.size(); ++i) {
+    if (ranges[i].begin < ranges[i - 1].end)
+      fail(Errc::format, "'{}' is no provenance of cbk: two items have the same bytes", provenance.string());
+  }
 }
 
 /// A block of an item, of which the digest is computed.
@@ -140,7 +165,7 @@ struct Task {
 
 fs::path provenance_of(const fs::path& target) {
   const fs::path plain = target.has_filename() ? target : target.parent_path();
-  return plain.string() + ".provenance.json";
+  return plain.string() + std::string(provenance_ending);
 }
 
 std::string source_ends(const MappedFile& source) {
@@ -205,25 +230,32 @@ std::string provenance_text(const ProvenanceOptions& options, const SourceFiles&
     one.as_dict().set("items", list);
     files.as_sequence().items.push_back(one);
   }
+  out.as_dict().set("output", fs::absolute(output_of(file)).string());
   out.as_dict().set("files", files);
   JsonWriteOptions indented;
   indented.indent = 1;
   return to_json(out, indented) + "\n";
 }
 
-std::vector<std::string> differences(const fs::path& provenance) {
+std::vector<std::string> differences(const fs::path& provenance, const fs::path& output) {
   const Value all = parse_json(read_file(provenance));
   std::vector<std::string> out;
-  for (const Value& file : member(all, "files", Value::Kind::sequence, provenance).as_sequence().items) {
-    const std::string name = member(file, "file", Value::Kind::string, provenance).as_string();
-    const fs::path path = below(folder_of(provenance), name);
+  const std::string recorded =
+      fs::path(member(all, "output", Value::Kind::string, provenance).as_string()).filename().string();
+  const auto& files = member(all, "files", Value::Kind::sequence, provenance).as_sequence().items;
+  if (files.empty()) fail(Errc::format, "'{}' is no provenance of cbk: it has no files", provenance.string());
+  for (const Value& file : files) {
+    const std::string& recorded_name = member(file, "file", Value::Kind::string, provenance).as_string();
+    const fs::path path = place_of(recorded_name, recorded, output);
+    const std::string name = path.lexically_relative(folder_of(output)).string();
     std::error_code ignored;
     if (!fs::exists(path, ignored)) {
       out.push_back(fmt::format("{} is missing", quote(name)));
       continue;
     }
-    const FileDescriptor fd = open_file("open", path, O_RDONLY);
-    const uint64_t size = size_of_file(fd.get(), path);
+    const auto opened = MappedFile::open(path);
+    const int fd = opened->fd();
+    const uint64_t size = opened->size();
     if (size != number(file, "size", provenance)) {
       out.push_back(
           fmt::format("{} has {} bytes instead of {}", quote(name), size, number(file, "size", provenance)));
@@ -237,15 +269,23 @@ std::vector<std::string> differences(const fs::path& provenance) {
       if (!offset) continue;
       if (*offset > size || bytes > size - *offset)
         fail(Errc::format, "'{}' has an item beyond the end of {}", provenance.string(), quote(name));
+      if (block < std::min(bytes, smallest_recorded))
+        fail(Errc::format, "'{}' is no provenance of cbk: blocks of {} bytes", provenance.string(), block);
       if (bytes > 0) ranges.push_back({*offset, *offset + bytes});
-      for (uint64_t at = 0; at < bytes; at += std::min(block, bytes - at))
-        tasks.push_back({i, {*offset + at, *offset + at + std::min(block, bytes - at)}});
+    }
+    check_ranges(ranges, provenance);
+    for (size_t i = 0; i < items.size(); ++i) {
+      const uint64_t offset = items[i].offset.value_or(0), bytes = items[i].offset ? items[i].bytes : 0;
+      for (uint64_t at = 0, next = 0; at < bytes; at = next) {
+        next = at + std::min(items[i].block_bytes, bytes - at);
+        tasks.push_back({i, {offset + at, offset + next}});
+      }
     }
     std::vector<Digest> found(tasks.size());
     parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i) {
       Sha256 digest;
       const Range& range = tasks[static_cast<size_t>(i)].range;
-      add_range(digest, fd.get(), range.begin, range.end, path);
+      add_range(digest, fd, range.begin, range.end, path);
       found[static_cast<size_t>(i)] = digest.digest();
     });
     size_t task = 0;
@@ -255,8 +295,7 @@ std::vector<std::string> differences(const fs::path& provenance) {
       if (!items[i].offset || items[i].bytes == 0 || to_hex(digest.digest()) == items[i].digest) continue;
       out.push_back(fmt::format("{}: {} has other bytes", quote(name), quote(items[i].key)));
     }
-    if (digest_of_rest(fd.get(), ranges, path) !=
-        member(file, "rest", Value::Kind::string, provenance).as_string())
+    if (digest_of_rest(fd, ranges, path) != member(file, "rest", Value::Kind::string, provenance).as_string())
       out.push_back(fmt::format("{}: what is beside the tensors has other bytes", quote(name)));
   }
   return out;
@@ -274,6 +313,7 @@ RecordedCommand recorded_command(const fs::path& provenance) {
   const Value all = parse_json(read_file(provenance));
   RecordedCommand out;
   out.folder = member(all, "folder", Value::Kind::string, provenance).as_string();
+  out.output = member(all, "output", Value::Kind::string, provenance).as_string();
   for (const Value& word : member(all, "command", Value::Kind::sequence, provenance).as_sequence().items)
     out.words.push_back(word.as_string());
   return out;

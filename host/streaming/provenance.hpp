@@ -1,6 +1,7 @@
 // What an output was made of, and digests with which its bytes can be checked: a JSON file beside it.
 //
-//   { "cbk": version, "command": [words], "folder": where it ran, "sources": [{ path, size, modified, ends
+//   { "cbk": version, "command": [words], "folder": where it ran, "output": path, "sources": [{ path, size,
+//   modified, ends
 //   }],
 //     "files": [{ "file": name, "size": bytes, "rest": digest,
 //                 "items": ["OFFSET BYTES BLOCK_BYTES DIGEST DTYPE [SHAPE] KEY"] }] }
@@ -47,17 +48,18 @@ std::string origin_text(const ProvenanceOptions& options, const SourceFiles& sou
 std::string provenance_text(const ProvenanceOptions& options, const SourceFiles& sources,
                             const fs::path& file, const std::vector<ItemDigest>& items);
 
-/// What differs between the output and its provenance, a line each: "model.mdl: 'model.w' has other bytes, in
-/// 12,582,912 to 16,777,216". Errors: `io`, `format`.
-std::vector<std::string> differences(const fs::path& provenance);
+/// What differs between an output and a provenance, a line each: "'model.mdl': 'model.w' has other bytes".
+/// The output may have another name now than when it was written. Errors: `io`, `format`.
+std::vector<std::string> differences(const fs::path& provenance, const fs::path& output);
 
 /// The digests of the items in a provenance, in order, with their keys.
 std::vector<std::pair<std::string, std::string>> recorded_digests(const fs::path& provenance);
 
-/// The command that made an output, and the folder where it ran.
+/// The command that made an output, the folder where it ran, and the output's path then.
 struct RecordedCommand {
   std::vector<std::string> words;
   std::string folder;
+  std::string output;
 };
 RecordedCommand recorded_command(const fs::path& provenance);
 

@@ -377,7 +377,8 @@ def unheard(s):
 # Advice without a situation here, and why.
 ELSEWHERE = {
     # several processes
-    "pass --provenance": "cluster_interop.py", "copy them with --include and --rename": "sharded_interop.py", "pass --part K/N": "cluster_interop.py", "make one with --plan": "cluster_interop.py",
+    "pass --provenance": "cluster_interop.py", "copy them with --include and --rename": "sharded_interop.py",
+    "pass --part K/N": "cluster_interop.py", "make one with --plan": "cluster_interop.py",
     "pass --mpi=pmix": "cluster_interop.py", "and begin again with --plan": "cluster_interop.py",
     "run: --plan needs a folder": "cluster_interop.py",
     "make a job in this folder": "an option's help",

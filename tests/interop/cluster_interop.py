@@ -358,7 +358,7 @@ class Cluster(harness.Run):
     def own_origin(self, name, record):
         """What a file of safetensors or H5 says itself, to other programs, too; a copy does not keep it."""
         with open(self.path(record), encoding="utf-8") as file:
-            wanted = {name: value for name, value in json.load(file).items() if name != "files"}
+            wanted = {name: value for name, value in json.load(file).items() if name not in ("files", "output")}
         folder = self.path(name)
         files = sorted(os.path.join(folder, one) for one in os.listdir(folder) if not one.endswith(".json")) if os.path.isdir(folder) else [folder]
         for path in files:
@@ -397,6 +397,82 @@ class Cluster(harness.Run):
                 file.write(text.replace(old, new, 1))
             done = self.run("verify", "x.safetensors")
             assert (words in done.stderr and done.returncode == 1) if words else done.returncode == 0, (old, done.stderr)
+
+    def moved_provenance(self):
+        """An output that got another name is verified itself, and so is the one of several outputs that is asked for."""
+        self.clear()
+        self.call("copy", "source.pt", "x.safetensors", "--provenance")
+        self.call("copy", "source.pt", "shards", "--provenance", "--shard-size", "2MB", "--format", "safetensors")
+        assert "exists already" in self.refused("y.pt.provenance.json", *self.with_file("y.pt.provenance.json", "copy", "source.pt", "y.pt", "--provenance"))
+        for name, new in ("x.safetensors", "y.safetensors"), ("shards", "others"):
+            os.rename(self.path(name), self.path(new))
+            os.rename(self.path(name + ".provenance.json"), self.path(new + ".provenance.json"))
+            self.call("verify", new)
+            self.call("verify", new, "--replay", "--yes")
+        shard = self.path("others/" + sorted(os.listdir(self.path("others")))[0])
+        for file, new in (self.path("y.safetensors"), "y.safetensors"), (shard, "others"):
+            with open(file, "r+b") as damaged:
+                damaged.seek(os.path.getsize(file) - 100)
+                damaged.write(b"damaged")
+            for more in ((), ("--replay", "--yes")):
+                done = self.run("verify", new, *more)
+                assert done.returncode == 1 and "has other bytes" in done.stdout, (new, more, done)
+            os.remove(file)
+            assert "is missing" in self.run("verify", new).stdout
+        with open(self.path("two.lua"), "w", encoding="utf-8") as file:
+            file.write('local cbk = require "cbk"\nfor i = 1, 2 do\n  local out = cbk.create(i .. ".pt", { overwrite = true })\n'
+                       '  out["w"] = cbk.tensor { i }\n  out:commit { provenance = { "run", "two.lua" } }\nend\n')
+        self.call("run", "two.lua")
+        self.call("verify", "2.pt", "--replay", "--yes")
+        with open(self.path("2.pt.provenance.json"), encoding="utf-8") as file:
+            text = file.read()
+        digest = re.search(r" (\w{64}) ", text).group(1)
+        for old, new, words in ((digest, "0" * 64, "has other bytes"), ('"two.lua"', '"make.lua", "z.safetensors"', "has not written"),
+                                ('"run"', '"plot", "1.pt", "w", "-o"', "does not write a provenance")):
+            with open(self.path("2.pt.provenance.json"), "w", encoding="utf-8") as file:
+                file.write(text.replace(old, new, 1))
+            done = self.run("verify", "2.pt", "--replay", "--yes")
+            assert done.returncode == 1 and words in done.stdout + done.stderr, (words, done)
+        assert not os.path.exists(self.path("two.lua.png")) and not os.path.exists(self.path("z.safetensors"))
+
+    def hostile_provenance(self):
+        """What verifying takes is bounded by the file; a pipe does not stop it."""
+        self.clear()
+        with open(self.path("big"), "wb") as file:
+            file.truncate(5 << 20)
+        for items, words in ((["0 5242880 1 ab f [1] x"], "blocks of 1 bytes"), (["0 5242880 4194304 ab f [1] x"] * 2, "the same bytes"), ([], "other bytes")):
+            with open(self.path("big.provenance.json"), "w", encoding="utf-8") as file:
+                json.dump({"cbk": "1", "command": [], "folder": "/", "output": "/big",
+                           "files": [{"file": "big", "size": 5 << 20, "rest": "", "items": items}]}, file)
+            done = self.run("verify", "big")
+            assert done.returncode == 1 and words in done.stdout + done.stderr, done
+        os.remove(self.path("big"))
+        os.mkfifo(self.path("big"))
+        self.refused("not a regular file", "verify", "big")
+
+    def with_file(self, name, *args):
+        with open(self.path(name), "w", encoding="utf-8") as file:
+            file.write("mine")
+        return args
+
+    def others_journal(self):
+        """The journal of a killed commit that another user wrote moves nothing."""
+        folder = self.path("shared")
+        os.mkdir(folder)
+        os.chmod(folder, 0o1777)
+        os.mkdir(os.path.join(folder, "victim"))
+
+        def write(name, data):
+            with open(os.path.join(folder, name), "wb") as file:
+                file.write(data)
+            os.chown(os.path.join(folder, name), 65534, 65534)
+            return str(os.lstat(os.path.join(folder, name)).st_ino).encode()
+        one, other = write("z", b"z"), write("victim.aaaaaaaa.tmp", b"theirs")
+        steps = (one, b"z.cccccccc.tmp", b"z", b"0"), (other, b"victim.aaaaaaaa.tmp", b"victim", b"1")
+        write("z.bbbbbbbb.tmp", b"cbk: files that get their names together\0" + b"".join(b"\0".join(step) + b"\0" for step in steps))
+        self.call("copy", "source.pt", "shared/x.pt")
+        assert os.path.isdir(os.path.join(folder, "victim"))
+        shutil.rmtree(folder)
 
     # --- ranks
 
@@ -497,6 +573,16 @@ class Cluster(harness.Run):
             assert time.monotonic() - start < 30
             assert self.left("x.safetensors") == [], self.left()
             self.call("check", "x.safetensors")
+
+    def slow_reader(self):
+        """A launcher that waits for the reader of its output may take its time."""
+        self.clear()
+        with open(self.path("long.lua"), "w", encoding="utf-8") as file:
+            file.write('for i = 1, 100000 do print(("x"):rep(20)) end\n')
+        command = f"mpirun -n 2 {self.cbk} run long.lua | (sleep 14; wc -l)"
+        done = subprocess.run(["bash", "-c", command], cwd=self.folder, env=dict(ENVIRONMENT, CBK_TEAM_TIMEOUT="2"), capture_output=True, text=True,
+                              timeout=60, check=False)
+        assert int(done.stdout) >= 100000, done
 
     def commands_of_ranks(self):
         """Every command that writes a model, by three ranks: the bytes of one process."""
@@ -804,7 +890,12 @@ def main():
         for name, (command, target) in COPIES.items():
             if command[0] == "copy":
                 test.check(f"provenance of {name}", lambda c=command, t=target: test.provenance(c, t))
-        test.check("replay", test.replay)
+        for name in ("replay", "moved_provenance", "hostile_provenance"):
+            test.check(name, getattr(test, name))
+        if os.geteuid() == 0:
+            test.check("others_journal", test.others_journal)
+        else:
+            test.skip("others_journal", "only root can make files of others")
         if not shutil.which("mpirun") or not any(name.startswith("libcbk-openmpi") for name in os.listdir(os.path.dirname(test.cbk))):
             test.skip("ranks of MPI", "Open MPI, or the module for it, is not there")
             return test.close()
@@ -836,6 +927,7 @@ def main():
         test.check("training that dies", lambda: test.training_dies(max(1, args.kills // 4)))
         test.check("a rank is stopped", lambda: test.rank_dies(signal.SIGSTOP, 1))
         test.check("a rank is stopped at the end", test.stopped_at_the_end)
+        test.check("a launcher with a slow reader", test.slow_reader)
         test.check("ranks resume", lambda: test.ranks_resume(max(1, args.kills // 4)))
         return test.close()
 

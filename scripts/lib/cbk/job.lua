@@ -128,13 +128,28 @@ function job.run(folder, action, part, parts)
   return result
 end
 
----Runs the command of a provenance again, up to its commit, and compares instead of writing.
+local function has(words, wanted)
+  for _, word in ipairs(words) do
+    if word == wanted then return true end
+  end
+  return false
+end
+
+---Runs the command of a provenance again, up to the commit of its output, and compares instead of writing.
 ---@param path string   of the provenance
 function job.replay(path)
-  local words, folder = cbk.provenance_command(path)
+  local words, folder, output = cbk.provenance_command(path)
+  -- Other commands do not write by commits.
+  if words[1] ~= "run" and not has(words, "--provenance") then
+    cbk.fail("format", ("'%s': the command '%s' does not write a provenance"):format(path, cbk.shown(words[1] or "")))
+  end
   if words[1] ~= "run" then words[#words + 1] = "--overwrite" end -- the output is there, and is not written
-  cbk.set_job { action = "replay", command = words, directory = folder }
-  return run(words)
+  if not cbk.fs.is_dir(folder) then
+    cbk.fail("missing", ("'%s': the folder '%s', in which the command ran, is not there"):format(path, cbk.shown(folder)))
+  end
+  cbk.set_job { action = "replay", command = words, directory = folder, provenance = cbk.fs.absolute(path), output = output }
+  run(words)
+  cbk.fail("changed", ("the command in '%s' has not written '%s' again"):format(path, cbk.shown(output)))
 end
 
 return job

@@ -760,16 +760,17 @@ function cbk.error_json(problem) end
 function cbk.advise_overwrite(advice) end
 ---@private
 ---Every commit from here on is a step of a job. See `cbk.job`.
----@param options { folder: string, action: string, part: integer, parts: integer, command: string[], directory: string }
+---@param options { folder: string, action: string, part: integer, parts: integer, command: string[], directory: string, provenance: string, output: string }
 function cbk.set_job(options) end
 ---@private
 ---@param path string   of a provenance
----@return string[] words, string folder
+---@return string[] words, string folder, string output   where it ran, and the path of the output then
 function cbk.provenance_command(path) end
 ---@private
----@param path string   of a provenance
----@return string[]     what differs, a line each
-function cbk.provenance_differences(path) end
+---@param path string     of a provenance
+---@param output string   which may have another name now
+---@return string[]       what differs, a line each
+function cbk.provenance_differences(path, output) end
 ---@private
 ---@return boolean
 function cbk.has_job() end
