@@ -17,6 +17,7 @@
 #include <fstream>
 #include <future>
 #include <mutex>
+#include <span>
 #include <thread>
 
 #include "host/base/error.hpp"
@@ -66,11 +67,14 @@ bool is_stopped(pid_t process) {
   return name_end != std::string::npos && line.substr(name_end).starts_with(") T");
 }
 
-/// Whether the parent is the launcher of ranks.
-bool is_below_launcher() {
+constexpr std::array<std::string_view, 4> launchers = {"mpirun", "orterun", "mpiexec", "prterun"};
+constexpr std::array<std::string_view, 4> daemons = {"orted", "prted", "hydra_pmi_proxy", "slurmstepd"};
+
+/// Whether the parent's name is one of these.
+bool is_below(std::span<const std::string_view> names) {
   std::string name;
   std::getline(std::ifstream(fmt::format("/proc/{}/comm", ::getppid())), name);
-  return name == "mpirun" || name == "orterun" || name == "mpiexec" || name == "prterun";
+  return std::ranges::find(names, name) != names.end();
 }
 
 /// Ends the launcher, as by Ctrl-C and Ctrl-C again, if it has not ended after `wait`.
@@ -97,7 +101,7 @@ void end_launcher(pid_t launcher, seconds wait) {
 FileDescriptor guard_launcher(seconds wait) {
   std::array<int, 2> ends{};
   const pid_t launcher = ::getppid();
-  if (!is_below_launcher() || ::pipe2(ends.data(), O_CLOEXEC) != 0) return {};
+  if (!is_below(launchers) || ::pipe2(ends.data(), O_CLOEXEC) != 0) return {};
   FileDescriptor ours(ends[1]), its(ends[0]);
   if (::fork() != 0) return ours;
   ::setsid();
@@ -417,8 +421,8 @@ std::vector<std::string> Team::exchange(const std::string& mine) {
 void Team::join(const std::string& version) {
   const std::string name = module_for_launcher();
   if (name.empty()) return;
-  if (is_below_launcher())
-    ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // a launcher that is killed takes its ranks with it
+  // A launcher that is killed takes its ranks with it. Other parents may be threads that end before.
+  if (is_below(launchers) || is_below(daemons)) ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   void* module = nullptr;
   std::error_code ignored;
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored);

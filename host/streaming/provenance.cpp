@@ -264,8 +264,7 @@ std::vector<std::string> differences(const fs::path& provenance, const fs::path&
     const std::vector<RecordedItem> items = items_of(file, provenance);
     std::vector<Range> ranges;
     std::vector<Task> tasks;
-    for (size_t i = 0; i < items.size(); ++i) {
-      const auto& [offset, bytes, block, digest, key] = items[i];
+    for (const auto& [offset, bytes, block, digest, key] : items) {
       if (!offset) continue;
       if (*offset > size || bytes > size - *offset)
         fail(Errc::format, "'{}' has an item beyond the end of {}", provenance.string(), quote(name));

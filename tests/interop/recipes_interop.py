@@ -10,15 +10,18 @@ import argparse
 import json
 import os
 import pty
+import random
 import re
 import shlex
 import subprocess
 import sys
 import tempfile
 
+import torch
 import yaml
 
 import gguf_interop
+import sharded_interop
 import upgrade_interop as old
 from harness import Run
 
@@ -148,6 +151,16 @@ cbk.create("new.pt", { root = cbk.dict { wte = root["embed.weight"]:transpose(0,
 """
 
 # For commands that begin so, what makes a file: Lua, or a function. What is for all commands leaves alone what an earlier one wrote.
+def distributed(run):
+    folder = sharded_interop.Folder(run.path("fsdp/step_1000"), random.Random(1))
+    folder.add(("model", "model.norm.weight"), torch.ones(8))
+    folder.write()
+
+
+def wrapped(run):
+    torch.save({"state_dict": {"model.w": torch.ones(8)}, "epoch": 3}, run.path("last.ckpt"))
+
+
 INPUTS = (
     ("identify", "llama", LLAMA),
     ("convert llama", "llama", LLAMA),
@@ -172,6 +185,8 @@ INPUTS = (
     ("", "in.bin", small("in.bin")),
     ("", "cut.safetensors", cut),
     ("", "model.gguf", gguf),
+    ("", "fsdp/step_1000", distributed),
+    ("", "last.ckpt", wrapped),
     ("", "run/model.ckpt-1000", small("run/model.ckpt-1000", format="tensorflow")),
 )
 
