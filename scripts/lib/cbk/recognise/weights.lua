@@ -10,9 +10,15 @@ local weights = {}
 -- Dicts that hold the weights, in the order of preference: an average ("ema") is taken if there is nothing else.
 local CONTAINERS = { "state_dict", "model_state_dict", "model", "module", "net", "params", "ema" }
 local AROUND = { "app", "state", "train_state" } -- dicts around those
--- What trainers keep beside the weights, also as the first part of a name.
-local BESIDE = { optimizer = true, optimizers = true, optimizer_states = true, lr_scheduler = true, lr_schedulers = true, scheduler = true,
-  schedulers = true, grad_scaler = true, scaler = true, dataloader = true, rng_state = true, loops = true, callbacks = true }
+local IS_AROUND = {}
+for _, list in ipairs { CONTAINERS, AROUND } do
+  for _, name in ipairs(list) do IS_AROUND[name] = true end
+end
+local NO_MODULES = { state_dict = true, model_state_dict = true } -- nobody calls a module like this
+-- In the names of what trainers keep beside the weights: optimizer_state_dict, lr_schedulers, cuda_rng_state.
+local BESIDE = { "optim", "sched", "scaler", "rng_state", "dataloader", "callbacks", "loops" }
+-- The first part of such names where one dict has all: a model may have a module that is called "scaler".
+local FLAT_BESIDE = { optimizer = true, optimizers = true, optim = true, lr_scheduler = true, lr_schedulers = true }
 -- Around a module inside the model: torch.compile, FSDP, activation checkpointing.
 local WRAPPERS = { "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module" }
 -- Around the whole model; taken off if all names have them.
@@ -25,9 +31,27 @@ local WHOLE = { "model.", "lm_head.", "transformer.", "bert.", "roberta.", "gpt_
   "module.", "_orig_mod.", "_fsdp_wrapped_module." }
 local DEEPEST = 4 -- dicts around the weights
 
+local function is_beside(name)
+  for _, part in ipairs(BESIDE) do
+    if name:find(part, 1, true) then return true end
+  end
+  return false
+end
+
+---Whether a name in a dict of tensors is one of the model.
+local function is_own(name) return not FLAT_BESIDE[name:match "^[^.]*"] end
+
 local function holds_tensors(dict)
   for key, value in cbk.raw_leaves(dict) do
-    if kinds.is_tensor(value) and not BESIDE[tostring(key):match "^[^.]*"] then return true end
+    if kinds.is_tensor(value) and is_own(tostring(key)) then return true end
+  end
+  return false
+end
+
+---Whether a dict is a state dict: tensors under names with dots. Those of nested dicts have none.
+local function is_state_dict(dict)
+  for key, value in cbk.raw_items(dict) do
+    if kinds.is_tensor(value) and tostring(key):find(".", 1, true) then return true end
   end
   return false
 end
@@ -38,30 +62,31 @@ local function first_of(names, known)
   end
 end
 
----The dicts with tensors in a dict, by their names.
----@return table<string, Dict> inner, boolean has_modules   whether one is called like a module, or a tensor is beside them
-local function inner_dicts(dict)
-  local inner, has_modules = {}, false
+---What has tensors in a dict, but for what trainers keep beside the weights.
+---@return table<string, Dict> inner, string[] others   dicts; names of dicts that are called like modules, and of tensors
+local function parts_of(dict)
+  local inner, others = {}, {}
   for key, value in cbk.raw_items(dict) do
     local name = tostring(key)
-    if kinds.is_dict(value) and not BESIDE[name] and holds_tensors(value) then
-      inner[name] = value
-      has_modules = has_modules or not first_of(CONTAINERS, { [name] = true }) and not first_of(AROUND, { [name] = true })
-    elseif kinds.is_tensor(value) and not BESIDE[name:match "^[^.]*"] then
-      has_modules = true
+    local is_dict = kinds.is_dict(value) and holds_tensors(value)
+    if not is_beside(name) and (is_dict or kinds.is_tensor(value)) then
+      if is_dict then inner[name] = value end
+      if not is_dict or not IS_AROUND[name] then others[#others + 1] = name end
     end
   end
-  return inner, has_modules
+  return inner, others
 end
 
----The dict with the weights. One that has a module of its own beside a dict called like a container is the model itself.
----@return Dict holder, string[] passed_over   containers beside those on the way
+---The dict with the weights. A dict of modules of which one is called like a container is the model itself.
+---@return Dict holder, string[] passed_over   what has tensors beside it and on the way to it
 local function holder_of(dict, passed_over, depth)
-  local inner, has_modules = inner_dicts(dict)
+  local inner, others = parts_of(dict)
   local name = first_of(CONTAINERS, inner) or first_of(AROUND, inner)
-  if not name or has_modules or depth == DEEPEST then return dict, passed_over end
+  if not name or depth == DEEPEST then return dict, passed_over end
+  if #others > 0 and not NO_MODULES[name] and not is_state_dict(inner[name]) then return dict, passed_over end
+  for _, other in ipairs(others) do passed_over[#passed_over + 1] = other end
   for other in pairs(inner) do
-    if other ~= name and other ~= "ema" then passed_over[#passed_over + 1] = other end
+    if IS_AROUND[other] and other ~= name and other ~= "ema" then passed_over[#passed_over + 1] = other end
   end
   return holder_of(inner[name], passed_over, depth + 1)
 end
@@ -96,8 +121,10 @@ end
 function weights.unwrapped(names)
   local out = {}
   for i, name in ipairs(names) do out[i] = name end
-  for prefix in function() return wrapper_of(out) end do -- until there is none
+  local prefix = wrapper_of(out)
+  while prefix do
     for i, name in ipairs(out) do out[i] = name:sub(#prefix + 1) end
+    prefix = wrapper_of(out)
   end
   for i, name in ipairs(out) do
     for _, wrapper in ipairs(WRAPPERS) do
@@ -119,13 +146,13 @@ function weights.of(root, path)
   local holder, passed_over = holder_of(root, {}, 0)
   if #passed_over > 0 then
     table.sort(passed_over)
-    cbk.warn(("'%s' has other weights as well, which are not copied: %s; --include copies them"):format(cbk.shown(path),
+    cbk.warn(("'%s' has other tensors as well, which are not copied: %s; --include copies them"):format(cbk.shown(path),
       naming.listed(passed_over, 3)))
   end
   local names, tensors = {}, {}
   for key, value in cbk.raw_leaves(holder) do
     local name = tostring(key)
-    if kinds.is_tensor(value) and not BESIDE[name:match "^[^.]*"] then names[#names + 1], tensors[#tensors + 1] = name, value end
+    if kinds.is_tensor(value) and is_own(name) then names[#names + 1], tensors[#tensors + 1] = name, value end
   end
   local out, old = cbk.dict(), {}
   for i, name in ipairs(weights.unwrapped(names)) do
