@@ -32,8 +32,8 @@ struct Checkpoint {
 };
 
 struct OpenOptions {
-  bool allow_records = false;  // read classes such as argparse.Namespace and unknown numpy forms as plain
-                               // records instead of refusing
+  bool allow_records = false;  // instances of classes such as argparse.Namespace may be written as they were
+                               // read; also reads unknown numpy forms, and such instances in H5
   bool salvage = false;  // of a file that is cut short, read the tensors that are whole; the lost ones are
                          // unreadable, until open_checkpoint leaves them out
   std::vector<fs::path> allow_external;   // folders beside the checkpoint's own where files that it names may

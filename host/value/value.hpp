@@ -179,6 +179,7 @@ struct Object {
   std::string repr;
   Value state;
   bool is_record = false;  // an instance of a class: its state is a dict of attributes, mostly
+  bool is_inert = false;   // a description of what is no data, which is never written
 };
 
 /// The container of a value's items: the attributes of a record, if it has some; for others the value itself.

@@ -88,7 +88,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   pickle::UnpickleOptions options;
   options.dill = (data[0] & 1) != 0;
   options.allow_records = (data[0] & 2) != 0;
-  options.is_inert = (data[0] & 32) != 0;
+  options.describes = (data[0] & 32) != 0;
   if ((data[0] & 4) != 0) options.persistent_load = any_storage;
   std::string bytes(reinterpret_cast<const char*>(data + 1), size - 1);
   if ((data[0] & 8) != 0) bytes = unrolled(bytes, 4 << 20);

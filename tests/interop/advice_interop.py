@@ -376,6 +376,7 @@ def unheard(s):
 
 # Advice without a situation here, and why.
 ELSEWHERE = {
+    "reads instances of classes as their attributes": "stored_pickles_interop.py",
     # several processes
     "pass --provenance": "cluster_interop.py", "copy them with --include and --rename": "sharded_interop.py",
     "pass --part K/N": "cluster_interop.py", "make one with --plan": "cluster_interop.py",

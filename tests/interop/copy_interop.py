@@ -182,13 +182,14 @@ class Tests:
         expected = {f"block{i}": self.expected[f"layers.{i}.weight"] for i in range(2, len(ST_DTYPES))}
         self.same(from_safetensors(path), expected, "filters and names")
 
-    def test_records_are_refused_and_named_unless_allowed(self):
+    def test_records_are_read_and_written_only_if_allowed(self):
         torch.save({"args": argparse.Namespace(lr=0.5, name="x"), "w": torch.ones(3)}, self.source)
-        refusal = self.run("ls", self.source, code=1).stderr
-        assert "argparse.Namespace" in refusal and "--allow-records" in refusal, refusal
-        assert "argparse.Namespace" in self.run("ls", self.source, "--allow-records").stdout
-        assert "lr: 0.5" in self.run("show", self.source, "args", "--allow-records").stdout
         path = os.path.join(self.folder, "x.pt")
+        assert "argparse.Namespace" in self.run("ls", self.source).stdout
+        assert "lr: 0.5" in self.run("show", self.source, "args").stdout
+        for target in path, os.path.join(self.folder, "x.mdl"):
+            refusal = self.run("copy", self.source, target, code=1).stderr
+            assert "argparse.Namespace" in refusal and "--allow-records" in refusal and not os.path.exists(target), refusal
         self.run("copy", self.source, path, "--allow-records")
         got = torch.load(path)
         assert got["args"] == argparse.Namespace(lr=0.5, name="x") and torch.equal(got["w"], torch.ones(3))

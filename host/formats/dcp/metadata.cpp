@@ -39,12 +39,11 @@ uint64_t number(const Value& value, std::string_view name) {
   return static_cast<uint64_t>(found);
 }
 
-/// The dtype of TensorProperties: an attribute, or the first part of its state.
+/// The dtype of TensorProperties: an attribute, or the first item of its state.
 DType dtype_of(const Value& properties) {
-  const Value state = properties.is(Value::Kind::object) ? properties.as_object().state : Value();
-  const Value& dtype = state.is(Value::Kind::sequence) && !state.as_sequence().items.empty()
-                           ? state.as_sequence().items.front()
-                           : attribute(properties, "dtype");
+  const Value& state = insides(properties);
+  const Value* first = state.is(Value::Kind::dict) ? state.as_dict().find(Value(0)) : nullptr;
+  const Value& dtype = first != nullptr ? *first : attribute(properties, "dtype");
   if (!dtype.is(Value::Kind::object) || dtype.as_object().type != "torch.dtype")
     fail(Errc::format, "the dtype of a tensor is {}", a_kind(dtype));
   return parse_dtype(dtype.as_object().repr);
@@ -120,7 +119,7 @@ bool looks_like_metadata(ByteView head) {
 Metadata read_metadata(std::string_view pickle, MemoryBudget& memory) {
   pickle::UnpickleOptions options;
   options.budget = &memory;
-  options.is_inert = true;
+  options.describes = true;
   const Value root = pickle::load(pickle, options);
   if (!is_of(root, "Metadata")) fail(Errc::format, "it holds {}, not the metadata of a folder", a_kind(root));
   const Places places = places_of(root, memory);

@@ -1,8 +1,10 @@
 #include "host/formats/pickle/arena.hpp"
-#include "host/value/kind.hpp"
 
+#include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
+
+#include "host/value/kind.hpp"
 
 namespace cbk::pickle {
 namespace {
@@ -99,7 +101,10 @@ class TreeCheck {
         frame.bytes = saturating_add(frame.bytes, own_bytes(next));
         continue;
       }
-      if (open_.contains(next.identity())) fail(Errc::format, "{} contains itself", a_kind(next));
+      if (open_.contains(next.identity())) {
+        cut(frame, next);
+        continue;
+      }
       if (auto known = sizes_.find(next.identity()); known != sizes_.end()) {
         frame.bytes = saturating_add(frame.bytes, known->second);
         check_size(frame.bytes);
@@ -131,6 +136,32 @@ class TreeCheck {
       }
       default:
         return frame.value->as_object().state;
+    }
+  }
+
+  /// Replaces the last child of a frame, which contains it. Only descriptions may contain themselves: an
+  /// instance often knows the one that owns it.
+  void cut(const Frame& frame, const Value& child) {
+    const auto owner =
+        std::ranges::find(path_, child.identity(), [](const Frame& f) { return f.value->identity(); });
+    const bool is_described = std::any_of(owner, path_.end(), [](const Frame& f) {
+      return f.value->is(Value::Kind::object) && f.value->as_object().is_inert;
+    });
+    if (!is_described) fail(Errc::format, "{} contains itself", a_kind(child));
+    const std::string type = child.is(Value::Kind::object) ? child.as_object().type : "cycle";
+    const Value made = std::make_shared<Object>(Object{type, "which contains this", {}, false, true});
+    const Value& holder = *frame.value;
+    if (holder.is(Value::Kind::sequence)) {
+      holder.as_sequence().items[frame.next - 1] = made;
+    } else if (holder.is(Value::Kind::object)) {
+      holder.as_object().state = made;
+    } else if (holder.as_dict().attributes.same(child)) {
+      holder.as_dict().attributes = made;
+    } else {
+      Value at;
+      for (const auto& [key, value] : holder.as_dict().entries())
+        if (value.same(child)) at = key;
+      holder.as_dict().set(at, made);
     }
   }
 

@@ -53,8 +53,9 @@ Value make_defaultdict(CallContext& context, const Arguments& arguments) {
   Value made = make_dict(context, Dict::Kind::defaultdict, arguments.find(1));
   if (const Value* factory = arguments.find(0)) {
     // It is called later, when a missing key is requested.
-    if (!factory->is_none() && !find_global(expect_object(*factory, "class").repr, context.options.dill))
-      fail(Errc::refused, "{}", factory->as_object().repr);
+    const bool is_known = factory->is_none() || context.options.describes ||
+                          find_global(expect_object(*factory, "class").repr, context.options.dill);
+    if (!is_known) fail(Errc::refused, "{}", factory->as_object().repr);
     made.as_dict().attributes = *factory;
   }
   return made;
@@ -169,11 +170,21 @@ Value make_size(CallContext& context, const Arguments& arguments) {
 Value reconstruct(CallContext& context, const Arguments& arguments) {
   const std::string& type = expect_object(arguments.at(0), "class").repr;
   const auto meaning = find_global(type, context.options.dill);
-  const bool is_record =
-      meaning ? *meaning == Meaning::record
-              : context.options.is_inert || (context.options.allow_records && !is_forbidden_module(type));
+  const UnpickleOptions& options = context.options;
+  const bool is_allowed = options.allow_records && !is_forbidden_module(type);
+  const bool is_record = meaning ? *meaning == Meaning::record : is_allowed || options.describes;
   if (!is_record) fail(Errc::refused, "{}", type);
-  return context.arena.object(type);
+  Value made = context.arena.object(type);
+  made.as_object().is_inert = !meaning && !is_allowed;
+  return made;
+}
+
+/// Whether the attributes of an instance of a subclass of dict, list or tuple may be left out, with a
+/// warning.
+bool leaves_out(const CallContext& context, const Value& target) {
+  if (context.options.describes && context.options.warn)
+    context.options.warn(fmt::format("the attributes of {} are left out", a_kind(target)));
+  return context.options.describes;
 }
 
 }  // namespace
@@ -279,10 +290,34 @@ Value call(CallContext& context, Meaning meaning, const std::string& global, con
   fail(Errc::format, "{} cannot be called", global);
 }
 
+void set_attributes(CallContext& context, Object& record, const Value& state) {
+  const bool is_sequence = state.is(Value::Kind::sequence);
+  if (state.is_none() || (is_sequence && state.as_sequence().items.empty())) return;
+  record.is_record = true;
+  if (record.state.is_none()) record.state = context.arena.dict();
+  Dict& attributes = record.state.as_dict();
+  if (state.is(Value::Kind::dict)) {
+    for (const auto& [name, value] : state.as_dict().entries())
+      context.arena.set_item(attributes, name, value);
+  } else if (is_sequence && attributes.empty()) {
+    const auto& items = state.as_sequence().items;
+    const auto is_part = [](const Value& item) { return item.is_none() || item.is(Value::Kind::dict); };
+    if (items.size() == 2 && is_part(items[0]) && items[1].is(Value::Kind::dict)) {  // attributes and slots
+      set_attributes(context, record, items[0]);
+      return set_attributes(context, record, items[1]);
+    }
+    for (size_t i = 0; i < items.size(); ++i)
+      context.arena.set_item(attributes, static_cast<int64_t>(i), items[i]);
+  } else {
+    context.arena.set_item(attributes, "state", state);
+  }
+}
+
 Value build(CallContext& context, const Value& target, const Value& state) {
   switch (target.kind()) {
     case Value::Kind::dict: {
       Dict& dict = target.as_dict();
+      if (dict.kind != Dict::Kind::ordered && leaves_out(context, target)) return target;
       if (dict.kind != Dict::Kind::ordered) fail(Errc::format, "{} cannot have a state", a_kind(target));
       if (!state.is(Value::Kind::dict))
         fail(Errc::format, "the state of an OrderedDict should be a dict, not {}", a_kind(state));
@@ -305,12 +340,19 @@ Value build(CallContext& context, const Value& target, const Value& state) {
       const auto meaning = find_global(object.type, context.options.dill);
       const bool is_record = meaning ? *meaning == Meaning::record
                                      : object.type.find('.') != std::string::npos &&
-                                           (context.options.is_inert || !is_forbidden_module(object.type));
-      if (!is_record || !object.state.is_none()) break;
+                                           (object.is_inert || !is_forbidden_module(object.type));
+      if (!is_record || (!object.state.is_none() && !object.is_inert)) break;
+      if (object.is_inert) {
+        set_attributes(context, object, state);
+        return target;
+      }
       object.state = state;
       object.is_record = true;
       return target;
     }
+    case Value::Kind::sequence:
+      if (leaves_out(context, target)) return target;
+      break;
     default:
       break;
   }

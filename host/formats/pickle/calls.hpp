@@ -41,6 +41,9 @@ Value call(CallContext& context, Meaning meaning, const std::string& global, con
 /// numbers).
 Value build(CallContext& context, const Value& target, const Value& state);
 
+/// Adds attributes to a record: those of a dict, items by their numbers; other states as "state".
+void set_attributes(CallContext& context, Object& record, const Value& state);
+
 /// `value` as an Object of that type, or a `format` error that says what was expected.
 const Object& expect_object(const Value& value, std::string_view type);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -130,6 +131,46 @@ constexpr auto acting_torch_modules =
     std::to_array<std::string_view>({"torch.load", "torch.hub", "torch.jit", "torch.package",
                                      "torch.serialization", "torch.multiprocessing", "torch.distributed"});
 
+/// Modules of `is_forbidden_module` with classes that only hold data. Their functions may do anything:
+/// typing.get_type_hints evaluates texts.
+constexpr auto data_modules =
+    std::to_array<std::string_view>({"abc", "builtins", "dataclasses", "enum", "ipaddress", "numbers",
+                                     "pathlib", "string", "torch.distributed", "typing", "zoneinfo"});
+
+/// Single names that are data: values of Python, buffers in memory, states of random number generators.
+const std::unordered_set<std::string_view> data_globals = {
+    "builtins.slice",
+    "builtins.type",
+    "functools.partial",
+    "types.SimpleNamespace",
+    "types.MappingProxyType",
+    "types.GenericAlias",
+    "types.UnionType",
+    "operator.itemgetter",
+    "_io.BytesIO",
+    "_io.StringIO",
+    "io.BytesIO",
+    "io.StringIO",
+    "array.array",
+    "array._array_reconstructor",
+    "random.Random",
+    "re._compile",
+    "numpy.ma.core._mareconstruct",
+    "numpy.random._pickle.__randomstate_ctor",
+    "numpy.random._pickle.__generator_ctor",
+    "numpy.random._pickle.__bit_generator_ctor",
+};
+
+/// "part.Class" or "part._Class": the last part alone begins with a capital letter.
+bool is_class_below(std::string_view name) {
+  const size_t dot = name.rfind('.');
+  const std::string_view before = dot == std::string_view::npos ? "" : name.substr(0, dot);
+  if (std::ranges::any_of(before, [](unsigned char c) { return std::isupper(c) != 0; })) return false;
+  std::string_view last = dot == std::string_view::npos ? name : name.substr(dot + 1);
+  while (last.starts_with('_')) last.remove_prefix(1);
+  return !last.empty() && std::isupper(static_cast<unsigned char>(last.front())) != 0;
+}
+
 bool is_torch_dtype(std::string_view name) {
   constexpr std::array<std::string_view, 6> without_storage = {"qint8",    "quint8",   "qint32",
                                                                "quint4x2", "quint2x4", "complex32"};
@@ -168,6 +209,14 @@ bool is_forbidden_module(std::string_view global) {
   if (top != "torch") return standard_modules().contains(top) || acting_packages.contains(top);
   return std::ranges::any_of(acting_torch_modules, [&](std::string_view module) {
     return global.starts_with(module) && (global.size() == module.size() || global[module.size()] == '.');
+  });
+}
+
+bool is_harmless(std::string_view global) {
+  if (!is_forbidden_module(global) || data_globals.contains(global)) return true;
+  return std::ranges::any_of(data_modules, [&](std::string_view module) {
+    return global.starts_with(module) && global.size() > module.size() && global[module.size()] == '.' &&
+           is_class_below(global.substr(module.size() + 1));
   });
 }
 

@@ -67,6 +67,10 @@ std::string canonical_global(std::string_view module, std::string_view name);
 /// H5 files name.
 std::optional<Meaning> find_global(std::string_view global, bool dill);
 
+/// Whether a file may name the global without being a program: a class or function of an installed package,
+/// or a class of Python's library whose instances only hold data. Nothing of it is ever called.
+bool is_harmless(std::string_view global);
+
 /// Whether members of this module never count as plain classes, even if records are allowed.
 bool is_forbidden_module(std::string_view global);
 

@@ -23,6 +23,16 @@ void check_class(const std::string& name) {
        quote(name));
 }
 
+/// Fails for what was only described when it was read.
+[[noreturn]] void refuse_inert(const std::string& name) {
+  if (!is_inert_class(name)) check_class(name);
+  throw Error(Errc::refused,
+              {.problem = fmt::format("{} is not plain data, and is not written unless that is asked for",
+                                      quote(name)),
+               .advice = "leave it out (cbk copy --exclude), or write it as it was read with --allow-records "
+                         "(in Lua allow_records = true)"});
+}
+
 class Pickler : private Stream {
  public:
   explicit Pickler(const PicklerOptions& options, bool is_rehearsal = false)
@@ -318,6 +328,7 @@ void Pickler::leaf(const Value& value) {
 
 void Pickler::object(const Value& value) {
   const Object& object = value.as_object();
+  if (object.is_inert) refuse_inert(object.type == "class" ? object.repr : object.type);
   if (object.type == "class") {
     check_class(object.repr);
     return type(object.repr);

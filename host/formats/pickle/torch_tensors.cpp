@@ -234,16 +234,28 @@ Value rebuild_converted(CallContext& context, const Arguments& arguments) {
   return leaf(context, tensor.dtype() == dtype ? tensor : tensor.cast(dtype), flag_at(arguments, 3));
 }
 
+namespace {
+
+/// A tensor of a class that has no elements of its own (DTensor): its attributes, as of a record.
+Value subclass(CallContext& context, const std::string& type, const Arguments& arguments) {
+  Value made = context.arena.object(type);
+  made.as_object().is_inert = true;
+  set_attributes(context, made.as_object(), arguments.at(3));
+  return made;
+}
+
+}  // namespace
+
 Value rebuild_from_type(CallContext& context, const Arguments& arguments) {
   const std::string& function = expect_object(arguments.at(0), "class").repr;
   const std::string& type = expect_object(arguments.at(1), "class").repr;
   const auto meaning = find_global(function, context.options.dill);
   const bool is_parameter = type == "torch.nn.parameter.Parameter";
-  if (!is_parameter && type != "torch.Tensor" && type != "torch._tensor.Tensor") {
-    fail(Errc::refused, "{}", type);
-  }
+  const bool is_tensor = is_parameter || type == "torch.Tensor" || type == "torch._tensor.Tensor";
+  if (!is_tensor && !context.options.describes) fail(Errc::refused, "{}", type);
   const bool rebuilds =
       meaning && *meaning >= Meaning::rebuild_tensor && *meaning <= Meaning::rebuild_from_cpu;
+  if (!rebuilds && !is_tensor) return subclass(context, type, arguments);
   if (!rebuilds) fail(Errc::format, "{} does not rebuild a tensor", quote(function));
   const Value* state = arguments.find(3);
   const bool has_state =

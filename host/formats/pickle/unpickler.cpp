@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "host/base/hash.hpp"
 #include "host/base/utf8.hpp"
@@ -19,6 +20,9 @@ namespace {
 
 /// The type of the placeholder for a refused global's result; its repr is the global.
 constexpr std::string_view refused_type = "refused";
+
+/// Gets any function by its name. Python's enums are pickled with it.
+constexpr std::string_view member_lookup = "builtins.getattr";
 
 /// The memory of an integer of this many bytes, kept as decimal digits.
 uint64_t digits_bytes(size_t bytes) {
@@ -58,7 +62,7 @@ class Machine {
         throw Error(error.code(), std::move(parts));
       }
     }
-    if (!refused_.empty()) refused_.fail_with_all(!options_.allow_records);
+    if (!refused_.empty()) refused_.fail_with_all(!options_.allow_records && !options_.describes);
     if (consumed != nullptr) *consumed = reader_.position();
     if (std::string replaced = arena_.replaced(); options_.warn && !replaced.empty())
       options_.warn(std::move(replaced));
@@ -90,13 +94,17 @@ class Machine {
   void push_int_text(std::string_view text, bool is_long);
   void push_float_text(std::string_view text);
   void push_quoted(std::string_view text);
-  void extend(const Value& list, const std::vector<Value>& items);
-  void set_items(const Value& dict, std::vector<Value> items);
+  void extend(Sequence::Kind kind, const std::vector<Value>& items);
+  void set_items(std::vector<Value> items);
+  Value filled(Value made);
+  void replace_top(const Value& made);
 
   // --- globals
   void push_global(std::string_view module, std::string_view name);
   void reduce(const Value& callable, const Value& arguments);
   void create(const Value& type, const Value& arguments);
+  Value described_call(const std::string& global, const Value& arguments);
+  Value instance(const std::string& type, std::string repr, Value state, bool is_inert);
   void set_state();
   void load_persistent(const Value& id);
   /// Runs `body`. After a refusal, its errors only mean that no more can be found out.
@@ -117,7 +125,8 @@ class Machine {
   Arena arena_;
   CallContext context_;
   Memo memo_;
-  std::unordered_map<const void*, size_t> array_slots_;  // where BUILD must replace an array
+  std::unordered_set<const void*> empty_instances_;  // of classes that are not plain data, without content
+  std::unordered_map<const void*, size_t> slots_;    // where what is replaced later can be fetched
   std::unordered_map<std::string, Value, KeyedHash> globals_;
   RefusedGlobals refused_;
   uint64_t at_ = 0;
@@ -283,30 +292,23 @@ bool Machine::step_container(const Instruction& instruction) {
     case Op::dict: {
       std::vector<Value> items = stack_.pop_to_mark();
       push(arena_.dict());
-      set_items(stack_.top(), std::move(items));
+      set_items(std::move(items));
       return true;
     }
     case Op::append: {
-      const Value item = stack_.pop();
-      extend(stack_.top(), {item});
+      extend(Kind::list, {stack_.pop()});
       return true;
     }
     case Op::appends:
-    case Op::additems: {
-      const std::vector<Value> items = stack_.pop_to_mark();
-      extend(stack_.top(), items);
+    case Op::additems:
+      extend(instruction.op == Op::appends ? Kind::list : Kind::set, stack_.pop_to_mark());
       return true;
-    }
-    case Op::setitem: {
-      std::vector<Value> items = stack_.pop(2);
-      set_items(stack_.top(), std::move(items));
+    case Op::setitem:
+      set_items(stack_.pop(2));
       return true;
-    }
-    case Op::setitems: {
-      std::vector<Value> items = stack_.pop_to_mark();
-      set_items(stack_.top(), std::move(items));
+    case Op::setitems:
+      set_items(stack_.pop_to_mark());
       return true;
-    }
     default:
       return false;
   }
@@ -339,7 +341,8 @@ bool Machine::step_memo(const Instruction& instruction) {
 void Machine::put(uint64_t index) {
   const void* node = stack_.top().identity();
   const bool is_kept = memo_.put(index, stack_.top());
-  if (is_kept && context_.unfinished_arrays.contains(node)) array_slots_[node] = index;
+  if (is_kept && (context_.unfinished_arrays.contains(node) || empty_instances_.contains(node)))
+    slots_[node] = index;
 }
 
 void Machine::push_text(std::string_view text) {
@@ -371,8 +374,24 @@ void Machine::push_quoted(std::string_view text) {
   push_text(decode_string_line(text.substr(1, text.size() - 2)));
 }
 
-void Machine::extend(const Value& list, const std::vector<Value>& items) {
-  if (is_refused(list)) return;
+/// Replaces the value on top, also where it can be fetched again.
+void Machine::replace_top(const Value& made) {
+  if (auto slot = slots_.find(stack_.top().identity()); slot != slots_.end())
+    memo_.replace(slot->second, made);
+  stack_.replace_top(made);
+}
+
+/// The container on top. An instance that gets items is one of a subclass of dict or list: it becomes `made`.
+Value Machine::filled(Value made) {
+  const Value& top = stack_.top();
+  if (empty_instances_.erase(top.identity()) == 0 || !top.is(Value::Kind::object)) return top;
+  replace_top(made);
+  return made;
+}
+
+void Machine::extend(Sequence::Kind kind, const std::vector<Value>& items) {
+  if (is_refused(stack_.top())) return;
+  const Value list = filled(arena_.sequence(kind));
   if (!list.is(Value::Kind::sequence)) fail(Errc::format, "items are appended to {}", a_kind(list));
   Sequence& sequence = list.as_sequence();
   const bool grows = sequence.kind == Sequence::Kind::list || sequence.kind == Sequence::Kind::set ||
@@ -382,8 +401,9 @@ void Machine::extend(const Value& list, const std::vector<Value>& items) {
   sequence.items.insert(sequence.items.end(), items.begin(), items.end());
 }
 
-void Machine::set_items(const Value& dict, std::vector<Value> items) {
-  if (is_refused(dict)) return;
+void Machine::set_items(std::vector<Value> items) {
+  if (is_refused(stack_.top())) return;
+  const Value dict = filled(arena_.dict());
   if (items.size() % 2 != 0) fail(Errc::format, "a dict's key has no value");
   if (!dict.is(Value::Kind::dict)) fail(Errc::format, "items are set in {}", a_kind(dict));
   for (size_t i = 0; i < items.size(); i += 2) {
@@ -395,8 +415,11 @@ void Machine::push_global(std::string_view module, std::string_view name) {
   const std::string global = canonical_global(module, name);
   if (auto found = globals_.find(global); found != globals_.end()) return push(found->second);
   const auto meaning = find_global(global, options_.dill);
-  const bool is_class = is_class_name(name) && !is_forbidden_module(global);
-  if (!meaning && !options_.is_inert && !(options_.allow_records && is_class)) {
+  const bool is_class = is_class_name(name);
+  const bool is_allowed = options_.allow_records && is_class && !is_forbidden_module(global);
+  const bool is_described =
+      options_.describes && is_class && (is_harmless(global) || global == member_lookup);
+  if (!meaning && !is_allowed && !is_described) {
     refused_.note(global);
     return push(globals_[global] = refused_value(global));
   }
@@ -405,7 +428,9 @@ void Machine::push_global(std::string_view module, std::string_view name) {
   if (meaning == Meaning::layout) type = "torch.layout";
   if (meaning == Meaning::qscheme) type = "torch.qscheme";
   arena_.charge(global.size() + sizeof(Value));
-  push(globals_[global] = arena_.object(std::string(type), global));
+  const Value named = arena_.object(std::string(type), global);
+  named.as_object().is_inert = !meaning && !is_allowed;
+  push(globals_[global] = named);
 }
 
 template <typename Body>
@@ -428,11 +453,34 @@ void Machine::reduce(const Value& callable, const Value& arguments) {
   const std::string& global = expect_object(callable, "class").repr;
   push(attempt(global, [&] {
     const auto meaning = find_global(global, options_.dill);
-    if (!meaning && options_.is_inert) return arena_.object(global, "", arguments);
+    if (!meaning && options_.describes) return described_call(global, arguments);
     if (!meaning || *meaning == Meaning::record)
       fail(Errc::refused, "{}", global);  // records are made by NEWOBJ only
     return call(context_, *meaning, global, arguments);
   }));
+}
+
+/// A call that is not made: a record of what is called, with the arguments by their numbers. A member of a
+/// class or of an instance is the only lookup by name that is described: enums and methods are pickled as
+/// such.
+Value Machine::described_call(const std::string& global, const Value& arguments) {
+  if (global != member_lookup) {
+    const Value made = instance(global, "", {}, true);
+    set_attributes(context_, made.as_object(), arguments);
+    return made;
+  }
+  const Value& owner = Arguments(arguments).at(0);
+  const std::string& name = Arguments(arguments).at(1).as_string();
+  if (!owner.is(Value::Kind::object) || name.starts_with("__")) fail(Errc::refused, "{}", global);
+  const Object& object = owner.as_object();
+  return instance(object.type == "class" ? object.repr : object.type, name, {}, true);
+}
+
+Value Machine::instance(const std::string& type, std::string repr, Value state, bool is_inert) {
+  Value made = arena_.object(type, std::move(repr), std::move(state));
+  made.as_object().is_inert = is_inert;
+  empty_instances_.insert(made.identity());
+  return made;
 }
 
 void Machine::create(const Value& type, const Value& arguments) {
@@ -441,7 +489,7 @@ void Machine::create(const Value& type, const Value& arguments) {
   push(attempt(global, [&] {
     const auto meaning = find_global(global, options_.dill);
     if (meaning) return call(context_, *meaning, global, arguments);
-    if (Arguments(arguments).size() == 0) return arena_.object(global);
+    if (Arguments(arguments).size() == 0) return instance(global, "", {}, type.as_object().is_inert);
     if (options_.dill) fail(Errc::refused, "{}", global);
     // A class that is created from its arguments alone, such as a namedtuple.
     Value instance = arena_.sequence(Sequence::Kind::tuple, arguments.as_sequence().items);
@@ -454,17 +502,18 @@ void Machine::set_state() {
   const Value state = stack_.pop();
   const Value target = stack_.top();
   if (is_refused(target)) return;
+  empty_instances_.erase(target.identity());
   const Value built = attempt(target.kind_name(), [&] { return build(context_, target, state); });
   if (built.same(target)) return;
-  stack_.replace_top(built);
-  if (auto slot = array_slots_.find(target.identity()); slot != array_slots_.end())
-    memo_.replace(slot->second, built);
+  replace_top(built);
 }
 
 void Machine::load_persistent(const Value& id) {
   push(attempt("a persistent id", [&]() -> Value {
     if (!options_.persistent_load) fail(Errc::format, "an unexpected persistent id");
-    return arena_.keep_storage(options_.persistent_load(id));
+    const Value loaded = options_.persistent_load(id);
+    return loaded.is(Value::Kind::object) && loaded.as_object().type == "class" ? loaded
+                                                                                : arena_.keep_storage(loaded);
   }));
 }
 

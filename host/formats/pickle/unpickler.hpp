@@ -27,9 +27,9 @@ struct UnpickleOptions {
   std::function<void()> note_unreadable;
   bool dill = false;           // also dill's spellings of builtin types and objects (H5 files)
   bool allow_records = false;  // unknown classes with a plain state become Objects instead of being refused
-  /// All other globals, too, are kept as names: instances with their state, calls as Objects whose state is
-  /// the tuple of arguments. For pickles of which nothing is written.
-  bool is_inert = false;
+  /// Classes and functions that are not plain data are described instead of being refused, if they are
+  /// harmless (globals.hpp): Objects that are `is_inert`. Subclasses of dict and list are read as such.
+  bool describes = false;
   MemoryBudget* budget = nullptr;  // of the checkpoint; unset: as for a file that is the pickle
 };
 

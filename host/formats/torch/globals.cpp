@@ -89,8 +89,8 @@ class Names {
 
 NamedGlobal::Kind kind_of(const std::string& global) {
   if (pickle::find_global(global, false)) return NamedGlobal::Kind::plain;
-  return pickle::is_forbidden_module(global) || global == "?" ? NamedGlobal::Kind::refused
-                                                              : NamedGlobal::Kind::record;
+  return global != "?" && pickle::is_harmless(global) ? NamedGlobal::Kind::record
+                                                      : NamedGlobal::Kind::refused;
 }
 
 }  // namespace

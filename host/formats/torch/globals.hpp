@@ -12,7 +12,7 @@
 namespace cbk::torch {
 
 struct NamedGlobal {
-  /// The reader's treatment: plain data, an instance of a class that may be read as a record, or nothing.
+  /// The reader's treatment: plain data, a description, or refused.
   enum class Kind { plain, record, refused };
   std::string name;     // "os.system"; "?" where it is put together while the pickle runs
   uint64_t offset = 0;  // of the first opcode that names it, as in Opcode

@@ -7,6 +7,7 @@
 #include "host/formats/pickle/storage_class.hpp"
 #include "host/formats/pickle/unpickler.hpp"
 #include "host/formats/torch/byte_order.hpp"
+#include "host/formats/torch/modules.hpp"
 #include "host/value/unreadable.hpp"
 
 namespace cbk::torch {
@@ -52,7 +53,7 @@ class LegacyReader {
     place_storages(next({}, rehearsal));
     rest_ = object;
     warnings_.clear();
-    checkpoint.root = next(load, *memory_);
+    checkpoint.root = with_state_dicts(next(load, *memory_), *memory_);
     checkpoint.path = file_->path();
     checkpoint.format = "torch-legacy";
     checkpoint.files = {file_->path()};
@@ -75,6 +76,7 @@ class LegacyReader {
     unpickle_options.budget = &budget;
     unpickle_options.persistent_load = std::move(persistent_load);
     unpickle_options.allow_records = options_.allow_records;
+    unpickle_options.describes = true;
     unpickle_options.retype = [this](const StoragePtr& storage, DType dtype) {
       return byte_order_.in_order(storage, dtype);
     };
@@ -101,7 +103,7 @@ class LegacyReader {
   Value persistent(const Value& id) {
     const pickle::Arguments parts(id);
     const std::string& kind = parts.at(0).as_string();
-    if (kind == "module") fail(Errc::refused, "{}", pickle::expect_object(parts.at(1), "class").repr);
+    if (kind == "module") return parts.at(1);  // a class, with its source beside it
     if (kind != "storage") fail(Errc::format, "a persistent id of the kind {}", quote(kind));
     const std::string& global = pickle::expect_object(parts.at(1), "class").repr;
     const pickle::StorageClass* type = pickle::find_storage_class(global);

@@ -9,6 +9,7 @@
 #include "host/formats/pickle/unpickler.hpp"
 #include "host/formats/torch/byte_order.hpp"
 #include "host/formats/torch/legacy.hpp"
+#include "host/formats/torch/modules.hpp"
 #include "host/formats/zip/archive.hpp"
 #include "host/value/unreadable.hpp"
 
@@ -55,6 +56,7 @@ class ZipReader {
           within("data.pkl", [&] { return pickle::load(pickle.text(), unpickle_options(), &used); });
       warn_of_rest(pickle.text().size() - used);
     }
+    checkpoint.root = with_state_dicts(std::move(checkpoint.root), *memory_);
     file_->drop(0, file_->size());  // the directory and the pickle
     checkpoint.files = {file_->path()};
     checkpoint.warnings = std::move(warnings_);
@@ -157,6 +159,7 @@ class ZipReader {
     options.note_unreadable = [this] { has_unreadable_ = true; };
     options.warn = [this](std::string text) { warnings_.push_back(std::move(text)); };
     options.allow_records = options_.allow_records;
+    options.describes = true;
     return options;
   }
 

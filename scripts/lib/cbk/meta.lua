@@ -217,7 +217,7 @@ function Checkpoint:raw_root() end
 ---Releases the files; tensors that were handed out stay valid.
 function Checkpoint:close() end
 
----`allow_records`: instances of unknown classes in a pickle are read as their attributes. `allow_external`: folders beside the
+---`allow_records`: instances of classes in a pickle may be written as they were read (in H5: are read at all). `allow_external`: folders beside the
 ---checkpoint's own where files that it names may be. `salvage`: of a file that is cut short, the tensors that are whole; `lost` and a
 ---warning name the others. `max_expansion`: the most bytes that its tensors may have beyond those that the files hold, where these repeat
 ---elements, were never written or are packed more than 1,040 times (default: 1 GiB); tensors beyond that cannot be read.
@@ -647,7 +647,7 @@ function cbk.pickle.opcodes(path) end
 ---@return integer
 function cbk.pickle.verify(path) end
 ---The functions and classes that the pickles of a torch file name: { {name, offset, kind}, … }. The kind is "plain" for data, "record" for
----a class whose instances `allow_records` reads, "refused" for all else. Nothing is executed.
+---what is kept as a description, "refused" for what could run code. Nothing is executed.
 ---@return { name: string, offset: integer, kind: string }[]
 function cbk.pickle.globals(path) end
 ---The headers of safetensors files.

@@ -60,16 +60,16 @@ end
 ---@return Checkpoint|nil
 local function open(path, options, found)
   local fine, checkpoint = pcall(cbk.open, path, options.reading)
-  if fine then return checkpoint end
+  if fine then
+    local is_pickle = checkpoint.format:find "^torch%-" ~= nil and not checkpoint.format:find "sharded"
+    if is_pickle and not options.reading.allow_records then pickles.records(path, found) end
+    return checkpoint
+  end
   local problem = type(checkpoint) == "table" and checkpoint or {}
   local code, file = problem.code, problem.file or path
   if code == "refused" then
-    local only_records = pickles.check(file, reason_of(checkpoint), found)
-    if not only_records or options.reading.allow_records then return nil end
-    local reading = { allow_records = true }
-    for _, option in ipairs { "allow_external", "max_expansion" } do reading[option] = options.reading[option] end
-    local again, with_records = pcall(cbk.open, path, reading)
-    return again and with_records or nil
+    pickles.refused(file, reason_of(checkpoint), found)
+    return nil
   end
   if (code == "format" or code == "missing") and cbk.fs.exists(file) and not cbk.fs.is_dir(file) and cbk.container(file) then
     found:add(code == "missing" and "shard-missing" or "damaged", file, nil, reason_of(checkpoint))

@@ -14,6 +14,8 @@ rules.list = {
     help = "Copy or download the file again, and compare its size and checksum with the original." },
   { id = "unsafe-global", severity = "error", text = "A pickle names a function or class that is not plain data.",
     help = "Ask the author for safetensors. Do not load the file with Python: that could run code." },
+  { id = "record", severity = "warning", text = "A pickle has objects beside the weights that are not plain data.",
+    help = "Python runs code of their classes to load the file, or refuses it (weights_only=True). Share the weights alone." },
   { id = "shard-missing", severity = "error", text = "The index names a shard that does not exist, or cannot be opened.",
     help = "Copy or download the missing shard again." },
   { id = "shard-key-missing", severity = "error", text = "The index says that a shard has a tensor, but the shard does not.",
