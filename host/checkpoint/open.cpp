@@ -9,6 +9,7 @@
 #include "host/checkpoint/distributed.hpp"
 #include "host/checkpoint/foreign_files.hpp"
 #include "host/checkpoint/formats.hpp"
+#include "host/checkpoint/rank_folders.hpp"
 #include "host/checkpoint/read_limit.hpp"
 #include "host/checkpoint/salvage.hpp"
 #include "host/checkpoint/sharded.hpp"
@@ -53,26 +54,9 @@ bool is_index(const MappedFile& file, const Format* format) {
   return file.path().string().ends_with(shard_index_suffix) || is_shard_index(file);
 }
 
-Checkpoint open_mapped(const FilePtr& file, const OpenOptions& options) {
-  const fs::path& path = file->path();
-  const Format* format = detect(*file);
-  const auto memory = std::make_shared<MemoryBudget>(file->size());
-  Checkpoint checkpoint;
-  if (is_index(*file, format)) {
-    checkpoint = read_sharded(
-        file, options,
-        [&](const FilePtr& shard) {
-          return within(fmt::format("shard '{}'", shard->path().filename().string()), [&] {
-            memory->add_file(shard->size());
-            return open_single(shard, detect(*shard), options, memory);
-          });
-        },
-        memory);
-  } else {
-    checkpoint = open_single(file, format, options, memory);
-    if (checkpoint.format == "safetensors")
-      safetensors::take_aliases(checkpoint.root.as_dict(), checkpoint.metadata, *memory);
-  }
+/// A tree that was read, with what users are warned of.
+Checkpoint checked(Checkpoint checkpoint, const fs::path& path, const MemoryPtr& memory,
+                   const OpenOptions& options) {
   checkpoint.memory = memory;
   limit_expansion(checkpoint, options.max_expansion);
   within("the names in it", [&] { charge_names(checkpoint.root, 0, *memory); });
@@ -84,6 +68,24 @@ Checkpoint open_mapped(const FilePtr& file, const OpenOptions& options) {
   checkpoint.path = path;
   if (checkpoint.files.empty()) checkpoint.files = {path};
   return checkpoint;
+}
+
+Checkpoint open_mapped(const FilePtr& file, const OpenOptions& options) {
+  const Format* format = detect(*file);
+  const auto memory = std::make_shared<MemoryBudget>(file->size());
+  if (is_index(*file, format)) {
+    const auto read_shard = [&](const FilePtr& shard) {
+      return within(fmt::format("shard '{}'", shard->path().filename().string()), [&] {
+        memory->add_file(shard->size());
+        return open_single(shard, detect(*shard), options, memory);
+      });
+    };
+    return checked(read_sharded(file, options, read_shard, memory), file->path(), memory, options);
+  }
+  Checkpoint checkpoint = open_single(file, format, options, memory);
+  if (checkpoint.format == "safetensors")
+    safetensors::take_aliases(checkpoint.root.as_dict(), checkpoint.metadata, *memory);
+  return checked(std::move(checkpoint), file->path(), memory, options);
 }
 
 // --- folders
@@ -104,49 +106,62 @@ FilePtr gguf_in(const NamedFiles& files, std::vector<std::string> names) {
                             .advice = "open one of " + listed(names)});
 }
 
-/// The one checkpoint of a folder: the latest one of TensorFlow; an index; else the file with the usual name;
-/// else the index of a variant; else the only model file.
-FilePtr checkpoint_in(const fs::path& folder, const OpenOptions& options) {
-  if (auto latest = tensorflow::latest_in(folder, options.allow_external)) return latest;
+/// The names in a folder that may be checkpoints, each sorted.
+struct Candidates {
   std::vector<std::string> indexes;
-  std::vector<std::string> variants;
-  std::vector<std::string> usual;
-  std::vector<std::string> files;
+  std::vector<std::string> usual;  // names that Hugging Face gives
+  std::vector<std::string> files;  // with those
   std::vector<std::string> gguf;
   bool has_shards = false;
+};
+
+Candidates candidates_in(const fs::path& folder) {
+  Candidates out;
+  std::vector<std::string> variants;
   for (const fs::directory_entry& entry : entries_of(folder)) {
     const std::string name = entry.path().filename().string();
     if (entry.is_directory()) continue;
     const Format* format = format_of_suffix(name);
     if (name.ends_with(shard_index_suffix) || name.ends_with(bundle_index_suffix)) {
-      indexes.push_back(name);
+      out.indexes.push_back(name);
     } else if (is_variant_index_name(name)) {
       variants.push_back(name);
     } else if (name.ends_with(gguf_suffix)) {
-      gguf.push_back(name);
+      out.gguf.push_back(name);
     } else if (is_shard_name(name)) {
-      has_shards = true;
+      out.has_shards = true;
     } else if (format != nullptr) {
-      files.push_back(name);
-      if (name == format->usual) usual.push_back(name);
+      out.files.push_back(name);
+      if (name == format->usual) out.usual.push_back(name);
     }
   }
-  if (indexes.empty() && usual.empty()) indexes = variants;
-  std::sort(indexes.begin(), indexes.end());
-  std::sort(files.begin(), files.end());
-  std::sort(usual.begin(), usual.end());
-  const bool has_whole = !usual.empty();
-  const NamedFiles files_of(folder, options.allow_external);
-  const auto found = [&](const std::string& name) { return files_of.open(name, NamedFiles::Link::followed); };
-  if (indexes.size() == 1 && !has_whole) return found(indexes.front());
+  if (out.indexes.empty() && out.usual.empty()) out.indexes = variants;
+  std::sort(out.indexes.begin(), out.indexes.end());
+  std::sort(out.files.begin(), out.files.end());
+  return out;
+}
+
+/// The file that is the checkpoint of a folder: the latest one of TensorFlow; an index; else the file with
+/// the usual name; else the index of a variant; else the metadata of pieces. nullptr: none of them.
+FilePtr main_file_in(const fs::path& folder, const NamedFiles& files, const Candidates& candidates,
+                     const OpenOptions& options) {
+  if (auto latest = tensorflow::latest_in(folder, options.allow_external)) return latest;
+  const auto found = [&](const std::string& name) { return files.open(name, NamedFiles::Link::followed); };
+  const auto& [indexes, usual, others, gguf, has_shards] = candidates;
+  if (indexes.size() == 1 && usual.empty()) return found(indexes.front());
   if (indexes.empty() && usual.size() == 1) return found(usual.front());
-  if (indexes.empty() && usual.empty())
-    if (auto metadata = metadata_in(files_of, folder)) return metadata;
-  if (indexes.empty() && files.size() == 1) return found(files.front());
-  std::vector<std::string> all = indexes;
-  all.insert(all.end(), files.begin(), files.end());
-  if (all.empty() && !has_shards && !gguf.empty()) return gguf_in(files_of, std::move(gguf));
-  if (all.empty() && has_shards)
+  return indexes.empty() && usual.empty() ? metadata_in(files, folder) : nullptr;
+}
+
+/// The only file of a folder that may be a checkpoint.
+FilePtr only_file_in(const NamedFiles& files, Candidates candidates) {
+  if (candidates.indexes.empty() && candidates.files.size() == 1)
+    return files.open(candidates.files.front(), NamedFiles::Link::followed);
+  std::vector<std::string> all = candidates.indexes;
+  all.insert(all.end(), candidates.files.begin(), candidates.files.end());
+  if (all.empty() && !candidates.has_shards && !candidates.gguf.empty())
+    return gguf_in(files, std::move(candidates.gguf));
+  if (all.empty() && candidates.has_shards)
     fail(Errc::format, "the folder has shards, but not their index (*{})", shard_index_suffix);
   if (all.empty()) fail(Errc::missing, "the folder holds no checkpoint");
   fail_ambiguous(all);
@@ -160,6 +175,23 @@ auto opening(const fs::path& path, Body&& body) {
   } catch (const Error& error) {
     throw error.about(path.string()).in(fmt::format("cannot open '{}'", path.string()));
   }
+}
+
+/// The checkpoint of a folder: its main file, the files of all ranks, or its only file.
+Checkpoint open_folder(const fs::path& folder, const OpenOptions& options) {
+  std::optional<Checkpoint> of_ranks;
+  const FilePtr file = opening(folder, [&]() -> FilePtr {
+    const NamedFiles files(folder, options.allow_external);
+    Candidates candidates = candidates_in(folder);
+    if (FilePtr main = main_file_in(folder, files, candidates, options)) return main;
+    const auto memory = std::make_shared<MemoryBudget>(0);
+    of_ranks = read_rank_folder(folder, options, memory);
+    if (!of_ranks) return only_file_in(files, std::move(candidates));
+    of_ranks = checked(std::move(*of_ranks), folder, memory, options);
+    return nullptr;
+  });
+  if (of_ranks) return std::move(*of_ranks);
+  return opening(file->path(), [&] { return open_mapped(file, options); });
 }
 
 std::string warning_of(const std::vector<fs::path>& finished) {
@@ -184,10 +216,8 @@ Checkpoint open_checkpoint(const fs::path& path, const OpenOptions& options) {
     if (!finished.empty()) checkpoint.warnings.push_back(warning_of(finished));
     return checkpoint;
   };
-  if (is_folder) {
-    const auto inner = opening(path, [&] { return checkpoint_in(path, options); });
-    return with_warning(opening(inner->path(), [&] { return open_mapped(inner, options); }));
-  }
+  if (is_folder) return with_warning(open_folder(path, options));
+  if (names_latest(path)) return with_warning(open_folder(folder_of(path), options));
   if (!fs::exists(path, ignored) && fs::exists(with_index, ignored))
     return with_warning(open_checkpoint(with_index, options));
   if (const auto prefix = prefix_of_data_file(path.string())) {

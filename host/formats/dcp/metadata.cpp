@@ -5,7 +5,7 @@
 #include "host/base/hash.hpp"
 #include "host/formats/pickle/torch_tensors.hpp"
 #include "host/formats/pickle/unpickler.hpp"
-#include "host/value/kind.hpp"
+#include "host/value/attribute.hpp"
 
 namespace cbk::dcp {
 namespace {
@@ -18,13 +18,6 @@ bool is_of(const Value& value, std::string_view name) {
   if (!value.is(Value::Kind::object)) return false;
   const std::string& type = value.as_object().type;
   return type.ends_with(name) && type.size() > name.size() && type[type.size() - name.size() - 1] == '.';
-}
-
-/// An attribute of an instance. Errors: `format`.
-const Value& attribute(const Value& value, std::string_view name) {
-  const Value* found = insides(value).find(name);
-  if (found == nullptr) fail(Errc::format, "{} has no attribute {}", a_kind(value), quote(name));
-  return *found;
 }
 
 const Dict& table(const Value& metadata, std::string_view name) {

@@ -150,7 +150,7 @@ end
 ---@param known? table   as in `parts.named`
 ---@return CheckpointPart|nil
 function parts.of(checkpoint, known)
-  if checkpoint.format:find "%-sharded$" or checkpoint.format == "tensorflow" then return nil end
+  if checkpoint.format:find "%-sharded$" or checkpoint.format == "tensorflow" or cbk.fs.is_dir(checkpoint.path) then return nil end
   return parts.named(checkpoint.path, known) or by_content(checkpoint)
 end
 

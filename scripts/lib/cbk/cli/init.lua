@@ -254,7 +254,7 @@ local common = {
   ["no-progress-bar"] = function(p) p:flag("--no-progress-bar", "print no progress on stderr") end,
   quiet = function(p) p:flag("-q --quiet", "print neither progress nor warnings") end,
   json = function(p) p:flag("--json", "print the result, errors and warnings as JSON; see 'cbk help json'") end,
-  ["allow-records"] = function(p) p:flag("--allow-records", "write instances of classes as they were read: those of argparse.Namespace and of the program's own") end,
+  ["allow-records"] = function(p) p:flag("--allow-records", "write instances of classes as they were read, such as argparse.Namespace") end,
   ["allow-external"] = function(p)
     p:option("--allow-external", "also read files that the checkpoint names in this folder; may be repeated"):argname("DIR"):count "*"
       :convert(function(path)

@@ -1,0 +1,265 @@
+#include "host/checkpoint/rank_folders.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <set>
+
+#include "host/base/entries.hpp"
+#include "host/formats/ranks/dtensor.hpp"
+#include "host/formats/ranks/tensor_parallel.hpp"
+#include "host/formats/ranks/zero.hpp"
+
+namespace cbk {
+namespace {
+
+using ranks::PartReader;
+using ranks::RankFile;
+
+constexpr std::string_view zero_latest = "latest";
+constexpr std::string_view megatron_latest = "latest_checkpointed_iteration.txt";
+constexpr uint64_t longest_tag = 4096;
+
+/// The names in a folder, sorted.
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const fs::directory_entry& entry : entries_of(folder))
+    names.push_back(entry.path().filename().string());
+  std::ranges::sort(names);
+  return names;
+}
+
+/// Takes a text off the front.
+bool take(std::string_view& text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) return false;
+  text.remove_prefix(prefix.size());
+  return true;
+}
+
+std::optional<int64_t> take_number(std::string_view& text) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || number < 0) return std::nullopt;
+  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  return number;
+}
+
+/// A folder with the files of ranks, through which they are opened.
+class Folder {
+ public:
+  Folder(const fs::path& folder, const OpenOptions& options)
+      : path_(folder), files_(folder, options.allow_external), names_(names_in(folder)) {}
+
+  [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
+  [[nodiscard]] const fs::path& path() const { return path_; }
+  [[nodiscard]] RankFile open(const std::string& name, int64_t rank) const {
+    return {files_.open(name, NamedFiles::Link::followed), rank};
+  }
+  /// The files of all ranks, which must be 0 to n - 1. Errors: `missing`.
+  [[nodiscard]] std::vector<RankFile> open(const std::map<int64_t, std::string>& by_rank,
+                                           int64_t count) const {
+    std::vector<RankFile> out;
+    for (int64_t rank = 0; rank < count; ++rank) {
+      const auto found = by_rank.find(rank);
+      if (found == by_rank.end())
+        throw Error(Errc::missing,
+                    {.problem = fmt::format("the folder has the files of {} of {} ranks: there is "
+                                            "none of rank {}, as {} is of rank {}",
+                                            by_rank.size(), count, rank, quote(by_rank.begin()->second),
+                                            by_rank.begin()->first),
+                     .advice = "copy the files of all ranks into the folder"});
+      out.push_back(open(found->second, rank));
+    }
+    return out;
+  }
+  /// The text of a small file, without blanks at its end; empty: it is not there.
+  [[nodiscard]] std::string text_of(std::string_view name) const {
+    const auto file = files_.find(std::string(name), NamedFiles::Link::followed);
+    if (file == nullptr || file->size() > longest_tag) return "";
+    std::string text(as_text(file->bytes()));
+    while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())) != 0) text.pop_back();
+    return text;
+  }
+  /// A folder in this one, by a name from a file: one part of a path.
+  [[nodiscard]] std::optional<fs::path> inner(const std::string& name) const {
+    std::error_code ignored;
+    if (name.empty() || name.find('/') != std::string::npos || name.starts_with('.')) return std::nullopt;
+    const fs::path path = path_ / name;
+    if (!fs::is_directory(path, ignored)) return std::nullopt;
+    return path;
+  }
+
+ private:
+  fs::path path_;
+  NamedFiles files_;
+  std::vector<std::string> names_;
+};
+
+// --- DeepSpeed ZeRO: [bf16_]zero_pp_rank_R_mp_rank_MM_{optim,model}_states.pt, mp_rank_MM_model_states.pt
+
+struct ZeroName {
+  bool is_optimizer = false;
+  int64_t rank = 0;
+  int64_t model_rank = 0;
+};
+
+std::optional<ZeroName> zero_name(std::string_view name) {
+  ZeroName out;
+  take(name, "bf16_");
+  const bool has_rank = take(name, "zero_pp_rank_");
+  if (has_rank) {
+    const auto rank = take_number(name);
+    if (!rank || !take(name, "_")) return std::nullopt;
+    out.rank = *rank;
+  }
+  if (!take(name, "mp_rank_")) return std::nullopt;
+  const auto model_rank = take_number(name);
+  if (!model_rank) return std::nullopt;
+  out.model_rank = *model_rank;
+  out.is_optimizer = name == "_optim_states.pt";
+  if (!out.is_optimizer && name != "_model_states.pt") return std::nullopt;
+  return out;
+}
+
+std::optional<Checkpoint> read_zero(const Folder& folder, PartReader& reader) {
+  std::map<int64_t, std::string> models;
+  std::map<int64_t, std::string> optimizers;
+  for (const std::string& name : folder.names()) {
+    const auto parts = zero_name(name);
+    if (!parts) continue;
+    if (parts->model_rank > 0)
+      fail(Errc::unsupported, "{}: ZeRO with tensor parallelism (Megatron-DeepSpeed) is not joined",
+           quote(name));
+    (parts->is_optimizer ? optimizers : models)[parts->rank] = name;
+  }
+  if (optimizers.empty()) return std::nullopt;
+  for (const std::string& name : folder.names()) {
+    if (name.starts_with("layer_") && name.ends_with("_model_states.pt"))
+      fail(Errc::unsupported, "{}: DeepSpeed's pipeline or experts in files of their own are not joined",
+           quote(name));
+  }
+  if (models.empty())
+    fail(Errc::missing,
+         "the folder has optimizer states of DeepSpeed (*_optim_states.pt), but no "
+         "*_model_states.pt, which has the names and shapes");
+  std::vector<RankFile> optimizer_files;
+  for (const auto& [rank, name] : optimizers) optimizer_files.push_back(folder.open(name, rank));
+  const auto model_files = folder.open(models, static_cast<int64_t>(models.size()));
+  return reader.checkpoint("deepspeed-zero", ranks::join_zero(reader, model_files, optimizer_files));
+}
+
+// --- DTensors: PREFIX_world_size_W_rank_R.pt
+
+struct WorldName {
+  std::string prefix;
+  int64_t count = 0;
+  int64_t rank = 0;
+};
+
+std::optional<WorldName> world_name(std::string_view name) {
+  constexpr std::string_view world = "world_size_";
+  const size_t at = name.find(world);
+  if (at == std::string_view::npos || !name.ends_with(".pt")) return std::nullopt;
+  WorldName out{.prefix = std::string(name.substr(0, at))};
+  if (out.prefix.ends_with('_')) out.prefix.pop_back();
+  name.remove_prefix(at + world.size());
+  const auto count = take_number(name);
+  const auto rank = count && take(name, "_rank_") ? take_number(name) : std::nullopt;
+  if (!rank || name != ".pt" || *count < 1) return std::nullopt;
+  out.count = *count;
+  out.rank = *rank;
+  return out;
+}
+
+std::optional<Checkpoint> read_dtensors(const Folder& folder, PartReader& reader) {
+  std::map<std::string, std::map<int64_t, std::string>> by_prefix;
+  std::set<int64_t> counts;
+  for (const std::string& name : folder.names()) {
+    const auto parts = world_name(name);
+    if (!parts) continue;
+    counts.insert(parts->count);
+    by_prefix[parts->prefix][parts->rank] = name;
+  }
+  if (by_prefix.empty()) return std::nullopt;
+  if (counts.size() > 1)
+    fail(Errc::ambiguous, "the folder has the files of runs with {} and with {} ranks", *counts.begin(),
+         *counts.rbegin());
+  Value root = Value::dict();
+  for (const auto& [prefix, files] : by_prefix)
+    root.as_dict().set(prefix, ranks::join_dtensors(reader, folder.open(files, *counts.begin())));
+  if (by_prefix.size() == 1) root = Value(*root.find(by_prefix.begin()->first));
+  return reader.checkpoint("dtensor", root);
+}
+
+// --- Meta: consolidated.NN.pth
+
+std::optional<Checkpoint> read_meta(const Folder& folder, PartReader& reader) {
+  std::map<int64_t, std::string> files;
+  for (const std::string& name : folder.names()) {
+    std::string_view rest = name;
+    const auto rank = take(rest, "consolidated.") ? take_number(rest) : std::nullopt;
+    if (rank && rest == ".pth") files[*rank] = name;
+  }
+  if (files.empty()) return std::nullopt;
+  const int64_t count = files.rbegin()->first + 1;
+  if (count == 1) return std::nullopt;  // one file, as others
+  return reader.checkpoint("meta-parallel", ranks::join_meta(reader, folder.open(files, count)));
+}
+
+// --- Megatron: mp_rank_TT[_PPP]/model_optim_rng.pt
+
+std::optional<Checkpoint> read_megatron(const Folder& folder, PartReader& reader) {
+  constexpr std::string_view file_name = "model_optim_rng.pt";
+  std::map<int64_t, std::map<int64_t, std::string>> stages;
+  std::error_code ignored;
+  for (const std::string& name : folder.names()) {
+    std::string_view rest = name;
+    const auto rank = take(rest, "mp_rank_") ? take_number(rest) : std::nullopt;
+    if (!rank || !fs::is_regular_file(folder.path() / name / file_name, ignored)) continue;
+    const auto stage = rest.empty() ? 0 : take(rest, "_") ? take_number(rest) : std::nullopt;
+    if (!stage || !rest.empty())
+      fail(Errc::unsupported, "{}: Megatron's parallelism of experts is not joined", quote(name));
+    stages[*stage][*rank] = fmt::format("{}/{}", name, file_name);
+  }
+  if (stages.empty()) return std::nullopt;
+  std::vector<std::vector<RankFile>> files;
+  for (int64_t stage = 0; stage <= stages.rbegin()->first; ++stage) {
+    if (!stages.contains(stage)) fail(Errc::missing, "there is no file of pipeline stage {}", stage);
+    files.push_back(folder.open(stages[stage], stages.rbegin()->second.rbegin()->first + 1));
+  }
+  return reader.checkpoint("megatron", ranks::join_megatron(reader, files));
+}
+
+/// The formats of folders, in the order in which they are tried.
+constexpr auto readers = std::to_array({read_zero, read_dtensors, read_megatron, read_meta});
+
+/// The folder of the checkpoint that is the latest, by the file that names it.
+fs::path latest_in(const Folder& folder) {
+  if (auto zero = folder.inner(folder.text_of(zero_latest))) return *zero;
+  const std::string iteration = folder.text_of(megatron_latest);
+  if (iteration == "release") return folder.inner(iteration).value_or(folder.path());
+  std::string_view rest = iteration;
+  const auto number = take_number(rest);
+  if (!number || !rest.empty()) return folder.path();
+  return folder.inner(fmt::format("iter_{:07}", *number)).value_or(folder.path());
+}
+
+}  // namespace
+
+std::optional<Checkpoint> read_rank_folder(const fs::path& folder, const OpenOptions& options,
+                                           const MemoryPtr& memory) {
+  const fs::path latest = latest_in(Folder(folder, options));
+  const Folder files(latest, options);
+  for (const auto& read : readers) {
+    PartReader reader(options, memory);
+    if (auto checkpoint = read(files, reader)) return checkpoint;
+  }
+  return std::nullopt;
+}
+
+bool names_latest(const fs::path& file) {
+  const std::string name = file.filename().string();
+  return name == zero_latest || name == megatron_latest;
+}
+
+}  // namespace cbk

@@ -1,0 +1,156 @@
+#include "host/formats/ranks/parts.hpp"
+
+#include <unordered_map>
+
+#include "host/formats/torch/reader.hpp"
+#include "host/value/kind.hpp"
+
+namespace cbk::ranks {
+namespace {
+
+class Merger {
+ public:
+  Merger(const std::vector<Part>& parts, const std::function<bool(const Value&)>& is_tensor,
+         const JoinTensors& join)
+      : parts_(parts), is_tensor_(is_tensor), join_(join) {}
+
+  Value run() {
+    std::vector<const Value*> roots;
+    roots.reserve(parts_.size());
+    for (const Part& part : parts_) roots.push_back(&part.root);
+    return at("", roots);
+  }
+
+ private:
+  Value at(const std::string& path, const std::vector<const Value*>& of_ranks) {
+    const Value& first = *of_ranks.front();
+    if (is_tensor_(first)) return tensor_at(path, of_ranks);
+    if (first.is(Value::Kind::dict)) return dict_at(path, of_ranks);
+    if (first.is(Value::Kind::sequence)) return sequence_at(path, of_ranks);
+    return first;
+  }
+
+  Value tensor_at(const std::string& path, const std::vector<const Value*>& of_ranks) {
+    const void* identity = of_ranks.front()->identity();
+    if (auto known = known_.find(identity); known != known_.end()) return known->second;
+    for (size_t i = 0; i < of_ranks.size(); ++i) {
+      if (!is_tensor_(*of_ranks[i]))
+        fail(Errc::format, "{} is {} in '{}', and a tensor in '{}'", quote(path), a_kind(*of_ranks[i]),
+             parts_[i].name, parts_[0].name);
+    }
+    return known_[identity] = within(quote(path), [&] { return join_(path, of_ranks); });
+  }
+
+  Value dict_at(const std::string& path, const std::vector<const Value*>& of_ranks) {
+    const Dict& first = of_ranks.front()->as_dict();
+    auto made = std::make_shared<Dict>(first.kind);
+    made->attributes = first.attributes;
+    made->reserve(first.size());
+    for (const auto& [key, value] : first.entries()) {
+      const std::string inner = path.empty() ? key_text(key) : path + "." + key_text(key);
+      std::vector<const Value*> below;
+      for (const Value* one : of_ranks)
+        if (const Value* found = one->is(Value::Kind::dict) ? one->as_dict().find(key) : nullptr)
+          below.push_back(found);
+      const bool is_whole = below.size() == of_ranks.size();
+      if (!is_whole && holds_tensors(value)) fail_missing(key, inner, of_ranks);
+      made->set(key, is_whole ? at(inner, below) : value);
+    }
+    check_others(path, of_ranks);
+    return made;
+  }
+
+  Value sequence_at(const std::string& path, const std::vector<const Value*>& of_ranks) {
+    const Value& first = *of_ranks.front();
+    const size_t count = first.as_sequence().items.size();
+    for (const Value* one : of_ranks)
+      if (!one->is(Value::Kind::sequence) || one->as_sequence().items.size() != count) return first;
+    auto made = std::make_shared<Sequence>(first.as_sequence());
+    for (size_t i = 0; i < count; ++i) {
+      std::vector<const Value*> below;
+      below.reserve(of_ranks.size());
+      for (const Value* one : of_ranks) below.push_back(&one->as_sequence().items[i]);
+      made->items[i] = at(fmt::format("{}{}{}", path, path.empty() ? "" : ".", i), below);
+    }
+    return made;
+  }
+
+  bool holds_tensors(const Value& value) const {
+    if (is_tensor_(value)) return true;
+    if (value.is(Value::Kind::dict)) {
+      for (const auto& [key, inner] : value.as_dict().entries())
+        if (holds_tensors(inner)) return true;
+    }
+    return false;
+  }
+
+  [[noreturn]] void fail_missing(const Value& key, const std::string& path,
+                                 const std::vector<const Value*>& of_ranks) const {
+    size_t i = 0;
+    while (of_ranks[i]->is(Value::Kind::dict) && of_ranks[i]->as_dict().find(key) != nullptr) ++i;
+    fail(Errc::format, "{} is in '{}', but not in '{}'", quote(path), parts_[0].name, parts_[i].name);
+  }
+
+  /// A tensor that rank 0 does not have would be lost.
+  void check_others(const std::string& path, const std::vector<const Value*>& of_ranks) const {
+    const Dict& first = of_ranks.front()->as_dict();
+    for (size_t i = 1; i < of_ranks.size(); ++i) {
+      if (!of_ranks[i]->is(Value::Kind::dict)) continue;
+      for (const auto& [key, value] : of_ranks[i]->as_dict().entries()) {
+        if (first.find(key) == nullptr && holds_tensors(value))
+          fail(Errc::format, "{} is in '{}', but not in '{}'",
+               quote(path.empty() ? key_text(key) : path + "." + key_text(key)), parts_[i].name,
+               parts_[0].name);
+      }
+    }
+  }
+
+  const std::vector<Part>& parts_;
+  const std::function<bool(const Value&)>& is_tensor_;
+  const JoinTensors& join_;
+  std::unordered_map<const void*, Value> known_;  // joined tensors, by the identity of those of rank 0
+};
+
+}  // namespace
+
+Part PartReader::read(const RankFile& one) {
+  const FilePtr& file = one.file;
+  const std::string name = file->path().filename().string();
+  memory_->add_file(file->size());
+  Checkpoint part = within(fmt::format("'{}'", name), [&] { return torch::read(file, options_, memory_); });
+  for (std::string& warning : part.warnings) out_.warnings.push_back(fmt::format("'{}': {}", name, warning));
+  out_.has_unreadable = out_.has_unreadable || part.has_unreadable;
+  out_.files.push_back(file->path());
+  return {name, one.rank, std::move(part.root)};
+}
+
+std::vector<Part> PartReader::read(std::span<const RankFile> files) {
+  std::vector<Part> parts;
+  parts.reserve(files.size());
+  for (const RankFile& file : files) parts.push_back(read(file));
+  return parts;
+}
+
+Checkpoint PartReader::checkpoint(std::string format, Value root) {
+  out_.format = std::move(format);
+  out_.root = std::move(root);
+  return std::move(out_);
+}
+
+Value merged(const std::vector<Part>& parts, const std::function<bool(const Value&)>& is_tensor,
+             const JoinTensors& join) {
+  return Merger(parts, is_tensor, join).run();
+}
+
+void check_alike(const std::vector<Part>& parts, const std::vector<const Value*>& of_ranks) {
+  const Tensor& first = of_ranks.front()->as_tensor();
+  for (size_t i = 1; i < of_ranks.size(); ++i) {
+    const Tensor& other = of_ranks[i]->as_tensor();
+    if (other.dtype() != first.dtype() || other.shape() != first.shape())
+      fail(Errc::format, "it is {} {} in '{}', and {} {} in '{}'", name_of(first.dtype()),
+           to_string(first.shape()), parts[0].name, name_of(other.dtype()), to_string(other.shape()),
+           parts[i].name);
+  }
+}
+
+}  // namespace cbk::ranks

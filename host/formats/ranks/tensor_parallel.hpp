@@ -1,0 +1,20 @@
+// Tensor-parallel parts in which a rule for each weight says how they are joined: Meta's LLaMA and Megatron.
+// Format: FORMAT.md.
+#pragma once
+
+#include <span>
+
+#include "host/formats/ranks/parts.hpp"
+
+namespace cbk::ranks {
+
+/// Meta's consolidated.NN.pth, in the order of their numbers. Errors: `unsupported` for a weight without a
+/// rule whose parts are not all the same.
+Value join_meta(PartReader& reader, std::span<const RankFile> files);
+
+/// Megatron's model_optim_rng.pt of all mp_rank_TT[_PPP]: `stages[p][t]` is of pipeline stage p and tensor
+/// rank t. Layers get their numbers in the whole model. The states of the optimizer are not joined: an
+/// unreadable value is in their place.
+Value join_megatron(PartReader& reader, const std::vector<std::vector<RankFile>>& stages);
+
+}  // namespace cbk::ranks
