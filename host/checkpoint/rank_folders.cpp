@@ -134,7 +134,7 @@ std::optional<Checkpoint> read_zero(const Folder& folder, PartReader& reader) {
   }
   if (optimizers.empty()) return std::nullopt;
   for (const std::string& name : folder.names()) {
-    if (name.starts_with("layer_") && name.ends_with("_model_states.pt"))
+    if (name.starts_with("layer_") && name.ends_with("model_states.pt"))
       fail(Errc::unsupported, "{}: DeepSpeed's pipeline or experts in files of their own are not joined",
            quote(name));
   }
@@ -145,7 +145,8 @@ std::optional<Checkpoint> read_zero(const Folder& folder, PartReader& reader) {
   std::vector<RankFile> optimizer_files;
   for (const auto& [rank, name] : optimizers) optimizer_files.push_back(folder.open(name, rank));
   const auto model_files = folder.open(models, static_cast<int64_t>(models.size()));
-  return reader.checkpoint("deepspeed-zero", ranks::join_zero(reader, model_files, optimizer_files));
+  return reader.checkpoint("deepspeed-zero", ranks::join_zero(reader.read(model_files),
+                                                              reader.read(optimizer_files), reader.memory()));
 }
 
 // --- DTensors: PREFIX_world_size_W_rank_R.pt
@@ -182,11 +183,11 @@ std::optional<Checkpoint> read_dtensors(const Folder& folder, PartReader& reader
   }
   if (by_prefix.empty()) return std::nullopt;
   if (counts.size() > 1)
-    fail(Errc::ambiguous, "the folder has the files of runs with {} and with {} ranks", *counts.begin(),
+    fail(Errc::format, "the folder has the files of runs with {} and with {} ranks", *counts.begin(),
          *counts.rbegin());
   Value root = Value::dict();
   for (const auto& [prefix, files] : by_prefix)
-    root.as_dict().set(prefix, ranks::join_dtensors(reader, folder.open(files, *counts.begin())));
+    root.as_dict().set(prefix, ranks::join_dtensors(reader.read(folder.open(files, *counts.begin()))));
   if (by_prefix.size() == 1) root = Value(*root.find(by_prefix.begin()->first));
   return reader.checkpoint("dtensor", root);
 }
@@ -203,7 +204,7 @@ std::optional<Checkpoint> read_meta(const Folder& folder, PartReader& reader) {
   if (files.empty()) return std::nullopt;
   const int64_t count = files.rbegin()->first + 1;
   if (count == 1) return std::nullopt;  // one file, as others
-  return reader.checkpoint("meta-parallel", ranks::join_meta(reader, folder.open(files, count)));
+  return reader.checkpoint("meta-parallel", ranks::join_meta(reader.read(folder.open(files, count))));
 }
 
 // --- Megatron: mp_rank_TT[_PPP]/model_optim_rng.pt
@@ -222,12 +223,13 @@ std::optional<Checkpoint> read_megatron(const Folder& folder, PartReader& reader
     stages[*stage][*rank] = fmt::format("{}/{}", name, file_name);
   }
   if (stages.empty()) return std::nullopt;
-  std::vector<std::vector<RankFile>> files;
+  std::vector<std::vector<ranks::Part>> parts;
   for (int64_t stage = 0; stage <= stages.rbegin()->first; ++stage) {
     if (!stages.contains(stage)) fail(Errc::missing, "there is no file of pipeline stage {}", stage);
-    files.push_back(folder.open(stages[stage], stages.rbegin()->second.rbegin()->first + 1));
+    parts.push_back(reader.read(folder.open(stages[stage], stages.rbegin()->second.rbegin()->first + 1)));
   }
-  return reader.checkpoint("megatron", ranks::join_megatron(reader, files));
+  reader.note_unreadable();
+  return reader.checkpoint("megatron", ranks::join_megatron(std::move(parts)));
 }
 
 /// The formats of folders, in the order in which they are tried.

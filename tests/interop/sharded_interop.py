@@ -16,28 +16,12 @@ import shutil
 import sys
 import tempfile
 import time
-import types
 
 import torch
 
 import harness
 import safetensors_file
-
-
-def stand_in(module, name, **members):
-    """A class of a module that is not installed."""
-    parts = module.split(".")
-    for i in range(1, len(parts) + 1):
-        sys.modules.setdefault(".".join(parts[:i]), types.ModuleType(".".join(parts[:i])))
-    made = type(name, (), {"__module__": module, "__qualname__": name, **members})
-    setattr(sys.modules[module], name, made)
-    return made
-
-
-def instance(cls, **state):
-    made = cls.__new__(cls)
-    made.__dict__.update(state)
-    return made
+from stand_ins import instance, stand_in
 
 
 METADATA = "torch.distributed.checkpoint.metadata"

@@ -2,16 +2,14 @@
 // Format: FORMAT.md.
 #pragma once
 
-#include <memory>
-#include <span>
 #include <vector>
 
 #include "host/formats/ranks/parts.hpp"
 
 namespace cbk::ranks {
 
-/// The files of all ranks as one tree; the rank is the place in the mesh of devices. Errors: `format` for a
+/// The parts of all ranks as one tree; the rank is the place in the mesh of devices. Errors: `format` for a
 /// hole, a missing part or one of another size, with key and file; `unsupported` for partial sums.
-Value join_dtensors(PartReader& reader, std::span<const RankFile> files);
+Value join_dtensors(const std::vector<Part>& parts);
 
 }  // namespace cbk::ranks

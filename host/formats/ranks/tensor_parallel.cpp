@@ -146,8 +146,7 @@ bool is_gated(const Value& model, const std::string& path) {
 }
 
 /// One pipeline stage, whole.
-Value join_stage(PartReader& reader, std::span<const RankFile> files) {
-  std::vector<Part> parts = reader.read(files);
+Value join_stage(std::vector<Part>& parts) {
   for (Part& part : parts) {
     if (const Value* optimizer = part.root.find("optimizer"); optimizer != nullptr && !optimizer->is_none())
       part.root.as_dict().set("optimizer",
@@ -156,8 +155,6 @@ Value join_stage(PartReader& reader, std::span<const RankFile> files) {
       if (part.root.find(name) != nullptr)
         fail(Errc::unsupported, "'{}' has a virtual pipeline ('{}'), which is not joined", part.name, name);
   }
-  if (parts.front().root.find("optimizer") != nullptr && !parts.front().root.find("optimizer")->is_none())
-    reader.note_unreadable();
   const Value* model = parts.front().root.find("model");
   if (model == nullptr || !model->is(Value::Kind::dict))
     fail(Errc::format, "'{}' has no 'model'", parts[0].name);
@@ -217,20 +214,19 @@ int64_t add_stage(Dict& into, const Dict& model, int64_t first_layer, bool is_be
 
 }  // namespace
 
-Value join_meta(PartReader& reader, std::span<const RankFile> files) {
-  const std::vector<Part> parts = reader.read(files);
+Value join_meta(const std::vector<Part>& parts) {
   const bool whole_rows = has_whole_rows(parts.front().root);
   return merged(parts, is_tensor, [&](const std::string& path, const std::vector<const Value*>& of_ranks) {
     return joined(meta_rule(path, whole_rows), parts, of_ranks);
   });
 }
 
-Value join_megatron(PartReader& reader, const std::vector<std::vector<RankFile>>& stages) {
+Value join_megatron(std::vector<std::vector<Part>> stages) {
   Value out;
   Value model = Value::dict();
   int64_t first_layer = 0;
-  for (const std::vector<RankFile>& files : stages) {
-    const Value stage = join_stage(reader, files);
+  for (std::vector<Part>& parts : stages) {
+    const Value stage = join_stage(parts);
     if (out.is_none()) out = stage;
     first_layer += add_stage(model.as_dict(), stage.find("model")->as_dict(), first_layer, false);
   }

@@ -318,13 +318,13 @@ Value module_of(const Zero& zero, MemoryBudget& memory) {
 
 }  // namespace
 
-Value join_zero(PartReader& reader, std::span<const RankFile> models, std::span<const RankFile> optimizers) {
-  const Zero zero(reader.read(models), reader.read(optimizers));
+Value join_zero(std::vector<Part> models, std::vector<Part> optimizers, MemoryBudget& memory) {
+  const Zero zero(std::move(models), std::move(optimizers));
   Value out = Value::dict();
   for (const auto& [key, value] : zero.model().as_dict().entries()) {
     const std::string name = key_text(key);
     if (name == "module") {
-      out.as_dict().set(key, module_of(zero, reader.memory()));
+      out.as_dict().set(key, module_of(zero, memory));
     } else if (name == "optimizer") {
       out.as_dict().set(key, zero.optimizer());
     } else if (std::ranges::find(layout, name) == layout.end()) {

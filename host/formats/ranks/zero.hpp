@@ -2,16 +2,14 @@
 // Format: FORMAT.md.
 #pragma once
 
-#include <span>
-
 #include "host/formats/ranks/parts.hpp"
 
 namespace cbk::ranks {
 
-/// `models`: the files *_model_states.pt, `optimizers`: *_optim_states.pt, both by ranks. The tree is that of
-/// the model's file of rank 0, with float32 weights and buffers in `module` and the moments in `optimizer`
-/// under the names of their parameters. Errors: `format` for another number of files than the partitions,
-/// or elements that are missing or left over; `unsupported` for tensor-parallel parts.
-Value join_zero(PartReader& reader, std::span<const RankFile> models, std::span<const RankFile> optimizers);
+/// `models`: of the files *_model_states.pt, `optimizers`: of *_optim_states.pt, both by ranks. The tree is
+/// that of the model's file of rank 0, with float32 weights and buffers in `module` and the moments in
+/// `optimizer` under the names of their parameters. Errors: `format` for another number of files than the
+/// partitions, or elements that are missing or left over; `unsupported` for tensor-parallel parts.
+Value join_zero(std::vector<Part> models, std::vector<Part> optimizers, MemoryBudget& memory);
 
 }  // namespace cbk::ranks
