@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
+local hugging_face_files = require "cbk.hugging_face_files"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
 local numbers = require "cbk.numbers"
@@ -12,7 +13,7 @@ local selection = require "cbk.cli.selection"
 local shard_by = require "cbk.cli.shard_by"
 local sparsity = require "converters.modelzoo.sparsity"
 local ties = require "cbk.ties"
-local weights_of = require("cbk.recognise.weights").of
+local weights_of = require("converters.conversion.weights").of
 
 local parser = cli.parser("copy", "Copy a checkpoint: any format to any format, streamed.", [[
 The target's format follows from its name:
@@ -37,6 +38,7 @@ selection that takes codes without their scales.
 
 --weights takes the weights out of what trainers put around them: dicts such as 'state_dict' or 'model', and the prefixes of DDP,
 FSDP, torch.compile and Lightning. A prefix is taken off only if all names have it. The other options apply to the names after that.
+If SRC is a folder and DST a folder of shards, the config and tokenizer in SRC go along, so that DST is a Hugging Face model.
 
 Tied tensors stay tied if the target's format has ties. A value that the format cannot hold is an
 error before anything is written.
@@ -187,6 +189,16 @@ if rules.path then
   if dropped > 0 then warn_of_masks(source, root) end
 end
 
+--- Trainers keep the model's config and tokenizer in the folder with the checkpoint: with them, a folder of weights is a model.
+local function companions()
+  local is_model = args.weights and cbk.fs.is_dir(args.source) and (args.shard_size or #args.shard_by > 0)
+  if not is_model then return nil end
+  local files = hugging_face_files.read(args.source, args.allow_external)
+  local config = cbk.fs.beside(args.source, "config.json", args.allow_external)
+  files["config.json"] = config and cbk.fs.read(config) or nil
+  return next(files) ~= nil and files or nil
+end
+
 local is_old_h5 = checkpoint.format == "cerebras-h5" and (tonumber(checkpoint.version) or 1) < 0.45
 if is_old_h5 and not args.h5_version and (args.format or cbk.format_of_name(args.target)) == "h5" then
   cbk.warn(("'%s' is H5 %s, and the copy is H5 0.5, which releases up to 2.4 cannot read: pass --h5-version 0.4 for them"):format(
@@ -204,6 +216,7 @@ local options = {
   compression = args.compress,
   shard_size = args.shard_size,
   shards = shard_by.shards("copy", args, names),
+  companions = companions(),
   keep_texts = args.h5_version == "flat" and checkpoint.format:find "^flat%-h5" ~= nil, -- else it loses what it has
 }
 local written, plan = weights:write(function() return cli.commit(cbk.create(args.target, options), args) end)

@@ -5,15 +5,9 @@ local cbk = require "cbk"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
 local patterns = require "converters.engine.patterns"
+local weights = require "converters.conversion.weights"
 
 local contents = {}
-
--- Keys under which training scripts and frameworks keep the weights, beside their own state.
-local CONTAINERS = { state_dict = true, model = true, model_state_dict = true, module = true, net = true, network = true, params = true,
-  weights = true }
-
--- Wrappers around a module, at any depth. No model has such names of its own.
-local WRAPPERS = { "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module" }
 
 -- Prefixes of all names. A model may have a module of such a name, so that only its class can tell them apart; except for the first.
 local PREFIXES = { "module.", "model.", "base_model.model.", "net.", "network." }
@@ -40,25 +34,29 @@ end
 -- Words in the names of a training script's or framework's own state. Its tensors are not weights of the model.
 local STATES = { "optim", "sched", "ema", "scaler", "rng", "random", "state", "callback", "loop", "param", "amp", "loss", "average" }
 
+---Whether a dict has tensors, also in dicts in it.
+local function holds_tensors(value) return kinds.is_dict(value) and (has_tensor(value) or cbk.leaf_rows(value):totals().tensors > 0) end
+
 ---Whether tensors below a name may be a part of the model that was saved separately, such as its head.
 ---@param name string
 ---@param value any
 local function may_be_weights(name, value)
-  if not (kinds.is_dict(value) and (has_tensor(value) or #cbk.leaf_rows(value) > 0)) then return false end
   for _, word in ipairs(STATES) do
     if name:lower():find(word, 1, true) then return false end
   end
-  return cbk.leaf_rows(value):totals().tensors > 0
+  return holds_tensors(value)
 end
 
----The one container with the weights; nil if other keys may have weights too.
+---The one container with the weights; nil if other keys may have weights too. In a container, a dict of modules with the same name is a
+---part of the model.
 ---@param root Dict
+---@param around? string   the container that `root` is
 ---@return string|nil name, string[] beside
-local function container_of(root)
+local function container_of(root, around)
   local found, beside = nil, {}
   for key, value in cbk.items(root) do
     if kinds.is_tensor(value) then return nil, {} end
-    local is_one = type(key) == "string" and CONTAINERS[key] and kinds.is_dict(value) and has_tensor(value)
+    local is_one = weights.is_container(key) and key ~= "ema" and key ~= around and holds_tensors(value)
     if is_one and found or not is_one and may_be_weights(tostring(key), value) then return nil, {} end
     if is_one then found = key else beside[#beside + 1] = tostring(key) end
   end
@@ -83,7 +81,7 @@ end
 ---@param key string
 local function unwrapped(key)
   local out = "." .. key
-  for _, name in ipairs(WRAPPERS) do out = out:gsub("%." .. name .. "%f[.]", "") end
+  for _, name in ipairs(weights.WRAPPERS) do out = out:gsub("%." .. name .. "%f[.]", "") end
   return out:sub(2)
 end
 
@@ -94,7 +92,7 @@ local function wrappers_in(tree)
   local found = {}
   for key in cbk.items(tree) do
     local may_have = type(key) == "string" and (key:find("._", 1, true) or key:find("_", 1, true) == 1)
-    for _, name in ipairs(may_have and WRAPPERS or {}) do
+    for _, name in ipairs(may_have and weights.WRAPPERS or {}) do
       if ("." .. key .. "."):find("." .. name .. ".", 1, true) then found[name .. "."] = true end
     end
   end
@@ -166,6 +164,46 @@ local function paths_of(tree, inner, place)
   return out
 end
 
+---The tensors of a tree by their keys, also of dicts in it.
+---@param tree Dict
+---@return Dict tensors, string[] others   keys of other values
+local function flat(tree)
+  local out, others = cbk.dict(), {}
+  for key, value in cbk.leaves(tree) do
+    if kinds.is_tensor(value) then
+      out[key] = value
+    elseif not tostring(key):find "^__metadata__%f[.%z]" then
+      others[#others + 1] = tostring(key)
+    end
+  end
+  return out, others
+end
+
+---The tree without a trainer's states.
+---@param tree Dict
+---@param place string
+---@param beside string[]   changed
+---@return Dict
+local function without_states(tree, place, beside)
+  local out = tree
+  for key, value in cbk.items(tree) do
+    if weights.is_state(key) and kinds.is_dict(value) then
+      if out == tree then out = cbk.copy(tree) end
+      out[key], beside[#beside + 1] = nil, place .. key
+    end
+  end
+  return out
+end
+
+---A tree of dicts of modules, as torch.distributed.checkpoint may keep them, as a state dict.
+local function as_state_dict(tree)
+  if has_tensor(tree) then return tree end
+  for _, value in cbk.items(tree) do
+    if holds_tensors(value) then return (flat(tree)) end
+  end
+  return tree
+end
+
 ---The model inside a checkpoint.
 ---@param root Dict
 ---@param is_zoo boolean   the model is below "model", as in the Model Zoo's files
@@ -186,8 +224,9 @@ function contents.of(root, is_zoo, fit)
     taken[#taken + 1] = name .. "."
     for _, other in ipairs(others) do beside[#beside + 1] = place .. other end
     place, tree = place .. name .. ".", tree[name]
-    name, others = container_of(tree)
+    name, others = container_of(tree, name)
   end
+  tree = as_state_dict(without_states(tree, place, beside))
   local inner = without_wrappers(tree, fit, taken)
   return { root = inner, taken = taken, beside = beside, paths = inner ~= root and paths_of(tree, inner, place) or nil }
 end
@@ -203,21 +242,6 @@ function contents.strangers(set, side)
     for _, key in ipairs(keys) do count = count + (patterns.match(compiled, key)[1] and 0 or 1) end
     return count
   end
-end
-
----The tensors of a tree by their keys, also of dicts in it.
----@param tree Dict
----@return Dict tensors, string[] others   keys of other values
-local function flat(tree)
-  local out, others = cbk.dict(), {}
-  for key, value in cbk.leaves(tree) do
-    if kinds.is_tensor(value) then
-      out[key] = value
-    elseif not tostring(key):find "^__metadata__%f[.%z]" then
-      others[#others + 1] = tostring(key)
-    end
-  end
-  return out, others
 end
 
 ---Says what is beside the model, and is not converted: it may be weights, too.
@@ -257,7 +281,8 @@ end
 ---@param found Contents
 ---@return string|nil   "the names are those without 'state_dict.' and 'module.'"
 function contents.text(found)
-  if #found.taken == 0 then return nil end
+  if #found.taken == 0 and #found.beside == 0 then return nil end
+  if #found.taken == 0 then return ("beside the weights, and not read: %s"):format(naming.listed(found.beside, 5)) end
   local rest = #found.beside > 0 and ("; beside them, and not read: %s"):format(naming.listed(found.beside, 5)) or ""
   return ("the names are those without '%s'%s"):format(table.concat(found.taken, "' and '"), rest)
 end

@@ -150,17 +150,52 @@ cbk.create("old.safetensors", { root = root }):commit()
 cbk.create("new.pt", { root = cbk.dict { wte = root["embed.weight"]:transpose(0, 1), bias = root["out.bias"] } }):commit()
 """
 
-# For commands that begin so, what makes a file: Lua, or a function. What is for all commands leaves alone what an earlier one wrote.
+def llama():
+    """The weights of a small LLaMA."""
+    layer = "model.layers.0."
+    shapes = {"model.embed_tokens.weight": (5, 8), "model.norm.weight": (8,), "lm_head.weight": (5, 8), layer + "input_layernorm.weight": (8,),
+              layer + "post_attention_layernorm.weight": (8,), **{f"{layer}self_attn.{name}_proj.weight": (8, 8) for name in "qkvo"},
+              layer + "mlp.gate_proj.weight": (16, 8), layer + "mlp.up_proj.weight": (16, 8), layer + "mlp.down_proj.weight": (8, 16)}
+    return {name: torch.full(shape, 0.5) for name, shape in shapes.items()}
+
+
+def llama_config(path):
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"model_type": "llama", "vocab_size": 5, "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 16,
+                   "max_position_embeddings": 8, "rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": False}, file)
+
+
 def distributed(run):
+    """A folder of torch.distributed.checkpoint."""
     folder = sharded_interop.Folder(run.path("fsdp/step_1000"), random.Random(1))
-    folder.add(("model", "model.norm.weight"), torch.ones(8))
+    for name, tensor in llama().items():
+        folder.add(("model", name), tensor)
     folder.write()
+    llama_config(run.path("fsdp/step_1000/config.json"))
+
+
+def zero(run):
+    """A folder of DeepSpeed's ZeRO 2, as the Trainer of transformers writes it: with config and tokenizer."""
+    top, weights = run.path("zero/checkpoint-1000"), llama()
+    os.makedirs(top + "/global_step1000")
+    llama_config(top + "/config.json")
+    for name, text in {"latest": "global_step1000", "tokenizer.json": "{}"}.items():
+        with open(f"{top}/{name}", "w", encoding="utf-8") as file:
+            file.write(text)
+    flat = torch.cat([tensor.reshape(-1) for tensor in weights.values()])
+    flat = torch.cat([flat, torch.zeros(-len(flat) % 4)])
+    torch.save({"module": {name: tensor.bfloat16() for name, tensor in weights.items()}, "buffer_names": [], "optimizer": None,
+                "param_shapes": [{name: tensor.shape for name, tensor in weights.items()}]}, top + "/global_step1000/mp_rank_00_model_states.pt")
+    for rank in range(2):
+        torch.save({"optimizer_state_dict": {"zero_stage": 2, "partition_count": [2], "single_partition_of_fp32_groups": [flat.chunk(2)[rank].clone()]}},
+                   f"{top}/global_step1000/bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt")
 
 
 def wrapped(run):
     torch.save({"state_dict": {"model.w": torch.ones(8)}, "epoch": 3}, run.path("last.ckpt"))
 
 
+# For commands that begin so, what makes a file: Lua, or a function. What is for all commands leaves alone what an earlier one wrote.
 INPUTS = (
     ("identify", "llama", LLAMA),
     ("convert llama", "llama", LLAMA),
@@ -186,6 +221,7 @@ INPUTS = (
     ("", "cut.safetensors", cut),
     ("", "model.gguf", gguf),
     ("", "fsdp/step_1000", distributed),
+    ("", "zero/checkpoint-1000", zero),
     ("", "last.ckpt", wrapped),
     ("", "run/model.ckpt-1000", small("run/model.ckpt-1000", format="tensorflow")),
 )

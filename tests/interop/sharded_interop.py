@@ -8,6 +8,7 @@ import argparse
 import enum
 import functools
 import io
+import json
 import os
 import pathlib
 import pickle
@@ -171,6 +172,42 @@ class Sharded(harness.Run):
         done = self.run("diff", source, whole)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "mean" in self.call("stats", source)
+
+    def conversions(self):
+        """A conversion finds the weights in the folder, below dicts of modules, too; a copy into a folder takes config and tokenizer along."""
+        layer = "model.layers.0."
+        shapes = {"model.embed_tokens.weight": (5, 8), "model.norm.weight": (8,), "lm_head.weight": (5, 8), layer + "input_layernorm.weight": (8,),
+                  layer + "post_attention_layernorm.weight": (8,), **{f"{layer}self_attn.{name}_proj.weight": (8, 8) for name in "qkvo"},
+                  layer + "mlp.gate_proj.weight": (16, 8), layer + "mlp.up_proj.weight": (16, 8), layer + "mlp.down_proj.weight": (8, 16)}
+        weights = {name: torch.randn(shape, generator=torch.Generator().manual_seed(len(name))) for name, shape in shapes.items()}
+        config = {"model_type": "llama", "vocab_size": 5, "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 16,
+                  "max_position_embeddings": 8, "rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": False}
+        wanted = self.path("wanted")
+        os.makedirs(wanted, exist_ok=True)
+        torch.save(weights, wanted + "/pytorch_model.bin")
+        for folder in (wanted, self.path("dcp")):
+            shutil.rmtree(folder + "-cs", ignore_errors=True)
+        files = {"config.json": json.dumps(config), "tokenizer.json": "{}", "tekken.json": "[]"}
+
+        def converted(source):
+            for name, text in files.items():
+                with open(f"{source}/{name}", "w", encoding="utf-8") as file:
+                    file.write(text)
+            self.call("convert", source, "--to", "cs-2.4", "-o", source + "-cs")
+            return next(f"{source}-cs/{name}" for name in os.listdir(source + "-cs") if name.endswith(".mdl"))
+        one = converted(wanted)
+        for prefix, nested in (((), False), ((), True), (("model",), False), (("model",), True), (("app", "model"), False)):
+            folder = self.made(prefix, weights, nested)
+            folder.add(("optimizer", "state", "lm_head.weight", "exp_avg"), torch.ones(5, 8))
+            source = folder.write()
+            shutil.rmtree(source + "-cs", ignore_errors=True)
+            done = self.run("diff", one, converted(source))
+            assert done.returncode == 0, (prefix, nested, done.stdout)
+            shutil.rmtree(self.path("model"), ignore_errors=True)
+            self.call("copy", source, self.path("model"), "--weights", "--format", "safetensors", "--shard-size", "1KB")
+            assert all(open(self.path("model/" + name), encoding="utf-8").read() == text for name, text in files.items()), os.listdir(self.path("model"))
+            done = self.run("diff", self.path("model"), wanted)
+            assert done.returncode == 0, (prefix, nested, done.stdout)
 
     def by_ranks_and_jobs(self):
         """Every way to write has the same bytes."""
@@ -355,7 +392,7 @@ def main():
                 for has_plan, protocol in ((True, 2), (True, 4), *(() if nested else ((False, 4),))):
                     test.check(f"dcp below {prefix}, nested: {nested}, plan: {has_plan}, protocol {protocol}",
                                lambda p=prefix, n=nested, h=has_plan, v=protocol: test.dcp(p, n, h, v))
-        for name in ("by_ranks_and_jobs", "dcp_damage", "dcp_foreign", "hostile_metadata", "many_pieces", "containers", "beside", "inner_wrappers",
+        for name in ("by_ranks_and_jobs", "conversions", "dcp_damage", "dcp_foreign", "hostile_metadata", "many_pieces", "containers", "beside", "inner_wrappers",
                      "ambiguous"):
             test.check(name, getattr(test, name))
         return test.close()

@@ -24,20 +24,21 @@ end
 describe("parts of checkpoints", function()
   it("are known by their names and by what is beside them", function()
     local dir = t.temp_dir()
-    local shards, fsdp = "shards; open their index or folder", "each rank's part of the tensors (FSDP)"
+    local folder = "; open their folder, in which they are joined"
+    local shards, fsdp = "shards; open their index or folder", "each rank's part of the tensors (FSDP)" .. folder
     local cases = {
       { { "a/model-00002-of-00003.safetensors" }, "part 2 of 3: " .. shards },
       { { "b/model-00001-of-00001.safetensors" } },
       { { "c/model_world_size_4_rank_1.pt" }, "part 2 of 4: " .. fsdp },
       { { "d/model_world_size_1_rank_0.pt" } },
-      { { "e/consolidated.01.pth", "e/consolidated.00.pth" }, "part 2 of 2: tensor-parallel parts (Meta)" },
+      { { "e/consolidated.01.pth", "e/consolidated.00.pth" }, "part 2 of 2: tensor-parallel parts (Meta)" .. folder },
       { { "f/consolidated.00.pth" } },
       { { "g/zero_pp_rank_10_mp_rank_00_model_states.pt", "g/zero_pp_rank_2_mp_rank_00_model_states.pt" },
-        "part 2 of 2: partitions of DeepSpeed ZeRO" },
+        "part 2 of 2: partitions of DeepSpeed ZeRO" .. folder },
       { { "h/mp_rank_00_model_states.pt" } },
       { { "h2/mp_rank_00_model_states.pt", "h2/mp_rank_01_model_states.pt" }, "part 1 of 2: tensor-parallel parts (DeepSpeed)" },
       { { "i/mp_rank_01/model_optim_rng.pt", "i/mp_rank_00/model_optim_rng.pt" },
-        "part 2 of 2: tensor- and pipeline-parallel parts (Megatron)" },
+        "part 2 of 2: tensor- and pipeline-parallel parts (Megatron)" .. folder },
       { { "j/layer_01-model_00-model_states.pt", "j/layer_02-model_00-model_states.pt" },
         "part 1 of 2: a file for each layer (DeepSpeed)" },
       { { "k/x-model_part-1.pt", "k/x-model_part-0.pt" }, "part 2 of 2: model-parallel parts (fairscale)" },
@@ -55,8 +56,10 @@ describe("parts of checkpoints", function()
     local code, out = t.cbk(dir, "check", "e/consolidated.01.pth")
     t.equal(code, 1)
     t.is_true(out:find("[part]", 1, true) and not out:find("clean", 1, true), out)
-    local _, _, err = t.cbk(dir, "ls", "e")
-    t.is_true(err:find("the folder holds the 2 parts of one checkpoint, tensor-parallel parts (Meta), which are not joined", 1, true), err)
+    local _, joined = t.cbk(dir, "ls", "e")
+    t.is_true(joined:find("in 2 files", 1, true), joined)
+    local _, _, err = t.cbk(dir, "ls", "k")
+    t.is_true(err:find("the folder holds the 2 parts of one checkpoint, model-parallel parts (fairscale), which are not joined", 1, true), err)
     t.equal(cbk.config.parse((select(2, t.cbk(dir, "ls", "--json", "a/model-00002-of-00003.safetensors"))), "json").part,
       "part 2 of 3: " .. shards)
   end)
@@ -77,13 +80,13 @@ describe("parts of checkpoints", function()
     local w, none = cbk.tensor { 1, 2 }, cbk.randn({ 0 }, { seed = 1 })
     local cases = {
       { { args = cbk.dict { tensor_model_parallel_size = 2, pipeline_model_parallel_size = 2 }, model = cbk.dict { w = w } },
-        "one of 4 parts: tensor- and pipeline-parallel parts (Megatron)" },
+        "one of 4 parts: tensor- and pipeline-parallel parts (Megatron)" .. folder },
       { { args = cbk.dict { tensor_model_parallel_size = 1 }, model = cbk.dict { w = w } } },
       { { ds_version = "0.16", mp_world_size = 2, module = cbk.dict { w = w } }, "one of 2 parts: tensor-parallel parts (DeepSpeed)" },
       { { ds_version = "0.16", mp_world_size = 1, module = cbk.dict { w = w } } },
       { { ds_version = "0.16", module = cbk.dict { w = none } },
         "a part: DeepSpeed ZeRO stage 3: the weights here are placeholders without elements" },
-      { { optimizer_state_dict = cbk.dict { partition_count = cbk.list { 2 }, x = w } }, "one of 2 parts: partitions of DeepSpeed ZeRO" },
+      { { optimizer_state_dict = cbk.dict { partition_count = cbk.list { 2 }, x = w } }, "one of 2 parts: partitions of DeepSpeed ZeRO" .. folder },
       { { optimizer_state_dict = cbk.dict { partition_count = 1, x = w } } },
     }
     for i, case in ipairs(cases) do

@@ -1,4 +1,4 @@
--- The files beside a Hugging Face checkpoint that are needed to use the model: tokenizer, generation, preprocessing.
+-- The files beside a Hugging Face checkpoint that are needed to use the model: tokenizer, generation, preprocessing, its programs.
 
 local cbk = require "cbk"
 
@@ -6,19 +6,35 @@ local hugging_face_files = {}
 
 local NAMES = {
   "added_tokens.json", "chat_template.jinja", "chat_template.json", "generation_config.json", "merges.txt", "preprocessor_config.json",
-  "processor_config.json", "sentencepiece.bpe.model", "special_tokens_map.json", "spiece.model", "spm.model", "tokenizer.json",
-  "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt",
+  "processor_config.json", "sentencepiece.bpe.model", "special_tokens_map.json", "spiece.model", "spm.model", "tekken.json",
+  "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "video_preprocessor_config.json", "vocab.json", "vocab.txt",
 }
+
+---Programs in a folder: those that `auto_map` of its config names, and the files that these import.
+---@param folder string
+---@return string[]
+local function programs(folder)
+  local fine, config = pcall(function() return cbk.config.load(cbk.fs.join(folder, "config.json")) end)
+  if not (fine and cbk.kind(config) == "dict" and config.auto_map ~= nil) then return {} end
+  local out = {}
+  for _, name in ipairs(cbk.fs.list(folder)) do
+    if name:find "%.py$" then out[#out + 1] = name end
+  end
+  return out
+end
 
 ---The names of these files in a folder, sorted.
 ---@param folder string
 ---@return string[]
 function hugging_face_files.names(folder)
   local out = {}
-  for _, name in ipairs(NAMES) do
-    local path = cbk.fs.join(folder, name)
-    if cbk.fs.exists(path) and not cbk.fs.is_dir(path) then out[#out + 1] = name end
+  for _, list in ipairs { NAMES, programs(folder) } do
+    for _, name in ipairs(list) do
+      local path = cbk.fs.join(folder, name)
+      if cbk.fs.exists(path) and not cbk.fs.is_dir(path) then out[#out + 1] = name end
+    end
   end
+  table.sort(out)
   return out
 end
 

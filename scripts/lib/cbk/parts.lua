@@ -47,7 +47,10 @@ end
 
 local SHARDS = "shards; open their index or folder"
 local GGUF = "files of a GGUF model, each of which is read by itself"
-local FSDP = "each rank's part of the tensors (FSDP)"
+local FOLDER = "; open their folder, in which they are joined"
+local FSDP = "each rank's part of the tensors (FSDP)" .. FOLDER
+local MEGATRON = "tensor- and pipeline-parallel parts (Megatron)" .. FOLDER
+local ZERO = "partitions of DeepSpeed ZeRO" .. FOLDER
 
 -- Recognises parts whose name has their number and the number of parts: functions of the name.
 local STATED = {
@@ -63,14 +66,14 @@ local STATED = {
 
 -- Patterns of names with a number alone, and what they are the names of.
 local NUMBERED = {
-  { "^consolidated%.(%d+)%.pth?$", "tensor-parallel parts (Meta)" },
-  { "zero_pp_rank_(%d+)_mp_rank_%d+_model_states%.pt$", "partitions of DeepSpeed ZeRO" },
-  { "zero_pp_rank_(%d+)_mp_rank_%d+_optim_states%.pt$", "partitions of DeepSpeed ZeRO" },
+  { "^consolidated%.(%d+)%.pth?$", "tensor-parallel parts (Meta)" .. FOLDER },
+  { "zero_pp_rank_(%d+)_mp_rank_%d+_model_states%.pt$", ZERO },
+  { "zero_pp_rank_(%d+)_mp_rank_%d+_optim_states%.pt$", ZERO },
   { "^layer_(%d+)%-model_%d+%-model_states%.pt$", "a file for each layer (DeepSpeed)" },
   { "^mp_rank_(%d+)_model_states%.pt$", "tensor-parallel parts (DeepSpeed)" },
   { "%-model_part%-(%d+)", "model-parallel parts (fairscale)" },
 }
-local NUMBERED_FOLDER = { "^mp_rank_(%d+)", "tensor- and pipeline-parallel parts (Megatron)" }
+local NUMBERED_FOLDER = { "^mp_rank_(%d+)", MEGATRON }
 
 local function count_of(record, field)
   local value = record and record[field]
@@ -90,7 +93,7 @@ local CONTENTS = {
   function(root)
     local args = args_of(root)
     local count = count_of(args, "tensor_model_parallel_size") * count_of(args, "pipeline_model_parallel_size")
-    return count > 1 and { count = count, what = "tensor- and pipeline-parallel parts (Megatron)" }
+    return count > 1 and { count = count, what = MEGATRON }
   end,
   function(root)
     local is_deepspeed = root.ds_version ~= nil and is_dict(root.module)
@@ -103,13 +106,13 @@ local CONTENTS = {
     for _, tensor in cbk.tensors(root.module) do
       count, empty = count + 1, empty + (tensor:numel() == 0 and 1 or 0)
     end
-    return empty > 0 and 2 * empty >= count and { what = "DeepSpeed ZeRO stage 3: the weights here are placeholders without elements" }
+    return empty > 0 and 2 * empty >= count and { what = "DeepSpeed ZeRO stage 3: the weights here are placeholders without elements" .. FOLDER }
   end,
   function(root)
     local state = is_dict(root.optimizer_state_dict) and root.optimizer_state_dict
     local partitions = state and state.partition_count
     if cbk.kind(partitions) == "list" then partitions = partitions[1] end
-    return type(partitions) == "number" and partitions > 1 and { count = partitions, what = "partitions of DeepSpeed ZeRO" }
+    return type(partitions) == "number" and partitions > 1 and { count = partitions, what = ZERO }
   end,
 }
 

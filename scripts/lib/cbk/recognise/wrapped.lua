@@ -6,11 +6,10 @@ local fit = require "converters.engine.fit"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
 local rename = require "cbk.cli.rename"
+local weights = require "converters.conversion.weights"
 
 local wrapped = {}
 
--- torch.compile, FSDP and activation checkpointing, around a module inside the model
-local WRAPPERS = { "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module" }
 local MOST_MOVES = 3 -- prefixes that are replaced
 local PLAIN = "^[%w_.-]*$" -- texts that need no quotes in a command line
 
@@ -73,7 +72,7 @@ end
 
 ---The path without wrappers inside it.
 local function unwrapped(path)
-  for _, name in ipairs(WRAPPERS) do path = path:gsub("%." .. name .. "%.", ".") end
+  for _, name in ipairs(weights.WRAPPERS) do path = path:gsub("%." .. name .. "%.", ".") end
   return path
 end
 
@@ -102,7 +101,7 @@ end
 ---@return Renaming[]
 local function renames_of(leaves, moves)
   local out = {}
-  for _, name in ipairs(WRAPPERS) do
+  for _, name in ipairs(weights.WRAPPERS) do
     local inner = "." .. name .. "."
     for _, leaf in ipairs(leaves) do
       if leaf.path:find(inner, 1, true) then

@@ -8,7 +8,7 @@ local naming = require "cbk.naming"
 local weights = {}
 
 -- Dicts that hold the weights, in the order of preference: an average ("ema") is taken if there is nothing else.
-local CONTAINERS = { "state_dict", "model_state_dict", "model", "module", "net", "params", "ema" }
+local CONTAINERS = { "state_dict", "model_state_dict", "model", "module", "net", "network", "params", "weights", "ema" }
 local AROUND = { "app", "state", "train_state" } -- dicts around those
 local IS_AROUND = {}
 for _, list in ipairs { CONTAINERS, AROUND } do
@@ -19,8 +19,8 @@ local NO_MODULES = { state_dict = true, model_state_dict = true } -- nobody call
 local BESIDE = { "optim", "sched", "scaler", "rng_state", "dataloader", "callbacks", "loops" }
 -- The first part of such names where one dict has all: a model may have a module that is called "scaler".
 local FLAT_BESIDE = { optimizer = true, optimizers = true, optim = true, lr_scheduler = true, lr_schedulers = true }
--- Around a module inside the model: torch.compile, FSDP, activation checkpointing.
-local WRAPPERS = { "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module" }
+---Names around a module, at any depth: torch.compile, FSDP, activation checkpointing. No model has such names of its own.
+weights.WRAPPERS = { "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module" }
 -- Around the whole model; taken off if all names have them.
 local PREFIXES = { "module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_forward_module.", "app.", "state.",
   "state_dict." }
@@ -30,6 +30,16 @@ local AROUND_WHOLE = "model."
 local WHOLE = { "model.", "lm_head.", "transformer.", "bert.", "roberta.", "gpt_neox.", "embed_out.", "score.", "classifier.", "encoder.",
   "module.", "_orig_mod.", "_fsdp_wrapped_module." }
 local DEEPEST = 4 -- dicts around the weights
+
+---Whether a name may be that of a dict around a model's weights, or around such a dict.
+---@param name any
+---@return boolean
+function weights.is_container(name) return IS_AROUND[name] == true end
+
+---Whether a name is that of what trainers keep beside the weights in one dict, and of no module.
+---@param name any
+---@return boolean
+function weights.is_state(name) return FLAT_BESIDE[name] == true end
 
 local function is_beside(name)
   for _, part in ipairs(BESIDE) do
@@ -127,7 +137,7 @@ function weights.unwrapped(names)
     prefix = wrapper_of(out)
   end
   for i, name in ipairs(out) do
-    for _, wrapper in ipairs(WRAPPERS) do
+    for _, wrapper in ipairs(weights.WRAPPERS) do
       name = name:gsub("^" .. wrapper .. "%.", ""):gsub("%f[%w_]" .. wrapper .. "%.", "")
     end
     out[i] = name
