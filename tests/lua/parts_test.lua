@@ -21,10 +21,11 @@ local function text_of(path)
   return part and parts.text(part)
 end
 
+local folder = "; open their folder, in which they are joined"
+
 describe("parts of checkpoints", function()
   it("are known by their names and by what is beside them", function()
     local dir = t.temp_dir()
-    local folder = "; open their folder, in which they are joined"
     local shards, fsdp = "shards; open their index or folder", "each rank's part of the tensors (FSDP)" .. folder
     local cases = {
       { { "a/model-00002-of-00003.safetensors" }, "part 2 of 3: " .. shards },
@@ -59,7 +60,7 @@ describe("parts of checkpoints", function()
     local _, joined = t.cbk(dir, "ls", "e")
     t.is_true(joined:find("in 2 files", 1, true), joined)
     local _, _, err = t.cbk(dir, "ls", "k")
-    t.is_true(err:find("the folder holds the 2 parts of one checkpoint, model-parallel parts (fairscale), which are not joined", 1, true), err)
+    t.is_true(err:find("the 2 parts of one checkpoint, model-parallel parts (fairscale), which are not joined", 1, true), err)
     t.equal(cbk.config.parse((select(2, t.cbk(dir, "ls", "--json", "a/model-00002-of-00003.safetensors"))), "json").part,
       "part 2 of 3: " .. shards)
   end)
@@ -85,8 +86,9 @@ describe("parts of checkpoints", function()
       { { ds_version = "0.16", mp_world_size = 2, module = cbk.dict { w = w } }, "one of 2 parts: tensor-parallel parts (DeepSpeed)" },
       { { ds_version = "0.16", mp_world_size = 1, module = cbk.dict { w = w } } },
       { { ds_version = "0.16", module = cbk.dict { w = none } },
-        "a part: DeepSpeed ZeRO stage 3: the weights here are placeholders without elements" },
-      { { optimizer_state_dict = cbk.dict { partition_count = cbk.list { 2 }, x = w } }, "one of 2 parts: partitions of DeepSpeed ZeRO" .. folder },
+        "a part: DeepSpeed ZeRO stage 3: the weights here are placeholders without elements" .. folder },
+      { { optimizer_state_dict = cbk.dict { partition_count = cbk.list { 2 }, x = w } },
+        "one of 2 parts: partitions of DeepSpeed ZeRO" .. folder },
       { { optimizer_state_dict = cbk.dict { partition_count = 1, x = w } } },
     }
     for i, case in ipairs(cases) do
