@@ -1,5 +1,5 @@
-// Parts of a checkpoint, as pickles: what is joined can be read, or is an Error. The first byte says the format;
-// the rest is cut into as many pickles as there are parts.
+// Parts of a checkpoint, as pickles: what is joined can be read, or is an Error. The first byte says the
+// format; the rest is cut into as many pickles as there are parts.
 #include "host/formats/pickle/unpickler.hpp"
 #include "host/formats/ranks/dtensor.hpp"
 #include "host/formats/ranks/tensor_parallel.hpp"
