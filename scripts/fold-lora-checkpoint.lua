@@ -94,8 +94,9 @@ end
 ---are not, and that the head is tied.
 ---@param path string|nil      the base model's config
 ---@param untied HeadTie|nil   (peft.fold)
+---@param words integer|nil    the size of the vocabulary, if it is another one
 ---@return string|nil
-local function config_text(path, untied)
+local function config_text(path, untied, words)
   local config = path and cbk.config.load(path)
   local stated = quantised.stated(config)
   if stated then
@@ -109,7 +110,12 @@ local function config_text(path, untied)
       is_written and "with tie_word_embeddings: false in the config" or "and the output's config.json needs tie_word_embeddings: false"))
     config = config and peft.untied_config(config)
   end
-  if not (stated or untied) then return path and cbk.fs.read(path) end
+  if words then
+    cbk.warn(("the adapter's embeddings have %d words: the config's vocab_size has to be %d, and the tokenizer the adapter's"):format(words,
+      words))
+    config = config and peft.resized_config(config, words)
+  end
+  if not (stated or untied or words) then return path and cbk.fs.read(path) end
   return config and cbk.config.dump(config, "json", { indent = 2 })
 end
 
@@ -166,12 +172,12 @@ local function fold_adapter()
   quantised.refuse(adapter:raw_root(), nil, cannot)
   if #narrow > 0 then cbk.fail("unsupported", quantised.narrow_problem(narrow, "the base model"), { context = { cannot } }) end
   warn_of_ties(config, base.root)
-  local model, count, untied = peft.fold(base.root, adapter.root, settings, config, is_tied_by_default(config))
+  local model, count, untied, words = peft.fold(base.root, adapter.root, settings, config, is_tied_by_default(config))
   if format and format ~= "torch" and format ~= "safetensors" then
     cli.usage_error("fold-lora-checkpoint", ("-o %s: expected a folder, .safetensors, .bin or .pt"):format(args.output))
   end
   local options = { root = model, overwrite = args.overwrite, format = format or base.format:match "^safetensors" or "torch" }
-  local text = config_text(config_path, untied)
+  local text = config_text(config_path, untied, words)
   if not format then options.shard_size, options.companions = args.shard_size or "10GB", companions(text) end
   local written, plan = cli.commit(cbk.create(args.output, options), args)
   cli.say(args, ("%s %s folded into %s"):format(numbers.counted(count, "weight"), not written and "would be"

@@ -352,13 +352,73 @@ def one_weight_twice(run):
     one = {key: value for key, value in both.items() if "draft" not in key}
     whole = {**one, "base_model.model.draft.norm.weight": torch.ones(WIDTH), "base_model.model.model.norm.weight": torch.ones(WIDTH)}
     not_folded(run, "twice_whole", fields, base, config, whole, "would both change 'norm.weight'")
-    for name in ("modules_to_save.default", "original_module"):
-        not_folded(run, name, fields, base, config, {**one, f"base_model.model.model.norm.{name}.weight": torch.ones(WIDTH)}, "save_pretrained")
+    two = {**{re.sub("(lora_[AB])", r"\1.second", key): value for key, value in one.items()},
+           "base_model.model.model.norm.modules_to_save.first.weight": torch.ones(WIDTH)}
+    not_folded(run, "two_adapters", fields, base, config, two, "the file has two adapters")
+    empty = {key: torch.zeros(0) for key in one}
+    not_folded(run, "empty", fields, base, config, empty, "DeepSpeed's ZeRO 3")
     for number in (float("nan"), float("inf"), 0, -1, "2"):
         for field in ("alpha_pattern", "rank_pattern"):
             not_folded(run, f"{field}_{number}", fields, base, {**config, field: {"up": number}}, one, "expected a number above 0")
     for flag in ("use_rslora", "fan_in_fan_out", "ensure_weight_tying"):
         not_folded(run, flag, fields, base, {**config, flag: "true"}, one, f'{flag}="true": expected true or false')
+
+
+def merged_by_hand(base, tensors, scales):
+    """The folded weights of linear layers, by their keys."""
+    product = lambda module: tensors[f"base_model.model.{module}.lora_B.weight"] @ tensors[f"base_model.model.{module}.lora_A.weight"]
+    return {module + ".weight": base[module + ".weight"] + scale * product(module) for module, scale in scales.items()}
+
+
+def names_in_memory(run):
+    """Names that PEFT has in memory, prefixes that the base model's files lack or have, and those that transformers renames."""
+    base, config = {**base_model(), "model.norm.weight": torch.zeros(WIDTH)}, {"r": 2, "lora_alpha": 4}
+    modules = ["model.layers.0.mlp.up", "model.layers.1.mlp.down"]
+    tensors, scales = adapter_for(base, config, modules)
+    wanted = merged_by_hand(base, tensors, scales)
+    saved = {"base_model.model.model.norm.weight": torch.ones(WIDTH)}
+
+    def folded(name, change_adapter, change_base, files=None):
+        adapter = {change_adapter(key): value for key, value in {**tensors, **saved}.items()}
+        return folded_folder(run, name, files or {"model_type": "llama"}, {change_base(key): value for key, value in base.items()}, config, adapter)
+    in_memory = lambda key: re.sub(r"\.(lora_[AB])\.weight$", r".\1.default.weight", key).replace(".norm.weight", ".norm.modules_to_save.default.weight")
+    cases = {
+        "in_memory": (in_memory, lambda key: key, None),
+        "without_prefix": (lambda key: key.replace("base_model.model.model.", "base_model.model."), lambda key: key, "'…' there is 'model.…' here"),
+        "with_more": (lambda key: key.replace("base_model.model.model.", "base_model.model.outer.inner.model."), lambda key: key, "'outer.inner.…' there is '…' here"),
+        "renamed": (lambda key: key.replace("base_model.model.model.", "base_model.model.model.language_model."), lambda key: "language_model." + key,
+                    "'model.language_model.…' there is 'language_model.model.…' here"),
+    }
+    for name, (change_adapter, change_base, text) in cases.items():
+        got, _, said = folded(name, change_adapter, change_base)
+        assert (text in said) if text else "differ" not in said, said
+        for key, value in wanted.items():
+            close(got[change_base(key)], value)
+        assert torch.equal(got[change_base("model.norm.weight")], saved["base_model.model.model.norm.weight"]), name
+    double = {**base, **{"draft." + key: value for key, value in base.items()}}
+    not_folded(run, "ambiguous", {"model_type": "llama"}, double, config, {key.replace("base_model.model.model.", "base_model.model."): value for key, value in tensors.items()},
+               "the base model lacks 2 weights")
+
+
+def resized(run):
+    """Embeddings and head of another number of words replace the base model's, and the config says so."""
+    base, config = base_model(), {"r": 2, "lora_alpha": 4, "modules_to_save": ["embed_tokens", "lm_head"]}
+    base["lm_head.weight"] = torch.randn(10, WIDTH)
+    tensors, scales = adapter_for(base, config, ["model.layers.1.mlp.up"])
+    wanted = merged_by_hand(base, tensors, scales)
+    for rows in (13, 7):
+        both = {"base_model.model.model.embed_tokens.weight": torch.randn(rows, WIDTH), "base_model.model.lm_head.weight": torch.randn(rows, WIDTH)}
+        got, fields, said = folded_folder(run, f"resized_{rows}", {"model_type": "llama", "vocab_size": 10, "tie_word_embeddings": False}, base, config, {**tensors, **both})
+        assert fields["vocab_size"] == rows and f"{rows} words" in said, (fields, said)
+        for key, value in both.items():
+            assert torch.equal(got[key.removeprefix("base_model.model.")], value), key
+        for key, value in wanted.items():
+            close(got[key], value)
+        for key, value in both.items():
+            not_folded(run, f"half_{rows}_{key[-16:]}", {"model_type": "llama", "vocab_size": 10, "tie_word_embeddings": False}, base, config, {**tensors, key: value}, "has only one of them")
+    got, fields, said = folded_folder(run, "resized_tied", {"model_type": "llama", "vocab_size": 10, "tie_word_embeddings": True},
+                                      {key: value for key, value in base.items() if key != "lm_head.weight"}, config, {**tensors, **both})
+    assert fields["vocab_size"] == rows and fields["tie_word_embeddings"] is False and got["lm_head.weight"].shape[0] == rows, fields
 
 
 def head_of_an_encoder(run):
@@ -530,7 +590,7 @@ REFUSED = {
     "stranger": ({}, {"base_model.model.other.x.lora_A.weight": torch.ones(2, 8), "base_model.model.other.x.lora_B.weight": torch.ones(8, 2)},
                  "the base model lacks 1 weights that the adapter adapts: other.x.weight"),
     "half": ({}, {"base_model.model.model.layers.0.mlp.down.lora_A.weight": torch.ones(2, INNER)}, "but not lora_B"),
-    "shape": ({}, {"base_model.model.model.embed_tokens.weight": torch.ones(11, WIDTH)}, "is [11, 8] in the adapter, but [10, 8]"),
+    "shape": ({}, {"base_model.model.model.embed_tokens.weight": torch.ones(11, WIDTH + 1)}, "is [11, 9] in the adapter, but [10, 8]"),
     "whole and matrices": ({}, {"base_model.model.model.layers.0.mlp.up.weight": torch.ones(INNER, WIDTH)}, "both a whole"),
     "nan": ({}, {"base_model.model.model.layers.0.mlp.up.lora_B.weight": torch.full((INNER, 2), float("nan"))}, "24 NaN"),
 }
@@ -564,7 +624,7 @@ def main():
             ("conv1d", {**plain, "fan_in_fan_out": True}, every, True),
         ]:
             run.check(name, lambda n=name, c=config, m=modules, f=fan: outputs_agree(run, n, c, m, f))
-        for action in (replaced, folders, scaled_head, saved_below, saved_below_a_tie, tied_by_default, tied_and_different, unknown_ties, bare_body, pattern_rule, hard_patterns, one_weight_twice, transposed_by_class, new_head, head_of_an_encoder,
+        for action in (replaced, folders, scaled_head, saved_below, saved_below_a_tie, tied_by_default, tied_and_different, unknown_ties, bare_body, pattern_rule, hard_patterns, one_weight_twice, names_in_memory, resized, transposed_by_class, new_head, head_of_an_encoder,
                        anchored_patterns, absent_heads, without_config, embeddings_without_config):
             run.check(action.__name__, lambda a=action: a(run))
         for kind, trained, form, settings in itertools.product(

@@ -106,7 +106,8 @@ local CONTENTS = {
     for _, tensor in cbk.tensors(root.module) do
       count, empty = count + 1, empty + (tensor:numel() == 0 and 1 or 0)
     end
-    return empty > 0 and 2 * empty >= count and { what = "DeepSpeed ZeRO stage 3: the weights here are placeholders without elements" .. FOLDER }
+    return empty > 0 and 2 * empty >= count
+      and { what = "DeepSpeed ZeRO stage 3: the weights here are placeholders without elements" .. FOLDER }
   end,
   function(root)
     local state = is_dict(root.optimizer_state_dict) and root.optimizer_state_dict

@@ -197,13 +197,43 @@ end
 ---@field value Tensor
 ---@field is_below? boolean   the module's matrices are added to it, as for embeddings and heads that PEFT adapts
 
+-- Names of modules in memory, with the name of the adapter, as `model.state_dict()` has them; PEFT saves them without it.
+local IN_MEMORY = { "^(.*%.lora_[AB])%.([^.]+)(%.weight)$", "^(.*%.lora_embedding_[AB])%.([^.]+)()$",
+  "^(.*%.modules_to_save)%.([^.]+)(%..*)$" }
+
+---The adapter's tensors by the names with which PEFT saves them, without `base_model.model.`
+---@param adapter Dict
+---@return Dict
+local function as_saved(adapter)
+  local out, called = cbk.dict(), nil
+  for key, value in cbk.items(adapter) do
+    local full = tostring(key)
+    local name = full:gsub("^base_model%.model%.", "")
+    if not is_tensor(value) then cbk.fail("checkpoint", ("the adapter's '%s' is not a tensor"):format(full)) end
+    for _, pattern in ipairs(IN_MEMORY) do
+      local before, own, after = name:match(pattern)
+      if before and called and called ~= own then
+        cbk.fail("unmatched", ("the file has two adapters, '%s' and '%s'"):format(called, own),
+          { advice = "save one with PEFT (save_pretrained)" })
+      end
+      if before then name, called = before .. (type(after) == "string" and after or ""), own end
+    end
+    if out[name] ~= nil then cbk.fail("unmatched", ("the adapter has two tensors for '%s'"):format(name)) end
+    if not name:find "%.original_module%." then out[name] = cbk.raw(adapter, key) end -- the base model's
+  end
+  return out
+end
+
 ---@param adapter Dict   the adapter's tensors
 ---@return table<string, Adapted> modules, table<string, SavedWhole> others   without `base_model.model.`
 local function sorted_out(adapter)
   local modules, others = {}, {}
-  for key, value in cbk.items(adapter) do
-    if not is_tensor(value) then cbk.fail("checkpoint", ("the adapter's '%s' is not a tensor"):format(tostring(key))) end
-    local name = tostring(key):gsub("^base_model%.model%.", "")
+  for key, value in cbk.items(as_saved(adapter)) do
+    local name = tostring(key)
+    if value:numel() == 0 then
+      cbk.fail("checkpoint", ("the adapter's '%s' has no elements: a rank of DeepSpeed's ZeRO 3 saved it, which had none of them")
+        :format(name), { advice = "make an adapter of the run's folder: `cbk copy RUN adapter_model.safetensors --weights`" })
+    end
     local module, letter = name:match "^(.*)%.lora_([AB])%.weight$"
     local embedding, which = name:match "^(.*)%.lora_embedding_([AB])$"
     if module or embedding then
@@ -213,9 +243,6 @@ local function sorted_out(adapter)
     elseif name:find("lora_", 1, true) or name:find("token_adapter", 1, true) then
       cbk.fail("unmatched", ("the adapter's '%s' is not supported: only lora_A, lora_B, lora_embedding_A and lora_embedding_B are")
         :format(key))
-    elseif name:find "%.modules_to_save%.[^.]+%." or name:find("%.original_module%.") then
-      cbk.fail("unmatched", ("the adapter's '%s' has the name of a module in memory"):format(key),
-        { advice = "save the adapter with PEFT (save_pretrained)" })
     else
       local own, count = name:gsub("%.base_layer%.", ".")
       own = own:gsub("%.modules_to_save%.", ".")
@@ -229,14 +256,71 @@ local function sorted_out(adapter)
   return modules, others
 end
 
----The base model's own key. Files of a model without its head leave out the first part of a name.
+-- Prefixes of names in memory from transformers 4.52 on, and those in files of models with images.
+local RENAMED = { { "model.language_model.", "language_model.model." }, { "model.vision_tower.", "vision_tower." },
+  { "model.multi_modal_projector.", "multi_modal_projector." }, { "lm_head.", "language_model.lm_head." } }
+
+---@class KeyFinder   Finds the base model's keys for names of an adapter.
+---@field model Dict
+---@field by_tail? table<string, string|false>   keys by what follows their first parts; false: several
+---@field moved table<string, string>            prefixes that differ: of the adapter → of the base model
+local KeyFinder = {}
+KeyFinder.__index = KeyFinder
+
 ---@param model Dict
----@param key string
+---@return KeyFinder
+local function key_finder(model) return setmetatable({ model = model, moved = {} }, KeyFinder) end
+
+---The one key of the base model that has a prefix before the name, or whose prefix the name lacks.
+---@param name string
 ---@return string|nil
-local function key_in(model, key)
-  if is_tensor(model[key]) then return key end
-  local short = key:gsub("^[^.]+%.", "")
-  return is_tensor(model[short]) and short or nil
+function KeyFinder:with_prefix(name)
+  if not self.by_tail then
+    self.by_tail = {}
+    for key in cbk.items(self.model) do
+      for tail in tostring(key):gmatch "%f[^.%z]()" do
+        local text = tostring(key):sub(tail)
+        self.by_tail[text] = self.by_tail[text] == nil and tostring(key)
+      end
+    end
+  end
+  if self.by_tail[name] then return self.by_tail[name] end
+  for at in name:gmatch "%.()" do
+    local key = name:sub(at)
+    if is_tensor(self.model[key]) and key:find("%.%d+%.") then return key end
+  end
+end
+
+---The base model's own key. Files of a model without its head leave out the first part of a name; other programs put one more before it.
+---@param name string
+---@return string|nil
+function KeyFinder:find(name)
+  local model = self.model
+  if is_tensor(model[name]) then return name end
+  for _, pair in ipairs(RENAMED) do
+    local key = name:sub(1, #pair[1]) == pair[1] and pair[2] .. name:sub(#pair[1] + 1)
+    if key and is_tensor(model[key]) then
+      self.moved[pair[1]] = pair[2]
+      return key
+    end
+  end
+  local short = name:gsub("^[^.]+%.", "")
+  if is_tensor(model[short]) then return short end
+  for from, to in pairs(self.moved) do -- of a name that shows less
+    local key = name:sub(1, #from) == from and to .. name:sub(#from + 1)
+    if key and is_tensor(model[key]) then return key end
+  end
+  local key = self:with_prefix(name)
+  if not key then return nil end
+  if #key > #name then self.moved[""] = key:sub(1, #key - #name) else self.moved[name:sub(1, #name - #key)] = "" end
+  return key
+end
+
+---Says which prefixes differ.
+function KeyFinder:warn()
+  for _, from in ipairs(naming.sorted(self.moved)) do
+    cbk.warn(("the adapter's names differ from the base model's: '%s…' there is '%s…' here"):format(from, self.moved[from]))
+  end
 end
 
 -- Names of transformers' Conv1D layers, which have a transposed weight. Some models have linear layers with these names.
@@ -435,15 +519,34 @@ end
 
 -- --- folding
 
----Why a whole tensor of an adapter does not fit the base model, and what to do about it.
----@param own integer[]   the shape in the base model
----@param new integer[]
----@return string
-local function why_other_shape(own, new)
-  local is_longer = #own == 2 and #new == 2 and own[2] == new[2] and own[1] ~= new[1]
-  if not is_longer then return "is it the model of base_model_name_or_path?" end
-  return ("the adapter was trained after the vocabulary was resized: give the base model %d words with transformers "
-    .. "(model.resize_token_embeddings(%d), then save_pretrained), and fold the adapter into that"):format(new[1], new[1])
+---Whether a tensor replaces the embeddings or the head after words were added to the vocabulary, or taken from it.
+---@param key string
+---@param old Tensor
+---@param new Tensor
+local function is_resized(key, old, new)
+  local own, other = old:shape(), new:shape()
+  return #own == 2 and #other == 2 and own[2] == other[2] and (is_weight_of(EMBEDDINGS, key) or is_weight_of(HEADS, key))
+end
+
+---The number of words after the adapter was folded in, if it is another one. Fails if embeddings and head differ in it.
+---@param model Dict   the base model
+---@param out Dict     with the adapter
+---@return integer|nil
+local function new_words(model, out)
+  local changed, words = nil, nil
+  for key in cbk.items(out) do
+    if (is_weight_of(EMBEDDINGS, key) or is_weight_of(HEADS, key)) and is_tensor(out[key]) and #out[key]:shape() == 2 then
+      local rows, old = out[key]:shape()[1], model[key] ~= nil and is_tensor(model[key]) and model[key]:shape()[1]
+      words = words or { key = tostring(key), rows = rows }
+      if old and old ~= rows then changed = rows end
+      if changed and rows ~= words.rows then
+        cbk.fail("shape", ("'%s' has %d words after the adapter is folded in, and '%s' has %d: the adapter was trained after the "
+          .. "vocabulary was resized, and has only one of them"):format(key, rows, words.key, words.rows),
+          { advice = "merge the adapter with PEFT" })
+      end
+    end
+  end
+  return changed
 end
 
 ---Records that a name of the adapter changes a weight. Fails if another name does so already.
@@ -467,12 +570,13 @@ end
 ---@return table<string, fun(old: Tensor|nil): Tensor> below   weights that are saved whole and have matrices besides, without these
 local function trained_weights(model, modules, others, settings, embedding)
   local trained, names, count, missing, below = {}, {}, 0, {}, {}
+  local finder = key_finder(model)
   check_patterns(settings, modules)
   local is_conv1d = has_conv1d(model)
   if is_conv1d == nil then is_conv1d = settings.fan_in_fan_out end
   for module, one in pairs(modules) do
     local name = module .. ".weight"
-    local key = key_in(model, name) or embedding and is_weight_of(HEADS, name) and name
+    local key = finder:find(name) or embedding and is_weight_of(HEADS, name) and name
     if key then
       claim(names, key, name)
       trained[key], count = function(old) return folded_weight(settings, is_conv1d, module, one, old) end, count + 1
@@ -486,7 +590,7 @@ local function trained_weights(model, modules, others, settings, embedding)
       #missing, table.concat(missing, ", ", 1, math.min(#missing, 5)), #missing > 5 and ", …" or ""))
   end
   for name, saved in pairs(others) do -- modules_to_save, trained biases, and weights to which matrices are added
-    local key, value = key_in(model, name) or name, saved.value
+    local key, value = finder:find(name) or name, saved.value
     if model[key] ~= nil and not is_tensor(model[key]) then
       cbk.fail("checkpoint", ("the base model's '%s' is not a tensor, but the adapter's is"):format(key))
     end
@@ -497,9 +601,9 @@ local function trained_weights(model, modules, others, settings, embedding)
     end
     local function put(old)
       local own, new = old and extents.shape(old:shape()), extents.shape(value:shape())
-      if own and own ~= new then
-        cbk.fail("shape", ("'%s' is %s in the adapter, but %s in the base model; %s"):format(name, new, own,
-          why_other_shape(old:shape(), value:shape())))
+      if own and own ~= new and not is_resized(key, old, value) then
+        cbk.fail("shape", ("'%s' is %s in the adapter, but %s in the base model; is it the model of base_model_name_or_path?"):format(name,
+          new, own))
       end
       low_rank.check_finite(name, value)
       if old and quantised.is_narrow(old.dtype) then
@@ -511,6 +615,7 @@ local function trained_weights(model, modules, others, settings, embedding)
     trained[key] = fold and function(old) return fold(put(old)) end or put
     below[key] = fold and put
   end
+  finder:warn()
   return trained, count, below
 end
 
@@ -575,6 +680,7 @@ end
 ---@param is_tied_by_default boolean   whether programs tie the head of such a model if its config does not say
 ---@return Dict model, integer count   the number of adapted weights
 ---@return HeadTie|nil untied          a head that is no longer tied to the embeddings
+---@return integer|nil words            the size of the vocabulary, if it is another one
 function peft.fold(model, adapter, settings, config, is_tied_by_default)
   for what, tree in pairs { ["base model"] = model, adapter = adapter } do
     if not (cbk.kind(tree) or ""):find "dict" then cbk.fail("checkpoint", ("the %s is no dict of tensors"):format(what)) end
@@ -606,16 +712,30 @@ function peft.fold(model, adapter, settings, config, is_tied_by_default)
   end
   if not tie then
     check_headless(model, config, trained, others)
-    return out, count
+    return out, count, nil, new_words(model, out)
   end
+  local words = new_words(model, out)
   if settings.keeps_ties and not (trained[tie.head] and trained[tie.embedding]) then -- the base model may store both as copies
     local from = trained[tie.head] and tie.head or tie.embedding
     for _, key in ipairs { tie.head, tie.embedding } do
       if out[key] ~= nil then out[key] = out[from] end
     end
-    return with_prefix(out, model, tie), count
+    return with_prefix(out, model, tie), count, nil, words
   end
-  return with_prefix(out, model, tie), count, tie
+  return with_prefix(out, model, tie), count, tie, words
+end
+
+---The config of a model with another size of the vocabulary.
+---@param config Dict   config.json
+---@param words integer
+---@return Dict
+function peft.resized_config(config, words)
+  config = cbk.deep_copy(config)
+  local text = cbk.kind(config.text_config) == "dict" and config.text_config
+  for _, section in ipairs { config, text or nil } do
+    if section.vocab_size ~= nil then section.vocab_size = words end
+  end
+  return config
 end
 
 ---The config of a model with a head that is no longer tied to the embeddings.
