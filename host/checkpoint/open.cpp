@@ -14,6 +14,7 @@
 #include "host/checkpoint/salvage.hpp"
 #include "host/checkpoint/sharded.hpp"
 #include "host/formats/file_names.hpp"
+#include "host/formats/gguf/reader.hpp"
 #include "host/formats/safetensors/aliases.hpp"
 #include "host/formats/tensorflow/state_file.hpp"
 #include "host/value/unreadable.hpp"
@@ -95,15 +96,18 @@ Checkpoint open_mapped(const FilePtr& file, const OpenOptions& options) {
               {.problem = "the folder holds several checkpoints", .advice = "open one of " + listed(names)});
 }
 
-/// The one GGUF file of a folder without other checkpoints.
-FilePtr gguf_in(const NamedFiles& files, std::vector<std::string> names) {
+using Files = std::vector<FilePtr>;
+
+/// The GGUF model of a folder without other checkpoints: one file, or all parts of one.
+Files gguf_in(const NamedFiles& files, std::vector<std::string> names) {
   std::sort(names.begin(), names.end());
-  if (names.size() == 1) return files.open(names.front(), NamedFiles::Link::followed);
-  if (std::ranges::none_of(names, is_gguf_part_name)) fail_ambiguous(names);
-  throw Error(Errc::usage, {.problem = fmt::format(
-                                "the folder holds a GGUF model in {} files, each of which is read by itself",
-                                names.size()),
-                            .advice = "open one of " + listed(names)});
+  const std::string stem = fs::path(names.front()).stem().string();
+  const auto model = before_part(stem, "-");
+  for (size_t i = 0; names.size() > 1 && i < names.size(); ++i)
+    if (!model || names[i] != shard_name(*model, i + 1, names.size(), gguf_suffix)) fail_ambiguous(names);
+  Files out;
+  for (const std::string& name : names) out.push_back(files.open(name, NamedFiles::Link::followed));
+  return out;
 }
 
 /// The names in a folder that may be checkpoints, each sorted.
@@ -141,22 +145,30 @@ Candidates candidates_in(const fs::path& folder) {
   return out;
 }
 
+/// Indexes, and files with usual names.
+std::vector<std::string> main_names(const Candidates& candidates) {
+  std::vector<std::string> all = candidates.indexes;
+  all.insert(all.end(), candidates.usual.begin(), candidates.usual.end());
+  return all;
+}
+
 /// The file that is the checkpoint of a folder: the latest one of TensorFlow; an index; else the file with
 /// the usual name; else the index of a variant; else the metadata of pieces. nullptr: none of them.
 FilePtr main_file_in(const fs::path& folder, const NamedFiles& files, const Candidates& candidates,
                      const OpenOptions& options) {
   if (auto latest = tensorflow::latest_in(folder, options.allow_external)) return latest;
   const auto found = [&](const std::string& name) { return files.open(name, NamedFiles::Link::followed); };
-  const auto& [indexes, usual, others, gguf, has_shards] = candidates;
-  if (indexes.size() == 1 && usual.empty()) return found(indexes.front());
-  if (indexes.empty() && usual.size() == 1) return found(usual.front());
-  return indexes.empty() && usual.empty() ? metadata_in(files, folder) : nullptr;
+  std::vector<std::string> all = main_names(candidates);
+  if (all.empty()) return metadata_in(files, folder);
+  if (all.size() > 1)
+    std::erase_if(all, [](const std::string& name) { return name.starts_with("pytorch_model"); });
+  return all.size() == 1 ? found(all.front()) : nullptr;
 }
 
 /// The only file of a folder that may be a checkpoint.
-FilePtr only_file_in(const NamedFiles& files, Candidates candidates) {
+Files only_file_in(const NamedFiles& files, Candidates candidates) {
   if (candidates.indexes.empty() && candidates.files.size() == 1)
-    return files.open(candidates.files.front(), NamedFiles::Link::followed);
+    return {files.open(candidates.files.front(), NamedFiles::Link::followed)};
   std::vector<std::string> all = candidates.indexes;
   all.insert(all.end(), candidates.files.begin(), candidates.files.end());
   if (all.empty() && !candidates.has_shards && !candidates.gguf.empty())
@@ -179,19 +191,31 @@ auto opening(const fs::path& path, Body&& body) {
 
 /// The checkpoint of a folder: its main file, the files of all ranks, or its only file.
 Checkpoint open_folder(const fs::path& folder, const OpenOptions& options) {
-  std::optional<Checkpoint> of_ranks;
+  std::optional<Checkpoint> joined;
+  std::vector<std::string> names;
   const FilePtr file = opening(folder, [&]() -> FilePtr {
     const NamedFiles files(folder, options.allow_external);
     Candidates candidates = candidates_in(folder);
+    names = main_names(candidates);
     if (FilePtr main = main_file_in(folder, files, candidates, options)) return main;
     const auto memory = std::make_shared<MemoryBudget>(0);
-    of_ranks = read_rank_folder(folder, options, memory);
-    if (!of_ranks) return only_file_in(files, std::move(candidates));
-    of_ranks = checked(std::move(*of_ranks), folder, memory, options);
+    joined = read_rank_folder(folder, options, memory);
+    if (!joined) {
+      const Files found = only_file_in(files, std::move(candidates));
+      if (found.size() == 1) return found.front();
+      for (const FilePtr& one : found) memory->add_file(one->size());
+      joined = gguf::read_split(found, options, memory);
+    }
+    joined = checked(std::move(*joined), folder, memory, options);
     return nullptr;
   });
-  if (of_ranks) return std::move(*of_ranks);
-  return opening(file->path(), [&] { return open_mapped(file, options); });
+  if (joined) return std::move(*joined);
+  Checkpoint checkpoint = opening(file->path(), [&] { return open_mapped(file, options); });
+  for (const std::string& name : names)
+    if (name != file->path().filename().string())
+      checkpoint.warnings.push_back(fmt::format("{} is not read: {} beside it is", quote(name),
+                                                quote(file->path().filename().string())));
+  return checkpoint;
 }
 
 std::string warning_of(const std::vector<fs::path>& finished) {

@@ -44,10 +44,6 @@ bool is_variant_index_name(std::string_view name) {
   return dot != std::string_view::npos && dot + 1 < stem.size() && stem.substr(0, dot).ends_with(".index");
 }
 
-bool is_gguf_part_name(const fs::path& file) {
-  return file.extension() == gguf_suffix && before_part(file.stem().string(), "-");
-}
-
 std::string data_file_name(std::string_view prefix, size_t number, size_t count) {
   return fmt::format("{}.data-{}", prefix, part(number, count));
 }

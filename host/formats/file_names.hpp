@@ -33,9 +33,6 @@ std::optional<std::string_view> before_part(std::string_view name, std::string_v
 
 inline constexpr std::string_view gguf_suffix = ".gguf";
 
-/// Whether it is the name of one of several files of a GGUF model. They have no index.
-bool is_gguf_part_name(const fs::path& file);
-
 // --- TensorFlow
 
 /// The suffix of the index of a TensorFlow checkpoint, after the prefix.

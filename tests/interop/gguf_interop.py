@@ -177,11 +177,35 @@ def mxfp4(b):
     return (np.ldexp(1.0, b[:, :1].astype("i4") - 127) * values[spread(b[:, 1:], (0, 4), 15)]).astype("f4")
 
 
+def nvfp4(b):
+    exponents, mantissas = (b[:, :4] >> 3 & 15).astype("i4"), (b[:, :4] & 7).astype("f8")
+    scales = np.where(exponents == 0, np.ldexp(mantissas, -9), np.ldexp(1 + mantissas / 8, exponents - 7))
+    scales = np.where(b[:, :4] == 0x7F, 0, scales)
+    values = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], "f8")
+    values = np.concatenate([values, 0 - values])
+    codes = np.concatenate([spread(b[:, 4 + 8 * i:12 + 8 * i], (0, 4), 15) for i in range(4)], axis=1)
+    return (np.repeat(scales, 16, axis=1) * values[codes]).astype("f4")
+
+
+def low_first(b, count):
+    """Codes of some bits, the low bits first."""
+    return np.stack([b >> shift & (2 ** count - 1) for shift in range(0, 8, count)], axis=2).reshape(len(b), -1).astype("f4")
+
+
+def q1_0(b):
+    return np.where(low_first(b[:, 2:], 1) == 1, half(b, 0), -half(b, 0))
+
+
+def q2_0(b):
+    return half(b, 0) * (low_first(b[:, 2:], 2) - 1)
+
+
 QUANTISED = {
     "Q4_0": (2, 32, 18, q4_0), "Q4_1": (3, 32, 20, q4_1), "Q5_0": (6, 32, 22, q5_0), "Q5_1": (7, 32, 24, q5_1), "Q8_0": (8, 32, 34, q8_0),
     "Q8_1": (9, 32, 36, q8_1), "Q2_K": (10, 256, 84, q2_k), "Q3_K": (11, 256, 110, q3_k), "Q4_K": (12, 256, 144, q4_k),
     "Q5_K": (13, 256, 176, q5_k), "Q6_K": (14, 256, 210, q6_k), "Q8_K": (15, 256, 292, q8_k), "IQ4_NL": (20, 32, 18, iq4_nl),
     "IQ4_XS": (23, 256, 136, iq4_xs), "TQ1_0": (34, 256, 54, tq1_0), "TQ2_0": (35, 256, 66, tq2_0), "MXFP4": (39, 32, 17, mxfp4),
+    "NVFP4": (40, 64, 36, nvfp4), "Q1_0": (41, 128, 18, q1_0), "Q2_0": (42, 64, 18, q2_0),
 }
 LISTED = {"IQ2_XXS": (16, 66), "IQ2_XS": (17, 74), "IQ3_XXS": (18, 98), "IQ1_S": (19, 50), "IQ3_S": (21, 110), "IQ2_S": (22, 82), "IQ1_M": (29, 56)}
 PLAIN = {"F32": (F32, "f4"), "F16": (F16, "f2"), "I8": (I8, "i1"), "I16": (I16, "i2"), "I32": (I32, "i4"), "I64": (I64, "i8"), "F64": (F64, "f8")}
@@ -211,7 +235,7 @@ def all_types(run, rng):
         for kind in "any", "usual":
             blocks = rng.integers(0, 256, size=(2400, size), dtype="u1")
             if kind == "usual":  # the high byte of a scale decides on NaN and infinity
-                for at in {"Q2_K": (81, 83), "Q3_K": (109,), "Q6_K": (209,), "Q8_K": (), "TQ1_0": (53,), "TQ2_0": (65,), "MXFP4": ()}.get(name, (1, 3)):
+                for at in {"Q2_K": (81, 83), "Q3_K": (109,), "Q6_K": (209,), "Q8_K": (), "TQ1_0": (53,), "TQ2_0": (65,), "MXFP4": (), "NVFP4": ()}.get(name, (1, 3)):
                     blocks[:, at] &= 0xBB
             tensors[f"{name}.{kind}"] = (number, (60, 40 * elements), blocks.tobytes())
             with np.errstate(all="ignore"):

@@ -118,7 +118,21 @@ def cache(d):
     return f"{d}/snapshots/0123abcd"
 
 
+def both_formats(d):
+    """The same model twice, each time in shards with an index."""
+    placed = shards(d)
+    for number, name in enumerate(SHARDS):
+        torch.save({key: WEIGHTS[key] * 2 for key in KEYS[number::2]}, f"{d}/pytorch_{name[:-len('safetensors')]}bin")
+    write_json(f"{d}/pytorch_model.bin.index.json", {"weight_map": {key: f"pytorch_{name[:-len('safetensors')]}bin" for key, name in placed.items()}})
+
+
+def pickles_beside(d):
+    shards(d)
+    torch.save({key: value * 2 for key, value in WEIGHTS.items()}, f"{d}/pytorch_model.bin")
+
+
 GOOD_FOLDERS = {
+    "pickles beside safetensors": pickles_beside, "pickles beside safetensors, in shards": both_formats,
     "two shards": lambda d: shards(d) and None, "numbers from 0": zero_based, "other names of shards": other_names,
     "an underscore": lambda d: shards(d, ("model_00001-of-00002.safetensors", "model_00002-of-00002.safetensors")) and None,
     "a wrong total": lambda d: shards(d, about={"total_size": 12345}) and None, "a total of a float": lambda d: shards(d, about={"total_size": 5e4}) and None,
@@ -132,14 +146,6 @@ GOOD_FOLDERS = {
 def stale_index(d):
     placed = shards(d)
     write_json(f"{d}/{INDEX}", {"weight_map": {key: f"model-{i % 4 + 1:05}-of-00004.safetensors" for i, key in enumerate(placed)}})
-
-
-def both_formats(d):
-    """The same model twice, each time in shards with an index."""
-    placed = shards(d)
-    for number, name in enumerate(SHARDS):
-        torch.save({key: WEIGHTS[key] for key in KEYS[number::2]}, f"{d}/pytorch_{name[:-len('safetensors')]}bin")
-    write_json(f"{d}/pytorch_model.bin.index.json", {"weight_map": {key: f"pytorch_{name[:-len('safetensors')]}bin" for key, name in placed.items()}})
 
 
 def wrong_shard(d):
@@ -192,19 +198,13 @@ def stray_file(d):
     safetensors_file.save(f"{d}/model.safetensors", {key: value * 2 for key, value in WEIGHTS.items()})
 
 
-def pickles_beside(d):
-    shards(d)
-    torch.save(WEIGHTS, f"{d}/pytorch_model.bin")
-
-
 BAD_FOLDERS = {
     "an index of another download": (stale_index, "4 of 4 shards are missing"), "an index with the wrong shard": (wrong_shard, "lacks a key that the index lists"),
     "another tensor of a listed name": (lambda d: key_in_two_shards(d, lambda weight: weight * 2), "has another "),
     "a shard under two spellings": (two_spellings, "names one file as"), "endless tensors in two shards": (endless_twice, "has another 'k'"),
     "a missing shard": (without_shard, f"missing: '{SHARDS[1]}'"), "an incomplete download": (incomplete_download, f"missing: '{SHARDS[1]}'"),
     "a shard that is cut": (cut_shard, "cut short"), "a pointer of Git LFS": (pointer, "git lfs pull"), "a web page": (web_page, "web page"),
-    "a file beside the shards": (stray_file, "several checkpoints"), "pickles beside safetensors": (pickles_beside, "several checkpoints"),
-    "pickles beside safetensors, in shards": (both_formats, "open one of model.safetensors.index.json, pytorch_model.bin.index.json"),
+    "a file beside the shards": (stray_file, "several checkpoints"),
 }
 
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "host/base/error.hpp"
@@ -92,6 +93,35 @@ void decode_mxfp4(const uint8_t* block, float* out) {
   const auto scale = std::bit_cast<float>(exponent < 2 ? 0x00200000U << exponent : (exponent - 1) << 23);
   for (size_t i = 0; i < small_block; ++i)
     out[i] = scale * static_cast<float>(mxfp4_values.at(static_cast<size_t>(nibble(block + 1, i))));
+}
+
+/// Half of an unsigned 8-bit float (E4M3), whose NaN stands for 0, as the values below are doubled.
+float half_of_ue4m3(uint8_t byte) {
+  constexpr uint8_t nan = 0x7f;
+  const int exponent = bits_of(byte, 3, 4);
+  const auto mantissa = static_cast<float>(bits_of(byte, 0, 3));
+  if (byte == nan) return 0;
+  return exponent == 0 ? std::ldexp(mantissa, -10) : std::ldexp(1 + mantissa / 8, exponent - 8);
+}
+
+/// Four groups of 16 elements, each with a scale.
+void decode_nvfp4(const uint8_t* block, float* out) {
+  for (size_t i = 0; i < 64; ++i) {
+    const size_t group = i / 16;
+    const auto code = static_cast<size_t>(bits_of(block[4 + group * 8 + i % 8], i % 16 / 8 * 4, 4));
+    out[i] = half_of_ue4m3(block[group]) * static_cast<float>(mxfp4_values.at(code));
+  }
+}
+
+void decode_q1_0(const uint8_t* block, float* out) {
+  const float scale = half_at(block);
+  for (size_t i = 0; i < 128; ++i) out[i] = bits_of(block[2 + i / 8], i % 8, 1) != 0 ? scale : -scale;
+}
+
+void decode_q2_0(const uint8_t* block, float* out) {
+  const float scale = half_at(block);
+  for (size_t i = 0; i < 64; ++i)
+    out[i] = scale * static_cast<float>(bits_of(block[2 + i / 4], i % 4 * 2, 2) - 1);
 }
 
 // --- blocks of 256 elements: scales of groups, and a scale of the scales
@@ -260,6 +290,9 @@ constexpr auto types = std::to_array<Type>({
     {34, "TQ1_0", 256, 54, {}, decode_tq1_0},
     {35, "TQ2_0", 256, 66, {}, decode_tq2_0},
     {39, "MXFP4", 32, 17, {}, decode_mxfp4},
+    {40, "NVFP4", 64, 36, {}, decode_nvfp4},
+    {41, "Q1_0", 128, 18, {}, decode_q1_0},
+    {42, "Q2_0", 64, 18, {}, decode_q2_0},
 });
 
 class DecodedStorage final : public PackedStorage {

@@ -95,4 +95,35 @@ Checkpoint read(const std::shared_ptr<const MappedFile>& file, const OpenOptions
   return checkpoint;
 }
 
+Checkpoint read_split(std::span<const std::shared_ptr<const MappedFile>> files, const OpenOptions& options,
+                      const MemoryPtr& memory) {
+  Checkpoint out;
+  for (const auto& file : files) {
+    const std::string name = file->path().filename().string();
+    within(fmt::format("'{}'", name), [&] {
+      Checkpoint part = read(file, options, memory);
+      const Value* count = part.root.find(metadata_key)->find("split.count");
+      const bool is_known = count != nullptr && count->is(Value::Kind::integer) && count->as_integer().fits;
+      if (is_known && count->as_int() != static_cast<int64_t>(files.size()))
+        fail(Errc::format, "it is one of {} files (split.count), and there are {}", count->as_int(),
+             files.size());
+      out.files.push_back(file->path());
+      out.has_unreadable = out.has_unreadable || part.has_unreadable;
+      if (out.root.is_none()) {
+        part.warnings.clear();  // that it is one of several files
+        part.files.swap(out.files);
+        out = std::move(part);
+        return;
+      }
+      for (const auto& [key, value] : part.root.as_dict().entries()) {
+        if (key.as_string() == metadata_key) continue;
+        if (out.root.find(key.as_string()) != nullptr)
+          fail(Errc::format, "another file has {}, too", quote(key.as_string()));
+        out.root.as_dict().set(key, value);
+      }
+    });
+  }
+  return out;
+}
+
 }  // namespace cbk::gguf
