@@ -52,32 +52,13 @@ int make_tril(lua_State* L) {
   return 1;
 }
 
-std::vector<Tensor> tensors_at(lua_State* L, int index) {
-  std::vector<Tensor> out;
-  if (const auto list = test<Sequence>(L, index)) {
-    for (const Value& item : list->items) out.push_back(item.as_tensor());
-    return out;
-  }
-  if (!lua_istable(L, index)) fail_type(L, index, "list of tensors");
-  const auto count = static_cast<int>(lua_objlen(L, index));
-  for (int i = 1; i <= count; ++i) {
-    lua_rawgeti(L, index, i);
-    const auto leaf = test<const TensorLeaf>(L, -1);
-    if (!leaf)
-      fail_argument(L, index, fmt::format("tensors expected, got {} at position {}", type_name(L, -1), i));
-    out.push_back(leaf->tensor);
-    lua_pop(L, 1);
-  }
-  return out;
-}
-
 int cat_tensors(lua_State* L) {
-  push(L, Tensor::concat(tensors_at(L, 1), opt_integer(L, 2, 0)));
+  push(L, Tensor::concat(check_tensors(L, 1), opt_integer(L, 2, 0)));
   return 1;
 }
 
 int stack_tensors(lua_State* L) {
-  push(L, Tensor::stack(tensors_at(L, 1), opt_integer(L, 2, 0)));
+  push(L, Tensor::stack(check_tensors(L, 1), opt_integer(L, 2, 0)));
   return 1;
 }
 

@@ -267,6 +267,39 @@ Tensor tensor_from(lua_State* L, int index, DType dtype, const std::optional<Sha
   return shape ? collect_flat(L, index, dtype, *shape) : Collector(L, dtype).collect(index);
 }
 
+std::vector<Tensor> check_tensors(lua_State* L, int index) {
+  std::vector<Tensor> out;
+  if (const auto list = test<Sequence>(L, index)) {
+    for (const Value& item : list->items) out.push_back(item.as_tensor());
+    return out;
+  }
+  if (!lua_istable(L, index)) fail_type(L, index, "list of tensors");
+  const auto count = static_cast<int>(lua_objlen(L, index));
+  for (int i = 1; i <= count; ++i) {
+    lua_rawgeti(L, index, i);
+    const auto leaf = test<const TensorLeaf>(L, -1);
+    if (!leaf)
+      fail_argument(L, index, fmt::format("tensors expected, got {} at position {}", type_name(L, -1), i));
+    out.push_back(leaf->tensor);
+    lua_pop(L, 1);
+  }
+  return out;
+}
+
+std::vector<double> check_numbers(lua_State* L, int index) {
+  std::vector<double> out;
+  if (!lua_istable(L, index)) fail_type(L, index, "list of numbers");
+  const auto count = static_cast<int>(lua_objlen(L, index));
+  for (int i = 1; i <= count; ++i) {
+    lua_rawgeti(L, index, i);
+    if (lua_type(L, -1) != LUA_TNUMBER)
+      fail_argument(L, index, fmt::format("numbers expected, got {} at position {}", type_name(L, -1), i));
+    out.push_back(lua_tonumber(L, -1));
+    lua_pop(L, 1);
+  }
+  return out;
+}
+
 Bytes element_bytes(lua_State* L, int index, DType dtype) {
   if (lua_isnoneornil(L, index)) fail_type(L, index, "number");
   Collector collector(L, dtype);

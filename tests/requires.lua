@@ -32,6 +32,7 @@ local LAYERS = {
   { "cbk.infer", "^scripts/lib/cbk/infer/" },
   { "cbk.upgrade", "^scripts/lib/cbk/upgrade/" },
   { "cbk.check and cbk.diff", "^scripts/lib/cbk/check/", "^scripts/lib/cbk/diff/" },
+  { "cbk.merge", "^scripts/lib/cbk/merge/" },
   { "the commands", "^scripts/[%w_-]+%.lua$" },
   { "examples and packaging", "^scripts/examples/", "^scripts/packaging/" },
 }

@@ -11,6 +11,7 @@
 #include "host/tensor/kernels/finite.hpp"
 #include "host/tensor/kernels/matmul.hpp"
 #include "host/tensor/kernels/strided_copy.hpp"
+#include "host/tensor/merge.hpp"
 
 namespace cbk {
 namespace {
@@ -338,6 +339,7 @@ bool loses_itself(const Expression& one) {
   return (cast != nullptr && loses(cast->input()->dtype(), cast->dtype())) ||
          dynamic_cast<const UnaryExpression*>(&one) != nullptr ||
          dynamic_cast<const BinaryExpression*>(&one) != nullptr ||
+         dynamic_cast<const MergedExpression*>(&one) != nullptr ||
          dynamic_cast<const MatmulExpression*>(&one) != nullptr;
 }
 

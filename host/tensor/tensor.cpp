@@ -7,19 +7,13 @@
 #include <numbers>
 #include <numeric>
 
+#include "host/tensor/counter_random.hpp"
 #include "host/tensor/expression.hpp"
 #include "host/tensor/kernels/cast.hpp"
 #include "host/tensor/number.hpp"
 
 namespace cbk {
 namespace {
-
-uint64_t scrambled(uint64_t value) {  // SplitMix64's finaliser
-  value += 0x9e3779b97f4a7c15U;
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9U;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111ebU;
-  return value ^ (value >> 31);
-}
 
 /// The i-th number of a standard normal sequence (Box-Muller on a counter).
 double normal_at(uint64_t seed, int64_t position) {
@@ -168,10 +162,8 @@ Tensor Tensor::normal(DType dtype, Shape shape, double mean, double std, uint64_
 
 Tensor Tensor::uniform(DType dtype, Shape shape, double low, double high, uint64_t seed) {
   if (!is_floating(dtype)) fail(Errc::dtype, "uniform random numbers of {}", name_of(dtype));
-  auto at = [=, first = scrambled(seed)](int64_t position) {
-    const auto number =
-        static_cast<double>(scrambled(first + static_cast<uint64_t>(position)) >> 11) * 0x1p-53;
-    return low + (high - low) * number;
+  auto at = [=, stream = scrambled(seed)](int64_t position) {
+    return low + (high - low) * uniform_at(stream, position);
   };
   const int64_t count = numel_of(shape);
   return from_expression(std::make_shared<GeneratedExpression>(dtype, count, at), std::move(shape));

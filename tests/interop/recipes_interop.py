@@ -150,6 +150,12 @@ cbk.create("old.safetensors", { root = root }):commit()
 cbk.create("new.pt", { root = cbk.dict { wte = root["embed.weight"]:transpose(0, 1), bias = root["out.bias"] } }):commit()
 """
 
+MERGE = LLAMA + """
+for _, name in ipairs { "one", "two" } do cbk.create(name, { root = cbk.open("llama").root, format = "safetensors", shard_size = 1024 }):commit() end
+cbk.fs.write("merge.yml", "merge_method: slerp\\nbase_model: one\\nmodels: [{model: one}, {model: two}]\\nparameters: {t: 0.5}\\n")
+"""
+
+
 def llama():
     """The weights of a small LLaMA."""
     layer = "model.layers.0."
@@ -197,6 +203,7 @@ def wrapped(run):
 
 # For commands that begin so, what makes a file: Lua, or a function. What is for all commands leaves alone what an earlier one wrote.
 INPUTS = (
+    ("merge", "merge.yml", MERGE),
     ("identify", "llama", LLAMA),
     ("convert llama", "llama", LLAMA),
     ("params", "llama/config.json", LLAMA),

@@ -80,6 +80,7 @@ local function make_inputs()
     max_position_embeddings = 8, filter_size = 2048, dropout_rate = cbk.float(0), share_embedding_weights = true },
     optimizer = cbk.dict { optimizer_type = "AdamW", learning_rate = cbk.list { cbk.dict { scheduler = "Linear",
     initial_learning_rate = cbk.float(0), end_learning_rate = 0.01, total_iters = 10 } } } }, dir .. "/gpt2.yaml")
+  cbk.fs.write(dir .. "/merge.yml", "merge_method: linear\nmodels: [{model: hf.safetensors, parameters: {weight: 1}}]\n")
   cbk.fs.write(dir .. "/data_iter_checkpoint_state_file_global", "1")
   local config, root = tiny.model(tiny.newest_ways().llama)
   cbk.config.save(config, dir .. "/config.json")
@@ -109,6 +110,7 @@ local calls = {
   { "convert --explain", with(convert, "--explain", "lm_head.weight") },
   { "convert", convert },
   { "upgrade", { "upgrade", "--model", "gpt2", "--config", "old.yaml", "gpt2.mdl", "--to", "cs-2.4", "--yes" } },
+  { "merge", { "merge", "merge.yml", "-o", "merged" } },
   { "fold-lora-checkpoint", { "fold-lora-checkpoint", "--model", "gpt2", "-p", "lora.yaml", "--checkpoint_path", "lora.mdl" } },
   { "tensorflow-to-h5", { "tensorflow-to-h5", "m.ckpt", "new.h5" } },
   { "h5-to-tensorflow", { "h5-to-tensorflow", "m.h5", "new.ckpt" } },

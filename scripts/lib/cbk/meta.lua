@@ -503,6 +503,32 @@ function cbk.cat(tensors, dim) end
 ---Tensors of one shape along a new dim.
 ---@return Tensor
 function cbk.stack(tensors, dim) end
+---The weighted sum of tensors of one shape, all float32 or all float64; `normalize`: divided by the sum of the weights.
+---@private
+---@param tensors Tensor[]
+---@param weights number[]
+---@param options? { normalize: boolean }
+---@return Tensor
+function cbk.weighted_sum(tensors, weights, options) end
+---Spherical linear interpolation from `a` (t = 0) to `b` (t = 1), each as one vector; linear where they are nearly parallel. Both are
+---read once more for the angle, when the first element of the result is read.
+---@private
+---@param a Tensor  float32 or float64
+---@param b Tensor  of the same dtype and shape
+---@param t number
+---@return Tensor
+function cbk.slerp(a, b, t) end
+---base + factor · the weighted sum of what is kept of `tensors` - base. `trim`: of each difference, `densities` of its largest elements
+---("magnitude"), or random ones ("random": a function of `seed`, `name`, the tensor's place in the list and the element's position).
+---`rescale`: those that are kept are scaled to the sum of sizes before. `consensus`: only differences with the sign of their weighted sum
+---count. `normalize`: divided by the sum of the weights that count. The differences are measured when the first element is read.
+---@private
+---@param base Tensor  float32 or float64
+---@param tensors Tensor[]   of the same dtype and shape
+---@param weights number[]
+---@param options? { trim: "magnitude"|"random", densities: number[], rescale: boolean, consensus: boolean, normalize: boolean, factor: number, seed: integer, name: string }
+---@return Tensor
+function cbk.add_differences(base, tensors, weights, options) end
 ---Writes a tensor as comma-separated values: a line for each run along the last dim, with the fewest digits that give the same numbers.
 ---@param options? { overwrite: boolean }
 function cbk.write_csv(path, tensor, options) end

@@ -8,6 +8,7 @@ local naming = require "cbk.naming"
 local quantised = require "cbk.quantised"
 local tensor_kinds = require "cbk.tensor_kinds"
 local ties = require "cbk.ties"
+local token_weights = require "cbk.token_weights"
 
 local peft = {}
 
@@ -359,13 +360,7 @@ end
 
 -- --- tied weights
 
-local EMBEDDINGS = { embed_tokens = true, wte = true, word_embeddings = true, embed_in = true, tok_embeddings = true, shared = true }
-local HEADS = { lm_head = true, embed_out = true, decoder = true }
-
-local function is_weight_of(modules, key)
-  local module = tostring(key):match "^(.*)%.weight$"
-  return module ~= nil and modules[naming.last(module)] == true
-end
+local EMBEDDINGS, HEADS, is_weight_of = token_weights.EMBEDDINGS, token_weights.HEADS, token_weights.is_weight_of
 
 ---The key of the weight of such a module; nil if there is none, or if there are several different tensors.
 ---@param tensors Dict
