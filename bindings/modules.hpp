@@ -15,6 +15,7 @@ void bind_rewrite(lua_State* L);
 void bind_tensor(lua_State* L);
 void bind_tensor_functions(lua_State* L);
 void bind_merge(lua_State* L);
+void bind_low_rank(lua_State* L);
 void bind_variable(lua_State* L);
 void bind_compute(lua_State* L);
 void bind_text(lua_State* L);

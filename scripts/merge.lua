@@ -72,7 +72,7 @@ local function open_models(config)
   local by_path, list = {}, {}
   local function open(path)
     if not path or by_path[path] then return end
-    by_path[path] = model.open(path, args)
+    by_path[path] = model.open(path, args, "merge")
     list[#list + 1] = by_path[path]
   end
   open(config.base)

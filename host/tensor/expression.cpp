@@ -11,7 +11,6 @@
 #include "host/tensor/kernels/finite.hpp"
 #include "host/tensor/kernels/matmul.hpp"
 #include "host/tensor/kernels/strided_copy.hpp"
-#include "host/tensor/merge.hpp"
 
 namespace cbk {
 namespace {
@@ -336,10 +335,9 @@ void each_expression(const Expression& expression, std::unordered_set<const Expr
 /// Whether the expression itself loses values, without its inputs.
 bool loses_itself(const Expression& one) {
   const auto* cast = dynamic_cast<const CastExpression*>(&one);
-  return (cast != nullptr && loses(cast->input()->dtype(), cast->dtype())) ||
+  return (cast != nullptr && loses(cast->input()->dtype(), cast->dtype())) || one.is_computed() ||
          dynamic_cast<const UnaryExpression*>(&one) != nullptr ||
          dynamic_cast<const BinaryExpression*>(&one) != nullptr ||
-         dynamic_cast<const MergedExpression*>(&one) != nullptr ||
          dynamic_cast<const MatmulExpression*>(&one) != nullptr;
 }
 

@@ -44,6 +44,9 @@ class Expression {
   /// Calls `visit` for each expression directly below.
   virtual void each_input(const std::function<void(const Expression&)>& /*visit*/) const {}
 
+  /// Whether the node itself computes other elements than those of its inputs, in a way that may overflow.
+  [[nodiscard]] virtual bool is_computed() const { return false; }
+
   /// What this node computes besides its dtype, its size and its inputs, as one short text: two nodes with
   /// the same text and the same inputs have the same elements (host/tensor/description.hpp).
   [[nodiscard]] virtual std::string parameters() const = 0;

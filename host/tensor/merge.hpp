@@ -21,6 +21,7 @@ class MergedExpression : public Expression {
   [[nodiscard]] int64_t granularity() const final;
   bool drop(int64_t begin, int64_t end) const noexcept final;
   void each_input(const std::function<void(const Expression&)>& visit) const final;
+  [[nodiscard]] bool is_computed() const final { return true; }
 
  protected:
   /// Elements from position `begin` on, from those of the inputs, which it may change.

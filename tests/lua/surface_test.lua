@@ -38,6 +38,7 @@ describe("surface", function()
     cbk.create(folder .. "/x.h5", { root = cbk.dict { a = 1 } }):commit()
     return {
       Tensor = cbk.tensor { 1 }, Checkpoint = cbk.open(folder .. "/x.pt"), Output = out, H5Edit = cbk.h5.edit(folder .. "/x.h5"),
+      LowRank = cbk.low_rank(cbk.full({ 2, 2 }, 1), cbk.full({ 2, 2 }, 0), 1),
       LeafRows = cbk.leaf_rows(out:root()), LeafGroups = cbk.leaf_rows(out:root()):groups(),
     }
   end

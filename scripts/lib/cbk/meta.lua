@@ -529,6 +529,30 @@ function cbk.slerp(a, b, t) end
 ---@param options? { trim: "magnitude"|"random", densities: number[], rescale: boolean, consensus: boolean, normalize: boolean, factor: number, seed: integer, name: string }
 ---@return Tensor
 function cbk.add_differences(base, tensors, weights, options) end
+---@private
+---@class LowRank   The difference of two matrices as a product of two thin ones: a truncated singular value decomposition, with the
+---square roots of the values on both sides. It is computed when an element of a side is read, and dropped when both sides were written.
+local LowRank = {}
+---@private
+---The rank that was asked for, at most the smaller extent of the matrix.
+---@return integer
+function LowRank:rank() end
+---@private
+---@return Tensor   float32 (rows, rank)
+function LowRank:left() end
+---@private
+---@return Tensor   float32 (rank, columns)
+function LowRank:right() end
+---@private
+---The sum of squares that the product has, and that of all elements; nil before it was computed in this process.
+---@return number|nil kept, number|nil all
+function LowRank:energy() end
+---@private
+---@param tuned Tensor   a float32 matrix
+---@param base Tensor    of the same shape
+---@param rank integer
+---@return LowRank       of tuned - base
+function cbk.low_rank(tuned, base, rank) end
 ---Writes a tensor as comma-separated values: a line for each run along the last dim, with the fewest digits that give the same numbers.
 ---@param options? { overwrite: boolean }
 function cbk.write_csv(path, tensor, options) end

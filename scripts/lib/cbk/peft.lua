@@ -331,7 +331,7 @@ local CONV1D = { c_attn = true, c_proj = true, c_fc = true, c_fc2 = true, q_attn
 ---the module's type, and saves as `fan_in_fan_out` only the value for the last module that it adapted.
 ---@param model Dict
 ---@return boolean|nil   nil: there are none, or they do not show it
-local function has_conv1d(model)
+function peft.has_conv1d(model)
   for key, bias in cbk.items(model) do
     local module = tostring(key):match "^(.*)%.bias$"
     local weight = module and CONV1D[naming.last(module)] and model[module .. ".weight"]
@@ -339,6 +339,11 @@ local function has_conv1d(model)
     if shape and #shape == 2 and shape[1] ~= shape[2] then return bias:shape()[1] == shape[2] end
   end
 end
+
+---Whether a module of a model with Conv1D layers has the name of one.
+---@param module string
+---@return boolean
+function peft.is_conv1d_name(module) return CONV1D[naming.last(module)] == true end
 
 ---@param settings PeftSettings
 ---@param is_conv1d boolean   the model's layers with Conv1D names are Conv1D
@@ -351,7 +356,7 @@ local function folded_weight(settings, is_conv1d, module, one, weight)
   end
   local rank = by_pattern(settings.ranks, module, settings.rank)
   local alpha = by_pattern(settings.alphas, module, settings.alpha)
-  local flipped = one.is_embedding or is_conv1d and CONV1D[naming.last(module)] or false
+  local flipped = one.is_embedding or is_conv1d and peft.is_conv1d_name(module)
   local problem = low_rank.mistake(weight, one.a, one.b, rank, flipped)
   if problem then cbk.fail("shape", ("%s: %s"):format(module, problem)) end
   for name, value in pairs { lora_A = one.a, lora_B = one.b } do low_rank.check_finite(module .. "." .. name, value) end
@@ -567,7 +572,7 @@ local function trained_weights(model, modules, others, settings, embedding)
   local trained, names, count, missing, below = {}, {}, 0, {}, {}
   local finder = key_finder(model)
   check_patterns(settings, modules)
-  local is_conv1d = has_conv1d(model)
+  local is_conv1d = peft.has_conv1d(model)
   if is_conv1d == nil then is_conv1d = settings.fan_in_fan_out end
   for module, one in pairs(modules) do
     local name = module .. ".weight"

@@ -15,6 +15,7 @@ local model = {}
 ---@field config? Dict               its config.json
 ---@field config_path? string
 ---@field keys string[]              in the order of the checkpoint
+---@field files string[]           of the checkpoint
 ---@field depths table<string, integer>   the number of layers, by what is before their numbers: "model.layers"
 local Model = {}
 Model.__index = Model
@@ -63,8 +64,8 @@ local function depths_of(path, keys)
 end
 
 ---Fails unless the weights are plain numbers.
-local function check_weights(path, checkpoint, config)
-  local cannot = ("cannot merge '%s'"):format(path)
+local function check_weights(path, checkpoint, config, verb)
+  local cannot = ("cannot %s '%s'"):format(verb, path)
   local narrow = quantised.refuse(checkpoint:raw_root(), config, cannot).narrow
   if #narrow > 0 then cbk.fail("unsupported", quantised.narrow_problem(narrow, "the model"), { context = { cannot } }) end
 end
@@ -72,15 +73,16 @@ end
 ---Opens a Hugging Face folder, or a file with a config.json beside it.
 ---@param path string
 ---@param args table   of the command
+---@param verb string  for messages: "merge"
 ---@return MergeModel
-function model.open(path, args)
+function model.open(path, args, verb)
   local checkpoint = cli.open(path, args)
   local root, keys = checkpoint.root, {}
   if not (cbk.kind(root) or ""):find "dict" then cbk.fail("checkpoint", ("'%s' is no dict of tensors"):format(path)) end
   for key, value in cbk.items(root) do
     if not tensor_kinds.is_array(value) then
-      cbk.fail("checkpoint", ("cannot merge '%s': %s is not a tensor; `cbk copy --weights` takes the weights out of a training checkpoint")
-        :format(path, cbk.quote(tostring(key))))
+      cbk.fail("checkpoint", ("cannot %s '%s': %s is not a tensor; `cbk copy --weights` takes the weights out of a training checkpoint")
+        :format(verb, path, cbk.quote(tostring(key))))
     end
     keys[#keys + 1] = tostring(key)
   end
@@ -88,9 +90,10 @@ function model.open(path, args)
   if config_path then cli.depend_on(config_path, args) end
   local config = config_path and cbk.config.load(config_path)
   config = cbk.kind(config) == "dict" and config or nil
-  check_weights(path, checkpoint, config)
+  check_weights(path, checkpoint, config, verb)
   return setmetatable({
     path = path, root = root, keys = keys, config = config, config_path = config_path, depths = depths_of(path, keys),
+    files = checkpoint.files,
   }, Model)
 end
 
