@@ -8,14 +8,16 @@
 #include "host/base/interrupt.hpp"
 #include "host/base/parallel.hpp"
 #include "host/base/scratch.hpp"
+#include "host/tensor/kernels/cast.hpp"
 #include "host/tensor/kernels/finite.hpp"
 #include "host/tensor/kernels/merge.hpp"
 
 namespace cbk {
 namespace {
 
-constexpr int64_t merge_chunk = int64_t{16} * 1024;  // elements: those of all inputs stay in a cache
-constexpr size_t most_room = size_t{32} << 20;       // bytes, of inputs that prefer whole rows
+constexpr int64_t merge_chunk = int64_t{64} * 1024;  // elements that are read at once
+constexpr int64_t merge_tile = 2048;            // elements of which all inputs stay in the first-level cache
+constexpr size_t most_room = size_t{32} << 20;  // bytes, of inputs that prefer whole rows
 
 int64_t elements_in(std::span<const std::byte> bytes, DType dtype) {
   return static_cast<int64_t>(bytes.size() / size_of(dtype));
@@ -173,6 +175,12 @@ std::vector<ExpressionPtr> expressions_of(const std::vector<Tensor>& tensors) {
   return out;
 }
 
+/// What is read in the place of an input: what it is cast from, if the cast loses nothing.
+ExpressionPtr stored(const ExpressionPtr& input) {
+  const auto* cast = dynamic_cast<const CastExpression*>(input.get());
+  return cast != nullptr && !loses(cast->input()->dtype(), cast->dtype()) ? cast->input() : input;
+}
+
 /// The sum as the dtype adds it.
 double sum_in(DType dtype, const std::vector<double>& numbers) {
   double wide = 0;
@@ -187,7 +195,9 @@ double sum_in(DType dtype, const std::vector<double>& numbers) {
 }  // namespace
 
 MergedExpression::MergedExpression(std::vector<ExpressionPtr> inputs)
-    : Expression(inputs.at(0)->dtype(), inputs.at(0)->numel()), inputs_(std::move(inputs)) {}
+    : Expression(inputs.at(0)->dtype(), inputs.at(0)->numel()), inputs_(std::move(inputs)) {
+  for (const ExpressionPtr& input : inputs_) stored_.push_back(stored(input));
+}
 
 int64_t MergedExpression::granularity() const {
   int64_t most = 1;
@@ -205,14 +215,18 @@ void MergedExpression::each_input(const std::function<void(const Expression&)>& 
   for (const ExpressionPtr& input : inputs_) visit(*input);
 }
 
+std::vector<std::byte*> MergedExpression::parted(std::span<std::byte> room) const {
+  std::vector<std::byte*> out;
+  for (size_t i = 0; i < inputs_.size(); ++i) out.push_back(room.data() + i * (room.size() / inputs_.size()));
+  return out;
+}
+
 Losses MergedExpression::read(int64_t begin, std::span<std::byte> out) const {
   const int64_t total = elements_in(out, dtype());
   const bool is_whole = granularity() > 1 && out.size() * inputs_.size() <= most_room;
   const int64_t chunk = std::max<int64_t>(1, is_whole ? total : std::min(total, merge_chunk));
-  const size_t size = static_cast<size_t>(chunk) * itemsize();
-  Scratch room(size * inputs_.size());
-  std::vector<std::byte*> rooms;
-  for (size_t i = 0; i < inputs_.size(); ++i) rooms.push_back(room.data() + i * size);
+  Scratch room(static_cast<size_t>(chunk) * itemsize() * inputs_.size());
+  const std::vector<std::byte*> rooms = parted(room.bytes());
   Losses lost;
   for (int64_t done = 0; done < total; done += chunk) {
     const int64_t count = std::min(chunk, total - done);
@@ -227,8 +241,19 @@ Losses MergedExpression::read_chunk(int64_t begin, std::span<std::byte* const> r
                                     std::span<std::byte> out) const {
   Losses lost;
   const int64_t count = elements_in(out, dtype());
-  for (size_t i = 0; i < inputs_.size(); ++i) lost += inputs_[i]->read(begin, {rooms[i], out.size()});
-  mix(begin, rooms, out.data(), count);
+  for (size_t i = 0; i < stored_.size(); ++i) {
+    const size_t size = static_cast<size_t>(count) * stored_[i]->itemsize();
+    lost += stored_[i]->read(begin, {rooms[i], size});
+  }
+  Scratch room(static_cast<size_t>(merge_tile) * itemsize() * inputs_.size());
+  const std::vector<std::byte*> tile = parted(room.bytes());
+  for (int64_t first = 0; first < count; first += merge_tile) {
+    const int64_t length = std::min(merge_tile, count - first);
+    for (size_t i = 0; i < stored_.size(); ++i)
+      cast_elements(stored_[i]->dtype(), rooms[i] + static_cast<size_t>(first) * stored_[i]->itemsize(),
+                    dtype(), tile[i], length);
+    mix(begin + first, tile, out.data() + static_cast<size_t>(first) * itemsize(), length);
+  }
   if (first_not_finite(dtype(), out.data(), count) >= 0) lost.overflowed += overflowed(begin, rooms, out);
   return lost;
 }

@@ -30,11 +30,14 @@ class MergedExpression : public Expression {
   [[nodiscard]] const std::vector<ExpressionPtr>& inputs() const { return inputs_; }
 
  private:
+  /// The room of each input.
+  [[nodiscard]] std::vector<std::byte*> parted(std::span<std::byte> room) const;
   Losses read_chunk(int64_t begin, std::span<std::byte* const> rooms, std::span<std::byte> out) const;
   /// The number of results that are not finite although all elements they come from are.
   [[nodiscard]] int64_t overflowed(int64_t begin, std::span<std::byte* const> rooms,
                                    std::span<const std::byte> out) const;
   std::vector<ExpressionPtr> inputs_;
+  std::vector<ExpressionPtr> stored_;  // the same elements before a cast that loses nothing
 };
 
 /// The weighted sum of tensors of one shape and dtype; `is_normalized`: divided by the sum of the weights.

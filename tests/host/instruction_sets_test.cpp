@@ -4,6 +4,8 @@
 #include <hwy/targets.h>
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -12,6 +14,9 @@
 #include "host/compute/small_gemm.hpp"
 #include "host/tensor/kernels/differences.hpp"
 #include "host/tensor/kernels/float_sums.hpp"
+#include "host/tensor/kernels/merge.hpp"
+#include "host/tensor/kernels/small_float.hpp"
+#include "host/tensor/kernels/to_bfloat16.hpp"
 
 using namespace cbk;
 using namespace cbk::compute;
@@ -169,4 +174,62 @@ TEMPLATE_TEST_CASE("differences of all instruction sets", "[tensor]", float, dou
       CHECK(!compare_pairs(x.data(), x.data(), count, {0, 0, 0.25}).distances.may_exceed);
     }
   }
+}
+
+TEST_CASE("bfloat16 of all instruction sets", "[tensor]") {
+  std::vector<float> source = numbers<float>(1003, 1);
+  for (uint32_t upper = 0; upper < 0x10000; ++upper) {  // all signs and exponents, around ties
+    for (const uint32_t lower : {0U, 1U, 0x7fffU, 0x8000U, 0x8001U, 0xffffU})
+      source.push_back(std::bit_cast<float>(upper << 16 | lower));
+  }
+  Losses expected;
+  std::vector<uint16_t> wanted;
+  for (const float number : source) {
+    wanted.push_back(float_to_bfloat16(number));
+    const uint32_t size = wanted.back() & 0x7fffU;
+    expected.overflowed += static_cast<int64_t>(std::isfinite(number) && size == 0x7f80);
+    expected.vanished += static_cast<int64_t>(number != 0 && size == 0);
+  }
+  for (const int64_t target : targets_of_this_machine()) {
+    const OnlyTarget only(target);
+    for (const size_t count : {source.size(), size_t{0}, size_t{1}, size_t{17}}) {
+      std::vector<uint16_t> found(count);
+      const Losses lost =
+          to_bfloat16(reinterpret_cast<const std::byte*>(source.data()),
+                      reinterpret_cast<std::byte*>(found.data()), static_cast<int64_t>(count));
+      CHECK(std::equal(found.begin(), found.end(), wanted.begin()));
+      if (count != source.size()) continue;
+      CHECK(lost.overflowed == expected.overflowed);
+      CHECK(lost.vanished == expected.vanished);
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("merging on all instruction sets", "[merge]", float, double) {
+  constexpr DType dtype = sizeof(TestType) == 4 ? DType::float32 : DType::float64;
+  constexpr int64_t count = 5003;
+  std::vector<std::vector<TestType>> parts(3);
+  for (size_t k = 0; k < parts.size(); ++k) {
+    for (int64_t i = 0; i < count; ++i)
+      parts[k].push_back(
+          static_cast<TestType>(std::sin(static_cast<double>(i * 7 + static_cast<int64_t>(k) * 3))));
+  }
+  const std::vector<double> weights = {0.3, 1.7, 0.123456789};
+  std::vector<std::vector<TestType>> results;
+  std::vector<double> sums;
+  for (const int64_t target : targets_of_this_machine()) {
+    const OnlyTarget only(target);
+    std::vector<std::byte*> bytes;
+    for (auto& part : parts) bytes.push_back(reinterpret_cast<std::byte*>(part.data()));
+    std::vector<TestType> out(2 * count);
+    auto* first = reinterpret_cast<std::byte*>(out.data());
+    auto* second = reinterpret_cast<std::byte*>(out.data() + count);
+    add_weighted(dtype, bytes, weights, 1.3, first, count);
+    mix_differences(dtype, {weights, true, true, 0.7}, bytes, first, second, count);
+    results.push_back(out);
+    const Products products = products_of(dtype, bytes[0], bytes[1], count);
+    sums.push_back(products.ab + products.aa + sum_of_sizes(dtype, bytes[2], count));
+  }
+  for (const auto& result : results) CHECK(result == results.front());
+  for (const double sum : sums) CHECK(sum == sums.front());
 }

@@ -12,6 +12,7 @@
 
 #include "host/base/error.hpp"
 #include "host/tensor/kernels/small_float.hpp"
+#include "host/tensor/kernels/to_bfloat16.hpp"
 
 namespace cbk {
 namespace {
@@ -274,6 +275,7 @@ Losses cast_elements(DType from, const std::byte* source, DType to, std::byte* o
     std::memcpy(out, source, static_cast<size_t>(count) * size_of(from));
     return {};
   }
+  if (from == DType::float32 && to == DType::bfloat16) return to_bfloat16(source, out, count);
   check_cast(from, to);
   return find_loop(from, to)(source, out, count);
 }

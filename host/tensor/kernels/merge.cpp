@@ -1,3 +1,4 @@
+// Compiled once for each instruction set (Highway's foreach_target): the compiler makes vectors of the loops.
 #include "host/tensor/kernels/merge.hpp"
 
 #include <algorithm>
@@ -7,7 +8,14 @@
 #include <type_traits>
 #include <vector>
 
-namespace cbk {
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "host/tensor/kernels/merge.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace cbk::HWY_NAMESPACE {
 namespace {
 
 constexpr int64_t merge_tile = 1024;  // elements of which all sums stay in the first-level cache
@@ -169,4 +177,49 @@ void multiply_by(DType dtype, std::byte* elements, double factor, int64_t count)
   });
 }
 
+}  // namespace cbk::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace cbk {
+
+HWY_EXPORT(add_weighted);
+HWY_EXPORT(subtract);
+HWY_EXPORT(mix_differences);
+HWY_EXPORT(magnitude_bits);
+HWY_EXPORT(products_of);
+HWY_EXPORT(sum_of_sizes);
+HWY_EXPORT(multiply_by);
+
+void add_weighted(DType dtype, std::span<std::byte* const> parts, std::span<const double> weights,
+                  double divisor, std::byte* out, int64_t count) {
+  HWY_DYNAMIC_DISPATCH(add_weighted)(dtype, parts, weights, divisor, out, count);
+}
+
+void subtract(DType dtype, std::byte* elements, const std::byte* base, int64_t count) {
+  HWY_DYNAMIC_DISPATCH(subtract)(dtype, elements, base, count);
+}
+
+void mix_differences(DType dtype, const DifferenceMix& mix, std::span<std::byte* const> parts,
+                     const std::byte* base, std::byte* out, int64_t count) {
+  HWY_DYNAMIC_DISPATCH(mix_differences)(dtype, mix, parts, base, out, count);
+}
+
+void magnitude_bits(DType dtype, const std::byte* elements, uint32_t* out, int64_t count) {
+  HWY_DYNAMIC_DISPATCH(magnitude_bits)(dtype, elements, out, count);
+}
+
+Products products_of(DType dtype, const std::byte* a, const std::byte* b, int64_t count) {
+  return HWY_DYNAMIC_DISPATCH(products_of)(dtype, a, b, count);
+}
+
+double sum_of_sizes(DType dtype, const std::byte* elements, int64_t count) {
+  return HWY_DYNAMIC_DISPATCH(sum_of_sizes)(dtype, elements, count);
+}
+
+void multiply_by(DType dtype, std::byte* elements, double factor, int64_t count) {
+  HWY_DYNAMIC_DISPATCH(multiply_by)(dtype, elements, factor, count);
+}
+
 }  // namespace cbk
+#endif
