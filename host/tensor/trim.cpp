@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <mutex>
 #include <vector>
 
@@ -18,6 +17,7 @@ namespace {
 
 constexpr int64_t trim_ranges = 16;  // of the elements, each for one task: results do not depend on threads
 constexpr int64_t trim_chunk = int64_t{64} * 1024;  // elements
+constexpr int64_t most_counted = int64_t{1} << 31;  // elements that counters of 32 bits hold
 constexpr int lower_bits = 15;
 constexpr size_t upper_count = size_t{1} << (31 - lower_bits);
 constexpr size_t lower_count = size_t{1} << lower_bits;
@@ -90,17 +90,29 @@ auto with_bits(const DifferenceReader& reader, Visit&& visit) {
 }
 
 Bucket upper_bucket(const DifferenceReader& reader, int64_t wanted) {
-  std::array<Counts, trim_ranges> counts;
-  reader.each([&](int64_t range, int64_t begin, const std::byte* elements, int64_t count) {
-    Counts& own = counts[static_cast<size_t>(range)];
-    own.resize(upper_count);
-    with_bits(reader, [&](int64_t, int64_t, uint32_t bits) { ++own[bits >> lower_bits]; })(range, begin,
-                                                                                           elements, count);
-  });
+  std::array<std::vector<uint32_t>, trim_ranges> counters;
   Counts total(upper_count);
-  for (const Counts& own : counts) {
-    for (size_t i = 0; i < own.size(); ++i) total[i] += own[i];
-  }
+  std::mutex mutex;
+  const auto collect = [&](std::vector<uint32_t>& own) {
+    const std::lock_guard lock(mutex);
+    for (size_t i = 0; i < own.size(); ++i) total[i % upper_count] += own[i];
+    std::fill(own.begin(), own.end(), 0);
+  };
+  std::array<int64_t, trim_ranges> counted{};
+  reader.each([&](int64_t range, int64_t /*begin*/, const std::byte* elements, int64_t count) {
+    std::vector<uint32_t>& own = counters[static_cast<size_t>(range)];
+    own.resize(2 * upper_count);
+    Scratch room(static_cast<size_t>(count) * sizeof(uint32_t));
+    auto* bits = reinterpret_cast<uint32_t*>(room.data());
+    magnitude_bits(reader.dtype(), elements, bits, count);
+    count_bits(bits, count, lower_bits, own.data(), upper_count);
+    int64_t& sum = counted[static_cast<size_t>(range)];
+    sum += count;
+    if (sum < most_counted) return;
+    collect(own);
+    sum = 0;
+  });
+  for (std::vector<uint32_t>& own : counters) collect(own);
   return bucket_of(total, wanted);
 }
 
@@ -157,14 +169,6 @@ void measure_scale(const DifferenceReader& reader, const TrimRule& rule, Trim& t
   if (all >= negligible && kept >= negligible) trim.scale = all / kept;
 }
 
-/// Sets elements to 0 of which `keeps(i)` is false.
-template <typename Keeps>
-void keep_elements(size_t item, std::byte* elements, int64_t count, Keeps&& keeps) {
-  for (int64_t i = 0; i < count; ++i) {
-    if (!keeps(i)) std::memset(elements + static_cast<size_t>(i) * item, 0, item);
-  }
-}
-
 }  // namespace
 
 std::string TrimRule::text() const {
@@ -191,15 +195,9 @@ void apply_trim(const TrimRule& rule, const Trim& trim, DType dtype, int64_t beg
                 int64_t count) {
   if (rule.keeps_all()) return;
   if (rule.kind == TrimRule::Kind::magnitude) {
-    Scratch room(static_cast<size_t>(count) * sizeof(uint32_t));
-    auto* bits = reinterpret_cast<uint32_t*>(room.data());
-    magnitude_bits(dtype, elements, bits, count);
-    keep_elements(size_of(dtype), elements, count, [&](int64_t i) {
-      return bits[i] > trim.threshold || (bits[i] == trim.threshold && begin + i <= trim.last_equal);
-    });
+    keep_largest(dtype, trim.threshold, trim.last_equal - begin + 1, elements, count);
   } else {
-    keep_elements(size_of(dtype), elements, count,
-                  [&](int64_t i) { return uniform_at(rule.stream, begin + i) < rule.density; });
+    keep_random(dtype, rule.stream, begin, rule.density, elements, count);
   }
   if (trim.scale != 1) multiply_by(dtype, elements, trim.scale, count);
 }

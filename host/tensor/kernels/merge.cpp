@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "host/tensor/counter_random.hpp"
+
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "host/tensor/kernels/merge.cpp"
@@ -35,6 +37,11 @@ T* typed(std::byte* elements) {
 template <typename T>
 const T* typed(const std::byte* elements) {
   return reinterpret_cast<const T*>(elements);
+}
+
+template <typename T>
+uint32_t size_bits(T number) {
+  return std::bit_cast<uint32_t>(static_cast<float>(number)) & 0x7fffffffU;
 }
 
 /// The sum of `term(i)`, in an order that depends on the count alone.
@@ -77,6 +84,10 @@ void add_agreeing(const DifferenceMix& mix, std::span<std::byte* const> parts, i
     const auto weight = static_cast<T>(mix.weights[k]);
     for (int64_t i = 0; i < count; ++i) sums[static_cast<size_t>(i)] += part[i] * weight;
   }
+  for (int64_t i = 0; i < count; ++i) {
+    T& sum = sums[static_cast<size_t>(i)];
+    sum = sum >= 0 ? T{1} : T{-1};
+  }
   std::fill_n(mixed, count, T{0});
   std::fill_n(divisors, count, T{0});
   for (size_t k = 0; k < parts.size(); ++k) {
@@ -84,9 +95,9 @@ void add_agreeing(const DifferenceMix& mix, std::span<std::byte* const> parts, i
     const auto weight = static_cast<T>(mix.weights[k]);
     for (int64_t i = 0; i < count; ++i) {
       const T weighted = part[i] * weight;
-      const bool agrees = sums[static_cast<size_t>(i)] >= 0 ? weighted > 0 : weighted < 0;
-      mixed[i] += agrees ? weighted : T{0};
-      divisors[i] += agrees ? weight : T{0};
+      const T along = weighted * sums[static_cast<size_t>(i)];  // the sign is a factor: no branches
+      mixed[i] += along > 0 ? weighted : T{0};
+      divisors[i] += along > 0 ? weight : T{0};
     }
   }
   for (int64_t i = 0; i < count; ++i) divisors[i] = divisors[i] == 0 ? T{1} : divisors[i];
@@ -144,12 +155,48 @@ void mix_differences(DType dtype, const DifferenceMix& mix, std::span<std::byte*
 }
 
 void magnitude_bits(DType dtype, const std::byte* elements, uint32_t* out, int64_t count) {
-  constexpr uint32_t without_sign = 0x7fffffffU;
   with_float(dtype, [&]<typename T>(std::type_identity<T>) {
     const T* numbers = typed<T>(elements);
-    for (int64_t i = 0; i < count; ++i)
-      out[i] = std::bit_cast<uint32_t>(static_cast<float>(numbers[i])) & without_sign;
+    for (int64_t i = 0; i < count; ++i) out[i] = size_bits(numbers[i]);
   });
+}
+
+void keep_largest(DType dtype, uint32_t threshold, int64_t equal, std::byte* elements, int64_t count) {
+  with_float(dtype, [&]<typename T>(std::type_identity<T>) {
+    T* numbers = typed<T>(elements);
+    const auto keep = [&](int64_t first, int64_t last, uint32_t least) {
+      for (int64_t i = first; i < last; ++i) {
+        const T number = numbers[i];
+        numbers[i] = size_bits(number) >= least ? number : T{0};
+      }
+    };
+    const int64_t limit = std::clamp<int64_t>(equal, 0, count);
+    keep(0, limit, threshold);
+    keep(limit, count, threshold + 1);
+  });
+}
+
+void keep_random(DType dtype, uint64_t stream, int64_t begin, double density, std::byte* elements,
+                 int64_t count) {
+  // A number of 53 bits times 2^-53 is below the density.
+  const auto limit = static_cast<uint64_t>(std::ceil(std::clamp(density, 0.0, 1.0) * 0x1p53));
+  const uint64_t start = stream + static_cast<uint64_t>(begin);
+  with_float(dtype, [&]<typename T>(std::type_identity<T>) {
+    T* numbers = typed<T>(elements);
+    for (int64_t i = 0; i < count; ++i) {
+      const T number = numbers[i];
+      numbers[i] = scrambled(start + static_cast<uint64_t>(i)) >> 11 < limit ? number : T{0};
+    }
+  });
+}
+
+void count_bits(const uint32_t* bits, int64_t count, int shift, uint32_t* counters, size_t size) {
+  int64_t i = 0;
+  for (; i + 2 <= count; i += 2) {
+    ++counters[bits[i] >> shift];
+    ++counters[size + (bits[i + 1] >> shift)];
+  }
+  if (i < count) ++counters[bits[i] >> shift];
 }
 
 Products products_of(DType dtype, const std::byte* a, const std::byte* b, int64_t count) {
@@ -187,6 +234,9 @@ HWY_EXPORT(add_weighted);
 HWY_EXPORT(subtract);
 HWY_EXPORT(mix_differences);
 HWY_EXPORT(magnitude_bits);
+HWY_EXPORT(keep_largest);
+HWY_EXPORT(keep_random);
+HWY_EXPORT(count_bits);
 HWY_EXPORT(products_of);
 HWY_EXPORT(sum_of_sizes);
 HWY_EXPORT(multiply_by);
@@ -207,6 +257,19 @@ void mix_differences(DType dtype, const DifferenceMix& mix, std::span<std::byte*
 
 void magnitude_bits(DType dtype, const std::byte* elements, uint32_t* out, int64_t count) {
   HWY_DYNAMIC_DISPATCH(magnitude_bits)(dtype, elements, out, count);
+}
+
+void keep_largest(DType dtype, uint32_t threshold, int64_t equal, std::byte* elements, int64_t count) {
+  HWY_DYNAMIC_DISPATCH(keep_largest)(dtype, threshold, equal, elements, count);
+}
+
+void keep_random(DType dtype, uint64_t stream, int64_t begin, double density, std::byte* elements,
+                 int64_t count) {
+  HWY_DYNAMIC_DISPATCH(keep_random)(dtype, stream, begin, density, elements, count);
+}
+
+void count_bits(const uint32_t* bits, int64_t count, int shift, uint32_t* counters, size_t size) {
+  HWY_DYNAMIC_DISPATCH(count_bits)(bits, count, shift, counters, size);
 }
 
 Products products_of(DType dtype, const std::byte* a, const std::byte* b, int64_t count) {

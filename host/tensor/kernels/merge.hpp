@@ -32,6 +32,19 @@ void mix_differences(DType dtype, const DifferenceMix& mix, std::span<std::byte*
 /// The sizes of elements as float32: bits that sort like the sizes. NaN is larger than all numbers.
 void magnitude_bits(DType dtype, const std::byte* elements, uint32_t* out, int64_t count);
 
+/// Sets to 0 the elements with a size below `threshold` (of magnitude_bits), and those of that size from the
+/// `equal`-th element on.
+void keep_largest(DType dtype, uint32_t threshold, int64_t equal, std::byte* elements, int64_t count);
+
+/// Sets to 0 the elements whose random number (uniform_at) is not below `density`; `begin` is the position of
+/// the first.
+void keep_random(DType dtype, uint64_t stream, int64_t begin, double density, std::byte* elements,
+                 int64_t count);
+
+/// Adds 1 to counters[bits >> shift] for each element. `counters` are two sets of `size`, of which each takes
+/// every other element: equal elements in a row would wait for each other.
+void count_bits(const uint32_t* bits, int64_t count, int shift, uint32_t* counters, size_t size);
+
 /// Σ a², Σ b² and Σ a·b, in float64.
 struct Products {
   double aa = 0;
