@@ -120,6 +120,7 @@ end
 ---@param groups EnergyGroup[]
 ---@param total EnergyGroup
 local function print_energies(groups, total)
+  if total.known == 0 then return cli.say(args, "The energy that is kept was computed by other processes, and is not known here") end
   local rows = {}
   for _, group in ipairs { total, unpack(groups) } do
     rows[#rows + 1] = { group.name, tostring(group.layers), group.all > 0 and numbers.percent(group.kept, group.all) or "" }
@@ -162,6 +163,6 @@ for i, group in ipairs(groups) do
   listed[i] = cbk.dict { { "name", group.name }, { "layers", group.layers }, { "energy", group.all }, { "kept", group.kept } }
 end
 cli.print_result(args, written, {
-  { "adapter", args.output }, { "rank", plan.config.r }, { "groups", cbk.list(listed) }, { "modules_to_save", plan.config.modules_to_save },
+  { "checkpoint", target }, { "rank", plan.config.r }, { "groups", cbk.list(listed) }, { "modules_to_save", plan.config.modules_to_save },
   { "left_out", cbk.list(plan.left_out) },
 }, forecast)

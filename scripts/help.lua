@@ -21,7 +21,7 @@ local BUILT_IN_PAGES = { run = true } -- the help of a command without a script
 local GROUPS = {
   { "explore", "ls", "show", "stats", "check", "plot", "report", "diff", "dump", "repl" },
   { "convert", "identify", "convert", "convert-config", "copy", "export", "import", "list", "list-converters", "rules", "infer", "params",
-    "new", "merge", "fold-lora-checkpoint", "convert-config-to-mup", "tensorflow-to-h5", "h5-to-tensorflow" },
+    "new", "merge", "extract-lora", "fold-lora-checkpoint", "convert-config-to-mup", "tensorflow-to-h5", "h5-to-tensorflow" },
   { "upgrade", "upgrade", "fix-checkpoint-spec", "data-iter-state-conversion" },
   { "cluster", "work", "finish", "status", "verify" },
   { "script", "run SCRIPT [ARGUMENTS]", "-e EXPRESSION", "demo", "help" },

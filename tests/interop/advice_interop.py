@@ -406,6 +406,7 @@ ELSEWHERE = {
     "--salvage reads the archive alone": "salvage_interop.py", "that is made of arguments is not written": "pickle_test.cpp",
     "make a copy with `cbk copy CHECKPOINT COPY.safetensors`": "t5_test.lua",
     "--exclude 'optimizer.*'": "training_files_test.lua", "--exclude 'optimizer.state.*'": "training_files_test.lua",
+    "is not supported here; fold it first": "merge_test.lua", "takes the weights out of a training checkpoint": "merge_test.lua",
     "make its config for the Model Zoo with `cbk convert-config": "logits_interop.py",
 }
 

@@ -597,13 +597,19 @@ class Cluster(harness.Run):
         torch.save(adapter, self.path("adapter/adapter_model.bin"))
         with open(self.path("adapter/adapter_config.json"), "w", encoding="utf-8") as file:
             json.dump({"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}, file)
+        self.call("new", "hf/config.json", "-o", "tuned/model.safetensors", "--seed", "7")
+        shutil.copy(self.path("hf/config.json"), self.path("tuned/config.json"))
+        with open(self.path("merge.yml"), "w", encoding="utf-8") as file:
+            file.write("merge_method: dare_ties\nbase_model: hf\nparameters: {weight: 0.7, density: 0.4}\nmodels: [{model: tuned}]\n")
         for name, command in (("new", ("new", "hf/config.json", "-o", "{}.pt", "--seed", "3")),
                               ("convert", ("convert", "hf", "--model", "llama", "--tgt-fmt", "cs-2.1", "-o", "{}")),
                               ("upgrade", ("upgrade", "--yes", "--model", "llama", "--config", "convert/config_to_cs-2.1.yaml", "convert/hf_to_cs-2.1.mdl", "--to",
                                            "cs-2.5", "-o", "{}")),
                               ("back", ("convert", "convert/hf_to_cs-2.1.mdl", "--config", "convert/config_to_cs-2.1.yaml", "--model", "llama", "--src-fmt",
                                         "cs-2.1", "--tgt-fmt", "hf", "-o", "{}")),
-                              ("fold", ("fold-lora-checkpoint", "--adapter", "adapter", "hf", "-o", "{}"))):
+                              ("fold", ("fold-lora-checkpoint", "--adapter", "adapter", "hf", "-o", "{}")),
+                              ("merge", ("merge", "merge.yml", "-o", "{}")),
+                              ("extract", ("extract-lora", "hf", "tuned", "-o", "{}", "--rank", "3", "--matrices-only"))):
             self.call(*(word.format(name) for word in command))
             written = name + ".pt" if name == "new" else name
             os.rename(self.path(written), self.path("one." + name))

@@ -232,6 +232,24 @@ def files_beside(run):
     run.call(*fold, "--allow-external", run.path("other"))
 
 
+def merged(run):
+    """The files beside the weights of models that are merged or compared."""
+    a, b = run.path("merge_a"), run.path("merge_b")
+    for name, link in (("merge_a", "config.json"), ("merge_b", "tokenizer.json")):
+        os.makedirs(run.path(name))
+        torch.save({"m.up.weight": torch.ones(4, 4) * len(os.listdir(run.folder))}, run.path(name + "/pytorch_model.bin"))
+        os.symlink(f"../other/{link}", run.path(f"{name}/{link}"))
+    with open(run.path("merge.yml"), "w", encoding="utf-8") as f:
+        f.write(f"merge_method: linear\nparameters: {{weight: 1}}\nmodels: [{{model: {b}}}, {{model: {a}}}]\n")
+    merge = ["merge", run.path("merge.yml"), "-o", run.path("merge_out")]
+    extract = ["extract-lora", b, a, "-o", run.path("extract_out"), "--rank", "1"]
+    run.refused(run.run_here(*merge), "'config.json'", "symbolic link", "--allow-external")
+    run.refused(run.run_here(*extract), "'config.json'", "symbolic link", "--allow-external")
+    os.remove(run.path("merge_a/config.json"))
+    run.refused(run.run_here(*merge), "'tokenizer.json'", "symbolic link", "--allow-external")
+    assert not os.path.exists(run.path("merge_out")) and not os.path.exists(run.path("extract_out"))
+
+
 def parts(run):
     """The configs of a model that has a folder for each part."""
     top = run.path("llava")
@@ -337,6 +355,7 @@ def main():
         run.check("indexes of shards", lambda: indexes(run))
         run.check("files found in folders", lambda: folders(run))
         run.check("files beside a checkpoint", lambda: files_beside(run))
+        run.check("models that are merged", lambda: merged(run))
         run.check("configs of parts", lambda: parts(run))
         run.check("what is beside", lambda: beside(run))
         run.check("a cache of Hugging Face", lambda: cache(run))

@@ -155,6 +155,14 @@ for _, name in ipairs { "one", "two" } do cbk.create(name, { root = cbk.open("ll
 cbk.fs.write("merge.yml", "merge_method: slerp\\nbase_model: one\\nmodels: [{model: one}, {model: two}]\\nparameters: {t: 0.5}\\n")
 """
 
+TUNED = LLAMA + """
+local root = cbk.copy(cbk.open("llama").root)
+for _, name in ipairs { "base", "tuned" } do
+  cbk.create(name, { root = root, format = "safetensors", shard_size = 1024 }):commit()
+  root["model.layers.0.mlp.up_proj.weight"] = cbk.randn({ 16, 8 }, { seed = 1 })
+end
+"""
+
 
 def llama():
     """The weights of a small LLaMA."""
@@ -203,6 +211,7 @@ def wrapped(run):
 
 # For commands that begin so, what makes a file: Lua, or a function. What is for all commands leaves alone what an earlier one wrote.
 INPUTS = (
+    ("extract-lora", "base", TUNED),
     ("merge", "merge.yml", MERGE),
     ("identify", "llama", LLAMA),
     ("convert llama", "llama", LLAMA),

@@ -85,6 +85,9 @@ local function make_inputs()
   local config, root = tiny.model(tiny.newest_ways().llama)
   cbk.config.save(config, dir .. "/config.json")
   create("hf.safetensors", root)
+  local tuned = cbk.copy(root)
+  tuned["model.layers.0.mlp.up_proj.weight"] = root["model.layers.0.mlp.up_proj.weight"] + 1
+  create("tuned.safetensors", tuned)
   conversion.warnings(function() config, root = conversion.run("gpt2", "hf", "cs-2.1", tiny.model(tiny.newest_ways().gpt2)) end)
   cbk.config.save(config, dir .. "/old.yaml")
   create("gpt2.mdl", root)
@@ -111,6 +114,7 @@ local calls = {
   { "convert", convert },
   { "upgrade", { "upgrade", "--model", "gpt2", "--config", "old.yaml", "gpt2.mdl", "--to", "cs-2.4", "--yes" } },
   { "merge", { "merge", "merge.yml", "-o", "merged" } },
+  { "extract-lora", { "extract-lora", "hf.safetensors", "tuned.safetensors", "-o", "adapter", "--rank", "1" } },
   { "fold-lora-checkpoint", { "fold-lora-checkpoint", "--model", "gpt2", "-p", "lora.yaml", "--checkpoint_path", "lora.mdl" } },
   { "tensorflow-to-h5", { "tensorflow-to-h5", "m.ckpt", "new.h5" } },
   { "h5-to-tensorflow", { "h5-to-tensorflow", "m.h5", "new.ckpt" } },
