@@ -25,7 +25,7 @@ Other tensors that differ are saved whole (modules_to_save, and biases), as merg
 embeddings, the head, norms, and tensors that only TUNED has. --matrices-only leaves them out, with
 a warning.
 
-Both models are read once to find what differs. Then, where 3 x (1.5 x RANK, or RANK + 16 if that is
+Both models are read once to find what differs, also with --dry-run. Then, where 3 x (1.5 x RANK, or RANK + 16 if that is
 more) is at most the smaller side of a matrix, the decomposition is randomized, with a fixed seed
 and two power iterations: five passes over the two matrices, in bounded memory. Else it is exact,
 and needs the matrix in memory as float64, several times. The result is the same for any number of

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "host/base/bytes.hpp"
 #include "host/base/error.hpp"
 #include "host/base/interrupt.hpp"
 #include "host/base/parallel.hpp"
@@ -259,6 +260,11 @@ LowRank::LowRank(Tensor tuned, Tensor base, int64_t rank) : tuned_(std::move(tun
          name_of(base_.dtype()));
   if (rank < 1) fail(Errc::value, "expected a rank of at least 1, found {}", rank);
   rank_ = std::min({rank, rows(), columns()});
+  constexpr uint64_t most = uint64_t{4} << 30;
+  const uint64_t needed = static_cast<uint64_t>(tuned_.numel()) * sizeof(double);
+  if (!is_randomized() && needed > most)
+    fail(Errc::value, "an exact decomposition of {} at rank {} needs {} in memory; choose a smaller rank",
+         to_string(tuned_.shape()), rank_, format_size(needed));
 }
 
 LowRank::~LowRank() = default;
@@ -276,11 +282,17 @@ std::optional<Energy> LowRank::energy() const {
   return energy_;
 }
 
+int64_t LowRank::width() const {
+  return rank_ + std::max(least_oversampling, rank_ / 2);
+}
+
+bool LowRank::is_randomized() const {
+  return 3 * width() <= std::min(rows(), columns());
+}
+
 void LowRank::compute() const {
   const Difference difference(tuned_, base_);
-  const int64_t width = rank_ + std::max(least_oversampling, rank_ / 2);
-  const bool is_thin = 3 * width <= std::min(rows(), columns());
-  Decomposed found = is_thin ? randomized(difference, rank_, width) : exact(difference, rank_);
+  Decomposed found = is_randomized() ? randomized(difference, rank_, width()) : exact(difference, rank_);
   factors_ = std::make_unique<Factors>(Factors{std::move(found.left), std::move(found.right)});
   energy_ = found.energy;
   unused_ = rank_ * (rows() + columns());

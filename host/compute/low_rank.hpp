@@ -26,7 +26,8 @@ struct Energy {
 /// and the matrix is in memory.
 class LowRank {
  public:
-  /// Both are float32 matrices of one shape. Errors: `shape`, `dtype`; `value` for a rank below 1.
+  /// Both are float32 matrices of one shape. Errors: `shape`, `dtype`; `value` for a rank below 1, and for
+  /// an exact decomposition beyond 4 GiB.
   LowRank(Tensor tuned, Tensor base, int64_t rank);
   ~LowRank();
   LowRank(const LowRank&) = delete;
@@ -49,6 +50,9 @@ class LowRank {
 
  private:
   struct Factors;
+  /// Columns of the randomized basis: more than the rank, so that the largest values are found.
+  [[nodiscard]] int64_t width() const;
+  [[nodiscard]] bool is_randomized() const;
   void compute() const;
 
   Tensor tuned_;

@@ -42,23 +42,12 @@ function model.is_before_layers(key)
   return false
 end
 
----Numbers of layers, which must begin with 0 and have no gap.
-local function depths_of(path, keys)
-  local seen, out = {}, {}
+---Numbers of layers. There may be gaps, as in lists of modules of which some have no weights.
+local function depths_of(keys)
+  local out = {}
   for _, key in ipairs(keys) do
     local prefix, layer = model.layer_of(key)
-    if prefix then
-      seen[prefix] = seen[prefix] or {}
-      seen[prefix][layer] = true
-      out[prefix] = math.max(out[prefix] or 0, layer + 1)
-    end
-  end
-  for prefix, count in pairs(out) do
-    for layer = 0, count - 1 do
-      if not seen[prefix][layer] then
-        cbk.fail("checkpoint", ("'%s' has no tensors of '%s.%d', but of '%s.%d'"):format(path, prefix, layer, prefix, count - 1))
-      end
-    end
+    if prefix then out[prefix] = math.max(out[prefix] or 0, layer + 1) end
   end
   return out
 end
@@ -92,9 +81,25 @@ function model.open(path, args, verb)
   config = cbk.kind(config) == "dict" and config or nil
   check_weights(path, checkpoint, config, verb)
   return setmetatable({
-    path = path, root = root, keys = keys, config = config, config_path = config_path, depths = depths_of(path, keys),
+    path = path, root = root, keys = keys, config = config, config_path = config_path, depths = depths_of(keys),
     files = checkpoint.files,
   }, Model)
+end
+
+---Fails if a number of a layer is left out.
+---@param prefix string
+function Model:check_layers(prefix)
+  local seen = {}
+  for _, key in ipairs(self.keys) do
+    local _, layer = model.layer_of(key)
+    if layer then seen[layer] = true end
+  end
+  for layer = 0, self.depths[prefix] - 1 do
+    if not seen[layer] then
+      cbk.fail("checkpoint", ("'%s' has no tensors of '%s.%d', but of '%s.%d'"):format(self.path, prefix, layer, prefix,
+        self.depths[prefix] - 1))
+    end
+  end
 end
 
 ---What is before the numbers of the layers. Fails if there are layers in several places.

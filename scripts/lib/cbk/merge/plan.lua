@@ -296,6 +296,7 @@ function Planner:add_layers(slice)
   local count = first[2] - first[1]
   for i, source in ipairs(slice.sources) do
     local depth = models[i].depths[models[i]:prefix()]
+    models[i]:check_layers(models[i]:prefix())
     if source.range[2] > depth then
       cbk.fail("config", ("%s.layer_range: '%s' has %d layers, so that [%d, %d] is beyond its end"):format(source.place, source.model,
         depth, source.range[1], source.range[2]))
