@@ -87,8 +87,9 @@ class SlerpExpression final : public MergedExpression {
   }
 
   [[nodiscard]] Products products() const {
-    constexpr int64_t ranges = 16;  // results do not depend on the number of threads
-    std::array<Products, ranges> sums;
+    constexpr int64_t most_ranges = 16;  // results do not depend on the number of threads
+    const int64_t ranges = std::clamp<int64_t>(numel() / merge_chunk, 1, most_ranges);
+    std::array<Products, most_ranges> sums;
     parallel_for(ranges, [&](int64_t range) {
       const int64_t stop = numel() * (range + 1) / ranges;
       Scratch a(static_cast<size_t>(merge_chunk) * itemsize());

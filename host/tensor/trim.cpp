@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <mutex>
 #include <vector>
 
@@ -16,8 +17,9 @@ namespace cbk {
 namespace {
 
 constexpr int64_t trim_ranges = 16;  // of the elements, each for one task: results do not depend on threads
-constexpr int64_t trim_chunk = int64_t{64} * 1024;  // elements
-constexpr int64_t most_counted = int64_t{1} << 31;  // elements that counters of 32 bits hold
+constexpr int64_t trim_chunk = int64_t{64} * 1024;    // elements
+constexpr int64_t most_counted = int64_t{1} << 31;    // elements that counters of 32 bits hold
+constexpr int64_t most_in_memory = int64_t{1} << 20;  // elements
 constexpr int lower_bits = 15;
 constexpr size_t upper_count = size_t{1} << (31 - lower_bits);
 constexpr size_t lower_count = size_t{1} << lower_bits;
@@ -32,17 +34,17 @@ class DifferenceReader {
   /// Calls `visit(range, begin, elements, count)` for the chunks of each range, in order within the range.
   template <typename Visit>
   void each(Visit&& visit) const {
-    parallel_for(trim_ranges, [&](int64_t range) { each_of(range, visit); });
+    parallel_for(ranges(), [&](int64_t range) { each_of(range, visit); });
   }
 
   template <typename Visit>
   void each_of(int64_t range, Visit&& visit) const {
-    const int64_t stop = numel() * (range + 1) / trim_ranges;
+    const int64_t stop = numel() * (range + 1) / ranges();
     const size_t item = base_.itemsize();
     const auto room = static_cast<size_t>(std::min(trim_chunk, numel())) * item;
     Scratch tuned(room);
     Scratch base(room);
-    for (int64_t begin = numel() * range / trim_ranges; begin < stop; begin += trim_chunk) {
+    for (int64_t begin = numel() * range / ranges(); begin < stop; begin += trim_chunk) {
       check_interrupt();
       const int64_t count = std::min(trim_chunk, stop - begin);
       const size_t bytes = static_cast<size_t>(count) * item;
@@ -56,6 +58,7 @@ class DifferenceReader {
   }
 
   [[nodiscard]] int64_t numel() const { return base_.numel(); }
+  [[nodiscard]] int64_t ranges() const { return std::clamp<int64_t>(numel() / trim_chunk, 1, trim_ranges); }
   [[nodiscard]] DType dtype() const { return base_.dtype(); }
 
  private:
@@ -125,7 +128,27 @@ int64_t position_of(const DifferenceReader& reader, int64_t range, uint32_t thre
   return position;
 }
 
+/// For tensors of which all sizes are in memory.
+void select_threshold(const DifferenceReader& reader, int64_t wanted, Trim& trim) {
+  std::vector<uint32_t> bits(static_cast<size_t>(reader.numel()));
+  reader.each([&](int64_t /*range*/, int64_t begin, const std::byte* elements, int64_t count) {
+    magnitude_bits(reader.dtype(), elements, bits.data() + begin, count);
+  });
+  std::vector<uint32_t> sorted = bits;
+  const auto last = sorted.begin() + (wanted - 1);
+  std::nth_element(sorted.begin(), last, sorted.end(), std::greater<>());
+  trim.threshold = *last;
+  int64_t equal =
+      wanted - std::count_if(bits.begin(), bits.end(), [&](uint32_t size) { return size > trim.threshold; });
+  for (size_t i = 0; equal > 0; ++i) {
+    if (bits[i] != trim.threshold) continue;
+    trim.last_equal = static_cast<int64_t>(i);
+    --equal;
+  }
+}
+
 void measure_threshold(const DifferenceReader& reader, int64_t wanted, Trim& trim) {
+  if (reader.numel() <= most_in_memory) return select_threshold(reader, wanted, trim);
   const Bucket upper = upper_bucket(reader, wanted);
   std::array<Counts, trim_ranges> counts;
   for (Counts& own : counts) own.resize(lower_count);
@@ -141,7 +164,7 @@ void measure_threshold(const DifferenceReader& reader, int64_t wanted, Trim& tri
   int64_t equal = wanted - upper.above - lower.above;
   trim.last_equal = reader.numel();
   if (total[lower.number] == equal) return;
-  for (int64_t range = 0; range < trim_ranges; ++range) {
+  for (int64_t range = 0; range < reader.ranges(); ++range) {
     const int64_t here = counts[static_cast<size_t>(range)][lower.number];
     if (here >= equal) {
       trim.last_equal = position_of(reader, range, trim.threshold, equal);

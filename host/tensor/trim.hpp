@@ -31,10 +31,10 @@ struct Trim {
 /// The number of elements that are kept by their size: the density times all, rounded down.
 int64_t kept_by_size(const TrimRule& rule, int64_t numel);
 
-/// Reads `tuned` - `base` two or three times, on all threads: by magnitude, once for the upper bits of the
-/// threshold, once for the lower ones, and at most a 16th for the last of equal elements. One more reading
-/// measures the scale, and is the only one of random elements. Of elements of equal size, the first are kept.
-/// Both have one dtype, float32 or float64.
+/// Reads `tuned` - `base` on all threads. By magnitude: once, if it has at most 2^20 elements; else once for
+/// the upper bits of the threshold, once for the lower ones, and at most a 16th for the last of equal
+/// elements. One more reading measures the scale, and is the only one of random elements. Of elements of
+/// equal size, the first are kept. Both have one dtype, float32 or float64.
 Trim measure_trim(const TrimRule& rule, const Expression& base, const Expression& tuned);
 
 /// Sets the elements of a difference from position `begin` on to 0 unless they are kept, and scales those.

@@ -52,7 +52,7 @@ std::vector<float> numbers_of_few_sizes(size_t count, uint64_t values) {
 }  // namespace
 
 TEST_CASE("exactly the largest elements are kept, the first of equal ones", "[merge]") {
-  for (const size_t count : {1U, 7U, 1000U, 300001U}) {
+  for (const size_t count : {1U, 7U, 1000U, 300001U, 1100003U}) {
     for (const uint64_t values : {uint64_t{1}, uint64_t{3}, uint64_t{1000000007}}) {
       const std::vector<float> numbers = numbers_of_few_sizes(count, values);
       for (const double density : {0.001, 0.25, 0.5, 0.999}) {

@@ -121,14 +121,14 @@ class Corpus:
                   ["stats", file], ["stats", "--json", "--sort", "norm", file], ["stats", "--csv", file], ["plot", file, "*"], ["plot", file, "*", "--heat-map", "-o", out + ".png"], ["plot", "--by-layer", file, "*", "-o", out + ".svg"],
                   ["report", file, "-o", out + ".html"], ["report", file, good, "-o", out + ".html"], ["export", file, "*", "-o", out + ".npz"], ["export", file, "*", "-o", out + ".csv"], ["import", file, "-o", out + ".safetensors"],
                   ["infer", file, good, "-o", out + ".lua"], ["infer", good, file, "-o", out + ".lua"], ["complete", "--", "show", file, ""], ["ls", "--salvage", file], ["copy", "--salvage", file, out + ".pt"], ["check", "--salvage", file],
-                  ["copy", file, out + ".h5", "--compress", "zstd"]]
+                  ["copy", file, out + ".h5", "--compress", "zstd"], ["extract-lora", file, file, "-o", out, "--rank", "2"], ["extract-lora", good, file, "-o", out, "--rank", "2", "--allow-records"]]
         return [["ls", file], ["dump", file], ["show", file, "*"]], copies, others
 
     def config_commands(self, file, out):
         good = os.path.join(self.folder, "good.safetensors")
         return [["convert-config", "--model", "llama", "--src-fmt", "hf", "--tgt-fmt", "cs-2.4", "-o", out, file], ["convert-config", "--model", "gpt2", "--src-fmt", "cs-auto", "--tgt-fmt", "hf", "-o", out, file, "--drop-unmatched-keys"], ["convert-config-to-mup", "-i", file, "-o", out + ".yaml"],
                 ["convert", "--dry-run", "--model", "llama", "--src-fmt", "hf", "--tgt-fmt", "cs-auto", "--config", file, good, "-o", out], ["upgrade", "--dry-run", "--model", "llama", "--config", file, "--to", "cs-2.4", good],
-                ["fold-lora-checkpoint", "--model", "llama", "-p", file, "--checkpoint_path", good, "--dry-run"]]
+                ["fold-lora-checkpoint", "--model", "llama", "-p", file, "--checkpoint_path", good, "--dry-run"], ["merge", file, "-o", out]]
 
     def converter_commands(self, file, out):
         good, config = (os.path.join(self.folder, name) for name in ("good.safetensors", "config.json"))

@@ -14,6 +14,7 @@ local config = {}
 ---@field place string               in the config: "slices[1].sources[2]"
 ---@field range? integer[]           first layer and the one after the last, from 0; nil: all
 ---@field parameters table<string, MergeSetting>
+---@field is_base boolean            it is the base model of its slice
 
 ---@class MergeSlice
 ---@field place string
@@ -201,7 +202,7 @@ local function warn_of_unused(out)
   end
 end
 
----Fails unless the sources are those that the method needs.
+---Marks the base model among the sources. Fails unless these are the ones that the method needs.
 ---@param out MergeConfig
 local function check_sources(out)
   local method = methods.all[out.method]
@@ -213,7 +214,10 @@ local function check_sources(out)
         method.has_base and ", one of them the base_model" or "", count)
     end
     local has_base = false
-    for _, source in ipairs(slice.sources) do has_base = has_base or base ~= nil and cbk.fs.real(source.model) == cbk.fs.real(base) end
+    for _, source in ipairs(slice.sources) do
+      source.is_base = base ~= nil and cbk.fs.real(source.model) == cbk.fs.real(base)
+      has_base = has_base or source.is_base
+    end
     if method.has_base and not base then refuse("base_model", "base_model is missing, which %s needs", out.method) end
     if method.has_base and not has_base then
       refuse(slice.place, "%s: the base model '%s' is not among the sources, and %s needs its layers", slice.place, base, out.method)

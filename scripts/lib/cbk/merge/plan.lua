@@ -38,16 +38,13 @@ local function is_floating(tensor) return cbk.dtype(tensor.dtype).floating end
 ---@return MergeModel
 function Planner:model(source) return self.models[source.model] end
 
----@return string|nil
-function Planner:base_of(slice) return slice.base or self.config.base end
-
 -- --- inputs of one tensor
 
 ---The sources' tensors for a step. Fails if one is missing.
 ---@param step MergeStep
 ---@return MergeInput[]
 function Planner:inputs(step)
-  local base, out = self:base_of(step.slice), {}
+  local out = {}
   for i, source in ipairs(step.slice.sources) do
     local one = self:model(source)
     local tensor = one:tensor(step.keys[i])
@@ -55,10 +52,9 @@ function Planner:inputs(step)
       cbk.fail("key", ("'%s' is missing in '%s', but another model of the merge has it"):format(step.keys[i], source.model),
         { key = step.keys[i] })
     end
-    if one.root[step.keys[i]] == nil then self.has_tied_source = true end
-    local is_base = base ~= nil and cbk.fs.real(source.model) == cbk.fs.real(base)
     if tensor ~= nil then
-      out[#out + 1] = { model = source.model, tensor = tensor, source = source, key = step.keys[i], is_base = is_base }
+      self.has_tied_source = self.has_tied_source or one.root[step.keys[i]] == nil
+      out[#out + 1] = { model = source.model, tensor = tensor, source = source, key = step.keys[i], is_base = source.is_base }
     end
   end
   return out
