@@ -44,9 +44,10 @@ model. In these, other tensors of another shape are left out, with a warning.
 
 What depends on whole tensors is measured just before they are written, in bounded memory. slerp,
 and dare_* for 'rescale', read each tensor twice. ties finds the threshold of each difference
-exactly: it reads tensors twice, those of more than 1,048,576 elements three times and a 16th more
-where elements are equal; then the first ones are kept. 'rescale' reads once more. The random numbers of dare_* depend on --seed, the tensor's
-name and the model's place alone. Quantised models are refused.
+exactly: it reads tensors twice, those of more than 1,048,576 elements three times, and a 16th more
+where elements are equal; then the first ones are kept. 'rescale' reads once more. The random
+numbers of dare_* depend on --seed, the tensor's name and the model's place alone. Quantised models
+are refused.
 
 examples:
   cbk merge merge.yml -o merged
