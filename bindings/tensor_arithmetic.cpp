@@ -1,5 +1,8 @@
 // Methods and operators of Tensor that compute: casts, sums, products. They read no data yet.
+#include <algorithm>
+
 #include "bindings/tensor_methods.hpp"
+#include "host/tensor/unpack.hpp"
 
 namespace cbk::lua {
 namespace {
@@ -9,7 +12,30 @@ int to(lua_State* L) {
 }
 
 int bits(lua_State* L) {
-  return push_result(L, self_tensor(L).bits());
+  const Tensor& tensor = self_tensor(L);
+  return push_result(L, lua_isnoneornil(L, 2) ? tensor.bits() : tensor.bits(check_dtype(L, 2)));
+}
+
+/// `t:unpack(bits, { places =, values = })`
+int unpack(lua_State* L) {
+  const Options options(L, 3, {"places", "values"});
+  Packing packing;
+  const int64_t bits = check_integer(L, 2);
+  if (bits != 1 && bits != 2 && bits != 4) fail_argument(L, 2, "codes have 1, 2 or 4 bits");
+  packing.bits = static_cast<int>(bits);
+  const int codes = static_cast<int>(8 * size_of(self_tensor(L).dtype())) / packing.bits;
+  if (options.has("places")) {
+    options.push("places");
+    for (const int64_t place : check_integers(L, lua_gettop(L)))
+      packing.places.push_back(static_cast<int>(std::clamp<int64_t>(place, -1, codes)));
+  } else {
+    for (int i = 0; i < codes; ++i) packing.places.push_back(i);
+  }
+  for (const double value : numbers_of(L, options, "values"))
+    packing.values.push_back(static_cast<float>(value));
+  for (int i = 0; !options.has("values") && i < 1 << packing.bits; ++i)
+    packing.values.push_back(static_cast<float>(i));
+  return push_result(L, unpacked(self_tensor(L), packing));
 }
 
 int affine(lua_State* L) {
@@ -79,6 +105,7 @@ int operator_neg(lua_State* L) {
 
 const luaL_Reg tensor_arithmetic[] = {{"to", guarded<to>},
                                       {"bits", guarded<bits>},
+                                      {"unpack", guarded<unpack>},
                                       {"affine", guarded<affine>},
                                       {"replace_nan", guarded<replace_nan>},
                                       {"add", guarded<add>},

@@ -12,6 +12,9 @@ const Tensor& self_tensor(lua_State* L);
 /// tensor.
 int push_result(lua_State* L, Tensor tensor);
 
+/// The numbers of a list that is an option; none if it is absent.
+std::vector<double> numbers_of(lua_State* L, const Options& options, const char* name);
+
 // Lists that end with nullptr.
 extern const luaL_Reg tensor_moves[];       // reshape, slice, …: elements in other places
 extern const luaL_Reg tensor_arithmetic[];  // to, affine, …: other elements

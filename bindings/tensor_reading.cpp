@@ -19,6 +19,21 @@ struct TypeName<Anchor> {
   static constexpr const char* value = "Anchor";
 };
 
+std::vector<double> numbers_of(lua_State* L, const Options& options, const char* name) {
+  std::vector<double> out;
+  if (!options.has(name)) return out;
+  options.push(name);
+  if (!lua_istable(L, -1)) fail(Errc::usage, "stats: expected a list of numbers as {}", name);
+  for (size_t i = 1; i <= lua_objlen(L, -1); ++i) {
+    lua_rawgeti(L, -1, static_cast<int>(i));
+    if (lua_type(L, -1) != LUA_TNUMBER) fail(Errc::usage, "stats: {}[{}] is not a number", name, i);
+    out.push_back(lua_tonumber(L, -1));
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+  return out;
+}
+
 namespace {
 
 int tolist(lua_State* L) {
@@ -56,22 +71,6 @@ void set_numbers(lua_State* L, const char* name, const auto& numbers) {
     lua_rawseti(L, -2, static_cast<int>(i + 1));
   }
   lua_setfield(L, -2, name);
-}
-
-/// The list of numbers in the option `name`.
-std::vector<double> numbers_of(lua_State* L, const Options& options, const char* name) {
-  std::vector<double> out;
-  if (!options.has(name)) return out;
-  options.push(name);
-  if (!lua_istable(L, -1)) fail(Errc::usage, "stats: expected a list of numbers as {}", name);
-  for (size_t i = 1; i <= lua_objlen(L, -1); ++i) {
-    lua_rawgeti(L, -1, static_cast<int>(i));
-    if (lua_type(L, -1) != LUA_TNUMBER) fail(Errc::usage, "stats: {}[{}] is not a number", name, i);
-    out.push_back(lua_tonumber(L, -1));
-    lua_pop(L, 1);
-  }
-  lua_pop(L, 1);
-  return out;
 }
 
 /// `t:stats { quantiles =, bins = }`

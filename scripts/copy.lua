@@ -33,8 +33,11 @@ a plain name also means everything below it. --exclude overrides --include.
 
 An '=' in OLD is written '\='.
 
-Quantised weights are copied as they are, with their scales; --to-dtype refuses them, and so does a
-selection that takes codes without their scales.
+Quantised weights are copied as they are, with their scales; --to-dtype alone refuses them, and so does a
+selection that takes codes without their scales. --dequantize makes numbers of them: FP8 and int8 with a
+scale per tensor, row or block, bitsandbytes int8, MXFP4, GPTQ and AWQ of 4 bits. The weights get their own
+names, to which the other options apply, and scales are left out. The config.json beside the source says
+how blocks are cut; remove 'quantization_config' from the one that goes with the copy.
 
 --weights takes the weights out of what trainers put around them: dicts such as 'state_dict' or 'model', and the prefixes of DDP,
 FSDP, torch.compile and Lightning. A prefix is taken off only if all names have it. The other options apply to the names after that.
@@ -46,15 +49,19 @@ error before anything is written.
 examples:
   cbk copy pytorch_model.bin model.safetensors --to-dtype bfloat16
   cbk copy checkpoint.pt weights.safetensors --weights
+  cbk copy DeepSeek-V3 folder --dequantize bfloat16 --format safetensors --shard-size 5GB
   cbk copy model.mdl weights.pt --include model --rename 'model.*=*'
   cbk copy model.safetensors folder --format safetensors --shard-size 5GB
   cbk copy model.safetensors folder --format safetensors --shard-by '*embed*'
   cbk copy model.mdl small.mdl --compress deflate
   cbk copy model.mdl head.npy --include model.lm_head.weight --to-dtype float32]])
-local function floating(text)
-  local dtype, problem = cli.dtype(text)
-  if dtype and not cbk.dtype(dtype).floating then return nil, ("--to-dtype '%s': expected a floating dtype"):format(text) end
-  return dtype, problem
+---For `:convert`: a floating dtype as the value of an option.
+local function floating(option)
+  return function(text)
+    local dtype, problem = cli.dtype(text)
+    if dtype and not cbk.dtype(dtype).floating then return nil, ("%s '%s': expected a floating dtype"):format(option, text) end
+    return dtype, problem
+  end
 end
 
 parser:argument("source", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "SRC"
@@ -64,7 +71,9 @@ parser:option("--h5-version", "0.4, 0.5 or flat (default: 0.5)"):argname("VERSIO
 parser:option("--compress", "write H5 in chunks packed by deflate (h5py reads it), lz4 or zstd (h5py needs hdf5plugin; smaller)")
   :argname("HOW"):choices { "deflate", "lz4", "zstd" }
 parser:option("--to-dtype", "convert all floating tensors to this dtype: bfloat16, float16, float32, … (default: unchanged)")
-  :argname("DTYPE"):convert(floating)
+  :argname("DTYPE"):convert(floating "--to-dtype")
+parser:option("--dequantize", "multiply the scales of quantised weights in: bfloat16, float16, float32 (default: copy codes and scales)")
+  :argname("DTYPE"):convert(floating "--dequantize")
 parser:flag("--weights", "copy the model's weights alone, under their own names: out of a training checkpoint, a sharded folder, a wrapper")
 parser:option("--include", "copy only these keys (default: all); may be repeated"):argname("GLOB"):count "*"
 parser:option("--exclude", "leave these keys out; may be repeated"):argname("GLOB"):count "*"
@@ -75,6 +84,10 @@ shard_by.option(parser)
 cli.input_options(parser)
 cli.output_options(parser)
 local args = parser:parse()
+if args.dequantize and args.to_dtype and args.dequantize ~= args.to_dtype then
+  cli.usage_error("copy", ("--dequantize %s and --to-dtype %s are different dtypes of the weights; leave out one of them"):format(
+    args.dequantize, args.to_dtype))
+end
 if args.target == "-" then cli.usage_error("copy", "DST '-': a checkpoint cannot be written to standard output; name a file") end
 
 local TENSORS = require("cbk.tensor_kinds").ALL
@@ -167,8 +180,9 @@ end
 
 local checkpoint = cli.open(args.source, args)
 local source = args.weights and weights_of(checkpoint:raw_root(), args.source) or checkpoint:raw_root()
+if args.dequantize then source = quantised_copy.dequantised(source, args.source, args.dequantize, checkpoint) end
 local rules = { checkpoint = checkpoint }
-local weights = quantised_copy.new(source, args.source)
+local weights = quantised_copy.new(source, args.source, not args.dequantize)
 if #args.include + #args.exclude + #renames > 0 then
   rules.path = function(key)
     local new = new_key(key)

@@ -11,6 +11,7 @@
 #include "host/tensor/kernels/finite.hpp"
 #include "host/tensor/kernels/matmul.hpp"
 #include "host/tensor/kernels/strided_copy.hpp"
+#include "host/tensor/unpack.hpp"
 
 namespace cbk {
 namespace {
@@ -20,6 +21,9 @@ constexpr int64_t kernel_chunk = 64LL * 1024;
 
 /// Longer runs are read one by one, each directly to its place.
 constexpr int64_t long_run = 16LL * 1024;
+
+/// Bytes of runs that cost more to read one by one than together with what is between them.
+constexpr int64_t short_run = 1024;
 
 int64_t count_in(std::span<const std::byte> out, uint32_t itemsize) {
   return static_cast<int64_t>(out.size() / itemsize);
@@ -47,8 +51,12 @@ std::vector<Loop> merged_loops(const Shape& dims, const Shape& strides) {
 /// used once.
 int64_t row_granularity(std::span<const Loop> loops, uint32_t itemsize) {
   constexpr int64_t longest_row = int64_t{1} << 40;  // elements; a repeated element makes longer ones
-  if (loops.size() < 2 || loops.back().stride == 1) return 1;
   int64_t inner = 1;
+  while (!loops.empty() && loops.back().stride == 0 && inner <= longest_row) {
+    inner *= loops.back().extent;
+    loops = loops.first(loops.size() - 1);
+  }
+  if (inner > longest_row || loops.size() < 2 || loops.back().stride == 1) return 1;
   for (size_t i = loops.size(); i-- > 1;) {
     inner *= loops[i].extent;
     if (inner > longest_row) return 1;
@@ -270,6 +278,58 @@ GatherExpression::GatherExpression(ExpressionPtr input, int64_t outer, int64_t e
       indices_(std::move(indices)) {}
 
 Losses GatherExpression::read(int64_t begin, std::span<std::byte> out) const {
+  const auto rows = static_cast<int64_t>(indices_.size());
+  const bool uses_most = rows >= extent_ / 8;
+  const bool is_small = inner_ * itemsize() <= short_run && extent_ * inner_ <= kernel_chunk;
+  if (!uses_most || !is_small) return read_runs(begin, out);
+  Losses lost;
+  const int64_t width = rows * inner_;  // of the result, for each outer row
+  const int64_t step = std::max<int64_t>(1, kernel_chunk / std::max(width, extent_ * inner_)) * width;
+  const int64_t end = begin + count_in(out, itemsize());
+  for (int64_t first = begin; first < end;) {
+    const int64_t last = std::min(end, first / width * width + step);
+    const auto bytes = static_cast<size_t>(last - first) * itemsize();
+    lost += read_rows(first, out.first(bytes));
+    out = out.subspan(bytes);
+    first = last;
+  }
+  return lost;
+}
+
+Losses GatherExpression::read_rows(int64_t begin, std::span<std::byte> out) const {
+  const auto rows = static_cast<int64_t>(indices_.size());
+  const int64_t end = begin + count_in(out, itemsize());
+  const int64_t first = begin / (rows * inner_);
+  const int64_t last = (end + rows * inner_ - 1) / (rows * inner_);
+  Scratch source(static_cast<size_t>((last - first) * extent_ * inner_) * itemsize());
+  const Losses lost = input_->read(first * extent_ * inner_, source.bytes());
+  if (lost.any()) return read_runs(begin, out);  // counted in what is not picked, too
+  const std::span<const int64_t> indices(indices_);
+  const auto run = static_cast<size_t>(inner_) * itemsize();
+  std::byte* target = out.data();
+  for (int64_t position = begin; position < end;) {
+    const int64_t row = position / inner_;
+    const std::byte* from = source.data() + static_cast<size_t>((row / rows - first) * extent_) * run;
+    const int64_t column = position % inner_;
+    if (column != 0 || end - position < inner_) {  // a part of a run
+      const int64_t count = std::min(inner_ - column, end - position);
+      from += static_cast<size_t>(indices[static_cast<size_t>(row % rows)]) * run;
+      std::memcpy(target, from + static_cast<size_t>(column) * itemsize(),
+                  static_cast<size_t>(count) * itemsize());
+      target += static_cast<size_t>(count) * itemsize();
+      position += count;
+      continue;
+    }
+    const int64_t count = std::min(rows - row % rows, (end - position) / inner_);
+    copy_runs(from, indices.subspan(static_cast<size_t>(row % rows), static_cast<size_t>(count)), run,
+              target);
+    target += static_cast<size_t>(count) * run;
+    position += count * inner_;
+  }
+  return lost;
+}
+
+Losses GatherExpression::read_runs(int64_t begin, std::span<std::byte> out) const {
   Losses lost;
   const auto rows = static_cast<int64_t>(indices_.size());
   int64_t position = begin;
@@ -538,6 +598,7 @@ bool is_moved(const Expression& expression) {
   each_expression(expression, seen, [&](const Expression& one) {
     computes = computes || loses_itself(one) || dynamic_cast<const CastExpression*>(&one) != nullptr ||
                dynamic_cast<const BitsExpression*>(&one) != nullptr ||
+               dynamic_cast<const UnpackExpression*>(&one) != nullptr ||
                dynamic_cast<const GeneratedExpression*>(&one) != nullptr;
   });
   return !computes;

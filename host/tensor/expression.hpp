@@ -157,6 +157,11 @@ class GatherExpression final : public Expression {
   [[nodiscard]] std::string parameters() const override;
 
  private:
+  /// One run after the other.
+  Losses read_runs(int64_t begin, std::span<std::byte> out) const;
+  /// All of the input for some outer rows, of which the runs are picked in memory.
+  Losses read_rows(int64_t begin, std::span<std::byte> out) const;
+
   ExpressionPtr input_;
   int64_t extent_;
   int64_t inner_;

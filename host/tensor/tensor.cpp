@@ -198,12 +198,19 @@ Tensor Tensor::bits() const {
   for (const DType each : {DType::uint16, DType::uint32, DType::uint64}) {
     if (size_of(each) == size_of(dtype_)) to = each;
   }
+  return bits(to);
+}
+
+Tensor Tensor::bits(DType dtype) const {
+  if (size_of(dtype) != size_of(dtype_))
+    fail(Errc::dtype, "the bits of {} are not those of {}: expected {} bytes, found {}", name_of(dtype_),
+         name_of(dtype), size_of(dtype), size_of(dtype_));
   if (const View* source = view()) {
     View same = *source;
-    same.dtype = to;
+    same.dtype = dtype;
     return from_view(std::move(same));
   }
-  return from_expression(std::make_shared<BitsExpression>(expression_, to), shape());
+  return from_expression(std::make_shared<BitsExpression>(expression_, dtype), shape());
 }
 
 namespace {

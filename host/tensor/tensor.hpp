@@ -76,6 +76,8 @@ class Tensor {
   [[nodiscard]] Tensor cast(DType dtype) const;
   /// The same bytes as unsigned integers of the element's size. Errors: `dtype` of complex elements.
   [[nodiscard]] Tensor bits() const;
+  /// The same bytes as elements of another dtype of this size. Errors: `dtype`.
+  [[nodiscard]] Tensor bits(DType dtype) const;
   /// this · factor + term, computed in float32 (float64 for float64). The arithmetic of `affine`, `add` and
   /// `multiply` on narrower floats is rounded once, at the end of all of it.
   [[nodiscard]] Tensor affine(double factor, double term) const;

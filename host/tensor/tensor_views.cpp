@@ -106,6 +106,14 @@ bool has_natural_shape(const ConcatExpression& concat, const Shape& shape) {
   return natural == shape;
 }
 
+/// Whether elements appear several times: they are computed before that.
+bool repeats(const Rearrangement& how) {
+  for (size_t k = 0; k < how.shape.size(); ++k) {
+    if (how.source[k] == Rearrangement::none && how.shape[k] > 1) return true;
+  }
+  return false;
+}
+
 /// Element-wise work and rearranging commute: rearranging is pushed down to where it costs nothing.
 Tensor rearrange(const Tensor& tensor, const Rearrangement& how) {
   const ExpressionPtr& expression = tensor.expression();
@@ -121,13 +129,15 @@ Tensor rearrange(const Tensor& tensor, const Rearrangement& how) {
   if (const auto* fill = dynamic_cast<const FillExpression*>(expression.get())) {
     return Tensor::full_bytes(tensor.dtype(), how.shape, fill->element());
   }
-  if (const auto* cast = dynamic_cast<const CastExpression*>(expression.get())) {
+  if (const auto* cast = dynamic_cast<const CastExpression*>(expression.get());
+      cast != nullptr && !(repeats(how) && cast->purpose() == CastExpression::Purpose::conversion)) {
     const Tensor input = rearrange(Tensor::from_expression(cast->input(), tensor.shape()), how);
     if (cast->purpose() == CastExpression::Purpose::conversion) return input.cast(tensor.dtype());
     return Tensor::from_expression(
         std::make_shared<CastExpression>(input.expression(), tensor.dtype(), cast->purpose()), how.shape);
   }
-  if (const auto* element = dynamic_cast<const UnaryExpression*>(expression.get())) {
+  if (const auto* element = dynamic_cast<const UnaryExpression*>(expression.get());
+      element != nullptr && !repeats(how)) {
     const Tensor input = rearrange(Tensor::from_expression(element->input(), tensor.shape()), how);
     return Tensor::from_expression(std::make_shared<UnaryExpression>(input.expression(), element->op()),
                                    how.shape);

@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "host/base/clones.hpp"
 #include "host/base/error.hpp"
 #include "host/tensor/kernels/small_float.hpp"
 #include "host/tensor/kernels/to_bfloat16.hpp"
@@ -197,7 +198,8 @@ constexpr bool is_sixteen = to == DType::float16 || to == DType::bfloat16;
 constexpr int64_t counted_chunk = 4096;
 
 template <DType from, DType to>
-Losses cast_loop(const std::byte* source, std::byte* out, int64_t count) {
+inline __attribute__((always_inline)) Losses cast_loop(const std::byte* source, std::byte* out,
+                                                       int64_t count) {
   using From = Element<from>;
   using To = Element<to>;
   constexpr Risk risk = risk_of<from, to>();
@@ -232,13 +234,41 @@ Losses cast_loop(const std::byte* source, std::byte* out, int64_t count) {
   return lost;
 }
 
+// The casts of weights, for the best instruction set.
+CBK_CLONES Losses widen_e4m3fn(const std::byte* source, std::byte* out, int64_t count) {
+  return cast_loop<DType::float8_e4m3fn, DType::float32>(source, out, count);
+}
+CBK_CLONES Losses widen_e5m2(const std::byte* source, std::byte* out, int64_t count) {
+  return cast_loop<DType::float8_e5m2, DType::float32>(source, out, count);
+}
+CBK_CLONES Losses widen_int8(const std::byte* source, std::byte* out, int64_t count) {
+  return cast_loop<DType::int8, DType::float32>(source, out, count);
+}
+CBK_CLONES Losses widen_half(const std::byte* source, std::byte* out, int64_t count) {
+  return cast_loop<DType::float16, DType::float32>(source, out, count);
+}
+CBK_CLONES Losses widen_bfloat16(const std::byte* source, std::byte* out, int64_t count) {
+  return cast_loop<DType::bfloat16, DType::float32>(source, out, count);
+}
+CBK_CLONES Losses narrow_to_half(const std::byte* source, std::byte* out, int64_t count) {
+  return cast_loop<DType::float32, DType::float16>(source, out, count);
+}
+CBK_CLONES Losses narrow_to_bfloat16(const std::byte* source, std::byte* out, int64_t count) {
+  return cast_loop<DType::float32, DType::bfloat16>(source, out, count);
+}
+
+template <DType from, DType to>
+Losses plain_loop(const std::byte* source, std::byte* out, int64_t count) {
+  return cast_loop<from, to>(source, out, count);
+}
+
 using CastLoop = Losses (*)(const std::byte*, std::byte*, int64_t);
 using CastRow = std::array<CastLoop, dtype_count>;
 
 template <size_t from, size_t to>
 constexpr CastLoop loop_for() {
   if constexpr (castable<static_cast<DType>(from), static_cast<DType>(to)>) {
-    return &cast_loop<static_cast<DType>(from), static_cast<DType>(to)>;
+    return &plain_loop<static_cast<DType>(from), static_cast<DType>(to)>;
   } else {
     return nullptr;
   }
@@ -257,6 +287,16 @@ constexpr std::array<CastRow, dtype_count> table_of(std::index_sequence<from...>
 constexpr auto cast_loops = table_of(std::make_index_sequence<dtype_count>{});
 
 CastLoop find_loop(DType from, DType to) {
+  if (to == DType::float32) {
+    if (from == DType::float8_e4m3fn) return &widen_e4m3fn;
+    if (from == DType::float8_e5m2) return &widen_e5m2;
+    if (from == DType::int8) return &widen_int8;
+    if (from == DType::float16) return &widen_half;
+    if (from == DType::bfloat16) return &widen_bfloat16;
+  } else if (from == DType::float32) {
+    if (to == DType::float16) return &narrow_to_half;
+    if (to == DType::bfloat16) return &narrow_to_bfloat16;
+  }
   return cast_loops.at(static_cast<size_t>(from)).at(static_cast<size_t>(to));
 }
 

@@ -9,6 +9,7 @@
 #include <optional>
 #include <type_traits>
 
+#include "host/base/clones.hpp"
 #include "host/base/error.hpp"
 #include "host/tensor/kernels/cast.hpp"
 #include "host/tensor/number.hpp"
@@ -113,20 +114,51 @@ bool is_finite(T number) {
   return (std::bit_cast<Bits>(number) & exponent) != exponent;
 }
 
+/// Whether elements are numbers of the compute type as they lie in memory.
+template <typename T>
+bool is_number(DType dtype, DType compute, const std::byte* elements) {
+  return dtype == compute && reinterpret_cast<uintptr_t>(elements) % alignof(T) == 0;
+}
+
 /// Runs `body(numbers, first, count)` on elements converted to the compute type, and stores them back. `body`
 /// returns how many results are not finite although their inputs are.
 template <typename T, typename Body>
 Losses for_each_converted(DType dtype, DType compute, std::byte* elements, int64_t count, Body&& body) {
-  std::array<T, chunk> numbers;
+  std::array<T, chunk> room;
   Losses lost;
+  const bool in_place = is_number<T>(dtype, compute, elements);
   for (int64_t first = 0; first < count; first += chunk) {
     const int64_t length = std::min(chunk, count - first);
     std::byte* part = elements + static_cast<size_t>(first) * size_of(dtype);
-    cast_elements(dtype, part, compute, reinterpret_cast<std::byte*>(numbers.data()), length);
-    lost.overflowed += body(numbers.data(), first, length);
-    lost += cast_elements(compute, reinterpret_cast<const std::byte*>(numbers.data()), dtype, part, length);
+    T* numbers = in_place ? reinterpret_cast<T*>(part) : room.data();
+    auto* converted = reinterpret_cast<std::byte*>(room.data());
+    if (!in_place) cast_elements(dtype, part, compute, converted, length);
+    lost.overflowed += body(numbers, first, length);
+    if (!in_place) lost += cast_elements(compute, converted, dtype, part, length);
   }
   return lost;
+}
+
+template <typename T>
+inline __attribute__((always_inline)) void replace(T& number, T result, uint32_t was_finite,
+                                                   uint32_t& overflowed) {
+  overflowed += was_finite & uint32_t{!is_finite(result)};
+  number = result;
+}
+
+/// Numbers times `a`. Returns how many finite ones overflow.
+template <typename T>
+inline __attribute__((always_inline)) uint32_t scale(T* numbers, T a, int64_t count) {
+  uint32_t overflowed = 0;
+  for (int64_t i = 0; i < count; ++i)
+    replace(numbers[i], numbers[i] * a, uint32_t{is_finite(numbers[i])}, overflowed);
+  return overflowed;
+}
+CBK_CLONES uint32_t scale_loop(float* numbers, float a, int64_t count) {
+  return scale(numbers, a, count);
+}
+uint32_t scale_loop(double* numbers, double a, int64_t count) {
+  return scale(numbers, a, count);
 }
 
 template <typename T>
@@ -138,43 +170,51 @@ int64_t element_loop(const UnaryOp& op, T* numbers, int64_t count) {
     return 0;
   }
   uint32_t overflowed = 0;
-  const auto replace = [&](T& number, T result) {
-    overflowed += uint32_t{is_finite(number)} & uint32_t{!is_finite(result)};
-    number = result;
-  };
   if (op.b == 0) {
-    for (int64_t i = 0; i < count; ++i) replace(numbers[i], numbers[i] * a);
+    overflowed = scale_loop(numbers, a, count);
   } else {
-    for (int64_t i = 0; i < count; ++i) replace(numbers[i], numbers[i] * a + b);
+    for (int64_t i = 0; i < count; ++i)
+      replace(numbers[i], numbers[i] * a + b, uint32_t{is_finite(numbers[i])}, overflowed);
   }
   return std::isfinite(op.a) && std::isfinite(op.b) ? overflowed : 0;
 }
 
 template <typename T>
-int64_t binary_loop(BinaryOp op, T* numbers, const T* other, int64_t count) {
+inline __attribute__((always_inline)) uint32_t binary(BinaryOp op, T* numbers, const T* other,
+                                                      int64_t count) {
   uint32_t overflowed = 0;
-  const auto replace = [&](T& number, T right, T result) {
-    overflowed += uint32_t{is_finite(number)} & uint32_t{is_finite(right)} & uint32_t{!is_finite(result)};
-    number = result;
+  const auto each = [&](auto&& compute) __attribute__((always_inline)) {
+    for (int64_t i = 0; i < count; ++i) {
+      const uint32_t were_finite = uint32_t{is_finite(numbers[i])} & uint32_t{is_finite(other[i])};
+      replace(numbers[i], compute(numbers[i], other[i]), were_finite, overflowed);
+    }
   };
   if (op == BinaryOp::add) {
-    for (int64_t i = 0; i < count; ++i) replace(numbers[i], other[i], numbers[i] + other[i]);
+    each([](T a, T b) { return a + b; });
   } else {
-    for (int64_t i = 0; i < count; ++i) replace(numbers[i], other[i], numbers[i] * other[i]);
+    each([](T a, T b) { return a * b; });
   }
   return overflowed;
+}
+CBK_CLONES uint32_t binary_loop(BinaryOp op, float* numbers, const float* other, int64_t count) {
+  return binary(op, numbers, other, count);
+}
+uint32_t binary_loop(BinaryOp op, double* numbers, const double* other, int64_t count) {
+  return binary(op, numbers, other, count);
 }
 
 template <typename T>
 Losses apply_binary_as(BinaryOp op, DType dtype, DType compute, std::byte* elements, const std::byte* other,
                        int64_t count) {
-  std::array<T, chunk> right;
-  return for_each_converted<T>(dtype, compute, elements, count,
-                               [&](T* numbers, int64_t first, int64_t length) {
-                                 cast_elements(dtype, other + static_cast<size_t>(first) * size_of(dtype),
-                                               compute, reinterpret_cast<std::byte*>(right.data()), length);
-                                 return binary_loop(op, numbers, right.data(), length);
-                               });
+  std::array<T, chunk> room;
+  const bool is_plain = is_number<T>(dtype, compute, other);
+  return for_each_converted<T>(
+      dtype, compute, elements, count, [&](T* numbers, int64_t first, int64_t length) {
+        if (is_plain) return binary_loop(op, numbers, reinterpret_cast<const T*>(other) + first, length);
+        cast_elements(dtype, other + static_cast<size_t>(first) * size_of(dtype), compute,
+                      reinterpret_cast<std::byte*>(room.data()), length);
+        return binary_loop(op, numbers, room.data(), length);
+      });
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,13 @@ template <typename T>
 void copy_run(const std::byte* source, int64_t stride, int64_t count, std::byte* out) {
   if (stride == 1) {
     std::memcpy(out, source, static_cast<size_t>(count) * sizeof(T));
+    return;
+  }
+  if (stride == 0) {
+    T element;
+    std::memcpy(&element, source, sizeof(T));
+    for (int64_t i = 0; i < count; ++i)
+      std::memcpy(out + i * static_cast<int64_t>(sizeof(T)), &element, sizeof(T));
     return;
   }
   const auto step = stride * static_cast<int64_t>(sizeof(T));
@@ -104,7 +112,19 @@ void transpose_tiles(const std::byte* source, int64_t stride, int64_t n, int64_t
   for (int64_t i = 0; i < full_n; ++i) {
     copy_run<T>(source + (i + full_m * stride) * size, stride, m - full_m, out + (i * m + full_m) * size);
   }
-  for (int64_t i = full_n; i < n; ++i) copy_run<T>(source + i * size, stride, m, out + i * m * size);
+  constexpr int64_t square = vector_bytes / size;
+  const int64_t square_n = full_n + (n - full_n) / square * square;
+  const int64_t square_m = m / square * square;
+  for (int64_t i = full_n; i < square_n; i += square) {
+    for (int64_t j = 0; j < square_m; j += square) {
+      transpose_square<T>(source + (i + j * stride) * size, stride * size, out + (i * m + j) * size,
+                          m * size);
+    }
+  }
+  for (int64_t i = full_n; i < n; ++i) {
+    const int64_t done = i < square_n ? square_m : 0;
+    copy_run<T>(source + (i + done * stride) * size, stride, m - done, out + (i * m + done) * size);
+  }
 }
 
 int64_t count_of(std::span<const Loop> loops) {
@@ -124,9 +144,12 @@ void copy_typed(const std::byte* source, std::span<const Loop> loops, std::byte*
     transpose_tiles<T>(source, loops[1].stride, loops[0].extent, loops[1].extent, out);
   } else {
     const int64_t inner = count_of(loops.subspan(1));
-    for (int64_t i = 0; i < loops[0].extent; ++i) {
+    const bool repeats = loops[0].stride == 0;
+    for (int64_t i = 0; i < (repeats ? 1 : loops[0].extent); ++i) {
       copy_typed<T>(source + i * loops[0].stride * size, loops.subspan(1), out + i * inner * size);
     }
+    for (int64_t i = 1; repeats && i < loops[0].extent; ++i)
+      std::memcpy(out + i * inner * size, out, static_cast<size_t>(inner * size));
   }
 }
 
@@ -139,16 +162,18 @@ bool wants_source_order(std::span<const Loop> loops) {
   return false;
 }
 
-/// The same box as two walks: `ordered` walks the source with falling strides, `dense` walks the dense result
-/// of that walk in the original order.
+/// The same box as two walks: `ordered` walks the source with falling strides and without repetitions,
+/// `dense` walks the dense result of that walk in the original order.
 struct Reordered {
   std::vector<Loop> ordered;
   std::vector<Loop> dense;
 };
 
 Reordered reorder(std::span<const Loop> loops) {
-  std::vector<size_t> order(loops.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::vector<size_t> order;
+  for (size_t i = 0; i < loops.size(); ++i) {
+    if (loops[i].stride != 0) order.push_back(i);
+  }
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return loops[a].stride > loops[b].stride; });
   Reordered result;
@@ -158,7 +183,14 @@ Reordered reorder(std::span<const Loop> loops) {
     result.dense[order[i]].stride = stride;
     stride *= loops[order[i]].extent;
   }
-  for (size_t position : order) result.ordered.push_back(loops[position]);
+  for (const size_t position : order) {
+    const Loop& loop = loops[position];
+    if (!result.ordered.empty() && result.ordered.back().stride == loop.extent * loop.stride) {
+      result.ordered.back() = {result.ordered.back().extent * loop.extent, loop.stride};
+    } else {
+      result.ordered.push_back(loop);
+    }
+  }
   return result;
 }
 
@@ -221,7 +253,7 @@ void copy_box(const std::byte* source, int64_t offset, std::span<const Loop> loo
       return;
     }
     const Reordered box = reorder(loops);
-    Scratch scratch(static_cast<size_t>(count_of(loops)) * itemsize);
+    Scratch scratch(static_cast<size_t>(count_of(box.ordered)) * itemsize);
     copy_typed<T>(first, box.ordered, scratch.data());
     copy_typed<T>(scratch.data(), box.dense, out);
   });
@@ -229,12 +261,21 @@ void copy_box(const std::byte* source, int64_t offset, std::span<const Loop> loo
 
 void copy_box(const RunReader& read, int64_t offset, std::span<const Loop> loops, uint32_t itemsize,
               std::byte* out) {
-  const int64_t count = count_of(loops);
-  if (count == 0) return;
+  if (count_of(loops) == 0) return;
   const Reordered box = reorder(loops);
-  Scratch scratch(static_cast<size_t>(count) * itemsize);
+  Scratch scratch(static_cast<size_t>(count_of(box.ordered)) * itemsize);
   read_runs(read, offset, box.ordered, itemsize, scratch.data());
   copy_box(scratch.data(), 0, box.dense, itemsize, out);
+}
+
+void copy_runs(const std::byte* source, std::span<const int64_t> places, size_t bytes, std::byte* out) {
+  const auto copy = [&](auto size) {
+    for (size_t i = 0; i < places.size(); ++i)
+      std::memcpy(out + i * size, source + static_cast<size_t>(places[i]) * size, size);
+  };
+  if (bytes == 2) return copy(std::integral_constant<size_t, 2>());
+  if (bytes == 4) return copy(std::integral_constant<size_t, 4>());
+  copy(bytes);
 }
 
 void for_each_box(int64_t offset, std::span<const Loop> loops, int64_t begin, int64_t end,

@@ -34,6 +34,9 @@ void copy_box(const RunReader& read, int64_t offset, std::span<const Loop> loops
 void read_runs(const RunReader& read, int64_t offset, std::span<const Loop> loops, uint32_t itemsize,
                std::byte* out);
 
+/// Copies the runs of `bytes` bytes at these places of `source`, one after the other.
+void copy_runs(const std::byte* source, std::span<const int64_t> places, size_t bytes, std::byte* out);
+
 /// Splits elements [begin, end) of the whole nest of loops into boxes, in order: `visit(offset, loops,
 /// count)`.
 using BoxVisitor = std::function<void(int64_t offset, std::span<const Loop> loops, int64_t count)>;

@@ -1,6 +1,6 @@
 -- Recognises quantised weights: which tensors of a checkpoint are codes, which scales beside them turn codes into numbers, and by which
--- method. It uses names, dtypes, shapes and the config; elements are not read. cbk does not apply scales yet, so commands that compute
--- with weights or cast them refuse such a checkpoint (`quantised.refuse`).
+-- method. It uses names, dtypes, shapes and the config; elements are not read. `cbk.dequantised` makes numbers of the codes; where no
+-- reader for a method exists, commands that compute with weights refuse the checkpoint (`Quantised:problem`).
 
 local cbk = require "cbk"
 local naming = require "cbk.naming"
@@ -45,16 +45,17 @@ end
 ---@field more? string[]      other tensors that the codes need
 ---@field method string|fun(codes: LeafRow, scale: LeafRow, has: fun(tail: string): LeafRow|nil): string
 ---@field any_dtype? boolean  the codes may be packed into elements of any dtype
+---@field reader? string       what makes numbers of the codes, in `cbk.dequantised`
 
 ---@type QuantisedScheme[]   if several fit, the first is used
 local SCHEMES = {
   { codes = "", weight = "", any_dtype = true, more = { ".nested_absmax", ".nested_quant_map" },
     tells = { ".absmax", ".quant_map", ".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4" },
     method = function(_, _, has) return "bitsandbytes " .. (has ".quant_state.bitsandbytes__fp4" and "FP4" or "NF4") end },
-  { codes = ".weight", weight = ".weight", tells = { ".SCB" }, more = { ".weight_format" }, method = "bitsandbytes int8" },
-  { codes = "", weight = "", tells = { ".SCB" }, more = { ".weight_format" }, method = "bitsandbytes int8" },
-  { codes = "_blocks", weight = "", tells = { "_scales" }, method = "MXFP4" },
-  { codes = ".qweight", weight = ".weight", tells = { ".scales", ".qzeros", ".g_idx" }, method = gptq_or_awq },
+  { codes = ".weight", weight = ".weight", tells = { ".SCB" }, more = { ".weight_format" }, method = "bitsandbytes int8", reader = "int8" },
+  { codes = "", weight = "", tells = { ".SCB" }, more = { ".weight_format" }, method = "bitsandbytes int8", reader = "int8" },
+  { codes = "_blocks", weight = "", tells = { "_scales" }, method = "MXFP4", reader = "mxfp4" },
+  { codes = ".qweight", weight = ".weight", tells = { ".scales", ".qzeros", ".g_idx" }, method = gptq_or_awq, reader = "grouped" },
   { codes = "_packed", weight = "", tells = { "_scale", "_global_scale", "_zero_point" }, more = { "_shape", "_g_idx" },
     method = function(codes, _, has)
       return has "_global_scale" and "NVFP4 (compressed-tensors)" or ("compressed-tensors, packed into %s"):format(codes.type)
@@ -62,9 +63,9 @@ local SCHEMES = {
   { codes = ".weight", weight = ".weight", tells = { ".scales" }, more = { ".biases" },
     method = function(codes) return codes.type == "uint32" and "MLX" or codes.type .. " with 'scales'" end },
   { codes = "", weight = "", tells = { "_scale_inv", "_scale", "_scales", "_scale_2", "_global_scale", "_zero_point" },
-    more = { "_g_idx", "_shape" }, method = plain },
+    more = { "_g_idx", "_shape" }, method = plain, reader = "scaled" },
   { codes = ".weight", weight = ".weight", tells = { ".scale_weight", ".qscale_weight", ".scale", ".scale_inv", ".weight_scales" },
-    method = plain },
+    method = plain, reader = "scaled" },
   { codes = "._data", weight = "", tells = { "._scale", "._shift" }, method = "quanto" },
   { codes = "_qdata", weight = "", tells = { "_scale", "_zero_point" }, method = "torchao" },
   { codes = ".W_q", weight = ".weight", tells = { ".scale", ".zero", ".meta" }, method = "HQQ",
@@ -192,6 +193,7 @@ local DEEPEST = 4 -- sections in sections of a config
 ---@class QuantisedStatement
 ---@field method string
 ---@field field string   the path in the config
+---@field settings Dict  the field's value
 
 ---The quantisation that a config states for its weights; nil if it states none.
 ---@param config any
@@ -203,7 +205,7 @@ function quantised.stated(config, place, depth)
   for name, value in cbk.items(config) do
     local path = (place or "") .. tostring(name)
     local method = method_of(name, value)
-    if method then return { method = method, field = path } end
+    if method then return { method = method, field = path, settings = value } end
     local inner = type(value) == "userdata" and quantised.stated(value, path .. ".", (depth or 0) + 1)
     if inner then return inner end
   end
@@ -246,6 +248,8 @@ end
 ---@field name string       of the weight
 ---@field method string
 ---@field parts string[]    keys of the scales and other tensors that the codes need
+---@field part_of table<string, string>   the same, by the ending of the scheme: "_scale_inv"
+---@field reader? string    of the scheme
 ---@field shape? integer[]  of the weight; nil if several codes are packed into an element
 
 ---@class Quantised
@@ -293,7 +297,7 @@ end
 ---@param rows LeafRows
 ---@return QuantisedWeight
 local function weight_of(rows, at, one)
-  local row, scheme, parts = rows[at], one.scheme, {}
+  local row, scheme, parts, part_of = rows[at], one.scheme, {}, {}
   local function has(tail)
     local found = rows:find((one.stem .. tail):sub(2))
     return found and rows[found] or nil
@@ -301,13 +305,16 @@ local function weight_of(rows, at, one)
   for _, list in ipairs { scheme.tells, scheme.more or {} } do
     for _, tail in ipairs(list) do
       local found = rows:find((one.stem .. tail):sub(2))
-      if found then parts[#parts + 1] = rows:path(found) end
+      if found then
+        parts[#parts + 1] = rows:path(found)
+        part_of[tail] = parts[#parts]
+      end
     end
   end
   local method = type(scheme.method) == "function" and scheme.method(row, rows[one.scale], has) or scheme.method
   local is_plain = quantised.is_narrow(row.type) and (row.type ~= "uint8") and scheme.codes == scheme.weight and not scheme.any_dtype
-  return { key = rows:path(at), name = (one.stem .. scheme.weight):sub(2), method = method, parts = parts,
-    shape = is_plain and row.shape or nil }
+  return { key = rows:path(at), name = (one.stem .. scheme.weight):sub(2), method = method, parts = parts, part_of = part_of,
+    reader = scheme.reader, shape = is_plain and row.shape or nil }
 end
 
 ---Whether a key is named like a weight.
@@ -327,7 +334,7 @@ local function add_others(rows, is_taken, is_by_name, out)
     if is_below_a_byte(class) then
       out.narrow[#out.narrow + 1] = { key = path, dtype = naming.last(class) }
     elseif class == "torch.quantized" then
-      out.weights[#out.weights + 1] = { key = path, name = path, method = "quantised tensors of PyTorch", parts = {} }
+      out.weights[#out.weights + 1] = { key = path, name = path, method = "quantised tensors of PyTorch", parts = {}, part_of = {} }
     elseif is_narrow and (is_weight_name(path) or row.type:find "^float8") then
       out.narrow[#out.narrow + 1] = { key = path, dtype = row.type }
     end
@@ -419,13 +426,15 @@ end
 local ADVICE = "use the checkpoint of 16 or 32 bits that it was made from, or dequantise it with the program that quantised it"
 
 ---Why cbk cannot compute with the weights; nil if they are not quantised.
+---@param weight? QuantisedWeight   the one that cannot be read (default: the first)
+---@param why? string               why it cannot
 ---@return string|nil
-function Quantised:problem()
-  local one, bare = self.weights[1], self.narrow[1]
+function Quantised:problem(weight, why)
+  local one, bare = weight or self.weights[1], self.narrow[1]
   if one then
     local with = one.parts[1] and (" with '%s'"):format(one.parts[1]) or ""
-    return ("the weights are quantised (%s), and cbk does not multiply their scales in: %s, such as '%s'%s; %s"):format(
-      self:method(), numbers.counted(#self.weights, "weight"), one.key, with, ADVICE)
+    return ("the weights are quantised (%s), and %s: %s, such as '%s'%s; %s"):format(self:method(),
+      why or "cbk does not multiply their scales in here", numbers.counted(#self.weights, "weight"), one.key, with, ADVICE)
   elseif self:is_quantised() then
     return ("the weights are quantised (%s, says %s of the config), but there are no scales for %s, such as '%s' (%s); get the checkpoint "
       .. "with its scales, or %s"):format(self:method(), self.stated.field, numbers.counted(#self.narrow, "weight"), bare.key, bare.dtype,

@@ -1,6 +1,7 @@
 -- The checks of `cbk copy` for quantised weights: it refuses casts, and copies in which codes lack their scales.
 
 local cbk = require "cbk"
+local dequantised = require "cbk.dequantised"
 local errors = require "cbk.errors"
 local quantised = require "cbk.quantised"
 
@@ -14,11 +15,27 @@ local quantised_copy = {}
 local QuantisedCopy = {}
 QuantisedCopy.__index = QuantisedCopy
 
+---The tree with numbers in place of the codes of its quantised weights.
+---@param source any
+---@param path string    of the checkpoint
+---@param dtype string   of these weights
+---@param checkpoint Checkpoint
+---@return any
+function quantised_copy.dequantised(source, path, dtype, checkpoint)
+  local cannot = ("cannot dequantise '%s'"):format(path)
+  local tree, found = dequantised.tree(source, quantised.config_beside(path), { dtype = dtype, cannot = cannot, checkpoint = checkpoint })
+  if #found.weights == 0 then
+    cbk.fail("usage", cannot .. ": it has no quantised weights (codes with scales beside them)", { advice = "leave out --dequantize" })
+  end
+  return tree
+end
+
 ---@param source any     the tree that is copied
 ---@param path string    of the checkpoint
+---@param is_as_stated? boolean   false: the config beside it says nothing about the weights of this tree (default: true)
 ---@return QuantisedCopy
-function quantised_copy.new(source, path)
-  local found = quantised.find(source, quantised.config_beside(path))
+function quantised_copy.new(source, path, is_as_stated)
+  local found = quantised.find(source, is_as_stated ~= false and quantised.config_beside(path) or nil)
   local out = setmetatable({ found = found, source = source, path = path, keys = {} }, QuantisedCopy)
   for _, one in ipairs(found.weights) do
     out.keys[one.key] = one.key

@@ -1,0 +1,112 @@
+-- Makes numbers of quantised weights: the tree of a checkpoint in which codes are replaced by lazy tensors that multiply the scales in
+-- while they are read. `cbk.codes` has the arithmetic of each method.
+
+local cbk = require "cbk"
+local codes = require "cbk.codes"
+local errors = require "cbk.errors"
+local quantised = require "cbk.quantised"
+local ties = require "cbk.ties"
+
+local dequantised = {}
+
+---The weight's codes and parts as tensors.
+---@param rows LeafRows
+---@param weight QuantisedWeight
+---@param settings Dict|nil
+---@return PackedWeight
+local function packed_weight(rows, weight, settings)
+  local function value(key) return rows:value(rows:find(key)) end
+  local parts = {}
+  for tail, key in pairs(weight.part_of) do parts[tail] = value(key) end
+  return { weight = weight, codes = value(weight.key), parts = parts, settings = settings or {} }
+end
+
+---Why a weight cannot be read, for people; nil if it can.
+---@param rows LeafRows
+---@param weight QuantisedWeight
+---@param settings Dict|nil   quantization_config
+---@return string|nil
+local function why_not(rows, weight, settings)
+  local reader = weight.reader and codes[weight.reader]
+  if not reader then return "cbk does not read this method" end
+  local dtype_of = {}
+  for tail, key in pairs(weight.part_of) do dtype_of[tail] = rows[rows:find(key)].type end
+  return reader.why_not(rows[rows:find(weight.key)].type, dtype_of, settings or {})
+end
+
+---The lazy tensor of a quantised weight, in float32. Errors name the key of its codes.
+---@param rows LeafRows
+---@param weight QuantisedWeight
+---@param settings? Dict   quantization_config
+---@return Tensor
+function dequantised.weight(rows, weight, settings)
+  return errors.within(("cannot read '%s' (%s)"):format(weight.key, weight.method), function()
+    return codes[weight.reader].read(packed_weight(rows, weight, settings))
+  end)
+end
+
+---Fails if weights are quantised and cannot be read, or have lost their scales.
+---@param found Quantised
+---@param rows LeafRows
+---@param cannot string   "cannot convert the checkpoint"
+local function check_readable(found, rows, cannot)
+  local settings = found.stated and found.stated.settings
+  for _, weight in ipairs(found.weights) do
+    local why = why_not(rows, weight, settings)
+    if why then cbk.fail("unsupported", found:problem(weight, why), { context = { cannot } }) end
+  end
+  if #found.weights == 0 and found:is_quantised() then cbk.fail("unsupported", found:problem(), { context = { cannot } }) end
+end
+
+---Fails if two weights share their codes and not their scales: `cbk.rewrite` replaces a shared leaf once.
+---@param rows LeafRows
+---@param weights QuantisedWeight[]
+local function check_shared(rows, weights)
+  local seen = {}
+  for _, weight in ipairs(weights) do
+    local id, parts = ties.view_id(rows:value(rows:find(weight.key))), {}
+    for _, key in ipairs(weight.parts) do parts[#parts + 1] = ties.view_id(rows:value(rows:find(key))) end
+    local text, other = table.concat(parts, " "), id and seen[id]
+    if other and other.text ~= text then
+      cbk.fail("checkpoint", ("'%s' and '%s' share their codes, but not their scales"):format(other.key, weight.key))
+    end
+    if id then seen[id] = { key = weight.key, text = text } end
+  end
+end
+
+---The tree with numbers in place of codes, under the names of the weights, and without scales, zero points and the like. Lazy: nothing
+---but the group numbers of GPTQ is read. A tree without quantised weights is returned as it is.
+---@param tree any
+---@param config? Dict   of the checkpoint: its quantization_config says block sizes and versions of formats
+---@param options? { dtype?: string, cannot?: string, checkpoint?: Checkpoint }   dtype: of the weights (default: float32); cannot: what
+---fails if the codes cannot be read; checkpoint: where the tree is from
+---@return any tree
+---@return Quantised found   what was replaced
+function dequantised.tree(tree, config, options)
+  options = options or {}
+  local rows = cbk.leaf_rows(tree)
+  local found = quantised.find_in_rows(rows, config)
+  check_readable(found, rows, options.cannot or "cannot make numbers of quantised weights")
+  if #found.weights == 0 then return tree, found end
+  check_shared(rows, found.weights)
+  local settings, weight_at, is_part = found.stated and found.stated.settings, {}, {}
+  for _, weight in ipairs(found.weights) do
+    weight_at[weight.key] = weight
+    for _, part in ipairs(weight.parts) do is_part[part] = true end
+  end
+  return cbk.rewrite(tree, {
+    checkpoint = options.checkpoint,
+    path = function(path)
+      local weight = weight_at[path]
+      if weight then return weight.name end
+      return not (is_part[path] or quantised.is_part_name(path)) and path or nil
+    end,
+    leaf = function(path, value)
+      local weight = weight_at[path]
+      if not weight then return value end
+      return dequantised.weight(rows, weight, settings):to(options.dtype or "float32")
+    end,
+  }), found
+end
+
+return dequantised
