@@ -16,9 +16,9 @@ int bits(lua_State* L) {
   return push_result(L, lua_isnoneornil(L, 2) ? tensor.bits() : tensor.bits(check_dtype(L, 2)));
 }
 
-/// `t:unpack(bits, { places =, values = })`
+/// `t:unpack(bits, { dim =, places =, values = })`
 int unpack(lua_State* L) {
-  const Options options(L, 3, {"places", "values"});
+  const Options options(L, 3, {"dim", "places", "values"});
   Packing packing;
   const int64_t bits = check_integer(L, 2);
   if (bits != 1 && bits != 2 && bits != 4) fail_argument(L, 2, "codes have 1, 2 or 4 bits");
@@ -35,7 +35,8 @@ int unpack(lua_State* L) {
     packing.values.push_back(static_cast<float>(value));
   for (int i = 0; !options.has("values") && i < 1 << packing.bits; ++i)
     packing.values.push_back(static_cast<float>(i));
-  return push_result(L, unpacked(self_tensor(L), packing));
+  const int64_t dim = options.integer("dim", INT32_MIN, INT32_MAX).value_or(-1);
+  return push_result(L, unpacked(self_tensor(L), packing, dim));
 }
 
 int affine(lua_State* L) {

@@ -23,10 +23,10 @@ std::vector<double> numbers_of(lua_State* L, const Options& options, const char*
   std::vector<double> out;
   if (!options.has(name)) return out;
   options.push(name);
-  if (!lua_istable(L, -1)) fail(Errc::usage, "stats: expected a list of numbers as {}", name);
+  if (!lua_istable(L, -1)) fail(Errc::usage, "expected a list of numbers as {}", name);
   for (size_t i = 1; i <= lua_objlen(L, -1); ++i) {
     lua_rawgeti(L, -1, static_cast<int>(i));
-    if (lua_type(L, -1) != LUA_TNUMBER) fail(Errc::usage, "stats: {}[{}] is not a number", name, i);
+    if (lua_type(L, -1) != LUA_TNUMBER) fail(Errc::usage, "{}[{}] is not a number", name, i);
     out.push_back(lua_tonumber(L, -1));
     lua_pop(L, 1);
   }

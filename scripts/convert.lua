@@ -13,6 +13,7 @@ local small_items = require "cbk.small_items"
 local explain = require "converters.authoring.explain"
 local advice = require "cbk.recognise.advice"
 local contents = require "converters.conversion.contents"
+local dequantised = require "cbk.dequantised"
 local doubts = require "cbk.recognise.doubts"
 local dry_run = require "converters.authoring.dry_run"
 
@@ -161,6 +162,17 @@ local function read_input(checkpoint, route, config)
   return input
 end
 
+---Makes numbers of quantised weights.
+---@param input JobInput
+---@param config Dict|nil
+---@return Dict|nil config   without the fields about quantisation
+local function dequantise(input, config)
+  local root, new_config, text = dequantised.model(input.source, config, "cannot convert the checkpoint")
+  input.source = root
+  if text then cli.say(args, text) end
+  return new_config
+end
+
 -- --- all of it
 
 check_options()
@@ -181,6 +193,7 @@ if args.config and not read_parts then cli.depend_on(args.config, args) end
 local source_config = read_parts and composite.load_configs(args.config, read_parts, args) or args.config and cbk.config.load(args.config)
 local input = read_parts and composite.open(args.checkpoint_file, read_parts, args) or read_input(checkpoint, route, source_config)
 if checkpoint then
+  source_config = dequantise(input, source_config)
   local count = small_items.count({ checkpoint }, source_config)
   small_items.check(count, { checkpoint }, 2600, "convert them", "convert the checkpoint of a model")
 end

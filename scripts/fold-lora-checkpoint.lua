@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
+local dequantised = require "cbk.dequantised"
 local converter_list = require "cbk.converters.list"
 local hf_config = require "converters.modelzoo.hf_config"
 local hugging_face_files = require "cbk.hugging_face_files"
@@ -90,19 +91,20 @@ local function companions(config_text)
   return next(files) ~= nil and files or nil
 end
 
----The text of the config for the output. The base model's may say that the weights are quantised, although those that were folded
+---The text of the config for the output. The base model's may say that the weights are quantised, although those that are written
 ---are not, and that the head is tied.
 ---@param path string|nil      the base model's config
 ---@param untied HeadTie|nil   (peft.fold)
 ---@param words integer|nil    the size of the vocabulary, if it is another one
+---@param is_dequantised boolean   the base model's weights were quantised
 ---@return string|nil
-local function config_text(path, untied, words)
+local function config_text(path, untied, words, is_dequantised)
   local config = path and cbk.config.load(path)
   local stated = quantised.stated(config)
-  if stated then
+  if stated then config = quantised.without_fields(config) end
+  if stated and not is_dequantised then
     cbk.warn(("'%s' says that the weights are quantised (%s), but none are: '%s' is left out of the new config"):format(path, stated.method,
       stated.field))
-    config = quantised.without_fields(config)
   end
   if untied then
     local is_written = path and cbk.fs.is_dir(args.base) and not cbk.format_of_name(args.output)
@@ -168,16 +170,19 @@ local function fold_adapter()
   config = cbk.kind(config) == "dict" and config or nil
   local settings = peft.settings(adapter_config)
   local cannot = ("cannot fold the adapter into '%s'"):format(args.base)
-  local narrow = quantised.refuse(base:raw_root(), config, cannot).narrow -- perhaps codes that lost their scales
+  local root, own_config, dequantised_text, found = dequantised.model(base.root, config, cannot)
   quantised.refuse(adapter:raw_root(), nil, cannot)
-  if #narrow > 0 then cbk.fail("unsupported", quantised.narrow_problem(narrow, "the base model"), { context = { cannot } }) end
-  warn_of_ties(config, base.root)
-  local model, count, untied, words = peft.fold(base.root, adapter.root, settings, config, is_tied_by_default(config))
+  if #found.narrow > 0 then -- perhaps codes that lost their scales
+    cbk.fail("unsupported", quantised.narrow_problem(found.narrow, "the base model"), { context = { cannot } })
+  end
+  if dequantised_text then cli.say(args, dequantised_text) end
+  warn_of_ties(config, root)
+  local model, count, untied, words = peft.fold(root, adapter.root, settings, own_config, is_tied_by_default(config))
   if format and format ~= "torch" and format ~= "safetensors" then
     cli.usage_error("fold-lora-checkpoint", ("-o %s: expected a folder, .safetensors, .bin or .pt"):format(args.output))
   end
   local options = { root = model, overwrite = args.overwrite, format = format or base.format:match "^safetensors" or "torch" }
-  local text = config_text(config_path, untied, words)
+  local text = config_text(config_path, untied, words, dequantised_text ~= nil)
   if not format then options.shard_size, options.companions = args.shard_size or "10GB", companions(text) end
   local written, plan = cli.commit(cbk.create(args.output, options), args)
   cli.say(args, ("%s %s folded into %s"):format(numbers.counted(count, "weight"), not written and "would be"
@@ -220,7 +225,9 @@ local function fold_cerebras()
   lora.groups(config) -- a wrong setting is reported before the checkpoint is opened
   local checkpoint = cli.open(args.checkpoint_path, args)
   local model = converters.convert.model_of(checkpoint.root)
-  quantised.refuse(model, nil, ("cannot fold LoRA in '%s'"):format(args.checkpoint_path))
+  local dequantised_text
+  model, config, dequantised_text = dequantised.model(model, config, ("cannot fold LoRA in '%s'"):format(args.checkpoint_path))
+  if dequantised_text then cli.say(args, dequantised_text) end
   local root = cbk.dict()
   lora.refuse_masks(checkpoint.root)
   root.model = lora.fold(model, config, model_name)

@@ -19,8 +19,17 @@ struct Block {
   size_t capacity = 0;
 };
 
-constexpr size_t kept_blocks = 4;
+// Nested expressions need many blocks, of which those of computed elements are small.
+constexpr size_t kept_blocks = 16;
+constexpr size_t kept_large = 4;
+constexpr size_t kept_bytes = 8U << 20;
 thread_local std::vector<Block> idle;
+
+bool is_too_much() {
+  size_t bytes = 0;
+  for (const Block& block : idle) bytes += block.capacity;
+  return idle.size() > kept_blocks || (idle.size() > kept_large && bytes > kept_bytes);
+}
 
 }  // namespace
 
@@ -39,8 +48,8 @@ Scratch::Scratch(size_t size) : size_(size) {
 }
 
 Scratch::~Scratch() {
-  if (idle.size() >= kept_blocks) idle.erase(idle.begin());
   idle.push_back({std::unique_ptr<std::byte, Free>(data_), capacity_});
+  while (is_too_much()) idle.erase(idle.begin());
 }
 
 void release_scratch() noexcept {

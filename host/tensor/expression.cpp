@@ -65,14 +65,22 @@ int64_t row_granularity(std::span<const Loop> loops, uint32_t itemsize) {
   return 1;
 }
 
-/// The losses of `body(begin, count, position)` over the range in chunks; inputs that prefer whole rows get
-/// them all at once.
+/// Elements that inputs compute at once: of those that prefer whole rows, more rows for less work.
+int64_t chunk_of(int64_t granularity) {
+  if (granularity <= 1) return kernel_chunk;
+  return std::max(granularity, 2 * kernel_chunk / granularity * granularity);
+}
+
+/// The losses of `body(begin, count, position)` over the range in chunks of whole rows.
 template <typename Body>
 Losses for_each_chunk(int64_t begin, int64_t count, int64_t granularity, Body&& body) {
   Losses lost;
-  const int64_t chunk = granularity > 1 ? count : kernel_chunk;
-  for (int64_t done = 0; done < count; done += chunk) {
-    lost += body(begin + done, std::min(chunk, count - done), done);
+  const int64_t chunk = chunk_of(granularity);
+  for (int64_t done = 0; done < count;) {
+    const int64_t first = begin + done;
+    const int64_t length = std::min((first / chunk + 1) * chunk - first, count - done);
+    lost += body(first, length, done);
+    done += length;
   }
   return lost;
 }
@@ -350,7 +358,7 @@ Losses GatherExpression::read_runs(int64_t begin, std::span<std::byte> out) cons
 
 Losses CastExpression::read(int64_t begin, std::span<std::byte> out) const {
   const int64_t total = count_in(out, itemsize());
-  const int64_t most = granularity() > 1 ? total : std::min(total, kernel_chunk);
+  const int64_t most = std::min(total, chunk_of(granularity()));
   Scratch scratch(static_cast<size_t>(most) * input_->itemsize());
   return for_each_chunk(begin, total, granularity(), [&](int64_t first, int64_t count, int64_t position) {
     Losses lost = input_->read(first, scratch.bytes().first(static_cast<size_t>(count) * input_->itemsize()));
@@ -433,7 +441,7 @@ Losses BinaryExpression::joined(const Losses& left, const Losses& right) const {
 
 Losses BinaryExpression::read(int64_t begin, std::span<std::byte> out) const {
   const int64_t total = count_in(out, itemsize());
-  const int64_t most = granularity() > 1 ? total : std::min(total, kernel_chunk);
+  const int64_t most = std::min(total, chunk_of(granularity()));
   Scratch scratch(static_cast<size_t>(most) * itemsize());
   return for_each_chunk(begin, total, granularity(), [&](int64_t first, int64_t count, int64_t position) {
     const auto part =

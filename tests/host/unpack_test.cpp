@@ -58,6 +58,8 @@ TEST_CASE("unpacked codes agree with a scalar model, for any range", "[tensor][u
   const Tensor numbers = unpacked(Tensor::from_bytes(dtype, {rows, columns}, bytes), packing);
   REQUIRE(numbers.shape() == Shape{rows, columns * std::ssize(packing.places)});
   REQUIRE(numbers.dtype() == DType::float32);
+  const Tensor planes = unpacked(Tensor::from_bytes(dtype, {rows, columns}, bytes), packing, 0);
+  REQUIRE(planes.shape() == Shape{rows * std::ssize(packing.places), columns});
   for (int i = 0; i < 40; ++i) {
     const int64_t begin = i == 0 ? 0 : static_cast<int64_t>(random()) % numbers.numel();
     const int64_t left = numbers.numel() - begin;
@@ -66,6 +68,27 @@ TEST_CASE("unpacked codes agree with a scalar model, for any range", "[tensor][u
     for (int64_t k = 0; k < count; ++k)
       REQUIRE(found[static_cast<size_t>(k)] ==
               number_at(bytes, dtype, packing, static_cast<size_t>(begin + k)));
+    const std::vector<float> other = read(planes, begin, count);
+    for (int64_t k = 0; k < count; ++k) {
+      const int64_t codes = std::ssize(packing.places), row = (begin + k) / columns;
+      const int64_t element = row / codes * columns + (begin + k) % columns;
+      REQUIRE(other[static_cast<size_t>(k)] ==
+              number_at(bytes, dtype, packing, static_cast<size_t>(element * codes + row % codes)));
+    }
+  }
+}
+
+TEST_CASE("codes along a long dim are unpacked piece by piece", "[tensor][unpack]") {
+  std::mt19937 random(5);
+  const int64_t columns = 300'000;
+  const Bytes bytes = random_bytes(random, static_cast<size_t>(columns));
+  const Packing packing = random_packing(random, DType::uint8, 4);
+  const Tensor numbers = unpacked(Tensor::from_bytes(DType::uint8, {1, columns}, bytes), packing, 0);
+  const std::vector<float> found = read(numbers, 7, 2 * columns - 9);
+  for (size_t i = 0; i < found.size(); ++i) {
+    const size_t position = i + 7, column = position % static_cast<size_t>(columns);
+    REQUIRE(found[i] ==
+            number_at(bytes, DType::uint8, packing, 2 * column + position / static_cast<size_t>(columns)));
   }
 }
 
@@ -85,8 +108,11 @@ TEST_CASE("words are unpacked alike by all instruction sets", "[tensor][unpack]"
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
     std::vector<float> out(77 * packing.places.size());
     unpack_words(bytes.data() + 1, 77, tables, out.data());
+    std::vector<float> plane(77);
+    unpack_codes(bytes.data() + 1, 4, 77, tables.shifts[1], tables, plane.data());
     hwy::SetSupportedTargetsForTest(0);
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    for (size_t i = 0; i < plane.size(); ++i) REQUIRE(plane[i] == out[i * packing.places.size() + 1]);
     for (size_t i = 0; i < out.size(); ++i) REQUIRE(out[i] == number_at(words, DType::int32, packing, i));
   }
 }
@@ -102,7 +128,7 @@ TEST_CASE("what cannot be unpacked is refused", "[tensor][unpack]") {
   CHECK_THROWS_WITH(unpacked(bytes, {4, {0, -1}, values}), Catch::Contains("places"));
   CHECK_THROWS_WITH(unpacked(bytes, {4, {0}, values}), Catch::Contains("2 places"));
   CHECK_THROWS_WITH(unpacked(bytes.slice(0, 0, 1).slice(1, 0, 1).reshape({}), {4, {0, 1}, values}),
-                    Catch::Contains("without dims"));
+                    Catch::Contains("0 dims"));
   CHECK_THROWS_WITH(
       unpacked(Tensor::full(DType::uint8, {INT64_MAX, 0}, 0).reshape({0, INT64_MAX}), {4, {0, 1}, values}),
       Catch::Contains("too large"));

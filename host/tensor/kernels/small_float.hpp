@@ -59,22 +59,22 @@ inline constexpr Float8 e4m3fnuz = {3, 8, false, true, 0x80, 0x7f};
 inline constexpr Float8 e5m2fnuz = {2, 16, false, true, 0x80, 0x7f};
 
 inline float float8_to_float(uint8_t bits, const Float8& format) {
-  // Without branches, so that loops vectorise. Normal floats: the exponent is moved. Subnormal ones: the
-  // mantissa times the least power of two, as a subnormal float32 would be slow to multiply.
+  // Masks in place of branches, so that loops vectorise. The exponent is moved. A subnormal code gets the
+  // least exponent, whose implied one is then subtracted.
+  const auto mask_if = [](bool condition) { return 0U - static_cast<uint32_t>(condition); };
   const uint32_t magnitude = bits & 0x7fU;
-  const int shift = 23 - format.mantissa_bits;
-  const uint32_t normal = (magnitude << shift) + (static_cast<uint32_t>(127 - format.bias) << 23);
-  const float least =
-      std::bit_cast<float>(static_cast<uint32_t>(128 - format.bias - format.mantissa_bits) << 23);
-  const float subnormal = static_cast<float>(static_cast<int32_t>(magnitude)) * least;
-  const bool is_normal = magnitude >= 1U << format.mantissa_bits;
-  uint32_t result = is_normal ? normal : std::bit_cast<uint32_t>(subnormal);
-  const bool is_infinity = format.has_infinity && magnitude == format.max_code + 1U;
-  const uint32_t beyond = is_infinity ? 0x7f800000U : 0x7fc00000U;
-  result = magnitude > format.max_code ? beyond : result;
-  const bool is_nan = magnitude > format.max_code && !is_infinity;
-  const uint32_t sign = is_nan ? 0U : static_cast<uint32_t>(bits & 0x80U) << 24;
-  return std::bit_cast<float>(format.fnuz && bits == 0x80 ? 0x7fc00000U : result | sign);
+  const uint32_t is_subnormal = mask_if(magnitude < 1U << format.mantissa_bits);
+  const auto least = static_cast<uint32_t>(128 - format.bias) << 23;
+  const uint32_t moved =
+      (magnitude << (23 - format.mantissa_bits)) + (static_cast<uint32_t>(127 - format.bias) << 23);
+  const float with_one = std::bit_cast<float>(moved + (is_subnormal & 1U << 23));
+  const auto number = std::bit_cast<uint32_t>(with_one - std::bit_cast<float>(is_subnormal & least));
+  const uint32_t is_infinity = mask_if(format.has_infinity) & mask_if(magnitude == format.max_code + 1U);
+  const uint32_t is_beyond =
+      mask_if(magnitude > format.max_code) | (mask_if(format.fnuz) & mask_if(bits == 0x80));
+  const uint32_t beyond = 0x7f800000U | (~is_infinity & 0x00400000U);
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x80U) << 24 & (~is_beyond | is_infinity);
+  return std::bit_cast<float>((number & ~is_beyond) | (beyond & is_beyond) | sign);
 }
 
 inline uint8_t float_to_float8(float value, const Float8& format) {

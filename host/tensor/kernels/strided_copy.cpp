@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "host/base/clones.hpp"
 #include "host/base/error.hpp"
 #include "host/base/scratch.hpp"
 
@@ -262,20 +262,30 @@ void copy_box(const std::byte* source, int64_t offset, std::span<const Loop> loo
 void copy_box(const RunReader& read, int64_t offset, std::span<const Loop> loops, uint32_t itemsize,
               std::byte* out) {
   if (count_of(loops) == 0) return;
+  if (loops.size() == 1 && loops[0].stride == 1) return read_run(read, offset, loops[0], itemsize, out);
   const Reordered box = reorder(loops);
   Scratch scratch(static_cast<size_t>(count_of(box.ordered)) * itemsize);
   read_runs(read, offset, box.ordered, itemsize, scratch.data());
   copy_box(scratch.data(), 0, box.dense, itemsize, out);
 }
 
+namespace {
+
+CBK_CLONES void gather_words(const uint32_t* source, const int64_t* places, size_t count, uint32_t* out) {
+  for (size_t i = 0; i < count; ++i) out[i] = source[places[i]];
+}
+
+}  // namespace
+
 void copy_runs(const std::byte* source, std::span<const int64_t> places, size_t bytes, std::byte* out) {
-  const auto copy = [&](auto size) {
-    for (size_t i = 0; i < places.size(); ++i)
-      std::memcpy(out + i * size, source + static_cast<size_t>(places[i]) * size, size);
-  };
-  if (bytes == 2) return copy(std::integral_constant<size_t, 2>());
-  if (bytes == 4) return copy(std::integral_constant<size_t, 4>());
-  copy(bytes);
+  const bool is_aligned =
+      (reinterpret_cast<uintptr_t>(source) | reinterpret_cast<uintptr_t>(out)) % alignof(uint32_t) == 0;
+  if (bytes == sizeof(uint32_t) && is_aligned) {
+    return gather_words(reinterpret_cast<const uint32_t*>(source), places.data(), places.size(),
+                        reinterpret_cast<uint32_t*>(out));
+  }
+  for (size_t i = 0; i < places.size(); ++i)
+    std::memcpy(out + i * bytes, source + static_cast<size_t>(places[i]) * bytes, bytes);
 }
 
 void for_each_box(int64_t offset, std::span<const Loop> loops, int64_t begin, int64_t end,

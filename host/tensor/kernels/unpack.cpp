@@ -50,6 +50,44 @@ HWY_INLINE hn::Vec<F> values_of(hn::Vec<U> codes, const float* table, size_t siz
   return out;
 }
 
+constexpr size_t table_size = std::max<size_t>(most_lanes, 16);
+
+template <typename T>
+void codes_of(const std::byte* source, size_t count, uint32_t shift, const UnpackTables& tables, float* out) {
+  const F f;
+  const U u;
+  const hn::Rebind<T, U> narrow;
+  const size_t lanes = hn::Lanes(f), size = size_t{1} << tables.bits;
+  const uint32_t mask = (1U << tables.bits) - 1;
+  HWY_ALIGN float table[table_size] = {};
+  std::copy(tables.values.begin(), tables.values.end(), table);
+  const auto shifts = hn::Set(u, shift);
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    HWY_ALIGN T round[most_lanes];
+    std::memcpy(round, source + i * sizeof(T), lanes * sizeof(T));
+    hn::Vec<U> all;
+    if constexpr (sizeof(T) == sizeof(uint32_t)) {
+      all = hn::Load(u, round);
+    } else {
+      all = hn::PromoteTo(u, hn::Load(narrow, round));
+    }
+    hn::StoreU(values_of(hn::And(hn::Shr(all, shifts), hn::Set(u, mask)), table, size), f, out + i);
+  }
+  for (; i < count; ++i) {
+    T element = 0;
+    std::memcpy(&element, source + i * sizeof element, sizeof element);
+    out[i] = table[static_cast<uint32_t>(element) >> shift & mask];
+  }
+}
+
+void codes(const std::byte* source, uint32_t itemsize, size_t count, uint32_t shift,
+           const UnpackTables& tables, float* out) {
+  if (itemsize == 1) return codes_of<uint8_t>(source, count, shift, tables, out);
+  if (itemsize == 2) return codes_of<uint16_t>(source, count, shift, tables, out);
+  codes_of<uint32_t>(source, count, shift, tables, out);
+}
+
 void words(const std::byte* source, size_t count, const UnpackTables& tables, float* out) {
   const F f;
   const U u;
@@ -57,7 +95,7 @@ void words(const std::byte* source, size_t count, const UnpackTables& tables, fl
   const uint32_t mask = (1U << tables.bits) - 1;
   Steps steps;
   fill(steps, tables, codes);
-  HWY_ALIGN float table[std::max<size_t>(most_lanes, 16)] = {};
+  HWY_ALIGN float table[table_size] = {};
   std::copy(tables.values.begin(), tables.values.end(), table);
   size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
@@ -84,9 +122,15 @@ HWY_AFTER_NAMESPACE();
 namespace cbk {
 
 HWY_EXPORT(words);
+HWY_EXPORT(codes);
 
 void unpack_words(const std::byte* words, size_t count, const UnpackTables& tables, float* out) {
   HWY_DYNAMIC_DISPATCH(words)(words, count, tables, out);
+}
+
+void unpack_codes(const std::byte* elements, uint32_t itemsize, size_t count, uint32_t shift,
+                  const UnpackTables& tables, float* out) {
+  HWY_DYNAMIC_DISPATCH(codes)(elements, itemsize, count, shift, tables, out);
 }
 
 }  // namespace cbk

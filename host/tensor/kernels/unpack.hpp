@@ -14,6 +14,10 @@ struct UnpackTables {
   std::array<float, 16> values;     // of the 2^bits codes
 };
 
+/// One number of each of `count` elements of `itemsize` bytes (1, 2 or 4): of the code at bit `shift`.
+void unpack_codes(const std::byte* elements, uint32_t itemsize, size_t count, uint32_t shift,
+                  const UnpackTables& tables, float* out);
+
 /// The 32 / bits numbers of each of `count` words, which may start at any byte.
 void unpack_words(const std::byte* words, size_t count, const UnpackTables& tables, float* out);
 

@@ -152,21 +152,6 @@ codes.int8 = {
 
 -- --- codes of 4 bits
 
----Codes packed along the last dim of [..., columns, n], as numbers [..., n x codes of an element, columns]. The packed elements are
----transposed, which costs less than transposing numbers.
----@param packed Tensor
----@param places integer[]
----@param values? number[]
-local function unpacked_columns(packed, places, values)
-  local turned = packed:transpose(-2, -1)
-  local shape = turned:shape()
-  local n, columns = shape[#shape - 1], shape[#shape]
-  shape[#shape + 1] = #places
-  local numbers = turned:unpack(4, { places = places, values = values }):reshape(shape):transpose(-2, -1)
-  shape[#shape], shape[#shape - 1], shape[#shape - 2] = nil, columns, n * #places
-  return numbers:reshape(shape)
-end
-
 -- The numbers of the OCP Microscaling format, 1 sign, 2 exponent and 1 mantissa bit.
 local E2M1 = { 0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6 }
 
@@ -191,13 +176,21 @@ codes.mxfp4 = {
     shape[#shape] = n * width
     scale = (is_experts and scale:transpose(-2, -1) or scale):to "float32"
     blocks = blocks:reshape(shape)
-    local numbers = is_experts and unpacked_columns(blocks, { 0, 1 }, E2M1) or blocks:unpack(4, { values = E2M1 })
     local dim = #shape - (is_experts and 2 or 1)
-    return numbers * repeated(scale, dim, 2 * width, 2 * n * width)
+    blocks = is_experts and blocks:transpose(-2, -1) or blocks -- the packed codes, which are fewer than the numbers
+    return blocks:unpack(4, { dim = dim, values = E2M1 }) * repeated(scale, dim, 2 * width, 2 * n * width)
   end,
 }
 
-local IN_ORDER, OF_AWQ = { 0, 1, 2, 3, 4, 5, 6, 7 }, { 0, 4, 1, 5, 2, 6, 3, 7 } -- AWQ stores number 2 second
+local PLACES_OF_AWQ = { 0, 4, 1, 5, 2, 6, 3, 7 } -- it stores number 2 second
+
+---Codes packed along the columns of [rows, columns / 8], as numbers [columns, rows]. The packed elements are transposed, not the numbers.
+---@param packed Tensor
+---@param places integer[]|nil
+---@param values number[]|nil
+local function unpacked_columns(packed, places, values)
+  return packed:transpose(0, 1):unpack(4, { dim = 0, places = places, values = values })
+end
 
 ---The numbers -(code + term).
 local function negative(term)
@@ -282,10 +275,10 @@ codes.grouped = {
     end
     if zeros.dtype ~= "int32" and zeros.dtype ~= "uint32" then refuse("'%s' is %s; expected int32", key, zeros.dtype) end
     if packed.weight.method == "AWQ" then
-      return grouped(unpacked_columns(q, OF_AWQ), unpacked_columns(zeros, OF_AWQ, negative(0)), packed)
+      return grouped(unpacked_columns(q, PLACES_OF_AWQ), unpacked_columns(zeros, PLACES_OF_AWQ, negative(0)), packed)
     end
     local term = packed.settings.checkpoint_format == "gptq_v2" and 0 or 1
-    return grouped(q:transpose(0, 1):unpack(4), unpacked_columns(zeros, IN_ORDER, negative(term)), packed)
+    return grouped(q:transpose(0, 1):unpack(4), unpacked_columns(zeros, nil, negative(term)), packed)
   end,
 }
 

@@ -4,6 +4,7 @@
 local cbk = require "cbk"
 local codes = require "cbk.codes"
 local errors = require "cbk.errors"
+local numbers = require "cbk.numbers"
 local quantised = require "cbk.quantised"
 local ties = require "cbk.ties"
 
@@ -107,6 +108,40 @@ function dequantised.tree(tree, config, options)
       return dequantised.weight(rows, weight, settings):to(options.dtype or "float32")
     end,
   }), found
+end
+
+-- --- for commands that convert weights
+
+local DEEPEST = 3 -- sections in sections of a config
+
+---The dtype that a config states for its weights; nil if it states none of 16 bits or more.
+local function stated_dtype(config, depth)
+  if type(config) ~= "userdata" or cbk.kind(config) ~= "dict" then return nil end
+  for _, field in ipairs { "torch_dtype", "dtype" } do
+    local fine, dtype = pcall(cbk.dtype, config[field])
+    if fine and dtype.floating and not quantised.is_narrow(dtype.name) then return dtype.name end
+  end
+  for name, section in cbk.items(depth < DEEPEST and config or cbk.dict()) do
+    local found = not quantised.is_field(name, section) and stated_dtype(section, depth + 1)
+    if found then return found end
+  end
+end
+
+---A model whose quantised weights, if it has any, are numbers of the config's dtype (default: bfloat16), and its config without the
+---fields about quantisation.
+---@param root Dict
+---@param config Dict|nil
+---@param cannot string   "cannot convert the checkpoint"
+---@return Dict root
+---@return Dict|nil config
+---@return string|nil text    what was done, for people; nil: nothing
+---@return Quantised found
+function dequantised.model(root, config, cannot)
+  local dtype = stated_dtype(config, 0) or "bfloat16"
+  local tree, found = dequantised.tree(root, config, { dtype = dtype, cannot = cannot })
+  if #found.weights == 0 then return root, config, nil, found end
+  local text = ("Dequantised: %s (%s) to %s"):format(numbers.counted(#found.weights, "weight"), found:method(), dtype)
+  return tree, config and (quantised.without_fields(config)), text, found
 end
 
 return dequantised
