@@ -13,7 +13,6 @@ local small_items = require "cbk.small_items"
 local explain = require "converters.authoring.explain"
 local advice = require "cbk.recognise.advice"
 local contents = require "converters.conversion.contents"
-local dequantised = require "cbk.dequantised"
 local doubts = require "cbk.recognise.doubts"
 local dry_run = require "converters.authoring.dry_run"
 
@@ -155,22 +154,13 @@ end
 ---@param route Route
 ---@param config Dict|nil
 ---@return JobInput
+---@return Dict|nil config   that belongs to it
 local function read_input(checkpoint, route, config)
-  local input, found = ways.input(checkpoint, route, config)
+  local input, found, own_config, dequantised = ways.input(checkpoint, route, config)
   local text = contents.text(found)
   if text then cli.say(args, "Looked inside: " .. cbk.shown(text)) end
-  return input
-end
-
----Makes numbers of quantised weights.
----@param input JobInput
----@param config Dict|nil
----@return Dict|nil config   without the fields about quantisation
-local function dequantise(input, config)
-  local root, new_config, text = dequantised.model(input.source, config, "cannot convert the checkpoint")
-  input.source = root
-  if text then cli.say(args, text) end
-  return new_config
+  if dequantised then cli.say(args, cbk.shown(dequantised)) end
+  return input, own_config
 end
 
 -- --- all of it
@@ -191,9 +181,13 @@ output.warn_of_idle_options(targets, args)
 
 if args.config and not read_parts then cli.depend_on(args.config, args) end
 local source_config = read_parts and composite.load_configs(args.config, read_parts, args) or args.config and cbk.config.load(args.config)
-local input = read_parts and composite.open(args.checkpoint_file, read_parts, args) or read_input(checkpoint, route, source_config)
+local input
+if read_parts then
+  input = composite.open(args.checkpoint_file, read_parts, args)
+else
+  input, source_config = read_input(checkpoint, route, source_config)
+end
 if checkpoint then
-  source_config = dequantise(input, source_config)
   local count = small_items.count({ checkpoint }, source_config)
   small_items.check(count, { checkpoint }, 2600, "convert them", "convert the checkpoint of a model")
 end

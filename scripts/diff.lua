@@ -9,6 +9,7 @@ local progress = require "cbk.progress"
 local renamed = require "cbk.diff.renamed"
 local tensor_filter = require "cbk.cli.tensor_filter"
 local values = require "cbk.diff.values"
+local real_values = require "cbk.cli.real_values"
 
 local parser = cli.parser("diff", "Compare two checkpoints of any formats: keys, shapes, dtypes, values.", [[
 Values are compared by their dotted keys; tensors that only one side has are then compared by content,
@@ -77,12 +78,14 @@ end
 ---@return Comparison
 local function compare(args)
   local a, b = cli.open(args.a, args), cli.open(args.b, args)
-  local root_a, root_b, what = a:raw_root(), b:raw_root(), nil
+  local root_a, root_b, what
   if args.model then
     if args.model == "auto" then args.model = nil end
     local through = require "cbk.diff.through" -- with all converters, which take time and memory
     root_a, root_b, what = through.trees({ path = args.a, checkpoint = a, config = args.config }, { path = args.b, checkpoint = b }, args)
     cli.say(args, ("comparing %s"):format(what))
+  else
+    root_a, root_b = real_values(a, args.a, { args.key }), real_values(b, args.b, { args.key })
   end
   local rows_a, rows_b = cbk.leaf_rows(root_a), cbk.leaf_rows(root_b)
   local on_read = new_progress(rows_a, rows_b, args)

@@ -6,6 +6,7 @@ local cli = require "cbk.cli"
 local extents = require "cbk.extents"
 local fold = require "cbk.fold"
 local quantised = require "cbk.quantised"
+local real_values = require "cbk.cli.real_values"
 local small_items = require "cbk.small_items"
 
 local FORMATS = { npy = true, npz = true, csv = true, raw = true }
@@ -20,7 +21,7 @@ The format follows from the name of OUT, or from --format:
 NumPy and CSV have neither bfloat16 nor 8-bit floats. Such tensors are written as float32, which
 holds all their values; with --raw, their bits are written as unsigned integers. So it is with the
 quantised tensors of a GGUF file: they are decoded to float32; with --raw, and as .raw, their blocks
-are written as bytes. Codes of weights that are quantised with scales beside them need --raw.
+are written as bytes. The same holds for weights that are quantised with scales beside them.
 
 KEY is a key or a glob over whole keys; a plain name also means everything below it.
 
@@ -82,26 +83,28 @@ end
 
 local checkpoint = cli.open(args.file, args)
 small_items.check(small_items.count { checkpoint }, { checkpoint }, 2100, "export them", "take a part with `cbk copy --include`")
-local chosen = chosen_tensors(args.file, checkpoint:raw_root(), args.key)
+local has_numbers = format ~= "raw" and not args.raw
+local source = has_numbers and real_values(checkpoint, args.file, args.key) or checkpoint:raw_root()
+local chosen = chosen_tensors(args.file, source, args.key)
 if #chosen > 1 and format ~= "npz" then
   cbk.fail("value", ("%d tensors are chosen, and a .%s file holds one; name one key, or write an .npz file"):format(#chosen, format))
 end
 
---- Codes of quantised weights are no numbers: as float32 they would be wrong ones.
+--- Codes that cbk cannot read are no numbers: as float32 they would be wrong ones.
 local function refuse_codes()
-  local weights = quantised.find(checkpoint:raw_root())
+  local weights = quantised.find(source)
   local by_key = {}
   for _, one in ipairs(weights.weights) do by_key[one.key] = one end
   for _, one in ipairs(chosen) do
     local weight = by_key[one.key]
     if weight and is_narrow(one.tensor.dtype) then
-      cbk.fail("unsupported", ("cannot write %s as float32: the weight is quantised (%s), and cbk does not multiply its scales in; --raw "
-        .. "writes the codes as they are"):format(cbk.quote(one.key), weight.method))
+      cbk.fail("unsupported", ("cannot write %s as float32: the weight is quantised (%s), and its scales are not multiplied in here; "
+        .. "--raw writes the codes as they are"):format(cbk.quote(one.key), weight.method))
     end
   end
 end
 
-if format ~= "raw" and not args.raw then refuse_codes() end
+if has_numbers then refuse_codes() end
 local root = cbk.dict()
 for _, one in ipairs(chosen) do
   one.exported = exported(one.tensor)

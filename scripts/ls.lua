@@ -2,6 +2,9 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
+local dequantised = require "cbk.dequantised"
+local extents = require "cbk.extents"
+local fold = require "cbk.fold"
 local listing = require "cbk.listing"
 local quantised = require "cbk.quantised"
 local parts = require "cbk.parts"
@@ -35,7 +38,10 @@ if args.glob and #rows == 0 then
 end
 
 -- of the whole checkpoint, as scales may be beside what the glob chooses
-local weights = quantised.find_in_rows(args.glob and cbk.leaf_rows(checkpoint:raw_root()) or rows, quantised.config_beside(args.file))
+local stored = args.glob and cbk.leaf_rows(checkpoint:raw_root()) or rows -- all rows
+local weights = quantised.find_in_rows(stored, quantised.config_beside(args.file))
+local weight_of = {}
+for _, weight in ipairs(weights.weights) do weight_of[weight.key] = weight end
 
 local function value_of(i, by)
   if by == "key" then return rows:path(i) end
@@ -55,6 +61,11 @@ local function json_row(i)
   end
   out.dtype, out.shape, out.bytes = row.type, cbk.list(row.shape), row.bytes
   out.encoding = row.encoding
+  local weight = weight_of[row.path]
+  if weight then
+    local shape = dequantised.shape(stored, weight)
+    out.weight = cbk.dict { { "name", weight.name }, { "method", weight.method }, { "shape", shape and cbk.list(shape) or cbk.null } }
+  end
   local storage = rows:value(i):storage()
   if storage and storage.file then
     out.file, out.offset = storage.file, storage.position
@@ -86,3 +97,21 @@ else
   listing.tree(rows, print_line, cli.columns(), { unfolded = args.all })
 end
 print_line(listing.totals_text(rows:totals()))
+
+---Prints the weights that the listed codes are.
+local function print_weights()
+  local entries = {}
+  for i = 1, next(weight_of) and #rows or 0 do
+    local weight = weight_of[rows:path(i)]
+    local shape = weight and dequantised.shape(stored, weight)
+    if weight then entries[#entries + 1] = { path = weight.name, signature = ("%s  %s"):format(shape and extents.shape(shape) or "",
+      weight.method) } end
+  end
+  if #entries == 0 then return end
+  print_line("quantised weights:")
+  for _, group in ipairs(fold.groups(entries)) do
+    local count = #group.members
+    print_line(("  %s  %s%s"):format(group.name, count > 1 and count .. " × " or "", group.members[1].signature))
+  end
+end
+print_weights()

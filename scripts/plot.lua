@@ -12,6 +12,7 @@ local near_keys = require "cbk.cli.near_keys"
 local numbers = require "cbk.numbers"
 local plot = require "cbk.plot"
 local progress = require "cbk.progress"
+local real_values = require "cbk.cli.real_values"
 
 local BLOCK_NUMBERS = { "rms", "mean", "min", "max" }
 local LAYER_NUMBERS = { "norm", "std", "mean", "min", "max", "nan", "inf", "zeros", "subnormal" }
@@ -74,7 +75,7 @@ if args.output then cli.check_output(args.output, { args.file }, args) end
 
 -- --- reading
 
-local rows = cbk.leaf_rows(cli.open(args.file, args):raw_root())
+local rows = cbk.leaf_rows(real_values(cli.open(args.file, args), args.file, { args.key }))
 
 local function is_drawn(row) return row.shape ~= nil and not row.problem and not row.type:find "^complex" end
 

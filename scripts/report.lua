@@ -16,6 +16,7 @@ local progress = require "cbk.progress"
 local renamed = require "cbk.diff.renamed"
 local small_items = require "cbk.small_items"
 local tensor_filter = require "cbk.cli.tensor_filter"
+local real_values = require "cbk.cli.real_values"
 
 local parser = cli.parser("report", "Write one HTML page about a checkpoint, with everything in it.", [[
 The page has the tree of tensors with sizes, statistics and histograms, numbers by layer, the findings
@@ -58,12 +59,14 @@ cli.check_output(args.output, { args.file, args.other }, args)
 
 local checkpoint = cli.open(args.file, args)
 small_items.check(small_items.count { checkpoint }, { checkpoint }, 2100, "make a page of them", "take a part with `cbk copy --include`")
-local rows = cbk.leaf_rows(checkpoint:raw_root(), args.key)
+local rows = cbk.leaf_rows(real_values(checkpoint, args.file, { args.key }), args.key)
 local other = args.other and cli.open(args.other, args)
 
 --- The rows that are compared, and what was converted for that.
 local function sides()
-  if not args.model then return cbk.leaf_rows(checkpoint:raw_root()), cbk.leaf_rows(other:raw_root()) end
+  if not args.model then
+    return cbk.leaf_rows(real_values(checkpoint, args.file)), cbk.leaf_rows(real_values(other, args.other))
+  end
   local through = require "cbk.diff.through" -- with all converters, which take time and memory
   local options = { model = args.model ~= "auto" and args.model or nil, src_fmt = args.src_fmt, tgt_fmt = args.tgt_fmt,
     converter = args.converter, sandbox = args.sandbox }

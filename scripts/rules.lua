@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
 local cli = require "cbk.cli"
+local dequantised = require "cbk.dequantised"
 local errors = require "cbk.errors"
 local names = require "cbk.recognise.names"
 local naming = require "cbk.naming"
@@ -202,7 +203,8 @@ local function keys_to_cover(config)
     end
     local input = converters.input(checkpoint)
     local weights = quantised.find(kinds.is_dict(input.source, "model") and input.source.model or input.source, config)
-    input.quantised = weights:problem()
+    local fine, source, plain = pcall(dequantised.model, input.source, config, "cannot convert the checkpoint")
+    if fine then input.source, input.config = source, plain else input.quantised = errors.text(source) end
     return (weights:names(names.keys_of(input.source))), input
   end
   if not args.keys then return nil end
@@ -266,7 +268,7 @@ end
 if input and input.quantised then add("coverage", "`cbk convert` refuses this: " .. input.quantised, args.checkpoint) end
 if input and not input.quantised and best and not why and is_converted(best.tables[1]) and #best.unmatched + #best.refused == 0 then
   local one = best.tables[1]
-  local refusal, doubts = coverage.refusal(one, best.side, config, input.source, input)
+  local refusal, doubts = coverage.refusal(one, best.side, input.config or config, input.source, input)
   if refusal then add("coverage", "`cbk convert` refuses this: " .. refusal, titles(best)) end
   for _, doubt in ipairs(doubts or {}) do add("coverage", "`cbk convert` warns: " .. doubt, titles(best)) end
 end

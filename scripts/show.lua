@@ -9,6 +9,7 @@ local listing = require "cbk.listing"
 local naming = require "cbk.naming"
 local near_keys = require "cbk.cli.near_keys"
 local numbers = require "cbk.numbers"
+local real_values = require "cbk.cli.real_values"
 
 local parser = cli.parser("show", "Print values of a checkpoint: dtype, shape, place, statistics and elements.", [[
 For a tensor: dtype and shape, where its bytes are, what shares them, statistics, and elements from
@@ -40,7 +41,7 @@ if args.dataloader then return require("cbk.upgrade.dataloader_report").show(arg
 if #args.key == 0 then cli.usage_error("show", "a key is needed; '*' means all") end
 
 local checkpoint = cli.open(args.file, args)
-local root = checkpoint.root
+local root, dequantised = real_values(checkpoint, args.file, args.key)
 
 local is_tensor = require("cbk.tensor_kinds").is_tensor
 
@@ -125,6 +126,8 @@ local function show_tensor(row)
   print_line(("  %s, %s (%s)"):format(numbers.counted(tensor:numel(), "element"), numbers.counted(tensor:nbytes(), "byte"),
     cbk.format_size(tensor:nbytes())))
   if storage.encoding then print_line(("  decoded to %s from blocks of the type %s"):format(tensor.dtype, storage.encoding)) end
+  local codes = dequantised[rows:path(row)]
+  if codes then print_line(("  computed from the codes in %s (%s)"):format(fold.shown(codes.key), codes.method)) end
   if storage.file then print_line(("  in %s at byte %s"):format(cbk.shown(storage.file), numbers.grouped(storage.position))) end
   local tied, tied_count, sharing, sharing_count = rows:ties(row, MOST_TIES)
   tied.count, sharing.count = tied_count, sharing_count
@@ -152,6 +155,8 @@ local function json_of_tensor(row)
     { "requires_grad", tensor.requires_grad } }
   local storage = tensor:storage() or {}
   out.encoding = storage.encoding
+  local codes = dequantised[rows:path(row)]
+  if codes then out.codes, out.method = codes.key, codes.method end
   if storage.file then
     out.file, out.offset = storage.file, storage.position
   end

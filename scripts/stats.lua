@@ -5,6 +5,7 @@ local cli = require "cbk.cli"
 local extents = require "cbk.extents"
 local numbers = require "cbk.numbers"
 local progress = require "cbk.progress"
+local real_values = require "cbk.cli.real_values"
 local small_items = require "cbk.small_items"
 local stats_table = require "cbk.stats_table"
 local team = require "cbk.team"
@@ -99,7 +100,7 @@ local function choose()
     local checkpoint = cli.open(file, args)
     opened[#opened + 1] = checkpoint
     for _, path in ipairs(checkpoint.files) do files[#files + 1] = path end
-    local rows = cbk.leaf_rows(checkpoint:raw_root(), args.key)
+    local rows = cbk.leaf_rows(real_values(checkpoint, file, { args.key }), args.key)
     for _, i in ipairs(with_statistics(file, rows)) do
       local row = rows[i]
       if not row.tied_to then total = total + row.bytes end

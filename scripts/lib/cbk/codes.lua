@@ -13,10 +13,13 @@ local extents = require "cbk.extents"
 ---@class CodesReader
 ---@field why_not fun(dtype: string, dtype_of: table<string, string>, settings: table|Dict): string|nil   why codes of this dtype with
 ---these parts, by ending, cannot be read; nil if they can
+---@field shape fun(codes: integer[], method: string): integer[]|nil   of the weight, from that of its codes; nil if codes cannot have it
 ---@field read fun(packed: PackedWeight): Tensor   float32; errors: parts that do not fit the codes
 
 ---@type table<string, CodesReader>
 local codes = {}
+
+local function same_shape(shape) return shape end
 
 local function refuse(text, ...) cbk.fail("checkpoint", text:format(...)) end
 
@@ -112,6 +115,7 @@ local FLOATS = { float8_e4m3fn = true, float8_e5m2 = true, float8_e4m3fnuz = tru
 
 ---w x scale. FP8 of DeepSeek, compressed-tensors, FBGEMM, ModelOpt; int8 of compressed-tensors.
 codes.scaled = {
+  shape = same_shape,
   why_not = function(dtype, dtype_of)
     if not FLOATS[dtype] and dtype ~= "int8" then return ("the codes are %s"):format(dtype) end
     local scale, other = only(dtype_of, SCALES)
@@ -133,6 +137,7 @@ codes.scaled = {
 
 ---w x SCB / 127, in the order of bitsandbytes, which multiplies with the rounded 1 / 127.
 codes.int8 = {
+  shape = same_shape,
   why_not = function(dtype)
     if dtype ~= "int8" then return ("the codes are %s"):format(dtype) end
   end,
@@ -158,6 +163,13 @@ local E2M1 = { 0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6 
 ---e2m1 x 2^(scale - 127). Of experts, the blocks are [expert, out, n, 16], and the weight is [expert, in, out], as gpt-oss's class has it
 ---in Hugging Face's transformers: its checkpoints of 16 bits have that shape, and so do configs and converters. A matrix stays [out, in].
 codes.mxfp4 = {
+  shape = function(shape)
+    local out, n = { unpack(shape) }, #shape
+    if n < 2 then return nil end
+    out[n], out[n - 1] = nil, 2 * shape[n] * shape[n - 1]
+    if n > 3 then out[n - 2], out[n - 1] = out[n - 1], out[n - 2] end
+    return out
+  end,
   why_not = function(dtype, dtype_of)
     if dtype ~= "uint8" then return ("the codes are %s"):format(dtype) end
     local scale = dtype_of._scales
@@ -256,6 +268,10 @@ end
 ---GPTQ: (q - (z + 1)) x scale; format gptq_v2: (q - z) x scale. AWQ: (q - z) x scale. Codes are [in / 8, out] or [in, out / 8], the weight
 ---is [out, in].
 codes.grouped = {
+  shape = function(shape, method)
+    if #shape ~= 2 then return nil end
+    return method == "AWQ" and { 8 * shape[2], shape[1] } or { shape[2], 8 * shape[1] }
+  end,
   why_not = function(dtype, dtype_of, settings)
     if dtype ~= "int32" and dtype ~= "uint32" then return ("the codes are %s"):format(dtype) end
     local bits = settings.bits

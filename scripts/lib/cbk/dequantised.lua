@@ -46,17 +46,26 @@ function dequantised.weight(rows, weight, settings)
   end)
 end
 
----Fails if weights are quantised and cannot be read, or have lost their scales.
+---Why the quantised weights of a checkpoint cannot be read, or that they lost their scales; nil if nothing is in the way.
 ---@param found Quantised
----@param rows LeafRows
----@param cannot string   "cannot convert the checkpoint"
-local function check_readable(found, rows, cannot)
+---@param rows LeafRows   of the checkpoint
+---@return string|nil
+function dequantised.problem(found, rows)
   local settings = found.stated and found.stated.settings
   for _, weight in ipairs(found.weights) do
     local why = why_not(rows, weight, settings)
-    if why then cbk.fail("unsupported", found:problem(weight, why), { context = { cannot } }) end
+    if why then return found:problem(weight, why) end
   end
-  if #found.weights == 0 and found:is_quantised() then cbk.fail("unsupported", found:problem(), { context = { cannot } }) end
+  return #found.weights == 0 and found:problem() or nil
+end
+
+---The shape of a quantised weight; nil if cbk does not read its method.
+---@param rows LeafRows
+---@param weight QuantisedWeight
+---@return integer[]|nil
+function dequantised.shape(rows, weight)
+  local reader = weight.reader and codes[weight.reader]
+  return reader and reader.shape(rows[rows:find(weight.key)].shape, weight.method) or weight.shape
 end
 
 ---Fails if two weights share their codes and not their scales: `cbk.rewrite` replaces a shared leaf once.
@@ -87,7 +96,10 @@ function dequantised.tree(tree, config, options)
   options = options or {}
   local rows = cbk.leaf_rows(tree)
   local found = quantised.find_in_rows(rows, config)
-  check_readable(found, rows, options.cannot or "cannot make numbers of quantised weights")
+  local problem = dequantised.problem(found, rows)
+  if problem then
+    cbk.fail("unsupported", problem, { context = { options.cannot or "cannot make numbers of quantised weights" } })
+  end
   if #found.weights == 0 then return tree, found end
   check_shared(rows, found.weights)
   local settings, weight_at, is_part = found.stated and found.stated.settings, {}, {}

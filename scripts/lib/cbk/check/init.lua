@@ -1,6 +1,7 @@
 -- Checks checkpoints: opens as much as it can, reads each tensor once, and collects the problems.
 
 local cbk = require "cbk"
+local dequantised = require "cbk.dequantised"
 local duplicates = require "cbk.check.duplicates"
 local errors = require "cbk.errors"
 local kinds = require "converters.engine.kinds"
@@ -41,7 +42,7 @@ local check = {}
 ---@field of? ModelOfFile
 ---@field quantised? Dict                  how the weights are quantised, for JSON
 ---@field scales? table<string, boolean>   keys of scales and other parts of quantised weights
----@field codes? table<string, boolean>    keys of these weights
+---@field codes? table<string, Tensor|false>   by the keys of these weights, their numbers, where each code is one that cbk reads
 ---@field tensors integer
 
 ---@class CheckedPart   A file, or a record in it.
@@ -133,10 +134,17 @@ end
 ---@param found Findings
 local function check_quantised(subject, found)
   local of = subject.of
-  local weights = quantised.find(subject.checkpoint:raw_root(), of and of.settings or quantised.config_beside(subject.path))
+  local rows = cbk.leaf_rows(subject.checkpoint:raw_root())
+  local weights = quantised.find_in_rows(rows, of and of.settings or quantised.config_beside(subject.path))
   subject.quantised, subject.scales, subject.codes = weights:as_json(), {}, {}
+  local is_readable = dequantised.problem(weights, rows) == nil
   for _, one in ipairs(weights.weights) do
-    subject.codes[one.key] = true
+    subject.codes[one.key] = false
+    if is_readable then
+      local fine, tensor = pcall(dequantised.weight, rows, one, weights.stated and weights.stated.settings)
+      if not fine then found:add("scales", subject.path, one.key, reason_of(tensor)) end
+      subject.codes[one.key] = fine and one.shape and tensor or false
+    end
     for _, part in ipairs(one.parts) do subject.scales[part] = true end
   end
   local first = weights.weights[1]
@@ -242,8 +250,8 @@ end
 ---Reads one tensor.
 ---@param path string
 ---@return { damage?: string, scan?: table, least?: number }   `least`: of a state of an optimizer that is never negative
-local function read(part, i, path, options)
-  local row, tensor = part.rows[i], part.rows:value(i)
+local function read(subject, part, i, path, options)
+  local row, tensor = part.rows[i], subject.codes and subject.codes[path] or part.rows:value(i)
   local fine, result = pcall(tensor.scan, tensor, { dtypes = dtypes_for(row, options) })
   if not fine then
     if type(result) ~= "table" or result.code ~= "format" then error(result, 0) end
@@ -280,7 +288,7 @@ end
 ---@field by_path table<string, CheckedTensor>   these, and tensors that share their storage with others
 ---@field class_keys table<string, ClassTensor>
 ---@field scales table<string, boolean>
----@field codes table<string, boolean>
+---@field codes table<string, Tensor|false>
 
 ---Checks the elements of one row of a file.
 ---@param state CheckState
@@ -298,7 +306,7 @@ local function check_elements(subject, part, i, row, state, result, found)
     end
   end
   local known = state.class_keys[row.path]
-  local is_weight = known and row.shape and not (known.buffer or state.scales[row.path] or state.codes[row.path])
+  local is_weight = known and row.shape and not (known.buffer or state.scales[row.path] or state.codes[row.path] ~= nil)
   local may_lack_scales = is_weight and #row.shape > 1 and quantised.is_narrow(row.type) -- which is another finding
   if is_weight and not cbk.dtype(row.type).floating and not may_lack_scales then
     found:add("not-floating", part.file, row.path, ("it is %s, and %s has floats there"):format(row.type, known.of.class.name))
@@ -325,7 +333,7 @@ local function reader(subject, options, on_read)
   local result = team.shared(#row_of, bytes, function(n)
     local part, i = part_of[n], row_of[n]
     local path = part.prefix .. part.rows:path(i)
-    local out = read(part, i, path, options)
+    local out = read(subject, part, i, path, options)
     on_read(path, bytes(n))
     return out
   end, subject.files)

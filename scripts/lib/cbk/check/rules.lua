@@ -41,7 +41,10 @@ rules.list = {
   { id = "not-floating", severity = "error", text = "A weight has whole numbers or flags, where its model has floats.",
     help = "Get the original checkpoint: these may be the codes of quantised weights, without what makes numbers of them." },
   { id = "quantised", severity = "note", text = "Weights are quantised: codes, which scales beside them make numbers of.",
-    help = "Use the checkpoint of 16 or 32 bits to convert, cast or fold; a copy keeps codes and scales." },
+    help = "`cbk copy --dequantize bfloat16` makes numbers of them, and so do `convert` and `fold-lora-checkpoint`, if cbk reads the "
+      .. "method; a plain copy keeps codes and scales." },
+  { id = "scales", severity = "error", text = "Scales or other parts of a quantised weight do not fit its codes.",
+    help = "Get the checkpoint again, with the config.json that belongs to it." },
   { id = "not-quantised", severity = "warning", text = "The config says that weights are quantised, and they are plain numbers.",
     help = "Remove the field from the config if they were dequantised; get the original checkpoint if somebody cast their codes." },
   { id = "unknown-weight", severity = "warning", text = "The model that the config describes does not have a tensor of this name.",

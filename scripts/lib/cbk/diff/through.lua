@@ -9,6 +9,7 @@ local recognise = require "cbk.recognise"
 local ways = require "cbk.recognise.ways"
 local kinds = require "converters.engine.kinds"
 local warnings = require "cbk.warnings"
+local real_values = require "cbk.cli.real_values"
 
 local through = {}
 
@@ -48,13 +49,13 @@ local function job_of(side, tgt, args, only)
   local config = own.config and cbk.config.load(converters.config_file(own.config))
   if own.src_fmt == "cs-auto" then own.src_fmt = ways.auto_format(side.checkpoint, own.model, tgt, config) end
   local route, others = converters.route(own.model, own.src_fmt, tgt), cbk.dict()
-  local input = ways.input(side.checkpoint, route, config)
+  local input, _, own_config = ways.input(side.checkpoint, route, config)
   local weights, place = input.source, converters.catalogue.release(route.src) and "model." or ""
   if kinds.is_dict(weights, "model") then weights = weights.model end
   local job = converters.job(route, input, { seed = 0, take_unmatched = function(key)
     others[place .. key] = weights[key]
   end })
-  converters.config(own.model, job, config)
+  converters.config(own.model, job, own_config)
   return job, others
 end
 
@@ -113,7 +114,7 @@ function through.trees(a, b, args)
   local own = { model = args.model, src_fmt = is_swapped and args.tgt_fmt or args.src_fmt }
   local fine, root, others = pcall(converted, from, tgt, own, only)
   if not fine then error(errors.put_in(root, "cannot compare through a converter"), 0) end
-  local one, other = model_part(root, others), model_part(to.checkpoint.root)
+  local one, other = model_part(root, others), model_part(real_values(to.checkpoint, to.path))
   local what = ("%s as %s"):format(cbk.shown(from.path), tgt)
   if is_swapped then return other, one, what end
   return one, other, what

@@ -6,6 +6,7 @@ local candidates = require "cbk.recognise.candidates"
 local configs = require "cbk.recognise.configs"
 local contents = require "converters.conversion.contents"
 local converters = require "cbk.converters"
+local dequantised = require "cbk.dequantised"
 local detect = require "cbk.recognise.detect"
 local doubts = require "cbk.recognise.doubts"
 local errors = require "cbk.errors"
@@ -50,13 +51,11 @@ local function bare_input(checkpoint, step)
   return input, found
 end
 
----The part of a checkpoint that a job reads: the model in it.
 ---@param checkpoint Checkpoint
 ---@param route Route
----@param config Dict|nil   of the source, the whole file
----@return JobInput
----@return Contents
-function ways.input(checkpoint, route, config)
+---@param config Dict|nil
+---@return JobInput, Contents
+local function stored_input(checkpoint, route, config)
   kinds.check_root(checkpoint.root)
   if steps.is_bare(route.path[1], config) then return bare_input(checkpoint, route.path[1]) end
   local is_hf = route.src == "hf"
@@ -66,6 +65,21 @@ function ways.input(checkpoint, route, config)
   local found = contents.of(checkpoint.root, not is_hf, fit)
   input.source, input.whole = found.root, checkpoint.root
   return input, found
+end
+
+---The part of a checkpoint that a job reads: the model in it. Quantised weights are numbers of the dtype that the config states.
+---@param checkpoint Checkpoint
+---@param route Route
+---@param config Dict|nil   of the source, the whole file
+---@return JobInput
+---@return Contents
+---@return Dict|nil config       without the fields about quantisation, if weights were dequantised
+---@return string|nil text       what was dequantised, for people
+function ways.input(checkpoint, route, config)
+  local input, found = stored_input(checkpoint, route, config)
+  local source, own_config, text = dequantised.model(input.source, config, "cannot convert the checkpoint")
+  input.source = source
+  return input, found, own_config, text
 end
 
 ---The format that --src-fmt cs-auto selects.
@@ -169,8 +183,9 @@ function ways.target(found, checkpoint, config)
     local _, target = candidates.way_from(model, format)
     if not target then fail_without_way(model) end
     local route = converters.route(found.model, format, target)
-    local job = converters.job(route, ways.input(checkpoint, route, config))
-    converters.config(found.model, job, config)
+    local input, _, own_config = ways.input(checkpoint, route, config)
+    local job = converters.job(route, input)
+    converters.config(found.model, job, own_config)
     fit_checks.codes(found.fit, "", state_dict.of(route.src == "hf" and job.source or job.source.model))
     local problem = found.fit and obstacle(found.fit, steps.tables(job.configs[1]), job.path[1].side, function(strangers)
       return advice.unmatched(job, job.source, strangers)
