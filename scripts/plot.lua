@@ -75,7 +75,7 @@ if args.output then cli.check_output(args.output, { args.file }, args) end
 
 -- --- reading
 
-local rows = cbk.leaf_rows(real_values(cli.open(args.file, args), args.file, { args.key }))
+local rows = cbk.leaf_rows((real_values(cli.open(args.file, args), args.file, { args.key })))
 
 local function is_drawn(row) return row.shape ~= nil and not row.problem and not row.type:find "^complex" end
 

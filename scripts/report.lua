@@ -65,7 +65,7 @@ local other = args.other and cli.open(args.other, args)
 --- The rows that are compared, and what was converted for that.
 local function sides()
   if not args.model then
-    return cbk.leaf_rows(real_values(checkpoint, args.file)), cbk.leaf_rows(real_values(other, args.other))
+    return cbk.leaf_rows((real_values(checkpoint, args.file))), cbk.leaf_rows((real_values(other, args.other)))
   end
   local through = require "cbk.diff.through" -- with all converters, which take time and memory
   local options = { model = args.model ~= "auto" and args.model or nil, src_fmt = args.src_fmt, tgt_fmt = args.tgt_fmt,

@@ -144,9 +144,11 @@ local calls = {
 }
 -- Where a command reads, a field may be absent: of these there is none here.
 local absent = {
-  ls = { "encoding", "quantised", "method", "weights", "has_scales", "weight", "name" }, check = { "quantised" }, -- of GGUF and FP8
+  ls = { "encoding", "quantised", "method", "weights", "has_scales", "weight", "name" },
+  check = { "quantised" }, -- of GGUF and FP8
   stats = { "encoding" },
-  show = { "encoding", "problem", "text", "codes", "method", "tied_to_count", "shares_storage_with_count" }, ["show --dataloader"] = { "tasks" },
+  show = { "encoding", "problem", "text", "codes", "method", "tied_to_count", "shares_storage_with_count" },
+  ["show --dataloader"] = { "tasks" },
   ["convert --dry-run"] = { "lost" }, diff = { "through" }, new = { "lost" }, params = { "tied_to", "optional" },
 }
 

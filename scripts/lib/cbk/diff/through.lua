@@ -114,7 +114,7 @@ function through.trees(a, b, args)
   local own = { model = args.model, src_fmt = is_swapped and args.tgt_fmt or args.src_fmt }
   local fine, root, others = pcall(converted, from, tgt, own, only)
   if not fine then error(errors.put_in(root, "cannot compare through a converter"), 0) end
-  local one, other = model_part(root, others), model_part(real_values(to.checkpoint, to.path))
+  local one, other = model_part(root, others), model_part((real_values(to.checkpoint, to.path)))
   local what = ("%s as %s"):format(cbk.shown(from.path), tgt)
   if is_swapped then return other, one, what end
   return one, other, what
