@@ -391,6 +391,8 @@ ELSEWHERE = {
     "its converter reads the layouts": "own_class_test.lua", "alike; name both formats": "own_class_test.lua", "alike: which one it is": "own_class_test.lua",
     "or name the release with --src-fmt": "own_class_test.lua", "is part of an adapter (PEFT) in the model": "foreign_keys_test.lua",
     "leave the wrong one out of its shard": "wild_interop.py",
+    # quantised weights
+    "--dequantize": "dequantised_test.lua",
     # nothing is written
     "are too many for a page": "report_page_test.lua", "--dry-run lists all keys": "dry_run_test.lua", "Not explained.": "infer_test.lua",
     # containers and formats with makers of their own

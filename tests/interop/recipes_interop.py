@@ -209,10 +209,31 @@ def wrapped(run):
     torch.save({"state_dict": {"model.w": torch.ones(8)}, "epoch": 3}, run.path("last.ckpt"))
 
 
+FP8 = LLAMA.replace('cbk.create("llama", { root = root, format = "safetensors", shard_size = 1024 }):commit()', """
+for key, value in cbk.items(cbk.copy(root)) do
+  if key:find "proj" then
+    root[key], root[key .. "_scale_inv"] = value:to "float8_e4m3fn", cbk.full({ 1, 1 }, 2)
+  end
+end
+cbk.create("llama-fp8", { root = root, format = "safetensors", shard_size = 4096 }):commit()""").replace(
+    'hidden_act = "silu" }, "llama/config.json"',
+    'hidden_act = "silu", quantization_config = cbk.dict { quant_method = "fp8" } }, "llama-fp8/config.json"')
+
+ADAPTER = """
+local name = "base_model.model.model.layers.0.self_attn.q_proj."
+cbk.fs.mkdir("adapter")
+cbk.create("adapter/adapter_model.safetensors", { root = cbk.dict { [name .. "lora_A.weight"] = cbk.full({ 1, 8 }, 1),
+  [name .. "lora_B.weight"] = cbk.full({ 8, 1 }, 1) } }):commit()
+cbk.config.save(cbk.dict { peft_type = "LORA", r = 1, lora_alpha = 1 }, "adapter/adapter_config.json")
+"""
+
+
 # For commands that begin so, what makes a file: Lua, or a function. What is for all commands leaves alone what an earlier one wrote.
 INPUTS = (
     ("extract-lora", "base", TUNED),
     ("merge", "merge.yml", MERGE),
+    ("", "llama-fp8", FP8),
+    ("", "adapter", ADAPTER),
     ("identify", "llama", LLAMA),
     ("convert llama", "llama", LLAMA),
     ("params", "llama/config.json", LLAMA),

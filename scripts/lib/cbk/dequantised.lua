@@ -35,6 +35,7 @@ local function why_not(rows, weight, settings)
   return reader.why_not(rows[rows:find(weight.key)].type, dtype_of, settings or {})
 end
 
+---@private
 ---The lazy tensor of a quantised weight, in float32. Errors name the key of its codes.
 ---@param rows LeafRows
 ---@param weight QuantisedWeight
@@ -46,6 +47,7 @@ function dequantised.weight(rows, weight, settings)
   end)
 end
 
+---@private
 ---Why the quantised weights of a checkpoint cannot be read, or that they lost their scales; nil if nothing is in the way.
 ---@param found Quantised
 ---@param rows LeafRows   of the checkpoint
@@ -59,6 +61,7 @@ function dequantised.problem(found, rows)
   return #found.weights == 0 and found:problem() or nil
 end
 
+---@private
 ---The shape of a quantised weight; nil if cbk does not read its method.
 ---@param rows LeafRows
 ---@param weight QuantisedWeight

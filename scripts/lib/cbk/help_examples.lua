@@ -19,6 +19,7 @@ return {
   ["Tensor:split"] = 'q, k = unpack(t:split(2, 0))',
   ["Tensor:to"] = 't:to "bfloat16"',
   ["Tensor:bits"] = 't:to("bfloat16"):bits()  -- uint16',
+  ["Tensor:unpack"] = 't:to("uint8"):unpack(4)  -- two numbers of each byte',
   ["Tensor:affine"] = 't:affine(0.5, 1)  -- t * 0.5 + 1',
   ["Tensor:replace_nan"] = 't:replace_nan(0)',
   ["Tensor:require_finite"] = 'out["head"] = t:require_finite "the head is broken"',
@@ -187,6 +188,8 @@ return {
   ["cbk.dataloader_state.read"] = 'cbk.dataloader_state.read(loader)',
   ["cbk.dataloader_state.of"] = 'cbk.dataloader_state.of(ckpt)',
   ["cbk.dataloader_state.to_dict"] = 'cbk.dataloader_state.to_dict(cbk.dataloader_state.read(loader))',
+  ["cbk.dequantised.tree"] = 'tree = cbk.dequantised.tree(ckpt.root, nil, { dtype = "bfloat16" })',
+  ["cbk.dequantised.model"] = 'tree, config = cbk.dequantised.model(ckpt.root, nil, "cannot use the checkpoint")',
   ["cbk.dataloader_state.aggregate"] =
     'cbk.dataloader_state.aggregate("map", { { samples_streamed = 8, previous_samples_streamed = 0 } })',
   ["cbk.dataloader_state.is_files"] = 'cbk.dataloader_state.is_files "iter_state"',

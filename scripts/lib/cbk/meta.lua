@@ -88,9 +88,18 @@ function Tensor:split(size, dim) end
 ---@param dtype string
 ---@return Tensor
 function Tensor:to(dtype) end
----The bits of the elements as unsigned integers of their size: a bfloat16 becomes a uint16. Complex elements have none.
+---The bits of the elements as another dtype of their size (default: unsigned integers: a bfloat16 becomes a uint16). Complex elements
+---have none.
+---@param dtype? string   "float8_e8m0fnu" makes powers of two of the scales of MXFP4
 ---@return Tensor
-function Tensor:bits() end
+function Tensor:bits(dtype) end
+---Codes in the bits of 8, 16 or 32-bit integers, as float32. Along `dim` (default: the last one) an element becomes as many numbers as it
+---has codes. `places` are the codes of an element in the order of the result, 0 being the one with the lowest bits (default: in that
+---order), `values` the numbers that the codes mean (default: themselves).
+---@param bits integer   of a code: 1, 2 or 4
+---@param options? { dim: integer, places: integer[], values: number[] }
+---@return Tensor
+function Tensor:unpack(bits, options) end
 ---x · factor + term, computed in float32 (float64 in float64). `t * 2`, `t + 1`, `t / 2`, `-t` say the same. Several operations on
 ---narrower floats are rounded once, at the end: `t * 3 + 1` in bfloat16 is the nearest bfloat16. `:to` rounds what precedes it.
 ---Integers are exact with a whole factor and term, else computed in float64; a result that the dtype cannot hold becomes the nearest
@@ -737,6 +746,8 @@ cbk.progress = require "cbk.progress"
 cbk.natural = require "cbk.natural"
 ---Like keys on one line: "layers.{0..31}.weight".
 cbk.fold = require "cbk.fold"
+---Numbers of quantised weights.
+cbk.dequantised = require "cbk.dequantised"
 ---States of data loaders, and where a run resumes.
 cbk.dataloader_state = require "cbk.dataloader_state"
 ---The rules of `cbk fix-checkpoint-spec`.

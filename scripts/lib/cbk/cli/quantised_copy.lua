@@ -25,7 +25,8 @@ function quantised_copy.dequantised(source, path, dtype, checkpoint)
   local cannot = ("cannot dequantise '%s'"):format(path)
   local tree, found = dequantised.tree(source, quantised.config_beside(path), { dtype = dtype, cannot = cannot, checkpoint = checkpoint })
   if #found.weights == 0 then
-    cbk.fail("unsupported", cannot .. ": it has no quantised weights (codes with scales beside them)", { advice = "leave out --dequantize" })
+    local why = cannot .. ": it has no quantised weights (codes with scales beside them)"
+    cbk.fail("unsupported", why, { advice = "leave out --dequantize" })
   end
   if #found.narrow > 0 then cbk.fail("unsupported", quantised.narrow_problem(found.narrow, "the checkpoint"), { context = { cannot } }) end
   return tree
