@@ -175,7 +175,7 @@ local function fold_adapter()
   if #found.narrow > 0 then -- perhaps codes that lost their scales
     cbk.fail("unsupported", quantised.narrow_problem(found.narrow, "the base model"), { context = { cannot } })
   end
-  if dequantised_text then cli.say(args, dequantised_text) end
+  if dequantised_text then cli.say(args, cbk.shown(dequantised_text)) end
   warn_of_ties(config, root)
   local model, count, untied, words = peft.fold(root, adapter.root, settings, own_config, is_tied_by_default(config))
   if format and format ~= "torch" and format ~= "safetensors" then
@@ -227,7 +227,7 @@ local function fold_cerebras()
   local model = converters.convert.model_of(checkpoint.root)
   local dequantised_text
   model, config, dequantised_text = dequantised.model(model, config, ("cannot fold LoRA in '%s'"):format(args.checkpoint_path))
-  if dequantised_text then cli.say(args, dequantised_text) end
+  if dequantised_text then cli.say(args, cbk.shown(dequantised_text)) end
   local root = cbk.dict()
   lora.refuse_masks(checkpoint.root)
   root.model = lora.fold(model, config, model_name)

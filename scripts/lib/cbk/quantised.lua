@@ -425,6 +425,8 @@ end
 
 local ADVICE = "use the checkpoint of 16 or 32 bits that it was made from, or dequantise it with the program that quantised it"
 
+local OF_READABLE = "make numbers of them with `cbk copy --dequantize bfloat16`, or use the checkpoint that it was made from"
+
 ---Why cbk cannot compute with the weights; nil if they are not quantised.
 ---@param weight? QuantisedWeight   the one that cannot be read (default: the first)
 ---@param why? string               why it cannot
@@ -433,8 +435,9 @@ function Quantised:problem(weight, why)
   local one, bare = weight or self.weights[1], self.narrow[1]
   if one then
     local with = one.parts[1] and (" with '%s'"):format(one.parts[1]) or ""
+    local advice = not why and one.reader and OF_READABLE or ADVICE
     return ("the weights are quantised (%s), and %s: %s, such as '%s'%s; %s"):format(self:method(),
-      why or "cbk does not multiply their scales in here", numbers.counted(#self.weights, "weight"), one.key, with, ADVICE)
+      why or "cbk does not multiply their scales in here", numbers.counted(#self.weights, "weight"), one.key, with, advice)
   elseif self:is_quantised() then
     return ("the weights are quantised (%s, says %s of the config), but there are no scales for %s, such as '%s' (%s); get the checkpoint "
       .. "with its scales, or %s"):format(self:method(), self.stated.field, numbers.counted(#self.narrow, "weight"), bare.key, bare.dtype,
