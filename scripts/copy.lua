@@ -7,6 +7,7 @@ local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
 local numbers = require "cbk.numbers"
 local optimizer_check = require "converters.modelzoo.optimizer_check"
+local quantised = require "cbk.quantised"
 local quantised_copy = require "cbk.cli.quantised_copy"
 local rename = require "cbk.cli.rename"
 local selection = require "cbk.cli.selection"
@@ -37,7 +38,8 @@ Quantised weights are copied as they are, with their scales; --to-dtype alone re
 selection that takes codes without their scales. --dequantize makes numbers of them: FP8 and int8 with a
 scale per tensor, row or block, bitsandbytes int8, MXFP4, GPTQ and AWQ of 4 bits. The weights get their own
 names, to which the other options apply, and scales are left out. The config.json beside the source says
-how blocks are cut; remove 'quantization_config' from the one that goes with the copy.
+how blocks are cut; remove 'quantization_config' from the one that you put beside the copy. One that goes
+along has lost it.
 
 --weights takes the weights out of what trainers put around them: dicts such as 'state_dict' or 'model', and the prefixes of DDP,
 FSDP, torch.compile and Lightning. A prefix is taken off only if all names have it. The other options apply to the names after that.
@@ -210,6 +212,9 @@ local function companions()
   local files = hugging_face_files.read(args.source, args.allow_external)
   local config = cbk.fs.beside(args.source, "config.json", args.allow_external)
   files["config.json"] = config and cbk.fs.read(config) or nil
+  if config and args.dequantize then
+    files["config.json"] = cbk.config.dump(quantised.without_fields(cbk.config.load(config)), "json", { indent = 2 })
+  end
   return next(files) ~= nil and files or nil
 end
 

@@ -307,6 +307,10 @@ describe("cbk copy --dequantize", function()
     equal((harness.cbk(dir, "copy", dir, "shards", "--format", "safetensors", "--shard-size", "300B", "--dequantize", "float32")), 0)
     equal(#cbk.fs.list(dir .. "/shards"), 3)
     equal((harness.cbk(dir, "copy", dir, "plain.safetensors", "--dequantize", "float32", "--weights")), 0)
+    equal((harness.cbk(dir, "copy", dir, "model", "--format", "safetensors", "--dequantize", "float32", "--weights", "--shard-size",
+      "1MB")), 0)
+    local plain = cbk.config.load(dir .. "/model/config.json")
+    equal({ plain.torch_dtype, plain.quantization_config }, { "float16", nil })
   end)
 
   it("refuses what it cannot do, and writes nothing", function()
