@@ -1,5 +1,6 @@
 -- cbk convert: convert a model between Hugging Face and the Model Zoo
 
+local adapter_folder = require "cbk.converters.adapter_folder"
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local composite = require "cbk.converters.composite"
@@ -23,6 +24,7 @@ beside the checkpoint, its metadata and its tensors ('cbk identify' prints why).
 
 examples:
   cbk convert llama-folder --to cs-2.4
+  cbk convert llama-folder --adapter adapter-folder --to cs-2.4
   cbk convert --model llama --src-fmt hf --tgt-fmt cs-2.4 --config config.json model.safetensors
   cbk convert --model llama --src-fmt cs-auto --tgt-fmt hf --config params.yaml model.mdl -o back
   cbk convert --model gpt2 --src-fmt hf --tgt-fmt cs-2.4 --config config.json gpt2 --dry-run]])
@@ -32,6 +34,7 @@ parser:option("--model", "the model, as `cbk list` names it (default: detected)"
 parser:option("--src-fmt", "its format: hf, cs-X.Y, or cs-auto to detect the release (default: detected)"):argname "FORMAT"
 parser:option("--to --tgt-fmt", "the format wanted: hf, cs-X.Y or cs-current"):target("tgt_fmt"):argname("FORMAT"):count(1)
 parser:option("--config", "its config: config.json or params.yaml (default: the one beside it)"):argname "FILE"
+adapter_folder.option(parser, "fold an adapter of PEFT into a Hugging Face model first")
 parser:option("-o --output-dir", "where to write (default: beside the input; inside it, if it is a folder)"):argname "DIR"
 parser:option("--hf-shard-size", ("largest size of a Hugging Face shard (default: %s)"):format(converters.SHARD_SIZE)):argname "SIZE"
 parser:flag("--export-safetensors", "write Hugging Face shards as safetensors")
@@ -186,6 +189,15 @@ if read_parts then
   input = composite.open(args.checkpoint_file, read_parts, args)
 else
   input, source_config = read_input(checkpoint, route, source_config)
+end
+if args.adapter then
+  if route.src ~= "hf" or read_parts then
+    cli.usage_error("convert", ("--adapter: it is folded into a Hugging Face model of one part, and the checkpoint is %s of %s"):format(
+      route.src, args.model))
+  end
+  local folded = adapter_folder.fold(args, input.source, source_config)
+  input.source, source_config = folded.root, folded.config
+  cli.say(args, adapter_folder.text(folded, args.model, true))
 end
 if checkpoint then
   local count = small_items.count({ checkpoint }, source_config)

@@ -1,5 +1,6 @@
 -- cbk fold-lora-checkpoint: fold LoRA matrices into the weights
 
+local adapter_folder = require "cbk.converters.adapter_folder"
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
@@ -9,11 +10,7 @@ local hf_config = require "converters.modelzoo.hf_config"
 local hugging_face_files = require "cbk.hugging_face_files"
 local lora = require "converters.modelzoo.lora"
 local modules = require "converters.modelzoo.modules"
-local numbers = require "cbk.numbers"
-local peft = require "cbk.peft"
 local quantised = require "cbk.quantised"
-local warnings = require "cbk.warnings"
-local ties = require "converters.engine.ties"
 
 local parser = cli.parser("fold-lora-checkpoint", [[
 Fold LoRA matrices into the weights that they adapt, streamed.
@@ -36,7 +33,7 @@ examples:
   cbk fold-lora-checkpoint --model gpt2 -p params.yaml --checkpoint_path model.mdl
   cbk fold-lora-checkpoint --model llama -p params.yaml --checkpoint_path model.mdl --dry-run]])
 parser:argument("base", "with --adapter: the base model, a folder or a file"):argname("BASE"):args "?"
-parser:option("--adapter", "the folder of adapter_config.json and adapter_model.safetensors (or .bin)"):argname "DIR"
+adapter_folder.option(parser, "an adapter of PEFT")
 parser:option("-o --output", "with --adapter: what to write"):argname "OUT"
 parser:option("--shard-size", "with --adapter: the largest size of a shard in a folder (default: 10GB)"):argname("SIZE")
   :convert(cli.size "--shard-size")
@@ -64,16 +61,6 @@ local PEFT, ZOO = { base = "BASE", output = "-o" }, { model = "--model", params 
 
 -- --- an adapter of PEFT
 
----The adapter's tensors.
----@return Checkpoint
-local function open_adapter()
-  for _, name in ipairs { "adapter_model.safetensors", "adapter_model.bin" } do
-    local path = cbk.fs.beside(args.adapter, name, args.allow_external)
-    if path then return cli.open(path, args) end
-  end
-  cbk.fail("io", ("'%s' has no adapter_model.safetensors and no adapter_model.bin"):format(args.adapter))
-end
-
 ---The path of the base model's config.json; nil if it has none.
 local function base_config()
   local folder = cbk.fs.folder_of(args.base)
@@ -94,61 +81,28 @@ end
 ---The text of the config for the output. The base model's may say that the weights are quantised, although those that are written
 ---are not, and that the head is tied.
 ---@param path string|nil      the base model's config
----@param untied HeadTie|nil   (peft.fold)
----@param words integer|nil    the size of the vocabulary, if it is another one
+---@param folded FoldedAdapter
 ---@param is_dequantised boolean   the base model's weights were quantised
 ---@return string|nil
-local function config_text(path, untied, words, is_dequantised)
-  local config = path and cbk.config.load(path)
-  local stated = quantised.stated(config)
-  if stated then config = quantised.without_fields(config) end
+local function config_text(path, folded, is_dequantised)
+  local stated = path and quantised.stated(cbk.config.load(path))
   if stated and not is_dequantised then
     cbk.warn(("'%s' says that the weights are quantised (%s), but none are: '%s' is left out of the new config"):format(path, stated.method,
       stated.field))
   end
+  local untied, words = folded.untied, folded.words
   if untied then
     local is_written = path and cbk.fs.is_dir(args.base) and not cbk.format_of_name(args.output)
     cbk.warn(("the adapter's weights untie '%s' from '%s': both are written, %s"):format(untied.head, untied.embedding,
       is_written and "with tie_word_embeddings: false in the config" or "and the output's config.json needs tie_word_embeddings: false"))
-    config = config and peft.untied_config(config)
   end
   if words then
     cbk.warn(("the adapter's embeddings have %d words: the config's vocab_size has to be %d, and the tokenizer the adapter's"):format(words,
       words))
-    config = config and peft.resized_config(config, words)
   end
   if not (stated or untied or words) then return path and cbk.fs.read(path) end
+  local config = folded.config and quantised.without_fields(folded.config)
   return config and cbk.config.dump(config, "json", { indent = 2 })
-end
-
----The class of the model that a config is of; nil of a model that is not known.
----@param config Dict
----@return Class|nil
-local function class_of(config)
-  converters.load()
-  local name = converters.stated_models(true, config)[1]
-  return name and converters.catalogue.class_of(converters.catalogue.find(name), {}, "hf")
-end
-
----Whether programs tie head and embeddings where the config does not say: as the model's class has it, else as transformers does.
----@param config Dict|nil
----@return boolean
-local function is_tied_by_default(config)
-  if not config or config.tie_word_embeddings ~= nil then return false end
-  local class = class_of(config)
-  local field = class and class.fields.tie_word_embeddings
-  return not field or field.default == nil or field.default
-end
-
----Warns of weights that the config ties, and that differ in the base model.
----@param config Dict|nil
----@param root Dict
-local function warn_of_ties(config, root)
-  local class = config and class_of(config)
-  local is_known, known = warnings.quietly(function() return class and class:tensors(config) end)
-  for _, difference in ipairs(is_known and known and ties.differences(known, root) or {}) do
-    cbk.warn(difference .. "; the values are not changed")
-  end
 end
 
 local function fold_adapter()
@@ -158,35 +112,27 @@ local function fold_adapter()
   if format and args.shard_size then
     cli.usage_error("fold-lora-checkpoint", ("--shard-size: '%s' is one file; name a folder for shards"):format(args.output))
   end
-  local settings_path = cbk.fs.beside(args.adapter, "adapter_config.json", args.allow_external)
-    or cbk.fs.join(args.adapter, "adapter_config.json")
-  cli.depend_on(settings_path, args)
-  local adapter_config = cbk.config.load(settings_path)
   converters.refuse_existing(args.output, args)
-  local base, adapter = cli.open(args.base, args), open_adapter()
+  local base = cli.open(args.base, args)
   local config_path = base_config()
   if config_path then cli.depend_on(config_path, args) end
   local config = config_path and cbk.config.load(config_path)
   config = cbk.kind(config) == "dict" and config or nil
-  local settings = peft.settings(adapter_config)
   local cannot = ("cannot fold the adapter into '%s'"):format(args.base)
   local root, own_config, dequantised_text, found = dequantised.model(base.root, config, cannot)
-  quantised.refuse(adapter:raw_root(), nil, cannot)
   if #found.narrow > 0 then -- perhaps codes that lost their scales
     cbk.fail("unsupported", quantised.narrow_problem(found.narrow, "the base model"), { context = { cannot } })
   end
   if dequantised_text then cli.say(args, cbk.shown(dequantised_text)) end
-  warn_of_ties(config, root)
-  local model, count, untied, words = peft.fold(root, adapter.root, settings, own_config, is_tied_by_default(config))
+  local folded_in = adapter_folder.fold(args, root, own_config)
   if format and format ~= "torch" and format ~= "safetensors" then
     cli.usage_error("fold-lora-checkpoint", ("-o %s: expected a folder, .safetensors, .bin or .pt"):format(args.output))
   end
-  local options = { root = model, overwrite = args.overwrite, format = format or base.format:match "^safetensors" or "torch" }
-  local text = config_text(config_path, untied, words, dequantised_text ~= nil)
+  local options = { root = folded_in.root, overwrite = args.overwrite, format = format or base.format:match "^safetensors" or "torch" }
+  local text = config_text(config_path, folded_in, dequantised_text ~= nil)
   if not format then options.shard_size, options.companions = args.shard_size or "10GB", companions(text) end
   local written, plan = cli.commit(cbk.create(args.output, options), args)
-  cli.say(args, ("%s %s folded into %s"):format(numbers.counted(count, "weight"), not written and "would be"
-    or count == 1 and "was" or "were", args.output))
+  cli.say(args, adapter_folder.text(folded_in, args.output, written))
   cli.print_result(args, written, { { "checkpoint", args.output } }, plan)
 end
 

@@ -233,7 +233,7 @@ INPUTS = (
     ("extract-lora", "base", TUNED),
     ("merge", "merge.yml", MERGE),
     ("", "llama-fp8", FP8),
-    ("fold-lora-checkpoint --adapter adapter llama-fp8", "adapter", ADAPTER),
+    ("fold-lora-checkpoint --adapter adapter llama-fp8", "adapter", ADAPTER), ("convert llama-fp8 --adapter adapter", "adapter", ADAPTER),
     ("identify", "llama", LLAMA),
     ("convert llama", "llama", LLAMA),
     ("params", "llama/config.json", LLAMA),

@@ -196,6 +196,19 @@ class Sharded(harness.Run):
             self.call("convert", source, "--to", "cs-2.4", "-o", source + "-cs")
             return next(f"{source}-cs/{name}" for name in os.listdir(source + "-cs") if name.endswith(".mdl"))
         one = converted(wanted)
+        adapter, name = self.path("adapter"), "base_model.model.model.layers.0.self_attn.q_proj.lora_"
+        os.makedirs(adapter, exist_ok=True)
+        torch.save({name + "A.weight": torch.randn(2, 8), name + "B.weight": torch.randn(8, 2), "base_model.model.lm_head.weight": torch.randn(5, 8)}, adapter + "/adapter_model.bin")
+        with open(adapter + "/adapter_config.json", "w", encoding="utf-8") as file:
+            json.dump({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "modules_to_save": ["lm_head"]}, file)
+        self.call("fold-lora-checkpoint", "--adapter", adapter, wanted, "-o", self.path("folded"))
+        self.call("convert", self.path("folded"), "--to", "cs-2.4", "-o", self.path("in-two"))
+        self.call("convert", wanted, "--adapter", adapter, "--to", "cs-2.4", "-o", self.path("at-once"))
+        both = [next(f"{folder}/{file}" for file in os.listdir(folder) if file.endswith(".mdl")) for folder in (self.path("in-two"), self.path("at-once"))]
+        done = self.run("diff", *both)
+        assert done.returncode == 0 and self.run("diff", one, both[1]).returncode == 1, done.stdout
+        done = self.run("convert", both[0], "--adapter", adapter, "--to", "hf", "-o", self.path("back"))
+        assert done.returncode == 2 and "--adapter: it is folded into a Hugging Face model" in done.stderr, done.stderr
         for prefix, nested in (((), False), ((), True), (("model",), False), (("model",), True), (("app", "model"), False)):
             folder = self.made(prefix, weights, nested)
             folder.add(("optimizer", "state", "lm_head.weight", "exp_avg"), torch.ones(5, 8))
