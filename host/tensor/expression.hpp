@@ -265,7 +265,11 @@ class MatmulExpression final : public Expression {
  public:
   MatmulExpression(ExpressionPtr left, ExpressionPtr right, int64_t rows, int64_t depth, int64_t columns);
   Losses read(int64_t begin, std::span<std::byte> out) const override;
-  [[nodiscard]] int64_t granularity() const override { return columns_; }
+  /// Many rows at once: each time, all of the right side is read.
+  [[nodiscard]] int64_t granularity() const override {
+    constexpr int64_t elements = int64_t{1} << 21;
+    return columns_ * std::max<int64_t>(1, elements / columns_);
+  }
   void each_input(const std::function<void(const Expression&)>& visit) const override {
     visit(*left_);
     visit(*right_);
