@@ -182,7 +182,8 @@ end
 
 local checkpoint = cli.open(args.source, args)
 local source = args.weights and weights_of(checkpoint:raw_root(), args.source) or checkpoint:raw_root()
-if args.dequantize then source = quantised_copy.dequantised(source, args.source, args.dequantize, checkpoint) end
+if args.dequantize then source = quantised_copy.dequantised(source, args.source, args.dequantize, checkpoint,
+  args.allow_external) end
 local rules = { checkpoint = checkpoint }
 local weights = quantised_copy.new(source, args.source, not args.dequantize)
 if #args.include + #args.exclude + #renames > 0 then

@@ -145,6 +145,27 @@ function weights.unwrapped(names)
   return out
 end
 
+---Fails if something that is no tensor may be a weight: what cannot be read, and an object with tensors in it, such as the part of a rank.
+---@param tree any
+---@param place string
+---@param path string   for messages
+local function refuse_objects(tree, place, path)
+  for key, value in cbk.raw_items(tree) do
+    local name = place .. tostring(key)
+    if type(value) == "userdata" and cbk.kind(value) == "object" and not is_beside(name) and is_own(name) then
+      local state = value.state
+      local has_tensors = value.type == "unreadable" or kinds.is_dict(state) and holds_tensors(state)
+      if has_tensors then
+        cbk.fail("unsupported", ("'%s': '%s' is no tensor, but %s"):format(cbk.shown(path), cbk.shown(name), value.type == "unreadable"
+          and cbk.shown(tostring(value)) or "an object of the class " .. cbk.shown(value.type)),
+          { advice = "leave it out with --exclude, without --weights" })
+      end
+    elseif kinds.is_dict(value) and not is_beside(name) then
+      refuse_objects(value, name .. ".", path)
+    end
+  end
+end
+
 ---The model's weights and buffers under their own names, in the order of the checkpoint.
 ---@param root any      of a checkpoint
 ---@param path string   for messages
@@ -159,6 +180,7 @@ function weights.of(root, path)
     cbk.warn(("'%s' has other tensors as well, which are not copied: %s; --include copies them"):format(cbk.shown(path),
       naming.listed(passed_over, 3)))
   end
+  refuse_objects(holder, "", path)
   local names, tensors = {}, {}
   for key, value in cbk.raw_leaves(holder) do
     local name = tostring(key)

@@ -198,6 +198,10 @@ Checkpoint open_folder(const fs::path& folder, const OpenOptions& options) {
     Candidates candidates = candidates_in(folder);
     names = main_names(candidates);
     if (FilePtr main = main_file_in(folder, files, candidates, options)) return main;
+    if (const auto latest = latest_of_ranks(folder, options)) {
+      joined = open_folder(*latest, options);
+      return nullptr;
+    }
     const auto memory = std::make_shared<MemoryBudget>(0);
     joined = read_rank_folder(folder, options, memory);
     if (!joined) {

@@ -29,6 +29,17 @@ std::vector<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
+/// The names of the files of ranks.
+using Names = std::map<int64_t, std::string>;
+
+/// Errors: `ambiguous`: another file is of that rank, too.
+void put(Names& names, int64_t rank, const std::string& name) {
+  const auto [found, is_new] = names.emplace(rank, name);
+  if (!is_new)
+    fail(Errc::format, "{} and {} are both of rank {}: the files of two runs are in one folder",
+         quote(found->second), quote(name), rank);
+}
+
 /// Takes a text off the front.
 bool take(std::string_view& text, std::string_view prefix) {
   if (!text.starts_with(prefix)) return false;
@@ -37,9 +48,10 @@ bool take(std::string_view& text, std::string_view prefix) {
 }
 
 std::optional<int64_t> take_number(std::string_view& text) {
+  constexpr int64_t most = 10'000'000;  // ranks, or steps
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || number < 0) return std::nullopt;
+  if (error != std::errc{} || number < 0 || number > most) return std::nullopt;
   text.remove_prefix(static_cast<size_t>(end - text.data()));
   return number;
 }
@@ -56,8 +68,7 @@ class Folder {
     return {files_.open(name, NamedFiles::Link::followed), rank};
   }
   /// The files of all ranks, which must be 0 to n - 1. Errors: `missing`.
-  [[nodiscard]] std::vector<RankFile> open(const std::map<int64_t, std::string>& by_rank,
-                                           int64_t count) const {
+  [[nodiscard]] std::vector<RankFile> open(const Names& by_rank, int64_t count) const {
     std::vector<RankFile> out;
     for (int64_t rank = 0; rank < count; ++rank) {
       const auto found = by_rank.find(rank);
@@ -86,6 +97,8 @@ class Folder {
     if (name.empty() || name.find('/') != std::string::npos || name.starts_with('.')) return std::nullopt;
     const fs::path path = path_ / name;
     if (!fs::is_directory(path, ignored)) return std::nullopt;
+    if (fs::is_symlink(path, ignored))
+      fail(Errc::refused, "{} is a symbolic link to another folder; open that folder", quote(path.string()));
     return path;
   }
 
@@ -122,15 +135,15 @@ std::optional<ZeroName> zero_name(std::string_view name) {
 }
 
 std::optional<Checkpoint> read_zero(const Folder& folder, PartReader& reader) {
-  std::map<int64_t, std::string> models;
-  std::map<int64_t, std::string> optimizers;
+  Names models;
+  Names optimizers;
   for (const std::string& name : folder.names()) {
     const auto parts = zero_name(name);
     if (!parts) continue;
     if (parts->model_rank > 0)
       fail(Errc::unsupported, "{}: ZeRO with tensor parallelism (Megatron-DeepSpeed) is not joined",
            quote(name));
-    (parts->is_optimizer ? optimizers : models)[parts->rank] = name;
+    put(parts->is_optimizer ? optimizers : models, parts->rank, name);
   }
   if (optimizers.empty()) return std::nullopt;
   for (const std::string& name : folder.names()) {
@@ -145,7 +158,10 @@ std::optional<Checkpoint> read_zero(const Folder& folder, PartReader& reader) {
   std::vector<RankFile> optimizer_files;
   for (const auto& [rank, name] : optimizers) optimizer_files.push_back(folder.open(name, rank));
   const auto model_files = folder.open(models, static_cast<int64_t>(models.size()));
-  return reader.checkpoint("deepspeed-zero", ranks::join_zero(reader.read(model_files),
+  reader.note_unreadable();  // perhaps the optimizer's states
+  std::vector<ranks::Part> model_parts = {reader.read(model_files.front())};
+  if (ranks::needs_all_models(model_parts.front())) model_parts = reader.read(model_files);
+  return reader.checkpoint("deepspeed-zero", ranks::join_zero(std::move(model_parts),
                                                               reader.read(optimizer_files), reader.memory()));
 }
 
@@ -173,13 +189,13 @@ std::optional<WorldName> world_name(std::string_view name) {
 }
 
 std::optional<Checkpoint> read_dtensors(const Folder& folder, PartReader& reader) {
-  std::map<std::string, std::map<int64_t, std::string>> by_prefix;
+  std::map<std::string, Names> by_prefix;
   std::set<int64_t> counts;
   for (const std::string& name : folder.names()) {
     const auto parts = world_name(name);
     if (!parts) continue;
     counts.insert(parts->count);
-    by_prefix[parts->prefix][parts->rank] = name;
+    put(by_prefix[parts->prefix], parts->rank, name);
   }
   if (by_prefix.empty()) return std::nullopt;
   if (counts.size() > 1)
@@ -195,15 +211,14 @@ std::optional<Checkpoint> read_dtensors(const Folder& folder, PartReader& reader
 // --- Meta: consolidated.NN.pth
 
 std::optional<Checkpoint> read_meta(const Folder& folder, PartReader& reader) {
-  std::map<int64_t, std::string> files;
+  Names files;
   for (const std::string& name : folder.names()) {
     std::string_view rest = name;
     const auto rank = take(rest, "consolidated.") ? take_number(rest) : std::nullopt;
-    if (rank && rest == ".pth") files[*rank] = name;
+    if (rank && rest == ".pth") put(files, *rank, name);
   }
   if (files.empty()) return std::nullopt;
   const int64_t count = files.rbegin()->first + 1;
-  if (count == 1) return std::nullopt;  // one file, as others
   return reader.checkpoint("meta-parallel", ranks::join_meta(reader.read(folder.open(files, count))));
 }
 
@@ -211,7 +226,7 @@ std::optional<Checkpoint> read_meta(const Folder& folder, PartReader& reader) {
 
 std::optional<Checkpoint> read_megatron(const Folder& folder, PartReader& reader) {
   constexpr std::string_view file_name = "model_optim_rng.pt";
-  std::map<int64_t, std::map<int64_t, std::string>> stages;
+  std::map<int64_t, Names> stages;
   std::error_code ignored;
   for (const std::string& name : folder.names()) {
     std::string_view rest = name;
@@ -220,13 +235,15 @@ std::optional<Checkpoint> read_megatron(const Folder& folder, PartReader& reader
     const auto stage = rest.empty() ? 0 : take(rest, "_") ? take_number(rest) : std::nullopt;
     if (!stage || !rest.empty())
       fail(Errc::unsupported, "{}: Megatron's parallelism of experts is not joined", quote(name));
-    stages[*stage][*rank] = fmt::format("{}/{}", name, file_name);
+    put(stages[*stage], *rank, fmt::format("{}/{}", name, file_name));
   }
   if (stages.empty()) return std::nullopt;
   std::vector<std::vector<ranks::Part>> parts;
+  int64_t count = 0;
+  for (const auto& [stage, names] : stages) count = std::max(count, names.rbegin()->first + 1);
   for (int64_t stage = 0; stage <= stages.rbegin()->first; ++stage) {
     if (!stages.contains(stage)) fail(Errc::missing, "there is no file of pipeline stage {}", stage);
-    parts.push_back(reader.read(folder.open(stages[stage], stages.rbegin()->second.rbegin()->first + 1)));
+    parts.push_back(reader.read(folder.open(stages[stage], count)));
   }
   reader.note_unreadable();
   return reader.checkpoint("megatron", ranks::join_megatron(std::move(parts)));
@@ -235,23 +252,31 @@ std::optional<Checkpoint> read_megatron(const Folder& folder, PartReader& reader
 /// The formats of folders, in the order in which they are tried.
 constexpr auto readers = std::to_array({read_zero, read_dtensors, read_megatron, read_meta});
 
-/// The folder of the checkpoint that is the latest, by the file that names it.
-fs::path latest_in(const Folder& folder) {
-  if (auto zero = folder.inner(folder.text_of(zero_latest))) return *zero;
+/// The name of the folder of the latest checkpoint; empty: none is named.
+std::string latest_name(const Folder& folder) {
+  std::string name = folder.text_of(zero_latest);
+  if (!name.empty()) return name;
   const std::string iteration = folder.text_of(megatron_latest);
-  if (iteration == "release") return folder.inner(iteration).value_or(folder.path());
+  if (iteration == "release") return iteration;
   std::string_view rest = iteration;
   const auto number = take_number(rest);
-  if (!number || !rest.empty()) return folder.path();
-  return folder.inner(fmt::format("iter_{:07}", *number)).value_or(folder.path());
+  return number && rest.empty() ? fmt::format("iter_{:07}", *number) : "";
 }
 
 }  // namespace
 
+std::optional<fs::path> latest_of_ranks(const fs::path& folder, const OpenOptions& options) {
+  const Folder files(folder, options);
+  const std::string name = latest_name(files);
+  if (name.empty()) return std::nullopt;
+  if (auto found = files.inner(name)) return found;
+  fail(Errc::missing, "the folder {}, which is named as the latest checkpoint, is not there",
+       quote(name, 100));
+}
+
 std::optional<Checkpoint> read_rank_folder(const fs::path& folder, const OpenOptions& options,
                                            const MemoryPtr& memory) {
-  const fs::path latest = latest_in(Folder(folder, options));
-  const Folder files(latest, options);
+  const Folder files(folder, options);
   for (const auto& read : readers) {
     PartReader reader(options, memory);
     if (auto checkpoint = read(files, reader)) return checkpoint;
@@ -261,7 +286,10 @@ std::optional<Checkpoint> read_rank_folder(const fs::path& folder, const OpenOpt
 
 bool names_latest(const fs::path& file) {
   const std::string name = file.filename().string();
-  return name == zero_latest || name == megatron_latest;
+  std::error_code error;
+  const bool is_text =
+      fs::is_regular_file(file, error) && fs::file_size(file, error) <= longest_tag && !error;
+  return (name == zero_latest || name == megatron_latest) && is_text;
 }
 
 }  // namespace cbk

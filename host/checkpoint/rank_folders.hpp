@@ -9,10 +9,14 @@
 
 namespace cbk {
 
-/// The checkpoint of all ranks; nothing if the folder has none. Errors: `missing` for a file of a rank that
-/// is not there, `unsupported` for parallelism that is not joined, those of the parts.
+/// The checkpoint of all ranks in this very folder; nothing if it has none. Errors: `missing` for a file of a
+/// rank that is not there, `unsupported` for parallelism that is not joined, those of the parts.
 std::optional<Checkpoint> read_rank_folder(const fs::path& folder, const OpenOptions& options,
                                            const MemoryPtr& memory);
+
+/// The folder of the latest checkpoint, if a file in `folder` names one. Errors: `missing`: it is not there;
+/// `refused`: it is a symbolic link.
+std::optional<fs::path> latest_of_ranks(const fs::path& folder, const OpenOptions& options);
 
 /// Whether a file only says which checkpoint of its folder is the latest.
 bool names_latest(const fs::path& file);

@@ -68,7 +68,10 @@ std::shared_ptr<Sequence> empty_list(const Sequence& source) {
 
 /// A record with other attributes.
 Value with_state(const Object& record, Value state) {
-  return std::make_shared<Object>(Object{record.type, record.repr, std::move(state), true});
+  Object made = record;
+  made.state = std::move(state);
+  made.is_record = true;
+  return std::make_shared<Object>(std::move(made));
 }
 
 Value empty_like(const Value& container) {

@@ -44,6 +44,7 @@ def reduced(self, _):
 
 
 DTensor = stand_in(TENSOR, "DTensor", __reduce_ex__=reduced)
+Sharded = stand_in("torch.distributed._shard.sharded_tensor.api", "ShardedTensor")
 Scaler = stand_in("deepspeed.runtime.fp16.loss_scaler", "LossScaler")
 
 
@@ -179,11 +180,25 @@ class Ranks(harness.Run):
         self.refused(["'w'", "no attribute 'mesh'"], made(lambda rank, state: setattr(state["w"].spec, "mesh", instance(Mesh))))
         folder = made()
         torch.save({}, folder + "/model_world_size_2_rank_0.pt")
-        self.refused(["with 2 and with 4 ranks"], folder)
+        self.refused(["are both of rank 0"], folder)
         os.remove(folder + "/model_world_size_2_rank_0.pt")
         with open(folder + "/model_world_size_4_rank_1.pt", "r+b") as file:
             file.truncate(100)
         self.refused(["model_world_size_4_rank_1.pt"], folder)
+        self.refused(["'w'", "differ in the files"], made(lambda rank, state: state.update(w=torch.full((3,), float(rank)))))
+        self.refused(["ShardedTensor"], made(lambda rank, state: state.update(w=instance(Sharded))))
+        self.refused(["has tensors, and another length"], made(lambda rank, state: state.update(l=[torch.ones(2)] * (rank + 1))))
+        self.refused(["'l.0'", "rank_0.pt"], made(lambda rank, state: state.update(l=[torch.ones(2) if rank else None])))
+        tied = torch.full((4,), 3.0)  # one object in rank 0 alone
+
+        def apart(rank, state):
+            state.update(x=tied, y=tied if rank == 0 else torch.full((4,), 5.0))
+        self.refused(["'y'", "differ in the files"], made(apart))
+        random_states = made(lambda rank, state: state.update(rng=torch.tensor([rank], dtype=torch.uint8)))
+        self.call("ls", random_states)
+        one = made()
+        done = self.run("copy", one + "/model_world_size_4_rank_2.pt", self.path("part.safetensors"), "--weights")
+        assert done.returncode == 1 and "DTensor" in done.stderr, done
         alone = made()
         done = self.run("ls", alone + "/model_world_size_4_rank_2.pt")
         assert done.returncode == 0 and "part 3 of 4" in done.stderr and "DTensor" in done.stdout, done
@@ -291,11 +306,30 @@ class Ranks(harness.Run):
         folder = self.zero(2, 2)[0]
         open(folder + "/global_step7/layer_00-model_00-model_states.pt", "wb").close()
         self.refused(["layer_00-model_00-model_states.pt"], folder)
+        folder = self.zero(2, 2)[0]
+        name = next(name for name in os.listdir(folder + "/global_step7") if "rank_1_mp" in name)
+        shutil.copy(f"{folder}/global_step7/{name}", f"{folder}/global_step7/" + (name[5:] if name.startswith("bf16_") else "bf16_" + name))
+        self.refused(["are both of rank 1"], folder)
+        os.symlink(self.zero(2, 2)[0] + "/global_step7", self.path("link"))
+
+        def shuffled(_, optimizers):  # states are numbered, and more than moments does not block the weights
+            for one in optimizers:
+                base = one["optimizer_state_dict"]["base_optimizer_state"]
+                base["state"] = {j: {**base["state"][j], "qmap1": torch.ones(256)} for j in (1, 0)}
+        folder, weights, moments = self.zero(2, 2, shuffled)
+        self.same(self.copied(folder, "--weights"), weights)
+        self.same({name: state["exp_avg"] for name, state in self.tree(folder)["optimizer"]["state"].items()}, moments["exp_avg"])
+
+        def strange(_, optimizers):
+            del optimizers[1]["optimizer_state_dict"]["base_optimizer_state"]["state"][0]["exp_avg"]
+        folder, weights, _ = self.zero(2, 2, strange)
+        self.same(self.copied(folder, "--weights"), weights)
+        self.refused(["optimizer"], folder)
         for tag in ("../run/global_step7", "/etc", ".", "", "gone"):
             folder = self.zero(2, 2)[0]
             with open(folder + "/latest", "w", encoding="utf-8") as file:
                 file.write(tag)
-            self.refused(["no checkpoint"], folder)
+            self.refused(["no checkpoint" if tag == "" else "is not there"], folder)
 
     # --- tensor-parallel parts
 
@@ -322,8 +356,13 @@ class Ranks(harness.Run):
                 for rank, part in enumerate(parts):
                     torch.save({**part, name: self.random(shapes[rank > 0])}, f"{folder}/consolidated.{rank:02}.pth")
                 self.refused([f"'{name}'", word], folder)
+                for rank, part in enumerate(parts):
+                    torch.save(part, f"{folder}/consolidated.{rank:02}.pth")
+            os.remove(f"{folder}/consolidated.{ranks - 1:02}.pth")
+            self.refused(["are the files of all ranks there?"], folder)
+            torch.save(parts[-1], f"{folder}/consolidated.{2 ** 63 - 1}.pth")
+            self.refused(["are the files of all ranks there?"], folder)
             os.remove(f"{folder}/consolidated.00.pth")
-            self.refused(["none of rank 0"], folder)
 
     def megatron(self, tensor_ranks, stages, is_gated, is_nested):
         folder, hidden, wide, of_stage = self.fresh("iter_0000010"), 8, 16, 2
@@ -358,15 +397,24 @@ class Ranks(harness.Run):
                     part = {first: {name.split(".", 1)[1]: value for name, value in part.items() if name.startswith(first + ".")} for first in {name.split(".")[0] for name in part}}
                 place = f"{folder}/iter_0000010/mp_rank_{rank:02}" + (f"_{stage:03}" if stages > 1 else "")
                 os.makedirs(place)
-                torch.save(dict(args=argparse.Namespace(num_layers=2), model=part, iteration=10, optimizer={"m": torch.ones(3) * rank}), place + "/model_optim_rng.pt")
+                torch.save(dict(checkpoint_version=3.0, args=argparse.Namespace(num_layers=2, tensor_model_parallel_size=tensor_ranks, pipeline_model_parallel_size=stages), model=part, iteration=10, optimizer={"m": torch.ones(3) * rank}), place + "/model_optim_rng.pt")
         with open(folder + "/latest_checkpointed_iteration.txt", "w", encoding="utf-8") as file:
             file.write("10")
         for source in (folder, folder + "/iter_0000010", folder + "/latest_checkpointed_iteration.txt"):
             self.same(self.copied(source, "--weights"), whole)
         self.refused(["optimizer"], folder, "--exclude", "args", "--exclude", "*_extra_state*")
+        names = sorted(os.listdir(folder + "/iter_0000010"))
+        for lost in (names[0], names[-1]) if len(names) > 1 else ():
+            os.rename(f"{folder}/iter_0000010/{lost}", self.path("lost"))
+            self.refused(["rank"], folder, "--weights")
+            os.rename(self.path("lost"), f"{folder}/iter_0000010/{lost}")
         if tensor_ranks > 1:
-            shutil.rmtree(f"{folder}/iter_0000010/mp_rank_00" + ("_000" if stages > 1 else ""))
-            self.refused(["none of rank 0"], folder, "--weights")
+            for name in names:
+                path = f"{folder}/iter_0000010/{name}/model_optim_rng.pt"
+                value = torch.load(path)
+                value["model"]["decoder" if is_nested else "decoder.layers.0.strange"] = {"layers.0.strange": torch.ones(2)} if is_nested else torch.ones(2)
+                torch.save(value, path)
+            self.refused(["strange", "no rule"], folder, "--weights")
 
 
 def main():

@@ -174,6 +174,33 @@ class Records(harness.Run):
                 assert done.returncode == 1 and name.strip() in done.stderr and "nothing was executed" in done.stderr, (name, done)
         assert not os.path.exists(canary)
 
+    def owners(self):
+        """An owner under two names, and a key that contains its dict."""
+        owner, callback = Node(), Node()
+        callback.trainer = callback._owner = owner
+        owner.callbacks = [callback]
+        torch.save({"w": torch.ones(3), "trainer": owner}, self.path("owners.pt"))
+        assert self.call("ls", "--flat", self.path("owners.pt")).count("which contains this") == 2
+        self.call("copy", self.path("owners.pt"), self.path("owners.safetensors"), "--weights", "--overwrite")
+
+    def rewritten(self):
+        """What was described stays so when a part of it changes: no class comes into a copy with an option."""
+        Config.__module__, kept = "__main__", Config.__module__
+        torch.save({"w": torch.ones(3), "x": with_attributes(Config(torch.ones(2)))}, self.path("rewritten.pt"))
+        Config.__module__ = kept
+        for ending in (".pt", ".mdl"):
+            for options in (("--to-dtype", "float16"), ("--exclude", "x.note"), ("--rename", "x.note=x.other")):
+                done = self.run("copy", self.path("rewritten.pt"), self.path("out" + ending), *options)
+                assert done.returncode == 1 and not os.path.exists(self.path("out" + ending)), (options, done)
+
+        class Member:
+            def __reduce__(self):
+                return getattr, (torch.dtype, "os.system"), {"a": torch.ones(2)}
+        torch.save({"w": torch.ones(3), "x": Member()}, self.path("member.pt"))
+        for options in ((), ("--to-dtype", "float16"), ("--allow-records",)):
+            done = self.run("copy", self.path("member.pt"), self.path("out.pt"), *options)
+            assert done.returncode == 1 and not os.path.exists(self.path("out.pt")), (options, done)
+
     def allowed(self):
         """--allow-records writes instances of which loading sets attributes alone."""
         Config.__module__, kept = "__main__", Config.__module__
@@ -193,7 +220,7 @@ def main():
         for name in VALUES:
             for options in ({}, {"pickle_protocol": 4}, {"_use_new_zipfile_serialization": False}):
                 test.check(f"{name} {options}", lambda n=name, o=options: test.beside(n, o))
-        for name in ("as_data", "buffers", "attacks", "allowed"):
+        for name in ("as_data", "buffers", "owners", "rewritten", "attacks", "allowed"):
             test.check(name, getattr(test, name))
         return test.close()
 

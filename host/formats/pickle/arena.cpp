@@ -120,6 +120,7 @@ class TreeCheck {
   struct Frame {
     const Value* value;
     Dict::Entries::Iterator entry;  // of a dict: the next one
+    const Value* key = nullptr;     // of a dict: the last one
     size_t next = 0;                // number of the next child
     uint64_t bytes = node_bytes;
   };
@@ -132,7 +133,9 @@ class TreeCheck {
       case Value::Kind::dict: {
         const Dict& dict = frame.value->as_dict();
         if (i == 2 * dict.size()) return dict.attributes;
-        return i % 2 == 0 ? frame.entry->first : (frame.entry++)->second;
+        if (i % 2 == 1) return (frame.entry++)->second;
+        frame.key = &frame.entry->first;
+        return *frame.key;
       }
       default:
         return frame.value->as_object().state;
@@ -148,20 +151,18 @@ class TreeCheck {
       return f.value->is(Value::Kind::object) && f.value->as_object().is_inert;
     });
     if (!is_described) fail(Errc::format, "{} contains itself", a_kind(child));
-    const std::string type = child.is(Value::Kind::object) ? child.as_object().type : "cycle";
-    const Value made = std::make_shared<Object>(Object{type, "which contains this", {}, false, true});
+    const Value made = std::make_shared<Object>(Object{"cycle", "which contains this", {}, false, true});
     const Value& holder = *frame.value;
     if (holder.is(Value::Kind::sequence)) {
       holder.as_sequence().items[frame.next - 1] = made;
     } else if (holder.is(Value::Kind::object)) {
       holder.as_object().state = made;
-    } else if (holder.as_dict().attributes.same(child)) {
+    } else if (frame.next > 2 * holder.as_dict().size()) {
       holder.as_dict().attributes = made;
+    } else if (frame.next % 2 == 1) {
+      fail(Errc::format, "a dict key contains itself");
     } else {
-      Value at;
-      for (const auto& [key, value] : holder.as_dict().entries())
-        if (value.same(child)) at = key;
-      holder.as_dict().set(at, made);
+      holder.as_dict().set(*frame.key, made);
     }
   }
 

@@ -1,6 +1,7 @@
 #include "host/formats/pickle/calls.hpp"
 
 #include <charconv>
+#include <utility>
 
 #include "host/formats/pickle/numpy.hpp"
 #include "host/formats/pickle/torch_tensors.hpp"
@@ -53,8 +54,9 @@ Value make_defaultdict(CallContext& context, const Arguments& arguments) {
   Value made = make_dict(context, Dict::Kind::defaultdict, arguments.find(1));
   if (const Value* factory = arguments.find(0)) {
     // It is called later, when a missing key is requested.
-    const bool is_known = factory->is_none() || context.options.describes ||
-                          find_global(expect_object(*factory, "class").repr, context.options.dill);
+    const bool is_known = factory->is_none() ||
+                          find_global(expect_object(*factory, "class").repr, context.options.dill) ||
+                          context.options.describes;
     if (!is_known) fail(Errc::refused, "{}", factory->as_object().repr);
     made.as_dict().attributes = *factory;
   }
@@ -181,8 +183,8 @@ Value reconstruct(CallContext& context, const Arguments& arguments) {
 
 /// Whether the attributes of an instance of a subclass of dict, list or tuple may be left out, with a
 /// warning.
-bool leaves_out(const CallContext& context, const Value& target) {
-  if (context.options.describes && context.options.warn)
+bool leaves_out(CallContext& context, const Value& target) {
+  if (context.options.describes && context.options.warn && !std::exchange(context.has_left_out, true))
     context.options.warn(fmt::format("the attributes of {} are left out", a_kind(target)));
   return context.options.describes;
 }

@@ -30,6 +30,7 @@ struct CallContext {
   const UnpickleOptions& options;
   /// Arrays that numpy's _reconstruct made and BUILD will fill.
   std::unordered_map<const void*, std::shared_ptr<TensorLeaf>> unfinished_arrays;
+  bool has_left_out = false;  // attributes of a container, with a warning
 };
 
 /// The result of calling the global; `refused` if the arguments need something beyond the allow-list, other

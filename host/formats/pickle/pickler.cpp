@@ -78,6 +78,7 @@ class Pickler : private Stream {
 
   // --- objects
   void object(const Value& value);
+  void constant(const std::string& name, Meaning meaning);
   void range(const Object& object);
   void device(const Object& object);
   void sparse(const Object& object);
@@ -333,8 +334,11 @@ void Pickler::object(const Value& value) {
     check_class(object.repr);
     return type(object.repr);
   }
-  if (object.type == "torch.dtype" || object.type == "torch.qscheme") return global(object.repr);
+  if (object.type == "torch.dtype") return constant(object.repr, Meaning::dtype);
+  if (object.type == "torch.qscheme") return constant(object.repr, Meaning::qscheme);
   if (object.type == "torch.layout") {
+    if (find_global(object.repr, false) != Meaning::layout)
+      fail(Errc::value, "{} is not a layout", quote(object.repr));
     global("torch.serialization._get_layout");
     text(object.repr);
     call(1);
@@ -354,6 +358,12 @@ void Pickler::object(const Value& value) {
     return record(value);
   }
   remember(value.identity());
+}
+
+/// A constant of torch. Its name may come from a file.
+void Pickler::constant(const std::string& name, Meaning meaning) {
+  if (find_global(name, false) != meaning) fail(Errc::value, "{} is no constant of torch", quote(name));
+  global(name);
 }
 
 void Pickler::range(const Object& object) {
@@ -443,14 +453,14 @@ void Pickler::quantized(const Object& object) {
   mark();
   strided(elements, place(elements, type->name));
   if (scheme.starts_with("torch.per_tensor")) {
-    global(scheme);
+    constant(scheme, Meaning::qscheme);
     real(state.at("scale").as_double());
     integer(state.at("zero_point").as_integer());
     tuple_end(3);
   } else {
     mark();
     const bool real_points = scheme == float_scheme;
-    global(real_points ? "torch.per_channel_affine" : scheme);
+    constant(real_points ? "torch.per_channel_affine" : scheme, Meaning::qscheme);
     number_tensor(state.at("scales"), real_points ? DType::float32 : DType::float64);
     number_tensor(state.at("zero_points"), real_points ? DType::float32 : DType::int64);
     integer(state.at("axis").as_integer());

@@ -49,7 +49,7 @@ class Machine {
         texts_(budget_, bytes.size()),
         stack_(budget_),
         arena_(budget_),
-        context_{arena_, options, {}},
+        context_{arena_, options, {}, false},
         memo_(bytes, arena_) {}
 
   Value run(size_t* consumed) {
@@ -473,6 +473,9 @@ Value Machine::described_call(const std::string& global, const Value& arguments)
   const std::string& name = Arguments(arguments).at(1).as_string();
   if (!owner.is(Value::Kind::object) || name.starts_with("__")) fail(Errc::refused, "{}", global);
   const Object& object = owner.as_object();
+  const bool is_described =
+      object.type == "class" ? !find_global(object.repr, options_.dill) : object.is_inert;
+  if (!is_described) fail(Errc::refused, "{}", global);
   return instance(object.type == "class" ? object.repr : object.type, name, {}, true);
 }
 
@@ -492,6 +495,7 @@ void Machine::create(const Value& type, const Value& arguments) {
     if (Arguments(arguments).size() == 0) return instance(global, "", {}, type.as_object().is_inert);
     if (options_.dill) fail(Errc::refused, "{}", global);
     // A class that is created from its arguments alone, such as a namedtuple.
+    arena_.charge(global.size());
     Value instance = arena_.sequence(Sequence::Kind::tuple, arguments.as_sequence().items);
     instance.as_sequence().type = global;
     return instance;

@@ -24,6 +24,10 @@ bool is_dtensor(const Value& value) {
 }
 
 bool is_part(const Value& value) {
+  if (is_of(value, "ShardedTensor"))
+    fail(Errc::unsupported,
+         "a ShardedTensor of torch.distributed._shard is not joined; save DTensors, or a "
+         "folder of torch.distributed.checkpoint");
   return value.is(Value::Kind::tensor) || is_dtensor(value);
 }
 
@@ -70,7 +74,9 @@ std::optional<Cut> cut_of(const Value& placement, const Mesh& mesh, size_t mesh_
     fail(Errc::unsupported, "{} of its parts cannot be joined: each rank may have a part of the sum",
          placement.is(Value::Kind::object) ? quote(placement.as_object().type) : a_kind(placement));
   }
-  int64_t dim = attribute(placement, "dim").as_int();
+  const Value& state = insides(placement);
+  const Value* argument = state.is(Value::Kind::dict) ? state.as_dict().find(Value(0)) : nullptr;
+  int64_t dim = (argument != nullptr ? *argument : attribute(placement, "dim")).as_int();
   if (dim < 0) dim += static_cast<int64_t>(dims);
   if (dim < 0 || dim >= static_cast<int64_t>(dims))
     fail(Errc::format, "it is cut along dim {} of {}", dim, dims);
@@ -142,6 +148,10 @@ Value join(const std::vector<Part>& parts, const std::vector<const Value*>& of_r
       if (is_dtensor(*of_ranks[i]))
         fail(Errc::format, "it is whole in '{}', and a part in '{}'", parts[0].name, parts[i].name);
     check_alike(parts, of_ranks);
+    const bool is_weight = is_floating(of_ranks.front()->as_tensor().dtype());  // random states are bytes
+    if (is_weight && !are_same(parts, of_ranks))
+      fail(Errc::unsupported,
+           "its elements differ in the files of the ranks, and nothing says how they are joined");
     return *of_ranks.front();
   }
   const Shape shape = global_shape(*of_ranks.front());
@@ -153,7 +163,7 @@ Value join(const std::vector<Part>& parts, const std::vector<const Value*>& of_r
       if (global_shape(*of_ranks[i]) != shape)
         fail(Errc::format, "it is a part of a tensor of another shape");
       auto tile = tile_of(*of_ranks[i], parts[i].rank, shape);
-      const bool is_new = tile && places.insert(tile->offsets).second;
+      const bool is_new = tile && tile->tensor.numel() > 0 && places.insert(tile->offsets).second;
       if (is_new) tiles.push_back(std::move(*tile));  // others are replicas
     });
   }

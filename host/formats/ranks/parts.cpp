@@ -1,6 +1,7 @@
 #include "host/formats/ranks/parts.hpp"
 
-#include <unordered_map>
+#include <algorithm>
+#include <map>
 
 #include "host/formats/torch/reader.hpp"
 #include "host/value/kind.hpp"
@@ -31,7 +32,9 @@ class Merger {
   }
 
   Value tensor_at(const std::string& path, const std::vector<const Value*>& of_ranks) {
-    const void* identity = of_ranks.front()->identity();
+    std::vector<const void*> identity;
+    identity.reserve(of_ranks.size());
+    for (const Value* one : of_ranks) identity.push_back(one->identity());
     if (auto known = known_.find(identity); known != known_.end()) return known->second;
     for (size_t i = 0; i < of_ranks.size(); ++i) {
       if (!is_tensor_(*of_ranks[i]))
@@ -63,8 +66,14 @@ class Merger {
   Value sequence_at(const std::string& path, const std::vector<const Value*>& of_ranks) {
     const Value& first = *of_ranks.front();
     const size_t count = first.as_sequence().items.size();
-    for (const Value* one : of_ranks)
-      if (!one->is(Value::Kind::sequence) || one->as_sequence().items.size() != count) return first;
+    for (size_t i = 1; i < of_ranks.size(); ++i) {
+      const Value& other = *of_ranks[i];
+      if (other.is(Value::Kind::sequence) && other.as_sequence().items.size() == count) continue;
+      if (holds_tensors(first) || holds_tensors(other))
+        fail(Errc::format, "{} has tensors, and another length in '{}' than in '{}'", quote(path),
+             parts_[i].name, parts_[0].name);
+      return first;
+    }
     auto made = std::make_shared<Sequence>(first.as_sequence());
     for (size_t i = 0; i < count; ++i) {
       std::vector<const Value*> below;
@@ -80,6 +89,10 @@ class Merger {
     if (value.is(Value::Kind::dict)) {
       for (const auto& [key, inner] : value.as_dict().entries())
         if (holds_tensors(inner)) return true;
+    }
+    if (value.is(Value::Kind::sequence)) {
+      const auto& items = value.as_sequence().items;
+      return std::any_of(items.begin(), items.end(), [&](const Value& item) { return holds_tensors(item); });
     }
     return false;
   }
@@ -108,14 +121,17 @@ class Merger {
   const std::vector<Part>& parts_;
   const std::function<bool(const Value&)>& is_tensor_;
   const JoinTensors& join_;
-  std::unordered_map<const void*, Value> known_;  // joined tensors, by the identity of those of rank 0
+  std::map<std::vector<const void*>, Value> known_;  // joined tensors, by the identities of the parts
 };
 
 }  // namespace
 
 Part PartReader::read(const RankFile& one) {
   const FilePtr& file = one.file;
-  const std::string name = file->path().filename().string();
+  const fs::path& path = file->path();
+  const std::string own = path.filename().string();
+  const bool is_shared_name = own == "model_optim_rng.pt";  // of all ranks, in folders of their own
+  const std::string name = is_shared_name ? (path.parent_path().filename() / own).string() : own;
   memory_->add_file(file->size());
   Checkpoint part = within(fmt::format("'{}'", name), [&] { return torch::read(file, options_, memory_); });
   for (std::string& warning : part.warnings) out_.warnings.push_back(fmt::format("'{}': {}", name, warning));
@@ -151,6 +167,19 @@ void check_alike(const std::vector<Part>& parts, const std::vector<const Value*>
            to_string(first.shape()), parts[0].name, name_of(other.dtype()), to_string(other.shape()),
            parts[i].name);
   }
+}
+
+bool are_same(const std::vector<Part>& parts, const std::vector<const Value*>& of_ranks) {
+  constexpr uint64_t largest = 64ULL << 20;  // bytes of a part
+  check_alike(parts, of_ranks);
+  const Tensor& first = of_ranks.front()->as_tensor();
+  if (of_ranks.size() == 1) return true;
+  if (first.nbytes() > largest)
+    fail(Errc::unsupported, "it has {} in each part, and there is no rule how they are joined",
+         format_size(first.nbytes()));
+  const Bytes bytes = first.to_bytes();
+  return std::all_of(of_ranks.begin() + 1, of_ranks.end(),
+                     [&](const Value* one) { return one->as_tensor().to_bytes() == bytes; });
 }
 
 }  // namespace cbk::ranks

@@ -59,4 +59,7 @@ Value merged(const std::vector<Part>& parts, const std::function<bool(const Valu
 /// Fails (`format`) unless the tensors of all ranks have the same dtype and shape.
 void check_alike(const std::vector<Part>& parts, const std::vector<const Value*>& of_ranks);
 
+/// Whether they also have the same elements. Errors: `unsupported` for tensors that are too large to compare.
+bool are_same(const std::vector<Part>& parts, const std::vector<const Value*>& of_ranks);
+
 }  // namespace cbk::ranks

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
+#include <set>
 
 #include "host/value/kind.hpp"
 #include "host/value/unreadable.hpp"
@@ -9,14 +11,12 @@
 namespace cbk::ranks {
 namespace {
 
-constexpr uint64_t largest_compared = 64ULL << 20;  // bytes of a part without a rule
-
 bool is_tensor(const Value& value) {
   return value.is(Value::Kind::tensor);
 }
 
 /// How the parts of a tensor make the whole.
-enum class Rule { rows, columns, gated_rows, same };
+enum class Rule { rows, columns, gated_rows, same, unknown };
 
 bool ends_in(std::string_view path, std::initializer_list<std::string_view> endings) {
   return std::ranges::any_of(endings, [&](std::string_view ending) {
@@ -49,21 +49,17 @@ Tensor gated(const std::vector<const Value*>& of_ranks) {
 
 /// Fails unless the elements of all parts are the same.
 void check_same(const std::vector<Part>& parts, const std::vector<const Value*>& of_ranks) {
-  check_alike(parts, of_ranks);
-  const Tensor& first = of_ranks.front()->as_tensor();
-  if (first.nbytes() > largest_compared)
-    fail(Errc::unsupported, "it has {} in each part, and there is no rule how they are joined",
-         format_size(first.nbytes()));
-  const Bytes bytes = first.to_bytes();
-  for (size_t i = 1; i < of_ranks.size(); ++i)
-    if (of_ranks[i]->as_tensor().to_bytes() != bytes)
-      fail(Errc::unsupported,
-           "its elements differ in '{}' and '{}', and there is no rule how they are joined", parts[0].name,
-           parts[i].name);
+  if (!are_same(parts, of_ranks))
+    fail(Errc::unsupported,
+         "its elements differ in '{}' and other parts, and there is no rule how they are joined",
+         parts[0].name);
 }
 
 Value joined(Rule rule, const std::vector<Part>& parts, const std::vector<const Value*>& of_ranks) {
+  check_alike(parts, of_ranks);
   switch (rule) {
+    case Rule::unknown:
+      fail(Errc::unsupported, "there is no rule how the parts of such a weight are joined");
     case Rule::rows:
       return along(of_ranks, 0);
     case Rule::columns:
@@ -79,22 +75,24 @@ Value joined(Rule rule, const std::vector<Part>& parts, const std::vector<const 
 
 // --- Meta
 
-Rule meta_rule(std::string_view path, bool has_whole_rows) {
-  if (ends_in(path, {"tok_embeddings.weight"})) return has_whole_rows ? Rule::columns : Rule::rows;
+/// Whether each part has all rows of the embedding, and some of its columns: LLaMA 1 and 2. The final norm
+/// has as many elements as a whole row.
+bool has_whole_rows(const Value& root, std::string_view path) {
+  const std::string prefix(path.substr(0, path.size() - std::string_view("tok_embeddings.weight").size()));
+  const Value* embedding = root.find(path);
+  const Value* norm = root.find(prefix + "norm.weight");
+  if (embedding == nullptr || norm == nullptr) return true;
+  const Shape& shape = embedding->as_tensor().shape();
+  return shape.size() < 2 || shape[1] != norm->as_tensor().numel();
+}
+
+Rule meta_rule(const Value& root, std::string_view path) {
+  if (ends_in(path, {"tok_embeddings.weight"}))
+    return has_whole_rows(root, path) ? Rule::columns : Rule::rows;
   if (ends_in(path, {"attention.wo.weight", "feed_forward.w2.weight"})) return Rule::columns;
   const bool is_cut = ends_in(path, {"attention.wq.weight", "attention.wk.weight", "attention.wv.weight",
                                      "feed_forward.w1.weight", "feed_forward.w3.weight", "output.weight"});
   return is_cut ? Rule::rows : Rule::same;
-}
-
-/// Whether each part has all rows of the embedding, and some of its columns: LLaMA 1 and 2. The final norm
-/// has as many elements as a whole row.
-bool has_whole_rows(const Value& root) {
-  const Value* embedding = root.find("tok_embeddings.weight");
-  const Value* norm = root.find("norm.weight");
-  if (embedding == nullptr || norm == nullptr) return true;
-  const Shape& shape = embedding->as_tensor().shape();
-  return shape.size() < 2 || shape[1] != norm->as_tensor().numel();
 }
 
 // --- Megatron
@@ -111,8 +109,15 @@ Rule megatron_rule(std::string_view path, const std::function<bool()>& is_gated)
       ends_in(path, {"linear_qkv.weight", "linear_qkv.bias", "linear_q.weight", "linear_kv.weight",
                      "query_key_value.weight", "query_key_value.bias", "query.weight", "query.bias",
                      "key_value.weight", "key_value.bias", "word_embeddings.weight", "output_layer.weight",
-                     "output_layer.bias", "lm_head.weight"});
-  return is_cut ? Rule::rows : Rule::same;
+                     "output_layer.bias", "lm_head.weight", "lm_head.bias"});
+  if (is_cut) return Rule::rows;
+  const bool is_same =
+      ends_in(path, {"linear_proj.bias", "linear_fc2.bias", "dense.bias", "dense_4h_to_h.bias",
+                     "router.weight", "router.expert_bias", "position_embeddings.weight",
+                     "tokentype_embeddings.weight", "inv_freq", "_extra_state"});
+  const bool is_norm =
+      path.find("norm") != std::string_view::npos && path.find("mixer.") == std::string_view::npos;
+  return is_same || is_norm ? Rule::same : Rule::unknown;
 }
 
 /// Whether the first projection of a feed-forward block is two: it has twice the rows that the second has
@@ -145,6 +150,37 @@ bool is_gated(const Value& model, const std::string& path) {
   return rows_of(path, 0) == 2 * columns;
 }
 
+/// Before version 2, the rows of queries, keys and values are in another order in each part.
+void check_version(const std::vector<Part>& parts) {
+  const Value* version = parts.front().root.find("checkpoint_version");
+  const double number = version != nullptr && version->is(Value::Kind::real) ? version->as_double()
+                        : version != nullptr && version->is(Value::Kind::integer)
+                            ? static_cast<double>(version->as_int())
+                            : 0;
+  if (number < 2 && parts.size() > 1)
+    fail(Errc::unsupported, "'{}' is of checkpoint_version {}: parts of versions before 2 are not joined",
+         parts[0].name, number);
+}
+
+/// A number that the arguments of the run state; 1: none.
+int64_t stated(const Part& part, std::string_view name) {
+  const Value* args = part.root.find("args");
+  const Value* value = args == nullptr ? nullptr : insides(*args).find(name);
+  return value != nullptr && value->is(Value::Kind::integer) ? value->as_int() : 1;
+}
+
+/// Fails if the run had more ranks than there are files.
+void check_ranks(const std::vector<std::vector<Part>>& stages) {
+  const Part& first = stages.front().front();
+  const int64_t ranks = stated(first, "tensor_model_parallel_size");
+  const int64_t pipeline = stated(first, "pipeline_model_parallel_size");
+  if (ranks > static_cast<int64_t>(stages.front().size()) || pipeline > static_cast<int64_t>(stages.size()))
+    fail(Errc::format,
+         "the run had {} tensor-parallel ranks in {} pipeline stages, and the folder has the files of {} in "
+         "{}",
+         ranks, pipeline, stages.front().size(), stages.size());
+}
+
 /// One pipeline stage, whole.
 Value join_stage(std::vector<Part>& parts) {
   for (Part& part : parts) {
@@ -155,80 +191,121 @@ Value join_stage(std::vector<Part>& parts) {
       if (part.root.find(name) != nullptr)
         fail(Errc::unsupported, "'{}' has a virtual pipeline ('{}'), which is not joined", part.name, name);
   }
+  check_version(parts);
   const Value* model = parts.front().root.find("model");
   if (model == nullptr || !model->is(Value::Kind::dict))
     fail(Errc::format, "'{}' has no 'model'", parts[0].name);
   return merged(parts, is_tensor, [&](const std::string& path, const std::vector<const Value*>& of_ranks) {
-    if (!path.starts_with("model.")) return *of_ranks.front();
+    if (!path.starts_with("model.") || path.ends_with("_extra_state")) return *of_ranks.front();
     const std::string name = path.substr(6);
+    if (parts.size() == 1) return *of_ranks.front();
     return joined(megatron_rule(name, [&] { return is_gated(*model, name); }), parts, of_ranks);
   });
 }
 
-/// The number after "layers." in a name; none: the name is of no layer.
-std::optional<int64_t> layer_of(std::string_view name, size_t& begin, size_t& end) {
-  begin = name.find(layers);
-  if (begin == std::string_view::npos || (begin > 0 && name[begin - 1] != '.')) return std::nullopt;
-  begin += layers.size();
+/// Where the number of a layer is in the last part of a path.
+struct LayerNumber {
+  std::string before;  // the path up to the number
   int64_t number = 0;
-  const auto [stop, error] = std::from_chars(name.data() + begin, name.data() + name.size(), number);
-  if (error != std::errc{}) return std::nullopt;
-  end = static_cast<size_t>(stop - name.data());
-  return number;
+  size_t begin = 0;  // in the path
+  size_t end = 0;
+};
+
+/// `from`: where the last part begins. None: it has no number of a layer.
+std::optional<LayerNumber> layer_in(std::string_view path, size_t from) {
+  for (size_t at = path.find(layers); at != std::string_view::npos; at = path.find(layers, at + 1)) {
+    const size_t begin = at + layers.size();
+    if (begin < from || (at > 0 && path[at - 1] != '.')) continue;
+    int64_t number = 0;
+    const auto [stop, error] = std::from_chars(path.data() + begin, path.data() + path.size(), number);
+    if (error != std::errc{}) continue;
+    return LayerNumber{std::string(path.substr(0, begin)), number, begin,
+                       static_cast<size_t>(stop - path.data())};
+  }
+  return std::nullopt;
 }
 
-/// The model of a later stage added to that of the first, with layers counted on; nested dicts have equal
-/// names in both.
-int64_t add_stage(Dict& into, const Dict& model, int64_t first_layer, bool is_below_layers) {
-  int64_t count = 0;
-  for (const auto& [key, value] : model.entries()) {
-    const std::string name = key_text(key);
-    size_t begin = 0;
-    size_t end = 0;
-    std::optional<int64_t> layer = layer_of(name, begin, end);
-    std::string renamed = name;
-    if (is_below_layers) {
-      int64_t number = 0;
-      if (std::from_chars(name.data(), name.data() + name.size(), number).ec == std::errc{}) {
-        layer = number;
-        renamed = std::to_string(number + first_layer);
-      }
-    } else if (layer) {
-      renamed = fmt::format("{}{}{}", name.substr(0, begin), *layer + first_layer, name.substr(end));
-    }
-    if (layer) count = std::max(count, *layer + 1);
-    const Value* known = into.find(std::string_view(renamed));
-    if (known != nullptr && known->is(Value::Kind::dict) && value.is(Value::Kind::dict)) {
-      count = std::max(count, add_stage(known->as_dict(), value.as_dict(), first_layer, name == "layers"));
+using Layers = std::map<std::string, std::set<int64_t>>;  // numbers, by the path before them
+
+void add_layers(const Value& model, const std::string& prefix, Layers& out) {
+  for (const auto& [key, value] : model.as_dict().entries()) {
+    const std::string path = prefix + key_text(key);
+    if (const auto layer = layer_in(path, prefix.size())) out[layer->before].insert(layer->number);
+    if (value.is(Value::Kind::dict)) add_layers(value, path + ".", out);
+  }
+}
+
+/// How much is added to the numbers of a stage, whose layers are counted from 0, or in the whole model.
+using Shifts = std::map<std::string, int64_t>;
+
+Shifts shifts_of(const Layers& stage, const Layers& before) {
+  Shifts out;
+  for (const auto& [path, numbers] : stage) {
+    const auto known = before.find(path);
+    const int64_t next = known == before.end() ? 0 : *known->second.rbegin() + 1;
+    const int64_t first = *numbers.begin();
+    if (next > 0 && first != 0 && first != next)
+      fail(Errc::unsupported, "layers {} of a pipeline stage begin with {}, after {} of stages before",
+           quote(path), first, next);
+    out[path] = first == 0 ? next : 0;
+  }
+  return out;
+}
+
+/// The model of a stage added to those before it.
+void add_stage(Dict& into, const Value& model, const std::string& prefix, const Shifts& shifts) {
+  for (const auto& [key, value] : model.as_dict().entries()) {
+    const std::string path = prefix + key_text(key);
+    std::string name = key_text(key);
+    if (const auto layer = layer_in(path, prefix.size()))
+      name = fmt::format("{}{}{}", path.substr(prefix.size(), layer->begin - prefix.size()),
+                         layer->number + shifts.at(layer->before), path.substr(layer->end));
+    const Value* known = into.find(std::string_view(name));
+    if (value.is(Value::Kind::dict)) {
+      Value made = known != nullptr && known->is(Value::Kind::dict) ? Value(*known) : Value::dict();
+      add_stage(made.as_dict(), value, path + ".", shifts);
+      into.set(name, made);
     } else if (known == nullptr) {
-      into.set(renamed, value);
-      if (value.is(Value::Kind::dict)) {
-        Value made = Value::dict();
-        count = std::max(count, add_stage(made.as_dict(), value.as_dict(), first_layer, name == "layers"));
-        into.set(renamed, made);
-      }
+      into.set(name, value);
+    } else if (is_tensor(value) && is_tensor(*known)) {
+      const bool is_same = value.as_tensor().shape() == known->as_tensor().shape() &&
+                           value.as_tensor().to_bytes() == known->as_tensor().to_bytes();
+      if (!is_same) fail(Errc::format, "two pipeline stages have another {}", quote(path));
     }
   }
-  return count;
 }
 
 }  // namespace
 
 Value join_meta(const std::vector<Part>& parts) {
-  const bool whole_rows = has_whole_rows(parts.front().root);
+  const Value& root = parts.front().root;
+  const Value* norm = root.find("norm.weight");
   return merged(parts, is_tensor, [&](const std::string& path, const std::vector<const Value*>& of_ranks) {
-    return joined(meta_rule(path, whole_rows), parts, of_ranks);
+    Value made = joined(parts.size() == 1 ? Rule::same : meta_rule(root, path), parts, of_ranks);
+    const bool is_square =
+        ends_in(path, {"attention.wo.weight"}) && norm != nullptr && norm->is(Value::Kind::tensor);
+    if (is_square && made.as_tensor().shape().back() != norm->as_tensor().numel())
+      fail(Errc::format,
+           "it has {} columns in {} files, and the model has {}: are the files of all ranks there?",
+           made.as_tensor().shape().back(), parts.size(), norm->as_tensor().numel());
+    return made;
   });
 }
 
 Value join_megatron(std::vector<std::vector<Part>> stages) {
+  check_ranks(stages);
   Value out;
-  Value model = Value::dict();
-  int64_t first_layer = 0;
+  const Value model = Value::dict();
+  Layers known;
   for (std::vector<Part>& parts : stages) {
     const Value stage = join_stage(parts);
     if (out.is_none()) out = stage;
-    first_layer += add_stage(model.as_dict(), stage.find("model")->as_dict(), first_layer, false);
+    Layers own;
+    add_layers(*stage.find("model"), "", own);
+    const Shifts shifts = shifts_of(own, known);
+    for (const auto& [path, numbers] : own)
+      for (const int64_t number : numbers) known[path].insert(number + shifts.at(path));
+    add_stage(model.as_dict(), *stage.find("model"), "", shifts);
   }
   out.as_dict().set("model", model);
   return out;

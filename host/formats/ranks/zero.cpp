@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 
 #include "host/formats/pickle/torch_tensors.hpp"
 #include "host/value/attribute.hpp"
+#include "host/value/unreadable.hpp"
 
 namespace cbk::ranks {
 namespace {
@@ -81,7 +83,10 @@ class Zero {
                                           wanted, found),
                    .advice = "copy the files of all ranks into the folder"});
     }
-    if (is_stage_3_ && !models_.empty() && models_.size() != optimizers_.size() && has_frozen())
+    const Value* model_ranks = find_attribute(model(), "mp_world_size");
+    if (model_ranks != nullptr && model_ranks->is(Value::Kind::integer) && model_ranks->as_int() > 1)
+      fail(Errc::unsupported, "ZeRO with {} tensor-parallel ranks is not joined", model_ranks->as_int());
+    if (is_stage_3_ && models_.size() != optimizers_.size() && has_frozen())
       fail(Errc::format, "{} files *_model_states.pt for {} ranks", models_.size(), optimizers_.size());
   }
 
@@ -97,9 +102,12 @@ class Zero {
     return is_stage_3_ ? pieces(of_ranks) : partitions(of_ranks);
   }
 
-  Named weights() const {
-    const std::string_view name = is_stage_3_ ? stage_3_weights : other_weights;
-    return values([&](size_t rank) { return tensors_of(attribute(state_of(rank), name)); });
+  [[nodiscard]] Tensors weights_of(size_t rank) const {
+    return tensors_of(attribute(state_of(rank), is_stage_3_ ? stage_3_weights : other_weights));
+  }
+
+  [[nodiscard]] Named weights() const {
+    return values([&](size_t rank) { return weights_of(rank); });
   }
 
   /// Parameters that are not trained have no part in the optimizer's states.
@@ -126,10 +134,12 @@ class Zero {
     std::vector<std::pair<std::string, Named>> moments;
     std::vector<std::pair<std::string, Value>> others;
     const std::vector<const Value*> first = states_of(0);
+    const Tensors flat = weights_of(0);
+    const int64_t first_numel = flat.empty() ? 0 : flat.front().numel();
     const Value none = Value::dict();
     for (const auto& [key, value] : (first.empty() ? none : *first.front()).as_dict().entries()) {
       const std::string& name = key.as_string();
-      const bool is_flat = value.is(Value::Kind::tensor) && value.as_tensor().numel() > 1;
+      const bool is_flat = value.is(Value::Kind::tensor) && value.as_tensor().numel() == first_numel;
       if (is_flat) moments.emplace_back(name, moments_of(name));
       if (!is_flat) others.emplace_back(name, value);
     }
@@ -155,10 +165,7 @@ class Zero {
       return attribute(optimizers_[rank].root, "optimizer_state_dict");
     });
   }
-  [[nodiscard]] bool has_frozen() const {
-    const Value* shapes = find_attribute(model(), "frozen_param_shapes");
-    return shapes != nullptr && shapes->is(Value::Kind::dict) && !shapes->as_dict().empty();
-  }
+  [[nodiscard]] bool has_frozen() const { return needs_all_models(models_.front()); }
 
   /// The state of the optimizer that ZeRO wraps.
   [[nodiscard]] const Value* base_of(size_t rank) const {
@@ -175,7 +182,9 @@ class Zero {
     if (base->is(Value::Kind::sequence)) {
       for (const Value& item : base->as_sequence().items) out.push_back(&item);
     } else if (const Value* state = find_attribute(*base, "state")) {
-      for (const auto& [number, item] : state->as_dict().entries()) out.push_back(&item);
+      std::map<int64_t, const Value*> by_number;
+      for (const auto& [number, item] : state->as_dict().entries()) by_number[number.as_int()] = &item;
+      for (const auto& [number, item] : by_number) out.push_back(item);
     }
     return out;
   }
@@ -276,9 +285,9 @@ Value tied_in(const Dict& module, const Value& value, const Value& joined) {
 Value module_of(const Zero& zero, MemoryBudget& memory) {
   const Named weights = zero.weights();
   const Named frozen = zero.frozen();
-  std::vector<std::string> buffers;
+  std::set<std::string> buffers;
   if (const Value* names = find_attribute(zero.model(), "buffer_names"))
-    for (const Value& name : names->as_sequence().items) buffers.push_back(name.as_string());
+    for (const Value& name : names->as_sequence().items) buffers.insert(name.as_string());
   Value out = Value::dict();
   const auto add = [&](const std::string& name, Value value) {
     memory.charge(entry_bytes + name.size());
@@ -288,7 +297,7 @@ Value module_of(const Zero& zero, MemoryBudget& memory) {
   const Dict& module = attribute(zero.model(), "module").as_dict();
   for (const auto& [key, value] : module.entries()) {
     const std::string name = key_text(key);
-    const bool is_buffer = std::ranges::find(buffers, name) != buffers.end();
+    const bool is_buffer = buffers.contains(name);
     if (auto found = weights.find(name); found != weights.end()) {
       add(name, found->second);
     } else if (auto fixed = frozen.find(name); fixed != frozen.end()) {
@@ -318,6 +327,20 @@ Value module_of(const Zero& zero, MemoryBudget& memory) {
 
 }  // namespace
 
+namespace {
+
+/// Optimizers may keep more than moments of the parameters' sizes: then they are not joined, and the weights
+/// are.
+Value optimizer_of(const Zero& zero) {
+  try {
+    return zero.optimizer();
+  } catch (const Error& error) {
+    return unreadable(fmt::format("the optimizer's states are not joined: {}", error.what()));
+  }
+}
+
+}  // namespace
+
 Value join_zero(std::vector<Part> models, std::vector<Part> optimizers, MemoryBudget& memory) {
   const Zero zero(std::move(models), std::move(optimizers));
   Value out = Value::dict();
@@ -326,12 +349,17 @@ Value join_zero(std::vector<Part> models, std::vector<Part> optimizers, MemoryBu
     if (name == "module") {
       out.as_dict().set(key, module_of(zero, memory));
     } else if (name == "optimizer") {
-      out.as_dict().set(key, zero.optimizer());
+      out.as_dict().set(key, optimizer_of(zero));
     } else if (std::ranges::find(layout, name) == layout.end()) {
       out.as_dict().set(key, value);
     }
   }
   return out;
+}
+
+bool needs_all_models(const Part& model) {
+  const Value* shapes = find_attribute(model.root, "frozen_param_shapes");
+  return shapes != nullptr && shapes->is(Value::Kind::dict) && !shapes->as_dict().empty();
 }
 
 }  // namespace cbk::ranks

@@ -12,4 +12,7 @@ namespace cbk::ranks {
 /// partitions, or elements that are missing or left over; `unsupported` for tensor-parallel parts.
 Value join_zero(std::vector<Part> models, std::vector<Part> optimizers, MemoryBudget& memory);
 
+/// Whether the model's files of other ranks have parts, too: of parameters that are not trained, in stage 3.
+bool needs_all_models(const Part& model);
+
 }  // namespace cbk::ranks

@@ -1,7 +1,8 @@
 #include "host/formats/torch/modules.hpp"
 
-#include <algorithm>
+#include <string>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace cbk::torch {
 namespace {
@@ -26,10 +27,11 @@ bool is_empty(const Value& value) {
   return value.is_none() || (value.is(Value::Kind::dict) && value.as_dict().empty());
 }
 
-bool contains(const Value* names, const Value& name) {
-  if (names == nullptr || !names->is(Value::Kind::sequence)) return false;
-  const auto& items = names->as_sequence().items;
-  return std::any_of(items.begin(), items.end(), [&](const Value& item) { return item.equals(name); });
+std::unordered_set<std::string> texts_of(const Value* names) {
+  std::unordered_set<std::string> out;
+  if (names == nullptr || !names->is(Value::Kind::sequence)) return out;
+  for (const Value& name : names->as_sequence().items) out.insert(key_text(name));
+  return out;
 }
 
 class Modules {
@@ -67,11 +69,12 @@ class Modules {
       memory_.charge(entry_bytes);
       made.as_dict().set(key, value);
     };
-    const Value* passing = attribute(module, "_non_persistent_buffers_set");
+    const std::unordered_set<std::string> passing =
+        texts_of(attribute(module, "_non_persistent_buffers_set"));
     for (const auto& [key, value] : attribute(module, "_parameters")->as_dict().entries())
-      if (value.is(Value::Kind::tensor)) add(key, value);
+      if (!value.is_none()) add(key, value);
     for (const auto& [key, value] : attribute(module, "_buffers")->as_dict().entries())
-      if (value.is(Value::Kind::tensor) && !contains(passing, key)) add(key, value);
+      if (!value.is_none() && !passing.contains(key_text(key))) add(key, value);
     for (const auto& [key, value] : attribute(module, "_modules")->as_dict().entries())
       if (const Value inner = replaced(value); !is_empty(inner)) add(key, inner);
     return made;

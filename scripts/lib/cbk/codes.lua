@@ -81,11 +81,22 @@ end
 ---The extents of a block, from the config; nil if it has none.
 local function stated_block(settings)
   local size = settings.weight_block_size
+  local groups = settings.config_groups
+  for _, group in cbk.items(cbk.kind(groups) == "dict" and groups or cbk.dict()) do -- of compressed-tensors
+    local weights = cbk.kind(group) == "dict" and group.weights
+    local own = cbk.kind(weights) == "dict" and weights.block_structure or nil
+    if own ~= nil and own ~= cbk.null then
+      if size ~= nil and cbk.json(size) ~= cbk.json(own) then
+        refuse("the config has blocks of %s and of %s", cbk.json(size), cbk.json(own))
+      end
+      size = own
+    end
+  end
   local list = size ~= nil and cbk.kind(size) == "list" and cbk.totable(size) or nil
   if not list then return nil end
   local rows, columns = list[1], list[2]
   if #list ~= 2 or type(rows) ~= "number" or type(columns) ~= "number" or rows < 1 or columns < 1 or rows % 1 + columns % 1 > 0 then
-    refuse("weight_block_size of the config is %s; expected two positive whole numbers", cbk.json(size))
+    refuse("the block size of the config is %s; expected two positive whole numbers", cbk.json(size))
   end
   return { rows, columns }
 end
@@ -276,6 +287,9 @@ codes.grouped = {
     if dtype ~= "int32" and dtype ~= "uint32" then return ("the codes are %s"):format(dtype) end
     local bits = settings.bits
     if bits ~= nil and bits ~= 4 then return ("the codes have %s bits, and cbk reads 4"):format(tostring(bits)) end
+    local method, packing = settings.quant_method, settings.packing_format
+    if type(method) == "string" and method ~= "gptq" and method ~= "awq" then return ("quant_method is '%s'"):format(method) end
+    if type(packing) == "string" then return ("packing_format is '%s'"):format(packing) end
     local format = settings.checkpoint_format
     if type(format) == "string" and format ~= "gptq" and format ~= "gptq_v2" then return ("checkpoint_format is '%s'"):format(format) end
     local version = settings.version

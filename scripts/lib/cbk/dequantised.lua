@@ -91,8 +91,9 @@ end
 ---but the group numbers of GPTQ is read. A tree without quantised weights is returned as it is.
 ---@param tree any
 ---@param config? Dict   of the checkpoint: its quantization_config says block sizes and versions of formats
----@param options? { dtype?: string, cannot?: string, checkpoint?: Checkpoint }   dtype: of the weights (default: float32); cannot: what
----fails if the codes cannot be read; checkpoint: where the tree is from
+---@param options? { dtype?: string, cannot?: string, checkpoint?: Checkpoint, config_problem?: any, shown?: fun(key: string): boolean }
+---dtype: of the weights (default: float32); cannot: what fails if the codes cannot be read; checkpoint: where the tree is from;
+---config_problem: why the config cannot be read, an error if the weights are quantised; shown: which scales stay, for looking at them
 ---@return any tree
 ---@return Quantised found   what was replaced
 function dequantised.tree(tree, config, options)
@@ -104,18 +105,18 @@ function dequantised.tree(tree, config, options)
     cbk.fail("unsupported", problem, { context = { options.cannot or "cannot make numbers of quantised weights" } })
   end
   if #found.weights == 0 then return tree, found end
-  check_shared(rows, found.weights)
-  local settings, weight_at, is_part = found.stated and found.stated.settings, {}, {}
-  for _, weight in ipairs(found.weights) do
-    weight_at[weight.key] = weight
-    for _, part in ipairs(weight.parts) do is_part[part] = true end
+  if options.config_problem then
+    error(errors.with(options.config_problem, { context = { options.cannot or "cannot make numbers of quantised weights" } }), 0)
   end
+  check_shared(rows, found.weights)
+  local settings, weight_at, is_left_out = found.stated and found.stated.settings, {}, found:left_out(not options.shown)
+  for _, weight in ipairs(found.weights) do weight_at[weight.key] = weight end
   return cbk.rewrite(tree, {
     checkpoint = options.checkpoint,
     path = function(path)
       local weight = weight_at[path]
       if weight then return weight.name end
-      return not (is_part[path] or quantised.is_part_name(path)) and path or nil
+      return (not is_left_out(path) or options.shown and options.shown(path)) and path or nil
     end,
     leaf = function(path, value)
       local weight = weight_at[path]

@@ -11,6 +11,11 @@ local naming = {}
 ---@return string
 function naming.last(name) return name:match "^.*%.(.*)$" or name end
 
+---The last two parts of a name with dots.
+---@param name string
+---@return string
+function naming.ending(name) return name:match "([^.]*%.[^.]*)$" or name end
+
 ---A text without the spaces around it.
 ---@param text string
 ---@return string

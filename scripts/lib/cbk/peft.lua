@@ -261,67 +261,94 @@ end
 local RENAMED = { { "model.language_model.", "language_model.model." }, { "model.vision_tower.", "vision_tower." },
   { "model.multi_modal_projector.", "multi_modal_projector." }, { "lm_head.", "language_model.lm_head." } }
 
----@class KeyFinder   Finds the base model's keys for names of an adapter.
----@field model Dict
----@field by_tail? table<string, string|false>   keys by what follows their first parts; false: several
----@field moved table<string, string>            prefixes that differ: of the adapter → of the base model
-local KeyFinder = {}
-KeyFinder.__index = KeyFinder
+---@class PrefixChange   How names of an adapter become those of the base model.
+---@field from string
+---@field to string
 
+local MOST_PARTS = 16 -- of a name before the layers; a hostile name has 100,000
+
+---The changes that make a key of the base model of a name.
 ---@param model Dict
----@return KeyFinder
-local function key_finder(model) return setmetatable({ model = model, moved = {} }, KeyFinder) end
-
----The one key of the base model that has a prefix before the name, or whose prefix the name lacks.
+---@param by_end table<string, string[]>   keys by their last parts
 ---@param name string
----@return string|nil
-function KeyFinder:with_prefix(name)
-  if not self.by_tail then
-    self.by_tail = {}
-    for key in cbk.items(self.model) do
-      for tail in tostring(key):gmatch "%f[^.%z]()" do
-        local text = tostring(key):sub(tail)
-        self.by_tail[text] = self.by_tail[text] == nil and tostring(key)
-      end
-    end
-  end
-  if self.by_tail[name] then return self.by_tail[name] end
-  for at in name:gmatch "%.()" do
-    local key = name:sub(at)
-    if is_tensor(self.model[key]) and key:find("%.%d+%.") then return key end
-  end
-end
-
----The base model's own key. Files of a model without its head leave out the first part of a name; other programs put one more before it.
----@param name string
----@return string|nil
-function KeyFinder:find(name)
-  local model = self.model
-  if is_tensor(model[name]) then return name end
+---@return PrefixChange[]
+local function changes_of(model, by_end, name)
+  local out, parts = {}, 0
   for _, pair in ipairs(RENAMED) do
-    local key = name:sub(1, #pair[1]) == pair[1] and pair[2] .. name:sub(#pair[1] + 1)
-    if key and is_tensor(model[key]) then
-      self.moved[pair[1]] = pair[2]
-      return key
-    end
+    if name:sub(1, #pair[1]) == pair[1] then out[#out + 1] = { from = pair[1], to = pair[2] } end
   end
-  local short = name:gsub("^[^.]+%.", "")
-  if is_tensor(model[short]) then return short end
-  for from, to in pairs(self.moved) do -- of a name that shows less
-    local key = name:sub(1, #from) == from and to .. name:sub(#from + 1)
-    if key and is_tensor(model[key]) then return key end
+  for at in name:gmatch "%.()" do
+    parts = parts + 1
+    if parts > MOST_PARTS then break end
+    out[#out + 1] = { from = name:sub(1, at - 1), to = "" }
   end
-  local key = self:with_prefix(name)
-  if not key then return nil end
-  if #key > #name then self.moved[""] = key:sub(1, #key - #name) else self.moved[name:sub(1, #name - #key)] = "" end
-  return key
+  for _, key in ipairs(by_end[naming.ending(name)] or {}) do
+    if #key > #name and key:sub(-#name - 1) == "." .. name then out[#out + 1] = { from = "", to = key:sub(1, #key - #name) } end
+  end
+  local fitting = {}
+  for _, one in ipairs(out) do
+    if is_tensor(model[one.to .. name:sub(#one.from + 1)]) then fitting[#fitting + 1] = one end
+  end
+  return fitting
 end
 
----Says which prefixes differ.
-function KeyFinder:warn()
-  for _, from in ipairs(naming.sorted(self.moved)) do
-    cbk.warn(("the adapter's names differ from the base model's: '%s…' there is '%s…' here"):format(from, self.moved[from]))
+---The base model's keys by their last two parts, as far as names need them.
+local function keys_by_end(model, names)
+  local out = {}
+  for _, name in ipairs(names) do out[naming.ending(name)] = {} end
+  for key in cbk.items(model) do
+    local list = out[naming.ending(tostring(key))]
+    if list then list[#list + 1] = tostring(key) end
   end
+  return out
+end
+
+---The change that fits the most names; nil if there is none, or if others fit as many.
+---@param model Dict
+---@param names string[]
+---@return PrefixChange|nil
+local function best_change(model, names)
+  local by_end, counts, list = keys_by_end(model, names), {}, {}
+  for _, name in ipairs(names) do
+    for _, one in ipairs(changes_of(model, by_end, name)) do
+      local id = one.from .. "=" .. one.to
+      if not counts[id] then counts[id], list[#list + 1] = 0, { id = id, change = one } end
+      counts[id] = counts[id] + 1
+    end
+  end
+  table.sort(list, function(a, b)
+    if counts[a.id] ~= counts[b.id] then return counts[a.id] > counts[b.id] end
+    return a.id < b.id
+  end)
+  if not list[1] or list[2] and counts[list[2].id] == counts[list[1].id] then return nil end
+  return list[1].change
+end
+
+---The base model's keys for the names of an adapter. Files of a model without its head leave out the first part of a name; other programs
+---put one more before it, and transformers renamed the parts of models with images. Warns of prefixes that differ.
+---@param model Dict
+---@param names string[]
+---@return table<string, string> keys   by name; names without a key are not in it
+local function find_keys(model, names)
+  local keys, left = {}, {}
+  table.sort(names)
+  for _, name in ipairs(names) do
+    if is_tensor(model[name]) then keys[name] = name else left[#left + 1] = name end
+  end
+  local change = #left > 0 and best_change(model, left)
+  while change do
+    local rest = {}
+    for _, name in ipairs(left) do
+      local key = name:sub(1, #change.from) == change.from and change.to .. name:sub(#change.from + 1)
+      if key and is_tensor(model[key]) then keys[name] = key else rest[#rest + 1] = name end
+    end
+    if change.to ~= "" or change.from:find("%..") then
+      cbk.warn(("the adapter's names differ from the base model's: '%s…' there is '%s…' here"):format(change.from, change.to))
+    end
+    left = rest
+    change = #left > 0 and best_change(model, left)
+  end
+  return keys
 end
 
 -- Names of transformers' Conv1D layers, which have a transposed weight. Some models have linear layers with these names.
@@ -570,13 +597,16 @@ end
 ---@return table<string, fun(old: Tensor|nil): Tensor> below   weights that are saved whole and have matrices besides, without these
 local function trained_weights(model, modules, others, settings, embedding)
   local trained, names, count, missing, below = {}, {}, 0, {}, {}
-  local finder = key_finder(model)
+  local all = {}
+  for module in pairs(modules) do all[#all + 1] = module .. ".weight" end
+  for name in pairs(others) do all[#all + 1] = name end
+  local keys = find_keys(model, all)
   check_patterns(settings, modules)
   local is_conv1d = peft.has_conv1d(model)
   if is_conv1d == nil then is_conv1d = settings.fan_in_fan_out end
   for module, one in pairs(modules) do
     local name = module .. ".weight"
-    local key = finder:find(name) or embedding and is_weight_of(HEADS, name) and name
+    local key = keys[name] or embedding and is_weight_of(HEADS, name) and name
     if key then
       claim(names, key, name)
       trained[key], count = function(old) return folded_weight(settings, is_conv1d, module, one, old) end, count + 1
@@ -590,7 +620,7 @@ local function trained_weights(model, modules, others, settings, embedding)
       #missing, table.concat(missing, ", ", 1, math.min(#missing, 5)), #missing > 5 and ", …" or ""))
   end
   for name, saved in pairs(others) do -- modules_to_save, trained biases, and weights to which matrices are added
-    local key, value = finder:find(name) or name, saved.value
+    local key, value = keys[name] or name, saved.value
     if model[key] ~= nil and not is_tensor(model[key]) then
       cbk.fail("checkpoint", ("the base model's '%s' is not a tensor, but the adapter's is"):format(key))
     end
@@ -615,7 +645,6 @@ local function trained_weights(model, modules, others, settings, embedding)
     trained[key] = fold and function(old) return fold(put(old)) end or put
     below[key] = fold and put
   end
-  finder:warn()
   return trained, count, below
 end
 

@@ -95,6 +95,8 @@ end
 -- Tensors beside quantised weights that are not needed for their values.
 local BESIDE = { "input_scale", "output_scale", "k_scale", "v_scale", "kv_scale", "input_global_scale", "act_scale", "scale_input",
   "qscale_act", "weight_format", "input_zero_point", "activation_scale" }
+local IS_BESIDE = {}
+for _, name in ipairs(BESIDE) do IS_BESIDE[name] = true end
 
 ---Whether a key is named like a scale or another part of quantised weights. Nobody should be advised to drop it.
 ---@param key string
@@ -107,10 +109,7 @@ function quantised.is_part_name(key)
     if name:sub(-#one.tail) == one.tail and not is_plain then return true end
   end
   local last = naming.last(name)
-  for _, beside in ipairs(BESIDE) do
-    if last == beside then return true end
-  end
-  return last:find "^qzeros$" ~= nil or last:find "^g_idx$" ~= nil
+  return IS_BESIDE[last] or last:find "^qzeros$" ~= nil or last:find "^g_idx$" ~= nil
 end
 
 ---The first key that is named like a part of quantised weights.
@@ -231,14 +230,18 @@ function quantised.without_fields(config, place, depth)
   return out, fields
 end
 
----The config.json beside a checkpoint, for commands that need no config otherwise; nil if none can be read.
----@param path string   a file or a folder
+---The config.json beside a checkpoint, for commands that need no config otherwise; nil if there is none.
+---@param path string         a file or a folder
+---@param allowed? string[]   folders where links out of the folder may lead: --allow-external
 ---@return Dict|nil
-function quantised.config_beside(path)
+---@return any problem        why it cannot be read; values of quantised weights may depend on it
+function quantised.config_beside(path, allowed)
   local fine, config = pcall(function()
-    return cbk.config.load(cbk.fs.beside(cbk.fs.folder_of(path), "config.json"))
+    local file = cbk.fs.beside(cbk.fs.folder_of(path), "config.json", allowed)
+    return file and cbk.config.load(file)
   end)
-  return fine and type(config) == "userdata" and cbk.kind(config) == "dict" and config or nil
+  if not fine then return nil, config end
+  return type(config) == "userdata" and cbk.kind(config) == "dict" and config or nil
 end
 
 -- --- quantisation in a checkpoint
@@ -408,17 +411,30 @@ end
 ---@return string[] names
 ---@return table<string, QuantisedWeight> by_name
 function Quantised:names(keys)
-  local renamed, by_name, is_part, out = {}, {}, {}, {}
-  for _, one in ipairs(self.weights) do
-    renamed[one.key], by_name[one.name] = one.name, one
-    for _, part in ipairs(one.parts) do is_part[part] = true end
-  end
+  local renamed, by_name, out, is_left_out = {}, {}, {}, self:left_out()
+  for _, one in ipairs(self.weights) do renamed[one.key], by_name[one.name] = one.name, one end
   if #self.weights == 0 then return keys, by_name end
   for _, key in ipairs(keys) do
-    local is_beside = quantised.is_part_name(key) and not renamed[key]
-    if not is_part[key] and not is_beside then out[#out + 1] = renamed[key] or key end
+    if not is_left_out(key) then out[#out + 1] = renamed[key] or key end
   end
   return out, by_name
+end
+
+---Which keys have no place beside the numbers: the scales of the codes, and what is kept for them with activations.
+---@param with_beside? boolean   false: what is kept for activations stays
+---@return fun(key: string): boolean
+function Quantised:left_out(with_beside)
+  local is_part, stems = {}, {}
+  for _, one in ipairs(self.weights) do
+    local stem = one.name:gsub("%.?weight$", "")
+    stems[stem], stems[stem:match "^(.*)%.[^.]*$" or ""] = true, true -- of a module, and of the one around it
+    for _, part in ipairs(one.parts) do is_part[part] = true end
+  end
+  return function(key)
+    local last = naming.last(key)
+    local module = key:sub(1, math.max(#key - #last - 1, 0))
+    return is_part[key] or with_beside ~= false and IS_BESIDE[last] and stems[module] or false
+  end
 end
 
 -- --- messages

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local dequantised = require "cbk.dequantised"
 local errors = require "cbk.errors"
+local naming = require "cbk.naming"
 local quantised = require "cbk.quantised"
 
 local quantised_copy = {}
@@ -20,15 +21,23 @@ QuantisedCopy.__index = QuantisedCopy
 ---@param path string    of the checkpoint
 ---@param dtype string   of these weights
 ---@param checkpoint Checkpoint
+---@param allowed? string[]   --allow-external
 ---@return any
-function quantised_copy.dequantised(source, path, dtype, checkpoint)
+function quantised_copy.dequantised(source, path, dtype, checkpoint, allowed)
   local cannot = ("cannot dequantise '%s'"):format(path)
-  local tree, found = dequantised.tree(source, quantised.config_beside(path), { dtype = dtype, cannot = cannot, checkpoint = checkpoint })
+  local config, problem = quantised.config_beside(path, allowed)
+  local options = { dtype = dtype, cannot = cannot, checkpoint = checkpoint, config_problem = problem }
+  local tree, found = dequantised.tree(source, config, options)
   if #found.weights == 0 then
     local why = cannot .. ": it has no quantised weights (codes with scales beside them)"
     cbk.fail("unsupported", why, { advice = "leave out --dequantize" })
   end
   if #found.narrow > 0 then cbk.fail("unsupported", quantised.narrow_problem(found.narrow, "the checkpoint"), { context = { cannot } }) end
+  local orphans = {}
+  for key in cbk.leaves(tree) do orphans[#orphans + 1] = quantised.is_part_name(tostring(key)) and tostring(key) or nil end
+  if #orphans > 0 then
+    cbk.warn(("there are no codes beside what is named like scales, which is copied as it is: %s"):format(naming.listed(orphans, 3)))
+  end
   return tree
 end
 
@@ -37,7 +46,7 @@ end
 ---@param is_as_stated? boolean   false: the config beside it says nothing about the weights of this tree (default: true)
 ---@return QuantisedCopy
 function quantised_copy.new(source, path, is_as_stated)
-  local found = quantised.find(source, is_as_stated ~= false and quantised.config_beside(path) or nil)
+  local found = quantised.find(source, is_as_stated ~= false and (quantised.config_beside(path)) or nil)
   local out = setmetatable({ found = found, source = source, path = path, keys = {} }, QuantisedCopy)
   for _, one in ipairs(found.weights) do
     out.keys[one.key] = one.key

@@ -9,7 +9,8 @@ local folder = {}
 -- Fields for the number of layers, in configs of Hugging Face.
 local DEPTHS = { "num_hidden_layers", "n_layer", "num_layers", "n_layers" }
 -- Files of a tokenizer that say which token has which number.
-local VOCABULARIES = { "tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model" }
+local VOCABULARIES = { "tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model",
+  "added_tokens.json" }
 
 ---The sections of a config that may hold a field: all of it, and the language model's.
 local function sections_of(config)
@@ -75,11 +76,18 @@ function folder.check_vocabularies(base, models, allowed)
   local own = cbk.fs.is_dir(base.path) and hugging_face_files.read(base.path, allowed) or {}
   for _, one in ipairs(models) do
     local files = cbk.fs.is_dir(one.path) and hugging_face_files.read(one.path, allowed) or {}
+    local is_compared, has_some = false, false
     for _, name in ipairs(VOCABULARIES) do
+      is_compared = is_compared or own[name] ~= nil and files[name] ~= nil
+      has_some = has_some or own[name] ~= nil or files[name] ~= nil
       if own[name] and files[name] and own[name] ~= files[name] then
         cbk.fail("unsupported", ("tokenizer_source: base: '%s' of '%s' differs from that of the base model, and rows of embeddings are "
           .. "not put in another order; leave tokenizer_source out if the tokens have the same numbers"):format(name, one.path))
       end
+    end
+    if has_some and not is_compared then
+      cbk.fail("unsupported", ("tokenizer_source: base: '%s' and the base model have no file of the tokenizer in common, so that their "
+        .. "vocabularies cannot be compared; leave tokenizer_source out if the tokens have the same numbers"):format(one.path))
     end
   end
 end
