@@ -56,6 +56,11 @@ local found, failures, subjects, total = findings.new(), {}, {}, 0
 ---@param file string
 ---@param is_inside? boolean   of a folder that was named
 local function open(file, is_inside)
+  local both = not is_inside and folder.of_both_formats(file)
+  if both then
+    for _, path in ipairs(both) do open(path, true) end
+    return
+  end
   local fine, subject = pcall(check.open, file, options, found)
   if fine then
     subjects[#subjects + 1], total = subject, total + subject.bytes

@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -147,6 +148,39 @@ def numbers(run, rng, name, scheme):
     assert same_bits(torch.load(run.path("out.pt"), weights_only=True)[key], wanted), "in a pickle"
 
 
+def beside(run):
+    """Plain tensors with the names of scales stay; the blocks of the config are used, or the config is an error."""
+    codes = torch.full((6, 6), 56, dtype=torch.uint8)  # ones in float8_e4m3fn
+
+    def made(settings, more=None, scale=torch.tensor([[1.0, 2.0], [3.0, 4.0]])):
+        return make(run, "source", {"l.weight": ("F8_E4M3", (6, 6), codes.numpy().tobytes()), "l.weight_scale": scale, **(more or {})}, settings)
+
+    def copied(source):
+        done = run.run("copy", source, run.path("out.safetensors"), "--overwrite", "--dequantize", "float32")
+        assert done.returncode == 0, done.stderr
+        return safetensors_file.load(run.path("out.safetensors"))[0], done.stderr
+    plain = {"layers.0.layer_scales": torch.ones(3), "vq.centroids": torch.ones(2), "scaler.zero": torch.ones(1), "other.weight_scale_inv": torch.ones(1)}
+    block = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"strategy": "block", "block_structure": [4, 3]}}}}
+    found, said = copied(made(block, {**plain, "l.input_scale": torch.ones(1)}))
+    assert set(found) == {"l.weight", "model.norm.weight", *plain} and "no codes beside" in said, (set(found), said)
+    assert torch.equal(found["l.weight"], torch.tensor([[1.0, 2.0], [3.0, 4.0]]).repeat_interleave(4, 0)[:6].repeat_interleave(3, 1)), found["l.weight"]
+    source = made(block)
+    with open(source + "/config.json", "w", encoding="utf-8") as file:
+        file.write('{"quantization_config": {"quant_method": "fp8",}}')
+    done = run.run("copy", source, run.path("no.safetensors"), "--dequantize", "float32")
+    assert done.returncode == 1 and "cannot dequantise" in done.stderr and not os.path.exists(run.path("no.safetensors")), done
+    assert "shown as stored" in run.run("stats", source).stderr
+    files, settings = grouped(np.random.default_rng(1), "gptq")[:2]
+    for own in ({"quant_method": "auto-round", "packing_format": "auto_round:gptqmodel"}, {"packing_format": "auto_round"}):
+        done = run.run("copy", make(run, "source", files, {**settings, **own}), run.path("no.safetensors"), "--dequantize", "float32")
+        assert done.returncode == 1 and "auto" in done.stderr, done
+    for before, after in (({"l.input_scale": torch.ones(1)}, {"l.input_scale": torch.zeros(1)}), ({"layer_scales": torch.ones(1)}, {"layer_scales": torch.zeros(1)})):
+        one = made(block, before)
+        os.rename(one, run.path("one"))
+        assert run.run("diff", run.path("one"), made(block, after)).returncode == 1
+        shutil.rmtree(run.path("one"))
+
+
 def threads(run, rng):
     """The bytes are the same for any number of threads and any memory."""
     for how in ("gptq by activation", "awq"):
@@ -246,6 +280,7 @@ def main():
             for name, scheme in SCHEMES.items():
                 rng = np.random.default_rng([args.seed, i])
                 run.check(f"{name}, round {i}", lambda: numbers(run, rng, name, scheme))  # pylint: disable=cell-var-from-loop
+        run.check("what is beside quantised weights", lambda: beside(run))
         run.check("any number of threads", lambda: threads(run, np.random.default_rng(args.seed)))
         run.check("a large matrix", lambda: large(run, np.random.default_rng(args.seed)))
         run.check("a conversion and back", lambda: conversion(run))

@@ -406,7 +406,7 @@ class Ranks(harness.Run):
         names = sorted(os.listdir(folder + "/iter_0000010"))
         for lost in (names[0], names[-1]) if len(names) > 1 else ():
             os.rename(f"{folder}/iter_0000010/{lost}", self.path("lost"))
-            self.refused(["rank"], folder, "--weights")
+            self.refused(["file", "pipeline stage" if stages > 1 and tensor_ranks == 1 else "rank"], folder, "--weights")
             os.rename(self.path("lost"), f"{folder}/iter_0000010/{lost}")
         if tensor_ranks > 1:
             for name in names:

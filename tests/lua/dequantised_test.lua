@@ -288,16 +288,16 @@ end)
 
 -- --- commands
 
-local function folder_of(case)
+local function folder_of(case, method)
   local dir = harness.temp_dir()
   cbk.create(dir .. "/model.safetensors", { root = tree_of(case) }):commit { progress = false }
-  cbk.config.save(config(cbk.dict(case.config or { quant_method = "fp8" })), dir .. "/config.json")
+  cbk.config.save(config(cbk.dict(case.config or { quant_method = method or "fp8" })), dir .. "/config.json")
   return dir
 end
 
 describe("cbk copy --dequantize", function()
   it("works with the other options, which see the weights' own names", function()
-    local dir = folder_of(CASES[GPTQ])
+    local dir = folder_of(CASES[GPTQ], "gptq")
     equal((harness.cbk(dir, "copy", dir, "a.safetensors", "--dequantize", "float32", "--include", "w.*", "--rename", "^w=model.w")), 0)
     local root = cbk.open(dir .. "/a.safetensors").root
     equal(cbk.keys(root), { "model.w.weight" })
@@ -347,7 +347,7 @@ end)
 describe("commands for looking at values", function()
   it("read numbers, and scales by their keys", function()
     local case = CASES[GPTQ]
-    local dir = folder_of(case)
+    local dir = folder_of(case, "gptq")
     local _, out = harness.cbk(dir, "show", dir, "w.weight")
     has(out, "float32 [8, 16]")
     has(out, "computed from the codes in w.qweight (GPTQ")

@@ -28,6 +28,10 @@ class Merger {
     if (is_tensor_(first)) return tensor_at(path, of_ranks);
     if (first.is(Value::Kind::dict)) return dict_at(path, of_ranks);
     if (first.is(Value::Kind::sequence)) return sequence_at(path, of_ranks);
+    for (size_t i = 1; i < of_ranks.size(); ++i)
+      if (holds_tensors(*of_ranks[i]))
+        fail(Errc::format, "{} is {} in '{}', but not in '{}'", quote(path), a_kind(*of_ranks[i]),
+             parts_[i].name, parts_[0].name);
     return first;
   }
 

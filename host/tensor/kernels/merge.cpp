@@ -96,7 +96,7 @@ void add_agreeing(const DifferenceMix& mix, std::span<std::byte* const> parts, i
     for (int64_t i = 0; i < count; ++i) {
       const T weighted = part[i] * weight;
       const T along = weighted * sums[static_cast<size_t>(i)];  // the sign is a factor: no branches
-      mixed[i] += along <= 0 ? T{0} : weighted;  // NaN stays
+      mixed[i] += along <= 0 ? T{0} : weighted;                 // NaN stays
       divisors[i] += along <= 0 ? T{0} : weight;
     }
   }

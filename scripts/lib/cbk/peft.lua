@@ -303,7 +303,7 @@ local function keys_by_end(model, names)
   return out
 end
 
----The change that fits the most names; nil if there is none, or if others fit as many.
+---The change that fits the most names; nil if there is none, or if others fit as many of the same names.
 ---@param model Dict
 ---@param names string[]
 ---@return PrefixChange|nil
@@ -312,16 +312,22 @@ local function best_change(model, names)
   for _, name in ipairs(names) do
     for _, one in ipairs(changes_of(model, by_end, name)) do
       local id = one.from .. "=" .. one.to
-      if not counts[id] then counts[id], list[#list + 1] = 0, { id = id, change = one } end
-      counts[id] = counts[id] + 1
+      if not counts[id] then counts[id], list[#list + 1] = 0, { id = id, change = one, names = {} } end
+      counts[id], list[id] = counts[id] + 1, list[id] or list[#list]
+      list[id].names[name] = true
     end
   end
   table.sort(list, function(a, b)
     if counts[a.id] ~= counts[b.id] then return counts[a.id] > counts[b.id] end
     return a.id < b.id
   end)
-  if not list[1] or list[2] and counts[list[2].id] == counts[list[1].id] then return nil end
-  return list[1].change
+  local best = list[1]
+  for i = 2, #list do
+    for name in pairs(counts[list[i].id] == counts[best.id] and list[i].names or {}) do
+      if best.names[name] then return nil end
+    end
+  end
+  return best and best.change
 end
 
 ---The base model's keys for the names of an adapter. Files of a model without its head leave out the first part of a name; other programs

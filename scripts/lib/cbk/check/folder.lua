@@ -36,6 +36,17 @@ local function folders_in(path, allowed)
   return out
 end
 
+---The checkpoints in a folder that has a model as pickles beside the one as safetensors, which alone is opened; nil of other folders.
+---@param path string
+---@return string[]|nil
+function folder.of_both_formats(path)
+  local function has(name)
+    return cbk.fs.exists(cbk.fs.join(path, name)) or cbk.fs.exists(cbk.fs.join(path, name .. ".index.json"))
+  end
+  local is_both = cbk.fs.is_dir(path) and has "pytorch_model.bin" and has "model.safetensors"
+  return is_both and files_in(path) or nil
+end
+
 ---The checkpoints in a folder that cannot be opened as one checkpoint; nil if it cannot be opened for another reason.
 ---@param path string
 ---@param problem table   the error
