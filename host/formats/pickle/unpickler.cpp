@@ -473,10 +473,9 @@ Value Machine::described_call(const std::string& global, const Value& arguments)
   const std::string& name = Arguments(arguments).at(1).as_string();
   if (!owner.is(Value::Kind::object) || name.starts_with("__")) fail(Errc::refused, "{}", global);
   const Object& object = owner.as_object();
-  const bool is_described =
-      object.type == "class" ? !find_global(object.repr, options_.dill) : object.is_inert;
-  if (!is_described) fail(Errc::refused, "{}", global);
-  return instance(object.type == "class" ? object.repr : object.type, name, {}, true);
+  const std::string& type = object.type == "class" ? object.repr : object.type;
+  if (find_global(type, options_.dill) || type == "torch.dtype") fail(Errc::refused, "{}", global);
+  return instance(type, name, {}, true);
 }
 
 Value Machine::instance(const std::string& type, std::string repr, Value state, bool is_inert) {
