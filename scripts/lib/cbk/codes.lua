@@ -96,7 +96,7 @@ local function stated_block(settings)
   if not list then return nil end
   local rows, columns = list[1], list[2]
   if #list ~= 2 or type(rows) ~= "number" or type(columns) ~= "number" or rows < 1 or columns < 1 or rows % 1 + columns % 1 > 0 then
-    refuse("the block size of the config is %s; expected two positive whole numbers", cbk.json(size))
+    refuse("the block size of the config (weight_block_size, block_structure) is %s; expected two positive whole numbers", cbk.json(size))
   end
   return { rows, columns }
 end

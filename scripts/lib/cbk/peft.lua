@@ -575,7 +575,8 @@ local function new_words(model, out)
       if changed and rows ~= words.rows then
         cbk.fail("shape", ("'%s' has %d words after the adapter is folded in, and '%s' has %d: the adapter was trained after the "
           .. "vocabulary was resized, and has only one of them"):format(key, rows, words.key, words.rows),
-          { advice = "merge the adapter with PEFT" })
+          { advice = ("give the base model %d words with transformers (model.resize_token_embeddings(%d), then save_pretrained), and fold "
+            .. "the adapter into that"):format(changed, changed) })
       end
     end
   end
