@@ -80,7 +80,7 @@ class Terminal:
 
 def bash(run):
     cases = [
-        (["ex"], {"export"}), (["convert-"], {"convert-config", "convert-config-to-mup"}), (["ls", "--so"], {"--sort"}),
+        (["ex"], {"export", "extract-lora"}), (["convert-"], {"convert-config", "convert-config-to-mup"}), (["ls", "--so"], {"--sort"}),
         (["ls", "--sort", ""], {"key", "size"}), (["ls", "--sort", "=", "k"], {"key"}),
         (["convert", "--model", "starc"], {"starcoder", "starcoder-headless"}),
         (["convert", "--model", "llama", "--to", "h"], {"hf"}), (["copy", "a", "b", "--to-dtype", "=", "bf"], {"bfloat16"}),
@@ -141,7 +141,7 @@ def zsh(run):
 
 def fish(run):
     cases = {
-        "cbk ex": {"export"}, "cbk ls --so": {"--sort"}, "cbk ls --sort ": {"key", "size"}, "cbk ls --sort=k": {"--sort=key"},
+        "cbk ex": {"export", "extract-lora"}, "cbk ls --so": {"--sort"}, "cbk ls --sort ": {"key", "size"}, "cbk ls --sort=k": {"--sort=key"},
         "cbk convert --model starc": {"starcoder", "starcoder-headless"}, "cbk convert --model llama --to h": {"hf"},
         "cbk ls mod": {"model.safetensors", "models/"}, "cbk ls --allow-external=mod": {"--allow-external=models/"},
         "cbk show model.safetensors model.la": {"model.layers.0.", "model.layers.1."},

@@ -96,7 +96,8 @@ class Machine {
   void push_quoted(std::string_view text);
   void extend(Sequence::Kind kind, const std::vector<Value>& items);
   void set_items(std::vector<Value> items);
-  Value filled(Value made);
+  template <typename Make>
+  Value filled(Make&& make);
   void replace_top(const Value& made);
 
   // --- globals
@@ -381,17 +382,20 @@ void Machine::replace_top(const Value& made) {
   stack_.replace_top(made);
 }
 
-/// The container on top. An instance that gets items is one of a subclass of dict or list: it becomes `made`.
-Value Machine::filled(Value made) {
+/// The container on top. An instance that gets items is one of a subclass of dict or list: it becomes what
+/// `make` returns.
+template <typename Make>
+Value Machine::filled(Make&& make) {
   const Value& top = stack_.top();
-  if (empty_instances_.erase(top.identity()) == 0 || !top.is(Value::Kind::object)) return top;
+  if (!top.is(Value::Kind::object) || empty_instances_.erase(top.identity()) == 0) return top;
+  const Value made = make();
   replace_top(made);
   return made;
 }
 
 void Machine::extend(Sequence::Kind kind, const std::vector<Value>& items) {
   if (is_refused(stack_.top())) return;
-  const Value list = filled(arena_.sequence(kind));
+  const Value list = filled([&] { return arena_.sequence(kind); });
   if (!list.is(Value::Kind::sequence)) fail(Errc::format, "items are appended to {}", a_kind(list));
   Sequence& sequence = list.as_sequence();
   const bool grows = sequence.kind == Sequence::Kind::list || sequence.kind == Sequence::Kind::set ||
@@ -403,7 +407,7 @@ void Machine::extend(Sequence::Kind kind, const std::vector<Value>& items) {
 
 void Machine::set_items(std::vector<Value> items) {
   if (is_refused(stack_.top())) return;
-  const Value dict = filled(arena_.dict());
+  const Value dict = filled([&] { return arena_.dict(); });
   if (items.size() % 2 != 0) fail(Errc::format, "a dict's key has no value");
   if (!dict.is(Value::Kind::dict)) fail(Errc::format, "items are set in {}", a_kind(dict));
   for (size_t i = 0; i < items.size(); i += 2) {
