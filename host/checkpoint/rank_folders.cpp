@@ -256,7 +256,7 @@ constexpr auto readers = std::to_array({read_zero, read_dtensors, read_megatron,
 std::string latest_name(const Folder& folder) {
   std::string name = folder.text_of(zero_latest);
   if (!name.empty()) return name;
-  const std::string iteration = folder.text_of(megatron_latest);
+  std::string iteration = folder.text_of(megatron_latest);
   if (iteration == "release") return iteration;
   std::string_view rest = iteration;
   const auto number = take_number(rest);

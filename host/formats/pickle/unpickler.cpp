@@ -469,7 +469,7 @@ void Machine::reduce(const Value& callable, const Value& arguments) {
 /// such.
 Value Machine::described_call(const std::string& global, const Value& arguments) {
   if (global != member_lookup) {
-    const Value made = instance(global, "", {}, true);
+    Value made = instance(global, "", {}, true);
     set_attributes(context_, made.as_object(), arguments);
     return made;
   }

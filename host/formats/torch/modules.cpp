@@ -90,7 +90,7 @@ class Modules {
 
 }  // namespace
 
-Value with_state_dicts(Value root, MemoryBudget& memory) {
+Value with_state_dicts(const Value& root, MemoryBudget& memory) {
   return Modules(memory).replaced(root);
 }
 

@@ -56,7 +56,7 @@ class ZipReader {
           within("data.pkl", [&] { return pickle::load(pickle.text(), unpickle_options(), &used); });
       warn_of_rest(pickle.text().size() - used);
     }
-    checkpoint.root = with_state_dicts(std::move(checkpoint.root), *memory_);
+    checkpoint.root = with_state_dicts(checkpoint.root, *memory_);
     file_->drop(0, file_->size());  // the directory and the pickle
     checkpoint.files = {file_->path()};
     checkpoint.warnings = std::move(warnings_);

@@ -67,7 +67,7 @@ inline float float8_to_float(uint8_t bits, const Float8& format) {
   const auto least = static_cast<uint32_t>(128 - format.bias) << 23;
   const uint32_t moved =
       (magnitude << (23 - format.mantissa_bits)) + (static_cast<uint32_t>(127 - format.bias) << 23);
-  const float with_one = std::bit_cast<float>(moved + (is_subnormal & 1U << 23));
+  const auto with_one = std::bit_cast<float>(moved + (is_subnormal & 1U << 23));
   const auto number = std::bit_cast<uint32_t>(with_one - std::bit_cast<float>(is_subnormal & least));
   const uint32_t is_infinity = mask_if(format.has_infinity) & mask_if(magnitude == format.max_code + 1U);
   const uint32_t is_beyond =
