@@ -192,16 +192,15 @@ auto opening(const fs::path& path, Body&& body) {
 /// The checkpoint of a folder: its main file, the files of all ranks, or its only file.
 Checkpoint open_folder(const fs::path& folder, const OpenOptions& options) {
   std::optional<Checkpoint> joined;
+  std::optional<fs::path> latest;
   std::vector<std::string> names;
   const FilePtr file = opening(folder, [&]() -> FilePtr {
     const NamedFiles files(folder, options.allow_external);
     Candidates candidates = candidates_in(folder);
     names = main_names(candidates);
     if (FilePtr main = main_file_in(folder, files, candidates, options)) return main;
-    if (const auto latest = latest_of_ranks(folder, options)) {
-      joined = open_folder(*latest, options);
-      return nullptr;
-    }
+    latest = latest_of_ranks(folder, options);
+    if (latest) return nullptr;
     const auto memory = std::make_shared<MemoryBudget>(0);
     joined = read_rank_folder(folder, options, memory);
     if (!joined) {
@@ -213,6 +212,7 @@ Checkpoint open_folder(const fs::path& folder, const OpenOptions& options) {
     joined = checked(std::move(*joined), folder, memory, options);
     return nullptr;
   });
+  if (latest) return open_folder(*latest, options);
   if (joined) return std::move(*joined);
   Checkpoint checkpoint = opening(file->path(), [&] { return open_mapped(file, options); });
   for (const std::string& name : names)

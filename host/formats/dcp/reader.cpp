@@ -124,7 +124,7 @@ class Reader {
         memory_(std::move(memory)),
         files_(folder_of(metadata->path()), options.allow_external, metadata) {
     add_pieces(folder_of(metadata->path()));
-    metadata_ = within("the pickle", [&] { return read_metadata(as_text(metadata->bytes()), *memory_); });
+    metadata_ = described_in(*metadata);
   }
 
   Checkpoint run() {
@@ -144,6 +144,17 @@ class Reader {
   }
 
  private:
+  Metadata described_in(const MappedFile& file) {
+    try {
+      return within("the pickle", [&] { return read_metadata(as_text(file.bytes()), *memory_); });
+    } catch (const Error& error) {
+      if (error.code() != Errc::format || !error.parts().advice.empty()) throw;
+      ErrorParts parts = error.parts();
+      parts.advice = "if the file was cut short or damaged, copy it again from where the folder was written";
+      throw Error(error.code(), std::move(parts));
+    }
+  }
+
   /// The checkpoint is as large as its pieces, and so is the memory for their list.
   void add_pieces(const fs::path& folder) {
     for (const fs::directory_entry& entry : entries_of(folder)) {

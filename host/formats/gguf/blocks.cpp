@@ -95,7 +95,7 @@ void decode_mxfp4(const uint8_t* block, float* out) {
     out[i] = scale * static_cast<float>(mxfp4_values.at(static_cast<size_t>(nibble(block + 1, i))));
 }
 
-/// Half of an unsigned 8-bit float (E4M3), whose NaN stands for 0, as the values below are doubled.
+/// Half of an unsigned 8-bit float (E4M3), as the values of four bits are doubled. Its NaN is 0 here.
 float half_of_ue4m3(uint8_t byte) {
   constexpr uint8_t nan = 0x7f;
   const int exponent = bits_of(byte, 3, 4);

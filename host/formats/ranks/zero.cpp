@@ -78,9 +78,9 @@ class Zero {
     const auto found = static_cast<int64_t>(optimizers_.size());
     if (wanted != found) {
       throw Error(Errc::format,
-                  {.problem = fmt::format("its weights are in {} partitions, and the folder has {} "
-                                          "files of them (*_optim_states.pt)",
-                                          wanted, found),
+                  {.problem = fmt::format(
+                       "its weights are in {} partitions, and the folder has {} (files *_optim_states.pt)",
+                       wanted, found),
                    .advice = "copy the files of all ranks into the folder"});
     }
     const Value* model_ranks = find_attribute(model(), "mp_world_size");

@@ -234,7 +234,7 @@ inline __attribute__((always_inline)) Losses cast_loop(const std::byte* source, 
   return lost;
 }
 
-// The casts of weights, for the best instruction set.
+// The casts of weights, for the best instruction set: templates cannot be cloned for several.
 CBK_CLONES Losses widen_e4m3fn(const std::byte* source, std::byte* out, int64_t count) {
   return cast_loop<DType::float8_e4m3fn, DType::float32>(source, out, count);
 }
@@ -252,9 +252,6 @@ CBK_CLONES Losses widen_bfloat16(const std::byte* source, std::byte* out, int64_
 }
 CBK_CLONES Losses narrow_to_half(const std::byte* source, std::byte* out, int64_t count) {
   return cast_loop<DType::float32, DType::float16>(source, out, count);
-}
-CBK_CLONES Losses narrow_to_bfloat16(const std::byte* source, std::byte* out, int64_t count) {
-  return cast_loop<DType::float32, DType::bfloat16>(source, out, count);
 }
 
 template <DType from, DType to>
@@ -295,7 +292,7 @@ CastLoop find_loop(DType from, DType to) {
     if (from == DType::bfloat16) return &widen_bfloat16;
   } else if (from == DType::float32) {
     if (to == DType::float16) return &narrow_to_half;
-    if (to == DType::bfloat16) return &narrow_to_bfloat16;
+    if (to == DType::bfloat16) return &to_bfloat16;
   }
   return cast_loops.at(static_cast<size_t>(from)).at(static_cast<size_t>(to));
 }
@@ -315,7 +312,6 @@ Losses cast_elements(DType from, const std::byte* source, DType to, std::byte* o
     std::memcpy(out, source, static_cast<size_t>(count) * size_of(from));
     return {};
   }
-  if (from == DType::float32 && to == DType::bfloat16) return to_bfloat16(source, out, count);
   check_cast(from, to);
   return find_loop(from, to)(source, out, count);
 }

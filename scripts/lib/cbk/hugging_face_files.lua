@@ -10,7 +10,7 @@ local NAMES = {
   "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "video_preprocessor_config.json", "vocab.json", "vocab.txt",
 }
 
----Programs in a folder: those that `auto_map` of its config names, and the files that these import.
+---The programs in a folder whose config names some in `auto_map`: which files these import is not known.
 ---@param folder string
 ---@return string[]
 local function programs(folder)
