@@ -215,6 +215,8 @@ Checkpoint open_folder(const fs::path& folder, const OpenOptions& options) {
   if (latest) return open_folder(*latest, options);
   if (joined) return std::move(*joined);
   Checkpoint checkpoint = opening(file->path(), [&] { return open_mapped(file, options); });
+  // The file "checkpoint" names one of many steps of TensorFlow: the others are expected.
+  std::erase_if(names, [](const std::string& name) { return name.ends_with(bundle_index_suffix); });
   for (const std::string& name : names)
     if (name != file->path().filename().string())
       checkpoint.warnings.push_back(fmt::format("{} is not read: {} beside it is", quote(name),

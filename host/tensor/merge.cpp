@@ -172,6 +172,7 @@ void check_count(size_t tensors, size_t numbers, std::string_view what) {
 
 std::vector<ExpressionPtr> expressions_of(const std::vector<Tensor>& tensors) {
   std::vector<ExpressionPtr> out;
+  out.reserve(tensors.size());
   for (const Tensor& tensor : tensors) out.push_back(tensor.expression());
   return out;
 }

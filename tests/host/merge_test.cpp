@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <cstring>
 #include <numeric>
+#include <span>
 #include <thread>
 
 #include "host/base/parallel.hpp"
@@ -14,15 +14,16 @@ using namespace cbk;
 namespace {
 
 Tensor float_tensor(const std::vector<float>& numbers) {
-  Bytes bytes(numbers.size() * sizeof(float));
-  std::memcpy(bytes.data(), numbers.data(), bytes.size());
+  const auto stored = std::as_bytes(std::span(numbers));
+  Bytes bytes(stored.size());
+  std::copy(stored.begin(), stored.end(), bytes.begin());
   return Tensor::from_bytes(DType::float32, {static_cast<int64_t>(numbers.size())}, std::move(bytes));
 }
 
 std::vector<float> floats_of(const Tensor& tensor) {
   const Bytes bytes = tensor.to_bytes();
   std::vector<float> numbers(bytes.size() / sizeof(float));
-  std::memcpy(numbers.data(), bytes.data(), bytes.size());
+  std::copy(bytes.begin(), bytes.end(), std::as_writable_bytes(std::span(numbers)).begin());
   return numbers;
 }
 
