@@ -5,6 +5,7 @@ local cbk = require "cbk"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
 local patterns = require "converters.engine.patterns"
+local stacked_experts = require "converters.conversion.stacked_experts"
 local weights = require "converters.conversion.weights"
 
 local contents = {}
@@ -18,6 +19,7 @@ local MOST_TAKEN = 8 -- more than one of each is a hostile file
 ---@field root Dict           the tensors in Hugging Face's files; else the tree with the model below "model"
 ---@field taken string[]      the wrappers that were removed: "state_dict.", "module."
 ---@field beside string[]     the keys beside the weights, which were not read
+---@field stacked string[]    the model's keys of experts in one tensor, which were taken apart
 ---@field values? string[]    in a layout of the user's own: keys of values that are no tensors
 ---@field paths? table<string, string>   the checkpoint's key for each key of the model; nil: they are the same
 
@@ -149,21 +151,6 @@ local function without_wrappers(tree, fit, taken)
   return plain
 end
 
----The checkpoint's key for each key of the model: the same tensors in the same order.
----@param tree Dict      as it is in the checkpoint
----@param inner Dict     the same tree without wrappers
----@param place string   before the keys of `tree`
-local function paths_of(tree, inner, place)
-  local out, new = {}, {}
-  for key in cbk.items(inner) do new[#new + 1] = key end
-  local i = 0
-  for key in cbk.items(tree) do
-    i = i + 1
-    out[tostring(new[i])] = place .. tostring(key)
-  end
-  return out
-end
-
 ---The tensors of a tree by their keys, also of dicts in it.
 ---@param tree Dict
 ---@return Dict tensors, string[] others   keys of other values
@@ -204,6 +191,43 @@ local function as_state_dict(tree)
   return tree
 end
 
+---@class NamedByClass   A tree as its class names it.
+---@field plain Dict       without wrappers
+---@field inner Dict       and with single experts
+---@field origin table<string, string>|nil   the key in `plain` for each in `inner`; nil: they are the same
+---@field stacked string[]   Contents.stacked
+
+---@param tree Dict      as it is in the checkpoint
+---@param fit ContentsFit|nil
+---@param taken string[]   changed
+---@return NamedByClass
+local function named_by_class(tree, fit, taken)
+  local plain = without_wrappers(tree, fit, taken)
+  local inner, origin, stacked = stacked_experts.single(plain, function(one) return mistakes_of(one, fit) end)
+  return { plain = plain, inner = inner, origin = origin, stacked = stacked }
+end
+
+---The checkpoint's key for each key of the model. Without wrappers, a tree has the same tensors in the same order.
+---@param tree Dict      as it is in the checkpoint
+---@param named NamedByClass
+---@param place string   before the keys of `tree`
+local function paths_of(tree, named, place)
+  local path_of, new, i = {}, {}, 0
+  for key in cbk.items(named.plain) do new[#new + 1] = tostring(key) end
+  for key in cbk.items(tree) do
+    i = i + 1
+    path_of[new[i]] = place .. tostring(key)
+  end
+  local out = named.origin and {} or path_of
+  for key, old in pairs(named.origin or {}) do out[key] = path_of[old] end
+  return out
+end
+
+---A checkpoint in which nothing is looked through.
+---@param root Dict
+---@return Contents
+function contents.as_it_is(root) return { root = root, taken = {}, beside = {}, stacked = {} } end
+
 ---The model inside a checkpoint.
 ---@param root Dict
 ---@param is_zoo boolean   the model is below "model", as in the Model Zoo's files
@@ -212,11 +236,11 @@ end
 function contents.of(root, is_zoo, fit)
   local taken = {}
   if is_zoo then
-    local inner = without_wrappers(root.model, fit, taken)
-    if inner == root.model then return { root = root, taken = {}, beside = {} } end
+    local named = named_by_class(root.model, fit, taken)
+    if named.inner == root.model then return contents.as_it_is(root) end
     local out = cbk.copy(root)
-    out.model = inner
-    return { root = out, taken = taken, beside = {}, paths = paths_of(root.model, inner, "model.") }
+    out.model = named.inner
+    return { root = out, taken = taken, beside = {}, stacked = named.stacked, paths = paths_of(root.model, named, "model.") }
   end
   local tree, place, beside = root, "", {}
   local name, others = container_of(root)
@@ -227,8 +251,9 @@ function contents.of(root, is_zoo, fit)
     name, others = container_of(tree, name)
   end
   tree = as_state_dict(without_states(tree, place, beside))
-  local inner = without_wrappers(tree, fit, taken)
-  return { root = inner, taken = taken, beside = beside, paths = inner ~= root and paths_of(tree, inner, place) or nil }
+  local named = named_by_class(tree, fit, taken)
+  return { root = named.inner, taken = taken, beside = beside, stacked = named.stacked,
+    paths = named.inner ~= root and paths_of(tree, named, place) or nil }
 end
 
 ---How many of some keys no rule fits.
@@ -270,21 +295,24 @@ function contents.of_layout(root, strangers)
     local inner = contents.of(root, false, strangers)
     local tensors, rest = flat(inner.root)
     if strangers(cbk.keys(tensors)) < count then
-      return { root = tensors, taken = inner.taken, beside = inner.beside, values = rest }
+      return { root = tensors, taken = inner.taken, beside = inner.beside, stacked = inner.stacked, values = rest }
     end
   end
   if model then warn_of_rest(root, model) end
-  return { root = plain, taken = {}, beside = {}, values = others }
+  return { root = plain, taken = {}, beside = {}, stacked = {}, values = others }
 end
 
----A message about the wrappers that were removed; nil if there were none.
+---A message about what was looked through; nil if that is nothing.
 ---@param found Contents
 ---@return string|nil   "the names are those without 'state_dict.' and 'module.'"
 function contents.text(found)
-  if #found.taken == 0 and #found.beside == 0 then return nil end
-  if #found.taken == 0 then return ("beside the weights, and not read: %s"):format(naming.listed(found.beside, 5)) end
-  local rest = #found.beside > 0 and ("; beside them, and not read: %s"):format(naming.listed(found.beside, 5)) or ""
-  return ("the names are those without '%s'%s"):format(table.concat(found.taken, "' and '"), rest)
+  local out = {}
+  if #found.taken > 0 then out[1] = ("the names are those without '%s'"):format(table.concat(found.taken, "' and '")) end
+  if #found.stacked > 0 then out[#out + 1] = stacked_experts.text(found.stacked) end
+  if #found.beside > 0 then
+    out[#out + 1] = ("beside %s, and not read: %s"):format(#out > 0 and "them" or "the weights", naming.listed(found.beside, 5))
+  end
+  return #out > 0 and table.concat(out, "; ") or nil
 end
 
 return contents

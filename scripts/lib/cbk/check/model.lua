@@ -182,7 +182,7 @@ function model.check(file, checkpoint, config_path, found, folders)
       :format(one.key))
   end
   if identity.problem then found:add("config", file, nil, identity.problem, { severity = not identity.is_broken and "note" or nil }) end
-  local around = identity.contents and #identity.contents.taken > 0 and contents.text(identity.contents)
+  local around = identity.contents and (#inner.taken > 0 or #inner.stacked > 0) and contents.text(inner)
   if around then found:add("wrapped", file, nil, around) end
   local adapter = identity.adapter
   if adapter then

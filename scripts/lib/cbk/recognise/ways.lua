@@ -61,7 +61,7 @@ local function stored_input(checkpoint, route, config)
   local is_hf = route.src == "hf"
   local fit = fit_of(route.model, route.path[1].converter, route.src, config)
   local input = converters.input(checkpoint)
-  if not is_hf and not kinds.is_dict(checkpoint.root, "model") then return input, { root = checkpoint.root, taken = {}, beside = {} } end
+  if not is_hf and not kinds.is_dict(checkpoint.root, "model") then return input, contents.as_it_is(checkpoint.root) end
   local found = contents.of(checkpoint.root, not is_hf, fit)
   input.source, input.whole = found.root, checkpoint.root
   return input, found

@@ -1,0 +1,178 @@
+-- Experts that a file has in one tensor: taken apart, and named as the model's class names them. Files have them single
+-- (mlp.experts.3.up_proj.weight), stacked (mlp.switch_mlp.up_proj.weight, as MLX writes them), or stacked with gates and products joined
+-- (mlp.experts.gate_up_proj: the modules of transformers 5; transposed in Qwen3-VL and Llama 4).
+
+local cbk = require "cbk"
+local kinds = require "converters.engine.kinds"
+local naming = require "cbk.naming"
+
+local stacked_experts = {}
+
+local MOST = 500000 -- single matrices; the largest model has 60 layers of 384 experts, three matrices each
+local SETS = { ["experts."] = true, ["switch_mlp."] = true } -- names of the module with all experts
+local JOINED = "gate_up_proj"
+-- The names of an expert's three matrices: that of the output, and those whose product it gets.
+local NAMES = { { "gate_proj", "up_proj", "down_proj" }, { "w1", "w3", "w2" } }
+local IS_NAME = { [JOINED] = true }
+for _, list in ipairs(NAMES) do
+  for _, name in ipairs(list) do IS_NAME[name] = true end
+end
+-- The names of the module with the router and the experts.
+local PLACES = { "mlp.", "block_sparse_moe." }
+
+---@class ExpertStack   One layer's experts in a file.
+---@field place string    before the name of the module with all experts
+---@field keys string[]   of the file
+---@field parts table<string, { key: string, tensor: Tensor }>   by the names of matrices
+
+---The place and the matrix that a key names; nil if it is no stack's.
+---@return string|nil place, string|nil name
+local function named_by(key)
+  local place, set, name = key:match "^(.-)([%w_]+%.)([%w_]+)$"
+  if name == "weight" then place, set, name = key:match "^(.-)([%w_]+%.)([%w_]+)%.weight$" end
+  if SETS[set] and IS_NAME[name] then return place, name end
+end
+
+---The stacks of a tree, in its order.
+---@param tree Dict
+---@return ExpertStack[]
+local function stacks_in(tree)
+  local out, at = {}, {}
+  for key, value in cbk.items(tree) do
+    local place, name = named_by(tostring(key))
+    if place and kinds.is_tensor(value) and #value:shape() == 3 then
+      if not at[place] then
+        at[place] = { place = place, keys = {}, parts = {} }
+        out[#out + 1] = at[place]
+      end
+      local one = at[place]
+      one.keys[#one.keys + 1], one.parts[name] = key, { key = key, tensor = value }
+    end
+  end
+  return out
+end
+
+local function is_shape(tensor, ...)
+  local shape, given = tensor:shape(), { ... }
+  for i = 1, 3 do
+    if shape[i] ~= given[i] then return false end
+  end
+  return true
+end
+
+---The stacks of gates, of what is multiplied with them, and of outputs, each (experts, rows, columns) as in a Linear; nil if the shapes
+---do not go together.
+---@param stack ExpertStack
+---@return { key: string, tensor: Tensor }[]|nil
+local function matrices_of(stack)
+  local parts = stack.parts
+  for _, names in ipairs(NAMES) do
+    local gate, up, down = parts[names[1]], parts[names[2]], parts[names[3]]
+    if #stack.keys == 3 and gate and up and down then
+      local number, inner, hidden = unpack(gate.tensor:shape())
+      local fits = is_shape(up.tensor, number, inner, hidden) and is_shape(down.tensor, number, hidden, inner)
+      return fits and { gate, up, down } or nil
+    end
+  end
+  local both, down = parts[JOINED], parts.down_proj
+  if #stack.keys ~= 2 or not both or not down then return nil end
+  local number, rows, columns = unpack(down.tensor:shape())
+  local joined, output = both.tensor, down.tensor
+  if is_shape(joined, number, columns, 2 * rows) then
+    joined, output, rows, columns = joined:transpose(1, 2), output:transpose(1, 2), columns, rows
+  end
+  if not is_shape(joined, number, 2 * columns, rows) then return nil end
+  return { { key = both.key, tensor = joined:slice(1, 0, columns) }, { key = both.key, tensor = joined:slice(1, columns, 2 * columns) },
+    { key = down.key, tensor = output } }
+end
+
+---The stacks that can be taken apart, with their matrices.
+---@param tree Dict
+local function complete_stacks(tree)
+  local out, count = {}, 0
+  for _, stack in ipairs(stacks_in(tree)) do
+    stack.matrices = matrices_of(stack)
+    if stack.matrices then
+      count = count + 3 * stack.matrices[1].tensor:shape()[1]
+      out[#out + 1] = stack
+    end
+  end
+  return count <= MOST and out or {}
+end
+
+---@class ExpertSpelling
+---@field names string[]    of an expert's matrices
+---@field place? string     the name of the module with the experts; nil: as in the file
+
+---A key before which the module with the experts is called otherwise.
+---@param key string
+---@param from string[]   names that the module has
+---@param to string
+local function moved(key, from, to)
+  for _, name in ipairs(from) do
+    local before, rest = key:match("^(.-%f[%w_])" .. name:gsub("%.", "%%.") .. "(.*)$")
+    if before and (rest:find "^experts%." or rest:find "^gate%.") then return before .. to .. rest end
+  end
+  return key
+end
+
+---The tree with single experts; nil if two keys become one.
+---@param tree Dict
+---@param stacks ExpertStack[]
+---@param spelling ExpertSpelling
+---@return Dict|nil out
+---@return table<string, string> origin   the tree's key for each new one
+local function taken_apart(tree, stacks, spelling)
+  local out, origin, of_key = cbk.dict(), {}, {}
+  for _, stack in ipairs(stacks) do
+    for i, key in ipairs(stack.keys) do of_key[key] = { stack = stack, is_first = i == 1 } end
+  end
+  local is_clash = false
+  local function put(key, value, from)
+    local new = spelling.place and type(key) == "string" and moved(key, PLACES, spelling.place) or key
+    is_clash = is_clash or out[new] ~= nil
+    out[new], origin[tostring(new)] = value, tostring(from)
+  end
+  for key, value in cbk.items(tree) do
+    local one = of_key[key]
+    if not one then put(key, value, key) end
+    for k, matrix in ipairs(one and one.is_first and one.stack.matrices or {}) do
+      local number, rows, columns = unpack(matrix.tensor:shape())
+      for e = 0, number - 1 do
+        put(("%sexperts.%d.%s.weight"):format(one.stack.place, e, spelling.names[k]),
+          matrix.tensor:slice(0, e, e + 1):reshape { rows, columns }, matrix.key)
+      end
+    end
+  end
+  return not is_clash and out or nil, origin
+end
+
+---The tree with a tensor for each expert's matrix, if a class says that it has them so. Lazy: the new tensors are views.
+---@param tree Dict
+---@param mistakes_of fun(tree: Dict): number|nil   how many names are not the class's; nil: no class is known
+---@return Dict tree
+---@return table<string, string>|nil origin   the tree's key for each new one; nil: nothing was changed
+---@return string[] stacked                   the keys that were taken apart
+function stacked_experts.single(tree, mistakes_of)
+  local stacks = complete_stacks(tree)
+  local least = #stacks > 0 and mistakes_of(tree) or 0
+  local best, best_origin, stacked = tree, nil, {}
+  for _, names in ipairs(least > 0 and NAMES or {}) do
+    for _, place in ipairs { false, unpack(PLACES) } do
+      local out, origin = taken_apart(tree, stacks, { names = names, place = place or nil })
+      local count = out and mistakes_of(out)
+      if count and count < least then best, best_origin, least = out, origin, count end
+    end
+  end
+  for _, stack in ipairs(best_origin and stacks or {}) do
+    for _, key in ipairs(stack.keys) do stacked[#stacked + 1] = key end
+  end
+  return best, best_origin, stacked
+end
+
+---What was done, for people.
+---@param stacked string[]
+---@return string
+function stacked_experts.text(stacked) return "experts are taken out of " .. naming.folded(stacked) end
+
+return stacked_experts
