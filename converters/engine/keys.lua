@@ -135,7 +135,7 @@ function keys.check_counts(set, at)
   end
 end
 
----The keys of one side of a rule: as given, or one per value of a letter.
+---The keys of one side of a rule: as given, or, for each pattern, one per value of a letter.
 ---@param side table[]   templates
 local function members(side, rule, caught, at)
   local out, each = {}, side.each
@@ -143,7 +143,10 @@ local function members(side, rule, caught, at)
     for i, pieces in ipairs(side) do out[i] = patterns.render(pieces, caught) end
     return out
   end
-  for i = 1, keys.count(each, rule, at) do out[i] = patterns.render(side[1], caught, { [each.letter] = tostring(i - 1) }) end
+  local count = keys.count(each, rule, at)
+  for _, pieces in ipairs(side) do
+    for i = 0, count - 1 do out[#out + 1] = patterns.render(pieces, caught, { [each.letter] = tostring(i) }) end
+  end
   return out
 end
 

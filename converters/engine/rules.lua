@@ -347,14 +347,21 @@ rules.refuse = one_sided "refuse"
 ---@field place? integer                      the letter's index among the captures
 ---@field itself? table<string, string>       the letter as its own value, to name all keys at once
 
----A list of keys, one for each value of a capital letter: `rules.each("experts.E.w1.weight", "E", "num_experts")`.
+---A list of keys, one for each value of a capital letter: `rules.each("experts.E.w1.weight", "E", "num_experts")`. Of several patterns,
+---all keys of the first one come first.
+---@param pattern string|string[]
+---@param letter string
 ---@param count string|fun(at: At): integer   a field of the right config, or `function(at)`
 function rules.each(pattern, letter, count)
-  if not (("." .. pattern .. "."):find("." .. letter .. ".", 1, true) or pattern:find("{" .. letter .. "[:}]")) then
-    local source, line = position.here(3)
-    position.fail(source, line, "rules.each: '%s' has no letter '%s'", pattern, letter)
+  local out = { each = { letter = letter, count = count } }
+  for i, one in ipairs(type(pattern) == "table" and pattern or { pattern }) do
+    if not (("." .. one .. "."):find("." .. letter .. ".", 1, true) or one:find("{" .. letter .. "[:}]")) then
+      local source, line = position.here(3)
+      position.fail(source, line, "rules.each: '%s' has no letter '%s'", one, letter)
+    end
+    out[i] = one
   end
-  return { pattern, each = { letter = letter, count = count } }
+  return out
 end
 
 ---A copy of a converter with other values for some fields. `false` removes a field.

@@ -22,7 +22,8 @@ local changes = maybe(named("fields that differ", shapes.table))
 
 ---@type table<string, Shape[]>
 arguments.rules = {
-  each = { pattern, named("one of its letters", text), named("a field or a function", shapes.either(text, func)) },
+  each = { named("a pattern or several", shapes.either(text, shapes.list(text, "a list of patterns"))),
+    named("one of its letters", text), named("a field or a function", shapes.either(text, func)) },
   variant = { converter, changes }, between = { formats, formats, converter, changes },
 }
 

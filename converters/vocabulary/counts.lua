@@ -62,14 +62,18 @@ end
 ---For rules.each: how many keys a layer has. Those with 0, 1, 2, … between what `own` catches are counted; where the one tensor is read,
 ---it is the extent in a dimension. All layers have as many. `digits`: that a number has at least.
 ---@param side "left"|"right"   that has the keys
----@param own string          a pattern with two captures: what is before and behind the number
+---@param own string|string[]   a Lua pattern for each of the rule's, with two captures: what is before and behind the number
 ---@param dim integer         from 0
 ---@param digits? integer
 ---@return fun(at: At): integer
 function counts.counted(side, own, dim, digits)
   local run, known, expected
+  local owns = type(own) == "table" and own or { own }
   local function count_keys(at)
-    local before, after = at.key:match(own)
+    local before, after
+    for _, one in ipairs(owns) do
+      if not before then before, after = at.key:match(one) end
+    end
     local id = before .. " " .. after
     if not known[id] then
       local count, form = 0, "%0" .. (digits or 1) .. "d"
@@ -110,7 +114,8 @@ end
 local whole = shapes.of("a whole number", function(value) return type(value) == "number" and value % 1 == 0 end)
 shapes.guard(counts, "counts", {
   by_side = { shapes.func, shapes.func }, shifted = { whole },
-  counted = { shapes.one_of { "left", "right" }, shapes.text, shapes.index, shapes.maybe(shapes.size) },
+  counted = { shapes.one_of { "left", "right" }, shapes.either(shapes.text, shapes.list(shapes.text, "a list of patterns")),
+    shapes.index, shapes.maybe(shapes.size) },
 })
 
 return rules.strict(counts, "count")

@@ -302,6 +302,32 @@ function layouts.joined(dim, count)
   end)
 end
 
+---Stacks on the left, of `rules.each` with several patterns, are one tensor on the right: its first dimension has the keys, and the
+---stacks are behind each other in another one, as experts are in "gate_up_proj".
+---@param parts integer         patterns; all tensors have one shape
+---@param dim integer           of the right, in which the stacks are joined, from 0
+---@param transposed? boolean   the tensors of the left are transposed on the right
+---@return Action
+function layouts.joined_stacks(parts, dim, transposed)
+  local stacked = layouts.stacked(0, transposed)
+  return actions.pair("joined stacks", function(tensors, at)
+    local count, stacks = #tensors / parts, {}
+    for k = 1, parts do
+      local own = {}
+      for i = 1, count do own[i] = tensors[(k - 1) * count + i] end
+      stacks[k] = stacked.forward(own, at)
+    end
+    return cbk.cat(stacks, dim)
+  end, function(t, at)
+    local extent, out = t:shape()[dim + 1] or 0, {}
+    if extent % parts ~= 0 then cbk.fail("shape", ("%d in dimension %d do not split into %d parts"):format(extent, dim, parts)) end
+    for _, stack in ipairs(t:split(extent / parts, dim)) do
+      for _, one in ipairs(stacked.backward(stack, at)) do out[#out + 1] = one end
+    end
+    return out
+  end)
+end
+
 -- --- what constructors take
 
 local maybe, size, index, number = shapes.maybe, shapes.size, shapes.index, shapes.finite
@@ -345,6 +371,7 @@ shapes.guard(layouts, "layouts", {
   plus = { number }, times = { factor }, rotary_rows = { of_at, maybe(of_at), together = of_rotary_rows },
   fused = { fused }, swapped_rows = { size, maybe(size) }, first_row_last = { size },
   stacked = { index, maybe(shapes.flag) },
+  joined_stacks = { size, index, maybe(shapes.flag) },
   joined = { index, shapes.named("a function that counts the parts", shapes.func) },
 })
 

@@ -52,6 +52,21 @@ describe("Joined tensors", function()
     local six = cbk.tensor { 0, 1, 2, 3, 4, 5 }
     raises("6 in dimension 0 do not split into 4 parts", function() joined.backward(six, { count = 4 }) end)
   end)
+
+  it("are stacks behind each other, there and back", function()
+    local parts = {}
+    for i = 1, 6 do parts[i] = cbk.tensor({ { 2 * i, 2 * i + 1, 0 } }) end -- 3 gates, then 3 others, each (1, 3)
+    for _, case in ipairs { { 1, false, { 3, 2, 3 } }, { 2, false, { 3, 1, 6 } }, { 2, true, { 3, 3, 2 } } } do
+      local stacks = layouts.joined_stacks(2, case[1], case[2])
+      local one = stacks.forward(parts)
+      equal(one:shape(), case[3])
+      for i, part in ipairs(stacks.backward(one)) do equal(part:tolist(), parts[i]:tolist()) end
+    end
+    equal(layouts.joined_stacks(2, 1).forward(parts):tolist()[2], { { 4, 5, 0 }, { 10, 11, 0 } })
+    raises("3 in dimension 1 do not split into 2 parts", function()
+      layouts.joined_stacks(2, 1).backward(cbk.full({ 2, 3, 1 }, 0, { dtype = "float32" }))
+    end)
+  end)
 end)
 
 describe("Layouts", function()

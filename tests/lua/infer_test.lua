@@ -175,6 +175,48 @@ describe("cbk infer, the command", function()
     end
   end)
 
+  it("finds stacks that are joined, whatever is first, and also transposed", function()
+    local dir = harness.temp_dir()
+    local function write(name, layers, experts, inner, is_turned)
+      local left, right = cbk.dict(), cbk.dict()
+      local function random(...) return cbk.randn({ ... }, { seed = 1000 * layers + cbk.count(left), dtype = "float32" }) end
+      left["embed"] = random(11, 6)
+      right["tok"] = left["embed"]
+      for i = 0, layers - 1 do
+        local stacks = { {}, {}, {} }
+        for e = 0, experts - 1 do
+          for k, one in ipairs { { "gate", inner, 6 }, { "up", inner, 6 }, { "down", 6, inner } } do
+            local tensor = random(one[2], one[3])
+            left[("blocks.%d.experts.%d.%s.weight"):format(i, e, one[1])] = tensor
+            stacks[k][e + 1] = is_turned and tensor:transpose(0, 1) or tensor
+          end
+        end
+        local gate, up, down = cbk.stack(stacks[1], 0), cbk.stack(stacks[2], 0), cbk.stack(stacks[3], 0)
+        right[("layers.%d.moe.gate_up_proj"):format(i)] = is_turned and cbk.cat({ gate, up }, 2) or cbk.cat({ up, gate }, 1)
+        right[("layers.%d.moe.down_proj"):format(i)] = down
+      end
+      cbk.create(dir .. "/" .. name .. "_a.pt", { root = left }):commit()
+      cbk.create(dir .. "/" .. name .. "_b.pt", { root = right }):commit()
+    end
+    for _, is_turned in ipairs { false, true } do
+      local little, big = is_turned and "small_t" or "small", is_turned and "large_t" or "large"
+      write(little, 2, 3, 5, is_turned)
+      write(big, 4, 7, 8, is_turned)
+      for _, words in ipairs {
+        { "infer", little .. "_a.pt", little .. "_b.pt", "-o", little .. ".lua" },
+        { "convert", big .. "_a.pt", "--converter", little .. ".lua", "--to", "b" }, { "diff", big .. "_a_to_b.pt", big .. "_b.pt" },
+        { "convert", big .. "_b.pt", "--converter", little .. ".lua", "--to", "a" }, { "diff", big .. "_b_to_a.pt", big .. "_a.pt" },
+        { "infer", little .. "_b.pt", little .. "_a.pt", "-o", little .. "2.lua" },
+        { "convert", big .. "_b.pt", "--converter", little .. "2.lua", "--to", "b", "-o", "x" },
+        { "diff", "x/" .. big .. "_b_to_b.pt", big .. "_a.pt" },
+      } do
+        local code, out, err = harness.cbk(dir, unpack(words))
+        harness.equal(code, 0, table.concat(words, " ") .. out .. err)
+      end
+      harness.has(cbk.fs.read(dir .. "/" .. little .. ".lua"), "layouts.joined_stacks(2, " .. (is_turned and "2, true)" or "1)"))
+    end
+  end)
+
   it("finds layers and experts that are numbered in another way", function()
     local dir = harness.temp_dir()
     local function write(name, layers, experts)

@@ -151,6 +151,17 @@ describe("Keys: one per value of a letter", function()
     equal({ #unmatched, out["rest.1.experts.2.w"] ~= nil }, { 0, true })
   end)
 
+  it("several patterns, all keys of the first one before those of the second", function()
+    local two = { { rules.each({ "h.N.experts.E.w", "h.N.experts.E.v" }, "E", "experts"), "layers.N.w", stack } }
+    local source = experts(3)
+    for i = 0, 2 do source[("h.1.experts.%d.v"):format(i)] = counted({ 1, 2 }, 10 + 2 * i) end
+    local there = run(two, "left", source, of(3))
+    equal(there["layers.1.w"]:tolist(), { { 1, 2 }, { 3, 4 }, { 5, 6 }, { 11, 12 }, { 13, 14 }, { 15, 16 } })
+    equal_tensors(cbk.dict(source), (run(two, "right", there, of(3))))
+    source["h.1.experts.1.v"] = nil
+    fails("h.1.experts.1.v", run, two, "left", source, of(3))
+  end)
+
   it("on the way back there are as many as the config counts", function()
     local there = run(set, "left", experts(3), of(3))
     fails("expected 2 tensors, found 3 x float32 [1, 2]", run, set, "right", there, of(2))

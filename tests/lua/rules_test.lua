@@ -267,7 +267,7 @@ describe("Rules: findings", function()
       ["rules.only.left(a pattern, the reason[, the pattern of what it is a copy of]): the reason must be"] = { rules.only.left, "a" },
       ["rules.drop.right(a pattern, the reason[, a condition])"] = { rules.drop.right, "a", "", f },
       ["rules.between(formats, formats, a converter[, fields that differ])"] = { rules.between, "hf", "cs-2.4" },
-      ["rules.each(a pattern, one of its letters, a field or a function)"] = { rules.each, "a.E", "E" },
+      ["rules.each(a pattern or several, one of its letters, a field or a function)"] = { rules.each, "a.E", "E" },
     } do
       fails(part, unpack(call))
       fails("rules_test.lua:", function()

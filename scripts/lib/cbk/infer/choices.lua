@@ -92,6 +92,15 @@ end
 ---@param trial Trial
 ---@param add fun(choice: Choice)
 local function stack(trial, add)
+  local parts = #trial.rule[trial.rule.each.side]
+  if parts > 1 then
+    for dim = 1, #trial.right[1].shape - 1 do
+      for _, turned in ipairs { "", ", true" } do
+        add { text = ("layouts.joined_stacks(%d, %d%s)"):format(parts, dim, turned), each_dim = 0 }
+      end
+    end
+    return
+  end
   for dim = 0, #trial.right[1].shape - 1 do
     add { text = ("layouts.stacked(%d)"):format(dim), each_dim = dim }
     add { text = ("layouts.stacked(%d, true)"):format(dim), each_dim = dim }

@@ -8,11 +8,7 @@ local trials = require "cbk.infer.trials"
 
 local rows = {}
 
-local function ordered(list, order)
-  local out = {}
-  for i, k in ipairs(order or {}) do out[i] = list[k] end
-  return order and out or list
-end
+local function ordered(list, order) return order and trials.ordered(list, order) or list end
 
 ---Adds further names of a rule's tensors, and a check that these tensors are equal, because a larger model's may not be.
 ---@param row Row
@@ -47,11 +43,14 @@ end
 local function each_of(rule, left_name)
   local each, dim = rule.each, rule.choice.each_dim
   if not dim or each.text:find "at%." then return each end
-  local template = rule.templates[each.side][1]
-  if each.side == "left" then template = left_name(template) end
-  local digits = names.digits(template, each.place)
-  local own = names.around(template, each.places, each.place)
-  local text = ("counts.counted(%q, %s, %d%s)"):format(each.side, source.text(own), dim, digits > 1 and ", " .. digits or "")
+  local owns, digits = {}, nil
+  for i, template in ipairs(rule.templates[each.side]) do
+    if each.side == "left" then template = left_name(template) end
+    digits = names.digits(template, each.place)
+    owns[i] = source.text(names.around(template, each.places, each.place))
+  end
+  local own = #owns == 1 and owns[1] or ("{ %s }"):format(table.concat(owns, ", "))
+  local text = ("counts.counted(%q, %s, %d%s)"):format(each.side, own, dim, digits > 1 and ", " .. digits or "")
   return { side = each.side, letter = each.letter, text = text }
 end
 

@@ -169,7 +169,7 @@ end
 
 ---The tensors of a template, grouped by all their numbers but one, if that one runs over 0, 1, 2, …
 ---@return { template: string, numbers: integer[], items: Item[] }[]
-local function stacks(items, place)
+local function stacks_at(items, place)
   local by_id, out = {}, {}
   for _, item in ipairs(items) do
     if item.rule then return {} end
@@ -187,23 +187,40 @@ local function stacks(items, place)
   return #out * #out[1].items == #items and out or {}
 end
 
----@param place integer   the place of the letter that takes all values in `found`
-local function take_stack(state, side, template, found, whole_template, place)
+---The parts of a rule for stacks of one template: its pattern, its places and its letter's name.
+---@param stacks Stacks
+---@param found InferredPair[]
+local function stack_pattern(state, side, stacks, found)
   local other = side == "left" and "right" or "left"
   local seen, whole = {}, found[1][side][1].template
   for k, pair in ipairs(found) do
-    if pair[side][1].template ~= whole then return end
+    if pair[side][1].template ~= whole then return nil end
     seen[k] = { [side] = pair[side][1].numbers, [other] = pair.numbers }
   end
+  local template = stacks.list[1].template
   local places = state:places({ [side] = whole, [other] = template }, seen)
-  if not places or places.divisor then return end
-  local rule = { places = { places }, pairs = found, templates = { [side] = { whole }, [other] = { whole_template } },
-    [side] = { names.pattern(whole, places[side]) }, also = { left = {}, right = {} }, offset = places.offset }
+  if not places or places.divisor then return nil end
   local letter, all = "E", { unpack(places[other]) }
   for _, one in ipairs(all) do letter = one == "E" and "M" or letter end
-  table.insert(all, place, letter)
-  rule[other] = { (names.pattern(template, places[other]):gsub("\2(.)", function(kind) return names.in_place(kind, letter) end)) }
-  rule.each = { side = other, letter = letter, count = #found[1][other], places = all, place = place }
+  table.insert(all, stacks.place, letter)
+  local pattern = names.pattern(template, places[other]):gsub("\2(.)", function(kind) return names.in_place(kind, letter) end)
+  return { places = places, letter = letter, all = all, pattern = pattern, whole = names.pattern(whole, places[side]) }
+end
+
+---Makes a rule of stacks, one or several behind each other, and the tensors that are the same.
+---@param kinds_of Stacks[]
+---@param found InferredPair[]
+local function take_stacks(state, side, kinds_of, found)
+  local other = side == "left" and "right" or "left"
+  local rule = { places = {}, pairs = found, templates = { [side] = { found[1][side][1].template }, [other] = {} }, [other] = {},
+    also = { left = {}, right = {} } }
+  for i, stacks in ipairs(kinds_of) do
+    local own = stack_pattern(state, side, stacks, found)
+    if not own or i > 1 and (own.places.offset ~= rule.offset or own.whole ~= rule[side][1]) then return end
+    rule.places[i], rule.templates[other][i], rule[other][i] = own.places, stacks.template, own.pattern
+    rule[side], rule.offset = { own.whole }, own.places.offset
+    rule.each = { side = other, letter = own.letter, count = #found[1][other] / #kinds_of, places = own.all, place = stacks.place }
+  end
   state:take(rule)
 end
 
@@ -253,26 +270,77 @@ local function wholes_by_content(state, side)
   end
 end
 
+---@class Stacks   The tensors of one template as stacks: all their numbers but one are the same in each.
+---@field template string
+---@field place integer   of the number that counts
+---@field list { template: string, numbers: integer[], items: Item[] }[]
+
+---The stacks of a side's free tensors.
+---@param side Side
+---@return Stacks[]
+local function stacks_of(state, side)
+  local out = {}
+  for _, template in ipairs(naming.sorted(state[side].by_template)) do
+    local items = state[side].by_template[template]
+    for place = 1, #items[1].numbers do
+      local list = items[1].rule and {} or stacks_at(items, place)
+      if #list > 0 then out[#out + 1] = { template = template, place = place, list = list } end
+    end
+  end
+  return out
+end
+
+---The tensor of the other side for each stack, or for each of several stacks behind each other; nil if one has none.
+---@param kinds_of Stacks[]   with the same numbers
+---@param wholes_of fun(stack: Item[]): Item[]
+---@return InferredPair[]|nil
+local function wholes_for(side, kinds_of, wholes_of)
+  local other = side == "left" and "right" or "left"
+  local found, is_taken = {}, {}
+  for k, first in ipairs(kinds_of[1].list) do
+    local items = {}
+    for _, stacks in ipairs(kinds_of) do
+      for _, item in ipairs(stacks.list[k].items) do items[#items + 1] = item end
+    end
+    for _, whole in ipairs(wholes_of(items)) do
+      if not whole.rule and not is_taken[whole] and have_same_sum({ whole }, items) then
+        is_taken[whole] = true
+        found[k] = { [side] = { whole }, [other] = items, numbers = first.numbers }
+        break
+      end
+    end
+    if not found[k] then return nil end
+  end
+  return found
+end
+
+---Whether two templates have as many tensors, with the same numbers and of one shape: gates and what is multiplied with them.
+---@param a Stacks
+---@param b Stacks
+local function are_alike(a, b)
+  if a.place ~= b.place or #a.list ~= #b.list or a.list[1].items[1].numel ~= b.list[1].items[1].numel then return false end
+  for k, one in ipairs(a.list) do
+    local other = b.list[k]
+    if #one.items ~= #other.items or table.concat(one.numbers, ".") ~= table.concat(other.numbers, ".") then return false end
+  end
+  return names.before(a.template, a.place) == names.before(b.template, b.place)
+end
+
+---Rules for tensors that are all of a stack's, or all of two stacks.
 ---@param state MatchState
 ---@param side Side
 function several.stacks(state, side)
-  local other = side == "left" and "right" or "left"
   local wholes_of = wholes_by_content(state, side)
-  for _, template in ipairs(naming.sorted(state[other].by_template)) do
-    local items = state[other].by_template[template]
-    for place = 1, #items[1].numbers do
-      local list = items[1].rule and {} or stacks(items, place)
-      local found, is_taken = {}, {}
-      for _, stack in ipairs(list) do
-        for _, whole in ipairs(wholes_of(stack.items)) do
-          if not whole.rule and not is_taken[whole] and have_same_sum({ whole }, stack.items) then
-            is_taken[whole] = true
-            found[#found + 1] = { [side] = { whole }, [other] = stack.items, numbers = stack.numbers }
-            break
-          end
-        end
-      end
-      if #found > 0 and #found == #list then take_stack(state, side, list[1].template, found, template, place) end
+  local all = stacks_of(state, side == "left" and "right" or "left")
+  local function try(kinds_of)
+    if not State.is_free { pairs = { { left = kinds_of[1].list[1].items, right = kinds_of[#kinds_of].list[1].items } } } then return end
+    local found = wholes_for(side, kinds_of, wholes_of)
+    if found then take_stacks(state, side, kinds_of, found) end
+  end
+  for _, one in ipairs(all) do try { one } end
+  for i, one in ipairs(all) do
+    for k = i + 1, #all do
+      if are_alike(one, all[k]) then try { one, all[k] } end
     end
   end
 end

@@ -93,11 +93,19 @@ local function permutations_of(count)
   return out
 end
 
-local function ordered(items, order)
-  local out = {}
-  for i, k in ipairs(order) do out[i] = items[k] end
+---Items in another order, or, where each pattern of a rule has several keys, blocks of them.
+---@generic T
+---@param items T[]
+---@param order integer[]
+---@return T[]
+function trials.ordered(items, order)
+  local out, size = {}, #items / #order
+  for _, k in ipairs(order) do
+    for i = 1, size do out[#out + 1] = items[(k - 1) * size + i] end
+  end
   return out
 end
+local ordered = trials.ordered
 
 ---The pair with the smallest tensors, which is compared first.
 local function smallest(rule)
@@ -190,8 +198,8 @@ end
 function trials.find(rule, configs, has_config, rotary)
   local pair = smallest(rule)
   local trial = { rule = rule, left = pair.left, right = pair.right, configs = configs, has_config = has_config }
-  local many = not rule.each and (#pair.left > 1 and "left" or #pair.right > 1 and "right") or nil
-  local orders = many and #pair[many] <= 4 and permutations_of(#pair[many]) or { false }
+  local many = #rule.left > 1 and "left" or #rule.right > 1 and "right" or nil
+  local orders = many and #rule[many] <= 4 and permutations_of(#rule[many]) or { false }
   if rule.like and rule.like.order then table.insert(orders, 1, rule.like.order) end
   local function sides(one, order)
     return many == "left" and order and ordered(one.left, order) or one.left,

@@ -136,7 +136,7 @@ local function row_lines(rows, indent, places)
     for _, side in ipairs { "left", "right" } do
       local own = places and cut(row[side], places[side]) or row[side]
       text[side] = row.each and row.each.side == side
-        and ("rules.each(%s, %q, %s)"):format(quoted(own[1]), row.each.letter, row.each.text) or literal(own)
+        and ("rules.each(%s, %q, %s)"):format(literal(own), row.each.letter, row.each.text) or literal(own)
     end
     texts[i] = text
     if #text.left <= 48 then width = math.max(width, #text.left) end
