@@ -360,3 +360,27 @@ TEST_CASE("texts of protocols 0 and 1 have escapes", "[pickle]") {
     CHECK_THROWS_AS(value(pickle), Error);
   CHECK_THAT(message_of([&] { value("P('storage', 1)\n."); }, Errc::unsupported), Contains("protocol 0"));
 }
+
+TEST_CASE("what takes the place of instances is there wherever they are fetched", "[pickle]") {
+  // [a, b, c, …, a]: the first instance is fetched again; those after it may be at its address
+  pickle::UnpickleOptions options;
+  options.describes = true;
+  options.replace = [](const Object& instance) -> std::optional<Value> {
+    if (instance.type != "mine.Piece") return std::nullopt;
+    return Value(instance.state.find("n")->as_int());
+  };
+  const auto piece = [](int number, std::string_view put) {
+    const std::string state = "}" + text("n") + "K" + static_cast<char>(number) + "s";
+    return global("mine", "Piece") + ")\x81" + std::string(put) + state + "b";
+  };
+  std::string opcodes = "\x80\x02]q\x63" + piece(1, "q\x01") + "a";
+  for (int i = 2; i < 100; ++i) opcodes += piece(i, fmt::format("q{}", static_cast<char>(i))) + "a";
+  opcodes +=
+      "h\x01"
+      "a.";
+  const Value list = pickle::load(opcodes, options);
+  const auto& items = list.as_sequence().items;
+  REQUIRE(items.size() == 100);
+  for (size_t i = 0; i < 99; ++i) CHECK(items[i].as_int() == static_cast<int64_t>(i + 1));
+  CHECK(items.back().as_int() == 1);
+}

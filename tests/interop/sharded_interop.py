@@ -300,7 +300,7 @@ class Sharded(harness.Run):
                     at = data.index(torch.arange(48.).reshape(8, 6)[4:8, 0:2].contiguous().numpy().tobytes()[:8], place.offset)
                     file.seek(at)
                     file.write(b"\xff")
-            self.refused(words if what == "plan" else [name if what != "away" else "secret", *words], source)
+            self.refused(words if what in ("plan", "packed") else [name if what != "away" else "secret", *words], source)
 
     def dcp_foreign(self):
         """What is no data is shown, and runs nowhere; the weights beside it are copied."""

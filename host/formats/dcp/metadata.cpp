@@ -1,5 +1,8 @@
 #include "host/formats/dcp/metadata.hpp"
 
+#include <algorithm>
+#include <cstring>
+#include <limits>
 #include <unordered_map>
 
 #include "host/base/hash.hpp"
@@ -14,22 +17,19 @@ constexpr std::string_view metadata_class = "torch.distributed.checkpoint.metada
 constexpr uint64_t chunk_bytes = 256;  // of memory, about
 constexpr size_t deepest_path = 100;
 
-bool is_of(const Value& value, std::string_view name) {
-  if (!value.is(Value::Kind::object)) return false;
-  const std::string& type = value.as_object().type;
+bool is_of(const Object& object, std::string_view name) {
+  const std::string_view type = object.type;
   return type.ends_with(name) && type.size() > name.size() && type[type.size() - name.size() - 1] == '.';
+}
+
+bool is_of(const Value& value, std::string_view name) {
+  return value.is(Value::Kind::object) && is_of(value.as_object(), name);
 }
 
 const Dict& table(const Value& metadata, std::string_view name) {
   const Value& value = attribute(metadata, name);
   if (!value.is(Value::Kind::dict)) fail(Errc::format, "{} should be a dict, not {}", name, a_kind(value));
   return value.as_dict();
-}
-
-uint64_t number(const Value& value, std::string_view name) {
-  const int64_t found = attribute(value, name).as_int();
-  if (found < 0) fail(Errc::format, "{} is negative", quote(name));
-  return static_cast<uint64_t>(found);
 }
 
 /// The dtype of TensorProperties: an attribute, or the first item of its state.
@@ -46,47 +46,129 @@ Stored place_of(const Value& stored) {
   const Value* packing = insides(stored).find("transform_descriptors");
   if (packing != nullptr && !packing->is_none() &&
       !(packing->is(Value::Kind::sequence) && packing->as_sequence().items.empty()))
-    fail(Errc::unsupported, "its pieces are transformed, for instance compressed, which is not read");
-  return {attribute(stored, "relative_path").as_string(), number(stored, "offset"), number(stored, "length")};
+    fail(Errc::unsupported,
+         "the pieces of tensors are transformed, for instance compressed, which is not read");
+  const auto number = [&](std::string_view name) {
+    return static_cast<uint64_t>(attribute(stored, name).as_int());  // the sign is checked later
+  };
+  return {attribute(stored, "relative_path").as_string(), number("offset"), number("length")};
 }
 
-/// "name" of a value, "name@0,4" of a piece.
-std::string place_key(const std::string& name, const Shape* offsets) {
-  return offsets == nullptr ? name : fmt::format("{}@{}", name, fmt::join(*offsets, ","));
-}
+/// What the pickle says of pieces. A folder may have 100,000: each description becomes its number here as
+/// soon as it is complete, so that the pickle's values do not take the memory.
+class Pieces {
+ public:
+  explicit Pieces(MemoryBudget& memory) : memory_(memory) {}
 
-using Places = std::unordered_map<std::string, Stored, KeyedHash>;
-
-Places places_of(const Value& metadata, MemoryBudget& memory) {
-  Places out;
-  for (const auto& [index, stored] : table(metadata, "storage_data").entries()) {
-    const std::string& name = attribute(index, "fqn").as_string();
-    within(quote(name), [&, &index = index, &stored = stored] {
-      const Value& offset = attribute(index, "offset");
-      const Shape offsets = offset.is_none() ? Shape() : pickle::shape_of(offset);
-      memory.charge(chunk_bytes + name.size());
-      const std::string key = place_key(name, offset.is_none() ? nullptr : &offsets);
-      if (!out.emplace(key, place_of(stored)).second) fail(Errc::format, "a piece has two places");
-    });
+  std::optional<Value> replace(const Object& instance) {
+    if (is_of(instance, "MetadataIndex")) return add(indexes_, index_of(instance.state));
+    if (is_of(instance, "ChunkStorageMetadata")) {
+      const Value& state = instance.state;
+      return add(chunks_, Chunk{pickle::shape_of(attribute(state, "offsets")),
+                                pickle::shape_of(attribute(state, "sizes")),
+                                {}});
+    }
+    if (is_of(instance, "_StorageInfo")) return add(places_, place_of(instance.state));
+    return std::nullopt;
   }
-  return out;
-}
 
-std::optional<Stored> look_up(const Places& places, const std::string& key) {
-  const auto found = places.find(key);
-  return found == places.end() ? std::nullopt : std::optional(found->second);
-}
+  /// Notes where each piece is.
+  void put(const Dict& storage) {
+    place_of_index_.reserve(storage.size());
+    for (const auto& [index, place] : storage.entries()) {
+      const std::string& key = at(indexes_, index, "an index of a piece");
+      const Stored& stored = at(places_, place, "a place of a piece");
+      if (std::max(stored.offset, stored.length) > std::numeric_limits<int64_t>::max())
+        fail(Errc::format, "{}: the place of a piece is negative", quote(name_in(key)));
+      if (!place_of_index_.emplace(key, &stored).second)
+        fail(Errc::format, "{}: a piece has two places", quote(name_in(key)));
+    }
+  }
 
-void read_tensor(Entry& entry, const Value& described, const Places& places, MemoryBudget& memory) {
+  [[nodiscard]] std::optional<Stored> value(std::string_view name) const {
+    return find(index_key(name, nullptr));
+  }
+
+  [[nodiscard]] Chunk chunk(std::string_view name, const Value& number) const {
+    Chunk chunk = at(chunks_, number, "a piece");
+    chunk.place = find(index_key(name, &chunk.offsets));
+    return chunk;
+  }
+
+ private:
+  /// A text for a name, and where in a tensor the piece begins.
+  [[nodiscard]] std::string index_key(std::string_view name, const Shape* offsets) const {
+    const auto known = numbers_.find(name);
+    return known == numbers_.end() ? "" : index_key(known->second, offsets);
+  }
+  static std::string index_key(uint32_t number, const Shape* offsets) {
+    std::string key(sizeof number, '\0');
+    std::memcpy(key.data(), &number, sizeof number);
+    if (offsets != nullptr) key += '@';
+    for (const int64_t offset : offsets != nullptr ? *offsets : Shape())
+      fmt::format_to(std::back_inserter(key), "{},", offset);
+    return key;
+  }
+
+  [[nodiscard]] std::string_view name_in(std::string_view key) const {
+    uint32_t number = 0;
+    std::memcpy(&number, key.data(), sizeof number);
+    return names_.at(number);
+  }
+
+  uint32_t number_of(const std::string& name) {
+    if (const auto known = numbers_.find(name); known != numbers_.end()) return known->second;
+    memory_.charge(chunk_bytes + name.size());
+    const auto made = numbers_.emplace(name, static_cast<uint32_t>(names_.size())).first;
+    names_.push_back(made->first);
+    return made->second;
+  }
+
+  std::string index_of(const Value& state) {
+    const uint32_t number = number_of(attribute(state, "fqn").as_string());
+    const Value& offset = attribute(state, "offset");
+    if (offset.is_none()) return index_key(number, nullptr);
+    const Shape offsets = pickle::shape_of(offset);
+    return index_key(number, &offsets);
+  }
+
+  template <typename Item>
+  Value add(std::vector<Item>& list, Item item) {
+    memory_.charge(chunk_bytes);
+    list.push_back(std::move(item));
+    return Value(static_cast<int64_t>(list.size() - 1));
+  }
+
+  template <typename Item>
+  static const Item& at(const std::vector<Item>& list, const Value& number, std::string_view what) {
+    const bool is_number = number.is(Value::Kind::integer) && number.as_integer().fits;
+    if (!is_number || number.as_int() < 0 || static_cast<uint64_t>(number.as_int()) >= list.size())
+      fail(Errc::format, "{} is {}", what, a_kind(number));
+    return list[static_cast<size_t>(number.as_int())];
+  }
+
+  [[nodiscard]] std::optional<Stored> find(const std::string& key) const {
+    const auto found = place_of_index_.find(key);
+    return found == place_of_index_.end() ? std::nullopt : std::optional(*found->second);
+  }
+
+  MemoryBudget& memory_;
+  std::unordered_map<std::string, uint32_t, KeyedHash, std::equal_to<>> numbers_;  // of names
+  std::vector<std::string_view> names_;
+  std::vector<std::string> indexes_;
+  std::vector<Chunk> chunks_;
+  std::vector<Stored> places_;
+  std::unordered_map<std::string_view, const Stored*, KeyedHash> place_of_index_;
+};
+
+void read_tensor(Entry& entry, const Value& described, const Pieces& pieces, MemoryBudget& memory) {
   entry.is_tensor = true;
   entry.dtype = dtype_of(attribute(described, "properties"));
   entry.shape = pickle::shape_of(attribute(described, "size"));
   checked_mul(static_cast<uint64_t>(numel_of(entry.shape)), size_of(entry.dtype), "a tensor");
   for (const Value& one : attribute(described, "chunks").as_sequence().items) {
     memory.charge(chunk_bytes);
-    Chunk chunk{pickle::shape_of(attribute(one, "offsets")), pickle::shape_of(attribute(one, "sizes")), {}};
-    chunk.place = look_up(places, place_key(entry.name, &chunk.offsets));
-    entry.chunks.push_back(std::move(chunk));
+    entry.chunks.push_back(pieces.chunk(entry.name, one));
   }
 }
 
@@ -113,9 +195,11 @@ Metadata read_metadata(std::string_view pickle, MemoryBudget& memory) {
   pickle::UnpickleOptions options;
   options.budget = &memory;
   options.describes = true;
+  Pieces pieces(memory);
+  options.replace = [&](const Object& instance) { return pieces.replace(instance); };
   const Value root = pickle::load(pickle, options);
   if (!is_of(root, "Metadata")) fail(Errc::format, "it holds {}, not the metadata of a folder", a_kind(root));
-  const Places places = places_of(root, memory);
+  pieces.put(table(root, "storage_data"));
   const Value* plan = insides(root).find("planner_data");
   const Dict* paths = plan != nullptr && plan->is(Value::Kind::dict) ? &plan->as_dict() : nullptr;
   Metadata out;
@@ -128,9 +212,9 @@ Metadata read_metadata(std::string_view pickle, MemoryBudget& memory) {
       Entry entry{.name = name, .path = path_of(name, paths), .shape = {}, .chunks = {}, .place = {}};
       memory.charge(chunk_bytes + 2 * name.size());
       if (is_of(described, "BytesStorageMetadata")) {
-        entry.place = look_up(places, name);
+        entry.place = pieces.value(name);
       } else {
-        read_tensor(entry, described, places, memory);
+        read_tensor(entry, described, pieces, memory);
       }
       out.entries.push_back(std::move(entry));
     });

@@ -51,7 +51,8 @@ bool is_in_order(const View& view) {
 /// A piece as torch.save wrote it. A folder may have 100,000 of them: its file is opened at the first read.
 class PieceStorage final : public PackedStorage {
  public:
-  PieceStorage(FilePtr file, const Stored& place, std::string key, DType dtype, Shape sizes, MemoryPtr memory)
+  PieceStorage(FilePtr file, const Stored& place, std::shared_ptr<const std::string> key, DType dtype,
+               Shape sizes, MemoryPtr memory)
       : file_(std::move(file)),
         offset_(place.offset),
         length_(place.length),
@@ -86,7 +87,7 @@ class PieceStorage final : public PackedStorage {
   const Storage& inner() const {
     const std::lock_guard lock(mutex_);
     if (inner_ == nullptr) {
-      inner_ = within(fmt::format("the piece of {} at byte {} of '{}'", quote(key_), offset_,
+      inner_ = within(fmt::format("the piece of {} at byte {} of '{}'", quote(*key_), offset_,
                                   file_->path().filename().string()),
                       [&] { return open(); });
     }
@@ -109,7 +110,7 @@ class PieceStorage final : public PackedStorage {
 
   FilePtr file_;
   uint64_t offset_, length_;
-  std::string key_;
+  std::shared_ptr<const std::string> key_;  // of the tensor
   DType dtype_;
   Shape sizes_;
   MemoryPtr memory_;
@@ -185,12 +186,13 @@ class Reader {
   Value tensor_of(const Entry& entry) {
     std::vector<Tile> tiles;
     tiles.reserve(entry.chunks.size());
+    const auto key = std::make_shared<const std::string>(entry.name);
     for (const Chunk& chunk : entry.chunks) {
       if (!chunk.place)
         fail(Errc::format, "no file has its piece of size {} at {}", to_string(chunk.sizes),
              to_string(chunk.offsets));
-      auto storage = std::make_shared<PieceStorage>(file_of(*chunk.place), *chunk.place, entry.name,
-                                                    entry.dtype, chunk.sizes, memory_);
+      auto storage = std::make_shared<PieceStorage>(file_of(*chunk.place), *chunk.place, key, entry.dtype,
+                                                    chunk.sizes, memory_);
       if (storage->size() > chunk.place->length) {
         fail(Errc::format, "its piece of size {} at {} has {} bytes in '{}', which are too few",
              to_string(chunk.sizes), to_string(chunk.offsets), chunk.place->length, chunk.place->file);

@@ -16,6 +16,7 @@ constexpr uint64_t node_bytes = 176;
 constexpr uint64_t entry_bytes = 2 * value_bytes + 16;  // of a dict
 constexpr uint64_t tensor_bytes = 400;
 constexpr uint64_t dim_bytes = 48;  // of a tensor: extents, strides, loops
+constexpr size_t lately = 64;       // containers
 constexpr size_t key_limit = 256;   // parts of a tuple used as a key, all levels together
 
 /// Children of a container, without making a list of them.
@@ -229,6 +230,23 @@ void Arena::sweep() {
   }
   std::erase_if(nodes_, [](const Node& node) { return node.value.is_none(); });
   sweep_at_ = std::max<size_t>(4096, 2 * nodes_.size());
+}
+
+void Arena::free_since(const void* identity) {
+  const size_t last = nodes_.size() - std::min<size_t>(nodes_.size(), lately);
+  size_t first = nodes_.size();
+  while (first > last && nodes_[first - 1].value.identity() != identity) --first;
+  if (first == last) return;
+  const auto free = [this](Node& node) {
+    if (!node.value.is_unshared()) return;
+    refund(node);
+    node.value = Value();
+  };
+  const auto begin = nodes_.begin() + static_cast<ptrdiff_t>(first - 1);
+  std::for_each(begin, nodes_.end(),
+                free);  // an instance is older than its state, which is older than its items
+  nodes_.erase(std::remove_if(begin, nodes_.end(), [](const Node& node) { return node.value.is_none(); }),
+               nodes_.end());
 }
 
 Value Arena::sequence(Sequence::Kind kind, std::vector<Value> items) {

@@ -36,6 +36,10 @@ class Arena {
   /// Says which tensor or container was replaced, because its key was set again; "" if none was.
   [[nodiscard]] std::string replaced() const;
 
+  /// Frees what nothing refers to of a container that was made lately, and of those made since then: it is
+  /// used while memory is at hand for the next one.
+  void free_since(const void* identity);
+
   /// `root`, if it may be returned: no container contains itself, none nests too deeply, and written as a
   /// tree it is not far larger than the pickle. Everything that is not part of it is freed.
   Value release(const Value& root);

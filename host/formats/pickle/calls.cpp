@@ -296,8 +296,17 @@ void set_attributes(CallContext& context, Object& record, const Value& state) {
   const bool is_sequence = state.is(Value::Kind::sequence);
   if (state.is_none() || (is_sequence && state.as_sequence().items.empty())) return;
   record.is_record = true;
-  if (record.state.is_none()) record.state = context.arena.dict();
+  if (record.state.is_none() && state.is(Value::Kind::dict)) {
+    record.state = state;
+    return;
+  }
+  const Value before = record.state;  // which others may have, too
+  record.state = context.arena.dict();
   Dict& attributes = record.state.as_dict();
+  if (before.is(Value::Kind::dict)) {
+    for (const auto& [name, value] : before.as_dict().entries())
+      context.arena.set_item(attributes, name, value);
+  }
   if (state.is(Value::Kind::dict)) {
     for (const auto& [name, value] : state.as_dict().entries())
       context.arena.set_item(attributes, name, value);
@@ -339,15 +348,15 @@ Value build(CallContext& context, const Value& target, const Value& state) {
         build_numpy_dtype(object, state);
         return target;
       }
-      const auto meaning = find_global(object.type, context.options.dill);
-      const bool is_record = meaning ? *meaning == Meaning::record
-                                     : object.type.find('.') != std::string::npos &&
-                                           (object.is_inert || !is_forbidden_module(object.type));
-      if (!is_record || (!object.state.is_none() && !object.is_inert)) break;
       if (object.is_inert) {
         set_attributes(context, object, state);
         return target;
       }
+      const auto meaning = find_global(object.type, context.options.dill);
+      const bool is_record =
+          meaning ? *meaning == Meaning::record
+                  : object.type.find('.') != std::string::npos && !is_forbidden_module(object.type);
+      if (!is_record || !object.state.is_none()) break;
       object.state = state;
       object.is_record = true;
       return target;

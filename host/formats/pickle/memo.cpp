@@ -1,6 +1,7 @@
 #include "host/formats/pickle/memo.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 
 #include "host/formats/pickle/opcodes.hpp"
@@ -15,6 +16,22 @@ constexpr uint64_t slack = 1024;
 
 Memo::Memo(std::string_view pickle, Arena& arena) : arena_(arena), limit_(slack) {
   look_through(pickle);
+  uint32_t count = 0;
+  for (Fetched& word : fetched_) {
+    word.before = count;
+    count += static_cast<uint32_t>(std::popcount(word.bits));
+  }
+  arena_.charge(fetched_.size() * sizeof(Fetched) + uint64_t{count} * sizeof(Value));
+  values_.resize(count);
+  is_set_.resize(count);
+}
+
+std::optional<size_t> Memo::place_of(uint64_t index) const {
+  if (index / word_bits >= fetched_.size()) return std::nullopt;
+  const Fetched& word = fetched_[index / word_bits];
+  const uint64_t bit = uint64_t{1} << (index % word_bits);
+  if ((word.bits & bit) == 0) return std::nullopt;
+  return word.before + static_cast<size_t>(std::popcount(word.bits & (bit - 1)));
 }
 
 uint64_t Memo::parse_index(std::string_view text) {
@@ -29,8 +46,8 @@ void Memo::look_through(std::string_view pickle) {
   // A fetched value was put before.
   const auto note = [this](uint64_t index) {
     if (index >= limit_) return;
-    if (index >= fetched_.size()) fetched_.resize(index + 1);
-    fetched_[index] = true;
+    if (index / word_bits >= fetched_.size()) fetched_.resize(index / word_bits + 1);
+    fetched_[index / word_bits].bits |= uint64_t{1} << (index % word_bits);
   };
   try {
     InstructionReader reader(pickle);
@@ -60,22 +77,20 @@ void Memo::look_through(std::string_view pickle) {
 bool Memo::put(uint64_t index, const Value& value) {
   if (index >= limit_) fail(Errc::format, "the memo index {} is too large", index);
   size_ = std::max(size_, index + 1);
-  if (index >= fetched_.size() || !fetched_[index]) return false;
-  if (index >= values_.size()) {
-    arena_.charge((index + 1 - values_.size()) * sizeof(Value));
-    values_.resize(index + 1);
-    is_set_.resize(index + 1);
-  }
+  const auto place = place_of(index);
+  if (!place) return false;
   if (value.is(Value::Kind::string)) arena_.charge(value.as_string().size());
-  values_[index] = value;
-  is_set_[index] = true;
+  values_[*place] = value;
+  is_set_[*place] = true;
   return true;
 }
 
 const Value& Memo::get(uint64_t index) {
-  if (index >= values_.size() || !is_set_[index]) fail(Errc::format, "the memo has no entry {}", index);
-  if (values_[index].is(Value::Kind::string)) arena_.charge(values_[index].as_string().size());
-  return values_[index];
+  const auto place = place_of(index);
+  if (!place || !is_set_[*place]) fail(Errc::format, "the memo has no entry {}", index);
+  const Value& value = values_[*place];
+  if (value.is(Value::Kind::string)) arena_.charge(value.as_string().size());
+  return value;
 }
 
 }  // namespace cbk::pickle

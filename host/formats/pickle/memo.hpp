@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -23,19 +24,28 @@ class Memo {
   /// Errors: `format` for a number without a value.
   const Value& get(uint64_t index);
   /// Replaces the value of a kept number.
-  void replace(uint64_t index, const Value& value) { values_.at(index) = value; }
+  void replace(uint64_t index, const Value& value) { values_.at(place_of(index).value()) = value; }
 
   /// The number of the opcodes with text arguments. Errors: `format`.
   static uint64_t parse_index(std::string_view text);
 
  private:
+  static constexpr size_t word_bits = 64;
+  /// Which of 64 numbers are ever fetched, and how many smaller ones are.
+  struct Fetched {
+    uint64_t bits = 0;
+    uint32_t before = 0;
+  };
+
   void look_through(std::string_view pickle);
+  /// In `values_`; nothing: the number is never fetched.
+  [[nodiscard]] std::optional<size_t> place_of(uint64_t index) const;
 
   Arena& arena_;
-  uint64_t limit_;             // of a number
-  uint64_t size_ = 0;          // 1 + the largest number put
-  std::vector<bool> fetched_;  // ever
-  std::vector<Value> values_;
+  uint64_t limit_;     // of a number
+  uint64_t size_ = 0;  // 1 + the largest number put
+  std::vector<Fetched> fetched_;
+  std::vector<Value> values_;  // of those that are fetched
   std::vector<bool> is_set_;
 };
 

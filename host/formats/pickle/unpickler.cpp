@@ -107,6 +107,7 @@ class Machine {
   Value described_call(const std::string& global, const Value& arguments);
   Value instance(const std::string& type, std::string repr, Value state, bool is_inert);
   void set_state();
+  void build_top();
   void load_persistent(const Value& id);
   /// Runs `body`. After a refusal, its errors only mean that no more can be found out.
   template <typename Body>
@@ -377,8 +378,10 @@ void Machine::push_quoted(std::string_view text) {
 
 /// Replaces the value on top, also where it can be fetched again.
 void Machine::replace_top(const Value& made) {
-  if (auto slot = slots_.find(stack_.top().identity()); slot != slots_.end())
+  if (auto slot = slots_.find(stack_.top().identity()); slot != slots_.end()) {
     memo_.replace(slot->second, made);
+    slots_.erase(slot);  // the next value may be at the same address
+  }
   stack_.replace_top(made);
 }
 
@@ -410,6 +413,7 @@ void Machine::set_items(std::vector<Value> items) {
   const Value dict = filled([&] { return arena_.dict(); });
   if (items.size() % 2 != 0) fail(Errc::format, "a dict's key has no value");
   if (!dict.is(Value::Kind::dict)) fail(Errc::format, "items are set in {}", a_kind(dict));
+  if (dict.as_dict().empty()) dict.as_dict().reserve(items.size() / 2);
   for (size_t i = 0; i < items.size(); i += 2) {
     arena_.set_item(dict.as_dict(), std::move(items[i]), std::move(items[i + 1]));
   }
@@ -493,9 +497,10 @@ void Machine::create(const Value& type, const Value& arguments) {
   if (is_refused(type)) return push(type);
   const std::string& global = expect_object(type, "class").repr;
   push(attempt(global, [&] {
-    const auto meaning = find_global(global, options_.dill);
+    const bool is_inert = type.as_object().is_inert;  // then no global of that name is data
+    const auto meaning = is_inert ? std::nullopt : find_global(global, options_.dill);
     if (meaning) return call(context_, *meaning, global, arguments);
-    if (Arguments(arguments).size() == 0) return instance(global, "", {}, type.as_object().is_inert);
+    if (Arguments(arguments).size() == 0) return instance(global, "", {}, is_inert);
     if (options_.dill) fail(Errc::refused, "{}", global);
     // A class that is created from its arguments alone, such as a namedtuple.
     arena_.charge(global.size());
@@ -506,13 +511,22 @@ void Machine::create(const Value& type, const Value& arguments) {
 }
 
 void Machine::set_state() {
+  build_top();
+  if (!options_.replace || !stack_.top().is(Value::Kind::object)) return;
+  if (auto made = options_.replace(stack_.top().as_object())) {
+    const void* instance = stack_.top().identity();
+    replace_top(*made);
+    arena_.free_since(instance);
+  }
+}
+
+void Machine::build_top() {
   const Value state = stack_.pop();
   const Value target = stack_.top();
   if (is_refused(target)) return;
   empty_instances_.erase(target.identity());
   const Value built = attempt(target.kind_name(), [&] { return build(context_, target, state); });
-  if (built.same(target)) return;
-  replace_top(built);
+  if (!built.same(target)) replace_top(built);
 }
 
 void Machine::load_persistent(const Value& id) {
