@@ -19,9 +19,11 @@ import tempfile
 import h5py
 import hdf5plugin  # registers Blosc
 import numpy as np
+import torch
 import zstandard
 
 import harness
+import safetensors_file
 
 VALUES = np.arange(6000, dtype=np.int32).reshape(60, 100) % 977
 
@@ -469,6 +471,19 @@ def groups(run):
         run.call("copy", path, run.path("groups.pt"))
         run.call("diff", path, run.path("groups.pt"))
     run.check("groups are dicts", tree)
+
+    def keras():
+        bits = np.arange(6, dtype="<u2").reshape(2, 3) + 0x3f80
+        with h5py.File(run.path("keras.weights.h5"), "w") as f:
+            f.create_dataset("layers/dense/vars/0", data=bits.view("V2")).attrs["dtype"] = "bfloat16"
+            f.create_dataset("layers/dense/vars/1", data=VALUES).attrs["dtype"] = "bfloat16"  # which says nothing of its elements
+            f.create_dataset("other", data=bits.view("V2"))
+        rows = {row["key"]: row for row in json.loads(run.call("ls", "--json", run.path("keras.weights.h5")))["entries"]}
+        assert rows["layers.dense.vars.0"]["dtype"] == "bfloat16" and rows["layers.dense.vars.0"]["shape"] == [2, 3], rows
+        assert rows["layers.dense.vars.1"]["dtype"] == VALUES.dtype.name and "dtype" not in rows["other"], rows
+        run.call("copy", run.path("keras.weights.h5"), run.path("keras.safetensors"), "--include", "layers.*")
+        assert np.array_equal(safetensors_file.load(run.path("keras.safetensors"))[0]["layers.dense.vars.0"].view(torch.int16).numpy(), bits.view("<i2"))
+    run.check("bfloat16 of Keras 3", keras)
 
     def circle():
         with h5py.File(run.path("round.h5"), "w") as f:

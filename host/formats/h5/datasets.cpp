@@ -70,7 +70,12 @@ StoragePtr Datasets::storage(const Located& located, const hdf5::Dataset& datase
 }
 
 Tensor Datasets::tensor(const Located& located, std::optional<DType> wanted) {
-  const hdf5::Dataset dataset = hdf5::read_dataset(located.file->objects(), located.object);
+  hdf5::Dataset dataset = hdf5::read_dataset(located.file->objects(), located.object);
+  if (wanted == DType::bfloat16 && dataset.type.kind == hdf5::Datatype::Class::opaque &&
+      dataset.type.size == size_of(DType::bfloat16)) {
+    dataset.type.kind = hdf5::Datatype::Class::real;  // h5py has no name for the elements
+    dataset.type.is_bfloat = true;
+  }
   if (dataset.space.is_null) fail(Errc::unsupported, "the dataset has no data");
   const auto stored = dataset.type.dtype() ? dataset.type.dtype() : dataset.type.widened();
   if (!stored) fail(Errc::unsupported, "elements of type {} have no dtype", dataset.type.describe());

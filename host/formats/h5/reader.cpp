@@ -78,6 +78,19 @@ class PlainTree {
   static constexpr size_t max_depth = 64;
   static constexpr uint64_t link_bytes = 256;  // of an entry of the tree in memory, about
 
+  /// As here, or as Keras 3 says it of elements for which h5py has no type.
+  static bool is_bfloat16(const Located& located) {
+    const hdf5::Attributes attributes = located.file->attributes(located.object);
+    if (attributes.is_set("is_bfloat16")) return true;
+    const hdf5::Message* type = located.object.find(hdf5::MessageType::datatype);
+    if (type == nullptr || located.file->objects().datatype(*type).kind != hdf5::Datatype::Class::opaque)
+      return false;
+    const hdf5::Attribute* named = attributes.find("dtype");
+    if (named == nullptr || !hdf5::Attributes::is_readable(*named)) return false;
+    const Value dtype = attributes.value(*named);
+    return dtype.is(Value::Kind::string) && dtype.as_string() == "bfloat16";
+  }
+
   /// Broken links, and elements without a dtype here, are values that cannot be read. A named datatype is not
   /// a
   /// value: nothing is stored under it.
@@ -102,7 +115,7 @@ class PlainTree {
     if (!located.object.is_dataset()) return group(located);
     try {
       if (Datasets::holds_texts(located)) return datasets_.texts(located);
-      const bool is_bfloat = located.file->attributes(located.object).is_set("is_bfloat16");
+      const bool is_bfloat = is_bfloat16(located);
       return datasets_.leaf(located, {is_bfloat ? std::optional(DType::bfloat16) : std::nullopt});
     } catch (const Error& error) {
       const bool is_cut = datasets_.files().may_be_cut() && error.code() == Errc::format;
