@@ -11,7 +11,7 @@ local ROWS = {
   { "host/formats" }, -- what all formats share: the files directly in it
   { "host/formats/hdf5", "host/formats/pickle", "host/formats/zip" },
   { "host/formats/gguf", "host/formats/npy", "host/formats/safetensors", "host/formats/tensorflow", "host/formats/torch" },
-  { "host/formats/dcp", "host/formats/h5", "host/formats/ranks" },
+  { "host/formats/dcp", "host/formats/h5", "host/formats/nemo", "host/formats/ranks" },
   { "host/checkpoint", "host/config", "host/streaming" },
   { "bindings" },
   { "host/app" },

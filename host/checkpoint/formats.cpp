@@ -14,6 +14,7 @@
 #include "host/formats/gguf/reader.hpp"
 #include "host/formats/h5/reader.hpp"
 #include "host/formats/h5/writer.hpp"
+#include "host/formats/nemo/reader.hpp"
 #include "host/formats/npy/header.hpp"
 #include "host/formats/npy/reader.hpp"
 #include "host/formats/npy/writer.hpp"
@@ -48,9 +49,10 @@ constexpr auto h5_suffixes = std::to_array<std::string_view>({".mdl", ".h5", ".h
 constexpr auto tensorflow_suffixes = std::to_array<std::string_view>({bundle_index_suffix});
 constexpr auto npy_suffixes = std::to_array<std::string_view>({".npy"});
 constexpr auto npz_suffixes = std::to_array<std::string_view>({".npz"});
+constexpr auto nemo_suffixes = std::to_array<std::string_view>({".nemo"});
 constexpr auto gguf_suffixes = std::to_array<std::string_view>({gguf_suffix});
 
-constexpr std::array<Format, 9> formats = {{
+constexpr std::array<Format, 10> formats = {{
     {.name = "torch",
      .title = "torch zip and legacy files",
      .suffixes = torch_suffixes,
@@ -110,6 +112,11 @@ constexpr std::array<Format, 9> formats = {{
      .suffixes = {},
      .detect = [](const MappedFile& file) { return dcp::looks_like_metadata(first_bytes(file)); },
      .read = dcp::read},
+    {.name = "nemo",
+     .title = "NeMo's tar archives",
+     .suffixes = nemo_suffixes,
+     .detect = [](const MappedFile& file) { return nemo::looks_like_tar(first_bytes(file)); },
+     .read = nemo::read},
     // Any name: the bytes of one tensor.
     {.name = "raw", .title = "raw bytes", .suffixes = {}, .write_file = npy::make_raw_writer},
 }};

@@ -19,17 +19,10 @@ namespace {
 constexpr std::string_view zip_magic = "PK\x03\x04";
 constexpr std::string_view empty_zip_magic = "PK\x05\x06";
 constexpr std::string_view preview_magic = "PYTORCH1";
-constexpr std::string_view tar_magic = "ustar";
-constexpr size_t tar_offset = 257;
 
 constexpr uint64_t pickle_limit = 2ULL << 30;
 constexpr uint64_t small_record = 4096;
 constexpr int newest_version = 10;
-
-bool is_tar(ByteView head) {
-  return head.size() >= tar_offset + tar_magic.size() &&
-         as_text(head).substr(tar_offset).starts_with(tar_magic);
-}
 
 class ZipReader {
  public:
@@ -215,7 +208,7 @@ class ZipReader {
 bool looks_like_torch(ByteView head) {
   const std::string_view text = as_text(head);
   return text.starts_with(zip_magic) || text.starts_with(empty_zip_magic) || legacy_magic_size(text) > 0 ||
-         text.starts_with(preview_magic) || is_tar(head);
+         text.starts_with(preview_magic);
 }
 
 Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& options, MemoryPtr memory) {
@@ -224,10 +217,6 @@ Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& optio
   if (legacy_magic_size(text) > 0) return read_legacy(std::move(file), options, std::move(memory));
   if (text.starts_with(preview_magic)) {
     fail(Errc::unsupported, "a file of a preview of torch 1.0 (PYTORCH1); load and save it again with torch");
-  }
-  if (is_tar(file->bytes().first(std::min<size_t>(file->bytes().size(), 512)))) {
-    fail(Errc::unsupported,
-         "a tar archive, as torch wrote them before 0.1.10; load and save it again with torch");
   }
   return ZipReader(std::move(file), options, std::move(memory)).run();
 }
