@@ -565,7 +565,9 @@ def folders(run):
     adapter = write(run, "sharded_adapter", config, tensors)
     with open(os.path.join(adapter, "tokenizer.json"), "w", encoding="utf-8") as file:
         file.write('{"of": "adapter"}')
-    run.call("fold-lora-checkpoint", "--adapter", adapter, source, "-o", run.path("out"), "--shard-size", "1KB", "--no-progress-bar")
+    os.makedirs(os.path.join(source, "additional_chat_templates"))
+    done = run.run("fold-lora-checkpoint", "--adapter", adapter, source, "-o", run.path("out"), "--shard-size", "1KB", "--no-progress-bar")
+    assert done.returncode == 0 and "additional_chat_templates' is not copied; copy it with cp -r" in done.stderr, done
     with open(run.path("out/pytorch_model.bin.index.json"), encoding="utf-8") as file:
         files = set(json.load(file)["weight_map"].values())
     assert len(files) > 1

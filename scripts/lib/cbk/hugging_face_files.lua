@@ -10,6 +10,8 @@ local NAMES = {
   "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "video_preprocessor_config.json", "vocab.json", "vocab.txt",
 }
 
+local FOLDER = "additional_chat_templates" -- the only one that Hugging Face's programs write beside a model
+
 ---The programs in a folder whose config names some in `auto_map`: which files these import is not known.
 ---@param folder string
 ---@return string[]
@@ -38,13 +40,16 @@ function hugging_face_files.names(folder)
   return out
 end
 
----These files of a folder, to be written beside a checkpoint.
+---These files of a folder, to be written beside a checkpoint. Warns of a folder that belongs to them.
 ---@param folder string
 ---@param allowed string[]   folders where links out of the folder may lead: --allow-external
 ---@param files? table<string, string>   contents by name; the files are added to it
 ---@return table<string, string>
 function hugging_face_files.read(folder, allowed, files)
   files = files or {}
+  if cbk.fs.is_dir(cbk.fs.join(folder, FOLDER)) then
+    cbk.warn(("the folder %s is not copied; copy it with cp -r"):format(cbk.quote(cbk.fs.join(folder, FOLDER))))
+  end
   for _, name in ipairs(hugging_face_files.names(folder)) do files[name] = cbk.fs.read(cbk.fs.beside(folder, name, allowed)) end
   return files
 end
