@@ -20,7 +20,9 @@ import h5py
 import torch
 
 import harness
+import ranks_interop
 import safetensors_file
+import sharded_interop
 
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1",
                    CBK_TEAM_TIMEOUT="4")
@@ -74,13 +76,37 @@ class Cluster(harness.Run):
         for name, text in (("make.lua", SCRIPT), ("fail.lua", FAILING)):
             with open(self.path(name), "w", encoding="utf-8") as file:
                 file.write(text)
+        self.make_given(weights["layers.0.weight"])
+
+    def make_given(self, tensor):
+        """Folders of many files, quantised weights, and models to merge."""
+        made = ranks_interop.Ranks(self.cbk, self.path("."), self.rng)
+        os.mkdir(self.path("given"))
+        for kind, make in {"zero": lambda: made.zero(3, 3), "dtensors": lambda: made.made_dtensors(torch.Size((2, 2))), "meta": lambda: made.made_meta(2, False),
+                           "megatron": lambda: made.made_megatron(2, 2, True, False)}.items():
+            os.rename(make()[0], self.path("given/" + kind))
+        folder = sharded_interop.Folder(self.path("given/dcp"), self.rng)
+        for i in range(3):
+            folder.add(("model", f"w{i}"), tensor * i)
+        folder.write()
+        for name in ("fp8", "a", "b"):
+            os.mkdir(self.path("given/" + name))
+        safetensors_file.save(self.path("given/fp8/model.safetensors"), {
+            key: value for i in range(6) for key, value in (
+                (f"w{i}.weight", ("F8_E4M3", [300, 700], bytes(range(120)) * 1750)), (f"w{i}.weight_scale_inv", torch.rand(3, 6)))})
+        with open(self.path("given/fp8/config.json"), "w", encoding="utf-8") as file:
+            file.write('{"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}')
+        for i, name in enumerate("ab"):
+            safetensors_file.save(self.path(f"given/{name}/model.safetensors"), {"model.layers.0.w.weight": tensor + i, "lm_head.weight": tensor * 2})
+        with open(self.path("given/merge.yml"), "w", encoding="utf-8") as file:
+            file.write("merge_method: linear\nmodels: [{model: given/a, parameters: {weight: 0.6}}, {model: given/b, parameters: {weight: 0.4}}]\n")
 
     def run(self, *args):
         return subprocess.run([self.cbk, *args], capture_output=True, text=True, timeout=300, check=False, cwd=self.folder, env=ENVIRONMENT)
 
     def left(self, *known):
         """What is in the folder besides its sources and what is known."""
-        ours = {"source.pt", "make.lua", "fail.lua", "faults.so", *known}
+        ours = {"source.pt", "make.lua", "fail.lua", "faults.so", "given", *known}
         return sorted(set(os.listdir(self.folder)) - ours)
 
     def clear(self):
@@ -868,6 +894,9 @@ COPIES = {  # a command, up to its output, and how that ends
     "compressed H5": (("copy", "source.pt", "--compress", "deflate"), ".mdl"),
     "shards": (("copy", "source.pt", "--shard-size", "2MB", "--format", "safetensors"), "folder"),
     "a script": (("run", "make.lua"), ".safetensors"),
+    **{f"weights of {kind}": (("copy", "given/" + kind, "--weights"), ".safetensors") for kind in ("zero", "dtensors", "meta", "megatron", "dcp")},
+    "quantised weights": (("copy", "given/fp8", "--dequantize", "bfloat16"), ".safetensors"),
+    "a merge": (("merge", "given/merge.yml", "-o"), "folder"),
 }
 
 

@@ -130,13 +130,17 @@ class Ranks(harness.Run):
             out = [instance(Shard, dim=0), instance(Shard, dim=0)]
         return out
 
-    def dtensors(self, shape):
+    def made_dtensors(self, shape):
         mesh = torch.randperm(shape.numel(), generator=torch.Generator().manual_seed(self.rng.randrange(99))).reshape(shape)
         weights, folder = self.weights(self.rng.choice([torch.bfloat16, torch.float32])), self.fresh()
         places = {name: self.placements(tensor, mesh) for name, tensor in weights.items()}
         for rank in range(mesh.numel()):
             state = {name: dtensor(tensor, mesh, rank, places[name]) for name, tensor in weights.items()}
             torch.save({**state, "step": torch.tensor(7)}, f"{folder}/model_world_size_{mesh.numel()}_rank_{rank}.pt")
+        return folder, mesh, weights
+
+    def dtensors(self, shape):
+        folder, mesh, weights = self.made_dtensors(shape)
         self.same(self.copied(folder, "--weights"), {**weights, "step": torch.tensor(7)})
         self.same(self.copied(folder, "--exclude", "step"), weights)
         assert mesh.numel() == 1 or f"in {mesh.numel()} files" in self.call("ls", folder)
@@ -333,7 +337,7 @@ class Ranks(harness.Run):
 
     # --- tensor-parallel parts
 
-    def meta(self, ranks, is_third):
+    def made_meta(self, ranks, is_third):
         folder, dim, wide = self.fresh(), 8, 24
         weights = {"tok_embeddings.weight": (16, dim), "norm.weight": (dim,), "output.weight": (16, dim), "rope.freqs": (3,)}
         for name in ("wq", "wk", "wv", "wo"):
@@ -349,10 +353,14 @@ class Ranks(harness.Run):
         for rank in range(ranks):
             part = {name: tensor if along(name) is None else cut(tensor, along(name), ranks, rank).clone() for name, tensor in weights.items()}
             torch.save(part, f"{folder}/consolidated.{rank:02}.pth")
+        return folder, weights
+
+    def meta(self, ranks, is_third):
+        folder, weights = self.made_meta(ranks, is_third)
         self.same(self.copied(folder), weights)
         if ranks > 1:
             parts = [torch.load(f"{folder}/consolidated.{rank:02}.pth") for rank in range(ranks)]
-            for name, shapes, word in (("strange.weight", (4, 4), "no rule"), ("norm.weight", (dim, dim), "no rule"), ("norm.weight", (dim, 3), "[3]")):
+            for name, shapes, word in (("strange.weight", (4, 4), "no rule"), ("norm.weight", (8, 8), "no rule"), ("norm.weight", (8, 3), "[3]")):
                 for rank, part in enumerate(parts):
                     torch.save({**part, name: self.random(shapes[rank > 0])}, f"{folder}/consolidated.{rank:02}.pth")
                 self.refused([f"'{name}'", word], folder)
@@ -364,7 +372,7 @@ class Ranks(harness.Run):
             self.refused(["are the files of all ranks there?"], folder)
             os.remove(f"{folder}/consolidated.00.pth")
 
-    def megatron(self, tensor_ranks, stages, is_gated, is_nested):
+    def made_megatron(self, tensor_ranks, stages, is_gated, is_nested):
         folder, hidden, wide, of_stage = self.fresh("iter_0000010"), 8, 16, 2
         whole = {"embedding.word_embeddings.weight": self.random(24, hidden), "output_layer.weight": self.random(24, hidden),
                  "decoder.final_layernorm.weight": self.random(hidden)}
@@ -400,6 +408,10 @@ class Ranks(harness.Run):
                 torch.save(dict(checkpoint_version=3.0, args=argparse.Namespace(num_layers=2, tensor_model_parallel_size=tensor_ranks, pipeline_model_parallel_size=stages), model=part, iteration=10, optimizer={"m": torch.ones(3) * rank}), place + "/model_optim_rng.pt")
         with open(folder + "/latest_checkpointed_iteration.txt", "w", encoding="utf-8") as file:
             file.write("10")
+        return folder, whole
+
+    def megatron(self, tensor_ranks, stages, is_gated, is_nested):
+        folder, whole = self.made_megatron(tensor_ranks, stages, is_gated, is_nested)
         for source in (folder, folder + "/iter_0000010", folder + "/latest_checkpointed_iteration.txt"):
             self.same(self.copied(source, "--weights"), whole)
         self.refused(["optimizer"], folder, "--exclude", "args", "--exclude", "*_extra_state*")
