@@ -2,7 +2,7 @@
 
 local buffer = require "string.buffer"
 local cbk = require "cbk"
-local adapter = require "cbk.merge.adapter"
+local extract = require "cbk.peft.extract"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
 local model = require "cbk.merge.model"
@@ -70,12 +70,12 @@ end
 ---@param tuned MergeModel
 ---@return DifferingPair[]
 local function differing_pairs(base, tuned)
-  local pairs_of_both, files, out = adapter.pairs(base, tuned), {}, {}
+  local pairs_of_both, files, out = extract.pairs(base, tuned), {}, {}
   for _, one in ipairs { base, tuned } do
     for _, file in ipairs(one.files) do files[#files + 1] = file end
   end
-  local differs = team.shared(#pairs_of_both, function(n) return adapter.cost(pairs_of_both[n]) end,
-    function(n) return adapter.differs(pairs_of_both[n]) end, files)
+  local differs = team.shared(#pairs_of_both, function(n) return extract.cost(pairs_of_both[n]) end,
+    function(n) return extract.differs(pairs_of_both[n]) end, files)
   for n, pair in ipairs(pairs_of_both) do
     if differs(n) then out[#out + 1] = pair end
   end
@@ -142,7 +142,7 @@ end
 local target = cbk.fs.join(args.output, "adapter_model.safetensors")
 converters.refuse_existing(target, args)
 local base, tuned = model.open(args.base, args, "compare"), model.open(args.tuned, args, "compare")
-local plan = adapter.plan(base, tuned, differing_pairs(base, tuned), {
+local plan = extract.plan(base, tuned, differing_pairs(base, tuned), {
   rank = args.rank, targets = targets(), matrices_only = args.matrices_only or false, dtype = dtype,
 })
 if #plan.parts == 0 then

@@ -18,6 +18,7 @@ local LAYERS = {
   { "cbk.help", "^scripts/lib/cbk/help%.lua$" },
   { "cbk.plot", "^scripts/lib/cbk/plot/" },
   { "cbk.page", "^scripts/lib/cbk/page/" },
+  { "cbk.peft", "^scripts/lib/cbk/peft/" },
   { "cbk.cli and cbk.repl", "^scripts/lib/cbk/cli/", "^scripts/lib/cbk/repl/" },
   { "converters/notation", "^converters/notation/" },
   { "converters/engine", "^converters/engine/" },

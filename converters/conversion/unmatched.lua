@@ -166,8 +166,9 @@ local function advice_on(one)
     if one.context then return lacks(one) .. "; `cbk identify` says what of it can be converted" end
     local stacked = stacked_experts(one)
     if stacked then
-      return lacks(one) .. ("; '%s' has the experts in one tensor, in a form that is not known: known are gate_up_proj with "
-        .. "down_proj, and gate_proj, up_proj and down_proj, in shapes that go together; save the checkpoint with one tensor for each expert"):format(stacked)
+      return lacks(one) .. ("; '%s' has the experts in one tensor, in a form that is not known: known are gate_up_proj with down_proj, "
+        .. "and gate_proj, up_proj and down_proj, in shapes that go together; save the checkpoint with one tensor for each expert")
+        :format(stacked)
     end
     if one.lacking.may_be_renamed then return lacks(one) .. "; if they have other names here, rename them with `cbk copy --rename`" end
     return lacks(one) .. ("; new names do not help, because no tensor without a rule has %s: use a checkpoint and a config of the same "

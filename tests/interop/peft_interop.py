@@ -320,10 +320,10 @@ def pattern_rule(run):
         json.dump(cases, file)
     with open(run.path("patterns.lua"), "w", encoding="utf-8") as file:
         file.write("""local cbk = require "cbk"
-local peft = require "cbk.peft"
+local settings = require "cbk.peft.settings"
 for _, case in ipairs(cbk.totable(cbk.config.load(arg[1]))) do
-  local settings = peft.settings(cbk.dict { peft_type = "LORA", rank_pattern = cbk.dict { [case[1]] = 5 } })
-  if peft.fits(settings.ranks[1], case[2]) ~= case[3] then error(case[1] .. " of " .. case[2]) end
+  local one = settings.of(cbk.dict { peft_type = "LORA", rank_pattern = cbk.dict { [case[1]] = 5 } })
+  if settings.fits(one.ranks[1], case[2]) ~= case[3] then error(case[1] .. " of " .. case[2]) end
 end
 """)
     run.call("run", run.path("patterns.lua"), run.path("patterns.json"))

@@ -1,4 +1,4 @@
--- Names of the weights with a row for each token: input embeddings, and the head.
+-- Names of the weights with a row for each token: input embeddings, and the head; and whether a config ties the two.
 
 local cbk = require "cbk"
 local naming = require "cbk.naming"
@@ -30,6 +30,16 @@ function token_weights.pair_in(tensors)
     if not embedding and token_weights.is_weight_of(token_weights.EMBEDDINGS, key) then embedding = key end
   end
   return head, embedding
+end
+
+---Whether the config ties embeddings and head; nil if it does not say.
+---@param config Dict|nil   config.json
+---@return boolean|nil
+function token_weights.stated_tie(config)
+  local text = config and cbk.kind(config.text_config) == "dict" and config.text_config or nil
+  for _, section in ipairs { config or false, text or false } do
+    if section and type(section.tie_word_embeddings) == "boolean" then return section.tie_word_embeddings end
+  end
 end
 
 return token_weights

@@ -1,11 +1,13 @@
 -- An adapter that PEFT saved in a folder, folded into a Hugging Face model.
 
 local cbk = require "cbk"
+local adapter_settings = require "cbk.peft.settings"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
+local fold = require "cbk.peft.fold"
 local numbers = require "cbk.numbers"
-local peft = require "cbk.peft"
 local quantised = require "cbk.quantised"
+local tied = require "cbk.peft.tied"
 local ties = require "converters.engine.ties"
 local warnings = require "cbk.warnings"
 
@@ -72,7 +74,7 @@ end
 ---@field root Dict            the model with the adapter
 ---@field config Dict|nil      that of the model; another than the base model's if head or vocabulary changed
 ---@field count integer        adapted weights
----@field untied? HeadTie      (peft.fold)
+---@field untied? HeadTie      (fold.into)
 ---@field words? integer       the size of the vocabulary, if it is another one
 
 ---Folds the adapter that `--adapter` names.
@@ -81,13 +83,13 @@ end
 ---@param config Dict|nil   config.json of the base model
 ---@return FoldedAdapter
 function adapter_folder.fold(args, root, config)
-  local settings = peft.settings(settings_of(args))
+  local settings = adapter_settings.of(settings_of(args))
   local adapter = open_adapter(args)
   quantised.refuse(adapter:raw_root(), nil, ("cannot fold the adapter into '%s'"):format(args.base or args.checkpoint_file))
   warn_of_ties(config, root)
-  local model, count, untied, words = peft.fold(root, adapter.root, settings, config, is_tied_by_default(config))
-  if config and untied then config = peft.untied_config(config) end
-  if config and words then config = peft.resized_config(config, words) end
+  local model, count, untied, words = fold.into(root, adapter.root, settings, config, is_tied_by_default(config))
+  if config and untied then config = tied.untied_config(config) end
+  if config and words then config = fold.resized_config(config, words) end
   return { root = model, config = config, count = count, untied = untied, words = words }
 end
 

@@ -2,7 +2,7 @@
 
 local cbk = require "cbk"
 local hugging_face_files = require "cbk.hugging_face_files"
-local peft = require "cbk.peft"
+local tied = require "cbk.peft.tied"
 
 local folder = {}
 
@@ -62,7 +62,7 @@ function folder.config_text(base, merge, plan)
   end
   if plan.is_untied then
     cbk.warn "the head and the embeddings are no longer tied: both are written, with tie_word_embeddings: false in the config"
-    config = peft.untied_config(config)
+    config = tied.untied_config(config)
   end
   if cbk.equal(config, base.config) then return cbk.fs.read(base.config_path) end
   return cbk.config.dump(config, "json", { indent = 2 })

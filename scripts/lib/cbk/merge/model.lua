@@ -117,8 +117,7 @@ end
 function Model:tensor(key)
   local own = self.root[key]
   if own ~= nil or not token_weights.is_weight_of(token_weights.HEADS, key) then return own end
-  local stated = self.config and self.config.tie_word_embeddings
-  if stated == false then return nil end
+  if token_weights.stated_tie(self.config) == false then return nil end
   local _, embedding = token_weights.pair_in(self.root)
   return embedding and self.root[embedding]
 end

@@ -2,12 +2,12 @@
 -- Rules: mergekit/scripts/extract_lora.py; names of tensors: peft/utils/save_and_load.py.
 
 local cbk = require "cbk"
+local conv1d = require "cbk.peft.conv1d"
 local extents = require "cbk.extents"
 local naming = require "cbk.naming"
-local peft = require "cbk.peft"
 local token_weights = require "cbk.token_weights"
 
-local adapter = {}
+local extract = {}
 
 ---@class AdapterOptions
 ---@field rank integer
@@ -51,7 +51,7 @@ end
 ---@param base MergeModel
 ---@param tuned MergeModel
 ---@return DifferingPair[]
-function adapter.pairs(base, tuned)
+function extract.pairs(base, tuned)
   local are_tied, out, seen = base:is_tied() and tuned:is_tied(), {}, {}
   local function add(key)
     local is_head = token_weights.is_weight_of(token_weights.HEADS, key)
@@ -77,12 +77,12 @@ end
 ---What comparing a pair costs, in bytes.
 ---@param pair DifferingPair
 ---@return number
-function adapter.cost(pair) return pair.is_certain and 0 or pair.base:nbytes() + pair.tuned:nbytes() end
+function extract.cost(pair) return pair.is_certain and 0 or pair.base:nbytes() + pair.tuned:nbytes() end
 
 ---Whether the tensors of a pair have different elements.
 ---@param pair DifferingPair
 ---@return boolean
-function adapter.differs(pair)
+function extract.differs(pair)
   if pair.is_certain then return true end
   if pair.base:same(pair.tuned) then return false end
   local base, tuned = pair.base, pair.tuned
@@ -155,7 +155,7 @@ function Builder:add_matrices(pair)
   local module = module_of(pair.key)
   local function prepared(tensor)
     local checked = tensor:require_finite(("'%s' is not finite: no matrices are made of it"):format(pair.key)):to "float32"
-    return self.is_conv1d and peft.is_conv1d_name(module) and checked:transpose(0, 1) or checked
+    return self.is_conv1d and conv1d.is_name(module) and checked:transpose(0, 1) or checked
   end
   local product = cbk.low_rank(prepared(pair.tuned), prepared(pair.base), self.options.rank)
   self.root[("base_model.model.%s.lora_A.weight"):format(module)] = product:right():to(self.options.dtype)
@@ -196,7 +196,7 @@ function Builder:adapter_config(base, modules)
   local class = cbk.kind(architectures) == "list" and tostring(architectures[1]) or ""
   local saved = short_names(self.saved, modules, "")
   local has_conv1d = false
-  for module in pairs(self.adapted) do has_conv1d = has_conv1d or self.is_conv1d and peft.is_conv1d_name(module) end
+  for module in pairs(self.adapted) do has_conv1d = has_conv1d or self.is_conv1d and conv1d.is_name(module) end
   return cbk.dict {
     { "peft_type", "LORA" }, { "base_model_name_or_path", base.path },
     { "task_type", (class:find "ForCausalLM$" or class:find "LMHeadModel$") and "CAUSAL_LM" or cbk.null }, { "inference_mode", true },
@@ -212,10 +212,10 @@ end
 ---@param differing DifferingPair[]   those that differ
 ---@param options AdapterOptions
 ---@return AdapterPlan
-function adapter.plan(base, tuned, differing, options)
+function extract.plan(base, tuned, differing, options)
   local self = setmetatable({
     options = options, root = cbk.dict(), parts = {}, whole = {}, left_out = {}, adapted = {}, saved = {}, linears = {},
-    is_conv1d = peft.has_conv1d(base.root) or false, keeps_ties = false,
+    is_conv1d = conv1d.is_in(base.root) or false, keeps_ties = false,
   }, Builder)
   local modules = {}
   for _, key in ipairs(tuned.keys) do
@@ -243,4 +243,4 @@ function adapter.plan(base, tuned, differing, options)
   return { root = self.root, config = self:adapter_config(base, modules), parts = self.parts, whole = self.whole, left_out = self.left_out }
 end
 
-return adapter
+return extract
