@@ -359,6 +359,12 @@ def tied(run):
     assert config_of(run, "untied")["tie_word_embeddings"] is False
     want = linear([one["model.embed_tokens.weight"].numpy(), three["lm_head.weight"].numpy()], [1, 1], True)
     assert torch.equal(got["lm_head.weight"], torch.from_numpy(want))
+    for stated in ({"tie_word_embeddings": False}, {"tie_word_embeddings": None, "text_config": {"tie_word_embeddings": False}}):
+        lost = write(run, f"head_lost_{len(stated)}", one, **stated)  # a head that is not in the files, and not tied
+        with open(run.path("lost.yml"), "w", encoding="utf-8") as file:
+            yaml.safe_dump(config(lost, c), file)
+        done = run.run("merge", run.path("lost.yml"), "-o", run.path("lost"))
+        assert done.returncode == 1 and "lm_head.weight" in done.stderr, done
 
 
 def vocabularies(run):
