@@ -63,7 +63,7 @@ local function json_row(i)
   out.encoding = row.encoding
   local weight = weight_of[row.path]
   if weight then
-    local shape = dequantised.shape(stored, weight)
+    local shape = dequantised.shape(weights, stored, weight)
     out.weight = cbk.dict { { "name", weight.name }, { "method", weight.method }, { "shape", shape and cbk.list(shape) or cbk.null } }
   end
   local storage = rows:value(i):storage()
@@ -103,7 +103,7 @@ local function print_weights()
   local entries = {}
   for i = 1, next(weight_of) and #rows or 0 do
     local weight = weight_of[rows:path(i)]
-    local shape = weight and dequantised.shape(stored, weight)
+    local shape = weight and dequantised.shape(weights, stored, weight)
     if weight then entries[#entries + 1] = { path = weight.name, signature = ("%s  %s"):format(shape and extents.shape(shape) or "",
       weight.method) } end
   end

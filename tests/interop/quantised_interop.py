@@ -242,6 +242,15 @@ def conversion(run):
         assert "quantization_config" not in json.load(file)
 
 
+def not_read(run):
+    """Codes of a variant that is not read are named, without a shape that a guess would give."""
+    files, settings, _ = grouped(np.random.default_rng(3), "gptq")
+    for more in ({"bits": 3}, {"checkpoint_format": "marlin"}):
+        rows = json.loads(run.call("ls", "--json", make(run, "variant", files, {**settings, **more})))["entries"]
+        weight = next(row["weight"] for row in rows if "weight" in row)
+        assert weight["method"] == "GPTQ" and weight["shape"] is None, weight
+
+
 def lies(run):
     """Shapes and dtypes that contradict each other: an error that names the key, at once, and no output."""
     def case(name, files, settings, *words):
@@ -284,6 +293,7 @@ def main():
         run.check("any number of threads", lambda: threads(run, np.random.default_rng(args.seed)))
         run.check("a large matrix", lambda: large(run, np.random.default_rng(args.seed)))
         run.check("a conversion and back", lambda: conversion(run))
+        run.check("a variant that is not read", lambda: not_read(run))
         lies(run)
         return run.close()
 

@@ -62,13 +62,14 @@ function dequantised.problem(found, rows)
 end
 
 ---@private
----The shape of a quantised weight; nil if cbk does not read its method.
+---The shape of a quantised weight; nil if cbk does not read it so that it is not known.
+---@param found Quantised
 ---@param rows LeafRows
 ---@param weight QuantisedWeight
 ---@return integer[]|nil
-function dequantised.shape(rows, weight)
-  local reader = weight.reader and codes[weight.reader]
-  return reader and reader.shape(rows[rows:find(weight.key)].shape, weight.method) or weight.shape
+function dequantised.shape(found, rows, weight)
+  local is_read = not why_not(rows, weight, found.stated and found.stated.settings)
+  return is_read and codes[weight.reader].shape(rows[rows:find(weight.key)].shape, weight.method) or weight.shape
 end
 
 ---Fails if two weights share their codes and not their scales: `cbk.rewrite` replaces a shared leaf once.
