@@ -18,6 +18,7 @@ import tempfile
 import torch
 
 import safetensors_file
+from quantised_interop import FLOATS, float8
 from meaning import Family, read_file, read_written
 from models.layers import Different
 
@@ -124,7 +125,11 @@ def quantise(s):
         s.stored[key] = codes if method == "int8" else ("F8_E4M3", [rows, columns], (codes.numpy() & 0x77).tobytes())  # without NaN
         scale = {"fp8 blocks": (key + "_scale_inv", [1, 1]), "fp8 rows": (key + "_scale", [rows, 1]), "int8": (key[:-6] + "SCB", [rows])}[method]
         if not lost:
-            s.stored[scale[0]] = torch.rand(scale[1]) + 0.5
+            s.stored[scale[0]] = scales = (torch.rand(scale[1]) + 0.5) / (1 if method == "int8" else 200)
+            numbers = codes.float() if method == "int8" else torch.from_numpy(float8(codes.numpy().view("u1") & 0x77, *FLOATS["F8_E4M3"]))
+            dtype = {"float32": torch.float32, "float16": torch.float16}.get(s.config.get("torch_dtype"), torch.bfloat16)
+            numbers = numbers * (scales.reshape(-1, 1) if len(scale[1]) == 1 else scales)
+            s.meaning[key] = (numbers * (1 / 127) if method == "int8" else numbers).to(dtype)
     if s.rng.random() < 0.5:
         s.config["quantization_config"] = {"quant_method": "bitsandbytes" if method == "int8" else "fp8"}
     s.quantised, s.has_scales = True, not lost
@@ -270,9 +275,7 @@ class Trial:
         if self.refused(name, done, out):
             return
         logits, unneeded, why = self.whole()
-        if s.has_scales:
-            return  # quantised_interop.py checks the numbers
-        assert not s.quantised, "quantised weights were converted"
+        assert s.has_scales or not s.quantised, "quantised weights were converted"
         is_classifier = "ForSequenceClassification" in s.config["architectures"][0]  # of which a tied head leaves the rest whole
         assert not is_classifier or "--drop-unmatched-keys" in options, "a classifier was converted"
         assert logits, f"no whole model was converted: {why}"
@@ -308,7 +311,7 @@ class Trial:
             words = command.group(1).split()
             followed = self.run(*words, "-o", out, "--no-progress-bar")
             assert followed.returncode == 0, f"identify gives a command that fails: {followed.stderr.strip()}"
-            assert s.has_scales or self.whole()[0] and not s.quantised, "identify gives a command that makes a wrong model"
+            assert self.whole()[0] and (s.has_scales or not s.quantised), "identify gives a command that makes a wrong model"
         assert "drop-unmatched" not in done.stdout or (not s.quantised and self.whole()[0]), "identify advises to drop keys"
         done = self.run("check", self.input, "--json")
         findings = json.loads(done.stdout)["findings"] if done.stdout.strip() else done.stderr
