@@ -238,6 +238,7 @@ std::optional<Checkpoint> read_megatron(const Folder& folder, PartReader& reader
     put(stages[*stage], *rank, fmt::format("{}/{}", name, file_name));
   }
   if (stages.empty()) return std::nullopt;
+  ranks::check_experts(reader.read(folder.open(stages.begin()->second.begin()->second, 0)));
   std::vector<std::vector<ranks::Part>> parts;
   int64_t count = 0;
   for (const auto& [stage, names] : stages) count = std::max(count, names.rbegin()->first + 1);

@@ -147,6 +147,16 @@ const std::unordered_set<std::string_view> data_globals = {
     "types.GenericAlias",
     "types.UnionType",
     "operator.itemgetter",
+    "_operator.or_",  // flags of an enum
+    "builtins.abs",
+    "builtins.all",
+    "builtins.any",
+    "builtins.len",
+    "builtins.max",
+    "builtins.min",
+    "builtins.round",
+    "builtins.sorted",
+    "builtins.sum",
     "_io.BytesIO",
     "_io.StringIO",
     "io.BytesIO",
@@ -181,10 +191,17 @@ bool is_torch_dtype(std::string_view name) {
   return dtype && name_of(*dtype) == name;
 }
 
+/// Python 2's name of a builtin, which protocols 0 to 2 have, as Python 3's.
+std::string_view new_name(std::string_view name) {
+  if (name == "xrange") return "range";
+  if (name == "long") return "int";
+  return name == "unicode" ? "str" : name;
+}
+
 }  // namespace
 
 std::string canonical_global(std::string_view module, std::string_view name) {
-  if (module == "__builtin__") return "builtins." + std::string(name == "xrange" ? "range" : name);
+  if (module == "__builtin__") return "builtins." + std::string(new_name(name));
   if (module == "copy_reg") return "copyreg." + std::string(name);
   if (module.starts_with("numpy._core")) {
     return "numpy.core" + std::string(module.substr(sizeof "numpy._core" - 1)) + "." + std::string(name);
@@ -213,7 +230,8 @@ bool is_forbidden_module(std::string_view global) {
 }
 
 bool is_harmless(std::string_view global) {
-  if (!is_forbidden_module(global) || data_globals.contains(global)) return true;
+  if (!is_forbidden_module(global) || data_globals.contains(global) || global.starts_with("math."))
+    return true;
   return std::ranges::any_of(data_modules, [&](std::string_view module) {
     return global.starts_with(module) && global.size() > module.size() && global[module.size()] == '.' &&
            is_class_below(global.substr(module.size() + 1));

@@ -162,23 +162,25 @@ void check_version(const std::vector<Part>& parts) {
          parts[0].name, number);
 }
 
-/// A number that the arguments of the run state; 1: none.
-int64_t stated(const Part& part, std::string_view name) {
+/// A number that the arguments of the run state, if they do.
+std::optional<int64_t> stated(const Part& part, std::string_view name) {
   const Value* args = part.root.find("args");
   const Value* value = args == nullptr ? nullptr : insides(*args).find(name);
-  return value != nullptr && value->is(Value::Kind::integer) ? value->as_int() : 1;
+  return value != nullptr && value->is(Value::Kind::integer) ? std::optional(value->as_int()) : std::nullopt;
 }
 
-/// Fails if the run had more ranks than there are files.
+/// Fails if the run had another number of ranks than there are files.
 void check_ranks(const std::vector<std::vector<Part>>& stages) {
   const Part& first = stages.front().front();
-  const int64_t ranks = stated(first, "tensor_model_parallel_size");
-  const int64_t pipeline = stated(first, "pipeline_model_parallel_size");
-  if (ranks > static_cast<int64_t>(stages.front().size()) || pipeline > static_cast<int64_t>(stages.size()))
+  const auto found = static_cast<int64_t>(stages.front().size());
+  const auto found_stages = static_cast<int64_t>(stages.size());
+  const int64_t ranks = stated(first, "tensor_model_parallel_size").value_or(found);
+  const int64_t pipeline = stated(first, "pipeline_model_parallel_size").value_or(found_stages);
+  if (ranks != found || pipeline != found_stages)
     fail(Errc::format,
          "the run had {} tensor-parallel ranks in {} pipeline stages, and the folder has the files of {} in "
          "{}",
-         ranks, pipeline, stages.front().size(), stages.size());
+         ranks, pipeline, found, found_stages);
 }
 
 /// One pipeline stage, whole.
@@ -276,6 +278,14 @@ void add_stage(Dict& into, const Value& model, const std::string& prefix, const 
 }
 
 }  // namespace
+
+void check_experts(const Part& part) {
+  const int64_t ranks = stated(part, "expert_model_parallel_size").value_or(1);
+  if (ranks > 1)
+    fail(Errc::unsupported,
+         "the run had {} ranks of experts (expert_model_parallel_size), and their files are not joined",
+         ranks);
+}
 
 Value join_meta(const std::vector<Part>& parts) {
   const Value& root = parts.front().root;

@@ -10,6 +10,10 @@ namespace cbk::ranks {
 /// rule whose parts are not all the same.
 Value join_meta(const std::vector<Part>& parts);
 
+/// Fails (`unsupported`) if the run of a Megatron file had parallelism of experts: its folders have names
+/// like those of pipeline stages.
+void check_experts(const Part& part);
+
 /// Megatron's model_optim_rng.pt of all mp_rank_TT[_PPP]: `stages[p][t]` is of pipeline stage p and tensor
 /// rank t. Layers get their numbers in the whole model. The states of the optimizer are not joined: an
 /// unreadable value is in their place.
