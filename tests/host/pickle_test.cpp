@@ -365,9 +365,9 @@ TEST_CASE("what takes the place of instances is there wherever they are fetched"
   // [a, b, c, …, a]: the first instance is fetched again; those after it may be at its address
   pickle::UnpickleOptions options;
   options.describes = true;
-  options.replace = [](const Object& instance) -> std::optional<Value> {
-    if (instance.type != "mine.Piece") return std::nullopt;
-    return Value(instance.state.find("n")->as_int());
+  options.replace = [](std::string_view type, const Value& state) -> std::optional<Value> {
+    if (type != "mine.Piece") return std::nullopt;
+    return Value(state.find("n")->as_int());
   };
   const auto piece = [](int number, std::string_view put) {
     const std::string state = "}" + text("n") + "K" + static_cast<char>(number) + "s";

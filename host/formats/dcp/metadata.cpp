@@ -17,13 +17,12 @@ constexpr std::string_view metadata_class = "torch.distributed.checkpoint.metada
 constexpr uint64_t chunk_bytes = 256;  // of memory, about
 constexpr size_t deepest_path = 100;
 
-bool is_of(const Object& object, std::string_view name) {
-  const std::string_view type = object.type;
+bool ends_in(std::string_view type, std::string_view name) {
   return type.ends_with(name) && type.size() > name.size() && type[type.size() - name.size() - 1] == '.';
 }
 
 bool is_of(const Value& value, std::string_view name) {
-  return value.is(Value::Kind::object) && is_of(value.as_object(), name);
+  return value.is(Value::Kind::object) && ends_in(value.as_object().type, name);
 }
 
 const Dict& table(const Value& metadata, std::string_view name) {
@@ -42,33 +41,21 @@ DType dtype_of(const Value& properties) {
   return parse_dtype(dtype.as_object().repr);
 }
 
-Stored place_of(const Value& stored) {
-  const Value* packing = insides(stored).find("transform_descriptors");
-  if (packing != nullptr && !packing->is_none() &&
-      !(packing->is(Value::Kind::sequence) && packing->as_sequence().items.empty()))
-    fail(Errc::unsupported,
-         "the pieces of tensors are transformed, for instance compressed, which is not read");
-  const auto number = [&](std::string_view name) {
-    return static_cast<uint64_t>(attribute(stored, name).as_int());  // the sign is checked later
-  };
-  return {attribute(stored, "relative_path").as_string(), number("offset"), number("length")};
-}
-
 /// What the pickle says of pieces. A folder may have 100,000: each description becomes its number here as
 /// soon as it is complete, so that the pickle's values do not take the memory.
 class Pieces {
  public:
   explicit Pieces(MemoryBudget& memory) : memory_(memory) {}
 
-  std::optional<Value> replace(const Object& instance) {
-    if (is_of(instance, "MetadataIndex")) return add(indexes_, index_of(instance.state));
-    if (is_of(instance, "ChunkStorageMetadata")) {
-      const Value& state = instance.state;
-      return add(chunks_, Chunk{pickle::shape_of(attribute(state, "offsets")),
-                                pickle::shape_of(attribute(state, "sizes")),
-                                {}});
+  std::optional<Value> replace(std::string_view type, const Value& state) {
+    if (ends_in(type, "MetadataIndex")) return add(indexes_, index_of(state));
+    if (ends_in(type, "ChunkStorageMetadata")) {
+      Chunk chunk{
+          pickle::shape_of(attribute(state, "offsets")), pickle::shape_of(attribute(state, "sizes")), {}};
+      memory_.charge((chunk.offsets.size() + chunk.sizes.size()) * sizeof(int64_t));
+      return add(chunks_, std::move(chunk));
     }
-    if (is_of(instance, "_StorageInfo")) return add(places_, place_of(instance.state));
+    if (ends_in(type, "_StorageInfo")) return add(places_, place_of(state));
     return std::nullopt;
   }
 
@@ -124,12 +111,32 @@ class Pieces {
     return made->second;
   }
 
+  Stored place_of(const Value& stored) {
+    const Value* packing = insides(stored).find("transform_descriptors");
+    if (packing != nullptr && !packing->is_none() &&
+        !(packing->is(Value::Kind::sequence) && packing->as_sequence().items.empty()))
+      fail(Errc::unsupported,
+           "the pieces of tensors are transformed, for instance compressed, which is not read");
+    const auto number = [&](std::string_view name) {
+      return static_cast<uint64_t>(attribute(stored, name).as_int());  // the sign is checked later
+    };
+    const std::string& path = attribute(stored, "relative_path").as_string();
+    auto known = paths_.find(path);
+    if (known == paths_.end()) {
+      memory_.charge(chunk_bytes + 2 * path.size());
+      known = paths_.emplace(path, std::make_shared<const std::string>(path)).first;
+    }
+    return {known->second, number("offset"), number("length")};
+  }
+
   std::string index_of(const Value& state) {
     const uint32_t number = number_of(attribute(state, "fqn").as_string());
     const Value& offset = attribute(state, "offset");
     if (offset.is_none()) return index_key(number, nullptr);
     const Shape offsets = pickle::shape_of(offset);
-    return index_key(number, &offsets);
+    std::string key = index_key(number, &offsets);
+    memory_.charge(key.size());
+    return key;
   }
 
   template <typename Item>
@@ -155,6 +162,7 @@ class Pieces {
   MemoryBudget& memory_;
   std::unordered_map<std::string, uint32_t, KeyedHash, std::equal_to<>> numbers_;  // of names
   std::vector<std::string_view> names_;
+  std::unordered_map<std::string, std::shared_ptr<const std::string>, KeyedHash> paths_;
   std::vector<std::string> indexes_;
   std::vector<Chunk> chunks_;
   std::vector<Stored> places_;
@@ -167,8 +175,9 @@ void read_tensor(Entry& entry, const Value& described, const Pieces& pieces, Mem
   entry.shape = pickle::shape_of(attribute(described, "size"));
   checked_mul(static_cast<uint64_t>(numel_of(entry.shape)), size_of(entry.dtype), "a tensor");
   for (const Value& one : attribute(described, "chunks").as_sequence().items) {
-    memory.charge(chunk_bytes);
-    entry.chunks.push_back(pieces.chunk(entry.name, one));
+    Chunk chunk = pieces.chunk(entry.name, one);
+    memory.charge(chunk_bytes + (chunk.offsets.size() + chunk.sizes.size()) * sizeof(int64_t));
+    entry.chunks.push_back(std::move(chunk));
   }
 }
 
@@ -196,7 +205,7 @@ Metadata read_metadata(std::string_view pickle, MemoryBudget& memory) {
   options.budget = &memory;
   options.describes = true;
   Pieces pieces(memory);
-  options.replace = [&](const Object& instance) { return pieces.replace(instance); };
+  options.replace = [&](std::string_view type, const Value& state) { return pieces.replace(type, state); };
   const Value root = pickle::load(pickle, options);
   if (!is_of(root, "Metadata")) fail(Errc::format, "it holds {}, not the metadata of a folder", a_kind(root));
   pieces.put(table(root, "storage_data"));

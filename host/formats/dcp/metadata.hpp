@@ -2,6 +2,7 @@
 // has, and where they are. It is a pickle of instances that only carry attributes; nothing in it is executed.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,7 +14,7 @@ namespace cbk::dcp {
 
 /// What `torch.save` wrote of one piece: bytes [offset, offset + length) of a file.
 struct Stored {
-  std::string file;
+  std::shared_ptr<const std::string> file;  // shared by all pieces in it
   uint64_t offset = 0;
   uint64_t length = 0;
 };

@@ -168,17 +168,17 @@ class Reader {
 
   /// The file of a piece, which must have its bytes.
   const FilePtr& file_of(const Stored& place) {
-    FilePtr& file = opened_[place.file];
+    FilePtr& file = opened_[*place.file];
     if (file == nullptr) {
-      if (place.file.ends_with(".safetensors"))
+      if (place.file->ends_with(".safetensors"))
         fail(Errc::unsupported,
              "its pieces are in files of safetensors, as of torch's HuggingFaceStorageWriter");
-      file = files_.open(place.file, NamedFiles::Link::followed);
+      file = files_.open(*place.file, NamedFiles::Link::followed);
     }
     if (place.offset > file->size() || place.length > file->size() - place.offset) {
       fail(Errc::format,
            "its piece should be at bytes {} to {} of '{}', which has {} bytes; is it cut short?",
-           place.offset, place.offset + place.length, place.file, file->size());
+           place.offset, place.offset + place.length, *place.file, file->size());
     }
     return file;
   }
@@ -195,7 +195,7 @@ class Reader {
                                                     chunk.sizes, memory_);
       if (storage->size() > chunk.place->length) {
         fail(Errc::format, "its piece of size {} at {} has {} bytes in '{}', which are too few",
-             to_string(chunk.sizes), to_string(chunk.offsets), chunk.place->length, chunk.place->file);
+             to_string(chunk.sizes), to_string(chunk.offsets), chunk.place->length, *chunk.place->file);
       }
       tiles.push_back({chunk.offsets, Tensor::from_view({std::move(storage), entry.dtype, 0, chunk.sizes,
                                                          contiguous_strides(chunk.sizes)})});

@@ -296,17 +296,8 @@ void set_attributes(CallContext& context, Object& record, const Value& state) {
   const bool is_sequence = state.is(Value::Kind::sequence);
   if (state.is_none() || (is_sequence && state.as_sequence().items.empty())) return;
   record.is_record = true;
-  if (record.state.is_none() && state.is(Value::Kind::dict)) {
-    record.state = state;
-    return;
-  }
-  const Value before = record.state;  // which others may have, too
-  record.state = context.arena.dict();
+  if (record.state.is_none()) record.state = context.arena.dict();
   Dict& attributes = record.state.as_dict();
-  if (before.is(Value::Kind::dict)) {
-    for (const auto& [name, value] : before.as_dict().entries())
-      context.arena.set_item(attributes, name, value);
-  }
   if (state.is(Value::Kind::dict)) {
     for (const auto& [name, value] : state.as_dict().entries())
       context.arena.set_item(attributes, name, value);

@@ -106,8 +106,8 @@ class Machine {
   void create(const Value& type, const Value& arguments);
   Value described_call(const std::string& global, const Value& arguments);
   Value instance(const std::string& type, std::string repr, Value state, bool is_inert);
-  void set_state();
-  void build_top();
+  /// The instance that was replaced; nullptr: none was.
+  const void* set_state();
   void load_persistent(const Value& id);
   /// Runs `body`. After a refusal, its errors only mean that no more can be found out.
   template <typename Body>
@@ -127,8 +127,9 @@ class Machine {
   Arena arena_;
   CallContext context_;
   Memo memo_;
-  std::unordered_set<const void*> empty_instances_;  // of classes that are not plain data, without content
-  std::unordered_map<const void*, size_t> slots_;    // where what is replaced later can be fetched
+  /// Of classes that are not plain data, without content; kept, so that nothing else is at their addresses.
+  std::unordered_map<const void*, Value> empty_instances_;
+  std::unordered_map<const void*, size_t> slots_;  // where what is replaced later can be fetched
   std::unordered_map<std::string, Value, KeyedHash> globals_;
   RefusedGlobals refused_;
   uint64_t at_ = 0;
@@ -187,7 +188,8 @@ void Machine::step(const Instruction& instruction) {
       return create(type, arena_.sequence(Sequence::Kind::tuple, std::move(items)));
     }
     case Op::build:
-      return set_state();
+      if (const void* replaced = set_state()) arena_.free_since(replaced);
+      return;
     case Op::binpersid:
       return load_persistent(stack_.pop());
     case Op::persid:
@@ -489,7 +491,7 @@ Value Machine::described_call(const std::string& global, const Value& arguments)
 Value Machine::instance(const std::string& type, std::string repr, Value state, bool is_inert) {
   Value made = arena_.object(type, std::move(repr), std::move(state));
   made.as_object().is_inert = is_inert;
-  empty_instances_.insert(made.identity());
+  empty_instances_.emplace(made.identity(), made);
   return made;
 }
 
@@ -510,23 +512,24 @@ void Machine::create(const Value& type, const Value& arguments) {
   }));
 }
 
-void Machine::set_state() {
-  build_top();
-  if (!options_.replace || !stack_.top().is(Value::Kind::object)) return;
-  if (auto made = options_.replace(stack_.top().as_object())) {
-    const void* instance = stack_.top().identity();
-    replace_top(*made);
-    arena_.free_since(instance);
-  }
-}
-
-void Machine::build_top() {
+const void* Machine::set_state() {
   const Value state = stack_.pop();
   const Value target = stack_.top();
-  if (is_refused(target)) return;
-  empty_instances_.erase(target.identity());
+  if (is_refused(target)) return nullptr;
+  const bool is_new = empty_instances_.erase(target.identity()) > 0;
+  if (is_new && options_.replace && target.as_object().is_inert) {
+    if (const auto made = options_.replace(target.as_object().type, state)) {
+      replace_top(*made);
+      return target.identity();
+    }
+  }
   const Value built = attempt(target.kind_name(), [&] { return build(context_, target, state); });
-  if (!built.same(target)) replace_top(built);
+  if (!built.same(target)) {
+    replace_top(built);
+  } else {
+    slots_.erase(target.identity());
+  }
+  return nullptr;
 }
 
 void Machine::load_persistent(const Value& id) {

@@ -31,8 +31,8 @@ struct UnpickleOptions {
   /// Classes and functions that are not plain data are described instead of being refused, if they are
   /// harmless (globals.hpp): Objects that are `is_inert`. Subclasses of dict and list are read as such.
   bool describes = false;
-  /// Called for each instance that has got its state. What it returns takes the instance's place.
-  std::function<std::optional<Value>(const Object& instance)> replace;
+  /// Called for each described instance that gets its state. What it returns takes the instance's place.
+  std::function<std::optional<Value>(std::string_view type, const Value& state)> replace;
   MemoryBudget* budget = nullptr;  // of the checkpoint; unset: as for a file that is the pickle
 };
 
