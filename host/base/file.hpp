@@ -84,6 +84,8 @@ class MappedFile {
   [[nodiscard]] const fs::path& path() const { return path_; }
   [[nodiscard]] uint64_t size() const { return size_; }
   [[nodiscard]] ByteView bytes() const { return {data_, size_}; }
+  /// Where it begins in the file of its path.
+  [[nodiscard]] uint64_t begin() const { return begin_; }
   /// Of the whole file.
   [[nodiscard]] int fd() const { return whole_ ? whole_->fd() : fd_.get(); }
   /// Bytes [offset, offset + length), or a `format` error with the name `what`.

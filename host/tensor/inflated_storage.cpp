@@ -71,7 +71,8 @@ class InflatedStorage final : public PackedStorage {
   }
 
   [[nodiscard]] Place place() const override {
-    return {file_->path().string(), static_cast<uint64_t>(packed_.data() - file_->bytes().data())};
+    const auto offset = static_cast<uint64_t>(packed_.data() - file_->bytes().data());
+    return {file_->path().string(), file_->begin() + offset};
   }
   void add_files(SourceFiles& files) const override { files.insert(file_); }
 

@@ -25,7 +25,7 @@ class MappedStorage final : public Storage {
   void drop(uint64_t offset, uint64_t length) const noexcept override {
     file_->drop(offset_ + offset, length);
   }
-  [[nodiscard]] Place place() const override { return {file_->path().string(), offset_}; }
+  [[nodiscard]] Place place() const override { return {file_->path().string(), file_->begin() + offset_}; }
   void add_files(SourceFiles& files) const override { files.insert(file_); }
 
  private:

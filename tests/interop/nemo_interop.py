@@ -6,6 +6,7 @@ Usage: nemo_interop.py --cbk PATH
 import argparse
 import gzip
 import io
+import json
 import os
 import subprocess
 import sys
@@ -79,6 +80,41 @@ class Nemo(harness.Run):
             out.write(file.read())
         self.refused(["gzip", "unpack it first"], self.path("z.nemo"))
 
+    def later(self):
+        """Of two members with one name the later one counts; bytes are where they are said to be."""
+        other = io.BytesIO()
+        torch.save({"encoder.weight": torch.zeros(3, 4)}, other)
+        with tarfile.open(self.path("m.nemo"), "w") as tar:
+            for content in (other.getvalue(), state_dict()):
+                info = tarfile.TarInfo("model_weights.ckpt")
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+        self.whole(self.path("m.nemo"))
+        row = next(row for row in json.loads(self.call("ls", "--json", self.path("m.nemo")))["entries"] if row["key"] == "encoder.weight")
+        with open(self.path("m.nemo"), "rb") as file:
+            file.seek(row["offset"])
+            assert torch.equal(torch.frombuffer(bytearray(file.read(48)), dtype=torch.float32).reshape(3, 4), WEIGHTS["encoder.weight"])
+
+    def large(self):
+        """From 8 GiB on, the size is in the attributes of a member, and 0 in its header; long attributes of others do not matter."""
+        content = state_dict()
+        with tarfile.open(self.path("m.nemo"), "w", format=tarfile.PAX_FORMAT) as tar:
+            note = tarfile.TarInfo("note")
+            note.pax_headers = {"comment": "x" * 9000, "path": "y" * 9000}
+            tar.addfile(note)
+            info = tarfile.TarInfo("model_weights.ckpt")
+            info.size, info.pax_headers = len(content), {"size": str(len(content))}
+            tar.addfile(info, io.BytesIO(content))
+        with open(self.path("m.nemo"), "rb") as file:
+            data = bytearray(file.read())
+        at = data.index(content[:64]) - 512
+        data[at + 124:at + 136] = b"00000000000\0"
+        data[at + 148:at + 156] = b" " * 8
+        data[at + 148:at + 156] = b"%06o\0 " % sum(data[at:at + 512])
+        with open(self.path("m.nemo"), "wb") as file:
+            file.write(data)
+        self.whole(self.path("m.nemo"))
+
     def damage(self):
         archive(self.path("m.nemo"), {"model_config.yaml": b"a: 1\n", "model_weights.ckpt": state_dict()})
         with open(self.path("m.nemo"), "rb") as file:
@@ -104,7 +140,7 @@ def main():
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         test = Nemo(args.cbk, folder)
-        for name in ("forms", "programs", "others", "damage"):
+        for name in ("forms", "programs", "others", "later", "large", "damage"):
             test.check(name, getattr(test, name))
         return test.close()
 

@@ -12,7 +12,10 @@ namespace {
 constexpr std::string_view weights = "model_weights.ckpt";
 
 std::string_view plain(std::string_view name) {
-  while (name.starts_with("./")) name.remove_prefix(2);
+  while (name.starts_with("./")) {
+    name.remove_prefix(2);
+    while (name.starts_with('/')) name.remove_prefix(1);
+  }
   return name;
 }
 
@@ -47,9 +50,10 @@ bool looks_like_tar(ByteView head) {
 Checkpoint read(const std::shared_ptr<const MappedFile>& file, const OpenOptions& options,
                 const MemoryPtr& memory) {
   const std::vector<Member> members = members_of(file->bytes());
-  const auto found =
-      std::ranges::find_if(members, [](const Member& member) { return plain(member.name) == weights; });
-  if (found == members.end()) fail_without_weights(members);
+  // Of several members with one name, the last one counts, as for tar: it was added later.
+  const auto found = std::find_if(members.rbegin(), members.rend(),
+                                  [](const Member& member) { return plain(member.name) == weights; });
+  if (found == members.rend()) fail_without_weights(members);
   return within(fmt::format("the member '{}'", weights), [&] {
     Checkpoint checkpoint = torch::read(MappedFile::part(file, found->offset, found->size), options, memory);
     checkpoint.format = "nemo";

@@ -1,6 +1,7 @@
 #include "host/formats/nemo/tar.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <optional>
 
 #include "host/base/error.hpp"
@@ -9,7 +10,7 @@ namespace cbk::nemo {
 namespace {
 
 constexpr uint64_t block = 512;
-constexpr uint64_t longest_name = 4096;
+constexpr size_t longest_name = 4096;
 constexpr size_t most_members = 100000;
 
 /// A field of a header, up to its first NUL.
@@ -53,21 +54,36 @@ std::string name_of(std::string_view header) {
   return prefix.empty() ? std::string(name) : std::string(prefix) + "/" + std::string(name);
 }
 
-/// The path in the records "LENGTH KEY=VALUE\n" before a member; "" if they have none.
-std::string path_in(std::string_view records) {
-  std::string path;
+/// What the records "LENGTH KEY=VALUE\n" before a member say of it.
+struct Attributes {
+  std::string path;              // "": not said
+  std::optional<uint64_t> size;  // where it is too large for the header
+};
+
+uint64_t decimal(std::string_view digits) {
+  uint64_t out = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), out);
+  if (error != std::errc{} || end != digits.data() + digits.size())
+    fail(Errc::format, "a record of attributes has {} in place of a number", quote(digits, 40));
+  return out;
+}
+
+Attributes attributes_in(std::string_view records) {
+  Attributes out;
   while (!records.empty()) {
     const size_t space = records.find(' ');
-    uint64_t length = 0;
-    for (const char digit : records.substr(0, std::min<size_t>(space, 8)))
-      length = digit < '0' || digit > '9' ? 0 : length * 10 + static_cast<uint64_t>(digit - '0');
-    if (space == std::string_view::npos || length <= space + 1 || length > records.size())
-      fail(Errc::format, "a record of attributes is damaged");
+    if (space == std::string_view::npos) fail(Errc::format, "a record of attributes has no length");
+    const uint64_t length = decimal(records.substr(0, space));
+    if (length <= space + 1 || length > records.size())
+      fail(Errc::format, "a record of attributes has the length {}", length);
     const std::string_view record = records.substr(space + 1, length - space - 2);
-    if (record.starts_with("path=")) path = record.substr(5);
+    if (record.starts_with("path=")) out.path = record.substr(5, longest_name);
+    if (record.starts_with("size=")) out.size = decimal(record.substr(5));
+    if (record.starts_with("GNU.sparse."))
+      fail(Errc::unsupported, "a member is stored with holes (GNU.sparse)");
     records.remove_prefix(length);
   }
-  return path;
+  return out;
 }
 
 }  // namespace
@@ -75,32 +91,32 @@ std::string path_in(std::string_view records) {
 std::vector<Member> members_of(ByteView archive) {
   const std::string_view bytes = as_text(archive);
   std::vector<Member> out;
-  std::string long_name;
+  Attributes next;  // of the next member
   for (uint64_t at = 0; at + block <= bytes.size();) {
     const std::string_view header = bytes.substr(at, block);
     if (header.find_first_not_of('\0') == std::string_view::npos) return out;  // the end
-    const auto size = number(header, 124, 12);
+    auto size = number(header, 124, 12);
     if (!size || !has_right_sum(header))
       fail(Errc::format, "the header of a member at byte {} of the archive is damaged", at);
+    const char kind = header[156];
+    const bool is_about_next = kind == 'L' || kind == 'K' || kind == 'x';
+    if (!is_about_next && next.size) size = next.size;
     if (*size > bytes.size() - at - block) {
       fail(Errc::format,
            "{} should have {} bytes from byte {} on, but the archive ends at {}; is it cut short?",
            quote(name_of(header)), *size, at + block, bytes.size());
     }
     const std::string_view content = bytes.substr(at + block, *size);
-    const char kind = header[156];
-    if ((kind == 'L' || kind == 'x') && *size > longest_name)
-      fail(Errc::format, "the name of a member at byte {} of the archive is too long", at);
     if (kind == 'L') {
-      long_name = content.substr(0, content.find('\0'));
+      next.path = content.substr(0, std::min(content.find('\0'), longest_name));
     } else if (kind == 'x') {
-      long_name = path_in(content);
-    } else if (kind != 'g') {
+      next = attributes_in(content);
+    } else if (!is_about_next && kind != 'g') {
       if (out.size() == most_members)
         fail(Errc::format, "the archive has more than {} members", most_members);
       if (kind == '0' || kind == '\0' || kind == '7')
-        out.push_back({long_name.empty() ? name_of(header) : long_name, at + block, *size});
-      long_name.clear();
+        out.push_back({next.path.empty() ? name_of(header) : next.path, at + block, *size});
+      next = {};
     }
     at += block + (*size + block - 1) / block * block;
   }

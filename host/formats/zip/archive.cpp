@@ -202,7 +202,7 @@ class StoredMember final : public Storage {
     const uint64_t begin = offset == 0 ? entry_.header_offset : start + offset;
     file_->drop(begin, start + offset + length - begin);
   }
-  [[nodiscard]] Place place() const override { return {file_->path().string(), start()}; }
+  [[nodiscard]] Place place() const override { return {file_->path().string(), file_->begin() + start()}; }
   void add_files(SourceFiles& files) const override { files.insert(file_); }
 
  private:
