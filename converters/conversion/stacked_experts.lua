@@ -5,10 +5,13 @@
 local cbk = require "cbk"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
+local quantised = require "cbk.quantised"
 
 local stacked_experts = {}
 
-local MOST = 500000 -- single matrices; the largest model has 60 layers of 384 experts, three matrices each
+-- Each single tensor takes some memory, and a hostile file has millions in a few bytes. Models have matrices of megabytes.
+local FEW, LEAST_BYTES = 4096, 4096 -- so many tensors of any size; others have as many bytes in the file, on average
+local MOST = 100000 -- the largest model has 60 layers of 384 experts, three matrices each
 local SETS = { ["experts."] = true, ["switch_mlp."] = true } -- names of the module with all experts
 local JOINED = "gate_up_proj"
 -- The names of an expert's three matrices: that of the output, and those whose product it gets.
@@ -25,12 +28,25 @@ local PLACES = { "mlp.", "block_sparse_moe." }
 ---@field keys string[]   of the file
 ---@field parts table<string, { key: string, tensor: Tensor }>   by the names of matrices
 
+---A key without its last part, which is returned, too.
+local function cut(key)
+  local last = naming.last(key)
+  return key:sub(1, -#last - 2), last
+end
+
 ---The place and the matrix that a key names; nil if it is no stack's.
 ---@return string|nil place, string|nil name
 local function named_by(key)
-  local place, set, name = key:match "^(.-)([%w_]+%.)([%w_]+)$"
-  if name == "weight" then place, set, name = key:match "^(.-)([%w_]+%.)([%w_]+)%.weight$" end
-  if SETS[set] and IS_NAME[name] then return place, name end
+  local before, name = cut(key)
+  if name == "weight" then before, name = cut(before) end
+  if not IS_NAME[name] then return nil end
+  local set = naming.last(before) .. "."
+  if SETS[set] then return before:sub(1, -#set), name end
+end
+
+---Whether a value may be a stack of matrices. Codes of quantised weights are made numbers before.
+local function is_stack(value)
+  return kinds.is_tensor(value) and value:dim() == 3 and value:numel() > 0 and not quantised.is_narrow(value.dtype)
 end
 
 ---The stacks of a tree, in its order.
@@ -40,7 +56,7 @@ local function stacks_in(tree)
   local out, at = {}, {}
   for key, value in cbk.items(tree) do
     local place, name = named_by(tostring(key))
-    if place and kinds.is_tensor(value) and #value:shape() == 3 then
+    if place and is_stack(value) then
       if not at[place] then
         at[place] = { place = place, keys = {}, parts = {} }
         out[#out + 1] = at[place]
@@ -86,18 +102,25 @@ local function matrices_of(stack)
     { key = down.key, tensor = output } }
 end
 
+---The bytes of a tensor's storage that may be in a file, which are fewer than its own if elements repeat.
+local function stored_bytes(tensor)
+  local storage = tensor:storage()
+  return storage and math.min(tensor:nbytes(), storage.numel * cbk.dtype(tensor.dtype).size) or tensor:nbytes()
+end
+
 ---The stacks that can be taken apart, with their matrices.
 ---@param tree Dict
 local function complete_stacks(tree)
-  local out, count = {}, 0
+  local out, count, bytes = {}, 0, 0
   for _, stack in ipairs(stacks_in(tree)) do
     stack.matrices = matrices_of(stack)
     if stack.matrices then
       count = count + 3 * stack.matrices[1].tensor:shape()[1]
+      for _, part in pairs(stack.parts) do bytes = bytes + stored_bytes(part.tensor) end
       out[#out + 1] = stack
     end
   end
-  return count <= MOST and out or {}
+  return count <= math.min(MOST, math.max(FEW, bytes / LEAST_BYTES)) and out or {}
 end
 
 ---@class ExpertSpelling
@@ -120,9 +143,10 @@ end
 ---@param tree Dict
 ---@param stacks ExpertStack[]
 ---@param spelling ExpertSpelling
+---@param most? integer   experts of each stack; nil: all
 ---@return Dict|nil out
 ---@return table<string, string> origin   the tree's key for each new one
-local function taken_apart(tree, stacks, spelling)
+local function taken_apart(tree, stacks, spelling, most)
   local out, origin, of_key = cbk.dict(), {}, {}
   for _, stack in ipairs(stacks) do
     for i, key in ipairs(stack.keys) do of_key[key] = { stack = stack, is_first = i == 1 } end
@@ -138,7 +162,7 @@ local function taken_apart(tree, stacks, spelling)
     if not one then put(key, value, key) end
     for k, matrix in ipairs(one and one.is_first and one.stack.matrices or {}) do
       local number, rows, columns = unpack(matrix.tensor:shape())
-      for e = 0, number - 1 do
+      for e = 0, math.min(number, most or number) - 1 do
         put(("%sexperts.%d.%s.weight"):format(one.stack.place, e, spelling.names[k]),
           matrix.tensor:slice(0, e, e + 1):reshape { rows, columns }, matrix.key)
       end
@@ -156,18 +180,22 @@ end
 function stacked_experts.single(tree, mistakes_of)
   local stacks = complete_stacks(tree)
   local least = #stacks > 0 and mistakes_of(tree) or 0
-  local best, best_origin, stacked = tree, nil, {}
+  local best
   for _, names in ipairs(least > 0 and NAMES or {}) do
     for _, place in ipairs { false, unpack(PLACES) } do
-      local out, origin = taken_apart(tree, stacks, { names = names, place = place or nil })
+      local spelling = { names = names, place = place or nil }
+      local out = taken_apart(tree, stacks, spelling, 1) -- the others have the same names but for the number
       local count = out and mistakes_of(out)
-      if count and count < least then best, best_origin, least = out, origin, count end
+      if count and count < least then best, least = spelling, count end
     end
   end
-  for _, stack in ipairs(best_origin and stacks or {}) do
+  if not best then return tree, nil, {} end
+  local stacked = {}
+  for _, stack in ipairs(stacks) do
     for _, key in ipairs(stack.keys) do stacked[#stacked + 1] = key end
   end
-  return best, best_origin, stacked
+  local out, origin = taken_apart(tree, stacks, best)
+  return out or tree, out and origin or nil, out and stacked or {}
 end
 
 ---What was done, for people.
