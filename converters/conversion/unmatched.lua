@@ -167,7 +167,8 @@ local function advice_on(one)
     local stacked = stacked_experts(one)
     if stacked then
       return lacks(one) .. ("; '%s' has the experts in one tensor, in a form that is not known: known are gate_up_proj with down_proj, "
-        .. "and gate_proj, up_proj and down_proj, in shapes that go together; save the checkpoint with one tensor for each expert")
+        .. "and gate_proj, up_proj and down_proj, in shapes that go together, of 16 or 32 bits (`cbk copy --dequantize bfloat16`); or "
+        .. "save the checkpoint with one tensor for each expert")
         :format(stacked)
     end
     if one.lacking.may_be_renamed then return lacks(one) .. "; if they have other names here, rename them with `cbk copy --rename`" end

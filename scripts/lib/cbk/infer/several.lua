@@ -314,16 +314,24 @@ local function wholes_for(side, kinds_of, wholes_of)
   return found
 end
 
----Whether two templates have as many tensors, with the same numbers and of one shape: gates and what is multiplied with them.
----@param a Stacks
----@param b Stacks
-local function are_alike(a, b)
-  if a.place ~= b.place or #a.list ~= #b.list or a.list[1].items[1].numel ~= b.list[1].items[1].numel then return false end
-  for k, one in ipairs(a.list) do
-    local other = b.list[k]
-    if #one.items ~= #other.items or table.concat(one.numbers, ".") ~= table.concat(other.numbers, ".") then return false end
+local MOST_ALIKE = 8 -- stacks that are tried in pairs: a model has gates, what is multiplied with them, and outputs
+
+---Stacks beside each other with the same numbers and as many elements, such as gates and what is multiplied with them.
+---@param all Stacks[]
+---@return Stacks[][]
+local function alike(all)
+  local groups, out = {}, {}
+  for _, one in ipairs(all) do
+    local id = { names.before(one.template, one.place), one.place, one.list[1].items[1].numel }
+    for _, stack in ipairs(one.list) do id[#id + 1] = #stack.items .. ":" .. table.concat(stack.numbers, ".") end
+    id = table.concat(id, "\0")
+    if not groups[id] then
+      groups[id] = {}
+      out[#out + 1] = groups[id]
+    end
+    table.insert(groups[id], one)
   end
-  return names.before(a.template, a.place) == names.before(b.template, b.place)
+  return out
 end
 
 ---Rules for tensors that are all of a stack's, or all of two stacks.
@@ -338,9 +346,9 @@ function several.stacks(state, side)
     if found then take_stacks(state, side, kinds_of, found) end
   end
   for _, one in ipairs(all) do try { one } end
-  for i, one in ipairs(all) do
-    for k = i + 1, #all do
-      if are_alike(one, all[k]) then try { one, all[k] } end
+  for _, group in ipairs(alike(all)) do
+    for i = 1, #group <= MOST_ALIKE and #group or 0 do
+      for k = i + 1, #group do try { group[i], group[k] } end
     end
   end
 end
