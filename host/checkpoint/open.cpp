@@ -119,6 +119,8 @@ struct Candidates {
   bool has_shards = false;
 };
 
+constexpr std::string_view fsdp_file = "pytorch_model_fsdp.bin";  // the whole model, as accelerate writes it
+
 Candidates candidates_in(const fs::path& folder) {
   Candidates out;
   std::vector<std::string> variants;
@@ -136,7 +138,7 @@ Candidates candidates_in(const fs::path& folder) {
       out.has_shards = true;
     } else if (format != nullptr) {
       out.files.push_back(name);
-      if (name == format->usual) out.usual.push_back(name);
+      if (name == format->usual || name == fsdp_file) out.usual.push_back(name);
     }
   }
   if (out.indexes.empty() && out.usual.empty()) out.indexes = variants;
@@ -199,7 +201,7 @@ Checkpoint open_folder(const fs::path& folder, const OpenOptions& options) {
     Candidates candidates = candidates_in(folder);
     names = main_names(candidates);
     if (FilePtr main = main_file_in(folder, files, candidates, options)) return main;
-    latest = latest_of_ranks(folder, options);
+    latest = inner_of_ranks(folder, options);
     if (latest) return nullptr;
     const auto memory = std::make_shared<MemoryBudget>(0);
     joined = read_rank_folder(folder, options, memory);

@@ -18,6 +18,7 @@ using ranks::RankFile;
 
 constexpr std::string_view zero_latest = "latest";
 constexpr std::string_view megatron_latest = "latest_checkpointed_iteration.txt";
+constexpr std::string_view fsdp_model = "pytorch_model_fsdp_0";  // of accelerate, beside its optimizer_0
 constexpr uint64_t longest_tag = 4096;
 
 /// The names in a folder, sorted.
@@ -266,10 +267,10 @@ std::string latest_name(const Folder& folder) {
 
 }  // namespace
 
-std::optional<fs::path> latest_of_ranks(const fs::path& folder, const OpenOptions& options) {
+std::optional<fs::path> inner_of_ranks(const fs::path& folder, const OpenOptions& options) {
   const Folder files(folder, options);
   const std::string name = latest_name(files);
-  if (name.empty()) return std::nullopt;
+  if (name.empty()) return files.inner(std::string(fsdp_model));
   if (auto found = files.inner(name)) return found;
   fail(Errc::missing, "the folder {}, which is named as the latest checkpoint, is not there",
        quote(name, 100));

@@ -416,6 +416,16 @@ class Ranks(harness.Run):
             self.same(self.copied(source, "--weights"), whole)
         self.refused(["optimizer"], folder, "--exclude", "args", "--exclude", "*_extra_state*")
         names = sorted(os.listdir(folder + "/iter_0000010"))
+        if stages > 1:  # ranks of experts have the same names as stages
+            paths = [f"{folder}/iter_0000010/{name}/model_optim_rng.pt" for name in names]
+            values = [torch.load(path) for path in paths]
+            for more, word in ((dict(pipeline_model_parallel_size=1, expert_model_parallel_size=stages), "ranks of experts"),
+                               (dict(pipeline_model_parallel_size=1), "in 1 pipeline stages")):
+                for path, value in zip(paths, values):
+                    torch.save({**value, "args": argparse.Namespace(**{**vars(value["args"]), **more})}, path)
+                self.refused([word], folder, "--weights")
+            for path, value in zip(paths, values):
+                torch.save(value, path)
         for lost in (names[0], names[-1]) if len(names) > 1 else ():
             os.rename(f"{folder}/iter_0000010/{lost}", self.path("lost"))
             self.refused(["file", "pipeline stage" if stages > 1 and tensor_ranks == 1 else "rank"], folder, "--weights")

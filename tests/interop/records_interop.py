@@ -14,6 +14,7 @@ import enum
 import functools
 import io
 import json
+import math
 import os
 import pathlib
 import random
@@ -76,6 +77,10 @@ def slots():
     return made
 
 
+class Flags(enum.Flag):
+    A, B = 1, 2
+
+
 # The value, and texts of what `cbk ls` and `cbk show` show of it.
 VALUES = {
     "a subclass of dict": (Attributes(lr=0.5), ["lr", "0.5"]),
@@ -92,6 +97,10 @@ VALUES = {
     "an instance with slots": (slots(), ["float32"]),
     "a function": (torch.nn.functional.mse_loss, ["mse_loss"]),
     "a class": (torch.optim.AdamW, ["AdamW"]),
+    "the class of whole numbers": (int, ["int"]),
+    "the class of texts": ({"type": str}, ["str"]),
+    "flags of an enum": (Flags.A | Flags.B, ["_operator.or_"]),
+    "a function of Python": ([math.sqrt, len], ["math.sqrt", "builtins.len"]),
     "a call with arguments": (functools.partial(torch.nn.functional.gelu), ["functools.partial"]),
     "a method": (torch.optim.lr_scheduler.OneCycleLR(torch.optim.SGD([torch.nn.Parameter(torch.zeros(3))], 0.1), 0.1, 10).state_dict(), ["total_steps"]),
     "a date": (datetime.datetime(2025, 1, 2), ["datetime.datetime"]),
@@ -108,7 +117,7 @@ VALUES = {
     "an optimizer": (torch.optim.AdamW([torch.nn.Parameter(torch.zeros(3))]), ["lr"]),
     "a module": (torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()), ["weight", "parameter"]),
 }
-READ_AS_DATA = {"a subclass of dict", "a subclass of dict with attributes", "a subclass of list", "a module"}
+READ_AS_DATA = {"the class of whole numbers", "the class of texts", "a subclass of dict", "a subclass of dict with attributes", "a subclass of list", "a module"}
 
 
 class Records(harness.Run):

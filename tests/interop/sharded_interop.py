@@ -14,6 +14,7 @@ import pathlib
 import pickle
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -315,6 +316,38 @@ class Sharded(harness.Run):
         self.refused(["hook"], source)
         assert not os.path.exists(marker)
 
+    def of_accelerate(self):
+        """FSDP as the Trainer of transformers saves it: a folder of pieces for the model beside its optimizer, or one file."""
+        weights, run = self.weights(torch.float32), self.path("checkpoint-10")
+        shutil.rmtree(run, ignore_errors=True)
+        for inner, prefix in (("pytorch_model_fsdp_0", ("model",)), ("optimizer_0", ("optimizer",))):
+            folder = Folder(f"{run}/{inner}", self.rng)
+            for name, tensor in weights.items():
+                folder.add((*prefix, name), tensor if prefix == ("model",) else tensor * 2)
+            folder.write()
+        for name in ("rng_state_0.pth", "scheduler.pt", "training_args.bin"):
+            torch.save({"x": 1}, f"{run}/{name}")
+        self.same(self.copied(run, "--weights")[0], weights)
+        shutil.rmtree(run + "/pytorch_model_fsdp_0")
+        torch.save(weights, run + "/pytorch_model_fsdp.bin")
+        self.same(self.copied(run)[0], weights)
+
+    def repeated_state(self):
+        """A state with a long path that many places share takes its memory once: 7 bytes of the pickle for each of them."""
+        source = self.path("repeated")
+        os.makedirs(source, exist_ok=True)
+
+        def text(value):
+            return b"X" + len(value).to_bytes(4, "little") + value.encode()
+        state = b"}(" + text("relative_path") + text("x" * 200000) + text("offset") + b"K\0" + text("length") + b"K\1u"
+        classes = b"c" + Index.__module__.encode() + b"\nMetadataIndex\n0c" + Place.__module__.encode() + b"\n_StorageInfo\nq\0" + b"0" + state + b"q\1" + b"0"
+        fields = b"".join(text(name) + b"}" for name in ("state_dict_metadata", "planner_data", "storage_data"))
+        places = b"(" + b"h\0)\x81h\1b" * 3000 + b"l0"
+        with open(source + "/.metadata", "wb") as file:
+            file.write(b"\x80\x02" + classes + places + b"c" + METADATA.encode() + b"\nMetadata\n)\x81}(" + fields + b"ub.")
+        done = subprocess.run(["/bin/sh", "-c", f"ulimit -d {60 << 10}; exec '{self.cbk}' ls '{source}'"], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done
+
     def hostile_metadata(self):
         """Whatever a pickle calls, nothing is run; sizes that no file has cost nothing."""
         marker = self.path("marker")
@@ -405,8 +438,8 @@ def main():
                 for has_plan, protocol in ((True, 2), (True, 4), *(() if nested else ((False, 4),))):
                     test.check(f"dcp below {prefix}, nested: {nested}, plan: {has_plan}, protocol {protocol}",
                                lambda p=prefix, n=nested, h=has_plan, v=protocol: test.dcp(p, n, h, v))
-        for name in ("by_ranks_and_jobs", "conversions", "dcp_damage", "dcp_foreign", "hostile_metadata", "many_pieces", "containers", "beside", "inner_wrappers",
-                     "ambiguous"):
+        for name in ("by_ranks_and_jobs", "conversions", "dcp_damage", "dcp_foreign", "of_accelerate", "repeated_state", "hostile_metadata", "many_pieces", "containers",
+                     "beside", "inner_wrappers", "ambiguous"):
             test.check(name, getattr(test, name))
         return test.close()
 

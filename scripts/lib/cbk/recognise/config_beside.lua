@@ -133,6 +133,15 @@ local function nearest(files, stem)
   return files.stem[stem] or own and files.suffix[own] or last and files.last[last] or files.plain
 end
 
+---The folders that may have the config of a checkpoint in a folder: the weights of accelerate's FSDP are in one below it.
+---@param folder string
+---@return string[]
+local function places_of(folder)
+  local plain = folder:gsub("/+$", "")
+  if not cbk.fs.basename(plain):find "^pytorch_model_fsdp_%d+$" then return { folder } end
+  return { folder, cbk.fs.join(plain, "..") }
+end
+
 ---The name of the config that is wanted, for messages.
 ---@param is_hf boolean
 function config_beside.called(is_hf) return is_hf and "config.json" or "YAML config" end
@@ -143,12 +152,14 @@ function config_beside.called(is_hf) return is_hf and "config.json" or "YAML con
 ---@return ConfigBeside
 function config_beside.find(path, is_hf, known)
   local folder, stem = cbk.fs.folder_of(path), (cbk.fs.basename(path):gsub("%.%a%w*$", ""))
-  for _, name in ipairs(is_hf and json_names(stem) or {}) do
-    local fine, file = pcall(cbk.fs.beside, folder, name)
-    if not fine then return { problem = refusal(file), is_broken = true } end
-    if file then
-      local config, problem = try(file)
-      return { path = config and file, config = config, problem = problem, is_broken = problem ~= nil }
+  for _, place in ipairs(is_hf and places_of(folder) or {}) do
+    for _, name in ipairs(json_names(stem)) do
+      local fine, file = pcall(cbk.fs.beside, place, name)
+      if not fine then return { problem = refusal(file), is_broken = true } end
+      if file then
+        local config, problem = try(file)
+        return { path = config and file, config = config, problem = problem, is_broken = problem ~= nil }
+      end
     end
   end
   if is_hf then return {} end
