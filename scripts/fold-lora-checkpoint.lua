@@ -8,9 +8,11 @@ local dequantised = require "cbk.dequantised"
 local converter_list = require "cbk.converters.list"
 local hf_config = require "converters.modelzoo.hf_config"
 local hugging_face_files = require "cbk.hugging_face_files"
+local kinds = require "converters.engine.kinds"
 local lora = require "converters.modelzoo.lora"
 local modules = require "converters.modelzoo.modules"
 local quantised = require "cbk.quantised"
+local weights = require "converters.conversion.weights"
 
 local parser = cli.parser("fold-lora-checkpoint", [[
 Fold LoRA matrices into the weights that they adapt, streamed.
@@ -105,6 +107,14 @@ local function config_text(path, folded, is_dequantised)
   return config and cbk.config.dump(config, "json", { indent = 2 })
 end
 
+---Whether a checkpoint has more than tensors, as that of a trainer, in which the weights are looked for.
+local function has_dicts(root)
+  for _, value in cbk.items(kinds.is_dict(root) and root or cbk.dict()) do
+    if kinds.is_dict(value) then return true end
+  end
+  return false
+end
+
 local function fold_adapter()
   check_options(PEFT, { model = "--model", params = "--params", checkpoint_path = "--checkpoint_path", h5_version = "--h5-version" },
     "--adapter")
@@ -119,7 +129,8 @@ local function fold_adapter()
   local config = config_path and cbk.config.load(config_path)
   config = cbk.kind(config) == "dict" and config or nil
   local cannot = ("cannot fold the adapter into '%s'"):format(args.base)
-  local root, own_config, dequantised_text, found = dequantised.model(base.root, config, cannot)
+  local inner = has_dicts(base.root) and weights.of(base.root, args.base) or base.root
+  local root, own_config, dequantised_text, found = dequantised.model(inner, config, cannot)
   if #found.narrow > 0 then -- perhaps codes that lost their scales
     cbk.fail("unsupported", quantised.narrow_problem(found.narrow, "the base model"), { context = { cannot } })
   end

@@ -174,7 +174,7 @@ end
 local function without_states(tree, place, beside)
   local out = tree
   for key, value in cbk.items(tree) do
-    if weights.is_state(key) and kinds.is_dict(value) then
+    if weights.is_state(key) and not kinds.is_tensor(value) then
       if out == tree then out = cbk.copy(tree) end
       out[key], beside[#beside + 1] = nil, place .. key
     end

@@ -18,7 +18,8 @@ local NO_MODULES = { state_dict = true, model_state_dict = true } -- nobody call
 -- In the names of what trainers keep beside the weights: optimizer_state_dict, lr_schedulers, cuda_rng_state.
 local BESIDE = { "optim", "sched", "scaler", "rng_state", "dataloader", "callbacks", "loops" }
 -- The first part of such names where one dict has all: a model may have a module that is called "scaler".
-local FLAT_BESIDE = { optimizer = true, optimizers = true, optim = true, lr_scheduler = true, lr_schedulers = true }
+local FLAT_BESIDE = { optimizer = true, optimizers = true, optim = true, lr_scheduler = true, lr_schedulers = true, train_state = true,
+  dataloader = true }
 ---Names around a module, at any depth: torch.compile, FSDP, activation checkpointing. No model has such names of its own.
 weights.WRAPPERS = { "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module" }
 -- Around the whole model; taken off if all names have them.

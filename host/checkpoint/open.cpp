@@ -98,11 +98,36 @@ Checkpoint open_mapped(const FilePtr& file, const OpenOptions& options) {
 
 using Files = std::vector<FilePtr>;
 
+constexpr size_t most_parts = 10000;
+
+/// Fails if the names are some of the parts of one GGUF model.
+void refuse_missing_parts(std::string_view model, const std::vector<std::string>& names) {
+  const std::string stem = fs::path(names.front()).stem().string();
+  const size_t count = std::stoul(stem.substr(stem.size() - std::min<size_t>(stem.size(), 5)));
+  std::vector<std::string> missing;
+  size_t found = 0;
+  for (size_t i = 1; i <= std::min<size_t>(count, most_parts); ++i) {
+    const std::string name = shard_name(model, i, count, gguf_suffix);
+    if (std::ranges::find(names, name) != names.end()) {
+      ++found;
+    } else {
+      missing.push_back(quote(name));
+    }
+  }
+  if (found == names.size() && !missing.empty())
+    throw Error(Errc::missing,
+                {.problem = fmt::format("the model {} is in {} files, and the folder has {}: {} {} missing",
+                                        quote(model), count, found, listed(missing, 3),
+                                        missing.size() == 1 ? "is" : "are"),
+                 .advice = "copy all of them into one folder"});
+}
+
 /// The GGUF model of a folder without other checkpoints: one file, or all parts of one.
 Files gguf_in(const NamedFiles& files, std::vector<std::string> names) {
   std::sort(names.begin(), names.end());
   const std::string stem = fs::path(names.front()).stem().string();
   const auto model = before_part(stem, "-");
+  if (model) refuse_missing_parts(*model, names);
   for (size_t i = 0; names.size() > 1 && i < names.size(); ++i)
     if (!model || names[i] != shard_name(*model, i + 1, names.size(), gguf_suffix)) fail_ambiguous(names);
   Files out;
@@ -217,6 +242,8 @@ Checkpoint open_folder(const fs::path& folder, const OpenOptions& options) {
   if (latest) return open_folder(*latest, options);
   if (joined) return std::move(*joined);
   Checkpoint checkpoint = opening(file->path(), [&] { return open_mapped(file, options); });
+  for (const fs::directory_entry& entry : entries_of(folder))
+    if (names_latest(entry.path())) names.push_back(entry.path().filename().string());
   // The file "checkpoint" names one of many steps of TensorFlow: the others are expected.
   std::erase_if(names, [](const std::string& name) { return name.ends_with(bundle_index_suffix); });
   for (const std::string& name : names)

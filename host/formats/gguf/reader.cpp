@@ -44,14 +44,21 @@ Value read_tensor(const std::shared_ptr<const MappedFile>& file, const Header& h
   return Tensor::from_view(std::move(view));
 }
 
+/// A whole number of the metadata; nothing: it has none.
+std::optional<int64_t> number_in(const Value& metadata, std::string_view key) {
+  const Value* found = metadata.find(key);
+  const bool is_number = found != nullptr && found->is(Value::Kind::integer) && found->as_integer().fits;
+  return is_number ? std::optional(found->as_int()) : std::nullopt;
+}
+
 /// Warns that a model in several files is opened file by file.
 void warn_of_parts(const Value& metadata, std::vector<std::string>& warnings) {
-  const Value* count = metadata.find("split.count");
-  const bool is_part =
-      count != nullptr && count->is(Value::Kind::integer) && count->as_integer().fits && count->as_int() > 1;
-  if (is_part) {
-    warnings.push_back(fmt::format(
-        "this is one of {} files of a model: the tensors of the others are not in it", count->as_int()));
+  const auto count = number_in(metadata, "split.count");
+  if (count && *count > 1) {
+    warnings.push_back(
+        fmt::format("this is one of {} files of a model: the tensors of the others are not in it; "
+                    "open their folder",
+                    *count));
   }
 }
 
@@ -98,15 +105,20 @@ Checkpoint read(const std::shared_ptr<const MappedFile>& file, const OpenOptions
 Checkpoint read_split(std::span<const std::shared_ptr<const MappedFile>> files, const OpenOptions& options,
                       const MemoryPtr& memory) {
   Checkpoint out;
+  std::optional<int64_t> total;  // tensors of all files
   for (const auto& file : files) {
     const std::string name = file->path().filename().string();
     within(fmt::format("'{}'", name), [&] {
       Checkpoint part = read(file, options, memory);
-      const Value* count = part.root.find(metadata_key)->find("split.count");
-      const bool is_known = count != nullptr && count->is(Value::Kind::integer) && count->as_integer().fits;
-      if (is_known && count->as_int() != static_cast<int64_t>(files.size()))
-        fail(Errc::format, "it is one of {} files (split.count), and there are {}", count->as_int(),
-             files.size());
+      const auto stated = [&](std::string_view key) { return number_in(*part.root.find(metadata_key), key); };
+      const auto count = stated("split.count");
+      if (count && *count != static_cast<int64_t>(files.size()))
+        fail(Errc::format, "it is one of {} files (split.count), and there are {}", *count, files.size());
+      const auto number = stated("split.no");
+      if (number && *number != static_cast<int64_t>(out.files.size()))
+        fail(Errc::format, "it is file {} of the model (split.no), counted from 0, and should be file {}",
+             *number, out.files.size());
+      total = total ? total : stated("split.tensors.count");
       out.files.push_back(file->path());
       out.has_unreadable = out.has_unreadable || part.has_unreadable;
       if (out.root.is_none()) {
@@ -123,6 +135,10 @@ Checkpoint read_split(std::span<const std::shared_ptr<const MappedFile>> files, 
       }
     });
   }
+  const auto found = static_cast<int64_t>(out.root.as_dict().size()) - 1;  // without the metadata
+  if (total && *total != found)
+    fail(Errc::format, "the model has {} tensors (split.tensors.count), and its files have {}", *total,
+         found);
   return out;
 }
 

@@ -91,6 +91,8 @@ class Zero {
   }
 
   [[nodiscard]] const Value& model() const { return models_.front().root; }
+  /// Each rank has a piece of each weight, and the model's files have placeholders without elements.
+  [[nodiscard]] bool is_stage_3() const { return is_stage_3_; }
   [[nodiscard]] const std::vector<Group>& groups() const { return groups_; }
 
   /// `flat_of(rank)`: its flat tensors, one for each group (stage 3: in any number).
@@ -304,7 +306,7 @@ Value module_of(const Zero& zero, MemoryBudget& memory) {
       add(name, fixed->second);
     } else if (is_buffer && value.is(Value::Kind::tensor)) {
       add(name, value.as_tensor().cast(DType::float32));
-    } else if (!value.is(Value::Kind::tensor) || value.as_tensor().numel() > 0) {
+    } else {
       others.emplace_back(name, value);
     }
   }
@@ -320,8 +322,14 @@ Value module_of(const Zero& zero, MemoryBudget& memory) {
       add(alias.as_string(), *weight);
     }
   }
-  for (const auto& [name, value] : others)
-    if (out.find(name) == nullptr) add(name, tied_in(module, value, out));
+  for (const auto& [name, value] : others) {
+    if (out.find(name) != nullptr) continue;
+    const bool is_empty = value.is(Value::Kind::tensor) && value.as_tensor().numel() == 0;
+    if (is_empty && zero.is_stage_3())
+      fail(Errc::format, "{} has no elements in the model's files, and no shape and no parts elsewhere",
+           quote(name));
+    add(name, tied_in(module, value, out));
+  }
   return out;
 }
 

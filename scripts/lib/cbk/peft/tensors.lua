@@ -79,7 +79,8 @@ end
 
 -- Prefixes of names in memory from transformers 4.52 on, and those in files of models with images.
 local RENAMED = { { "model.language_model.", "language_model.model." }, { "model.vision_tower.", "vision_tower." },
-  { "model.multi_modal_projector.", "multi_modal_projector." }, { "lm_head.", "language_model.lm_head." } }
+  { "model.multi_modal_projector.", "multi_modal_projector." }, { "lm_head.", "language_model.lm_head." },
+  { "model.language_model.", "model." } } -- of the language model alone
 
 ---@class PrefixChange   How names of an adapter become those of the base model.
 ---@field from string
@@ -94,8 +95,11 @@ local MOST_PARTS = 16 -- of a name before the layers; a hostile name has 100,000
 ---@return PrefixChange[]
 local function changes_of(model, by_end, name)
   local out, parts = {}, 0
-  for _, pair in ipairs(RENAMED) do
-    if name:sub(1, #pair[1]) == pair[1] then out[#out + 1] = { from = pair[1], to = pair[2] } end
+  for _, pair in ipairs(RENAMED) do -- either may be the older one
+    for i = 1, 2 do
+      local from, to = pair[i], pair[3 - i]
+      if name:sub(1, #from) == from then out[#out + 1] = { from = from, to = to } end
+    end
   end
   for at in name:gmatch "%.()" do
     parts = parts + 1
