@@ -388,6 +388,11 @@ def names_in_memory(run):
         "with_more": (lambda key: key.replace("base_model.model.model.", "base_model.model.outer.inner.model."), lambda key: key, "'outer.inner.…' there is '…' here"),
         "renamed": (lambda key: key.replace("base_model.model.model.", "base_model.model.model.language_model."), lambda key: "language_model." + key,
                     "'model.language_model.…' there is 'language_model.model.…' here"),
+        "renamed_since": (lambda key: key.replace("base_model.model.model.", "base_model.model.language_model.model."),
+                          lambda key: key.replace("model.", "model.language_model.", 1), "'language_model.model.…' there is 'model.language_model.…' here"),
+        "of_text_alone": (lambda key: key, lambda key: key.replace("model.", "model.language_model.", 1), "'model.…' there is 'model.language_model.…' here"),
+        "for_text_alone": (lambda key: key.replace("base_model.model.model.", "base_model.model.model.language_model."), lambda key: key,
+                           "'model.language_model.…' there is 'model.…' here"),
     }
     for name, (change_adapter, change_base, text) in cases.items():
         got, _, said = folded(name, change_adapter, change_base)
@@ -395,6 +400,12 @@ def names_in_memory(run):
         for key, value in wanted.items():
             close(got[change_base(key)], value)
         assert torch.equal(got[change_base("model.norm.weight")], saved["base_model.model.model.norm.weight"]), name
+    of_trainer = run.path("of_trainer.ckpt")
+    torch.save({"state_dict": {"model." + key: value for key, value in base.items()}, "epoch": 3, "optimizer_states": [{"state": {0: torch.ones(3)}}]}, of_trainer)
+    run.call("fold-lora-checkpoint", "--adapter", write(run, "of_trainer", config, tensors), of_trainer, "-o", run.path("of_trainer.bin"))
+    got = torch.load(run.path("of_trainer.bin"))
+    for key, value in wanted.items():
+        close(got[key], value)
     double = {**base, **{"draft." + key: value for key, value in base.items()}}
     not_folded(run, "ambiguous", {"model_type": "llama"}, double, config, {key.replace("base_model.model.model.", "base_model.model."): value for key, value in tensors.items()},
                "the base model lacks 2 weights")
