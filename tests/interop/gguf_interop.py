@@ -5,6 +5,7 @@ Usage: gguf_interop.py --cbk PATH
 """
 import argparse
 import json
+import os
 import struct
 import sys
 import tempfile
@@ -12,6 +13,7 @@ import tempfile
 import numpy as np
 
 import harness
+import safetensors_file
 
 F32, F16, I8, I16, I32, I64, F64, BF16 = 0, 1, 24, 25, 26, 27, 28, 30
 
@@ -374,6 +376,35 @@ def rest(run):
         run.check(name, check)
 
 
+def in_parts(run):
+    """A model in several files opens as its folder; what is missing, or said of it wrongly, is an error by name."""
+    def made(name, numbers=(0, 1, 2), total=6, lost=()):
+        folder = run.path(name)
+        os.makedirs(folder, exist_ok=True)
+        for i, number in enumerate(numbers):
+            tensors = {f"t{2 * i + k}": (F32, (8,), bytes([2 * i + k] * 32)) for k in range(2)}
+            if i not in lost:
+                save(run, f"{name}/m-{i + 1:05}-of-00003.gguf", file_of(
+                    tensors, [("split.no", "u16", number), ("split.count", "u16", 3), ("split.tensors.count", "i32", total)]))
+        return folder
+
+    def whole(folder):
+        run.call("copy", folder, run.path("parts.safetensors"), "--exclude", "metadata", "--overwrite")
+        found = safetensors_file.load(run.path("parts.safetensors"))[0]
+        assert sorted(found) == [f"t{i}" for i in range(6)] and all(safetensors_file.raw(found[f"t{i}"]) == bytes([i] * 32) for i in range(6)), found
+        done = run.run("ls", folder + "/m-00002-of-00003.gguf")
+        assert done.returncode == 0 and "one of 3 files" in done.stderr and "open their folder" in done.stderr, done
+    run.check("a model in parts", lambda: whole(made("parts")))
+    for name, folder, words in (
+            ("a lost part", made("lost", lost=(1,)), ["is in 3 files, and the folder has 2", "'m-00002-of-00003.gguf' is missing"]),
+            ("parts with one number", made("equal", (0, 0, 2)), ["m-00002-of-00003.gguf", "file 0 of the model"]),
+            ("other tensors than are said", made("fewer", total=7), ["has 7 tensors (split.tensors.count), and its files have 6"])):
+        def check(folder=folder, words=words):
+            done = run.run("copy", folder, run.path("x.safetensors"))
+            assert done.returncode == 1 and all(word in done.stderr for word in words) and not os.path.exists(run.path("x.safetensors")), done
+        run.check(name, check)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cbk", required=True)
@@ -384,6 +415,7 @@ def main():
         metadata(run)
         lies(run)
         rest(run)
+        in_parts(run)
         return run.close()
 
 
