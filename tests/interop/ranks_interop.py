@@ -301,6 +301,14 @@ class Ranks(harness.Run):
             def unknown(models, _):
                 models[0]["shared_params"] = {"alias.weight": "nowhere"}
             self.refused(["'alias.weight'", "'nowhere'"], self.zero(stage, 3, unknown)[0])
+        def placeholder(models, _):
+            for one in models:
+                one["module"]["extra.weight"] = torch.empty(0, dtype=torch.bfloat16)
+        self.refused(["'extra.weight' has no elements"], self.zero(3, 2, placeholder)[0])
+        folder = self.zero(2, 2)[0]
+        safetensors_file.save(folder + "/model.safetensors", {"w": torch.ones(2)})
+        done = self.run("ls", folder)
+        assert done.returncode == 0 and "'latest' is not read: 'model.safetensors' beside it is" in done.stderr, done
         folder = self.zero(2, 2)[0]
         os.remove(folder + "/global_step7/mp_rank_00_model_states.pt")
         self.refused(["no *_model_states.pt"], folder)

@@ -213,6 +213,8 @@ class Sharded(harness.Run):
         for prefix, nested in (((), False), ((), True), (("model",), False), (("model",), True), (("app", "model"), False)):
             folder = self.made(prefix, weights, nested)
             folder.add(("optimizer", "state", "lm_head.weight", "exp_avg"), torch.ones(5, 8))
+            if not prefix:
+                folder.add_other(("train_state",), b"torchtitan's step")
             source = folder.write()
             shutil.rmtree(source + "-cs", ignore_errors=True)
             done = self.run("diff", one, converted(source))
