@@ -42,8 +42,7 @@ void refuse_pieces(const Checkpoint& checkpoint) {
     if (is_first) continue;
     fail(Errc::unsupported,
          "its tensor {} is a piece of a larger one (DCP_SHARDING_INFO): it is a part of a "
-         "torch.distributed.checkpoint folder, which is not read; in Python, load the folder with "
-         "torch.distributed.checkpoint, and save what it gives as one file",
+         "torch.distributed.checkpoint folder; open the folder",
          quote(key_text(name)));
   }
 }

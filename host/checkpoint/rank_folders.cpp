@@ -7,8 +7,10 @@
 
 #include "host/base/entries.hpp"
 #include "host/formats/ranks/dtensor.hpp"
+#include "host/formats/ranks/pieces.hpp"
 #include "host/formats/ranks/tensor_parallel.hpp"
 #include "host/formats/ranks/zero.hpp"
+#include "host/formats/safetensors/reader.hpp"
 
 namespace cbk {
 namespace {
@@ -251,8 +253,34 @@ std::optional<Checkpoint> read_megatron(const Folder& folder, PartReader& reader
   return reader.checkpoint("megatron", ranks::join_megatron(std::move(parts)));
 }
 
+// --- Pieces in files of safetensors: shard-RRRRR-model-NNNNN-of-MMMMM.safetensors
+
+std::optional<Checkpoint> read_pieces(const Folder& folder, PartReader& reader) {
+  std::vector<Checkpoint> files;
+  for (const std::string& name : folder.names()) {
+    if (!name.starts_with("shard-") || !name.ends_with(".safetensors")) continue;
+    const ranks::FilePtr file = folder.open(name, 0).file;
+    reader.memory().add_file(file->size());
+    within(quote(name), [&] {
+      files.push_back(safetensors::read(file, reader.options(), reader.memory()));
+      files.back().path = file->path();
+    });
+    if (ranks::has_pieces(files.back())) continue;
+    if (files.size() == 1) return std::nullopt;
+    fail(Errc::format, "{} has pieces of tensors (DCP_SHARDING_INFO), and {} has not",
+         quote(files.front().path.filename().string()), quote(name));
+  }
+  if (files.empty()) return std::nullopt;
+  reader.warn(
+      fmt::format("the pieces of tensors in {} files are joined; the files do not say if a rank wrote more",
+                  files.size()));
+  Checkpoint out = reader.checkpoint("dcp-safetensors", ranks::join_pieces(files, reader.memory()));
+  for (const Checkpoint& file : files) out.files.push_back(file.path);
+  return out;
+}
+
 /// The formats of folders, in the order in which they are tried.
-constexpr auto readers = std::to_array({read_zero, read_dtensors, read_megatron, read_meta});
+constexpr auto readers = std::to_array({read_zero, read_dtensors, read_megatron, read_meta, read_pieces});
 
 /// The name of the folder of the latest checkpoint; empty: none is named.
 std::string latest_name(const Folder& folder) {

@@ -318,6 +318,36 @@ class Sharded(harness.Run):
         self.refused(["hook"], source)
         assert not os.path.exists(marker)
 
+    def of_hugging_face(self):
+        """Pieces in files of safetensors, with and without the metadata; a hole is an error by name."""
+        weights, folder = self.weights(torch.float32, torch.bfloat16), self.path("hf")
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(folder)
+        made, names = Folder(self.path("dcp"), self.rng), [f"shard-{rank + 1:05}-model-00001-of-00001.safetensors" for rank in range(3)]
+        for rank, name in enumerate(names):
+            part, info = {}, {}
+            for key, tensor in weights.items():
+                pieces = tensor.chunk(3) if tensor.dim() else (tensor,)
+                begin = sum(len(piece) for piece in pieces[:rank]) if tensor.dim() else 0
+                if rank >= len(pieces) or rank and not tensor.numel():
+                    continue
+                part[key], offsets = pieces[rank], [begin] + [0] * (tensor.dim() - 1) if tensor.dim() else []
+                info[key] = {"saved_offsets": offsets}
+                described = made.described.setdefault(key, instance(Tensor, properties=instance(Properties, dtype=tensor.dtype), size=tensor.shape, chunks=[]))
+                described.chunks.append(instance(Chunk, offsets=torch.Size(offsets), sizes=pieces[rank].shape))
+                made.places[instance(Index, fqn=key, offset=torch.Size(offsets), index=rank)] = instance(Place, relative_path=name, offset=0, length=0)
+            safetensors_file.save(f"{folder}/{name}", part, {"DCP_SHARDING_INFO": json.dumps(info), "DCP_VERSION": "1.0"})
+        found, _ = self.copied(folder)
+        self.same(found, weights)
+        assert "in 3 files are joined" in self.run("ls", folder).stderr
+        assert "open the folder" in self.run("ls", f"{folder}/{names[1]}").stderr
+        shutil.move(made.write(False) + "/.metadata", folder + "/.metadata")
+        self.same(self.copied(folder)[0], weights)
+        os.remove(f"{folder}/{names[1]}")
+        self.refused([names[1]], folder)
+        os.remove(folder + "/.metadata")
+        self.refused(["no piece has the elements"], folder)
+
     def of_accelerate(self):
         """FSDP as the Trainer of transformers saves it: a folder of pieces for the model beside its optimizer, or one file."""
         weights, run = self.weights(torch.float32), self.path("checkpoint-10")
@@ -440,7 +470,7 @@ def main():
                 for has_plan, protocol in ((True, 2), (True, 4), *(() if nested else ((False, 4),))):
                     test.check(f"dcp below {prefix}, nested: {nested}, plan: {has_plan}, protocol {protocol}",
                                lambda p=prefix, n=nested, h=has_plan, v=protocol: test.dcp(p, n, h, v))
-        for name in ("by_ranks_and_jobs", "conversions", "dcp_damage", "dcp_foreign", "of_accelerate", "repeated_state", "hostile_metadata", "many_pieces", "containers",
+        for name in ("by_ranks_and_jobs", "conversions", "dcp_damage", "dcp_foreign", "of_hugging_face", "of_accelerate", "repeated_state", "hostile_metadata", "many_pieces", "containers",
                      "beside", "inner_wrappers", "ambiguous"):
             test.check(name, getattr(test, name))
         return test.close()

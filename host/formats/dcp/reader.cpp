@@ -8,6 +8,7 @@
 #include "host/base/entries.hpp"
 #include "host/base/named_files.hpp"
 #include "host/formats/dcp/metadata.hpp"
+#include "host/formats/safetensors/reader.hpp"
 #include "host/formats/torch/reader.hpp"
 #include "host/tensor/expression.hpp"
 #include "host/tensor/packed_storage.hpp"
@@ -21,6 +22,7 @@ namespace {
 using FilePtr = std::shared_ptr<const MappedFile>;
 
 constexpr std::string_view piece_suffix = ".distcp";
+constexpr std::string_view safetensors_suffix = ".safetensors";
 
 /// The elements of a tensor in C order, whatever its strides are.
 class InOrder final : public Storage {
@@ -170,9 +172,6 @@ class Reader {
   const FilePtr& file_of(const Stored& place) {
     FilePtr& file = opened_[*place.file];
     if (file == nullptr) {
-      if (place.file->ends_with(".safetensors"))
-        fail(Errc::unsupported,
-             "its pieces are in files of safetensors, as of torch's HuggingFaceStorageWriter");
       file = files_.open(*place.file, NamedFiles::Link::followed);
     }
     if (place.offset > file->size() || place.length > file->size() - place.offset) {
@@ -191,6 +190,10 @@ class Reader {
       if (!chunk.place)
         fail(Errc::format, "no file has its piece of size {} at {}", to_string(chunk.sizes),
              to_string(chunk.offsets));
+      if (chunk.place->file->ends_with(safetensors_suffix)) {
+        tiles.push_back({chunk.offsets, tensor_in(*chunk.place->file, entry, chunk.sizes)});
+        continue;
+      }
       auto storage = std::make_shared<PieceStorage>(file_of(*chunk.place), *chunk.place, key, entry.dtype,
                                                     chunk.sizes, memory_);
       if (storage->size() > chunk.place->length) {
@@ -201,6 +204,29 @@ class Reader {
                                                          contiguous_strides(chunk.sizes)})});
     }
     return joined_tiles(entry.dtype, entry.shape, std::move(tiles));
+  }
+
+  /// A piece in a file of safetensors, as torch's HuggingFaceStorageWriter writes them: the tensor of that
+  /// name.
+  Tensor tensor_in(const std::string& name, const Entry& entry, const Shape& sizes) {
+    auto known = safetensors_.find(name);
+    if (known == safetensors_.end()) {
+      FilePtr& file = opened_[name];
+      file = files_.open(name, NamedFiles::Link::followed);
+      memory_->add_file(file->size());
+      known = safetensors_
+                  .emplace(name, within(quote(name),
+                                        [&] { return safetensors::read(file, options_, *memory_).root; }))
+                  .first;
+    }
+    const Value* found = known->second.find(entry.name);
+    if (found == nullptr || !found->is(Value::Kind::tensor))
+      fail(Errc::format, "{} has no such tensor", quote(name));
+    const Tensor& tensor = found->as_tensor();
+    if (tensor.dtype() != entry.dtype || tensor.shape() != sizes)
+      fail(Errc::format, "{} has {} {} instead of {} {}", quote(name), name_of(tensor.dtype()),
+           to_string(tensor.shape()), name_of(entry.dtype), to_string(sizes));
+    return tensor;
   }
 
   /// What is not a tensor is small; what is no data is not read.
@@ -257,6 +283,7 @@ class Reader {
   NamedFiles files_;
   Metadata metadata_;
   std::map<std::string, FilePtr> opened_;
+  std::map<std::string, Value> safetensors_;  // trees of such files, by their names
   std::vector<std::string> warnings_;
   bool has_unreadable_ = false;
 };

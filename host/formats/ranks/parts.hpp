@@ -35,6 +35,7 @@ class PartReader {
   Part read(const RankFile& file);
   std::vector<Part> read(std::span<const RankFile> files);
   [[nodiscard]] MemoryBudget& memory() { return *memory_; }
+  [[nodiscard]] const OpenOptions& options() const { return options_; }
   void warn(std::string text) { out_.warnings.push_back(std::move(text)); }
   /// A value in the tree only says why it is not read.
   void note_unreadable() { out_.has_unreadable = true; }
