@@ -376,7 +376,7 @@ def unheard(s):
 
 # Advice without a situation here, and why.
 ELSEWHERE = {
-    "make an adapter of the run's folder": "peft_interop.py", "leave it out with --exclude, without --weights": "ranks_interop.py",
+    "cbk takes them apart": "stacked_experts_test.lua", "make an adapter of the run's folder": "peft_interop.py", "leave it out with --exclude, without --weights": "ranks_interop.py",
     "reads instances of classes as their attributes": "stored_pickles_interop.py",
     # several processes
     "pass --provenance": "cluster_interop.py", "copy them with --include and --rename": "sharded_interop.py",

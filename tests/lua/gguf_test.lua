@@ -121,7 +121,7 @@ describe("a folder of GGUF files", function()
       local _, _, several = run(folder_of("a.gguf", "b.gguf"), command, ".")
       has(several, "the folder holds several checkpoints; open one of a.gguf, b.gguf")
       local _, _, parts = run(folder_of("m-00001-of-00003.gguf", "m-00002-of-00003.gguf"), command, ".")
-      has(parts, "the folder holds several checkpoints; open one of m-00001-of-00003.gguf, ")
+      has(parts, "the model 'm' is in 3 files, and the folder has 2: 'm-00003-of-00003.gguf' is missing")
     end
   end)
 

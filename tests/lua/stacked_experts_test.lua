@@ -95,6 +95,7 @@ for _, family in ipairs(families) do
         has(text, "experts are taken out of ")
         code, text = harness.cbk(dir, "check", name)
         equal(code, 0, text)
+        has(text, form == "in a wrapper" and "cbk looks through it" or "cbk takes them apart")
       end)
     end
   end)
