@@ -152,7 +152,7 @@ describe("numbers of quantised weights", function()
         is_true(is_near, ("%s: element %d is %g, expected %g"):format(case.name, i, got[i], number))
       end
       local rows = cbk.leaf_rows(tree_of(case))
-      equal(dequantised.shape(rows, found.weights[1]), case.shape, case.name)
+      equal(dequantised.shape(found, rows, found.weights[1]), case.shape, case.name)
     end
   end)
 
