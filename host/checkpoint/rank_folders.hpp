@@ -14,9 +14,8 @@ namespace cbk {
 std::optional<Checkpoint> read_rank_folder(const fs::path& folder, const OpenOptions& options,
                                            const MemoryPtr& memory);
 
-/// The folder in `folder` with its checkpoint: the latest one, if a file names it, or the model of accelerate's
-/// FSDP. Errors: `missing`: it is not there;
-/// `refused`: it is a symbolic link.
+/// The folder in `folder` with its checkpoint: the latest one, if a file names it, or the model of
+/// accelerate's FSDP. Errors: `missing`: it is not there; `refused`: it is a symbolic link.
 std::optional<fs::path> inner_of_ranks(const fs::path& folder, const OpenOptions& options);
 
 /// Whether a file only says which checkpoint of its folder is the latest.
