@@ -103,6 +103,7 @@ constexpr size_t most_parts = 10000;
 /// Fails if the names are some of the parts of one GGUF model.
 void refuse_missing_parts(std::string_view model, const std::vector<std::string>& names) {
   const std::string stem = fs::path(names.front()).stem().string();
+  // Five digits, as llama.cpp writes them; a name with more is no part for `shard_name` either.
   const size_t count = std::stoul(stem.substr(stem.size() - std::min<size_t>(stem.size(), 5)));
   std::vector<std::string> missing;
   size_t found = 0;
@@ -219,15 +220,15 @@ auto opening(const fs::path& path, Body&& body) {
 /// The checkpoint of a folder: its main file, the files of all ranks, or its only file.
 Checkpoint open_folder(const fs::path& folder, const OpenOptions& options) {
   std::optional<Checkpoint> joined;
-  std::optional<fs::path> latest;
+  std::optional<fs::path> inner;
   std::vector<std::string> names;
   const FilePtr file = opening(folder, [&]() -> FilePtr {
     const NamedFiles files(folder, options.allow_external);
     Candidates candidates = candidates_in(folder);
     names = main_names(candidates);
     if (FilePtr main = main_file_in(folder, files, candidates, options)) return main;
-    latest = inner_of_ranks(folder, options);
-    if (latest) return nullptr;
+    inner = inner_of_ranks(folder, options);
+    if (inner) return nullptr;
     const auto memory = std::make_shared<MemoryBudget>(0);
     joined = read_rank_folder(folder, options, memory);
     if (!joined) {
@@ -239,7 +240,7 @@ Checkpoint open_folder(const fs::path& folder, const OpenOptions& options) {
     joined = checked(std::move(*joined), folder, memory, options);
     return nullptr;
   });
-  if (latest) return open_folder(*latest, options);
+  if (inner) return open_folder(*inner, options);
   if (joined) return std::move(*joined);
   Checkpoint checkpoint = opening(file->path(), [&] { return open_mapped(file, options); });
   for (const fs::directory_entry& entry : entries_of(folder))

@@ -47,7 +47,7 @@ void Value::let_go() noexcept {
   constexpr int deepest = 100;
   thread_local int depth = 0;
   thread_local std::vector<Value>* later = nullptr;  // of the outermost call
-  if (!is_unshared()) return;                        // others keep the node, or there is none
+  if (!is_unshared()) return;                        // nothing is freed
   if (depth == deepest) {
     later->push_back(std::move(*this));
     return;

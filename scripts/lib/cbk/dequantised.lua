@@ -62,7 +62,7 @@ function dequantised.problem(found, rows)
 end
 
 ---@private
----The shape of a quantised weight; nil if cbk does not read it so that it is not known.
+---The shape of a quantised weight; nil if it is not known, as of packed codes that cbk does not read.
 ---@param found Quantised
 ---@param rows LeafRows
 ---@param weight QuantisedWeight

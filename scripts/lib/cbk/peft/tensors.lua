@@ -127,7 +127,7 @@ local function keys_by_end(model, names)
   return out
 end
 
----The change that fits the most names; nil if there is none, or if others fit as many of the same names.
+---The change that fits the most names; nil if there is none, or if it is not clear which: another fits as many, and the same ones.
 ---@param model Dict
 ---@param names string[]
 ---@return PrefixChange|nil

@@ -11,7 +11,7 @@ local tied = {}
 local is_tensor = tensor_kinds.is_array
 local EMBEDDINGS, HEADS, is_weight_of = token_weights.EMBEDDINGS, token_weights.HEADS, token_weights.is_weight_of
 
----The key of the weight of such a module; nil if there is none, or if there are several different tensors.
+---The key of the only weight of such a module, which may have several names; nil if there is none, or more than one.
 ---@param tensors Dict
 ---@param modules table<string, boolean>
 ---@return string|nil
