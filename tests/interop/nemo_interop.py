@@ -131,7 +131,7 @@ class Nemo(harness.Run):
         for size in (at + 300, at + 512 + 100):
             with open(self.path("bad.nemo"), "wb") as out:
                 out.write(good[:size])
-            self.refused(["no member" if size < at + 512 else "is it cut short?"], self.path("bad.nemo"))
+            self.refused(["it was cut short; copy or download it again" if size < at + 512 else "is it cut short?"], self.path("bad.nemo"))
 
 
 def main():

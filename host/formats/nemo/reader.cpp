@@ -20,9 +20,9 @@ std::string_view plain(std::string_view name) {
 }
 
 /// Fails because no member is the state dict.
-[[noreturn]] void fail_without_weights(const std::vector<Member>& members) {
+[[noreturn]] void fail_without_weights(const Archive& archive) {
   std::vector<std::string> names;
-  for (const Member& member : members) {
+  for (const Member& member : archive.members) {
     const std::string_view name = plain(member.name);
     if (name.ends_with(fmt::format("/{}", weights)) || name.starts_with("model_weights/")) {
       fail(Errc::unsupported,
@@ -36,6 +36,9 @@ std::string_view plain(std::string_view name) {
     }
     names.push_back(quote(name));
   }
+  if (!archive.has_end)
+    fail(Errc::format,
+         "the archive ends before its weights ('{}'): it was cut short; copy or download it again", weights);
   fail(Errc::missing, "the archive has no member '{}'; it has {}", weights,
        names.empty() ? "none" : listed(names, 5));
 }
@@ -49,11 +52,12 @@ bool looks_like_tar(ByteView head) {
 
 Checkpoint read(const std::shared_ptr<const MappedFile>& file, const OpenOptions& options,
                 const MemoryPtr& memory) {
-  const std::vector<Member> members = members_of(file->bytes());
+  const Archive archive = read_archive(file->bytes());
+  const std::vector<Member>& members = archive.members;
   // Of several members with one name, the last one counts, as for tar: it was added later.
   const auto found = std::find_if(members.rbegin(), members.rend(),
                                   [](const Member& member) { return plain(member.name) == weights; });
-  if (found == members.rend()) fail_without_weights(members);
+  if (found == members.rend()) fail_without_weights(archive);
   return within(fmt::format("the member '{}'", weights), [&] {
     Checkpoint checkpoint = torch::read(MappedFile::part(file, found->offset, found->size), options, memory);
     checkpoint.format = "nemo";

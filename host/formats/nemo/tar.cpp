@@ -88,13 +88,16 @@ Attributes attributes_in(std::string_view records) {
 
 }  // namespace
 
-std::vector<Member> members_of(ByteView archive) {
+Archive read_archive(ByteView archive) {
   const std::string_view bytes = as_text(archive);
-  std::vector<Member> out;
+  Archive out;
   Attributes next;  // of the next member
   for (uint64_t at = 0; at + block <= bytes.size();) {
     const std::string_view header = bytes.substr(at, block);
-    if (header.find_first_not_of('\0') == std::string_view::npos) return out;  // the end
+    if (header.find_first_not_of('\0') == std::string_view::npos) {
+      out.has_end = true;
+      return out;
+    }
     auto size = number(header, 124, 12);
     if (!size || !has_right_sum(header))
       fail(Errc::format, "the header of a member at byte {} of the archive is damaged", at);
@@ -112,10 +115,10 @@ std::vector<Member> members_of(ByteView archive) {
     } else if (kind == 'x') {
       next = attributes_in(content);
     } else if (!is_about_next && kind != 'g') {
-      if (out.size() == most_members)
+      if (out.members.size() == most_members)
         fail(Errc::format, "the archive has more than {} members", most_members);
       if (kind == '0' || kind == '\0' || kind == '7')
-        out.push_back({next.path.empty() ? name_of(header) : next.path, at + block, *size});
+        out.members.push_back({next.path.empty() ? name_of(header) : next.path, at + block, *size});
       next = {};
     }
     at += block + (*size + block - 1) / block * block;

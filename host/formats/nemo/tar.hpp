@@ -14,7 +14,12 @@ struct Member {
   uint64_t size = 0;
 };
 
-/// The regular files in an archive, in its order. Errors: `format`, with the offset of the header.
-std::vector<Member> members_of(ByteView archive);
+struct Archive {
+  std::vector<Member> members;  // the regular files, in their order
+  bool has_end = false;         // a block of zeros; without one it may be cut short
+};
+
+/// Errors: `format`, with the offset of the header.
+Archive read_archive(ByteView bytes);
 
 }  // namespace cbk::nemo
