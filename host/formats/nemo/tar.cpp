@@ -41,7 +41,7 @@ std::optional<uint64_t> number(std::string_view header, size_t offset, size_t si
 
 /// The sum of the header's bytes, with spaces in the place of the sum.
 bool has_right_sum(std::string_view header) {
-  uint64_t sum = 8 * ' ';
+  uint64_t sum = uint64_t{8} * ' ';
   for (size_t i = 0; i < header.size(); ++i)
     if (i < 148 || i >= 156) sum += static_cast<unsigned char>(header[i]);
   return number(header, 148, 8) == sum;

@@ -393,7 +393,7 @@ template <typename Make>
 Value Machine::filled(Make&& make) {
   const Value& top = stack_.top();
   if (!top.is(Value::Kind::object) || empty_instances_.erase(top.identity()) == 0) return top;
-  const Value made = make();
+  Value made = make();
   replace_top(made);
   return made;
 }
