@@ -134,13 +134,16 @@ int compare_with(lua_State* L) {
   const auto most = static_cast<size_t>(options.integer("largest", 0, 1000).value_or(0));
   const Difference difference =
       cbk::compare(self_tensor(L), check<const TensorLeaf>(L, 2)->tensor, tolerance, most);
-  lua_createtable(L, 0, 9);
+  lua_createtable(L, 0, 12);
   set_integer(L, "numel", static_cast<uint64_t>(difference.numel));
   set_integer(L, "different", static_cast<uint64_t>(difference.different));
   if (difference.different > 0) set_integer(L, "first", static_cast<uint64_t>(difference.first));
   push_number(L, difference.max_absolute);
   lua_setfield(L, -2, "max_abs");
   set_number(L, "max_rel", difference.max_relative);
+  set_integer(L, "nan_a", static_cast<uint64_t>(difference.nan_a));
+  set_integer(L, "nan_b", static_cast<uint64_t>(difference.nan_b));
+  set_integer(L, "infinite", static_cast<uint64_t>(difference.infinite));
   set_boolean(L, "same_bits", difference.same_bits);
   if (difference.relative_norm) set_number(L, "rel_norm", *difference.relative_norm);
   if (difference.cosine) set_number(L, "cosine", *difference.cosine);

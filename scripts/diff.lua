@@ -5,9 +5,12 @@ local cli = require "cbk.cli"
 local diff = require "cbk.diff"
 local fold = require "cbk.fold"
 local numbers = require "cbk.numbers"
+local optimizers = require "cbk.optimizers"
 local progress = require "cbk.progress"
 local renamed = require "cbk.diff.renamed"
+local tables = require "cbk.diff.tables"
 local tensor_filter = require "cbk.cli.tensor_filter"
+local text_table = require "cbk.text_table"
 local values = require "cbk.diff.values"
 local real_values = require "cbk.cli.real_values"
 
@@ -95,7 +98,7 @@ local function compare(args)
   })
   on_read()
   check_chosen(result, args)
-  result.through = what
+  result.through, result.optimizers = what, optimizers.find(root_a)
   return result
 end
 
@@ -129,30 +132,39 @@ local function print_keys(title, rows, list, args)
   print_lines(title, #list, lines, args)
 end
 
----Differences of tensors in lines; those of like layers in one, with the values of the first, which differs most.
-local function different_lines(result, args)
-  local entries, lines = {}, {}
-  local is_folded = not args.all and #result.different <= diff.MOST_KEPT
-  local most = is_folded and #result.different or math.min(#result.different, args.all and math.huge or args.top or LISTED)
-  for n = 1, most do
+---Every difference in a line of its own.
+local function print_all(result, args)
+  local lines = {}
+  for n = 1, math.min(#result.different, args.top or math.huge) do
     local d, key, other_key = diff.at(result, n, args)
-    local is_tensor = result.tensors[result.different[n]] ~= nil
     if other_key then key = ("%s -> %s"):format(key, other_key) end
-    local signature = is_folded and is_tensor and table.concat({ d.what, d.shape or d.text, d.dtype or "" }, "\0") or tostring(n)
-    entries[n] = { path = key, signature = signature, d = d }
+    lines[n] = ("%s: %s"):format(fold.shown(key), cbk.shown(d.text))
   end
-  for n, group in ipairs(fold.groups(entries)) do
-    local first = group.members[1]
-    local text = cbk.shown(first.d.text)
-    if #group.members > 1 and first.d.what == "values" then
-      text = ("%d tensors, most in %s: %s"):format(#group.members, fold.shown(first.path), text)
-    elseif #group.members > 1 then
-      text = ("%d tensors: %s"):format(#group.members, text)
-    end
-    lines[n] = ("%s: %s"):format(#group.members > 1 and group.name or fold.shown(first.path), text)
+  for n = #lines + 1, #result.different do lines[n] = "" end
+  print_lines("different", #result.different, lines, args)
+end
+
+---@param one DifferenceTable
+local function print_table(one, args)
+  local columns = cli.columns()
+  local lines, left_out = text_table.lines(one.columns, one.rows, columns and columns - 2)
+  print_line(("%s (%s):"):format(one.title, numbers.grouped(one.count)))
+  local most = (args.top or LISTED) + 1 -- with the titles
+  for i = 1, math.min(most, #lines) do print_line("  " .. lines[i]) end
+  if #lines > most then
+    print_line(("  … and %s (%s)"):format(numbers.counted(#lines - most, "more line"),
+      args.top and "a larger --top lists them" or "--all lists them"))
   end
-  for n = #entries + 1, is_folded and 0 or #result.different do lines[n] = "" end
-  return lines
+  if #left_out > 0 then print_line(("  (too narrow for: %s)"):format(table.concat(left_out, ", "))) end
+  if one.remark then print_line("  " .. one.remark) end
+end
+
+local function print_different(result, args)
+  if args.all then return print_all(result, args) end
+  local count = #result.different
+  local shown = count <= diff.MOST_KEPT and count or args.top or LISTED
+  for _, one in ipairs(tables.of(result, shown, result.optimizers, args)) do print_table(one, args) end
+  if shown < count then print_line(("… and %s (--all lists them)"):format(numbers.counted(count - shown, "more difference"))) end
 end
 
 local function renamed_lines(list, args)
@@ -166,7 +178,7 @@ local function print_text(result, args)
   print_keys("only in " .. cbk.shown(args.a), result.a, result.only_a, args)
   print_keys("only in " .. cbk.shown(args.b), result.b, result.only_b, args)
   print_lines("renamed, with the same content", #result.renamed, renamed_lines(result.renamed, args), args)
-  print_lines("different", #result.different, different_lines(result, args), args)
+  print_different(result, args)
   local compared = args.keys_only and " (without values)" or ""
   print_line(result.equal and ("the same: %s%s"):format(numbers.counted(result.same, "value"), compared)
     or ("%s the same%s"):format(numbers.counted(result.same, "value"), compared))
@@ -183,6 +195,7 @@ local function json_of(d, key, other_key)
   if other_key then entry.renamed = other_key end
   if d.what == "values" then
     entry.different, entry.numel, entry.first = d.different, d.numel, cbk.list(d.first)
+    entry.nan_a, entry.nan_b, entry.infinite = d.nan_a, d.nan_b, d.infinite
     for _, name in ipairs { "max_abs", "max_rel", "rel_norm", "cosine" } do
       if d[name] then entry[name] = numbers.json_number(d[name]) end
     end

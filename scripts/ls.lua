@@ -6,6 +6,8 @@ local dequantised = require "cbk.dequantised"
 local extents = require "cbk.extents"
 local fold = require "cbk.fold"
 local listing = require "cbk.listing"
+local optimizer_table = require "cbk.optimizer_table"
+local optimizers = require "cbk.optimizers"
 local quantised = require "cbk.quantised"
 local parts = require "cbk.parts"
 local tensor_filter = require "cbk.cli.tensor_filter"
@@ -94,7 +96,9 @@ if origin then print_line(listing.origin_text(origin)) end
 if args.flat or args.sort or args.top then
   listing.flat(rows, print_line, cli.columns())
 else
-  listing.tree(rows, print_line, cli.columns(), { unfolded = args.all })
+  local found = not args.all and not args.glob and optimizers.find(checkpoint:raw_root()) or {}
+  listing.tree(#found == 0 and rows or optimizer_table.others(rows, found), print_line, cli.columns(), { unfolded = args.all })
+  for _, optimizer in ipairs(found) do optimizer_table.print(optimizer, print_line, cli.columns()) end
 end
 print_line(listing.totals_text(rows:totals()))
 

@@ -5,6 +5,7 @@ local cli = require "cbk.cli"
 local extents = require "cbk.extents"
 local fold = require "cbk.fold"
 local inspect = require "cbk.inspect"
+local key_part = require "cbk.cli.key_part"
 local listing = require "cbk.listing"
 local naming = require "cbk.naming"
 local near_keys = require "cbk.cli.near_keys"
@@ -13,7 +14,8 @@ local real_values = require "cbk.cli.real_values"
 
 local parser = cli.parser("show", "Print values of a checkpoint: dtype, shape, place, statistics and elements.", [[
 For a tensor: dtype and shape, where its bytes are, what shares them, statistics, and elements from
-its edges. The statistics read the whole tensor, in blocks; the rest reads a few elements.
+its edges. The statistics read the whole tensor, in blocks; the rest reads a few elements. A part of a tensor
+is written as in NumPy, and only that is read: 'KEY[5, 9]', 'KEY[0:3, :]'; positions count from 0.
 
 --dataloader shows where a run that loads the checkpoint resumes in its data: how many samples
 each worker skips, and from which worker's state. FILE may also be the folder in which releases 1.8
@@ -21,11 +23,12 @@ and 1.9 kept such states.
 
 examples:
   cbk show model.safetensors lm_head.weight
+  cbk show model.safetensors 'lm_head.weight[0:3, :]'
   cbk show model.mdl 'model.*.bias' --no-stats
   cbk show training.mdl optimizer.param_groups
   cbk show --dataloader training.mdl --workers 8 --batch-size 32]])
 parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "FILE"
-parser:argument("key", "a key, or a glob over whole keys"):argname "KEY":args "*"
+parser:argument("key", "a key, a glob over whole keys, or KEY[PART]"):argname "KEY":args "*"
 parser:flag("--no-stats", "do not read whole tensors")
 parser:flag("--dataloader", "print where the data loader of a run resumes")
 parser:option("--workers", "with --dataloader: tasks of that run (default: one per state)"):argname("N")
@@ -53,9 +56,21 @@ end
 
 local rows = cbk.leaf_rows(root)
 
+---Adds a part of a tensor, "w[5, 9]"; false if `text` is none.
+---@return boolean
+local function expand_part(text, shown)
+  local key, ranges = key_part.parse(text)
+  local row = key and rows:find(key)
+  if not row then return false end
+  local tensor = rows:value(row)
+  if not is_tensor(tensor) then cbk.fail("key", ("%s is not a tensor, but: %s"):format(cbk.quote(key), cbk.kind(tensor))) end
+  shown[#shown + 1] = { key = text, row = row, tensor = key_part.of(tensor, key, ranges), in_lua = key_part.in_lua(tensor, ranges) }
+  return true
+end
+
 ---What `key` means is added to `shown`, several rows where they have one path.
 ---@param key string
----@param shown (integer|{ key: string, tree: any })[]  rows, or containers with their keys
+---@param shown (integer|{ key: string, tree: any }|{ key: string, row: integer, tensor: Tensor })[]  rows, containers, parts
 local function expand(key, shown)
   local before = #shown
   local row = rows:find(key)
@@ -69,14 +84,16 @@ local function expand(key, shown)
     shown[#shown + 1] = { key = key, tree = tree }
     return
   end
+  if expand_part(key, shown) then return end
   local is_glob, matches = pcall(cbk.glob, key)
   if not is_glob then error(matches, 0) end
   for i = 1, #rows do
     if matches(rows:path(i)) then shown[#shown + 1] = i end
   end
   if #shown > before then return end
-  if key:find "[*?%[{]" then cbk.fail("key", ("no key of '%s' matches %s"):format(args.file, cbk.quote(key))) end
-  cbk.fail("key", ("there is no %s in '%s'%s"):format(cbk.quote(key), args.file, near_keys(rows, key)))
+  local plain = key_part.parse(key) or key
+  if plain:find "[*?%[{]" then cbk.fail("key", ("no key of '%s' matches %s"):format(args.file, cbk.quote(key))) end
+  cbk.fail("key", ("there is no %s in '%s'%s"):format(cbk.quote(plain), args.file, near_keys(rows, plain)))
 end
 
 local MOST_TIES = 100 -- names that are given of as many as there are
@@ -140,12 +157,24 @@ local function show_tensor(row)
   if grid then print(grid) end
 end
 
+---@param part { key: string, row: integer, tensor: Tensor, in_lua: string|nil }
+local function show_part(part)
+  local tensor = part.tensor
+  print_line(("%s  %s %s"):format(fold.shown(part.key), tensor.dtype, extents.shape(tensor:shape())))
+  local problem = tensor:problem()
+  if problem then return print_line("  " .. problem) end
+  if tensor:numel() > 1 and can_have_stats(tensor) then print_line("  " .. stats_text(tensor)) end
+  local grid = inspect.text(tensor, { columns = cli.columns(), edge = 8 }):match "\n(.*)$"
+  if grid then print(grid) end
+  if part.in_lua then print_line(('  in Lua: ckpt["%s"]%s'):format(fold.shown(rows:path(part.row)), part.in_lua)) end
+end
+
 local function show_value(key, value)
   print_line(("%s  %s"):format(fold.shown(key), cbk.kind(value)))
   if is_tree(value) and cbk.tensors(value)() then
     return listing.tree(cbk.leaf_rows(value), function(line) print_line("  " .. line) end, cli.columns())
   end
-  print("  " .. inspect.text(value, { text = 4000, lines = 200 }):gsub("\n", "\n  "))
+  print("  " .. inspect.text(value, { text = 4000, lines = 200, columns = cli.columns(), in_keys = true }):gsub("\n", "\n  "))
 end
 
 local function json_of_tensor(row)
@@ -169,6 +198,15 @@ local function json_of_tensor(row)
   return out
 end
 
+local function json_of_part(part)
+  local tensor = part.tensor
+  local out = cbk.dict { { "key", part.key }, { "kind", tensor.role }, { "dtype", tensor.dtype }, { "shape", cbk.list(tensor:shape()) },
+    { "numel", tensor:numel() }, { "bytes", tensor:nbytes() } }
+  out.problem = tensor:problem()
+  if not out.problem and can_have_stats(tensor) then out.stats = json_stats(tensor) end
+  return out
+end
+
 local function json_of_value(key, value)
   local out = cbk.dict { { "key", key }, { "kind", cbk.kind(value) } }
   listing.set_json_value(out, value, inspect.text)
@@ -176,7 +214,8 @@ local function json_of_value(key, value)
 end
 
 --- Calls one of the functions with what is shown.
-local function with_shown(entry, on_tensor, on_value)
+local function with_shown(entry, on_tensor, on_value, on_part)
+  if type(entry) == "table" and entry.tensor then return on_part(entry) end
   if type(entry) == "table" then return on_value(entry.key, entry.tree) end
   local value = rows:value(entry)
   if is_tensor(value) then return on_tensor(entry) end
@@ -186,9 +225,9 @@ end
 local shown = {}
 for _, key in ipairs(args.key) do expand(key, shown) end
 if args.json then
-  return cli.print_json_list(#shown, function(i) return with_shown(shown[i], json_of_tensor, json_of_value) end)
+  return cli.print_json_list(#shown, function(i) return with_shown(shown[i], json_of_tensor, json_of_value, json_of_part) end)
 end
 for i, entry in ipairs(shown) do
   if i > 1 then print() end
-  with_shown(entry, show_tensor, show_value)
+  with_shown(entry, show_tensor, show_value, show_part)
 end

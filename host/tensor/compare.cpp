@@ -67,6 +67,9 @@ struct DifferenceOfPart {
     different += later.different;
     max_absolute = std::max(max_absolute, later.max_absolute);
     max_relative = std::max(max_relative, later.max_relative);
+    nan_a += later.nan_a;
+    nan_b += later.nan_b;
+    infinite += later.infinite;
     same_bits = same_bits && later.same_bits;
     sums += later.sums;
     for (const ElementDifference& item : later.largest.items()) largest.add(item);
@@ -76,6 +79,9 @@ struct DifferenceOfPart {
   int64_t first = -1;
   Number max_absolute = 0.0;
   double max_relative = 0;
+  int64_t nan_a = 0;
+  int64_t nan_b = 0;
+  int64_t infinite = 0;
   bool same_bits = true;
   PairSums sums;  // while same_bits, not yet computed
   Largest largest;
@@ -217,6 +223,9 @@ class Comparer {
 
   void note(int64_t position, Number exact, double size_a, double size_b) {
     double distance = std::visit([](auto number) { return static_cast<double>(number); }, exact);
+    found_.nan_a += std::isnan(size_a) && !std::isnan(size_b) ? 1 : 0;
+    found_.nan_b += std::isnan(size_b) && !std::isnan(size_a) ? 1 : 0;
+    found_.infinite += std::isinf(distance) ? 1 : 0;
     if (std::isnan(distance)) exact = distance = infinity;
     const double larger = std::max(size_a, size_b);
     found_.max_absolute = std::max(found_.max_absolute, exact);
@@ -375,6 +384,9 @@ Difference compare(const Tensor& a, const Tensor& b, const Tolerance& tolerance,
   out.first = found.first;
   out.max_absolute = found.max_absolute;
   out.max_relative = found.max_relative;
+  out.nan_a = found.nan_a;
+  out.nan_b = found.nan_b;
+  out.infinite = found.infinite;
   out.same_bits = out.same_bits && found.same_bits;
   out.largest = found.largest.items();
   if (found.same_bits) return out;

@@ -23,15 +23,16 @@ struct Template {
   std::vector<uint32_t> numbers;
 };
 
-/// The range of the next number in `key` at or after `from`: digits that fill a part between dots; in
-/// TensorFlow's names, "a/b_0/_w1", digits that end a part.
+/// The range of the next number in `key` at or after `from`: digits that fill a part between dots, or end it
+/// after a '_', as in "block_00"; in TensorFlow's names, "a/b_0/_w1", digits that end a part.
 std::optional<std::pair<size_t, size_t>> next_number(std::string_view key, size_t from, bool is_tensorflow) {
   const char separator = is_tensorflow ? '/' : '.';
   while (from <= key.size()) {
     const size_t end = std::min(key.find(separator, from), key.size());
     size_t begin = end;
     while (begin > from && is_digit(key[begin - 1])) --begin;
-    const bool is_number = begin < end && end - begin <= most_digits && (is_tensorflow || begin == from);
+    const bool is_apart = begin == from || key[begin - 1] == '_';
+    const bool is_number = begin < end && end - begin <= most_digits && (is_tensorflow || is_apart);
     if (is_number) return std::pair{begin, end};
     from = end + 1;
   }

@@ -168,6 +168,8 @@ TEST_CASE("Keys fold where their numbers are a full product", "[value]") {
   CHECK(folded({"0", "1", "1"}) == Names{"{0,1}", "1"});
   CHECK(folded({"x", "x", "x"}) == Names{"x", "x", "x"});
   CHECK(folded({"a.0", "a.1", "a.2"}, {"f", "i", "f"}) == Names{"a.{0,2}", "a.1"});
+  CHECK(folded({"block_00.w", "block_01.w", "norm1.w", "norm2.w"}) ==
+        Names{"block_{00,01}.w", "norm1.w", "norm2.w"});
   CHECK(folded({"a/b_0/_w1", "a/b_1/_w1"}) == Names{"a/b_{0,1}/_w1"});
   CHECK(folded({"a.1234567890", "a.1234567891"}) == Names{"a.1234567890", "a.1234567891"});
   CHECK(folded({}).empty());

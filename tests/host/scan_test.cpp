@@ -160,6 +160,11 @@ TEST_CASE("NaN and infinities count as they did", "[tensor]") {
   CHECK(found.first == 1);
   CHECK(found.max_absolute == Number(infinity));
   CHECK(found.largest[0].position == 1);
+  CHECK(found.nan_a == 1);
+  CHECK(found.nan_b == 0);
+  CHECK(found.infinite == 1);
+  CHECK(compare(a, Tensor::full(DType::float32, {6}, 1)).nan_a == 2);
+  CHECK(compare(Tensor::full(DType::float32, {6}, 1), a).nan_b == 2);
   CHECK(*found.relative_norm == Approx(0.5 / std::sqrt(7.25)));
   const Difference tolerated = compare(a, b, {.relative = 0.2, .absolute = 0});
   CHECK(tolerated.different == 2);

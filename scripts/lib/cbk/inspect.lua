@@ -25,7 +25,7 @@ end
 
 ---A value as text for people.
 ---@param value any
----@param options? { lines: integer, depth: integer, text: integer, edge: integer }
+---@param options? ValueTextOptions
 ---@return string
 function inspect.text(value, options)
   local own = { leaves = list_lines }

@@ -4,6 +4,7 @@
 local cbk = require "cbk"
 local fold = require "cbk.fold"
 local numbers = require "cbk.numbers"
+local shortened = require "cbk.shortened"
 local value_text = require "cbk.value_text"
 
 local listing = {}
@@ -132,69 +133,126 @@ local function note_of(group)
   return group.role == "tensor" and "" or group.role
 end
 
---- The cells of a line: for similar leaves, or for a container.
-local function cells_of(indent, label, group)
+---@class ListingLine
+---@field label string
+---@field note string
+---@field size string      "" for values
+---@field summary? string  of a container: over the three columns of leaves
+---@field count? string
+---@field type? string
+---@field shape? string    nil: a value, whose note follows its type
+
+---The line of similar leaves, or of a container.
+---@return ListingLine
+local function line_for(indent, label, group)
   label = ("  "):rep(indent) .. (label == "" and fold.EMPTY or label)
   if group.type then
-    return { label, group.count > 1 and grouped(group.count) .. " ×" or "", group.encoding or group.type, group.shape or "",
-      group.shape and cbk.format_size(group.bytes) or "", note_of(group) }
+    return { label = label, count = group.count > 1 and grouped(group.count) .. " ×" or "", type = group.encoding or group.type,
+      shape = group.shape, size = group.shape and cbk.format_size(group.bytes) or "", note = note_of(group) }
   end
   local class = group.class and cbk.shown(group.class) or "" -- of a record
-  if group.tensors == 0 then return { label, "", "", "", "", class } end
-  return { label, "", counted(group.tensors, "tensor"), "", cbk.format_size(group.bytes), class }
+  if group.tensors == 0 then return { label = label, summary = "", size = "", note = class } end
+  return { label = label, summary = counted(group.tensors, "tensor"), size = cbk.format_size(group.bytes), note = class }
 end
 
-local ALIGN_RIGHT = { false, true, false, false, true, false }
-local WIDEST = 100             -- of a cell
-local NARROWEST, REST = 20, 40 -- of the labels; of the rest of the line in a narrow terminal
+local WIDEST = 100   -- of a cell
+local NARROWEST = 20 -- of the labels in a narrow terminal
+local REST = 40      -- of a line of which the label is whole
+local LEAST_NOTE = 8
 
---- The columns that a cell takes. Almost all cells are plain ASCII.
-local function width_of(cell)
-  if not find(cell, "[\128-\255]") then return #cell end
-  return cbk.terminal.columns(cell)
+---The columns that a text takes. Almost all are plain ASCII.
+local function width_of(text)
+  if not find(text, "[\128-\255]") then return #text end
+  return cbk.terminal.columns(text)
 end
 
---- Six cells as a line, two spaces apart; sizes and counts are aligned to the right.
-local function line_of(cells, widths)
-  local pieces, last, count = {}, 6, 0
-  while last > 1 and cells[last] == "" do last = last - 1 end
-  for column = 1, last do
-    local cell = cells[column]
-    if widths[column] > 0 or cell ~= "" then
-      local padding = (" "):rep(math.max(0, widths[column] - width_of(cell)))
-      local is_right = ALIGN_RIGHT[column]
-      pieces[count + 1] = count > 0 and "  " or ""
-      pieces[count + 2] = is_right and padding or cell
-      pieces[count + 3] = is_right and cell or column < last and padding or ""
-      count = count + 3
-    end
+local function padded(text, width, is_right)
+  local padding = (" "):rep(width - width_of(text))
+  return is_right and padding .. text or text .. padding
+end
+
+---The columns between the labels and the sizes.
+local function middle_width(widths)
+  local sum = 0
+  for _, column in ipairs { "count", "type", "shape" } do
+    if widths[column] > 0 then sum = sum + widths[column] + (sum > 0 and 2 or 0) end
   end
-  return concat(pieces, "", 1, count)
+  return math.max(sum, widths.summary)
 end
 
-local MOST_WAITING, CELL = 2 ^ 20, 40 -- bytes; of a cell besides its text
+---@param line ListingLine
+---@return string
+local function middle_of(line, widths)
+  if line.summary then return padded(line.summary, middle_width(widths)) end
+  local cells = {}
+  if widths.count > 0 then cells[1] = padded(line.count, widths.count, true) end
+  cells[#cells + 1] = padded(line.type, widths.type)
+  if not line.shape then return concat(cells, "  ") end
+  if widths.shape > 0 then cells[#cells + 1] = padded(line.shape, widths.shape) end
+  return padded(concat(cells, "  "), middle_width(widths))
+end
 
---- Calls `print_line` with each line that `each` visits, aligned. The columns are as wide as the first lines need, and grow with later
---- lines. A cell wider than WIDEST, or a label that leaves too little room, affects only its own line.
+---A note in the room that is left: of a value its beginning, of a key its end.
+local function note_within(line, room)
+  if width_of(line.note) <= room then return line.note end
+  if line.shape then return shortened(line.note, room) end
+  local text = line.note
+  while width_of(text) > room - 1 do text = text:gsub("[%z\1-\127\192-\255][\128-\191]*$", "") end
+  return text .. "…"
+end
+
+---A line as text, two spaces between its cells.
+---@param line ListingLine
+---@param widths table<string, integer>
+---@param terminal? integer   its columns
+---@return string
+local function text_of(line, widths, terminal)
+  local label = line.label
+  if terminal and width_of(label) > widths.label then
+    local indent = label:match "^ *"
+    label = indent .. shortened(label:sub(#indent + 1), math.max(widths.label - #indent, LEAST_NOTE))
+  end
+  local text = ("%s  %s"):format(padded(label, widths.label), middle_of(line, widths))
+  if line.size ~= "" then text = ("%s  %s"):format(text, padded(line.size, widths.size, true)) end
+  if line.note == "" then return (text:gsub(" +$", "")) end
+  local room = terminal and terminal - width_of(text) - 2 or math.huge
+  return ("%s  %s"):format(text, room < LEAST_NOTE and line.note or note_within(line, room))
+end
+
+local MOST_WAITING, LINE = 2 ^ 20, 240 -- bytes; of a line besides its texts
+local COLUMNS = { "label", "summary", "count", "type", "shape", "size" }
+
+---Calls `print_line` with each line that `each` visits, aligned. The columns are as wide as the first lines need, and grow with later
+---lines. A cell wider than WIDEST affects only its own line. In a terminal, labels are shortened so that a line fits.
 ---@param each fun(visit: fun(indent: integer, label: string, group: LeafGroup))
 ---@param print_line fun(line: string)
 ---@param terminal? integer   its columns
-local function print_aligned(each, print_line, terminal)
-  local widest = math.min(WIDEST, math.max(NARROWEST, (terminal or math.huge) - REST))
-  local widths, waiting, bytes = { 0, 0, 0, 0, 0, 0 }, {}, 0
+---@param is_whole? boolean    no label is shortened: a long one moves its own line
+local function print_aligned(each, print_line, terminal, is_whole)
+  local widths, waiting, bytes = { label = 0, summary = 0, count = 0, type = 0, shape = 0, size = 0 }, {}, 0
+  local widest = is_whole and terminal and math.min(WIDEST, math.max(NARROWEST, terminal - REST)) or WIDEST -- label
+  local function print_one(line)
+    local fitting = widths
+    if terminal then
+      local room = terminal - 2 - middle_width(widths) - (widths.size > 0 and widths.size + 2 or 0)
+      fitting = setmetatable({ label = math.min(widths.label, math.max(room, NARROWEST)) }, { __index = widths })
+    end
+    print_line(text_of(line, fitting, not is_whole and terminal or nil))
+  end
   local function print_waiting()
-    for _, cells in ipairs(waiting) do print_line(line_of(cells, widths)) end
+    for _, line in ipairs(waiting) do print_one(line) end
     waiting = nil
   end
   each(function(...)
-    local cells = cells_of(...)
-    for column, cell in ipairs(cells) do
+    local line = line_for(...)
+    for _, column in ipairs(COLUMNS) do
+      local cell = line[column] or ""
       local width = width_of(cell)
-      if width > widths[column] and width <= (column == 1 and widest or WIDEST) then widths[column] = width end
-      bytes = bytes + #cell + CELL
+      if width > widths[column] and width <= (column == "label" and widest or WIDEST) then widths[column] = width end
+      bytes = bytes + #cell
     end
-    if not waiting then return print_line(line_of(cells, widths)) end
-    waiting[#waiting + 1] = cells
+    if not waiting then return print_one(line) end
+    waiting[#waiting + 1], bytes = line, bytes + #line.note + LINE
     if bytes > MOST_WAITING then print_waiting() end
   end)
   if waiting then print_waiting() end
@@ -216,7 +274,7 @@ end
 ---@param terminal? integer   its columns
 function listing.flat(rows, print_line, terminal)
   local groups = rows:groups { unfolded = true }
-  print_aligned(function(visit) groups:each(visit) end, print_line, terminal)
+  print_aligned(function(visit) groups:each(visit) end, print_line, terminal, true)
 end
 
 return listing

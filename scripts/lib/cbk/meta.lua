@@ -172,7 +172,9 @@ function Tensor:is_moved() end
 ---The same bytes seen the same way: tied.
 ---@return boolean
 function Tensor:same(other) end
----How two tensors of one shape differ, in one pass: { numel, different, first, max_abs, max_rel, same_bits }. max_abs of two integer
+---How two tensors of one shape differ, in one pass: { numel, different, first, max_abs, max_rel, same_bits, nan_a, nan_b, infinite }: NaN counts
+---as infinite in max_abs and max_rel; nan_a and nan_b count elements that are NaN in one only, infinite those with an infinity and another
+---number. max_abs of two integer
 ---tensors is exact: beyond 2^53 it comes as int64 or uint64 cdata, beyond those as a Value.
 ---Where they differ, also `rel_norm` (the norm of a - b over that of b), `cosine` (nil where one is 0), both of the finite elements, and
 ---`largest`: the positions, in C order from 0, of as many of the largest differences as asked for.

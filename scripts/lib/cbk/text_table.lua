@@ -14,6 +14,7 @@ local WIDEST = 400   -- of a column if there is no limit: one long key must not 
 ---@field title string
 ---@field right? boolean     aligned to the right
 ---@field weight? integer    priority; columns with the largest weights are shown first
+---@field share? number      of the first column: the part of the terminal that is reserved for it
 
 local function column_widths(columns, rows)
   local widths = {}
@@ -60,7 +61,7 @@ end
 function text_table.lines(columns, rows, limit)
   limit = limit or math.huge
   local widths = column_widths(columns, rows)
-  local first = math.min(widths[1], math.max(NARROWEST, math.floor(FIRST_SHARE * limit)))
+  local first = math.min(widths[1], math.max(NARROWEST, math.floor((columns[1].share or FIRST_SHARE) * limit)))
   local shown, total = fitting(columns, rows, widths, limit, first)
   widths[1] = math.max(first, math.min(widths[1], limit - total + first))
   local is_cut = limit < math.huge

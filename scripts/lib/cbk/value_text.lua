@@ -12,6 +12,7 @@ local value_text = {}
 ---@field text? integer   longest text, in bytes
 ---@field edge? integer   elements shown at each end of a dimension, fewer if `columns` is too small
 ---@field columns? integer   of the terminal (default: no limit)
+---@field in_keys? boolean    items of lists are labelled by their positions in keys, which count from 0 (default: by Lua's indices)
 ---@field leaves? fun(value: any, options: ValueTextOptions, out: string[])   adds the lines of a tree that has tensors
 
 local DEFAULTS = { lines = 100, depth = 8, text = 200, edge = 3 }
@@ -169,16 +170,50 @@ local function has_tensors(value)
   return ok and tensors() ~= nil
 end
 
---- A short list of plain values on one line: [1, 2, 3]
-local function inline_list(value, options)
+local WIDEST_INLINE = 100
+
+---The texts of a list's plain values, and how wide they are on one line; nil if it has containers.
+---@return string[]|nil parts, integer|nil width
+local function list_parts(value, options)
   local parts, width = {}, 0
   for _, item in cbk.items(value) do
     if is_tree(item) or type(item) == "table" then return nil end
     parts[#parts + 1] = short(item, options)
     width = width + #parts[#parts] + 2
-    if width > 100 then return nil end
   end
-  return "[" .. table.concat(parts, ", ") .. "]"
+  return parts, width
+end
+
+---A list of plain values on one line: [1, 2, 3], or [1, 2, … 99] (99 items)
+local function inline_list(value, options)
+  local parts, width = list_parts(value, options)
+  if not parts or width <= WIDEST_INLINE then return parts and "[" .. table.concat(parts, ", ") .. "]" end
+  local first, room = {}, WIDEST_INLINE / 2
+  for i = 1, #parts - 1 do
+    room = room - #parts[i] - 2
+    if room < 0 then break end
+    first[i] = parts[i]
+  end
+  return ("[%s… %s] (%s)"):format(table.concat(first, ", ") .. (#first > 0 and ", " or ""), parts[#parts], numbers.counted(#parts, "item"))
+end
+
+---The lines of a list of plain values that is too long for one.
+local function list_lines(parts, options)
+  local lines, room = {}, math.min(options.columns or WIDEST_INLINE, WIDEST_INLINE) - 4
+  local line = ""
+  for i, part in ipairs(parts) do
+    local piece = i < #parts and part .. "," or part
+    if line ~= "" and #line + 1 + #piece > room then
+      lines[#lines + 1], line = "  " .. line, ""
+      if #lines == options.lines then
+        lines[#lines + 1] = "  … more lines"
+        return lines
+      end
+    end
+    line = line == "" and piece or line .. " " .. piece
+  end
+  lines[#lines + 1] = "  " .. line
+  return lines
 end
 
 --- A short table of named plain values on one line, in Lua's syntax: { a = 1, b = "x" }
@@ -230,6 +265,9 @@ local function fields_of(value, options)
   return names, rows
 end
 
+---The label of a list's item: its index in Lua, or its position in a key.
+local function position_label(i, options) return options.in_keys and tostring(i - 1) or ("[%d]"):format(i) end
+
 --- A list of records with plain fields, as lines of a table with a column for each field; nil for other lists.
 local function record_lines(value, options)
   if type(value) ~= "table" or #value < 2 then return nil end
@@ -245,7 +283,7 @@ local function record_lines(value, options)
     columns[c + 1] = { title = cbk.shown(name), right = is_number, weight = #names - c }
   end
   for i, row in ipairs(rows) do
-    lines[i] = { tostring(i) }
+    lines[i] = { position_label(i, options) }
     for c, name in ipairs(names) do lines[i][c + 1] = row[name] and row[name].text or "" end
   end
   return (text_table.lines(columns, lines))
@@ -253,9 +291,11 @@ end
 
 --- Adds nested lines, up to one more than requested.
 local function nest_lines(value, indent, options, seen, out)
+  local has_positions = is_list(value)
   for key, item in cbk.items(value) do
     if #out > options.lines then return end
-    local label = type(key) == "string" and (key:find "^[%w_.-]+$" and key or quoted(key, options.text)) or short(key, options)
+    local label = type(key) == "string" and (key:find "^[%w_.-]+$" and key or quoted(key, options.text))
+      or has_positions and type(key) == "number" and position_label(key, options) or short(key, options)
     local is_container = is_tree(item) or type(item) == "table" and getmetatable(item) == nil
     local inline = is_container and is_list(item) and inline_list(item, options)
     inline = inline or is_container and not is_list(item) and inline_table(item, options)
@@ -284,6 +324,9 @@ local function tree_text(value, options)
     if options.leaves then options.leaves(value, options, out) else out[2] = "  …" end
     return table.concat(out, "\n")
   end
+  local parts, width = nil, nil
+  if is_list(value) and options.lines > 1 then parts, width = list_parts(value, options) end
+  if parts and width > WIDEST_INLINE then return out[1] .. "\n" .. table.concat(list_lines(parts, options), "\n") end
   local inline = is_list(value) and inline_list(value, options) or not is_list(value) and inline_table(value, options)
   if inline then return inline end
   local records = record_lines(value, options)

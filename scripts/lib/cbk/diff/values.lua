@@ -5,6 +5,7 @@ local extents = require "cbk.extents"
 local listing = require "cbk.listing"
 local numbers = require "cbk.numbers"
 local placed = require "cbk.placed"
+local unpaired = require "cbk.unpaired"
 
 local values = {}
 
@@ -23,6 +24,9 @@ local LARGEST = 3 -- differences of a tensor whose places are kept
 ---@field max_rel? number
 ---@field rel_norm? number     the norm of a - b over that of b
 ---@field cosine? number
+---@field nan_a? integer       elements that are NaN in A only
+---@field nan_b? integer
+---@field infinite? integer    elements with an infinity on one side, and another number on the other
 ---@field largest? { position: integer[], a: any, b: any }[]
 ---@field shape? string
 ---@field dtype? string
@@ -66,14 +70,15 @@ function values.element_text(value, digits)
   return type(value) == "number" and ("%%.%dg"):format(digits):format(value) or numbers.whole_text(value)
 end
 
----Two elements as text, with enough digits to show that they differ.
-local function pair_text(a, b)
+---Two elements as texts, with enough digits to show that they differ.
+---@return string, string
+function values.pair_texts(a, b)
   local text_a, text_b
   for _, digits in ipairs { 7, 9, 17 } do
     text_a, text_b = values.element_text(a, digits), values.element_text(b, digits)
     if text_a ~= text_b then break end
   end
-  return text_a .. ", " .. text_b
+  return text_a, text_b
 end
 
 local function places_of(a, b, indices, shape)
@@ -92,7 +97,8 @@ local function distance_text(d)
   local text = ("max abs %s, max rel %s"):format(number_text(d.max_abs), number_text(d.max_rel))
   if d.rel_norm then text = ("%s, rel norm %s"):format(text, number_text(d.rel_norm)) end
   if d.cosine then text = ("%s, cosine %.6g"):format(text, d.cosine) end
-  return text
+  local others = unpaired(d)
+  return others == "" and text or text .. ", " .. others
 end
 
 local function compare_elements(a, b, options)
@@ -100,12 +106,14 @@ local function compare_elements(a, b, options)
   if d.different == 0 then return nil end
   local shape = a:shape()
   local out = { what = "values", different = d.different, numel = d.numel, max_abs = d.max_abs, max_rel = d.max_rel, rel_norm = d.rel_norm,
-    cosine = d.cosine, first = position(d.first, shape), largest = places_of(a, b, d.largest, shape), shape = extents.shape(shape),
+    cosine = d.cosine, nan_a = d.nan_a, nan_b = d.nan_b, infinite = d.infinite,
+    first = position(d.first, shape), largest = places_of(a, b, d.largest, shape), shape = extents.shape(shape),
     dtype = a.dtype == b.dtype and a.dtype or a.dtype .. ", " .. b.dtype }
   local place, largest = "", out.largest[1]
   if #out.first > 0 then place = ", first at " .. extents.shape(out.first) end
   if largest and #shape > 0 then
-    place = ("%s, largest at %s: %s"):format(place, extents.shape(largest.position), pair_text(largest.a, largest.b))
+    local text_a, text_b = values.pair_texts(largest.a, largest.b)
+    place = ("%s, largest at %s: %s, %s"):format(place, extents.shape(largest.position), text_a, text_b)
   end
   out.text = ("%s of %s differ (%s), %s%s"):format(numbers.grouped(d.different), numbers.counted(d.numel, "element"),
     numbers.percent(d.different, d.numel), distance_text(out), place)

@@ -14,6 +14,7 @@ local plot = require "cbk.plot"
 local progress = require "cbk.progress"
 local stats_table = require "cbk.stats_table"
 local text_table = require "cbk.text_table"
+local unpaired = require "cbk.unpaired"
 local wrap = require "cbk.wrap"
 
 ---@class ReplCommand
@@ -167,8 +168,10 @@ end
 local function tensor_difference(a, b)
   local d = a:compare(b)
   if d.different == 0 then return ("the same: %s"):format(numbers.counted(d.numel, "element")) end
-  return ("%s of %s differ (%s), max abs %s, max rel %s"):format(numbers.grouped(d.different), numbers.counted(d.numel, "element"),
+  local text = ("%s of %s differ (%s), max abs %s, max rel %s"):format(numbers.grouped(d.different), numbers.counted(d.numel, "element"),
     numbers.percent(d.different, d.numel), tostring(d.max_abs), tostring(d.max_rel))
+  local others = unpaired(d)
+  return others == "" and text or text .. ", " .. others
 end
 
 commands.diff = {

@@ -1,0 +1,91 @@
+-- Makes the files that the tasks of a first use read: cbk run tests/firstuse/inputs.lua FOLDER
+
+local cbk = require "cbk"
+
+local folder = arg[1]
+local seed = 0
+
+---@param shape integer[]
+---@param scale? number
+local function random(shape, scale)
+  seed = seed + 1
+  return cbk.randn(shape, { seed = seed, std = scale or 0.02 })
+end
+
+---@param path string
+---@param root Dict
+local function save(path, root) cbk.create(cbk.fs.join(folder, path), { root = root }):commit() end
+
+-- --- a GPT-2 of the Model Zoo in training
+
+local WIDTH, LAYERS, VOCABULARY = 16, 12, 64
+
+---@return Dict
+local function zoo_model()
+  local model = cbk.dict()
+  local function linear(name, rows, columns)
+    model[name .. ".weight"], model[name .. ".bias"] = random { rows, columns }, random { rows }
+  end
+  local function norm(name)
+    model[name .. ".weight"], model[name .. ".bias"] = cbk.full({ WIDTH }, 1) + random { WIDTH }, random { WIDTH }
+  end
+  model["embedding_layer.word_embeddings.weight"] = random { VOCABULARY, WIDTH }
+  model["embedding_layer.position_embeddings.embed.weight"] = random { 32, WIDTH }
+  for layer = 0, LAYERS - 1 do
+    local place = ("transformer_decoder.layers.%d."):format(layer)
+    for _, part in ipairs { "q", "k", "v", "output" } do linear(("%sself_attn.proj_%s_dense_layer"):format(place, part), WIDTH, WIDTH) end
+    norm(place .. "norm1")
+    norm(place .. "norm3")
+    linear(place .. "ffn.ffn.0.linear_layer", 4 * WIDTH, WIDTH)
+    linear(place .. "ffn.ffn.1.linear_layer", WIDTH, 4 * WIDTH)
+  end
+  norm "transformer_decoder.norm"
+  model["lm_head.weight"] = random { VOCABULARY, WIDTH }
+  return model
+end
+
+---@param model Dict
+---@param step integer
+local function training_state(model, step)
+  local rate = 6e-4 * (1 - step / 10000)
+  local decayed, plain, states = cbk.list(), cbk.list(), cbk.dict()
+  local function add(name, number)
+    local list = #model[name]:shape() > 1 and decayed or plain
+    list[#list + 1] = number
+    states[number] = cbk.dict { { "exp_avg", model[name] * 0.01 }, { "exp_avg_sq", model[name] * model[name] }, { "step", cbk.tensor(step) } }
+  end
+  local number = 0
+  for _, is_decayed in ipairs { true, false } do -- PyTorch counts group by group
+    for name, weight in cbk.items(model) do
+      if (#weight:shape() > 1) == is_decayed then
+        add(name, number)
+        number = number + 1
+      end
+    end
+  end
+  local function group(decay, params)
+    return cbk.dict { { "lr", rate }, { "betas", cbk.list { 0.9, 0.95 } }, { "eps", 1e-8 }, { "weight_decay", decay }, { "params", params } }
+  end
+  return cbk.dict {
+    { "model", model },
+    { "optimizer", cbk.dict { { "state", states }, { "param_groups", cbk.list { group(0.1, decayed), group(0, plain) } } } },
+    { "schedulers", cbk.list { cbk.dict { { "last_epoch", step } } } },
+    { "grad_scaler", cbk.dict { { "scale", cbk.tensor(65536 * step / 1000) }, { "growth_tracker", 17 } } },
+    { "global_step", step },
+  }
+end
+
+---Another step of the same run, in which one layer has become NaN.
+---@param model Dict
+local function trained_on(model)
+  local out = cbk.dict()
+  for name, weight in cbk.items(model) do out[name] = weight + random(weight:shape(), 0.001) end
+  local broken = "transformer_decoder.layers.7.self_attn.proj_q_dense_layer.weight"
+  out[broken] = cbk.cat({ out[broken]:slice(0, 0, WIDTH - 1), cbk.full({ 1, WIDTH }, 0 / 0) }, 0)
+  return out
+end
+
+local model = zoo_model()
+cbk.fs.mkdir(cbk.fs.join(folder, "run"))
+save("run/checkpoint_1000.mdl", training_state(model, 1000))
+save("run/checkpoint_2000.mdl", training_state(trained_on(model), 2000))
