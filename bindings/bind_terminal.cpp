@@ -4,6 +4,7 @@
 
 #include "bindings/modules.hpp"
 #include "host/base/columns.hpp"
+#include "host/base/message.hpp"
 
 namespace cbk::lua {
 namespace {
@@ -43,6 +44,18 @@ int columns(lua_State* L) {
   return 1;
 }
 
+/// `cbk.terminal.progress(text)`: shows it in the last line of stderr's terminal; "": no more.
+int progress(lua_State* L) {
+  show_progress(check_string(L, 1));
+  return 0;
+}
+
+/// `cbk.terminal.error(text)`: prints "cbk: …" on stderr.
+int error_message(lua_State* L) {
+  write_message(MessageKind::error, check_string(L, 1));
+  return 0;
+}
+
 }  // namespace
 
 void bind_terminal(lua_State* L) {
@@ -50,6 +63,8 @@ void bind_terminal(lua_State* L) {
                                        {"width", guarded<width>},
                                        {"height", guarded<height>},
                                        {"columns", guarded<columns>},
+                                       {"progress", guarded<progress>},
+                                       {"error", guarded<error_message>},
                                        {nullptr, nullptr}};
   set_group(L, "terminal", functions);
 }

@@ -4,6 +4,7 @@
 #include "bindings/modules.hpp"
 #include "host/base/bytes.hpp"
 #include "host/base/glob.hpp"
+#include "host/base/message.hpp"
 #include "host/base/png.hpp"
 #include "host/tensor/digest.hpp"
 #include "host/value/error_json.hpp"
@@ -93,9 +94,7 @@ int png_of(lua_State* L) {
 }
 
 int print_warning(lua_State* L) {
-  const std::string line = fmt::format("warning: {}\n", one_line(check_string(L, 1)));
-  std::fflush(stdout);
-  std::fwrite(line.data(), 1, line.size(), stderr);
+  write_message(MessageKind::warning, one_line(check_string(L, 1)));
   return 0;
 }
 

@@ -80,7 +80,7 @@ local function print_topic(topic)
   if page then
     local command = overview.parser(topic)
     if command then print(command:get_help() .. "\n") end
-    print((wrap.prose(page, cli.width()):gsub("%s+$", "")))
+    print((wrap.prose(overview.with_paths(page), cli.width()):gsub("%s+$", "")))
     return
   end
   local names = overview.topics()

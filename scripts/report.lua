@@ -13,9 +13,13 @@ local listing = require "cbk.listing"
 local numbers = require "cbk.numbers"
 local page = require "cbk.page"
 local progress = require "cbk.progress"
+local optimizer_table = require "cbk.optimizer_table"
+local optimizers = require "cbk.optimizers"
 local renamed = require "cbk.diff.renamed"
 local small_items = require "cbk.small_items"
+local tables = require "cbk.diff.tables"
 local tensor_filter = require "cbk.cli.tensor_filter"
+local training = require "cbk.page.training"
 local real_values = require "cbk.cli.real_values"
 
 local parser = cli.parser("report", "Write one HTML page about a checkpoint, with everything in it.", [[
@@ -62,21 +66,22 @@ small_items.check(small_items.count { checkpoint }, { checkpoint }, 2100, "make 
 local rows = cbk.leaf_rows(real_values(checkpoint, args.file, { args.key }), args.key)
 local other = args.other and cli.open(args.other, args)
 
---- The rows that are compared, and what was converted for that.
+--- The trees that are compared, and what was converted for that.
 local function sides()
-  if not args.model then
-    return cbk.leaf_rows((real_values(checkpoint, args.file))), cbk.leaf_rows((real_values(other, args.other)))
-  end
+  if not args.model then return (real_values(checkpoint, args.file)), (real_values(other, args.other)) end
   local through = require "cbk.diff.through" -- with all converters, which take time and memory
   local options = { model = args.model ~= "auto" and args.model or nil, src_fmt = args.src_fmt, tgt_fmt = args.tgt_fmt,
     converter = args.converter, sandbox = args.sandbox }
   local a, b, what = through.trees({ path = args.file, checkpoint = checkpoint, config = args.config },
     { path = args.other, checkpoint = other }, options)
-  return cbk.leaf_rows(a), cbk.leaf_rows(b), what
+  return a, b, what
 end
 
-local rows_a, rows_b, converted
-if other then rows_a, rows_b, converted = sides() end
+local root_a, root_b, converted, rows_a, rows_b
+if other then
+  root_a, root_b, converted = sides()
+  rows_a, rows_b = cbk.leaf_rows(root_a), cbk.leaf_rows(root_b)
+end
 
 -- --- reading
 
@@ -179,6 +184,27 @@ local function keys_html(title, of, list)
   return page.table { titles = { ("%s (%s)"):format(title, numbers.grouped(#list)) }, rows = cells, more = more }
 end
 
+---@param one DifferenceTable
+local function table_html(one)
+  local titles, right, shown = {}, {}, {}
+  for c, column in ipairs(one.columns) do
+    local has_text = c == 1
+    for _, cells in ipairs(one.rows) do has_text = has_text or cells[c] ~= "" end
+    if has_text then
+      shown[#shown + 1], titles[#titles + 1] = c, column.title
+      right[#titles] = column.right
+    end
+  end
+  local cells, more = first(one.rows, function(row)
+    local out = {}
+    for i, c in ipairs(shown) do out[i] = row[c] end
+    return out
+  end)
+  local title = ("<h3>%s (%s)</h3>"):format(page.text(one.title), numbers.grouped(one.count))
+  local remark = one.remark and ('<p class="quiet">%s</p>'):format(page.text(one.remark)) or ""
+  return title .. page.table { titles = titles, right = right, rows = cells, more = more } .. remark
+end
+
 local function differences_section()
   local options = { rtol = 0, atol = 0, ignore_dtype = args.ignore_dtype }
   local result = diff.compare(rows_a, rows_b, options, {
@@ -189,14 +215,9 @@ local function differences_section()
   parts[2] = ("<p>%s the same, %s different, %s renamed, %s only here, %s only in the other.</p>"):format(
     numbers.counted(result.same, "value"), numbers.grouped(#result.different), numbers.grouped(#result.renamed),
     numbers.grouped(#result.only_a), numbers.grouped(#result.only_b))
-  if #result.different > 0 then
-    local places = {}
-    for n = 1, #result.different do places[n] = n end
-    local cells, more = first(places, function(n)
-      local difference, key, other_key = diff.at(result, n, options)
-      return { other_key and ("%s -> %s"):format(fold.shown(key), fold.shown(other_key)) or fold.shown(key), difference.text }
-    end)
-    parts[#parts + 1] = page.table { titles = { "key", "difference" }, rows = cells, more = more }
+  for _, one in ipairs(tables.of(result, diff.MOST_KEPT, optimizers.find(root_a), options)) do parts[#parts + 1] = table_html(one) end
+  if #result.different > diff.MOST_KEPT then
+    parts[#parts + 1] = ('<p class="quiet">and %s</p>'):format(numbers.counted(#result.different - diff.MOST_KEPT, "more difference"))
   end
   if #result.renamed > 0 then
     local cells, more = first(renamed.lines(result.renamed), function(line) return { line } end)
@@ -212,9 +233,11 @@ end
 local findings_html, finding_count = findings_section()
 collectgarbage() -- before as much is read again
 local data = data_of_rows()
+local found = optimizers.find(checkpoint:raw_root())
 local sections = { { title = "Findings", html = findings_html } }
+for _, one in ipairs(training.sections(rows, found)) do sections[#sections + 1] = one end
 if other then
-  sections[2] = { title = "Differences to " .. cbk.fs.basename(cbk.fs.absolute(args.other)), html = differences_section() }
+  sections[#sections + 1] = { title = "Differences to " .. cbk.fs.basename(cbk.fs.absolute(args.other)), html = differences_section() }
 end
 local totals = rows:totals()
 local dtypes = {}
@@ -223,12 +246,15 @@ local remark
 if not args.no_stats and not bins then
   remark = ("A page of more than %s tensors has no histograms; --key chooses some."):format(numbers.grouped(BINS[#BINS][1]))
 end
+local cards = { { "tensors", numbers.grouped(totals.tensors) }, { "elements", numbers.grouped(totals.numel) },
+  { "bytes", cbk.format_size(totals.stored) }, { "dtypes", table.concat(dtypes, ", ") } }
+for _, card in ipairs(training.cards(rows, found)) do cards[#cards + 1] = card end
+local states = {}
+for i, optimizer in ipairs(found) do states[i] = optimizer_table.state_path(optimizer) end
 local html = page.html {
   title = cbk.fs.basename(cbk.fs.absolute(args.file)),
   subtitle = ("%s, %s"):format(cbk.fs.absolute(args.file), listing.format_text(checkpoint)),
-  cards = { { "tensors", numbers.grouped(totals.tensors) }, { "elements", numbers.grouped(totals.numel) },
-    { "bytes", cbk.format_size(totals.stored) }, { "dtypes", table.concat(dtypes, ", ") } },
-  sections = sections, tensors = data, remark = remark,
+  cards = cards, sections = sections, tensors = data, states = states, names = training.names(found), remark = remark,
 }
 if not args.dry_run then cbk.fs.write(args.output, html, { overwrite = args.overwrite }) end
 if args.json then

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <system_error>
 
+#include "host/base/message.hpp"
 #include "host/base/team.hpp"
 #include "host/value/error_json.hpp"
 
@@ -16,6 +17,10 @@ namespace {
 
 bool is_json = false;
 int last_words = -1;  // standard error of a rank that is silent otherwise
+
+std::string line_of(const ErrorParts& parts) {
+  return error_line(text_of(parts) + (parts.where.empty() ? "" : fmt::format(" ({})", parts.where)));
+}
 
 }  // namespace
 
@@ -29,7 +34,7 @@ void be_silent() {
 
 std::string error_line(std::string_view message) {
   constexpr size_t limit = 600;
-  std::string line = "cbk: " + one_line(message);
+  std::string line = one_line(message);
   if (line.size() <= limit) return line;
   line.resize(limit - 3);
   // No half of a UTF-8 character before the ellipsis.
@@ -44,25 +49,27 @@ void report_errors_as_json() {
 
 std::string error_text(std::string_view code, const ErrorParts& parts) {
   if (is_json) return error_json(code, parts) + "\n";
-  return error_line(text_of(parts) + (parts.where.empty() ? "" : fmt::format(" ({})", parts.where))) + "\n";
+  return "cbk: " + line_of(parts) + "\n";
 }
 
 void report_error(std::string_view code, const ErrorParts& parts) {
   std::fflush(stdout);
   Team& team = Team::world();
-  std::string line = error_text(code, parts);
+  ErrorParts reported = parts;
   if (!team.is_alone()) {
     // Another rank's failure ends this one like Ctrl-C: what is said is why that one failed.
     const std::string other = team.failure();
     if (other.empty()) {
       if (!team.report_failure(text_of(parts))) return;
     } else {
-      line = error_text(code, {.problem = other});
+      reported = {.problem = other};
+      const std::string line = error_text(code, reported);
       if (last_words >= 0) [[maybe_unused]]
         const ssize_t ignored = ::write(last_words, line.data(), line.size());
     }
   }
-  if (!is_json && ::isatty(STDERR_FILENO) != 0) line.insert(0, "\r\x1b[K");  // there may be a progress line
+  if (!is_json) return write_message(MessageKind::error, line_of(reported));
+  const std::string line = error_text(code, reported);
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
@@ -80,6 +87,7 @@ int leave_team(int code) {
 }
 
 int finish_output(int code) {
+  show_progress({});
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
   const std::string reason = errno != 0 ? ": " + std::generic_category().message(errno) : "";

@@ -15,6 +15,7 @@
 #include "host/app/confine.hpp"
 #include "host/app/report.hpp"
 #include "host/base/interrupt.hpp"
+#include "host/base/message.hpp"
 #include "host/base/stale.hpp"
 
 namespace cbk::app {
@@ -57,10 +58,11 @@ std::string mapped_file(uintptr_t address) {
 }
 
 [[noreturn]] void end_program(int signal) {
+  say(std::string(progress_eraser()));
   remove_temporaries();
   if (signal == SIGBUS) {
     const std::string file = mapped_file(fault_address.load());
-    say(error_line("cannot read " + file + ": it became shorter while it was read (or its disk failed)") +
+    say("cbk: " + error_line("cannot read " + file + ": it became shorter while it was read (or its disk failed)") +
         "\n");
   }
   remove_empty_folders();

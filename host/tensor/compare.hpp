@@ -33,8 +33,8 @@ struct Difference {
   double max_relative = 0;  // largest |a - b| / max(|a|, |b|)
   int64_t nan_a = 0;        // elements that are NaN in a only
   int64_t nan_b = 0;
-  int64_t infinite = 0;     // elements of which one is infinite, and the other is another number
-  bool same_bits = false;   // one dtype and the same bytes
+  int64_t infinite = 0;    // elements of which one is infinite, and the other is another number
+  bool same_bits = false;  // one dtype and the same bytes
   /// The largest |a - b| first, of equal ones the first; also of elements that agree.
   std::vector<ElementDifference> largest;
   /// Over the pairs of finite elements, if some bytes differ. |a - b| / |b| of the vectors; infinite where

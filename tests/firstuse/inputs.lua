@@ -52,7 +52,8 @@ local function training_state(model, step)
   local function add(name, number)
     local list = #model[name]:shape() > 1 and decayed or plain
     list[#list + 1] = number
-    states[number] = cbk.dict { { "exp_avg", model[name] * 0.01 }, { "exp_avg_sq", model[name] * model[name] }, { "step", cbk.tensor(step) } }
+    local weight = model[name]
+    states[number] = cbk.dict { { "exp_avg", weight * 0.01 }, { "exp_avg_sq", weight * weight }, { "step", cbk.tensor(step) } }
   end
   local number = 0
   for _, is_decayed in ipairs { true, false } do -- PyTorch counts group by group
@@ -64,7 +65,8 @@ local function training_state(model, step)
     end
   end
   local function group(decay, params)
-    return cbk.dict { { "lr", rate }, { "betas", cbk.list { 0.9, 0.95 } }, { "eps", 1e-8 }, { "weight_decay", decay }, { "params", params } }
+    return cbk.dict { { "lr", rate }, { "betas", cbk.list { 0.9, 0.95 } }, { "eps", 1e-8 }, { "weight_decay", decay },
+      { "params", params } }
   end
   return cbk.dict {
     { "model", model },

@@ -12,6 +12,7 @@
 #include "host/base/crc32c.hpp"
 #include "host/base/file.hpp"
 #include "host/base/journal.hpp"
+#include "host/base/message.hpp"
 #include "host/base/renames.hpp"
 #include "host/base/stale.hpp"
 #include "host/base/utf8.hpp"
@@ -532,4 +533,14 @@ TEST_CASE("untrusted text is shown without controls, on one line") {
   CHECK(shown(evil, true).starts_with("a\\x1b[2J\n\tb\\x7f"));
   CHECK(quote("\x1b") == "'\\x1b'");
   CHECK(one_line("first:\n  second\r\n\tthird\x1b\n") == "first: second; third\\x1b");
+}
+
+TEST_CASE("messages are broken between words", "[base]") {
+  CHECK(cbk::broken_lines("cbk: one two three", 12) == "cbk: one two\n  three");
+  CHECK(cbk::broken_lines("one  two", 8) == "one  two");
+  CHECK(cbk::broken_lines("one  two", 7) == "one\n  two");
+  CHECK(cbk::broken_lines("a verylongword b", 5) == "a\n  verylongword\n  b");
+  CHECK(cbk::broken_lines("層層 層層 層", 9) == "層層 層層\n  層");
+  CHECK(cbk::broken_lines("", 5).empty());
+  CHECK(cbk::broken_lines("  x", 2) == "  x");
 }

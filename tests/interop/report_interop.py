@@ -107,8 +107,57 @@ def charts(page):
 
 def findings_and_differences(page):
     text = page.evaluate("document.body.innerText")
-    for part in "1 of 3 elements is NaN", "Differences to old.pt", "elements differ":
+    for part in "1 of 3 elements is NaN", "Differences to old.pt", "different tensors (", "largest in ":
         assert part in text, part
+
+
+RUN = os.path.join(os.path.dirname(harness.HERE), "firstuse", "inputs.lua")
+
+
+def training(page, run):
+    """A checkpoint of a run: its step, and states below the names of their parameters; no list has more rows than a screen."""
+    run.call("run", RUN, run.folder)
+    run.call("report", run.path("run/checkpoint_2000.mdl"), run.path("run/checkpoint_1000.mdl"), "-o", run.path("run.html"))
+    page.open(url(run, "run.html"))
+    time.sleep(0.3)
+    text = page.evaluate("document.body.innerText")
+    for part in ("2000\nglobal step", "0.00048\nlearning rate", "131072\nloss scale", "weight_decay\n0.1, 0", "growth_tracker\n17",
+                 "different states, optimizer.state (591)", "NaN in A only: 16"):
+        assert part in text, (part, text[:2000])
+    rows = "document.querySelectorAll('#tensors details').length"
+    assert page.evaluate(rows) <= 12, page.evaluate(rows)
+    page.evaluate("""(async () => {
+      for (let round = 0; round < 12; round += 1) {
+        for (const one of document.querySelectorAll('#tensors details:not([open])')) {
+          const name = one.querySelector('summary').textContent;
+          if (!/dtype|float32/.test(name)) one.open = true;
+        }
+        await new Promise(done => setTimeout(done, 30));
+      }
+    })()""")
+    shown = page.evaluate("document.getElementById('tensors').innerText")
+    assert "proj_q_dense_layer" in shown and "optimizer.state" in shown, shown[:1000]
+    assert not page.evaluate("[...document.querySelectorAll('#tensors .key')].some(e => /^state\\.?\\d+$/.test(e.textContent))")
+    charts_shown = page.evaluate("[...document.querySelectorAll('#charts .key')].map(e => e.textContent)")
+    assert "optimizer.state.transformer_decoder.layers.*.norm1.bias.exp_avg" in charts_shown, charts_shown
+
+
+def long_list(page, run):
+    with open(run.path("long.lua"), "w", encoding="utf-8") as file:
+        file.write("local cbk = require 'cbk'\nlocal root = cbk.dict()\nfor i = 1, 291 do root['state.' .. i .. '.w'] = cbk.full({ 2 }, i) end\n"
+                   "cbk.create(arg[1], { root = root }):commit()\n")
+    run.call("run", run.path("long.lua"), run.path("long.pt"))
+    run.call("report", run.path("long.pt"), "-o", run.path("long.html"))
+    page.open(url(run, "long.html"))
+    time.sleep(0.3)
+    page.evaluate("(() => { document.querySelector('#tensors details').open = true; })()")
+    time.sleep(0.2)
+    count = "document.querySelectorAll('#tensors details').length"
+    assert page.evaluate(count) <= 50, page.evaluate(count)
+    assert "251 more" in page.evaluate("document.getElementById('tensors').innerText")
+    page.evaluate("(() => { [...document.querySelectorAll('#tensors summary')].find(e => e.textContent === '251 more').parentNode.open = true; })()")
+    time.sleep(0.2)
+    assert page.evaluate(count) >= 291, page.evaluate(count)
 
 
 def keys_are_texts(page):
@@ -165,6 +214,8 @@ def main():
                 shot = args.shots and os.path.join(args.shots, f"report-{width}-{scheme}.png")
                 run.check(f"{width} pixels, {scheme}", lambda w=width, h=height, s=scheme, f=shot: fits(page, w, h, s, f))
             run.check("policy", lambda: policy(page))
+            run.check("training", lambda: training(page, run))
+            run.check("long list", lambda: long_list(page, run))
         finally:
             page.close()
         return run.close()

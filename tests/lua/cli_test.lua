@@ -74,9 +74,30 @@ describe("cbk help", function()
         for line in out:gmatch "[^\n]+" do
           is_true(width_of(line) <= columns or not line:find "^ *%S+ +%S", ("%s at %d columns: %s"):format(name, columns, line))
         end
-        for word in out:gmatch "%S+" do is_true(words[word] or words[word:gsub(",$", "")], word) end
+        for word in out:gmatch "%S+" do is_true(word == "\\" or words[word] or words[word:gsub(",$", "")], word) end
       end
     end
+  end)
+
+  it("joins paragraphs and items, and continues commands with a backslash", function()
+    local wrap = require "cbk.wrap"
+    equal(wrap.prose("one\ntwo:\nthree\n\n- an item\n  of two lines\n- another one that is long\n\n  code  here\n    more", 16),
+      "one two: three\n\n- an item of two\n  lines\n- another one\n  that is long\n\n  code  here\n    more")
+    equal(wrap.prose("  cbk copy a.mdl b.mdl --to-dtype float16 --threads 2", 36),
+      "  cbk copy a.mdl b.mdl \\\n    --to-dtype float16 --threads 2")
+    equal(wrap.prose("  cbk run X      what it is for is this", 30), "  cbk run X      what it is\n                 for is this")
+  end)
+
+  it("is 80 columns wide in a file, and names files where they are", function()
+    for _, topic in ipairs(topics) do
+      local out = select(2, shell(harness.temp_dir(), "cbk help " .. topic))
+      for line in out:gmatch "[^\n]+" do is_true(width_of(line) <= 80, topic .. ": " .. line) end
+      for path in out:gmatch "%f[%w/](%l+/[%w_/-]+%.%l+)" do
+        is_true(not path:find "^converters/" and not path:find "^scripts/" and not path:find "^tests/", topic .. " names " .. path)
+      end
+    end
+    local page = select(2, shell(harness.temp_dir(), "COLUMNS=100 cbk help converters"))
+    is_true(cbk.fs.exists(page:match "(%S*/converters/REFERENCE%.md)"), page)
   end)
 
   it("is in plain words", function()
@@ -114,7 +135,7 @@ describe("examples", function()
   it("are in the help of every command, and can be typed", function()
     for _, name in ipairs { "run", unpack(names) } do
       local dir, count = harness.temp_dir(), 0
-      local help = select(2, run(dir, name, "--help"))
+      local help = select(2, run(dir, name, "--help")):gsub(" \\\n *", " ") -- continued lines
       for line in (help:match "\nexamples?:\n(.*)$" or ""):gmatch "  ([^\n]+)" do
         count = count + 1
         local _, _, err = shell(dir, line)

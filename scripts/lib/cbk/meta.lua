@@ -732,6 +732,14 @@ function cbk.terminal.is_tty(stream) end
 function cbk.terminal.width(stream) end
 ---Lines, or nil without a terminal.
 function cbk.terminal.height(stream) end
+---Shows a line about progress in stderr's terminal, in place of the one before; "" ends it. Messages and the end of the program erase it.
+---@private
+---@param text string
+function cbk.terminal.progress(text) end
+---Prints an error on stderr: "cbk: …", in a terminal with breaks between words.
+---@private
+---@param text string   without control characters
+function cbk.terminal.error(text) end
 ---How many columns a text takes: a wide (East Asian) character two, a combining one none.
 ---@param text string
 ---@return integer

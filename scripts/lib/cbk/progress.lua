@@ -43,9 +43,7 @@ local function draw_on_terminal()
     local finished = p.done >= p.total
     if not finished and p.seconds - last < DRAW_SECONDS then return end
     last = p.seconds
-    io.stderr:write("\r\27[K")
-    if not finished then io.stderr:write(progress.line(p, (cbk.terminal.width "stderr" or 80) - 1)) end
-    io.stderr:flush()
+    cbk.terminal.progress(finished and "" or progress.line(p, (cbk.terminal.width "stderr" or 80) - 1))
   end
 end
 

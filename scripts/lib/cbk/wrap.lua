@@ -21,16 +21,27 @@ local NO_BREAK = "\1"
 --- A number stays with its unit: "4 B", "1.2 GiB", "12 %".
 local function with_units(line) return (line:gsub("(%d) ([KMGTP]?i?[B%%])%f[^%w%%]", "%1" .. NO_BREAK .. "%2")) end
 
+---Whether a line is a command, which is continued by a backslash so that it can be copied. A table's line may begin with one, too.
+local function is_command(line)
+  local program = line:match "^ +([%w-]+) " or line:match "^ +%$ ([%w-]+) "
+  return (program == "cbk" or program == "mpirun" or program == "srun") and not line:find "%S  +%S"
+end
+
 local function add_line(out, line, width, deeper)
   if cbk.terminal.columns(line) <= width then
     out[#out + 1] = line
     return
   end
+  local continued = ""
+  if is_command(line) then
+    continued, width, deeper = " \\", width - 2, 2
+    line = line:gsub("( %-[%w_-]+) ([^- ])", "%1" .. NO_BREAK .. "%2") -- an option stays with its value
+  end
   local indent, current, has_word = hanging(line, width, deeper), "", false
   for gap, word in with_units(line):gmatch "( *)([^ ]+)" do
     word = word:gsub(NO_BREAK, " ")
     if has_word and cbk.terminal.columns(current .. gap .. word) > width then
-      out[#out + 1] = current
+      out[#out + 1] = current .. continued
       current = indent .. word
     else
       current = current .. gap .. word
@@ -52,17 +63,26 @@ function wrap.text(text, width, deeper)
   return table.concat(out, "\n")
 end
 
----The same for prose: the lines of a paragraph are joined first. Indented lines stay separate.
+local ITEM = "^%- " -- of a list
+
+---Whether a line continues the one before it: in a paragraph, or below an item of a list.
+local function continues(line, last)
+  if line:find(ITEM) then return false end
+  if last:find(ITEM) then return line:find "^  %S" ~= nil end
+  return line:find "^%S" ~= nil and last:find "^%S" ~= nil
+end
+
+---The same for prose: the lines of a paragraph, and of an item of a list ("- "), are joined first. Other indented lines stay separate.
 ---@param text string
 ---@param width integer
 function wrap.prose(text, width)
   local out = {}
   for line in (text .. "\n"):gmatch "(.-)\n" do
     local last = out[#out] or ""
-    local goes_on = line:find "^%S" and last:find "^%S" and not last:find ":$"
-    if goes_on then out[#out] = last .. " " .. line else out[#out + 1] = line end
+    if continues(line, last) then out[#out] = last .. " " .. line:match "^ *(.*)$" else out[#out + 1] = line end
   end
-  return wrap.text(table.concat(out, "\n"), width)
+  for i, line in ipairs(out) do out[i] = wrap.text(line, width, line:find(ITEM) and 2 or 0) end
+  return table.concat(out, "\n")
 end
 
 return wrap

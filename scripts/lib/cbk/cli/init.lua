@@ -100,14 +100,15 @@ end
 -- --- help
 
 local NARROWEST, WIDEST, NARROW = 40, 100, 72
+local IN_A_FILE = 80
 
 ---Columns of the terminal, or the value of COLUMNS; nil if results go to a file or another program.
 ---@return integer?
 function cli.columns() return tonumber(os.getenv "COLUMNS") or cbk.terminal.width "stdout" end
 
----Columns for help: as wide as the terminal, within bounds that are easy to read.
+---Columns for help: as wide as the terminal, within bounds that are easy to read; 80 in a file or a pipe.
 ---@return integer
-function cli.width() return math.min(math.max(cli.columns() or WIDEST, NARROWEST), WIDEST) end
+function cli.width() return math.min(math.max(cli.columns() or IN_A_FILE, NARROWEST), WIDEST) end
 
 ---A function that prints a result, with lines broken between words if the terminal is narrower.
 ---@return fun(text: string)
@@ -407,7 +408,7 @@ function cli.print_error(args, problem)
   problem.where = nil -- a place in cbk's own code
   local text = errors.text(problem)
   if #text > LONGEST_MESSAGE then text = text:sub(1, LONGEST_MESSAGE):gsub("[\192-\255]?[\128-\191]*$", "") .. "…" end
-  io.stderr:write(args.json and cbk.error_json(problem) or "cbk: " .. cbk.shown(text), "\n")
+  if args.json then io.stderr:write(cbk.error_json(problem), "\n") else cbk.terminal.error(cbk.shown(text)) end
 end
 
 ---Raises the error of a file that cannot be opened, with advice if a part of it can be read.

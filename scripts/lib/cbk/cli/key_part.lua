@@ -38,7 +38,8 @@ end
 function key_part.of(tensor, key, ranges)
   local shape = tensor:shape()
   if #ranges > #shape then
-    cbk.fail("usage", ("%s has %d dims, not %d"):format(cbk.quote(key), #shape, #ranges), { advice = "its shape is " .. extents.shape(shape) })
+    cbk.fail("usage", ("%s has %d dims, not %d"):format(cbk.quote(key), #shape, #ranges),
+      { advice = "its shape is " .. extents.shape(shape) })
   end
   local part, dim = tensor, 0
   for n, range in ipairs(ranges) do

@@ -43,6 +43,17 @@ function overview.page(topic)
   if not topic:find "/" and cbk.fs.exists(path) then return cbk.fs.read(path) end
 end
 
+---A page's text, where the names of cbk's own files ("converters/README.md") are their paths.
+---@param text string
+---@return string
+function overview.with_paths(text)
+  local root = cbk.fs.dirname(cbk.fs.absolute(pages:match "^(.*)/help$"))
+  return (text:gsub("%f[%w/](%l+/[%w_/-]+%.%l+)", function(name)
+    local path = cbk.fs.join(root, name)
+    return cbk.fs.exists(path) and path or nil
+  end))
+end
+
 ---The subject of a page: its first sentence.
 ---@param topic string
 ---@return string

@@ -91,7 +91,8 @@ local function measures(members, place)
 end
 
 local function measured_columns(title)
-  return { { title = title, share = 0.55 }, { title = "tensors", weight = 8, right = true }, { title = "max rel", weight = 10, right = true },
+  return { { title = title, share = 0.55 }, { title = "tensors", weight = 8, right = true },
+    { title = "max rel", weight = 10, right = true },
     { title = "rel norm", weight = 9, right = true }, { title = "most in", weight = 7 }, { title = "note", weight = 11 },
     { title = "max abs", weight = 6, right = true }, { title = "differ", weight = 5, right = true },
     { title = "cosine", weight = 4, right = true } }
@@ -103,8 +104,8 @@ local function remark_of(list)
     local place = one.d.largest and one.d.largest[1]
     if place then
       local a, b = values.pair_texts(place.a, place.b)
-      return ("largest in %s%s: %s in A, %s in B"):format(fold.shown(one.path), #place.position > 0 and extents.shape(place.position) or "",
-        a, b)
+      local position = #place.position > 0 and extents.shape(place.position) or ""
+      return ("largest in %s%s: %s in A, %s in B"):format(fold.shown(one.path), position, a, b)
     end
   end
 end

@@ -68,6 +68,20 @@ local function json_numbers(list, pattern)
   return "[" .. table.concat(out, ",") .. "]"
 end
 
+local function json_list(texts)
+  local out = {}
+  for i, text in ipairs(texts) do out[i] = json_text(text) end
+  return "[" .. table.concat(out, ",") .. "]"
+end
+
+---A list of pairs: an object's keys might mean something to JavaScript.
+local function json_pairs(texts)
+  local out = {}
+  for key, text in pairs(texts) do out[#out + 1] = ("[%s,%s]"):format(json_text(key), json_text(text)) end
+  table.sort(out)
+  return "[" .. table.concat(out, ",\n") .. "]"
+end
+
 ---One tensor of the page's data, as JSON.
 ---@param row LeafRow
 ---@param stats table|nil   of `Tensor:stats`
@@ -138,6 +152,8 @@ end
 ---@field cards { [1]: string, [2]: string }[]     what, value
 ---@field sections { title: string, html: string }[]   before the charts and the tree
 ---@field tensors string[]                         rows as JSON, see `page.row`
+---@field states string[]                          where states of an optimizer are: "optimizer.state"
+---@field names table<string, string>              of parameters, by the path of their states
 ---@field remark string|nil                        about the tensors
 
 --- Hidden until the script has run, because it needs the script.
@@ -186,7 +202,8 @@ function page.html(content)
   end
   if content.remark then out[#out + 1] = ('<p class="quiet">%s</p>'):format(page.text(content.remark)) end
   out[#out + 1] = TENSORS
-  out[#out + 1] = '<script type="application/json" id="data">{"tensors":[' .. table.concat(content.tensors, ",\n") .. "]}</script>"
+  out[#out + 1] = ('<script type="application/json" id="data">{"states":%s,"names":%s,"tensors":[%s]}</script>'):format(
+    json_list(content.states), json_pairs(content.names), table.concat(content.tensors, ",\n"))
   out[#out + 1] = "<script>" .. script .. "</script>"
   out[#out + 1] = "</body>\n</html>\n"
   return table.concat(out, "\n")

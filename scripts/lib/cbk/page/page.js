@@ -4,7 +4,7 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const byId = (id) => document.getElementById(id);
   const SVG = "http://www.w3.org/2000/svg";
-  const MOST_FOUND = 300, MOST_CHARTS = 60;
+  const MOST_FOUND = 300, MOST_CHARTS = 60, MOST_CHILDREN = 40;
 
   // --- making elements
   function element(name, options = {}, ...children) {
@@ -46,6 +46,15 @@
     key: row[0], dtype: row[1], shape: row[2], bytes: row[3], tied: row[4], numbers: row[5], counts: row[6], edges: row[7], bins: row[8],
     note: row[9],
   }));
+  // Where a tensor is in the tree, and in the charts: states of an optimizer are below the names of their parameters.
+  const names = new Map(data.names);
+  function placeOf(key) {
+    const state = data.states.find((one) => key.startsWith(one + "."));
+    const number = state === undefined ? null : key.slice(state.length + 1).split(".")[0];
+    const name = state === undefined ? undefined : names.get(`${state}.${number}`);
+    return name === undefined ? key : `${state}.${name}.${key.slice(state.length + number.length + 2)}`;
+  }
+  const isNameless = (key) => data.states.some((one) => key.startsWith(one + ".")) && placeOf(key) === key;
   const notFinite = (tensor) => tensor.counts ? Number(tensor.counts[0]) + Number(tensor.counts[1]) : 0;
   const numberOf = (tensor, name) => tensor.numbers && typeof tensor.numbers[NUMBERS.indexOf(name)] === "number"
     ? tensor.numbers[NUMBERS.indexOf(name)] : null;
@@ -121,7 +130,7 @@
   function tree() {
     const root = newNode();
     for (const tensor of tensors) {
-      const parts = tensor.key.split(".");
+      const parts = placeOf(tensor.key).split(".");
       const bytes = tensor.tied === null ? tensor.bytes : 0;
       let node = root;
       for (const part of parts.slice(0, -1)) {
@@ -147,9 +156,15 @@
     return lazily(summary(name, what, node.bytes, node.bad), (out) => fill(out, node));
   }
 
+  // The first rows, and the others behind a click.
   function fill(out, node) {
-    for (const [name, child] of node.children) out.append(branch(name, child));
-    for (const [name, tensor] of node.tensors) out.append(leaf(tensor, name));
+    const rows = [...[...node.children].map(([name, child]) => () => branch(name, child)),
+      ...node.tensors.map(([name, tensor]) => () => leaf(tensor, name))];
+    const shown = rows.length > MOST_CHILDREN + 3 ? rows.slice(0, MOST_CHILDREN) : rows, more = rows.slice(shown.length);
+    out.append(...shown.map((make) => make()));
+    if (more.length === 0) return;
+    const head = element("summary", { class: "quiet" }, `${grouped(more.length)} more`);
+    out.append(lazily(head, (place) => place.append(...more.map((make) => make()))));
   }
 
   // --- the filter
@@ -189,8 +204,8 @@
   function seriesOf(name) {
     const all = new Map();
     for (const tensor of tensors) {
-      const parts = tensor.key.split("."), at = parts.findIndex((part) => /^\d+$/.test(part));
-      if (at < 0 || !tensor.numbers) continue;
+      const parts = placeOf(tensor.key).split("."), at = parts.findIndex((part) => /^\d+$/.test(part));
+      if (at < 0 || !tensor.numbers || tensor.shape.length === 0 || isNameless(tensor.key)) continue;
       const layer = Number(parts[at]);
       parts[at] = "*";
       const key = parts.join(".");

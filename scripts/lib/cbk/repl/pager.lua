@@ -20,7 +20,7 @@ end
 ---@return string|nil
 function pager.program()
   local wanted = os.getenv "PAGER"
-  if wanted == "cat" or wanted == "" then return nil end
+  if wanted == "cat" or wanted == "" or os.getenv "TERM" == "dumb" then return nil end
   if wanted then return wanted end
   return os.execute "command -v less >/dev/null 2>&1" == 0 and "less -R" or nil
 end
