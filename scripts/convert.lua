@@ -31,12 +31,13 @@ examples:
 parser:argument("checkpoint_file", "a checkpoint (.bin, .safetensors, .mdl), an index.json of shards, or a folder of shards")
   :argname "CHECKPOINT"
 parser:option("--model", "the model, as `cbk list` names it (default: detected)"):argname "NAME"
-parser:option("--src-fmt", "its format: hf, cs-X.Y, or cs-auto to detect the release (default: detected)"):argname "FORMAT"
-parser:option("--to --tgt-fmt", "the format wanted: hf, cs-X.Y or cs-current"):target("tgt_fmt"):argname("FORMAT"):count(1)
-parser:option("--config", "its config: config.json or params.yaml (default: the one beside it)"):argname "FILE"
+cli.format_options(parser, { from = "its format: hf, cs-X.Y, or cs-auto to detect the release (default: detected)",
+  to = "the format wanted: hf, cs-X.Y or cs-current", needs_to = true })
+parser:option("--config", "its config: config.json or params.yaml (default: the one beside it)"):hidden_name("--params"):argname "FILE"
 adapter_folder.option(parser, "fold an adapter of PEFT into a Hugging Face model first")
-parser:option("-o --output-dir", "where to write (default: beside the input; inside it, if it is a folder)"):argname "DIR"
+parser:option("-o --output-dir", "where to write (default: beside the input; inside it, if it is a folder)"):hidden_name("--output"):argname "DIR"
 parser:option("--hf-shard-size", ("largest size of a Hugging Face shard (default: %s)"):format(converters.SHARD_SIZE)):argname "SIZE"
+parser:flag("--export-h5-checkpoint", "no effect: Cerebras output is H5; accepted for command lines of 1.8 and 1.9")
 parser:flag("--export-safetensors", "write Hugging Face shards as safetensors")
 parser:flag("--single-file", "write pytorch_model.bin or model.safetensors for Hugging Face, without shards and index")
 parser:flag("--drop-unmatched-keys", "leave out a few keys that no rule matches, if the model has all weights without them")

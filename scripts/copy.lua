@@ -27,10 +27,10 @@ GLOB matches whole keys: '*' matches any text (dots too), '?' one character, [a-
 a plain name also means everything below it. --exclude overrides --include.
 
 --rename 'OLD=NEW' changes keys; several are applied in order, each to the result of the one before:
-  plain text     every OLD in a key becomes NEW          --rename 'gamma=weight'
-  with * or ?    OLD is the whole key; each * (or ?) in NEW
-                 is what that one matched                --rename 'model.*=*'
-  with ^ $ or %  a Lua pattern, as in string.gsub        --rename '^h%.(%d+)=layers.%1'
+  plain text     every OLD in a key becomes NEW: 'gamma=weight'
+  with * or ?    OLD is the whole key; each * (or ?) in NEW is what that one
+                 matched: 'model.*=*'
+  with ^ $ or %  a Lua pattern, as in string.gsub: '^h%.(%d+)=layers.%1'
 
 An '=' in OLD is written '\='.
 
@@ -77,7 +77,7 @@ parser:option("--to-dtype", "convert all floating tensors to this dtype: bfloat1
 parser:option("--dequantize", "multiply the scales of quantised weights in: bfloat16, float16, float32 (default: copy codes and scales)")
   :argname("DTYPE"):convert(floating "--dequantize")
 parser:flag("--weights", "copy the model's weights alone, under their own names: out of a training checkpoint, a sharded folder, a wrapper")
-parser:option("--include", "copy only these keys (default: all); may be repeated"):argname("GLOB"):count "*"
+parser:option("--include --key", "copy only these keys (default: all); may be repeated"):argname("GLOB"):count "*"
 parser:option("--exclude", "leave these keys out; may be repeated"):argname("GLOB"):count "*"
 parser:option("--rename", "rename keys; may be repeated"):argname("OLD=NEW"):count "*"
 parser:option("--shard-size", "write shards of at most this size, such as 10GB (default: one file)"):argname("SIZE")

@@ -19,7 +19,7 @@ examples:
 parser:option("-c --old_checkpoint", "the checkpoint"):hidden_name("--old-checkpoint"):argname("FILE"):count(1)
 parser:option("-w --worker_data_iter_files_dir", "the folder of the state files")
   :hidden_name("--worker-data-iter-files-dir"):argname("DIR"):count(1)
-parser:option("-o --output_file", "the new checkpoint"):hidden_name("--output-file"):argname("FILE"):count(1)
+parser:option("-o --output_file", "the new checkpoint"):hidden_name("--output-file --output"):argname("FILE"):count(1)
 parser:option("-d --dataloader_type", "how the run loads its data", "map"):hidden_name("--dataloader-type")
   :choices { "map", "iterable" }
 cli.shuffle_seed(parser, "-s --shuffle_seed", "what a map loader shuffles with", "0")

@@ -45,19 +45,22 @@ local function tolerance(name)
 end
 parser:option("--rtol", "relative tolerance"):argname("R"):convert(tolerance "--rtol"):default "0"
 parser:option("--atol", "absolute tolerance"):argname("T"):convert(tolerance "--atol"):default "0"
+parser:option("--tensor_comparison_op", "equal, as without it, or close: --rtol 1e-5 --atol 1e-8")
+  :hidden_name("--tensor-comparison-op"):choices({ "equal", "close" })
 parser:flag("--keys-only", "compare keys, kinds, shapes and dtypes, and read no values")
 parser:flag("--ignore-dtype", "compare the values of tensors of different dtypes")
 parser:option("--key", "only keys that match the glob; a plain name also means everything below it"):argname "GLOB"
 tensor_filter.options(parser, diff.orders)
 parser:flag("--all", "list every difference on a line of its own, not the first 20 lines of each kind")
 parser:option("--model", "compare in one format, converted in memory: the model, as `cbk list` names it, or 'auto'"):argname "NAME"
-parser:option("--src-fmt", "with --model: the format of A, hf or cs-X.Y (default: detected)"):argname "FORMAT"
-parser:option("--tgt-fmt", "with --model: the format of B (default: detected)"):argname "FORMAT"
+cli.format_options(parser, { from = "with --model: the format of A, hf or cs-X.Y (default: detected)",
+  to = "with --model: the format of B (default: detected)" })
 parser:option("--config", "with --model: the config of A (default: the one beside it)"):argname "FILE"
 cli.converter_options(parser)
 cli.input_options(parser)
 cli.options(parser, "no-progress-bar", "json")
 
+local CLOSE = { rtol = 1e-5, atol = 1e-8 } -- torch.allclose
 local SAME, DIFFERENT, TROUBLE = 0, 1, 2
 local LISTED = 20
 local MOST_FOLDED = 100000 -- keys, which are all in memory for that
@@ -225,6 +228,9 @@ end
 
 -- Trouble has an exit code of its own.
 local args = parser:parse()
+for name, number in pairs(args.tensor_comparison_op == "close" and CLOSE or {}) do
+  if args[name] == 0 then args[name] = number end
+end
 for _, name in ipairs { "src_fmt", "tgt_fmt", "config", "converter" } do
   if args[name] and not args.model then
     cli.usage_error("diff", ("--%s needs --model NAME (or --model auto)"):format((name:gsub("_", "-"))))

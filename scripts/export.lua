@@ -31,13 +31,15 @@ examples:
   cbk export pytorch_model.bin wte.weight -o wte.csv
   cbk export model.safetensors lm_head.weight -o head.raw]])
 parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "FILE"
-parser:argument("key", "a key, or a glob over whole keys"):argname "KEY":args "+"
+parser:argument("key", "a key, or a glob over whole keys"):argname "KEY":args "*"
+cli.key_option(parser, "key", true)
 parser:option("-o --output", "what to write"):argname("OUT"):count(1)
 parser:option("--format", "npy, npz, csv or raw (default: from OUT)"):argname("FORMAT"):choices { "npy", "npz", "csv", "raw" }
 parser:flag("--raw", "write bfloat16 and 8-bit floats as their bits, quantised tensors as blocks (default: as float32)")
 cli.input_options(parser)
 cli.output_options(parser)
 local args = parser:parse()
+if #args.key == 0 then cli.usage_error("export", "missing argument KEY") end
 
 local function format_of_output()
   if args.format then return args.format end

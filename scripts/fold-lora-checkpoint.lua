@@ -40,7 +40,7 @@ parser:option("-o --output", "with --adapter: what to write"):argname "OUT"
 parser:option("--shard-size", "with --adapter: the largest size of a shard in a folder (default: 10GB)"):argname("SIZE")
   :convert(cli.size "--shard-size")
 parser:option("--model", "the model, such as gpt2 or llama"):argname "NAME"
-parser:option("-p --params", "its YAML config, with lora_params in the model section"):argname "FILE"
+parser:option("-p --params --config", "its YAML config, with lora_params in the model section"):argname "FILE"
 parser:option("--checkpoint_path", "the checkpoint"):argname "FILE"
 parser:option("--h5-version", "0.4 or 0.5 (default: the checkpoint's version, else 0.5)"):argname("VERSION"):choices { "0.4", "0.5" }
 cli.input_options(parser)

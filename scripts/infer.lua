@@ -39,8 +39,7 @@ parser:argument("a", "a checkpoint, an index.json of shards, or a folder of shar
 parser:argument("b", "the same weights in another layout"):argname "B"
 parser:option("-o --output", "the converter to write"):argname("FILE"):count(1)
 parser:option("--model", "the model's name in the converter", "inferred"):argname "NAME"
-parser:option("--src-fmt", "the format of A", "a"):argname "FORMAT"
-parser:option("--tgt-fmt", "the format of B", "b"):argname "FORMAT"
+cli.format_options(parser, { from = "the format of A", from_default = "a", to = "the format of B", to_default = "b" })
 parser:option("--src-config", "A's config: config.json or params.yaml"):argname "FILE"
 parser:option("--tgt-config", "B's config"):argname "FILE"
 parser:flag("--same-sizes", "other checkpoints have heads of the same size, and the same ratios of parts")

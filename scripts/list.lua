@@ -13,8 +13,7 @@ examples:
   cbk list
   cbk list llama --src-fmt hf]])
 parser:argument("model", "one model (default: all)"):args "?"
-parser:option("--src-fmt", "only what reads this format: hf, cs-X.Y, cs-current"):argname "FORMAT"
-parser:option("--tgt-fmt", "only what writes this format"):argname "FORMAT"
+cli.format_options(parser, { from = "only what reads this format: hf, cs-X.Y, cs-current", to = "only what writes this format" })
 parser:flag("--all", "list every pair of formats that a table converts, with notes")
 parser:flag("--hide-notes", "with --all: leave out the notes")
 cli.options(parser, "json")

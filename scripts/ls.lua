@@ -26,6 +26,7 @@ examples:
   cbk ls model.safetensors --shape '*,4096' --sort size --top 10]])
 parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "FILE"
 parser:argument("glob", "only keys that match"):argname "GLOB":args "?"
+cli.key_option(parser, "glob")
 parser:flag("--flat", "print one line per value, with its whole key")
 parser:flag("--all", "print the tree without folding")
 tensor_filter.options(parser, { "key", "size", beyond = "'cbk stats' sorts by values" })

@@ -54,7 +54,7 @@ examples:
   cbk merge dare.yml -o merged --seed 3 --shard-size 5GB
   cbk merge merge.yml -o merged --dry-run]])
 parser:argument("config", "the YAML of the merge"):argname "CONFIG"
-parser:option("-o --output", "the folder to write"):argname "DIR"
+parser:option("-o --output", "the folder to write"):hidden_name("--output-dir"):argname "DIR"
 parser:option("--seed", "the seed of dare_linear and dare_ties (default: 0)"):argname("N"):convert(cli.whole_number "--seed")
 parser:option("--shard-size", "the largest size of a shard (default: 10GB)"):argname("SIZE"):convert(cli.size "--shard-size")
 cli.input_options(parser)

@@ -15,11 +15,11 @@ tensor. The suffix of the output decides its format, as for `cbk copy`.
 
 examples:
   cbk new config.json -o model.safetensors
-  cbk new params.yaml --model llama --format cs-2.4 -o model.mdl --init zeros]])
+  cbk new params.yaml --model llama --from cs-2.4 -o model.mdl --init zeros]])
 parser:argument("config", "config.json or params.yaml, or a YAML file with the section 'model' alone"):argname "CONFIG"
 parser:option("-o --output", "the checkpoint to write"):argname("FILE"):count(1)
 parser:option("--model", "the model, as `cbk list` names it (default: detected)"):argname "NAME"
-parser:option("--format", "the config's format: hf or cs-X.Y (default: detected)"):argname "FORMAT"
+cli.format_options(parser, { from = "the config's format: hf or cs-X.Y (default: detected)" }):hidden_name "--format"
 parser:option("--seed", "random seed", "0"):argname("N"):convert(cli.whole_number "--seed")
 parser:option("--init", "normal: random weights; zeros: all zeros", "normal"):choices { "normal", "zeros" }
 cli.converter_options(parser)
@@ -30,7 +30,7 @@ cli.confine(args, cbk.fs.dirname(args.output))
 local only = converters.load(args.converter, args.sandbox)
 converters.refuse_existing(args.output, args)
 local config = config_beside.load(args.config)
-local model, format = configs.model_of(config, args.model or only, args.format)
+local model, format = configs.model_of(config, args.model or only, args.src_fmt)
 converters.refuse_foreign(model, args)
 local root = classes.new(config, model, format, { seed = args.seed, init = args.init })
 local options = { root = root, overwrite = args.overwrite or args.dry_run }

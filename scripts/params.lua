@@ -11,10 +11,10 @@ local configs = require "cbk.recognise.configs"
 local parser = cli.parser("params", "List the tensors that a model has, from its config alone.", [[
 examples:
   cbk params config.json
-  cbk params params.yaml --model gpt2 --format cs-2.4 --json]])
+  cbk params params.yaml --model gpt2 --from cs-2.4 --json]])
 parser:argument("config", "config.json or params.yaml, or a YAML file with the section 'model' alone"):argname "CONFIG"
 parser:option("--model", "the model, as `cbk list` names it (default: detected)"):argname "NAME"
-parser:option("--format", "the config's format: hf or cs-X.Y (default: detected)"):argname "FORMAT"
+cli.format_options(parser, { from = "the config's format: hf or cs-X.Y (default: detected)" }):hidden_name "--format"
 cli.converter_options(parser)
 cli.options(parser, "json")
 local args = parser:parse()
@@ -22,7 +22,7 @@ local args = parser:parse()
 cli.confine(args)
 local only = converters.load(args.converter, args.sandbox)
 local config = config_beside.load(args.config)
-local list = classes.tensors(config, configs.model_of(config, args.model or only, args.format))
+local list = classes.tensors(config, configs.model_of(config, args.model or only, args.src_fmt))
 
 ---Elements of a tensor.
 local function count(shape)

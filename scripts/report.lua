@@ -38,8 +38,8 @@ parser:option("--key", "only tensors whose key matches the glob; a plain name al
 parser:flag("--no-stats", "read no tensor of FILE: sizes and shapes only")
 parser:flag("--ignore-dtype", "compare the values of tensors of different dtypes")
 parser:option("--model", "compare in one format, converted in memory: the model, as `cbk list` names it, or 'auto'"):argname "NAME"
-parser:option("--src-fmt", "with --model: the format of FILE, hf or cs-X.Y (default: detected)"):argname "FORMAT"
-parser:option("--tgt-fmt", "with --model: the format of OTHER (default: detected)"):argname "FORMAT"
+cli.format_options(parser, { from = "with --model: the format of FILE, hf or cs-X.Y (default: detected)",
+  to = "with --model: the format of OTHER (default: detected)" })
 parser:option("--config", "the config of FILE (default: the one beside it)"):argname "CONFIG"
 cli.converter_options(parser)
 cli.input_options(parser)

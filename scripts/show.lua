@@ -29,6 +29,7 @@ examples:
   cbk show --dataloader training.mdl --workers 8 --batch-size 32]])
 parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "FILE"
 parser:argument("key", "a key, a glob over whole keys, or KEY[PART]"):argname "KEY":args "*"
+cli.key_option(parser, "key", true)
 parser:flag("--no-stats", "do not read whole tensors")
 parser:flag("--dataloader", "print where the data loader of a run resumes")
 parser:option("--workers", "with --dataloader: tasks of that run (default: one per state)"):argname("N")

@@ -21,14 +21,14 @@ examples:
 parser:argument("checkpoint_file", "the checkpoint"):argname "CHECKPOINT"
 parser:option("--model", "the model, as `cbk list` names it"):argname("NAME"):count(1)
 parser:option("--config", "its YAML config"):argname("FILE"):count(1)
-parser:option("--to", "the format wanted: cs-2.0 or later, or cs-current"):argname("FORMAT"):count(1)
-parser:option("--from", "the format it has (default: detected)"):argname "FORMAT"
+cli.format_options(parser, { from = "the format it has (default: detected)", to = "the format wanted: cs-2.0 or later, or cs-current",
+  needs_to = true })
 parser:option("-w --worker_data_iter_files_dir", "the states of 1.8 or 1.9 data loaders (default: as the config says)"):argname "DIR"
 parser:option("-d --dataloader_type", "how the 1.8 or 1.9 run loads its data (default: as the config says)")
   :hidden_name("--dataloader-type"):choices { "map", "iterable" }
 cli.shuffle_seed(parser, "-s --shuffle_seed", "seed for a map loader's state (default: what the config shuffles with)")
 parser:flag("--no-dataloader-state", "ignore the states of 1.8 or 1.9 data loaders: the run begins at sample 0")
-parser:option("-o --output-dir", "where to write (default: beside the inputs)"):argname "DIR"
+parser:option("-o --output-dir", "where to write (default: beside the inputs)"):hidden_name("--output"):argname "DIR"
 parser:option("--h5-version", "0.4 or 0.5 (default: the newest that the release reads)"):argname("VERSION"):choices { "0.4", "0.5" }
 parser:flag("--accept-missing", "continue if parts of the optimizer's or schedules' state are missing")
 parser:flag("--drop-unmatched-keys", "leave out a few keys that no rule matches, if the model has all weights without them")
@@ -47,10 +47,10 @@ end
 -- --- from where to where
 
 converters.load()
-local from, to = resolved("from", args.from), resolved("to", args.to)
+local from, to = resolved("from", args.src_fmt), resolved("to", args.tgt_fmt)
 if not converters.catalogue.since(converters.catalogue.release(to), "2.0") then
   cli.usage_error("upgrade", ("--to %s: cbk writes H5 0.4 and later, which releases before 2.0 cannot read; "
-    .. "use cs-2.0 or later"):format(args.to))
+    .. "use cs-2.0 or later"):format(args.tgt_fmt))
 end
 cli.depend_on(args.config, args)
 local config = upgrade.open_config(args.config)

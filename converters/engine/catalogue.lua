@@ -258,10 +258,20 @@ local function load_for(name)
   if not by_name[name] then load_all() end
 end
 
+---The entry of a model; case does not matter.
+local function entry_of(name)
+  load_for(name)
+  if by_name[name] or type(name) ~= "string" then return by_name[name] end
+  local wanted = name:lower()
+  if wanted ~= name and by_name[wanted] then return by_name[wanted] end
+  for known, entry in pairs(by_name) do
+    if known:lower() == wanted then return entry end
+  end
+end
+
 ---@return Model|nil, string|nil zoo_name
 function catalogue.find(name)
-  load_for(name)
-  local entry = by_name[name]
+  local entry = entry_of(name)
   if not entry then return nil end
   return entry[1], entry[2]
 end
@@ -269,12 +279,15 @@ end
 ---The file of a model.
 ---@return string|nil
 function catalogue.file_of(name)
-  load_for(name)
-  return by_name[name] and by_name[name][3]
+  local entry = entry_of(name)
+  return entry and entry[3]
 end
 
 ---Whether a model is from the user's own file.
-function catalogue.is_own(name) return by_name[name] ~= nil and by_name[name].is_own == true end -- such files are loaded at once
+function catalogue.is_own(name)
+  local entry = entry_of(name)
+  return entry ~= nil and entry.is_own == true
+end
 
 ---All model names, aliases included, sorted.
 function catalogue.names()

@@ -206,6 +206,8 @@ return {
   ["cbk.checkpoint_spec.last_epochs"] = 'cbk.checkpoint_spec.last_epochs(edit:names(), 1000, {})',
 
   -- command lines of scripts
+  ["cbk.cli.format_options"] = 'cli.format_options(parser, { from = "the format it has", to = "the format wanted", needs_to = true })',
+  ["cbk.cli.key_option"] = 'cli.key_option(parser, "key", true)',
   ["cbk.cli.parser"] = 'parser = cbk.cli.parser("mine", "Count tensors.", "examples:\\n  cbk mine model.pt")',
   ["cbk.cli.fail_with"] = 'pcall(cbk.cli.fail_with, 3, "the model is too large")',
   ["cbk.cli.usage_error"] = 'pcall(cbk.cli.usage_error, "mine", "--top and --all exclude each other")',

@@ -163,6 +163,26 @@ local function begin_job(name, args)
   if args.plan then job.plan(command, args.plan) elseif args.resume then job.resume(command) end
 end
 
+---Puts the common options into a block of their own, after the command's, and leaves them out of the usage.
+local function separate_common(parser)
+  rawset(parser, "common", {})
+  local get_usage, get_help = parser.get_usage, parser.get_help
+  rawset(parser, "get_usage", function(self)
+    for option in pairs(self.common) do option._hidden = true end
+    local usage = get_usage(self)
+    for option in pairs(self.common) do option._hidden = nil end
+    return usage
+  end)
+  rawset(parser, "get_help", function(self)
+    local own, common = {}, {}
+    for _, option in ipairs(self._options) do table.insert(self.common[option] and common or own, option) end
+    self._groups = {}
+    self:group("Options", unpack(own))
+    if #common > 0 then self:group("Options of many commands", unpack(common)) end
+    return get_help(self)
+  end)
+end
+
 ---A parser for `cbk NAME`; in a script that `cbk run` runs, help names the script. Add arguments and options as in argparse,
 ---then call `parser:parse()`.
 ---@param name string
@@ -185,6 +205,7 @@ function cli.parser(name, description, epilog)
       return element
     end)
   end
+  separate_common(parser)
   parser:add_help { name = "-h --help", description = "print this help" }
   rawset(parser, "error", function(self, message)
     local said = message:gsub("^(unknown option '%-%a')\nDid you.*", "%1") -- all one-letter options are similar
@@ -298,7 +319,9 @@ function cli.options(parser, ...)
   for _, option in ipairs(parser._options) do added[option._name] = true end
   for _, name in ipairs { ... } do
     local add = common[name] or cbk.fail("usage", ("cli.options: there is no common option '%s'"):format(name))
+    local first = #parser._options + 1
     if not added["--" .. name] then add(parser) end
+    for i = first, #parser._options do parser.common[parser._options[i]] = true end
   end
   return parser
 end
@@ -336,6 +359,36 @@ end
 function cli.output_options(parser)
   return cli.options(parser, "overwrite", "allow-overflow", "max-expansion", "dry-run", "threads", "memory", "sync", "no-progress-bar",
     "quiet", "json", "resume", "plan", "provenance")
+end
+
+---Adds --from and --to, with the Model Zoo's names for them. Case does not matter.
+---@param parser table
+---@param what { from: string|nil, to: string|nil, from_default: string|nil, to_default: string|nil, needs_to: boolean|nil }   texts
+---@return table from   the option
+function cli.format_options(parser, what)
+  local function add(names, target, text, default)
+    return parser:option(names, text, default):target(target):argname("FORMAT"):convert(string.lower)
+  end
+  local from = what.from and add("--from --src-fmt", "src_fmt", what.from, what.from_default)
+  local to = what.to and add("--to --tgt-fmt", "tgt_fmt", what.to, what.to_default)
+  if what.needs_to then to:count(1) end
+  return from
+end
+
+---Adds --key to a command whose keys are arguments, for those who know it from other commands.
+---@param parser table
+---@param target string     the argument
+---@param is_list? boolean  there may be several
+function cli.key_option(parser, target, is_list)
+  parser:option("--key", "the same as the argument" .. (is_list and "; may be repeated" or "")):argname("GLOB")
+    :target("given_keys"):count(is_list and "*" or "?")
+  local parse = parser.parse
+  rawset(parser, "parse", function(self, words)
+    local args = parse(self, words)
+    if not is_list then args[target] = args[target] or args.given_keys end
+    for _, key in ipairs(is_list and args.given_keys or {}) do table.insert(args[target], key) end
+    return args
+  end)
 end
 
 ---Sets the completions of an option or argument, if argparse's choices would be too strict.

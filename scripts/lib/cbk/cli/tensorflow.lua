@@ -9,7 +9,7 @@ local tensorflow = {}
 
 ---Adds the options of both commands.
 function tensorflow.options(parser)
-  parser:option("--include", "convert only these variables (default: all); may be repeated"):argname("GLOB"):count "*"
+  parser:option("--include --key", "convert only these variables (default: all); may be repeated"):argname("GLOB"):count "*"
   parser:option("--exclude", "leave these variables out; may be repeated"):argname("GLOB"):count "*"
   shard_by.option(parser)
   cli.input_options(parser)
