@@ -34,7 +34,7 @@ parser:flag("--by-layer", "draw a number of each layer")
 cli.candidates(parser:option("--of", ("what a block shows: %s (default: rms); or a layer: %s (default: norm)"):format(
   table.concat(BLOCK_NUMBERS, ", "), table.concat(LAYER_NUMBERS, ", "))):argname "NUMBER", { "rms", unpack(LAYER_NUMBERS) })
 parser:option("--bins", "of the histogram (default: 20; of a picture: 64)"):argname("N"):convert(cli.whole_number("--bins", 1))
-parser:flag("--log", "a logarithmic scale, for the counts of a histogram and the colours of a heat map")
+parser:flag("--log", "a logarithmic scale: of the counts of a histogram, the colours of a heat map, the numbers of layers")
 parser:option("-o --output", "write a picture: FILE.svg or FILE.png"):argname "FILE"
 parser:option("--width", "columns of the terminal, or pixels of the picture (default: 960)"):argname("N")
   :convert(cli.whole_number("--width", 20))
@@ -195,7 +195,7 @@ end
 
 local function draw_layers()
   local of = args.of or "norm"
-  local title = ("%s by layer, %s"):format(of, cbk.shown(args.file))
+  local title = ("%s by layer, %s%s"):format(of, cbk.shown(args.file), args.log and ", logarithmic scale" or "")
   local all = layers.plot(layer_entries(of), { title = title, of = of })
   return {
     title = { title }, height = 480 + 22 * math.min(#all.series, 12),

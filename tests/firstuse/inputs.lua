@@ -91,3 +91,48 @@ local model = zoo_model()
 cbk.fs.mkdir(cbk.fs.join(folder, "run"))
 save("run/checkpoint_1000.mdl", training_state(model, 1000))
 save("run/checkpoint_2000.mdl", training_state(trained_on(model), 2000))
+
+-- --- models of Hugging Face
+
+local LLAMA = [[{
+  "architectures": ["LlamaForCausalLM"],
+  "model_type": "llama",
+  "vocab_size": 64,
+  "hidden_size": 16,
+  "intermediate_size": 40,
+  "num_hidden_layers": 12,
+  "num_attention_heads": 4,
+  "num_key_value_heads": 2,
+  "max_position_embeddings": 64,
+  "rms_norm_eps": 1e-05,
+  "rope_theta": 10000.0,
+  "hidden_act": "silu",
+  "tie_word_embeddings": false,
+  "torch_dtype": "float32"
+}
+]]
+
+local GPT2 = [[{
+  "architectures": ["GPT2LMHeadModel"],
+  "model_type": "gpt2",
+  "vocab_size": 64,
+  "n_positions": 32,
+  "n_embd": 16,
+  "n_layer": 12,
+  "n_head": 4,
+  "activation_function": "gelu_new",
+  "layer_norm_epsilon": 1e-05
+}
+]]
+
+---A folder with a config and random weights of its model.
+local function make_model(name, config)
+  local place = cbk.fs.join(folder, name)
+  cbk.fs.mkdir(place)
+  cbk.fs.write(cbk.fs.join(place, "config.json"), config)
+  local command = ("'%s' new '%s/config.json' -o '%s/model.safetensors' -q"):format(cbk.fs.program(), place, place)
+  assert(os.execute(command .. " >/dev/null") == 0, command)
+end
+
+make_model("llama", LLAMA)
+make_model("gpt2", GPT2)

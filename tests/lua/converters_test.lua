@@ -833,7 +833,7 @@ describe("Converters: the tutorials", function()
       harness.equal(status, 0, stdout .. stderr)
       return stdout
     end
-    assert(cbk_runs("params", "config.json", "--converter", "small.lua"):find("blocks.0.qkv.weight  [48, 16]", 1, true))
+    assert(cbk_runs("params", "config.json", "--converter", "small.lua"):find "\nblocks.0.qkv.weight +%[48, 16%]")
     cbk_runs("new", "config.json", "--converter", "small.lua", "--output", "model.safetensors")
     assert(cbk_runs("rules", "small.lua", "model.safetensors", "--config", "config.json"):find "clean\n$")
     local wrong, count = cbk.fs.read(dir .. "/small.lua"):gsub('"norm3', '"norm2')

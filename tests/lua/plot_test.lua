@@ -50,7 +50,34 @@ describe("cbk plot", function()
     equal({ code, err }, { 0, "" })
     has(out, "norm by layer, m.pt\nh.*.weight\n 0   0\n 1   2  ##\n")
     has(out, "\n10  20  ######################\n") -- 10 comes behind 9
-    has(select(2, run(dir, "plot", "m.pt", "h.*", "--by-layer", "--of", "mean")), "h.*.weight    ▁▁▂▃▄▅▅▆▇██  0 to 10\n")
+    has(select(2, run(dir, "plot", "m.pt", "h.*", "--by-layer", "--of", "mean")), "\n            0    5    10\nh.*.bias    ███████████  1 to 1\nh.*.weight  ▁▁▂▃▄▅▅▆▇██  0 to 10\n")
+  end)
+
+  it("draws numbers of layers on a logarithmic scale", function()
+    local dir, root = harness.temp_dir(), cbk.dict()
+    for layer = 0, 3 do
+      root[("h.%d.a"):format(layer)], root[("h.%d.b"):format(layer)] = cbk.full({ 1 }, 10 ^ layer), cbk.full({ 1 }, layer == 1 and 0 or 1)
+    end
+    cbk.create(dir .. "/m.pt", { root = root }):commit()
+    has(select(2, run(dir, "plot", "m.pt", "*", "--by-layer")), "h.*.b     █▁██  0 to 1\nh.*.a     ▁▁▁█  1 to 1e+3\n")
+    has(select(2, run(dir, "plot", "m.pt", "*", "--by-layer", "--log")), "h.*.b     █▁██  1 to 1\nh.*.a     ▁▃▆█  1 to 1e+3\n")
+    local bars = select(2, run(dir, "plot", "m.pt", "h.*.a", "--by-layer", "--log", "--ascii", "--width", "40"))
+    has(bars, "0     1  #\n1    10  ###########\n2   100  #####################\n3  1e+3  ###############################\n")
+    equal((run(dir, "plot", "m.pt", "*", "--by-layer", "--log", "-o", "x.svg")), 0)
+  end)
+
+  it("has a cell for each layer, and an axis, also where names are long", function()
+    local dir, root = harness.temp_dir(), cbk.dict()
+    for layer = 0, 69 do
+      for _, name in ipairs { "a_long_name_of_a_module.weight", "another_long_name.weight" } do
+        root[("transformer.h.%d.%s"):format(layer, name)] = cbk.full({ 1 }, layer == 21 and 30 or 1)
+      end
+    end
+    cbk.create(dir .. "/m.pt", { root = root }):commit()
+    local out = select(2, run(dir, "plot", "m.pt", "*", "--by-layer", "--width", "100"))
+    has(out, "\n  0    5    10   15   20   25   30   35   40   45   50   55   60   65\n")
+    has(out, "transformer.h.*.another_long_name.weight\n  " .. ("▁"):rep(21) .. "█" .. ("▁"):rep(48) .. "  1 to 30\n")
+    for line in out:gmatch "[^\n]+" do is_true(cbk.terminal.columns(line) <= 100, line) end
   end)
 
   it("writes SVG and PNG", function()

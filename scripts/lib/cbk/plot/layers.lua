@@ -58,60 +58,113 @@ end
 
 local TICKS, ASCII = { "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█" }, { "_", ".", "-", "=", "+", "*", "#", "@" }
 
---- A list as one tick each, or as at most `most` ticks that each show the largest of several neighbours.
-local function ticks(values, most, is_ascii)
-  local low, high = scale.range(values)
-  local marks, out = is_ascii and ASCII or TICKS, {}
-  local count = math.min(most, #values)
-  local place = low and scale.place(low, high)
+---Where numbers are between the least and the largest: from 0 to 1. On a logarithmic scale, what is not above 0 is at 0.
+---@param values number[]
+---@param is_log? boolean
+---@return (fun(number: number): number)|nil place, number|nil low, number|nil high   nil if there are none
+local function places(values, is_log)
+  local shown = values
+  if is_log then
+    shown = {}
+    for _, value in ipairs(values) do shown[#shown + 1] = value > 0 and value or nil end
+  end
+  local low, high = scale.range(shown)
+  if not low then return nil end
+  local place = scale.place(low, high, is_log)
+  return function(number) return is_log and number <= 0 and 0 or place(number) end, low, high
+end
+
+---A list as one tick each, or as `count` ticks that each show the largest of several neighbours.
+local function ticks(values, count, options)
+  local marks, out = options.ascii and ASCII or TICKS, {}
+  local place = places(values, options.log)
   for i = 0, count - 1 do
     local value
     for k = math.floor(i * #values / count) + 1, math.floor((i + 1) * #values / count) do
       if values[k] ~= values[k] then value = 0 / 0 break end
       value = math.max(value or values[k], values[k])
     end
-    out[i + 1] = value ~= value and "!" or marks[math.min(#marks, math.floor(place(value) * #marks) + 1)]
+    local is_number = value == value and place and math.abs(value) < math.huge
+    out[i + 1] = is_number and marks[math.min(#marks, math.floor(place(value) * #marks) + 1)] or "!"
   end
   return table.concat(out)
 end
 
---- One series: a bar for each layer.
+local LABELLED = { 5, 10, 20, 50, 100, 200, 500, 1000 } -- layers between the numbers of an axis
+
+---The numbers of layers above their ticks: "0    5    10".
+---@param numbers integer[]   of the layers
+---@param count integer       ticks
+local function axis(numbers, count)
+  local step, out = LABELLED[#LABELLED], ""
+  for i = #LABELLED, 1, -1 do
+    if LABELLED[i] / #numbers * count >= 5 then step = LABELLED[i] end
+  end
+  for i, number in ipairs(numbers) do
+    local at = math.floor((i - 1) / #numbers * count)
+    if (i == 1 or number % step == 0) and (at == 0 or at > #out) then out = out .. (" "):rep(at - #out) .. number end
+  end
+  return out
+end
+
+---One series: a bar for each layer.
 local function bars(one, options)
-  local _, high = scale.range(one.values)
+  local place, _, high = places(one.values, options.log)
   local out, widest, label = {}, 0, 0
   for i, value in ipairs(one.values) do
     widest, label = math.max(widest, #scale.text(value)), math.max(label, #tostring(one.layers[i]))
   end
   local room = math.max(8, options.width - widest - label - 4)
+  local function share_of(value)
+    if value ~= value or not place then return 0 end
+    if options.log then return value > 0 and 1 / room + (1 - 1 / room) * place(value) or 0 end -- the least has a bar, too
+    return high > 0 and math.max(0, value / high) or 0
+  end
   for i, value in ipairs(one.values) do
-    local share = value == value and (high or 0) > 0 and math.max(0, value / high) or 0
     out[i] = (("%" .. label .. "d  %" .. widest .. "s  %s"):format(one.layers[i], scale.text(value),
-      histogram.bar(share, room, options.ascii)):gsub(" +$", ""))
+      histogram.bar(share_of(value), room, options.ascii)):gsub(" +$", ""))
   end
   table.insert(out, 1, fold.shown(one.name))
   return out
 end
 
+local RANGE = 20 -- columns of "0.00123 to 0.00456"
+local LEAST_NAME = 24
+
+local function padded(text, width) return text .. (" "):rep(width - cbk.terminal.columns(text)) end
+
+---Several series: the ticks of each in a line, a cell for each layer, below the numbers of the layers. Where names leave no room for
+---them, they have a line of their own.
 ---@param plot LayersPlot
----@param options { width: integer, ascii: boolean }
----@return string[]
-function layers.lines(plot, options)
-  if #plot.series == 1 then return bars(plot.series[1], options) end
-  local out, name_width, most = {}, 0, 1
+---@param options { width: integer, ascii: boolean, log: boolean|nil }
+local function sparklines(plot, options)
+  local out, name_width, longest = {}, 0, plot.series[1]
   for _, one in ipairs(plot.series) do
-    name_width, most = math.max(name_width, cbk.terminal.columns(fold.shown(one.name))), math.max(most, #one.values)
+    name_width = math.max(name_width, cbk.terminal.columns(fold.shown(one.name)))
+    if #one.values > #longest.values then longest = one end
   end
-  local RANGE = 20 -- of "0.00123 to 0.00456"
-  local room = math.min(most, math.max(8, math.floor((options.width - RANGE) / 2)))
-  name_width = math.max(12, math.min(name_width, options.width - RANGE - room - 4))
+  local beside = options.width - RANGE - 4
+  local is_apart = #longest.values > beside - math.min(name_width, LEAST_NAME)
+  local room = math.min(#longest.values, math.max(8, is_apart and beside or beside - 8))
+  name_width = is_apart and 0 or math.max(8, math.min(name_width, beside - room))
+  local indent = is_apart and "  " or (" "):rep(name_width + 2)
+  out[1] = indent .. axis(longest.layers, room)
   for _, one in ipairs(plot.series) do
-    local name = shortened(fold.shown(one.name), name_width)
-    local low, high = scale.range(one.values)
-    local drawn = ticks(one.values, room, options.ascii)
-    out[#out + 1] = ("%s%s  %s%s  %s"):format(name, (" "):rep(name_width - cbk.terminal.columns(name)), drawn,
-      (" "):rep(room - cbk.terminal.columns(drawn)), low and ("%s to %s"):format(scale.text(low), scale.text(high)) or "no values")
+    local _, low, high = places(one.values, options.log)
+    local numbers = low and ("%s to %s"):format(scale.text(low), scale.text(high)) or "no values"
+    local name = fold.shown(one.name)
+    if is_apart then out[#out + 1] = name else name = padded(shortened(name, name_width), name_width) end
+    local drawn = padded(ticks(one.values, math.max(1, math.floor(#one.values / #longest.values * room)), options), room)
+    out[#out + 1] = ("%s  %s  %s"):format(is_apart and "" or name, drawn, numbers)
   end
   return out
+end
+
+---@param plot LayersPlot
+---@param options { width: integer, ascii: boolean, log: boolean|nil }
+---@return string[]
+function layers.lines(plot, options)
+  return #plot.series == 1 and bars(plot.series[1], options) or sparklines(plot, options)
 end
 
 -- --- pictures
@@ -137,7 +190,7 @@ end
 
 ---The first series of a plot as lines, with their names below.
 ---@param plot LayersPlot
----@param options { width: integer, height: integer }
+---@param options { width: integer, height: integer, log: boolean|nil }
 ---@return Figure
 function layers.figure(plot, options)
   local out, wide = figure.new(options.width, options.height), options.width - 2 * MARGIN
@@ -150,14 +203,14 @@ function layers.figure(plot, options)
   out:text(MARGIN, 12, figure.fitting(plot.title, wide))
   local top = 30 + figure.LINE
   local bottom = options.height - (#shown + (left_out > 0 and 2 or 1)) * figure.LINE - 30
-  local low, high = scale.range(all)
-  if not low then
+  local up, low, high = places(all, options.log)
+  if not up then
     out:text(options.width / 2, top, "no values", "middle", GREY)
     return out
   end
   local first, last = scale.range(numbers_of_layers)
   local axis = MARGIN + math.max(figure.text_width(scale.text(low)), figure.text_width(scale.text(high))) + 8
-  local across, up = scale.place(first, last), scale.place(low, high)
+  local across = scale.place(first, last)
   local function x_of(layer) return axis + (first < last and across(layer) or 0.5) * (options.width - MARGIN - axis) end
   local function y_of(value) return bottom - (low < high and up(value) or 0.5) * (bottom - top) end
   out:rect(axis, top, 1, bottom - top, GREY)
