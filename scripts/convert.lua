@@ -102,12 +102,12 @@ end
 ---Prints the rules of the keys that --explain names, and ends the program.
 ---@param watch Watch
 local function print_explanation(watch, planned, problem)
-  local is_known, results = true, cbk.list()
+  local is_known, results, print_line = true, cbk.list(), cli.printer()
   for i, key in ipairs(args.explain) do
     local lines, count = explain.lines(watch, key)
     results[i] = cbk.dict { { "key", key }, { "rules", count }, { "lines", cbk.list(lines) } }
     if i > 1 then cli.say(args, "") end
-    for _, line in ipairs(lines) do cli.say(args, cbk.shown(line)) end
+    for _, line in ipairs(args.json and {} or lines) do print_line(cbk.shown(line)) end
     is_known = is_known and count > 0
   end
   if args.json then cli.print_json(results) end
@@ -115,11 +115,18 @@ local function print_explanation(watch, planned, problem)
   os.exit(is_known and 0 or 1)
 end
 
+---With --dry-run the totals, and like layers in one line; with --debug every key, and the totals.
 ---@param rows DryRunRow[]
 local function print_rows(rows, planned)
-  local stream = args.dry_run and io.stdout or io.stderr
-  for _, row in ipairs(rows) do stream:write(cbk.shown(dry_run.line(row)), "\n") end
-  stream:write(planned and "" or "up to the error: ", dry_run.summary(rows), "\n")
+  local summary = (planned and "" or "up to the error: ") .. dry_run.summary(rows)
+  if args.debug then
+    for _, row in ipairs(rows) do io.stderr:write(cbk.shown(dry_run.line(row)), "\n") end
+    io.stderr:write(summary, "\n")
+  else
+    local print_line = cli.printer()
+    print_line(summary)
+    for _, line in ipairs(dry_run.folded(rows)) do print_line("  " .. cbk.shown(line)) end
+  end
 end
 
 ---Prints what becomes of each key, or the rules of those that --explain names. Fails if the conversion did.

@@ -1,6 +1,7 @@
 -- The dry run of a conversion, key by key, from the engine's trace (KeyRecord).
 
 local cbk = require "cbk"
+local fold = require "cbk.fold"
 local kinds = require "converters.engine.kinds"
 
 local dry_run = {}
@@ -47,6 +48,30 @@ local function why_not(record)
   return record.ending.why
 end
 
+---Whether a key is made here: by a rule for missing keys, or beside a tensor, such as a mask, and not as a copy of it.
+---@param record KeyRecord
+---@param written table<string, KeyRecord[]>   records of what = "write", by source
+local function is_made(record, written)
+  if record.what ~= "beside" then return record.what == "fill" end
+  for _, one in ipairs(written[record.source] or {}) do
+    if rawequal(one.value, record.value) then return false end
+  end
+  return true
+end
+
+---@param records KeyRecord[]
+---@return table<string, KeyRecord[]>
+local function written_by_source(records)
+  local out = {}
+  for _, record in ipairs(records) do
+    if record.what == "write" then
+      out[record.source] = out[record.source] or {}
+      table.insert(out[record.source], record)
+    end
+  end
+  return out
+end
+
 ---For each step: the record that wrote each key, and the one that read it. One part of a composite may not know another part's keys.
 local function index(watch)
   local writers, readers = {}, {}
@@ -76,27 +101,30 @@ end
 function dry_run.rows(watch)
   local writers, readers = index(watch)
   local rows, last = {}, #watch.steps
+  local written = {}
+  for i, records in ipairs(watch.steps) do written[i] = written_by_source(records) end
   for i, records in ipairs(watch.steps) do
     for _, record in ipairs(records) do
       local is_known = record.what == "unmatched" and readers[i][record.source]
       local is_written_again = record.target and record.what ~= "part" and writers[i][record.target] ~= record
       if not is_known and not is_written_again and (i == last or not record.target or record.what == "part") then
-        local actions, first, at = {}, record, i
-        while first do
+        local actions, first, at, is_new = {}, record, i, is_made(record, written[i])
+        while first and not is_new do
           local action = dry_run.action(first)
           if action then table.insert(actions, 1, action) end
           local earlier = at > 1 and writers[at - 1][first.source]
           if not earlier then break end
           first, at = earlier, at - 1
+          is_new = is_made(first, written[at])
         end
-        local done = #actions > 0 and table.concat(actions, " + ") or first.what == "fill" and "made" or "copy"
+        local done = #actions > 0 and table.concat(actions, " + ") or is_new and "made" or "copy"
         rows[#rows + 1] = {
-          source = first.what ~= "fill" and first.source or nil,
+          source = not is_new and first.source or nil,
           target = record.target and final_target(readers, i, record.target),
           action = done, why = not record.target and why_not(record) or nil,
-          from = kinds.facts(first.given), to = kinds.facts(record.value),
+          from = not is_new and kinds.facts(first.given) or nil, to = kinds.facts(record.value),
           kind = record.what == "unmatched" and "not matched" or not record.target and "left out"
-            or record.what == "part" and "part" or first.what == "fill" and "made" or "written",
+            or record.what == "part" and "part" or is_new and "made" or "written",
         }
       end
     end
@@ -112,6 +140,23 @@ function dry_run.line(row)
   if row.kind == "part" then return ("%s -> %s  %s, together with others"):format(source, row.target, row.action) end
   local facts = (not row.from or row.from == row.to) and row.to or row.from .. " -> " .. row.to
   return ("%s -> %s  %s  %s"):format(source, row.target, row.action, facts)
+end
+
+---The rows as lines, those of like layers in one.
+---@param rows DryRunRow[]
+---@return string[]
+function dry_run.folded(rows)
+  local pairs_of, out = {}, {}
+  for i, row in ipairs(rows) do
+    local signature = table.concat({ row.kind, row.action, row.why or "", row.from or "", row.to or "" }, "\0")
+    pairs_of[i] = { from = row.source or "", to = row.target or "", signature = signature, row = row }
+  end
+  for i, group in ipairs(fold.pairs(pairs_of)) do
+    local row = setmetatable({ source = group.from ~= "" and group.from or nil, target = group.to ~= "" and group.to or nil },
+      { __index = function(_, field) return field ~= "source" and field ~= "target" and group.members[1].row[field] or nil end })
+    out[i] = dry_run.line(row) .. (#group.members > 1 and ("  %d ×"):format(#group.members) or "")
+  end
+  return out
 end
 
 ---The numbers of keys of each kind and of each action.

@@ -192,30 +192,54 @@ local function describe_unknown(watch, key, out)
   look(#job.path, rules.other[job.path[#job.path].side], "of " .. job.path[#job.path].tgt)
 end
 
+---@class Explanation   of a tensor
+---@field key string
+---@field lines string[]   below the key
+
+---Explanations as lines; those that differ in numbers only once, with the keys of the others.
+---@param list Explanation[]
+---@return string[]
+local function folded(list)
+  local groups, order, out = {}, {}, {}
+  for _, one in ipairs(list) do
+    local like = (one.key .. "\n" .. table.concat(one.lines, "\n")):gsub("%d+", "#")
+    if not groups[like] then groups[like], order[#order + 1] = {}, like end
+    table.insert(groups[like], one)
+  end
+  for i, like in ipairs(order) do
+    local group, keys = groups[like], {}
+    if i > 1 then out[#out + 1] = "" end
+    out[#out + 1] = group[1].key
+    for _, line in ipairs(group[1].lines) do out[#out + 1] = line end
+    for k = 2, #group do keys[k - 1] = group[k].key end
+    if #keys > 0 then out[#out + 1] = ("  %d more like it: %s"):format(#keys, naming.all_folded(keys)) end
+  end
+  return out
+end
+
 ---@param watch Watch
 ---@param glob string     matches source or target keys
 ---@return string[] lines, integer count
 function explain.lines(watch, glob)
-  local matches, out, seen, count = cbk.glob(glob), {}, {}, 0
+  local matches, list, seen = cbk.glob(glob), {}, {}
   local function consider(step, record, key)
     if not key or seen[record] or not matches(key) or is_known_elsewhere(watch, step, record) then return end
-    count = count + 1
     local way = thread(watch, step, record)
-    local first = way[1][1] or record
-    if #out > 0 then out[#out + 1] = "" end
-    out[#out + 1] = first.what == "fill" and "(made here)" or first.source
+    local first, lines = way[1][1] or record, {}
     for i, step_taken in ipairs(watch.job.path) do
       for _, one in ipairs(way[i]) do
         seen[one] = true
-        describe(one, step_taken, out)
+        describe(one, step_taken, lines)
       end
     end
+    list[#list + 1] = { key = first.what == "fill" and "(made here)" or first.source, lines = lines }
   end
   for _, record in ipairs(watch.steps[1]) do consider(1, record, record.source) end
   local last = #watch.steps
   for _, record in ipairs(watch.steps[last]) do consider(last, record, record.target) end
-  if count == 0 then describe_unknown(watch, glob, out) end
-  return out, count
+  local out = folded(list)
+  if #list == 0 then describe_unknown(watch, glob, out) end
+  return out, #list
 end
 
 return explain

@@ -33,7 +33,7 @@ void be_silent() {
 }
 
 std::string error_line(std::string_view message) {
-  constexpr size_t limit = 600;
+  constexpr size_t limit = 600 - std::string_view("cbk: ").size();
   std::string line = one_line(message);
   if (line.size() <= limit) return line;
   line.resize(limit - 3);

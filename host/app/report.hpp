@@ -21,7 +21,7 @@ inline constexpr bool leaves_at_once = false;
 inline constexpr bool leaves_at_once = true;
 #endif
 
-/// The message with line breaks folded, control characters escaped, and at most 600 characters.
+/// The message with line breaks folded, control characters escaped, and at most 600 characters with "cbk: ".
 std::string error_line(std::string_view message);
 
 /// For a rank that is not the first: nothing that it says is shown, except that rank 0 does not answer.

@@ -72,6 +72,26 @@ describe("Plan: key by key", function()
     equal(dry_run.summary(dry_run.rows(watch)), "keys read: 5; written: 6 (split 2, transpose 2, copy 1); made here: 1; left out: 2")
   end)
 
+  it("like layers are one line, and so are their explanations", function()
+    local source = { ["h.0.b"] = t }
+    for i = 0, 11 do source[("h.%d.a"):format(i)] = t end
+    local watch = planned(hf { keys = rules.keys { { "h.N.a", "layers.N.w", actions.transpose }, { "h.N.b", "x.N" } } }, source)
+    local folded = dry_run.folded(dry_run.rows(watch))
+    table.sort(folded)
+    equal(folded, { "h.0.b -> x.0  copy  float32 [4, 2]",
+      "h.{0..11}.a -> layers.{0..11}.w  transpose  float32 [4, 2] -> float32 [2, 4]  12 ×" })
+    local explained, count = explain.lines(watch, "h.*.a")
+    equal({ count, explained[1], explained[#explained] }, { 12, "h.0.a", "  11 more like it: h.{1..11}.a" })
+  end)
+
+  it("what is made beside a tensor is not called what its rule does", function()
+    local watch = planned(hf { keys = rules.keys {
+      { "a", { "q", "k" }, actions.split(2), also_right = { { "mask", function() return counted({ 3 }, 0) end } } },
+    } }, { a = t })
+    has(lines(watch), "(made here) -> mask  made  float32 [3]")
+    equal(dry_run.summary(dry_run.rows(watch)), "keys read: 1; written: 3 (split 2); made here: 1")
+  end)
+
   it("values that are no tensors", function()
     local watch, fine = planned(hf { keys = rules.keys { { "*", "*" } } }, { n = 7, s = "text", l = cbk.list { 1, 2 }, none = cbk.null })
     assert(fine)

@@ -32,4 +32,40 @@ function fold.groups(entries)
   return groups
 end
 
+---@class KeyPair   an empty text: there is no key
+---@field from string
+---@field to string
+---@field signature? string   only pairs with equal ones are folded together
+
+---Groups similar pairs of keys, in the order of their first members: "layers.{0..31}.w" with "h.{0..31}.w".
+---@generic T: KeyPair
+---@param list T[]
+---@return { from: string, to: string, members: T[] }[]
+function fold.pairs(list)
+  local groups, order, out = {}, {}, {}
+  for _, pair in ipairs(list) do
+    local id = table.concat({ (pair.from:gsub("%d+", "#")), (pair.to:gsub("%d+", "#")), pair.signature or "" }, "\0")
+    if not groups[id] then groups[id], order[#order + 1] = {}, id end
+    table.insert(groups[id], pair)
+  end
+  local function folded(group, side)
+    local entries, seen = {}, {}
+    for _, pair in ipairs(group) do
+      if not seen[pair[side]] then seen[pair[side]], entries[#entries + 1] = true, { path = pair[side] } end
+    end
+    local names = fold.groups(entries)
+    return #names == 1 and names[1].name or nil
+  end
+  for _, id in ipairs(order) do
+    local group = groups[id]
+    local from, to = folded(group, "from"), folded(group, "to")
+    if from and to then
+      out[#out + 1] = { from = group[1].from == "" and "" or from, to = group[1].to == "" and "" or to, members = group }
+    else
+      for _, pair in ipairs(group) do out[#out + 1] = { from = pair.from, to = pair.to, members = { pair } } end
+    end
+  end
+  return out
+end
+
 return fold

@@ -174,27 +174,9 @@ end
 ---@param list { a: string, b: string }[]
 ---@return string[]
 function renamed.lines(list)
-  local groups, order, lines = {}, {}, {}
-  for _, pair in ipairs(list) do
-    local id = pair.a:gsub("%d+", "#") .. "\0" .. pair.b:gsub("%d+", "#")
-    if not groups[id] then groups[id], order[#order + 1] = {}, id end
-    table.insert(groups[id], pair)
-  end
-  local function folded(group, side)
-    local entries = {}
-    for i, pair in ipairs(group) do entries[i] = { path = pair[side] } end
-    local names = fold.groups(entries)
-    return #names == 1 and names[1].name or nil
-  end
-  for _, id in ipairs(order) do
-    local group = groups[id]
-    local from, to = folded(group, "a"), folded(group, "b")
-    if #group > 1 and from and to then
-      lines[#lines + 1] = ("%s -> %s"):format(from, to)
-    else
-      for _, pair in ipairs(group) do lines[#lines + 1] = ("%s -> %s"):format(fold.shown(pair.a), fold.shown(pair.b)) end
-    end
-  end
+  local pairs_of, lines = {}, {}
+  for i, pair in ipairs(list) do pairs_of[i] = { from = fold.shown(pair.a), to = fold.shown(pair.b) } end
+  for i, group in ipairs(fold.pairs(pairs_of)) do lines[i] = ("%s -> %s"):format(group.from, group.to) end
   return lines
 end
 
