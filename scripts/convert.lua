@@ -35,7 +35,8 @@ cli.format_options(parser, { from = "its format: hf, cs-X.Y, or cs-auto to detec
   to = "the format wanted: hf, cs-X.Y or cs-current", needs_to = true })
 parser:option("--config", "its config: config.json or params.yaml (default: the one beside it)"):hidden_name("--params"):argname "FILE"
 adapter_folder.option(parser, "fold an adapter of PEFT into a Hugging Face model first")
-parser:option("-o --output-dir", "where to write (default: beside the input; inside it, if it is a folder)"):hidden_name("--output"):argname "DIR"
+parser:option("-o --output-dir", "where to write (default: beside the input; inside it, if it is a folder)"):hidden_name("--output")
+  :argname "DIR"
 parser:option("--hf-shard-size", ("largest size of a Hugging Face shard (default: %s)"):format(converters.SHARD_SIZE)):argname "SIZE"
 parser:flag("--export-h5-checkpoint", "no effect: Cerebras output is H5; accepted for command lines of 1.8 and 1.9")
 parser:flag("--export-safetensors", "write Hugging Face shards as safetensors")
@@ -192,6 +193,7 @@ output.warn_of_idle_options(targets, args)
 
 if args.config and not read_parts then cli.depend_on(args.config, args) end
 local source_config = read_parts and composite.load_configs(args.config, read_parts, args) or args.config and cbk.config.load(args.config)
+if args.config and not read_parts then source_config = converters.with_states_beside(source_config, args.config) end
 local input
 if read_parts then
   input = composite.open(args.checkpoint_file, read_parts, args)

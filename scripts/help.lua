@@ -70,7 +70,8 @@ options:
   --help, --version
 
 environment:
-  CBK_PATH                      folders with commands of your own (NAME.lua), searched first
+  CBK_PATH                      folders with commands of your own (NAME.lua), searched first, and with
+                                converters of your own (converters/NAME.lua)
   CBK_SCRIPTS                   another script library
   COLUMNS                       the width of help]]):format(table.concat(pages, "\n")), width))
 end

@@ -61,4 +61,10 @@ elseif args.all then
   for _, line in ipairs(converter_list.lines(rows, args.hide_notes)) do print(cbk.shown(line)) end
 else
   for _, line in ipairs(converter_list.summary(rows, filter)) do print(cbk.shown(line)) end
+  local seen = {}
+  for _, row in ipairs(rows) do
+    local path = catalogue.is_own(row.model) and not seen[row.model] and catalogue.file_of(row.model)
+    seen[row.model] = true
+    if path then print(("  %s is your own: %s"):format(cbk.shown(row.model), cbk.shown(path))) end
+  end
 end

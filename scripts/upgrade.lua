@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
+local left_out = require "cbk.recognise.left_out"
 local release = require "cbk.recognise.release"
 local upgrade = require "cbk.upgrade"
 
@@ -12,15 +13,16 @@ releases before 2.0, keep the state of the data loaders, and convert release by 
 printed and confirmed once; then everything is written in one pass, without files in between.]], [[
 The release is detected from __metadata__, the H5 version, the weight names and the fields of the
 config. If several releases remain and give different results, pass --from. The states of 1.8 and 1.9 data
-loaders are read from the folder that the config names in cerebras.save_iter_state_path. 'cbk help
+loaders are read from the folder that the config names in cerebras.save_iter_state_path, below the
+current folder or beside the config. 'cbk help
 upgrade' has the single steps, 'cbk help releases' the rules.
 
 examples:
-  cbk upgrade --model gpt2 --config params.yaml checkpoint_1000.mdl --to cs-2.5
+  cbk upgrade checkpoint_1000.mdl --to cs-2.5
   cbk upgrade --model gpt2 --config params.yaml checkpoint_1000.mdl --to cs-2.5 --dry-run]])
 parser:argument("checkpoint_file", "the checkpoint"):argname "CHECKPOINT"
-parser:option("--model", "the model, as `cbk list` names it"):argname("NAME"):count(1)
-parser:option("--config", "its YAML config"):argname("FILE"):count(1)
+parser:option("--model", "the model, as `cbk list` names it (default: detected)"):argname "NAME"
+parser:option("--config", "its YAML config (default: the one beside it)"):argname "FILE"
 cli.format_options(parser, { from = "the format it has (default: detected)", to = "the format wanted: cs-2.0 or later, or cs-current",
   needs_to = true })
 parser:option("-w --worker_data_iter_files_dir", "the states of 1.8 or 1.9 data loaders (default: as the config says)"):argname "DIR"
@@ -47,6 +49,13 @@ end
 -- --- from where to where
 
 converters.load()
+local old = upgrade.open(args.checkpoint_file, cli.reading(args))
+if not (args.model and args.config) then
+  local from = args.src_fmt -- which upgrade.detect finds, with the evidence
+  left_out.detect(args, function() return old.checkpoint end)
+  args.src_fmt = from
+  cli.say(args, ("Found: --model %s --config %s"):format(cbk.shown(args.model), cbk.shown(args.config)))
+end
 local from, to = resolved("from", args.src_fmt), resolved("to", args.tgt_fmt)
 if not converters.catalogue.since(converters.catalogue.release(to), "2.0") then
   cli.usage_error("upgrade", ("--to %s: cbk writes H5 0.4 and later, which releases before 2.0 cannot read; "
@@ -54,7 +63,6 @@ if not converters.catalogue.since(converters.catalogue.release(to), "2.0") then
 end
 cli.depend_on(args.config, args)
 local config = upgrade.open_config(args.config)
-local old = upgrade.open(args.checkpoint_file, cli.reading(args))
 local options = { seed = args.shuffle_seed, kind = args.dataloader_type, without_state = args.no_dataloader_state,
   accept_missing = args.accept_missing, drop_unmatched = args.drop_unmatched_keys }
 if args.no_dataloader_state and (args.worker_data_iter_files_dir or args.dataloader_type) then
@@ -65,6 +73,8 @@ if args.worker_data_iter_files_dir then
   cli.folder("upgrade", "--worker_data_iter_files_dir", args.worker_data_iter_files_dir)
   config = cbk.copy(config)
   config.cerebras = cbk.dict { save_iter_state_path = args.worker_data_iter_files_dir }
+else
+  config = converters.with_states_beside(config, args.config)
 end
 if args.dataloader_type and (cbk.find(config, "cerebras.save_iter_state_path") or cbk.null) == cbk.null then
   cli.usage_error("upgrade", "--dataloader_type needs a folder of states: set cerebras.save_iter_state_path in the config, or pass "

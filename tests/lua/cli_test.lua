@@ -85,7 +85,8 @@ describe("cbk help", function()
       "one two: three\n\n- an item of two\n  lines\n- another one\n  that is long\n\n  code  here\n    more")
     equal(wrap.prose("  cbk copy a.mdl b.mdl --to-dtype float16 --threads 2", 36),
       "  cbk copy a.mdl b.mdl \\\n    --to-dtype float16 --threads 2")
-    equal(wrap.prose("  cbk run X      what it is for is this and that", 40), "  cbk run X      what it is for is this\n                 and that")
+    equal(wrap.prose("  cbk run X      what it is for is this and that", 40),
+      "  cbk run X      what it is for is this\n                 and that")
   end)
 
   it("is 80 columns wide in a file, and names files where they are", function()

@@ -155,11 +155,15 @@ end
 local function quoted(word) return "'" .. word:gsub("'", "'\\''") .. "'" end
 
 ---Runs `cbk …` in a folder: exit code, stdout, stderr.
-function harness.cbk(folder, ...)
+function harness.cbk(folder, ...) return harness.cbk_with("", folder, ...) end
+
+---The same with variables of the environment: "HOME=/x".
+---@param environment string
+function harness.cbk_with(environment, folder, ...)
   local words = { quoted(cbk.fs.program()) }
   for _, word in ipairs { ... } do words[#words + 1] = quoted(word) end
   local out, err = folder .. "/.out", folder .. "/.err"
-  local status = os.execute(("cd %s && %s >%s 2>%s </dev/null"):format(quoted(folder), table.concat(words, " "), out, err))
+  local status = os.execute(("cd %s && %s %s >%s 2>%s </dev/null"):format(quoted(folder), environment, table.concat(words, " "), out, err))
   local stdout, stderr = cbk.fs.read(out), cbk.fs.read(err)
   cbk.fs.remove(out)
   cbk.fs.remove(err)

@@ -173,6 +173,36 @@ describe("Layouts of one's own with classes", function()
     return harness.cbk(dir, ...)
   end
 
+  it("are known without an option in the user's folders, with all rights", function()
+    local dir = own_apart()
+    run(dir, 2, "list")
+    cbk.fs.mkdir(dir .. "/home/.config/cbk/converters")
+    cbk.fs.write(dir .. "/home/.config/cbk/converters/own.lua", cbk.fs.read(dir .. "/own.lua"))
+    for _, environment in ipairs { "HOME='" .. dir .. "/home'", "XDG_CONFIG_HOME='" .. dir .. "/home/.config'" } do
+      local function cbk_runs(...)
+        local code, out, err = harness.cbk_with("CBK_PATH= " .. environment, dir, ...)
+        equal({ code, err }, { 0, "" })
+        return out
+      end
+      local listed = cbk_runs("list", "own")
+      has(listed, "own  a, b\n  own is your own: " .. dir .. "/home/.config/cbk/converters/own.lua\n")
+      has(cbk_runs("identify", "m.safetensors"), "--src-fmt a")
+      cbk_runs("convert", "m.safetensors", "--to", "b", "--overwrite")
+      cbk_runs("check", "m.safetensors")
+    end
+    cbk.fs.mkdir(dir .. "/tools/converters")
+    cbk.fs.write(dir .. "/tools/converters/own.lua", cbk.fs.read(dir .. "/own.lua"))
+    local here = "HOME=/nowhere XDG_CONFIG_HOME= "
+    equal((harness.cbk_with(here .. "CBK_PATH='" .. dir .. "/tools'", dir, "list", "own")), 0)
+    equal((harness.cbk_with(here .. "CBK_PATH=tools", dir, "list", "own")), 1) -- a relative folder may be anyone's
+    cbk.fs.write(dir .. "/tools/converters/bad.lua", "return 7")
+    local code, _, err = harness.cbk_with(here .. "CBK_PATH='" .. dir .. "/tools'", dir, "list", "own")
+    equal(code, 0)
+    has(err, "warning: the converter '" .. dir .. "/tools/converters/bad.lua' is left out: ")
+    code, _, err = harness.cbk_with(here .. "CBK_PATH='" .. dir .. "/tools'", dir, "list", "own", "--converter", "own.lua", "--sandbox")
+    equal({ code, err }, { 0, "" }) -- which leaves these folders out
+  end)
+
   it("are checked by them, in every command", function()
     local dir = own("make 'Right'", "ff")
     local command = { "convert", "--converter", "own.lua", "--src-fmt", "a", "--to", "b", "--config", "config.json", "m.safetensors" }

@@ -50,7 +50,8 @@ describe("cbk plot", function()
     equal({ code, err }, { 0, "" })
     has(out, "norm by layer, m.pt\nh.*.weight\n 0   0\n 1   2  ##\n")
     has(out, "\n10  20  ######################\n") -- 10 comes behind 9
-    has(select(2, run(dir, "plot", "m.pt", "h.*", "--by-layer", "--of", "mean")), "\n            0    5    10\nh.*.bias    ███████████  1 to 1\nh.*.weight  ▁▁▂▃▄▅▅▆▇██  0 to 10\n")
+    has(select(2, run(dir, "plot", "m.pt", "h.*", "--by-layer", "--of", "mean")),
+      "\n            0    5    10\nh.*.bias    ███████████  1 to 1\nh.*.weight  ▁▁▂▃▄▅▅▆▇██  0 to 10\n")
   end)
 
   it("draws numbers of layers on a logarithmic scale", function()

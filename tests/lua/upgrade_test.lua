@@ -612,3 +612,31 @@ describe("the plan of an upgrade", function()
     end
   end)
 end)
+
+describe("cbk upgrade without options", function()
+  it("finds the model and the config, and states of data loaders beside the config", function()
+    local dir = harness.temp_dir()
+    local config, root = tiny.model(tiny.newest_ways().gpt2)
+    cbk.fs.mkdir(dir .. "/hf")
+    cbk.config.save(config, dir .. "/hf/config.json")
+    cbk.create(dir .. "/hf/model.safetensors", { root = root }):commit()
+    local function runs(...)
+      local status, out, err = harness.cbk(dir, ...)
+      equal(status, 0, err)
+      return out
+    end
+    runs("convert", "hf", "--to", "cs-1.9", "-o", "run", "-q")
+    local path = dir .. "/run/config_to_cs-1.9.yaml"
+    local old = cbk.config.load(path)
+    old.train_input, old.cerebras = cbk.dict { data_processor = "GptHDF5MapDataProcessor" }, cbk.dict { save_iter_state_path = "states" }
+    cbk.config.save(old, path, { overwrite = true })
+    cbk.fs.mkdir(dir .. "/run/states")
+    cbk.fs.write(dir .. "/run/states/data_iter_checkpoint_state_file_global", "5")
+    cbk.fs.write(dir .. "/run/states/data_iter_state_file_worker_0_step_5.txt", "40")
+    local out = runs("upgrade", "run/hf_to_cs-1.9.mdl", "--to", "CS-2.2", "-y")
+    harness.has(out, "Found: --model gpt2 --config run/config_to_cs-1.9.yaml\nrun/hf_to_cs-1.9.mdl is of release 1.9\n")
+    equal(cbk.open(dir .. "/run/hf_to_cs-1.9_to_cs-2.2.mdl").root.dataloader.samples_streamed, 40)
+    runs("convert", "run/hf_to_cs-1.9.mdl", "--model", "GPT2", "--from", "cs-1.9", "--to", "cs-2.0", "--config", path, "-o", "new", "-q")
+    equal(cbk.open(dir .. "/new/hf_to_cs-1.9_to_cs-2.0.mdl").root.dataloader.samples_streamed, 40)
+  end)
+end)

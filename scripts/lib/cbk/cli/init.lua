@@ -579,7 +579,7 @@ end
 ---@param args table
 ---@param line string
 function cli.say(args, line)
-  if not args.json then print(line) end
+  if not args.json then print(wrap.text(line, cli.columns(), 2)) end
 end
 
 ---Prints a value as JSON, with control characters escaped for terminals.

@@ -24,7 +24,34 @@ local converters = {
   input = jobs.input,
 }
 
----Loads the user's own file, then every family.
+---The folders of the user's own families: `converters` in each folder of CBK_PATH, and in cbk's folder of configuration. Relative folders
+---are left out: the current folder may be anyone's.
+---@return string[]
+local function own_folders()
+  local out = {}
+  local function add(folder)
+    if folder:find "^/" and cbk.fs.is_dir(folder) then out[#out + 1] = folder end
+  end
+  for path in (os.getenv "CBK_PATH" or ""):gmatch "[^:]+" do add(cbk.fs.join(path, "converters")) end
+  local config = os.getenv "XDG_CONFIG_HOME"
+  add(cbk.fs.join(config and config:find "^/" and config or cbk.fs.join(os.getenv "HOME" or "/", ".config"), "cbk/converters"))
+  return out
+end
+
+---Loads the families in the user's folders. A file with an error is left out, with a warning.
+local function load_own_families()
+  for _, folder in ipairs(own_folders()) do
+    for _, name in ipairs(cbk.fs.list(folder)) do
+      local path = cbk.fs.join(folder, name)
+      if name:find "%.lua$" then
+        local fine, problem = pcall(function() catalogue.add(family_files.read(path), path, true) end)
+        if not fine then cbk.warn(("the converter %s is left out: %s"):format(cbk.quote(path), errors.text(problem))) end
+      end
+    end
+  end
+end
+
+---Loads the user's own file, the families in the user's folders, then every family of cbk. A sandboxed file is alone with cbk's.
 ---@param own? string
 ---@param is_sandboxed? boolean   the user's own file has no rights
 ---@return string|nil only   the model of the user's own file, if it has exactly one: the default of --model
@@ -41,6 +68,7 @@ function converters.load(own, is_sandboxed)
     catalogue.add(models, own, true)
     only = #models == 1 and models[1].model or nil
   end
+  if not is_sandboxed then load_own_families() end
   catalogue.load_folder(root .. "converters", family_files.check)
   return only
 end
@@ -59,6 +87,22 @@ end
 ---@return string
 function converters.config_file(path)
   return cbk.fs.is_dir(path) and links.file(path, "config.json", "name the file itself, if you trust it") or path
+end
+
+---The config, where a relative folder of data loader states (releases 1.8 and 1.9) that is not below the current folder, but beside the
+---config, is named by its path.
+---@param config any
+---@param path string   of the config
+---@return any config
+function converters.with_states_beside(config, path)
+  local section = kinds.is_dict(config) and kinds.is_dict(config, "cerebras") and config.cerebras or cbk.dict()
+  local folder = section.save_iter_state_path
+  if type(folder) ~= "string" or folder == "" or folder:find "^/" or cbk.fs.is_dir(folder) then return config end
+  local beside = cbk.fs.join(cbk.fs.dirname(path), folder)
+  if not cbk.fs.is_dir(beside) then return config end
+  local out, own = cbk.copy(config), cbk.copy(section)
+  own.save_iter_state_path, out.cerebras = beside, own
+  return out
 end
 
 ---The values of `model_type` in a model's Hugging Face configs.

@@ -95,7 +95,7 @@ local LABELLED = { 5, 10, 20, 50, 100, 200, 500, 1000 } -- layers between the nu
 ---The numbers of layers above their ticks: "0    5    10".
 ---@param numbers integer[]   of the layers
 ---@param count integer       ticks
-local function axis(numbers, count)
+local function layer_axis(numbers, count)
   local step, out = LABELLED[#LABELLED], ""
   for i = #LABELLED, 1, -1 do
     if LABELLED[i] / #numbers * count >= 5 then step = LABELLED[i] end
@@ -148,7 +148,7 @@ local function sparklines(plot, options)
   local room = math.min(#longest.values, math.max(8, is_apart and beside or beside - 8))
   name_width = is_apart and 0 or math.max(8, math.min(name_width, beside - room))
   local indent = is_apart and "  " or (" "):rep(name_width + 2)
-  out[1] = indent .. axis(longest.layers, room)
+  out[1] = indent .. layer_axis(longest.layers, room)
   for _, one in ipairs(plot.series) do
     local _, low, high = places(one.values, options.log)
     local numbers = low and ("%s to %s"):format(scale.text(low), scale.text(high)) or "no values"
