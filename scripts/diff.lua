@@ -177,6 +177,23 @@ local function renamed_lines(list, args)
   return lines
 end
 
+---Where the sides have no name in common: the model in whose formats they can be compared, if both are of one.
+local function advise_model(args)
+  local function model_of(path)
+    local fine, found = pcall(function() return require("cbk.recognise").checkpoint(path, cbk.open(path, cli.reading(args))) end)
+    return fine and found.model or nil, fine and found.format or nil
+  end
+  require("cbk.converters").load()
+  local a, format_a = model_of(args.a)
+  local b, format_b = model_of(args.b)
+  if a and a == b and format_a ~= format_b then
+    print_line(("no name is in both: A is in %s, B in %s; compare them with --model %s"):format(format_a, format_b, a))
+  elseif a or b then
+    print_line(("no name is in both: A is %s, B is %s"):format(a and "of " .. a or "of no known model", b and "of " .. b
+      or "of no known model"))
+  end
+end
+
 local function print_text(result, args)
   print_keys("only in " .. cbk.shown(args.a), result.a, result.only_a, args)
   print_keys("only in " .. cbk.shown(args.b), result.b, result.only_b, args)
@@ -185,6 +202,10 @@ local function print_text(result, args)
   local compared = args.keys_only and " (without values)" or ""
   print_line(result.equal and ("the same: %s%s"):format(numbers.counted(result.same, "value"), compared)
     or ("%s the same%s"):format(numbers.counted(result.same, "value"), compared))
+  local has_common = result.same > 0
+  for _, i in ipairs(result.different) do has_common = has_common or not result.other_key[i] end
+  local is_apart = #result.only_a > 0 and #result.only_b > 0 and not has_common
+  if is_apart and not (args.model or args.key) then advise_model(args) end
 end
 
 --- A complex number is a list of its parts.

@@ -3,16 +3,19 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local commands = require "cbk.commands"
+local help = require "cbk.help"
 local natural = require "cbk.natural"
 local overview = require "cbk.cli.overview"
 local wrap = require "cbk.wrap"
 
-local parser = cli.parser("help", "Print what the commands are for, the help of one command, or a page about a topic.", [[
+local parser = cli.parser("help", "Print what the commands are for, the help of one command or function, or a page about a topic.", [[
 examples:
   cbk help
   cbk help convert
+  cbk help cbk.create
+  cbk help cstorch.optim.AdamW
   cbk help json]])
-parser:argument("topic", "a command or a topic"):argname("TOPIC"):args "?"
+parser:argument("topic", "a command, a topic, or a name of the Lua library"):argname("TOPIC"):args "?"
 parser:flag("--json", "without TOPIC: print the list as JSON")
 local args = parser:parse()
 
@@ -62,6 +65,7 @@ Usage: cbk [--traceback] COMMAND [ARGUMENTS]
 
 help:
   cbk help COMMAND              options and examples of a command, as 'cbk COMMAND --help'
+  cbk help cbk.create           a function of the Lua library; 'cbk help cbk' lists them
   cbk help TOPIC                a page about a topic:
 %s
 
@@ -84,12 +88,15 @@ local function print_topic(topic)
     print((wrap.prose(overview.with_paths(page), cli.width()):gsub("%s+$", "")))
     return
   end
+  local text, near_names = help.text(topic)
+  if text then return print(wrap.text(text, cli.width(), 2)) end
   local names = overview.topics()
   for name in pairs(commands) do
     if not overview.HIDDEN[name] then names[#names + 1] = name end
   end
   local near = cbk.nearest(topic, names)
-  cli.fail_with(2, ("help: there is no command or topic %s; %s"):format(cbk.quote(topic),
+  if #near == 0 then near = near_names end
+  cli.fail_with(2, ("help: there is no command, topic or function %s; %s"):format(cbk.quote(topic),
     #near > 0 and ("did you mean %s?"):format(table.concat(near, " or ")) or "'cbk help' lists them"), "usage")
 end
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <vector>
 
 #include "host/base/error.hpp"
@@ -88,6 +89,44 @@ std::map<std::string, fs::path> commands(const fs::path& scripts) {
   return found;
 }
 
+namespace {
+
+/// What people call a command that has another name here.
+std::string_view meant_command(std::string_view name) {
+  static const std::map<std::string_view, std::string_view> meant = {
+      {"cast", "copy --to-dtype"},
+      {"cat", "show"},
+      {"compare", "diff"},
+      {"describe", "ls"},
+      {"dequantize", "copy --dequantize"},
+      {"detect", "identify"},
+      {"extract", "export"},
+      {"fold", "fold-lora-checkpoint"},
+      {"graph", "plot"},
+      {"head", "show"},
+      {"histogram", "plot"},
+      {"info", "ls"},
+      {"inspect", "ls, show or stats"},
+      {"keys", "ls --flat"},
+      {"lint", "check"},
+      {"merge-lora", "fold-lora-checkpoint"},
+      {"print", "show"},
+      {"prompt", "repl"},
+      {"rename", "copy --rename"},
+      {"reshard", "copy --shard-size"},
+      {"shell", "repl"},
+      {"split", "copy --shard-size"},
+      {"summary", "ls or report"},
+      {"tree", "ls"},
+      {"validate", "check"},
+      {"view", "show"},
+  };
+  const auto found = meant.find(name);
+  return found == meant.end() ? std::string_view() : found->second;
+}
+
+}  // namespace
+
 fs::path find_command(const fs::path& scripts, std::string_view name) {
   const auto known = commands(scripts);
   if (const auto found = known.find(command_name(name)); found != known.end()) return found->second;
@@ -96,8 +135,10 @@ fs::path find_command(const fs::path& scripts, std::string_view name) {
   const auto close = nearest(name, names);
   std::error_code ignored;
   const bool is_file = fs::exists(fs::path(name), ignored);
+  const std::string_view meant = meant_command(name);
   fail(Errc::usage, "there is no command {}; {}", quote(name),
-       is_file ? fmt::format("did you mean 'cbk {} {}'?", name.ends_with(".lua") ? "run" : "ls", name)
+       !meant.empty() ? fmt::format("'cbk {}' does that", meant)
+       : is_file      ? fmt::format("did you mean 'cbk {} {}'?", name.ends_with(".lua") ? "run" : "ls", name)
        : !close.empty() ? fmt::format("did you mean {}?", fmt::join(close, " or "))
                         : std::string("'cbk --help' lists them"));
 }

@@ -126,7 +126,7 @@ describe("cbk help", function()
     end
     local code, out, err = run(dir, "help", "jso")
     equal({ code, out }, { 2, "" })
-    has(err, "there is no command or topic 'jso'; did you mean json")
+    has(err, "there is no command, topic or function 'jso'; did you mean json")
     equal((run(dir, "help", "../help/json")), 2)
     equal({ run(dir, "run", "--help") }, { run(dir, "help", "run") })
   end)

@@ -101,6 +101,19 @@ describe("what is typed", function()
     for _, case in ipairs(cases) do equal(chunk.with_globals(case[1]), case[2] or case[1], case[1]) end
   end)
 
+  it("prints the expression behind the last ';'", function()
+    for text, wanted in pairs { ["t = x; t:stats()"] = "t = x; return  t:stats()", ["local a = 1; a"] = "a = 1; return  a",
+      ['s = ";"; s'] = 's = ";"; return  s', ["a = 1; b = 2"] = false, ["x = 1;"] = false, ["f(1)"] = false, ["t = { 1; 2 }"] = false, ["do a = 1; a = 2 end"] = false } do
+      equal(chunk.with_return(text) or false, wanted, text)
+    end
+    local dir = harness.temp_dir()
+    cbk.fs.write(dir .. "/typed", "x = cbk.tensor { 3, 4 }; x:stats().norm\nlocal y = 2; y + 1\ny = 7; y;\n:save out.lua\n")
+    local program = cbk.fs.program()
+    equal(os.execute(("cd '%s' && '%s' repl < typed > out 2> err && '%s' run out.lua > again"):format(dir, program, program)), 0)
+    harness.has(cbk.fs.read(dir .. "/out"), "5\n3\n")
+    equal(cbk.fs.read(dir .. "/again"), "5\n3\n")
+  end)
+
   it("becomes statements", function()
     local function statement(text, is_expression, values, muted)
       return chunk.statement { text = text, is_expression = is_expression, values = values, muted = muted }

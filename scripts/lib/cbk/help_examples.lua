@@ -182,6 +182,7 @@ return {
   ["cbk.natural.less"] = 'cbk.natural.less("layers.9", "layers.10")',
   ["cbk.natural.sort"] = 'cbk.natural.sort { "layers.10", "layers.9" }',
   ["cbk.fold.shown"] = 'cbk.fold.shown ""',
+  ["cbk.fold.pairs"] = 'cbk.fold.pairs { { from = "layers.0.w", to = "h.0.w" }, { from = "layers.1.w", to = "h.1.w" } }',
   ["cbk.fold.groups"] = 'cbk.fold.groups { { path = "layers.0.w", signature = "" }, { path = "layers.1.w", signature = "" } }',
 
   -- states of data loaders, and old checkpoints
@@ -206,8 +207,8 @@ return {
   ["cbk.checkpoint_spec.last_epochs"] = 'cbk.checkpoint_spec.last_epochs(edit:names(), 1000, {})',
 
   -- command lines of scripts
-  ["cbk.cli.format_options"] = 'cli.format_options(parser, { from = "the format it has", to = "the format wanted", needs_to = true })',
-  ["cbk.cli.key_option"] = 'cli.key_option(parser, "key", true)',
+  ["cbk.cli.format_options"] = 'cbk.cli.format_options(cbk.cli.parser("mine", "Mine."), { from = "the format it has", to = "the format wanted", needs_to = true })',
+  ["cbk.cli.key_option"] = 'cbk.cli.key_option(cbk.cli.parser("mine", "Mine."), "key", true)',
   ["cbk.cli.parser"] = 'parser = cbk.cli.parser("mine", "Count tensors.", "examples:\\n  cbk mine model.pt")',
   ["cbk.cli.fail_with"] = 'pcall(cbk.cli.fail_with, 3, "the model is too large")',
   ["cbk.cli.usage_error"] = 'pcall(cbk.cli.usage_error, "mine", "--top and --all exclude each other")',

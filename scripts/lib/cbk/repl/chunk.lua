@@ -78,6 +78,25 @@ function chunk.with_globals(text)
   return table.concat(out) .. text:sub(copied)
 end
 
+---Statements with an expression behind the last ';', as in "t = x; t:stats()": what runs them, and returns its values. nil for other texts.
+---@param text string
+---@return string|nil
+function chunk.with_return(text)
+  local depth, at, last = 0, 1, nil
+  while true do
+    local start, stop, word = next_token(text, at)
+    if not start then break end
+    local mark = text:sub(start, start)
+    if OPENS[word] or mark == "{" or mark == "(" then depth = depth + 1 end
+    if CLOSES[word] or mark == "}" or mark == ")" then depth = depth - 1 end
+    if mark == ";" and depth == 0 and next_token(text, stop) then last = start end
+    at = stop
+  end
+  if not last then return nil end
+  local out = ("%s; return %s"):format(chunk.with_globals(text:sub(1, last - 1)), text:sub(last + 1))
+  return loadstring(out) and out or nil
+end
+
 -- --- scripts
 
 ---@class PromptEntry  an input and its result

@@ -71,13 +71,15 @@ local function is_incomplete(message, text)
   return message:find "near '<eof>'" ~= nil
 end
 
---- A function for the text, and whether it is an expression; or nil, the error, and whether more lines may complete it.
+--- A function for the text, whether it is an expression, and the text that has its values; or nil, the error, and whether more lines may
+--- complete it.
 function Session:compile(text)
   local expression = text:gsub("^%s*=", "")
   local compiled, expression_error = load("return " .. expression, "=(input)", "t", self.env)
   local is_expression = compiled ~= nil
   if not compiled then
-    local statement_error
+    local with_return, statement_error = chunk.with_return(text), nil
+    if with_return then return load(with_return, "=(input)", "t", self.env), true, with_return end
     compiled, statement_error = load(chunk.with_globals(text), "=(input)", "t", self.env)
     if not compiled then
       return nil, statement_error, is_incomplete(statement_error, text) or is_incomplete(expression_error, text)
@@ -129,7 +131,7 @@ function Session:run(compiled, muted)
 end
 
 function Session:evaluate(text)
-  local compiled, what = self:compile(text)
+  local compiled, what, with_return = self:compile(text)
   if not compiled then
     self:report(what)
     return false
@@ -137,7 +139,7 @@ function Session:evaluate(text)
   local muted = text:find ";%s*$" ~= nil
   local values = self:run(compiled, muted)
   if not values then return false end
-  self.log[#self.log + 1] = chunk.statement { text = text, is_expression = what, values = values, muted = muted }
+  self.log[#self.log + 1] = chunk.statement { text = with_return or text, is_expression = what, values = values, muted = muted }
   return true
 end
 
