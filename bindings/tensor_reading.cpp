@@ -1,4 +1,7 @@
 // Methods of Tensor that read its elements.
+#include <algorithm>
+#include <cmath>
+
 #include "bindings/elements.hpp"
 #include "bindings/tensor_methods.hpp"
 #include "host/tensor/compare.hpp"
@@ -172,13 +175,46 @@ std::vector<DType> dtypes_of(lua_State* L, const Options& options, const char* n
   return out;
 }
 
-/// `t:scan { dtypes = }`: checks of the elements.
+/// The field `name`: { count =, { first, last }, … } of runs.
+void set_runs(lua_State* L, const char* name, const Runs& runs) {
+  lua_createtable(L, static_cast<int>(runs.first.size()), 1);
+  set_integer(L, "count", static_cast<uint64_t>(runs.count));
+  for (size_t i = 0; i < runs.first.size(); ++i) {
+    lua_createtable(L, 2, 0);
+    lua_pushnumber(L, static_cast<double>(runs.first[i].first));
+    lua_rawseti(L, -2, 1);
+    lua_pushnumber(L, static_cast<double>(runs.first[i].second));
+    lua_rawseti(L, -2, 2);
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  lua_setfield(L, -2, name);
+}
+
+void set_sizes(lua_State* L, const Scan& scan) {
+  const auto count = static_cast<double>(std::max<int64_t>(scan.sums->count, 1));
+  set_number(L, "mean", scan.sums->sum / count);
+  set_number(L, "rms", std::sqrt(scan.sums->squares / count));
+  if (!scan.rows) return;
+  lua_createtable(L, 0, 7);
+  set_integer(L, "rows", static_cast<uint64_t>(scan.rows->rows));
+  set_integer(L, "columns", static_cast<uint64_t>(scan.rows->columns));
+  set_number(L, "median", scan.rows->median);
+  set_runs(L, "zero", scan.rows->zero);
+  set_runs(L, "quiet", scan.rows->quiet);
+  set_runs(L, "repeated", scan.rows->repeated);
+  set_runs(L, "zero_columns", scan.rows->zero_columns);
+  lua_setfield(L, -2, "odd_rows");
+}
+
+/// `t:scan { dtypes =, quiet = }`: checks of the elements.
 int scan(lua_State* L) {
-  const Options options(L, 2, {"dtypes"});
+  const Options options(L, 2, {"dtypes", "quiet"});
   const std::vector<DType> dtypes = dtypes_of(L, options, "dtypes");
   const Tensor& tensor = self_tensor(L);
-  const Scan scan = cbk::scan(tensor, dtypes);
-  lua_createtable(L, 0, 9);
+  std::optional<double> quiet;
+  if (options.has("quiet")) quiet = options.number("quiet", 0);
+  const Scan scan = cbk::scan(tensor, dtypes, quiet);
+  lua_createtable(L, 0, 12);
   for (const auto& [name, count] : {std::pair{"numel", scan.numel}, {"nan", scan.nan}, {"inf", scan.inf}}) {
     set_integer(L, name, static_cast<uint64_t>(count));
   }
@@ -189,8 +225,9 @@ int scan(lua_State* L) {
     lua_setfield(L, -2, "constant");
   }
   set_field(L, "fingerprint", fmt::format("{:016x}", scan.fingerprint));
+  if (scan.sums) set_sizes(L, scan);
+  if (scan.sums || !dtypes.empty()) set_number(L, "largest", scan.largest);
   if (dtypes.empty()) return 1;
-  set_number(L, "largest", scan.largest);
   lua_createtable(L, 0, static_cast<int>(dtypes.size()));
   for (size_t i = 0; i < dtypes.size(); ++i) {
     lua_createtable(L, 0, 3);

@@ -9,13 +9,16 @@ local folder = require "cbk.check.folder"
 local leftovers = require "cbk.check.leftovers"
 local numbers = require "cbk.numbers"
 local progress = require "cbk.progress"
+local rules = require "cbk.check.rules"
 local sarif = require "cbk.check.sarif"
 
 local parser = cli.parser("check", "Find what is wrong with checkpoints: values, layers, shapes, shards, checksums, pickles.", [[
 Reads every tensor once. Errors are NaN and infinities, damage, missing weights and shapes that the
 config contradicts, shards that do not fit their index, and pickles that name more than plain data.
-Warnings are constant weights, layers with the same content, gaps in their numbers, tied weights that
-differ, leftover files, and numbers that --for DTYPE cannot hold. Notes may be as they should be.
+Warnings are constant weights, weights unlike those of the other layers, rows of zeros, layers with the
+same content, gaps in their numbers, tied weights that differ, leftover files, and numbers that --for
+DTYPE cannot hold. Notes, such as rows of an embedding that were never trained, may be as they should
+be. Each finding ends with the name of its rule, which --only and --skip take.
 The config is the one beside the checkpoint, as 'cbk identify' finds it. Of a folder with several
 checkpoints, or with the parts of a model in folders of their own, each one is checked.
 
@@ -24,6 +27,8 @@ Exit code: 0 no error and no warning, 1 some, 2 a file cannot be opened at all.
 examples:
   cbk check model.safetensors
   cbk check llama-folder --for float16 --for float8_e4m3fn
+  cbk check model.safetensors --skip untrained-rows --skip duplicate
+  cbk check model.mdl --only layer-outlier
   cbk check --sarif checkpoints/*.mdl > findings.sarif]])
 parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one; may be repeated"):argname "FILE":args "+"
 parser:option("--for", "also check that the numbers fit this dtype, such as float16; may be repeated"):target "dtypes"
@@ -34,6 +39,12 @@ parser:option("--for", "also check that the numbers fit this dtype, such as floa
     return nil, ("--for '%s': expected a floating dtype, such as float16, bfloat16 or float8_e4m3fn"):format(text)
   end)
 parser:option("--config", "the config (default: the one beside the checkpoint); with one FILE only"):argname "CONFIG"
+local ids = {}
+for i, rule in ipairs(rules.list) do ids[i] = rule.id end
+cli.candidates(parser:option("--only", "report findings of this rule alone; may be repeated"):argname("RULE"):count("*")
+  :convert(rules.named), ids)
+cli.candidates(parser:option("--skip", "report no findings of this rule; may be repeated"):argname("RULE"):count("*")
+  :convert(rules.named), ids)
 parser:flag("--no-values", "read no tensors: check names, shapes, shards and pickles only")
 parser:flag("--all", "list every finding, not the first 20 of each kind")
 parser:flag("--sarif", "print SARIF 2.1.0, for code hosts and editors")
@@ -51,7 +62,8 @@ local options = {
   reading = cli.reading(args), config = args.config, dtypes = args.dtypes or {}, without_values = args.no_values, folders = {},
 }
 
-local found, failures, subjects, total = findings.new(), {}, {}, 0
+local found, failures, subjects, total = findings.new { only = args.only, skip = args.skip }, {}, {}, 0
+options.without_sizes = not found:wants(rules.OF_SIZES)
 
 ---@param file string
 ---@param is_inside? boolean   of a folder that was named
@@ -115,6 +127,8 @@ else
   for _, subject in ipairs(subjects) do tensors = tensors + subject.tensors end
   if #subjects > 0 then
     local without = args.no_values and " (without values)" or ""
+    if #args.only > 0 then without = without .. (" (only %s)"):format(table.concat(args.only, ", ")) end
+    if #args.skip > 0 then without = without .. (" (without %s)"):format(table.concat(args.skip, ", ")) end
     print_line(("%s%s: %s in %s, %s"):format(found:counts_text() or "clean", without, numbers.counted(tensors, "tensor"),
       numbers.counted(#subjects, "checkpoint"), cbk.format_size(total)))
   end

@@ -14,11 +14,15 @@ namespace cbk {
 class Blocks {
  public:
   /// For tensors with the same number of elements that are read side by side. Errors: why a tensor cannot be
-  /// read; such a tensor may have any number of elements.
-  explicit Blocks(std::initializer_list<const Tensor*> tensors) : numel_((*tensors.begin())->numel()) {
+  /// read; such a tensor may have any number of elements. `row`: elements that are to be in one block; a row
+  /// that is too long is cut.
+  explicit Blocks(std::initializer_list<const Tensor*> tensors, int64_t row = 1)
+      : numel_((*tensors.begin())->numel()) {
     for (const Tensor* tensor : tensors) {
       check_readable(*tensor);
-      const int64_t rows = std::lcm(tensor->expression()->granularity(), whole_words);
+      const int64_t cheap = std::lcm(tensor->expression()->granularity(), whole_words);
+      const int64_t whole = cheap > 0 && cheap <= most_rows ? std::lcm(cheap, row) : 0;
+      const int64_t rows = whole > 0 && whole <= most_rows ? whole : cheap;
       if (rows > 0 && rows <= most_rows) block_ = std::max(block_, (least_block + rows - 1) / rows * rows);
     }
     block_ = std::min(block_, std::max<int64_t>(numel_, 1));

@@ -32,6 +32,8 @@ struct ScanOfPart {
   Bytes first;
   std::vector<Losses> losses;
   double largest = 0;
+  RowSums sums;
+  RowCollector::Part rows;
 
   void join(const ScanOfPart& later) {
     nan += later.nan;
@@ -43,6 +45,7 @@ struct ScanOfPart {
     is_zero = is_zero && later.is_zero;
     for (size_t i = 0; i < losses.size(); ++i) losses[i] += later.losses[i];
     largest = std::max(largest, later.largest);
+    sums += later.sums;
   }
 };
 
@@ -65,6 +68,14 @@ Sizes range_of(DType dtype) {
       return {-1, std::numeric_limits<double>::infinity()};
   }
 }
+
+/// What a scan is asked for besides faults.
+struct Question {
+  const std::vector<DType>& targets;
+  bool with_sizes = false;
+  RowCollector* rows = nullptr;  // of a matrix whose rows are kept
+  int64_t columns = 1;
+};
 
 /// The dtype of the one or two real numbers of each element.
 DType number_of(DType dtype) {
@@ -89,9 +100,9 @@ bool all_zero(DType dtype, ByteView bytes) {
 
 class Scanner {
  public:
-  Scanner(DType dtype, const std::vector<DType>& targets)
-      : dtype_(dtype), itemsize_(size_of(dtype)), targets_(targets) {
-    found_.losses.resize(targets.size());
+  Scanner(DType dtype, const Question& question)
+      : dtype_(dtype), itemsize_(size_of(dtype)), question_(question), targets_(question.targets) {
+    found_.losses.resize(targets_.size());
   }
 
   /// Works in pieces, so that several passes find them in the first-level cache.
@@ -102,6 +113,8 @@ class Scanner {
       add_piece(begin + static_cast<int64_t>(at) / itemsize_,
                 block.subspan(at, std::min(step, block.size() - at)));
     }
+    if (question_.rows != nullptr)
+      found_.sums += question_.rows->add(found_.rows, begin / question_.columns, block);
   }
 
   [[nodiscard]] ScanOfPart& found() { return found_; }
@@ -117,6 +130,8 @@ class Scanner {
     const int64_t count = static_cast<int64_t>(piece.size()) / itemsize_;
     if (first_not_finite(dtype_, piece.data(), count) >= 0) count_strange(begin, piece);
     if (!targets_.empty()) add_losses(piece.data(), count);
+    if (question_.with_sizes && question_.rows == nullptr)
+      found_.sums += sums_of_row(dtype_, piece.data(), count);
   }
 
   void count_strange(int64_t begin, ByteView piece) {
@@ -163,14 +178,14 @@ class Scanner {
 
   DType dtype_;
   int64_t itemsize_;
+  const Question& question_;
   const std::vector<DType>& targets_;
   ScanOfPart found_;
 };
 
-ScanOfPart scan_part(const Tensor& tensor, const Blocks& blocks, int64_t part,
-                     const std::vector<DType>& targets) {
+ScanOfPart scan_part(const Tensor& tensor, const Blocks& blocks, int64_t part, const Question& question) {
   const int64_t itemsize = size_of(tensor.dtype());
-  Scanner scanner(tensor.dtype(), targets);
+  Scanner scanner(tensor.dtype(), question);
   Scratch room(static_cast<size_t>(blocks.block() * itemsize));
   blocks.each(part, [&](int64_t begin, int64_t end) {
     check_interrupt();
@@ -182,7 +197,7 @@ ScanOfPart scan_part(const Tensor& tensor, const Blocks& blocks, int64_t part,
   return std::move(scanner.found());
 }
 
-Scan as_scan(ScanOfPart found, int64_t numel) {
+Scan as_scan(ScanOfPart found, int64_t numel, bool with_sizes) {
   Scan out;
   out.numel = numel;
   out.nan = found.nan;
@@ -198,13 +213,14 @@ Scan as_scan(ScanOfPart found, int64_t numel) {
     out.constant = Bytes(found.first.size());
   }
   out.losses = std::move(found.losses);
-  out.largest = found.largest;
+  out.largest = std::max(found.largest, found.sums.largest);
+  if (with_sizes) out.sums = found.sums;
   return out;
 }
 
 /// A tensor of one repeated element may have any size: one element describes it.
-Scan repeated(ByteView element, const Tensor& tensor, const std::vector<DType>& targets) {
-  Scanner scanner(tensor.dtype(), targets);
+Scan repeated(ByteView element, const Tensor& tensor, const Question& question) {
+  Scanner scanner(tensor.dtype(), question);
   scanner.add(0, element);
   ScanOfPart& found = scanner.found();
   found.nan *= tensor.numel();
@@ -212,29 +228,57 @@ Scan repeated(ByteView element, const Tensor& tensor, const std::vector<DType>& 
   for (Losses& losses : found.losses) {
     for (int64_t* count : {&losses.overflowed, &losses.changed, &losses.vanished}) *count *= tensor.numel();
   }
-  return as_scan(std::move(found), tensor.numel());
+  found.sums.count *= tensor.numel();
+  found.sums.sum *= static_cast<double>(tensor.numel());
+  found.sums.squares *= static_cast<double>(tensor.numel());
+  return as_scan(std::move(found), tensor.numel(), question.with_sizes);
+}
+
+/// The parts of a tensor, scanned on several threads.
+std::vector<ScanOfPart> scan_parts(const Tensor& tensor, const Blocks& blocks, const Question& question) {
+  std::vector<ScanOfPart> parts(static_cast<size_t>(blocks.parts()));
+  parallel_for(blocks.parts(), [&](int64_t part) {
+    parts[static_cast<size_t>(part)] = scan_part(tensor, blocks, part, question);
+  });
+  std::unordered_set<const Expression*> seen;
+  verify_sources(*tensor.expression(), &Storage::verify_whole, seen);
+  drop_sources(*tensor.expression());
+  return parts;
+}
+
+OddRows odd_rows_of(const RowCollector& rows, const std::vector<ScanOfPart>& parts, double quiet) {
+  std::vector<const RowCollector::Part*> pointers;
+  for (const ScanOfPart& part : parts) pointers.push_back(&part.rows);
+  return rows.found(pointers, quiet);
 }
 
 }  // namespace
 
-Scan scan(const Tensor& tensor, const std::vector<DType>& targets) {
+Scan scan(const Tensor& tensor, const std::vector<DType>& targets, std::optional<double> quiet) {
   for (const DType target : targets) check_cast(tensor.dtype(), target);
   if (tensor.numel() == 0) {
     Scan out;
     out.losses.resize(targets.size());
     return out;
   }
-  if (const auto element = tensor.fill()) return repeated(*element, tensor, targets);
-  const Blocks blocks({&tensor});
-  std::vector<ScanOfPart> parts(static_cast<size_t>(blocks.parts()));
-  parallel_for(blocks.parts(), [&](int64_t part) {
-    parts[static_cast<size_t>(part)] = scan_part(tensor, blocks, part, targets);
-  });
+  Question question{targets, quiet && is_floating(tensor.dtype())};
+  if (const auto element = tensor.fill()) return repeated(*element, tensor, question);
+  const Shape& shape = tensor.shape();
+  std::optional<RowCollector> rows;
+  const bool may_have_rows =
+      question.with_sizes && shape.size() == 2 && RowCollector::is_suitable(shape[0], shape[1]);
+  const Blocks blocks({&tensor}, may_have_rows ? shape[1] : 1);
+  if (may_have_rows && blocks.block() % shape[1] == 0) {
+    question.rows = &rows.emplace(tensor.dtype(), shape[0], shape[1]);
+    question.columns = shape[1];
+  }
+  std::vector<ScanOfPart> parts = scan_parts(tensor, blocks, question);
+  std::optional<OddRows> odd;
+  if (rows) odd = odd_rows_of(*rows, parts, *quiet);
   for (size_t i = 1; i < parts.size(); ++i) parts.front().join(parts[i]);
-  std::unordered_set<const Expression*> seen;
-  verify_sources(*tensor.expression(), &Storage::verify_whole, seen);
-  drop_sources(*tensor.expression());
-  return as_scan(std::move(parts.front()), tensor.numel());
+  Scan out = as_scan(std::move(parts.front()), tensor.numel(), question.with_sizes);
+  out.rows = std::move(odd);
+  return out;
 }
 
 }  // namespace cbk

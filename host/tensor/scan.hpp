@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "host/tensor/kernels/losses.hpp"
+#include "host/tensor/kernels/row_sums.hpp"
+#include "host/tensor/odd_rows.hpp"
 #include "host/tensor/tensor.hpp"
 
 namespace cbk {
@@ -21,12 +23,15 @@ struct Scan {
   /// Equal for tensors of one dtype with the same bytes, in any shape; for other tensors almost always
   /// different.
   uint64_t fingerprint = 0;
-  std::vector<Losses> losses;  // for each dtype that was asked for: what a cast would cost
-  double largest = 0;          // of the finite |x|, if dtypes were asked for
+  std::vector<Losses> losses;   // for each dtype that was asked for: what a cast would cost
+  double largest = 0;           // of the finite |x|, if dtypes or sizes were asked for
+  std::optional<RowSums> sums;  // if sizes were asked for, and the elements are floating
+  std::optional<OddRows> rows;  // of a matrix, unless its rows are very long, many or short
 };
 
 /// Bytes with a checksum are verified, as in a copy. Errors: `format` for damage; `dtype`
-/// for a dtype that the elements cannot be cast to.
-Scan scan(const Tensor& tensor, const std::vector<DType>& targets = {});
+/// for a dtype that the elements cannot be cast to. `quiet` asks for sizes: it is the share of the rows'
+/// median RMS below which a row is quiet.
+Scan scan(const Tensor& tensor, const std::vector<DType>& targets = {}, std::optional<double> quiet = {});
 
 }  // namespace cbk

@@ -17,7 +17,8 @@ local rules = require "cbk.check.rules"
 ---@class Findings
 ---@field list Finding[]
 ---@field number table<string, integer>                            of each rule
----@field total { error: integer, warning: integer, note: integer }   including findings that are not kept
+---@field total { error: integer, warning: integer, note: integer }   including findings beyond the first thousands
+---@field is_skipped table<string, true>   rules whose findings are not wanted
 local Findings = {}
 Findings.__index = Findings
 
@@ -27,10 +28,32 @@ local KEPT = 4000 -- of one rule; further ones are only counted
 
 local findings = {}
 
----@return Findings
-function findings.new() return setmetatable({ list = {}, number = {}, total = { error = 0, warning = 0, note = 0 } }, Findings) end
+---@class RuleChoice
+---@field only? string[]   the rules whose findings are kept (default: all)
+---@field skip? string[]   rules whose findings are not kept
 
----Adds a finding.
+---@param choice? RuleChoice
+---@return Findings
+function findings.new(choice)
+  local only, skip = choice and choice.only or {}, choice and choice.skip or {}
+  local is_skipped = {}
+  for id in pairs(#only > 0 and rules.by_id or {}) do is_skipped[id] = true end
+  for _, id in ipairs(only) do is_skipped[id] = nil end
+  for _, id in ipairs(skip) do is_skipped[id] = true end
+  return setmetatable({ list = {}, number = {}, total = { error = 0, warning = 0, note = 0 }, is_skipped = is_skipped }, Findings)
+end
+
+---Whether findings of any of the rules are kept.
+---@param ids string[]
+---@return boolean
+function Findings:wants(ids)
+  for _, id in ipairs(ids) do
+    if not self.is_skipped[id] then return true end
+  end
+  return false
+end
+
+---Adds a finding, unless its rule is skipped.
 ---@param id string        of the rule
 ---@param file string
 ---@param key string|nil
@@ -39,6 +62,7 @@ function findings.new() return setmetatable({ list = {}, number = {}, total = { 
 function Findings:add(id, file, key, text, options)
   options = options or {}
   local rule = rules.by_id[id] or error("no rule " .. id)
+  if self.is_skipped[id] then return end
   local severity = options.severity or rule.severity
   self.number[id], self.total[severity] = (self.number[id] or 0) + 1, self.total[severity] + 1
   if self.number[id] > KEPT then return end

@@ -17,9 +17,11 @@ local parts = require "cbk.parts"
 local pickles = require "cbk.check.pickles"
 local quantised = require "cbk.quantised"
 local shards = require "cbk.check.shards"
+local siblings = require "cbk.check.siblings"
 local small_items = require "cbk.small_items"
 local team = require "cbk.team"
 local values = require "cbk.check.values"
+local vocabulary = require "cbk.check.vocabulary"
 
 local check = {}
 
@@ -30,6 +32,7 @@ local check = {}
 ---@field dtypes string[]          of --for
 ---@field without_values? boolean
 ---@field folders? table           what is found out about folders, for further checkpoints in them
+---@field without_sizes? boolean    no rule that compares the sizes of weights and rows is wanted
 ---@field is_chosen? fun(key: string): boolean   whose values are read (default: all)
 
 ---@class CheckSubject   A checkpoint that is opened as far as possible.
@@ -252,7 +255,8 @@ end
 ---@return { damage?: string, scan?: table, least?: number }   `least`: of a state of an optimizer that is never negative
 local function read(subject, part, i, path, options)
   local row, tensor = part.rows[i], subject.codes and subject.codes[path] or part.rows:value(i)
-  local fine, result = pcall(tensor.scan, tensor, { dtypes = dtypes_for(row, options) })
+  local quiet = not (options.without_sizes or values.is_state(path)) and vocabulary.QUIET or nil
+  local fine, result = pcall(tensor.scan, tensor, { dtypes = dtypes_for(row, options), quiet = quiet })
   if not fine then
     if type(result) ~= "table" or result.code ~= "format" then error(result, 0) end
     return { damage = errors.text(result) }
@@ -284,6 +288,7 @@ end
 
 ---@class CheckState   The facts kept about the tensors that were read.
 ---@field contents Content[]
+---@field siblings Sibling[]
 ---@field tied table<string, boolean>          paths that the config ties
 ---@field by_path table<string, CheckedTensor>   these, and tensors that share their storage with others
 ---@field class_keys table<string, ClassTensor>
@@ -302,7 +307,9 @@ local function check_elements(subject, part, i, row, state, result, found)
     if one then
       one.is_scale = state.scales[row.path]
       values.check(one, found)
+      vocabulary.check(one, found)
       state.contents[#state.contents + 1] = duplicates.content(one, part.rows, i)
+      state.siblings[#state.siblings + 1] = siblings.facts(one)
     end
   end
   local known = state.class_keys[row.path]
@@ -347,7 +354,7 @@ end
 ---@param on_read fun(key: string, bytes: integer)
 function check.values(subject, options, found, on_read)
   local of, has_class, tensors = subject.of, subject.of ~= nil and subject.of.known ~= nil, {}
-  local state = { contents = {}, tied = model.tied_paths(of), by_path = {}, class_keys = class_keys_of(of),
+  local state = { contents = {}, siblings = {}, tied = model.tied_paths(of), by_path = {}, class_keys = class_keys_of(of),
     scales = subject.scales or {}, codes = subject.codes or {} }
   local result_of = reader(subject, options, on_read)
   for _, part in ipairs(subject.parts) do
@@ -363,6 +370,7 @@ function check.values(subject, options, found, on_read)
     end
   end
   if not has_class then layers.check(tensors, found) end
+  siblings.check(state.siblings, found)
   duplicates.check(state.contents, found, function(key, other) return model.ties(of, key, other) end)
   model.check_ties(of, state.by_path, found)
 end

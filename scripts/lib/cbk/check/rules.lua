@@ -1,5 +1,7 @@
 -- The kinds of findings of `cbk check`: identifier, usual severity, meaning.
 
+local cbk = require "cbk"
+
 local rules = {}
 
 ---@class CheckRule
@@ -63,6 +65,13 @@ rules.list = {
     help = "Write the checkpoint again." },
   { id = "constant", severity = "warning", text = "All elements of a weight are the same number.",
     help = "Look at the program that wrote it: the weight was never trained, or never loaded." },
+  { id = "layer-outlier", severity = "warning", text = "A weight is much larger or smaller than the same weight of the other layers, or of "
+    .. "another sign.", help = "Look at all layers with `cbk plot FILE 'KEY with *' --by-layer`, and compare the weight with an earlier "
+    .. "checkpoint: it was scaled twice, or the training was unstable there." },
+  { id = "dead-rows", severity = "warning", text = "Rows or columns of a weight are all 0, and its siblings in other layers have none.",
+    help = "Compare the weight with an earlier checkpoint: parts of it were not written, or features have died in the training." },
+  { id = "untrained-rows", severity = "note", text = "Rows of an embedding or a head were never trained: 0, tiny, or equal to a neighbour.",
+    help = "Nothing has to be done if these are padding or unused words; a fine-tuning that uses them has to initialise them." },
   { id = "duplicate", severity = "warning", text = "Tensors at different keys have the same content, and are not tied.",
     help = "Check that each layer was written under its own key." },
   { id = "unwritten", severity = "warning", text = "A tensor, or some of its chunks, was never written: it reads as a fill value.",
@@ -83,10 +92,26 @@ rules.list = {
     help = "Read it with the program that wrote it." },
 }
 
+-- The rules that need the sizes of weights and rows, which a scan computes if it is asked for them.
+rules.OF_SIZES = { "constant", "layer-outlier", "dead-rows", "untrained-rows" }
+
 rules.by_id = {}
 for position, rule in ipairs(rules.list) do
   rule.position = position
   rules.by_id[rule.id] = rule
+end
+
+---Whether a text is the identifier of a rule; nil and the problem if not.
+---@param text string
+---@return string|nil id, string|nil problem
+function rules.named(text)
+  if rules.by_id[text] then return text end
+  local ids = {}
+  for i, rule in ipairs(rules.list) do ids[i] = rule.id end
+  local near = cbk.nearest(text, ids, 3)
+  if near[1] then return nil, ("%s is not a rule; did you mean %s?"):format(cbk.quote(text), table.concat(near, " or ")) end
+  table.sort(ids)
+  return nil, ("%s is not a rule; the rules are %s"):format(cbk.quote(text), table.concat(ids, ", "))
 end
 
 return rules

@@ -43,7 +43,8 @@ end
 ---Whether a constant is usual: biases of zeros, norms of ones, and the class's initial values.
 ---@param one CheckedTensor
 ---@param constant number
-local function is_usual(one, constant)
+---@return boolean
+function values.is_usual_constant(one, constant)
   local name, row = naming.last(one.key):match "^.*/(.*)$" or naming.last(one.key), one.row
   if one.is_scale or one.known and (one.known.buffer or one.known.init == constant) then return true end
   if name:find "mask" or name:find "bias" or name:find "beta" or name:find "running_" or name:find "position_ids" then return true end
@@ -65,7 +66,8 @@ end
 local function check_constant(one, found)
   local constant = one.scan.constant
   if type(constant) ~= "number" or constant ~= constant or math.abs(constant) == math.huge then return end
-  if one.scan.numel < 2 or not cbk.dtype(one.row.type).floating or values.is_state(one.key) or is_usual(one, constant) then return end
+  if one.scan.numel < 2 or not cbk.dtype(one.row.type).floating or values.is_state(one.key) then return end
+  if values.is_usual_constant(one, constant) then return end
   found:add("constant", one.file, one.key, ("all %s are %.6g"):format(numbers.counted(one.scan.numel, "element"), constant), {
     severity = #one.row.shape < 2 and constant ~= 0 and "note" or nil,
   })

@@ -1,0 +1,248 @@
+-- Weights unlike the same weight of the other layers: much larger or smaller, of the other sign, constant, or with rows of zeros.
+
+local extents = require "cbk.extents"
+local layers = require "cbk.check.layers"
+local naming = require "cbk.naming"
+local numbers = require "cbk.numbers"
+local robust = require "cbk.check.robust"
+local runs = require "cbk.check.runs"
+local values = require "cbk.check.values"
+
+local siblings = {}
+
+---@class Sibling   The facts kept about a weight.
+---@field file string
+---@field key string
+---@field dims integer
+---@field rms number
+---@field mean number
+---@field largest number
+---@field constant? number
+---@field is_usual? boolean   the constant is one that new models have there
+---@field odd_rows? table     of Tensor:scan
+---@field shape string
+
+local LEAST_LAYERS = 6 -- that say what is usual
+local LEAST_LAYERS_OF_ROWS = 3
+local LEAST_ELEMENTS = 16
+
+---The facts about a tensor; nil if its size says nothing about it.
+---@param one CheckedTensor
+---@return Sibling|nil
+function siblings.facts(one)
+  local scan, name = one.scan, naming.last(one.key)
+  local is_weight = scan.rms and scan.nan == 0 and scan.inf == 0 and scan.numel >= LEAST_ELEMENTS and not one.is_scale
+    and not values.is_state(one.key) and not (one.known and one.known.buffer) and not name:find "running_" and not name:find "mask"
+  if not is_weight then return nil end
+  local constant = type(scan.constant) == "number" and scan.constant or nil
+  return { file = one.file, key = one.key, dims = #one.row.shape, rms = scan.rms, mean = scan.mean, largest = scan.largest,
+    constant = constant, is_usual = constant and values.is_usual_constant(one, constant), odd_rows = scan.odd_rows,
+    shape = extents.shape(one.row.shape) }
+end
+
+---@class SiblingSeries   The same weight of all layers; of experts, all in each layer.
+---@field members Sibling[]
+---@field layers integer[]                         their numbers, ascending
+---@field layer_of table<Sibling, integer>         the index in `layers`
+
+---The series of the tensors. A key with several numbers is in a series for each of them.
+---@param list Sibling[]
+---@return SiblingSeries[]
+local function series_of(list)
+  local by_id, out = {}, {}
+  for _, one in ipairs(list) do
+    local key = one.key:gsub("/", "."):gsub("_(%d+)%.", ".%1."):gsub("(experts?)%.%d+%.", "%1.*.")
+    for prefix, number, rest in layers.places(key) do
+      local id = table.concat({ prefix, rest, one.shape }, "\0")
+      local series = by_id[id]
+      if not series then
+        series = { members = {}, layers = {}, layer_of = {} }
+        by_id[id], out[#out + 1] = series, series
+      end
+      series.members[#series.members + 1], series.layer_of[one] = one, number
+    end
+  end
+  for _, series in ipairs(out) do
+    local index = {}
+    for _, number in pairs(series.layer_of) do index[number] = 0 end
+    for number in pairs(index) do series.layers[#series.layers + 1] = number end
+    table.sort(series.layers)
+    for i, number in ipairs(series.layers) do index[number] = i end
+    for one, number in pairs(series.layer_of) do series.layer_of[one] = index[number] end
+  end
+  return out
+end
+
+local ENDS = 2 -- layers at each end, which are often unlike those between them
+
+---@class SiblingLimits   How many times larger or smaller than all siblings, and than those of the nearest layers, is unusual.
+---@field all number
+---@field near number
+
+-- The weights of healthy models differ by up to 5 between neighbours in the middle, and by 10 at the ends (the first norms of LLaMA).
+-- Adapters start from 0, so their size says how much a layer was adapted.
+local SIZES = { matrix = { all = 8, near = 6 }, special = { all = 16, near = 10 }, vector = { all = 16, near = 12 } }
+-- Single elements of healthy models are up to 35 times larger than any of the siblings' ("super weights").
+local PEAKS = { matrix = { all = 100, near = 50 }, vector = { all = 1000, near = 500 } }
+
+local function is_bias(key)
+  local name = naming.last(key)
+  return name:find "bias" ~= nil or name:find "beta" ~= nil
+end
+
+---@param series SiblingSeries
+---@param one Sibling
+---@return SiblingLimits|nil   nil: any size is usual
+local function size_limits(series, one)
+  local layer = series.layer_of[one]
+  local is_end = layer <= ENDS or layer > #series.layers - ENDS
+  if one.dims < 2 then return not is_end and not is_bias(one.key) and SIZES.vector or nil end
+  return (is_end or one.key:find "lora_") and SIZES.special or SIZES.matrix
+end
+
+---@param one Sibling
+---@return SiblingLimits
+local function peak_limits(_, one) return one.dims < 2 and PEAKS.vector or PEAKS.matrix end
+
+---"30 x that of its 31 siblings (0.0203; more than 8 x)"
+local function ratio_text(measure, value, usual, count, limit)
+  local ratio = value / usual
+  local times = ratio >= 1 and ("%.3g x"):format(ratio) or ("1/%.3g of"):format(1 / ratio)
+  local bound = ratio >= 1 and ("more than %d x"):format(limit) or ("less than 1/%d"):format(limit)
+  return ("%s %.3g, %s that of its %d siblings (%.3g; %s)"):format(measure, value, times, count, usual, bound)
+end
+
+---The members of a series that are unlike the others in a measure, with texts.
+---@param series SiblingSeries
+---@param members Sibling[]
+---@param measure { name: string, field: string, limits: fun(series: SiblingSeries, one: Sibling): SiblingLimits|nil, only_large?: boolean }
+---@return table<Sibling, string> texts, table<Sibling, number> factors
+local function unlike(series, members, measure)
+  local logs, places = {}, {}
+  for i, one in ipairs(members) do logs[i], places[i] = math.log(one[measure.field]), series.layer_of[one] end
+  local usual, texts, factors, count = robust.deviations(logs, places), {}, {}, 0
+  for i, one in ipairs(members) do
+    local limits, deviation = measure.limits(series, one), usual[i]
+    local far = limits and robust.is_far(deviation, math.log(limits.all), math.log(limits.near))
+    if far and (deviation.all > 0 or not measure.only_large) then
+      count, factors[one] = count + 1, math.abs(deviation.all)
+      texts[one] = ratio_text(measure.name, one[measure.field], math.exp(logs[i] - deviation.all), #members - 1, limits.all)
+    end
+  end
+  if count > math.max(1, #members / 4) then return {}, {} end -- two kinds of layers
+  return texts, factors
+end
+
+local SIZE = { name = "RMS", field = "rms", limits = size_limits }
+local PEAK = { name = "largest element", field = "largest", limits = peak_limits, only_large = true }
+local SHARE = 0.5 -- of the RMS, that a mean with a clear sign has at least
+local FEW = 0.1 -- of a series, that may be wrong; or one
+
+---Norms whose mean has another sign than that of nearly all siblings.
+---@param members Sibling[]
+---@return table<Sibling, string>
+local function of_other_sign(members)
+  local signs, means = { [1] = {}, [-1] = {} }, {}
+  for i, one in ipairs(members) do
+    means[i] = one.mean
+    if one.dims > 1 or is_bias(one.key) then return {} end
+    if math.abs(one.mean) > SHARE * one.rms then table.insert(signs[one.mean > 0 and 1 or -1], one) end
+  end
+  local out = {}
+  for sign, few in pairs(signs) do
+    if #few <= math.max(1, FEW * #members) and #signs[-sign] + #few == #members then
+      for _, one in ipairs(few) do
+        out[one] = ("mean %.3g, of the other sign than nearly all of its %d siblings (%.3g; all beyond %.1f of their RMS)"):format(
+          one.mean, #members - 1, robust.median(means), SHARE)
+      end
+    end
+  end
+  return out
+end
+
+---@param series SiblingSeries
+---@param found Findings
+---@param is_new fun(rule: string, key: string): boolean
+local function check_sizes(series, members, found, is_new)
+  local sizes, size_factors = unlike(series, members, SIZE)
+  local peaks, peak_factors = unlike(series, members, PEAK)
+  local signs = of_other_sign(members)
+  for _, one in ipairs(members) do
+    local is_peak = peaks[one] and peak_factors[one] > 2 * (size_factors[one] or 0)
+    local text = is_peak and peaks[one] or sizes[one] or peaks[one] or signs[one]
+    if text and is_new("layer-outlier", one.key) then found:add("layer-outlier", one.file, one.key, text) end
+  end
+end
+
+local CHANGED = 0.02 -- of a constant: how far trained siblings are from it at least
+local LEAST_SIZE = 1e-4
+
+---Reports constants that new models have, where the siblings have been trained.
+---@param members Sibling[]   that are not constant
+---@param constants Sibling[]
+local function check_constants(members, constants, found, is_new)
+  if #constants > math.max(1, FEW * #members) then return end
+  for _, one in ipairs(constants) do
+    local distances = {}
+    for i, other in ipairs(members) do
+      distances[i] = math.sqrt(math.max(0, other.rms ^ 2 - 2 * one.constant * other.mean + one.constant ^ 2))
+    end
+    table.sort(distances)
+    local least = math.max(CHANGED * math.abs(one.constant), LEAST_SIZE)
+    if one.is_usual and distances[1] >= least and is_new("constant", one.key) then
+      found:add("constant", one.file, one.key, ("all elements are %.6g, and its %d siblings are not constant (they are at least %.3g from it;"
+        .. " more than %.3g)"):format(one.constant, #members, distances[1], least))
+    end
+  end
+end
+
+local WITHOUT = 0.75 -- of the siblings have no rows of zeros
+
+---Reports rows or columns of zeros that the siblings do not have.
+---@param members Sibling[]
+---@param field string   of odd_rows
+local function check_dead(members, field, noun, found, is_new)
+  local without, with = 0, {}
+  for _, one in ipairs(members) do
+    if one.odd_rows and one.odd_rows[field].count > 0 then
+      with[#with + 1] = one
+    elseif one.odd_rows then
+      without = without + 1
+    end
+  end
+  if without < LEAST_LAYERS_OF_ROWS - 1 or without < WITHOUT * (without + #with - 1) then return end
+  for _, one in ipairs(with) do
+    local dead, all = one.odd_rows[field], one.odd_rows[noun .. "s"]
+    if is_new("dead-rows", noun .. one.key) then
+      found:add("dead-rows", one.file, one.key, ("%s of %s %s all 0 (%s, counted from 0); %d of its %d siblings have none"):format(
+        numbers.grouped(dead.count), numbers.counted(all, noun), dead.count == 1 and "is" or "are", runs.text(dead), without,
+        #members - 1))
+    end
+  end
+end
+
+---@param list Sibling[]
+---@param found Findings
+function siblings.check(list, found)
+  local seen = {}
+  local function is_new(rule, key)
+    local id = rule .. "\0" .. key
+    local is_first = not seen[id]
+    seen[id] = true
+    return is_first
+  end
+  for _, series in ipairs(series_of(list)) do
+    local members, constants = {}, {}
+    for _, one in ipairs(series.members) do table.insert(one.constant and constants or members, one) end
+    if #series.layers >= LEAST_LAYERS and #members >= LEAST_LAYERS - 1 then
+      check_sizes(series, members, found, is_new)
+      check_constants(members, constants, found, is_new)
+    end
+    if #series.layers >= LEAST_LAYERS_OF_ROWS then
+      check_dead(members, "zero", "row", found, is_new)
+      check_dead(members, "zero_columns", "column", found, is_new)
+    end
+  end
+end
+
+return siblings
