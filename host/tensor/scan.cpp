@@ -108,19 +108,25 @@ class Scanner {
   /// Works in pieces, so that several passes find them in the first-level cache.
   void add(int64_t begin, ByteView block) {
     if (found_.first.empty()) found_.first.assign(block.begin(), block.begin() + itemsize_);
+    const bool is_finite = question_.rows != nullptr && add_rows(begin, block);
     const auto step = static_cast<size_t>(scanned_together * itemsize_);
     for (size_t at = 0; at < block.size(); at += step) {
       add_piece(begin + static_cast<int64_t>(at) / itemsize_,
-                block.subspan(at, std::min(step, block.size() - at)));
+                block.subspan(at, std::min(step, block.size() - at)), is_finite);
     }
-    if (question_.rows != nullptr)
-      found_.sums += question_.rows->add(found_.rows, begin / question_.columns, block);
   }
 
   [[nodiscard]] ScanOfPart& found() { return found_; }
 
  private:
-  void add_piece(int64_t begin, ByteView piece) {
+  /// Whether all elements of the rows are finite.
+  bool add_rows(int64_t begin, ByteView block) {
+    const RowSums sums = question_.rows->add(found_.rows, begin / question_.columns, block);
+    found_.sums += sums;
+    return sums.count * itemsize_ == static_cast<int64_t>(block.size());
+  }
+
+  void add_piece(int64_t begin, ByteView piece, bool is_finite) {
     const auto size = static_cast<size_t>(itemsize_);
     // Equal to the first element of all, and each to the one before it.
     found_.is_constant = found_.is_constant && std::memcmp(piece.data(), found_.first.data(), size) == 0 &&
@@ -128,7 +134,7 @@ class Scanner {
     found_.is_zero = found_.is_zero && all_zero(dtype_, piece);
     found_.fingerprint += hash_of(static_cast<uint64_t>(begin * itemsize_), piece);
     const int64_t count = static_cast<int64_t>(piece.size()) / itemsize_;
-    if (first_not_finite(dtype_, piece.data(), count) >= 0) count_strange(begin, piece);
+    if (!is_finite && first_not_finite(dtype_, piece.data(), count) >= 0) count_strange(begin, piece);
     if (!targets_.empty()) add_losses(piece.data(), count);
     if (question_.with_sizes && question_.rows == nullptr)
       found_.sums += sums_of_row(dtype_, piece.data(), count);

@@ -18,8 +18,8 @@ struct RowSums {
   RowSums& operator+=(const RowSums& other);
 };
 
-/// Of floating elements. Up to 1 in 100,000 wrong, as float32 and bfloat16 are summed by a vector unit in
-/// float32.
+/// Of floating elements; up to 1 in 100,000 wrong, as those of up to 32 bits are summed in float32 by the
+/// vector unit. float32.
 RowSums sums_of_row(DType dtype, const std::byte* elements, int64_t count);
 
 }  // namespace cbk
