@@ -103,6 +103,87 @@ TEST_CASE("zeros of both signs are one number", "[tensor]") {
   CHECK(scan(Tensor::from_bytes(DType::float8_e4m3fn, {2}, signs)).constant);
 }
 
+TEST_CASE("a scan sums what is finite", "[tensor]") {
+  const DType dtype = GENERATE(DType::float32, DType::bfloat16, DType::float16, DType::float64);
+  std::vector<double> numbers = normal_numbers(70'003, 4);
+  double sum = 0, squares = 0, largest = 0;
+  for (double& number : numbers) {
+    number = static_cast<double>(static_cast<int>(number * 8)) / 8;  // exact in each dtype
+    sum += number;
+    squares += number * number;
+    largest = std::max(largest, std::fabs(number));
+  }
+  const auto close = [](double a, double b) { return std::fabs(a - b) <= 1e-5 * std::fabs(b); };
+  RowSums first;
+  with_threads({1, 3}, [&] {
+    const Scan found = scan(tensor_of(numbers, dtype), {}, 0.05);
+    REQUIRE(found.sums);
+    CHECK(found.sums->count == 70'003);
+    CHECK(std::fabs(found.sums->sum - sum) < 0.1);
+    CHECK(close(found.sums->squares, squares));
+    CHECK(found.largest == largest);
+    CHECK_FALSE(found.rows);
+    if (first.count == 0) first = *found.sums;
+    CHECK(first.squares == found.sums->squares);
+  });
+  numbers[5] = infinity;
+  numbers[60'000] = nan;
+  const Scan strange = scan(tensor_of(numbers, dtype), {}, 0.05);
+  CHECK(strange.sums->count == 70'001);
+  CHECK(close(strange.sums->squares, squares));
+  CHECK_FALSE(scan(tensor_of(numbers, dtype)).sums);
+}
+
+TEST_CASE("a scan sums numbers whose squares float32 cannot hold", "[tensor]") {
+  const double size = GENERATE(1e-30, 1e30);
+  const Scan found = scan(tensor_of(std::vector<double>(1000, size)).reshape({10, 100}), {}, 0.05);
+  CHECK(std::sqrt(found.sums->squares / 1000) == Approx(size));
+  CHECK(found.rows->zero.count == 0);
+  const Scan filled = scan(Tensor::full(DType::float32, {1000, 1000}, 0.5), {}, 0.05);
+  CHECK(filled.sums->squares == 250'000);
+  CHECK_FALSE(scan(Tensor::full(DType::int32, {10, 10}, 1), {}, 0.05).sums);
+}
+
+TEST_CASE("a scan finds odd rows and columns, wherever blocks end", "[tensor]") {
+  const int64_t columns = GENERATE(16, 100, 1023, 70'000);
+  const int64_t count = columns > 10'000 ? 40 : 3000;
+  const DType dtype = GENERATE(DType::float32, DType::bfloat16, DType::float64, DType::float8_e4m3fn);
+  if (columns > 10'000 && dtype != DType::float32) return;
+  const auto width = static_cast<size_t>(columns);
+  std::vector<double> numbers = normal_numbers(static_cast<size_t>(count) * width, 5);
+  const auto each = [&](int64_t row, auto&& change) {
+    for (size_t k = 0; k < width; ++k) change(numbers[static_cast<size_t>(row) * width + k], k);
+  };
+  const auto row_of = [&](int64_t row) { return numbers.begin() + row * columns; };
+  for (const int64_t row : {int64_t{0}, int64_t{7}, int64_t{8}})
+    each(row, [](double& number, size_t) { number = 0; });
+  for (int64_t row = 10; row < 20; ++row) each(row, [](double& number, size_t) { number /= 64; });
+  for (int64_t row = 0; row < count; ++row)
+    numbers[static_cast<size_t>(row) * width + 3] = row % 2 == 0 ? -0.0 : 0.0;
+  for (int64_t row = count - 20; row < count; ++row) std::copy(row_of(9), row_of(9) + columns, row_of(row));
+  const Tensor tensor = tensor_of(numbers, dtype).reshape({count, columns});
+  with_threads({1, 3}, [&] {
+    const Scan found = scan(tensor, {}, 0.05);
+    REQUIRE(found.rows);
+    using List = std::vector<std::pair<int64_t, int64_t>>;
+    CHECK(found.rows->zero.first == List{{0, 0}, {7, 8}});
+    CHECK(found.rows->zero.count == 3);
+    CHECK(found.rows->quiet.first == List{{10, 19}});
+    CHECK(found.rows->repeated.count == (columns > 65'536 ? 0 : 20));  // not known of one row to a block
+    CHECK(found.rows->zero_columns.first == List{{3, 3}});
+    CHECK(found.fingerprint == scan(tensor).fingerprint);
+  });
+}
+
+TEST_CASE("a scan takes rows of one number each for different", "[tensor]") {
+  std::vector<double> numbers(4096 * 64);
+  for (size_t row = 0; row < 4096; ++row) numbers[row * 64 + row % 64] = 1;
+  const Scan found = scan(tensor_of(numbers).reshape({4096, 64}), {}, 0.05);
+  CHECK(found.rows->repeated.count == 0);
+  CHECK(found.rows->zero_columns.count == 0);
+  CHECK_FALSE(scan(tensor_of(numbers).reshape({4096 * 16, 4}), {}, 0.05).rows);
+}
+
 TEST_CASE("a scan counts what a cast would lose", "[tensor]") {
   const Scan found =
       scan(tensor_of({1, 70'000, -1e6, 1e-30, nan, infinity}), {DType::float16, DType::bfloat16});

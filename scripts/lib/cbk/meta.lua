@@ -184,7 +184,10 @@ function Tensor:compare(other, options) end
 ---What may be wrong with the elements, in one pass on all cores: { numel, nan, inf, first_nan, first_inf (positions in C order from 0),
 ---constant (the element that all are), fingerprint (a text, equal for equal bytes of one dtype) }. For `dtypes`, also `losses`, of each dtype
 ---{ overflowed, changed, vanished } counts of a cast, and `largest`, the largest finite size. Bytes that have a checksum are compared with it.
----@param options? { dtypes: string[] }
+---With `quiet`, a share such as 0.05, also `rms`, `mean` and `largest` of floating elements, and `odd_rows` of a matrix, unless its rows
+---have fewer than 8 or very many elements: { rows, columns, median (of the rows' RMS), zero, quiet (an RMS below this share of the median),
+---repeated (equal to a neighbour), zero_columns }, each of these four { count, { first, last }, … } with the first runs, from 0.
+---@param options? { dtypes: string[], quiet: number }
 ---@return table
 function Tensor:scan(options) end
 ---The one element that is repeated everywhere, if the file says so (an H5 `full`); else nil.

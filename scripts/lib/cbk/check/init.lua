@@ -309,7 +309,8 @@ local function check_elements(subject, part, i, row, state, result, found)
       values.check(one, found)
       vocabulary.check(one, found)
       state.contents[#state.contents + 1] = duplicates.content(one, part.rows, i)
-      state.siblings[#state.siblings + 1] = siblings.facts(one)
+      local has_numbers = state.codes[row.path] ~= false -- false: codes that cbk does not read
+      state.siblings[#state.siblings + 1] = has_numbers and siblings.facts(one) or nil
     end
   end
   local known = state.class_keys[row.path]

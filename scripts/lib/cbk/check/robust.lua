@@ -61,14 +61,14 @@ function robust.deviations(list, places)
   return out
 end
 
-local LEAST_Z = 4
-
----Whether a number is far from all others and from its neighbours, in one direction, and the others are not as far from each other.
+---Whether the logarithm of a size is far from all others and from its neighbours, in one direction, and the others are not as far from
+---each other.
 ---@param one Deviation
----@param all number
----@param near_limit number
-function robust.is_far(one, all, near_limit)
-  return math.abs(one.all) > all and math.abs(one.near) > near_limit and one.all * one.near > 0 and one.z > LEAST_Z
+---@param limits { all: number, near: number, z: number }   factors, and standard deviations
+---@return boolean
+function robust.is_far(one, limits)
+  return math.abs(one.all) > math.log(limits.all) and math.abs(one.near) > math.log(limits.near) and one.all * one.near > 0
+    and one.z > limits.z
 end
 
 return robust

@@ -78,12 +78,14 @@ local ENDS = 2 -- layers at each end, which are often unlike those between them
 ---@class SiblingLimits   How many times larger or smaller than all siblings, and than those of the nearest layers, is unusual.
 ---@field all number
 ---@field near number
+---@field z number      how many standard deviations it is from the nearest layers
 
--- The weights of healthy models differ by up to 5 between neighbours in the middle, and by 10 at the ends (the first norms of LLaMA).
--- Adapters start from 0, so their size says how much a layer was adapted.
-local SIZES = { matrix = { all = 8, near = 6 }, special = { all = 16, near = 10 }, vector = { all = 16, near = 12 } }
+-- Healthy models change by up to 5 from the first layer to the last, and as much again at their ends. Adapters start from 0, so their
+-- size says how much a layer was adapted. Some norms are stored without their 1, and differ by 10 from layer to layer.
+local SIZES = { matrix = { all = 8, near = 6, z = 4 }, special = { all = 30, near = 20, z = 5 }, vector = { all = 16, near = 12, z = 6 } }
 -- Single elements of healthy models are up to 35 times larger than any of the siblings' ("super weights").
-local PEAKS = { matrix = { all = 100, near = 50 }, vector = { all = 1000, near = 500 } }
+local PEAKS = { matrix = { all = 100, near = 50, z = 4 }, vector = { all = 1000, near = 500, z = 6 } }
+local MUCH = math.log(4) -- by how much more an element is unusual than the RMS, to be named in place of it
 
 local function is_bias(key)
   local name = naming.last(key)
@@ -104,6 +106,12 @@ end
 ---@return SiblingLimits
 local function peak_limits(_, one) return one.dims < 2 and PEAKS.vector or PEAKS.matrix end
 
+---@class SiblingMeasure
+---@field name string
+---@field field string     of the facts
+---@field limits fun(series: SiblingSeries, one: Sibling): SiblingLimits|nil
+---@field only_large? boolean
+
 ---"30 x that of its 31 siblings (0.0203; more than 8 x)"
 local function ratio_text(measure, value, usual, count, limit)
   local ratio = value / usual
@@ -115,7 +123,7 @@ end
 ---The members of a series that are unlike the others in a measure, with texts.
 ---@param series SiblingSeries
 ---@param members Sibling[]
----@param measure { name: string, field: string, limits: fun(series: SiblingSeries, one: Sibling): SiblingLimits|nil, only_large?: boolean }
+---@param measure SiblingMeasure
 ---@return table<Sibling, string> texts, table<Sibling, number> factors
 local function unlike(series, members, measure)
   local logs, places = {}, {}
@@ -123,7 +131,7 @@ local function unlike(series, members, measure)
   local usual, texts, factors, count = robust.deviations(logs, places), {}, {}, 0
   for i, one in ipairs(members) do
     local limits, deviation = measure.limits(series, one), usual[i]
-    local far = limits and robust.is_far(deviation, math.log(limits.all), math.log(limits.near))
+    local far = limits and robust.is_far(deviation, limits)
     if far and (deviation.all > 0 or not measure.only_large) then
       count, factors[one] = count + 1, math.abs(deviation.all)
       texts[one] = ratio_text(measure.name, one[measure.field], math.exp(logs[i] - deviation.all), #members - 1, limits.all)
@@ -152,8 +160,8 @@ local function of_other_sign(members)
   for sign, few in pairs(signs) do
     if #few <= math.max(1, FEW * #members) and #signs[-sign] + #few == #members then
       for _, one in ipairs(few) do
-        out[one] = ("mean %.3g, of the other sign than nearly all of its %d siblings (%.3g; all beyond %.1f of their RMS)"):format(
-          one.mean, #members - 1, robust.median(means), SHARE)
+        out[one] = ("mean %.3g, and those of %d siblings have the other sign (%.3g; each is more than %.1f x its RMS)"):format(
+          one.mean, #signs[-sign], robust.median(means), SHARE)
       end
     end
   end
@@ -168,7 +176,7 @@ local function check_sizes(series, members, found, is_new)
   local peaks, peak_factors = unlike(series, members, PEAK)
   local signs = of_other_sign(members)
   for _, one in ipairs(members) do
-    local is_peak = peaks[one] and peak_factors[one] > 2 * (size_factors[one] or 0)
+    local is_peak = peaks[one] and peak_factors[one] > (size_factors[one] or 0) + MUCH
     local text = is_peak and peaks[one] or sizes[one] or peaks[one] or signs[one]
     if text and is_new("layer-outlier", one.key) then found:add("layer-outlier", one.file, one.key, text) end
   end
@@ -190,8 +198,8 @@ local function check_constants(members, constants, found, is_new)
     table.sort(distances)
     local least = math.max(CHANGED * math.abs(one.constant), LEAST_SIZE)
     if one.is_usual and distances[1] >= least and is_new("constant", one.key) then
-      found:add("constant", one.file, one.key, ("all elements are %.6g, and its %d siblings are not constant (they are at least %.3g from it;"
-        .. " more than %.3g)"):format(one.constant, #members, distances[1], least))
+      found:add("constant", one.file, one.key, ("all elements are %.6g, and those of its %d siblings are not: they are at least %.3g "
+        .. "from it (RMS; more than %.3g)"):format(one.constant, #members, distances[1], least))
     end
   end
 end
@@ -213,9 +221,10 @@ local function check_dead(members, field, noun, found, is_new)
   if without < LEAST_LAYERS_OF_ROWS - 1 or without < WITHOUT * (without + #with - 1) then return end
   for _, one in ipairs(with) do
     local dead, all = one.odd_rows[field], one.odd_rows[noun .. "s"]
+    local others = without == #members - 1 and "its" or ("%d of its"):format(without)
     if is_new("dead-rows", noun .. one.key) then
-      found:add("dead-rows", one.file, one.key, ("%s of %s %s all 0 (%s, counted from 0); %d of its %d siblings have none"):format(
-        numbers.grouped(dead.count), numbers.counted(all, noun), dead.count == 1 and "is" or "are", runs.text(dead), without,
+      found:add("dead-rows", one.file, one.key, ("%s of %s %s all 0 (%s, counted from 0); %s %d siblings have none"):format(
+        numbers.grouped(dead.count), numbers.counted(all, noun), dead.count == 1 and "is" or "are", runs.text(dead), others,
         #members - 1))
     end
   end
