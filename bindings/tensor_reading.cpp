@@ -175,8 +175,9 @@ std::vector<DType> dtypes_of(lua_State* L, const Options& options, const char* n
   return out;
 }
 
-/// The field `name`: { count =, { first, last }, … } of runs.
+/// The field `name`: { count =, { first, last }, … } of runs, if there are any.
 void set_runs(lua_State* L, const char* name, const Runs& runs) {
+  if (runs.count == 0) return;
   lua_createtable(L, static_cast<int>(runs.first.size()), 1);
   set_integer(L, "count", static_cast<uint64_t>(runs.count));
   for (size_t i = 0; i < runs.first.size(); ++i) {

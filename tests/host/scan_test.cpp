@@ -126,6 +126,7 @@ TEST_CASE("a scan sums what is finite", "[tensor]") {
     if (first.count == 0) first = *found.sums;
     CHECK(first.squares == found.sums->squares);
   });
+  squares -= numbers[5] * numbers[5] + numbers[60'000] * numbers[60'000];
   numbers[5] = infinity;
   numbers[60'000] = nan;
   const Scan strange = scan(tensor_of(numbers, dtype), {}, 0.05);

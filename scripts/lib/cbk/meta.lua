@@ -186,7 +186,7 @@ function Tensor:compare(other, options) end
 ---{ overflowed, changed, vanished } counts of a cast, and `largest`, the largest finite size. Bytes that have a checksum are compared with it.
 ---With `quiet`, a share such as 0.05, also `rms`, `mean` and `largest` of floating elements, and `odd_rows` of a matrix, unless its rows
 ---have fewer than 8 or very many elements: { rows, columns, median (of the rows' RMS), zero, quiet (an RMS below this share of the median),
----repeated (equal to a neighbour), zero_columns }, each of these four { count, { first, last }, … } with the first runs, from 0.
+---repeated (equal to a neighbour), zero_columns }, each of these four nil or { count, { first, last }, … } with the first runs, from 0.
 ---@param options? { dtypes: string[], quiet: number }
 ---@return table
 function Tensor:scan(options) end

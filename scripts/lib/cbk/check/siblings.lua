@@ -25,18 +25,21 @@ local siblings = {}
 local LEAST_LAYERS = 6 -- that say what is usual
 local LEAST_LAYERS_OF_ROWS = 3
 local LEAST_ELEMENTS = 16
+local NO_ROWS = {} -- of matrices without rows or columns of zeros
 
----The facts about a tensor; nil if its size says nothing about it.
+---The facts about a tensor; nil if its size says nothing about it, as those of codes and of an optimizer's states.
 ---@param one CheckedTensor
 ---@return Sibling|nil
 function siblings.facts(one)
   local scan, name = one.scan, naming.last(one.key)
   local is_weight = scan.rms and scan.nan == 0 and scan.inf == 0 and scan.numel >= LEAST_ELEMENTS and not one.is_scale
-    and not values.is_state(one.key) and not (one.known and one.known.buffer) and not name:find "running_" and not name:find "mask"
+    and not (one.known and one.known.buffer) and not name:find "running_" and not name:find "mask"
   if not is_weight then return nil end
   local constant = type(scan.constant) == "number" and scan.constant or nil
+  local odd_rows = scan.odd_rows
+  if odd_rows and not (odd_rows.zero or odd_rows.zero_columns) then odd_rows = NO_ROWS end
   return { file = one.file, key = one.key, dims = #one.row.shape, rms = scan.rms, mean = scan.mean, largest = scan.largest,
-    constant = constant, is_usual = constant and values.is_usual_constant(one, constant), odd_rows = scan.odd_rows,
+    constant = constant, is_usual = constant and values.is_usual_constant(one, constant), odd_rows = odd_rows,
     shape = extents.shape(one.row.shape) }
 end
 
@@ -111,6 +114,7 @@ local function peak_limits(_, one) return one.dims < 2 and PEAKS.vector or PEAKS
 ---@field field string     of the facts
 ---@field limits fun(series: SiblingSeries, one: Sibling): SiblingLimits|nil
 ---@field only_large? boolean
+---@field least number     the lowest limit
 
 ---"30 x that of its 31 siblings (0.0203; more than 8 x)"
 local function ratio_text(measure, value, usual, count, limit)
@@ -126,7 +130,9 @@ end
 ---@param measure SiblingMeasure
 ---@return table<Sibling, string> texts, table<Sibling, number> factors
 local function unlike(series, members, measure)
-  local logs, places = {}, {}
+  local logs, places, least, most = {}, {}, math.huge, 0
+  for _, one in ipairs(members) do least, most = math.min(least, one[measure.field]), math.max(most, one[measure.field]) end
+  if most < measure.least * least then return {}, {} end
   for i, one in ipairs(members) do logs[i], places[i] = math.log(one[measure.field]), series.layer_of[one] end
   local usual, texts, factors, count = robust.deviations(logs, places), {}, {}, 0
   for i, one in ipairs(members) do
@@ -141,8 +147,8 @@ local function unlike(series, members, measure)
   return texts, factors
 end
 
-local SIZE = { name = "RMS", field = "rms", limits = size_limits }
-local PEAK = { name = "largest element", field = "largest", limits = peak_limits, only_large = true }
+local SIZE = { name = "RMS", field = "rms", limits = size_limits, least = SIZES.matrix.all }
+local PEAK = { name = "largest element", field = "largest", limits = peak_limits, least = PEAKS.matrix.all, only_large = true }
 local SHARE = 0.5 -- of the RMS, that a mean with a clear sign has at least
 local FEW = 0.1 -- of a series, that may be wrong; or one
 
@@ -212,7 +218,7 @@ local WITHOUT = 0.75 -- of the siblings have no rows of zeros
 local function check_dead(members, field, noun, found, is_new)
   local without, with = 0, {}
   for _, one in ipairs(members) do
-    if one.odd_rows and one.odd_rows[field].count > 0 then
+    if one.odd_rows and one.odd_rows[field] then
       with[#with + 1] = one
     elseif one.odd_rows then
       without = without + 1

@@ -37,7 +37,7 @@ function vocabulary.check(one, found)
   if not odd or one.scan.constant ~= nil or odd.rows < LEAST_ROWS or not is_vocabulary(one.key) then return end
   local parts = {}
   local function add(kind, text)
-    if odd[kind].count >= LEAST_FOUND then
+    if odd[kind] and odd[kind].count >= LEAST_FOUND then
       parts[#parts + 1] = ("%s %s (%s)"):format(numbers.grouped(odd[kind].count), text, runs.text(odd[kind]))
     end
   end
