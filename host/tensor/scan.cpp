@@ -254,6 +254,7 @@ std::vector<ScanOfPart> scan_parts(const Tensor& tensor, const Blocks& blocks, c
 
 OddRows odd_rows_of(const RowCollector& rows, const std::vector<ScanOfPart>& parts, double quiet) {
   std::vector<const RowCollector::Part*> pointers;
+  pointers.reserve(parts.size());
   for (const ScanOfPart& part : parts) pointers.push_back(&part.rows);
   return rows.found(pointers, quiet);
 }
