@@ -12,6 +12,7 @@ constexpr size_t runs_kept = 8;
 
 /// Whether an element is 0 or −0.
 bool is_zero_number(DType dtype, const std::byte* element) {
+  if (dtype == DType::float8_e8m0fnu) return false;  // which has no 0
   const auto size = static_cast<size_t>(size_of(dtype));
   uint64_t bits = 0;
   std::memcpy(&bits, element, size);
