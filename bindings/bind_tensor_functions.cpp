@@ -1,7 +1,10 @@
 // Functions that make tensors: from numbers, constant or random, and by joining several.
+#include <unistd.h>
+
 #include "bindings/elements.hpp"
 #include "bindings/modules.hpp"
 #include "host/tensor/csv.hpp"
+#include "host/tensor/framed.hpp"
 
 namespace cbk::lua {
 namespace {
@@ -81,14 +84,36 @@ int csv(lua_State* L) {
   return 0;
 }
 
+/// `cbk.write_framed(tensor)`: to stdout.
+int framed(lua_State* L) {
+  write_framed(check<const TensorLeaf>(L, 1)->tensor, stdout);
+  return 0;
+}
+
+/// `cbk.file_range(tensor)`: the path by which another process opens the file, and the offset; or nothing.
+int range_in_file(lua_State* L) {
+  const auto range = file_range(check<const TensorLeaf>(L, 1)->tensor);
+  if (!range) return 0;
+  push(L, std::string_view(fmt::format("/proc/{}/fd/{}", ::getpid(), range->fd)));
+  push_unsigned(L, range->offset);
+  return 2;
+}
+
 }  // namespace
 
 void bind_tensor_functions(lua_State* L) {
-  static const luaL_Reg functions[] = {{"tensor", guarded<make_tensor>},  {"full", guarded<make_full>},
-                                       {"randn", guarded<make_randn>},    {"rand", guarded<make_rand>},
-                                       {"tril", guarded<make_tril>},      {"cat", guarded<cat_tensors>},
-                                       {"stack", guarded<stack_tensors>}, {"dtype", guarded<dtype_facts>},
-                                       {"write_csv", guarded<csv>},       {nullptr, nullptr}};
+  static const luaL_Reg functions[] = {{"tensor", guarded<make_tensor>},
+                                       {"full", guarded<make_full>},
+                                       {"randn", guarded<make_randn>},
+                                       {"rand", guarded<make_rand>},
+                                       {"tril", guarded<make_tril>},
+                                       {"cat", guarded<cat_tensors>},
+                                       {"stack", guarded<stack_tensors>},
+                                       {"dtype", guarded<dtype_facts>},
+                                       {"write_csv", guarded<csv>},
+                                       {"write_framed", guarded<framed>},
+                                       {"file_range", guarded<range_in_file>},
+                                       {nullptr, nullptr}};
   set_functions(L, functions);
 }
 

@@ -8,6 +8,7 @@ local fold = require "cbk.fold"
 local quantised = require "cbk.quantised"
 local real_values = require "cbk.cli.real_values"
 local small_items = require "cbk.small_items"
+local stored_form = require "cbk.stored_form"
 
 local FORMATS = { npy = true, npz = true, csv = true, raw = true }
 
@@ -53,24 +54,10 @@ end
 
 local format = format_of_output()
 
---- Whether NumPy and CSV lack the dtype.
-local function is_narrow(name) return name == "bfloat16" or name:find "^float8" ~= nil end
-
---- The blocks of quantised elements as bytes: the last dim becomes that of the blocks of a row.
-local function blocks_of(tensor)
-  local blocks, shape = tensor:blocks(), tensor:shape()
-  if not blocks or #shape == 0 then return blocks end
-  local rows = 1
-  for dim = 1, #shape - 1 do rows = rows * shape[dim] end
-  shape[#shape] = rows > 0 and blocks:numel() / rows or 0
-  return blocks:reshape(shape)
-end
-
 local function exported(tensor)
-  local blocks = (args.raw or format == "raw") and blocks_of(tensor)
-  if blocks then return blocks end
-  if format == "raw" or not is_narrow(tensor.dtype) then return tensor end
-  return args.raw and tensor:bits() or tensor:to "float32"
+  if format == "raw" then return stored_form.blocks(tensor) or tensor end
+  if args.raw then return stored_form.of(tensor) end
+  return stored_form.is_narrow(tensor.dtype) and tensor:to "float32" or tensor
 end
 
 local function description(tensor, source)
@@ -99,7 +86,7 @@ local function refuse_codes()
   for _, one in ipairs(weights.weights) do by_key[one.key] = one end
   for _, one in ipairs(chosen) do
     local weight = by_key[one.key]
-    if weight and is_narrow(one.tensor.dtype) then
+    if weight and stored_form.is_narrow(one.tensor.dtype) then
       cbk.fail("unsupported", ("cannot write %s as float32: the weight is quantised (%s), and its scales are not multiplied in here; "
         .. "--raw writes the codes as they are"):format(cbk.quote(one.key), weight.method))
     end

@@ -26,6 +26,9 @@ class MappedStorage final : public Storage {
     file_->drop(offset_ + offset, length);
   }
   [[nodiscard]] Place place() const override { return {file_->path().string(), file_->begin() + offset_}; }
+  [[nodiscard]] std::optional<FileRange> file_range() const override {
+    return FileRange{file_->fd(), file_->begin() + offset_};
+  }
   void add_files(SourceFiles& files) const override { files.insert(file_); }
 
  private:
@@ -86,6 +89,11 @@ class StoragePart final : public PackedStorage {
     Place place = storage_->place();
     place.offset += offset_;
     return place;
+  }
+  [[nodiscard]] std::optional<FileRange> file_range() const override {
+    auto range = storage_->file_range();
+    if (range) range->offset += offset_;
+    return range;
   }
   void add_files(SourceFiles& files) const override { storage_->add_files(files); }
 

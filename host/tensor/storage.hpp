@@ -58,6 +58,13 @@ class Storage {
     uint64_t offset = 0;
   };
   [[nodiscard]] virtual Place place() const { return {}; }
+  /// The range of an open file that the bytes are, as they are: for another process, which reads it. None if
+  /// they are decoded or have a checksum.
+  struct FileRange {
+    int fd = -1;
+    uint64_t offset = 0;
+  };
+  [[nodiscard]] virtual std::optional<FileRange> file_range() const { return std::nullopt; }
   /// Adds all files that the bytes come from.
   virtual void add_files(SourceFiles& /*files*/) const {}
   /// CRC-32 (zip's polynomial) of all bytes, if the source file has it.
