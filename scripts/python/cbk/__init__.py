@@ -53,12 +53,8 @@ def _error(code: str, message: str, **parts: Any) -> Error:
     return (MissingKey if code == "key" else Error)({"code": code, "message": message, **parts})
 
 
-class Object(NamedTuple):
-    """An instance of a class, as the file describes it. Nothing of the class is run."""
-
-    type: str
-    repr: str
-    state: Any
+# An instance of a class, as the file describes it. Nothing of the class is run.
+Object = NamedTuple("Object", [("type", str), ("repr", str), ("state", Any)])
 
 
 def _program() -> str:
@@ -68,36 +64,35 @@ def _program() -> str:
     return found
 
 
-def _end(process: subprocess.Popen[bytes], owner: int) -> Optional[int]:
+def _end(process: Any, owner: int) -> Optional[int]:
     for pipe in process.stdin, process.stdout:
         with contextlib.suppress(OSError):
-            pipe.close()  # type: ignore[union-attr]
+            pipe.close()
     if owner != os.getpid():
         return None  # it is the parent's
     process.terminate()
-    return process.wait()
+    return int(process.wait())
 
 
 class _Server:
     """A `cbk serve` with one checkpoint. It is started again after a fork, and after a reply that was not read to its end."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
-        self._request, self._lock, self._is_closed, self._stop = request, threading.RLock(), False, None  # type: Any, Any, bool, Any
-        self._owner = 0
-        self.facts: dict[str, Any] = self.call("open", **request)
+        self._request, self._lock, self._is_closed = request, threading.Lock(), False
+        self._start()
 
     def __reduce__(self) -> Any:
         return _Server, (self._request,)
 
     def _start(self) -> None:
-        if self._stop:
-            self._stop()
         # A session of its own: Ctrl-C is for Python alone.
-        process = subprocess.Popen([_program(), "serve", "--stdio"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
-        self._in, self._out, self._owner = process.stdin, process.stdout, os.getpid()  # type: Any, Any, int
+        process: Any = subprocess.Popen([_program(), "serve", "--stdio"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        start_new_session=True)
+        self._in, self._out, self._owner = process.stdin, process.stdout, os.getpid()
         self._stop = weakref.finalize(self, _end, process, self._owner)
         with contextlib.suppress(OSError):
             fcntl.fcntl(self._out, _F_SETPIPE_SZ, _PIPE_SIZE)
+        self.facts: dict[str, Any] = self._exchange({"method": "open", **self._request})
 
     def close(self) -> None:
         with self._lock:
@@ -108,25 +103,43 @@ class _Server:
         line = self._out.readline()
         if not line.endswith(b"\n"):
             raise _error("io", f"'cbk serve' ended with the status {self._stop()}")
-        return dict(json.loads(line))
+        reply: dict[str, Any] = json.loads(line)
+        if "error" in reply:
+            raise _error(**reply["error"])
+        return reply
+
+    def _fill(self, target: memoryview, block: Mapping[str, Any]) -> None:
+        with contextlib.ExitStack() as stack:
+            source = self._out
+            if "file" in block:
+                source = stack.enter_context(open_file(block["file"], "rb", buffering=0))
+                source.seek(block["offset"])
+            while target:
+                count = source.readinto(target)
+                if not count:
+                    self._stop()
+                    raise _error("io", "a tensor ended early: its file became shorter, or 'cbk serve' ended")
+                target = target[count:]
 
     def _array(self, dtype: str, shape: list[int]) -> Array:
         array: Array = np.empty(shape, dtype)
         target, block = memoryview(array.reshape(-1).view(np.uint8)), self._reply()
         while "bytes" in block:
-            with open_file(block["file"], "rb", buffering=0) if "file" in block else contextlib.nullcontext(self._out) as source:
-                if "file" in block:
-                    source.seek(block["offset"])
-                end = len(target) - block["bytes"]
-                while len(target) > end:
-                    count = source.readinto(target[:len(target) - end])
-                    if not count:
-                        raise _error("io", "a tensor ended early: its file became shorter, or 'cbk serve' ended")
-                    target = target[count:]
-            block = self._reply()
-        if "error" in block:
-            raise _error(**block["error"])
+            self._fill(target[:block["bytes"]], block)
+            target, block = target[block["bytes"]:], self._reply()
         return array
+
+    def _exchange(self, request: Mapping[str, Any]) -> Any:
+        try:
+            with contextlib.suppress(BrokenPipeError):  # then there is no reply, either
+                self._in.write(json.dumps(request).encode() + b"\n")
+                self._in.flush()
+            reply = self._reply()
+            return self._array(reply["array"]["dtype"], reply["array"]["shape"]) if "array" in reply else reply["result"]
+        except BaseException as error:
+            if not isinstance(error, Error) or request["method"] == "open":  # such as Ctrl-C: the rest of a reply is of no use
+                self._stop()
+            raise
 
     def call(self, method: str, **parameters: Any) -> Any:
         """The result of a request; of `read`, an array."""
@@ -134,22 +147,9 @@ class _Server:
             if self._is_closed:
                 raise ValueError(f"the checkpoint '{self._request['path']}' is closed")
             if self._owner != os.getpid() or not self._stop.alive:
+                self._stop()
                 self._start()
-                if method != "open":
-                    self.call("open", **self._request)
-            try:
-                with contextlib.suppress(BrokenPipeError):  # then there is no reply, either
-                    self._in.write(json.dumps({"method": method, "checkpoint": 1, **parameters}).encode() + b"\n")
-                    self._in.flush()
-                reply = self._reply()
-                result = self._array(reply["array"]["dtype"], reply["array"]["shape"]) if "array" in reply else reply.get("result")
-            except BaseException as error:
-                if not isinstance(error, Error):  # such as Ctrl-C: the rest of the reply is of no use
-                    self._stop()
-                raise
-        if "error" in reply:
-            raise _error(**reply["error"])
-        return result
+            return self._exchange({"method": method, "checkpoint": 1, **parameters})
 
     def pages(self, method: str, **parameters: Any) -> Iterator[Any]:
         """All entries, which come by the thousand."""
@@ -257,8 +257,11 @@ class Node(Mapping[Any, Any]):
 
     def __getitem__(self, key: Any) -> Any:
         step = key
-        if type(key) not in (str, int):  # others are found by their place
-            step = {"entry": next((i for i, known in enumerate(self) if type(known) is type(key) and known == key), self._count)}
+        if not isinstance(key, str) and type(key) is not int:  # others are found by their place
+            alike = (i for i, known in enumerate(self) if type(known) is type(key) and known == key)
+            step = {"entry": next(alike, -1)}
+            if step["entry"] < 0:
+                raise _error("key", f"there is no key {key!r}")
         at = [*self._at, step]
         return _value(self._server, at, self._server.call("value", at=at))
 
@@ -298,7 +301,7 @@ class Checkpoint(Node):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._server.close()
 
 
 def open(path: Path, *, stored: bool = False, allow_external: Sequence[Path] = (), **options: Any) -> Checkpoint:
@@ -314,16 +317,13 @@ def open(path: Path, *, stored: bool = False, allow_external: Sequence[Path] = (
 def _run(command: str, paths: Sequence[Path], options: Mapping[str, Any]) -> Any:
     words = [_program(), command, "--json"]
     for name, option in options.items():
-        for one in option if isinstance(option, (list, tuple)) else [option]:
-            if one is not None and one is not False:
-                words.append(f"--{name.replace('_', '-')}" + ("" if one is True else f"={one}"))
+        wanted = [one for one in (option if isinstance(option, (list, tuple)) else [option]) if one is not None and one is not False]
+        words += [f"--{name.replace('_', '-')}" + ("" if one is True else f"={one}") for one in wanted]
     done = subprocess.run([*words, "--", *map(os.fspath, paths)], stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    for line in done.stderr.splitlines():
-        note: dict[str, Any] = json.loads(line) if line.startswith(b"{") else {}
+    for note in (json.loads(line) for line in done.stderr.splitlines() if line.startswith(b"{")):
         if "error" in note:
             raise _error(**note["error"])
-        if "warning" in note:
-            warn(note["warning"]["message"], stacklevel=3)
+        warn(note["warning"]["message"], stacklevel=3)
     if done.returncode not in (0, 1):
         raise _error("internal", f"'cbk {command}' ended with the status {done.returncode}")
     return json.loads(done.stdout)

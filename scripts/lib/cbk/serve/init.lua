@@ -5,6 +5,7 @@ local cli = require "cbk.cli"
 local errors = require "cbk.errors"
 local is_tensor = require("cbk.tensor_kinds").is_tensor
 local near_keys = require "cbk.cli.near_keys"
+local quantised = require "cbk.quantised"
 local real_values = require "cbk.cli.real_values"
 local stored_form = require "cbk.stored_form"
 local values = require "cbk.serve.values"
@@ -21,6 +22,7 @@ local JSON = { python = true, ascii = true }
 ---@field root any
 ---@field glob? string       of `rows`
 ---@field rows? LeafRows
+---@field codes? table<string, string>   methods of quantised weights whose codes are in `root`, by their keys
 ---@field listed? any        the container that `next` walks through
 ---@field position? integer  of the entry that `next` returns
 ---@field next? function
@@ -69,15 +71,14 @@ function Server:checkpoint(request)
 end
 
 local function fail_missing(opened, step)
-  local rows = cbk.leaf_rows(opened.root)
-  cbk.fail("key", ("there is no %s in '%s'%s"):format(cbk.quote(cbk.key_text(step)), opened.source.path,
-    near_keys(rows, cbk.key_text(step))))
+  local key = cbk.kind(step) == "dict" and cbk.json(step) or cbk.key_text(step)
+  cbk.fail("key", ("there is no %s in '%s'%s"):format(cbk.quote(key), opened.source.path, near_keys(cbk.leaf_rows(opened.root), key)))
 end
 
 --- The value that the steps of a request lead to.
 local function value_at(opened, request)
   local value = opened.root
-  for i, step in cbk.raw_items(list(request, "at")) do
+  for i, step in cbk.items(list(request, "at")) do
     local is_metadata = i == 1 and cbk.kind(step) == "dict" and step.metadata
     if is_metadata then value = opened.source.metadata else value = values.step(value, step) end
     if value == nil then fail_missing(opened, step) end
@@ -131,7 +132,7 @@ function Server:entries(request)
     local key, value = opened.next()
     if key == nil then break end
     opened.position = opened.position + 1
-    local shown = not is_dict and opened.position - 1 or values.is_plain_key(key) and key or values.described(key)
+    local shown = is_dict and values.key(key) or opened.position - 1
     entries[#entries + 1] = cbk.list(with_values and { shown, values.described(value) } or { shown })
   end
   local rest = opened.position < cbk.count(container)
@@ -162,14 +163,31 @@ local function indexed(tensor, index)
   return tensor
 end
 
+--- Codes that cbk cannot read are no numbers: as float32 they would be wrong ones.
+local function refuse_codes(opened, request, dtype)
+  if not dtype:find "^float8" then return end
+  if not opened.codes then
+    opened.codes = {}
+    for _, weight in ipairs(quantised.find(opened.root).weights) do opened.codes[weight.key] = weight.method end
+  end
+  local steps = {}
+  for _, step in cbk.items(list(request, "at")) do steps[#steps + 1] = cbk.kind(step) ~= "dict" and cbk.key_text(step) or nil end
+  local key = table.concat(steps, ".")
+  if opened.codes[key] then
+    cbk.fail("unsupported", ("cannot read %s as float32: the weight is quantised (%s), and its scales are not multiplied in here"):format(
+      cbk.quote(key), opened.codes[key]), { advice = "read its codes as they are stored" })
+  end
+end
+
 function Server:read(request)
-  local tensor = value_at(self:checkpoint(request), request)
+  local opened = self:checkpoint(request)
+  local tensor = value_at(opened, request)
   if not is_tensor(tensor) then cbk.fail("usage", ("expected a tensor, found a value of the kind %s"):format(cbk.kind(tensor))) end
-  if flag(request, "stored") then
-    tensor = indexed(stored_form.of(tensor), list(request, "index"))
-  else
-    tensor = indexed(tensor, list(request, "index"))
-    if stored_form.is_narrow(tensor.dtype) then tensor = tensor:to "float32" end
+  local is_stored = flag(request, "stored")
+  tensor = indexed(is_stored and stored_form.of(tensor) or tensor, list(request, "index"))
+  if not is_stored and stored_form.is_narrow(tensor.dtype) then
+    refuse_codes(opened, request, tensor.dtype)
+    tensor = tensor:to "float32"
   end
   if tensor:problem() then cbk.fail("format", tensor:problem()) end
   self:reply("array", cbk.dict {

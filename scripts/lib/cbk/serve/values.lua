@@ -15,14 +15,6 @@ local TEXTS_OF = { ["gguf.texts"] = cbk.gguf.texts, ["tensorflow.tensor"] = cbk.
 ---@return boolean
 function values.is_dict(value) return DICTS[cbk.kind(value)] == true end
 
----Whether a key of a dict is the same in JSON.
----@param key any   as `cbk.raw_items` gives it
----@return boolean
-function values.is_plain_key(key)
-  local kind = cbk.kind(key)
-  return kind == "str" or kind == "int"
-end
-
 --- The texts of an object that is a list of them; nil for others.
 local function texts_of(value)
   local read = cbk.kind(value) == "object" and TEXTS_OF[value.type]
@@ -60,6 +52,17 @@ function values.described(value)
   return cbk.dict { { "kind", kind }, { "value", value } }
 end
 
+---A key of a dict. Texts and whole numbers are themselves.
+---@param key any   as `cbk.raw_items` gives it
+---@return any
+function values.key(key)
+  local kind, items = cbk.kind(key), cbk.list()
+  if kind == "str" or kind == "int" then return key end
+  if kind ~= "tuple" then return values.described(key) end
+  for _, item in cbk.raw_items(key) do items[#items + 1] = values.key(item) end
+  return cbk.dict { { "kind", kind }, { "items", items } }
+end
+
 -- --- steps
 
 --- The value of a dict's key: text, a whole number, or text that says one.
@@ -82,7 +85,7 @@ local function child(container, key)
   local value = find(container, key)
   local stop = type(key) == "string" and #key or 0
   while value == nil do
-    stop = key and key:sub(1, stop):find "%.[^.]*$"
+    stop = stop > 0 and key:sub(1, stop):find "%.[^.]*$"
     if not stop then return nil end
     local outer = find(container, key:sub(1, stop - 1))
     value = outer ~= nil and child(outer, key:sub(stop + 1)) or nil
