@@ -27,7 +27,7 @@ local GROUPS = {
     "new", "merge", "extract-lora", "fold-lora-checkpoint", "convert-config-to-mup", "tensorflow-to-h5", "h5-to-tensorflow" },
   { "upgrade", "upgrade", "fix-checkpoint-spec", "data-iter-state-conversion" },
   { "cluster", "work", "finish", "status", "verify" },
-  { "script", "run SCRIPT [ARGUMENTS]", "-e EXPRESSION", "demo", "help" },
+  { "script", "run SCRIPT [ARGUMENTS]", "-e EXPRESSION", "serve", "demo", "help" },
 }
 
 --- The groups, and last what is in none of them: commands of the user's own.

@@ -6,10 +6,10 @@ Usage: python_interop.py --cbk PATH
 import argparse
 import collections
 import gc
+import importlib.util
 import json
 import os
 import pickle
-import resource
 import signal
 import struct
 import subprocess
@@ -73,7 +73,8 @@ def all_dtypes(run, rng):
         codes = np.arange(256, dtype=np.uint8)
         bits = rng.integers(0, 1 << 16, 100).astype(np.uint16)
         safetensors_file.save(run.path("narrow.safetensors"), {
-            "bf": ("BF16", (4, 25), bits.tobytes()), "e4": ("F8_E4M3", (256,), codes.tobytes()), "e5": ("F8_E5M2", (256,), codes.tobytes())})
+            "bf": ("BF16", (4, 25), bits.tobytes()), "e4": ("F8_E4M3", (256,), codes.tobytes()),
+            "e5": ("F8_E5M2", (256,), codes.tobytes())})
         with cbk.open(run.path("narrow.safetensors")) as c:
             numbers = (bits.astype(np.uint32) << 16).view(np.float32).reshape(4, 25)
             assert np.array_equal(np.asarray(c["bf"]), numbers, equal_nan=True)
@@ -103,8 +104,8 @@ def slices(run, rng):
     array = rng.random((5, 7, 6)).astype(np.float32)
     np.save(run.path("a.npy"), array)
     np.save(run.path("f.npy"), np.asfortranarray(array))
-    parts = [slice(None), slice(1, 3), slice(-2, None), slice(None, None, 2), slice(None, None, -1), slice(4, 0, -3), slice(3, 3), slice(9, 20),
-             0, 2, -1, np.int64(3), Ellipsis]
+    parts = [slice(None), slice(1, 3), slice(-2, None), slice(None, None, 2), slice(None, None, -1), slice(4, 0, -3), slice(3, 3),
+             slice(9, 20), 0, 2, -1, np.int64(3), Ellipsis]
 
     def random_index():
         index = [parts[i] for i in rng.integers(0, len(parts), rng.integers(0, 4))]
@@ -134,7 +135,8 @@ def slices(run, rng):
 # ------------------------------------------------------------------ trees
 def trees(run):
     content = collections.OrderedDict({
-        "a.b": torch.ones(2), "a": {"b": torch.zeros(2), "c": {"d.e": torch.arange(3)}}, "list": [1, 2.0, "x", None, [torch.ones(1)], {"k": 2}],
+        "a.b": torch.ones(2), "a": {"b": torch.zeros(2), "c": {"d.e": torch.arange(3)}},
+        "list": [1, 2.0, "x", None, [torch.ones(1)], {"k": 2}],
         "tuple": (1, (2,)), 3: "three", -1: "minus", (1, "x"): "tuple", None: "none", 1.5: "float", True and "true": True, "big": 2 ** 70,
         "small": -2 ** 63, "inf": float("inf"), "complex": 1 + 2j, "bytes": b"\0\xff", "size": torch.Size([2, 3]), "set": {1, 2}, "": 5,
         "é☃\n": "\"\\\x01é", "scalar": np.float32(1.5), "empty": {}, "none": [], "dtype": torch.float16})
@@ -516,6 +518,8 @@ def commands(run):
         assert os.path.exists(os.path.join(os.path.dirname(cbk.__file__), "py.typed"))
         for name in cbk.__all__:
             assert getattr(cbk, name).__doc__, name
+        if importlib.util.find_spec("mypy"):
+            subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir", run.path("mypy"), cbk.__file__], check=True)
 
     for test in diff, check, convert, no_program, typed:
         run.check(f"cbk.{test.__name__}", test)

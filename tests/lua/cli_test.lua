@@ -157,7 +157,7 @@ describe("--json", function()
   end
 
   it("is an option of every command but those for people only", function()
-    local dir, people = harness.temp_dir(), { complete = true, demo = true, repl = true, work = true, finish = true }
+    local dir, people = harness.temp_dir(), { complete = true, demo = true, repl = true, work = true, finish = true, serve = true }
     for _, name in ipairs(names) do
       equal(select(2, run(dir, name, "--help")):find("%-%-json") ~= nil, not people[name], name)
     end

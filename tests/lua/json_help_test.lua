@@ -152,7 +152,8 @@ local absent = {
   ["convert --dry-run"] = { "lost" }, diff = { "through" }, new = { "lost" }, params = { "tied_to", "optional" },
 }
 
-local has_no_json = { complete = true, demo = true, repl = true, work = true, finish = true } -- the last two print what was planned
+local has_no_json = { complete = true, demo = true, repl = true, work = true, finish = true, serve = true }
+-- work and finish print what was planned; serve has replies
 
 describe("cbk help json", function()
   it("names every command with --json, and every field that it prints", function()

@@ -570,6 +570,16 @@ function cbk.low_rank(tuned, base, rank) end
 ---Writes a tensor as comma-separated values: a line for each run along the last dim, with the fewest digits that give the same numbers.
 ---@param options? { overwrite: boolean }
 function cbk.write_csv(path, tensor, options) end
+---@private
+---Writes the elements to stdout in blocks: a line {"bytes":N} before each. A block is read before its line is written.
+---@param tensor Tensor
+function cbk.write_framed(tensor) end
+---@private
+---Where another process finds the elements, in C order: the path of an open file and the offset in it. Nil if they are not in one range of
+---a file, or are decoded or verified when they are read.
+---@param tensor Tensor
+---@return string|nil path, number|nil offset
+function cbk.file_range(tensor) end
 ---{ name, size (bytes), floating, integer } of a dtype by any of its names.
 ---@param name string
 function cbk.dtype(name) end

@@ -123,7 +123,7 @@ class _Server:
 
     def _array(self, dtype: str, shape: list[int]) -> Array:
         array: Array = np.empty(shape, dtype)
-        target, block = memoryview(array.reshape(-1).view(np.uint8)), self._reply()
+        target, block = array.reshape(-1).view(np.uint8).data, self._reply()
         while "bytes" in block:
             self._fill(target[:block["bytes"]], block)
             target, block = target[block["bytes"]:], self._reply()
@@ -166,7 +166,7 @@ def _part(index: Any, extent: int) -> tuple[list[int], Any]:
         picked = range(*index.indices(extent))
         forward = picked if picked.step > 0 else picked[::-1]
         return [forward.start, forward.stop, forward.step] if forward else [0, 0, 1], slice(None, None, 1 if picked.step > 0 else -1)
-    if isinstance(index, bool) or not hasattr(index, "__index__") or getattr(index, "ndim", 0):
+    if isinstance(index, bool) or not hasattr(index, "__index__") or getattr(index, "ndim", False):
         raise TypeError("a Tensor takes integers, slices and '...'; for other indices, read it first: np.asarray(tensor)[index]")
     at = operator.index(index)
     if not -extent <= at < extent:
@@ -319,7 +319,7 @@ def _run(command: str, paths: Sequence[Path], options: Mapping[str, Any]) -> Any
     for name, option in options.items():
         wanted = [one for one in (option if isinstance(option, (list, tuple)) else [option]) if one is not None and one is not False]
         words += [f"--{name.replace('_', '-')}" + ("" if one is True else f"={one}") for one in wanted]
-    done = subprocess.run([*words, "--", *map(os.fspath, paths)], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    done = subprocess.run([*words, "--", *[os.fspath(path) for path in paths]], stdin=subprocess.DEVNULL, capture_output=True, check=False)
     for note in (json.loads(line) for line in done.stderr.splitlines() if line.startswith(b"{")):
         if "error" in note:
             raise _error(**note["error"])

@@ -2,7 +2,6 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
-local errors = require "cbk.errors"
 local is_tensor = require("cbk.tensor_kinds").is_tensor
 local near_keys = require "cbk.cli.near_keys"
 local quantised = require "cbk.quantised"
