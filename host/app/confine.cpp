@@ -85,10 +85,8 @@ struct Keeper {
   FileDescriptor alive;  // the end of a pipe that closes with the program
 };
 
-Keeper& keeper() {
-  static auto* one = new Keeper;
-  return *one;
-}
+// Null before there is one, and not made on first use: a signal may end the program at that moment.
+Keeper* keeper = nullptr;
 
 [[noreturn]] void keep(int end_of_program, const std::vector<fs::path>& made) {
   const auto all_but = static_cast<unsigned>(end_of_program);
@@ -107,11 +105,11 @@ void start_keeper(const std::vector<fs::path>& made) {
   int ends[2];
   check(::pipe2(ends, O_CLOEXEC));
   const FileDescriptor end_of_program(ends[0]);
-  keeper().alive = FileDescriptor(ends[1]);
+  keeper = new Keeper{.alive = FileDescriptor(ends[1])};
   const pid_t process = ::fork();
   check(process);
   if (process == 0) keep(end_of_program.get(), made);
-  keeper().process = process;
+  keeper->process = process;
 }
 
 /// Whether the kernel can.
@@ -230,9 +228,9 @@ bool confine(const std::vector<fs::path>& folders) {
 }
 
 void remove_empty_folders() noexcept {
-  if (keeper().process == 0) return;
-  keeper().alive = {};
-  ::waitpid(keeper().process, nullptr, 0);
+  if (keeper == nullptr || keeper->process == 0) return;
+  keeper->alive = {};
+  ::waitpid(keeper->process, nullptr, 0);
 }
 
 }  // namespace cbk::app

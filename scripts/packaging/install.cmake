@@ -43,15 +43,22 @@ install(FILES scripts/packaging/copyright DESTINATION ${CMAKE_INSTALL_DATADIR}/d
 install(CODE "file(INSTALL \"${GENERATED}/doc/changelog.gz\" DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATADIR}/doc/cbk-mpi\")"
   COMPONENT mpi)
 
-# --- cbk.deb, and cbk-mpi.deb where there is an MPI
+# The module for Python, in a package of its own: nothing else depends on Python.
+install(DIRECTORY scripts/python/cbk DESTINATION lib/python3/dist-packages COMPONENT python PATTERN __pycache__ EXCLUDE)
+install(FILES scripts/packaging/copyright DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/python3-cbk COMPONENT python)
+install(CODE "file(INSTALL \"${GENERATED}/doc/changelog.gz\" DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATADIR}/doc/python3-cbk\")"
+  COMPONENT python)
+
+# --- cbk.deb, python3-cbk.deb, and cbk-mpi.deb where there is an MPI
 set(CPACK_GENERATOR DEB)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
-set(CPACK_COMPONENTS_ALL Unspecified)
+set(CPACK_COMPONENTS_ALL Unspecified python)
 if(TARGET cbk-openmpi OR TARGET cbk-mpich)
   list(APPEND CPACK_COMPONENTS_ALL mpi)
 endif()
 set(CPACK_DEBIAN_UNSPECIFIED_PACKAGE_NAME cbk)
 set(CPACK_DEBIAN_MPI_PACKAGE_NAME cbk-mpi)
+set(CPACK_DEBIAN_PYTHON_PACKAGE_NAME python3-cbk)
 set(CPACK_PACKAGE_DIRECTORY ${CMAKE_BINARY_DIR}/package)
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
@@ -69,14 +76,22 @@ nothing in it is executed.")
 set(CPACK_DEBIAN_MPI_DESCRIPTION "This is the module for MPI: with it,
 \`mpirun cbk\` shares the work of one command among the
 processes that MPI starts: each writes a part of the same output.")
+set(CPACK_DEBIAN_PYTHON_DESCRIPTION "This is the module for Python: it runs cbk, and gives the tensors of any
+checkpoint as NumPy arrays, lazily and by slices.")
 set(CPACK_DEBIAN_UNSPECIFIED_FILE_NAME cbk.deb)
 set(CPACK_DEBIAN_MPI_FILE_NAME cbk-mpi.deb)
+set(CPACK_DEBIAN_PYTHON_FILE_NAME python3-cbk.deb)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 # Besides those that are linked: what is loaded when it is needed (SharedLibrary).
 set(CPACK_DEBIAN_UNSPECIFIED_PACKAGE_DEPENDS "lua-argparse, libdnnl2, libgomp1, libssl3")
-set(CPACK_DEBIAN_UNSPECIFIED_PACKAGE_SUGGESTS "cbk-mpi, hdf5-filter-plugin-blosc-serial")
+set(CPACK_DEBIAN_UNSPECIFIED_PACKAGE_SUGGESTS "cbk-mpi, python3-cbk, hdf5-filter-plugin-blosc-serial")
 set(CPACK_DEBIAN_MPI_PACKAGE_DEPENDS "cbk (= ${PROJECT_VERSION})")
+set(CPACK_DEBIAN_PYTHON_PACKAGE_DEPENDS "cbk (= ${PROJECT_VERSION}), python3, python3-numpy")
+set(CPACK_DEBIAN_PYTHON_PACKAGE_SECTION python)
+set(CPACK_DEBIAN_PYTHON_PACKAGE_ARCHITECTURE all)
+set(CPACK_DEBIAN_PYTHON_PACKAGE_SHLIBDEPS OFF)
+set(CPACK_DEBIAN_PYTHON_PACKAGE_CONTROL_EXTRA ${CMAKE_SOURCE_DIR}/scripts/packaging/python3-cbk/prerm)
 include(CPack)
 
 # --- the tarball's programs: the same objects. What Debian has as an archive is linked in; the rest is copied beside them.

@@ -37,13 +37,20 @@ def lists_a_file(run, program):
     return maps
 
 
+def reads_in_python(run, program, folder):
+    """The module of a package, with its program."""
+    script = "import sys, cbk; c = cbk.open(sys.argv[1]); print(cbk.__file__, float(c['layers.1.weight'][1, 1]))"
+    text = call("/usr/bin/python3", "-c", script, run.path("model.safetensors"), env={"CBK": program, "PYTHONPATH": folder}, cwd="/")
+    assert text == f"{os.path.join(folder, 'cbk/__init__.py')} 1.0\n", text
+
+
 def as_a_package(run, build):
     """cbk.deb: without complaints, complete, and gone after it is removed."""
     call("cpack", "-G", "DEB", cwd=build)
-    deb = os.path.join(build, "package", "cbk.deb")
+    deb, mpi, python = (os.path.join(build, "package", name) for name in ("cbk.deb", "cbk-mpi.deb", "python3-cbk.deb"))
 
     def lintian():
-        text = call("lintian", "--allow-root", "--fail-on", "error,warning", deb, deb.replace("cbk.deb", "cbk-mpi.deb"))
+        text = call("lintian", "--allow-root", "--fail-on", "error,warning", deb, mpi, python)
         assert not re.search("^[EW]:", text, re.M), text
 
     def declares():
@@ -51,7 +58,9 @@ def as_a_package(run, build):
         needs = set(re.findall(r"[\w.+-]+", re.search("^Depends: (.*)$", fields, re.M)[1]))
         assert {"lua-argparse", "libc6", "libfmt9", "libyaml-cpp0.7", "libluajit-5.1-2", "libdnnl2", "libgomp1", "libssl3"} <= needs, needs
         assert not [name for name in needs if "mpi" in name], needs
-        assert "libopenmpi3" in call("dpkg-deb", "-f", deb.replace("cbk.deb", "cbk-mpi.deb"), "Depends")
+        assert "libopenmpi3" in call("dpkg-deb", "-f", mpi, "Depends")
+        assert call("dpkg-deb", "-f", python, "Depends", "Architecture").split("\n")[:2] == [
+            f"Depends: cbk (= {run.call('--version').split()[1]}), python3, python3-numpy", "Architecture: all"]
         assert f"Version: {run.call('--version').split()[1]}" in fields
 
     def knows_the_api(root):
@@ -68,7 +77,7 @@ def as_a_package(run, build):
         for name in "status", "available":
             open(os.path.join(root, "var/lib/dpkg", name), "w", encoding="ascii").close()
         dpkg = ("dpkg", f"--root={root}", "--force-depends", "--force-not-root", "--force-script-chrootless", "--log=/dev/null")
-        call(*dpkg, "-i", deb, deb.replace("cbk.deb", "cbk-mpi.deb"))
+        call(*dpkg, "-i", deb, mpi, python)
         assert os.path.exists(os.path.join(root, "usr/libexec/cbk/libcbk-openmpi.so"))
         lists_a_file(run, os.path.join(root, "usr/bin/cbk"))
         shared = os.path.join(root, "usr/share")
@@ -77,7 +86,9 @@ def as_a_package(run, build):
             assert os.path.getsize(os.path.join(shared, name)) > 0, name
         knows_the_api(os.path.join(shared, "cbk"))
         knows_the_api(TOP)
-        call(*dpkg, "-r", "cbk-mpi", "cbk")
+        reads_in_python(run, os.path.join(root, "usr/bin/cbk"), os.path.join(root, "usr/lib/python3/dist-packages"))
+        assert not os.path.exists(os.path.join(shared, "cbk/scripts/python"))
+        call(*dpkg, "-r", "python3-cbk", "cbk-mpi", "cbk")
         left = files_below(os.path.join(root, "usr"))
         assert not left, left
 
@@ -98,6 +109,7 @@ def as_a_tarball(run, build):
         shutil.copytree(os.path.join(first, os.listdir(first)[0]), second, symlinks=True)
         shutil.rmtree(first)
         maps = lists_a_file(run, os.path.join(second, "bin/cbk"))
+        reads_in_python(run, os.path.join(second, "bin/cbk"), os.path.join(second, "lib/python3/dist-packages"))
         foreign = [line for line in maps.splitlines()
                    if "=> /" in line and second not in line and not re.search(r"/(libc|libm|libdl|libpthread)\.so", line)]
         assert not foreign, foreign

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import pickle
+import re
 import signal
 import struct
 import subprocess
@@ -26,6 +27,7 @@ import torch
 import gguf_interop
 import harness
 import quantised_interop
+import recipes_interop
 import safetensors_file
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -482,7 +484,17 @@ def processes(run):
         process.stdin.close()
         assert process.wait(20) in (-signal.SIGPIPE, 128 + signal.SIGPIPE) and not process.stderr.read()
 
-    for test in closed, collected, killed, interrupted, forked, threaded, pipe_closed:
+    def ended_twice():
+        """SIGTERM while it ends, at any moment: it does end."""
+        for i in range(60):
+            process = subprocess.Popen([run.cbk, "serve", "--stdio"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+            process.stdin.write(b"{}\n")
+            process.stdin.close()
+            time.sleep(0.0001 * i)
+            process.terminate()
+            assert process.wait(20) in (0, 128 + signal.SIGTERM, -signal.SIGTERM)
+
+    for test in ended_twice, closed, collected, killed, interrupted, forked, threaded, pipe_closed:
         run.check(f"process: {test.__name__}", test)
 
 
@@ -525,6 +537,25 @@ def commands(run):
         run.check(f"cbk.{test.__name__}", test)
 
 
+def help_page(run):
+    """The code of the page about Python, as it is written."""
+    page = open(os.path.join(TOP, "scripts/help/python.md"), encoding="utf-8").read()
+    code = [re.sub("^  ", "", text, flags=re.M) for text in re.findall(r"(?<=\n\n)((?:  .*\n)+)", page)]
+    assert len(code) == 2, code
+
+    def runs():
+        os.mkdir(run.path("page"))
+        recipe = recipes_interop.Recipe(run.cbk, run.path("page"))
+        recipe.prepare("cbk convert llama")
+        recipe.prepare("cbk diff a.safetensors b.mdl")
+        recipe.prepare("cbk ls model.mdl")
+        subprocess.run([sys.executable, "-W", "ignore", "-c", "\n".join(code)], cwd=run.path("page"), check=True, timeout=120, env={
+            **os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(cbk.__file__)), "PYTHONDONTWRITEBYTECODE": "1"},
+            stdout=subprocess.DEVNULL)
+        assert cbk.open(run.path("page/new/llama_to_cs-2.4.mdl")).format == "cerebras-h5"
+    run.check("cbk help python", runs)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cbk", required=True)
@@ -543,6 +574,7 @@ def main():
         untrusted(run)
         processes(run)
         commands(run)
+        help_page(run)
         return run.close()
 
 

@@ -1,7 +1,7 @@
 """Checkpoints of deep-learning models as NumPy arrays. The program cbk reads them: $CBK, or the one in the PATH.
 
     with cbk.open("model.mdl") as c:
-        w = c["model"]["lm_head.weight"]     # a Tensor, of which nothing is read yet; or c["model.lm_head.weight"]
+        w = c["model.lm_head.weight"]        # a Tensor, of which nothing is read yet; in a tree also c["model"]["lm_head.weight"]
         some = w[0:3, :]                     # reads these rows alone
         whole = np.asarray(w)
 
@@ -70,7 +70,9 @@ def _end(process: Any, owner: int) -> Optional[int]:
             pipe.close()
     if owner != os.getpid():
         return None  # it is the parent's
-    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):  # busy
+        return int(process.wait(1))
+    process.kill()
     return int(process.wait())
 
 
