@@ -323,6 +323,23 @@ def many_keys(run):
             assert len(sent) < 300, len(sent)
     run.check("100,000 keys", lazily)
 
+    def long_texts():
+        torch.save({"a": "x" * (5 << 20), "b": b"y" * (5 << 20), "list": ["é" * (3 << 20)] * 3}, run.path("long.pt"))
+        with cbk.open(run.path("long.pt")) as c:
+            pages = [len(c._server.call("entries", first=first, values=True)["entries"]) for first in range(3)]
+            assert pages == [1, 1, 1], pages
+            assert c["list"] == ["é" * (3 << 20)] * 3 and c["a"] == "x" * (5 << 20)
+            assert [key for key, _ in c.items()] == ["a", "b", "list"]
+    run.check("long texts come one by one", long_texts)
+
+    def through_the_pipe():
+        np.save(run.path("piped.npy"), np.arange(1 << 20))
+        with cbk.open(run.path("piped.npy")) as c:
+            c._server.has_files = False
+            same(np.asarray(c["piped"]), np.arange(1 << 20))
+            same(c["piped"][5:1 << 19], np.arange(5, 1 << 19))
+    run.check("without /proc", through_the_pipe)
+
 
 # ------------------------------------------------------------------ the protocol
 def answers(run, lines):

@@ -13,6 +13,7 @@ local warnings = require "cbk.warnings"
 local serve = {}
 
 local MOST_ENTRIES, PAGE = 100000, 1000
+local MOST_TEXT = 2 ^ 22 -- bytes of texts in a reply, and the last one
 local LEAST_IN_FILE = 2 ^ 20 -- bytes: to open a file takes time, too
 local JSON = { python = true, ascii = true }
 
@@ -127,12 +128,15 @@ function Server:entries(request)
   local first, most = count(request, "first", 0), math.min(count(request, "count", PAGE), MOST_ENTRIES)
   walk_to(opened, container, first)
   local entries, with_values, is_dict = cbk.list(), flag(request, "values"), values.is_dict(container)
-  while #entries < most do
+  local bytes = 0
+  while #entries < most and bytes < MOST_TEXT do
     local key, value = opened.next()
     if key == nil then break end
     opened.position = opened.position + 1
     local shown = is_dict and values.key(key) or opened.position - 1
-    entries[#entries + 1] = cbk.list(with_values and { shown, values.described(value) } or { shown })
+    local entry = cbk.list { shown, with_values and values.described(value) or nil }
+    bytes = bytes + values.text_bytes(entry)
+    entries[#entries + 1] = entry
   end
   local rest = opened.position < cbk.count(container)
   return cbk.dict { { "entries", entries }, { "next", rest and opened.position or cbk.null } }

@@ -63,6 +63,15 @@ function values.key(key)
   return cbk.dict { { "kind", kind }, { "items", items } }
 end
 
+---The bytes of the texts in a [key] or [key, value].
+---@param entry List
+---@return integer
+function values.text_bytes(entry)
+  local key, value = entry[1], entry[2]
+  local text = value and (value.hex or value.value)
+  return (type(key) == "string" and #key or 0) + (type(text) == "string" and #text or 0)
+end
+
 -- --- steps
 
 --- The value of a dict's key: text, a whole number, or text that says one.
