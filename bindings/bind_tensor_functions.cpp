@@ -4,6 +4,7 @@
 #include "bindings/elements.hpp"
 #include "bindings/modules.hpp"
 #include "host/tensor/csv.hpp"
+#include "host/tensor/expression.hpp"
 #include "host/tensor/framed.hpp"
 
 namespace cbk::lua {
@@ -99,6 +100,12 @@ int range_in_file(lua_State* L) {
   return 2;
 }
 
+/// `cbk.verify_read(tensor)`: after another process has read all of it.
+int verify_range(lua_State* L) {
+  verify_read(*check<const TensorLeaf>(L, 1)->tensor.expression());
+  return 0;
+}
+
 }  // namespace
 
 void bind_tensor_functions(lua_State* L) {
@@ -113,6 +120,7 @@ void bind_tensor_functions(lua_State* L) {
                                        {"write_csv", guarded<csv>},
                                        {"write_framed", guarded<framed>},
                                        {"file_range", guarded<range_in_file>},
+                                       {"verify_read", guarded<verify_range>},
                                        {nullptr, nullptr}};
   set_functions(L, functions);
 }

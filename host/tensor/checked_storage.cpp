@@ -55,6 +55,9 @@ class CheckedStorage final : public PackedStorage {
   void expect() const noexcept override { bytes_->expect(); }
   void drop(uint64_t offset, uint64_t length) const noexcept override { bytes_->drop(offset, length); }
   [[nodiscard]] Place place() const override { return bytes_->place(); }
+  [[nodiscard]] std::optional<FileRange> file_range() const override {
+    return expected_.is_strict ? std::nullopt : bytes_->file_range();
+  }
   void add_files(SourceFiles& files) const override { bytes_->add_files(files); }
   [[nodiscard]] std::optional<uint32_t> crc32() const override {
     return expected_.kind == Checksum::crc32 ? std::optional(expected_.value) : std::nullopt;

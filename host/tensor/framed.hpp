@@ -12,7 +12,8 @@ namespace cbk {
 /// reading, `io`.
 void write_framed(const Tensor& tensor, std::FILE* stream);
 
-/// The range of an open file that the elements are, as they are and in C order, if they are one.
+/// The range of an open file that the elements are, as they are and in C order, if they are one. Who reads it
+/// calls `verify_read` (expression.hpp).
 std::optional<Storage::FileRange> file_range(const Tensor& tensor);
 
 }  // namespace cbk

@@ -59,7 +59,7 @@ class Storage {
   };
   [[nodiscard]] virtual Place place() const { return {}; }
   /// The range of an open file that the bytes are, as they are: for another process, which reads it. None if
-  /// they are decoded or have a checksum.
+  /// they are decoded, or if partial reads verify the checksum. Call `verify_whole` where all are read.
   struct FileRange {
     int fd = -1;
     uint64_t offset = 0;

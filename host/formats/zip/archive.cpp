@@ -203,6 +203,9 @@ class StoredMember final : public Storage {
     file_->drop(begin, start + offset + length - begin);
   }
   [[nodiscard]] Place place() const override { return {file_->path().string(), file_->begin() + start()}; }
+  [[nodiscard]] std::optional<FileRange> file_range() const override {
+    return FileRange{file_->fd(), file_->begin() + start()};
+  }
   void add_files(SourceFiles& files) const override { files.insert(file_); }
 
  private:

@@ -576,10 +576,14 @@ function cbk.write_csv(path, tensor, options) end
 function cbk.write_framed(tensor) end
 ---@private
 ---Where another process finds the elements, in C order: the path of an open file and the offset in it. Nil if they are not in one range of
----a file, or are decoded or verified when they are read.
+---a file, or are decoded when they are read. Call `cbk.verify_read`, too.
 ---@param tensor Tensor
 ---@return string|nil path, number|nil offset
 function cbk.file_range(tensor) end
+---@private
+---Fails if the checksums of storages that the tensor is all of say that they are damaged.
+---@param tensor Tensor
+function cbk.verify_read(tensor) end
 ---{ name, size (bytes), floating, integer } of a dtype by any of its names.
 ---@param name string
 function cbk.dtype(name) end

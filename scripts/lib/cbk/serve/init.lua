@@ -199,6 +199,8 @@ function Server:read(request)
   if flag(request, "files") and tensor:nbytes() >= LEAST_IN_FILE then file, offset = cbk.file_range(tensor) end
   if file then
     io.stdout:write(cbk.json(cbk.dict { { "bytes", tensor:nbytes() }, { "file", file }, { "offset", offset } }), "\n")
+    io.stdout:flush() -- the other process reads while this one verifies
+    cbk.verify_read(tensor)
   else
     cbk.write_framed(tensor)
   end
