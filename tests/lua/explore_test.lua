@@ -103,7 +103,8 @@ describe("what is typed", function()
 
   it("prints the expression behind the last ';'", function()
     for text, wanted in pairs { ["t = x; t:stats()"] = "t = x; return  t:stats()", ["local a = 1; a"] = "a = 1; return  a",
-      ['s = ";"; s'] = 's = ";"; return  s', ["a = 1; b = 2"] = false, ["x = 1;"] = false, ["f(1)"] = false, ["t = { 1; 2 }"] = false, ["do a = 1; a = 2 end"] = false } do
+      ['s = ";"; s'] = 's = ";"; return  s', ["a = 1; b = 2"] = false, ["x = 1;"] = false, ["f(1)"] = false,
+      ["t = { 1; 2 }"] = false, ["do a = 1; a = 2 end"] = false } do
       equal(chunk.with_return(text) or false, wanted, text)
     end
     local dir = harness.temp_dir()

@@ -207,7 +207,7 @@ return {
   ["cbk.checkpoint_spec.last_epochs"] = 'cbk.checkpoint_spec.last_epochs(edit:names(), 1000, {})',
 
   -- command lines of scripts
-  ["cbk.cli.format_options"] = 'cbk.cli.format_options(cbk.cli.parser("mine", "Mine."), { from = "the format it has", to = "the format wanted", needs_to = true })',
+  ["cbk.cli.format_options"] = 'cbk.cli.format_options(cbk.cli.parser("mine", "Mine."), { to = "the format wanted" })',
   ["cbk.cli.key_option"] = 'cbk.cli.key_option(cbk.cli.parser("mine", "Mine."), "key", true)',
   ["cbk.cli.parser"] = 'parser = cbk.cli.parser("mine", "Count tensors.", "examples:\\n  cbk mine model.pt")',
   ["cbk.cli.fail_with"] = 'pcall(cbk.cli.fail_with, 3, "the model is too large")',

@@ -78,8 +78,9 @@ function Session:compile(text)
   local compiled, expression_error = load("return " .. expression, "=(input)", "t", self.env)
   local is_expression = compiled ~= nil
   if not compiled then
-    local with_return, statement_error = chunk.with_return(text), nil
+    local with_return = chunk.with_return(text)
     if with_return then return load(with_return, "=(input)", "t", self.env), true, with_return end
+    local statement_error
     compiled, statement_error = load(chunk.with_globals(text), "=(input)", "t", self.env)
     if not compiled then
       return nil, statement_error, is_incomplete(statement_error, text) or is_incomplete(expression_error, text)
