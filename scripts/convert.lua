@@ -8,6 +8,7 @@ local hugging_face_files = require "cbk.hugging_face_files"
 local converters = require "cbk.converters"
 local left_out = require "cbk.recognise.left_out"
 local output = require "cbk.converters.output"
+local to_dtype = require "cbk.cli.to_dtype"
 local ways = require "cbk.recognise.ways"
 local release = require "cbk.recognise.release"
 local small_items = require "cbk.small_items"
@@ -41,6 +42,7 @@ parser:option("--hf-shard-size", ("largest size of a Hugging Face shard (default
 parser:flag("--export-h5-checkpoint", "no effect: Cerebras output is H5; accepted for command lines of 1.8 and 1.9")
 parser:flag("--export-safetensors", "write Hugging Face shards as safetensors")
 parser:flag("--single-file", "write pytorch_model.bin or model.safetensors for Hugging Face, without shards and index")
+to_dtype.option(parser, "the model's floating tensors, after the conversion,")
 parser:flag("--drop-unmatched-keys", "leave out a few keys that no rule matches, if the model has all weights without them")
 parser:flag("--debug", "print on stderr how each key is converted")
 parser:option("--seed", "random seed for weights that the source lacks", "0"):argname("N"):convert(cli.whole_number "--seed")
@@ -81,10 +83,11 @@ local function detect_options(only)
   local found, names = left_out.detect(args, open, only)
   local texts = {}
   for i, name in ipairs(names) do texts[i] = ("--%s %s"):format(name:gsub("_", "-"), args[name]) end
+  if args.own_config then texts[#texts + 1] = "and the config in the checkpoint" end
   if #texts > 0 then cli.say(args, "Found: " .. cbk.shown(table.concat(texts, " "))) end
   if found and found.adapter then cbk.warn(("%s; %s"):format(found.adapter.reason, found.adapter.advice)) end
   if args.src_fmt == "cs-auto" then
-    args.src_fmt = ways.auto_format(open(), args.model, args.tgt_fmt, cbk.config.load(args.config))
+    args.src_fmt = ways.auto_format(open(), args.model, args.tgt_fmt, args.own_config or cbk.config.load(args.config))
   end
   return checkpoint
 end
@@ -175,6 +178,25 @@ local function read_input(checkpoint, route, config)
   return input, own_config
 end
 
+---The model's tensors in another dtype, and the Hugging Face config that says so.
+---@param root Dict
+---@param config Dict|nil
+---@param route Route
+---@param dtype string
+---@return Dict root, Dict|nil config
+local function in_dtype(root, config, route, dtype)
+  local counters = {}
+  local leaf = to_dtype.caster(dtype, counters)
+  local is_zoo = converters.catalogue.release(route.tgt) ~= nil
+  local out = cbk.copy(root)
+  if is_zoo then out.model = cbk.rewrite(root.model, { leaf = leaf }) else out = cbk.rewrite(root, { leaf = leaf }) end
+  to_dtype.warn_of_counters(dtype, counters, "leave out --to-dtype")
+  if is_zoo or not config then return out, config end
+  config = cbk.copy(config)
+  config[config.dtype ~= nil and config.torch_dtype == nil and "dtype" or "torch_dtype"] = dtype -- transformers 5, and 4
+  return out, config
+end
+
 -- --- all of it
 
 check_options()
@@ -193,6 +215,7 @@ output.warn_of_idle_options(targets, args)
 
 if args.config and not read_parts then cli.depend_on(args.config, args) end
 local source_config = read_parts and composite.load_configs(args.config, read_parts, args) or args.config and cbk.config.load(args.config)
+  or args.own_config
 if args.config and not read_parts then source_config = converters.with_states_beside(source_config, args.config) end
 local input
 if read_parts then
@@ -218,6 +241,7 @@ local job = converters.job(route, input, {
   seed = args.seed, drop_unmatched = args.drop_unmatched_keys, is_watched = args.debug or args.dry_run,
 })
 local root, config, rows = convert(job, source_config)
+if args.to_dtype then root, config = in_dtype(root, config, route, args.to_dtype) end
 local saved, forecast = output.write(job, targets, written_parts, root, config, args)
 
 local made = { table.concat(targets.checkpoints, ", "), targets.config }

@@ -13,7 +13,7 @@ local rename = require "cbk.cli.rename"
 local selection = require "cbk.cli.selection"
 local shard_by = require "cbk.cli.shard_by"
 local sparsity = require "converters.modelzoo.sparsity"
-local ties = require "cbk.ties"
+local to_dtype = require "cbk.cli.to_dtype"
 local weights_of = require("converters.conversion.weights").of
 
 local parser = cli.parser("copy", "Copy a checkpoint: any format to any format, streamed.", [[
@@ -57,25 +57,15 @@ examples:
   cbk copy model.safetensors folder --format safetensors --shard-by '*embed*'
   cbk copy model.mdl small.mdl --compress deflate
   cbk copy model.mdl head.npy --include model.lm_head.weight --to-dtype float32]])
----For `:convert`: a floating dtype as the value of an option.
-local function floating(option)
-  return function(text)
-    local dtype, problem = cli.dtype(text)
-    if dtype and not cbk.dtype(dtype).floating then return nil, ("%s '%s': expected a floating dtype"):format(option, text) end
-    return dtype, problem
-  end
-end
-
 parser:argument("source", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "SRC"
 parser:argument("target", "what to write"):argname "DST"
 cli.format_option(parser, "DST")
 parser:option("--h5-version", "0.4, 0.5 or flat (default: 0.5)"):argname("VERSION"):choices { "0.4", "0.5", "flat" }
 parser:option("--compress", "write H5 in chunks packed by deflate (h5py reads it), lz4 or zstd (h5py needs hdf5plugin; smaller)")
   :argname("HOW"):choices { "deflate", "lz4", "zstd" }
-parser:option("--to-dtype", "convert all floating tensors to this dtype: bfloat16, float16, float32, … (default: unchanged)")
-  :argname("DTYPE"):convert(floating "--to-dtype")
+to_dtype.option(parser, "all floating tensors")
 parser:option("--dequantize", "multiply the scales of quantised weights in: bfloat16, float16, float32 (default: copy codes and scales)")
-  :argname("DTYPE"):convert(floating "--dequantize")
+  :argname("DTYPE"):convert(to_dtype.floating "--dequantize")
 parser:flag("--weights", "copy the model's weights alone, under their own names: out of a training checkpoint, a sharded folder, a wrapper")
 parser:option("--include --key", "copy only these keys (default: all); may be repeated"):argname("GLOB"):count "*"
 parser:option("--exclude", "leave these keys out; may be repeated"):argname("GLOB"):count "*"
@@ -92,7 +82,6 @@ if args.dequantize and args.to_dtype and args.dequantize ~= args.to_dtype then
 end
 if args.target == "-" then cli.usage_error("copy", "DST '-': a checkpoint cannot be written to standard output; name a file") end
 
-local TENSORS = require("cbk.tensor_kinds").ALL
 
 -- --- which keys, and their names
 
@@ -156,30 +145,6 @@ local function warn_of_masks(before, after)
     .. "'optimizer.state.*' in place of the whole optimizer"):format(numbers.counted(#masks, "mask"), masks[1].path))
 end
 
--- --- another dtype
-
-local counters = {} -- whole numbers that the dtype cannot hold, such as 1001 steps in bfloat16: "state.0.step: 1001 becomes 1000"
-
----@param name string   a dtype
-local function caster(name)
-  local cast = ties.caster(name)
-  return function(key, value)
-    if not TENSORS[cbk.kind(value)] then return value end
-    local made = cast(value)
-    if made ~= value and #value:shape() == 0 then
-      local old, new = value:item(), made:item()
-      if old ~= new and old % 1 == 0 then counters[#counters + 1] = ("%s: %g becomes %g"):format(key, old, new) end
-    end
-    return made == value and value or made:as { role = value.role, requires_grad = value.requires_grad }
-  end
-end
-
-local function warn_of_counters()
-  if #counters == 0 then return end
-  cbk.warn(("%s cannot hold whole numbers of the checkpoint: %s; --include copies the weights alone"):format(
-    args.to_dtype, naming.listed(counters, 3)))
-end
-
 local checkpoint = cli.open(args.source, args)
 local source = args.weights and weights_of(checkpoint:raw_root(), args.source) or checkpoint:raw_root()
 if args.dequantize then source = quantised_copy.dequantised(source, args.source, args.dequantize, checkpoint,
@@ -193,9 +158,10 @@ if #args.include + #args.exclude + #renames > 0 then
     return new
   end
 end
-if args.to_dtype then rules.leaf = caster(args.to_dtype) end
+local counters = {}
+if args.to_dtype then rules.leaf = to_dtype.caster(args.to_dtype, counters) end
 local root = (rules.path or rules.leaf) and cbk.rewrite(source, rules) or source
-warn_of_counters()
+to_dtype.warn_of_counters(args.to_dtype, counters, "--include copies the weights alone")
 if args.to_dtype then weights:check_cast(args.to_dtype) end
 if rules.path then
   weights:check_parts(root)

@@ -49,7 +49,8 @@ local function command_of(path, found, target)
   for _, folder in ipairs(args.allow_external or {}) do options = options .. " --allow-external " .. quoted(folder) end
   if args.max_expansion then options = ("%s --max-expansion %.0f"):format(options, args.max_expansion) end
   if is_own then model = model .. " --src-fmt " .. found.format end
-  return ("cbk convert %s --to %s%s --config %s%s"):format(quoted(path), target, model, quoted(found.config), options)
+  local config = found.config and " --config " .. quoted(found.config) or "" -- it may be in the checkpoint
+  return ("cbk convert %s --to %s%s%s%s"):format(quoted(path), target, model, config, options)
 end
 
 ---@param found Identity
@@ -72,7 +73,8 @@ local function print_found(found, command)
   local weights = found.quantised and found.quantised:summary()
   if weights then print("weights  " .. cbk.shown(weights)) end
   if found.release then print("release  " .. found.release) end
-  print("config   " .. cbk.shown(found.config or found.problem and "none that can be used" or "none found"))
+  local none = found.problem and "none that can be used" or "none found"
+  print("config   " .. cbk.shown(found.config or found.has_own_config and "in the checkpoint's __metadata__" or none))
   for i, line in ipairs(found.why) do print((i == 1 and "why      " or "         ") .. cbk.shown(line)) end
   if command then print("convert  " .. cbk.shown(command)) end
 end
@@ -81,7 +83,8 @@ end
 ---@return Identity found, string|nil command
 local function look(path)
   local checkpoint = cli.open(path, args)
-  local found, config = recognise.checkpoint(path, checkpoint, args.config)
+  local found, config, own = recognise.checkpoint(path, checkpoint, args.config)
+  config = config or own
   local target, why_none = ways.target(found, checkpoint, config)
   if why_none then found.why[#found.why + 1] = why_none end
   if not found.model and only then -- it may have no class

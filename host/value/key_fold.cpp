@@ -185,18 +185,39 @@ class KeyFold::Folder {
     return filled(of_first.text, numbers);
   }
 
-  /// Splits members that have no common name by the first number that varies.
+  /// The place of a number behind a '_' that takes two values, as in "ln_1" and "ln_2", which are parts of a
+  /// layer, and no layers. Names such as "block_00" are of layers.
+  [[nodiscard]] std::optional<size_t> pair_place(uint32_t begin, uint32_t end) const {
+    const Template first = template_of(fold_.key_(fold_.members_[begin]));
+    if (first.text.find('/') != std::string::npos) return std::nullopt;
+    size_t place = 0;
+    for (size_t i = 0; i < first.text.size(); ++i) {
+      if (first.text[i] != place_mark) continue;
+      const bool is_behind = i > 0 && first.text[i - 1] == '_';
+      const bool has_width = i + 1 < first.text.size() && is_digit(first.text[i + 1]);
+      if (is_behind && !has_width && distinct(begin, end, place).size() == 2) return place;
+      ++place;
+    }
+    return std::nullopt;
+  }
+
   void emit(uint32_t begin, uint32_t end, size_t place) {
     if (end - begin == 1) {
       fold_.groups_.push_back({begin, end, 0});
       return;
     }
+    if (const auto pair = pair_place(begin, end)) return split(begin, end, *pair, place);
     if (auto name = common_name(begin, end)) {
       fold_.groups_.push_back({begin, end, static_cast<uint32_t>(fold_.names_.size())});
       fold_.names_.push_back(std::move(*name));
       return;
     }
     while (distinct(begin, end, place).size() == 1) ++place;
+    split(begin, end, place, place + 1);
+  }
+
+  /// Splits members by the number at a place; `next` is the first place where those of one number may differ.
+  void split(uint32_t begin, uint32_t end, size_t place, size_t next) {
     std::vector<std::pair<uint32_t, uint32_t>> order;  // number, row
     order.reserve(end - begin);
     for (uint32_t i = begin; i < end; ++i)
@@ -209,7 +230,7 @@ class KeyFold::Folder {
     }
     order = {};
     for (uint32_t from = begin; const uint32_t to : ends) {
-      emit(from, to, place + 1);
+      emit(from, to, next);
       from = to;
     }
   }

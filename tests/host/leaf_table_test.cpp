@@ -170,6 +170,9 @@ TEST_CASE("Keys fold where their numbers are a full product", "[value]") {
   CHECK(folded({"a.0", "a.1", "a.2"}, {"f", "i", "f"}) == Names{"a.{0,2}", "a.1"});
   CHECK(folded({"block_00.w", "block_01.w", "norm1.w", "norm2.w"}) ==
         Names{"block_{00,01}.w", "norm1.w", "norm2.w"});
+  CHECK(folded({"h.0.ln_1.w", "h.0.ln_2.w", "h.1.ln_1.w", "h.1.ln_2.w"}) ==
+        Names{"h.{0,1}.ln_1.w", "h.{0,1}.ln_2.w"});
+  CHECK(folded({"block_0.w", "block_1.w", "block_10.w"}) == Names{"block_{0,1,10}.w"});
   CHECK(folded({"a/b_0/_w1", "a/b_1/_w1"}) == Names{"a/b_{0,1}/_w1"});
   CHECK(folded({"a.1234567890", "a.1234567891"}) == Names{"a.1234567890", "a.1234567891"});
   CHECK(folded({}).empty());

@@ -239,9 +239,11 @@ describe("results", function()
     } do
       local whole = select(2, shell(dir, "cbk " .. command))
       local code, narrow = shell(dir, "COLUMNS=60 cbk " .. command)
-      equal({ code, (narrow:gsub("%s+", " ")) }, { exit, (whole:gsub("%s+", " ")) }, command)
+      local is_table = command == "ls a.mdl" or command:find "^diff" -- where keys are shortened
+      equal({ code, is_table and "" or (narrow:gsub("%s+", " ")) }, { exit, is_table and "" or (whole:gsub("%s+", " ")) }, command)
+      if is_table then is_true(select(2, narrow:gsub("\n", "")) <= select(2, whole:gsub("\n", "")) + 3, narrow) end
       for line in narrow:gmatch "[^\n]+" do
-        is_true(#line <= 60 or not line:match("^%s*(.-)%s*$"):find "%s", command .. ": " .. line)
+        is_true(cbk.terminal.columns(line) <= 60 or not line:match("^%s*(.-)%s*$"):find "%s", command .. ": " .. line)
       end
     end
   end)

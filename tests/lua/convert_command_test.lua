@@ -5,7 +5,7 @@ local conversion = require "conversion"
 local harness = require "harness"
 local tiny = require "tiny"
 
-local describe, it, equal = harness.describe, harness.it, harness.equal
+local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
 
 local has = harness.has
 
@@ -71,6 +71,44 @@ describe("cbk convert", function()
     equal(code, 0, stderr)
     has(stdout, "Checkpoint saved to llama/llama_to_cs-2.4.mdl\nConfig saved to llama/config_to_cs-2.4.yaml\n")
     equal(cbk.fs.list(dir), { "llama" })
+  end)
+
+  it("writes another dtype, with ties, and the config says so", function()
+    local dir = folder_with("gpt2", "hf")
+    local function dtypes_of(path)
+      local out, ties = {}, 0
+      local rows = cbk.leaf_rows(cbk.open(dir .. "/" .. path):raw_root())
+      for i = 1, #rows do
+        if rows[i].shape then out[rows[i].type] = true end
+        ties = ties + (rows[i].tied_to and 1 or 0)
+      end
+      return out, ties
+    end
+    equal((convert(dir, "hf", "cs-2.5", "--to-dtype", "bfloat16", "-o", "zoo", "--model", "gpt2")), 0)
+    local dtypes, ties = dtypes_of "zoo/a_to_cs-2.5.mdl"
+    equal(dtypes, { bfloat16 = true })
+    is_true(ties > 0)
+    local code, _, err = harness.cbk(dir, "convert", "zoo/a_to_cs-2.5.mdl", "--to", "hf", "--to-dtype", "float16", "-o", "back")
+    equal(code, 0, err)
+    equal(dtypes_of("back/a_to_cs-2.5_to_hf").float16, true)
+    equal(dtypes_of("back/a_to_cs-2.5_to_hf").bfloat16, nil)
+    equal(cbk.config.load(dir .. "/back/a_to_cs-2.5_to_hf/config.json").torch_dtype, "float16")
+    equal((convert(dir, "hf", "cs-2.5", "--to-dtype", "int8", "-o", "no", "--model", "gpt2")), 2)
+  end)
+
+  it("takes the config in the checkpoint where there is no file", function()
+    local dir = folder_with("gpt2", "hf")
+    equal((convert(dir, "hf", "cs-2.5", "-o", "zoo", "--model", "gpt2", "-q")), 0)
+    cbk.fs.remove(dir .. "/zoo/config_to_cs-2.5.yaml")
+    local code, out, err = harness.cbk(dir, "convert", "zoo/a_to_cs-2.5.mdl", "--to", "hf", "-o", "back")
+    equal(code, 0, err)
+    has(out, "Found: --model gpt2 --src-fmt cs-2.5 and the config in the checkpoint\n")
+    equal((harness.cbk(dir, "diff", "a.safetensors", "back/a_to_cs-2.5_to_hf", "--key", "*.c_*")), 0)
+    equal((harness.cbk(dir, "convert", "zoo/a_to_cs-2.5.mdl", "--to", "cs-2.3", "-o", "old")), 0)
+    equal(cbk.fs.exists(dir .. "/old/config_to_cs-2.3.yaml"), true)
+    local _, identified = harness.cbk(dir, "identify", "zoo/a_to_cs-2.5.mdl")
+    has(identified, "config   in the checkpoint's __metadata__\n")
+    has(identified, "convert  cbk convert zoo/a_to_cs-2.5.mdl --to hf\n")
   end)
 
   it("refuses a checkpoint that is no dict, in words", function()

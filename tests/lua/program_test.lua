@@ -133,7 +133,7 @@ describe("program", function()
       { { "" }, "there is no command ''; 'cbk --help' lists them\n" },
       { { "/dev/null" }, "there is no command '/dev/null'; did you mean 'cbk ls /dev/null'?\n" },
       { { "ls", "--flatt", "x" }, "ls: unknown option '--flatt'; did you mean '--flat'? See 'cbk ls --help'\n" },
-      { { "help", "zzzzz" }, "help: there is no command or topic 'zzzzz'; 'cbk help' lists them\n" } } do
+      { { "help", "zzzzz" }, "help: there is no command, topic or function 'zzzzz'; 'cbk help' lists them\n" } } do
       local code, _, err = run(case[1])
       t.equal(code, 2, case[2])
       t.is_true(err:find(case[2], 1, true), err)

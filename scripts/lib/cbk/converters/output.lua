@@ -57,13 +57,14 @@ function output.targets(route, parts, args, format)
   if kind == "hf" and parts then
     for i, part in ipairs(parts) do out.checkpoints[i] = composite.output_folder(folder, part) end
   end
-  if not args.config then return out end
+  if not (args.config or args.own_config) then return out end
   if kind == "hf" then
     out.config = cbk.fs.join(parts and cbk.fs.join(folder, "*") or out.checkpoints[1], "config.json")
   elseif kind == "layout" then
     out.config = cbk.fs.join(folder, name .. ".json")
   else
-    local config_folder, config_name = place(args.config, "config")
+    local beside = cbk.fs.join(cbk.fs.folder_of(args.checkpoint_file), "config.yaml") -- where a config would be
+    local config_folder, config_name = place(args.config or beside, "config")
     out.config = cbk.fs.join(config_folder, config_name .. ".yaml")
   end
   return out

@@ -364,7 +364,7 @@ function recognise.checkpoint(path, checkpoint, config_path, known)
   local looked = contents.text(inner)
   if looked then why[#why + 1] = looked end
   if beside.problem then why[#why + 1] = beside.problem end
-  if params then why[#why + 1] = "the config is read from its __metadata__" end
+  if params then found.has_own_config, why[#why + 1] = true, "the config is read from its __metadata__" end
   local weights = quantised.find(is_hf and root or root.model, config)
   local keys, shape_of = keys_of(root, is_hf, weights)
   found.quantised, found.keys = weights, keys

@@ -80,7 +80,8 @@ local function detect_own(args, open, only)
   return set_ones
 end
 
----Sets the options that the user left out: model, source format and config. A table of the user's own may have no config.
+---Sets the options that the user left out: model, source format and config. A table of the user's own may have no config; without a file,
+---`own_config` is the config in the checkpoint's __metadata__, if there is one.
 ---@param args table          of the command: checkpoint_file, model, src_fmt, tgt_fmt, config
 ---@param open fun(): Checkpoint
 ---@param only string|nil      the one model of the user's converter: the default of --model
@@ -98,11 +99,12 @@ function left_out.detect(args, open, only)
       or "the " .. option:sub(3), args.checkpoint_file, why, what_to_do or "name it with " .. option))
   end
   local whole = composite.model_in(args.checkpoint_file)
-  local found, config = whole and { model = whole.model, format = "hf", config = args.checkpoint_file, why = {}, others = {} }, nil
-  if not found then found, config = recognise.checkpoint(args.checkpoint_file, open(), args.config) end
+  local found = whole and { model = whole.model, format = "hf", config = args.checkpoint_file, why = {}, others = {} }
+  local config, own
+  if not found then found, config, own = recognise.checkpoint(args.checkpoint_file, open(), args.config) end
   local set_ones = {}
   local function set(field, value)
-    if args[field] == nil then args[field], set_ones[#set_ones + 1] = value, field end
+    if args[field] == nil and value ~= nil then args[field], set_ones[#set_ones + 1] = value, field end
   end
   if found.problem then cbk.fail("config", found.problem) end
   if args.src_fmt and args.src_fmt ~= "hf" and found.format == "hf" and config and configs.says_hugging_face(config) then
@@ -121,7 +123,8 @@ function left_out.detect(args, open, only)
   if not args.src_fmt and #(found.layouts or {}) > 0 then
     ask("--src-fmt", ("the layouts %s and %s fit alike"):format(found.format, table.concat(found.layouts, ", ")))
   end
-  if not found.config then ask("--config", ("there is no %s beside it"):format(config_beside.called(not is_zoo))) end
+  if not found.config then args.own_config = own end
+  if not found.config and not own then ask("--config", ("there is no %s beside it"):format(config_beside.called(not is_zoo))) end
   set("model", found.model)
   set("src_fmt", (found.release or not is_zoo) and found.format or "cs-auto")
   set("config", found.config)
