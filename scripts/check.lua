@@ -11,6 +11,7 @@ local numbers = require "cbk.numbers"
 local progress = require "cbk.progress"
 local rules = require "cbk.check.rules"
 local sarif = require "cbk.check.sarif"
+local paint = require "cbk.cli.paint"
 
 local parser = cli.parser("check", "Find what is wrong with checkpoints: values, layers, shapes, shards, checksums, pickles.", [[
 Reads every tensor once. Errors are NaN and infinities, damage, missing weights and shapes that the
@@ -121,7 +122,7 @@ elseif args.json then
     { "files", count = #subjects, item = function(i) return file_as_json(subjects[i]) end },
   }
 else
-  local print_line = cli.printer()
+  local print_line = cli.printer(paint.check)
   for _, line in ipairs(found:lines(args.all)) do print_line(line) end
   local tensors = 0
   for _, subject in ipairs(subjects) do tensors = tensors + subject.tensors end

@@ -13,6 +13,7 @@ local tensor_filter = require "cbk.cli.tensor_filter"
 local text_table = require "cbk.text_table"
 local values = require "cbk.diff.values"
 local real_values = require "cbk.cli.real_values"
+local paint = require "cbk.cli.paint"
 
 local parser = cli.parser("diff", "Compare two checkpoints of any formats: keys, shapes, dtypes, values.", [[
 Values are compared by their dotted keys; tensors that only one side has are then compared by content,
@@ -107,7 +108,7 @@ end
 
 -- --- results
 
-local print_line = cli.printer()
+local print_line = cli.printer(paint.diff)
 
 ---@param lines string[]
 local function print_lines(title, count, lines, args)

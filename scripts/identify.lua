@@ -65,18 +65,19 @@ local function as_json(found, command)
 end
 
 local function print_found(found, command)
+  local print_line = cli.printer()
   local others = #found.others > 0 and (" (or %s)"):format(table.concat(found.others, ", ")) or ""
-  print(("model    %s%s"):format(found.model or "unknown", others))
+  print_line(("model    %s%s"):format(found.model or "unknown", others))
   local alike = #found.layouts > 0 and (" (or %s)"):format(table.concat(found.layouts, ", ")) or ""
-  print("format   " .. found.format .. alike)
-  if found.class then print("class    " .. found.class) end
+  print_line("format   " .. found.format .. alike)
+  if found.class then print_line("class    " .. found.class) end
   local weights = found.quantised and found.quantised:summary()
-  if weights then print("weights  " .. cbk.shown(weights)) end
-  if found.release then print("release  " .. found.release) end
+  if weights then print_line("weights  " .. cbk.shown(weights)) end
+  if found.release then print_line("release  " .. found.release) end
   local none = found.problem and "none that can be used" or "none found"
-  print("config   " .. cbk.shown(found.config or found.has_own_config and "in the checkpoint's __metadata__" or none))
-  for i, line in ipairs(found.why) do print((i == 1 and "why      " or "         ") .. cbk.shown(line)) end
-  if command then print("convert  " .. cbk.shown(command)) end
+  print_line("config   " .. cbk.shown(found.config or found.has_own_config and "in the checkpoint's __metadata__" or none))
+  for i, line in ipairs(found.why) do print_line((i == 1 and "why      " or "         ") .. cbk.shown(line)) end
+  if command then print_line("convert  " .. cbk.shown(command)) end
 end
 
 ---@param path string

@@ -6,11 +6,13 @@ local dequantised = require "cbk.dequantised"
 local extents = require "cbk.extents"
 local fold = require "cbk.fold"
 local listing = require "cbk.listing"
+local near_keys = require "cbk.cli.near_keys"
 local optimizer_table = require "cbk.optimizer_table"
 local optimizers = require "cbk.optimizers"
 local quantised = require "cbk.quantised"
 local parts = require "cbk.parts"
 local tensor_filter = require "cbk.cli.tensor_filter"
+local paint = require "cbk.cli.paint"
 
 local parser = cli.parser("ls", "List what is in a checkpoint. Only headers are read.", [[
 Layers that differ only in their number are folded: layers.{0..31}. A tensor with
@@ -37,7 +39,8 @@ local args = parser:parse()
 local checkpoint = cli.open(args.file, args)
 local rows = cbk.leaf_rows(checkpoint:raw_root(), args.glob)
 if args.glob and #rows == 0 then
-  cbk.fail("key", ("no key of '%s' matches %s"):format(args.file, cbk.quote(args.glob)))
+  local near = args.glob:find "[*?%[{]" and "" or near_keys(cbk.leaf_rows(checkpoint:raw_root()), args.glob)
+  cbk.fail("key", ("no key of '%s' matches %s%s"):format(args.file, cbk.quote(args.glob), near))
 end
 
 -- of the whole checkpoint, as scales may be beside what the glob chooses
@@ -89,7 +92,7 @@ if args.json then
   return cli.print_json_object(fields)
 end
 io.stdout:setvbuf("full", 65536)
-local print_line = cli.printer()
+local print_line = cli.printer(paint.ls)
 local summary = weights:summary()
 print_line(cbk.shown(checkpoint.path) .. "  " .. listing.format_text(checkpoint) .. (summary and ", " .. cbk.shown(summary) or ""))
 local origin = listing.origin(checkpoint)

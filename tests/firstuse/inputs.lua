@@ -121,6 +121,9 @@ local GPT2 = [[{
   "n_layer": 12,
   "n_head": 4,
   "activation_function": "gelu_new",
+  "resid_pdrop": 0.1,
+  "embd_pdrop": 0.1,
+  "attn_pdrop": 0.1,
   "layer_norm_epsilon": 1e-05
 }
 ]]

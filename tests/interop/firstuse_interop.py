@@ -105,7 +105,7 @@ def screen_of(command, expected, folder, cbk):
         os.write(terminal.fd, b"\x04")
         terminal.read(lambda: False)
     lines = terminal.lines()
-    if typed and lines and lines[-1] == PROMPT.rstrip():
+    if typed and lines and lines[-1] in (PROMPT.rstrip(), PROMPT + "^D"):
         lines.pop()
     return lines
 
@@ -120,6 +120,7 @@ def play(path, folder, cbk, is_updated):
     with open(path, encoding="utf-8") as file:
         head, steps = steps_of(file.read())
     assert steps, "no command"
+    assert all(len(line) <= COLUMNS for _, expected in steps for line in expected if line.startswith(PROMPT)), "a long line is shown as two"
     out = head
     for command, expected in steps:
         shown = screen_of(command, expected, folder, cbk)

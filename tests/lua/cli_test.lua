@@ -97,6 +97,11 @@ describe("cbk help", function()
         is_true(not path:find "^converters/" and not path:find "^scripts/" and not path:find "^tests/", topic .. " names " .. path)
       end
     end
+    for _, topic in ipairs { "training", "prompt", "run", "python" } do -- pages with code, which is not to be broken
+      for line in cbk.fs.read(here .. "scripts/help/" .. topic .. ".md"):gmatch "\n(  +[^\n]*)" do
+        is_true(width_of(line) <= 80 or line:find "%S  +%S" or line:find "^  %l[^=({]*$", topic .. ": " .. line)
+      end
+    end
     local page = select(2, shell(harness.temp_dir(), "COLUMNS=100 cbk help converters"))
     is_true(cbk.fs.exists(page:match "(%S*/converters/REFERENCE%.md)"), page)
   end)

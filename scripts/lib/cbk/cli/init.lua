@@ -3,6 +3,7 @@
 
 local argparse = require "argparse"
 local cbk = require "cbk"
+local colour = require "cbk.colour"
 local errors = require "cbk.errors"
 local job = require "cbk.job"
 local limits = require "cbk.limits"
@@ -111,10 +112,12 @@ function cli.columns() return tonumber(os.getenv "COLUMNS") or cbk.terminal.widt
 function cli.width() return math.min(math.max(cli.columns() or IN_A_FILE, NARROWEST), WIDEST) end
 
 ---A function that prints a result, with lines broken between words if the terminal is narrower.
+---@param paint? fun(text: string): string   puts colours into a text; used where the terminal has them
 ---@return fun(text: string)
-function cli.printer()
+function cli.printer(paint)
   local columns = cli.columns()
-  return function(text) io.stdout:write(wrap.text(text, columns, 2), "\n") end
+  if not paint or not colour.enabled() then paint = function(text) return text end end
+  return function(text) io.stdout:write(paint(wrap.text(text, columns, 2)), "\n") end
 end
 
 --- "-o DIR, --output-dir DIR" on one line, as in Python's argparse, if it fits.
