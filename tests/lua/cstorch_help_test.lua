@@ -66,6 +66,19 @@ describe("cstorch: help", function()
     equal({ cbk.fs.list(folder) }, { { "line.lua", "line_100.mdl", "line_200.mdl" } })
   end)
 
+  it("has a page with an optimizer and a schedule of one's own, which run", function()
+    local folder = harness.temp_dir()
+    local page = cbk.fs.read((debug.getinfo(1, "S").source:match "^@(.*)tests/lua/" or "") .. "scripts/help/training.md")
+    local lines = {}
+    for line in page:match("\nYour own optimizer and schedule\n.-\n\n(  %-%- signum.-)\nErrors that"):gmatch "[^\n]*\n" do
+      lines[#lines + 1] = line:gsub("^  ", "")
+    end
+    cbk.fs.write(folder .. "/signum.lua", table.concat(lines))
+    local code, out, err = harness.cbk(folder, "run", "signum.lua")
+    equal({ code, out, err }, { 0, "step 1: learning rate 0.0500\nstep 2: learning rate 0.0354\nstep 3: learning rate 0.0289\n"
+      .. "step 4: learning rate 0.0250\n", "" })
+  end)
+
   it("has a page whose sparse run goes on as it says", function()
     local folder = harness.temp_dir()
     local page = cbk.fs.read((debug.getinfo(1, "S").source:match "^@(.*)tests/lua/" or "") .. "scripts/help/training.md")
