@@ -13,6 +13,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -134,6 +135,37 @@ def play(path, folder, cbk, is_updated):
             file.write(out.rstrip("\n") + "\n")
 
 
+LARGE = """
+local cbk = require "cbk"
+local root = cbk.dict()
+for i = 1, 24 do root["w." .. i] = cbk.full({ 2 ^ 21 }, i) end
+cbk.create(arg[1], { root = root }):commit()
+"""
+
+
+def progress_goes(folder, cbk):
+    """A line about progress is erased, whatever ends the work."""
+    with open(os.path.join(folder, "large.lua"), "w", encoding="utf-8") as file:
+        file.write(LARGE)
+    subprocess.run([cbk, "run", "large.lua", "large.pt"], cwd=folder, check=True)
+    seen = 0
+    packed = "--compress deflate"  # which takes a while
+    for command, end in ((f"copy large.pt a.mdl {packed}", None), (f"copy large.pt b.mdl {packed}", "\x03"),
+                         (f"copy large.pt c.mdl {packed}", signal.SIGTERM), ("stats large.pt --sort norm --top 3", None)):
+        terminal = Terminal(f"exec '{cbk}' {command}", folder, cbk)
+        has_progress = terminal.read(lambda: any(re.match(r" *\d+%  ", line) for line in terminal.lines()))  # pylint: disable=cell-var-from-loop
+        seen += has_progress
+        if has_progress and isinstance(end, str):
+            os.write(terminal.fd, end.encode())
+        elif has_progress and end:
+            os.kill(terminal.pid, end)
+        if has_progress:
+            terminal.read(lambda: False)
+        lines = terminal.lines()
+        assert not any("%  " in line for line in lines), (command, end, lines)
+    assert seen >= 2, f"progress was seen {seen} times"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cbk", required=True)
@@ -156,6 +188,8 @@ def main():
             os.symlink(cbk, os.path.join(folder, "bin", "cbk"))
             run.check(name, lambda: play(path, folder, cbk, args.update))  # pylint: disable=cell-var-from-loop
             subprocess.run(["rm", "-rf", folder], check=True)
+        if not args.names:
+            run.check("progress", lambda: progress_goes(root, cbk))
     print(f"{run.passed} passed, {run.failed} failed, {run.skipped} skipped")
     return 1 if run.failed or not run.passed else 0
 
