@@ -40,7 +40,7 @@ describe("what convert may have been meant to do", function()
       "cannot convert llama from huggingface to cs-2.4: 'huggingface' is not a format of llama; did you mean hf?")
     refused(dir, "llama", "hf", "hf",
       "cannot convert llama from hf to hf: both formats are the same; for another --tgt-fmt, llama has cs-1.9 … cs-2.9")
-    for _, format in ipairs { "2.4", "cs2.4", "CS-2.4" } do
+    for _, format in ipairs { "2.4", "cs2.4" } do
       refused(dir, "llama", "hf", format,
         ("cannot convert llama from hf to %s: '%s' is not a format of llama; did you mean cs-2.4?"):format(format, format))
     end
