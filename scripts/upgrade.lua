@@ -49,8 +49,9 @@ end
 -- --- from where to where
 
 converters.load()
-local old = upgrade.open(args.checkpoint_file, cli.reading(args))
+local old
 if not (args.model and args.config) then
+  old = upgrade.open(args.checkpoint_file, cli.reading(args))
   local from = args.src_fmt -- which upgrade.detect finds, with the evidence
   left_out.detect(args, function() return old.checkpoint end)
   args.src_fmt = from
@@ -63,6 +64,7 @@ if not converters.catalogue.since(converters.catalogue.release(to), "2.0") then
 end
 cli.depend_on(args.config, args)
 local config = upgrade.open_config(args.config)
+old = old or upgrade.open(args.checkpoint_file, cli.reading(args))
 local options = { seed = args.shuffle_seed, kind = args.dataloader_type, without_state = args.no_dataloader_state,
   accept_missing = args.accept_missing, drop_unmatched = args.drop_unmatched_keys }
 if args.no_dataloader_state and (args.worker_data_iter_files_dir or args.dataloader_type) then
