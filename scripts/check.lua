@@ -97,7 +97,7 @@ show()
 ---@param one Finding
 local function as_json(one)
   local out = cbk.dict { { "rule", one.rule.id }, { "severity", one.severity }, { "file", one.file } }
-  for _, field in ipairs { "key", "text", "advice" } do out[field] = one[field] end
+  for _, field in ipairs { "key", "parameter", "text", "advice" } do out[field] = one[field] end
   return out
 end
 

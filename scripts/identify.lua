@@ -75,7 +75,8 @@ local function print_found(found, command)
   if weights then print_line("weights  " .. cbk.shown(weights)) end
   if found.release then print_line("release  " .. found.release) end
   local none = found.problem and "none that can be used" or "none found"
-  print_line("config   " .. cbk.shown(found.config or found.has_own_config and "in the checkpoint's __metadata__" or none))
+  local own = found.has_own_config and not found.problem and "in the checkpoint's __metadata__"
+  print_line("config   " .. cbk.shown(found.config or own or none))
   for i, line in ipairs(found.why) do print_line((i == 1 and "why      " or "         ") .. cbk.shown(line)) end
   if command then print_line("convert  " .. cbk.shown(command)) end
 end
@@ -85,7 +86,7 @@ end
 local function look(path)
   local checkpoint = cli.open(path, args)
   local found, config, own = recognise.checkpoint(path, checkpoint, args.config)
-  config = config or own
+  config = config or not found.problem and own or nil
   local target, why_none = ways.target(found, checkpoint, config)
   if why_none then found.why[#found.why + 1] = why_none end
   if not found.model and only then -- it may have no class

@@ -65,6 +65,6 @@ else
   for _, row in ipairs(rows) do
     local path = catalogue.is_own(row.model) and not seen[row.model] and catalogue.file_of(row.model)
     seen[row.model] = true
-    if path then print(("  %s is your own: %s"):format(cbk.shown(row.model), cbk.shown(path))) end
+    if path and path ~= args.converter then print(("  %s is your own: %s"):format(cbk.shown(row.model), cbk.shown(path))) end
   end
 end

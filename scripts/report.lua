@@ -254,7 +254,8 @@ for i, optimizer in ipairs(found) do states[i] = optimizer_table.state_path(opti
 local html = page.html {
   title = cbk.fs.basename(cbk.fs.absolute(args.file)),
   subtitle = ("%s, %s"):format(cbk.fs.absolute(args.file), listing.format_text(checkpoint)),
-  cards = cards, sections = sections, tensors = data, states = states, names = training.names(found), remark = remark,
+  cards = cards, sections = sections, tensors = data, states = states, remark = remark,
+  names = optimizer_table.names_in(checkpoint:raw_root()),
 }
 if not args.dry_run then cbk.fs.write(args.output, html, { overwrite = args.overwrite }) end
 if args.json then

@@ -210,6 +210,19 @@ describe("cbk diff of two steps", function()
   end)
 end)
 
+describe("cbk check of an optimizer", function()
+  it("names the parameter of a state", function()
+    local dir, model = harness.temp_dir(), cbk.dict { { "layers.0.w", cbk.tensor { 1, 2 } }, { "layers.1.w", cbk.tensor { 3, 4 } } }
+    local root = checkpoint(model, { { names = cbk.keys(model) } })
+    root.optimizer.state[1].exp_avg = cbk.tensor { 0 / 0, 1 }
+    cbk.create(dir .. "/a.pt", { root = root }):commit()
+    local status, out = harness.cbk(dir, "check", "a.pt")
+    equal(status, 1)
+    has(out, "a.pt: optimizer.state.1.exp_avg (of layers.1.w): 1 of 2 elements is NaN")
+    has(select(2, harness.cbk(dir, "check", "a.pt", "--json")), '"parameter": "layers.1.w"')
+  end)
+end)
+
 describe("cbk show of a part", function()
   it("reads it as NumPy does", function()
     local dir = harness.temp_dir()

@@ -6,6 +6,7 @@ local extents = require "cbk.extents"
 local fold = require "cbk.fold"
 local listing = require "cbk.listing"
 local numbers = require "cbk.numbers"
+local optimizers = require "cbk.optimizers"
 local text_table = require "cbk.text_table"
 
 local optimizer_table = {}
@@ -22,11 +23,11 @@ function optimizer_table.groups_path(optimizer) return optimizer.path == "" and 
 
 ---The rows that are neither states nor groups of these optimizers.
 ---@param rows LeafRows
----@param optimizers Optimizer[]
+---@param list Optimizer[]
 ---@return LeafRows
-function optimizer_table.others(rows, optimizers)
+function optimizer_table.others(rows, list)
   local prefixes, chosen = {}, {}
-  for _, optimizer in ipairs(optimizers) do
+  for _, optimizer in ipairs(list) do
     for _, path in ipairs { optimizer_table.state_path(optimizer), optimizer_table.groups_path(optimizer) } do
       prefixes[#prefixes + 1] = path .. "."
     end
@@ -137,6 +138,18 @@ function optimizer_table.slot_of(optimizer, path)
   local name
   name, slot = rest:match "^(.*)%.([^.]*)$"
   return slot or rest, name or ""
+end
+
+---The parameters that numbered states are of, by "optimizer.state.3".
+---@param root any   as `Checkpoint:raw_root` returns it
+---@return table<string, string>
+function optimizer_table.names_in(root)
+  local out = {}
+  for _, optimizer in ipairs(optimizers.find(root)) do
+    local path = optimizer_table.state_path(optimizer)
+    for number, name in pairs(optimizer.names) do out[path .. "." .. cbk.key_text(number)] = name end
+  end
+  return out
 end
 
 -- --- hyper-parameters

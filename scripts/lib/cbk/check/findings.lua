@@ -11,6 +11,7 @@ local rules = require "cbk.check.rules"
 ---@field file string
 ---@field key? string
 ---@field text string      what is wrong
+---@field parameter string|nil   of which the key is a state
 ---@field advice string    what to try
 ---@field order integer
 
@@ -19,6 +20,7 @@ local rules = require "cbk.check.rules"
 ---@field number table<string, integer>                            of each rule
 ---@field total { error: integer, warning: integer, note: integer }   including findings beyond the first thousands
 ---@field is_skipped table<string, true>   rules whose findings are not wanted
+---@field parameters table<string, string>   of which the states of an optimizer are, by "optimizer.state.3"
 local Findings = {}
 Findings.__index = Findings
 
@@ -40,7 +42,8 @@ function findings.new(choice)
   for id in pairs(#only > 0 and rules.by_id or {}) do is_skipped[id] = true end
   for _, id in ipairs(only) do is_skipped[id] = nil end
   for _, id in ipairs(skip) do is_skipped[id] = true end
-  return setmetatable({ list = {}, number = {}, total = { error = 0, warning = 0, note = 0 }, is_skipped = is_skipped }, Findings)
+  return setmetatable({ list = {}, number = {}, total = { error = 0, warning = 0, note = 0 }, is_skipped = is_skipped, parameters = {} },
+    Findings)
 end
 
 ---Whether findings of any of the rules are kept.
@@ -67,7 +70,7 @@ function Findings:add(id, file, key, text, options)
   self.number[id], self.total[severity] = (self.number[id] or 0) + 1, self.total[severity] + 1
   if self.number[id] > KEPT then return end
   self.list[#self.list + 1] = { rule = rule, severity = severity, file = file, key = key, text = text,
-    advice = options.advice or rule.help, order = #self.list }
+    parameter = key and self.parameters[key:match "^(.*)%.[^.]*$"], advice = options.advice or rule.help, order = #self.list }
 end
 
 ---The findings, the most severe first.
@@ -122,6 +125,7 @@ local function lines_of_rule(group, is_all, lost)
   for _, folded in ipairs(fold.groups(entries)) do
     local one = folded.members[1].finding
     local name = one.key and (#folded.members > 1 and folded.name or fold.shown(one.key)) or nil
+    if one.parameter and #folded.members == 1 then name = ("%s (of %s)"):format(name, fold.shown(one.parameter)) end
     local times = #folded.members > 1 and ("%s x %s"):format(numbers.grouped(#folded.members), one.text) or one.text
     lines[#lines + 1] = line_of(one.severity, one.file, name, times, one)
   end

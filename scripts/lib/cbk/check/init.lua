@@ -13,6 +13,7 @@ local numbers = require "cbk.numbers"
 local optimizer_check = require "converters.modelzoo.optimizer_check"
 local optimizer_state = require "converters.modelzoo.optimizer_state"
 local optimizers = require "converters.modelzoo.optimizers"
+local optimizer_table = require "cbk.optimizer_table"
 local parts = require "cbk.parts"
 local pickles = require "cbk.check.pickles"
 local quantised = require "cbk.quantised"
@@ -214,6 +215,7 @@ function check.open(path, options, found)
   if subject.checkpoint then
     local own = { subject.checkpoint }
     small_items.check(small_items.count(own), own, 1900, "check them", "check a part, made with `cbk copy --include`")
+    found.parameters = optimizer_table.names_in(subject.checkpoint:raw_root())
     subject.of = model.check(path, subject.checkpoint, options.config, found, options.folders)
     check_quantised(subject, found)
     check_states(subject, found)

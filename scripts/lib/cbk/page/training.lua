@@ -1,6 +1,5 @@
 -- What a report says of a checkpoint of a run: its step, learning rate and loss scale, the hyper-parameters, and other plain values.
 
-local cbk = require "cbk"
 local fold = require "cbk.fold"
 local listing = require "cbk.listing"
 local optimizer_table = require "cbk.optimizer_table"
@@ -74,19 +73,6 @@ function training.sections(rows, optimizers)
     if text and #cells == MOST_VALUES then more = more + 1 elseif text then cells[#cells + 1] = { fold.shown(others:path(i)), text } end
   end
   if #cells > 0 then out[#out + 1] = { title = "Values", html = page.table { titles = { "key", "value" }, rows = cells, more = more } } end
-  return out
-end
-
----The parameters that numbered states are of, for the page's tree: by "optimizer.state.3".
----@param optimizers Optimizer[]
----@return table<string, string>
-function training.names(optimizers)
-  local out = {}
-  for _, optimizer in ipairs(optimizers) do
-    for number, name in pairs(optimizer.names) do
-      out[optimizer_table.state_path(optimizer) .. "." .. cbk.key_text(number)] = name
-    end
-  end
   return out
 end
 
