@@ -181,6 +181,36 @@ int refuse_tensor_assignment(lua_State*) {
   fail(Errc::usage, "a tensor cannot be changed; its methods and operators return a new one");
 }
 
+/// Where a Tensor has what tensors of other libraries have under this name; empty: nowhere.
+std::string place_of_member(std::string_view key) {
+  constexpr std::pair<std::string_view, std::string_view> places[] = {
+      {"min mean max std norm nan inf zeros subnormal", "t:stats().{} has it"},
+      {"amin amax isnan isinf", "t:stats() has min, max, nan and inf"},
+      {"abs exp log sqrt clamp lt le gt ge eq argmax softmax relu",
+       "a tensor of cstorch has it: require('cstorch').tensor(t)"},
+      {"size sizes", "t:shape() lists the sizes"},
+      {"ndim", "t:dim() is it"},
+      {"sum", "t:stats().mean * t:numel() is it"},
+      {"view", "t:reshape(shape) is it"},
+      {"T", "t:transpose(0, 1) is it"},
+      {"float half double bfloat16", "t:to(dtype) converts it, as in t:to('float32')"},
+      {"numpy", "t:tolist() gives the elements"}};
+  if (key.find(' ') != std::string_view::npos) return {};
+  for (const auto& [names, advice] : places) {
+    if (fmt::format(" {} ", names).find(fmt::format(" {} ", key)) != std::string::npos)
+      return fmt::format(fmt::runtime(advice), key);
+  }
+  return {};
+}
+
+[[noreturn]] void fail_tensor_member(lua_State* L, std::string_view key) {
+  const std::string place = place_of_member(key);
+  if (!place.empty()) fail_member("a Tensor", key, {}, place);
+  std::vector<std::string> known = method_names(L, 1);
+  known.insert(known.end(), {"dtype", "role", "requires_grad"});
+  fail_member("a Tensor", key, known);
+}
+
 int tensor_index(lua_State* L) {
   const auto leaf = check<const TensorLeaf>(L, 1);
   if (const auto position = to_integer(L, 2)) return row_at(L, *position);
@@ -196,13 +226,7 @@ int tensor_index(lua_State* L) {
   } else if (key == "requires_grad") {
     lua_pushboolean(L, leaf->requires_grad);
   } else {
-    constexpr std::array<std::string_view, 4> statistics = {"min", "max", "mean", "std"};
-    if (std::find(statistics.begin(), statistics.end(), key) != statistics.end()) {
-      fail_member("a Tensor", key, {}, fmt::format("t:stats().{} reads it", key));
-    }
-    std::vector<std::string> known = method_names(L, 1);
-    known.insert(known.end(), {"dtype", "role", "requires_grad"});
-    fail_member("a Tensor", key, known);
+    fail_tensor_member(L, key);
   }
   return 1;
 }

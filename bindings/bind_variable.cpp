@@ -211,7 +211,9 @@ int index(lua_State* L) {
   } else {
     std::vector<std::string> known = method_names(L, 1);
     known.insert(known.end(), {"dtype", "device", "requires_grad", "grad", "is_leaf"});
-    fail_member("a tensor", key, known);
+    const bool is_extreme = key == "min" || key == "max";
+    fail_member("a tensor", key, is_extreme ? std::vector<std::string>{} : known,
+                is_extreme ? fmt::format("x:a{}() has it", key) : "");
   }
   return 1;
 }

@@ -275,7 +275,10 @@ int index_methods(lua_State* L) {
 /// Operators that a type does not have; upvalue 1: the message after the type's name.
 int refuse_operator(lua_State* L) {
   const std::string name = type_name(L, lua_type(L, 1) == LUA_TUSERDATA ? 1 : 2);
-  fail(Errc::usage, "a {} {}", name, lua_tostring(L, lua_upvalueindex(1)));
+  const std::string_view refusal = lua_tostring(L, lua_upvalueindex(1));
+  const bool is_comparison = name == "Tensor" && refusal.starts_with("cannot be compared");
+  fail(Errc::usage, "a {} {}{}", name, refusal,
+       is_comparison ? "; a:compare(b) says how far they differ" : "");
 }
 
 /// `object(…)`; a `for` loop calls the value after `in` with two arguments.

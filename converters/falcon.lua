@@ -29,7 +29,7 @@ end
 local function groups(config)
   local extra = config.extra_attention_params
   if not kinds.is_dict(extra) or absent(extra.num_kv_groups) then
-    cbk.fail("config", "extra_attention_params.num_kv_groups is missing")
+    fields.lack "extra_attention_params.num_kv_groups"
   end
   return values.size_of(extra, "num_kv_groups")
 end
@@ -110,7 +110,7 @@ local shared = fields.config {
 
 ---Right to left: what Falcon does not have.
 local function check(from)
-  if from.filter_size == nil then cbk.fail("config", "the config has no 'filter_size'") end
+  if from.filter_size == nil then fields.lack "filter_size" end
   rotary.check_dim(from)
 end
 

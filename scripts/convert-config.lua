@@ -6,6 +6,7 @@ local composite = require "cbk.converters.composite"
 local config_beside = require "cbk.recognise.config_beside"
 local converters = require "cbk.converters"
 local configs = require "cbk.recognise.configs"
+local lacking_field = require "cbk.recognise.lacking_field"
 
 local parser = cli.parser("convert-config", "Convert a model's config file.", [[
 examples:
@@ -47,11 +48,18 @@ end
 cli.confine(args, args.output_dir or cbk.fs.folder_of(args.config_file))
 detect_options(converters.load(args.converter, args.sandbox))
 converters.refuse_foreign(args.model, args)
-local job = converters.job(converters.route(args.model, args.src_fmt, args.tgt_fmt))
+local job = converters.job(converters.route(args.model, args.src_fmt, args.tgt_fmt, "config"))
 job.is_config_only = true
 local to_hf, parts = job.tgt == "hf", composite.parts(job)
 if not parts then args.config_file = converters.config_file(args.config_file) end
 local folder = args.output_dir or cbk.fs.folder_of(args.config_file)
+
+---@param config Dict
+---@return Dict
+local function converted(config)
+  local about = { path = args.config_file, config = config, model = args.model, src = job.src, tgt = args.tgt_fmt }
+  return lacking_field.within(about, converters.config, args.model, job, config)
+end
 
 ---Writes the config of each part into its own folder.
 local function write_parts(config)
@@ -69,7 +77,7 @@ local function write_parts(config)
 end
 
 if parts and to_hf then
-  write_parts(converters.config(args.model, job, cbk.config.load(args.config_file)))
+  write_parts(converted(cbk.config.load(args.config_file)))
   return
 end
 local name = cbk.fs.basename(args.config_file):gsub("(.)%.[^.]*$", "%1")
@@ -78,7 +86,7 @@ local target = cbk.fs.join(folder, ("%s_to_%s.%s"):format(name, job.tgt, is_yaml
 converters.refuse_existing(target, args)
 
 local source = parts and composite.load_configs(args.config_file, parts, args) or cbk.config.load(args.config_file)
-local config = converters.config(args.model, job, source)
+local config = converted(source)
 if not args.dry_run then cbk.config.save(config, target, { overwrite = args.overwrite, indent = 4, sort = is_yaml }) end
 converters.say_saved(args, job, cli.saved_text(args, "Config", target))
 cli.print_result(args, not args.dry_run, { { "config", target } })

@@ -6,6 +6,7 @@ local cli = require "cbk.cli"
 local composite = require "cbk.converters.composite"
 local hugging_face_files = require "cbk.hugging_face_files"
 local converters = require "cbk.converters"
+local lacking_field = require "cbk.recognise.lacking_field"
 local left_out = require "cbk.recognise.left_out"
 local output = require "cbk.converters.output"
 local to_dtype = require "cbk.cli.to_dtype"
@@ -71,6 +72,16 @@ local function check_options()
   args.config = args.config and args.config:gsub("([^/])/+$", "%1")
 end
 
+---The config in errors about a field that it lacks.
+---@param checkpoint Checkpoint|nil   nil: the model has several
+---@param config Dict|nil
+---@param src string
+---@return ConvertedConfig
+local function about(checkpoint, config, src)
+  return { path = args.config, config = config, model = args.model, src = src, tgt = args.tgt_fmt, checkpoint = checkpoint,
+    checkpoint_path = args.checkpoint_file }
+end
+
 ---Sets the options that were left out.
 ---@param only string|nil   of converters.load
 ---@return Checkpoint|nil   if it had to be opened for that
@@ -87,7 +98,9 @@ local function detect_options(only)
   if #texts > 0 then cli.say(args, "Found: " .. cbk.shown(table.concat(texts, " "))) end
   if found and found.adapter then cbk.warn(("%s; %s"):format(found.adapter.reason, found.adapter.advice)) end
   if args.src_fmt == "cs-auto" then
-    args.src_fmt = ways.auto_format(open(), args.model, args.tgt_fmt, args.own_config or cbk.config.load(args.config))
+    local config = args.own_config or cbk.config.load(args.config)
+    args.src_fmt = lacking_field.within(about(open(), config, "cs-current"), ways.auto_format, open(), args.model, args.tgt_fmt, config,
+      args.config)
   end
   return checkpoint
 end
@@ -240,7 +253,7 @@ warn_of_other_release(route, input)
 local job = converters.job(route, input, {
   seed = args.seed, drop_unmatched = args.drop_unmatched_keys, is_watched = args.debug or args.dry_run,
 })
-local root, config, rows = convert(job, source_config)
+local root, config, rows = lacking_field.within(about(checkpoint, source_config, route.src), convert, job, source_config)
 if args.to_dtype then root, config = in_dtype(root, config, route, args.to_dtype) end
 local saved, forecast = output.write(job, targets, written_parts, root, config, args)
 

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
+local lacking_field = require "cbk.recognise.lacking_field"
 local left_out = require "cbk.recognise.left_out"
 local release = require "cbk.recognise.release"
 local upgrade = require "cbk.upgrade"
@@ -57,7 +58,7 @@ if not (args.model and args.config) then
   args.src_fmt = from
   cli.say(args, ("Found: --model %s --config %s"):format(cbk.shown(args.model), cbk.shown(args.config)))
 end
-local from, to = resolved("from", args.src_fmt), resolved("to", args.tgt_fmt)
+local from, to = resolved("src-fmt", args.src_fmt), resolved("to", args.tgt_fmt)
 if not converters.catalogue.since(converters.catalogue.release(to), "2.0") then
   cli.usage_error("upgrade", ("--to %s: cbk writes H5 0.4 and later, which releases before 2.0 cannot read; "
     .. "use cs-2.0 or later"):format(args.tgt_fmt))
@@ -82,9 +83,17 @@ if args.dataloader_type and (cbk.find(config, "cerebras.save_iter_state_path") o
   cli.usage_error("upgrade", "--dataloader_type needs a folder of states: set cerebras.save_iter_state_path in the config, or pass "
     .. "--worker_data_iter_files_dir")
 end
+---The config in errors about a field that it lacks.
+---@param src string
+---@return ConvertedConfig
+local function about(src)
+  return { path = args.config, config = given, model = args.model, src = src, tgt = to, checkpoint = old.checkpoint,
+    checkpoint_path = args.checkpoint_file }
+end
+
 if not from then
   local found
-  found, evidence = upgrade.detect(old, given, args.model, to, config)
+  found, evidence = lacking_field.within(about "cs-current", upgrade.detect, old, given, args.model, to, config, args.config)
   from = upgrade.format_at(args.model, found)
 end
 local since = converters.catalogue.since
@@ -107,7 +116,7 @@ converters.refuse_existing(config_target, args)
 
 -- --- the plan, and the question
 
-local done = upgrade.run(old, config, job)
+local done = lacking_field.within(about(from), upgrade.run, old, config, job)
 for _, part in pairs {
   upgrade.identity(done, job, { config = config, root = old.checkpoint.root }) or false, upgrade.stale(done.config, target) or false,
 } do
@@ -117,8 +126,7 @@ local tgt_release = converters.catalogue.release(job.tgt)
 local h5_version = converters.h5_version(tgt_release, args.h5_version)
 
 local is_unattended = args.yes or args.json -- warnings then go to stderr
-local found, steps = {}, cbk.list()
-for i, one in ipairs(evidence) do found[i] = release.line(one) end
+local found, steps = release.lines(evidence), cbk.list()
 for i, part in ipairs(done.parts) do steps[i] = cbk.dict { { "title", part.title }, { "lines", cbk.list(part.lines) } } end
 
 cli.say(args, ("%s is of release %s"):format(args.checkpoint_file, converters.catalogue.release(job.src)))

@@ -6,6 +6,7 @@ local error_texts = {}
 error_texts.foreign = {
   ["scripts/lib/cbk/repl/init.lua"] = "LuaJIT's parser says in words alone that a text is unfinished",
   ["scripts/lib/cbk/mistakes.lua"] = "LuaJIT's own errors get better words",
+  ["scripts/lib/cbk/typed_mistakes.lua"] = "LuaJIT's own errors get better words",
   ["scripts/lib/cbk/cli/init.lua"] = "argparse names arguments in its messages alone",
   ["host/value/json_read.cpp"] = "nlohmann's parser says in words alone what it expected",
   ["bindings/bind_variable.cpp"] = "names of bindings become those of cstorch",

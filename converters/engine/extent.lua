@@ -126,7 +126,7 @@ function extent.value(written, values, is_default)
   local named = {}
   for name in extent.names_in(written) do
     local value = extent.value_of(values, name)
-    if value == nil then cbk.fail("config", ("the config has no '%s', which shapes of tensors depend on"):format(name)) end
+    if value == nil then fields.lack(name, ", which shapes of tensors depend on") end
     named[#named + 1] = ("%s=%s"):format(name, fields.shown(value))
   end
   cbk.fail("config", ("the config gives no whole number for %s: %s"):format(written, table.concat(named, ", ")))

@@ -41,6 +41,14 @@ function fields.refuse(field, value, supported, advice)
     { field = field, found = shown(value), supported = what, advice = advice })
 end
 
+---The error for a field that the config lacks.
+---@param name string    its path in the model's section: "moe.num_experts"
+---@param more? string   the end of the message
+---@private
+function fields.lack(name, more)
+  cbk.fail("config", ("the config has no '%s'%s"):format(name, more or ""), { field = name, found = "nothing" })
+end
+
 local function plain(value)
   local kind = type(value) == "userdata" and cbk.kind(value)
   if kind == "float" or kind == "int" then return tonumber(tostring(value)) end

@@ -125,12 +125,13 @@ local function check_missing(config, to, by_name, side, known)
   for name, rule in pairs(by_name) do
     local target = rule.kind == "pair" and rule[rules.other[side]]
     if target and field_kinds.is_needed(known[name]) and config[name] == nil and to[target] == nil then
-      missing[#missing + 1] = "'" .. name .. "'"
+      missing[#missing + 1] = name
     end
   end
   table.sort(missing)
   local place = side == "right" and " in its model section; add it there" or ""
-  if #missing > 0 then cbk.fail("config", "the config has no " .. table.concat(missing, ", ") .. place) end
+  if #missing == 0 then return end
+  cbk.fail("config", ("the config has no '%s'%s"):format(table.concat(missing, "', '"), place), { field = missing[1], found = "nothing" })
 end
 
 ---The result of a converter's function: a config, or nil. Anything else is an error.

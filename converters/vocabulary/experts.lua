@@ -197,9 +197,10 @@ function experts.count(own)
       for _, name in ipairs(carried) do
         local value = cbk.raw(map, name)
         if value == nil and name == "expert_weighting_normalization" then value = true end
-        if own[name] and values.absent(value) then cbk.fail("config", ("the config has no moe.%s"):format(name)) end
+        if own[name] and values.absent(value) then fields.lack("moe." .. name) end
         if own[name] then at:set(own[name], value) end
       end
+      if values.absent(map.num_experts) then fields.lack "moe.num_experts" end
       return values.size_of(map, "num_experts")
     end,
   }
@@ -207,7 +208,7 @@ end
 
 ---For `prepare.right`: an error if the config has no experts.
 function experts.check_there(from)
-  if values.absent(moe_of(from)) then cbk.fail("config", "the config has no 'moe', which says how many experts there are") end
+  if values.absent(moe_of(from)) then fields.lack("moe", ", which says how many experts there are") end
 end
 
 return experts

@@ -22,7 +22,7 @@ function heads.keys(config)
     fields.refuse("attention_module", module, fields.any_of("aiayn_attention", "multiquery_attention"))
   end
   local extra = config.extra_attention_params
-  if not kinds.is_dict(extra) then cbk.fail("config", "extra_attention_params.num_kv_groups is missing") end
+  if not kinds.is_dict(extra) then fields.lack "extra_attention_params.num_kv_groups" end
   return values.size_of(extra, "num_kv_groups")
 end
 

@@ -413,7 +413,7 @@ function rotary.set_dim(to) to.rotary_dim = heads.size(to) end
 
 ---For `prepare.right`: an error if `rotary_dim` is not the head size.
 function rotary.check_dim(from)
-  if absent(from.rotary_dim) then cbk.fail("config", "rotary_dim must be specified in the config") end
+  if absent(from.rotary_dim) then fields.lack "rotary_dim" end
   local size, formula = heads.size(from)
   if from.rotary_dim ~= size then
     fields.refuse("rotary_dim", from.rotary_dim, ("the head_dim, %s (%d),"):format(formula, size))

@@ -16,7 +16,7 @@ values.absent = absent
 
 local function size_of(from, name)
   local value = from[name]
-  if absent(value) then cbk.fail("config", ("the config has no '%s'"):format(name), { field = name, found = "nothing" }) end
+  if absent(value) then fields.lack(name) end
   if not field_kinds.is_size(value) then fields.refuse(name, value, field_kinds.size) end
   return value
 end
@@ -187,9 +187,7 @@ function values.in_map(entries)
       local map = cbk.dict()
       for _, one in ipairs(entries) do
         local entry = one[1]
-        if one.field and at.from[one.field] == nil then
-          cbk.fail("config", ("the config has no '%s', which '%s' of the other side is"):format(one.field, entry), { field = one.field })
-        end
+        if one.field and at.from[one.field] == nil then fields.lack(one.field, (", which '%s' of the other side is"):format(entry)) end
         if one.field then map[entry] = cbk.raw(at.from, one.field) else map[entry] = one.value end
       end
       return map
@@ -198,7 +196,7 @@ function values.in_map(entries)
       if not is_dict(map) then at:refuse(map, "a map with " .. table.concat(names, ", ")) end
       for _, one in ipairs(entries) do
         local value, place = map[one[1]], ("%s.%s"):format(at.field, one[1])
-        if value == nil then cbk.fail("config", ("the config has no '%s'"):format(place), { field = place, found = "nothing" }) end
+        if value == nil then fields.lack(place) end
         if not one.field and not fields.same(value, one.value) then fields.refuse(place, value, fields.any_of(one.value)) end
         if one.field then at:set(one.field, cbk.raw(map, one[1])) end
       end
@@ -214,9 +212,7 @@ function values.times_field(of_left, of_right)
   local function factor(value, at, field)
     local other = at.from[field]
     if type(value) ~= "number" then at:refuse(value, "a number") end
-    if other == nil then
-      cbk.fail("config", ("the config has no '%s', which '%s' is converted with"):format(field, at.field), { field = field })
-    end
+    if other == nil then fields.lack(field, (", which '%s' is converted with"):format(at.field)) end
     if type(other) ~= "number" or other == 0 then fields.refuse(field, other, "a number other than 0") end
     return other
   end

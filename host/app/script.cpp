@@ -105,11 +105,13 @@ bool push_module(lua_State* L, const char* name) {
 }
 
 /// Lua's own error in plain words (scripts/lib/cbk/mistakes.lua), if that is possible.
-std::string in_words(lua_State* L, std::string message) {
+/// `code`: the text that ran, if it is known.
+std::string in_words(lua_State* L, std::string message, const std::string& code) {
   const int top = lua_gettop(L);
   if (push_module(L, "cbk.mistakes")) {
     lua::push(L, std::string_view(message));
-    if (lua_pcall(L, 1, 1, 0) == 0) message = text_at(L, -1);
+    lua::push(L, std::string_view(code));
+    if (lua_pcall(L, 2, 1, 0) == 0) message = text_at(L, -1);
   }
   lua_settop(L, top);
   return message;
@@ -253,6 +255,7 @@ bool Interpreter::use_safe_print() {
 
 int Interpreter::evaluate(const std::string& code, const std::vector<std::string>& arguments) {
   set_arguments("-e", arguments);
+  code_ = code;
   if (!start_compiler() || !push_module(L_, "cbk")) return fail_now();
   lua_setglobal(L_, "cbk");
   if (!use_safe_print()) return fail_now();
@@ -308,7 +311,7 @@ int Interpreter::fail_now() {
     if (lua_isnumber(L_, -1) && lua_tointeger(L_, -1) != 0) code = static_cast<int>(lua_tointeger(L_, -1));
     lua_pop(L_, 1);
   }
-  if (lua_type(L_, -1) == LUA_TSTRING) failure.parts.problem = in_words(L_, failure.parts.problem);
+  if (lua_type(L_, -1) == LUA_TSTRING) failure.parts.problem = in_words(L_, failure.parts.problem, code_);
   // The hook may have stopped an error handler: whatever error it raised, Ctrl-C was the cause.
   if (interrupt_requested()) failure.code = "interrupted";
   const bool is_mistake = failure.code == name_of(Errc::usage) || failure.code == name_of(Errc::ambiguous);

@@ -48,6 +48,7 @@ class Interpreter {
   lua_State* L_;
   fs::path scripts_;
   std::string system_path_;
+  std::string code_;  // of `evaluate`
   bool traceback_ = false;
   bool show_place_ = false;
 };

@@ -459,6 +459,39 @@ class Builder : public YAML::EventHandler {
   Value root_;
 };
 
+/// The line with this number, from 0.
+std::string_view line_at(std::string_view text, int number) {
+  for (; number > 0; --number) {
+    const size_t end = text.find('\n');
+    if (end == std::string_view::npos) return {};
+    text.remove_prefix(end + 1);
+  }
+  return text.substr(0, text.find('\n'));
+}
+
+bool is_indented_with_tab(std::string_view line) {
+  const std::string_view indentation = line.substr(0, line.find_first_not_of(" \t"));
+  return indentation.size() < line.size() && indentation.find('\t') != std::string_view::npos;
+}
+
+/// The parser's words for frequent mistakes in better ones.
+std::string_view in_words(std::string_view problem) {
+  if (problem == YAML::ErrorMsg::MAP_VALUE)
+    return "a key cannot be here; check the indentation, and quote a value that has ': ' in it";
+  if (problem == YAML::ErrorMsg::END_OF_MAP || problem == YAML::ErrorMsg::END_OF_SEQ)
+    return "the indentation fits no line above it";
+  return problem;
+}
+
+[[noreturn]] void fail_as(const YAML::Exception& error, std::string_view text) {
+  if (error.mark.is_null()) fail(Errc::format, "{}", error.msg);
+  if (is_indented_with_tab(line_at(text, error.mark.line))) {
+    throw Error(Errc::format, "indented with a tab; YAML needs spaces")
+        .in(fmt::format("line {}", error.mark.line + 1));
+  }
+  fail_at(error.mark, Errc::format, std::string(in_words(error.msg)));
+}
+
 }  // namespace
 
 Value read(std::string_view text, const std::function<void(std::string)>& warn) {
@@ -475,8 +508,7 @@ Value read(std::string_view text, const std::function<void(std::string)>& warn) 
     while (parser.HandleNextDocument(builder)) {
     }
   } catch (const YAML::Exception& error) {
-    if (error.mark.is_null()) fail(Errc::format, "{}", error.msg);
-    fail_at(error.mark, Errc::format, error.msg);
+    fail_as(error, text);
   }
   return builder.take();
 }

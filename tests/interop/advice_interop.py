@@ -181,7 +181,7 @@ def conversions(s):
     s.run("convert", good, "--to", "cs-2.9", "-o", s.path("taken"))
     s.situation("output exists", ["convert", good, "--to", "cs-2.9", "-o", s.path("taken")], "add --overwrite", lambda _: is_llama(s.path("taken")))
     s.situation("output exists, dry", ["convert", good, "--to", "cs-2.9", "-o", s.path("taken"), "--dry-run"], "add --overwrite", None)
-    s.situation("the same format", ["convert", good, "--to", "hf", "-o", "OUT"], "for another --tgt-fmt", is_llama, {"--tgt-fmt": "cs-2.9"}, least=0)
+    s.situation("the same format", ["convert", good, "--to", "hf", "-o", "OUT"], "in hf already; choose --to cs-", is_llama, {"--to": "cs-2.9"}, least=0)
     checkpoint = next(s.path("taken", n) for n in os.listdir(s.path("taken")) if n.endswith(".mdl"))
     params = next(s.path("taken", n) for n in os.listdir(s.path("taken")) if n.endswith(".yaml"))
     s.situation("the wrong release", ["convert", checkpoint, "--config", params, "--model", "llama", "--src-fmt", "cs-2.0", "--tgt-fmt", "hf", "-o", "OUT"], "--src-fmt", None)
@@ -192,8 +192,8 @@ def conversions(s):
     other_shape = folder(s, "wider", {**CONFIG, "hidden_size": 64}, WEIGHTS)
     s.situation("a config of other sizes", convert(other_shape), "--config", is_llama, {"--config": config, "--model": "llama"}, least=0)
     s.situation("the parameters of an unknown model", ["params", unknown + "/config.json"], "--model", None, {"--model": "llama"}, least=0)
-    s.situation("a format of the other side", ["params", params, "--format", "hf"], "use --from cs-X.Y", None)
-    s.situation("a format of the other side, hf", ["params", config, "--format", "cs-2.5"], "use --from hf", None)
+    s.situation("a format of the other side", ["params", params, "--format", "hf"], "use --src-fmt cs-X.Y", None)
+    s.situation("a format of the other side, hf", ["params", config, "--format", "cs-2.5"], "use --src-fmt hf", None)
     strange = folder(s, "strange", CONFIG, {"x.y": torch.ones(2), "z": torch.ones(2)})
     s.situation("tensors of nothing known", convert(strange), "name the model with --model", is_llama, {"--config": config, "--model": "llama"})
     zoo = s.path("below.mdl")
@@ -386,7 +386,7 @@ ELSEWHERE = {
     "make a job in this folder": "an option's help",
     # cerebras: runs of old releases
     "--no-dataloader-state": "upgrade_interop.py", "--dataloader_type needs": "upgrade_interop.py", "--accept-missing": "upgrade_interop.py",
-    "--from cs-X.Y": "upgrade_interop.py", "pass --yes": "upgrade_interop.py", "`cbk fix-checkpoint-spec` can link them": "upgrade_tools_interop.py",
+    "pass --yes": "upgrade_interop.py", "`cbk fix-checkpoint-spec` can link them": "upgrade_tools_interop.py",
     "alias not found": "upgrade_tools_interop.py",
     "fit; name it with --model": "identify_test.lua",
     "its converter reads the layouts": "own_class_test.lua", "alike; name both formats": "own_class_test.lua", "alike: which one it is": "own_class_test.lua",

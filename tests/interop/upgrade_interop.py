@@ -617,14 +617,14 @@ class Tests:
         self.checkpoint = prepared(self.cbk, self.folder, self.checkpoint, self.states, "fix-checkpoint-spec", "data-iter-state-conversion")
         assert "1.8 to 2.0, which may give different results" in self.upgrade("--yes", to="cs-2.0", code=1).stderr
         text = self.upgrade("--yes", code=1).stderr
-        for part in ("1.8 to 2.0, which may give different results", "H5 format 0.4 without a release: up to 2.0 (usually)", "--from cs-X.Y"):
+        for part in ("1.8 to 2.0, which may give different results", "H5 format 0.4 without a release: up to 2.0 (usually)", "--src-fmt cs-X.Y"):
             assert part in text, text
         assert not os.path.exists(self.out)
         self.upgrade("--yes", "--from", "cs-1.8")
         self.checkpoint = os.path.join(self.out, "prepared_1_to_cs-2.5.mdl")
         self.config = os.path.join(self.out, "params_to_cs-2.5.yaml")
         text = self.upgrade("--yes", code=2).stderr
-        assert all(part in text for part in ("is already of release 2.5", "__metadata__ says 2.5.0: 2.5", "--from cs-X.Y")), text
+        assert all(part in text for part in ("is already of release 2.5", "__metadata__ says 2.5.0: 2.5", "--src-fmt cs-X.Y")), text
 
     def test_it_asks_first(self):
         assert "--yes" in self.upgrade(code=2).stderr and not os.path.exists(self.out)

@@ -75,7 +75,7 @@ describe("list", function()
 
   it("nearest formats are named once each, the nearest first", function()
     local _, _, err = run(harness.temp_dir(), "convert-config", "--model", "mpt", "--src-fmt", "cs-2.9", "--tgt-fmt", "cs-2.0", "p.yaml")
-    has(err, "'cs-2.0' is not a format of mpt; did you mean cs-2.1 or cs-2.2 or cs-2.3?\n")
+    has(err, "'cs-2.0' is not a format of mpt; did you mean cs-2.1 or cs-2.2 or cs-2.3? mpt has hf, cs-2.1 … cs-2.9\n")
   end)
 
   it("a config may be given as its folder; a field that a release lacks belongs in its model section", function()

@@ -566,6 +566,8 @@ describe("Converters: releases", function()
     same(nearest("cs-2.4", "dpo"), "cs-2.4-dpo cs-2.3-dpo cs-2.5-dpo")
     same(nearest("cs-2.2-no-dpo", "dpo"), "cs-2.1-no-dpo cs-2.2-dpo cs-2.1-dpo")
     same(nearest("hff", "llama"), "hf")
+    same(nearest("cs-2.55", "llama"), "cs-2.5") -- a digit too many
+    same(nearest("cs-2.41-dpo", "dpo"), "cs-2.4-dpo")
   end)
 end)
 

@@ -305,7 +305,7 @@ describe("Names that do not exist", function()
       { "has no 'zzzzzzzzzz'; ckpt:get(key) returns nil", function() return ckpt.zzzzzzzzzz end },
       { "did you mean 'commit'? out:get(key)", function() out:comit() end },
       { "did you mean 'lm_head.weight'", function() return out["lm_head.weigth"] end },
-      { "a Tensor has no 'mean'; t:stats().mean reads it", function() return cbk.tensor { 1 }:mean() end },
+      { "a Tensor has no 'mean'; t:stats().mean has it", function() return cbk.tensor { 1 }:mean() end },
       { "a Tensor has no 'reshap'; did you mean 'reshape'", function() return cbk.tensor { 1 }:reshap { 1 } end },
       { "this H5Edit has no 'nams'; did you mean 'names'", function() return cbk.h5.edit(edit_path):nams() end },
       { "cbk has no 'opne'; did you mean cbk.open?", function() return cbk.opne end },

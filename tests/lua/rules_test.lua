@@ -834,7 +834,7 @@ describe("Rules: layouts of a user's own", function()
     end
     refused("all keys are those of a: the checkpoint has this layout already, and --to b makes the other one of it", "--to", "a",
       "--config", config)
-    refused("'c' is not a format of mine; did you mean a or b?", "--to", "c", "--config", "left.json")
+    refused("mine converts between a and b; use --to a or b", "--to", "c", "--config", "left.json")
     local code, _, err = harness.cbk(dir, "convert", right, "--converter", "own.lua", "--to", "a", "--config", config)
     equal(code, 0, err)
   end)

@@ -108,7 +108,7 @@ describe("surface", function()
       { "ckpt.nope()", "has no 'nope'" },
       { "t.shape[1]", "code:1: 'shape' is a function; call it to get what it gives, as in x:shape()" },
       { "t:dtype()", "code:1: 'dtype' is a string, not a method; read it with a dot and without ()" },
-      { "t:mean(1, 2, 3)", "a Tensor has no 'mean'; t:stats().mean reads it" },
+      { "t:mean(1, 2, 3)", "a Tensor has no 'mean'; t:stats().mean has it" },
       { "t + {}", "a Tensor operator expects a number or another Tensor, not a table" },
       { "cbk.open()", "bad argument #1 to 'cbk.open' (path expected, got no value)" },
       { "cbk.open{}", "bad argument #1 to 'cbk.open' (path expected, got table)" },

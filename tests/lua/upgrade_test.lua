@@ -466,7 +466,7 @@ describe("names of weights", function()
 
   it("of another release or model are refused", function()
     local function check(model, to, names)
-      return weight_names.check(model, to, config, old_file(names).checkpoint.root, "--model and --from")
+      return weight_names.check(model, to, config, old_file(names).checkpoint.root, "--model and --src-fmt")
     end
     raises("13 of 13 weight names are unknown in bert cs-2.5: bert.embeddings.word_embeddings.weight", function()
       check("bert", "cs-2.5", of_1_6["bert"])
@@ -503,7 +503,7 @@ describe("cbk upgrade", function()
       harness.is_true(problem:find(text, 1, true), problem)
     end
     local _, _, problem = harness.cbk(folder, "upgrade", "--model", "gpt2", "--config", "c", "x", "--to", "cs-2.5", "--from", "cs-9.9")
-    harness.is_true(problem:find("--from cs-9.9: there is no release", 1, true), problem)
+    harness.is_true(problem:find("--src-fmt cs-9.9: there is no release", 1, true), problem)
   end)
 
   it("names a config that describes no model", function()

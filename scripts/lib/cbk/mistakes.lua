@@ -1,5 +1,6 @@
 -- Lua's own errors in plain words, with suggestions.
 local cbk = require "cbk"
+local typed_mistakes = require "cbk.typed_mistakes"
 
 --- "; did you mean cbk.open?" if cbk has a function `name`.
 local function meant(name)
@@ -36,6 +37,9 @@ local MISTAKES = {
   { "attempt to index %a+ '([^']*)' %(a function value%)", function(name)
     return ("'%s' is a function; call it to get what it gives, as in x:%s()"):format(name, name)
   end },
+  { "attempt to index field '([^']*)' %(a nil value%)", function(name)
+    return ("'%s' is nil, which has no fields; a key with dots is one name, as in x[\"a.b\"]"):format(name)
+  end },
   { "attempt to index %a+ '([^']*)' %(a (%a+) value%)", function(name, type)
     return ("'%s' is %s, which has no fields"):format(name, kind(type))
   end },
@@ -52,7 +56,11 @@ local MISTAKES = {
   { "attempt to get length of %a+ '([^']*)' %(a (%a+) value%)", function(name, type)
     return ("'%s' is %s, which has no length"):format(name, kind(type))
   end },
-  { "attempt to compare (%a+) with (%a+)", function(a, b) return ("cannot compare %s with %s"):format(kind(a), kind(b)) end },
+  { "attempt to compare (%a+) with (%a+)", function(a, b)
+    local is_of_cbk = a == "userdata" or b == "userdata"
+    local advice = "; tensors of cstorch have x:lt(y), those of a checkpoint t:item() and t:stats()"
+    return ("cannot compare %s with %s%s"):format(kind(a), kind(b), is_of_cbk and advice or "")
+  end },
   { "bad argument #1 to '(%a+)' %(table expected, got userdata%)", function(name)
     local advice = PLAIN_TABLES[name]
     return advice and ("'%s' takes plain Lua tables only; %s"):format(name, advice)
@@ -69,8 +77,12 @@ local MISTAKES = {
 
 ---The message with Lua's terms replaced; its place at the beginning stays.
 ---@param message string
+---@param code? string   what was typed, if that is known
+---@param env? table     its globals (default: _G)
 ---@return string
-return function(message)
+return function(message, code, env)
+  local exact = code and typed_mistakes.text(message, code, env or _G)
+  if exact then return exact end
   for _, mistake in ipairs(MISTAKES) do
     local text, count = message:gsub(mistake[1], mistake[2], 1)
     if count > 0 then return text end

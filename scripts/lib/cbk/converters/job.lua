@@ -9,22 +9,33 @@ local inexpressible = require "converters.shared.inexpressible"
 
 local jobs = {}
 
-local function did_you_mean(names) return #names > 0 and ("; did you mean %s?"):format(table.concat(names, " or ")) end
+---The message for a format that a model does not have.
+---@param other string   the other side's
+local function unknown_format(name, model, asked, other, option)
+  local formats = converter_list.formats_of(model)
+  if not catalogue.release(formats[#formats]) and formats[1] ~= "hf" then -- layouts of the user's own
+    local choice = {}
+    for _, format in ipairs(formats) do choice[#choice + 1] = format ~= other and format or nil end
+    return ("%s converts between %s; use %s %s"):format(name, table.concat(formats, " and "), option, table.concat(choice, " or "))
+  end
+  local near = converter_list.nearest_formats(asked, formats)
+  local meant = #near > 0 and ("did you mean %s? "):format(table.concat(near, " or ")) or ""
+  return ("'%s' is not a format of %s; %s%s has %s"):format(asked, name, meant, name, converter_list.formats_text(model))
+end
 
 ---Why no converters lead from one format to the other, with suggestions.
-local function why_no_path(name, model, asked, resolved)
+---@param what string   that is converted
+local function why_no_path(name, model, asked, resolved, what)
   local known, formats = {}, converter_list.formats_of(model)
   for _, format in ipairs(formats) do known[format] = true end
   for i = 2, 1, -1 do -- the source format may have been detected
     local format = resolved[i]
     if not known[format] then
-      local near = converter_list.nearest_formats(asked[i], formats)
-      return ("'%s' is not a format of %s%s"):format(asked[i], name,
-        did_you_mean(near) or "; it has " .. converter_list.formats_text(model))
+      return unknown_format(name, model, asked[i], resolved[3 - i], i == 2 and "--to" or "--src-fmt")
     end
   end
   if resolved[1] == resolved[2] then
-    return ("both formats are the same; for another --tgt-fmt, %s has %s"):format(name,
+    return ("the %s is in %s already; choose --to %s"):format(what, resolved[1],
       converter_list.formats_text(model, function(format) return format ~= resolved[1] end))
   end
   return ("no converters lead there; 'cbk list %s --all' lists what does"):format(name)
@@ -41,8 +52,9 @@ end
 ---@param model_name string
 ---@param src string
 ---@param tgt string
+---@param what? string   that is converted, for messages (default: "checkpoint")
 ---@return Route
-function jobs.route(model_name, src, tgt)
+function jobs.route(model_name, src, tgt, what)
   local model, zoo_name = catalogue.find(model_name)
   local function cannot(why) cbk.fail("unsupported", ("cannot convert %s from %s to %s: %s"):format(model_name, src, tgt, why)) end
   if not model then
@@ -56,7 +68,7 @@ function jobs.route(model_name, src, tgt)
   end
   local is_copy = from == to and src ~= tgt
   local path = is_copy and catalogue.stay(model, from) or catalogue.path(model, from, to)
-  if not path then cannot(why_no_path(model_name, model, { src, tgt }, { from, to })) end
+  if not path then cannot(why_no_path(model_name, model, { src, tgt }, { from, to }, what or "checkpoint")) end
   for i, step in ipairs(#path > 1 and path or {}) do
     if catalogue.is_own_layout(step.src) or catalogue.is_own_layout(step.tgt) then
       local first = path[math.max(1, i - 1)].tgt

@@ -223,6 +223,20 @@ end
 
 local HUGGING_FACE = { hf = true, huggingface = true, huggingfacehub = true, transformers = true }
 
+local HIGHEST_MINOR = 20 -- of a release that may come; a higher one is mistyped
+
+---The format of the release with which a mistyped one begins: cs-2.5 of "2.55".
+---@param release string
+---@param kind string
+---@param formats string[]
+---@return string|nil
+local function begun_by(release, kind, formats)
+  for _, format in ipairs(formats) do
+    local own, own_kind = format:match "^cs%-(%d+%.%d+)(.*)$"
+    if own_kind == kind and release:sub(1, #own) == own then return format end
+  end
+end
+
 ---The formats of releases near to that of a mistyped format, those of the same kind first; else formats with similar spelling.
 ---@param asked string
 ---@param formats string[]
@@ -232,6 +246,8 @@ function list.nearest_formats(asked, formats)
   local release, kind = asked:match "(%d+%.%d+)(.*)$"
   local has_releases = formats[1] and catalogue.release(formats[#formats]) ~= nil
   if not release then return list.nearest(asked, has_releases and { "cs-current", unpack(formats) } or formats) end
+  local typed = tonumber(release:match "%d+$") > HIGHEST_MINOR and begun_by(release, kind, formats)
+  if typed then return { typed } end
   local function number(text) return 100 * text:match "^%d+" + text:match "%d+$" end
   local out, distance = {}, {}
   for _, format in ipairs(formats) do

@@ -47,7 +47,7 @@ local function job_of(side, tgt, args, only)
   local own = { checkpoint_file = side.path, model = args.model, src_fmt = args.src_fmt, config = side.config, tgt_fmt = tgt }
   left_out.detect(own, function() return side.checkpoint end, only)
   local config = own.own_config or own.config and cbk.config.load(converters.config_file(own.config))
-  if own.src_fmt == "cs-auto" then own.src_fmt = ways.auto_format(side.checkpoint, own.model, tgt, config) end
+  if own.src_fmt == "cs-auto" then own.src_fmt = ways.auto_format(side.checkpoint, own.model, tgt, config, own.config) end
   local route, others = converters.route(own.model, own.src_fmt, tgt), cbk.dict()
   local input, _, own_config = ways.input(side.checkpoint, route, config)
   local weights, place = input.source, converters.catalogue.release(route.src) and "model." or ""

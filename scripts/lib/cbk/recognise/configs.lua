@@ -38,9 +38,9 @@ end
 ---Fails if the config contradicts the format.
 local function check_format(is_zoo, says_hf, format)
   if format == "hf" and is_zoo then
-    cbk.fail("config", "this is a config of the Model Zoo, but --from is hf; use --from cs-X.Y")
+    cbk.fail("config", "this is a config of the Model Zoo, but --src-fmt is hf; use --src-fmt cs-X.Y")
   elseif catalogue.release(format) and says_hf then
-    cbk.fail("config", ("this is a config of Hugging Face, but --from is %s; use --from hf"):format(format))
+    cbk.fail("config", ("this is a config of Hugging Face, but --src-fmt is %s; use --src-fmt hf"):format(format))
   end
 end
 

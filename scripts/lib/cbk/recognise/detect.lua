@@ -24,8 +24,7 @@ end
 ---@param evidence Evidence[]
 ---@param advice string
 function detect.reasons(evidence, advice)
-  local lines = {}
-  for i, one in ipairs(evidence) do lines[i] = release.line(one) end
+  local lines = release.lines(evidence)
   return (" (%s); %s"):format(#lines > 0 and table.concat(lines, "; ") or "there is no evidence of its release", advice)
 end
 
@@ -141,6 +140,7 @@ end
 ---@class DetectedFiles
 ---@field root Dict     of the checkpoint
 ---@field config Dict   the whole file
+---@field paths { checkpoint: string, config: string|nil }
 
 ---The releases that the config may be of, each with the converted config. Fails if there are none.
 ---@param model Model
@@ -191,7 +191,10 @@ end
 function detect.release(evidence, model_name, target, files, advice)
   local model, possible = catalogue.find(model_name), release.candidates(evidence)
   local function refuse(message) cbk.fail("format", message .. detect.reasons(evidence, advice)) end
-  if #possible == 0 then refuse "checkpoint and config are of different releases" end
+  if #possible == 0 then
+    local problem, what_to_do = release.contradiction(evidence, files.paths)
+    cbk.fail("format", problem, { advice = what_to_do })
+  end
   local function with_way(list)
     local out = {}
     for _, one in ipairs(list) do

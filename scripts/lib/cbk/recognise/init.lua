@@ -64,8 +64,9 @@ end
 ---@param checkpoint Checkpoint
 ---@param is_hf boolean
 ---@param config Dict|nil
+---@param config_path string|nil
 ---@return string[] formats, string|nil release, string[] why
-local function formats_of(checkpoint, is_hf, config)
+local function formats_of(checkpoint, is_hf, config, config_path)
   if is_hf then
     if config and has_flat_model(checkpoint) and (kinds.is_dict(config, "model") or kinds.is_dict(config, "trainer")) then
       cbk.fail("format", ("the keys of %s are flat: at its top are keys 'model.…' with dots, where a Cerebras checkpoint has a dict "
@@ -75,12 +76,14 @@ local function formats_of(checkpoint, is_hf, config)
       or "the tensors are at the top level, as in Hugging Face's files" }
   end
   local old = spec_tree.old_file(checkpoint)
-  local evidence, why, formats = release.evidence(checkpoint, config, old.has_scalar_dicts), {}, {}
+  local evidence, formats = release.evidence(checkpoint, config, old.has_scalar_dicts), {}
   local possible = release.candidates(evidence)
-  for _, one in ipairs(evidence) do why[#why + 1] = release.line(one) end
-  if #possible == 0 then cbk.fail("format", "checkpoint and config are of different releases: " .. table.concat(why, "; ")) end
+  if #possible == 0 then
+    local problem, what_to_do = release.contradiction(evidence, { checkpoint = checkpoint.path, config = config_path })
+    cbk.fail("format", problem, { advice = what_to_do })
+  end
   for i, one in ipairs(possible) do formats[i] = "cs-" .. one end
-  return formats, #possible == 1 and possible[1] or nil, why
+  return formats, #possible == 1 and possible[1] or nil, release.lines(evidence)
 end
 
 ---Keys of the model, and their shapes. Quantised weights have the keys of the weights before quantisation, if these are known.
@@ -354,7 +357,7 @@ function recognise.checkpoint(path, checkpoint, config_path, known)
   local unused = other and not foreign and other.config and configs.says_hugging_face(other.config) and other.path
   is_hf, beside = is_hf or foreign ~= nil, foreign or beside
   local config = beside.config or params
-  local formats, of, why = formats_of(checkpoint, is_hf, config)
+  local formats, of, why = formats_of(checkpoint, is_hf, config, beside.path)
   local inner = contents_of(checkpoint.root, is_hf, config, formats)
   local root = inner.root
   local found = {

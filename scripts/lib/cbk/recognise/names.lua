@@ -121,7 +121,7 @@ end
 ---@param format string    of a release
 ---@param config Dict      the whole file
 ---@param root Dict
----@param options string   the options for model and format: "--model and --from"
+---@param options string   the options for model and format: "--model and --src-fmt"
 ---@return string|nil warning
 function names.check(model_name, format, config, root, options)
   local model = catalogue.find(model_name)

@@ -12,6 +12,8 @@ local release = {}
 ---@field to string     the newest
 ---@field is_habit? boolean   only likely: ignored if other evidence contradicts it
 ---@field is_overruled? boolean  a habit that was ignored
+---@field is_of_config? boolean
+---@field has? string          what the config has: "model.use_bfloat16"
 
 local first, newest = releases.known[1], releases.newest
 
@@ -69,7 +71,7 @@ local function config_hints(config, add)
   if config.trainer ~= nil then
     local init = is_dict(config, "trainer") and is_dict(config.trainer, "init") and config.trainer.init
     local has_name = init and is_dict(init, "model") and init.model.name ~= nil
-    add("the config has a trainer section", "2.3", newest)
+    add("the config has a trainer section", "2.3", newest, false, "a trainer section")
     if init and not has_name then add("its model has no name", "2.3", "2.3", true) end
     return
   end
@@ -78,7 +80,7 @@ local function config_hints(config, add)
   local model = is_dict(config, "model") and config.model or cbk.dict()
   local function any(tree, where, to, ...)
     for _, name in ipairs { ... } do
-      if tree[name] ~= nil then return add(("the config has %s%s"):format(where, name), first, to) end
+      if tree[name] ~= nil then return add(("the config has %s%s"):format(where, name), first, to, false, where .. name) end
     end
   end
   any(run, "runconfig.", "2.1", "use_cs_grad_accum", "autogen_policy")
@@ -86,7 +88,7 @@ local function config_hints(config, add)
   any(config, "", "2.0", "csconfig")
   any(config, "", "1.9", "cerebras")
   any(model, "model.", "1.9", "use_rms_norm", "use_biasless_norm", "use_t5_layer_norm")
-  if model.norm_type ~= nil then add("the config has model.norm_type", "2.0", newest) end
+  if model.norm_type ~= nil then add("the config has model.norm_type", "2.0", newest, false, "model.norm_type") end
 end
 
 ---Names that 2.1 gave to weights of decoders, BERT and T5 (not of CLIP, which kept the old ones).
@@ -129,7 +131,11 @@ function release.evidence(checkpoint, config, has_scalar_dicts)
   if has_scalar_dicts then add("its spec has TensorScalarDict", first, "1.9") end
   if checkpoint.root.dataloader ~= nil and checkpoint.root.dataloader ~= cbk.null then add("it has a 'dataloader'", "1.8", newest) end
   tensor_hints(checkpoint.root, add)
-  if config then config_hints(config, add) end
+  if config then
+    config_hints(config, function(what, from, to, is_habit, has)
+      out[#out + 1] = { what = what, from = from, to = to, is_habit = is_habit, is_of_config = true, has = has }
+    end)
+  end
   return out
 end
 
@@ -165,9 +171,70 @@ end
 
 ---"H5 format 0.2: 1.8"
 ---@param one Evidence
-function release.line(one)
-  local habit = one.is_overruled and " (usually; contradicted here)" or one.is_habit and " (usually)" or ""
-  return ("%s: %s%s"):format(one.what, release.range(one), habit)
+function release.line(one) return ("%s: %s%s"):format(one.what, release.range(one), one.is_habit and " (usually)" or "") end
+
+---The lines of the evidence that counts.
+---@param evidence Evidence[]
+---@return string[]
+function release.lines(evidence)
+  local out = {}
+  for _, one in ipairs(evidence) do
+    if not one.is_overruled then out[#out + 1] = release.line(one) end
+  end
+  return out
+end
+
+-- --- checkpoint and config of different releases
+
+---The facts of the checkpoint or the config, and the releases that all of them allow.
+---@param evidence Evidence[]
+---@param is_of_config boolean
+---@return Evidence[] facts, { from: string, to: string }|nil range   nil: they contradict each other
+local function facts_of(evidence, is_of_config)
+  local facts, low, high = {}, 1, #releases.known
+  for _, one in ipairs(evidence) do
+    if not one.is_habit and (one.is_of_config or false) == is_of_config then
+      facts[#facts + 1], low, high = one, math.max(low, releases.place[one.from]), math.min(high, releases.place[one.to])
+    end
+  end
+  return facts, low <= high and { from = releases.known[low], to = releases.known[high] } or nil
+end
+
+---The facts of a config that the checkpoint's releases exclude: "model.use_bfloat16 (up to 2.0)".
+---@param facts Evidence[]
+---@param range { from: string, to: string }
+---@return string text, boolean are_fields
+---@return integer count
+local function excluded(facts, range)
+  local out, are_fields = {}, true
+  for _, one in ipairs(facts) do
+    if releases.place[one.from] > releases.place[range.to] or releases.place[one.to] < releases.place[range.from] then
+      out[#out + 1] = ("%s (%s)"):format(one.has, release.range(one))
+      are_fields = are_fields and one.has:find "^%S+$" ~= nil
+    end
+  end
+  return table.concat(out, ", "), are_fields, #out
+end
+
+---The error for files whose facts no release allows.
+---@param evidence Evidence[]
+---@param paths { checkpoint: string, config: string|nil }
+---@return string problem, string advice
+function release.contradiction(evidence, paths)
+  local own, range = facts_of(evidence, false)
+  local facts, range_of_config = facts_of(evidence, true)
+  local config = paths.config and cbk.quote(paths.config) or "its config"
+  local function several(file, list)
+    return ("%s is of different releases: %s"):format(file, table.concat(release.lines(list), "; "))
+  end
+  if not range then return several(cbk.quote(paths.checkpoint), own), "name the release with --src-fmt cs-X.Y" end
+  if not range_of_config then return several(config, facts), "correct it, or name the release with --src-fmt cs-X.Y" end
+  local reasons = {}
+  for i, one in ipairs(own) do reasons[i] = one.what end
+  local text, are_fields, count = excluded(facts, range)
+  local change = not are_fields and "use the config of the run" or count == 1 and "remove it" or "remove them"
+  return ("%s is of %s (%s), but %s has %s"):format(cbk.quote(paths.checkpoint), release.range(range), table.concat(reasons, ", "), config,
+    text), ("%s, or pass --src-fmt cs-%s"):format(change, range.from == range.to and range.from or "X.Y")
 end
 
 return release

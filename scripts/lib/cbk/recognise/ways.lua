@@ -87,14 +87,15 @@ end
 ---@param name string     a model
 ---@param tgt_fmt string
 ---@param config Dict
+---@param config_path? string
 ---@return string
-function ways.auto_format(checkpoint, name, tgt_fmt, config)
+function ways.auto_format(checkpoint, name, tgt_fmt, config, config_path)
   local model = catalogue.find(name)
   local tgt, old = catalogue.resolve(tgt_fmt, model), spec_tree.old_file(checkpoint)
   local evidence, root = release.evidence(checkpoint, config, old.has_scalar_dicts), checkpoint.root
   local fit = model and kinds.is_dict(root, "model") and fit_of(model, {}, catalogue.format_at(model, releases.newest), config)
   if fit then root = contents.of(root, true, fit).root end
-  local files = { root = root, config = config }
+  local files = { root = root, config = config, paths = { checkpoint = checkpoint.path, config = config_path } }
   local found = detect.release(evidence, name, tgt, files, "name the release with --src-fmt cs-X.Y")
   return model and catalogue.format_at(model, found) or "cs-" .. found
 end
@@ -179,7 +180,7 @@ function ways.target(found, checkpoint, config)
     if catalogue.is_own_layout(found.format) then return target_of_own(found) end
     local probe = found.format == "hf" and "cs-current" or "hf"
     local format = (found.format == "hf" or found.release) and found.format
-      or ways.auto_format(checkpoint, found.model, probe, config)
+      or ways.auto_format(checkpoint, found.model, probe, config, found.config)
     local _, target = candidates.way_from(model, format)
     if not target then fail_without_way(model) end
     local route = converters.route(found.model, format, target)

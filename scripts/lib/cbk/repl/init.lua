@@ -44,13 +44,15 @@ local function new_session(interactive, reading)
   return setmetatable({ env = env, checkpoints = {}, log = {}, interactive = interactive, reading = reading }, Session)
 end
 
-local function message_of(err)
-  local text = type(err) == "string" and mistakes(err) or tostring(err)
+---@param code? string   what was typed
+local function message_of(err, code, env)
+  local text = type(err) == "string" and mistakes(err, code, env) or tostring(err)
   return (text:gsub('^%[string "%(input%)"%]:%d+: ', ""):gsub("^%(input%):1: ", ""))
 end
 
-function Session:report(err)
-  local text = cbk.shown(message_of(err), true)
+---@param code? string   what was typed
+function Session:report(err, code)
+  local text = cbk.shown(message_of(err, code, self.env), true)
   io.stdout:flush()
   if not self.interactive then
     io.stderr:write(("cbk: line %d: %s\n"):format(self.line, text))
@@ -111,14 +113,15 @@ function Session:print_values(values)
   pager.print(table.concat(out, "\n"))
 end
 
---- Runs a function. Its values become _, _1, _2, … and are printed unless `muted`. Returns their number, or nil if something failed.
-function Session:run(compiled, muted)
+--- Runs the function of what was typed. Its values become _, _1, _2, … and are printed unless `muted`. Returns their number, or nil if
+--- something failed.
+function Session:run(compiled, muted, code)
   local function pack(ok, ...) return ok, { n = select("#", ...), ... } end
   local ok, values = pack(editor.call(compiled))
   if not ok then
     local failure = values[1]
     self.traceback = failure[2]
-    self:report(failure[1])
+    self:report(failure[1], code)
     return nil
   end
   if values.n == 0 then return 0 end
@@ -138,7 +141,7 @@ function Session:evaluate(text)
     return false
   end
   local muted = text:find ";%s*$" ~= nil
-  local values = self:run(compiled, muted)
+  local values = self:run(compiled, muted, text)
   if not values then return false end
   self.log[#self.log + 1] = chunk.statement { text = with_return or text, is_expression = what, values = values, muted = muted }
   return true

@@ -24,7 +24,7 @@ local upgrade = {}
 
 upgrade.NOTHING_TO_DO = "'%s' is already of release %s; `cbk convert` converts to older releases"
 local convert, catalogue = converters.convert, converters.catalogue
-local OPTIONS = "--model and --from" -- that name the model and format
+local OPTIONS = "--model and --src-fmt" -- that name the model and format
 
 ---@class UpgradeOptions
 ---@field seed? integer|Value          of a map loader's state; default: the config's shuffle seed
@@ -169,7 +169,7 @@ function upgrade.identity(done, job, given)
   if #names.keys_of(done.root) == 0 then cbk.fail("key", "the checkpoint's 'model' has no weights: there is nothing to upgrade") end
   local said = {}
   local function add(text) said[#said + 1] = text end
-  add(doubts.release(job, given.root, "--from"))
+  add(doubts.release(job, given.root, "--src-fmt"))
   local strange = names.check(job.model.model, job.tgt, done.config, done.root, OPTIONS)
   local other = doubts.other_model(job, given, done)
   if other then cbk.fail("usage", ("this %s is not of %s: %s"):format(strange and "checkpoint" or "run", job.model.model, other)) end
@@ -247,7 +247,7 @@ end
 
 -- --- the release of the files
 
-local upgrade_advice = "name the release with --from cs-X.Y"
+local upgrade_advice = "name the release with --src-fmt cs-X.Y"
 
 ---The release of the files, with the evidence.
 ---@param old OldFile
@@ -255,9 +255,10 @@ local upgrade_advice = "name the release with --from cs-X.Y"
 ---@param model_name string
 ---@param target string   "cs-2.5"
 ---@param prepared? Dict    the config to upgrade, if the command line changes it
+---@param config_path? string
 ---@return string release
 ---@return Evidence[]
-function upgrade.detect(old, config, model_name, target, prepared)
+function upgrade.detect(old, config, model_name, target, prepared, config_path)
   if not kinds.is_dict(old.checkpoint.root, "model") then
     cbk.fail("format", ("expected a Cerebras checkpoint, found no 'model' in '%s'; `cbk convert` converts those of Hugging Face"):format(
       old.checkpoint.path))
@@ -266,9 +267,10 @@ function upgrade.detect(old, config, model_name, target, prepared)
   local possible = release.candidates(evidence)
   if #possible > 0 and releases.since(possible[1], catalogue.release(target)) then
     cbk.fail("usage", (upgrade.NOTHING_TO_DO .. "%s"):format(old.checkpoint.path,
-      detect.listed(possible), detect.reasons(evidence, "if it is of an older one, name that with --from cs-X.Y")))
+      detect.listed(possible), detect.reasons(evidence, "if it is of an older one, name that with --src-fmt cs-X.Y")))
   end
-  local files = { root = old.checkpoint.root, config = prepared or config }
+  local files = { root = old.checkpoint.root, config = prepared or config,
+    paths = { checkpoint = old.checkpoint.path, config = config_path } }
   return detect.release(evidence, model_name, target, files, upgrade_advice), evidence
 end
 

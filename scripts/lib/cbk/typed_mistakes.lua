@@ -1,0 +1,104 @@
+-- Mistakes in code that was typed (at the prompt, after -e): the values that it names can be looked at, so that the advice is exact.
+
+local cbk = require "cbk"
+
+local typed_mistakes = {}
+
+---@param value any
+---@return string   "Checkpoint", "Dict", …; "" for values of Lua
+local function type_of(value)
+  return type(value) == "userdata" and rawget(debug.getmetatable(value), "__name") or ""
+end
+
+---The value of names that are joined by dots, such as "ckpt.model"; nil if one of them has none. Nothing is called.
+---@param chain string
+---@param env table
+local function value_of(chain, env)
+  local value = env
+  for name in chain:gmatch "[^.]+" do
+    local fine, item = pcall(function() return value[name] end)
+    if not fine then return nil end
+    value = item
+  end
+  return value
+end
+
+-- --- fields that are nil
+
+---The key with dots that begins with a name: the one that is typed, or else the first.
+---@param dict Dict
+---@param name string
+---@param typed string   with what follows it: "lm_head.weight"
+---@return string|nil
+local function dotted_key(dict, name, typed)
+  local first, best
+  for key in cbk.items(dict) do
+    if type(key) == "string" and key:sub(1, #name + 1) == name .. "." then
+      first = first or key
+      if (typed .. "."):sub(1, #key + 1) == key .. "." then best = key end
+    end
+  end
+  return best or first
+end
+
+---How to index a key of what `chain` names.
+local function indexed(chain, key, env)
+  local first, rest = chain:match "^([^.]+)%.?(.*)$"
+  if type_of(value_of(first, env)) ~= "Checkpoint" then return ('%s["%s"]'):format(chain, key) end
+  rest = (rest .. "."):gsub("^root%.", ""):gsub("^%.$", "")
+  return ('%s["%s%s"]'):format(first, rest, key)
+end
+
+---Why a field of a Dict is nil.
+---@param name string
+---@return string|nil   nil: not known
+local function of_field(name, code, env)
+  if not name:find "^[%a_][%w_]*$" then return nil end
+  for chain, rest in code:gmatch("%f[%w_]([%a_][%w_.]*)%." .. name .. "%f[^%w_]([%w_.]*)") do
+    local dict = value_of(chain, env)
+    if type_of(dict) == "Dict" and dict[name] == nil then
+      local key = dotted_key(dict, name, name .. rest)
+      if key then return ("%s has no '%s', but '%s': write %s"):format(chain, name, key, indexed(chain, key, env)) end
+      local names = cbk.keys(dict)
+      for i, one in ipairs(names) do names[i] = tostring(one) end
+      local near = cbk.nearest(name, names, 1)[1]
+      return ("%s has no '%s'%s"):format(chain, name, near and ("; did you mean '%s'?"):format(near) or "")
+    end
+  end
+end
+
+-- --- comparisons
+
+local METHODS = { ["<"] = "lt", ["<="] = "le", [">"] = "gt", [">="] = "ge" }
+local FLIPPED = { lt = "gt", le = "ge", gt = "lt", ge = "le" }
+
+---The method that compares a tensor as the operator would.
+---@return string|nil
+local function of_comparison(code, env)
+  for left, operator, right in code:gmatch "%f[%w_]([%w_.]+)%s*([<>]=?)%s*(%-?[%w_.]+)" do
+    local method, tensor, other = METHODS[operator], left, right
+    if tonumber(left) then method, tensor, other = FLIPPED[method], right, left end
+    local kind = type_of(value_of(tensor, env))
+    local cstorch = value_of("cstorch", env) and "cstorch" or "require('cstorch')"
+    if kind == "Tensor" then tensor = ("%s.tensor(%s)"):format(cstorch, tensor) end
+    if kind == "Tensor" or kind == "cstorch.Tensor" then
+      local one = kind == "Tensor" and (", or of one element %s:item()"):format(left == other and right or left) or ""
+      return ("'%s' does not compare tensors: %s:%s(%s)%s"):format(operator, tensor, method, other, one)
+    end
+  end
+end
+
+---The message with a better text, if the mistake is one of these; its place at the beginning stays.
+---@param message string   Lua's own
+---@param code string      what was typed
+---@param env table        its globals
+---@return string|nil
+function typed_mistakes.text(message, code, env)
+  local place, what = message:match "^(.-)(attempt to .*)$"
+  local name = what and what:match "^attempt to index field '([^']*)' %(a nil value%)"
+  local text = name and of_field(name, code, env)
+    or what and what:find "^attempt to compare " and of_comparison(code, env)
+  return text and place .. text or nil
+end
+
+return typed_mistakes
