@@ -179,9 +179,9 @@ local function fold_cerebras()
 
   cli.depend_on(args.params, args)
   local config = cbk.config.load(args.params)
-  lora.groups(config) -- a wrong setting is reported before the checkpoint is opened
+  lora.groups(config, args.params) -- a wrong setting is reported before the checkpoint is opened
   local checkpoint = cli.open(args.checkpoint_path, args)
-  local model = converters.convert.model_of(checkpoint.root)
+  local model = converters.convert.model_of(checkpoint.root, args.checkpoint_path)
   local dequantised_text
   model, config, dequantised_text = dequantised.model(model, config, ("cannot fold LoRA in '%s'"):format(args.checkpoint_path))
   if dequantised_text then cli.say(args, cbk.shown(dequantised_text)) end

@@ -222,16 +222,19 @@ local function convert_model(job, i, source)
 end
 
 ---The dict `model` of a CS checkpoint.
-function convert.model_of(root)
+---@param root Dict
+---@param path? string   of the checkpoint, for messages
+---@return Dict
+function convert.model_of(root, path)
   kinds.check_root(root)
   if not kinds.is_dict(root, "model") then
-    local shown, are_flat = {}, cbk.count(root) > 0
+    local shown, are_flat, file = {}, cbk.count(root) > 0, path and cbk.quote(path) or "the checkpoint"
     for key in cbk.items(root) do
       shown[#shown + 1] = tostring(key)
       are_flat = are_flat and shown[#shown]:find "^model%." ~= nil
     end
-    cbk.fail("checkpoint", ("expected a Cerebras checkpoint with a dict 'model', found %skeys %s%s"):format(are_flat and "flat " or "the ",
-      naming.folded(shown), are_flat and "; a script that sets the same keys of cbk.create('NEW.mdl') writes the dict" or ""))
+    if are_flat then cbk.fail("checkpoint", checkpoint.flat_text(file)) end
+    cbk.fail("checkpoint", ("expected a Cerebras checkpoint with a dict 'model'; %s has the keys %s"):format(file, naming.folded(shown)))
   end
   return root.model
 end
@@ -271,7 +274,7 @@ end
 
 local function between_releases(job, i, root)
   local step = job.path[i]
-  local old = convert.model_of(root)
+  local old = convert.model_of(root, job.input_path)
   if i == 1 and not steps.keeps_model_only(step) then optimizer_check.check(root) end
   local model, moves = convert_model(job, i, old)
   if steps.keeps_model_only(step) then
@@ -291,7 +294,7 @@ end
 
 ---Runs a step between equal formats only to trace its keys.
 local function stay(job, i, root)
-  convert_model(job, i, convert.model_of(root))
+  convert_model(job, i, convert.model_of(root, job.input_path))
   return root
 end
 
@@ -303,7 +306,7 @@ local function checkpoint_step(job, i, root)
     return release and checkpoint.from_hf(model, release, job.files[i + 1] or cbk.dict(), job.hf_config or cbk.dict()) or model
   end
   if is_hf(step.tgt) then
-    convert.model_of(root)
+    convert.model_of(root, job.input_path)
     steps.warn_of_others(step, "checkpoint", beside_model(root))
     return (convert_model(job, i, sparsity.dense(root)))
   end

@@ -834,11 +834,14 @@ function ClassTensors:name_in_file(name)
 end
 
 ---The config fields that an extent depends on, with their values: "num_heads=4".
-function ClassTensors:fields_of(written, found)
+---@param names_defaults? boolean   which are values that the config does not have
+function ClassTensors:fields_of(written, found, names_defaults)
   for name in extent.names_in(written) do
-    local text = ("%s=%s"):format(self:name_in_file(name), fields.shown(extent.value_of(self.values, name)))
+    local value, field = fields.shown(extent.value_of(self.values, name)), self:name_in_file(name)
+    local is_default = names_defaults and self.class:leaves_out(self.given, name)
+    local text = (is_default and "%s is not in the config; default %s" or "%s=%s"):format(field, value)
     if self.texts[name] then
-      self:fields_of(self.texts[name], found)
+      self:fields_of(self.texts[name], found, names_defaults)
     elseif not found[text] then
       found[#found + 1], found[text] = text, true
     end
@@ -877,7 +880,7 @@ function ClassTensors:mistake(key, shape)
   local expected, differing = {}, {}
   for i, written in ipairs(one.extents) do
     expected[i] = known[i] or shape[i] or 0
-    if shape[i] ~= expected[i] then one.of:fields_of(written, differing) end
+    if shape[i] ~= expected[i] then one.of:fields_of(written, differing, true) end
   end
   local why = #differing > 0 and (" (%s)"):format(table.concat(differing, ", ")) or ""
   return ("expected %s%s, found %s"):format(extents.shape(expected), why, extents.shape(found)), differing

@@ -17,6 +17,13 @@ local is_dict, is_list, present = kinds.is_dict, kinds.is_list, kinds.present
 
 local checkpoint = {}
 
+---The error for a checkpoint that should have a dict 'model', and has keys with dots.
+---@param file string   its name in quotes, or "the checkpoint"
+---@return string
+function checkpoint.flat_text(file)
+  return ("%s has flat keys ('model.x'), no dict 'model'; in Lua: cbk.create(path, { root = tree }), with a tree that has it"):format(file)
+end
+
 ---Releases whose schedules had to be corrected, and whose data loaders kept their states in files.
 local function is_before_2_0(release) return not releases.since(release, "2.0") end
 

@@ -56,11 +56,14 @@ end
 
 ---The LoRA settings of a config.
 ---@param config Dict   the whole file
+---@param path? string   its name, for messages
 ---@return LoraGroup[]
-function lora.groups(config)
+function lora.groups(config, path)
   local model, place = trainer.model(config), trainer.place_of_model(config) .. ".lora_params"
   local params = model.lora_params
-  if not present(params) then refuse("%s, with r and alpha, is missing", place) end
+  if not present(params) then 
+    refuse("%s has no %s: there is nothing to fold", path and cbk.quote(path) or "the config", place)
+  end
   if not is_list(model, "lora_params") then return { group_of(params, place) } end
   local out = {}
   for i, one in cbk.items(params) do out[i] = group_of(one, ("%s[%d]"):format(place, i - 1)) end

@@ -303,7 +303,7 @@ describe("a checkpoint between releases", function()
         "p.yaml", "a.mdl", "--dry-run")
       equal(code, 0, stderr)
       for _, part in ipairs {
-        ("the checkpoint's __metadata__ says release 2.0, but %s is cs-2.1: converted as cs-2.1"):format(option),
+        "the checkpoint's __metadata__ says release 2.0, but --src-fmt is cs-2.1: converted as cs-2.1",
         "1 of 22 weight names are unknown in gpt2 cs-2.4: embedding_layer.position_embeddings.weight",
         "the checkpoint lacks 1 weight that its config needs (transformer_decoder.layers.0.norm1.weight)",
       } do

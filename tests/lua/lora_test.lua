@@ -120,8 +120,8 @@ describe("LoRA folding", function()
     } do
       raises(text, function() lora.fold(checkpoint(), config(cbk.dict(params)), "gpt2") end)
     end
-    raises("model.lora_params, with r and alpha, is missing", function() lora.groups(cbk.dict { model = cbk.dict { r = 1 } }) end)
-    raises("model.lora_params, with r and alpha, is missing", function() lora.groups(config(cbk.null)) end)
+    raises("the config has no model.lora_params: there is nothing to fold", function() lora.groups(cbk.dict { model = cbk.dict { r = 1 } }) end)
+    raises("the config has no model.lora_params: there is nothing to fold", function() lora.groups(config(cbk.null)) end)
     raises("found no section 'model'", function() lora.groups(cbk.dict { trainer = cbk.dict { init = cbk.dict() } }) end)
   end)
 
@@ -133,7 +133,7 @@ describe("LoRA folding", function()
     for key in cbk.items(a) do equal(b[key]:tolist(), a[key]:tolist(), key) end
     equal(lora.config(new, model), { trainer = { init = { model = { share_embedding_weights = false } } } })
     new.trainer.init.model = cbk.dict { r = 1 }
-    raises("trainer.init.model.lora_params, with r and alpha, is missing", function() lora.groups(new) end)
+    raises("the config has no trainer.init.model.lora_params: there is nothing to fold", function() lora.groups(new) end)
   end)
 
   it("refuses checkpoints that lack a half", function()

@@ -185,6 +185,21 @@ function converters.config(model_name, job, config)
   error(errors.with(result, { advice = result.advice and ("%s; %s"):format(result.advice, other) or other }), 0)
 end
 
+---The steps that change tensors, if others change only metadata and config; nil if all change tensors.
+---@param job Job
+---@return string|nil
+local function changes_text(job)
+  if #job.copies == 0 then return nil end
+  local is_copy, changed = {}, {}
+  for _, step in ipairs(job.copies) do is_copy[step] = true end
+  for _, step in ipairs(job.path) do
+    local text = ("%s -> %s"):format(step.src, step.tgt)
+    if not is_copy[text] then changed[#changed + 1] = text end
+  end
+  if #changed == 0 then return "Only metadata and config change; tensors are copied" end
+  return "Tensors change only in " .. table.concat(changed, ", ")
+end
+
 ---Prints what was written, and which steps changed only metadata and config.
 ---@param args table
 ---@param job Job
@@ -192,7 +207,8 @@ end
 function converters.say_saved(args, job, ...)
   for _, line in ipairs { ... } do cli.say(args, line) end
   if job.same then return cli.say(args, job.same) end
-  if #job.copies > 0 then cli.say(args, "Tensors are unchanged; only metadata and config change in: " .. table.concat(job.copies, ", ")) end
+  local changes = changes_text(job)
+  if changes then cli.say(args, changes) end
 end
 
 -- --- file names

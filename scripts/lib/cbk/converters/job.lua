@@ -83,12 +83,13 @@ end
 ---@field source Dict
 ---@field whole? Dict      the whole checkpoint, including what is around the model
 ---@field deduplicated boolean|table<string, boolean>
+---@field input_path? string   of the checkpoint, for messages
 
 ---The part of a checkpoint that a job reads. A safetensors file has each tensor under one name; other names are ties of the tree.
 ---@param checkpoint Checkpoint
 ---@return JobInput
 function jobs.input(checkpoint)
-  return { source = checkpoint.root, deduplicated = checkpoint.format:find "^safetensors" ~= nil }
+  return { source = checkpoint.root, deduplicated = checkpoint.format:find "^safetensors" ~= nil, input_path = checkpoint.path }
 end
 
 ---@class JobOptions

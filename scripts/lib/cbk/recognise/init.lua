@@ -69,8 +69,7 @@ end
 local function formats_of(checkpoint, is_hf, config, config_path)
   if is_hf then
     if config and has_flat_model(checkpoint) and (kinds.is_dict(config, "model") or kinds.is_dict(config, "trainer")) then
-      cbk.fail("format", ("the keys of %s are flat: at its top are keys 'model.…' with dots, where a Cerebras checkpoint has a dict "
-        .. "'model'; a script that sets the same keys of cbk.create('NEW.mdl') writes that dict"):format(cbk.quote(checkpoint.path)))
+      cbk.fail("format", zoo_checkpoint.flat_text(cbk.quote(checkpoint.path)))
     end
     return { "hf", unpack(catalogue.own_layouts()) }, nil, { kinds.is_dict(checkpoint.root, "model") and "the config is one of Hugging Face"
       or "the tensors are at the top level, as in Hugging Face's files" }

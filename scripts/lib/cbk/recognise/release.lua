@@ -229,11 +229,14 @@ function release.contradiction(evidence, paths)
   end
   if not range then return several(cbk.quote(paths.checkpoint), own), "name the release with --src-fmt cs-X.Y" end
   if not range_of_config then return several(config, facts), "correct it, or name the release with --src-fmt cs-X.Y" end
-  local reasons = {}
-  for i, one in ipairs(own) do reasons[i] = one.what end
+  local reasons, enough = {}, nil
+  for i, one in ipairs(own) do
+    reasons[i] = one.what
+    if one.from == range.from and one.to == range.to then enough = enough or one.what end
+  end
   local text, are_fields, count = excluded(facts, range)
   local change = not are_fields and "use the config of the run" or count == 1 and "remove it" or "remove them"
-  return ("%s is of %s (%s), but %s has %s"):format(cbk.quote(paths.checkpoint), release.range(range), table.concat(reasons, ", "), config,
+  return ("%s is of %s (%s), but %s has %s"):format(cbk.quote(paths.checkpoint), release.range(range), enough or table.concat(reasons, ", "), config,
     text), ("%s, or pass --src-fmt cs-%s"):format(change, range.from == range.to and range.from or "X.Y")
 end
 
