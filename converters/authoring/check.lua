@@ -175,10 +175,31 @@ local function owner_of(rule, side, letter)
   return rule
 end
 
+---What is wrong with a part of a pattern such as "block_N", in which the letter is not a number; nil if there is none.
+---@param pattern string
+---@param letter string
+---@return string|nil
+local function plain_text(pattern, letter)
+  for _, part in ipairs(patterns.split(pattern)) do
+    local before, after = part:match("^([%w_-]*[_-])" .. letter .. "([_-]?[%w_-]*)$")
+    if not before then before, after = part:match("^(%l[%l%d]*)" .. letter .. "()$") end
+    if before then
+      after = type(after) == "string" and after or ""
+      return ("in '%s' %s is plain text: write %s{%s}%s or %s{%s:2}%s"):format(part, letter, before, letter, after, before, letter, after)
+    end
+  end
+end
+
 local function check_captures(rule, side, findings)
   local other = rules.other[side]
   local from, to = rule[side], rule[other]
-  local function add(owner, text, ...) findings[#findings + 1] = { kind = "captures", rule = owner, text = text:format(...) } end
+  local function add(owner, text, ...)
+    text = text:format(...)
+    for _, one in ipairs(findings) do
+      if one.rule == owner and one.text == text then return end -- both directions have the same mistake
+    end
+    findings[#findings + 1] = { kind = "captures", rule = owner, text = text }
+  end
   local caught = captures_of(from[1])
   if not to then return end
   local counted_from, counted_to = from.each and from.each.letter, to.each and to.each.letter
@@ -188,14 +209,14 @@ local function check_captures(rule, side, findings)
     local wanted = captures_of(pattern)
     for letter in pairs(wanted) do
       if not caught[letter] and letter ~= counted_to then
-        local owner = owner_of(rule, other, letter)
-        add(owner, "%s '%s' has no value in '%s'", towards[side], letter, owner == rule and pattern or owner[other][1])
+        local owner, mistake = owner_of(rule, other, letter), plain_text(from[1], letter)
+        add(owner, mistake and "%s" or "%s '%s' has no value in '%s'", mistake or towards[side], letter, owner == rule and pattern or owner[other][1])
       end
     end
     for letter in pairs(caught) do
       if i == 1 and not wanted[letter] and letter ~= counted_from then
-        local owner = owner_of(rule, side, letter)
-        add(owner, "%s all values of '%s' in '%s' become one key", towards[side], letter, owner[side][1])
+        local owner, mistake = owner_of(rule, side, letter), plain_text(pattern, letter)
+        add(owner, mistake and "%s" or "%s all values of '%s' in '%s' become one key", mistake or towards[side], letter, owner[side][1])
       end
     end
   end

@@ -140,12 +140,13 @@ function tensors.convert(one, options)
   local read = one.fit_of(side, has)
   check_input(one, read, has, copies_all)
   local source, kept = with_all_names(one, read, options)
-  local out = { read = read, lacking = { count = 0 } }
+  local out, right = { read = read, lacking = { count = 0 } }, side == "left" and one.tgt or one.src
   out.out, out.unmatched, out.moves, out.invented = keys.convert(converter.keys, side, source, {
     left = one.configs.left, right = one.configs.right, seed = options.seed, known = not copies_all and read and read.known or nil,
     fill = converter.fill, kept = kept, prefix = releases.reads_prefix(one.src, one.tgt) and "model." or nil,
     no_nulls = one.tgt == "hf", view = options.view, masks = is_step,
     is_refused = options.is_refused, trace = options.trace,
+    foreign_right = not catalogue.release(right) and right or nil,
   })
   out.shapes = tensors.shapes_of(has, out.unmatched)
   if copies_all then return out end

@@ -834,14 +834,17 @@ function ClassTensors:name_in_file(name)
 end
 
 ---The config fields that an extent depends on, with their values: "num_heads=4".
----@param names_defaults? boolean   which are values that the config does not have
-function ClassTensors:fields_of(written, found, names_defaults)
+---@param found string[]   receives them
+---@param defaults? table<string, string>   receives those that the config does not have, in other words
+function ClassTensors:fields_of(written, found, defaults)
   for name in extent.names_in(written) do
     local value, field = fields.shown(extent.value_of(self.values, name)), self:name_in_file(name)
-    local is_default = names_defaults and self.class:leaves_out(self.given, name)
-    local text = (is_default and "%s is not in the config; default %s" or "%s=%s"):format(field, value)
+    local text = ("%s=%s"):format(field, value)
+    if defaults and self.class:leaves_out(self.given, name) then
+      defaults[text] = ("%s is not in the config; default %s"):format(field, value)
+    end
     if self.texts[name] then
-      self:fields_of(self.texts[name], found, names_defaults)
+      self:fields_of(self.texts[name], found, defaults)
     elseif not found[text] then
       found[#found + 1], found[text] = text, true
     end
@@ -877,12 +880,16 @@ function ClassTensors:mistake(key, shape)
   local is_same = #known == #shape
   for i = 1, #known do is_same = is_same and (known[i] or shape[i]) == shape[i] end
   if is_same then return nil end
-  local expected, differing = {}, {}
+  local expected, differing, defaults = {}, {}, {}
   for i, written in ipairs(one.extents) do
     expected[i] = known[i] or shape[i] or 0
-    if shape[i] ~= expected[i] then one.of:fields_of(written, differing, true) end
+    if shape[i] ~= expected[i] then one.of:fields_of(written, differing, defaults) end
   end
-  local why = #differing > 0 and (" (%s)"):format(table.concat(differing, ", ")) or ""
+  local said = {}
+  for i, field in ipairs(differing) do
+    said[i] = defaults[field] and (#differing == 1 and defaults[field] or field .. ", the default") or field
+  end
+  local why = #said > 0 and (" (%s)"):format(table.concat(said, "; ")) or ""
   return ("expected %s%s, found %s"):format(extents.shape(expected), why, extents.shape(found)), differing
 end
 

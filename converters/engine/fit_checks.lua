@@ -134,6 +134,8 @@ function fit_checks.lacking(found, missing, shapes)
     may_be_renamed = may_be(found, missing, shapes or {}), unpack(missing, 1, MOST_KEPT) }
 end
 
+local function count_text(lacking) return ("%d %s"):format(lacking.count, lacking.count == 1 and "weight is" or "weights are") end
+
 ---The message about a checkpoint that lacks weights.
 ---@param lacking table     of fit_checks.lacking
 ---@param advice? string    in place of the general one
@@ -144,9 +146,18 @@ function fit_checks.incomplete_text(lacking, advice)
     and ("; the config says %s, and the checkpoint has nothing below '%s'"):format(lacking.layers, lacking.layer) or ""
   local is_told = assumed ~= "" or layers ~= ""
   local usual = is_told and "" or "; use a complete checkpoint, or check with `cbk identify` that the model is right"
-  local are = lacking.count == 1 and "weight is" or "weights are"
-  return ("the checkpoint is incomplete: %d %s missing: %s%s%s%s"):format(lacking.count, are,
+  return ("the checkpoint is incomplete: %s missing: %s%s%s%s"):format(count_text(lacking),
     naming.folded(lacking, layers ~= "" and 3 or nil), assumed, layers, advice or usual)
+end
+
+---The message if weights are missing because the file is one of several; nil if its name is not that of a shard.
+---@param lacking table     of fit_checks.lacking
+---@param path string|nil   of the file
+---@return string|nil problem, string|nil advice
+function fit_checks.shard_text(lacking, path)
+  local number, count = (path or ""):match "%-(%d+)%-of%-(%d+)%.[^./]+$"
+  if not number or tonumber(count) < 2 then return nil end
+  return ("%s missing: this is shard %d of %d"):format(count_text(lacking), number, count), "open its folder or index.json"
 end
 
 ---Fails if weights are missing. Called once it is known that every key has a rule.

@@ -227,7 +227,10 @@ function Run:call(what, rule, f, ...)
   local fine, result = pcall(f, ...)
   if fine then return result end
   local is_ours = type(result) == "table" and result.code == "config" and result.field and result.found == "nothing"
-  if is_ours and self.at.side == "left" then -- rules made the right config
+  if is_ours and self.at.side == "left" and self.foreign_right then
+    return self:fail(what, rule, ("it reads Model Zoo fields of the right config, such as '%s', and the right is %s: write an action of "
+      .. "your own (ACTIONS.md)"):format(result.field, self.foreign_right))
+  elseif is_ours and self.at.side == "left" then -- rules made the right config
     return self:fail(what, rule, ("the right config has no '%s'; add a config rule that writes it"):format(result.field))
   end
   self:fail(what, rule, errors.text(result))
@@ -554,6 +557,7 @@ end
 ---@field kept? table<string, string>   keys of tied tensors that the file does not store, to the key that it stores
 ---@field no_nulls? boolean             the target cannot hold null
 ---@field masks? boolean                it holds masks of sparse weights
+---@field foreign_right? string         the right format, if it is not of the Model Zoo
 ---@field is_refused? boolean           the conversion fails if a key has no rule
 ---@field seed? integer
 ---@field known? ClassTensors           the class's tensors on the side that is read; nil if the table copies all keys
@@ -575,7 +579,7 @@ function keys.convert(set, side, source, options)
     compiled = compiled, endings = endings, direction = side == "left" and "forward" or "backward",
     out = cbk.dict(), writer = {}, emitter = {}, gathered = {}, missing = {}, collisions = {}, left_out = {}, invented = {},
     kept = options.kept or {}, known = options.known, reads_all = rules.reads_all(set, side),
-    moves = {}, prefix = options.prefix, no_nulls = options.no_nulls, masks = options.masks, view = view,
+    moves = {}, foreign_right = options.foreign_right, prefix = options.prefix, no_nulls = options.no_nulls, masks = options.masks, view = view,
     trace = options.trace, seed = options.seed or 0, warned = {}, said = 0, mask_of = cbk.dict(),
   }, Run)
   function run.read(key)

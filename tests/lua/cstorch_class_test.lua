@@ -90,6 +90,8 @@ describe("cstorch: class", function()
     equal(object "e", "de")
     equal(object.kw, { width = 1, rate = 2, sizes = { 1, 2 }, depth = 1 })
     raises("unknown keyword 'note'", function() Derived("d", { width = 1, note = 2 }) end, "type")
+    raises('Derived: unknown keyword \'bits\'; declare it: :subclass("Derived", { bits = 8 })',
+      function() Derived("d", { width = 1, bits = 8 }) end, "type")
     is_true(object:isinstance(Base) and object:isinstance(Derived) and object.class == Derived and Derived.super == Base)
     is_true(not Base("x", { width = 1 }):isinstance(Derived))
     equal({ Derived.name, tostring(Derived) }, { "Derived", "class Derived" })

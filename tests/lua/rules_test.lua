@@ -150,6 +150,8 @@ describe("Rules: findings", function()
 
   it("letters without a counterpart", function()
     finds("captures: left to right 'E' has no value in 'b.E'", { { "a.N", "b.E" } })
+    finds("captures: in 'block_N' N is plain text: write block_{N} or block_{N:2}", { { "core.block_N.w", "model.layers.N.w" } })
+    finds("captures: in 'h-N-mlp' N is plain text: write h-{N}-mlp or h-{N:2}-mlp", { { "model.layers.N.w", "h-N-mlp.w" } })
     finds("captures: right to left all values of 'E' in 'b.N.E' become one key", { { "a.N", "b.N.E" } })
     equal(found_in { { rules.each("e.N.E.w", "E", "experts"), "b.N", actions.pair("stack", cbk.cat, cbk.stack) } }, {})
     equal(found_in { { "[model.]N.v", "N.y" } }, {})

@@ -14,6 +14,7 @@ local text = require "cstorch.text"
 ---@field class cstorch.Class           an object's class
 ---@field keywords? table<string, any>  the trailing keyword table: name to default, REQUIRED or OPTIONAL
 ---@field defined_in? string           the file, for help
+---@field is_own? boolean             the user made it
 ---@field defined_as? string           the name of its definition there
 ---@field positional? integer           arguments before the keyword table; without it: those that `init` takes
 ---@field set_by_init? string         a field that the base's init sets
@@ -143,7 +144,7 @@ local function check_count(class, count, last)
   local info = init and debug.getinfo(init, "u")
   if not info or info.isvararg or count < info.nparams then return end
   local most = info.nparams - 1
-  if count == most + 1 and keywords.is_map(last) then return keywords.none(class.name, last) end
+  if count == most + 1 and keywords.is_map(last) then return keywords.none(class.name, last, class.is_own) end
   errors.raise("type", "%s: expected at most %d arguments, found %d", class.name, most, count)
 end
 
@@ -157,7 +158,7 @@ local function initialize(class, object, ...)
   local positional = positional_of(class)
   local arguments, count = { ... }, select("#", ...)
   errors.check(count <= positional + 1, "type", "%s: expected %d arguments and a keyword table, found %d", class.name, positional, count)
-  arguments[positional + 1] = keywords.complete(class.name, declared, arguments[positional + 1])
+  arguments[positional + 1] = keywords.complete(class.name, declared, arguments[positional + 1], class.is_own)
   object:init(unpack(arguments, 1, positional + 1))
 end
 
@@ -213,7 +214,8 @@ function Object:subclass(name, own_keywords)
   class.fields = setmetatable({}, { __index = self.fields })
   metatable.class = class
   class.keywords = inherited_keywords(self, own_keywords)
-  class.defined_in = debug.getinfo(2, "S").source:match "^@(.*)$"
+  local source = debug.getinfo(2, "S").source
+  class.defined_in, class.is_own = source:match "^@(.*)$", not errors.is_library(source)
   class.class = class
   table.insert(self.subclasses, class)
   return setmetatable(class, {

@@ -92,22 +92,30 @@ local function entries(given)
   return own
 end
 
+---@param is_own? boolean   `what` is a class of the user's own, which may declare the keyword
+local function refuse_unknown(what, name, value, declared, is_own)
+  local known = keywords.names(declared)
+  local suggestion = errors.suggestion(name, known)
+  if is_own and suggestion == "" and name:find "^[%a_][%w_]*$" then
+    local default = type(value) == "table" and "{}" or type(value) == "userdata" and "cstorch.OPTIONAL" or errors.show(value)
+    errors.raise("type", "%s: unknown keyword '%s'; declare it: :subclass(\"%s\", { %s = %s })", what, name, what, name, default)
+  end
+  errors.raise("type", "%s: unknown keyword '%s'%s (known: %s)", what, name, suggestion, known[1] and table.concat(known, ", ") or "none")
+end
+
 ---A new table: `given` with the defaults filled in. Unknown and missing names are type errors. Plain tables in it stay the same ones.
 ---@param what string     the function, for messages
 ---@param declared table<string, any>
 ---@param given? table
+---@param is_own? boolean   it is a class of the user's own
 ---@return table
-function keywords.complete(what, declared, given)
+function keywords.complete(what, declared, given, is_own)
   if given == nil then given = {} end
   local is_map = keywords.is_map(given)
   errors.check(is_map, "type", "%s: expected a keyword table such as { name = value }, found %s", what, errors.show(given))
   given = entries(given)
   local unknown, missing = keywords.mistakes(declared, given)
-  if unknown[1] then
-    local known = keywords.names(declared)
-    errors.raise("type", "%s: unknown keyword '%s'%s (known: %s)", what, unknown[1], errors.suggestion(unknown[1], known),
-      known[1] and table.concat(known, ", ") or "none")
-  end
+  if unknown[1] then refuse_unknown(what, unknown[1], given[unknown[1]], declared, is_own) end
   if missing[1] then errors.raise("type", "%s: keyword '%s' is missing; it has no default", what, missing[1]) end
   for name, default in pairs(declared) do
     if given[name] == nil and default ~= keywords.OPTIONAL then given[name] = keywords.plain(default) end
@@ -118,8 +126,9 @@ end
 ---Raises an error when `options` has any: for functions that take none, as Lua ignores arguments that are too many.
 ---@param what string   the function, for messages
 ---@param options any
-function keywords.none(what, options)
-  if options ~= nil then keywords.complete(what, {}, options) end
+---@param is_own? boolean   it is a class of the user's own
+function keywords.none(what, options, is_own)
+  if options ~= nil then keywords.complete(what, {}, options, is_own) end
 end
 
 return keywords

@@ -258,7 +258,11 @@ function advice.explained(job, problem)
     local own, context = advice.unmatched(job, job.source, found.unmatched.keys)
     local check = is_bare(job) and ("cbk rules %s CHECKPOINT"):format(catalogue.file_of(job.model.model)) or nil
     return unmatched.explained(found, { advice = own, context = context, check = check })
-  elseif found.lacking and not is_bare(job) then
+  end
+  local shard, what_to_do = nil, nil
+  if found.lacking then shard, what_to_do = fit_checks.shard_text(found.lacking, job.input_path) end
+  if shard then return errors.with(found, { problem = shard, advice = what_to_do }) end
+  if found.lacking and not is_bare(job) then
     return errors.with(found, { problem = fit_checks.incomplete_text(found.lacking, advice.lacking(job, job.source)) })
   end
   return problem
