@@ -16,7 +16,7 @@ examples:
 parser:argument("config_file", "config.json or params.yaml"):argname "CONFIG"
 parser:option("--model", "the model, as `cbk list` names it (default: detected)"):argname "NAME"
 cli.format_options(parser, { from = "its format: hf or cs-X.Y (default: hf, if it is a config of Hugging Face)",
-  to = "the format wanted: hf, cs-X.Y or cs-current", needs_to = true })
+  to = "the format wanted, such as cs-2.5 or hf; cs-current is the newest release", needs_to = true })
 parser:option("-o --output-dir", "where to write (default: beside the input; inside it, if it is a folder)"):hidden_name("--output")
   :argname "DIR"
 cli.converter_options(parser)

@@ -34,7 +34,7 @@ parser:argument("checkpoint_file", "a checkpoint (.bin, .safetensors, .mdl), an 
   :argname "CHECKPOINT"
 parser:option("--model", "the model, as `cbk list` names it (default: detected)"):argname "NAME"
 cli.format_options(parser, { from = "its format: hf, cs-X.Y, or cs-auto to detect the release (default: detected)",
-  to = "the format wanted: hf, cs-X.Y or cs-current", needs_to = true })
+  to = "the format wanted, such as cs-2.5 or hf; cs-current is the newest release", needs_to = true })
 parser:option("--config", "its config: config.json or params.yaml (default: the one beside it)"):hidden_name("--params"):argname "FILE"
 adapter_folder.option(parser, "fold an adapter of PEFT into a Hugging Face model first")
 parser:option("-o --output-dir", "where to write (default: beside the input; inside it, if it is a folder)"):hidden_name("--output")

@@ -95,7 +95,7 @@ describe("cbk export", function()
     ["no* -o x.npz"] = "no key of 'm.pt' matches 'no*'",
     ["step -o x.npy"] = "'step' of 'm.pt' is not a tensor",
     ["model.wave -o x.csv"] = "complex numbers have no form in CSV",
-    ["model.head"] = "missing option '-o'",
+    ["model.head"] = "missing option '-o' (--output): what to write; see 'cbk export --help'",
   } do
     it("refuses " .. words, function()
       local list, dir = {}, make()

@@ -141,6 +141,31 @@ local function with_shown_names(parser, message)
   return message
 end
 
+---A description as the end of a message, without defaults and conditions.
+local function after_colon(description)
+  local text = (description or ""):gsub("%s*%(default.*", ""):gsub(";.*", "")
+  return text == "" and "" or ": " .. text
+end
+
+--- Explains what is missing: "missing option '--to' (--tgt-fmt): the format wanted, such as cs-2.5 or hf".
+local function with_description(parser, message)
+  local name = message:match "^missing option '([^']*)'$" or message:match "^option '([^']*)' requires an argument$"
+  for _, option in ipairs(name and parser._options or {}) do
+    local others, is_meant = {}, false
+    for _, alias in ipairs(option._aliases) do is_meant = is_meant or alias == name end
+    for _, alias in ipairs(option._public_aliases) do others[#others + 1] = alias ~= name and alias or nil end
+    if is_meant then
+      local also = #others > 0 and (" (%s)"):format(table.concat(others, ", ")) or ""
+      return message .. also .. after_colon(option._description)
+    end
+  end
+  local missing = message:match "^missing argument '([^']*)'$"
+  for _, argument in ipairs(missing and parser._arguments or {}) do
+    if argument._name == missing then return message .. after_colon(argument._description) end
+  end
+  return message
+end
+
 -- --- warnings
 
 local function silent() end
@@ -212,7 +237,7 @@ function cli.parser(name, description, epilog)
   parser:add_help { name = "-h --help", description = "print this help" }
   rawset(parser, "error", function(self, message)
     local said = message:gsub("^(unknown option '%-%a')\nDid you.*", "%1") -- all one-letter options are similar
-    local text = with_shown_names(self, said):gsub("\nDid you", "; did you")
+    local text = with_shown_names(self, with_description(self, said)):gsub("\nDid you", "; did you")
     cli.usage_error(name, text)
   end)
   local parse = parser.parse

@@ -13,6 +13,8 @@ local fit_checks = require "converters.engine.fit_checks"
 local names = require "cbk.recognise.names"
 local naming = require "cbk.naming"
 local patterns = require "converters.engine.patterns"
+local release = require "cbk.recognise.release"
+local releases = require "converters.engine.releases"
 local rules = require "converters.engine.rules"
 local steps = require "converters.conversion.steps"
 local tables = require "converters.authoring.tables"
@@ -180,11 +182,43 @@ local function in_the_other_layout(job, source)
     step.src)
 end
 
+---Whether the class of a model in another release has all of these keys.
+---@param job Job
+---@param format string
+---@param strangers string[]
+local function has_all(job, format, strangers)
+  local class, of = catalogue.class_of(job.model, {}, format)
+  local fine, known = pcall(function() return class:tensors(trainer.model(job.files[1]), { release = of }) end)
+  for _, key in ipairs(fine and strangers or {}) do
+    if not known:own_key(key) then return false end
+  end
+  return fine
+end
+
+---Advice if the keys are those of other releases of the model.
+---@param job Job
+---@param strangers string[]
+---@return string|nil
+local function of_other_release(job, strangers)
+  local own, found = catalogue.release(source_format(job)), {}
+  for _, one in ipairs(own and job.files[1] and releases.known or {}) do
+    local format = one ~= own and catalogue.format_at(job.model, one)
+    if format and has_all(job, format, strangers) then found[#found + 1] = one end
+  end
+  if #found == 0 then return nil end
+  local stated = select(2, release.of_metadata(job.whole or job.source))
+  local is_among = stated and releases.since(stated, found[1]) and releases.since(found[#found], stated)
+  return ("; %s of release %s; use --src-fmt %s"):format(#strangers == 1 and "this name is" or "these names are",
+    release.range { from = found[1], to = found[#found] }, is_among and "cs-" .. stated or "cs-auto")
+end
+
 ---Other explanations of the keys, besides numbers that exceed a count.
 local function of_names(job, source, strangers)
   if is_bare(job) then return in_the_other_layout(job, source) end
   local own = catalogue.is_own(job.model.model) and catalogue.file_of(job.model.model)
   if own then return ("; add %s to '%s'"):format(#strangers == 1 and "a rule for it" or "rules for them", own) end
+  local released = of_other_release(job, strangers)
+  if released then return released end
   local renamed = under_other_names(job, source)
   if renamed then return renamed end
   local found = models_with(job, keys_of(source), false)
