@@ -139,3 +139,4 @@ end
 
 make_model("llama", LLAMA)
 make_model("gpt2", GPT2)
+cbk.fs.write(cbk.fs.join(folder, "no_vocab.json"), (LLAMA:gsub('  "vocab_size": 64,\n', "")))

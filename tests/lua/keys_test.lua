@@ -63,6 +63,14 @@ describe("Keys: several for one tensor", function()
     fails("at:source(key): expected the key of a tensor, found nil", run, acting(function(_, at) return at:source() end), "left", { a = t })
   end)
 
+  it("actions that read fields of the Model Zoo say so where the right is another format", function()
+    local set = { { "a", three, actions.qkv.stacked } }
+    fails("the right config has no 'num_heads'; add a config rule that writes it", run, set, "left", { a = counted({ 24, 8 }, 0) },
+      { right = cbk.dict { hidden_size = 8 } })
+    fails("it reads Model Zoo fields of the right config, such as 'num_heads', and the right is hf: write an action of your own "
+      .. "(ACTIONS.md)", run, set, "left", { a = counted({ 24, 8 }, 0) }, { right = cbk.dict { hidden_size = 8 }, foreign_right = "hf" })
+  end)
+
   it("what is made beside a rule is a tensor, too", function()
     local t = counted({ 2 }, 0)
     for _, case in ipairs { { cbk.null, "null" }, { 3, "int" }, { "text", "str" } } do

@@ -83,13 +83,14 @@ describe("surface", function()
 
   it("says in words what is wrong with expressions", function()
     local names = objects()
-    local env = { cbk = cbk, ckpt = names.Checkpoint, t = names.Tensor, d = cbk.dict { a = 1 }, l = cbk.list { 1 } }
+    local env = { cbk = cbk, ckpt = names.Checkpoint, t = names.Tensor, d = cbk.dict { a = 1 }, l = cbk.list { 1 },
+      keys = cbk.dict { { "a.b", 1 } }, v = require "cstorch".tensor { 1 } }
     setmetatable(env, { __index = _G })
     local function said(code)
       local compiled = load("return " .. code, "=code", "t", env) or assert(load(code, "=code", "t", env))
       local ok, problem = pcall(compiled)
       t.equal(ok, false, code)
-      return type(problem) == "string" and mistakes(problem) or tostring(problem)
+      return type(problem) == "string" and mistakes(problem, code, env) or tostring(problem)
     end
     for _, case in ipairs {
       { "local k = next(ckpt)",
@@ -116,11 +117,19 @@ describe("surface", function()
       { "cbk.json()", "bad argument #1 to 'cbk.json' (a value expected, got nothing)" },
       { "cbk.glob '*' ()", "bad argument #1 to 'a glob' (string expected, got no value)" },
       { "open 'x'", "code:1: there is no function 'open'; did you mean cbk.open?" },
-      { "d.x.y", "code:1: 'x' is nil, which has no fields" },
+      { "d.x.y", "code:1: d has no 'x'" }, { "keys.a.b", "code:1: keys has no 'a', but 'a.b': write keys[\"a.b\"]" },
+      { "keys.a.q", "code:1: keys has no 'a', but 'a.b': write keys[\"a.b\"]" }, { "keys.ab.q", "code:1: keys has no 'ab'" },
+      { "cbk.copy(d).x.y", "code:1: 'x' is nil, which has no fields; a key with dots is one name, as in x[\"a.b\"]" },
+      { "v < 2", "'<' does not compare tensors: v:lt(2)" }, { "2 <= v", "'<=' does not compare tensors: v:ge(2)" },
+      { "t > 2", "'>' does not compare tensors: require('cstorch').tensor(t):gt(2), or of one element t:item()" },
+      { "t < t", "a Tensor cannot be compared with '<' or '>'; a:compare(b) says how far they differ" },
+      { "t.size", "a Tensor has no 'size'; t:shape() lists the sizes" }, { "t.zeros", "a Tensor has no 'zeros'; t:stats().zeros has it" },
+      { "t.abs", "a Tensor has no 'abs'; a tensor of cstorch has it: require('cstorch').tensor(t)" },
+      { "v.max", "a tensor has no 'max'; x:amax() has it" },
       { "d.x + 1", "code:1: 'x' is nil, and arithmetic needs numbers or tensors" },
       { "d.x .. ''", "code:1: 'x' is nil; '..' joins strings and numbers, and tostring(x) gives a string" },
       { "#d.x", "code:1: 'x' is nil, which has no length" },
-      { "ckpt < 1", "code:1: cannot compare a value of cbk with a number" },
+      { "ckpt < 1", "code:1: cannot compare a value of cbk with a number; tensors of cstorch have x:lt(y)" },
       { "l.x = 1", "a List is indexed by positions from 1, not by a string" },
       { "l[7] = 1", "position 7 is out of range for a List of 1 items; the next new position is 2" },
       { "table.insert(l, 1) print()", "code:1: 'insert' takes plain Lua tables only; use cbk.insert(list, position, value) or" },

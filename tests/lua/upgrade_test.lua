@@ -200,6 +200,29 @@ describe("telling a release", function()
     equal(release.line(habit), "H5 format 0.4 without a release: up to 2.0 (usually)")
   end)
 
+  it("says which facts contradict each other, and not what was overruled", function()
+    local function contradiction(version, root, text, config_path)
+      local checkpoint = { format = "cerebras-h5", version = version, root = root or cbk.dict(), metadata = cbk.null }
+      local evidence = release.evidence(checkpoint, cbk.config.parse(text, "yaml"), false)
+      equal(release.candidates(evidence), {})
+      return { release.contradiction(evidence, { checkpoint = "m.mdl", config = config_path }) }
+    end
+    local of_2_1 = cbk.dict { __metadata__ = cbk.list { cbk.dict { version = "2.1.0" } } }
+    equal(contradiction("0.5", of_2_1, "model: {use_bfloat16: true}\ncsconfig: {}", "c.yaml"), {
+      "'m.mdl' is of 2.1 (__metadata__ says 2.1.0), but 'c.yaml' has model.use_bfloat16 (up to 2.0), csconfig (up to 2.0)",
+      "remove them, or pass --src-fmt cs-2.1" })
+    equal(contradiction("0.1", nil, "trainer: {init: {model: {name: gpt2}}}"), {
+      "'m.mdl' is of a release up to 1.7 (H5 format 0.1), but its config has a trainer section (2.3 and later)",
+      "use the config of the run, or pass --src-fmt cs-X.Y" })
+    equal(contradiction("0.4", nil, "model: {norm_type: layernorm, use_rms_norm: true}", "c.yaml"), {
+      "'c.yaml' is of different releases: the config has model.use_rms_norm: up to 1.9; the config has model.norm_type: 2.0 and later",
+      "correct it, or name the release with --src-fmt cs-X.Y" })
+    local habit = release.evidence({ format = "cerebras-h5", version = "0.5", root = cbk.dict { __metadata__ = cbk.list {
+      cbk.dict { version = "2.4.0" } } }, metadata = cbk.null }, cbk.config.parse("model: {a: 1}", "yaml"), false)
+    release.candidates(habit)
+    equal(release.lines(habit), { "__metadata__ says 2.4.0: 2.4" })
+  end)
+
   it("lets habits give way, and sees a contradiction", function()
     equal(candidates("0.4", nil, old, "2.4.0"), "2.4") -- a config of the layout before 2.3 is usable there
     equal(candidates("0.2", nil, new), "")

@@ -1,8 +1,8 @@
 -- Errors about a field that a config lacks: with the file, the model that needs the field, and the model that the config fits.
 
 local cbk = require "cbk"
+local candidates = require "cbk.recognise.candidates"
 local catalogue = require "converters.engine.catalogue"
-local configs = require "cbk.recognise.configs"
 local converters = require "cbk.converters"
 local errors = require "cbk.errors"
 local kinds = require "converters.engine.kinds"
@@ -29,8 +29,22 @@ local function models_of(about)
     local found = recognise.checkpoint(about.checkpoint_path, about.checkpoint, about.path)
     return { found.model, unpack(found.others) }
   end
-  local best, _, others = configs.model_of(about.config, nil, about.src)
-  return { best, unpack(others) }
+  local is_zoo, found = catalogue.release(about.src) ~= nil, {}
+  local section = is_zoo and trainer.model(about.config) or about.config
+  local formats = is_zoo and { about.src } or {}
+  local accepts = is_zoo and candidates.of_name(formats, section) or candidates.of_type(about.config)
+  local distance_of = candidates.distance_of(formats, section)
+  for _, one in ipairs(candidates.described(is_zoo and "right" or "left")) do
+    if accepts(one) then
+      local wrong, lacking = distance_of(one)
+      found[#found + 1] = { model = one.model, mistakes = 0, is_named = false, changes = 0, wrong = wrong, lacking = lacking }
+    end
+  end
+  local list, out = candidates.ranked(found), {}
+  for i, one in ipairs(list) do
+    if i == 1 or candidates.is_tie(one, list[1], true) then out[#out + 1] = one.model.model end
+  end
+  return out
 end
 
 ---Whether a model's table converts the config.

@@ -236,8 +236,10 @@ function release.contradiction(evidence, paths)
   end
   local text, are_fields, count = excluded(facts, range)
   local change = not are_fields and "use the config of the run" or count == 1 and "remove it" or "remove them"
-  return ("%s is of %s (%s), but %s has %s"):format(cbk.quote(paths.checkpoint), release.range(range), enough or table.concat(reasons, ", "), config,
-    text), ("%s, or pass --src-fmt cs-%s"):format(change, range.from == range.to and range.from or "X.Y")
+  local is_one = range.from == range.to
+  local what = ("%s is of %s%s (%s)"):format(cbk.quote(paths.checkpoint), is_one and "" or "a release ", release.range(range),
+    enough or table.concat(reasons, ", "))
+  return ("%s, but %s has %s"):format(what, config, text), ("%s, or pass --src-fmt cs-%s"):format(change, is_one and range.from or "X.Y")
 end
 
 return release

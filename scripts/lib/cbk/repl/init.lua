@@ -54,6 +54,7 @@ end
 function Session:report(err, code)
   local text = cbk.shown(message_of(err, code, self.env), true)
   io.stdout:flush()
+  if self.interactive then text = wrap.text(text, cbk.terminal.width "stderr", 2) end
   if not self.interactive then
     io.stderr:write(("cbk: line %d: %s\n"):format(self.line, text))
   elseif text == "interrupted" then
