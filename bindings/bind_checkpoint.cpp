@@ -54,6 +54,30 @@ std::vector<std::string> known_names(lua_State* L, const Value& root) {
   return out;
 }
 
+/// The keys that have `part` at their end or in their middle, as "model.lm_head.weight" has "lm_head": the
+/// nearest ones.
+std::vector<std::string> keys_with(const std::vector<std::string>& keys, std::string_view part) {
+  const std::string sought = fmt::format(".{}.", part);
+  std::vector<std::string> out;
+  std::copy_if(keys.begin(), keys.end(), std::back_inserter(out), [&](const std::string& key) {
+    return fmt::format(".{}.", key).find(sought) != std::string::npos;
+  });
+  std::vector<std::string> near = nearest(part, out, 2);
+  if (near.empty() && !out.empty()) near.push_back(out.front());
+  return near;
+}
+
+[[noreturn]] void fail_key(lua_State* L, const Checkpoint& checkpoint, std::string_view key) {
+  const std::string name = quote(checkpoint.path.string());
+  if (key == "keys" || key == "items" || key == "count")
+    fail_member(name, key, {}, fmt::format("use the function cbk.{}(ckpt.root)", key));
+  const std::vector<std::string> known = known_names(L, checkpoint.root);
+  std::vector<std::string> whole = keys_with(known, key);
+  for (std::string& one : whole) one = quote(one);
+  if (!whole.empty()) fail_member(name, key, {}, fmt::format("did you mean {}?", fmt::join(whole, " or ")));
+  fail_member(name, key, known, "ckpt:get(key) returns nil for a missing key");
+}
+
 int checkpoint_index(lua_State* L) {
   const auto checkpoint = this_checkpoint(L);
   if (lua_type(L, 2) != LUA_TSTRING) {
@@ -82,8 +106,7 @@ int checkpoint_index(lua_State* L) {
   } else if (const Value* value = find_path(checkpoint->root, key)) {
     push(L, *value);
   } else {
-    fail_member(quote(checkpoint->path.string()), key, known_names(L, checkpoint->root),
-                "ckpt:get(key) returns nil for a missing key");
+    fail_key(L, *checkpoint, key);
   }
   return 1;
 }

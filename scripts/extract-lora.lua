@@ -49,8 +49,8 @@ local args = parser:parse()
 
 local function usage(message) cli.usage_error("extract-lora", message) end
 
-if not args.output then usage "-o is missing: the folder to write" end
-if not args.rank then usage "--rank is missing: the rank of the matrices, such as 32" end
+if not args.output then usage "missing option '-o' (--output): the folder to write" end
+if not args.rank then usage "missing option '--rank': the rank of the matrices, such as 32" end
 if args.rank < 1 then usage(("--rank: expected at least 1, found %d"):format(args.rank)) end
 if cbk.format_of_name(args.output) then usage(("-o %s: expected the name of a folder, found that of a file"):format(args.output)) end
 local dtype = args.dtype or "float32"

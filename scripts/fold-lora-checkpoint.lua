@@ -52,7 +52,7 @@ local args = parser:parse()
 ---@param foreign table<string, string>
 local function check_options(needed, foreign, form)
   for name, text in pairs(needed) do
-    if args[name] == nil then cli.usage_error("fold-lora-checkpoint", ("%s is missing, which %s needs"):format(text, form)) end
+    if args[name] == nil then cli.usage_error("fold-lora-checkpoint", ("missing option '%s', which %s needs"):format(text, form)) end
   end
   for name, text in pairs(foreign) do
     if args[name] ~= nil then cli.usage_error("fold-lora-checkpoint", ("%s is not for %s"):format(text, form)) end
@@ -212,7 +212,7 @@ local function fold_cerebras()
 end
 
 if not args.adapter and not args.checkpoint_path then
-  cli.usage_error("fold-lora-checkpoint", args.base and "--adapter is missing: the folder of the adapter for BASE"
+  cli.usage_error("fold-lora-checkpoint", args.base and "missing option '--adapter': the folder of the adapter for BASE"
     or "expected BASE and --adapter (Hugging Face), or --model, --params and --checkpoint_path (Cerebras)")
 end
 if args.adapter then fold_adapter() else fold_cerebras() end

@@ -61,7 +61,7 @@ cli.input_options(parser)
 cli.output_options(parser)
 local args = parser:parse()
 
-if not args.output then cli.usage_error("merge", "-o is missing: the folder to write") end
+if not args.output then cli.usage_error("merge", "missing option '-o' (--output): the folder to write") end
 if cbk.format_of_name(args.output) then
   cli.usage_error("merge", ("-o %s: expected the name of a folder, found that of a file"):format(args.output))
 end

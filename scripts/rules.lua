@@ -62,7 +62,7 @@ local function file_of(name)
   end
   local near = converter_list.nearest(name, converters.catalogue.names())
   cbk.fail("usage", ("'%s' is neither a file nor a model%s"):format(name,
-    #near > 0 and "; did you mean " .. table.concat(near, " or ") .. "?" or ""))
+    #near > 0 and "; did you mean " .. table.concat(near, " or ") .. "?" or "; `cbk list` lists the models"))
 end
 
 converters.load()

@@ -25,8 +25,7 @@ parser:argument("checkpoint_file", "the checkpoint"):argname "CHECKPOINT"
 parser:option("--model", "the model, as `cbk list` names it (default: detected)"):argname "NAME"
 parser:option("--config", "its YAML config (default: the one beside it)"):argname "FILE"
 cli.format_options(parser, { from = "the format it has (default: detected)",
-  to = "the format wanted, such as cs-2.5; cs-2.0 or later, or cs-current",
-  needs_to = true })
+  to = "the format wanted, such as cs-2.5; cs-2.0 or later, or cs-current", needs_to = true })
 parser:option("-w --worker_data_iter_files_dir", "the states of 1.8 or 1.9 data loaders (default: as the config says)"):argname "DIR"
 parser:option("-d --dataloader_type", "how the 1.8 or 1.9 run loads its data (default: as the config says)")
   :hidden_name("--dataloader-type"):choices { "map", "iterable" }

@@ -193,8 +193,7 @@ end
 local function check_captures(rule, side, findings)
   local other = rules.other[side]
   local from, to = rule[side], rule[other]
-  local function add(owner, text, ...)
-    text = text:format(...)
+  local function add(owner, text)
     for _, one in ipairs(findings) do
       if one.rule == owner and one.text == text then return end -- both directions have the same mistake
     end
@@ -209,14 +208,16 @@ local function check_captures(rule, side, findings)
     local wanted = captures_of(pattern)
     for letter in pairs(wanted) do
       if not caught[letter] and letter ~= counted_to then
-        local owner, mistake = owner_of(rule, other, letter), plain_text(from[1], letter)
-        add(owner, mistake and "%s" or "%s '%s' has no value in '%s'", mistake or towards[side], letter, owner == rule and pattern or owner[other][1])
+        local owner = owner_of(rule, other, letter)
+        add(owner, plain_text(from[1], letter)
+          or ("%s '%s' has no value in '%s'"):format(towards[side], letter, owner == rule and pattern or owner[other][1]))
       end
     end
     for letter in pairs(caught) do
       if i == 1 and not wanted[letter] and letter ~= counted_from then
-        local owner, mistake = owner_of(rule, side, letter), plain_text(pattern, letter)
-        add(owner, mistake and "%s" or "%s all values of '%s' in '%s' become one key", mistake or towards[side], letter, owner[side][1])
+        local owner = owner_of(rule, side, letter)
+        add(owner, plain_text(pattern, letter)
+          or ("%s all values of '%s' in '%s' become one key"):format(towards[side], letter, owner[side][1]))
       end
     end
   end

@@ -228,13 +228,13 @@ end
 function convert.model_of(root, path)
   kinds.check_root(root)
   if not kinds.is_dict(root, "model") then
-    local shown, are_flat, file = {}, cbk.count(root) > 0, path and cbk.quote(path) or "the checkpoint"
+    local shown, are_flat, named = {}, cbk.count(root) > 0, path and cbk.quote(path) or "the checkpoint"
     for key in cbk.items(root) do
       shown[#shown + 1] = tostring(key)
       are_flat = are_flat and shown[#shown]:find "^model%." ~= nil
     end
-    if are_flat then cbk.fail("checkpoint", checkpoint.flat_text(file)) end
-    cbk.fail("checkpoint", ("expected a Cerebras checkpoint with a dict 'model'; %s has the keys %s"):format(file, naming.folded(shown)))
+    if are_flat then cbk.fail("checkpoint", checkpoint.flat_text(named)) end
+    cbk.fail("checkpoint", ("expected a Cerebras checkpoint with a dict 'model'; %s has the keys %s"):format(named, naming.folded(shown)))
   end
   return root.model
 end

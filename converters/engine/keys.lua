@@ -579,7 +579,8 @@ function keys.convert(set, side, source, options)
     compiled = compiled, endings = endings, direction = side == "left" and "forward" or "backward",
     out = cbk.dict(), writer = {}, emitter = {}, gathered = {}, missing = {}, collisions = {}, left_out = {}, invented = {},
     kept = options.kept or {}, known = options.known, reads_all = rules.reads_all(set, side),
-    moves = {}, foreign_right = options.foreign_right, prefix = options.prefix, no_nulls = options.no_nulls, masks = options.masks, view = view,
+    moves = {}, foreign_right = options.foreign_right,
+    prefix = options.prefix, no_nulls = options.no_nulls, masks = options.masks, view = view,
     trace = options.trace, seed = options.seed or 0, warned = {}, said = 0, mask_of = cbk.dict(),
   }, Run)
   function run.read(key)

@@ -61,7 +61,7 @@ end
 function lora.groups(config, path)
   local model, place = trainer.model(config), trainer.place_of_model(config) .. ".lora_params"
   local params = model.lora_params
-  if not present(params) then 
+  if not present(params) then
     refuse("%s has no %s: there is nothing to fold", path and cbk.quote(path) or "the config", place)
   end
   if not is_list(model, "lora_params") then return { group_of(params, place) } end

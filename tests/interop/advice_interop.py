@@ -324,7 +324,7 @@ def adapters(s, good):
         assert torch.allclose(got[key + ".weight"], WEIGHTS[key + ".weight"] + 2 * (b @ a), atol=1e-5)
         assert all(torch.equal(got[k], v) for k, v in WEIGHTS.items() if k != key + ".weight")
 
-    s.situation("no adapter named", ["fold-lora-checkpoint", good, "-o", "OUT"], "--adapter is missing", folded, {"--adapter": adapter}, least=0)
+    s.situation("no adapter named", ["fold-lora-checkpoint", good, "-o", "OUT"], "missing option '--adapter'", folded, {"--adapter": adapter}, least=0)
     s.situation("an adapter, identified", ["identify", adapter], "fold", None, least=0)
     s.situation("an adapter alone", convert(adapter, "--config", good + "/config.json", "--model", "llama"), "fold", None, least=0)
     inside = folder(s, "adapted", CONFIG, {**WEIGHTS, key + ".lora_A.weight": a, key + ".lora_B.weight": b})

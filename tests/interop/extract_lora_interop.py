@@ -237,7 +237,7 @@ def refused(run):
         "nan": (nan, ["--rank", "2"], "'model.layers.0.mlp.up_proj.weight' is not finite"),
         "target": ({**one, "model.layers.0.mlp.up_proj.weight": torch.ones(40, 24)}, ["--rank", "2", "--target-modules", "k_proj"],
                    "no linear layer is named 'k_proj'; known: down_proj, q_proj, up_proj"),
-        "rank": (one, ["--rank", "0"], "--rank: expected at least 1"), "no rank": (one, [], "--rank is missing"),
+        "rank": (one, ["--rank", "0"], "--rank: expected at least 1"), "no rank": (one, [], "missing option '--rank'"),
         "dtype": (one, ["--rank", "1", "--dtype", "int8"], "--dtype: expected float32"),
     }
     for name, (tensors, options, message) in cases.items():

@@ -235,6 +235,7 @@ describe("cbk convert --src-fmt cs-auto", function()
     cbk.config.save(config, dir .. "/p.yaml", { overwrite = true })
     local code, _, stderr = convert(dir, "llama", "hf")
     equal(code, 1)
-    assert(stderr:find("of different releases", 1, true) and stderr:find("--src-fmt cs-X.Y", 1, true), stderr)
+    assert(stderr:find("'a.mdl' is of 1.9 (__metadata__ says 1.9.0), but 'p.yaml' has model.norm_type (2.0 and later); remove it, "
+      .. "or pass --src-fmt cs-1.9", 1, true), stderr)
   end)
 end)

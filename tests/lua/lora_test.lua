@@ -120,8 +120,9 @@ describe("LoRA folding", function()
     } do
       raises(text, function() lora.fold(checkpoint(), config(cbk.dict(params)), "gpt2") end)
     end
-    raises("the config has no model.lora_params: there is nothing to fold", function() lora.groups(cbk.dict { model = cbk.dict { r = 1 } }) end)
-    raises("the config has no model.lora_params: there is nothing to fold", function() lora.groups(config(cbk.null)) end)
+    local nothing = "has no model.lora_params: there is nothing to fold"
+    raises("the config " .. nothing, function() lora.groups(cbk.dict { model = cbk.dict { r = 1 } }) end)
+    raises("'p.yaml' " .. nothing, function() lora.groups(config(cbk.null), "p.yaml") end)
     raises("found no section 'model'", function() lora.groups(cbk.dict { trainer = cbk.dict { init = cbk.dict() } }) end)
   end)
 

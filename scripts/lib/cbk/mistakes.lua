@@ -43,6 +43,7 @@ local MISTAKES = {
   { "attempt to index %a+ '([^']*)' %(a (%a+) value%)", function(name, type)
     return ("'%s' is %s, which has no fields"):format(name, kind(type))
   end },
+  { "attempt to index a nil value", function() return "what was read or called gave nil, which has no fields" end },
   { "attempt to index a (%a+) value", function(type) return ("%s has no fields"):format(kind(type)) end },
   { "attempt to perform arithmetic on %a+ '([^']*)' %(a (%a+) value%)", function(name, type)
     return ("'%s' is %s, and arithmetic needs numbers or tensors"):format(name, kind(type))

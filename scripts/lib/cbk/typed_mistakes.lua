@@ -49,22 +49,40 @@ local function indexed(chain, key, env)
   return ('%s["%s%s"]'):format(first, rest, key)
 end
 
+---@return string   "; did you mean 'b'?", or nothing
+local function suggestion(dict, name)
+  local names = cbk.keys(dict)
+  for i, one in ipairs(names) do names[i] = tostring(one) end
+  local near = cbk.nearest(name, names, 1)[1]
+  return near and ("; did you mean '%s'?"):format(near) or ""
+end
+
+---Why a key in brackets is nil: ckpt.model["lm_head.wieght"].
+---@param name string
+---@return string|nil
+local function of_key(name, code, env)
+  for chain, key in code:gmatch "%f[%w_]([%a_][%w_.]*)%[['\"]([^'\"]*)['\"]%]" do
+    local dict = key == name and value_of(chain, env)
+    if dict and type_of(dict) == "Dict" and dict[name] == nil then
+      return ("%s has no '%s'%s"):format(chain, name, suggestion(dict, name))
+    end
+  end
+end
+
 ---Why a field of a Dict is nil.
 ---@param name string
 ---@return string|nil   nil: not known
 local function of_field(name, code, env)
-  if not name:find "^[%a_][%w_]*$" then return nil end
+  if not name:find "^[%a_][%w_]*$" then return of_key(name, code, env) end
   for chain, rest in code:gmatch("%f[%w_]([%a_][%w_.]*)%." .. name .. "%f[^%w_]([%w_.]*)") do
     local dict = value_of(chain, env)
     if type_of(dict) == "Dict" and dict[name] == nil then
       local key = dotted_key(dict, name, name .. rest)
       if key then return ("%s has no '%s', but '%s': write %s"):format(chain, name, key, indexed(chain, key, env)) end
-      local names = cbk.keys(dict)
-      for i, one in ipairs(names) do names[i] = tostring(one) end
-      local near = cbk.nearest(name, names, 1)[1]
-      return ("%s has no '%s'%s"):format(chain, name, near and ("; did you mean '%s'?"):format(near) or "")
+      return ("%s has no '%s'%s"):format(chain, name, suggestion(dict, name))
     end
   end
+  return of_key(name, code, env)
 end
 
 -- --- comparisons

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 
 local MOST = 10000 -- keys to compare
+local MOST_SAME = 3 -- that are suggested
 
 ---The first `count` parts of a longer key: "layers.7" of "layers.7.attn.weight".
 local function beginning(key, count)
@@ -14,19 +15,24 @@ local function beginning(key, count)
   return key:sub(1, dot - 1)
 end
 
+---Whether a key has another one within it, as "model.lm_head.weight" has "lm_head".
+local function has(path, part) return ("." .. path .. "."):find("." .. part .. ".", 1, true) ~= nil end
+
 ---"; did you mean 'a' or 'b'?" if keys, or beginnings of keys, are similar to `key`; else an empty text.
 ---@param rows LeafRows
 ---@param key string
 ---@return string
 return function(rows, key)
   local keys, is_known, parts = {}, {}, select(2, key:gsub("%.", "")) + 1
+  local same = {}
   for i = 1, math.min(#rows, MOST) do
     local path = rows:path(i)
     keys[#keys + 1] = path
+    if #same < MOST_SAME and (has(path, key) or has(key, path)) then same[#same + 1] = path end
     local container = beginning(path, parts)
     if container and not is_known[container] then keys[#keys + 1], is_known[container] = container, true end
   end
-  local near = cbk.nearest(key, keys, 3)
+  local near = #same > 0 and same or cbk.nearest(key, keys, 3)
   for i = 1, #near == 0 and key ~= "" and #keys or 0 do -- those that have it in their middle
     if #near < 3 and keys[i]:find(key, 1, true) then near[#near + 1] = keys[i] end
   end

@@ -13,7 +13,7 @@ local fit_checks = require "converters.engine.fit_checks"
 local names = require "cbk.recognise.names"
 local naming = require "cbk.naming"
 local patterns = require "converters.engine.patterns"
-local release = require "cbk.recognise.release"
+local release_facts = require "cbk.recognise.release"
 local releases = require "converters.engine.releases"
 local rules = require "converters.engine.rules"
 local steps = require "converters.conversion.steps"
@@ -206,10 +206,10 @@ local function of_other_release(job, strangers)
     if format and has_all(job, format, strangers) then found[#found + 1] = one end
   end
   if #found == 0 then return nil end
-  local stated = select(2, release.of_metadata(job.whole or job.source))
+  local stated = select(2, release_facts.of_metadata(job.whole or job.source))
   local is_among = stated and releases.since(stated, found[1]) and releases.since(found[#found], stated)
   return ("; %s of release %s; use --src-fmt %s"):format(#strangers == 1 and "this name is" or "these names are",
-    release.range { from = found[1], to = found[#found] }, is_among and "cs-" .. stated or "cs-auto")
+    release_facts.range { from = found[1], to = found[#found] }, is_among and "cs-" .. stated or "cs-auto")
 end
 
 ---Other explanations of the keys, besides numbers that exceed a count.
