@@ -185,6 +185,11 @@ def conversions(s):
     checkpoint = next(s.path("taken", n) for n in os.listdir(s.path("taken")) if n.endswith(".mdl"))
     params = next(s.path("taken", n) for n in os.listdir(s.path("taken")) if n.endswith(".yaml"))
     s.situation("the wrong release", ["convert", checkpoint, "--config", params, "--model", "llama", "--src-fmt", "cs-2.0", "--tgt-fmt", "hf", "-o", "OUT"], "--src-fmt", None)
+    two_releases = s.path("two_releases.yaml")
+    with open(params, encoding="utf-8") as old, open(two_releases, "w", encoding="utf-8") as new:
+        new.write(old.read() + "\ncsconfig:\n  a: 1\nmodel:\n  use_bfloat16: true\n")
+    s.situation("a config of another release", ["convert", checkpoint, "--config", two_releases, "--model", "llama", "--to", "hf", "-o", "OUT"],
+                "is of 2.9 .*use_bfloat16|is of different releases", None)
     s.situation("options of the other direction", convert(good, "--single-file"), "--single-file is ignored", is_llama, least=0)
     s.situation("a checkpoint of Hugging Face", convert(good, "--src-fmt", "cs-2.5"), "use --src-fmt hf", is_llama)
     unknown = folder(s, "unknown", {**CONFIG, "model_type": "xyz", "architectures": ["XyzForCausalLM"]}, WEIGHTS)
@@ -386,7 +391,7 @@ ELSEWHERE = {
     "make a job in this folder": "an option's help",
     # cerebras: runs of old releases
     "--no-dataloader-state": "upgrade_interop.py", "--dataloader_type needs": "upgrade_interop.py", "--accept-missing": "upgrade_interop.py",
-    "pass --yes": "upgrade_interop.py", "`cbk fix-checkpoint-spec` can link them": "upgrade_tools_interop.py",
+    "pass --yes": "upgrade_interop.py", "name that with --src-fmt cs-X.Y": "upgrade_interop.py", "`cbk fix-checkpoint-spec` can link them": "upgrade_tools_interop.py",
     "alias not found": "upgrade_tools_interop.py",
     "fit; name it with --model": "identify_test.lua",
     "its converter reads the layouts": "own_class_test.lua", "alike; name both formats": "own_class_test.lua", "alike: which one it is": "own_class_test.lua",

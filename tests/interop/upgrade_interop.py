@@ -673,7 +673,7 @@ class Tests:
         refused("data_iter_checkpoint_state_file_global")
         config = make_config()
         self.write_config({"trainer": {"init": {"model": config["model"]}}})
-        refused("of different releases", "H5 format 0.2: 1.8", "trainer section: 2.3 and later")
+        refused("is of 1.8 (H5 format 0.2)", "has a trainer section (2.3 and later)", "or pass --src-fmt cs-1.8")
 
 
 def main():
