@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local called = require "converters.engine.called"
+local errors = require "cbk.errors"
 local field_kinds = require "converters.engine.field_kinds"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
@@ -131,7 +132,8 @@ local function check_missing(config, to, by_name, side, known)
   table.sort(missing)
   local place = side == "right" and " in its model section; add it there" or ""
   if #missing == 0 then return end
-  cbk.fail("config", ("the config has no '%s'%s"):format(table.concat(missing, "', '"), place), { field = missing[1], found = "nothing" })
+  errors.fail_with("config", ("the config has no '%s'%s"):format(table.concat(missing, "', '"), place),
+    { field = missing[1], found = "nothing", fields = missing })
 end
 
 ---The result of a converter's function: a config, or nil. Anything else is an error.

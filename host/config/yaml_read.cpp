@@ -480,6 +480,9 @@ std::string_view in_words(std::string_view problem) {
     return "a key cannot be here; check the indentation, and quote a value that has ': ' in it";
   if (problem == YAML::ErrorMsg::END_OF_MAP || problem == YAML::ErrorMsg::END_OF_SEQ)
     return "the indentation fits no line above it";
+  if (problem == YAML::ErrorMsg::END_OF_MAP_FLOW) return "a '{' is never closed";
+  if (problem == YAML::ErrorMsg::END_OF_SEQ_FLOW) return "a '[' is never closed";
+  if (problem == YAML::ErrorMsg::UNKNOWN_TOKEN) return "a value cannot begin like this; quote it";
   return problem;
 }
 

@@ -45,6 +45,19 @@ describe("config", function()
     t.raises("line 2", function() cbk.config.parse('{"a": 1,\n"b": }', "json") end, "format")
   end)
 
+  it("names frequent mistakes of YAML in words", function()
+    for text, message in pairs {
+      ["a:\n\tb: 1\n"] = "line 2: indented with a tab; YAML needs spaces", ["\ta: 1\n"] = "line 1: indented with a tab; YAML needs spaces",
+      ["a:\n  - 1\n \t- 2\n"] = "line 3: indented with a tab; YAML needs spaces",
+      ["a:\n  b: 1\n c: 2\n"] = "line 3, column 2: the indentation fits no line above it",
+      ["a: b: c\n"] = "line 1, column 5: a key cannot be here; check the indentation, and quote a value that has ': ' in it",
+      ["a: {b: 1\n"] = "a '{' is never closed", ["a: [1\nb: 2\n"] = "a '[' is never closed",
+      ["a: @b\n"] = "line 1, column 4: a value cannot begin like this; quote it",
+    } do
+      t.raises(message, function() cbk.config.parse(text, "yaml") end, "format")
+    end
+  end)
+
   it("refuses what a config cannot hold", function()
     t.raises("a.w", function() cbk.config.dump(cbk.dict { a = { w = cbk.full({ 2 }, 1) } }, "yaml") end, "value")
   end)

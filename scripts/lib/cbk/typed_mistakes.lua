@@ -7,7 +7,8 @@ local typed_mistakes = {}
 ---@param value any
 ---@return string   "Checkpoint", "Dict", …; "" for values of Lua
 local function type_of(value)
-  return type(value) == "userdata" and rawget(debug.getmetatable(value), "__name") or ""
+  local metatable = type(value) == "userdata" and debug.getmetatable(value)
+  return metatable and rawget(metatable, "__name") or ""
 end
 
 ---The value of names that are joined by dots, such as "ckpt.model"; nil if one of them has none. Nothing is called.

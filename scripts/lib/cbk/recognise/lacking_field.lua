@@ -75,10 +75,14 @@ function lacking_field.explained(problem, about)
   local is_lack = type(problem) == "table" and problem.code == "config" and problem.found == "nothing"
   if not (is_lack and about.path and kinds.is_dict(about.config)) then return problem end
   local place = catalogue.release(about.src) and trainer.place_of_model(about.config) .. "." or ""
-  if cbk.find(about.config, place .. problem.field) ~= nil then return problem end -- a step on the way lost it
+  local names = {}
+  for i, field in ipairs(problem.fields or { problem.field }) do
+    names[i] = place .. field
+    if cbk.find(about.config, names[i]) ~= nil then return problem end -- a step on the way lost it
+  end
   return errors.with(problem, {
-    problem = ("%s lacks %s%s, which %s needs"):format(cbk.quote(about.path), place, problem.field, about.model), context = {},
-    advice = problem.advice or other_models(about),
+    problem = ("%s lacks %s, which %s needs"):format(cbk.quote(about.path), table.concat(names, ", "), about.model), context = {},
+    advice = problem.advice or other_models(about) or #names == 1 and "add it" or "add them",
   })
 end
 

@@ -182,7 +182,9 @@ commands.diff = {
     local words = {}
     for word in rest:gmatch "%S+" do words[#words + 1] = word end
     if #words < 2 then session:checkpoint() end
-    if #words == 0 and not rawget(session.env, "ckpt2") then cbk.fail("usage", "no second checkpoint is open; say :open FILE, or :diff FILE") end
+    if #words == 0 and not rawget(session.env, "ckpt2") then
+      cbk.fail("usage", "no second checkpoint is open; say :open FILE, or :diff FILE")
+    end
     if #words == 0 then words = { "ckpt1", "ckpt2" } elseif #words == 1 then words = { "ckpt", words[1] } end
     if #words > 2 then cbk.fail("usage", "expected at most two names: :diff [A] [B]") end
     local path_a, a = side_of(session, words[1])
