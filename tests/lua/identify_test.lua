@@ -177,8 +177,9 @@ describe("cbk new and cbk params", function()
         for _, word in ipairs { ... } do words[#words + 1] = word end
         refuses(dir, message, unpack(words))
       end
-      refused("this is a config of Hugging Face, but --from is cs-2.4", "config.json", "--format", "cs-2.4")
-      refused("this is a config of the Model Zoo, but --from is hf", "p.yaml", "--format", "hf", "--model", "llama")
+      refused("this is a config of Hugging Face, but --src-fmt is cs-2.4; use --src-fmt hf", "config.json", "--format", "cs-2.4")
+      refused("this is a config of the Model Zoo, but --src-fmt is hf; use --src-fmt cs-X.Y",
+        "p.yaml", "--format", "hf", "--model", "llama")
       refused("this config is for gpt2 (model_type='gpt2'), not for bloom; use --model gpt2", "config.json", "--model", "bloom")
       refused("this config is for gpt2 (name='gpt2'), not for gptj; use --model gpt2", "p.yaml", "--model", "gptj", "--format",
         "cs-2.4")

@@ -24,6 +24,7 @@ local function with_units(line) return (line:gsub("(%d) ([KMGTP]?i?[B%%])%f[^%w%
 ---Whether a line is a command, which is continued by a backslash so that it can be copied. A table's line may begin with one, too.
 local function is_command(line)
   local program = line:match "^ +([%w-]+) " or line:match "^ +%$ ([%w-]+) "
+  if line:find "^convert  +cbk " then return true end -- of `cbk identify`
   return (program == "cbk" or program == "mpirun" or program == "srun") and not line:find "%S  +%S"
 end
 

@@ -33,9 +33,6 @@ return function(rows, key)
     if container and not is_known[container] then keys[#keys + 1], is_known[container] = container, true end
   end
   local near = #same > 0 and same or cbk.nearest(key, keys, 3)
-  for i = 1, #near == 0 and key ~= "" and #keys or 0 do -- those that have it in their middle
-    if #near < 3 and keys[i]:find(key, 1, true) then near[#near + 1] = keys[i] end
-  end
   for i, name in ipairs(near) do near[i] = cbk.quote(name) end
   return #near > 0 and ("; did you mean %s?"):format(table.concat(near, " or ")) or ""
 end
