@@ -1,4 +1,6 @@
 // cbk.fs: files and folders, for scripts that arrange inputs and outputs.
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -103,6 +105,16 @@ int size(lua_State* L) {
   return 1;
 }
 
+/// cbk.fs.modified(path): when a file or folder was changed last, in seconds since 1970.
+int modified(lua_State* L) {
+  const fs::path path = check_path(L, 1);
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) fail_errno("read the time of", path.string(), errno);
+  lua_pushnumber(
+      L, static_cast<double>(status.st_mtim.tv_sec) + 1e-9 * static_cast<double>(status.st_mtim.tv_nsec));
+  return 1;
+}
+
 int remove(lua_State* L) {
   const fs::path path = check_path(L, 1);
   const Options options(L, 2, {"recursive"});
@@ -189,6 +201,7 @@ void bind_fs(lua_State* L) {
                                        {"write", guarded<write>},
                                        {"write_all", guarded<write_all>},
                                        {"size", guarded<size>},
+                                       {"modified", guarded<modified>},
                                        {"remove", guarded<remove>},
                                        {"program", guarded<program_path>},
                                        {"temp_dir", guarded<temp_dir>},

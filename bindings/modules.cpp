@@ -1,6 +1,10 @@
 #include "bindings/modules.hpp"
 
+#include <algorithm>
 #include <chrono>
+#include <thread>
+
+#include "host/base/interrupt.hpp"
 
 namespace cbk::lua {
 namespace {
@@ -10,6 +14,19 @@ int clock_seconds(lua_State* L) {
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now().time_since_epoch();
   lua_pushnumber(L, seconds.count());
   return 1;
+}
+
+/// `cbk.sleep(seconds)`: Ctrl-C ends it, noticed within a tenth of a second.
+int sleep_seconds(lua_State* L) {
+  const double seconds = check_number(L, 1);
+  if (!(seconds >= 0 && seconds <= 1e6))
+    fail(Errc::usage, "cbk.sleep: expected 0 to 1000000 seconds, found {}", seconds);
+  using Clock = std::chrono::steady_clock;
+  const auto end =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  for (check_interrupt(); Clock::now() < end; check_interrupt())
+    std::this_thread::sleep_until(std::min(end, Clock::now() + std::chrono::milliseconds(100)));
+  return 0;
 }
 
 }  // namespace
@@ -24,7 +41,8 @@ int open_native(lua_State* L) {
                      bind_h5_edit, bind_terminal}) {
     bind(L);
   }
-  static const luaL_Reg functions[] = {{"clock", guarded<clock_seconds>}, {nullptr, nullptr}};
+  static const luaL_Reg functions[] = {
+      {"clock", guarded<clock_seconds>}, {"sleep", guarded<sleep_seconds>}, {nullptr, nullptr}};
   set_functions(L, functions);
   set_field(L, "version", std::string_view(CBK_VERSION));
   return 1;

@@ -22,7 +22,7 @@ local args = parser:parse()
 local BUILT_IN_PAGES = { run = true } -- the help of a command without a script
 -- The order of the commands.
 local GROUPS = {
-  { "explore", "ls", "show", "stats", "check", "plot", "report", "diff", "dump", "repl" },
+  { "explore", "ls", "show", "stats", "check", "plot", "report", "diff", "watch", "dump", "repl" },
   { "convert", "identify", "convert", "convert-config", "copy", "export", "import", "list", "list-converters", "rules", "infer", "params",
     "new", "merge", "extract-lora", "fold-lora-checkpoint", "convert-config-to-mup", "tensorflow-to-h5", "h5-to-tensorflow" },
   { "upgrade", "upgrade", "fix-checkpoint-spec", "data-iter-state-conversion" },

@@ -33,6 +33,7 @@ local LAYERS = {
   { "cbk.infer", "^scripts/lib/cbk/infer/" },
   { "cbk.upgrade", "^scripts/lib/cbk/upgrade/" },
   { "cbk.check and cbk.diff", "^scripts/lib/cbk/check/", "^scripts/lib/cbk/diff/" },
+  { "cbk.watch", "^scripts/lib/cbk/watch/" },
   { "cbk.merge", "^scripts/lib/cbk/merge/" },
   { "cbk.serve", "^scripts/lib/cbk/serve/" },
   { "the commands", "^scripts/[%w_-]+%.lua$" },

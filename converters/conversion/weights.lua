@@ -90,16 +90,26 @@ end
 
 ---The dict with the weights. A dict of modules of which one is called like a container is the model itself.
 ---@return Dict holder, string[] passed_over   what has tensors beside it and on the way to it
-local function holder_of(dict, passed_over, depth)
+---@return string place   its key: "model"; empty for the root
+local function holder_of(dict, passed_over, depth, place)
   local inner, others = parts_of(dict)
   local name = first_of(CONTAINERS, inner) or first_of(AROUND, inner)
-  if not name or depth == DEEPEST then return dict, passed_over end
-  if #others > 0 and not NO_MODULES[name] and not is_state_dict(inner[name]) then return dict, passed_over end
+  if not name or depth == DEEPEST then return dict, passed_over, place end
+  if #others > 0 and not NO_MODULES[name] and not is_state_dict(inner[name]) then return dict, passed_over, place end
   for _, other in ipairs(others) do passed_over[#passed_over + 1] = other end
   for other in pairs(inner) do
     if IS_AROUND[other] and other ~= name and other ~= "ema" then passed_over[#passed_over + 1] = other end
   end
-  return holder_of(inner[name], passed_over, depth + 1)
+  return holder_of(inner[name], passed_over, depth + 1, place == "" and name or place .. "." .. name)
+end
+
+---The key of the dict with the weights: "model"; empty for the root, also where there are no weights.
+---@param root any   of a checkpoint
+---@return string
+function weights.place(root)
+  if not kinds.is_dict(root) or not holds_tensors(root) then return "" end
+  local _, _, place = holder_of(root, {}, 0, "")
+  return place
 end
 
 local function all_begin_with(names, prefix)
@@ -175,7 +185,7 @@ function weights.of(root, path)
   if not kinds.is_dict(root) or not holds_tensors(root) then
     cbk.fail("missing", ("'%s' has no dict of tensors, such as a model's state dict; `cbk ls` shows what it has"):format(cbk.shown(path)))
   end
-  local holder, passed_over = holder_of(root, {}, 0)
+  local holder, passed_over = holder_of(root, {}, 0, "")
   if #passed_over > 0 then
     table.sort(passed_over)
     cbk.warn(("'%s' has other tensors as well, which are not copied: %s; --include copies them"):format(cbk.shown(path),

@@ -260,6 +260,7 @@ INPUTS = (
     ("", "fsdp/step_1000", distributed),
     ("", "zero/checkpoint-1000", zero),
     ("", "last.ckpt", wrapped),
+    ("watch", "model_dir", small("model_dir/checkpoint_1000.mdl")),
     ("", "run/model.ckpt-1000", small("run/model.ckpt-1000", format="tensorflow")),
 )
 

@@ -628,6 +628,7 @@ function cbk.fs.write(path, text, options) end  -- { overwrite }
 ---@param files table<string, string>   path → text: all of them are written, or none
 function cbk.fs.write_all(files, options) end -- { overwrite }
 function cbk.fs.size(path) end            -- of a file in bytes
+function cbk.fs.modified(path) end        -- when a file or folder was changed last, in seconds since 1970
 function cbk.fs.join(...) end             -- "folder", "name" → "folder/name"
 function cbk.fs.basename(path) end        -- the last part of a path
 function cbk.fs.dirname(path) end         -- a path without its last part
@@ -815,6 +816,9 @@ function cbk.warn(message) end
 ---Seconds on a clock that never goes back, to measure with.
 ---@return number
 function cbk.clock() end
+---Waits. Ctrl-C ends it with the error `interrupted`.
+---@param seconds number
+function cbk.sleep(seconds) end
 ---What an error consists of; tostring gives its text, which is made of the parts, and so does the field `message`.
 ---@class Error
 ---@field code string         what kind of thing went wrong: "usage", "key", "format", … (`cbk help json` lists them)

@@ -12,8 +12,9 @@ local TEMPORARY = { "%.tmp$", "%.temp$", "%.part$", "%.partial$", "%.incomplete$
   "%.tmp%-?%d+$", "%.tempstate%d+$" }
 local REPLACED = "%.[0-9a-f]+%.old$" -- cbk's name for the old file while a new one replaces it
 
+---Whether a name is one that programs give to unfinished files.
 ---@param name string
-local function is_temporary(name)
+function leftovers.is_temporary(name)
   for _, pattern in ipairs(TEMPORARY) do
     if name:lower():find(pattern) then return true end
   end
@@ -58,7 +59,7 @@ local function check_names(folder, own, owns_folder, found)
   for _, name in ipairs(cbk.fs.list(folder)) do
     local path = cbk.fs.join(folder, name)
     local stem, _, count = shards.parts(name)
-    if is_temporary(name) and (owns_folder or is_beside(name, own)) then
+    if leftovers.is_temporary(name) and (owns_folder or is_beside(name, own)) then
       found:add("leftover-file", path, nil, "the name is that of an unfinished file")
     elseif owns_folder and stem and not own[name] then
       local text = ("the shard, of %d, belongs to no index here"):format(count)
