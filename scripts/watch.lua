@@ -142,6 +142,7 @@ local function measured(one)
 end
 
 ---@param one WatchedCheckpoint
+---@return boolean is_shown   false: it may be unfinished
 local function show(one)
   local fine, result = not one.problem, one.problem
   if fine then fine, result = pcall(measured, one) end
@@ -149,12 +150,22 @@ local function show(one)
   if fine then
     print_measured(one, result)
   elseif not one.problem and watched:may_grow(one) then
-    return
+    return false
   else
     status = UNREADABLE
     print_problem(one, result)
   end
   watched:set_done(one)
+  return true
+end
+
+---@param ready WatchedCheckpoint[]   in their order
+---@return integer count   of those that were shown
+local function show_all(ready)
+  for i, one in ipairs(ready) do
+    if not show(one) then return i - 1 end
+  end
+  return #ready
 end
 
 local is_waiting_for_folder = false
@@ -169,11 +180,9 @@ local function watch()
   local count = 0
   while true do
     local ready, unsettled = watched:look()
-    for _, one in ipairs(ready) do show(one) end
-    count = count + #ready
-    local is_done = unsettled == 0
-    for _, one in ipairs(ready) do is_done = is_done and watched.known[one.path].is_done end
-    if args.once and is_done then break end
+    local shown = show_all(ready)
+    count = count + shown
+    if args.once and unsettled == 0 and shown == #ready then break end
     say_waiting()
     cbk.sleep(INTERVAL)
   end

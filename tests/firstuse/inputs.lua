@@ -92,6 +92,14 @@ cbk.fs.mkdir(cbk.fs.join(folder, "run"))
 save("run/checkpoint_1000.mdl", training_state(model, 1000))
 save("run/checkpoint_2000.mdl", training_state(trained_on(model), 2000))
 
+---The time of a file's last change, which `cbk watch` shows.
+local function set_time(path, time)
+  assert(os.execute(("touch -d '%s' '%s'"):format(time, cbk.fs.join(folder, path))) == 0)
+end
+
+set_time("run/checkpoint_1000.mdl", "2026-11-28 10:00")
+set_time("run/checkpoint_2000.mdl", "2026-11-28 12:30")
+
 -- --- models of Hugging Face
 
 local LLAMA = [[{

@@ -84,6 +84,13 @@ describe("Names of an optimizer's parameters", function()
       fitting(model, function(name) return not name:find "mask" end))
   end)
 
+  it("are found in a list of optimizers, as Lightning writes it", function()
+    local model = layers(2, PARTS)
+    local root = checkpoint(model, { { names = cbk.keys(model) } })
+    local found = optimizers.find(cbk.dict { { "state_dict", model }, { "optimizer_states", cbk.list { root.optimizer } } })
+    equal({ #found, found[1].path, found[1].names[1] }, { 1, "optimizer_states.0", "layers.0.a.bias" })
+  end)
+
   it("count tied tensors once", function()
     local dir, model = harness.temp_dir(), layers(2, PARTS)
     local root = checkpoint(model, { { names = cbk.keys(model) } })

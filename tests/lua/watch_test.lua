@@ -70,8 +70,10 @@ describe("cbk watch: the checkpoints of a folder", function()
     local dir, weights = harness.temp_dir(), cbk.dict { ["a.w"] = cbk.full({ 4 }, 1) }
     create(dir .. "/run/checkpoint_900.mdl", state(900))
     create(dir .. "/run/checkpoint-1000/model.safetensors", weights)
-    create(dir .. "/run/checkpoint-1100/shards", weights, { format = "safetensors", shard_size = 4 })
-    create(dir .. "/run/epoch=1-step=2000.ckpt", cbk.dict { { "state_dict", weights }, { "global_step", 2000 } })
+    create(dir .. "/run/checkpoint-1100", weights, { format = "safetensors", shard_size = 4 })
+    local group = cbk.dict { { "lr", 0.5 }, { "params", cbk.list { 0 } } }
+    create(dir .. "/run/epoch=1-step=2000.ckpt", cbk.dict { { "state_dict", weights }, { "global_step", 2000 },
+      { "optimizer_states", cbk.list { cbk.dict { { "state", cbk.dict() }, { "param_groups", cbk.list { group } } } } } })
     create(dir .. "/run/step_30.pt", weights)
     create(dir .. "/run/model.ckpt-40", weights, { format = "tensorflow" })
     local list, status, err = watch_json(dir)
@@ -79,6 +81,7 @@ describe("cbk watch: the checkpoints of a folder", function()
       "epoch=1-step=2000.ckpt" })
     equal({ status, err }, { 0, "" })
     for _, one in ipairs(list) do equal(one.error, nil, one.checkpoint) end
+    equal(list[6].learning_rates, { 0.5 })
   end)
 
   it("are not what trainers keep beside them, unfinished files, shards and folders of other things", function()

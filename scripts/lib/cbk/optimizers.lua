@@ -169,15 +169,25 @@ end
 
 -- --- finding
 
+---@param value Dict
+---@param around Dict   the dict that has it, or its list, under `own`
+local function add(value, path, around, own, out)
+  local groups = {}
+  for g, group in cbk.items(value.param_groups) do groups[g] = group end
+  local optimizer = { path = path, groups = groups, state = value.state, names = {}, is_guess = false }
+  set_names(optimizer, around, own)
+  out[#out + 1] = optimizer
+end
+
 local function find_below(tree, path, depth, out)
   for key, value in cbk.raw_items(tree) do
     local inner = path == "" and cbk.key_text(key) or path .. "." .. cbk.key_text(key)
     if is_optimizer(value) then
-      local groups = {}
-      for g, group in cbk.items(value.param_groups) do groups[g] = group end
-      local optimizer = { path = inner, groups = groups, state = value.state, names = {}, is_guess = false }
-      set_names(optimizer, tree, key)
-      out[#out + 1] = optimizer
+      add(value, inner, tree, key, out)
+    elseif LISTS[cbk.kind(value)] then -- "optimizer_states" of Lightning
+      for i, item in cbk.items(value) do
+        if is_optimizer(item) then add(item, ("%s.%d"):format(inner, i - 1), tree, key, out) end
+      end
     elseif depth < DEEPEST and cbk.kind(value) == "dict" then
       find_below(value, inner, depth + 1, out)
     end

@@ -6,6 +6,7 @@ local folder = require "cbk.watch.folder"
 local looks = {}
 
 local LOOKS_AT_DAMAGED = 3 -- unchanged, before it is not just unfinished
+local LOOKS_IN_ORDER = 3   -- at one that still changes, while later ones wait for it
 
 ---@class Looks
 ---@field top string
@@ -13,7 +14,7 @@ local LOOKS_AT_DAMAGED = 3 -- unchanged, before it is not just unfinished
 ---@field allowed string[]    folders that links may lead to
 ---@field last? integer       so many of those that exist at the first look; nil: all
 ---@field only_first boolean  later ones are ignored
----@field known table<string, { mark: string, count: integer, is_done: boolean }>   by path
+---@field known table<string, { mark: string, count: integer, seen: integer, is_done: boolean }>   by path
 ---@field is_first boolean
 ---@field exists boolean      the folder, at the last look
 local Looks = {}
@@ -29,19 +30,18 @@ end
 
 ---Notes what a checkpoint looks like now: how often it was the same.
 function Looks:note(one)
-  local known = self.known[one.path]
-  if not known or known.mark ~= one.mark then
-    known = { mark = one.mark, count = 0, is_done = false }
-    self.known[one.path] = known
-  end
-  known.count = known.count + 1
+  local known = self.known[one.path] or { seen = 0 }
+  if known.mark ~= one.mark then known.mark, known.count, known.is_done = one.mark, 0, false end
+  known.count, known.seen = known.count + 1, known.seen + 1
+  self.known[one.path] = known
   return known
 end
 
----The checkpoints that are new and did not change between two looks, or for as long, and how many others still change.
+---The checkpoints that are new and did not change between two looks, or for as long, in the order of their steps, and how many others
+---are not ready.
 ---@return WatchedCheckpoint[] ready, integer unsettled
 function Looks:look()
-  local ready, unsettled = {}, 0
+  local ready, unsettled, is_blocked = {}, 0, false
   self.exists = cbk.fs.is_dir(self.top)
   if not self.exists then return ready, unsettled end
   local fine, list = pcall(folder.checkpoints, self.top, self.allowed)
@@ -54,7 +54,8 @@ function Looks:look()
     known.is_done = known.is_done or is_ignored == true
     if not known.is_done then
       local is_settled = known.count > 1 or os.time() - one.time > self.interval
-      if is_settled then ready[#ready + 1] = one else unsettled = unsettled + 1 end
+      is_blocked = is_blocked or not is_settled and known.seen <= LOOKS_IN_ORDER
+      if is_settled and not is_blocked then ready[#ready + 1] = one else unsettled = unsettled + 1 end
     end
   end
   self.is_first = false

@@ -10,6 +10,7 @@ local weights = require "converters.conversion.weights"
 local measure = {}
 
 ---@class OpenedCheckpoint   Stays open until the next one was compared with it.
+---@field path string           as it was named: a folder or a file
 ---@field checkpoint Checkpoint
 ---@field rows LeafRows        of everything in it
 ---@field chosen integer[]     the rows of the tensors that are watched
@@ -49,7 +50,7 @@ function measure.open(path, reading, is_all)
   local rows = cbk.leaf_rows(checkpoint:raw_root())
   local place = is_all and "" or weights.place(checkpoint:raw_root())
   local prefix = place == "" and "" or place .. "."
-  local out = { checkpoint = checkpoint, rows = rows, chosen = {}, is_chosen = {}, bytes = 0 }
+  local out = { path = path, checkpoint = checkpoint, rows = rows, chosen = {}, is_chosen = {}, bytes = 0 }
   for i = 1, #rows do
     local row = rows:path(i):sub(1, #prefix) == prefix and rows[i]
     local is_own = row and (is_all or not weights.is_state(row.path:sub(#prefix + 1):match "^[^.]*"))
@@ -85,7 +86,7 @@ end
 ---@param opened OpenedCheckpoint
 ---@return string[] learning_rates, string|nil loss_scale
 local function training_of(opened)
-  local path = opened.checkpoint.path
+  local path = opened.path
   local rates = rates_of(opened.checkpoint:raw_root())
     or beside(path, "optimizer.pt", function(checkpoint) return rates_of(checkpoint:raw_root()) end)
   local scale = training_state.loss_scale(opened.rows)
