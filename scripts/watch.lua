@@ -134,7 +134,10 @@ local function measured(one)
   check_previous()
   local has_progress = cli.has_progress(args) and cbk.terminal.is_tty "stderr"
   local show = has_progress and progress.reading(opened.bytes) or function() end
-  local result = measure.of(opened, previous and previous.opened, show)
+  local fine, result = pcall(measure.of, opened, previous and previous.opened, show)
+  local had_previous = previous ~= nil
+  check_previous()
+  if not fine and had_previous and not previous then result = measure.of(opened, nil, show) elseif not fine then error(result, 0) end
   show()
   if previous then previous.opened.checkpoint:close() end
   previous = { opened = opened, one = one }

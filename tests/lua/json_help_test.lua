@@ -68,6 +68,11 @@ local function make_inputs()
   local tied, other = cbk.tensor { 1e10, 2 }, cbk.tensor { 1, 2 }
   create("a.pt", { { "w", tied }, { "v", tied }, { "n", other }, { "note", "text" }, { "lr", 0.5 } })
   create("b.pt", { { "w", other }, { "v", tied:slice(0, 0, 1) }, { "more", other } })
+  for step = 1, 2 do
+    create(("run/step_%d.pt"):format(step), { { "model", cbk.dict { w = cbk.full({ 2, step }, 1), v = cbk.full({ 2 }, step) } },
+      { "grad_scaler", cbk.dict { scale = cbk.float(2) } } })
+  end
+  cbk.fs.write(cbk.fs.join(dir, "run/step_3.pt"), "no checkpoint")
   create("m.ckpt", { w = tied }, { format = "tensorflow" })
   create("m.h5", { w = tied })
   create("zero.pt", { { "w", cbk.full({ 2, 2 }, 0) } })
@@ -132,6 +137,7 @@ local calls = {
   { "check", { "check", "hf.safetensors", "zero.pt" }, 1 },
   { "show --dataloader", { "show", "--dataloader", "map.mdl" } },
   { "diff", { "diff", "a.pt", "b.pt" }, 1 },
+  { "watch", { "watch", "run", "--once", "--interval", "0.05" }, 1 },
   { "new", { "new", "config.json", "-o", "new.safetensors" } },
   { "identify", { "identify", "new.safetensors" } },
   { "params", { "params", "config.json" } },
@@ -163,6 +169,7 @@ describe("cbk help json", function()
       local code, out, err = harness.cbk(dir, unpack(with(words, "--json")))
       equal(code, status or 0, name .. ": " .. err)
       local doc = known[name] or error(name .. " is not documented")
+      if name == "watch" then out = ("[%s]"):format((out:gsub("\n$", ""):gsub("\n", ","))) end -- an object a line
       local seen = printed(name, doc, cbk.totable(cbk.config.parse(out, "json")))
       for _, field in ipairs(absent[name] or {}) do seen[field] = true end
       for field in pairs(doc.fields) do assert(seen[field], ("%s does not print '%s'"):format(name, field)) end

@@ -173,7 +173,7 @@ describe("cbk watch: what a line has", function()
     has(select(2, watch(dir)), "moved far: model.layers.0.w ")
   end)
 
-  it("says that no tensor has changed, and that weights have become 0", function()
+  it("says that no tensor has changed, and how far weights moved to 0 or NaN", function()
     local dir = harness.temp_dir()
     local function zero(model) for key, w in cbk.items(cbk.copy(model)) do model[key] = w * 0 end end
     create(dir .. "/run/step_1.pt", state(1))
@@ -183,6 +183,9 @@ describe("cbk watch: what a line has", function()
     has(out, "    no tensor has changed\n")
     local list = watch_json(dir)
     equal({ list[2].moved, list[3].norm, list[3].moved }, { 0, 0, nil })
+    create(dir .. "/run/step_4.pt", state(1))
+    create(dir .. "/run/step_5.pt", state(1, function(model) model["layers.0.w"] = cbk.full({ 8, 8 }, 0 / 0) end))
+    equal(watch_json(dir)[5].moved, 0) -- of the finite elements
   end)
 
   it("has the learning rate of a folder of Hugging Face's Trainer", function()

@@ -108,7 +108,7 @@ local function distance(old, new, norm)
   local difference = old:compare(new)
   local broken = difference.nan_b + difference.infinite
   if difference.different == 0 or not difference.rel_norm then return 0, broken end
-  if norm == 0 then return old:stats().norm or 0, broken end
+  if difference.rel_norm == math.huge then return old:stats().norm, broken end -- all weights have become 0
   return difference.rel_norm * norm, broken
 end
 
