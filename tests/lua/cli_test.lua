@@ -144,7 +144,8 @@ describe("examples", function()
       local help = select(2, run(dir, name, "--help")):gsub(" \\\n *", " ") -- continued lines
       for line in (help:match "\nexamples?:\n(.*)$" or ""):gmatch "  ([^\n]+)" do
         count = count + 1
-        local _, _, err = shell(dir, line)
+        local waits = name == "watch" and not line:find("--once", 1, true) -- for the next checkpoint
+        local _, _, err = shell(dir, waits and line .. " --once" or line)
         is_true(not err:find("; see 'cbk", 1, true) and not err:find("Syntax error", 1, true), line .. ": " .. err)
       end
       is_true(count >= 2, ("%s has %d examples"):format(name, count))
