@@ -3,39 +3,43 @@
 local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
 local cli = require "cbk.cli"
-local dequantised = require "cbk.dequantised"
+local covered = require "cbk.recognise.covered"
 local errors = require "cbk.errors"
-local names = require "cbk.recognise.names"
 local naming = require "cbk.naming"
 local numbers = require "cbk.numbers"
-local quantised = require "cbk.quantised"
-local composite = require "cbk.converters.composite"
 local converters = require "cbk.converters"
 local converter_list = require "cbk.converters.list"
 local check = require "converters.authoring.check"
 local check_config = require "converters.authoring.check_config"
 local coverage = require "converters.authoring.coverage"
 local family_files = require "converters.engine.family_files"
-local contents = require "converters.conversion.contents"
 local own_config = require "converters.conversion.own_config"
 local position = require "converters.notation.position"
-local kinds = require "converters.engine.kinds"
 local tables = require "converters.authoring.tables"
+local round_trip = require "cbk.round_trip"
+local trip_report = require "cbk.round_trip.report"
 local rules = require "converters.engine.rules"
 
 local parser = cli.parser("rules", [[
 Check the tables of a converter. Report rules that no key reaches, two rules for one target,
 letters and choices that do not correspond, and keys that are converted in one direction only
-without a reason. With keys or a checkpoint, also report keys without a rule, and rules without a key.]], [[
+without a reason. With keys or a checkpoint, also report keys without a rule, and rules without a key.
+With --round-trip, convert there and back, and report what changes.]], [[
 The file is a Lua program. It runs in a sandbox: it has tables, arithmetic and the functions of
 converters, and can neither open files nor start programs. With --no-sandbox it has all your
 rights, and may require modules of its own; use that only for a file that you trust.
+
+--round-trip converts the checkpoint to the other format and back, in memory, and compares every
+tensor bit for bit, ties, and the fields of the config. It repeats that with random weights of other
+sizes: from the model's class, or with other extents for the tensors of the checkpoint. Without a
+checkpoint, only random weights are tried.
 
 Exit code: 0 clean, 1 findings, 2 wrong usage.
 
 examples:
   cbk rules mine.lua
   cbk rules mine.lua model.safetensors.index.json --config config.json
+  cbk rules mine.lua model.safetensors --config config.json --round-trip
   cbk rules llama --one-way]])
 parser:argument("file", "the converter's file, or the name of a model of cbk"):argname "FILE"
 parser:argument("checkpoint", "a checkpoint whose keys are checked against the rules"):argname("CHECKPOINT"):args "?"
@@ -44,11 +48,15 @@ parser:option("--model", "only this model of the file"):argname "NAME"
 parser:option("--config", "the config of the keys: selects the table, and decides conditions of rules"):argname "FILE"
 parser:flag("--no-sandbox", "run the file with all your rights")
 parser:flag("--one-way", "list all keys that are converted in one direction only, and why")
+parser:flag("--round-trip", "convert there and back, and report what changes")
 cli.input_options(parser)
 cli.options(parser, "json")
 local args = parser:parse()
 if args.keys and args.checkpoint then cli.usage_error("rules", "--keys and a checkpoint cannot be combined") end
-if args.config and not (args.keys or args.checkpoint) then cli.usage_error("rules", "--config needs --keys or a checkpoint") end
+if args.config and not (args.keys or args.checkpoint or args.round_trip) then
+  cli.usage_error("rules", "--config needs --keys, a checkpoint or --round-trip")
+end
+if args.keys and args.round_trip then cli.usage_error("rules", "--round-trip needs tensors: name the checkpoint instead of --keys") end
 
 -- --- what to look at
 
@@ -79,9 +87,6 @@ local function load_models()
   add("broken", errors.text(models), path)
   return {}
 end
-
-local MOST_TEXT = 2 ^ 28 -- of a list of keys
-local MOST_KEYS = 150000 -- of a checkpoint; the largest models have 100,000
 
 local models = load_models()
 local list = tables.of(models, args.model)
@@ -137,99 +142,8 @@ end
 
 -- --- coverage
 
----The parts of a composite whose folders are in this one.
-local function parts_in(folder)
-  for _, one in ipairs(list) do
-    local parts = one.converter.components
-    local are_there = parts ~= nil
-    for _, part in ipairs(parts or {}) do are_there = are_there and cbk.fs.is_dir(cbk.fs.join(folder, part.left)) end
-    if are_there then return parts end
-  end
-end
-
----Reads piece by piece: Lua makes room for all that it is asked for.
----@return string|nil
-local function text_of(file)
-  local pieces, size = {}, 0
-  repeat
-    local piece = file:read(2 ^ 16)
-    pieces[#pieces + 1], size = piece, size + #(piece or "")
-  until not piece or size >= MOST_TEXT
-  return (#pieces > 0 or file:read "*a" ~= nil) and table.concat(pieces) or nil
-end
-
----Whether all tables are of layouts of a user's own, whose checkpoints are read as `cbk convert` does.
-local function only_own_layouts()
-  for _, one in ipairs(list) do
-    if not catalogue.has_own_layout(one.converter) then return false end
-  end
-  return #list > 0
-end
-
----The tensors of a checkpoint as the table of most of its keys reads them.
----@param checkpoint Checkpoint
----@return Dict
-local function tensors_of_layout(checkpoint)
-  local best, least
-  for _, one in ipairs(list) do
-    for _, side in ipairs { "left", "right" } do
-      local strangers = contents.strangers(one.keys, side)
-      local tensors = contents.of_layout(checkpoint.root, strangers).root
-      local count = strangers(cbk.keys(tensors))
-      if not least or count < least then best, least = tensors, count end
-    end
-  end
-  return best
-end
-
----@param config Dict|nil
----@return string[]|nil
----@return JobInput|nil   of a checkpoint, or of its parts
-local function keys_to_cover(config)
-  local parts = args.checkpoint and parts_in(args.checkpoint)
-  if parts then
-    local input = composite.open(args.checkpoint, parts, args)
-    return names.keys_of(input.source), input
-  elseif args.checkpoint then
-    local checkpoint = cli.open(args.checkpoint, args)
-    local count = #cbk.leaf_rows(checkpoint:raw_root())
-    if count > MOST_KEYS then
-      cbk.fail("value", ("'%s' has %d keys; at most %d can be compared with rules"):format(args.checkpoint, count, MOST_KEYS))
-    end
-    if only_own_layouts() then
-      local tensors = tensors_of_layout(checkpoint)
-      return cbk.keys(tensors), { source = tensors, deduplicated = converters.input(checkpoint).deduplicated,
-        quantised = quantised.find(tensors, config):problem() }
-    end
-    local input = converters.input(checkpoint)
-    local weights = quantised.find(kinds.is_dict(input.source, "model") and input.source.model or input.source, config)
-    local fine, source, plain = pcall(dequantised.model, input.source, config, "cannot convert the checkpoint")
-    if fine then input.source, input.config = source, plain else input.quantised = errors.text(source) end
-    return (weights:names(names.keys_of(input.source))), input
-  end
-  if not args.keys then return nil end
-  local file, why = io.open(args.keys, "rb") -- which may be a pipe
-  local text = file and text_of(file)
-  if not text then cbk.fail("io", ("cannot read the keys in '%s': %s"):format(args.keys, why or "it is not a text")) end
-  if text:find("\0", 1, true) then
-    cbk.fail("value", ("'%s' is not a text with one key per line; give a checkpoint without --keys"):format(args.keys))
-  end
-  local out = {}
-  for line in (text .. "\n"):gmatch "(.-)\r?\n" do
-    local key = line:match "^%s*([^#%s]%S*)"
-    if key then out[#out + 1] = key end
-  end
-  if #out == 0 then cbk.fail("value", ("'%s' has no keys; write one per line"):format(args.keys)) end
-  return out
-end
-
-local function config_of_keys()
-  local parts = args.config and parts_in(args.config)
-  return parts and composite.load_configs(args.config, parts, args) or args.config and cbk.config.load(args.config) or nil
-end
-
-local config = config_of_keys()
-local keys, input = keys_to_cover(config)
+local config = covered.config(args, list)
+local keys, input = covered.keys(args, list, config)
 local best, why
 if keys then best, why = coverage.best(list, keys, config) end
 local readings = { best }
@@ -265,13 +179,29 @@ local function is_converted(one)
   return config ~= nil or is_own and not own_config.is_needed(one.own)
 end
 
+local has_refusal = false -- of the given checkpoint
 if input and input.quantised then add("coverage", "`cbk convert` refuses this: " .. input.quantised, args.checkpoint) end
 if input and not input.quantised and best and not why and is_converted(best.tables[1]) and #best.unmatched + #best.refused == 0 then
   local one = best.tables[1]
   local refusal, doubts = coverage.refusal(one, best.side, input.config or config, input.source, input)
+  has_refusal = refusal ~= nil
   if refusal then add("coverage", "`cbk convert` refuses this: " .. refusal, titles(best)) end
   for _, doubt in ipairs(doubts or {}) do add("coverage", "`cbk convert` warns: " .. doubt, titles(best)) end
 end
+
+-- --- there and back
+
+---What a command can try: a checkpoint that the table of its keys converts, or random weights.
+---@return RoundTripReport[]
+local function trips()
+  if not args.round_trip then return {} end
+  if not input then return round_trip.of_tables(list, config) end
+  local is_fit = best and not (why or input.quantised or has_refusal) and #best.unmatched + #best.refused == 0
+  return is_fit and round_trip.of_checkpoint(best.tables[1], best.side, input.config or config, input) or {}
+end
+
+local reports = trips()
+for _, finding in ipairs(trip_report.findings(reports, path)) do findings[#findings + 1] = finding end
 
 -- --- output
 
@@ -296,19 +226,19 @@ local function as_json()
     for i, row in ipairs(rows) do out[i] = cbk.dict(row) end
     return out
   end
-  local single, covered = {}, {}
+  local single, readings_of_keys = {}, {}
   for i, row in ipairs(one_way) do
     single[i] = { table = row.table.title, side = row.side, pattern = row.pattern, why = row.text, where = row.where }
   end
   for i, reading in ipairs(readings) do
     local idle = cbk.list()
     for k, rule in ipairs(reading.idle) do idle[k] = rules.text(rule) end
-    covered[i] = { reading = titles(reading), keys = #keys, matched = reading.matched, unmatched = cbk.list(reading.unmatched),
+    readings_of_keys[i] = { reading = titles(reading), keys = #keys, matched = reading.matched, unmatched = cbk.list(reading.unmatched),
       refused = cbk.list(reading.refused), idle_rules = idle }
   end
   cli.print_json(cbk.dict {
     { "file", path }, { "models", #models }, { "tables", table_count }, { "rules", rule_count }, { "findings", objects(findings) },
-    { "one_way", objects(single) }, { "coverage", objects(covered) },
+    { "one_way", objects(single) }, { "coverage", objects(readings_of_keys) }, { "round_trips", objects(trip_report.rows(reports)) },
   })
 end
 
@@ -339,6 +269,7 @@ local function as_text()
       or count(#reading.idle, "rule") .. " without a key:"))
     for _, rule in ipairs(reading.idle) do say(("  %s (%s)"):format(rules.text(rule), position.of(rule))) end
   end
+  for _, report in ipairs(reports) do say(trip_report.line(report)) end
   print(#findings == 0 and "clean" or count(#findings, "finding"))
 end
 

@@ -34,6 +34,7 @@ local LAYERS = {
   { "cbk.upgrade", "^scripts/lib/cbk/upgrade/" },
   { "cbk.check and cbk.diff", "^scripts/lib/cbk/check/", "^scripts/lib/cbk/diff/" },
   { "cbk.watch", "^scripts/lib/cbk/watch/" },
+  { "cbk.round_trip", "^scripts/lib/cbk/round_trip/" },
   { "cbk.merge", "^scripts/lib/cbk/merge/" },
   { "cbk.serve", "^scripts/lib/cbk/serve/" },
   { "the commands", "^scripts/[%w_-]+%.lua$" },

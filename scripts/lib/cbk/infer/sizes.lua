@@ -101,6 +101,24 @@ local function counts_layers(name, value, depths)
   return depths[value] and has_word(name, LAYERS) and not has_word(name, NOT_LAYERS)
 end
 
+local VOCABULARY = { "vocab", "words" }
+local CONTEXT, INNER = { "position", "ctx", "seq_len", "context" }, { "inner", "intermediate", "filter", "ffn", "d_ff", "mlp" }
+local SHARES = { "factor", "pct", "percent", "share", "fraction" }
+local STACKS = set "depth layers blocks n_layer n_layers num_layers num_hidden_layers num_blocks"
+
+---@alias SizeRole "width"|"heads"|"key_heads"|"head_size"|"rotary"|"layers"|"vocabulary"|"context"|"inner"
+
+---What a whole number of a config counts, by the name of its field; nil if the name does not show it.
+---@param name string
+---@return SizeRole|nil
+function sizes.role(name)
+  if HEADS[name] then return "heads" elseif KEY_HEADS[name] then return "key_heads" elseif HEAD_SIZES[name] then return "head_size" end
+  if STACKS[name] or name:find "num_.*_layers$" then return "layers" end
+  if is_rotary(name) then return not has_word(name, SHARES) and "rotary" or nil end
+  if has_word(name, VOCABULARY) and not name:find "type" then return "vocabulary" elseif has_word(name, CONTEXT) then return "context" end
+  return has_word(name, INNER) and name ~= "attention_inner_dim" and "inner" or WIDTHS[name] and "width" or nil
+end
+
 -- Strings and booleans on which no order of elements depends.
 local WITHOUT_ORDER = { "type", "dtype", "name", "path", "version", "cache", "output", "return", "commit", "token", "file", "dir", "url",
   "hash", "problem", "tie", "share", "activation", "nonlinearity", "_act", "checkpointing", "init", "loss", "dropout", "id", "is_" }

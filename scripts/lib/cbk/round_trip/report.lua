@@ -1,0 +1,70 @@
+-- Reports of round trips: findings, lines for people, rows for --json.
+
+local cbk = require "cbk"
+local compare = require "cbk.round_trip.compare"
+local numbers = require "cbk.numbers"
+
+local report = {}
+
+---@class RoundTripReport
+---@field title string            "llama, hf to cs-2.9 and back"
+---@field weights string          "the given weights", "random weights, hidden_size=32, …"
+---@field result? RoundTripResult
+---@field refused? string         why nothing was compared: a conversion fails
+---@field note? string            why nothing was tried; no finding
+
+local MOST_LINES = 20
+
+---What came back changed, each once: the sizes that showed it first are named.
+---@param reports RoundTripReport[]
+---@param file string   of the converter
+---@return { kind: string, text: string, where: string, table: string }[]
+function report.findings(reports, file)
+  local out, seen, left = {}, {}, 0
+  local function add(id, text, where, title)
+    if seen[id] then return end
+    seen[id] = true
+    if #out == MOST_LINES then left = left + 1 else out[#out + 1] = { kind = "round trip", text = text, where = where, table = title } end
+  end
+  for _, one in ipairs(reports) do
+    if one.refused then
+      add(one.title .. one.refused:gsub("%d+", "0"), ("%s: %s"):format(one.weights, one.refused), one.title, one.title)
+    end
+    for _, finding in ipairs(one.result and compare.folded(one.result.findings) or {}) do
+      local key, where = finding.key:gsub("%b{}", "0"):gsub("%d+", "0"), finding.where or one.title
+      add(table.concat({ key, finding.what, where }, "\0"), ("'%s' %s; with %s"):format(finding.key, finding.text, one.weights), where,
+        one.title)
+    end
+  end
+  if left > 0 then out[#out + 1] = { kind = "round trip", text = numbers.counted(left, "change") .. " more", where = file } end
+  return out
+end
+
+---@param one RoundTripReport
+---@return string
+function report.line(one)
+  local result, more = one.result, ""
+  if one.note then return ("%s: not tried with %s: %s"):format(one.title, one.weights, one.note) end
+  if not result then return ("%s, %s: refused"):format(one.title, one.weights) end
+  local others = { { result.left_out, "left out for a reason" }, { #result.rounded, "rounded" }, { result.added, "added" } }
+  for _, other in ipairs(others) do
+    if other[1] > 0 then more = ("%s; %d %s"):format(more, unpack(other)) end
+  end
+  return ("%s, %s: %d of %s bit for bit%s"):format(one.title, one.weights, result.same, numbers.counted(result.tensors, "tensor"), more)
+end
+
+---The reports as data, for --json.
+---@param reports RoundTripReport[]
+---@return table[]
+function report.rows(reports)
+  local out = {}
+  for i, one in ipairs(reports) do
+    local result = one.result or {}
+    out[i] = { trip = one.title, weights = one.weights, tensors = result.tensors, same = result.same, left_out = result.left_out,
+      rounded = result.rounded and cbk.list(result.rounded), added = result.added, changed = result.findings and #result.findings,
+      refused = one.refused, note = one.note }
+  end
+  return out
+end
+
+return report
