@@ -57,8 +57,9 @@ local function check_rows(t, config, ...)
   for _, count in ipairs { ... } do heads = heads + count end
   if rows == heads * size then return end
   local queries, keys, width, field = heads_of.queries(config), heads_of.keys(config), heads_of.width(config)
-  local said = ("%s %d / num_heads %d"):format(field, width, queries)
-  if keys ~= queries then said = ("%s, num_kv_groups %d"):format(said, keys) end
+  local names = heads_of.fields(config)
+  local said = ("%s %d / %s %d"):format(field, width, names.count, queries)
+  if keys ~= queries then said = ("%s, %s %d"):format(said, names.keys, keys) end
   local what = table.concat({ ... }, " + ") .. (heads == 1 and " head" or " heads")
   cbk.fail("shape", ("expected %g rows (%s of %g: %s), found %d; check these fields"):format(heads * size, what, size, said, rows))
 end
@@ -69,8 +70,8 @@ actions.qkv = {}
 
 ---Refuses a fused projection, or a part of one, that reads another width than the model's.
 local function check_inputs(t, config)
-  local columns, width = t:shape()[2], values.size_of(config, "hidden_size")
-  if columns and columns ~= width then cbk.fail("shape", ("expected %g inputs (hidden_size), found %d"):format(width, columns)) end
+  local columns, width, field = t:shape()[2], heads_of.inputs(config)
+  if columns and columns ~= width then cbk.fail("shape", ("expected %g inputs (%s), found %d"):format(width, field, columns)) end
 end
 
 ---`actions.qkv.keys "proj_%s.weight"`: the list of the three keys of q, k and v.
@@ -113,7 +114,7 @@ local function rotary(name, heads, check)
     return function(t, at)
       local count = heads(at.right)
       check(t, at.right, count)
-      return interleave(t, count, values.size_of(at.right, "rotary_dim"), to_pairs)
+      return interleave(t, count, heads_of.rotary(at.right), to_pairs)
     end
   end
   return pair(name, turn(true), turn(false), one_to_one)
@@ -148,7 +149,7 @@ actions.rotary.vector = rotary("rotary vector", function() return 1 end, check_r
 ---float32.
 function actions.rotary.frequencies(base)
   return function(at)
-    local dim = values.size_of(at.right, "rotary_dim")
+    local dim = heads_of.rotary(at.right)
     local function rounded(number_at)
       local out = {}
       for i = 1, dim / 2 do out[i] = number_at(i) end
@@ -170,7 +171,7 @@ actions.qkv.heads = heads_of.queries
 function actions.qkv.grouped(groups, options)
   local is_rotary = not (options and options.rotary == false)
   local function turn(t, heads, at, to_pairs)
-    return is_rotary and interleave(t, heads, values.size_of(at.right, "rotary_dim"), to_pairs) or t
+    return is_rotary and interleave(t, heads, heads_of.rotary(at.right), to_pairs) or t
   end
 
   ---@return number heads, number groups, number rows   of queries in a group, in heads
