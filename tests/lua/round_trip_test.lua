@@ -213,6 +213,30 @@ return { { model = "mine", classes = { left = Own }, { "a", "b",
     has(out, "dpr: not tried with random weights: the model has several parts, or is inside another one; name a checkpoint")
   end)
 
+  it("of a composite are its extents", function()
+    local dir = harness.temp_dir()
+    local config, root = tiny.model(tiny.composite "dpr")
+    for _, part in ipairs(cbk.keys(config)) do
+      cbk.fs.mkdir(dir .. "/dpr/" .. part)
+      cbk.config.save(config[part], dir .. "/dpr/" .. part .. "/config.json")
+      cbk.create(dir .. "/dpr/" .. part .. "/model.safetensors", { root = root[part] }):commit()
+    end
+    local code, out = harness.cbk(dir, "rules", "dpr", "dpr", "--config", "dpr", "--round-trip")
+    equal(code, 0, out)
+    has(out, "the given weights: 42 of 42 tensors bit for bit", "extents times 2: 42 of 42", "extents times 3: 42 of 42")
+  end)
+
+  it("are not tried with more elements than can be compared", function()
+    local dir = harness.temp_dir()
+    cbk.fs.write(dir .. "/own.lua", HEAD .. CLASS:gsub("words = size%(10%)", "words = size(10), rest = size(4e8)")
+      :gsub('"width" } }, class', '"width" } }, { "rest", { "rest" } }, class') .. [[
+return { { model = "mine", classes = { left = Own }, { "a", "b", keys = rules.keys { { "*" } },
+  config = fields.config { { "width" }, { "depth" }, { "heads" }, { "words" }, { "rest" } } } } }]])
+    local code, out = run(dir, "--round-trip")
+    equal(code, 0, out)
+    has(out, "not tried with random weights: the model takes no other sizes: 4e+08 elements are more than the 67108864 that are tried")
+  end)
+
   it("names what is wrong with the command line", function()
     local dir = write "actions.split(3)"
     for part, words in pairs {

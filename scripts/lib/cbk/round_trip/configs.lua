@@ -14,15 +14,21 @@ local function is_map(value) return type(value) == "userdata" and kinds.is_dict(
 ---The model's fields of a config file.
 local function section_of(config) return trainer.is_file(config) and trainer.model(config) or config end
 
----The other names of each field, by its class: Transformers reads several names as one.
----@param class Class|nil
+---The names and the default of each field, by its class: Transformers reads several names as one. Fields of a part are below its name.
+---@param converter Converter
+---@param side Side
+---@param class Class|nil   of a model that is no composite
 ---@return table<string, { names: string[], default: any }>
-local function aliases_of(class)
+local function aliases_of(converter, side, class)
   local out = {}
-  for name, field in pairs(class and class.fields or {}) do
-    local one = { names = { name, unpack(field.aliases) }, default = field.default }
-    for _, alias in ipairs(one.names) do out[alias] = one end
+  local function add(own, place)
+    for name, field in pairs(own and own.fields or {}) do
+      local one = { names = { name, unpack(field.aliases) }, default = field.default }
+      for _, alias in ipairs(one.names) do out[place .. alias] = one end
+    end
   end
+  add(class, "")
+  for _, part in ipairs(converter.components or {}) do add((part.classes or {})[side], part[side] .. ".") end
   return out
 end
 
@@ -85,8 +91,9 @@ end
 ---@param add fun(name: string, text: string)   gets each field that is lost or changed
 function configs.compare(one, made, class, add)
   if not (one.config and made.config) then return end
+  local converter = made.there.configs[1].converter
   compare_fields(section_of(one.config), section_of(made.config), "", {
-    aliases = aliases_of(class), one_sided = one_sided(made.there.configs[1].converter, one.side),
+    aliases = aliases_of(converter, one.side, class), one_sided = one_sided(converter, one.side),
     add = add,
   })
 end

@@ -72,7 +72,8 @@ local function with_weights(own, config)
   local job, problem = trip.read(one)
   local known = job and trip.known(one, job)
   if not known then return nil, problem end
-  one.source = random.of_class(known)
+  one.source, problem = random.of_class(known)
+  if not one.source then return nil, problem end
   local release = catalogue.release(one.src)
   if release then one.source = checkpoint.from_hf(one.source, release, config, cbk.dict()) end
   return one, job
@@ -127,28 +128,64 @@ end
 
 -- --- other sizes, from a checkpoint
 
----Round trips of random weights whose shapes are those of a checkpoint, multiplied.
+---The config with the sizes that the parts of a composite leave to their classes.
+---@param config Dict
+---@param own RoundTrip
+---@return Dict
+local function with_sizes_of_parts(config, own)
+  local out = cbk.copy(config)
+  for _, part in ipairs(own.converter.components or {}) do
+    local name = part[own.side]
+    out[name] = out[name] and variants.with_defaults(out[name], (part.classes or {})[own.side])
+  end
+  return out
+end
+
+---The fields that a table and its parts accept with one value only.
+---@param own RoundTrip
+---@return table<string, any>
+local function limits_of(own)
+  local out = {}
+  for _, one in ipairs(own.converter.components or { own.converter }) do
+    for name, value in pairs(one.config and sections.limits(one, own.side) or {}) do out[name] = value end
+  end
+  return out
+end
+
+---The round trip of random weights whose shapes are those of a checkpoint, multiplied.
+---@param own RoundTrip
+---@param factor number
+---@param extents table<integer, true>   of the checkpoint
+---@return RoundTripReport
+local function of_factor(own, factor, extents)
+  local section, whole, weights = own.config, nil, ("random weights, extents times %g"):format(factor)
+  if section then
+    section, whole = section_of(section, own.src)
+    section = with_sizes_of_parts(section, own)
+  end
+  local config, is_count = variants.scaled(section, factor, extents, limits_of(own))
+  local tensors, order = trip.tensors(own.source)
+  local one = rules.variant(own, { config = config and whole(config), deduplicated = false })
+  local made, why = random.like(tensors, order, function(shape) return variants.shape(shape, factor, is_count) end)
+  if not made then return { title = title_of(own), weights = weights, note = why } end
+  local release = catalogue.release(one.src)
+  one.source = trip.tree(one, made)
+  if release and one.config then one.source = checkpoint.from_hf(made, release, one.config, cbk.dict()) end
+  local out = report_of(one, weights)
+  -- the extents are a guess: a table that refuses them may be right
+  if out.refused then out.note, out.refused = "the table refuses these shapes: " .. out.refused, nil end
+  return out
+end
+
+---Round trips of random weights like those of a checkpoint, with other extents.
 ---@param own RoundTrip
 ---@return RoundTripReport[]
 local function of_scaled_shapes(own)
-  local tensors, order = trip.tensors(own.source)
-  local extents, out = {}, {}
+  local tensors, extents, out = trip.tensors(own.source), {}, {}
   for _, tensor in pairs(tensors) do
     for _, extent in ipairs(tensor:shape()) do extents[tonumber(extent)] = true end
   end
-  local section, whole = own.config, nil
-  if section then section, whole = section_of(section, own.src) end
-  for i, factor in ipairs(variants.factors(tensors)) do
-    local config, is_count = variants.scaled(section, factor, extents)
-    local one = rules.variant(own, { config = config and whole(config), deduplicated = false })
-    one.source = random.like(tensors, order, function(shape) return variants.shape(shape, factor, is_count) end)
-    if catalogue.release(one.src) and one.config then
-      one.source = checkpoint.from_hf(one.source, catalogue.release(one.src), one.config, cbk.dict())
-    end
-    out[i] = report_of(one, ("random weights, extents times %g"):format(factor))
-    -- the extents are a guess: a table that refuses them may be right
-    if out[i].refused then out[i].note, out[i].refused = "the table refuses these shapes: " .. out[i].refused, nil end
-  end
+  for i, factor in ipairs(variants.factors(tensors)) do out[i] = of_factor(own, factor, extents) end
   return out
 end
 
@@ -172,7 +209,7 @@ end
 function round_trip.of_checkpoint(one, side, config, input)
   local own, job = trip_of(one, side, config)
   if not own then
-    return { { title = one.title, weights = "the given weights", note = "the table does not read the config: " .. job } }
+    return { { title = one.title, weights = "the given weights", note = job } }
   end
   own.source, own.deduplicated = input.source, input.deduplicated
   local out, class = { report_of(own, "the given weights") }, class_of(one, job, own.src)

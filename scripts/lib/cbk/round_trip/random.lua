@@ -6,6 +6,14 @@ local keys = require "converters.engine.keys"
 
 local random = {}
 
+local MOST = 2 ^ 26 -- elements, which are computed and compared in seconds
+
+---@param count number   of elements
+---@return string|nil why   they are not tried
+local function too_many(count)
+  return count > MOST and ("%.3g elements are more than the %d that are tried"):format(count, MOST) or nil
+end
+
 ---@param shape integer[]
 ---@param key string   decides the numbers
 ---@param dtype? string   default float32
@@ -16,28 +24,40 @@ local function tensor(shape, key, dtype)
   return cbk.rand(shape, { low = 0, high = dtype == "bool" and 2 or 100, seed = seed, dtype = "float32" }):to("int32"):to(dtype)
 end
 
----All tensors of a class; a tied name has the same tensor.
+---@param shape integer[]
+local function count_of(shape)
+  local out = 1
+  for _, extent in ipairs(shape) do out = out * extent end
+  return out
+end
+
+---All tensors of a class; a tied name has the same tensor. Nil and the reason if they are too large.
 ---@param list ClassTensors
----@return Dict
+---@return Dict|nil, string|nil why
 function random.of_class(list)
-  local out = cbk.dict()
+  local out, count = cbk.dict(), 0
   for _, one in ipairs(list) do
     if not (one.buffer or one.optional or one.foreign) then
-      out[one.key] = one.tied_to and out[one.tied_to] or tensor(class.shape(one), one.key)
+      local shape = class.shape(one)
+      count = count + count_of(shape)
+      if too_many(count) then return nil, too_many(count) end
+      out[one.key] = one.tied_to and out[one.tied_to] or tensor(shape, one.key)
     end
   end
   return out
 end
 
----Tensors with the names and dtypes of others, and with other shapes; tied ones stay tied.
+---Tensors with the names and dtypes of others, and with other shapes; tied ones stay tied. Nil and the reason if they are too large.
 ---@param tensors table<string, Tensor>
 ---@param order string[]
 ---@param shape_of fun(shape: integer[]): integer[]
----@return Dict
+---@return Dict|nil, string|nil why
 function random.like(tensors, order, shape_of)
-  local out, first = cbk.dict(), {}
+  local out, first, count = cbk.dict(), {}, 0
   for _, key in ipairs(order) do
     local own = tensors[key]
+    count = count + count_of(shape_of(own:shape()))
+    if too_many(count) then return nil, too_many(count) end
     local id = own:storage_id()
     local earlier = id and first[id]
     local is_tied = earlier and tensors[earlier]:same(own)

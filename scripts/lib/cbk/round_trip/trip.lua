@@ -121,6 +121,21 @@ function trip.tensors(root)
   return out, order
 end
 
+---The tree that a trip reads, from tensors as `trip.tensors` names them: the parts of a composite are dicts on the left.
+---@param one RoundTrip
+---@param tensors Dict
+---@return Dict
+function trip.tree(one, tensors)
+  if not (one.converter.components and one.side == "left") then return tensors end
+  local out = cbk.dict()
+  for key, tensor in cbk.items(tensors) do
+    local part, name = key:match "^([^/]*)/(.*)$"
+    out[part] = out[part] or cbk.dict()
+    out[part][name] = tensor
+  end
+  return out
+end
+
 ---The tensors that the class of the side that is read has; nil if no class describes it.
 ---@param one RoundTrip
 ---@param job Job   of the way there

@@ -123,8 +123,9 @@ end
 function variants.with_defaults(config, class)
   local out = cbk.deep_copy(config)
   for _, name in ipairs(class and class.field_names or {}) do
-    local default = class.fields[name].default
-    if sizes.role(name) and is_size(default) and class:leaves_out(out, name) then
+    local field = class.fields[name]
+    local default = field.default
+    if (sizes.role(name) or field.kind == "size") and is_size(default) and class:leaves_out(out, name) then
       local section, inner = name:match "^(.-)%.(.*)$"
       if not section then out[name] = default elseif kinds.is_dict(out, section) then out[section][inner] = default end
     end
@@ -194,18 +195,26 @@ end
 ---@param config Dict|nil
 ---@param factor number
 ---@param extents table<integer, true>   of the checkpoint
+---@param limits table<string, any>   fields that a table accepts with one value only
 ---@return Dict|nil config, table<integer, true> is_count
-function variants.scaled(config, factor, extents)
-  local is_count, is_scaled = {}, {}
+function variants.scaled(config, factor, extents, limits)
+  local is_count, is_scaled, is_fixed = {}, {}, {}
+  for _, value in pairs(limits) do
+    if is_size(value) then is_fixed[value] = true end
+  end
+  ---Whether a number without a known role is one of the extents.
+  local function is_extent(name, value)
+    return extents[value] and not (is_fixed[value] or name:find "expert" or name:find "token" or name:find "_id$")
+  end
   local function scale(map)
     for _, name in ipairs(cbk.keys(map)) do
       local value, role = map[name], type(name) == "string" and sizes.role(name)
       if kinds.is_dict(map, name) then
         scale(value)
-      elseif type(name) == "string" and is_size(value) and value > 1 then
+      elseif type(name) == "string" and is_size(value) and value > 1 and limits[name] == nil then
         if role and COUNTS[role] then
           is_count[value] = true
-        elseif role or extents[value] and not (name:find "expert" or name:find "token" or name:find "_id$") then
+        elseif role or is_extent(name, value) then
           is_scaled[value], map[name] = true, scaled(value, factor)
         end
       end
@@ -214,6 +223,7 @@ function variants.scaled(config, factor, extents)
   local out = config and cbk.deep_copy(config)
   if out then scale(out) end
   for value in pairs(is_scaled) do is_count[value] = nil end
+  for value in pairs(is_fixed) do is_count[value] = true end
   return out, is_count
 end
 
