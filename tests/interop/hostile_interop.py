@@ -134,7 +134,7 @@ class Corpus:
         good, config = (os.path.join(self.folder, name) for name in ("good.safetensors", "config.json"))
         own = ["--converter", file, "--sandbox"]
         model = [*own, "--model", "tiny", "--src-fmt", "hf", "--tgt-fmt", "cs-2.4", "-o", out]
-        return [["rules", file], ["convert", *model, "--config", config, good], ["rules", "--json", file, good, "--config", config],
+        return [["rules", file], ["convert", *model, "--config", config, good], ["rules", "--json", file, good, "--config", config], ["rules", file, good, "--config", config, "--round-trip"],
                 ["convert-config", *model, config], ["identify", *own, good], ["check", *own, "--model", "tiny", good], ["list", *own]]
 
     def check(self, number, name, place, opened):
