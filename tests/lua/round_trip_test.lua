@@ -173,7 +173,8 @@ return { { model = "mine", classes = { left = Own }, { "a", "b",
     equal(code, 1, out)
     has(out, "the given weights: 2 of 2 tensors bit for bit",
       "random weights, depth=3, heads=4, width=32, words=211: the config contradicts",
-      "such as 'h.0.qkv': expected [96, 32] (width=32), found [24, 32]", "1 finding\n")
+      "such as 'h.0.qkv': expected [96, 32] (width=32), found [24, 32]", "own.lua:15: round trip: ",
+      "('h.N.qkv <-> { h.N.q, h.N.k, h.N.v }', action 'rows')", "1 finding\n")
     equal((run(fixed, "--config", "config.json", "--round-trip")), 1)
   end)
 

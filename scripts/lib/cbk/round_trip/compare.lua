@@ -95,6 +95,22 @@ local function blamed(key, there, back)
   return (" (%s)"):format(table.concat(out, "; back by ")), where
 end
 
+---Why a trip fails, with the rule of the first key in the text, unless that names a rule itself.
+---@param one RoundTrip
+---@param why string
+---@return string text, string|nil where
+function compare.refusal(one, why)
+  if why:find("(rule '", 1, true) then return why end
+  local there, back, between = trip.records(one)
+  for key in why:gmatch "'([^']+)'" do
+    local name = key:gsub("^model%.", "")
+    local found = { [key] = there[key] or between[key] or between[name] }
+    local text, where = blamed(key, found, back)
+    if where then return why .. text, where end
+  end
+  return why
+end
+
 ---The first key that each key has its tensor from, where a file has a tensor under several names.
 ---@return { [1]: string, [2]: string }[]
 local function ties_of(tensors, order)

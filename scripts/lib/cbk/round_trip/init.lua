@@ -47,7 +47,9 @@ local function title_of(own) return ("%s, %s to %s and back"):format(own.model.m
 ---@return RoundTripReport
 local function report_of(own, weights)
   local made, why = trip.run(own)
-  return { title = title_of(own), weights = weights, refused = why, result = made and compare.run(own, made) }
+  local out = { title = title_of(own), weights = weights }
+  if made then out.result = compare.run(own, made) else out.refused, out.where = compare.refusal(own, why) end
+  return out
 end
 
 -- --- other sizes, from a class

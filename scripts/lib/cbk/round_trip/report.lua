@@ -11,6 +11,7 @@ local report = {}
 ---@field weights string          "the given weights", "random weights, hidden_size=32, …"
 ---@field result? RoundTripResult
 ---@field refused? string         why nothing was compared: a conversion fails
+---@field where? string           the place of the rule that it fails at
 ---@field note? string            why nothing was tried; no finding
 
 local MOST_LINES = 20
@@ -28,7 +29,8 @@ function report.findings(reports, file)
   end
   for _, one in ipairs(reports) do
     if one.refused then
-      add(one.title .. one.refused:gsub("%d+", "0"), ("%s: %s"):format(one.weights, one.refused), one.title, one.title)
+      add(one.title .. one.refused:gsub("%d+", "0"), ("%s: %s"):format(one.weights, one.refused), one.where or one.title,
+        one.title)
     end
     for _, finding in ipairs(one.result and compare.folded(one.result.findings) or {}) do
       local key, where = finding.key:gsub("%b{}", "0"):gsub("%d+", "0"), finding.where or one.title

@@ -89,17 +89,19 @@ end
 ---@return Trip|nil, string|nil why
 function trip.run(one) return quietly(run, one) end
 
----What happened to each key: the records of the way there by the keys that are read, and of the way back by the keys that are written.
+---What happened to each key: the records of the way there by the keys that are read, of the way back by those that are written, and of the
+---way there by those in between.
 ---@param one RoundTrip
----@return table<string, KeyRecord> there, table<string, KeyRecord> back
+---@return table<string, KeyRecord> there, table<string, KeyRecord> back, table<string, KeyRecord> between
 function trip.records(one)
-  local there, back = {}, {}
+  local there, back, between = {}, {}, {}
   quietly(run, one, function(record, is_back)
     local key = record.target
     if is_back and key then back[key] = record.what ~= "part" and record or back[key] end
     if not is_back then there[record.source] = there[record.source] or record end
+    if not is_back and key then between[key] = record end
   end)
-  return there, back
+  return there, back, between
 end
 
 ---The tensors of a model's tree by their keys; those of a composite as "part/key".
