@@ -13,6 +13,9 @@ local rules = require "cbk.check.rules"
 local sarif = require "cbk.check.sarif"
 local paint = require "cbk.cli.paint"
 
+local ids = {}
+for i, rule in ipairs(rules.list) do ids[i] = rule.id end
+
 local parser = cli.parser("check", "Find what is wrong with checkpoints: values, layers, shapes, shards, checksums, pickles.", [[
 Reads every tensor once. Errors are NaN and infinities, damage, missing weights and shapes that the
 config contradicts, shards that do not fit their index, and pickles that name more than plain data.
@@ -22,6 +25,8 @@ DTYPE cannot hold. Notes, such as rows of an embedding that were never trained, 
 be. Each finding ends with the name of its rule, which --only and --skip take.
 The config is the one beside the checkpoint, as 'cbk identify' finds it. Of a folder with several
 checkpoints, or with the parts of a model in folders of their own, each one is checked.
+
+The rules are ]] .. table.concat(ids, ", ") .. [[.
 
 Exit code: 0 no error and no warning, 1 some, 2 a file cannot be opened at all.
 
@@ -40,8 +45,6 @@ parser:option("--for", "also check that the numbers fit this dtype, such as floa
     return nil, ("--for '%s': expected a floating dtype, such as float16, bfloat16 or float8_e4m3fn"):format(text)
   end)
 parser:option("--config", "the config (default: the one beside the checkpoint); with one FILE only"):argname "CONFIG"
-local ids = {}
-for i, rule in ipairs(rules.list) do ids[i] = rule.id end
 cli.candidates(parser:option("--only", "report findings of this rule alone; may be repeated"):argname("RULE"):count("*")
   :convert(rules.named), ids)
 cli.candidates(parser:option("--skip", "report no findings of this rule; may be repeated"):argname("RULE"):count("*")

@@ -24,7 +24,8 @@ The order of keys and the kinds of containers (dict or OrderedDict, tensor or pa
 compared, since not every format has them. Elements agree when |a - b| <= T + R * |b|, or when both are
 NaN. Tensors that differ most come first; layers that are alike are one line. max rel is the largest
 |a - b| / max(|a|, |b|), rel norm the norm of a - b over that of b. NaN or infinity beside another
-number is a difference of inf, which rel norm and cosine leave out. Tensors are read in blocks; memory
+number is a difference of inf, which rel norm and cosine leave out. A line of several layers has the
+largest of each number, and 'most in' is the layer that differs most. Tensors are read in blocks; memory
 stays small.
 
 --key, --shape and --dtype choose the tensors that either side has so.

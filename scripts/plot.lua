@@ -27,7 +27,7 @@ examples:
   cbk plot model.safetensors model.layers.0.mlp.up_proj.weight --heat-map
   cbk plot model.mdl '*.attention.*.weight' --by-layer -o norms.svg]])
 parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "FILE"
-parser:argument("key", "the key of a tensor; with --by-layer a glob"):argname("KEY"):args "?"
+parser:argument("key", "the key of a tensor; with --by-layer a glob (default: all)"):argname("KEY"):args "?"
 cli.key_option(parser, "key")
 parser:flag("--heat-map", "draw a matrix as blocks")
 parser:flag("--by-layer", "draw a number of each layer")
@@ -43,6 +43,7 @@ cli.input_options(parser)
 cli.dry_run_option(parser)
 cli.options(parser, "overwrite", "no-progress-bar", "json")
 local args = parser:parse()
+if not args.key and args.by_layer then args.key = "*" end
 if not args.key then cli.usage_error("plot", "missing argument KEY") end
 
 local MOST_BINS, MOST_PIXELS = 2 ^ 16, 8192

@@ -212,7 +212,8 @@ local function differences_section()
     row = tensor_filter.wanted({ key = args.key }, converted ~= nil), without_other_names = converted ~= nil, order = "rel", on_read = show,
   })
   local parts = { converted and ("<p>Compared %s.</p>"):format(page.text(converted)) or "" }
-  parts[2] = ("<p>%s the same, %s different, %s renamed, %s only here, %s only in the other.</p>"):format(
+  parts[2] = ("<p>A is %s, B is %s.</p>"):format(page.text(args.file), page.text(args.other))
+  parts[3] = ("<p>%s the same, %s different, %s renamed, %s only here, %s only in the other.</p>"):format(
     numbers.counted(result.same, "value"), numbers.grouped(#result.different), numbers.grouped(#result.renamed),
     numbers.grouped(#result.only_a), numbers.grouped(#result.only_b))
   for _, one in ipairs(tables.of(result, diff.MOST_KEPT, optimizers.find(root_a), options)) do parts[#parts + 1] = table_html(one) end

@@ -281,5 +281,12 @@ describe("cbk convert", function()
     cbk.fs.write(dir .. "/config.json", '{"width": 2, "use_alibi": false}', { overwrite = true })
     equal(converts(), 0)
     equal(cbk.config.load(dir .. "/m_to_b.json").dim, 2)
+    cbk.create(dir .. "/whole/m_to_a.safetensors", { root = cbk.dict { x = cbk.full({ 2 }, 1) } }):commit() -- a folder with the names of
+    cbk.fs.write(dir .. "/whole/m_to_a.json", '{"width": 3, "use_alibi": false}')                             -- a conversion
+    local out
+    code, out, stderr = harness.cbk(dir, "convert", "whole", "--converter", "own.lua", "--to", "b", "-o", "new")
+    equal(code, 0, stderr)
+    has(out, "--config whole/m_to_a.json\n")
+    equal(cbk.config.load(dir .. "/new/whole_to_b.json").dim, 3)
   end)
 end)

@@ -34,7 +34,7 @@ local function section_of(config, format)
   return catalogue.release(catalogue.resolve(format)) and (config.model ~= nil or config.trainer ~= nil) and trainer.model(config) or config
 end
 
----Warns of numbers of layers or experts that a config leaves to the class.
+---Warns of numbers of layers or experts, and of the size of the vocabulary, that a config leaves to the class.
 ---@param list ClassTensors
 local function warn_of_assumed(list)
   local is_assumed = {}
@@ -43,6 +43,8 @@ local function warn_of_assumed(list)
       is_assumed[("%s=%s"):format(count, list.values[count])] = true
     end
   end
+  local words = list.values.vocab_size
+  if words ~= nil and list.class:leaves_out(list.config, "vocab_size") then is_assumed["vocab_size=" .. tostring(words)] = true end
   local assumed = naming.sorted(is_assumed)
   if #assumed == 0 then return end
   cbk.warn("the config does not say how many there are, so the class's defaults are taken: " .. table.concat(assumed, ", "))

@@ -32,6 +32,11 @@ function fold.groups(entries)
   return groups
 end
 
+---A key without the numbers that are parts of it, or that end a part with two digits or more: not those of "ln_1" and "ln_2".
+local function without_numbers(key)
+  return (("." .. key .. "."):gsub("%f[^.]%d+%f[.]", "#"):gsub("_%d%d+%f[.]", "_#"))
+end
+
 ---@class KeyPair   an empty text: there is no key
 ---@field from string
 ---@field to string
@@ -44,7 +49,7 @@ end
 function fold.pairs(list)
   local groups, order, out = {}, {}, {}
   for _, pair in ipairs(list) do
-    local id = table.concat({ (pair.from:gsub("%d+", "#")), (pair.to:gsub("%d+", "#")), pair.signature or "" }, "\0")
+    local id = table.concat({ without_numbers(pair.from), without_numbers(pair.to), pair.signature or "" }, "\0")
     if not groups[id] then groups[id], order[#order + 1] = {}, id end
     table.insert(groups[id], pair)
   end

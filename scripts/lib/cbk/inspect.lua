@@ -19,7 +19,7 @@ local function list_lines(value, options, out)
   listing.tree(cbk.leaf_rows(value), function(line)
     count = count + 1
     if count <= options.lines then out[count] = "  " .. line end
-  end)
+  end, options.columns and options.columns - 2)
   if count > options.lines then out[#out + 1] = ("  … %d more lines"):format(count - options.lines) end
 end
 

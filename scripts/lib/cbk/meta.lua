@@ -367,7 +367,7 @@ function cbk.set(from) end
 function cbk.find(tree, path) end
 ---Plain Lua tables all the way down (order is lost).
 function cbk.totable(tree) end
----Equal by content (tensors: the same bytes seen the same way).
+---Equal by content, where tensors are equal if they are tied: the same bytes of one storage. `a:compare(b).different == 0` compares elements.
 function cbk.equal(a, b) end
 ---As `items` and `leaves`, with values as `cbk.raw` gives them (and the keys of `raw_items` too).
 function cbk.raw_items(container) end

@@ -14,6 +14,7 @@ local WIDEST = 400   -- of a column if there is no limit: one long key must not 
 ---@field title string
 ---@field right? boolean     aligned to the right
 ---@field weight? integer    priority; columns with the largest weights are shown first
+---@field is_below? boolean   in a terminal, its texts are lines of their own, below the row
 ---@field share? number      of the first column: the part of the terminal that is reserved for it
 
 local function column_widths(columns, rows)
@@ -37,7 +38,7 @@ end
 local function fitting(columns, rows, widths, limit, first)
   local order, shown, total = {}, { true }, first
   for c = 2, #columns do
-    if has_text(rows, c) then order[#order + 1] = c end
+    if has_text(rows, c) and not (columns[c].is_below and limit < math.huge) then order[#order + 1] = c end
   end
   table.sort(order, function(a, b)
     if columns[a].weight ~= columns[b].weight then return columns[a].weight > columns[b].weight end
@@ -81,6 +82,9 @@ function text_table.lines(columns, rows, limit)
       end
     end
     out[#out + 1] = table.concat(pieces, (" "):rep(GAP)):match "^(.*%S)" or ""
+    for c, column in ipairs(i > 0 and is_cut and columns or {}) do
+      if column.is_below and cells[c] ~= "" then out[#out + 1] = "    " .. cells[c] end
+    end
   end
   return out, left_out
 end

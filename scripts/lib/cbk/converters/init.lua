@@ -197,7 +197,7 @@ local function changes_text(job)
     if not is_copy[text] then changed[#changed + 1] = text end
   end
   if #changed == 0 then return "Only metadata and config change; tensors are copied" end
-  return "Tensors change only in " .. table.concat(changed, ", ")
+  return "Tensors change at most in " .. table.concat(changed, ", ")
 end
 
 ---Prints what was written, and which steps changed only metadata and config.

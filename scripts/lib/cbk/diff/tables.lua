@@ -92,8 +92,8 @@ end
 
 local function measured_columns(title)
   return { { title = title, share = 0.55 }, { title = "tensors", weight = 8, right = true },
-    { title = "max rel", weight = 10, right = true },
-    { title = "rel norm", weight = 9, right = true }, { title = "most in", weight = 7 }, { title = "note", weight = 11 },
+    { title = "max rel", weight = 9, right = true },
+    { title = "rel norm", weight = 10, right = true }, { title = "most in", weight = 7 }, { title = "note", weight = 11, is_below = true },
     { title = "max abs", weight = 6, right = true }, { title = "differ", weight = 5, right = true },
     { title = "cosine", weight = 4, right = true } }
 end

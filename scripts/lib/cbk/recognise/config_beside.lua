@@ -178,4 +178,17 @@ function config_beside.find(path, is_hf, known)
   return { path = config and files.readable[1], config = config, problem = problem, is_broken = problem ~= nil or nil }
 end
 
+---The config of a checkpoint that the user may have named by its folder, where the file names the config in other layouts than Hugging
+---Face's: `NAME_to_a.json` beside `NAME_to_a.pt`.
+---@param path string          as the user names it
+---@param checkpoint Checkpoint
+---@param is_hf boolean
+---@param known? table          as in `config_beside.find`
+---@return ConfigBeside
+function config_beside.of(path, checkpoint, is_hf, known)
+  local found = config_beside.find(is_hf and path or checkpoint.path, is_hf, known)
+  local is_none = is_hf and not found.path and not found.problem and cbk.fs.is_dir(path)
+  return is_none and config_beside.find(checkpoint.path, is_hf, known) or found
+end
+
 return config_beside

@@ -349,7 +349,7 @@ function recognise.checkpoint(path, checkpoint, config_path, known)
   kinds.check_root(checkpoint.root)
   local is_hf = not kinds.is_dict(checkpoint.root, "model")
   local beside = config_path and { path = converters.config_file(config_path), config = config_beside.load(config_path) }
-    or config_beside.find(is_hf and path or checkpoint.path, is_hf, known) -- of a folder, the file in it names the config
+    or config_beside.of(path, checkpoint, is_hf, known)
   local params = not beside.config and not is_hf and zoo_checkpoint.params(checkpoint.root) or nil
   local other = not (is_hf or params) and (config_path and beside or not beside.config and config_beside.find(path, true))
   local foreign = other and foreign_config(other, checkpoint) or nil

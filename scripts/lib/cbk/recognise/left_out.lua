@@ -47,10 +47,11 @@ end
 ---The config beside a checkpoint in a layout of the user's own. Tables have defaults, so there may be none.
 ---@param args table
 ---@param step Step
+---@param checkpoint Checkpoint
 ---@return string|nil path
-local function own_config_beside(args, step)
+local function own_config_beside(args, step, checkpoint)
   if step.converter.without_config then return nil end
-  local found = config_beside.find(args.checkpoint_file, catalogue.release(step.src) == nil)
+  local found = config_beside.of(args.checkpoint_file, checkpoint, catalogue.release(step.src) == nil)
   if not found.path and (found.problem or own_config.is_needed(step.converter)) then
     local called = config_beside.called(not catalogue.release(step.src))
     local why = found.problem or ("there is no %s beside the checkpoint: name a config with --config"):format(called)
@@ -76,7 +77,7 @@ local function detect_own(args, open, only)
   end
   set("model", model.model)
   if not args.src_fmt then set("src_fmt", own_format(step, open().root)) end
-  if not args.config then set("config", own_config_beside(args, step)) end
+  if not args.config then set("config", own_config_beside(args, step, open())) end
   return set_ones
 end
 
