@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "host/base/columns.hpp"
+#include "host/base/team.hpp"
 
 namespace cbk {
 namespace {
@@ -21,8 +22,9 @@ void write(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
+/// What starts several processes gives them terminals, wherever their output goes.
 bool is_terminal() {
-  return ::isatty(STDERR_FILENO) != 0;
+  return ::isatty(STDERR_FILENO) != 0 && Team::world().is_alone();
 }
 
 /// Columns of the terminal, or 80 if it does not say.

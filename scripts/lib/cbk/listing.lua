@@ -134,7 +134,8 @@ local function note_of(group)
 end
 
 ---@class ListingLine
----@field label string
+---@field label string    with its indent
+---@field indent string
 ---@field note string
 ---@field size string      "" for values
 ---@field summary? string  of a container: over the three columns of leaves
@@ -145,14 +146,15 @@ end
 ---The line of similar leaves, or of a container.
 ---@return ListingLine
 local function line_for(indent, label, group)
-  label = ("  "):rep(indent) .. (label == "" and fold.EMPTY or label)
+  indent = ("  "):rep(indent)
+  label = indent .. (label == "" and fold.EMPTY or label)
   if group.type then
-    return { label = label, count = group.count > 1 and grouped(group.count) .. " ×" or "", type = group.encoding or group.type,
+    return { label = label, indent = indent, count = group.count > 1 and grouped(group.count) .. " ×" or "", type = group.encoding or group.type,
       shape = group.shape, size = group.shape and cbk.format_size(group.bytes) or "", note = note_of(group) }
   end
   local class = group.class and cbk.shown(group.class) or "" -- of a record
-  if group.tensors == 0 then return { label = label, summary = "", size = "", note = class } end
-  return { label = label, summary = counted(group.tensors, "tensor"), size = cbk.format_size(group.bytes), note = class }
+  if group.tensors == 0 then return { label = label, indent = indent, summary = "", size = "", note = class } end
+  return { label = label, indent = indent, summary = counted(group.tensors, "tensor"), size = cbk.format_size(group.bytes), note = class }
 end
 
 local WIDEST = 100   -- of a cell
@@ -196,8 +198,8 @@ end
 local function note_within(line, room)
   if width_of(line.note) <= room then return line.note end
   if line.shape then return shortened(line.note, room) end
-  local text = line.note
-  while width_of(text) > room - 1 do text = text:gsub("[%z\1-\127\192-\255][\128-\191]*$", "") end
+  local text = line.note:sub(1, 4 * room) -- a character has at most four bytes
+  while width_of(text) > room - 1 do text = text:sub(1, #text - #text:match "[\128-\191]*$" - 1) end
   return text .. "…"
 end
 
@@ -209,12 +211,11 @@ end
 local function text_of(line, widths, terminal)
   local label = line.label
   if terminal and width_of(label) > widths.label then
-    local indent = label:match "^ *"
-    label = indent .. shortened(label:sub(#indent + 1), math.max(widths.label - #indent, LEAST_NOTE))
+    label = line.indent .. shortened(label:sub(#line.indent + 1), math.max(widths.label - #line.indent, LEAST_NOTE))
   end
   local text = ("%s  %s"):format(padded(label, widths.label), middle_of(line, widths))
   if line.size ~= "" then text = ("%s  %s"):format(text, padded(line.size, widths.size, true)) end
-  if line.note == "" then return (text:gsub(" +$", "")) end
+  if line.note == "" then return text:match "^(.*%S)" or "" end
   local room = terminal and terminal - width_of(text) - 2 or math.huge
   return ("%s  %s"):format(text, room < LEAST_NOTE and line.note or note_within(line, room))
 end
