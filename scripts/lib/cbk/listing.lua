@@ -149,7 +149,8 @@ local function line_for(indent, label, group)
   indent = ("  "):rep(indent)
   label = indent .. (label == "" and fold.EMPTY or label)
   if group.type then
-    return { label = label, indent = indent, count = group.count > 1 and grouped(group.count) .. " ×" or "", type = group.encoding or group.type,
+    return { label = label, indent = indent, count = group.count > 1 and grouped(group.count) .. " ×" or "",
+      type = group.encoding or group.type,
       shape = group.shape, size = group.shape and cbk.format_size(group.bytes) or "", note = note_of(group) }
   end
   local class = group.class and cbk.shown(group.class) or "" -- of a record
