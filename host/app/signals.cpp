@@ -62,7 +62,8 @@ std::string mapped_file(uintptr_t address) {
   remove_temporaries();
   if (signal == SIGBUS) {
     const std::string file = mapped_file(fault_address.load());
-    say("cbk: " + error_line("cannot read " + file + ": it became shorter while it was read (or its disk failed)") +
+    say("cbk: " +
+        error_line("cannot read " + file + ": it became shorter while it was read (or its disk failed)") +
         "\n");
   }
   remove_empty_folders();
