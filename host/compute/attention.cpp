@@ -23,7 +23,7 @@ constexpr int64_t block = 128;  // queries
 /// Extents, the same for all heads.
 struct Sizes {
   int64_t batch = 1, heads = 1, groups = 1, queries = 0, keys = 0, width = 0, value_width = 0;
-  double scale = 1;
+  double scale = 1, cap = 0;  // no cap: 0
   bool causal = false, has_mask = false, adds_mask = false, has_slopes = false;
   int64_t window = 0;  // 0: none
   /// If there are fewer queries than keys, they belong to the last keys (a key cache precedes them).
@@ -37,21 +37,39 @@ struct Sizes {
 
 template <typename T>
 T* scratch(int slot, int64_t size) {
-  thread_local std::vector<T> memory[2];
+  thread_local std::vector<T> memory[3];
   if (memory[slot].size() < static_cast<size_t>(size)) memory[slot].resize(static_cast<size_t>(size));
   return memory[slot].data();
 }
 
-/// Scores of queries [begin, begin + rows) of one head against keys [0, keys): scaled, with mask and slopes;
-/// -inf for unseen keys.
+template <typename T>
+void scale_row(T* row, int64_t keys, T factor) {
+  static const ElementLoop multiply = find_loop<T>(ElementOp::multiply, 2);
+  multiply(row, &factor, nullptr, row, static_cast<size_t>(keys));
+}
+
+/// cap·tanh(score / cap) in place, and its derivatives if they are asked for.
+template <typename T>
+void cap_scores(T* scores, T* derivatives, int64_t count, T cap) {
+  static const ElementLoop tanh = find_loop<T>(ElementOp::tanh, 0);
+  const auto size = static_cast<size_t>(count);
+  scale_row(scores, count, 1 / cap);
+  tanh(scores, nullptr, nullptr, scores, size);
+  for (int64_t i = 0; derivatives != nullptr && i < count; ++i) derivatives[i] = 1 - scores[i] * scores[i];
+  scale_row(scores, count, cap);
+}
+
+/// Scores of queries [begin, begin + rows) of one head against keys [0, keys): scaled, capped, with mask and
+/// slopes; -inf for unseen keys. `derivatives` may be nullptr, and gets those of the cap.
 template <typename T>
 void make_scores(const Sizes& s, const Operands& reads, int64_t b, int64_t h, int64_t begin, int64_t rows,
-                 int64_t keys, T* scores) {
+                 int64_t keys, T* scores, T* derivatives) {
   const int64_t group = h / (s.heads / s.groups);
   const T* q = reads[0].data<T>() + ((b * s.heads + h) * s.queries + begin) * s.width;
   const T* k = reads[1].data<T>() + (b * s.groups + group) * s.keys * s.width;
   gemm<T>({q, s.width, false}, {k, s.width, true}, {scores, keys, false}, rows, keys, s.width,
           static_cast<T>(s.scale));
+  if (s.cap > 0) cap_scores(scores, derivatives, rows * keys, static_cast<T>(s.cap));
   const T hidden = -std::numeric_limits<T>::infinity();
   for (int64_t i = 0; i < rows; ++i) {
     T* row = scores + i * keys;
@@ -87,12 +105,6 @@ void make_powers(T* row, int64_t keys, T most) {
   if (std::isinf(most)) return static_cast<void>(std::fill_n(row, keys, T{0}));
   subtract(row, &most, nullptr, row, static_cast<size_t>(keys));
   exp(row, nullptr, nullptr, row, static_cast<size_t>(keys));
-}
-
-template <typename T>
-void scale_row(T* row, int64_t keys, T factor) {
-  static const ElementLoop multiply = find_loop<T>(ElementOp::multiply, 2);
-  multiply(row, &factor, nullptr, row, static_cast<size_t>(keys));
 }
 
 /// The data about a row of scores that the forward pass keeps, so that the backward pass computes the same
@@ -134,7 +146,7 @@ struct Forward {
                     h = head % s.heads;
       const int64_t rows = std::min(block, s.queries - begin), keys = keys_of_block(s, begin, rows);
       T* scores = scratch<T>(0, rows * keys);
-      make_scores<T>(s, reads, b, h, begin, rows, keys, scores);
+      make_scores<T>(s, reads, b, h, begin, rows, keys, scores, nullptr);
       for (int64_t i = 0; i < rows; ++i)
         rows_of<T>(writes[1])[head * s.queries + begin + i] = normalize(scores + i * keys, keys);
       const T* v = reads[2].data<T>() + (b * s.groups + h / (s.heads / s.groups)) * s.keys * s.value_width;
@@ -178,7 +190,8 @@ struct Backward {
     const T* g = reads[7].data<T>() + first * s.value_width;
     T* weights = scratch<T>(0, rows * keys);
     T* slopes = scratch<T>(1, rows * keys);
-    make_scores<T>(s, reads, b, h, begin, rows, keys, weights);
+    T* derivatives = s.cap > 0 ? scratch<T>(2, rows * keys) : nullptr;
+    make_scores<T>(s, reads, b, h, begin, rows, keys, weights, derivatives);
     for (int64_t i = 0; i < rows; ++i) {
       const Row<T>& known = rows_of<T>(reads[6])[first + i];
       make_powers(weights + i * keys, keys, known.most);
@@ -192,6 +205,7 @@ struct Backward {
       const T along = static_cast<T>(row_dot(g + i * s.value_width, out + i * s.value_width, s.value_width));
       row_slope(slopes + i * keys, weights + i * keys, slopes + i * keys, along, keys);
     }
+    for (int64_t i = 0; derivatives != nullptr && i < rows * keys; ++i) slopes[i] *= derivatives[i];
     const T scale = static_cast<T>(s.scale);
     gemm<T>({slopes, keys, false}, {k, s.width, false},
             {writes[0].data<T>() + first * s.width, s.width, false}, rows, s.width, keys, scale);
@@ -240,6 +254,9 @@ Sizes sizes_of(const VariablePtr& q, const VariablePtr& k, const VariablePtr& v,
   if (s.groups == 0 || s.heads % s.groups != 0) fail_shapes("the heads of k and v must divide those of q");
   if (options.window && (!options.causal || *options.window < 1))
     fail(Errc::value, "attention: a window needs causal = true and at least 1, not {}", *options.window);
+  if (options.cap && !(*options.cap > 0))
+    fail(Errc::value, "attention: a cap must be greater than 0, not {}", *options.cap);
+  s.cap = options.cap.value_or(0);
   s.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(s.width)));
   s.causal = options.causal;
   s.window = options.window.value_or(0);

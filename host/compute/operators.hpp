@@ -101,6 +101,7 @@ struct AttentionOptions {
   bool causal = false;
   std::optional<double> scale;    // default: 1 / √width
   std::optional<int64_t> window;  // of a causal one: keys that a query sees, itself included
+  std::optional<double> cap;      // scores become cap·tanh(score / cap), before mask and slopes
   VariablePtr mask;    // broadcast to [batch, heads, queries, keys]; bool: true is seen; float: added
   VariablePtr slopes;  // ALiBi: [heads], times the distance
 };

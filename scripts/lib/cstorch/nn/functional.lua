@@ -105,11 +105,11 @@ end
 
 ---softmax(q · kᵀ · scale + mask) · v, a block of queries at a time. The heads of k and v may be fewer than those of q and divide them.
 ---The mask is added, or of bools that are true where a key is seen; `window`: keys that a query sees, itself included; `slopes`: those of
----ALiBi, one for each head.
+---ALiBi, one for each head; `cap`: scores become cap · tanh(score / cap), before the mask.
 ---@param q cstorch.Tensor   [..., heads, queries, width]
 ---@param k cstorch.Tensor   [..., groups, keys, width]
 ---@param v cstorch.Tensor   [..., groups, keys, width]
----@param options? { causal: boolean, scale: number, mask: cstorch.Tensor, window: integer, slopes: cstorch.Tensor }
+---@param options? { causal: boolean, scale: number, cap: number, mask: cstorch.Tensor, window: integer, slopes: cstorch.Tensor }
 ---@return cstorch.Tensor   # [..., heads, queries, width]
 function functional.scaled_dot_product_attention(q, k, v, options)
   return native.scaled_dot_product_attention(q, k, v, options)
