@@ -6,6 +6,7 @@
 #include "bindings/kind.hpp"
 #include "bindings/modules.hpp"
 #include "host/value/leaf_rows.hpp"
+#include "host/value/natural_order.hpp"
 #include "host/value/outline.hpp"
 
 namespace cbk::lua {
@@ -93,6 +94,13 @@ int choose_rows(lua_State* L) {
     lua_pop(L, 1);
   }
   push(L, std::make_shared<LeafRows>(rows->chosen(chosen)));
+  return 1;
+}
+
+/// `rows:in_natural_order()`
+int rows_in_natural_order(lua_State* L) {
+  const auto rows = check<LeafRows>(L, 1);
+  push(L, std::make_shared<LeafRows>(rows->chosen(natural_order(*rows))));
   return 1;
 }
 
@@ -373,11 +381,17 @@ std::string LeafGroups::name(size_t group) const {
 }
 
 void bind_rows(lua_State* L) {
-  static const luaL_Reg row_methods[] = {
-      {"path", guarded<row_path>}, {"value", guarded<row_value<false>>}, {"raw", guarded<row_value<true>>},
-      {"find", guarded<find_row>}, {"earlier", guarded<earlier_rows>},   {"ties", guarded<ties_of_row>},
-      {"totals", guarded<totals>}, {"groups", guarded<groups_of>},       {"choose", guarded<choose_rows>},
-      {nullptr, nullptr}};
+  static const luaL_Reg row_methods[] = {{"path", guarded<row_path>},
+                                         {"value", guarded<row_value<false>>},
+                                         {"raw", guarded<row_value<true>>},
+                                         {"find", guarded<find_row>},
+                                         {"earlier", guarded<earlier_rows>},
+                                         {"ties", guarded<ties_of_row>},
+                                         {"totals", guarded<totals>},
+                                         {"groups", guarded<groups_of>},
+                                         {"choose", guarded<choose_rows>},
+                                         {"in_natural_order", guarded<rows_in_natural_order>},
+                                         {nullptr, nullptr}};
   static const luaL_Reg row_metamethods[] = {{"__len", guarded<row_count>}, {nullptr, nullptr}};
   register_type<LeafRows>(L, {row_methods, row_metamethods, guarded<row_at>});
   static const luaL_Reg group_methods[] = {

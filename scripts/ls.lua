@@ -54,6 +54,7 @@ local function value_of(i, by)
   return rows[i].bytes
 end
 
+rows = rows:in_natural_order()
 local is_chosen = args.shape or args.dtype or args.sort or args.top
 if is_chosen then rows = rows:choose(tensor_filter.sorted(tensor_filter.matching(rows, args), args, value_of)) end
 

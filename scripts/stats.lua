@@ -100,7 +100,7 @@ local function choose()
     local checkpoint = cli.open(file, args)
     opened[#opened + 1] = checkpoint
     for _, path in ipairs(checkpoint.files) do files[#files + 1] = path end
-    local rows = cbk.leaf_rows(real_values(checkpoint, file, { args.key }), args.key)
+    local rows = cbk.leaf_rows(real_values(checkpoint, file, { args.key }), args.key):in_natural_order()
     for _, i in ipairs(with_statistics(file, rows)) do
       local row = rows[i]
       if not row.tied_to then total = total + row.bytes end

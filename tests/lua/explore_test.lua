@@ -329,6 +329,22 @@ describe("listing", function()
     equal(#chosen:choose {}, 0)
   end)
 
+  it("orders layers by their numbers, and nothing else", function()
+    local function ordered(...)
+      local root = cbk.dict()
+      for _, key in ipairs { ... } do root[key] = 1 end
+      local rows, out = cbk.leaf_rows(root):in_natural_order(), {}
+      for i = 1, #rows do out[i] = rows:path(i) end
+      return table.concat(out, " ")
+    end
+    equal(ordered("z", "l.0.b", "l.1.b", "l.1.a", "l.10.b", "l.10.a", "l.2.b", "l.2.a", "h"),
+      "z l.0.b l.1.b l.1.a l.2.b l.2.a l.10.b l.10.a h")
+    equal(ordered("l_10.w", "l_2.w", "other", "l_2"), "l_2 l_2.w l_10.w other")
+    equal(ordered("x.2", "x.1.0", "x.1", "x.b", "x.a"), "x.1 x.1.0 x.2 x.b x.a")
+    equal(ordered("model.w", "step", "model.a"), "model.w step model.a")
+    equal(ordered(), "")
+  end)
+
   it("stays within the tree, whatever a script does to it meanwhile", function()
     local root = cbk.dict()
     for i = 0, 3 do root[("l.%d.w"):format(i)] = cbk.full({ 3, 4, 5, 6, 7, 8 }, i) end

@@ -187,6 +187,17 @@ describe("t:stats", function()
 end)
 
 describe("cbk ls", function()
+  it("lists layer 2 before layer 10, as stats does", function()
+    local dir, root = harness.temp_dir(), cbk.dict()
+    for _, layer in ipairs { 0, 1, 10, 11, 2 } do root[("layers.%d.w"):format(layer)] = cbk.full({ 2 }, layer) end
+    cbk.create(dir .. "/m.pt", { root = root }):commit()
+    for _, command in ipairs { { "ls", "--flat" }, { "stats" }, { "stats", "--csv" }, { "stats", "--top", "3" }, { "ls", "--top", "3" } } do
+      local out = select(2, run(dir, command[1], "m.pt", unpack(command, 2)))
+      is_true(out:find "layers%.1%.w.*layers%.2%.w", out)
+      is_true(not out:find "layers%.10%.w.*layers%.2%.w", out)
+    end
+  end)
+
   it("says where other orders are", function()
     local code, _, err = run(make(), "ls", "m.pt", "--sort", "norm")
     equal(code, 2)

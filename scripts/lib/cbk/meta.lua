@@ -439,6 +439,9 @@ function LeafRows:groups(options) end
 ---@param indices integer[]
 ---@return LeafRows
 function LeafRows:choose(indices) end
+---The same rows, "layers.2" before "layers.10": keys of one parent that differ only in a number at their end follow these numbers.
+---@return LeafRows
+function LeafRows:in_natural_order() end
 
 ---@private
 ---@class LeafGroup

@@ -127,7 +127,7 @@ commands.stats = {
     if tensor then
       found[1] = stats_row(name, tensor)
     else
-      local rows = cbk.leaf_rows(session:checkpoint():raw_root(), rest ~= "" and rest or nil)
+      local rows = cbk.leaf_rows(session:checkpoint():raw_root(), rest ~= "" and rest or nil):in_natural_order()
       local show = progress_over(rows:totals().bytes)
       for i = 1, #rows do
         local row = rows[i]
