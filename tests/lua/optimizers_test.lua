@@ -84,6 +84,14 @@ describe("Names of an optimizer's parameters", function()
       fitting(model, function(name) return not name:find "mask" end))
   end)
 
+  it("are found where a state dict is an OrderedDict, as PyTorch writes it", function()
+    local model = layers(2, { { "a.weight", { 4, 2 } }, { "a.bias", { 4 } } })
+    local root = checkpoint(model, { { names = cbk.keys(model) } })
+    root.model = cbk.dict({}, "ordereddict")
+    for name, tensor in cbk.items(model) do root.model[name] = tensor end
+    equal(names_of(root), cbk.keys(model))
+  end)
+
   it("are found in a list of optimizers, as Lightning writes it", function()
     local model = layers(2, PARTS)
     local root = checkpoint(model, { { names = cbk.keys(model) } })

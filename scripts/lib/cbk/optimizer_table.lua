@@ -164,7 +164,7 @@ end
 function optimizer_table.hyper_parameters(optimizer)
   local out, by_name = {}, {}
   for g, group in ipairs(optimizer.groups) do
-    for key, value in cbk.raw_items(cbk.kind(group) == "dict" and group or cbk.dict()) do
+    for key, value in cbk.raw_items(optimizers.is_dict(group) and group or cbk.dict()) do
       local name = cbk.key_text(key)
       if not LIST_OF_PARAMETERS[name] then
         local one = by_name[name]
@@ -194,7 +194,7 @@ end
 local function print_hyper_parameters(optimizer, print_line)
   local counts = {}
   for g, group in ipairs(optimizer.groups) do
-    local params = cbk.kind(group) == "dict" and group.params
+    local params = optimizers.is_dict(group) and group.params
     counts[g] = type(params) == "userdata" and numbers.grouped(cbk.count(params)) or "0"
   end
   print_line(("%s  %s of %s parameters"):format(fold.shown(optimizer_table.groups_path(optimizer)), numbers.counted(#counts, "group"),

@@ -11,6 +11,11 @@ local TENSORS = require("cbk.tensor_kinds").ALL
 local DEEPEST = 3       -- dicts around an optimizer
 local MOST_STEPS = 2000 -- of the search for names
 local LISTS = { list = true, tuple = true }
+local DICTS = { dict = true, ordereddict = true, defaultdict = true } -- a state dict of PyTorch is an OrderedDict
+
+---@param value any   as `cbk.raw` returns it
+---@return boolean
+function optimizers.is_dict(value) return DICTS[cbk.kind(value)] == true end
 
 ---@class Optimizer
 ---@field path string                         "optimizer"
@@ -21,9 +26,9 @@ local LISTS = { list = true, tuple = true }
 
 ---@param value any   as `cbk.raw` returns it
 local function is_optimizer(value)
-  if cbk.kind(value) ~= "dict" then return false end
+  if not optimizers.is_dict(value) then return false end
   local groups = value.param_groups
-  return cbk.kind(value.state) == "dict" and LISTS[cbk.kind(groups)] == true and (#groups == 0 or cbk.kind(groups[1]) == "dict")
+  return optimizers.is_dict(value.state) and LISTS[cbk.kind(groups)] == true and (#groups == 0 or optimizers.is_dict(groups[1]))
 end
 
 -- --- names
@@ -37,7 +42,7 @@ local function model_tensors(around, own)
   local best = {}
   for key, value in cbk.raw_items(around) do
     local list, seen = {}, {}
-    local tree = key ~= own and cbk.kind(value) == "dict" and value
+    local tree = key ~= own and optimizers.is_dict(value) and value
     for name, tensor in cbk.raw_leaves(tree or cbk.dict()) do
       if TENSORS[cbk.kind(tensor)] then
         local storage = tensor:storage()
@@ -56,7 +61,7 @@ end
 ---The shapes that the state of a parameter has, so that the parameter's can be found among them; nil if there is none.
 local function shapes_of(state)
   local shapes
-  for _, value in cbk.raw_items(cbk.kind(state) == "dict" and state or cbk.dict()) do
+  for _, value in cbk.raw_items(optimizers.is_dict(state) and state or cbk.dict()) do
     if type(value) == "userdata" and value.shape and value:numel() > 1 then
       shapes = shapes or {}
       shapes[extents.shape(value:shape())] = true
@@ -70,7 +75,7 @@ end
 local function numbered_groups(optimizer)
   local out = {}
   for g, group in ipairs(optimizer.groups) do
-    local params = cbk.kind(group) == "dict" and group.params
+    local params = optimizers.is_dict(group) and group.params
     if not LISTS[cbk.kind(params)] then return nil end
     local numbers, shapes = {}, {}
     for i, number in cbk.items(params) do
@@ -155,7 +160,7 @@ end
 local function set_names(optimizer, around, own)
   for g = 1, #optimizer.groups do
     local group = optimizer.groups[g]
-    local params, names = cbk.kind(group) == "dict" and group.params, cbk.kind(group) == "dict" and group.param_names
+    local params, names = optimizers.is_dict(group) and group.params, optimizers.is_dict(group) and group.param_names
     for i, number in cbk.items(LISTS[cbk.kind(params)] and LISTS[cbk.kind(names)] and params or cbk.list()) do
       if type(names[i]) == "string" then optimizer.names[number] = names[i] end
     end
@@ -188,7 +193,7 @@ local function find_below(tree, path, depth, out)
       for i, item in cbk.items(value) do
         if is_optimizer(item) then add(item, ("%s.%d"):format(inner, i - 1), tree, key, out) end
       end
-    elseif depth < DEEPEST and cbk.kind(value) == "dict" then
+    elseif depth < DEEPEST and optimizers.is_dict(value) then
       find_below(value, inner, depth + 1, out)
     end
   end
@@ -199,7 +204,7 @@ end
 ---@return Optimizer[]
 function optimizers.find(root)
   local out = {}
-  if cbk.kind(root) ~= "dict" then return out end
+  if not optimizers.is_dict(root) then return out end
   find_below(cbk.dict { { "", root } }, "", 0, out)
   return out
 end
