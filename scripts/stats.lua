@@ -7,6 +7,7 @@ local numbers = require "cbk.numbers"
 local progress = require "cbk.progress"
 local real_values = require "cbk.cli.real_values"
 local small_items = require "cbk.small_items"
+local state_stats = require "cbk.state_stats"
 local stats_table = require "cbk.stats_table"
 local team = require "cbk.team"
 local tensor_filter = require "cbk.cli.tensor_filter"
@@ -24,11 +25,13 @@ share is within 1.6 %; where many numbers are alike, such as weights near 1, the
 for that. Float64 numbers beyond 3.4e38 are not distinguished from each other unless there are many.
 A quantile is a float64 number, so that integers from 2^53 up are rounded.
 
-Tied tensors are read once. Quantised tensors of a GGUF file are decoded. Tensors of complex numbers
+The states of an optimizer come last, each summed up over all parameters; --all lists them, and so does
+what chooses or sorts tensors. Tied tensors are read once. Quantised tensors of a GGUF file are decoded. Tensors of complex numbers
 have no statistics and are left out, with a warning.
 
 examples:
   cbk stats model.safetensors --sort norm --top 10
+  cbk stats training.mdl --key 'optimizer.state.*.exp_avg_sq'
   cbk stats model.mdl --key 'model.*.weight' --shape '*,4096' --quantiles 0.01,0.5,0.99
   cbk stats --csv old.mdl new.mdl > stats.csv]])
 parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one; may be repeated"):argname "FILE":args "+"
@@ -47,6 +50,7 @@ parser:option("--quantiles", "shares from 0 to 1; also shown in the table (defau
     return out
   end)
 parser:option("--bins", "of the histograms of --json (default: 32)"):argname("N"):convert(cli.whole_number("--bins", 1))
+parser:flag("--all", "list each state of an optimizer, with the name of its parameter")
 parser:flag("--csv", "print comma-separated values, with all columns")
 cli.input_options(parser)
 cli.options(parser, "no-progress-bar", "json")
@@ -104,7 +108,7 @@ local function choose()
     for _, i in ipairs(with_statistics(file, rows)) do
       local row = rows[i]
       if not row.tied_to then total = total + row.bytes end
-      chosen[#chosen + 1] = { file = file, rows = rows, index = i }
+      chosen[#chosen + 1] = { file = file, checkpoint = checkpoint, rows = rows, index = i }
     end
   end
   if #chosen == 0 then cbk.fail("key", "no tensor is chosen; 'cbk ls' lists what there is") end
@@ -146,7 +150,7 @@ local function value_of(row, by)
 end
 
 ---Reads the tensors; of each, what is printed and what it is sorted by.
----@param printed fun(row: StatsRow): any
+---@param printed fun(row: StatsRow, checkpoint: Checkpoint): any
 ---@return { value: any, printed: any }[]
 local function read(printed)
   local chosen, total, files = choose()
@@ -163,7 +167,7 @@ local function read(printed)
       file = one.file, key = row.path, dtype = row.type, encoding = row.encoding, shape = row.shape, bytes = row.bytes,
       tied_to = row.tied_to, stats = stats,
     }
-    out[n] = { value = args.sort and value_of(result, args.sort), printed = printed(result) }
+    out[n] = { value = args.sort and value_of(result, args.sort), printed = printed(result, one.checkpoint) }
   end
   show()
   return tensor_filter.sorted(out, args, function(entry) return entry.value end)
@@ -215,6 +219,36 @@ local function json_row(row)
   return out
 end
 
+---The lines of the table: the states of optimizers last, summed up unless the user chose tensors.
+---@param options StatsTableOptions
+local function table_lines(options)
+  local columns, cells, known, order = stats_table.columns(options), {}, {}, {}
+  local is_chosen = args.all or args.key or args.shape or args.dtype or args.sort or args.top
+  local function states_of(checkpoint)
+    if not known[checkpoint] then
+      known[checkpoint] = state_stats.new(checkpoint:raw_root())
+      order[#order + 1] = known[checkpoint]
+    end
+    return known[checkpoint]
+  end
+  local function printed(row, checkpoint)
+    local states = states_of(checkpoint)
+    if not is_chosen and states:add(row) then return nil end
+    row.parameter_key = states:named(row.key)
+    return stats_table.cells(columns, row)
+  end
+  for _, one in ipairs(read(printed)) do cells[#cells + 1] = one.printed end
+  local has_sums = false
+  for _, states in ipairs(order) do
+    for _, row in ipairs(states:rows()) do
+      cells[#cells + 1], has_sums = stats_table.cells(columns, row), true
+    end
+  end
+  local lines = stats_table.of_cells(columns, cells, options)
+  if has_sums then lines[#lines + 1] = "(states of optimizers are summed up; --all lists them)" end
+  return lines
+end
+
 io.stdout:setvbuf("full", 65536)
 collectgarbage("setpause", 110) -- many rows are kept until the last one is read
 if args.json then
@@ -225,9 +259,6 @@ elseif args.csv then
   print_csv_titles()
   for _, row in ipairs(rows) do print(row.printed) end
 else
-  local width = cli.columns()
-  local options, cells = { shares = SHARES, files = #args.file > 1, sort = args.sort, width = width }, {}
-  local columns = stats_table.columns(options)
-  for i, row in ipairs(read(function(row) return stats_table.cells(columns, row) end)) do cells[i] = row.printed end
-  for _, line in ipairs(stats_table.of_cells(columns, cells, options)) do print(line) end
+  local options = { shares = SHARES, files = #args.file > 1, sort = args.sort, width = cli.columns() }
+  for _, line in ipairs(table_lines(options)) do print(line) end
 end

@@ -76,6 +76,26 @@ describe("cbk stats", function()
     equal({ tensors[5].min, tensors[5].norm, tensors[5].histogram }, { cbk.null, cbk.null, { edges = {}, counts = {} } })
   end)
 
+  it("sums up the states of an optimizer behind the model, and names their parameters with --all", function()
+    local dir, state = harness.temp_dir(), cbk.dict()
+    state[0] = cbk.dict { { "exp_avg", cbk.tensor { 1, 2, 0 / 0 } }, { "step", cbk.tensor(7) } }
+    state[1] = cbk.dict { { "exp_avg", cbk.tensor { 3, -2, 6 } }, { "step", cbk.tensor(7) } }
+    local model = cbk.dict { { "b.w", cbk.full({ 3 }, 1) }, { "a.w", cbk.full({ 3 }, 2) } }
+    local groups = cbk.list { cbk.dict { { "params", cbk.list { 0, 1 } } } }
+    cbk.create(dir .. "/m.pt", { root = cbk.dict { { "optimizer", cbk.dict { { "state", state }, { "param_groups", groups } } },
+      { "model", model } } }):commit()
+    local code, out = run(dir, "stats", "m.pt")
+    equal(code, 0)
+    equal(keys_of(out), { "w", "w", "exp_avg", "step", "(states" })
+    equal(line_of(out, "optimizer.state.*.exp_avg"), "optimizer.state.*.exp_avg float32 2 tensors -2 6 2 2.608 7.348 16.7 %")
+    has(out, "\n(states of optimizers are summed up; --all lists them)\n")
+    out = select(2, run(dir, "stats", "m.pt", "--all"))
+    has(out, "\noptimizer.state.1.exp_avg (of a.w)  float32  [3]")
+    lacks(out, "*")
+    has(select(2, run(dir, "stats", "m.pt", "--key", "optimizer.state.1")), "optimizer.state.1.exp_avg (of a.w)")
+    equal(#cbk.config.parse(select(2, run(dir, "stats", "m.pt", "--json")), "json").tensors, 6)
+  end)
+
   it("takes several files, and warns of one without chosen tensors", function()
     local dir = make()
     cbk.create(dir .. "/n.safetensors", { root = cbk.dict { { "model.ids", cbk.tensor { 1 } } } }):commit()

@@ -127,6 +127,17 @@ local function print_states(optimizer, print_line, width)
   for _, line in ipairs((text_table.lines(has_names and COLUMNS or NAMELESS, rows, width and width - 2))) do print_line("  " .. line) end
 end
 
+---The optimizer that has what is at a path, and in which part.
+---@param list Optimizer[]
+---@return Optimizer|nil, string|nil part   "state" or "param_groups"
+function optimizer_table.part_of(list, path)
+  for _, optimizer in ipairs(list) do
+    for part, own in pairs { state = optimizer_table.state_path(optimizer), param_groups = optimizer_table.groups_path(optimizer) } do
+      if path:sub(1, #own + 1) == own .. "." then return optimizer, part end
+    end
+  end
+end
+
 ---The state that a path below `optimizer.state` is of, and the parameter's name, or its number.
 ---@param optimizer Optimizer
 ---@param path string   "optimizer.state.3.exp_avg"

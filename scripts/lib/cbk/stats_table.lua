@@ -13,7 +13,9 @@ local stats_table = {}
 ---@field key string
 ---@field dtype string      of the elements that are read
 ---@field encoding string|nil   of quantised blocks: "Q4_K"
----@field shape integer[]
+---@field shape integer[]|nil
+---@field of_tensors string|nil   "30 tensors", which the row sums up
+---@field parameter_key string|nil   the key of an optimizer's state with its parameter
 ---@field bytes integer
 ---@field tied_to string|nil
 ---@field stats table       of `Tensor:stats`
@@ -47,7 +49,7 @@ local function share_text(count, row) return count > 0 and numbers.percent(count
 ---@field sort? string        the column that rows are sorted by: it is always shown
 
 local function key_text(row, options)
-  local key = fold.shown(row.key) .. (row.tied_to and " = " .. fold.shown(row.tied_to) or "")
+  local key = fold.shown(row.parameter_key or row.key) .. (row.tied_to and " = " .. fold.shown(row.tied_to) or "")
   return options.files and cbk.shown(row.file) .. ": " .. key or key
 end
 
@@ -57,7 +59,7 @@ function stats_table.columns(options)
   local columns = {
     { title = "key", text = function(row) return key_text(row, options) end },
     { title = "dtype", weight = 3, text = function(row) return row.encoding or row.dtype end },
-    { title = "shape", weight = 4, text = function(row) return extents.shape(row.shape) end },
+    { title = "shape", weight = 4, text = function(row) return row.of_tensors or extents.shape(row.shape) end },
   }
   local function add(title, weight, text)
     columns[#columns + 1] = { title = title, right = true, weight = title == options.sort and math.huge or weight, text = text }

@@ -170,16 +170,6 @@ local function value_table(title, list, prefix)
   return { title = title, count = #list, columns = columns, rows = rows }
 end
 
----@param optimizers Optimizer[]
----@return Optimizer|nil, string|nil part   "state" or "param_groups"
-local function part_of(optimizers, path)
-  for _, optimizer in ipairs(optimizers) do
-    for part, own in pairs { state = optimizer_table.state_path(optimizer), param_groups = optimizer_table.groups_path(optimizer) } do
-      if path:sub(1, #own + 1) == own .. "." then return optimizer, part end
-    end
-  end
-end
-
 local IS_TENSOR = { values = true, shape = true, dtype = true }
 
 ---The first differences as tables, the model's first.
@@ -191,7 +181,7 @@ local IS_TENSOR = { values = true, shape = true, dtype = true }
 function tables.of(result, most, optimizers, options)
   local tensors, others, parts, out = {}, {}, {}, {}
   for _, one in ipairs(first_differences(result, most, options)) do
-    local optimizer, part = part_of(optimizers, one.path)
+    local optimizer, part = optimizer_table.part_of(optimizers, one.path)
     local is_number = one.d.what == "values" and one.d.numel == 1 and #one.d.largest == 1
     local list = IS_TENSOR[one.d.what] and not is_number and tensors or others
     if optimizer then

@@ -12,6 +12,7 @@ local numbers = require "cbk.numbers"
 local pager = require "cbk.repl.pager"
 local plot = require "cbk.plot"
 local progress = require "cbk.progress"
+local state_stats = require "cbk.state_stats"
 local stats_table = require "cbk.stats_table"
 local text_table = require "cbk.text_table"
 local unpaired = require "cbk.unpaired"
@@ -118,7 +119,7 @@ local function progress_over(total) return cbk.terminal.is_tty "stderr" and prog
 
 commands.stats = {
   usage = ":stats [KEY]",
-  text = "statistics of the tensors of ckpt that match (all of them without KEY), or of a tensor that Lua gives",
+  text = "statistics of the tensors of ckpt that match (without KEY all, an optimizer's summed up), or of a tensor that Lua gives",
   argument = "key",
   run = function(session, rest)
     local tensor, name = nil, nil
@@ -127,15 +128,19 @@ commands.stats = {
     if tensor then
       found[1] = stats_row(name, tensor)
     else
-      local rows = cbk.leaf_rows(session:checkpoint():raw_root(), rest ~= "" and rest or nil):in_natural_order()
+      local root = session:checkpoint():raw_root()
+      local rows, states = cbk.leaf_rows(root, rest ~= "" and rest or nil):in_natural_order(), state_stats.new(root)
       local show = progress_over(rows:totals().bytes)
       for i = 1, #rows do
         local row = rows[i]
         if row.shape and not row.problem and not row.type:find "^complex" then
-          found[#found + 1] = stats_row(row.path, rows:value(i))
+          local own = stats_row(row.path, rows:value(i))
+          own.parameter_key = states:named(row.path)
+          if rest ~= "" or not states:add(own) then found[#found + 1] = own end
           show(row.path, row.bytes)
         end
       end
+      for _, sum in ipairs(states:rows()) do found[#found + 1] = sum end
       if #found == 0 then cbk.fail("key", ("%s is neither a key nor a tensor; :ls lists the keys"):format(cbk.quote(rest))) end
     end
     print_lines(stats_table.lines(found, { width = width() }))
