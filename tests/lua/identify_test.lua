@@ -121,6 +121,18 @@ describe("cbk identify: models of one class", function()
       end
     end
   end)
+
+  it("the plain one before variants of its class, where there is no config", function()
+    local hf, zoo = hf_folder(gpt2), zoo_folder(gpt2, "gpt2", "cs-2.5", bare)
+    os.remove(hf .. "/config.json")
+    os.remove(zoo .. "/a.yaml")
+    for _, case in ipairs { { hf, "m.safetensors", "btlm" }, { zoo, "a.mdl", "mpt" } } do
+      local dir, file, variant = unpack(case)
+      local found = identified(dir, file)
+      equal(found.model, "gpt2", why(found))
+      has(table.concat(found.others, " "), variant)
+    end
+  end)
 end)
 
 describe("cbk new and cbk params", function()

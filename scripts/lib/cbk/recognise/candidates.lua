@@ -75,9 +75,16 @@ local function without_denied(list)
   return out
 end
 
+---Whether a class is named after the model, as GPT2LMHeadModel is after gpt2. Other models of the class are variants.
+---@param one Candidate
+---@return boolean
+local function is_of_own_class(one)
+  return one.class.name:lower():find(one.model.model:gsub("%W", ""), 1, true) ~= nil
+end
+
 local MOST_FIELDS = 1000 -- of a table
 
----The candidates, those that fit best first.
+---The candidates, those that fit best first. Of equals, the plainest first: fewest config fields, then the class's own.
 ---@param list Candidate[]
 ---@return Candidate[]
 function candidates.ranked(list)
@@ -91,6 +98,9 @@ function candidates.ranked(list)
     if few ~= more then return few < more end
     local a, b = one.model.model, other.model.model
     if is_headless(a) ~= is_headless(b) then return is_headless(b) end
+    local plain, richer = #one.class.field_names, #other.class.field_names
+    if plain ~= richer then return plain < richer end
+    if is_of_own_class(one) ~= is_of_own_class(other) then return is_of_own_class(one) end
     if #a ~= #b then return #a < #b end
     return a < b
   end)

@@ -110,8 +110,8 @@ function configs.model_of(config, model, format)
   for _, one in ipairs(candidates.described(is_hf and "left" or "right")) do
     if accepts(one) then
       local wrong, lacking = distance_of(one)
-      found[#found + 1] = { model = one.model, mistakes = 0, is_named = architectures.is_of(one.model, wanted), changes = 0, wrong = wrong,
-        lacking = lacking }
+      found[#found + 1] = { model = one.model, class = one.class, mistakes = 0, is_named = architectures.is_of(one.model, wanted),
+        changes = 0, wrong = wrong, lacking = lacking }
     end
   end
   local list = candidates.ranked(found)

@@ -37,7 +37,8 @@ local function models_of(about)
   for _, one in ipairs(candidates.described(is_zoo and "right" or "left")) do
     if accepts(one) then
       local wrong, lacking = distance_of(one)
-      found[#found + 1] = { model = one.model, mistakes = 0, is_named = false, changes = 0, wrong = wrong, lacking = lacking }
+      found[#found + 1] = { model = one.model, class = one.class, mistakes = 0, is_named = false, changes = 0, wrong = wrong,
+        lacking = lacking }
     end
   end
   local list, out = candidates.ranked(found), {}
