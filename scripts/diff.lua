@@ -28,6 +28,10 @@ number is a difference of inf, which rel norm and cosine leave out. A line of se
 largest of each number, and 'most in' is the layer that differs most. Tensors are read in blocks; memory
 stays small.
 
+The configs of two folders (config.json, or the YAML file) are compared field by field, too: 1 and 1.0
+are the same, and so are null, the default of the model's class and an absent field. With --model,
+--keys-only, --key, --shape or --dtype, configs are not compared.
+
 --key, --shape and --dtype choose the tensors that either side has so.
 
 Exit code: 0 the same, 1 different, 2 an error.
@@ -83,6 +87,15 @@ local function new_progress(a, b, args)
   return progress.reading(total)
 end
 
+---The differences between the configs of two folders; nil if they are not compared.
+---@return FieldDifference[]|nil
+local function differences_of_configs(a, b, args)
+  if args.model or args.keys_only or args.key or args.shape or args.dtype then return nil end
+  if not (cbk.fs.is_dir(args.a) and cbk.fs.is_dir(args.b)) then return nil end
+  local configs = require "cbk.diff.configs" -- with all of cbk.recognise
+  return configs.of_folders({ path = args.a, checkpoint = a }, { path = args.b, checkpoint = b })
+end
+
 ---@return Comparison
 local function compare(args)
   local a, b = cli.open(args.a, args), cli.open(args.b, args)
@@ -104,6 +117,8 @@ local function compare(args)
   on_read()
   check_chosen(result, args)
   result.through, result.optimizers = what, optimizers.find(root_a)
+  result.config = differences_of_configs(a, b, args)
+  if result.config and #result.config > 0 then result.equal = false end
   return result
 end
 
@@ -154,7 +169,7 @@ local function print_table(one, args)
   local columns = cli.columns()
   local lines, left_out = text_table.lines(one.columns, one.rows, columns and columns - 2)
   print_line(("%s (%s):"):format(one.title, numbers.grouped(one.count)))
-  local most = (args.top or LISTED) + 1 -- with the titles
+  local most = (args.top or args.all and #lines or LISTED) + 1 -- with the titles
   for i = 1, math.min(most, #lines) do print_line("  " .. lines[i]) end
   if #lines > most then
     print_line(("  … and %s (%s)"):format(numbers.counted(#lines - most, "more line"),
@@ -201,6 +216,7 @@ local function print_text(result, args)
   print_keys("only in " .. cbk.shown(args.b), result.b, result.only_b, args)
   print_lines("renamed, with the same content", #result.renamed, renamed_lines(result.renamed, args), args)
   print_different(result, args)
+  if result.config and #result.config > 0 then print_table(require("cbk.diff.configs").table(result.config), args) end
   local compared = args.keys_only and " (without values)" or ""
   print_line(result.equal and ("the same: %s%s"):format(numbers.counted(result.same, "value"), compared)
     or ("%s the same%s"):format(numbers.counted(result.same, "value"), compared))
@@ -245,6 +261,13 @@ local function print_json(result, args)
     keys("only_b", result.b, result.only_b),
     { "renamed", count = #result.renamed, item = function(i) return cbk.dict(result.renamed[i]) end },
     { "different", count = #result.different, item = function(n) return json_of(diff.at(result, n, args)) end } }
+  if result.config then
+    members[#members + 1] = { "config", count = #result.config, item = function(n)
+      local one, entry = result.config[n], cbk.dict()
+      entry.field, entry.a, entry.b = one.field, one.a, one.b
+      return entry
+    end }
+  end
   if result.through then table.insert(members, 1, { "through", result.through }) end
   cli.print_json_object(members)
 end

@@ -187,6 +187,47 @@ describe("cbk diff of values", function()
   end)
 end)
 
+describe("cbk diff of folders", function()
+  local function folders(name, a, b)
+    local dir = harness.temp_dir()
+    for side, config in pairs { a = a, b = b } do
+      cbk.fs.mkdir(cbk.fs.join(dir, side))
+      create(cbk.fs.join(dir, side, "model.safetensors"), cbk.dict { w = cbk.tensor { 1 } })
+      cbk.config.save(config, cbk.fs.join(dir, side, name))
+    end
+    return dir
+  end
+
+  it("compares their configs, too", function()
+    for name, place in pairs { ["config.json"] = "", ["params.yaml"] = "model." } do
+      local function config(fields) return place == "" and cbk.dict(fields) or cbk.dict { model = cbk.dict(fields) } end
+      local dir = folders(name,
+        config { { "tied", false }, { "eps", 1e-5 }, { "size", 8 }, { "ids", cbk.list { 1, 2 } }, { "none", cbk.null } },
+        config { { "tied", true }, { "eps", 1e-6 }, { "size", cbk.float(8) }, { "ids", cbk.list { 1, 3 } }, { "more", false } })
+      local status, out = diff(dir, "a", "b")
+      equal(status, 1)
+      has(out, "different fields of the configs (4):\n")
+      is_true(out:find("\n  " .. place .. "more +%(absent%) +False\n") ~= nil, out)
+      has(out, "\n1 value the same\n")
+      local result = json_of(dir, "a", "b")
+      equal(result.config, { { field = place .. "tied", a = false, b = true },
+        { field = place .. "eps", a = 1e-5, b = 1e-6 }, { field = place .. "ids.1", a = 2, b = 3 },
+        { field = place .. "more", b = false } })
+      equal(result.equal, false)
+      equal({ diff(dir, "a", "b", "--keys-only") }, { 0, "the same: 1 value (without values)\n", "" })
+      equal((diff(dir, "a", "b", "--key", "w")), 0)
+      equal((diff(dir, "a", "a")), 0)
+      equal((diff(dir, "a", "b/model.safetensors")), 0) -- a file alone
+    end
+  end)
+
+  it("takes the default of a field for the same as none", function()
+    local dir = folders("config.json", cbk.dict { { "model_type", "llama" } },
+      cbk.dict { { "model_type", "llama" }, { "initializer_range", 0.02 }, { "rms_norm_eps", 1e-5 } })
+    equal(json_of(dir, "a", "b").config, { { field = "rms_norm_eps", b = 1e-5 } })
+  end)
+end)
+
 describe("cbk diff through a converter", function()
   local function model(dir, name, change)
     local config, root = tiny.model(tiny.newest_ways()[name])
