@@ -17,7 +17,8 @@ local paint = require "cbk.cli.paint"
 
 local parser = cli.parser("diff", "Compare two checkpoints of any formats: keys, shapes, dtypes, values.", [[
 Values are compared by their dotted keys; tensors that only one side has are then compared by content,
-and those with the same content are listed as renamed. With --model, one of them is converted to the
+and those with the same content are listed as renamed; constants, such as norms of ones, only if their
+names are alike from the number of the layer on. With --model, one of them is converted to the
 format of the other first, in memory; tensors that are not of the model are on one side only.
 
 The order of keys and the kinds of containers (dict or OrderedDict, tensor or parameter) are not

@@ -89,15 +89,15 @@ end
 local function take_renamed(result, options, wanted)
   local a, b = result.a, result.b
   local function is_wanted(i, k) return wanted.row(a, i) or wanted.row(b, k) end
-  local of_a, is_sure = renamed.pairs(a, result.only_a, b, result.only_b, wanted)
-  local taken_a, taken_b, same, sure = {}, {}, {}, {}
+  local of_a = renamed.pairs(a, result.only_a, b, result.only_b, wanted)
+  local taken_a, taken_b, same, known = {}, {}, {}, {}
   for i, k in pairs(of_a) do
     taken_a[i], taken_b[k] = true, true
-    if is_sure[i] then sure[#sure + 1] = { a = a:path(i), b = b:path(k) } end
+    known[#known + 1] = { a = a:path(i), b = b:path(k) }
     if is_wanted(i, k) then same[i] = k end
   end
   local left_a, left_b = without(result.only_a, taken_a), without(result.only_b, taken_b)
-  for i, k in pairs(renamed.alike(sure, a, left_a, b, left_b)) do
+  for i, k in pairs(renamed.alike(known, a, left_a, b, left_b)) do
     taken_a[i], taken_b[k] = true, true
     if is_wanted(i, k) then
       result.other_key[i] = k

@@ -58,16 +58,17 @@ local function by_content(list, content)
   return out, is_constant
 end
 
--- Common features of tensors with equal content that belong together, the most certain first: so layers stay together, also norms of ones.
+-- Common features of tensors with equal content that belong together, the most certain first: so layers stay together.
 local LIKENESSES = {
   function(key) return numbers_in(key) .. "\0" .. key:reverse():match "^%D*" end, -- and the text after the last number
   numbers_in,
   function() return "" end,
 }
 
----Pairs tensors with equal content. `is_sure` is set if their names are similar too; without that, equal content may be chance.
-local function pair_up(a, same_a, b, same_b, out, is_sure)
-  for n, likeness in ipairs(LIKENESSES) do
+---Pairs tensors with equal content. Constants, such as norms of ones, are equal by chance: their names must be similar, too.
+local function pair_up(a, same_a, b, same_b, is_constant, out)
+  for n = 1, is_constant and 1 or #LIKENESSES do
+    local likeness = LIKENESSES[n]
     local alike, left_a, left_b = {}, {}, {}
     for _, k in ipairs(same_b) do
       local id = likeness(b:path(k))
@@ -77,7 +78,7 @@ local function pair_up(a, same_a, b, same_b, out, is_sure)
     for _, i in ipairs(same_a) do
       local list = alike[likeness(a:path(i))]
       local k = list and list[list.next]
-      if k then out[i], list.next, is_sure[i] = k, list.next + 1, n == 1 else left_a[#left_a + 1] = i end
+      if k then out[i], list.next = k, list.next + 1 else left_a[#left_a + 1] = i end
     end
     for _, list in pairs(alike) do
       for p = list.next, #list do left_b[#left_b + 1] = list[p] end
@@ -95,9 +96,8 @@ end
 ---@param only_b integer[]
 ---@param wanted DiffWanted
 ---@return table<integer, integer> pairs   rows of `b` by rows of `a`
----@return table<integer, boolean> is_sure   rows of `a` whose counterpart does not have their content by chance
 function renamed.pairs(a, only_a, b, only_b, wanted)
-  local is_wanted, out, is_sure = {}, {}, {}
+  local is_wanted, out = {}, {}
   local shapes_a, shapes_b = by_signature(a, only_a, wanted, is_wanted), by_signature(b, only_b, wanted, is_wanted)
   local read_a, read_b = {}, {}
   for id, list in pairs(shapes_a) do
@@ -112,13 +112,11 @@ function renamed.pairs(a, only_a, b, only_b, wanted)
       local contents_a, is_constant = by_content(list, content_a)
       local contents_b = by_content(shapes_b[id], content_b)
       for content, same_a in pairs(contents_a) do
-        local same_b = contents_b[content] or {}
-        pair_up(a, same_a, b, same_b, out, is_sure)
-        for _, i in ipairs(same_a) do is_sure[i] = is_sure[i] or not is_constant[content] end
+        pair_up(a, same_a, b, contents_b[content] or {}, is_constant[content], out)
       end
     end
   end
-  return out, is_sure
+  return out
 end
 
 ---A key without its numbers, and its numbers.
