@@ -24,15 +24,16 @@ holds all their values; with --raw, their bits are written as unsigned integers.
 quantised tensors of a GGUF file: they are decoded to float32; with --raw, and as .raw, their blocks
 are written as bytes. The same holds for weights that are quantised with scales beside them.
 
-KEY is a key or a glob over whole keys; a plain name also means everything below it.
+KEY is a key or a glob over whole keys; a plain name also means everything below it. A part of a tensor
+is written as in NumPy, and only that is read: 'KEY[0:3, :]', '*.weight[0]'; positions count from 0.
 
 examples:
   cbk export model.safetensors lm_head.weight -o head.npy
   cbk export model.mdl 'model.*.bias' -o biases.npz
-  cbk export pytorch_model.bin wte.weight -o wte.csv
+  cbk export pytorch_model.bin 'wte.weight[0:100]' -o wte.csv
   cbk export model.safetensors lm_head.weight -o head.raw]])
 parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "FILE"
-parser:argument("key", "a key, or a glob over whole keys"):argname "KEY":args "*"
+parser:argument("key", "a key, a glob over whole keys, or either with [PART]"):argname "KEY":args "*"
 cli.key_option(parser, "key", true)
 parser:option("-o --output", "what to write"):argname("OUT"):count(1)
 parser:option("--format", "npy, npz, csv or raw (default: from OUT)"):argname("FORMAT"):choices { "npy", "npz", "csv", "raw" }
@@ -85,7 +86,7 @@ local function refuse_codes()
   local by_key = {}
   for _, one in ipairs(weights.weights) do by_key[one.key] = one end
   for _, one in ipairs(chosen) do
-    local weight = by_key[one.key]
+    local weight = by_key[one.path]
     if weight and stored_form.is_narrow(one.tensor.dtype) then
       cbk.fail("unsupported", ("cannot write %s as float32: the weight is quantised (%s), and its scales are not multiplied in here; "
         .. "--raw writes the codes as they are"):format(cbk.quote(one.key), weight.method))
@@ -94,6 +95,12 @@ local function refuse_codes()
 end
 
 if has_numbers then refuse_codes() end
+for _, one in ipairs(chosen) do
+  if one.whole and not has_numbers and stored_form.blocks(one.whole) then
+    cbk.fail("unsupported", ("cannot write a part of the quantised %s as it is stored"):format(cbk.quote(one.key)),
+      { advice = "without --raw, as .npy, its numbers are written" })
+  end
+end
 local root = cbk.dict()
 for _, one in ipairs(chosen) do
   one.exported = exported(one.tensor)

@@ -15,7 +15,7 @@ local real_values = require "cbk.cli.real_values"
 local parser = cli.parser("show", "Print values of a checkpoint: dtype, shape, place, statistics and elements.", [[
 For a tensor: dtype and shape, where its bytes are, what shares them, statistics, and elements from
 its edges. The statistics read the whole tensor, in blocks; the rest reads a few elements. A part of a tensor
-is written as in NumPy, and only that is read: 'KEY[5, 9]', 'KEY[0:3, :]'; positions count from 0.
+is written as in NumPy, and only that is read: 'KEY[5, 9]', '*.weight[0:3, :]'; positions count from 0.
 
 --dataloader shows where a run that loads the checkpoint resumes in its data: how many samples
 each worker skips, and from which worker's state. FILE may also be the folder in which releases 1.8
@@ -28,7 +28,7 @@ examples:
   cbk show training.mdl optimizer.param_groups
   cbk show --dataloader training.mdl --workers 8 --batch-size 32]])
 parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "FILE"
-parser:argument("key", "a key, a glob over whole keys, or KEY[PART]"):argname "KEY":args "*"
+parser:argument("key", "a key, a glob over whole keys, or either with [PART]"):argname "KEY":args "*"
 cli.key_option(parser, "key", true)
 parser:flag("--no-stats", "do not read whole tensors")
 parser:flag("--dataloader", "print where the data loader of a run resumes")
@@ -57,21 +57,9 @@ end
 
 local rows = cbk.leaf_rows(root)
 
----Adds a part of a tensor, "w[5, 9]"; false if `text` is none.
----@return boolean
-local function expand_part(text, shown)
-  local key, ranges = key_part.parse(text)
-  local row = key and rows:find(key)
-  if not row then return false end
-  local tensor = rows:value(row)
-  if not is_tensor(tensor) then cbk.fail("key", ("%s is not a tensor, but: %s"):format(cbk.quote(key), cbk.kind(tensor))) end
-  shown[#shown + 1] = { key = text, row = row, tensor = key_part.of(tensor, key, ranges), in_lua = key_part.in_lua(tensor, ranges) }
-  return true
-end
-
 ---What `key` means is added to `shown`, several rows where they have one path.
 ---@param key string
----@param shown (integer|{ key: string, tree: any }|{ key: string, row: integer, tensor: Tensor })[]  rows, containers, parts
+---@param shown (integer|{ key: string, tree: any }|TensorPart)[]  rows, containers, parts
 local function expand(key, shown)
   local before = #shown
   local row = rows:find(key)
@@ -85,7 +73,8 @@ local function expand(key, shown)
     shown[#shown + 1] = { key = key, tree = tree }
     return
   end
-  if expand_part(key, shown) then return end
+  for _, part in ipairs(key_part.find(rows, key)) do shown[#shown + 1] = part end
+  if #shown > before then return end
   local is_glob, matches = pcall(cbk.glob, key)
   if not is_glob then error(matches, 0) end
   for i = 1, #rows do
@@ -158,7 +147,7 @@ local function show_tensor(row)
   if grid then print(grid) end
 end
 
----@param part { key: string, row: integer, tensor: Tensor, in_lua: string|nil }
+---@param part TensorPart
 local function show_part(part)
   local tensor = part.tensor
   print_line(("%s  %s %s"):format(fold.shown(part.key), tensor.dtype, extents.shape(tensor:shape())))
@@ -167,7 +156,8 @@ local function show_part(part)
   if tensor:numel() > 1 and can_have_stats(tensor) then print_line("  " .. stats_text(tensor)) end
   local grid = inspect.text(tensor, { columns = cli.columns(), edge = 8 }):match "\n(.*)$"
   if grid then print(grid) end
-  if part.in_lua then print_line(('  in Lua: ckpt["%s"]%s'):format(fold.shown(rows:path(part.row)), part.in_lua)) end
+  local in_lua = key_part.in_lua(rows:value(part.row), part.ranges)
+  if in_lua then print_line(('  in Lua: ckpt["%s"]%s'):format(fold.shown(rows:path(part.row)), in_lua)) end
 end
 
 local function show_value(key, value)

@@ -34,6 +34,16 @@ describe("cbk export", function()
     equal(cbk.open(dir .. "/x.npy").root.x:tolist(), cbk.open(dir .. "/m.pt").root.model.head:tolist())
   end)
 
+  it("writes parts of tensors", function()
+    local dir = make()
+    equal(export(dir, "model.head[0:2, 1:]", "-o", "x.npy"), "model.head[0:2, 1:]: float32 [2, 2]\n")
+    equal(cbk.open(dir .. "/x.npy").root.x[1]:tolist(), { 2, 3 })
+    export(dir, "model.h*[0]", "model.head", "-o", "x.npz")
+    local root = cbk.open(dir .. "/x.npz").root
+    equal({ root["model.head[0]"]:tolist(), root["model.half[0]"]:tolist(), #root["model.head"] }, { { 1, 2, 3 }, 1, 2 })
+    has(select(3, run(dir, "export", "m.pt", "model.haed[0]", "-o", "y.npy")), "there is no 'model.haed' in 'm.pt'; did you mean")
+  end)
+
   it("writes bfloat16 and 8-bit floats as float32, or their bits", function()
     local dir = make()
     equal(export(dir, "model.half", "-o", "x.npy"), "model.half: float32 [3] (from bfloat16)\n")

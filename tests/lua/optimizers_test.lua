@@ -264,6 +264,16 @@ describe("cbk show of a part", function()
     local _, json = harness.cbk(dir, "show", "--json", "a.pt", "w[1, 0:2]")
     has(json, '"shape": [')
   end)
+
+  it("are those of all tensors that a glob matches", function()
+    local dir = harness.temp_dir()
+    local root = cbk.dict { { "h.0.w", cbk.tensor { { 0, 1 }, { 2, 3 } } }, { "h.1.w", cbk.tensor { { 4, 5 }, { 6, 7 } } }, { "n.w", 3 } }
+    cbk.create(dir .. "/a.pt", { root = root }):commit()
+    local _, out = harness.cbk(dir, "show", "a.pt", "*.w[0, 1]", "--no-stats")
+    has(out, 'h.0.w[0, 1]  float32 []\n  1\n  in Lua: ckpt["h.0.w"][1][2]\n\nh.1.w[0, 1]  float32 []\n  5\n')
+    has(select(3, harness.cbk(dir, "show", "a.pt", "*.v[0]")), "no key of 'a.pt' matches '*.v[0]'")
+    has(select(3, harness.cbk(dir, "show", "a.pt", "*.w[0, 1, 0]")), "'h.0.w' has 2 dims, not 3")
+  end)
 end)
 
 describe("Items of lists", function()

@@ -1,7 +1,8 @@
--- A part of a tensor behind its key, as in NumPy: "w[5, 9]", "w[0:3, :]", "w[-1]". Positions count from 0.
+-- A part of a tensor behind its key or a glob, as in NumPy: "w[5, 9]", "*.w[0:3, :]", "w[-1]". Positions count from 0.
 
 local cbk = require "cbk"
 local extents = require "cbk.extents"
+local is_tensor = require("cbk.tensor_kinds").is_tensor
 
 local key_part = {}
 
@@ -57,6 +58,33 @@ function key_part.of(tensor, key, ranges)
     end
   end
   return part
+end
+
+---@class TensorPart
+---@field key string      "w[5, 9]"
+---@field row integer
+---@field tensor Tensor
+---@field ranges table[]
+
+---The parts that "w[5, 9]" or "*.w[0:3]" means; none if there are no brackets, or no tensor has such a key.
+---@param rows LeafRows
+---@param text string
+---@return TensorPart[]
+function key_part.find(rows, text)
+  local key, ranges = key_part.parse(text)
+  if not key then return {} end
+  local exact, matches, out = rows:find(key), nil, {}
+  if not exact then matches = cbk.glob(key) end
+  for i = exact or 1, exact or #rows do
+    local is_meant = exact or matches(rows:path(i))
+    local tensor = is_meant and rows:value(i)
+    if is_meant and is_tensor(tensor) then
+      local own = rows:path(i)
+      out[#out + 1] = { key = own .. text:sub(#key + 1), row = i, tensor = key_part.of(tensor, own, ranges), ranges = ranges }
+    end
+    if exact and not is_tensor(tensor) then cbk.fail("key", ("%s is not a tensor, but: %s"):format(cbk.quote(key), cbk.kind(tensor))) end
+  end
+  return out
 end
 
 ---The same part in Lua, which counts from 1, where it is one element: "[6][10]"; nil for others.
