@@ -42,7 +42,7 @@ local args = parser:parse()
 
 local function resolved(option, format)
   local found = format and converters.catalogue.resolve(format, converters.catalogue.find(args.model))
-  local problem = found and release.problem(converters.catalogue.release(found))
+  local problem = found and release.problem(found)
   if problem then cli.usage_error("upgrade", ("--%s %s: %s"):format(option, format, problem)) end
   return found
 end
@@ -64,7 +64,7 @@ if not converters.catalogue.since(converters.catalogue.release(to), "2.0") then
     .. "use cs-2.0 or later"):format(args.tgt_fmt))
 end
 cli.depend_on(args.config, args)
-local config = upgrade.open_config(args.config)
+local config = upgrade.open_config(args.config, ("cbk convert %s --to %s"):format(cbk.shown(args.checkpoint_file), to))
 old = old or upgrade.open(args.checkpoint_file, cli.reading(args))
 local options = { seed = args.shuffle_seed, kind = args.dataloader_type, without_state = args.no_dataloader_state,
   accept_missing = args.accept_missing, drop_unmatched = args.drop_unmatched_keys }

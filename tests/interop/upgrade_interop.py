@@ -667,7 +667,7 @@ class Tests:
         refused("incomplete", "lm_head.weight", TIED["model.model.lm_head.weight"])
         self.write(0.2)
         refused("already", more=("--from", "cs-2.5"), code=2)
-        refused("cs-X.Y", more=("--from", "hf"), code=2)
+        refused("is not a release", more=("--from", "hf"), code=2)
         refused("states in the checkpoint", more=("--from", "cs-2.0", "-w", self.states), code=2)
         os.remove(os.path.join(self.states, "data_iter_checkpoint_state_file_global"))
         refused("data_iter_checkpoint_state_file_global")

@@ -518,15 +518,26 @@ describe("cbk upgrade", function()
   it("knows which releases there are, and which it can write for", function()
     local folder = harness.temp_dir()
     for option, text in pairs {
-      ["--to=cs-9.9"] = "--to cs-9.9: there is no release 9.9; known are 1.6, ", ["--to=hf"] = "--to hf: expected cs-X.Y",
-      ["--to=cs-1.9"] = "--to cs-1.9: cbk writes H5 0.4 and later", ["--to=cs-1.10"] = "there is no release 1.10",
+      ["--to=cs-9.9"] = "--to cs-9.9: 'cs-9.9' is not a release; did you mean cs-2.9 or cs-2.8 or cs-2.7? known are cs-1.6 … cs-2.9",
+      ["--to=2.5"] = "did you mean cs-2.5? known are", ["--to=hf"] = "--to hf: 'hf' is not a release; known are cs-1.6",
+      ["--to=cs-1.9"] = "--to cs-1.9: cbk writes H5 0.4 and later", ["--to=cs-1.10"] = "'cs-1.10' is not a release",
     } do
       local code, _, problem = harness.cbk(folder, "upgrade", "--model", "gpt2", "--config", "c.yaml", "x.mdl", option)
       equal(code, 2, option)
       harness.is_true(problem:find(text, 1, true), problem)
     end
     local _, _, problem = harness.cbk(folder, "upgrade", "--model", "gpt2", "--config", "c", "x", "--to", "cs-2.5", "--from", "cs-9.9")
-    harness.is_true(problem:find("--src-fmt cs-9.9: there is no release", 1, true), problem)
+    harness.is_true(problem:find("--src-fmt cs-9.9: 'cs-9.9' is not a release", 1, true), problem)
+  end)
+
+  it("names the command that converts from Hugging Face", function()
+    local dir = harness.temp_dir()
+    local config, root = tiny.model(tiny.newest_ways().gpt2)
+    cbk.config.save(config, dir .. "/config.json")
+    cbk.create(dir .. "/m.safetensors", { root = root }):commit()
+    local code, _, problem = harness.cbk(dir, "upgrade", "m.safetensors", "--to", "cs-2.5")
+    equal({ code, problem }, { 1, "cbk: './config.json' is a config of Hugging Face; upgrade is for checkpoints of the Model Zoo; "
+      .. "use `cbk convert m.safetensors --to cs-2.5`\n" })
   end)
 
   it("names a config that describes no model", function()

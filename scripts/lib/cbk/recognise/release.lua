@@ -1,6 +1,8 @@
 -- Detects the release of the Model Zoo that wrote a checkpoint and its config (help/releases.md has the table).
 
 local cbk = require "cbk"
+local catalogue = require "converters.engine.catalogue"
+local converter_list = require "cbk.converters.list"
 local kinds = require "converters.engine.kinds"
 local releases = require "converters.engine.releases"
 
@@ -24,13 +26,16 @@ local function release_in(text)
   return releases.unchanged[found] and newest or releases.place[found] and found or nil
 end
 
----What is wrong with a release that the user names, or nil.
----@param name string|nil   "2.5"
+---What is wrong with the format of a release that the user names, or nil.
+---@param format string   "cs-2.5"
 ---@return string|nil
-function release.problem(name)
-  local known = table.concat(releases.known, ", ")
-  if not name then return "expected cs-X.Y, of the releases " .. known end
-  if not releases.place[name] then return ("there is no release %s; known are %s"):format(name, known) end
+function release.problem(format)
+  if releases.place[catalogue.release(format)] then return nil end
+  local formats = {}
+  for i, name in ipairs(releases.known) do formats[i] = "cs-" .. name end
+  local near = converter_list.nearest_formats(format, formats)
+  return ("'%s' is not a release; %sknown are cs-%s … cs-%s"):format(format,
+    #near > 0 and ("did you mean %s? "):format(table.concat(near, " or ")) or "", first, newest)
 end
 
 --- Only releases wrote versions 0.1 to 0.3. Later versions are containers that tools write too, for models of any release: the tools

@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local candidates = require "cbk.recognise.candidates"
 local converters = require "cbk.converters"
 local config_changes = require "cbk.config_changes"
+local configs = require "cbk.recognise.configs"
 local dataloader_state = require "cbk.dataloader_state"
 local detect = require "cbk.recognise.detect"
 local doubts = require "cbk.recognise.doubts"
@@ -54,10 +55,15 @@ function upgrade.format_at(model_name, number)
 end
 
 ---@param path string
+---@param command string   that converts a checkpoint of Hugging Face
 ---@return Dict   it describes a model
-function upgrade.open_config(path)
+function upgrade.open_config(path, command)
   local config = cbk.config.load(path)
   local problem
+  if kinds.is_dict(config) and configs.says_hugging_face(config) then
+    cbk.fail("config", ("'%s' is a config of Hugging Face; upgrade is for checkpoints of the Model Zoo"):format(path),
+      { advice = ("use `%s`"):format(command) })
+  end
   if (cbk.kind(config) or ""):find "dict" then
     local fine, found = pcall(trainer.model, config)
     problem = not fine and errors.text(found) or cbk.count(found) == 0 and "the model section of the config is empty"
