@@ -392,9 +392,9 @@ int plan_tostring(lua_State* L) {
     return out;
   };
   std::string text =
-      fmt::format("reads {}, writes {} ({} tensor{}), memory for blocks {}", format_size(field("bytes_read")),
-                  format_size(field("bytes_written")), field("tensors"), field("tensors") == 1 ? "" : "s",
-                  format_size(field("peak_memory")));
+      fmt::format("reads {}, writes at most {} ({} stored tensor{}), memory for blocks {}",
+                  format_size(field("bytes_read")), format_size(field("bytes_written")), field("tensors"),
+                  field("tensors") == 1 ? "" : "s", format_size(field("peak_memory")));
   const auto lossy = names("lossy");
   if (!lossy.empty()) text += "\nmay lose precision (values are not read): " + shown(listed(lossy, 5));
   for (const std::string& warning : names("warnings")) text += "\nwarning: " + one_line(warning);

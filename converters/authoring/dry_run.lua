@@ -191,7 +191,7 @@ function dry_run.summary(rows)
   for _, one in ipairs { { "made here", totals.made }, { "left out", totals.left_out }, { "not matched", totals.not_matched } } do
     if one[2] > 0 then rest[#rest + 1] = ("; %s: %d"):format(one[1], one[2]) end
   end
-  return ("keys read: %d; written: %d (%s)%s"):format(totals.keys, totals.written + totals.made, table.concat(actions, ", "),
+  return ("keys read: %d; keys written: %d (%s)%s"):format(totals.keys, totals.written + totals.made, table.concat(actions, ", "),
     table.concat(rest))
 end
 

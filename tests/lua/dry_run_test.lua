@@ -69,7 +69,7 @@ describe("Plan: key by key", function()
       "copy -> copied  copy  float32 [4, 2]",
       "freq -> (nothing: computed)  float32 [4, 2]", "gone -> (nothing: no place)  float32 [4, 2]",
     })
-    equal(dry_run.summary(dry_run.rows(watch)), "keys read: 5; written: 6 (split 2, transpose 2, copy 1); made here: 1; left out: 2")
+    equal(dry_run.summary(dry_run.rows(watch)), "keys read: 5; keys written: 6 (split 2, transpose 2, copy 1); made here: 1; left out: 2")
   end)
 
   it("like layers are one line, and so are their explanations", function()
@@ -89,7 +89,7 @@ describe("Plan: key by key", function()
       { "a", { "q", "k" }, actions.split(2), also_right = { { "mask", function() return counted({ 3 }, 0) end } } },
     } }, { a = t })
     has(lines(watch), "(made here) -> mask  made  float32 [3]")
-    equal(dry_run.summary(dry_run.rows(watch)), "keys read: 1; written: 3 (split 2); made here: 1")
+    equal(dry_run.summary(dry_run.rows(watch)), "keys read: 1; keys written: 3 (split 2); made here: 1")
   end)
 
   it("values that are no tensors", function()
@@ -122,7 +122,7 @@ describe("Plan: key by key", function()
     local watch, fine = planned(table, { words = t }, { deduplicated = true })
     assert(fine)
     equal(lines(watch), { "words -> in  transpose  float32 [4, 2] -> float32 [2, 4]", "words -> out  tied  float32 [4, 2]" })
-    equal(dry_run.summary(dry_run.rows(watch)), "keys read: 1; written: 2 (transpose 1, tied 1)")
+    equal(dry_run.summary(dry_run.rows(watch)), "keys read: 1; keys written: 2 (transpose 1, tied 1)")
     equal(lines((planned(table, { words = t }))), { "words -> in  transpose  float32 [4, 2] -> float32 [2, 4]" })
     has(explain.lines(watch, "out"), "for       head, which is missing: another name of the same tensor")
     has(explain.lines(watch, "out"), "does      tied: float32 [4, 2] -> float32 [4, 2]")
@@ -288,8 +288,8 @@ describe("Plan: the command", function()
     local dir = harness.temp_dir()
     huge_models.write(dir, huge_models.mixtral_8x22b)
     for format, summary in pairs {
-      ["cs-2.5"] = "keys read: 1739; written: 564 (copy 284, rotary q 56, rotary k 56, stacked experts 168)",
-      ["cs-2.8"] = "keys read: 1739; written: 1740 (copy 1628, rotary q 56, rotary k 56)",
+      ["cs-2.5"] = "keys read: 1739; keys written: 564 (copy 284, rotary q 56, rotary k 56, stacked experts 168)",
+      ["cs-2.8"] = "keys read: 1739; keys written: 1740 (copy 1628, rotary q 56, rotary k 56)",
     } do
       local code, stdout = harness.cbk(dir, "convert", dir, "--to", format, "--dry-run")
       equal(code, 0)
@@ -305,7 +305,7 @@ describe("Plan: the command", function()
     huge_models.write(dir, huge_models.llama_70b)
     local code, stdout = run(dir, "--dry-run")
     equal(code, 0)
-    has(stdout, "keys read: 723; written: 724 (copy 564, rotary q 80, rotary k 80)")
+    has(stdout, "keys read: 723; keys written: 724 (copy 564, rotary q 80, rotary k 80)")
     has(stdout, "reads 128.5 GiB")
     equal(cbk.fs.list(dir), { "config.json", "model.safetensors" })
     code, stdout = run(dir, "--explain", "model.layers.3.self_attn.q_proj.weight")
@@ -344,7 +344,7 @@ describe("Plan: the command", function()
       "--tgt-fmt", "cs-2.4", "--config", "config.json", "model.safetensors", "--debug")
     equal({ code, stdout }, { 0, "Checkpoint saved to ./model_to_cs-2.4.mdl\nConfig saved to ./config_to_cs-2.4.yaml\n" })
     has(stderr, "embed.weight -> embedding_layer.word_embeddings.weight  copy  float32 [5, 4]\n")
-    has(stderr, "keys read: 5; written: 7 (transpose 1, stacked qkv 3, copy 3)\n")
+    has(stderr, "keys read: 5; keys written: 7 (transpose 1, stacked qkv 3, copy 3)\n")
   end)
 
   it("the tutorials show what happens", function()

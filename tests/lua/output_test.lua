@@ -33,6 +33,17 @@ describe("Output", function()
     t.equal({ back["a.b"]:tolist(), back["a.c"].dtype }, { { 1, 2 }, "bfloat16" })
   end)
 
+  it("has a plan with the most bytes that it writes, and with the tensors that are stored", function()
+    for name, stored in pairs { ["x.safetensors"] = "2 stored tensors", ["x.pt"] = "1 stored tensor", ["x.mdl"] = "1 stored tensor" } do
+      local path, root = cbk.fs.join(t.temp_dir(), name), cbk.dict { { "w", cbk.randn { 20, 30 } } }
+      root.tied = root.w
+      local plan = cbk.create(path, { root = root }):plan()
+      t.is_true(tostring(plan):find("^reads 0 B, writes at most [%d.]+ KiB %(" .. stored .. "%), memory for ") ~= nil, tostring(plan))
+      cbk.create(path, { root = root }):commit()
+      t.is_true(#cbk.fs.read(path) <= plan.bytes_written, name)
+    end
+  end)
+
   it("puts keys of the model into the model of an H5 checkpoint", function()
     local folder = t.temp_dir()
     local model = cbk.dict { { "h.0.w", cbk.tensor { 1 } }, { "b", cbk.tensor { 2 } } }

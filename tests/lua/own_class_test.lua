@@ -400,7 +400,7 @@ describe("Layouts of one's own with classes", function()
     has(out, "part 1 is 'layer', not 'layers'")
     code, out = said "--dry-run"
     equal({ code, cbk.fs.exists(dir .. "/m_to_b.safetensors") }, { 0, false })
-    has(out, "keys read: 2; written: 2 (copy 2)")
+    has(out, "keys read: 2; keys written: 2 (copy 2)")
   end)
 
   it("refuse layers beyond the config, also in rules, and sizes that the defaults contradict where there is no config", function()
