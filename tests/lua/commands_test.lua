@@ -130,9 +130,10 @@ describe("command lines", function()
       { "--threads '0'", "b.pt", "--threads", "0" }, { "--threads '-1'", "b.pt", "--threads", "-1" },
       { "--shard-size '-5'", "b.pt", "--shard-size", "-5" },
       { "'1.5KB': expected a whole number with a unit", "b.pt", "--shard-size", "1.5KB" }, { "DST '-'", "-" },
-      { "'bfloat15' is not a dtype; did you mean bfloat16 or float16?", "b.pt", "--to-dtype", "bfloat15" },
-      { "'zz9plural' is not a dtype; known are bool, uint8, ", "b.pt", "--to-dtype", "zz9plural" },
-      { "expected a floating dtype", "b.pt", "--to-dtype", "int8" }, { "a floating dtype", "b.pt", "--to-dtype", "complex64" },
+      { "--to-dtype 'bfloat15': expected a floating dtype; did you mean bfloat16 or float16?", "b.pt", "--to-dtype", "bfloat15" },
+      { "--to-dtype 'fp8': expected a floating dtype; known are float64, float32, bfloat16, float16, float8_e4m3fn, float8_e5m2, "
+        .. "float8_e4m3fnuz, float8_e5m2fnuz, float8_e8m0fnu; see", "b.pt", "--to-dtype", "fp8" },
+      { "a floating dtype; known are", "b.pt", "--to-dtype", "int8" }, { "a floating dtype", "b.pt", "--to-dtype", "complex64" },
       { "'0.4', '0.5', 'flat'", "b.mdl", "--h5-version", "0.9" },
       { "would be a torch checkpoint", "b.pt", "--h5-version", "0.4" },
     }

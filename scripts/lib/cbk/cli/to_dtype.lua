@@ -9,13 +9,18 @@ local to_dtype = {}
 
 local TENSORS = require("cbk.tensor_kinds").ALL
 
+local FLOATING = { "float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz",
+  "float8_e8m0fnu" }
+
 ---For `:convert`: a floating dtype as the value of an option.
 ---@param option string
 function to_dtype.floating(option)
   return function(text)
-    local dtype, problem = cli.dtype(text)
-    if dtype and not cbk.dtype(dtype).floating then return nil, ("%s '%s': expected a floating dtype"):format(option, text) end
-    return dtype, problem
+    local dtype = cli.dtype(text)
+    if dtype and cbk.dtype(dtype).floating then return dtype end
+    local near = dtype and {} or cbk.nearest(text, FLOATING, 2)
+    local advice = #near > 0 and ("did you mean %s?"):format(table.concat(near, " or ")) or "known are " .. table.concat(FLOATING, ", ")
+    return nil, ("%s '%s': expected a floating dtype; %s"):format(option, text, advice)
   end
 end
 
