@@ -11,6 +11,7 @@
 #include <atomic>
 #include <utility>
 
+#include "host/base/entries.hpp"
 #include "host/base/scratch.hpp"
 
 namespace cbk {
@@ -90,13 +91,48 @@ uint64_t mapped_bytes() noexcept {
   return bytes_mapped;
 }
 
+namespace {
+
+/// "did you mean 'llama'?" for a path that does not exist: names in the last folder that does. Empty if none
+/// is similar.
+std::string advice_for_missing(fs::path path) {
+  std::error_code ignored;
+  if (path.filename().empty()) path = path.parent_path();
+  while (path.has_parent_path() && path.has_relative_path() && !fs::exists(path.parent_path(), ignored))
+    path = path.parent_path();
+  std::vector<std::string> names;
+  try {
+    for (const fs::directory_entry& entry : entries_of(folder_of(path)))
+      names.push_back(entry.path().filename().string());
+  } catch (const Error&) {
+    return {};
+  }
+  std::ranges::sort(names);
+  std::vector<std::string> near = nearest(path.filename().string(), names, 2);
+  for (std::string& name : near) name = quote((path.parent_path() / name).string(), 300);
+  return near.empty() ? "" : fmt::format("did you mean {}?", fmt::join(near, " or "));
+}
+
+FileDescriptor open_to_read(const fs::path& path) {
+  try {
+    // O_NONBLOCK: opening a FIFO must not hang.
+    return open_file("open", path, O_RDONLY | O_NONBLOCK);
+  } catch (const Error& error) {
+    std::error_code ignored;
+    ErrorParts parts = error.parts();
+    if (!fs::exists(path, ignored)) parts.advice = advice_for_missing(path);
+    throw Error(error.code(), std::move(parts));
+  }
+}
+
+}  // namespace
+
 std::shared_ptr<const MappedFile> MappedFile::open(const fs::path& path,
                                                    std::shared_ptr<const MappedFile> index) {
   std::shared_ptr<MappedFile> file(new MappedFile);
   file->path_ = path;
   file->index_ = std::move(index);
-  // O_NONBLOCK: opening a FIFO must not hang.
-  file->fd_ = open_file("open", path, O_RDONLY | O_NONBLOCK);
+  file->fd_ = open_to_read(path);
   struct stat info {};
   if (::fstat(file->fd_.get(), &info) != 0) fail_errno("look at", path.string());
   if (S_ISDIR(info.st_mode)) fail_errno("read", path.string(), EISDIR);

@@ -454,7 +454,15 @@ TEST_CASE("a source that another program changes is refused at the commit", "[ba
 TEST_CASE("unreadable files are reported as such", "[base]") {
   Folder folder;
   CHECK_THROWS_WITH(MappedFile::open(folder.path("none")),
-                    Catch::Contains("none") && Catch::Contains("No such file"));
+                    Catch::Contains("none") && Catch::EndsWith("No such file or directory"));
+  fs::create_directory(folder.path("llama"));
+  write_file(folder.path("llama/model.pt"), "x", false);
+  const std::string near = folder.path("llama").string();
+  for (const char* name : {"lama", "lama/", "lama/config.json"})
+    CHECK_THROWS_WITH(MappedFile::open(folder.path(name)),
+                      Catch::EndsWith("No such file or directory; did you mean '" + near + "'?"));
+  CHECK_THROWS_WITH(MappedFile::open(folder.path("llama/modle.pt")),
+                    Catch::EndsWith("did you mean '" + near + "/model.pt'?"));
   CHECK_THROWS_WITH(MappedFile::open(folder.path()), Catch::Contains("directory"));
   REQUIRE(mkfifo(folder.path("pipe").c_str(), 0600) == 0);
   CHECK_THROWS_WITH(MappedFile::open(folder.path("pipe")), Catch::Contains("regular file"));

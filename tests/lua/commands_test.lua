@@ -213,7 +213,7 @@ describe("command lines", function()
       equal(code, 0, stderr)
       return stdout
     end
-    has(fine("copy", "a.pt", "b.pt", "--dry", "--excl", "w"), "1 tensor")
+    has(fine("copy", "a.pt", "b.pt", "--dry", "--excl", "w"), "1 stored tensor")
     fine("copy", "a.pt", "b.pt", "--to-d=float16", "--no-pro")
     has(fine("ls", "b.pt"), "float16")
     fine("copy", "a.pt", "b.pt", "--over", "-q")
