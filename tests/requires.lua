@@ -29,6 +29,8 @@ local LAYERS = {
   { "the families", "^converters/shared/", "^converters/[%w_]+%.lua$" },
   { "converters/authoring", "^converters/authoring/" },
   { "cbk.converters and cbk.classes", "^scripts/lib/cbk/converters/", "^scripts/lib/cbk/classes%.lua$" },
+  { "cstorch.models", "^scripts/lib/cstorch/models/" },
+  { "cbk.logits", "^scripts/lib/cbk/logits/" },
   { "cbk.recognise", "^scripts/lib/cbk/recognise/" },
   { "cbk.infer", "^scripts/lib/cbk/infer/" },
   { "cbk.upgrade", "^scripts/lib/cbk/upgrade/" },

@@ -107,6 +107,17 @@ local function said_by_maps(config)
   return said
 end
 
+---What a Hugging Face config says of positions in maps, as plain values: `rope_type`, `factor`, `rope_theta` and the type's own.
+---@param config Dict
+---@return table<string, any>
+function rotary.said(config)
+  local out, said = {}, said_by_maps(config)
+  for name, one in pairs(said) do
+    if type(name) == "string" then out[name] = one.value end
+  end
+  return out
+end
+
 ---Whether such a map leaves positions as they are.
 local function is_unscaled(map)
   map = of_all_layers(map)

@@ -5,6 +5,7 @@ bytes are those of one process; what has changed is refused in words; nothing is
 Usage: cluster_interop.py --cbk PATH [--seed N] [--kills N]
 """
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -515,7 +516,8 @@ class Cluster(harness.Run):
                     time.sleep(delay)
                 pids = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True, text=True, check=False).stdout.split()
                 if len(pids) > rank:
-                    os.kill(int(pids[rank]), number)
+                    with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                        os.kill(int(pids[rank]), number)
             try:
                 text = job.communicate(timeout=60)[0]
             except subprocess.TimeoutExpired:

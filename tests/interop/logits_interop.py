@@ -24,6 +24,7 @@ hold ({"cs-1.9": "field"}), `one_way` what Hugging Face cannot once the newest r
 same where a release computes the others in its own way.
 `FOLDERS` names the parts of a model of several configs, each in a folder of its own with Hugging Face; `SECTIONS` those in one config.
 Below a folder, names of tensors begin with its name and a slash. `NEWEST` is the newest format where it has another name, `TRAINED` what a trainer puts before names where it is not `model.`.
+`COMPUTED = False` where `cstorch.models` does not have the classes; other families are computed by cbk, too, on both sides.
 `inputs(random)` where a model takes more than one row of tokens (each has 19), `BUFFERS` (a regular expression) where a side writes constants that no forward
 pass needs, and more outputs than one (a tuple) are possible. Take unusual values (an epsilon of 0.1, a base of 50): defaults that
 are wrong show only then.
@@ -143,6 +144,13 @@ class Run:
         need(done.returncode == 0, f"cbk {args[0]}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout
 
+    def logits(self, model, layout, config, checkpoint, tokens):
+        """What cbk computes itself, in the checkpoint's own layout."""
+        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "logits_of.lua")
+        texts = ",".join(" ".join(str(token.item()) for token in row) for row in tokens)
+        shape, *numbers = self.call("run", script, model, layout, config, checkpoint, texts).split("\n")
+        return torch.tensor([float(number) for number in numbers if number]).reshape([int(extent) for extent in shape.split()])
+
     def convert(self, model, src, tgt, config, checkpoint):
         """What is written: config and checkpoint."""
         output = self.call("convert", "--model", model, "--src-fmt", src, "--tgt-fmt", tgt, "--config", config, checkpoint,
@@ -163,7 +171,10 @@ class Run:
         return read_folders(os.path.dirname(first), self.parts) if self.parts else read_hugging_face(config, checkpoint)
 
     def to_model_zoo(self, model, release, config, tensors):
-        return read_model_zoo(*self.convert(model, "hf", release, *self.save_hugging_face(config, tensors)))
+        """What came out, and the files of both sides."""
+        files = self.save_hugging_face(config, tensors)
+        made = self.convert(model, "hf", release, *files)
+        return read_model_zoo(*made), {"hf": files, release: made}
 
     def to_hugging_face(self, model, release, config, tensors, pickle):
         """Every other time as a trainer writes it: a file of the trainer layout, keys that begin with `model.`"""
@@ -178,7 +189,9 @@ class Run:
             need(h5py.is_hdf5(checkpoint), "the copy is no H5 file")
         with open(os.path.join(out, "params.yaml"), "w", encoding="utf-8") as f:
             yaml.safe_dump({"trainer": {"init": {"model": config}}} if by_trainer else {"model": config}, f)
-        return self.read_hugging_face(*self.convert(model, release, "hf", os.path.join(out, "params.yaml"), checkpoint))
+        files = os.path.join(out, "params.yaml"), checkpoint
+        made = self.convert(model, release, "hf", *files)
+        return self.read_hugging_face(*made), {release: files, "hf": made}
 
 
 # ------------------------------------------------------------------ logits
@@ -231,12 +244,20 @@ class Case:
         (self.to_hugging_face if self.starts_with_hf else self.to_model_zoo)()
 
     def to_model_zoo(self):
-        self.zoo_side = self.run.to_model_zoo(self.model, self.release, *self.hf_side)
+        self.zoo_side, self.files = self.run.to_model_zoo(self.model, self.release, *self.hf_side)
         equal(self.logits, read_back(self.zoo, *self.zoo_side, self.tokens, None), self.tolerance, self.least)
 
     def to_hugging_face(self):
-        self.hf_side = self.run.to_hugging_face(self.model, self.release, *self.zoo_side, self.least != 1)
+        self.hf_side, self.files = self.run.to_hugging_face(self.model, self.release, *self.zoo_side, self.least != 1)
         equal(self.logits, read_back(self.hf, *self.hf_side, self.tokens, self.buffers), self.tolerance, self.least)
+
+    def computed_here(self):
+        """cbk computes the same logits on either side."""
+        for layout, (config, checkpoint) in self.files.items():
+            got = self.run.logits(self.model, layout, config, checkpoint, self.tokens[0])
+            need(got.shape == self.logits[0].shape, f"cbk computes {list(got.shape)} numbers of {layout}")
+            moved = distance(self.logits, (got,), self.least)
+            need(moved <= self.tolerance, f"cbk computes other logits of {layout}: they differ by {moved:.1e}")
 
     def through(self, release):
         """To the newest release by an old one, of which nothing is known but its files, and back."""
@@ -328,7 +349,8 @@ def families(only):
 
 def steps_of(run, family, case):
     one = Case(run, family, case)
-    return [one.there, one.back, *([one.notices] if not one.warning or one.starts_with_hf else []), *through_old(one, family, case),
+    here = [one.computed_here] if getattr(family, "COMPUTED", True) and case.get("computed", True) else []
+    return [one.there, *here, one.back, *here, *([one.notices] if not one.warning or one.starts_with_hf else []), *through_old(one, family, case),
             *left_out(run, family, case)]
 
 

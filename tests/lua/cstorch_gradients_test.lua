@@ -143,9 +143,9 @@ attention("in full", SQUARE, {})
 attention("of 2 dims", { { 3, 2 }, { 4, 2 }, { 4, 3 } }, {})
 attention("with a scale", SQUARE, { scale = 0.3 })
 attention("with capped scores", SQUARE, { cap = 0.4 })
-attention("of groups with capped scores, a window and slopes", GROUPED, { causal = true, cap = 0.7, window = 2, scale = 2, slopes = function()
-  return cstorch.tensor { 0.5, 0.25, 0.125, 0.0625 }
-end })
+attention("of groups with capped scores, a window and slopes", GROUPED, {
+  causal = true, cap = 0.7, window = 2, scale = 2, slopes = function() return cstorch.tensor { 0.5, 0.25, 0.125, 0.0625 } end,
+})
 attention("that is causal", SQUARE, { causal = true })
 attention("with a window", SQUARE, { causal = true, window = 2 })
 attention("with a mask of bools", SQUARE, { mask = bools })

@@ -143,7 +143,7 @@ local calls = {
   { "params", { "params", "config.json" } },
   { "list", { "list", "gpt2" } }, { "list-converters", { "list-converters", "gpt2" } },
   { "infer", { "infer", "a.pt", "b.pt", "-o", "mine.lua" }, 1 },
-  { "rules", { "rules", "llama", "hf.safetensors", "--config", "config.json", "--round-trip" } },
+  { "rules", { "rules", "llama", "hf.safetensors", "--config", "config.json", "--logits" } },
   { "status", { "status", "job" } },
   { "verify", { "verify", "proven.mdl" } },
   { "help", { "help" } },

@@ -2,6 +2,7 @@
 from .bert import HF, hugging_face_encoder, hugging_face_pooler, inputs, model_zoo_encoder, model_zoo_pooler  # noqa: F401  inputs
 
 MODEL = "bert-qa"
+COMPUTED = False
 RELEASES = ["cs-1.8"]
 BUFFERS = r"\.position_ids"
 

@@ -2,6 +2,7 @@
 from . import gptj, llama, mixtral, zoo
 
 MODEL = "dpo"
+COMPUTED = False
 NEWEST = "cs-2.9-dpo"
 RELEASES = ["cs-2.1-dpo"]
 BUFFERS = llama.BUFFERS

@@ -3,6 +3,7 @@ from . import bert
 from .bert import hugging_face_encoder, model_zoo_encoder
 
 MODEL = "dpr"
+COMPUTED = False
 FOLDERS = ("q_encoder", "ctx_encoder")
 RELEASES = ["cs-2.2", "cs-2.3"]
 BUFFERS = r"\.position_ids"

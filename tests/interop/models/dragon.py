@@ -3,6 +3,7 @@ from . import bert, dpr
 from .dpr import BUFFERS, FOLDERS, inputs, model_zoo  # noqa: F401  the other side
 
 MODEL = "dragon"
+COMPUTED = False
 RELEASES = ["cs-2.3"]
 
 

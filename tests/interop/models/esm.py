@@ -6,6 +6,7 @@ from .roberta import PAD, positions
 from .zoo import feed_forward
 
 MODEL = "esm-2"
+COMPUTED = False
 BUFFERS = r"\.position_ids"
 MASK = 4
 

@@ -7,6 +7,7 @@ from .layers import ACTIVATIONS, attention, split
 from .zoo import feed_forward, gpt2_lm_head_model
 
 MODEL = "llava"
+COMPUTED = False
 FOLDERS = ("image_model", "text_model")
 BUFFERS = r"\.(position_ids|rotary_emb\.inv_freq)"
 LARGE = 1000.0  # of embeddings: the norm behind them has another epsilon in the Model Zoo, as a warning says

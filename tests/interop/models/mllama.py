@@ -6,6 +6,7 @@ from .layers import ACTIVATIONS, angles, attention, rotate_halves, rotate_pairs,
 from .zoo import feed_forward, rotary_angles
 
 MODEL = "mllama"
+COMPUTED = False
 SECTIONS = ("text_config", "vision_config")
 TILES = 2
 

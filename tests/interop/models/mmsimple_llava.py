@@ -2,6 +2,7 @@
 from .llava import BUFFERS, CASES, FOLDERS, hugging_face, inputs, with_image  # noqa: F401  the other side
 
 MODEL = "mmsimple-llava"
+COMPUTED = False
 RELEASES = ["cs-2.3"]
 
 

@@ -5,6 +5,7 @@ from .bert import hugging_face_encoder, model_zoo_encoder
 from .layers import ACTIVATIONS
 
 MODEL = "roberta"
+COMPUTED = False
 RELEASES = ["cs-2.0"]
 BUFFERS = r"\.position_ids"
 PAD = 2

@@ -130,7 +130,7 @@ end
 function compare.run(one, made)
   local read, order = trip.tensors(made.source)
   local back, made_order = trip.tensors(made.result)
-  local known = trip.known(one, made.there)
+  local known = trip.known(one, made.there, one.side)
   local tied, there, behind = tied_names(known), nil, nil
   local out = { findings = {}, tensors = #order, same = 0, left_out = 0, rounded = {}, added = 0 }
   local function add(finding)

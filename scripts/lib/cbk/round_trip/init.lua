@@ -25,12 +25,14 @@ end
 ---@param one Table
 ---@param side Side
 ---@param config Dict|nil
+---@param computes boolean
 ---@return RoundTrip|nil, Job|string job_or_why
-local function trip_of(one, side, config)
+local function trip_of(one, side, config, computes)
   local why
   for _, src in ipairs(formats_of(one.converter, side)) do
     for _, tgt in ipairs(formats_of(one.converter, rules.other[side])) do
-      local own = { model = one.model, converter = one.converter, side = side, src = src, tgt = tgt, config = config }
+      local own = { model = one.model, converter = one.converter, side = side, src = src, tgt = tgt, config = config,
+        computes = computes }
       local job, problem = trip.read(own)
       if job then return own, job end
       why = why or problem
@@ -49,6 +51,7 @@ local function report_of(own, weights)
   local made, why = trip.run(own)
   local out = { title = title_of(own), weights = weights }
   if made then out.result = compare.run(own, made) else out.refused, out.where = compare.refusal(own, why) end
+  if made and own.computes then out.logits, out.not_computed = trip.logits(own, made) end
   return out
 end
 
@@ -72,7 +75,7 @@ end
 local function with_weights(own, config)
   local one = rules.variant(own, { config = config })
   local job, problem = trip.read(one)
-  local known = job and trip.known(one, job)
+  local known = job and trip.known(one, job, one.side)
   if not known then return nil, problem end
   one.source, problem = random.of_class(known)
   if not one.source then return nil, problem end
@@ -207,9 +210,10 @@ end
 ---@param side Side
 ---@param config Dict|nil
 ---@param input JobInput
+---@param computes boolean    whether the logits of both sides are compared
 ---@return RoundTripReport[]
-function round_trip.of_checkpoint(one, side, config, input)
-  local own, job = trip_of(one, side, config)
+function round_trip.of_checkpoint(one, side, config, input, computes)
+  local own, job = trip_of(one, side, config, computes)
   if not own then
     return { { title = one.title, weights = "the given weights", note = job } }
   end
@@ -224,12 +228,13 @@ end
 ---Round trips of random weights through a table, from the left, and from the right where the class of that side is known.
 ---@param one Table
 ---@param config Dict|nil   nil: what the table and the class say
+---@param computes boolean
 ---@return RoundTripReport[]
-local function of_table(one, config)
+local function of_table(one, config, computes)
   local out, whys = {}, {}
   for _, side in ipairs { "left", "right" } do
     local own, job = nil, nil
-    if config or side == "left" then own, job = trip_of(one, side, config or least_config(one)) end
+    if config or side == "left" then own, job = trip_of(one, side, config or least_config(one), computes) end
     local class = own and class_of(one, job, own.src)
     if class then
       for _, report in ipairs(of_other_sizes(own, class)) do out[#out + 1] = report end
@@ -251,13 +256,14 @@ end
 ---Round trips of random weights through the tables of a file. With a config, those of the tables that read it.
 ---@param list Table[]
 ---@param config Dict|nil
+---@param computes boolean   whether the logits of both sides are compared
 ---@return RoundTripReport[]
-function round_trip.of_tables(list, config)
+function round_trip.of_tables(list, config, computes)
   local out, notes, seen = {}, {}, {}
   for _, one in ipairs(list) do
     local is_new = is_tried(one) and not (config and seen[one.converter]) -- a config chooses between variants by itself
     seen[one.converter] = true
-    for _, report in ipairs(is_new and of_table(one, config) or {}) do
+    for _, report in ipairs(is_new and of_table(one, config, computes) or {}) do
       local into = report.note and notes or out
       into[#into + 1] = report
     end

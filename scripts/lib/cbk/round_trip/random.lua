@@ -7,6 +7,7 @@ local keys = require "converters.engine.keys"
 local random = {}
 
 local MOST = 2 ^ 26 -- elements, which are computed and compared in seconds
+local VECTOR_STD = 0.5 -- matrices have that of their columns: so a model's scores, too, are large enough to count
 
 ---@param count number   of elements
 ---@return string|nil why   they are not tried
@@ -20,7 +21,10 @@ end
 local function tensor(shape, key, dtype)
   dtype = dtype or "float32"
   local seed = keys.seed_of(key, 0)
-  if cbk.dtype(dtype).floating then return cbk.randn(shape, { std = 0.02, seed = seed, dtype = "float32" }):to(dtype) end
+  if cbk.dtype(dtype).floating then
+    local std = #shape > 1 and tonumber(shape[#shape]) ^ -0.5 or VECTOR_STD
+    return cbk.randn(shape, { std = std, seed = seed, dtype = "float32" }):to(dtype)
+  end
   return cbk.rand(shape, { low = 0, high = dtype == "bool" and 2 or 100, seed = seed, dtype = "float32" }):to("int32"):to(dtype)
 end
 

@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local compare = require "cbk.round_trip.compare"
+local logits = require "cbk.logits"
 local numbers = require "cbk.numbers"
 
 local report = {}
@@ -10,6 +11,8 @@ local report = {}
 ---@field title string            "llama, hf to cs-2.9 and back"
 ---@field weights string          "the given weights", "random weights, hidden_size=32, …"
 ---@field result? RoundTripResult
+---@field logits? LogitsDifference
+---@field not_computed? string    why there are no logits, though they were wanted
 ---@field refused? string         why nothing was compared: a conversion fails
 ---@field where? string           the place of the rule that it fails at
 ---@field note? string            why nothing was tried; no finding
@@ -32,6 +35,9 @@ function report.findings(reports, file)
       add(one.title .. one.refused:gsub("%d+", "0"), ("%s: %s"):format(one.weights, one.refused), one.where or one.title,
         one.title)
     end
+    if one.logits and not one.logits.is_same then
+      add(one.title .. "\0logits", ("%s; with %s"):format(logits.text(one.logits), one.weights), one.title, one.title)
+    end
     for _, finding in ipairs(one.result and compare.folded(one.result.findings) or {}) do
       local key, where = finding.key:gsub("%b{}", "0"):gsub("%d+", "0"), finding.where or one.title
       add(table.concat({ key, finding.what, where }, "\0"), ("'%s' %s; with %s"):format(finding.key, finding.text, one.weights), where,
@@ -44,7 +50,7 @@ end
 
 ---@param one RoundTripReport
 ---@return string
-function report.line(one)
+local function tensors_line(one)
   local result, more = one.result, ""
   if one.note then return ("%s: not tried with %s: %s"):format(one.title, one.weights, one.note) end
   if not result then return ("%s, %s: refused"):format(one.title, one.weights) end
@@ -55,16 +61,31 @@ function report.line(one)
   return ("%s, %s: %d of %s bit for bit%s"):format(one.title, one.weights, result.same, numbers.counted(result.tensors, "tensor"), more)
 end
 
+---A line for each trip, with what is said of logits below it; why there are none, once.
+---@param reports RoundTripReport[]
+---@return string[]
+function report.lines(reports)
+  local out, said = {}, {}
+  for _, one in ipairs(reports) do
+    out[#out + 1] = tensors_line(one)
+    local why = one.not_computed
+    if one.logits then out[#out + 1] = "  " .. logits.text(one.logits) end
+    if why and not said[why] then out[#out + 1] = "  logits not computed: " .. why end
+    if why then said[why] = true end
+  end
+  return out
+end
+
 ---The reports as data, for --json.
 ---@param reports RoundTripReport[]
 ---@return table[]
 function report.rows(reports)
   local out = {}
   for i, one in ipairs(reports) do
-    local result = one.result or {}
+    local result, own = one.result or {}, one.logits
     out[i] = { trip = one.title, weights = one.weights, tensors = result.tensors, same = result.same, left_out = result.left_out,
       rounded = result.rounded and cbk.list(result.rounded), added = result.added, changed = result.findings and #result.findings,
-      refused = one.refused, note = one.note }
+      refused = one.refused, note = one.note, logits = own and logits.row(own), not_computed = one.not_computed }
   end
   return out
 end

@@ -7,6 +7,7 @@ local convert = require "converters.conversion.convert"
 local errors = require "cbk.errors"
 local hf_config = require "converters.modelzoo.hf_config"
 local kinds = require "converters.engine.kinds"
+local logits = require "cbk.logits"
 local rules = require "converters.engine.rules"
 local steps = require "converters.conversion.steps"
 local warnings = require "cbk.warnings"
@@ -22,6 +23,7 @@ local trip = {}
 ---@field config Dict|nil    the whole file
 ---@field source Dict|nil    the tree of the checkpoint
 ---@field deduplicated? boolean|table<string, boolean>
+---@field computes? boolean   whether the logits of both sides are compared
 
 ---@param is_back boolean
 ---@param source Dict|nil
@@ -138,15 +140,26 @@ function trip.tree(one, tensors)
   return out
 end
 
----The tensors that the class of the side that is read has; nil if no class describes it.
+---The tensors that the class of a side has; nil if no class describes it.
 ---@param one RoundTrip
 ---@param job Job   of the way there
+---@param side Side
 ---@return ClassTensors|nil
-function trip.known(one, job)
+function trip.known(one, job, side)
   local both = job.configs[1]
-  local class, release = catalogue.class_of(one.model, both.converter, one.src)
+  local class, release = catalogue.class_of(one.model, both.converter, side == one.side and one.src or one.tgt)
   if not class or both.converter.components then return nil end
-  return (quietly(class.tensors, class, both[one.side], { release = release }))
+  return (quietly(class.tensors, class, both[side], { release = release }))
+end
+
+---How far the logits of what was read and of what was made of it differ; nil and the reason if they are not computed.
+---@param one RoundTrip
+---@param made Trip
+---@return LogitsDifference|nil, string|nil why
+function trip.logits(one, made)
+  local read, written = trip.known(one, made.there, one.side), trip.known(one, made.there, rules.other[one.side])
+  if not (read and written) then return nil, "no class describes the tensors of both sides" end
+  return logits.compare({ list = read, tensors = (trip.tensors(made.source)) }, { list = written, tensors = (trip.tensors(made.target)) })
 end
 
 return trip

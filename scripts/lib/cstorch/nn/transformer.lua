@@ -87,8 +87,9 @@ function transformer.MultiheadAttention:forward(q, k, v, options)
   local keys = split_heads(self.proj_k_dense_layer(k), self.groups, self.head_width)
   local values = split_heads(self.proj_v_dense_layer(v), self.groups, self.head_width)
   if kw.position == "rotary" then
-    queries = positions.rotate(queries, self.rotary_dim, kw.rope_theta)
-    keys = positions.rotate(keys, self.rotary_dim, kw.rope_theta)
+    local frequencies = positions.frequencies(self.rotary_dim, kw.rope_theta)
+    queries = positions.rotate(queries, positions.turns(frequencies, 0, queries:size(-2)))
+    keys = positions.rotate(keys, positions.turns(frequencies, 0, keys:size(-2)))
   end
   local seen = functional.scaled_dot_product_attention(queries, keys, values,
     { causal = kw.causal, window = kw.window, mask = options.mask, slopes = self.slopes })

@@ -1,0 +1,111 @@
+-- Do two checkpoints compute the same? Both models run on the same tokens, each in its own layout.
+
+local cbk = require "cbk"
+local errors = require "cbk.errors"
+local models = require "cstorch.models"
+local numbers = require "cbk.numbers"
+
+local logits = { TOLERANCE = 1e-3 } -- of the largest output; exact and approximated gelu differ by less
+
+local TEXTS, LENGTH, SEED = 2, 24, 1
+
+---@class LogitsSide
+---@field list ClassTensors                the tensors that the class has for the config
+---@field tensors table<string, Tensor>    by their keys
+
+---@class LogitsDifference
+---@field what "logits"|"hidden states"   of the last norm, where a side has no head
+---@field largest number   difference of two outputs
+---@field mean number      difference
+---@field scale number     the largest output of A, without its sign
+---@field tokens integer
+---@field is_same boolean
+---@field parted? string   the first place whose hidden states differ
+
+---Random token ids that both models take.
+---@param a cstorch.models.Model
+---@param b cstorch.models.Model
+---@return integer[][]
+local function random_ids(a, b)
+  local words = math.min(a:vocabulary(), b:vocabulary())
+  local length = math.min(LENGTH, a:longest(), b:longest())
+  local out = {}
+  for i, row in ipairs(cbk.rand({ TEXTS, length }, { seed = SEED, dtype = "float64" }):tolist()) do
+    out[i] = {}
+    for k, number in ipairs(row) do out[i][k] = math.floor(number * words) end
+  end
+  return out
+end
+
+---@param a cstorch.Tensor
+---@param b cstorch.Tensor   of the same shape but for the last dim, of which the common part counts
+local function difference(a, b)
+  local width = math.min(a:size(-1), b:size(-1))
+  a, b = a:slice(-1, 0, width), b:slice(-1, 0, width)
+  local apart = (a - b):abs()
+  local largest, scale = apart:amax():item(), a:abs():amax():item()
+  return { largest = largest, mean = apart:mean():item(), scale = scale, is_same = largest <= logits.TOLERANCE * scale }
+end
+
+---@param first cstorch.models.Model
+---@param second cstorch.models.Model
+---@return LogitsDifference
+local function compare(first, second)
+  local ids, states, parted, last = random_ids(first, second), {}, nil, nil
+  local out = first:logits(ids, function(place, x) states[place] = x end)
+  local other = second:logits(ids, function(place, x)
+    if not states[place] then return end -- of another depth
+    last = difference(states[place], x)
+    if not (last.is_same or parted) then parted = place end
+    states[place] = nil
+  end)
+  local have_heads = first:has_head() and second:has_head()
+  local found = have_heads and difference(out, other) or last
+  found.what, found.tokens = have_heads and "logits" or "hidden states", #ids * #ids[1]
+  if not found.is_same then found.parted = parted or "the head" end
+  return found
+end
+
+---@param side LogitsSide
+---@return cstorch.models.Model|nil, string|nil why
+local function model_of(side)
+  local fine, found = pcall(models.new, side.list, side.tensors)
+  if fine then return found end
+  if not (type(found) == "table" and found.kind == "value") then error(found, 0) end
+  return nil, errors.text(found)
+end
+
+---How far the outputs of two models differ; nil and the reason if one of them is not computed.
+---@param a LogitsSide
+---@param b LogitsSide
+---@return LogitsDifference|nil, string|nil why
+function logits.compare(a, b)
+  local first, why = model_of(a)
+  if not first then return nil, why end
+  local second, other_why = model_of(b)
+  if not second then return nil, other_why end
+  return compare(first, second)
+end
+
+local function short(number) return ("%.2g"):format(number) end
+
+---@param one LogitsDifference
+---@return string
+function logits.text(one)
+  local text = ("%s of %s differ by at most %s, on average %s; the largest is %s"):format(one.what, numbers.counted(one.tokens, "token"),
+    short(one.largest), short(one.mean), short(one.scale))
+  return one.is_same and text or ("%s; they part at %s"):format(text, one.parted)
+end
+
+---For --json.
+---@param one LogitsDifference
+---@return Dict
+function logits.row(one)
+  local number = numbers.json_number
+  return cbk.dict {
+    { "what", one.what }, { "tokens", one.tokens }, { "largest", number(one.largest) }, { "mean", number(one.mean) },
+    { "scale", number(one.scale) }, { "same", one.is_same }, { "parted_at", one.parted or cbk.null },
+  }
+end
+
+return logits

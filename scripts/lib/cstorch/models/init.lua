@@ -1,0 +1,147 @@
+-- Models that compute, from a class of the converters and a config: the Model Zoo's, and Hugging Face's in their own layout.
+
+local decoder = require "cstorch.models.decoder"
+local errors = require "cstorch.errors"
+local hugging_face = require "cstorch.models.hugging_face"
+local kinds = require "converters.engine.kinds"
+local tensors = require "cstorch.tensors"
+local text = require "cstorch.text"
+local weights = require "cstorch.models.weights"
+local zoo = require "cstorch.models.zoo"
+local zoo_classes = require "converters.classes.zoo.decoder"
+
+local models = {}
+
+---@type table<Class, cstorch.models.Describe>
+local describes = { [zoo_classes.GPT2LMHeadModel] = zoo.GPT2LMHeadModel, [zoo_classes.GPTJModel] = zoo.GPTJModel }
+for class, describe in pairs(hugging_face) do describes[class] = describe end
+
+---Whether models of a class can be computed.
+---@param class Class
+---@return boolean
+function models.knows(class) return describes[class] ~= nil end
+
+local function set(names)
+  local out = {}
+  for name in names:gmatch "%S+" do out[name] = true end
+  return out
+end
+
+---Kinds of fields that are seen in the shapes of tensors; rates are of dropout.
+local SHAPES = set "size length depth rate"
+
+---Fields that are seen in which tensors there are, and those that change no logits.
+local OTHERS = set [[
+attention_bias mlp_bias bias no_bias use_projection_bias_in_attention use_ffn_bias_in_attention use_ffn_bias use_bias_in_output
+tie_word_embeddings share_embedding_weights num_extra_input_vocab_tokens attention_module extra_attention_params attention_inner_dim
+expansion_ratio learned_pos_emb norm_type use_rms_norm alibi_trainable_slopes initializer_range
+reorder_and_upcast_attn router_aux_loss_coef cache_implementation]]
+
+---The values of a config, which notes the fields that are read.
+---@param values table<string, any>
+---@return table values, table<string, true> read
+local function noted(values)
+  local read = {}
+  return setmetatable({}, { __index = function(_, name)
+    read[name] = true
+    local value = values[name]
+    if kinds.present(value) then return value end
+  end }), read
+end
+
+---Fields with a value of their own that nothing here computes with.
+---@param list ClassTensors
+---@param read table<string, true>
+---@return string[]
+local function unread_fields(list, read)
+  local out = {}
+  for _, name in ipairs(list.class.field_names) do
+    local field, value = list.class.fields[name], list.values[name]
+    local counts = not (read[name] or SHAPES[field.kind] or OTHERS[name] or field.free or kinds.absent(value))
+    local is_usual = counts and (value == field.default or field.unused and field.unused(value, list.config))
+    if counts and not is_usual then out[#out + 1] = ("%s=%s"):format(name, errors.show(value)) end
+  end
+  return out
+end
+
+---The name that the class's newest release has for a tensor.
+---@param class Class
+---@param name string
+---@return string
+local function newest_name(class, name)
+  for _, pair in ipairs(class.renamed or {}) do
+    local newer, count = name:gsub(pair[1], pair[2])
+    if count > 0 then return newer end
+  end
+  return name
+end
+
+---The model's weights by the names of the class's newest release. Fails if one is missing.
+---@param list ClassTensors
+---@param given table<string, Tensor|cstorch.Tensor>
+local function by_own_name(list, given)
+  local out, missing = {}, {}
+  for key, tensor in pairs(given) do
+    local own = list:own_key(key)
+    local one = own and list.by_key[own]
+    if one and not one.foreign then out[own] = tensor end
+  end
+  for _, one in ipairs(list) do
+    if one.tied_to and not out[one.key] then out[one.key] = out[one.tied_to] end
+    local may_lack = one.buffer or one.optional or one.part or one.foreign
+    if not (out[one.key] or may_lack) then missing[#missing + 1] = one.key end
+  end
+  errors.check(#missing == 0, "value", "%s: the checkpoint lacks %s", list.class.name, text.some(missing))
+  local newest = {}
+  for name, tensor in pairs(out) do newest[newest_name(list.class, name)] = tensor end
+  return newest
+end
+
+---@class cstorch.models.Model
+---@field decoder cstorch.models.Decoder
+---@field given table<string, Tensor|cstorch.Tensor>   the weights by the names of the class
+local Model = {}
+Model.__index = Model
+
+---A model that computes. Fails if its class is not known here, its config has a field that nothing computes with, or weights are missing.
+---@param list ClassTensors                            the tensors of the class for a config
+---@param given table<string, Tensor|cstorch.Tensor>   the weights by their keys
+---@return cstorch.models.Model
+function models.new(list, given)
+  local name = list.class.name
+  errors.check(models.knows(list.class), "value", "%s is not computed here; decoders such as LlamaForCausalLM and GPT2LMHeadModel are",
+    name)
+  local c, read = noted(list.values)
+  local own = describes[list.class](c, list.config)
+  local unread = unread_fields(list, read)
+  errors.check(#unread == 0, "value", "%s: nothing here computes with %s", name, table.concat(unread, ", "))
+  return setmetatable({ decoder = own, given = by_own_name(list, given) }, Model)
+end
+
+---@return boolean
+function Model:has_head() return self.decoder.head ~= nil end
+
+---Token ids are below this.
+---@return integer
+function Model:vocabulary()
+  local d = self.decoder
+  return tonumber(self.given[d.place .. d.embedding .. ".weight"]:shape()[1])
+end
+
+---The tokens that a text may have; math.huge where nothing limits them.
+---@return number
+function Model:longest()
+  local d = self.decoder
+  if not d.learned then return math.huge end
+  return tonumber(self.given[d.place .. d.learned.name .. ".weight"]:shape()[1]) - d.learned.offset
+end
+
+---Logits of token ids. A model may be larger than memory.
+---@param ids integer[][]                             a list for each text, of one length
+---@param seen? fun(place: string, x: cstorch.Tensor)   gets what leaves the embedding, each layer and the last norm
+---@return cstorch.Tensor   # [texts, length, vocabulary]; [texts, length, width] of a class without a head
+function Model:logits(ids, seen)
+  return tensors.no_grad(decoder.forward, self.decoder, weights.new(self.given), tensors.tensor(ids, { dtype = "int64" }), seen)
+end
+
+return models

@@ -1,0 +1,92 @@
+-- The weights of a model by their names, and the layers that are computed with them.
+
+local errors = require "cstorch.errors"
+local functional = require "cstorch.nn.functional"
+local tensors = require "cstorch.tensors"
+
+---@class cstorch.models.Weights   Tensors of checkpoints are read when they are needed, as float32, and let go at once.
+---@field given table<string, Tensor|cstorch.Tensor>
+---@field prefix string
+local Weights = {}
+Weights.__index = Weights
+
+---@class cstorch.models.Norm
+---@field kind "layernorm"|"rmsnorm"
+---@field eps number
+---@field plus_one? boolean   the scale is 1 + weight, as in Gemma
+
+local weights = {}
+
+---@param given table<string, Tensor|cstorch.Tensor>
+---@return cstorch.models.Weights
+function weights.new(given) return setmetatable({ given = given, prefix = "" }, Weights) end
+
+---The weights whose names begin with a prefix, without it.
+---@param prefix string
+---@return cstorch.models.Weights
+function Weights:below(prefix) return setmetatable({ given = self.given, prefix = self.prefix .. prefix }, Weights) end
+
+---@param name string
+---@return boolean
+function Weights:has(name) return self.given[self.prefix .. name] ~= nil end
+
+---@param found Tensor|cstorch.Tensor
+---@return cstorch.Tensor
+local function read(found) return tensors.is_tensor(found) and found or tensors.tensor(found:to "float32") end
+
+---@param name string
+---@return cstorch.Tensor|nil
+function Weights:find(name)
+  local found = self.given[self.prefix .. name]
+  return found and read(found)
+end
+
+---The matrix or vector of one expert, of a tensor of all of them, of which no more is read.
+---@param name string
+---@param i integer              from 0
+---@return cstorch.Tensor|nil    # [rows, columns] of a tensor [rows, experts, columns]; nil: there is no such tensor
+function Weights:of_expert(name, i)
+  local found = self.given[self.prefix .. name]
+  return found and read(found:select(1, i))
+end
+
+---@param name string
+---@return cstorch.Tensor
+function Weights:get(name)
+  local found = self:find(name)
+  errors.check(found, "value", "the model needs the tensor '%s', which is missing", self.prefix .. name)
+  return found
+end
+
+---x · weightᵀ + bias; the bias may be missing.
+---@param name string
+---@param x cstorch.Tensor   [..., inputs]
+---@return cstorch.Tensor    # [..., outputs]
+function Weights:linear(name, x) return functional.linear(x, self:get(name .. ".weight"), self:find(name .. ".bias")) end
+
+---x · weight + bias, as GPT-2 has it.
+---@param name string
+---@param x cstorch.Tensor   [..., inputs]
+---@return cstorch.Tensor    # [..., outputs]
+function Weights:conv1d(name, x)
+  local out, bias = x:matmul(self:get(name .. ".weight")), self:find(name .. ".bias")
+  return bias and out + bias or out
+end
+
+---@param name string
+---@param ids cstorch.Tensor   [...]
+---@return cstorch.Tensor      # [..., width]
+function Weights:embedding(name, ids) return functional.embedding(ids, self:get(name .. ".weight")) end
+
+---@param name string
+---@param x cstorch.Tensor   [..., width]
+---@param how cstorch.models.Norm
+---@return cstorch.Tensor
+function Weights:norm(name, x, how)
+  local weight = self:get(name .. ".weight")
+  if how.plus_one then weight = weight + 1 end
+  if how.kind == "rmsnorm" then return functional.rms_norm(x, weight, { eps = how.eps }) end
+  return functional.layer_norm(x, weight, self:find(name .. ".bias"), { eps = how.eps })
+end
+
+return weights

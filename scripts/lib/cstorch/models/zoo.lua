@@ -1,0 +1,221 @@
+-- The Model Zoo's decoders, GPT2LMHeadModel and GPTJModel, from the fields of their model section. Source: gpt2_model.py, gptj_model.py,
+-- AttentionLayer.py, SparseMoEBlock.py and RotaryPositionEmbeddingHelper.py of the Model Zoo 2.9.
+
+local activations = require "cstorch.models.activations"
+local cbk = require "cbk"
+local errors = require "cstorch.errors"
+local functional = require "cstorch.nn.functional"
+local kinds = require "converters.engine.kinds"
+local parts = require "cstorch.models.parts"
+local rotary = require "cstorch.models.rotary"
+
+local zoo = {}
+
+local QUARTER = 0.25 -- of a head, which is rotated where the config does not say how much
+
+---Fails if a map of the config has a part that is not computed with.
+---@param map Dict|nil
+---@param place string
+---@param known table<string, any>   true: any value; else the value that changes nothing
+local function check_parts(map, place, known)
+  for name, value in cbk.items(kinds.present(map) and map or cbk.dict()) do
+    local own = known[name]
+    local is_fine = own == true or kinds.absent(value) or own ~= nil and value == own
+    errors.check(is_fine, "value", "%s.%s=%s is not emulated", place, tostring(name), errors.show(value))
+  end
+end
+
+local SCALINGS = {
+  linear = {}, llama3 = { low_freq_factor = true, high_freq_factor = true, original_max_position_embeddings = true, factor = true },
+  yarn = { original_max_position_embeddings = true, beta_fast = true, beta_slow = true, extrapolation_factor = 1, mscale_a = 0.1,
+    mscale_b = 1, truncate = true, factor = true },
+  longrope = { short_factor = true, long_factor = true, original_max_position_embeddings = true, attention_factor = true, factor = true },
+}
+
+---@param c table
+local function rotary_of(c)
+  local kind, said = (c.pos_scaling_type or "linear"):lower(), { factor = c.pos_scaling_factor or 1 }
+  local extra = c.pos_scaling_extra_args
+  check_parts(extra, "pos_scaling_extra_args", SCALINGS[kind] or {})
+  for name, value in cbk.items(kinds.present(extra) and extra or cbk.dict()) do said[name] = value end
+  said.rope_type = kind
+  if kind == "longrope" then
+    local original, most = said.original_max_position_embeddings, c.max_position_embeddings
+    errors.check(type(original) == "number", "value", "longrope needs pos_scaling_extra_args.original_max_position_embeddings")
+    said.factor, said.long_from = most / original, most > original and 0 or most
+  end
+  return rotary.new(c.rope_theta, c.rotary_dim or math.floor(c.head_dim * QUARTER), false, said)
+end
+
+--- What there is to know of positions, by their kind.
+local POSITIONS = {
+  learned = function(c)
+    return { learned = { name = "embedding_layer.position_embeddings.embed", offset = c.position_embedding_offset or 0 } }
+  end,
+  rotary = function(c) return { rotary = rotary_of(c) } end,
+  alibi = function(c)
+    return { slopes = parts.slopes(c.num_heads, 1 / (c.pos_scaling_factor or 1), "embedding_layer.position_embed_helper.slopes") }
+  end,
+  none = function() return {} end,
+}
+
+---@param c table
+local function positions_of(c)
+  local kind = c.position_embedding_type or "none"
+  errors.check(POSITIONS[kind], "value", "position_embedding_type=%s is not emulated; learned, rotary and alibi are", kind)
+  return POSITIONS[kind](c)
+end
+
+---@param activation string
+---@param first string    names
+---@param second string
+local function feed_forward(activation, first, second)
+  local act = activations.gate(activation)
+  if not act then return parts.plain("linear", first .. ".linear_layer", second .. ".linear_layer", activation) end
+  return parts.gated("linear",
+    { up = first .. ".linear_layer", gate = first .. ".linear_layer_for_glu", down = second .. ".linear_layer" }, act)
+end
+
+---What is known of a mixture of experts.
+local MIXTURE = {
+  num_experts = true, top_k = true, num_shared_experts = true, expert_weighting_normalization = true, moe_implementation = true,
+  load_balancing_loss_coef = true, router_fp32 = true, router_use_bias = true, gate_initializer = true, null_expert_bias = 0,
+  routing_algorithm = "learned", router_selection_nonlinearity = "softmax", expert_weighting_nonlinearity = "softmax",
+  probability_before_ffn = false, apply_expert_weighting_normalization = true,
+}
+
+---An expert whose weights are a part of tensors of all experts.
+local function fused_expert(activation, place, i)
+  local act = activations.gate(activation)
+  local plain = not act and activations.plain(activation)
+  local function layer(w, name, x)
+    local biases = w:of_expert(place .. name .. ".expert_biases", i)
+    return functional.linear(x, w:of_expert(place .. name .. ".expert_weights", i), biases and biases:reshape { -1 })
+  end
+  return function(w, x)
+    local up = layer(w, "0.linear_layer", x)
+    local inner = act and up * act(layer(w, "0.linear_layer_for_glu", x)) or plain(up)
+    return layer(w, "1.linear_layer", inner)
+  end
+end
+
+---The experts of a layout, of which there are several: in tensors of all, one by one, and as functions.
+---@param activation string
+---@param w cstorch.models.Weights   of a layer
+---@param routed integer
+---@return fun(i: integer): cstorch.models.Compute expert   those from `routed` on are shared
+local function experts_of(activation, w, routed)
+  if w:has "ffn.experts.fused_ffns.0.linear_layer.expert_weights" then
+    return function(i) return fused_expert(activation, "ffn.experts.fused_ffns.", i) end
+  end
+  local are_single = w:has "ffn.experts.experts.0.0.linear_layer.weight"
+  return function(i)
+    local place = are_single and ("experts.%d."):format(i) or ("experts.%d.ffn."):format(i)
+    if are_single and i >= routed then place = ("shared_experts.%d.ffn."):format(i - routed) end
+    place = "ffn.experts." .. place
+    return feed_forward(activation, place .. "0", place .. "1")
+  end
+end
+
+---@param c table
+---@param moe Dict
+---@param routed integer   experts
+---@param shared integer
+---@return cstorch.models.Compute
+local function mixture(c, moe, routed, shared)
+  check_parts(moe, "moe", MIXTURE)
+  local activation, normed = c.nonlinearity, moe.expert_weighting_normalization
+  local own = { gate = "ffn.gate", count = routed, chosen = moe.top_k, is_normed = kinds.absent(normed) or normed }
+  return function(w, x)
+    local expert, others = experts_of(activation, w, routed), {}
+    for i = 1, shared do others[i] = expert(routed + i - 1) end
+    return parts.experts(w, x, own, expert, others)
+  end
+end
+
+---@param c table
+local function feed_forward_of(c)
+  local moe = c.moe_params
+  local routed, shared = kinds.present(moe) and moe.num_experts or 1, kinds.present(moe) and moe.num_shared_experts or 0
+  if kinds.absent(shared) then shared = 0 end
+  if routed + shared > 1 then return mixture(c, moe, routed, shared) end
+  return feed_forward(c.nonlinearity, "ffn.ffn.0", "ffn.ffn.1")
+end
+
+---The scale of scores in each layer, with muP.
+---@param c table
+---@param whole Dict   which may leave to muP what the class has a default for
+local function scale_of(c, whole)
+  local by_width = c.scale_qk_dot_by_d
+  if kinds.absent(whole.scale_qk_dot_by_d) then by_width = c.mup_base_hidden_size ~= nil end
+  local scale = c.attention_logits_alpha or 1
+  if c.attention_type == "scaled_dot_product" then scale = scale * c.head_dim ^ (by_width and -1 or -0.5) end
+  local by_layer = c.scale_qk_dot_by_layer_idx
+  return function(layer) return by_layer and scale / (layer + 1) or scale end
+end
+
+---What muP multiplies logits by: said by 2.2, computed since 2.3.
+---@param c table
+local function logits_scale(c)
+  if kinds.absent(c.mup_base_hidden_size) then return kinds.present(c.output_logits_scale) and c.output_logits_scale or nil end
+  local alpha = kinds.present(c.output_logits_alpha) and c.output_logits_alpha ~= 0 and c.output_logits_alpha or 1
+  return alpha / (c.hidden_size / c.mup_base_hidden_size) ^ (c.scale_output_logits_by_d == false and 0.5 or 1)
+end
+
+local NORMS = { layernorm = "layernorm", rmsnorm = "rmsnorm", ["biasless-layernorm"] = "layernorm" }
+
+local function norm_of(kind, eps)
+  local own = NORMS[(kind or "layernorm"):lower()]
+  errors.check(own, "value", "norm_type=%s is not emulated", tostring(kind))
+  return { kind = own, eps = eps }
+end
+
+---@param c table
+local function window_of(c)
+  local window, is_in_half = c.attention_sliding_window_length, c.sliding_window_every_other_decoder_layer
+  if not window then return nil end
+  return function(layer) return (not is_in_half or layer % 2 == 1) and window or nil end
+end
+
+---@param c table          fields of the model section
+---@param whole Dict       the model section
+---@return cstorch.models.Decoder
+local function described(c, whole)
+  local out = positions_of(c)
+  out.place = ""
+  out.depth, out.head_width = c.num_hidden_layers, c.head_dim
+  out.embedding, out.embedding_scale = "embedding_layer.word_embeddings", c.embeddings_scale
+  out.embedding_norm = c.embedding_layer_norm and "embedding_ln_f" or nil
+  out.layer, out.norm = "transformer_decoder.layers.%d.", norm_of(c.norm_type, c.layer_norm_epsilon)
+  out.norms = { attention = "norm1", feed_forward = "norm3" }
+  out.project = parts.apart("self_attn.proj_q_dense_layer", "self_attn.proj_k_dense_layer", "self_attn.proj_v_dense_layer", c.head_dim)
+  out.scale, out.window = scale_of(c, whole), window_of(c)
+  out.output = function(w, x) return w:linear("self_attn.proj_output_dense_layer", x) end
+  out.feed_forward = feed_forward_of(c)
+  out.final_norm = "ln_f"
+  out.head = { name = "lm_head", scale = logits_scale(c) }
+  return out
+end
+
+---@param c table
+---@return cstorch.models.Decoder
+function zoo.GPT2LMHeadModel(c, whole)
+  local out = described(c, whole)
+  if c.norm_first_sandwich then out.norms.after_attention, out.norms.after_feed_forward = "norm1_post", "norm3_post" end
+  if kinds.present(c.attention_qk_norm_layer) then
+    out.head_norms = { q = "self_attn.q_norm", k = "self_attn.k_norm", how = norm_of(c.attention_qk_norm_layer, c.attention_qk_norm_eps) }
+  end
+  out.cap, out.head.cap = c.attention_logit_softcapping, c.final_logit_softcapping
+  return out
+end
+
+---@param c table
+---@return cstorch.models.Decoder
+function zoo.GPTJModel(c, whole)
+  local out = described(c, whole)
+  out.is_parallel = true
+  if not c.use_untied_layer_norm then out.norms.feed_forward = nil end
+  return out
+end
+
+return zoo

@@ -1,0 +1,184 @@
+-- Models that compute from a class and a config, and `cbk rules --logits`, which compares them on both sides of a conversion. That they
+-- compute what PyTorch computes is tested in tests/interop/logits_interop.py.
+
+local cbk = require "cbk"
+local classes = require "cbk.classes"
+local conversion = require "conversion"
+local converters = require "cbk.converters"
+local harness = require "harness"
+local models = require "cstorch.models"
+local random = require "cbk.round_trip.random"
+
+local describe, it, equal = harness.describe, harness.it, harness.equal
+local fails = conversion.fails
+
+converters.load()
+
+local LLAMA = { model_type = "llama", vocab_size = 50, hidden_size = 16, num_attention_heads = 4, num_key_value_heads = 2,
+  num_hidden_layers = 2, intermediate_size = 24, max_position_embeddings = 64, tie_word_embeddings = false }
+
+---A model with random weights.
+---@param fields table   of a config.json, over those of LLaMA; of a Model Zoo section if `format` is a release
+local function model(name, format, fields, change)
+  local config = cbk.dict(fields)
+  local list = classes.tensors(config, name, format)
+  local given = {}
+  for key, tensor in cbk.items(random.of_class(list)) do given[key] = tensor end
+  if change then change(given) end
+  return models.new(list, given)
+end
+
+local function with(fields)
+  local out = {}
+  for name, value in pairs(LLAMA) do out[name] = value end
+  for name, value in pairs(fields) do out[name] = value end
+  return out
+end
+
+---The largest difference of the logits of two configs with the same weights.
+local function apart(a, b, length)
+  local ids = { {} }
+  for i = 1, length or 12 do ids[1][i] = i * 7 % 50 end
+  local function logits(fields) return model("llama", "hf", with(fields)):logits(ids) end
+  return (logits(a) - logits(b)):abs():amax():item()
+end
+
+local GPT2 = { vocab_size = 50, hidden_size = 16, num_heads = 2, num_hidden_layers = 1, filter_size = 24, max_position_embeddings = 8 }
+
+describe("Models that compute", function()
+  it("compute with every field that changes the logits, or refuse the config", function()
+    for name, value in pairs { rope_theta = 50, rms_norm_eps = 0.1, hidden_act = "relu",
+      rope_scaling = cbk.dict { rope_type = "linear", factor = 4.0 } } do
+      assert(apart({}, { [name] = value }) > 1e-3, name)
+    end
+    fails("LlamaForCausalLM: nothing here computes with is_causal=false", model, "llama", "hf", with { is_causal = false })
+    fails("rotary positions of type 'dynamic' are not known here; known: linear, llama3, yarn, longrope", model, "llama", "hf",
+      with { rope_scaling = cbk.dict { rope_type = "dynamic", factor = 4.0 } })
+    fails("the activation 'mish' is not known here; known: gelu, gelu_fast", model, "llama", "hf", with { hidden_act = "mish" })
+    GPT2.position_embedding_type = "fixed"
+    fails("position_embedding_type=fixed is not emulated; learned, rotary and alibi are", model, "gpt2", "cs-2.4", GPT2)
+    GPT2.position_embedding_type, GPT2.norm_first = nil, false
+    fails("GPT2LMHeadModel: nothing here computes with norm_first=false", model, "gpt2", "cs-2.3", GPT2)
+    GPT2.norm_first = nil
+  end)
+
+  it("need all their weights, and take tied and older names", function()
+    fails("LlamaForCausalLM: the checkpoint lacks 'model.layers.1.mlp.up_proj.weight'", model, "llama", "hf", with {}, function(given)
+      given["model.layers.1.mlp.up_proj.weight"] = nil
+    end)
+    local ids = { { 1, 2, 3 } }
+    local function tied(is_there)
+      return model("llama", "hf", with { tie_word_embeddings = true }, function(given)
+        given["lm_head.weight"] = is_there and given["model.embed_tokens.weight"] or nil
+      end):logits(ids):tolist()
+    end
+    equal(tied(false), tied(true))
+    local old, new = model("gpt2", "cs-2.0", GPT2), model("gpt2", "cs-2.1", GPT2)
+    equal(old:longest(), 8)
+    equal(old:logits(ids):shape(), new:logits(ids):shape())
+  end)
+
+  it("say what a text may have, and whether they have a head", function()
+    local gpt2, llama = model("gpt2", "cs-2.4", GPT2), model("llama", "hf", LLAMA)
+    equal({ gpt2:vocabulary(), gpt2:longest(), gpt2:has_head() }, { 50, 8, true })
+    equal({ llama:vocabulary(), llama:longest(), llama:has_head() }, { 50, math.huge, true })
+    local headless = model("llama-headless", "hf", LLAMA)
+    equal({ headless:has_head(), headless:logits({ { 1, 2 } }):shape() }, { false, { 1, 2, 16 } })
+    fails("the model has 8 positions, and the text 9 tokens", gpt2.logits, gpt2, { { 1, 2, 3, 4, 5, 6, 7, 8, 9 } })
+  end)
+
+  it("show what leaves each layer", function()
+    local places = {}
+    model("llama", "hf", LLAMA):logits({ { 1, 2 } }, function(place, x) places[#places + 1] = place .. " " .. x:size(-1) end)
+    equal(places, { "the embedding 16", "layer 0 16", "layer 1 16", "the last norm 16" })
+  end)
+end)
+
+local HEAD = [[
+local decoder = require "converters.shared.decoder"
+local llama = require "converters.shared.llama"
+local rules = require "converters.engine.rules"
+local classes = require "converters.classes.hf.llama"
+local zoo = require "converters.classes.zoo.decoder"
+local attention = rules.keys {
+  { "self_attn.{q,k,v}_proj.{weight,bias}", "self_attn.proj_{q,k,v}_dense_layer.{weight,bias}" }, -- rows are not interleaved
+  { "self_attn.o_proj.{weight,bias}", "self_attn.proj_output_dense_layer.{weight,bias}" },
+}
+local both = llama.converter { model_type = "llama" }
+]]
+
+---Runs `rules` on a file of one's own.
+---@param keys string   of the converter
+local function run(keys, more, ...)
+  local dir = harness.temp_dir()
+  cbk.fs.write(dir .. "/own.lua", HEAD .. ([[
+return { decoder.models {
+  model = "own", note = "%%s",
+  classes = { with_head = classes.LlamaForCausalLM, headless = classes.LlamaModel, right = zoo.GPT2LMHeadModel },
+  place = "model", embedding = "embed_tokens", rules.between("hf", "cs-2.9", rules.variant(both, { %s })),
+} }]]):format(keys))
+  for name, text in pairs(more or {}) do cbk.fs.write(dir .. "/" .. name, text) end
+  return harness.cbk(dir, "rules", "own.lua", ...)
+end
+
+local function has(text, ...)
+  for _, part in ipairs { ... } do assert(text:find(part, 1, true), ("no '%s' in: %s"):format(part, text)) end
+end
+
+describe("rules --logits", function()
+  it("finds rows in another order, which a round trip brings back", function()
+    local wrong = "keys = llama.body(attention, llama.norms, llama.feed_forward)"
+    local status, out = run(wrong, nil, "--round-trip")
+    equal({ status, out:match "[^\n]*\n$" }, { 0, "clean\n" }, out)
+    status, out = run(wrong, nil, "--logits")
+    equal(status, 1, out)
+    has(out, "own, hf to cs-2.9 and back: round trip: logits of 48 tokens differ by at most", "they part at layer 0; with random weights, ",
+      "\n  logits of 48 tokens differ by at most ")
+    status, out = run("", nil, "--logits")
+    equal({ status, out:match "[^\n]*\n$" }, { 0, "clean\n" }, out)
+    has(out, "own-headless, hf to cs-2.9 and back, random weights", "\n  hidden states of 48 tokens differ by at most ")
+  end)
+
+  it("reads a checkpoint's own weights", function()
+    local dir = harness.temp_dir()
+    local given = random.of_class(classes.tensors(cbk.dict(LLAMA), "llama", "hf"))
+    cbk.create(dir .. "/m.safetensors", { root = given }):commit { progress = false }
+    cbk.fs.write(dir .. "/config.json", cbk.config.dump(cbk.dict(LLAMA), "json"))
+    local status, out = harness.cbk(dir, "rules", "llama", "m.safetensors", "--config", "config.json", "--logits")
+    equal(status, 0, out)
+    has(out, "the given weights: 21 of 21 tensors bit for bit\n  logits of 48 tokens differ by at most")
+  end)
+
+  it("says once why nothing is computed", function()
+    local dir = harness.temp_dir()
+    local status, out = harness.cbk(dir, "rules", "bert", "--logits")
+    equal(status, 0, out)
+    has(out, "logits not computed: BertForPreTraining is not computed here; decoders such as LlamaForCausalLM and GPT2LMHeadModel are\n")
+    equal(select(2, out:gsub("logits not computed", "")), 1)
+    status, out = harness.cbk(dir, "rules", "llava", "--logits")
+    equal(status, 0, out)
+    has(out, "not tried")
+  end)
+
+  for _, name in ipairs {
+    "bloom", "btlm", "codegen", "falcon", "gemma2", "gpt2", "gpt-neox", "gptj", "jais", "llama", "mistral", "mixtral", "mpt", "phi3",
+    "qwen2", "qwen3", "santacoder", "starcoder",
+  } do
+    it("is clean for " .. name .. ", and computes all that it tries", function()
+      local status, out = harness.cbk(harness.temp_dir(), "rules", name, "--logits")
+      equal(status, 0, out)
+      local trips, computed = select(2, out:gsub("bit for bit", "")), select(2, out:gsub("\n  logits of %d+ tokens differ", ""))
+      assert(trips > 5 and trips == computed, out)
+    end)
+  end
+
+  it("is clean for qwen3-moe, with fewer experts than its class has", function()
+    local dir = harness.temp_dir()
+    cbk.fs.write(dir .. "/config.json", [[{ "model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "vocab_size": 50,
+      "hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2, "moe_intermediate_size": 24 }]])
+    local status, out = harness.cbk(dir, "rules", "qwen3-moe", "--config", "config.json", "--logits")
+    equal(status, 0, out)
+    local _, computed = out:gsub("\n  logits of 48 tokens differ", "")
+    assert(computed > 5, out)
+  end)
+end)
