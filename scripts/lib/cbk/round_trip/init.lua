@@ -73,6 +73,8 @@ end
 ---@param config Dict   the whole file
 ---@return RoundTrip|nil, Job|string|nil job_or_why
 local function with_weights(own, config)
+  config = cbk.copy(config)
+  config.torch_dtype, config.dtype = nil, nil -- random weights are float32
   local one = rules.variant(own, { config = config })
   local job, problem = trip.read(one)
   local known = job and trip.known(one, job, one.side)

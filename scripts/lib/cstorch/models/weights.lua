@@ -51,18 +51,39 @@ function Weights:of_expert(name, i)
 end
 
 ---@param name string
----@return cstorch.Tensor
-function Weights:get(name)
-  local found = self:find(name)
+---@return Tensor|cstorch.Tensor
+function Weights:stored(name)
+  local found = self.given[self.prefix .. name]
   errors.check(found, "value", "the model needs the tensor '%s', which is missing", self.prefix .. name)
   return found
+end
+
+---@param name string
+---@return cstorch.Tensor
+function Weights:get(name) return read(self:stored(name)) end
+
+local MOST = 2 ^ 23 -- elements of a matrix that are read at once
+
+---x · weightᵀ, of a matrix that is read in parts.
+local function linear_by_rows(matrix, x)
+  local rows, columns = unpack(matrix:shape())
+  local count, parts = math.max(1, math.floor(MOST / tonumber(columns))), {}
+  for start = 0, tonumber(rows) - 1, count do
+    parts[#parts + 1] = functional.linear(x, read(matrix:slice(0, start, math.min(start + count, tonumber(rows)))))
+  end
+  return tensors.cat(parts, -1)
 end
 
 ---x · weightᵀ + bias; the bias may be missing.
 ---@param name string
 ---@param x cstorch.Tensor   [..., inputs]
 ---@return cstorch.Tensor    # [..., outputs]
-function Weights:linear(name, x) return functional.linear(x, self:get(name .. ".weight"), self:find(name .. ".bias")) end
+function Weights:linear(name, x)
+  local matrix, bias = self:stored(name .. ".weight"), self:find(name .. ".bias")
+  if tensors.is_tensor(matrix) or matrix:numel() <= MOST then return functional.linear(x, read(matrix), bias) end
+  local out = linear_by_rows(matrix, x)
+  return bias and out + bias or out
+end
 
 ---x · weight + bias, as GPT-2 has it.
 ---@param name string
@@ -73,10 +94,17 @@ function Weights:conv1d(name, x)
   return bias and out + bias or out
 end
 
+---The rows of a table; of a checkpoint's, no others are read.
 ---@param name string
 ---@param ids cstorch.Tensor   [...]
 ---@return cstorch.Tensor      # [..., width]
-function Weights:embedding(name, ids) return functional.embedding(ids, self:get(name .. ".weight")) end
+function Weights:embedding(name, ids)
+  local rows = self:stored(name .. ".weight")
+  if tensors.is_tensor(rows) then return functional.embedding(ids, rows) end
+  local shape = ids:shape()
+  shape[#shape + 1] = tonumber(rows:shape()[2])
+  return read(rows:index_select(0, ids:flatten():tolist())):reshape(shape)
+end
 
 ---@param name string
 ---@param x cstorch.Tensor   [..., width]
