@@ -29,7 +29,7 @@ describe("many values", function()
     local _, json = run(dir, "ls", "--json", "x.pt")
     equal(select(2, json:gsub('"key": "a.b"', "")), 2)
     local _, plan = run(dir, "copy", "x.pt", "z.pt", "--dry-run")
-    has(plan, "(1 tensor)")
+    has(plan, "(1 stored tensor)")
   end)
 
   it("of a tree that is not of tensors only: what to leave out", function()
