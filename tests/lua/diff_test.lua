@@ -187,6 +187,23 @@ describe("cbk diff of values", function()
   end)
 end)
 
+describe("Numbers for people", function()
+  it("have 6 digits, or as many as show a difference; in JSON they are exact", function()
+    local dir = harness.temp_dir()
+    for name, lr in pairs { a = 0.00047999999999999996, b = 0.00047999999999999991, c = 0.1 } do
+      local group = cbk.dict { { "lr", lr }, { "betas", cbk.list { 0.9500000000000001 } }, { "scale", cbk.float(4294967296) } }
+      create(dir .. "/" .. name .. ".pt", cbk.dict { { "w", cbk.tensor { 1 } }, { "group", group } })
+    end
+    local _, listed = run(dir, "ls", "a.pt", "--flat")
+    is_true(listed:find "group.lr +float +0.00048\n" ~= nil and listed:find "betas.0 +float +0.95\n" ~= nil, listed)
+    has(listed, "4294967296")
+    has(select(2, run(dir, "show", "a.pt", "group.lr")), "0.00047999999999999996")
+    is_true(select(2, diff(dir, "a.pt", "c.pt")):find "\n  group.lr  0.00048  0.1\n" ~= nil)
+    is_true(select(2, diff(dir, "a.pt", "b.pt")):find "group.lr  0.00047999999999999996  0.0004799999999999999\n" ~= nil)
+    equal(json_of(dir, "a.pt", "c.pt").different[1].a, "0.00047999999999999996")
+  end)
+end)
+
 describe("cbk diff of folders", function()
   local function folders(name, a, b)
     local dir = harness.temp_dir()

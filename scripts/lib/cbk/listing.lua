@@ -63,13 +63,31 @@ end
 
 local PLAIN = { bool = true, int = true, float = true, str = true }
 
+local DIGITS = 6
+
+---A float for people: whole numbers as they are, others with 6 digits.
+local function float_text(float)
+  local exact, text = tostring(float), ("%%.%dg"):format(DIGITS):format(float.value)
+  return float.value % 1 ~= 0 and #text < #exact and text or exact
+end
+
 ---A short line for a value that is not a tensor.
 ---@param value any  as returned by `cbk.raw`, or a plain Lua value
-function listing.value_text(value)
+---@param is_exact? boolean   with all digits of numbers
+function listing.value_text(value, is_exact)
   local is_raw = type(value) == "userdata" and PLAIN[cbk.kind(value)]
+  if is_raw and cbk.kind(value) == "float" and not is_exact then return float_text(value) end
   if is_raw and cbk.kind(value) ~= "str" then return tostring(value) end
-  local text = value_text.text(is_raw and value.value or value, { text = 60, lines = 1 })
+  local text = value_text.text(is_raw and value.value or value, { text = 60, lines = 1, digits = not is_exact and DIGITS or nil })
   return (text:gsub("\n.*", " …"))
+end
+
+---Two different values as short texts that differ, unless no text says how.
+---@return string, string
+function listing.pair_texts(a, b)
+  local text_a, text_b = listing.value_text(a), listing.value_text(b)
+  if text_a ~= text_b then return text_a, text_b end
+  return listing.value_text(a, true), listing.value_text(b, true)
 end
 
 local LONGEST_JSON = 2 ^ 22 -- bytes

@@ -10,12 +10,14 @@ local value_text = {}
 ---@field lines? integer
 ---@field depth? integer
 ---@field text? integer   longest text, in bytes
+---@field digits? integer   of numbers with decimals (default: as many as are needed)
 ---@field edge? integer   elements shown at each end of a dimension, fewer if `columns` is too small
 ---@field columns? integer   of the terminal (default: no limit)
 ---@field in_keys? boolean    items of lists are labelled by their positions in keys, which count from 0 (default: by Lua's indices)
 ---@field leaves? fun(value: any, options: ValueTextOptions, out: string[])   adds the lines of a tree that has tensors
 
-local DEFAULTS = { lines = 100, depth = 8, text = 200, edge = 3 }
+local EXACT = 17 -- digits
+local DEFAULTS = { lines = 100, depth = 8, text = 200, edge = 3, digits = EXACT }
 
 -- --- texts and numbers
 
@@ -35,15 +37,15 @@ local function quoted(text, limit)
   return '"' .. escaped .. '"'
 end
 
---- The shortest exact text: 0.1, 1e-05, 3.
-local function number_text(number)
+--- The shortest text that is exact, or has `most` digits: 0.1, 1e-05, 3.
+local function number_text(number, most)
   if number ~= number then return "nan" end
   if number == math.huge then return "inf" elseif number == -math.huge then return "-inf" end
   if number == 0 and 1 / number < 0 then return "-0" end
   if number % 1 == 0 and math.abs(number) < 2 ^ 53 then return ("%d"):format(number) end
-  for digits = 6, 17 do
+  for digits = 6, most do
     local text = ("%%.%dg"):format(digits):format(number)
-    if tonumber(text) == number then return text end
+    if tonumber(text) == number or digits == most then return text end
   end
 end
 
@@ -159,7 +161,7 @@ local function is_tree(value) return type(value) == "userdata" and CONTAINERS[cb
 local function short(value, options)
   local kind = type(value)
   if kind == "string" then return quoted(value, options.text) end
-  if kind == "number" then return number_text(value) end
+  if kind == "number" then return number_text(value, options.digits) end
   if kind == "cdata" then return (tostring(value):gsub("U?LL$", "")) end
   return tostring(value)
 end

@@ -90,8 +90,10 @@ end
 ---@return DifferenceTable
 function configs.table(list)
   local rows = {}
-  local function text_of(value) return value == nil and "(absent)" or cbk.shown(listing.value_text(value)) end
-  for n, one in ipairs(list) do rows[n] = { cbk.shown(one.field), text_of(one.a), text_of(one.b) } end
+  for n, one in ipairs(list) do
+    local a, b = listing.pair_texts(one.a, one.b)
+    rows[n] = { cbk.shown(one.field), one.a == nil and "(absent)" or cbk.shown(a), one.b == nil and "(absent)" or cbk.shown(b) }
+  end
   local columns = { { title = "field" }, { title = "A", weight = 2 }, { title = "B", weight = 1 } }
   return { title = "different fields of the configs", count = #list, columns = columns, rows = rows }
 end

@@ -154,7 +154,7 @@ local function value_texts(d)
   if d.what == "values" then return values.pair_texts(d.largest[1].a, d.largest[1].b) end
   local kind = d.what == "kind" and "a " or ""
   if d.a == d.b then return d.text, "" end -- elements smaller than a byte, which are not compared
-  return kind .. d.a, kind .. d.b
+  return kind .. (d.short_a or d.a), kind .. (d.short_b or d.b)
 end
 
 local function value_table(title, list, prefix)

@@ -17,6 +17,8 @@ local LARGEST = 3 -- differences of a tensor whose places are kept
 ---@field text string
 ---@field a? string
 ---@field b? string
+---@field short_a? string      of what = "value": for people
+---@field short_b? string
 ---@field different? integer
 ---@field numel? integer
 ---@field first? integer[]
@@ -195,8 +197,9 @@ function values.compare(a, b, options)
   end
   if cbk.equal(a, b) or same_number(a, b, options) then return nil end
   if have_parts(a, b) and compare_objects(a, b, options) then return nil end
-  local text_a, text_b = listing.value_text(a), listing.value_text(b)
-  return { what = "value", a = text_a, b = text_b, text = ("%s, %s"):format(text_a, text_b) }
+  local short_a, short_b = listing.pair_texts(a, b)
+  return { what = "value", a = listing.value_text(a, true), b = listing.value_text(b, true), short_a = short_a, short_b = short_b,
+    text = ("%s, %s"):format(short_a, short_b) }
 end
 
 return values
