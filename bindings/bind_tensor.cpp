@@ -148,8 +148,11 @@ int push_row(lua_State* L, int64_t position) {
 int row_at(lua_State* L, int64_t position) {
   const int64_t count = rows_of(self_tensor(L));
   if (position < 1 || position > count) {
-    fail(Errc::shape, "row {} is out of range for a tensor of shape {}; rows count from 1", position,
-         to_string(self_tensor(L).shape()));
+    const int64_t meant = position < 0 ? position + count + 1 : 1;
+    const bool is_of_python = position < 1 && meant > 0 && count > 0;
+    fail(Errc::shape, "row {} is out of range for a tensor of shape {}; Lua counts from 1{}", position,
+         to_string(self_tensor(L).shape()),
+         is_of_python ? fmt::format(": w[{}] of Python is w[{}]", position, meant) : "");
   }
   return push_row(L, position);
 }

@@ -44,9 +44,11 @@ describe("Tensor", function()
     t.equal(sum, 6)
     for _ in counting(0, 2):rows() do error("no row is expected") end
     t.equal(cbk.tensor({ 1, 2 }, { dtype = "int64" })[2], 2)
-    for _, position in ipairs { 0, -1, 4 } do
-      t.raises("out of range", function() return x[position] end, "shape")
+    for position, text in pairs { [0] = "; Lua counts from 1: w[0] of Python is w[1]", [-1] = ": w[-1] of Python is w[3]", [4] = "from 1",
+      [-4] = "from 1" } do
+      t.raises(text, function() return x[position] end, "shape")
     end
+    t.raises("a tensor of shape [0, 2]; Lua counts from 1", function() return counting(0, 2)[0] end, "shape")
     t.raises("whole numbers", function() return x[1.5] end, "usage")
     t.raises("whole numbers", function() return x[true] end, "usage")
     t.raises("without dims", function() return cbk.full({}, 1)[1] end, "shape")
