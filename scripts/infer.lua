@@ -139,9 +139,9 @@ if args.json then
     unexplained[i] = cbk.dict { { "side", one.side }, { "key", one.key }, { "why", one.why } }
   end
   cli.print_json(cbk.dict { { "written", not args.dry_run }, { "converter", args.output }, { "rules", #found.rules },
-    { "by_name", found.by_name }, { "guesses", cbk.list(found.guesses) }, { "left", cbk.dict { { "tensors", found.count.left },
-    { "explained", found.matched.left } } }, { "right", cbk.dict { { "tensors", found.count.right },
-    { "explained", found.matched.right } } }, { "unexplained", unexplained } })
+    { "fixed", cbk.list(found.fixed) }, { "by_name", found.by_name }, { "guesses", cbk.list(found.guesses) },
+    { "left", cbk.dict { { "tensors", found.count.left }, { "explained", found.matched.left } } },
+    { "right", cbk.dict { { "tensors", found.count.right }, { "explained", found.matched.right } } }, { "unexplained", unexplained } })
 else
   local print_line = cli.printer()
   print_line(("%s explained: %s tensors of '%s', %s of '%s'"):format(#found.unexplained == 0 and "All" or "Not all", count_of "left",
@@ -155,6 +155,10 @@ else
   if found.by_name > 0 then
     print_line(("  %d %s matched by name only, as their values do not tell: see the comments in the file"):format(found.by_name,
       found.by_name == 1 and "rule is" or "rules are"))
+  end
+  if #found.fixed > 0 then
+    print_line(("  rules name %s with its number, as the pair has one layer there: infer from a pair with several, or write a letter "
+      .. "for the number"):format(cbk.shown(naming.listed(found.fixed, 3))))
   end
   if #found.guesses > 0 then
     print_line(("  other fields have the same values as these pairs; check them: %s"):format(cbk.shown(table.concat(found.guesses, "; "))))

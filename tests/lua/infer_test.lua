@@ -308,6 +308,23 @@ describe("cbk infer, the command", function()
     harness.equal((harness.cbk(dir, "diff", "a.pt", "c_to_a.pt")), 0)
   end)
 
+  it("says where rules have the number of the only layer", function()
+    local dir = harness.temp_dir()
+    local q, up, embed = cbk.randn({ 8, 8 }, { seed = 1 }), cbk.randn({ 16, 8 }, { seed = 2 }), cbk.randn({ 20, 8 }, { seed = 3 })
+    local function create(name, layer)
+      local root = cbk.dict { { "embed", embed }, { layer .. "q", q }, { layer .. "up", up } }
+      cbk.create(cbk.fs.join(dir, name), { root = root }):commit()
+    end
+    create("a.pt", "model.layers.0.")
+    local more = "rules name model.layers.0 with its number, as the pair has one layer there: infer from a pair with several"
+    for layer, is_fixed in pairs { ["h.0."] = false, ["h.00."] = true, ["block."] = true, ["h.0.x."] = false } do
+      create("b.pt", layer)
+      local code, out = harness.cbk(dir, "infer", "a.pt", "b.pt", "-o", "mine.lua", "--overwrite")
+      harness.equal({ code, out:find(more, 1, true) ~= nil }, { 0, is_fixed }, layer .. "\n" .. out)
+      os.remove(cbk.fs.join(dir, "b.pt"))
+    end
+  end)
+
   it("leaves out blocks that one side numbers within stages, and the other through all of them", function()
     local dir = harness.temp_dir()
     local left, right, n = cbk.dict(), cbk.dict(), 0

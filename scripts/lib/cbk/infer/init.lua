@@ -8,6 +8,7 @@ local fold = require "cbk.fold"
 local content = require "cbk.infer.content"
 local match = require "cbk.infer.match"
 local infer_fields = require "cbk.infer.fields"
+local layers = require "cbk.infer.layers"
 local trials = require "cbk.infer.trials"
 local rows_of = require "cbk.infer.rows"
 local source = require "cbk.infer.source"
@@ -34,6 +35,7 @@ local infer = {}
 ---@field by_name integer      rules that were decided by names
 ---@field guesses string[]      pairs of fields with values that other fields have too
 ---@field is_related boolean   whether tensors of both sides have the same values; constants do not count
+---@field fixed string[]       layers that rules name with their number, as the pair has one
 ---@field unexplained { side: Side, key: string, why: string }[]
 
 local other_side = { left = "right", right = "left" }
@@ -310,7 +312,7 @@ function infer.run(left, right, options)
     is_related = is_related or not content.is_constant(rule.pairs[1].left[1])
   end
   return { text = text, rules = rules, matched = matched, count = count, unexplained = unexplained, by_name = by_name,
-    is_related = is_related, guesses = guesses }
+    is_related = is_related, guesses = guesses, fixed = layers.fixed(inventories, rules) }
 end
 
 return infer

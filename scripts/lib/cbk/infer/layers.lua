@@ -159,4 +159,39 @@ function layers.note(state)
   note_inner(state)
 end
 
+-- --- one layer
+
+---Whether all keys below a prefix, of several kinds, have the same number behind it.
+local function has_one_number(inventory, prefix)
+  local templates, number = inventory.by_prefix[prefix] or {}, nil
+  for _, template in ipairs(templates) do
+    for _, item in ipairs(inventory.by_template[template]) do
+      number = number or item.numbers[1]
+      if item.numbers[1] ~= number then return false end
+    end
+  end
+  return #templates > 1
+end
+
+---The layers that rules name with their number, since the pair has one layer and the other side does not count it the same:
+---"model.layers.0".
+---@param inventories table<Side, Inventory>
+---@param rules InferredRule[]
+---@return string[]
+function layers.fixed(inventories, rules)
+  local out, seen = {}, {}
+  for _, rule in ipairs(rules) do
+    for side, inventory in pairs(inventories) do
+      for i, template in ipairs(rule.templates[side]) do
+        local prefix = names.before(template, 1)
+        local number = prefix and rule[side][i] and rule[side][i]:match("^%d+", #prefix + 1)
+        local name = number and has_one_number(inventory, prefix) and prefix .. number
+        if name and not seen[name] then out[#out + 1], seen[name] = name, true end
+      end
+    end
+  end
+  table.sort(out)
+  return out
+end
+
 return layers
