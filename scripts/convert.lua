@@ -37,7 +37,8 @@ cli.format_options(parser, { from = "its format: hf, cs-X.Y, or cs-auto to detec
   to = "the format wanted, such as cs-2.5 or hf; cs-current is the newest release", needs_to = true })
 parser:option("--config", "its config: config.json or params.yaml (default: the one beside it)"):hidden_name("--params"):argname "FILE"
 adapter_folder.option(parser, "fold an adapter of PEFT into a Hugging Face model first")
-parser:option("-o --output-dir", "where to write (default: beside the input; inside it, if it is a folder)"):hidden_name("--output")
+parser:option("-o --output-dir", "where to write (default: beside the input; in it, if it is a folder); a Hugging Face model is a new "
+  .. "folder there, NAME_to_hf"):hidden_name("--output")
   :argname "DIR"
 parser:option("--hf-shard-size", ("largest size of a Hugging Face shard (default: %s)"):format(converters.SHARD_SIZE)):argname "SIZE"
 parser:flag("--export-h5-checkpoint", "no effect: Cerebras output is H5; accepted for command lines of 1.8 and 1.9")
