@@ -6,6 +6,7 @@ local patterns = require "converters.engine.patterns"
 local kinds = require "converters.engine.kinds"
 local rules = require "converters.engine.rules"
 local dry_run = require "converters.authoring.dry_run"
+local part_ranges = require "converters.authoring.part_ranges"
 local position = require "converters.notation.position"
 local wrap = require "converters.engine.wrap"
 local relate = require "converters.authoring.relate"
@@ -111,8 +112,9 @@ end
 
 ---@param record KeyRecord
 ---@param step Step
+---@param configs StepConfigs|nil   nil: the config is not converted
 ---@param out string[]
-local function describe(record, step, out)
+local function describe(record, step, configs, out)
   local function add(text, ...) out[#out + 1] = text:format(...) end
   local ending = record.ending
   add("  %s -> %s: %s", step.src, step.tgt, record.target or "(nothing)")
@@ -124,6 +126,8 @@ local function describe(record, step, out)
   local is_tied = record.note and record.note:find "^tied"
   if is_tied then add("    for       %s, which is missing: another name of the same tensor", record.key) end
   add("    does      %s", what_happened(record))
+  local parts = configs and part_ranges.text(record, step, configs)
+  if parts then add("    parts     %s", parts) end
   if record.what ~= "fill" and record.what ~= "beside" and not is_tied then
     for i, line in ipairs(others(record.endings, record.compiled, record.key, ending, record.rejected, step.side)) do
       add("    %s %s", i == 1 and "not      " or "         ", line)
@@ -229,7 +233,7 @@ function explain.lines(watch, glob)
     for i, step_taken in ipairs(watch.job.path) do
       for _, one in ipairs(way[i]) do
         seen[one] = true
-        describe(one, step_taken, lines)
+        describe(one, step_taken, watch.job.configs[i], lines)
       end
     end
     list[#list + 1] = { key = first.what == "fill" and "(made here)" or first.source, lines = lines }

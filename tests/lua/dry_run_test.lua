@@ -104,6 +104,28 @@ describe("Plan: key by key", function()
     local found = lines(watch)
     has(found, "-> a  split  2 x float32 [4, 2] -> float32 [8, 2]")
     has(found, "-> a  split, together with others")
+    has(explain.lines(watch, "a"), "    parts     q rows 0..3; k rows 4..7")
+  end)
+
+  it("where the parts of a joined tensor are", function()
+    local function parts(from, to, action, given)
+      local watch = planned(hf { keys = rules.keys { { from, to, action } } }, { a = given or t })
+      return table.concat((explain.lines(watch, "a")), "\n"):match "\n    parts     ([^\n]*)"
+    end
+    local columns = actions.pair("columns", function(x) return { x:slice(1, 0, 1), x:slice(1, 1, 2) } end,
+      function(list) return cbk.cat(list, 1) end, { parts = 2 })
+    local strided = actions.pair("strided", function(x)
+      x = x:reshape { 4, 2, 1 }
+      return { x:slice(1, 0, 1):reshape { 4 }, x:slice(1, 1, 2):reshape { 4 } }
+    end, function(list) return cbk.cat({ list[1]:reshape { 4, 1 }, list[2]:reshape { 4, 1 } }, 1):reshape { 8 } end, { parts = 2 })
+    equal(parts("a", { "h.up_proj.w", "h.gate_proj.w" }, actions.split(2)), "up rows 0..1; gate rows 2..3")
+    equal(parts("a", { "h.w1.w", "h.w2.w" }, columns), "w1 columns 0..0; w2 columns 1..1")
+    equal(parts("a", { "x", "y" }, strided, counted({ 8 }, 0)),
+      "x elements 0..0, 2..2, … (4 ranges); y elements 1..1, 3..3, … (4 ranges)")
+    equal(parts("a", "b", actions.transpose), nil)
+    local unknown = actions.pair("unknown", function(x, at) return { x:slice(0, 0, at:source("a"):shape()[1] / 2), x:slice(0, 2, 4) } end,
+      function(list) return cbk.cat(list, 0) end, { parts = 2 })
+    equal(parts("a", { "x", "y" }, unknown), nil) -- it reads other tensors, which an explanation does not give it
   end)
 
   it("what does not fit is in the plan of a conversion that fails", function()
