@@ -35,12 +35,19 @@ are the same, and so are null, the default of the model's class and an absent fi
 
 --key, --shape and --dtype choose the tensors that either side has so.
 
+--logits runs both models, each in its own format, on the same random tokens, and compares what they
+compute: does a converted checkpoint still compute the same? Each model is recognised by the config
+beside it. The largest difference may be 0.001 of the largest logit, or R of it with --rtol. If it is
+more, the first place is named where hidden states part. All decoders are computed, in float32; weights
+are read one by one, when they are needed.
+
 Exit code: 0 the same, 1 different, 2 an error.
 
 examples:
   cbk diff model.bin model.safetensors
   cbk diff old.mdl new.mdl --rtol 1e-3 --ignore-dtype
-  cbk diff llama-folder model.mdl --model llama --ignore-dtype --key '*.layers.0.*']])
+  cbk diff llama-folder model.mdl --model llama --ignore-dtype --key '*.layers.0.*'
+  cbk diff llama-folder converted/model.mdl --logits]])
 parser:argument("a", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "A"
 parser:argument("b", "the other one"):argname "B"
 local function tolerance(name)
@@ -60,9 +67,10 @@ parser:option("--key", "only keys that match the glob; a plain name also means e
 tensor_filter.options(parser, diff.orders)
 parser:flag("--all", "list every difference on a line of its own, not the first 20 lines of each kind")
 parser:option("--model", "compare in one format, converted in memory: the model, as `cbk list` names it, or 'auto'"):argname "NAME"
+parser:flag("--logits", "compare what two models compute, not their values")
 cli.format_options(parser, { from = "with --model: the format of A, hf or cs-X.Y (default: detected)",
   to = "with --model: the format of B (default: detected)" })
-parser:option("--config", "with --model: the config of A (default: the one beside it)"):argname "FILE"
+parser:option("--config", "with --model or --logits: the config of A (default: the one beside it)"):argname "FILE"
 cli.converter_options(parser)
 cli.input_options(parser)
 cli.options(parser, "no-progress-bar", "json")
@@ -120,6 +128,15 @@ local function compare(args)
   result.through, result.optimizers = what, optimizers.find(root_a)
   result.config = differences_of_configs(a, b, args)
   if result.config and #result.config > 0 then result.equal = false end
+  return result
+end
+
+---@return LogitsDifference
+local function compare_logits(args)
+  local a, b = cli.open(args.a, args), cli.open(args.b, args)
+  local result, what = require("cbk.diff.computed").compare({ path = args.a, checkpoint = a, config = args.config },
+    { path = args.b, checkpoint = b }, args.rtol > 0 and args.rtol or nil)
+  cli.say(args, ("comparing %s"):format(what))
   return result
 end
 
@@ -273,22 +290,40 @@ local function print_json(result, args)
   cli.print_json_object(members)
 end
 
+---@param result LogitsDifference
+local function print_logits(result, args)
+  local logits = require "cbk.logits"
+  if args.json then return cli.print_json(cbk.dict { { "equal", result.is_same }, { "logits", logits.row(result) } }) end
+  print_line(logits.text(result))
+  print_line(result.is_same and "the same" or "different")
+end
+
+---What is wrong with the options, or nil.
+---@return string|nil
+local function misuse(args)
+  for _, name in ipairs { "src_fmt", "tgt_fmt", "config", "converter" } do
+    if args[name] and not (args.model or name == "config" and args.logits) then
+      return ("--%s needs --model NAME (or --model auto)"):format((name:gsub("_", "-")))
+    end
+  end
+  for _, name in ipairs { "model", "key", "shape", "dtype", "keys_only", "top", "sort", "all", "tensor_comparison_op" } do
+    if args.logits and args[name] then return ("--logits and --%s cannot be combined"):format((name:gsub("_", "-"))) end
+  end
+end
+
 -- Trouble has an exit code of its own.
 local args = parser:parse()
 for name, number in pairs(args.tensor_comparison_op == "close" and CLOSE or {}) do
   if args[name] == 0 then args[name] = number end
 end
-for _, name in ipairs { "src_fmt", "tgt_fmt", "config", "converter" } do
-  if args[name] and not args.model then
-    cli.usage_error("diff", ("--%s needs --model NAME (or --model auto)"):format((name:gsub("_", "-"))))
-  end
-end
+local problem = misuse(args)
+if problem then cli.usage_error("diff", problem) end
 cli.confine(args)
-local ok, result = pcall(compare, args)
+local ok, result = pcall(args.logits and compare_logits or compare, args)
 if not ok then
   if type(result) == "table" and result.code ~= "interrupted" then result.exit_code = TROUBLE end
   error(result, 0)
 end
-if args.json then print_json(result, args) else print_text(result, args) end
+if args.logits then print_logits(result, args) elseif args.json then print_json(result, args) else print_text(result, args) end
 if not io.stdout:flush() then os.exit(TROUBLE) end
-return result.equal and SAME or DIFFERENT
+return (result.equal or result.is_same) and SAME or DIFFERENT

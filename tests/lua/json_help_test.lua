@@ -137,6 +137,7 @@ local calls = {
   { "check", { "check", "hf.safetensors", "zero.pt" }, 1 },
   { "show --dataloader", { "show", "--dataloader", "map.mdl" } },
   { "diff", { "diff", "a.pt", "b.pt" }, 1 },
+  { "diff --logits", { "diff", "hf.safetensors", "hf.safetensors", "--logits" } },
   { "watch", { "watch", "run", "--once", "--interval", "0.05" }, 1 },
   { "new", { "new", "config.json", "-o", "new.safetensors" } },
   { "identify", { "identify", "new.safetensors" } },

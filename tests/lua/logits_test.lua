@@ -196,3 +196,60 @@ describe("rules --logits", function()
     assert(computed > 5, out)
   end)
 end)
+
+describe("diff --logits", function()
+  ---A folder with a checkpoint "a" of LLaMA, and "b", the same converted.
+  local function folder()
+    local dir = harness.temp_dir()
+    cbk.fs.mkdir(dir .. "/a")
+    cbk.create(dir .. "/a/model.safetensors", { root = random.of_class(classes.tensors(cbk.dict(LLAMA), "llama", "hf")) })
+      :commit { progress = false }
+    cbk.fs.write(dir .. "/a/config.json", cbk.config.dump(cbk.dict(LLAMA), "json"))
+    local status, _, err = harness.cbk(dir, "convert", "a", "--to", "cs-2.4", "-o", "b")
+    equal(status, 0, err)
+    return dir
+  end
+
+  it("finds the same logits after a conversion, and the layer of a weight that changed", function()
+    local dir = folder()
+    local status, out, err = harness.cbk(dir, "diff", "a", "b", "--logits")
+    equal(status, 0, err)
+    has(out, "comparing llama, hf, and llama, cs-2.4\n")
+    has(out, "logits of 48 tokens differ by at most ", "; the largest is ", "\nthe same\n")
+    local root = cbk.open(dir .. "/a/model.safetensors").root
+    local changed = cbk.copy(root)
+    changed["model.layers.1.self_attn.k_proj.weight"] = root["model.layers.1.self_attn.k_proj.weight"]:flip(0)
+    cbk.fs.mkdir(dir .. "/c")
+    cbk.create(dir .. "/c/model.safetensors", { root = changed }):commit { progress = false }
+    cbk.fs.write(dir .. "/c/config.json", cbk.config.dump(cbk.dict(LLAMA), "json"))
+    status, out = harness.cbk(dir, "diff", "c", "b", "--logits")
+    equal(status, 1)
+    has(out, "; they part at layer 1\ndifferent\n")
+    status, out = harness.cbk(dir, "diff", "c", "b", "--logits", "--rtol", "10")
+    equal({ status, out:match "[^\n]*\n$" }, { 0, "the same\n" })
+    status, out = harness.cbk(dir, "diff", "c", "b", "--logits", "--json")
+    local found = cbk.config.parse(out, "json")
+    equal({ status, found.equal, found.logits.same, found.logits.parted_at, found.logits.what }, { 1, false, false, "layer 1", "logits" })
+  end)
+
+  it("says why it cannot compare", function()
+    local dir = folder()
+    local function refused(said, ...)
+      local status, _, err = harness.cbk(dir, "diff", ...)
+      equal(status, 2)
+      has(err, said)
+    end
+    refused("--logits and --key cannot be combined", "a", "b", "--logits", "--key", "x")
+    refused("--src-fmt needs --model NAME", "a", "b", "--logits", "--from", "hf")
+    cbk.create(dir .. "/x.safetensors", { root = cbk.dict { { "x", conversion.counted({ 2 }, 0) } } }):commit { progress = false }
+    refused("cannot compute 'x.safetensors': no model has these tensor names", "a", "x.safetensors", "--logits")
+    cbk.fs.mkdir(dir .. "/bert")
+    cbk.fs.write(dir .. "/bert/config.json", [[{ "model_type": "bert", "architectures": ["BertModel"], "vocab_size": 50, "hidden_size": 16,
+      "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 24, "max_position_embeddings": 8 }]])
+    local status, _, err = harness.cbk(dir, "new", "bert/config.json", "-o", "bert/model.safetensors")
+    equal(status, 0, err)
+    refused("cannot compare logits: Bert", "a", "bert", "--logits")
+    cbk.fs.remove(dir .. "/a/config.json")
+    refused("without its config: there is no config.json beside it; put the config into the folder of the checkpoint", "a", "b", "--logits")
+  end)
+end)

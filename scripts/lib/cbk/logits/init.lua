@@ -39,30 +39,34 @@ end
 
 ---@param a cstorch.Tensor
 ---@param b cstorch.Tensor   of the same shape but for the last dim, of which the common part counts
-local function difference(a, b)
+---@param tolerance number
+local function difference(a, b, tolerance)
   local width = math.min(a:size(-1), b:size(-1))
   a, b = a:slice(-1, 0, width), b:slice(-1, 0, width)
   local apart = (a - b):abs()
   local largest, scale = apart:amax():item(), a:abs():amax():item()
-  return { largest = largest, mean = apart:mean():item(), scale = scale, is_same = largest <= logits.TOLERANCE * scale }
+  return { largest = largest, mean = apart:mean():item(), scale = scale, is_same = largest <= tolerance * scale }
 end
 
 ---@param first cstorch.models.Model
 ---@param second cstorch.models.Model
+---@param tolerance number
 ---@return LogitsDifference
-local function compare(first, second)
+local function compare(first, second, tolerance)
   local ids, states, parted, last = random_ids(first, second), {}, nil, nil
   local out = first:logits(ids, function(place, x) states[place] = x end)
   local other = second:logits(ids, function(place, x)
-    if not states[place] then return end -- of another depth
-    last = difference(states[place], x)
+    local own = states[place]
+    if not own or own:size(-1) ~= x:size(-1) then return end -- of another depth or width
+    last = difference(own, x, tolerance)
     if not (last.is_same or parted) then parted = place end
     states[place] = nil
   end)
   local have_heads = first:has_head() and second:has_head()
-  local found = have_heads and difference(out, other) or last
+  local found = have_heads and difference(out, other, tolerance) or last
+  if not found then cbk.fail("unsupported", "cannot compare hidden states of different widths") end
   found.what, found.tokens = have_heads and "logits" or "hidden states", #ids * #ids[1]
-  if not found.is_same then found.parted = parted or "the head" end
+  if not found.is_same then found.parted = parted or last and "the head" end
   return found
 end
 
@@ -78,13 +82,14 @@ end
 ---How far the outputs of two models differ; nil and the reason if one of them is not computed.
 ---@param a LogitsSide
 ---@param b LogitsSide
+---@param tolerance? number   of the largest output; default: logits.TOLERANCE
 ---@return LogitsDifference|nil, string|nil why
-function logits.compare(a, b)
+function logits.compare(a, b, tolerance)
   local first, why = model_of(a)
   if not first then return nil, why end
   local second, other_why = model_of(b)
   if not second then return nil, other_why end
-  return compare(first, second)
+  return compare(first, second, tolerance or logits.TOLERANCE)
 end
 
 local function short(number) return ("%.2g"):format(number) end
@@ -94,7 +99,7 @@ local function short(number) return ("%.2g"):format(number) end
 function logits.text(one)
   local text = ("%s of %s differ by at most %s, on average %s; the largest is %s"):format(one.what, numbers.counted(one.tokens, "token"),
     short(one.largest), short(one.mean), short(one.scale))
-  return one.is_same and text or ("%s; they part at %s"):format(text, one.parted)
+  return one.parted and ("%s; they part at %s"):format(text, one.parted) or text
 end
 
 ---For --json.
