@@ -297,11 +297,12 @@ int cross_entropy(lua_State* L) {
 }
 
 int attention(lua_State* L) {
-  const Options options(L, 4, {"causal", "scale", "cap", "mask", "window", "slopes"});
+  const Options options(L, 4, {"causal", "scale", "cap", "dropout_p", "mask", "window", "slopes"});
   compute::AttentionOptions how;
   how.causal = options.flag("causal");
   if (options.has("scale")) how.scale = options.number("scale", 1);
   if (options.has("cap")) how.cap = options.number("cap", 1);
+  how.dropout = options.number("dropout_p", 0);
   how.window = options.integer("window", INT64_MIN, INT64_MAX);
   how.mask = variable_option(L, options, "mask");
   how.slopes = variable_option(L, options, "slopes");

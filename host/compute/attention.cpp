@@ -24,6 +24,7 @@ constexpr int64_t block = 128;  // queries
 struct Sizes {
   int64_t batch = 1, heads = 1, groups = 1, queries = 0, keys = 0, width = 0, value_width = 0;
   double scale = 1, cap = 0;  // no cap: 0
+  double dropout = 0;
   bool causal = false, has_mask = false, adds_mask = false, has_slopes = false;
   int64_t window = 0;  // 0: none
   /// If there are fewer queries than keys, they belong to the last keys (a key cache precedes them).
@@ -131,13 +132,24 @@ Row<T> normalize(T* row, int64_t keys) {
   return {most, factor};
 }
 
+/// Sets the weights to 0 that dropout takes, and multiplies the others by 1 / (1 - p).
+template <typename T>
+void drop(const Sizes& s, const Operand& kept, int64_t first_query, int64_t rows, int64_t keys, T* weights) {
+  const auto factor = static_cast<T>(1 / (1 - s.dropout));
+  for (int64_t i = 0; i < rows; ++i) {
+    const auto* row =
+        reinterpret_cast<const uint8_t*>(kept.buffer->data()) + kept.offset + (first_query + i) * s.keys;
+    for (int64_t j = 0; j < keys; ++j) weights[i * keys + j] *= row[j] != 0 ? factor : 0;
+  }
+}
+
 int64_t keys_of_block(const Sizes& s, int64_t begin, int64_t rows) {
   return std::max<int64_t>(1, s.last_key(begin + rows - 1) + 1);
 }
 
 struct Forward {
   Sizes s;
-  /// reads: q, k, v, mask, slopes. writes: out, the data of each row.
+  /// reads: q, k, v, mask, slopes, kept. writes: out, the data of each row.
   template <typename T>
   void run(const Operands& reads, const Operands& writes) const {
     const int64_t blocks = (s.queries + block - 1) / block;
@@ -149,6 +161,7 @@ struct Forward {
       make_scores<T>(s, reads, b, h, begin, rows, keys, scores, nullptr);
       for (int64_t i = 0; i < rows; ++i)
         rows_of<T>(writes[1])[head * s.queries + begin + i] = normalize(scores + i * keys, keys);
+      if (s.dropout > 0) drop(s, reads[5], head * s.queries + begin, rows, keys, scores);
       const T* v = reads[2].data<T>() + (b * s.groups + h / (s.heads / s.groups)) * s.keys * s.value_width;
       T* out = writes[0].data<T>() + (head * s.queries + begin) * s.value_width;
       gemm<T>({scores, keys, false}, {v, s.value_width, false}, {out, s.value_width, false}, rows,
@@ -159,7 +172,7 @@ struct Forward {
 
 struct Backward {
   Sizes s;
-  /// reads: q, k, v, mask, slopes, out, the data of each row, upstream. writes: dq, dk, dv.
+  /// reads: q, k, v, mask, slopes, kept, out, the data of each row, upstream. writes: dq, dk, dv.
   template <typename T>
   void run(const Operands& reads, const Operands& writes) const {
     // A task has all queries that share keys, so that no two tasks write one row.
@@ -186,25 +199,27 @@ struct Backward {
     const T* k = reads[1].data<T>() + group * s.keys * s.width;
     const T* v = reads[2].data<T>() + group * s.keys * s.value_width;
     const T* q = reads[0].data<T>() + first * s.width;
-    const T* out = reads[5].data<T>() + first * s.value_width;
-    const T* g = reads[7].data<T>() + first * s.value_width;
+    const T* out = reads[6].data<T>() + first * s.value_width;
+    const T* g = reads[8].data<T>() + first * s.value_width;
     T* weights = scratch<T>(0, rows * keys);
     T* slopes = scratch<T>(1, rows * keys);
     T* derivatives = s.cap > 0 ? scratch<T>(2, rows * keys) : nullptr;
     make_scores<T>(s, reads, b, h, begin, rows, keys, weights, derivatives);
     for (int64_t i = 0; i < rows; ++i) {
-      const Row<T>& known = rows_of<T>(reads[6])[first + i];
+      const Row<T>& known = rows_of<T>(reads[7])[first + i];
       make_powers(weights + i * keys, keys, known.most);
       scale_row(weights + i * keys, keys, known.factor);
     }
-    gemm<T>({weights, keys, true}, {g, s.value_width, false}, {dv, s.value_width, false}, keys, s.value_width,
-            rows, 1, true);
     gemm<T>({g, s.value_width, false}, {v, s.value_width, true}, {slopes, keys, false}, rows, keys,
             s.value_width);
+    if (s.dropout > 0) drop(s, reads[5], first, rows, keys, slopes);
     for (int64_t i = 0; i < rows; ++i) {
       const T along = static_cast<T>(row_dot(g + i * s.value_width, out + i * s.value_width, s.value_width));
       row_slope(slopes + i * keys, weights + i * keys, slopes + i * keys, along, keys);
     }
+    if (s.dropout > 0) drop(s, reads[5], first, rows, keys, weights);
+    gemm<T>({weights, keys, true}, {g, s.value_width, false}, {dv, s.value_width, false}, keys, s.value_width,
+            rows, 1, true);
     for (int64_t i = 0; derivatives != nullptr && i < rows * keys; ++i) slopes[i] *= derivatives[i];
     const T scale = static_cast<T>(s.scale);
     gemm<T>({slopes, keys, false}, {k, s.width, false},
@@ -256,7 +271,10 @@ Sizes sizes_of(const VariablePtr& q, const VariablePtr& k, const VariablePtr& v,
     fail(Errc::value, "attention: a window needs causal = true and at least 1, not {}", *options.window);
   if (options.cap && !(*options.cap > 0))
     fail(Errc::value, "attention: a cap must be greater than 0, not {}", *options.cap);
+  if (!(options.dropout >= 0 && options.dropout < 1))
+    fail(Errc::value, "attention: dropout_p must be in [0, 1), not {}", options.dropout);
   s.cap = options.cap.value_or(0);
+  s.dropout = options.dropout;
   s.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(s.width)));
   s.causal = options.causal;
   s.window = options.window.value_or(0);
@@ -297,8 +315,7 @@ VariablePtr attention(const VariablePtr& q, const VariablePtr& k, const Variable
       reads.push_back(dense->operand());
     }
     const VariablePtr nothing = Variable::empty(type, {0}, device);
-    reads.push_back(nothing->operand());
-    reads.push_back(nothing->operand());
+    for (int i = 0; i < 3; ++i) reads.push_back(nothing->operand());
     if (options.mask) {
       const VariablePtr mask = cast(options.mask, s.adds_mask ? type : DType::boolean);
       unchanged.emplace_back(mask);
@@ -311,6 +328,11 @@ VariablePtr attention(const VariablePtr& q, const VariablePtr& k, const Variable
       const VariablePtr slopes = contiguous(cast(options.slopes, type));
       unchanged.emplace_back(slopes);
       reads[4] = slopes->operand();
+    }
+    if (s.dropout > 0) {
+      const VariablePtr kept = dropout_kept({s.batch, s.heads, s.queries, s.keys}, s.dropout);
+      unchanged.emplace_back(kept);
+      reads[5] = kept->operand();
     }
     if (!is_empty) execute_for(type, reads, {out->operand(), known->operand()}, Forward{s});
     result = cast(out, q->dtype());

@@ -90,7 +90,7 @@ VariablePtr random_integers(DType dtype, Shape shape, double low, double high) {
   return cast(low == 0 ? numbers : binary(ElementOp::add, numbers, low), dtype);
 }
 
-VariablePtr dropout_mask(Shape shape, double p) {
+VariablePtr dropout_kept(Shape shape, double p) {
   if (!(p >= 0 && p < 1)) fail(Errc::value, "dropout: p must be in [0, 1), not {}", p);
   // Ranks have other samples, so they drop other elements.
   const VariablePtr numbers = random(DType::float32, std::move(shape), [](const Shape& of, uint64_t seed) {
@@ -98,8 +98,11 @@ VariablePtr dropout_mask(Shape shape, double p) {
     return Tensor::uniform(DType::float32, of, 0, below_one(DType::float32),
                            seed + rank * 0xd1342543de82ef95ULL);
   });
-  return binary(ElementOp::multiply, cast(binary(ElementOp::greater_equal, numbers, p), DType::float32),
-                1 / (1 - p));
+  return binary(ElementOp::greater_equal, numbers, p);
+}
+
+VariablePtr dropout_mask(Shape shape, double p) {
+  return binary(ElementOp::multiply, cast(dropout_kept(std::move(shape), p), DType::float32), 1 / (1 - p));
 }
 
 }  // namespace cbk::compute

@@ -30,6 +30,8 @@ VariablePtr random_normal(DType dtype, Shape shape);
 VariablePtr random_integers(DType dtype, Shape shape, double low, double high);
 /// 1 / (1 - p) with the probability 1 - p, else 0. float32.
 VariablePtr dropout_mask(Shape shape, double p);
+/// Bools: true, or with probability p false.
+VariablePtr dropout_kept(Shape shape, double p);
 
 // --- elements.cpp
 VariablePtr unary(ElementOp op, const VariablePtr& x);
@@ -102,6 +104,7 @@ struct AttentionOptions {
   std::optional<double> scale;    // default: 1 / √width
   std::optional<int64_t> window;  // of a causal one: keys that a query sees, itself included
   std::optional<double> cap;      // scores become cap·tanh(score / cap), before mask and slopes
+  double dropout = 0;             // the probability with which a weight becomes 0
   VariablePtr mask;    // broadcast to [batch, heads, queries, keys]; bool: true is seen; float: added
   VariablePtr slopes;  // ALiBi: [heads], times the distance
 };

@@ -56,6 +56,7 @@ local CASES = {
   { "value", "p must be in [0, 1], not 'a'", function() F.dropout(x, { p = "a" }) end },
   { "type", "labels must be whole numbers", function() F.cross_entropy(x, cstorch.tensor { 1, 2 }) end },
   { "value", "not in [0, 2)", function() F.embedding(ids + 5, x) end },
+  { "value", "dropout_p must be in [0, 1), not 1", function() F.scaled_dot_product_attention(x, x, x, { dropout_p = 1 }) end },
   { "value", "a cap must be greater than 0, not 0", function() F.scaled_dot_product_attention(x, x, x, { cap = 0 }) end },
   { "type", "did you mean 'causal'", function() F.scaled_dot_product_attention(x, x, x, { is_causal = true }) end },
   { "type", "unknown keyword 'bais'; did you mean 'bias'", function() nn.Linear(1, 2, { bais = true }) end },

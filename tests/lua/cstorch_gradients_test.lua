@@ -129,6 +129,7 @@ end, -2, 2)
 local function attention(name, shapes, options)
   add("attention " .. name, { shapes }, function(q, k, v)
     local given = {}
+    cstorch.manual_seed(5) -- dropout takes the same weights each time
     for key, value in pairs(options) do given[key] = type(value) == "function" and value() or value end
     return F.scaled_dot_product_attention(q, k, v, given)
   end)
@@ -146,6 +147,8 @@ attention("with capped scores", SQUARE, { cap = 0.4 })
 attention("of groups with capped scores, a window and slopes", GROUPED, {
   causal = true, cap = 0.7, window = 2, scale = 2, slopes = function() return cstorch.tensor { 0.5, 0.25, 0.125, 0.0625 } end,
 })
+attention("with dropout", SQUARE, { dropout_p = 0.4 })
+attention("of groups with dropout, a cap and a window", GROUPED, { causal = true, dropout_p = 0.3, cap = 0.7, window = 2 })
 attention("that is causal", SQUARE, { causal = true })
 attention("with a window", SQUARE, { causal = true, window = 2 })
 attention("with a mask of bools", SQUARE, { mask = bools })

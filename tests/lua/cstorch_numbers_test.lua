@@ -35,6 +35,20 @@ describe("cstorch: gradients of large numbers", function()
     near(gradient(-1e6), { 0.5, -0.5, 0.5 }, 0.12)
   end)
 
+  it("of attention with dropout are those of attention without it on average", function()
+    cstorch.testing.reset()
+    cstorch.backend "CSX"
+    cstorch.manual_seed(1)
+    local x, total = cstorch.randn { 2, 4, 30, 8 }, cstorch.zeros { 2, 4, 30, 8 }
+    local see = cstorch.step_closure(function(out) total:add_(out) end)
+    local step = cstorch.compile_step(function(batch) -- replayed: each step drops other weights
+      see(F.scaled_dot_product_attention(batch, batch, batch, { causal = true, dropout_p = 0.3 }))
+    end)
+    for _, batch in cstorch.utils.data.DataLoader(function() return { x } end, { num_steps = 400 }):iter() do step(batch) end
+    local apart = (total / 400 - F.scaled_dot_product_attention(x, x, x, { causal = true })):abs():mean():item()
+    assert(apart > 1e-4 and apart < 0.02, apart) -- one draw is 0.2 away
+  end)
+
   it("of a quotient stay within the range", function()
     for _, case in ipairs { { "float32", 1e25 }, { "float32", 1e-25 }, { "float16", 512 }, { "float16", 2 ^ -10 } } do
       local a, b = leaf({ case[2] }, case[1]), leaf({ case[2] }, case[1]);

@@ -134,8 +134,8 @@ describe("cstorch: the same bits for any number of threads", function()
   operator("matmul of float64", { { 600, 60 }, { 60, 130 } }, function(a, b) return a:to("float64"):matmul(b:to "float64") end)
   local HEADS, SHARED = { 2, 4, 300, 16 }, { 2, 2, 300, 16 }
   for name, options in pairs {
-    plain = {}, causal = { causal = true }, window = { causal = true, window = 40 }, slopes = { causal = true,
-      slopes = cstorch.tensor { 0.5, 0.25, 0.1, 0.01 } },
+    plain = {}, causal = { causal = true }, dropout = { causal = true, dropout_p = 0.3 }, window = { causal = true, window = 40 },
+    slopes = { causal = true, slopes = cstorch.tensor { 0.5, 0.25, 0.1, 0.01 } },
   } do
     operator("attention " .. name, { HEADS, SHARED, SHARED }, function(q, k, v) return F.scaled_dot_product_attention(q, k, v, options) end)
   end

@@ -85,6 +85,18 @@ local function function_entry(block, name, arguments)
   return entry_of(block, "function", name, signature)
 end
 
+---Joins lines of a description: one that ends in the middle of a sentence continues in the next.
+---@param lines string[]
+---@return string[]
+function annotations.paragraphs(lines)
+  local out, goes_on = {}, false
+  for _, line in ipairs(lines) do
+    if goes_on then out[#out] = out[#out] .. " " .. line else out[#out + 1] = line end
+    goes_on = line ~= "" and not line:find "[.:;]$"
+  end
+  return out
+end
+
 ---The annotations of a file in their order.
 ---@param path string
 ---@param public? table<string, string>   public names of the file's local tables: { fs = "cbk.fs" }

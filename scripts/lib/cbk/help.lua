@@ -79,18 +79,9 @@ local function listing(list, out)
   end
 end
 
---- Lines of annotations: one that ends in the middle of a sentence continues in the next.
-local function paragraphs(lines, out)
-  local goes_on = false
-  for _, line in ipairs(lines) do
-    if goes_on then out[#out] = out[#out] .. " " .. line else out[#out + 1] = "  " .. line end
-    goes_on = line ~= "" and not line:find "[.:;]$"
-  end
-end
-
 local function entry_text(entry)
   local out = { entry.signature }
-  paragraphs(entry.text, out)
+  for _, line in ipairs(annotations.paragraphs(entry.text)) do out[#out + 1] = "  " .. line end
   if #entry.params > 0 then
     out[#out + 1] = ""
     described(entry.params, out, function(item) return item.name end)

@@ -1,5 +1,6 @@
 -- Help for names of cstorch, from the comments above their definitions and from the keywords that classes declare.
 
+local annotations = require "cbk.annotations"
 local cbk = require "cbk"
 local examples = require "cstorch.help_examples"
 local keywords = require "cstorch.keywords"
@@ -43,6 +44,11 @@ end
 
 --- Text, parameters and results of an annotation.
 local function add_comment(block, out)
+  local text_lines = {}
+  for _, line in ipairs(block) do
+    if not line:find "^@" then text_lines[#text_lines + 1] = line end
+  end
+  for _, line in ipairs(annotations.paragraphs(text_lines)) do out[#out + 1] = "  " .. line end
   for _, line in ipairs(block) do
     local tag, rest = line:match "^@(%w+)%s*(.*)$"
     if tag == "param" then
@@ -54,8 +60,6 @@ local function add_comment(block, out)
     elseif tag == "class" then
       local words = rest:match "%s%s+(%S.*)$"
       if words then out[#out + 1] = "  " .. words end
-    elseif not tag then
-      out[#out + 1] = "  " .. line
     end
   end
 end

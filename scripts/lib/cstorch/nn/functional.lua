@@ -103,13 +103,23 @@ function functional.dropout(x, options)
   return x * native.dropout_mask(x:shape(), options.p):to(x.dtype)
 end
 
+---@class cstorch.nn.AttentionOptions
+---@field causal? boolean
+---@field scale? number
+---@field cap? number
+---@field dropout_p? number
+---@field mask? cstorch.Tensor     broadcast to [..., heads, queries, keys]
+---@field window? integer
+---@field slopes? cstorch.Tensor   [heads]
+
 ---softmax(q · kᵀ · scale + mask) · v, a block of queries at a time. The heads of k and v may be fewer than those of q and divide them.
 ---The mask is added, or of bools that are true where a key is seen; `window`: keys that a query sees, itself included; `slopes`: those of
----ALiBi, one for each head; `cap`: scores become cap · tanh(score / cap), before the mask.
+---ALiBi, one for each head; `cap`: scores become cap · tanh(score / cap), before the mask; `dropout_p`: weights that become 0, while the
+---others are divided by 1 - p.
 ---@param q cstorch.Tensor   [..., heads, queries, width]
 ---@param k cstorch.Tensor   [..., groups, keys, width]
 ---@param v cstorch.Tensor   [..., groups, keys, width]
----@param options? { causal: boolean, scale: number, cap: number, mask: cstorch.Tensor, window: integer, slopes: cstorch.Tensor }
+---@param options? cstorch.nn.AttentionOptions   causal, scale (default: width ^ -0.5), cap, dropout_p, mask, window, slopes
 ---@return cstorch.Tensor   # [..., heads, queries, width]
 function functional.scaled_dot_product_attention(q, k, v, options)
   return native.scaled_dot_product_attention(q, k, v, options)
