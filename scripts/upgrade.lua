@@ -23,7 +23,7 @@ examples:
   cbk upgrade --model gpt2 --config params.yaml checkpoint_1000.mdl --to cs-2.5 --dry-run]])
 parser:argument("checkpoint_file", "the checkpoint"):argname "CHECKPOINT"
 parser:option("--model", "the model, as `cbk list` names it (default: detected)"):argname "NAME"
-parser:option("--config", "its YAML config (default: the one beside it)"):argname "FILE"
+parser:option("--config", "its YAML config (default: the one beside it, or in it)"):argname "FILE"
 cli.format_options(parser, { from = "the format it has (default: detected)",
   to = "the format wanted, such as cs-2.5; cs-2.0 or later, or cs-current", needs_to = true })
 parser:option("-w --worker_data_iter_files_dir", "the states of 1.8 or 1.9 data loaders (default: as the config says)"):argname "DIR"
@@ -56,15 +56,17 @@ if not (args.model and args.config) then
   local from = args.src_fmt -- which upgrade.detect finds, with the evidence
   left_out.detect(args, function() return old.checkpoint end)
   args.src_fmt = from
-  cli.say(args, ("Found: --model %s --config %s"):format(cbk.shown(args.model), cbk.shown(args.config)))
+  cli.say(args, ("Found: --model %s %s"):format(cbk.shown(args.model),
+    args.config and "--config " .. cbk.shown(args.config) or "and the config in the checkpoint"))
 end
 local from, to = resolved("src-fmt", args.src_fmt), resolved("to", args.tgt_fmt)
 if not converters.catalogue.since(converters.catalogue.release(to), "2.0") then
   cli.usage_error("upgrade", ("--to %s: cbk writes H5 0.4 and later, which releases before 2.0 cannot read; "
     .. "use cs-2.0 or later"):format(args.tgt_fmt))
 end
-cli.depend_on(args.config, args)
-local config = upgrade.open_config(args.config, ("cbk convert %s --to %s"):format(cbk.shown(args.checkpoint_file), to))
+if args.config then cli.depend_on(args.config, args) end
+local config = args.own_config or cbk.config.load(args.config)
+upgrade.check_config(config, args.config or args.checkpoint_file, ("cbk convert %s --to %s"):format(cbk.shown(args.checkpoint_file), to))
 old = old or upgrade.open(args.checkpoint_file, cli.reading(args))
 local options = { seed = args.shuffle_seed, kind = args.dataloader_type, without_state = args.no_dataloader_state,
   accept_missing = args.accept_missing, drop_unmatched = args.drop_unmatched_keys }
@@ -72,12 +74,13 @@ if args.no_dataloader_state and (args.worker_data_iter_files_dir or args.dataloa
   cli.usage_error("upgrade", "--no-dataloader-state cannot be combined with --worker_data_iter_files_dir or --dataloader_type")
 end
 local given, evidence = config, {}
+local config_place = args.config or cbk.fs.join(cbk.fs.dirname(args.checkpoint_file), "config.yaml") -- where a config would be
 if args.worker_data_iter_files_dir then
   cli.folder("upgrade", "--worker_data_iter_files_dir", args.worker_data_iter_files_dir)
   config = cbk.copy(config)
   config.cerebras = cbk.dict { save_iter_state_path = args.worker_data_iter_files_dir }
 else
-  config = converters.with_states_beside(config, args.config)
+  config = converters.with_states_beside(config, config_place)
 end
 if args.dataloader_type and (cbk.find(config, "cerebras.save_iter_state_path") or cbk.null) == cbk.null then
   cli.usage_error("upgrade", "--dataloader_type needs a folder of states: set cerebras.save_iter_state_path in the config, or pass "
@@ -110,7 +113,7 @@ local function target_of(path, suffix)
   local name = ("%s_to_%s%s"):format(converters.stem(path, job), job.tgt, suffix)
   return cbk.fs.join(args.output_dir or cbk.fs.dirname(path), name)
 end
-local target, config_target = target_of(args.checkpoint_file, ".mdl"), target_of(args.config, ".yaml")
+local target, config_target = target_of(args.checkpoint_file, ".mdl"), target_of(config_place, ".yaml")
 converters.refuse_existing(target, args)
 converters.refuse_existing(config_target, args)
 

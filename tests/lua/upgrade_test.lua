@@ -673,4 +673,25 @@ describe("cbk upgrade without options", function()
     runs("convert", "run/hf_to_cs-1.9.mdl", "--model", "GPT2", "--from", "cs-1.9", "--to", "cs-2.0", "--config", path, "-o", "new", "-q")
     equal(cbk.open(dir .. "/new/hf_to_cs-1.9_to_cs-2.0.mdl").root.dataloader.samples_streamed, 40)
   end)
+
+  it("takes the config in the checkpoint where there is no file", function()
+    local dir = harness.temp_dir()
+    cbk.config.save(cbk.dict { model_type = "gpt2", vocab_size = 8, n_embd = 8, n_head = 2, n_layer = 1, n_positions = 4 },
+      dir .. "/config.json")
+    equal((harness.cbk(dir, "new", "config.json", "-o", "m.safetensors")), 0)
+    equal((harness.cbk(dir, "convert", "m.safetensors", "--to", "cs-2.2", "-o", "run")), 0)
+    cbk.fs.remove(dir .. "/run/config_to_cs-2.2.yaml")
+    for _, more in ipairs { {}, { "--dry-run" }, { "--model", "gpt2" } } do
+      local code, out, err = harness.cbk(dir, "upgrade", "run/m_to_cs-2.2.mdl", "--to", "cs-2.5", "-y", "--overwrite", unpack(more))
+      equal({ code, err }, { 0, "" })
+      harness.has(out, "Found: --model gpt2 and the config in the checkpoint\n")
+      harness.has(out, "and run/config_to_cs-2.5.yaml\n")
+    end
+    equal(cbk.config.load(dir .. "/run/config_to_cs-2.5.yaml").trainer.init.model.hidden_size, 8)
+    equal((harness.cbk(dir, "copy", "run/m_to_cs-2.2.mdl", "run/bare.mdl", "--exclude", "__metadata__", "--h5-version", "0.4")), 0)
+    cbk.fs.remove(dir .. "/run/config_to_cs-2.5.yaml")
+    local code, _, err = harness.cbk(dir, "upgrade", "run/bare.mdl", "--model", "gpt2", "--to", "cs-2.5", "-y")
+    equal({ code, err },
+      { 2, "cbk: cannot detect the config of 'run/bare.mdl': there is no YAML config beside it; name it with --config\n" })
+  end)
 end)

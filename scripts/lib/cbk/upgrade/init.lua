@@ -54,11 +54,11 @@ function upgrade.format_at(model_name, number)
   return model and catalogue.format_at(model, number) or "cs-" .. number
 end
 
----@param path string
+---Fails if a config does not describe a model of the Model Zoo.
+---@param config any
+---@param path string      the file that it is in
 ---@param command string   that converts a checkpoint of Hugging Face
----@return Dict   it describes a model
-function upgrade.open_config(path, command)
-  local config = cbk.config.load(path)
+function upgrade.check_config(config, path, command)
   local problem
   if kinds.is_dict(config) and configs.says_hugging_face(config) then
     cbk.fail("config", ("'%s' is a config of Hugging Face; upgrade is for checkpoints of the Model Zoo"):format(path),
@@ -73,7 +73,6 @@ function upgrade.open_config(path, command)
     problem = ("the config should be a map of fields, found a %s"):format(tostring(cbk.kind(config)))
   end
   if problem then cbk.fail("config", ("'%s': %s"):format(path, problem)) end
-  return config
 end
 
 ---@param path string
