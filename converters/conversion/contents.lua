@@ -39,29 +39,32 @@ local STATES = { "optim", "sched", "ema", "scaler", "rng", "random", "state", "c
 ---Whether a dict has tensors, also in dicts in it.
 local function holds_tensors(value) return kinds.is_dict(value) and (has_tensor(value) or cbk.leaf_rows(value):totals().tensors > 0) end
 
----Whether tensors below a name may be a part of the model that was saved separately, such as its head.
+---Whether what has a name beside a container may be a part of the model that was saved separately, such as its head: tensors in a dict, or
+---one with the name of a module.
 ---@param name string
 ---@param value any
 local function may_be_weights(name, value)
   for _, word in ipairs(STATES) do
     if name:lower():find(word, 1, true) then return false end
   end
+  if kinds.is_tensor(value) then return name:find(".", 1, true) ~= nil end
   return holds_tensors(value)
 end
 
 ---The one container with the weights; nil if other keys may have weights too. In a container, a dict of modules with the same name is a
----part of the model.
+---part of the model. Single tensors, such as a loss, are training state only beside a state dict.
 ---@param root Dict
 ---@param around? string   the container that `root` is
 ---@return string|nil name, string[] beside
 local function container_of(root, around)
   local found, beside = nil, {}
+  local has_single = has_tensor(root)
   for key, value in cbk.items(root) do
-    if kinds.is_tensor(value) then return nil, {} end
     local is_one = weights.is_container(key) and key ~= "ema" and key ~= around and holds_tensors(value)
     if is_one and found or not is_one and may_be_weights(tostring(key), value) then return nil, {} end
     if is_one then found = key else beside[#beside + 1] = tostring(key) end
   end
+  if found and has_single and not weights.is_state_dict(root[found]) then return nil, {} end
   return found, beside
 end
 

@@ -60,7 +60,9 @@ local function holds_tensors(dict)
 end
 
 ---Whether a dict is a state dict: tensors under names with dots. Those of nested dicts have none.
-local function is_state_dict(dict)
+---@param dict Dict
+---@return boolean
+function weights.is_state_dict(dict)
   for key, value in cbk.raw_items(dict) do
     if kinds.is_tensor(value) and tostring(key):find(".", 1, true) then return true end
   end
@@ -95,7 +97,7 @@ local function holder_of(dict, passed_over, depth, place)
   local inner, others = parts_of(dict)
   local name = first_of(CONTAINERS, inner) or first_of(AROUND, inner)
   if not name or depth == DEEPEST then return dict, passed_over, place end
-  if #others > 0 and not NO_MODULES[name] and not is_state_dict(inner[name]) then return dict, passed_over, place end
+  if #others > 0 and not NO_MODULES[name] and not weights.is_state_dict(inner[name]) then return dict, passed_over, place end
   for _, other in ipairs(others) do passed_over[#passed_over + 1] = other end
   for other in pairs(inner) do
     if IS_AROUND[other] and other ~= name and other ~= "ema" then passed_over[#passed_over + 1] = other end

@@ -88,6 +88,10 @@ describe("Weights under other names", function()
     end, "'state_dict.' and 'model.'; beside them, and not read: epoch, optimizer_states" },
     deepspeed = { function(root) return cbk.dict { { "module", root }, { "global_steps", 5 } } end, "'module.'; beside them" },
     loop = { function(root) return cbk.dict { { "model", root }, { "step", 5 } } end, "'model.'; beside them, and not read: step" },
+    loop_of_tensors = { function(root)
+      return cbk.dict { { "model", root }, { "loss", cbk.full({}, 1.5) }, { "rng_state", cbk.full({ 16 }, 1, { dtype = "uint8" }) },
+        { "steps", cbk.full({ 1 }, 5) } }
+    end, "'model.'; beside them, and not read: loss, rng_state, steps" },
     loop_of_ddp = { function(root)
       return cbk.dict { { "model", below "module."(root) }, { "optimizer", cbk.dict { a = 1 } } }
     end, "'model.' and 'module.'; beside them, and not read: optimizer" },
