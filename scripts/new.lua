@@ -19,7 +19,7 @@ examples:
 parser:argument("config", "config.json or params.yaml, or a YAML file with the section 'model' alone"):argname "CONFIG"
 parser:option("-o --output", "the checkpoint to write"):argname("FILE"):count(1)
 parser:option("--model", "the model, as `cbk list` names it (default: detected)"):argname "NAME"
-cli.format_options(parser, { from = "the config's format: hf or cs-X.Y (default: detected)" }):hidden_name "--format"
+cli.format_options(parser, { from = "the config's format: hf or cs-X.Y (default: hf, or the newest release, as a YAML file says none)" }):hidden_name "--format"
 parser:option("--seed", "random seed", "0"):argname("N"):convert(cli.whole_number "--seed")
 parser:option("--init", "normal: random weights; zeros: all zeros", "normal"):choices { "normal", "zeros" }
 cli.converter_options(parser)
@@ -34,7 +34,8 @@ local model, format = configs.model_of(config, args.model or only, args.src_fmt)
 converters.refuse_foreign(model, args)
 local root = classes.new(config, model, format, { seed = args.seed, init = args.init })
 local options = { root = root, overwrite = args.overwrite or args.dry_run }
-local release = converters.catalogue.release(converters.catalogue.resolve(format))
+format = converters.catalogue.resolve(format, converters.catalogue.find(model))
+local release = converters.catalogue.release(format)
 if release and cbk.format_of_name(args.output) == "h5" then
   options.h5_version, options.framework_version = converters.h5_version(release), release .. ".0"
 end
@@ -43,4 +44,5 @@ if has_model then options.root = cbk.dict { model = root } end -- as `cbk conver
 local out = cbk.create(args.output, options)
 local saved, forecast = cli.commit({ out }, args)
 cli.print_result(args, saved, { { "checkpoint", args.output }, { "model", model }, { "format", format } }, forecast)
-cli.say(args, ("Checkpoint of %s (%s) %s to %s"):format(model, format, saved and "saved" or "would be saved", args.output))
+local remark = release and not args.src_fmt and ", the newest release; --from names another" or ""
+cli.say(args, ("Checkpoint of %s (%s%s) %s to %s"):format(model, format, remark, saved and "saved" or "would be saved", args.output))

@@ -119,7 +119,8 @@ function decoder.inner_size(from)
 end
 
 local function one_dropout(from)
-  return cbk.raw(from, "dropout_rate") or cbk.fail("config", "the config has no 'dropout_rate', nor one for each of its parts")
+  return cbk.raw(from, "dropout_rate") or cbk.fail("config", "the config has no 'dropout_rate', nor one for each of its parts", {
+    field = "dropout_rate", found = "nothing", advice = "add it, such as 0.0 (no dropout)" })
 end
 
 ---GPT-2's one dropout rate, for those that a config of the right leaves out (defaults.right).

@@ -694,4 +694,22 @@ describe("cbk upgrade without options", function()
     equal({ code, err },
       { 2, "cbk: cannot detect the config of 'run/bare.mdl': there is no YAML config beside it; name it with --config\n" })
   end)
+
+  it("warns of a config that lacks what its conversion to Hugging Face needs", function()
+    local dir = harness.temp_dir()
+    cbk.config.save(cbk.dict { model_type = "gpt2", vocab_size = 8, n_embd = 8, n_head = 2, n_layer = 1, n_positions = 4 },
+      dir .. "/config.json")
+    equal((harness.cbk(dir, "new", "config.json", "-o", "m.safetensors")), 0)
+    equal((harness.cbk(dir, "convert", "m.safetensors", "--to", "cs-1.9", "-o", "run")), 0)
+    local advice = "add it, such as 0.0 (no dropout)"
+    for _, command in ipairs { "upgrade", "convert" } do
+      local code, _, err = harness.cbk(dir, command, "run/m_to_cs-1.9.mdl", "--to", "cs-2.5", "-o", command,
+        command == "upgrade" and "-y" or nil)
+      equal({ code, err }, { 0, "warning: the new config lacks trainer.init.model.dropout_rate, without which cbk cannot convert it to hf: "
+        .. advice .. "\n" })
+      code, _, err = harness.cbk(dir, "convert", command .. "/m_to_cs-1.9_to_cs-2.5.mdl", "--to", "hf")
+      equal({ code, err }, { 1, ("cbk: '%s/config_to_cs-1.9_to_cs-2.5.yaml' lacks trainer.init.model.dropout_rate, which gpt2 needs; %s\n")
+        :format(command, advice) })
+    end
+  end)
 end)

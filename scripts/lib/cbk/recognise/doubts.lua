@@ -8,6 +8,7 @@ local config_changes = require "cbk.config_changes"
 local catalogue = require "converters.engine.catalogue"
 local check_config = require "converters.authoring.check_config"
 local checkpoint = require "converters.modelzoo.checkpoint"
+local converters = require "cbk.converters"
 local fit = require "converters.engine.fit"
 local kinds = require "converters.engine.kinds"
 local likeness = require "cbk.recognise.likeness"
@@ -16,6 +17,7 @@ local naming = require "cbk.naming"
 local steps = require "converters.conversion.steps"
 local ties = require "converters.engine.ties"
 local trainer = require "converters.modelzoo.trainer"
+local warnings = require "cbk.warnings"
 
 local doubts = {}
 
@@ -78,6 +80,22 @@ function doubts.foreign_class(job, config)
   local class, own = architectures.foreign(config), job.model.classes and job.model.classes.left
   return class and own and ("the config says architectures=%s, which is not supported: its tensors are converted as those of %s, and if it "
     .. "computes something else with them, the new model does not"):format(class, own.name) or nil
+end
+
+---Fields that the new config lacks, and that its conversion to Hugging Face needs.
+---@param job Job
+---@param config Dict   the whole file, of the target
+---@return string|nil
+function doubts.unconvertible(job, config)
+  if not catalogue.path(job.model, job.tgt, "hf") then return nil end
+  local fine, problem = warnings.quietly(function()
+    converters.convert.config(converters.job(converters.route(job.model.model, job.tgt, "hf")), config)
+  end)
+  if fine or type(problem) ~= "table" or problem.found ~= "nothing" then return nil end
+  local lacking = {}
+  for i, field in ipairs(problem.fields or { problem.field }) do lacking[i] = trainer.place_of_model(config) .. "." .. field end
+  return ("the new config lacks %s, without which cbk cannot convert it to hf: %s"):format(naming.listed(lacking, 5),
+    problem.advice or "add " .. (#lacking > 1 and "them" or "it"))
 end
 
 ---Weights that the model's config needs and the checkpoint lacks.
@@ -193,6 +211,7 @@ function doubts.all(job, old, new)
   add(doubts.kept_config(old.config, old.root))
   if job.tgt == "hf" then return out end
   add(names.check(job.model.model, job.tgt, new.config, new.root, "--model and --src-fmt"))
+  add(doubts.unconvertible(job, new.config))
   add(doubts.lacking(job, new.config, new.root))
   add(doubts.untied(job, new.config, new.root))
   add(doubts.other_model(job, old, new))

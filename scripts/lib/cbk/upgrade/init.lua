@@ -181,6 +181,7 @@ function upgrade.identity(done, job, given)
   local contradiction = doubts.kept_config(given.config, given.root)
   if contradiction then cbk.fail("config", contradiction .. "; use the config of the run") end
   add(strange)
+  add(doubts.unconvertible(job, done.config))
   local lacking = doubts.lacking(job, done.config, done.root)
   if lacking then refuse_foreign(job, given.config, lacking) end
   add(lacking)
