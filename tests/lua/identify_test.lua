@@ -433,6 +433,9 @@ describe("the config beside a checkpoint", function()
     local dir, zoo = hf_folder(llama), zoo_folder(llama, "llama", "cs-2.4")
     refuses(dir, "expected a config of Hugging Face, as the checkpoint is, found one of the Model Zoo (it has a section 'model')",
       "convert", "m.safetensors", "--to", "cs-2.4", "--config", zoo .. "/a.yaml")
+    local code, out = harness.cbk(dir, "check", "m.safetensors", "--config", zoo .. "/a.yaml")
+    equal(code, 1)
+    has(out, "(it has a section 'model'); try: correct the config, or name another one with --config [config]\n1 error: ")
     refuses(zoo, "expected a config of the Model Zoo, found one of Hugging Face (it has 'model_type'); its format is hf", "convert",
       "a.mdl", "--to", "hf", "--config", dir .. "/config.json")
     refuses(dir, "'m.safetensors' is a checkpoint of Hugging Face, but --src-fmt is cs-2.4; use --src-fmt hf", "convert", "m.safetensors",

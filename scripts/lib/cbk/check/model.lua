@@ -36,13 +36,13 @@ end
 
 ---@param found Findings
 ---@param severity? string   default: "note"
----@param advice? string
+---@param advice? string|false   false: that of the rule
 local function add_unknown(of, file, found, reason, severity, advice)
+  if advice == nil then
+    advice = "Name the config with --config, or describe the model in a converter (converters/README.md)"
+  end
   local text = ("the tensors of %s are not checked against it: %s"):format(cbk.quote(cbk.fs.basename(file)), reason)
-  found:add("config", of.config or file, nil, text, {
-    severity = severity or "note",
-    advice = advice or "Name the config with --config, or describe the model in a converter (converters/README.md)",
-  })
+  found:add("config", of.config or file, nil, text, { severity = severity or "note", advice = advice or nil })
 end
 
 ---How many weights each layer has by its class, and how many of these are missing.
@@ -197,6 +197,10 @@ function model.check(file, checkpoint, config_path, found, folders)
     add_unknown(of, file, found, identity.reason, identity.lacks_head and "error" or "note", identity.advice)
     return of
   end
+  if not of.name and identity.is_other_kind and config_path then
+    found:add("config", of.config, nil, identity.reason)
+    return of
+  end
   if not of.name then of.name, of.format = by_config_alone(config) end
   if not of.name then
     add_unknown(of, file, found, identity.reason)
@@ -206,7 +210,7 @@ function model.check(file, checkpoint, config_path, found, folders)
     return identity.fit and identity.fit.known or classes.tensors(config, of.name, of.format)
   end)
   if not known_fine then
-    add_unknown(of, file, found, errors.text(known), "warning") -- the model is known
+    add_unknown(of, file, found, errors.text(known), "warning", false) -- the model is known
     return of
   end
   local is_sound, mistake = warnings.quietly(known.class.check, known.class, known.config, known.config)

@@ -47,6 +47,7 @@ local recognise = {}
 ---@field reason? string    why there is no model
 ---@field advice? string    what to do about it, if something else than another config or model will help
 ---@field lacks_head? boolean   the config names the class with a head, and the tensors are those of its body
+---@field is_other_kind? boolean   the config is not one of the checkpoint's format
 ---@field is_config_wrong? boolean   that is, since its config cannot be that of a known model, whatever --model says
 
 ---Whether an H5 checkpoint has exactly the model's tensors, under flat keys with dots.
@@ -230,7 +231,7 @@ local function by_config(found, root, config, formats, kept, keys, shape_of)
   local is_hf, why = not catalogue.release(found.format), found.why
   local fine, section = pcall(is_hf and configs.hugging_face_section or trainer.model, config)
   if not fine then
-    found.reason, found.is_config_wrong = errors.text(section), true
+    found.reason, found.is_config_wrong, found.is_other_kind = errors.text(section), true, true
     why[#why + 1] = found.reason
     return
   end
