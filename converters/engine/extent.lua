@@ -121,7 +121,7 @@ function extent.value(written, values, is_default)
   if result and width then
     local whole, parts = extent.value_of(values, width), extent.value_of(values, count)
     fields.refuse(count, parts, ("a divisor of %s (%s)"):format(width, fields.shown(whole)), is_default and is_default(count)
-      and (" (%s is the default, as the config has no '%s')"):format(fields.shown(parts), count))
+      and (" (%s is the default, as the config has no '%s')"):format(fields.shown(parts), count) or "correct one of them")
   end
   local named = {}
   for name in extent.names_in(written) do

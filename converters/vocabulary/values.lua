@@ -111,7 +111,7 @@ values.glu = values.choice { silu = "swiglu", relu = "reglu", gelu = "geglu" }
 local function check_groups(groups, from, heads, field)
   local count = size_of(from, heads)
   if not field_kinds.is_size(groups) or count % groups ~= 0 then
-    fields.refuse(field, groups, ("a divisor of %s (%d)"):format(heads, count))
+    fields.refuse(field, groups, ("a divisor of %s (%d)"):format(heads, count), "correct one of them")
   end
 end
 

@@ -501,13 +501,24 @@ describe("a config that does not fit its tensors", function()
 
   it("is named as the reason", function()
     said({ hidden_size = "8" }, "hidden_size='8'")
-    said({ num_attention_heads = 3 }, "for llama, the config has num_attention_heads=3: only a divisor of hidden_size (8)")
+    said({ num_attention_heads = 3 }, "num_attention_heads=3: only a divisor of hidden_size (8) is supported; correct one of them")
     said({ hidden_size = 16 }, "'lm_head.weight': expected [50, 16] (hidden_size=16), found [50, 8]")
     said({ model_type = "bloom" }, "the config says model_type=bloom, but", "the tensor names are those of llama")
     said({ model_type = "deepseek_v3" }, "the Model Zoo has no counterpart of deepseek_v3",
       "`cbk list` lists the models that can be converted")
     said({ model_type = "nobody" }, "the config says model_type=nobody, which is not a known model; the tensor names are those of llama",
       "if it is one of these, name it with --model, and a config of that model with --config")
+  end)
+end)
+
+describe("a mistake in the config", function()
+  it("is the same error, whether the model can be detected or not", function()
+    for field, whole in pairs { num_attention_heads = "hidden_size (8)", num_key_value_heads = "num_attention_heads (2)" } do
+      local dir = hf_folder(llama, conversion.with(llama, { [field] = 3 }))
+      local code, _, err = harness.cbk(dir, "convert", "m.safetensors", "--to", "cs-2.4")
+      equal({ code, err }, { 1, ("cbk: cannot convert the config with %s=3: only a divisor of %s is supported; correct one of them\n")
+        :format(field, whole) })
+    end
   end)
 end)
 

@@ -143,12 +143,17 @@ local function new_candidate(asked, one, format)
     is_named = architectures.is_of(one.model, asked.architecture), changes = 0, wrong = wrong, lacking = lacking }
 end
 
+---@class UnfitConfig   Why the config does not fit a model that it names.
+---@field text string    "for llama, the config has …"
+---@field cause any      the error
+
 ---@param one Candidate
 ---@param problem any   an error
+---@return UnfitConfig
 local function why_not(one, problem)
   local is_value = type(problem) == "table" and problem.supported
   local said = is_value and errors.with(problem, { problem = ("the config has %s=%s"):format(problem.field, problem.found) }) or problem
-  return ("for %s, %s"):format(one.model.model, errors.text(said))
+  return { text = ("for %s, %s"):format(one.model.model, errors.text(said)), cause = problem }
 end
 
 ---The models that a search accepts, those of the class that the config names first.
@@ -188,7 +193,7 @@ end
 ---@param keys string[]
 ---@param shape_of fun(key: string): integer[]|nil
 ---@return Candidate[]
----@return string[] problems   why the config does not fit a model that it names
+---@return UnfitConfig[] problems
 function candidates.at(asked, format, keys, shape_of)
   local out, problems, is_found, best = {}, {}, false, nil
   local list, named = accepted(asked)
@@ -211,7 +216,7 @@ end
 
 ---The candidates of the first format that fits best.
 ---@param formats string[]
----@return Candidate[], string[] problems   as of `candidates.at`
+---@return Candidate[], UnfitConfig[] problems   as of `candidates.at`
 ---@return string format
 ---@return string[] alike   layouts of the user's own that the same model fits as well
 function candidates.of_config(asked, formats, keys, shape_of)

@@ -45,6 +45,7 @@ local recognise = {}
 ---@field fit? Fit          with the class, by the config
 ---@field adapter? { reason: string, advice: string }   of one beside the model
 ---@field reason? string    why there is no model
+---@field cause? any         the error of a config that says which model it is
 ---@field advice? string    what to do about it, if something else than another config or model will help
 ---@field lacks_head? boolean   the config names the class with a head, and the tensors are those of its body
 ---@field is_other_kind? boolean   the config is not one of the checkpoint's format
@@ -156,7 +157,7 @@ local KNOWN_MODELS = "`cbk list` lists the models that can be converted"
 
 ---Why no model was found by the config.
 ---@param list Candidate[]
----@param problems string[]
+---@param problems UnfitConfig[]
 ---@param stated string|nil   "model_type='llama'"
 ---@param keys string[]
 ---@param shape_of fun(key: string): integer[]|nil
@@ -164,7 +165,7 @@ local KNOWN_MODELS = "`cbk list` lists the models that can be converted"
 ---@return string reason, string|nil advice   nil: another config, or the name of the model, may help
 local function reason_of(list, problems, stated, keys, shape_of, formats)
   local best, like = list[1], names_of((candidates.of_names(formats, keys, shape_of)))
-  if best and best.fit.matched + #best.fit.wrong == 0 and problems[1] then return problems[1] end -- nothing is known about the others
+  if best and best.fit.matched + #best.fit.wrong == 0 and problems[1] then return problems[1].text end -- nothing is known about the others
   if best and #best.fit.wrong > 0 and #best.fit.wrong >= #best.fit.unknown then
     return ("the config does not fit the tensors: '%s': %s"):format(best.fit.wrong[1].key, best.fit.wrong[1].why)
   end
@@ -186,7 +187,7 @@ local function reason_of(list, problems, stated, keys, shape_of, formats)
     return ("the config says %s, for which --model %s and --src-fmt (such as %s) are needed"):format(stated, named,
       catalogue.format_at(catalogue.find(named), releases.newest))
   end
-  if problems[1] or lacking then return problems[1] or lacking end
+  if problems[1] or lacking then return problems[1] and problems[1].text or lacking end
   local what_to_do = #like > 0 and "if it is one of these, name it with --model, and a config of that model with --config" or KNOWN_MODELS
   return ("the config says %s, which is not a known model%s"):format(stated, others), what_to_do
 end
@@ -251,6 +252,7 @@ local function by_config(found, root, config, formats, kept, keys, shape_of)
   if is_hf and #problems == 0 then found.reason, found.advice, found.lacks_head = why_unfit(root, config, list, #keys) end
   if found.reason or not best or best.matched * 2 < #keys then
     if not found.reason then found.reason, found.advice = reason_of(list, problems, stated, keys, shape_of, formats) end
+    if problems[1] and found.reason == problems[1].text then found.cause = problems[1].cause end
     found.is_config_wrong = #problems > 0 or is_hf and stated and not best or best and #best.wrong > 0
     why[#why + 1], why[#why + 2] = found.reason, found.advice
     return

@@ -114,6 +114,7 @@ function left_out.detect(args, open, only)
   end
   if only then set("model", only) end
   if not args.model and not found.model then
+    if found.cause then error(found.cause, 0) end
     ask("--model", found.reason, found.advice or found.is_config_wrong and "correct the config, or name another with --config"
       or found.config and "correct the config, name another with --config, or name the model with --model")
   end
