@@ -59,9 +59,13 @@ local args = parser:parse()
 if args.sarif and args.json then cli.usage_error("check", "--sarif and --json exclude each other") end
 if args.config and #args.file > 1 then cli.usage_error("check", "--config is the config of one checkpoint; give one FILE") end
 cli.confine(args)
-converters.load(args.converter, args.sandbox)
-
 local FINDINGS, TROUBLE = 1, 2
+local is_loaded, problem = pcall(converters.load, args.converter, args.sandbox)
+if not is_loaded then
+  if type(problem) == "table" and problem.code ~= "interrupted" then problem.exit_code = TROUBLE end
+  error(problem, 0)
+end
+
 local options = {
   reading = cli.reading(args), config = args.config, dtypes = args.dtypes or {}, without_values = args.no_values, folders = {},
 }

@@ -34,7 +34,7 @@ local function detect_options(only)
   end
   local given = config_beside.load(args.config_file)
   if not args.src_fmt and not configs.says_hugging_face(given) then
-    cli.usage_error("convert-config", "missing option '--src-fmt': the format of this config cannot be detected without its checkpoint")
+    cli.usage_error("convert-config", "missing option '--from': the format of this config cannot be detected without its checkpoint")
   end
   local others
   args.model, args.src_fmt, others = configs.model_of(given, args.model or only, args.src_fmt)

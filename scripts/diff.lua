@@ -303,7 +303,7 @@ end
 local function misuse(args)
   for _, name in ipairs { "src_fmt", "tgt_fmt", "config", "converter" } do
     if args[name] and not (args.model or name == "config" and args.logits) then
-      return ("--%s needs --model NAME (or --model auto)"):format((name:gsub("_", "-")))
+      return ("%s needs --model NAME (or --model auto)"):format(name:find "_fmt$" and cli.typed_format(name) or "--" .. name)
     end
   end
   for _, name in ipairs { "model", "key", "shape", "dtype", "keys_only", "top", "sort", "all", "tensor_comparison_op" } do

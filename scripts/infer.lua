@@ -99,9 +99,10 @@ local function side_of(path, config_path, format)
     file = checkpoint.format, path = path }
 end
 
-check_format("--src-fmt", args.src_fmt)
-check_format("--tgt-fmt", args.tgt_fmt)
-if args.src_fmt == args.tgt_fmt then cli.usage_error("infer", "--src-fmt and --tgt-fmt must differ") end
+local FROM, TO = cli.typed_format "src_fmt", cli.typed_format "tgt_fmt"
+check_format(FROM, args.src_fmt)
+check_format(TO, args.tgt_fmt)
+if args.src_fmt == args.tgt_fmt then cli.usage_error("infer", ("%s and %s must differ"):format(FROM, TO)) end
 local parts = { args.src_fmt == "hf" and parts_in(args.a) or nil, args.tgt_fmt == "hf" and parts_in(args.b) or nil }
 for i, option in ipairs { "src_config", "tgt_config" } do
   if parts[i] then args[option] = args[option] or ({ args.a, args.b })[i] end

@@ -91,7 +91,7 @@ local function one_tensor()
       if matches(rows:path(i)) then
         if found then
           local advice = layers.split(rows:path(i)) and "--by-layer draws them all" or "name one of them"
-          cbk.fail("key", ("several keys match %s; %s"):format(cbk.quote(args.key), advice))
+          cbk.fail("ambiguous", ("several keys match %s; %s"):format(cbk.quote(args.key), advice))
         end
         found = i
       end

@@ -49,7 +49,7 @@ local args = parser:parse()
 if args.model and not args.other then cli.usage_error("report", "--model is for the comparison with OTHER; give OTHER") end
 for _, name in ipairs { "src_fmt", "tgt_fmt" } do
   if args[name] and not args.model then
-    cli.usage_error("report", ("--%s needs --model NAME (or --model auto)"):format((name:gsub("_", "-"))))
+    cli.usage_error("report", ("%s needs --model NAME (or --model auto)"):format(cli.typed_format(name)))
   end
 end
 cli.confine(args, cbk.fs.dirname(args.output))

@@ -43,7 +43,7 @@ local args = parser:parse()
 local function resolved(option, format)
   local found = format and converters.catalogue.resolve(format, converters.catalogue.find(args.model))
   local problem = found and release.problem(found)
-  if problem then cli.usage_error("upgrade", ("--%s %s: %s"):format(option, format, problem)) end
+  if problem then cli.usage_error("upgrade", ("%s %s: %s"):format(cli.typed_format(option), format, problem)) end
   return found
 end
 
@@ -59,7 +59,7 @@ if not (args.model and args.config) then
   cli.say(args, ("Found: --model %s %s"):format(cbk.shown(args.model),
     args.config and "--config " .. cbk.shown(args.config) or "and the config in the checkpoint"))
 end
-local from, to = resolved("src-fmt", args.src_fmt), resolved("to", args.tgt_fmt)
+local from, to = resolved("src_fmt", args.src_fmt), resolved("tgt_fmt", args.tgt_fmt)
 if not converters.catalogue.since(converters.catalogue.release(to), "2.0") then
   cli.usage_error("upgrade", ("--to %s: cbk writes H5 0.4 and later, which releases before 2.0 cannot read; "
     .. "use cs-2.0 or later"):format(args.tgt_fmt))

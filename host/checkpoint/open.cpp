@@ -202,7 +202,9 @@ Files only_file_in(const NamedFiles& files, Candidates candidates) {
   if (all.empty() && !candidates.has_shards && !candidates.gguf.empty())
     return gguf_in(files, std::move(candidates.gguf));
   if (all.empty() && candidates.has_shards)
-    fail(Errc::format, "the folder has shards, but not their index (*{})", shard_index_suffix);
+    fail(Errc::format,
+         "the folder has shards, but not their index (*{}); copy or download it again, or name a shard",
+         shard_index_suffix);
   if (all.empty()) fail(Errc::missing, "the folder holds no checkpoint");
   fail_ambiguous(all);
 }

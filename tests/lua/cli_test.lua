@@ -254,3 +254,41 @@ describe("results", function()
     end
   end)
 end)
+
+describe("what is named in errors", function()
+  local function failed(dir, status, message, ...)
+    local code, _, err = run(dir, ...)
+    equal({ code, err }, { status, "cbk: " .. message .. "\n" })
+  end
+
+  it("is the folder that holds the checkpoint", function()
+    local dir = harness.temp_dir()
+    cbk.fs.mkdir(dir .. "/back")
+    failed(dir, 1, "cannot open 'back': the folder holds no checkpoint", "ls", "back")
+    for i, advice in ipairs { "name the one in it: 'back/1'", "name one of those in it: 'back/1', 'back/2'" } do
+      cbk.fs.mkdir(("%s/back/%d"):format(dir, i))
+      cbk.create(("%s/back/%d/m.pt"):format(dir, i), { root = cbk.dict { a = cbk.full({ 2 }, 1) } }):commit()
+      failed(dir, 1, "cannot open 'back': the folder holds no checkpoint; " .. advice, "ls", "back")
+    end
+    cbk.fs.mkdir(dir .. "/shards")
+    cbk.fs.write(dir .. "/shards/model-00001-of-00002.safetensors", "")
+    failed(dir, 1, "cannot open 'shards': the folder has shards, but not their index (*.index.json); copy or download it again, "
+      .. "or name a shard", "ls", "shards")
+  end)
+
+  it("is the option as it was typed", function()
+    local dir = harness.temp_dir()
+    for _, option in ipairs { "--from", "--src-fmt", "--to", "--tgt-fmt" } do
+      failed(dir, 2, ("diff: %s needs --model NAME (or --model auto); see 'cbk diff --help'"):format(option), "diff", "a", "b", option, "hf")
+    end
+  end)
+
+  it("is trouble of check, and not a finding", function()
+    equal((run(harness.temp_dir(), "check", "m.pt", "--converter", "none.lua")), 2)
+  end)
+
+  it("ends a prompt without a terminal, also behind :time", function()
+    local code, out, err = shell(harness.temp_dir(), "printf ':time nix()\\n1\\n' | cbk repl")
+    equal({ code, out, err }, { 1, "", "cbk: line 1: there is no function 'nix'\n" })
+  end)
+end)

@@ -447,7 +447,7 @@ describe("the config beside a checkpoint", function()
   it("is converted alone, with what is detected", function()
     local dir, zoo = hf_folder(llama), zoo_folder(llama, "llama", "cs-2.4")
     has(runs(dir, "convert-config", "config.json", "--to", "cs-2.4"), "Found: --model llama --src-fmt hf\nConfig saved to ")
-    refuses(zoo, "missing option '--src-fmt': the format of this config cannot be detected", "convert-config", "a.yaml", "--to", "hf")
+    refuses(zoo, "missing option '--from': the format of this config cannot be detected", "convert-config", "a.yaml", "--to", "hf")
     has(runs(zoo, "convert-config", "a.yaml", "--to", "hf", "--src-fmt", "cs-2.4"), "Found: --model llama --src-fmt cs-2.4\n")
   end)
 

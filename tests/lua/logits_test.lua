@@ -240,7 +240,8 @@ describe("diff --logits", function()
       has(err, said)
     end
     refused("--logits and --key cannot be combined", "a", "b", "--logits", "--key", "x")
-    refused("--src-fmt needs --model NAME", "a", "b", "--logits", "--from", "hf")
+    refused("--from needs --model NAME", "a", "b", "--logits", "--from", "hf")
+    refused("--src-fmt needs --model NAME", "a", "b", "--logits", "--src-fmt=hf")
     cbk.create(dir .. "/x.safetensors", { root = cbk.dict { { "x", conversion.counted({ 2 }, 0) } } }):commit { progress = false }
     refused("cannot compute 'x.safetensors': no model has these tensor names", "a", "x.safetensors", "--logits")
     cbk.fs.mkdir(dir .. "/bert")

@@ -527,7 +527,7 @@ describe("cbk upgrade", function()
       harness.is_true(problem:find(text, 1, true), problem)
     end
     local _, _, problem = harness.cbk(folder, "upgrade", "--model", "gpt2", "--config", "c", "x", "--to", "cs-2.5", "--from", "cs-9.9")
-    harness.is_true(problem:find("--src-fmt cs-9.9: 'cs-9.9' is not a release", 1, true), problem)
+    harness.is_true(problem:find("--from cs-9.9: 'cs-9.9' is not a release", 1, true), problem)
   end)
 
   it("names the command that converts from Hugging Face", function()

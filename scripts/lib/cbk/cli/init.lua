@@ -5,6 +5,7 @@ local argparse = require "argparse"
 local cbk = require "cbk"
 local colour = require "cbk.colour"
 local errors = require "cbk.errors"
+local folders_inside = require "cbk.cli.folders_inside"
 local job = require "cbk.job"
 local limits = require "cbk.limits"
 local parts = require "cbk.parts"
@@ -403,6 +404,20 @@ function cli.format_options(parser, what)
   return from
 end
 
+local FORMAT_OPTIONS = { src_fmt = { "--from", "--src-fmt", "--src_fmt" }, tgt_fmt = { "--to", "--tgt-fmt", "--tgt_fmt" } }
+
+---A format option for messages: the name that the user typed, else the first.
+---@param target "src_fmt"|"tgt_fmt"
+---@return string   "--from"
+function cli.typed_format(target)
+  for _, word in ipairs(arg) do
+    for _, name in ipairs(FORMAT_OPTIONS[target]) do
+      if word:match "^[^=]*" == name then return name end
+    end
+  end
+  return FORMAT_OPTIONS[target][1]
+end
+
 ---Adds --key to a command whose keys are arguments, for those who know it from other commands.
 ---@param parser table
 ---@param target string     the argument
@@ -500,6 +515,8 @@ local function fail_to_open(problem, path, args)
     cbk.fail("unsupported", ("cannot open %s: the folder holds the %d parts of one checkpoint, %s, which are not joined"):format(
       cbk.quote(path), part.count, part.what))
   end
+  local advice = code == "missing" and not problem.advice and folders_inside(path)
+  if advice then error(errors.with(problem, { advice = advice }), 0) end
   local reading = cli.reading(args)
   local may_be_cut = (code == "format" or code == "missing") and not reading.salvage and not problem.advice
   reading.salvage = true

@@ -238,7 +238,8 @@ commands.time = {
   argument = "lua",
   run = function(session, rest)
     local start = cbk.clock()
-    if session:evaluate(rest) then print(("%.3f s"):format(cbk.clock() - start)) end
+    if not session:evaluate(rest) then return false end
+    print(("%.3f s"):format(cbk.clock() - start))
   end,
 }
 

@@ -256,13 +256,13 @@ function Session:command(text)
     self:report(("missing argument: %s"):format(command.usage))
     return false
   end
-  local ok, failure = editor.call(command.run, self, rest)
+  local ok, result = editor.call(command.run, self, rest)
   if not ok then
-    self.traceback = failure[2]
-    self:report(failure[1])
+    self.traceback = result[2]
+    self:report(result[1])
   end
   io.stdout:flush()
-  return ok
+  return ok and result ~= false
 end
 
 local function is_command(text) return text:find "^%s*[:?!]" ~= nil end
