@@ -285,7 +285,7 @@ int refuse_operator(lua_State* L) {
 int refuse_call(lua_State* L) {
   const bool is_loop = lua_gettop(L) == 3;
   fail(Errc::usage, "a {} is not a function{}", type_name(L, 1),
-       is_loop ? "; loop over it with 'for key, value in pairs(x) do'" : "");
+       is_loop ? "; loop over it with 'for key, value in cbk.items(x) do' (x.root of a checkpoint)" : "");
 }
 
 void set_refused_operators(lua_State* L) {

@@ -115,6 +115,10 @@ local function kind_of(converter, at)
   for _, kind in ipairs(kinds) do found[#found + 1] = converter[kind] and kind or nil end
   if converter[3] ~= nil then fail(at, nil, "a converter has a %s without a name; write keys = …, config = …", type(converter[3])) end
   if #found == 0 and converter.choose then fail(at, "choose", "a converter with 'choose' needs 'variants'") end
+  for name in pairs(#found == 0 and converter or {}) do
+    local near = type(name) == "string" and cbk.nearest(name, kinds, 1)[1]
+    if near then fail(at, name, "a converter has no '%s'; did you mean '%s'?", name, near) end
+  end
   if #found ~= 1 then
     fail(at, found[2], "a converter needs exactly one of 'keys', 'variants', 'components' and 'wrap', found %s", #found == 0 and "none"
       or ("'%s' and '%s'"):format(found[1], found[2]))

@@ -279,7 +279,8 @@ describe("what is named in errors", function()
   it("is the option as it was typed", function()
     local dir = harness.temp_dir()
     for _, option in ipairs { "--from", "--src-fmt", "--to", "--tgt-fmt" } do
-      failed(dir, 2, ("diff: %s needs --model NAME (or --model auto); see 'cbk diff --help'"):format(option), "diff", "a", "b", option, "hf")
+      local message = ("diff: %s needs --model NAME (or --model auto); see 'cbk diff --help'"):format(option)
+      failed(dir, 2, message, "diff", "a", "b", option, "hf")
     end
   end)
 

@@ -606,6 +606,7 @@ describe("Mistakes in a class of one's own", function()
     has(said("tensors = ", "tensors = 1, derived = "), "class Left: 'tensors' must be a function")
     has(said("tensors = ", "histories = {}, tensors = "), "class Left: a class has no 'histories'; did you mean 'history'?")
     has(said("return { {", "return {"), "cbk: cannot read the converter: own.lua:")
+    has(said("keys = ", "key = "), "a converter has no 'key'; did you mean 'keys'?")
   end)
 
   it("are extents with the name of no field", function()

@@ -81,6 +81,19 @@ describe("surface", function()
     t.equal(bad, {})
   end)
 
+  it("says how to write PyTorch's indexes", function()
+    for code, text in pairs {
+      ["w[1, 2]"] = "'w[1, 2]' is not Lua: write w[2][3], which counts from 1", ["w[0:3]"] = "write w:slice(0, 0, 3)",
+      ["x = w[:, 1]"] = "write w:select(1, 1)", ["w[0, 2:]"] = "write w:select(0, 0):slice(0, 2)",
+    } do
+      local _, problem = load(code, "=code")
+      t.has(mistakes(problem, code), text)
+    end
+    local w = cbk.tensor { { 1, 2, 3 }, { 4, 5, 6 } }
+    t.equal({ w[2][3], w:slice(0, 0, 1):tolist(), w:select(1, 1):tolist(), w:select(0, 0):slice(0, 2):tolist() },
+      { 6, { { 1, 2, 3 } }, { 2, 5 }, { 3 } })
+  end)
+
   it("says in words what is wrong with expressions", function()
     local names = objects()
     local env = { cbk = cbk, ckpt = names.Checkpoint, t = names.Tensor, d = cbk.dict { a = 1 }, l = cbk.list { 1 },
@@ -102,7 +115,8 @@ describe("surface", function()
       { "'a' .. t", "a Tensor cannot be joined with '..'; use tostring(x)" },
       { "d < d", "a Dict cannot be compared with '<' or '>'" },
       { "ckpt()", "a Checkpoint is not a function" },
-      { "for k in ckpt do print(k) end", "a Checkpoint is not a function; loop over it with 'for key, value in pairs(x) do'" },
+      { "for k in ckpt do print(k) end",
+        "a Checkpoint is not a function; loop over it with 'for key, value in cbk.items(x) do' (x.root of a checkpoint)" },
       { "d:keys()", "code:1: there is no method 'keys'; what is in a Dict or a List is data: use the function cbk.keys(x)" },
       { "d:nope()", "code:1: there is no method 'nope'" },
       { "ckpt.tensors()", "'Checkpoint:tensors' is a method; call it with a colon, as in object:tensors() (Checkpoint expected" },
@@ -133,6 +147,8 @@ describe("surface", function()
       { "l.x = 1", "a List is indexed by positions from 1, not by a string" },
       { "l[7] = 1", "position 7 is out of range for a List of 1 items; the next new position is 2" },
       { "table.insert(l, 1) print()", "code:1: 'insert' takes plain Lua tables only; use cbk.insert(list, position, value) or" },
+      { "require 'converters.vocabulary.actoins'", "package.path; did you mean 'converters.vocabulary.actions'?" },
+      { "require 'cbk.infr'", "package.path; did you mean 'cbk.infer'?" },
       { "require 'cbk.nope'", "there is no module 'cbk.nope' in the folders of package.path" },
     } do
       local text = said(case[1])

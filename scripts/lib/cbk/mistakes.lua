@@ -19,6 +19,20 @@ local PLAIN_TABLES = {
   unpack = "cbk.totable(list) makes one", maxn = "#list is its length",
 }
 
+--- The name of a module like `name` in one of the folders where it was looked for.
+local function near_module(name, tried)
+  local place, last = name:match "^(.*%.)([^.]+)$"
+  if not place then return nil end
+  for folder in tried:gmatch "no file '([^'\n]*)/[^/'\n]*'" do
+    local names = {}
+    for _, file in ipairs(cbk.fs.is_dir(folder) and cbk.fs.list(folder) or {}) do
+      names[#names + 1] = file:match "^([%w_]+)%.lua$" or file:match "^[%w_]+$"
+    end
+    local near = cbk.nearest(last, names, 1)[1]
+    if near then return place .. near end
+  end
+end
+
 --- Patterns of Lua's messages, each with a function of its captures that returns the new text (nil: keep Lua's text).
 local MISTAKES = {
   { "attempt to call method '([^']*)' %(a nil value%)", function(name)
@@ -73,7 +87,10 @@ local MISTAKES = {
   { "bad argument #(%d+) to '%?' %((%w+) expected, got (%w+)%)", function(position, expected, found)
     return ("argument #%s should be %s, but is %s"):format(position, kind(expected), kind(found))
   end },
-  { "module '([^']*)' not found:.*", function(name) return ("there is no module '%s' in the folders of package.path"):format(name) end },
+  { "module '([^']*)' not found:(.*)", function(name, tried)
+    local near = near_module(name, tried)
+    return ("there is no module '%s' in the folders of package.path%s"):format(name, near and ("; did you mean '%s'?"):format(near) or "")
+  end },
 }
 
 ---The message with Lua's terms replaced; its place at the beginning stays.

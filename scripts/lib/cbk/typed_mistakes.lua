@@ -107,12 +107,46 @@ local function of_comparison(code, env)
   end
 end
 
+-- --- PyTorch's indexing
+
+---What PyTorch's index means, in Lua.
+---@param name string     of the tensor
+---@param inside string   "1, 2", "0:3, 5"
+---@return string|nil   "w[2][3]", "w:slice(0, 0, 3):select(1, 5)"
+local function in_lua(name, inside)
+  local elements, part, dim = name, name, 0
+  for one in (inside .. ","):gmatch "%s*([^,]-)%s*," do
+    local index, start, stop = one:match "^%d+$", one:match "^(%d*)%s*:%s*(%d*)$"
+    if index then
+      elements = elements and ("%s[%d]"):format(elements, index + 1)
+      part = ("%s:select(%d, %s)"):format(part, dim, index)
+    elseif start then
+      elements, stop = nil, stop ~= "" and ", " .. stop or ""
+      if #start + #stop > 0 then part = ("%s:slice(%d, %s%s)"):format(part, dim, start ~= "" and start or "0", stop) end
+      dim = dim + 1
+    else
+      return nil
+    end
+  end
+  return elements and elements .. ", which counts from 1" or part
+end
+
+---@return string|nil
+local function of_index(code)
+  for name, inside in code:gmatch "%f[%w_]([%a_][%w_.]*)%[([%d:,%s]+)%]" do
+    local text = inside:find "[:,]" and in_lua(name, inside)
+    if text then return ("'%s[%s]' is not Lua: write %s"):format(name, inside, text) end
+  end
+end
+
 ---The message with a better text, if the mistake is one of these; its place at the beginning stays.
 ---@param message string   Lua's own
 ---@param code string      what was typed
 ---@param env table        its globals
 ---@return string|nil
 function typed_mistakes.text(message, code, env)
+  local index = message:find "near '[:,]'" and of_index(code)
+  if index then return (message:match "^.-:%d+: " or "") .. index end
   local place, what = message:match "^(.-)(attempt to .*)$"
   local name = what and what:match "^attempt to index field '([^']*)' %(a nil value%)"
   local text = name and of_field(name, code, env)

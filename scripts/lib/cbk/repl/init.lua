@@ -138,7 +138,7 @@ end
 function Session:evaluate(text)
   local compiled, what, with_return = self:compile(text)
   if not compiled then
-    self:report(what)
+    self:report(what, text)
     return false
   end
   local muted = text:find ";%s*$" ~= nil
