@@ -25,7 +25,7 @@ quantised tensors of a GGUF file: they are decoded to float32; with --raw, and a
 are written as bytes. The same holds for weights that are quantised with scales beside them.
 
 KEY is a key or a glob over whole keys; a plain name also means everything below it. A part of a tensor
-is written as in NumPy, and only that is read: 'KEY[0:3, :]', '*.weight[0]'; positions count from 0.
+is written as in NumPy, and only that is read: 'KEY[0:3, ::2]', '*.weight[..., 0]'; positions count from 0.
 
 examples:
   cbk export model.safetensors lm_head.weight -o head.npy

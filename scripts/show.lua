@@ -15,7 +15,7 @@ local real_values = require "cbk.cli.real_values"
 local parser = cli.parser("show", "Print values of a checkpoint: dtype, shape, place, statistics and elements.", [[
 For a tensor: dtype and shape, where its bytes are, what shares them, statistics, and elements from
 its edges. The statistics read the whole tensor, in blocks; the rest reads a few elements. A part of a tensor
-is written as in NumPy, and only that is read: 'KEY[5, 9]', '*.weight[0:3, :]'; positions count from 0.
+is written as in NumPy, and only that is read: 'KEY[5, 9]', '*.weight[0:3, ::2]', 'KEY[..., -1]'; positions count from 0.
 
 --dataloader shows where a run that loads the checkpoint resumes in its data: how many samples
 each worker skips, and from which worker's state. FILE may also be the folder in which releases 1.8

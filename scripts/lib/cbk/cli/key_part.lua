@@ -1,70 +1,126 @@
--- A part of a tensor behind its key or a glob, as in NumPy: "w[5, 9]", "*.w[0:3, :]", "w[-1]". Positions count from 0.
+-- A part of a tensor behind its key or a glob, as in NumPy: "w[5, 9]", "*.w[0:3, ::2]", "w[..., -1]". Positions count from 0.
 
 local cbk = require "cbk"
 local extents = require "cbk.extents"
+local numbers = require "cbk.numbers"
 local is_tensor = require("cbk.tensor_kinds").is_tensor
 
 local key_part = {}
 
----@param text string   "5", "0:3", ":", "-1"
----@return { start: number|nil, stop: number|nil, is_index: boolean }|nil
+local BRACKETS = "^(.-)%s*%[([^%[%]]*)%]$"
+
+---@class PartRange
+---@field text string
+---@field start? number      also the position of an index
+---@field stop? number
+---@field step? number
+---@field is_index? boolean
+---@field is_rest? boolean   "...": all dims that no other range is of
+
+---@param text string   "5", "0:3", ":", "::2", "-1", "..."
+---@return PartRange|nil
 local function range_of(text)
-  local index = text:match "^%s*(-?%d+)%s*$"
-  if index then return { start = tonumber(index), is_index = true } end
-  local start, stop = text:match "^%s*(-?%d*)%s*:%s*(-?%d*)%s*$"
-  if not start or start == "-" or stop == "-" then return nil end
-  return { start = tonumber(start), stop = tonumber(stop), is_index = false }
+  text = text:match "^%s*(.-)%s*$"
+  if text == "..." then return { text = text, is_rest = true } end
+  if text:find "^-?%d+$" then return { text = text, start = tonumber(text), is_index = true } end
+  local start, stop, rest = text:match "^(-?%d*)%s*:%s*(-?%d*)%s*(.*)$"
+  local step = rest and rest:match "^:%s*(%d*)$"
+  if not start or start == "-" or stop == "-" or rest ~= "" and not step or tonumber(step) == 0 then return nil end
+  return { text = text, start = tonumber(start), stop = tonumber(stop), step = tonumber(step) }
 end
 
----Divides "w[5, 0:3]"; nil if there are no brackets behind a key.
+---Divides "w[5, 0:3]"; nil if there are no brackets behind a key, or there is anything else in them.
 ---@param text string
 ---@return string|nil key
----@return { start: number|nil, stop: number|nil, is_index: boolean }[]|nil ranges
+---@return PartRange[]|nil ranges
 function key_part.parse(text)
-  local key, inside = text:match "^(.-)%s*%[([-%d:,%s]+)%]$"
+  local key, inside = text:match(BRACKETS)
   if not key then return nil end
-  local ranges = {}
+  local ranges, rests = {}, 0
   for one in (inside .. ","):gmatch "([^,]*)," do
-    ranges[#ranges + 1] = range_of(one)
-    if not ranges[#ranges] or #ranges == 0 then return nil end
+    local range = range_of(one)
+    if not range then return nil end
+    ranges[#ranges + 1] = range
+    rests = rests + (range.is_rest and 1 or 0)
   end
+  if rests > 1 then return nil end
   return key, ranges
 end
+
+---One range for each dim: "..." is as many as are left.
+---@param ranges PartRange[]
+---@return PartRange[]
+local function of_each_dim(shape, key, ranges)
+  local out, left = {}, #shape - #ranges
+  for _, range in ipairs(ranges) do
+    if range.is_rest then left = left + 1 end
+  end
+  if left < 0 then
+    cbk.fail("usage", ("%s has %s, not %d"):format(cbk.quote(key), numbers.counted(#shape, "dim"), #shape - left),
+      { advice = "its shape is " .. extents.shape(shape) })
+  end
+  for _, range in ipairs(ranges) do
+    for _ = 1, range.is_rest and left or 1 do out[#out + 1] = range end
+  end
+  return out
+end
+
+---A position that may be beyond all integers, as near as it matters.
+local function within(position, extent) return math.max(-extent, math.min(position, extent)) end
 
 ---The part of a tensor; an index takes its dim away. Errors: `usage`, if there are more ranges than dims, or an index is outside.
 ---@param tensor Tensor
 ---@param key string
----@param ranges table[]
+---@param ranges PartRange[]
 ---@return Tensor
 function key_part.of(tensor, key, ranges)
   local shape = tensor:shape()
-  if #ranges > #shape then
-    cbk.fail("usage", ("%s has %d dims, not %d"):format(cbk.quote(key), #shape, #ranges),
-      { advice = "its shape is " .. extents.shape(shape) })
-  end
   local part, dim = tensor, 0
-  for n, range in ipairs(ranges) do
+  for n, range in ipairs(of_each_dim(shape, key, ranges)) do
     local extent = tonumber(shape[n])
     if range.is_index then
       local index = range.start < 0 and range.start + extent or range.start
       if index < 0 or index >= extent then
-        cbk.fail("usage", ("position %d is outside of dim %d of %s, which has %d"):format(range.start, n - 1, cbk.quote(key), extent),
+        cbk.fail("usage", ("position %s is outside of dim %d of %s, which has %d"):format(range.text, n - 1, cbk.quote(key), extent),
           { advice = "positions count from 0" })
       end
       part = part:select(dim, index)
     else
-      part = part:slice(dim, range.start or 0, range.stop or extent)
+      part = part:slice(dim, within(range.start or 0, extent), within(range.stop or extent, extent), within(range.step or 1, extent + 1))
       dim = dim + 1
     end
   end
   return part
 end
 
+---The rows of the tensors that a key or a glob means.
+---@return integer[]
+local function tensor_rows(rows, key)
+  local exact, out = rows:find(key), {}
+  local matches = not exact and cbk.glob(key)
+  for i = exact or 1, exact or #rows do
+    if (exact or matches(rows:path(i))) and is_tensor(rows:value(i)) then out[#out + 1] = i end
+  end
+  return out
+end
+
+---Fails if the brackets of "w[1.5]" can only be a part: 'w' is a tensor, and no key matches the text as a glob.
+local function refuse_part(rows, text)
+  local key, inside = text:match(BRACKETS)
+  if not key or not pcall(cbk.glob, key) or #tensor_rows(rows, key) == 0 then return end
+  local is_glob, matches = pcall(cbk.glob, text)
+  for i = 1, is_glob and #rows or 0 do
+    if matches(rows:path(i)) then return end
+  end
+  cbk.fail("usage", ("cannot read the part '[%s]' of %s: a part takes whole numbers, start:stop:step and '...'"):format(
+    cbk.shown(inside), cbk.quote(key)), { advice = "steps are at least 1" })
+end
+
 ---@class TensorPart
 ---@field key string      "w[5, 9]"
 ---@field row integer
 ---@field tensor Tensor
----@field ranges table[]
+---@field ranges PartRange[]
 
 ---The parts that "w[5, 9]" or "*.w[0:3]" means; none if there are no brackets, or no tensor has such a key.
 ---@param rows LeafRows
@@ -72,18 +128,16 @@ end
 ---@return TensorPart[]
 function key_part.find(rows, text)
   local key, ranges = key_part.parse(text)
-  if not key then return {} end
-  local exact, matches, out = rows:find(key), nil, {}
-  if not exact then matches = cbk.glob(key) end
-  for i = exact or 1, exact or #rows do
-    local is_meant = exact or matches(rows:path(i))
-    local tensor = is_meant and rows:value(i)
-    if is_meant and is_tensor(tensor) then
-      local own = rows:path(i)
-      out[#out + 1] = { key = own .. text:sub(#key + 1), row = i, tensor = key_part.of(tensor, own, ranges), ranges = ranges }
-    end
-    if exact and not is_tensor(tensor) then cbk.fail("key", ("%s is not a tensor, but: %s"):format(cbk.quote(key), cbk.kind(tensor))) end
+  if not key then
+    refuse_part(rows, text)
+    return {}
   end
+  local exact, out = rows:find(key), {}
+  for n, i in ipairs(tensor_rows(rows, key)) do
+    local tensor, own = rows:value(i), rows:path(i)
+    out[n] = { key = own .. text:sub(#key + 1), row = i, tensor = key_part.of(tensor, own, ranges), ranges = ranges }
+  end
+  if exact and #out == 0 then cbk.fail("key", ("%s is not a tensor, but: %s"):format(cbk.quote(key), cbk.kind(rows:value(exact)))) end
   return out
 end
 
