@@ -55,7 +55,8 @@ local function value_of(i, by)
 end
 
 rows = rows:in_natural_order()
-local is_chosen = args.shape or args.dtype or args.sort or args.top
+local is_filtered = args.shape or args.dtype
+local is_chosen = is_filtered or args.sort or args.top
 if is_chosen then rows = rows:choose(tensor_filter.sorted(tensor_filter.matching(rows, args), args, value_of)) end
 
 local function json_row(i)
@@ -101,7 +102,7 @@ if origin then print_line(listing.origin_text(origin)) end
 if args.flat or args.sort or args.top then
   listing.flat(rows, print_line, cli.columns())
 else
-  local found = not args.all and not args.glob and optimizers.find(checkpoint:raw_root()) or {}
+  local found = not (args.all or args.glob or is_filtered) and optimizers.find(checkpoint:raw_root()) or {}
   listing.tree(#found == 0 and rows or optimizer_table.others(rows, found), print_line, cli.columns(), { unfolded = args.all })
   for _, optimizer in ipairs(found) do optimizer_table.print(optimizer, print_line, cli.columns()) end
 end

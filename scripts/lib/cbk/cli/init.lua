@@ -428,6 +428,9 @@ function cli.key_option(parser, target, is_list)
   local parse = parser.parse
   rawset(parser, "parse", function(self, words)
     local args = parse(self, words)
+    if not is_list and args[target] and args.given_keys then
+      self:error(("both '%s' and --key '%s' are given, which mean the same; keep one of them"):format(args[target], args.given_keys))
+    end
     if not is_list then args[target] = args[target] or args.given_keys end
     for _, key in ipairs(is_list and args.given_keys or {}) do table.insert(args[target], key) end
     return args
