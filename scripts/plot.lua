@@ -64,6 +64,7 @@ local function check_arguments()
   if args.of and not is_one_of(known, args.of) then
     cli.usage_error("plot", ("--of %s: expected one of %s"):format(cbk.quote(args.of), table.concat(known, ", ")))
   end
+  if args.bins and (args.heat_map or args.by_layer) then cli.usage_error("plot", "--bins are those of a histogram") end
   if args.bins and args.bins > MOST_BINS then cli.usage_error("plot", ("--bins: expected at most %d"):format(MOST_BINS)) end
   if (args.width or 0) > MOST_PIXELS then cli.usage_error("plot", ("--width: expected at most %d"):format(MOST_PIXELS)) end
   if args.log and args.heat_map and args.of == "mean" then cli.usage_error("plot", "--log does not show a mean, which may be below 0") end
@@ -104,7 +105,7 @@ local function one_tensor()
   end
   local row = rows[found]
   if row.problem then cbk.fail("value", ("cannot read %s: %s"):format(cbk.quote(row.path), row.problem)) end
-  if not row.shape then cbk.fail("dtype", ("%s is no tensor"):format(cbk.quote(row.path))) end
+  if not row.shape then cbk.fail("dtype", ("%s is not a tensor"):format(cbk.quote(row.path))) end
   if not is_drawn(row) then
     cbk.fail("dtype", ("cannot draw %s: %s numbers have no order"):format(cbk.quote(row.path), row.type))
   end

@@ -41,6 +41,9 @@ cli.input_options(parser)
 cli.options(parser, "json")
 local args = parser:parse()
 
+for _, name in ipairs { "workers", "batch_size", "seed" } do
+  if args[name] and not args.dataloader then cli.usage_error("show", ("--%s needs --dataloader"):format(name:gsub("_", "-"))) end
+end
 if args.dataloader then return require("cbk.upgrade.dataloader_report").show(args) end
 if #args.key == 0 then cli.usage_error("show", "a key is needed; '*' means all") end
 

@@ -205,6 +205,13 @@ describe("command lines", function()
     equal({ code, err }, { 1, "cbk: cannot open 'nope.pt': No such file or directory\n" })
   end)
 
+  it("refuse options of another work", function()
+    for _, option in ipairs { "--workers", "--batch-size", "--seed" } do
+      local code, _, err = run(harness.temp_dir(), "show", "a.pt", "w", option, "3")
+      failed(code, 2, err, option .. " needs --dataloader")
+    end
+  end)
+
   it("take options as Python's argparse does", function()
     local dir = harness.temp_dir()
     cbk.create(dir .. "/a.pt", { root = cbk.dict { w = cbk.tensor { 1 }, b = cbk.tensor { 2 } } }):commit()

@@ -67,6 +67,19 @@ describe("cbk plot", function()
     equal((run(dir, "plot", "m.pt", "*", "--by-layer", "--log", "-o", "x.svg")), 0)
   end)
 
+  it("draws negative numbers to the left of the zero", function()
+    local dir = harness.temp_dir()
+    local root = cbk.dict { { "h.0", cbk.full({ 1 }, -2) }, { "h.1", cbk.full({ 1 }, 0) }, { "h.2", cbk.full({ 1 }, 4) },
+      { "h.3", cbk.full({ 1 }, -4) }, { "h.4", cbk.full({ 1 }, 0 / 0) } }
+    cbk.create(dir .. "/m.pt", { root = root }):commit()
+    local function bars(...) return select(2, run(dir, "plot", "m.pt", "*", "--by-layer", "--of", "mean", "--width", "30", ...)) end
+    has(bars "--ascii", "\n0   -2       #####|\n1    0            |\n"
+      .. "2    4            |###########\n3   -4  ##########|\n4  nan            |\n")
+    has(bars(), "\n3   -4  ██████████│\n")
+    has(bars("--log", "--ascii"), "\n2    4  ######################\n3   -4\n4  nan\n"
+      .. "(no bars for numbers that are not above 0: the scale is logarithmic)\n")
+  end)
+
   it("has a cell for each layer, and an axis, also where names are long", function()
     local dir, root = harness.temp_dir(), cbk.dict()
     for layer = 0, 69 do
@@ -101,6 +114,8 @@ describe("cbk plot", function()
   for words, message in pairs {
     ["--heat-map --by-layer"] = "exclude each other",
     ["--of norm"] = "--of needs --heat-map or --by-layer",
+    ["--heat-map --bins 10"] = "--bins are those of a histogram",
+    ["--by-layer --bins 10"] = "--bins are those of a histogram",
     ["--heat-map --of norm"] = "--of 'norm': expected one of rms, mean, min, max",
     ["-o x.pdf"] = "expected a name that ends with .svg or .png",
     ["-o x.png --json"] = "exclude each other",
@@ -130,7 +145,7 @@ describe("cbk plot", function()
     local dir = make()
     for key, message in pairs {
       spraed = "'m.pt' has no key 'spraed'; did you mean 'spread'?", ["h.*"] = "several keys match 'h.*'; --by-layer draws them all",
-      note = "'note' is no tensor", wave = "cannot draw 'wave': complex64 numbers have no order",
+      note = "'note' is not a tensor", wave = "cannot draw 'wave': complex64 numbers have no order",
     } do
       local code, _, err = run(dir, "plot", "m.pt", key)
       equal(code, key == "h.*" and 2 or 1) -- the code `ambiguous`

@@ -107,9 +107,24 @@ local function layer_axis(numbers, count)
   return out
 end
 
+---A function that draws bars to both sides of a zero.
+---@param low number    below 0
+---@param high number
+---@param room integer   columns
+local function two_sided(low, high, room, options)
+  local left = math.max(1, math.floor((room - 1) * -low / (math.max(0, high) - low)))
+  local right = room - 1 - left
+  local block, zero = options.ascii and "#" or "█", options.ascii and "|" or "│"
+  return function(value)
+    local count = value < 0 and math.abs(value) < math.huge and math.max(1, math.floor(value / low * left + 0.5)) or 0
+    return (" "):rep(left - count) .. block:rep(count) .. zero
+      .. histogram.bar(value > 0 and value < math.huge and value / high or 0, right, options.ascii)
+  end
+end
+
 ---One series: a bar for each layer.
 local function bars(one, options)
-  local place, _, high = places(one.values, options.log)
+  local place, low, high = places(one.values, options.log)
   local out, widest, label = {}, 0, 0
   for i, value in ipairs(one.values) do
     widest, label = math.max(widest, #scale.text(value)), math.max(label, #tostring(one.layers[i]))
@@ -120,11 +135,15 @@ local function bars(one, options)
     if options.log then return value > 0 and 1 / room + (1 - 1 / room) * place(value) or 0 end -- the least has a bar, too
     return high > 0 and math.max(0, value / high) or 0
   end
+  local has_none = false
+  local draw = low and low < 0 and two_sided(low, high, room, options)
+    or function(value) return histogram.bar(share_of(value), room, options.ascii) end
   for i, value in ipairs(one.values) do
-    out[i] = (("%" .. label .. "d  %" .. widest .. "s  %s"):format(one.layers[i], scale.text(value),
-      histogram.bar(share_of(value), room, options.ascii)):gsub(" +$", ""))
+    has_none = has_none or options.log and value <= 0
+    out[i] = (("%" .. label .. "d  %" .. widest .. "s  %s"):format(one.layers[i], scale.text(value), draw(value)):gsub(" +$", ""))
   end
   table.insert(out, 1, fold.shown(one.name))
+  if has_none then out[#out + 1] = "(no bars for numbers that are not above 0: the scale is logarithmic)" end
   return out
 end
 
