@@ -25,9 +25,10 @@ The order of keys and the kinds of containers (dict or OrderedDict, tensor or pa
 compared, since not every format has them. Elements agree when |a - b| <= T + R * |b|, or when both are
 NaN. Tensors that differ most come first; layers that are alike are one line. max rel is the largest
 |a - b| / max(|a|, |b|), rel norm the norm of a - b over that of b. NaN or infinity beside another
-number is a difference of inf, which rel norm and cosine leave out. A line of several layers has the
-largest of each number, and 'most in' is the layer that differs most. Tensors are read in blocks; memory
-stays small.
+number is a difference of inf: such a tensor comes first, and --all and --json have inf for max abs and
+max rel. The tables count these elements below the line ('NaN in B only: 1') and leave out inf; rel norm
+and cosine are those of the other elements. A line of several layers has the largest finite number of each
+measure, and 'most in' is the layer that differs most. Tensors are read in blocks; memory stays small.
 
 The configs of two folders (config.json, or the YAML file) are compared field by field, too: 1 and 1.0
 are the same, and so are null, the default of the model's class and an absent field. With --model,
@@ -185,12 +186,12 @@ end
 ---@param one DifferenceTable
 local function print_table(one, args)
   local columns = cli.columns()
-  local lines, left_out = text_table.lines(one.columns, one.rows, columns and columns - 2)
+  local count = math.min(#one.rows, args.top or args.all and #one.rows or LISTED)
+  local lines, left_out = text_table.lines(one.columns, { unpack(one.rows, 1, count) }, columns and columns - 2)
   print_line(("%s (%s):"):format(one.title, numbers.grouped(one.count)))
-  local most = (args.top or args.all and #lines or LISTED) + 1 -- with the titles
-  for i = 1, math.min(most, #lines) do print_line("  " .. lines[i]) end
-  if #lines > most then
-    print_line(("  … and %s (%s)"):format(numbers.counted(#lines - most, "more line"),
+  for _, line in ipairs(lines) do print_line("  " .. line) end
+  if count < #one.rows then
+    print_line(("  … and %s (%s)"):format(numbers.counted(#one.rows - count, "more line"),
       args.top and "a larger --top lists them" or "--all lists them"))
   end
   if #left_out > 0 then print_line(("  (too narrow for: %s)"):format(table.concat(left_out, ", "))) end

@@ -224,6 +224,17 @@ describe("cbk diff of two steps", function()
     local every = select(2, harness.cbk(dir, "diff", "a.pt", "b.pt", "--all"))
     has(every, "model.layers.1.w: 2 of 2 elements differ (100 %), max abs inf, max rel inf")
     has(every, "NaN in B only: 1, infinite: 1")
+    local _, json = harness.cbk(dir, "diff", "a.pt", "b.pt", "--json")
+    has(json, '"max_rel": "inf"')
+    local function table_with(...) return select(2, harness.cbk_with("COLUMNS=60", dir, "diff", "a.pt", "b.pt", ...)) end
+    has(table_with("--top", "1"), "\n      NaN in B only: 1, infinite: 1\n  (too narrow") -- not counted as a line
+    for order, column in pairs { rel = "rel norm", cosine = "cosine", elements = "differ", abs = "max abs" } do
+      local titles = 0
+      for line in table_with("--sort", order):gmatch "[^\n]+" do
+        titles = titles + ((line:find "^  tensor " or line:find "^  state ") and line:find(column, 1, true) and 1 or 0)
+      end
+      equal(titles, 2, order)
+    end
   end)
 end)
 

@@ -61,6 +61,13 @@ describe("cbk stats", function()
     equal(keys("--key", "model.layers.1"), { "weight" })
   end)
 
+  it("keeps the columns that were asked for where the terminal is narrow", function()
+    local dir = make()
+    local titles = select(2, harness.cbk_with("COLUMNS=50", dir, "stats", "m.pt", "--quantiles", "0.25,0.99")):match "[^\n]*"
+    has(titles, "q0.25")
+    has(titles, "q0.99")
+  end)
+
   it("prints quantiles, CSV and JSON", function()
     local dir = make()
     local out = select(2, run(dir, "stats", "m.pt", "--key", "model.ids", "--quantiles", "0,0.5,1"))

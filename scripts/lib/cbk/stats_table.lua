@@ -26,6 +26,8 @@ stats_table.COUNTS = { "nan", "inf", "zeros", "subnormal" }
 -- The priority of columns if not all of them fit.
 local WEIGHTS = { min = 7, max = 7, mean = 7, std = 8, norm = 6, nan = 9, inf = 9, zeros = 2, subnormal = 2 }
 
+local ASKED = 100 -- of a column that the user has asked for
+
 ---Whether the elements of a row are integers.
 ---@param row StatsRow
 function stats_table.is_whole(row) return not cbk.dtype(row.dtype).floating end
@@ -68,7 +70,7 @@ function stats_table.columns(options)
     add(name, WEIGHTS[name], function(row) return stats_table.number_text(row.stats[name], row, 4) end)
   end
   for i, share in ipairs(options.shares or {}) do
-    add(("q%g"):format(share), 5, function(row) return stats_table.number_text(row.stats.quantiles[i], row, 4) end)
+    add(("q%g"):format(share), ASKED, function(row) return stats_table.number_text(row.stats.quantiles[i], row, 4) end)
   end
   for _, name in ipairs(stats_table.COUNTS) do
     add(name, WEIGHTS[name], function(row) return share_text(row.stats[name], row) end)

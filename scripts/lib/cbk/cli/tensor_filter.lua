@@ -27,7 +27,7 @@ end
 
 ---Adds the options.
 ---@param parser table
----@param sorts string[]   what --sort takes; in `beyond`, where other orders are
+---@param sorts string[]   what --sort takes; in `beyond`, where other orders are; in `least`, what has the least first
 function tensor_filter.options(parser, sorts)
   parser:option("--shape", "only tensors of this shape, such as '*,4096'"):argname("SHAPE"):convert(shape_test)
   parser:option("--dtype", "only tensors of this dtype, or of this type of quantised blocks (Q4_K)"):argname("DTYPE")
@@ -36,8 +36,9 @@ function tensor_filter.options(parser, sorts)
       if upper:find "^[IT]?Q%d" or upper == "MXFP4" then return upper end
       return cli.dtype(text)
     end)
-  local sort = parser:option("--sort", "the largest first (keys: in alphabetical order): " .. table.concat(sorts, ", ")):argname("BY")
-    :convert(function(text)
+  local least = sorts.least and "; " .. sorts.least or ""
+  local sort = parser:option("--sort", ("the largest first (keys: in alphabetical order%s): "):format(least) .. table.concat(sorts, ", "))
+    :argname("BY"):convert(function(text)
       for _, name in ipairs(sorts) do
         if name == text then return text end
       end

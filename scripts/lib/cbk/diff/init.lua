@@ -44,7 +44,7 @@ local BY = {
   elements = function(d) return d.different / d.numel end,
 }
 ---@type string[]
-diff.orders = { "rel", "abs", "cosine", "elements", "key" }
+diff.orders = { "rel", "abs", "cosine", "elements", "key", least = "cosine: the least alike first" }
 
 ---Differences that are kept with their texts and positions. Others are computed again when they are shown.
 ---@type integer

@@ -90,12 +90,19 @@ local function measures(members, place)
     note_of(members), largest(members, "max_abs"), numel > 0 and numbers.percent(different, numel) or "", cosine_text(members) }
 end
 
-local function measured_columns(title)
-  return { { title = title, share = 0.55 }, { title = "tensors", weight = 8, right = true },
+local SORTED = { rel = "rel norm", abs = "max abs", cosine = "cosine", elements = "differ" } -- the column of an order
+
+---@param order string|nil   that the user has asked for: its column is always shown
+local function measured_columns(title, order)
+  local columns = { { title = title, share = 0.55 }, { title = "tensors", weight = 8, right = true },
     { title = "max rel", weight = 9, right = true },
     { title = "rel norm", weight = 10, right = true }, { title = "most in", weight = 7 }, { title = "note", weight = 11, is_below = true },
     { title = "max abs", weight = 6, right = true }, { title = "differ", weight = 5, right = true },
     { title = "cosine", weight = 4, right = true } }
+  for _, column in ipairs(columns) do
+    if order and column.title == SORTED[order] then column.weight = math.huge end
+  end
+  return columns
 end
 
 ---"largest: KEY[2, 3]: 0.1 in A, 0.2 in B", of the tensor that differs most.
@@ -113,8 +120,9 @@ end
 -- --- tables
 
 ---@param list OneDifference[]
+---@param order string|nil   of diff.orders
 ---@return DifferenceTable
-local function tensor_table(title, list)
+local function tensor_table(title, list, order)
   local entries, rows = {}, {}
   for n, one in ipairs(list) do
     local d = one.d
@@ -125,26 +133,27 @@ local function tensor_table(title, list)
     rows[n] = { is_one and fold.shown(group.members[1].key) or group.name,
       unpack(measures(group.members, is_one and "" or place_in(group.name, group.members[1].key))) }
   end
-  return { title = title, count = #list, columns = measured_columns "tensor", rows = rows, remark = remark_of(list) }
+  return { title = title, count = #list, columns = measured_columns("tensor", order), rows = rows, remark = remark_of(list) }
 end
 
 ---One line for each state: "exp_avg", most in the parameter of that name.
 ---@param optimizer Optimizer
 ---@param list OneDifference[]
+---@param order string|nil   of diff.orders
 ---@return DifferenceTable
-local function states_table(optimizer, list)
+local function states_table(optimizer, list, order)
   local path = optimizer_table.state_path(optimizer)
-  local order, by_slot, rows = {}, {}, {}
+  local slots, by_slot, rows = {}, {}, {}
   for _, one in ipairs(list) do
     local slot, parameter = optimizer_table.slot_of(optimizer, one.path)
-    if not by_slot[slot] then by_slot[slot], order[#order + 1] = {}, slot end
+    if not by_slot[slot] then by_slot[slot], slots[#slots + 1] = {}, slot end
     table.insert(by_slot[slot], { d = one.d, parameter = parameter })
   end
-  for n, slot in ipairs(order) do
+  for n, slot in ipairs(slots) do
     local members = by_slot[slot]
     rows[n] = { slot, unpack(measures(members, shortened(fold.shown(members[1].parameter), WIDEST_NAME))) }
   end
-  local columns = measured_columns "state"
+  local columns = measured_columns("state", order)
   columns[5].weight = 8.5 -- "most in"
   return { title = "different states, " .. path, count = #list, columns = columns, rows = rows }
 end
@@ -176,7 +185,7 @@ local IS_TENSOR = { values = true, shape = true, dtype = true }
 ---@param result Comparison
 ---@param most integer         differences
 ---@param optimizers Optimizer[]   of A
----@param options DiffOptions
+---@param options DiffOptions   also `sort`
 ---@return DifferenceTable[]
 function tables.of(result, most, optimizers, options)
   local tensors, others, parts, out = {}, {}, {}, {}
@@ -190,10 +199,10 @@ function tables.of(result, most, optimizers, options)
     end
     list[#list + 1] = one
   end
-  if #tensors > 0 then out[1] = tensor_table("different tensors", tensors) end
+  if #tensors > 0 then out[1] = tensor_table("different tensors", tensors, options.sort) end
   for _, optimizer in ipairs(optimizers) do
     local own = parts[optimizer] or { state = {}, param_groups = {} }
-    if #own.state > 0 then out[#out + 1] = states_table(optimizer, own.state) end
+    if #own.state > 0 then out[#out + 1] = states_table(optimizer, own.state, options.sort) end
     local path = optimizer_table.groups_path(optimizer)
     if #own.param_groups > 0 then out[#out + 1] = value_table("different hyper-parameters, " .. path, own.param_groups, path .. ".") end
   end
