@@ -413,7 +413,7 @@ ELSEWHERE = {
     "Nothing has to be done: cbk looks through it": "wild_interop.py", "choose some with --key": "limits_interop.py", "check a part, made with": "limits_interop.py", "keep a few of each kind": "limits_interop.py",
     "take a part with `cbk copy": "limits_interop.py", "--allow-external DIR allows it, where": "external_interop.py",
     "if you trust the file, pass --no-sandbox": "hostile_interop.py", "--max-expansion SIZE (in Lua": "limits_interop.py",
-    "--salvage reads the archive alone": "salvage_interop.py", "that is made of arguments is not written": "pickle_test.cpp",
+    "'cbk copy --salvage' takes the archive alone": "salvage_interop.py", "that is made of arguments is not written": "pickle_test.cpp",
     "make a copy with `cbk copy CHECKPOINT COPY.safetensors`": "t5_test.lua",
     "--exclude 'optimizer.*'": "training_files_test.lua", "--exclude 'optimizer.state.*'": "training_files_test.lua",
     "is not supported here; fold it first": "merge_test.lua", "takes the weights out of a training checkpoint": "merge_test.lua",

@@ -172,7 +172,7 @@ class LegacyReader {
                     {.problem = fmt::format("the file is cut off: the storage {} needs {} and {} are left",
                                             quote(key.as_string()), format_size(bytes),
                                             format_size(file_size - offset)),
-                     .advice = "--salvage reads the rest"});
+                     .advice = "'cbk copy --salvage' takes the rest"});
       }
       const StoragePtr raw = map_storage(file_, offset, bytes);
       root.storage = root.type->is_untyped ? raw : byte_order_.in_order(raw, root.type->dtype);

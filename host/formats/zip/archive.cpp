@@ -269,7 +269,7 @@ Archive::Archive(std::shared_ptr<const MappedFile> file, MemoryPtr memory, bool 
     scan_headers();
   } else {
     throw Error(Errc::format, {.problem = "the zip archive has no end record: the file is cut off or damaged",
-                               .advice = "--salvage reads the members that are whole"});
+                               .advice = "'cbk copy --salvage' takes the tensors that are whole"});
   }
   has_checksums_ = !checksums_are_left_out();
 }
@@ -292,7 +292,7 @@ std::optional<Archive::Directory> Archive::find_directory(bool may_be_followed) 
         Errc::format,
         {.problem = fmt::format("the zip archive ends at byte {} of {}: what is behind it is not part of it",
                                 *followed + end_size, total),
-         .advice = "--salvage reads the archive alone"});
+         .advice = "'cbk copy --salvage' takes the archive alone"});
   }
   return directory_of(*followed);
 }
