@@ -101,6 +101,11 @@ def all_dtypes(run, rng):
             raises(TypeError, lambda: len(c["torch.float64.()"]))
     run.check("a Tensor where NumPy expects an array", as_numpy_says)
 
+    def unknown_option():
+        raises(cbk.Error, lambda: cbk.open(run.path("all.pt"), foo=1), "'open' has no option 'foo'")
+        raises(cbk.Error, lambda: cbk.open(run.path("all.pt"), allow_record=True), "did you mean 'allow_records'?")
+    run.check("options that do not exist", unknown_option)
+
 
 def slices(run, rng):
     array = rng.random((5, 7, 6)).astype(np.float32)

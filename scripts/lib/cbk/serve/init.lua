@@ -209,7 +209,26 @@ end
 
 -- --- lines
 
-local METHODS = { open = true, close = true, value = true, entries = true, tensors = true, read = true }
+-- Each with its parameters.
+local METHODS = {
+  open = { "path", "allow_records", "allow_external", "max_expansion", "salvage", "stored" },
+  close = { "checkpoint" }, value = { "checkpoint", "at" }, entries = { "checkpoint", "at", "first", "count", "values" },
+  tensors = { "checkpoint", "glob", "first", "count" }, read = { "checkpoint", "at", "index", "stored", "files" },
+}
+
+--- Fails for a parameter that the method does not have.
+local function check_parameters(request)
+  local is_known = { id = true, method = true }
+  for _, name in ipairs(METHODS[request.method]) do is_known[name] = true end
+  for key in cbk.raw_items(request) do
+    local name = cbk.key_text(key)
+    if not is_known[name] then
+      local near = cbk.nearest(name, METHODS[request.method], 1)[1]
+      cbk.fail("usage", ("'%s' has no option %s%s"):format(request.method, cbk.quote(name),
+        near and ("; did you mean '%s'?"):format(near) or ""))
+    end
+  end
+end
 
 ---@param name string
 ---@param value any
@@ -234,6 +253,7 @@ function Server:answer(line)
     fine, result = pcall(function()
       local method = METHODS[request.method] and self[request.method]
       if not method then cbk.fail("usage", ("%s is not a method"):format(cbk.json(request.method or cbk.null))) end
+      check_parameters(request)
       return method(self, request)
     end)
   end
