@@ -105,7 +105,7 @@ local function one_tensor()
   end
   local row = rows[found]
   if row.problem then cbk.fail("value", ("cannot read %s: %s"):format(cbk.quote(row.path), row.problem)) end
-  if not row.shape then cbk.fail("dtype", ("%s is not a tensor"):format(cbk.quote(row.path))) end
+  if not row.shape then cbk.fail("dtype", ("%s is not a tensor (%s)"):format(cbk.quote(row.path), row.type)) end
   if not is_drawn(row) then
     cbk.fail("dtype", ("cannot draw %s: %s numbers have no order"):format(cbk.quote(row.path), row.type))
   end

@@ -196,6 +196,15 @@ class Tests:
         has(s.line(f":diff {self.model} {self.model}"), "the same: 4 values")
         has(s.line(":diff"), "no checkpoint is open")
 
+    def test_commands_on_other_values(self):
+        path = os.path.join(self.folder, "m.pt")
+        torch.save({"step": 3, "model": {"w": torch.ones(2)}}, path)
+        s = self.open(path)
+        has(s.line(":plot step"), "'step' is not a tensor (int)")
+        has(s.line(":stats step"), "'step' is not a tensor (int)")
+        has(s.line(":plot model"), "'model' is not a tensor (dict)")
+        has(s.line(":plot stpe"), "'stpe' is neither a key nor a tensor")
+
     def test_commands_on_tensors(self):
         s = self.open(self.model, self.model)
         has(s.line(":stats layers.0"), "layers.0.attention.weight  float32  [2, 3]    0    5   2.5")
@@ -210,6 +219,10 @@ class Tests:
         has(s.line(":diff " + self.model), "the same: 4 values")
         has(s.line(":diff layers.0.attention.weight layers.1.attention.weight"), "6 of 6 elements differ (100 %), max abs 1, max rel 1")
         has(s.line(":diff head ckpt"), "cannot compare a tensor with a checkpoint")
+        has(s.line(":diff head nix"), "'nix' is neither a key, a tensor nor a file; :ls lists the keys")
+        has(s.line(":diff cbk.tensor{1.25} cbk.tensor{1.5}/3"), "max abs 0.75, max rel 0.6")
+        has(s.line(":diff cbk.tensor{3} cbk.tensor{1}/3"), "max abs 2.66667, max rel 0.888889")
+        assert "print" not in s.line(":who")
         s.line("x, t = 'text', { 1, 2 }")
         has(s.line(":who"), 't      table       [1, 2]\nx      string      "text"')
         equal(s.line("!echo $((40 + 2))"), "42")

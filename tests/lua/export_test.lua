@@ -103,7 +103,7 @@ describe("cbk export", function()
     ["model.head model.ids -o x.npy"] = "2 tensors are chosen, and a .npy file holds one",
     ["model.haed -o x.npy"] = "there is no 'model.haed' in 'm.pt'; did you mean 'model.head'",
     ["no* -o x.npz"] = "no key of 'm.pt' matches 'no*'",
-    ["step -o x.npy"] = "'step' of 'm.pt' is not a tensor",
+    ["step -o x.npy"] = "'step' of 'm.pt' is not a tensor (int)",
     ["model.wave -o x.csv"] = "complex numbers have no form in CSV",
     ["model.head"] = "missing option '-o' (--output): what to write; see 'cbk export --help'",
   } do

@@ -145,7 +145,7 @@ describe("cbk plot", function()
     local dir = make()
     for key, message in pairs {
       spraed = "'m.pt' has no key 'spraed'; did you mean 'spread'?", ["h.*"] = "several keys match 'h.*'; --by-layer draws them all",
-      note = "'note' is not a tensor", wave = "cannot draw 'wave': complex64 numbers have no order",
+      note = "'note' is not a tensor (str)", wave = "cannot draw 'wave': complex64 numbers have no order",
     } do
       local code, _, err = run(dir, "plot", "m.pt", key)
       equal(code, key == "h.*" and 2 or 1) -- the code `ambiguous`

@@ -52,7 +52,10 @@ return function(path, tree, keys)
       end
     end
     if #found == 0 then fail_missing(path, rows, key) end
-    if count == 0 then cbk.fail("key", ("%s of '%s' is not a tensor"):format(cbk.quote(key), path)) end
+    if count == 0 then
+      local kind = #found == 1 and (" (%s)"):format(cbk.kind(found[1].tensor)) or ""
+      cbk.fail("key", ("%s of '%s' is not a tensor%s"):format(cbk.quote(key), path, kind))
+    end
   end
   return out
 end

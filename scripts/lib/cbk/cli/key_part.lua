@@ -137,7 +137,7 @@ function key_part.find(rows, text)
     local tensor, own = rows:value(i), rows:path(i)
     out[n] = { key = own .. text:sub(#key + 1), row = i, tensor = key_part.of(tensor, own, ranges), ranges = ranges }
   end
-  if exact and #out == 0 then cbk.fail("key", ("%s is not a tensor, but: %s"):format(cbk.quote(key), cbk.kind(rows:value(exact)))) end
+  if exact and #out == 0 then cbk.fail("key", ("%s is not a tensor (%s)"):format(cbk.quote(key), cbk.kind(rows:value(exact)))) end
   return out
 end
 

@@ -110,6 +110,14 @@ local function tensor_of(session, text)
   if tensor then return tensor, text end
 end
 
+--- Fails for what is not a tensor: a key of another value, or nothing that is known.
+local function fail_no_tensor(session, text)
+  local checkpoint = rawget(session.env, "ckpt")
+  local value = checkpoint and cbk.find(checkpoint:raw_root(), text)
+  if value ~= nil then cbk.fail("key", ("%s is not a tensor (%s)"):format(cbk.quote(text), cbk.kind(value))) end
+  cbk.fail("key", ("%s is neither a key nor a tensor; :ls lists the keys"):format(cbk.quote(text)))
+end
+
 local function stats_row(key, tensor)
   return { file = "", key = key, dtype = tensor.dtype, shape = tensor:shape(), bytes = tensor:nbytes(), stats = tensor:stats() }
 end
@@ -141,7 +149,7 @@ commands.stats = {
         end
       end
       for _, sum in ipairs(states:rows()) do found[#found + 1] = sum end
-      if #found == 0 then cbk.fail("key", ("%s is neither a key nor a tensor; :ls lists the keys"):format(cbk.quote(rest))) end
+      if #found == 0 then fail_no_tensor(session, rest) end
     end
     print_lines(stats_table.lines(found, { width = width() }))
   end,
@@ -153,7 +161,7 @@ commands.plot = {
   argument = "key",
   run = function(session, rest)
     local tensor, name = tensor_of(session, rest)
-    if not tensor then cbk.fail("key", ("%s is neither a key nor a tensor; :ls lists the keys"):format(cbk.quote(rest))) end
+    if not tensor then fail_no_tensor(session, rest) end
     local title = ("%s  %s %s"):format(name, tensor.dtype, extents.shape(tensor:shape()))
     print_lines(plot.lines(tensor, { title = title, width = width() or 80, colour = colour.enabled() }))
   end,
@@ -170,11 +178,14 @@ local function side_of(session, word)
   return (word:gsub("^~/", (os.getenv "HOME" or "~") .. "/"))
 end
 
+--- Integers beyond 2^53 have all their digits.
+local function number_text(number) return type(number) == "number" and ("%.6g"):format(number) or tostring(number) end
+
 local function tensor_difference(a, b)
   local d = a:compare(b)
   if d.different == 0 then return ("the same: %s"):format(numbers.counted(d.numel, "element")) end
   local text = ("%s of %s differ (%s), max abs %s, max rel %s"):format(numbers.grouped(d.different), numbers.counted(d.numel, "element"),
-    numbers.percent(d.different, d.numel), tostring(d.max_abs), tostring(d.max_rel))
+    numbers.percent(d.different, d.numel), number_text(d.max_abs), number_text(d.max_rel))
   local others = unpaired(d)
   return others == "" and text or text .. ", " .. others
 end
@@ -194,7 +205,11 @@ commands.diff = {
     if #words > 2 then cbk.fail("usage", "expected at most two names: :diff [A] [B]") end
     local path_a, a = side_of(session, words[1])
     local path_b, b = side_of(session, words[2])
-    if a and b then return print(tensor_difference(a, b)) end
+    if a and b then return print(wrap.text(tensor_difference(a, b), width())) end
+    local path, word = path_a or path_b, words[path_a and 1 or 2]
+    if (a or b) and not cbk.fs.exists(path) then
+      cbk.fail("key", ("%s is neither a key, a tensor nor a file; :ls lists the keys"):format(cbk.quote(word)))
+    end
     if a or b then cbk.fail("usage", "cannot compare a tensor with a checkpoint; name two of a kind") end
     session:run_program { cbk.fs.program(), "diff", path_a, path_b }
   end,
@@ -210,7 +225,7 @@ local function text_of(value)
 end
 
 local NARROWEST = 20 -- of a value
-local IS_GIVEN = { _G = true, cbk = true, cstorch = true }
+local IS_GIVEN = { _G = true, cbk = true, cstorch = true, print = true }
 
 commands.who = {
   usage = ":who",
