@@ -14,5 +14,6 @@ examples:
 parser:argument("checkpoint", "checkpoints to open"):argname "CHECKPOINT":args "*"
 cli.input_options(parser)
 local args = parser:parse()
+require("cbk.warnings").main.is_once = false -- what is typed again may warn again
 
 return require("cbk.repl").run(args.checkpoint, cli.reading(args))

@@ -59,12 +59,11 @@ local MOST_TENSORS = 200000  -- of a page that a browser can open
 local MOST_ROWS = 500        -- of a table
 local BINS = { { 5000, 32 }, { 20000, 16 } } -- of up to so many tensors; a page of more has no histograms
 
-cli.check_output(args.output, { args.file, args.other }, args)
-
 local checkpoint = cli.open(args.file, args)
 small_items.check(small_items.count { checkpoint }, { checkpoint }, 2100, "make a page of them", "take a part with `cbk copy --include`")
 local rows = cbk.leaf_rows(real_values(checkpoint, args.file, { args.key }), args.key)
 local other = args.other and cli.open(args.other, args)
+cli.check_output(args.output, { args.file, args.other }, args)
 
 --- The trees that are compared, and what was converted for that.
 local function sides()

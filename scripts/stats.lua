@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local extents = require "cbk.extents"
+local near_keys = require "cbk.cli.near_keys"
 local numbers = require "cbk.numbers"
 local progress = require "cbk.progress"
 local real_values = require "cbk.cli.real_values"
@@ -74,7 +75,7 @@ local function unreadable(rows)
   return count, why
 end
 
---- The numbers of the rows that have statistics, of those that the user wants.
+--- The numbers of the rows that have statistics, of those that the user wants, and whether the user wants none at all.
 local function with_statistics(file, rows)
   local out, left_out = {}, 0
   for _, i in ipairs(tensor_filter.matching(rows, args, is_readable)) do
@@ -88,15 +89,20 @@ local function with_statistics(file, rows)
   if unread > 0 then
     cbk.warn(("'%s': %s cannot be read and %s left out: %s"):format(file, numbers.counted(unread, "tensor"),
       unread == 1 and "is" or "are", why))
-  elseif #out + left_out == 0 then
-    cbk.warn(("no tensor of '%s' is chosen"):format(file))
   end
-  return out
+  return out, #out + left_out + unread == 0
+end
+
+--- No tensor of any file is chosen.
+local function fail_empty()
+  if not args.key or args.shape or args.dtype then cbk.fail("key", "no tensor is chosen; 'cbk ls' lists what there is") end
+  local near = not args.key:find "[*?%[{]" and near_keys(cbk.leaf_rows(cli.open(args.file[1], args):raw_root()), args.key) or ""
+  cbk.fail("key", ("no tensor matches --key %s%s"):format(cbk.quote(args.key), near ~= "" and near or "; 'cbk ls' lists what there is"))
 end
 
 --- The chosen tensors of all files, how many bytes they have, and the files.
 local function choose()
-  local chosen, total, opened, files = {}, 0, {}, {}
+  local chosen, total, opened, files, empty = {}, 0, {}, {}, {}
   for place, file in ipairs(args.file) do
     if place > 1 and not cbk.fs.exists(file) and #cbk.leaf_rows(cli.open(args.file[1], args):raw_root(), file) > 0 then
       cli.usage_error("stats", ("there is no file %s; a key is chosen with --key %s"):format(cbk.quote(file), cbk.quote(file)))
@@ -105,13 +111,16 @@ local function choose()
     opened[#opened + 1] = checkpoint
     for _, path in ipairs(checkpoint.files) do files[#files + 1] = path end
     local rows = cbk.leaf_rows(real_values(checkpoint, file, { args.key }), args.key):in_natural_order()
-    for _, i in ipairs(with_statistics(file, rows)) do
+    local own, is_empty = with_statistics(file, rows)
+    if is_empty then empty[#empty + 1] = file end
+    for _, i in ipairs(own) do
       local row = rows[i]
       if not row.tied_to then total = total + row.bytes end
       chosen[#chosen + 1] = { file = file, checkpoint = checkpoint, rows = rows, index = i }
     end
   end
-  if #chosen == 0 then cbk.fail("key", "no tensor is chosen; 'cbk ls' lists what there is") end
+  if #chosen == 0 then fail_empty() end
+  for _, file in ipairs(empty) do cbk.warn(("no tensor of '%s' is chosen"):format(file)) end
   small_items.check(#chosen, opened, 2100, "print their statistics", "choose some with --key")
   return chosen, total, files
 end

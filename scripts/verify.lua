@@ -22,6 +22,9 @@ local args = parser:parse()
 
 local path = args.output:find "%.provenance%.json$" and args.output or args.output:gsub("/+$", "") .. ".provenance.json"
 if not cbk.fs.exists(path) then
+  if not cbk.fs.exists(args.output) then
+    cbk.fail("missing", ("cannot verify %s: no such file or folder"):format(cbk.quote(args.output)))
+  end
   cbk.fail("missing", ("there is no '%s': pass --provenance to the command that writes the output"):format(path))
 end
 local output = path:gsub("%.provenance%.json$", "")

@@ -35,6 +35,7 @@ local function part_of_task()
   cli.usage_error("work", "which part? pass --part K/N (no task number of Slurm is set)")
 end
 
+job.read(args.job) -- an error of the folder comes before one of the part
 local part, parts
 if args.part then
   part, parts = args.part:match "^(%d+)/(%d+)$"

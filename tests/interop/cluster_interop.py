@@ -159,7 +159,7 @@ class Cluster(harness.Run):
         self.call(*command)
         self.refused("expects K/N", "work", "job", "--part", "3/2")
         self.refused("pass --part K/N", "work", "job")
-        self.refused("is no job", "work", "source.pt", "--part", "1/2")
+        self.refused("is not a job", "work", "source.pt", "--part", "1/2")
         self.refused("has another plan", "copy", "other.pt", "x.safetensors", "--to-dtype", "float16", "--plan", "job")
         with open(self.path("job/plan.json"), encoding="utf-8") as file:
             plan = file.read()
@@ -768,7 +768,7 @@ class Cluster(harness.Run):
             done = subprocess.run(self.faulty(*step, at=number, kind="kill"), cwd=self.folder, env=ENVIRONMENT, capture_output=True, text=True, check=False)
             assert done.returncode == -signal.SIGKILL, done
             again = self.run(*step)
-            is_gone = "is no job" in again.stderr or "exists already" in again.stderr
+            is_gone = "is not a job" in again.stderr or "should be a job" in again.stderr or "exists already" in again.stderr
             assert again.returncode == 0 or is_gone, (number, numbers, again.stderr)
             same(self.path("wanted"), self.path(target))
             rest = [name for name in self.left("wanted", "old", "hf", target) if not is_gone or os.listdir(self.path(name))]

@@ -205,6 +205,29 @@ describe("command lines", function()
     equal({ code, err }, { 1, "cbk: cannot open 'nope.pt': No such file or directory\n" })
   end)
 
+  it("say first that a file does not exist", function()
+    local dir = harness.temp_dir()
+    cbk.fs.write(dir .. "/report.html", "")
+    for command, message in pairs { report = "cannot open 'nix': No such file", verify = "cannot verify 'nix': no such file or folder",
+      work = "'nix' does not exist, but should be a job" } do
+      local code, _, err = run(dir, command, "nix")
+      is_true(code ~= 0, command)
+      has(err, message)
+    end
+  end)
+
+  it("say once what is wrong with a config that is read twice", function()
+    local dir = harness.temp_dir()
+    cbk.create(dir .. "/m.mdl", { root = cbk.dict { { "model", cbk.dict { { "w", cbk.tensor { 1 } } } } } }):commit()
+    cbk.fs.write(dir .. "/params.yaml", "model:\n  hidden_size: 1\n  hidden_size: 1\n")
+    local _, _, err = run(dir, "convert", "m.mdl", "--model", "gpt2", "--to", "cs-2.5", "--dry-run")
+    equal(select(2, err:gsub("is repeated in one map", "")), 1, err)
+    cbk.fs.write(dir .. "/config.json", "{")
+    cbk.create(dir .. "/model.safetensors", { root = cbk.dict { { "w", cbk.tensor { 1 } } } }):commit()
+    err = select(3, run(dir, "convert", "model.safetensors", "--to", "cs-2.5"))
+    equal(select(2, err:gsub("cannot read the config", "")), 1, err)
+  end)
+
   it("refuse options of another work", function()
     for _, option in ipairs { "--workers", "--batch-size", "--seed" } do
       local code, _, err = run(harness.temp_dir(), "show", "a.pt", "w", option, "3")

@@ -81,8 +81,8 @@ end
 function job.read(folder)
   local path = cbk.fs.join(folder, "plan.json")
   if not cbk.fs.exists(path) then
-    cbk.fail("usage", ("'%s' is no job: `cbk convert … --plan %s` makes one, and so do the other commands that write"):format(folder,
-      folder))
+    cbk.fail("usage", ("'%s' %s: `cbk convert … --plan %s` makes one, and so do the other commands that write"):format(folder,
+      cbk.fs.exists(folder) and "is not a job" or "does not exist, but should be a job", folder))
   end
   local fine, plan = pcall(cbk.config.load, path)
   local words = {}

@@ -7,6 +7,8 @@ local warnings = {}
 ---@class Warnings
 ---@field list string[]                  what was collected
 ---@field print? fun(warning: string)   prints at once instead
+---@field is_once? boolean               a warning like the one before is not printed: a command may read a config twice
+---@field last? string                   what was printed last
 local Warnings = {}
 Warnings.__index = Warnings
 
@@ -21,7 +23,11 @@ local current = warnings.main
 
 ---@param warning string
 function warnings.warn(warning)
-  if current.print then return current.print(warning) end
+  if current.print then
+    local is_again = current.is_once and warning == current.last
+    current.last = warning
+    return not is_again and current.print(warning) or nil
+  end
   current.list[#current.list + 1] = warning
 end
 

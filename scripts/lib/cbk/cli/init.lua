@@ -245,6 +245,7 @@ function cli.parser(name, description, epilog)
   rawset(parser, "parse", function(self, words)
     if cli.on_parse then cli.on_parse(self) end
     local args = parse(self, spelt_out(self, name, join_negative_numbers(words or arg)))
+    warnings.main.is_once = true
     if args.quiet then warnings.main.print = silent elseif args.json then warnings.main.print = warn_in_json end
     local can_overwrite = long_name(self, name, "--overwrite") ~= nil
     if not args.dry_run then begin_job(name, args) end

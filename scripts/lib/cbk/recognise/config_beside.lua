@@ -66,7 +66,8 @@ local function try(file)
   local is_other = type(result) == "table" and result.file == file and result.expected == MAP
   local beside = ("cannot read the config '%s' beside the checkpoint"):format(file)
   if is_other then return nil, errors.text(errors.with(result, { problem = beside })), true end
-  return nil, ("%s: %s"):format(beside, errors.text(result))
+  local said = ("cannot read the config '%s'"):format(file)
+  return nil, ("%s: %s"):format(beside, errors.text(errors.outside(result, said)))
 end
 
 ---Why a link out of the folder is not followed, with the option that names the config.
