@@ -50,7 +50,7 @@ void read_nested(lua_State* L, int index, size_t level, Shape& shape, std::vecto
   const auto count = static_cast<int64_t>(lua_objlen(L, index));
   if (level == shape.size() && values.empty()) shape.push_back(count);
   if (level >= shape.size() || shape[level] != count) {
-    fail(Errc::value, "tensor: a list is not nested evenly: {} elements at depth {}", count, level);
+    fail(Errc::value, "tensor: a list is not nested evenly: one of length {} at depth {}", count, level);
   }
   for (int64_t i = 1; i <= count; ++i) {
     lua_rawgeti(L, index, static_cast<int>(i));

@@ -218,8 +218,9 @@ int tensor_index(lua_State* L) {
   const auto leaf = check<const TensorLeaf>(L, 1);
   if (const auto position = to_integer(L, 2)) return row_at(L, *position);
   if (lua_type(L, 2) != LUA_TSTRING) {
-    fail(Errc::usage, "a Tensor is indexed by whole numbers from 1 or by names, not by a {}",
-         type_name(L, 2));
+    fail(Errc::usage, "a Tensor is indexed by whole numbers from 1 or by names, not by {}",
+         lua_type(L, 2) == LUA_TNUMBER ? fmt::format("{}", lua_tonumber(L, 2))
+                                       : fmt::format("a {}", type_name(L, 2)));
   }
   const std::string_view key = check_string(L, 2);
   if (key == "dtype") {

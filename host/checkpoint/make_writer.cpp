@@ -107,10 +107,10 @@ std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& named, co
   if (options.keep_texts && !is_flat && !is_bundle)
     fail(Errc::usage, "tensors of texts can be kept in flat H5 and TensorFlow checkpoints only");
   if (!is_h5 && !options.h5_version.empty())
-    fail(Errc::usage, "'{}' would be a {} checkpoint: leave out the H5 version", target.string(),
+    fail(Errc::usage, "'{}' would be of the format {}: leave out the H5 version", target.string(),
          format.name);
   if (!is_h5 && options.compression != Compression::none) {
-    fail(Errc::usage, "'{}' would be a {} checkpoint: only H5 has compressed chunks", target.string(),
+    fail(Errc::usage, "'{}' would be of the format {}: only H5 has compressed chunks", target.string(),
          format.name);
   }
   if (is_bundle) {

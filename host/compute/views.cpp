@@ -46,7 +46,7 @@ Shape complete(const Shape& from, Shape shape) {
 
 int64_t check_dim(int64_t dim, int64_t dims) {
   if (dim < -dims || dim >= dims) {
-    fail(Errc::value, "dim {} does not exist in a tensor of {} dims; they count from 0, or from -1 backwards",
+    fail(Errc::value, "dim {} does not exist: the tensor has {}; they count from 0, or from -1 backwards",
          dim, dims);
   }
   return dim < 0 ? dim + dims : dim;

@@ -10,7 +10,8 @@ namespace {
 
 size_t checked_dim(int64_t dim, int64_t dims) {
   const int64_t position = dim < 0 ? dim + dims : dim;
-  if (position < 0 || position >= dims) fail(Errc::shape, "dim {} of a tensor with {} dims", dim, dims);
+  if (position < 0 || position >= dims)
+    fail(Errc::shape, "dim {} does not exist: the tensor has {}", dim, dims);
   return static_cast<size_t>(position);
 }
 

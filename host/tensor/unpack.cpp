@@ -143,7 +143,7 @@ Tensor unpacked(const Tensor& tensor, const Packing& packing, int64_t dim) {
   check(tensor, packing);
   const int64_t position = dim < 0 ? dim + tensor.dim() : dim;
   if (position < 0 || position >= tensor.dim())
-    fail(Errc::shape, "dim {} of a tensor with {} dims", dim, tensor.dim());
+    fail(Errc::shape, "dim {} does not exist: the tensor has {}", dim, tensor.dim());
   Shape shape = tensor.shape();
   int64_t& extent = shape[static_cast<size_t>(position)];
   if (__builtin_mul_overflow(extent, codes_of(tensor.dtype(), packing.bits), &extent))

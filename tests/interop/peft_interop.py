@@ -601,7 +601,7 @@ REFUSED = {
     "rank": ({"r": 3}, {}, "do not have the rank 3"),
     "magnitude": ({}, {"base_model.model.model.layers.0.mlp.up.lora_magnitude_vector": torch.ones(INNER)}, "lora_magnitude_vector"),
     "stranger": ({}, {"base_model.model.other.x.lora_A.weight": torch.ones(2, 8), "base_model.model.other.x.lora_B.weight": torch.ones(8, 2)},
-                 "the base model lacks 1 weights that the adapter adapts: other.x.weight"),
+                 "the base model lacks 1 weight that the adapter adapts: other.x.weight"),
     "half": ({}, {"base_model.model.model.layers.0.mlp.down.lora_A.weight": torch.ones(2, INNER)}, "but not lora_B"),
     "shape": ({}, {"base_model.model.model.embed_tokens.weight": torch.ones(11, WIDTH + 1)}, "is [11, 9] in the adapter, but [10, 8]"),
     "whole and matrices": ({}, {"base_model.model.model.layers.0.mlp.up.weight": torch.ones(INNER, WIDTH)}, "both a whole"),

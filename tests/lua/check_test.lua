@@ -536,7 +536,7 @@ describe("cbk check for people and programs", function()
     end
     create(dir .. "/m.pt", root)
     local out = select(2, run(dir, "check", "m.pt"))
-    has(out, "warning  m.pt: layers.{0..29}.a.weight: 30 x all 16 elements are 0; try: ")
+    has(out, "warning  m.pt: layers.{0..29}.a.weight (30): all 16 elements are 0; try: ")
     has(out, "error    … and 10 more [nan] (--all lists them)")
     equal(select(2, select(2, run(dir, "check", "m.pt", "--all")):gsub("%[nan%]", "")), 30)
   end)

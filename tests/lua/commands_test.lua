@@ -135,7 +135,7 @@ describe("command lines", function()
         .. "float8_e4m3fnuz, float8_e5m2fnuz, float8_e8m0fnu; see", "b.pt", "--to-dtype", "fp8" },
       { "a floating dtype; known are", "b.pt", "--to-dtype", "int8" }, { "a floating dtype", "b.pt", "--to-dtype", "complex64" },
       { "'0.4', '0.5', 'flat'", "b.mdl", "--h5-version", "0.9" },
-      { "would be a torch checkpoint", "b.pt", "--h5-version", "0.4" },
+      { "would be of the format torch", "b.pt", "--h5-version", "0.4" },
     }
     for _, case in ipairs(cases) do
       local code, _, stderr = run(dir, "copy", "a.pt", unpack(case, 2))

@@ -49,7 +49,7 @@ describe("Tensor", function()
       t.raises(text, function() return x[position] end, "shape")
     end
     t.raises("a tensor of shape [0, 2]; Lua counts from 1", function() return counting(0, 2)[0] end, "shape")
-    t.raises("whole numbers", function() return x[1.5] end, "usage")
+    t.raises("not by 1.5", function() return x[1.5] end, "usage")
     t.raises("whole numbers", function() return x[true] end, "usage")
     t.raises("without dims", function() return cbk.full({}, 1)[1] end, "shape")
     t.raises("without dims", function() return #cbk.full({}, 1) end, "shape")

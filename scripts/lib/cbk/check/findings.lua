@@ -124,10 +124,10 @@ local function lines_of_rule(group, is_all, lost)
   end
   for _, folded in ipairs(fold.groups(entries)) do
     local one = folded.members[1].finding
-    local name = one.key and (#folded.members > 1 and folded.name or fold.shown(one.key)) or nil
-    if one.parameter and #folded.members == 1 then name = ("%s (of %s)"):format(name, fold.shown(one.parameter)) end
-    local times = #folded.members > 1 and ("%s x %s"):format(numbers.grouped(#folded.members), one.text) or one.text
-    lines[#lines + 1] = line_of(one.severity, one.file, name, times, one)
+    local count, name = #folded.members, one.key and fold.shown(one.key) or nil
+    if name and count > 1 then name = ("%s (%s)"):format(folded.name, numbers.grouped(count)) end
+    if one.parameter and count == 1 then name = ("%s (of %s)"):format(name, fold.shown(one.parameter)) end
+    lines[#lines + 1] = line_of(one.severity, one.file, name, one.text, one)
   end
   local shown = is_all and #lines or math.min(#lines, LISTED)
   local rest = #lines - shown

@@ -7,6 +7,7 @@ local adapter_tensors = require "cbk.peft.tensors"
 local conv1d = require "cbk.peft.conv1d"
 local extents = require "cbk.extents"
 local low_rank = require "cbk.low_rank"
+local numbers = require "cbk.numbers"
 local quantised = require "cbk.quantised"
 local tensor_kinds = require "cbk.tensor_kinds"
 local tied = require "cbk.peft.tied"
@@ -107,8 +108,8 @@ local function trained_weights(model, modules, others, settings, embedding)
   end
   table.sort(missing)
   if #missing > 0 then
-    cbk.fail("key", ("the base model lacks %d weights that the adapter adapts: %s%s; is it the model of base_model_name_or_path?"):format(
-      #missing, table.concat(missing, ", ", 1, math.min(#missing, 5)), #missing > 5 and ", …" or ""))
+    cbk.fail("key", ("the base model lacks %s that the adapter adapts: %s%s; is it the model of base_model_name_or_path?"):format(
+      numbers.counted(#missing, "weight"), table.concat(missing, ", ", 1, math.min(#missing, 5)), #missing > 5 and ", …" or ""))
   end
   for name, saved in pairs(others) do -- modules_to_save, trained biases, and weights to which matrices are added
     local key, value = keys[name] or name, saved.value
