@@ -29,7 +29,7 @@ local CASES = {
   { "type", "list of tensors expected", function() return cstorch.cat(x) end },
   { "type", "item 2 of the list of tensors is a number", function() return cstorch.cat { x, 1 } end },
   { "type", "expected numbers in the list, found a string", function() return cstorch.tensor { 1, "a" } end },
-  { "value", "not nested evenly: one of length 1 at depth 2", function() return cstorch.tensor { { 1, 2 }, { 3 } } end },
+  { "value", "not nested evenly: one of length 1 at depth 1", function() return cstorch.tensor { { 1, 2 }, { 3 } } end },
   { "type", "did you mean 'requires_grad'", function() return cstorch.tensor({ 1 }, { requires_gard = true }) end },
   { "type", "no_grad: expected a function", function() cstorch.no_grad() end },
   { "value", "did you mean 'tensor'", function() return cstorch.tensr end },
