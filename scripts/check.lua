@@ -28,7 +28,7 @@ checkpoints, or with the parts of a model in folders of their own, each one is c
 
 The rules are ]] .. table.concat(ids, ", ") .. [[.
 
-Exit code: 0 no error and no warning, 1 some, 2 a file cannot be opened at all.
+Exit status: 0 no error and no warning, 1 some, 2 a file cannot be opened at all.
 
 examples:
   cbk check model.safetensors

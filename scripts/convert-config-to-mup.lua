@@ -25,7 +25,8 @@ local function width(text)
 end
 
 local defaults = mup_config.defaults
-parser:option("-i --input_yaml --config", "the config, with model.hidden_size and model.num_hidden_layers"):hidden_name("--input-yaml")
+parser:option("-i --input_yaml --config", "the config, of a release up to 2.2, with model.hidden_size, model.num_hidden_layers and "
+  .. "optimizer.learning_rate (a list: a Linear warm-up, then Linear or CosineDecay)"):hidden_name("--input-yaml")
   :argname("FILE"):count(1)
 parser:option("--base_layer_width", "-d_base: hidden size of the base model (default: 256)"):argname("N"):convert(width)
 parser:option("--base_lr", "-lr_base: its learning rate (default: 6e-3)"):argname("RATE"):convert(positive)

@@ -42,7 +42,7 @@ parser:option("-o --output-dir", "where to write (default: beside the input; in 
   :argname "DIR"
 parser:option("--hf-shard-size", ("largest size of a Hugging Face shard (default: %s)"):format(converters.SHARD_SIZE)):argname "SIZE"
 parser:flag("--export-h5-checkpoint", "no effect: Cerebras output is H5; accepted for command lines of 1.8 and 1.9")
-parser:flag("--export-safetensors", "write Hugging Face shards as safetensors")
+parser:flag("--export-safetensors", "write Hugging Face shards as safetensors, not as PyTorch files (.bin)")
 parser:flag("--single-file", "write pytorch_model.bin or model.safetensors for Hugging Face, without shards and index")
 to_dtype.option(parser, "the model's floating tensors, after the conversion,")
 parser:flag("--drop-unmatched-keys", "leave out a few keys that no rule matches, if the model has all weights without them")

@@ -38,8 +38,8 @@ Quantised weights are copied as they are, with their scales; --to-dtype alone re
 selection that takes codes without their scales. --dequantize makes numbers of them: FP8 and int8 with a
 scale per tensor, row or block, bitsandbytes int8, MXFP4, GPTQ and AWQ of 4 bits. The weights get their own
 names, to which the other options apply, and scales are left out. The config.json beside the source says
-how blocks are cut; remove 'quantization_config' from the one that you put beside the copy. One that goes
-along has lost it.
+how blocks are cut. If you put it beside the copy yourself, remove 'quantization_config' from it; if cbk
+copies it (--weights), the field is left out.
 
 --weights takes the weights out of what trainers put around them: dicts such as 'state_dict' or 'model', and the prefixes of DDP,
 FSDP, torch.compile and Lightning. A prefix is taken off only if all names have it. The other options apply to the names after that.

@@ -17,8 +17,8 @@ local paint = require "cbk.cli.paint"
 
 local parser = cli.parser("diff", "Compare two checkpoints of any formats: keys, shapes, dtypes, values.", [[
 Values are compared by their dotted keys; tensors that only one side has are then compared by content,
-and those with the same content are listed as renamed; constants, such as norms of ones, only if their
-names are alike from the number of the layer on. With --model, one of them is converted to the
+and those with the same content are listed as renamed. Constant tensors, such as norms of ones, count
+as renamed only if their names agree from the layer number on. With --model, one of them is converted to the
 format of the other first, in memory; tensors that are not of the model are on one side only.
 
 The order of keys and the kinds of containers (dict or OrderedDict, tensor or parameter) are not
@@ -34,7 +34,7 @@ The configs of two folders (config.json, or the YAML file) are compared field by
 are the same, and so are null, the default of the model's class and an absent field. With --model,
 --keys-only, --key, --shape or --dtype, configs are not compared.
 
---key, --shape and --dtype choose the tensors that either side has so.
+--key, --shape and --dtype choose tensors that match on at least one side.
 
 --logits runs both models, each in its own format, on the same random tokens, and compares what they
 compute: does a converted checkpoint still compute the same? Each model is recognised by the config
@@ -42,7 +42,7 @@ beside it. The largest difference may be 0.001 of the largest logit, or R of it 
 more, the first place is named where hidden states part. All decoders are computed, in float32; weights
 are read one by one, when they are needed.
 
-Exit code: 0 the same, 1 different, 2 an error.
+Exit status: 0 the same, 1 different, 2 an error.
 
 examples:
   cbk diff model.bin model.safetensors

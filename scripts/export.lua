@@ -20,9 +20,9 @@ The format follows from the name of OUT, or from --format:
   .raw   the bytes of one tensor as they are stored: little-endian, in C order, without a header
 
 NumPy and CSV have neither bfloat16 nor 8-bit floats. Such tensors are written as float32, which
-holds all their values; with --raw, their bits are written as unsigned integers. So it is with the
-quantised tensors of a GGUF file: they are decoded to float32; with --raw, and as .raw, their blocks
-are written as bytes. The same holds for weights that are quantised with scales beside them.
+holds all their values; with --raw, their bits are written as unsigned integers. Quantised
+tensors, of GGUF files or with scales beside them, are decoded to float32; with --raw, and as .raw,
+their blocks are written as bytes.
 
 KEY is a key or a glob over whole keys; a plain name also means everything below it. A part of a tensor
 is written as in NumPy, and only that is read: 'KEY[0:3, ::2]', '*.weight[..., 0]'; positions count from 0.

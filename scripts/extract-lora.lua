@@ -36,7 +36,7 @@ examples:
   cbk extract-lora base tuned -o adapter --rank 16 --target-modules q_proj,v_proj --dtype bfloat16
   cbk extract-lora base tuned -o adapter --rank 8 --matrices-only --dry-run]])
 parser:argument("base", "the model that was tuned"):argname "BASE"
-parser:argument("tuned", "the model that came of it"):argname "TUNED"
+parser:argument("tuned", "the tuned model"):argname "TUNED"
 parser:option("-o --output", "the folder to write"):hidden_name("--output-dir"):argname "DIR"
 parser:option("--rank", "the rank of the matrices"):argname("R"):convert(cli.whole_number "--rank")
 parser:option("--target-modules", "names of linear layers, separated by commas, such as q_proj,v_proj (default: all that differ)")

@@ -4,8 +4,8 @@ local cli = require "cbk.cli"
 local job = require "cbk.job"
 
 local parser = cli.parser("finish", "Check that all parts of a job are written, and give its output its name.", [[
-Parts that are missing are an error by number. Without one, this is the last step of the command that was planned: its output appears,
-whole, and the job's folder is removed.
+If parts are missing, the error lists their numbers. If none is, this is the last step of the planned
+command: its output appears, whole, and the job's folder is removed.
 
 examples:
   cbk status job

@@ -74,10 +74,12 @@ options:
   --help, --version
 
 environment:
-  CBK_PATH                      folders with commands of your own (NAME.lua), searched first, and with
-                                converters of your own (converters/NAME.lua)
-  CBK_SCRIPTS                   another script library
-  COLUMNS                       the width of help]]):format(table.concat(pages, "\n")), width))
+  CBK_PATH                      folders of your own, searched first: commands (NAME.lua) and converters
+                                (converters/NAME.lua)
+  CBK_SCRIPTS                   a folder to use instead of cbk's own scripts
+  CBK_TEAM, CBK_TEAM_TIMEOUT    several processes: 'cbk help cluster'
+  CBK_SANDBOX_SECONDS           how long sandboxed code may run: 'cbk help safety'
+  COLUMNS, NO_COLOR, PAGER      the width of help and tables; no colours; the pager]]):format(table.concat(pages, "\n")), width))
 end
 
 local function print_topic(topic)
@@ -104,7 +106,7 @@ local function print_json()
   local list, pages = cbk.list(), cbk.list()
   for _, group in ipairs(groups()) do
     for i = 2, #group do
-      list[#list + 1] = cbk.dict { { "name", group[i] }, { "group", group[1] }, { "summary", overview.summary(group[i]) } }
+      list[#list + 1] = cbk.dict { { "name", group[i]:match "%S+" }, { "group", group[1] }, { "summary", overview.summary(group[i]) } }
     end
   end
   for _, topic in ipairs(overview.topics()) do

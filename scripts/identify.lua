@@ -13,7 +13,7 @@ The config beside a checkpoint is config.json, or a YAML file: the one of the sa
 the same conversion (both end in _to_cs-2.5), or the only one that no conversion wrote. The last line
 is the command that converts the checkpoint, if its config exists and it can be converted.
 
-Exit code: 0 found, 1 some checkpoint fits no model, or it or its config cannot be read, 2 wrong usage.
+Exit status: 0 found, 1 some checkpoint fits no model, or it or its config cannot be read, 2 wrong usage.
 
 examples:
   cbk identify model.safetensors

@@ -28,7 +28,7 @@ cs-X.Y, and --tgt-config. A tiny pair is enough. Give all sizes different values
 A format is hf, cs-X.Y, or a lower-case letter for a layout of your own. Tensors are read in blocks;
 memory stays small.
 
-Exit code: 0 all tensors are explained. 1 some are not: the converter is written without them, and they
+Exit status: 0 all tensors are explained. 1 some are not: the converter is written without them, and they
 are printed. 1 also for an error, such as a missing file: then stderr has a line that begins with "cbk:",
 and no converter is written. 2 wrong usage.
 

@@ -23,7 +23,7 @@ GLOB matches whole keys: '*' matches any text (dots too), '?' one character, [a-
 
 examples:
   cbk ls model.safetensors
-  cbk ls model.mdl 'model.layers.0'
+  cbk ls model.mdl model.transformer_decoder.layers.0
   cbk ls --flat pytorch_model.bin '*.bias'
   cbk ls model.safetensors --shape '*,4096' --sort size --top 10]])
 parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "FILE"

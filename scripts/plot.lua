@@ -25,7 +25,7 @@ Without -o, the picture is drawn in the terminal, in colours unless NO_COLOR is 
 
 examples:
   cbk plot model.safetensors model.layers.0.mlp.up_proj.weight --heat-map
-  cbk plot model.mdl '*.attention.*.weight' --by-layer -o norms.svg]])
+  cbk plot model.mdl '*.self_attn.*.weight' --by-layer -o norms.svg]])
 parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "FILE"
 parser:argument("key", "the key of a tensor; with --by-layer a glob (default: all)"):argname("KEY"):args "?"
 cli.key_option(parser, "key")

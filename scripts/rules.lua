@@ -31,9 +31,10 @@ converters, and can neither open files nor start programs. With --no-sandbox it 
 rights, and may require modules of its own; use that only for a file that you trust.
 
 --round-trip converts the checkpoint to the other format and back, in memory, and compares every
-tensor bit for bit, ties, and the fields of the config. It repeats that with random weights of other
-sizes: from the model's class, or with other extents for the tensors of the checkpoint. Without a
-checkpoint, only random weights are tried.
+tensor bit for bit, ties, and the fields of the config. The config is the one beside the checkpoint if
+--config names no other. It repeats that with random weights of other sizes: from the model's class, or
+with other extents for the tensors of the checkpoint. Without a checkpoint, only random weights are
+tried.
 
 --logits does all that, and runs the model before the conversion and the one after it on the same
 random tokens, each in its own layout. It reports how far their logits differ, and where their
@@ -41,7 +42,7 @@ hidden states part. Differences above 0.001 of the largest logit are a finding. 
 round trip cannot: rows in another order, scales, fields with another meaning. All decoders are
 computed, in float32; weights are read one by one, when they are needed.
 
-Exit code: 0 clean, 1 findings, 2 wrong usage.
+Exit status: 0 clean, 1 findings, 2 wrong usage.
 
 examples:
   cbk rules mine.lua
@@ -211,7 +212,7 @@ local function trips()
 end
 
 local reports = trips()
-for _, finding in ipairs(trip_report.findings(reports, path)) do findings[#findings + 1] = finding end
+for _, finding in ipairs(trip_report.findings(reports, path, args.logits)) do findings[#findings + 1] = finding end
 
 -- --- output
 
@@ -262,6 +263,7 @@ local function as_text()
   if #list > 0 then
     say(("%s: %s, %s"):format(position.file(path), count(table_count, "table"), count(rule_count, "rule")))
   end
+  if args.checkpoint and args.config then say("config: " .. args.config) end
   for _, finding in ipairs(findings) do say(("%s: %s: %s"):format(finding.where, finding.kind, finding.text)) end
   if args.one_way then
     local last

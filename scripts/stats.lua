@@ -1,4 +1,4 @@
--- cbk stats: what the values of each tensor are like
+-- cbk stats: print statistics of each tensor
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
@@ -26,9 +26,10 @@ share is within 1.6 %; where many numbers are alike, such as weights near 1, the
 for that. Float64 numbers beyond 3.4e38 are not distinguished from each other unless there are many.
 A quantile is a float64 number, so that integers from 2^53 up are rounded.
 
-The states of an optimizer come last, each summed up over all parameters; --all lists them, and so does
-what chooses or sorts tensors. Tied tensors are read once. Quantised tensors of a GGUF file are decoded. Tensors of complex numbers
-have no statistics and are left out, with a warning.
+The states of an optimizer come last, each summed up over all parameters; --all lists each
+one, and so do --key, --shape, --dtype, --sort and --top. Tied tensors are read once. Quantised tensors
+of a GGUF file are decoded. Tensors of complex numbers have no statistics and are left out, with a
+warning.
 
 examples:
   cbk stats model.safetensors --sort norm --top 10

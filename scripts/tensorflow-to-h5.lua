@@ -7,7 +7,7 @@ local tensorflow = require "cbk.cli.tensorflow"
 local parser = cli.parser("tensorflow-to-h5", "Convert a TensorFlow checkpoint to an H5 file, streamed.", [[
 Each variable becomes a dataset of the H5 file, named by the percent-encoded name of the variable.
 Tensors of texts are left out with a warning; with --strings they become
-datasets of strings. Quantized variables and the object graph of TensorFlow 2 have no form in H5 and
+datasets of strings. Quantised variables and the object graph of TensorFlow 2 have no form in H5 and
 are always left out. Datasets are not compressed: trained weights hardly shrink, and without compression
 they are written at the speed of a copy and can be mapped.
 With --shard-size, H5_PATH is a folder of H5 files with their index.json.

@@ -5,13 +5,13 @@ local cli = require "cbk.cli"
 local job = require "cbk.job"
 
 local parser = cli.parser("verify", "Check an output that was written with --provenance.", [[
-All bytes are read, and compared with the digests in OUTPUT.provenance.json: what differs is named, and is exit status 1. The output may
-have got another name, together with that file. With --replay, the command that made the output runs again from its sources, up to the
-place where it writes the output, and what it computes is compared; the output is not written. The command is one of the file: a script in
-it is a program that runs with all your rights.
+All bytes are read, and compared with the digests in OUTPUT.provenance.json: differences are printed, and the exit status is 1. The output
+may have got another name, together with that file. With --replay, the command that made the output runs again from its sources, up to the
+place where it writes the output, and what it computes is compared; the output is not written. The command is the one in the
+.provenance.json file: if it runs a script, the script has all your rights.
 
 examples:
-  cbk copy model.mdl model.safetensors --provenance
+  cbk copy model.mdl model.safetensors --weights --provenance
   cbk verify model.safetensors
   cbk verify model.safetensors --replay]])
 parser:argument("output", "a checkpoint, a folder of shards, or the .provenance.json of one")

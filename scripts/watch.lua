@@ -19,11 +19,12 @@ are NaN or infinite, the learning rate and the loss scale. Below it are new and 
 tensors with NaN that had none before, and those that moved more than 10 times as far as the median.
 
 Checkpoints are files and folders with a step in their name: checkpoint_1000.mdl, checkpoint-1000/,
-epoch=1-step=2000.ckpt, global_step1000/. One is read when it opens and neither sizes nor times have
-changed between two looks. A file that stays damaged is a line with the error. The last checkpoint
-stays open until the next one was compared with it, so that its space is free only then.
+epoch=1-step=2000.ckpt, global_step1000/. One is read once it can be opened and its sizes and times
+are the same in two looks. A file that stays damaged is a line with the error. The last checkpoint
+stays open until the next one is compared with it: if you delete it earlier, its space on the disk is
+freed only then.
 
-Ctrl-C ends it, with the exit code 0. With --once, the exit code is 1 if a checkpoint cannot be read.
+Ctrl-C ends it, with the exit status 0. With --once, the exit status is 1 if a checkpoint cannot be read.
 
 examples:
   cbk watch model_dir

@@ -75,12 +75,14 @@ bool asks_for_help(std::string_view word) {
   return word == "--help" || word == "-h";
 }
 
-/// `cbk --help` is `cbk help`, and `cbk run --help` is `cbk help run`. `cbk help NAME` is `cbk NAME --help`
-/// if NAME is a command without a page of its own.
+/// `cbk --help` is `cbk help`; `cbk run --help`, `cbk -e --help` and `cbk help -e` are `cbk help run`.
+/// `cbk help NAME` is `cbk NAME --help` if NAME is a command without a page of its own.
 Arguments with_help_resolved(Arguments words, const fs::path& scripts) {
   if (asks_for_help(words[0])) return {"help"};
-  if (words[0] == "run" && words.size() > 1 && asks_for_help(words[1])) return {"help", "run"};
+  const bool runs = words[0] == "run" || words[0] == "-e";
+  if (runs && words.size() > 1 && asks_for_help(words[1])) return {"help", "run"};
   if (words[0] != "help" || words.size() != 2) return words;
+  if (words[1] == "-e") return {"help", "run"};
   const std::string name = command_name(words[1]);
   std::error_code ignored;
   const bool has_page = fs::exists(scripts / "help" / (name + ".md"), ignored);

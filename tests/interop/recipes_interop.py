@@ -115,8 +115,8 @@ def small(name, **options):
     more = "".join(f", {key} = '{value}'" for key, value in options.items())
     return f"""
 local root = cbk.dict()
-for i = 0, 2 do root[("transformer.h.%d.attn.weight"):format(i)] = cbk.full({{ 3, 4 }}, i) end
-root["transformer.h.0.attn.bias"], root["model.lm_head.weight"] = cbk.full({{ 4 }}, 1), cbk.full({{ 5, 4 }}, 1)
+for i = 0, 2 do root[("model.transformer_decoder.layers.%d.self_attn.proj_q_dense_layer.weight"):format(i)] = cbk.full({{ 3, 4 }}, i) end
+root["model.transformer_decoder.layers.0.self_attn.proj_q_dense_layer.bias"], root["model.lm_head.weight"] = cbk.full({{ 4 }}, 1), cbk.full({{ 5, 4 }}, 1)
 cbk.create("{name}", {{ root = root, overwrite = true{more} }}):commit()
 """
 

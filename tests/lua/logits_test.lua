@@ -97,6 +97,7 @@ end)
 
 local HEAD = [[
 local decoder = require "converters.shared.decoder"
+local fields = require "converters.engine.fields"
 local llama = require "converters.shared.llama"
 local rules = require "converters.engine.rules"
 local classes = require "converters.classes.hf.llama"
@@ -139,6 +140,25 @@ describe("Models of checkpoints", function()
 end)
 
 describe("rules --logits", function()
+  it("goes on where a config cannot be computed", function()
+    local dir = harness.temp_dir()
+    cbk.fs.write(dir .. "/own.lua", HEAD .. [[
+local own = { "hf", "cs-2.9", keys = rules.keys {
+  { "model.embed_tokens.weight", "embedding_layer.word_embeddings.weight" }, decoder.final_norm "model.norm", { "lm_head.weight" },
+  { "model.layers.N", "transformer_decoder.layers.N", rules.keys { attention, llama.norms, llama.feed_forward } },
+}, config = fields.config {
+  { "hidden_size" }, { "intermediate_size", "filter_size" }, { "num_hidden_layers" }, { "num_attention_heads", "num_heads" },
+  { "vocab_size" }, { "max_position_embeddings" }, { "rms_norm_eps", "layer_norm_epsilon" }, fields.fixed.left { model_type = "llama" },
+  fields.fixed.right { rotary_dim = 16, norm_type = "rmsnorm", nonlinearity = "swiglu", position_embedding_type = "rotary",
+    use_bias_in_output = false, use_ffn_bias = false, use_ffn_bias_in_attention = false, use_projection_bias_in_attention = false,
+    share_embedding_weights = false },
+} }
+return { { model = "own", classes = { left = classes.LlamaForCausalLM, right = zoo.GPT2LMHeadModel }, own } }]])
+    local status, out = harness.cbk(dir, "rules", "own.lua", "--logits")
+    equal(status, 1, out)
+    has(out, "logits not computed: rotary_dim=16 is more than the 8 elements of a head", "\n  logits of 48 tokens differ by at most")
+  end)
+
   it("finds rows in another order, which a round trip brings back", function()
     local wrong = "keys = llama.body(attention, llama.norms, llama.feed_forward)"
     local status, out = run(wrong, nil, "--round-trip")
@@ -158,20 +178,21 @@ describe("rules --logits", function()
     for key, tensor in cbk.items(given) do given[key] = tensor:to "bfloat16" end
     cbk.create(dir .. "/m.safetensors", { root = given }):commit { progress = false }
     cbk.fs.write(dir .. "/config.json", cbk.config.dump(cbk.dict(with { torch_dtype = "bfloat16" }), "json"))
-    local status, out = harness.cbk(dir, "rules", "llama", "m.safetensors", "--config", "config.json", "--logits")
+    local status, out = harness.cbk(dir, "rules", "llama", "m.safetensors", "--logits")
     equal(status, 0, out)
-    has(out, "the given weights: 21 of 21 tensors bit for bit\n  logits of 48 tokens differ by at most")
+    has(out, "\nconfig: ./config.json\n", "the given weights: 21 of 21 tensors bit for bit\n  logits of 48 tokens differ by at most")
   end)
 
   it("says once why nothing is computed", function()
     local dir = harness.temp_dir()
     local status, out = harness.cbk(dir, "rules", "bert", "--logits")
-    equal(status, 0, out)
-    has(out, "logits not computed: BertForPreTraining is not computed here; decoders such as LlamaForCausalLM and GPT2LMHeadModel are\n")
+    equal(status, 1, out)
+    has(out, "bert, hf to cs-2.9 and back: round trip: no logits were compared: BertForPreTraining is not computed here", "\n1 finding\n",
+      "logits not computed: BertForPreTraining is not computed here; decoders such as LlamaForCausalLM and GPT2LMHeadModel are\n")
     equal(select(2, out:gsub("logits not computed", "")), 1)
     status, out = harness.cbk(dir, "rules", "llava", "--logits")
-    equal(status, 0, out)
-    has(out, "not tried")
+    equal(status, 1, out)
+    has(out, "round trip: nothing was converted there and back: the model has several parts, or is inside another one")
   end)
 
   for _, name in ipairs {

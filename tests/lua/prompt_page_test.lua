@@ -12,7 +12,8 @@ describe("cbk help prompt", function()
   it("has examples that run", function()
     local dir, lines = harness.temp_dir(), {}
     local root = cbk.dict { { "model.lm_head.weight", cbk.randn({ 4, 8 }, { mean = 0, std = 1, seed = 1 }) } }
-    for i = 0, 1 do root[("transformer.h.%d.attn.weight"):format(i)] = cbk.full({ 3, 4 }, i) end
+    root["model.ln_f.weight"], root["model.embedding_ln_f.weight"] = cbk.full({ 3, 4 }, 0), cbk.full({ 3, 4 }, 1)
+    for i = 0, 1 do root[("model.transformer_decoder.layers.%d.norm1.weight"):format(i)] = cbk.full({ 3, 4 }, i) end
     cbk.create(dir .. "/model.pt", { root = root }):commit()
     for line in page:gmatch "\n  cbk> ([^\n]*)" do lines[#lines + 1] = line end
     is_true(#lines > 8)
@@ -20,8 +21,8 @@ describe("cbk help prompt", function()
     local status = os.execute(("cd '%s' && '%s' repl model.pt < typed > out 2> err"):format(dir, cbk.fs.program()))
     equal({ status, cbk.fs.read(dir .. "/err") }, { 0, "" })
     local out = cbk.fs.read(dir .. "/out")
-    for _, part in ipairs { "Tensor float32 [4, 8]", "transformer.h.1.attn.weight\t0", "rms of blocks", "12 of 12 elements differ", "done",
-      "x      Tensor", "min, max, mean" } do
+    for _, part in ipairs { "Tensor float32 [4, 8]", "model.transformer_decoder.layers.1.norm1.weight\t0", "rms of blocks",
+      "12 of 12 elements differ", "done", "x      Tensor", "min, max, mean" } do
       is_true(out:find(part, 1, true), part .. " in " .. out)
     end
   end)

@@ -175,7 +175,7 @@ end
 ---@return string|nil text, string[] nearest
 function help.text(name)
   if name:find "^c[sb]torch%f[^%w_]" then return require("cstorch.help").text(name) end
-  local found = entries()[name] or entries()["cbk." .. name]
+  local found = entries()[name] or entries()["cbk." .. name] or entries()[name:match "^cbk%.(%u%w*)$" or ""] -- a type
   if found and found.kind ~= "value" then return entry_text(found), {} end
   local below = names_with((found and found.name or name) .. ".")
   if #below == 0 then below = names_with("cbk." .. name .. ".") end

@@ -5,6 +5,7 @@ local cbk = require "cbk"
 local fold = require "cbk.fold"
 local numbers = require "cbk.numbers"
 local shortened = require "cbk.shortened"
+local tensor_kinds = require "cbk.tensor_kinds"
 local value_text = require "cbk.value_text"
 
 local listing = {}
@@ -13,7 +14,7 @@ local find, concat = string.find, table.concat
 
 local grouped, counted = numbers.grouped, numbers.counted
 
-local TENSORS = require("cbk.tensor_kinds").ALL
+local TENSORS = tensor_kinds.ALL
 
 -- --- values
 
@@ -80,6 +81,15 @@ function listing.value_text(value, is_exact)
   if is_raw and cbk.kind(value) ~= "str" then return tostring(value) end
   local text = value_text.text(is_raw and value.value or value, { text = 60, lines = 1, digits = not is_exact and DIGITS or nil })
   return (text:gsub("\n.*", " …"))
+end
+
+---The text of a plain value, or of a tensor without dims, which is read; nil for other tensors.
+---@param value any   as returned by `cbk.raw`
+---@return string|nil
+function listing.plain_text(value)
+  if not tensor_kinds.is_tensor(value) then return listing.value_text(value) end
+  if value:dim() > 0 or value:problem() then return nil end
+  return tostring(value:item())
 end
 
 ---Two different values as short texts that differ, unless no text says how.

@@ -184,7 +184,7 @@ function optimizer_table.hyper_parameters(optimizer)
           for before = 1, g - 1 do one.values[before] = "" end
           by_name[name], out[#out + 1] = one, one
         end
-        one.values[g] = listing.value_text(value)
+        one.values[g] = listing.plain_text(value) or listing.value_text(value)
       end
     end
     for _, one in ipairs(out) do one.values[g] = one.values[g] or "" end

@@ -2,28 +2,16 @@
 
 local listing = require "cbk.listing"
 local optimizer_table = require "cbk.optimizer_table"
-local tensor_kinds = require "cbk.tensor_kinds"
 
 local training_state = {}
 
 local STEPS = { "global_step", "step", "iteration", "global_steps", "epoch" } -- the first that a checkpoint has
 local SCALES = { "grad_scaler.scale", "scaler.scale", "grad_scaler._scale", "amp_scaler.scale", "grad_scaler.loss_scale" }
 
----The text of a plain value, or of a tensor with one element; nil for others.
----@param rows LeafRows
----@param i integer
----@return string|nil
-function training_state.plain_text(rows, i)
-  local value = rows:raw(i)
-  if not tensor_kinds.is_tensor(value) then return listing.value_text(value) end
-  if value:dim() > 0 or value:problem() then return nil end
-  return tostring(value:item())
-end
-
 local function first_known(rows, keys)
   for _, key in ipairs(keys) do
     local i = rows:find(key)
-    local text = i and training_state.plain_text(rows, i)
+    local text = i and listing.plain_text(rows:raw(i))
     if text then return key, text end
   end
 end

@@ -302,11 +302,13 @@ local common = {
     p:option("--memory", "limit the memory for blocks in flight (default: 96MiB)"):argname("SIZE"):convert(size "--memory")
   end,
   overwrite = function(p) p:flag("--overwrite", "replace an existing output") end,
-  ["dry-run"] = function(p) p:flag("--dry-run", "print what would be read and written, and write nothing; values are not read") end,
+  ["dry-run"] = function(p) p:flag("--dry-run", "print what would be read and written, and write nothing") end,
   ["no-progress-bar"] = function(p) p:flag("--no-progress-bar", "print no progress on stderr") end,
   quiet = function(p) p:flag("-q --quiet", "print neither progress nor warnings") end,
   json = function(p) p:flag("--json", "print the result, errors and warnings as JSON; see 'cbk help json'") end,
-  ["allow-records"] = function(p) p:flag("--allow-records", "write instances of classes as they were read, such as argparse.Namespace") end,
+  ["allow-records"] = function(p)
+    p:flag("--allow-records", "take instances of Python classes, such as argparse.Namespace: write them as they were read, read them in H5")
+  end,
   ["allow-external"] = function(p)
     p:option("--allow-external", "also read files that the checkpoint names in this folder; may be repeated"):argname("DIR"):count "*"
       :convert(function(path)
@@ -334,8 +336,8 @@ local common = {
     p:flag("--allow-overflow", "write values that the target's dtype cannot hold as infinite, NaN or the nearest integer, with a warning")
   end,
   ["max-expansion"] = function(p)
-    p:option("--max-expansion", "limit how large data may become that the file only repeats or never wrote, such as 100GB (default: "
-      .. "1GiB when it is read; with the input's own, what is written: the larger of 16GiB and 1,000 times the input)")
+    p:option("--max-expansion", "limit for data that is larger than the bytes stored for it (compressed, repeated or never written), "
+      .. "such as 100GB (default: 1GiB for reading; for writing, the larger of 16GiB and 1,000 times the input)")
       :argname("SIZE"):convert(size "--max-expansion")
   end,
 }

@@ -1,6 +1,7 @@
 -- What a report says of a checkpoint of a run: its step, learning rate and loss scale, the hyper-parameters, and other plain values.
 
 local fold = require "cbk.fold"
+local listing = require "cbk.listing"
 local optimizer_table = require "cbk.optimizer_table"
 local page = require "cbk.page"
 local training_state = require "cbk.training_state"
@@ -42,7 +43,7 @@ function training.sections(rows, optimizers)
   if #tables > 0 then out[1] = { title = "Hyper-parameters", html = table.concat(tables, "\n") } end
   local others = #optimizers > 0 and optimizer_table.others(rows, optimizers) or rows
   for i = 1, #others do
-    local text = training_state.plain_text(others, i)
+    local text = listing.plain_text(others:raw(i))
     if text and #cells == MOST_VALUES then more = more + 1 elseif text then cells[#cells + 1] = { fold.shown(others:path(i)), text } end
   end
   if #cells > 0 then out[#out + 1] = { title = "Values", html = page.table { titles = { "key", "value" }, rows = cells, more = more } } end

@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
 local cli = require "cbk.cli"
 local composite = require "cbk.converters.composite"
+local config_beside = require "cbk.recognise.config_beside"
 local contents = require "converters.conversion.contents"
 local converters = require "cbk.converters"
 local dequantised = require "cbk.dequantised"
@@ -110,11 +111,20 @@ function covered.keys(args, list, config)
   return out
 end
 
----The config that the command line names, or those of a composite's parts.
----@param args table
+---The config beside the checkpoint, as `cbk convert` finds it.
+---@return string|nil path
+local function config_beside_checkpoint(args)
+  local checkpoint = cli.open(args.checkpoint, args)
+  return config_beside.of(args.checkpoint, checkpoint, not kinds.is_dict(checkpoint.root, "model")).path
+end
+
+---The config that the command line names, or those of a composite's parts; of a round trip, also one beside the checkpoint.
+---@param args table   changed: config
 ---@param list Table[]
 ---@return Dict|nil
 function covered.config(args, list)
+  local is_wanted = args.round_trip and args.checkpoint and not args.config
+  if is_wanted and not parts_in(args.checkpoint, list) and not only_own_layouts(list) then args.config = config_beside_checkpoint(args) end
   local parts = args.config and parts_in(args.config, list)
   return parts and composite.load_configs(args.config, parts, args) or args.config and cbk.config.load(args.config) or nil
 end

@@ -19,11 +19,27 @@ local report = {}
 
 local MOST_LINES = 20
 
+---What was asked for and not tried at all; nil if something was.
+---@param reports RoundTripReport[]
+---@param with_logits boolean
+---@return string|nil
+local function nothing_of(reports, with_logits)
+  local tried, computed, note, why = false, false, nil, nil
+  for _, one in ipairs(reports) do
+    tried, computed = tried or one.result ~= nil or one.refused ~= nil, computed or one.logits ~= nil
+    note, why = note or one.note, why or one.not_computed
+  end
+  if note and not tried then return "nothing was converted there and back: " .. note end
+  return with_logits and why and not computed and "no logits were compared: " .. why or nil
+end
+
 ---What came back changed, each once: the sizes that showed it first are named.
+---Nothing tried is a finding, too: of what is asked for, nothing is known to be right.
 ---@param reports RoundTripReport[]
 ---@param file string   of the converter
+---@param with_logits boolean   they are wanted
 ---@return { kind: string, text: string, where: string, table: string }[]
-function report.findings(reports, file)
+function report.findings(reports, file, with_logits)
   local out, seen, left = {}, {}, 0
   local function add(id, text, where, title)
     if seen[id] then return end
@@ -44,6 +60,8 @@ function report.findings(reports, file)
         one.title)
     end
   end
+  local nothing = nothing_of(reports, with_logits)
+  if nothing then add("nothing", nothing, reports[1].title) end
   if left > 0 then out[#out + 1] = { kind = "round trip", text = numbers.counted(left, "change") .. " more", where = file } end
   return out
 end

@@ -44,7 +44,9 @@ local function rotary_of(c)
     errors.check(type(original) == "number", "value", "longrope needs pos_scaling_extra_args.original_max_position_embeddings")
     said.factor, said.long_from = most / original, most > original and 0 or most
   end
-  return rotary.new(c.rope_theta, c.rotary_dim or math.floor(c.head_dim * QUARTER), false, said)
+  local width = c.rotary_dim or math.floor(c.head_dim * QUARTER)
+  errors.check(width <= c.head_dim, "value", "rotary_dim=%s is more than the %s elements of a head", tostring(width), tostring(c.head_dim))
+  return rotary.new(c.rope_theta, width, false, said)
 end
 
 --- What there is to know of positions, by their kind.
