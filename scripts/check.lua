@@ -13,8 +13,10 @@ local rules = require "cbk.check.rules"
 local sarif = require "cbk.check.sarif"
 local paint = require "cbk.cli.paint"
 
-local ids = {}
-for i, rule in ipairs(rules.list) do ids[i] = rule.id end
+local ids, lines = {}, {}
+for i, rule in ipairs(rules.list) do
+  ids[i], lines[i] = rule.id, ("  %-21s%s: %s"):format(rule.id, rule.severity, rule.text)
+end
 
 local parser = cli.parser("check", "Find what is wrong with checkpoints: values, layers, shapes, shards, checksums, pickles.", [[
 Reads every tensor once. Errors are NaN and infinities, damage, missing weights and shapes that the
@@ -22,11 +24,11 @@ config contradicts, shards that do not fit their index, and pickles that name mo
 Warnings are constant weights, weights unlike those of the other layers, rows of zeros, layers with the
 same content, gaps in their numbers, tied weights that differ, leftover files, and numbers that --for
 DTYPE cannot hold. Notes, such as rows of an embedding that were never trained, may be as they should
-be. Each finding ends with the name of its rule, which --only and --skip take.
+be. Each finding ends with the name of its rule, which --only and --skip take; they are listed below. Weights
+are compared with those of other layers if there are at least 6 layers.
+
 The config is the one beside the checkpoint, as 'cbk identify' finds it. Of a folder with several
 checkpoints, or with the parts of a model in folders of their own, each one is checked.
-
-The rules are ]] .. table.concat(ids, ", ") .. [[.
 
 Exit status: 0 no error and no warning, 1 some, 2 a file cannot be opened at all.
 
@@ -35,7 +37,10 @@ examples:
   cbk check llama-folder --for float16 --for float8_e4m3fn
   cbk check model.safetensors --skip untrained-rows --skip duplicate
   cbk check model.mdl --only layer-outlier
-  cbk check --sarif checkpoints/*.mdl > findings.sarif]])
+  cbk check --sarif checkpoints/*.mdl > findings.sarif
+
+rules:
+]] .. table.concat(lines, "\n"))
 parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one; may be repeated"):argname "FILE":args "+"
 parser:option("--for", "also check that the numbers fit this dtype, such as float16; may be repeated"):target "dtypes"
   :argname("DTYPE"):count("*"):convert(function(text)

@@ -36,13 +36,13 @@ class Flattener {
     if (!others_.empty()) {
       const std::string problem =
           fmt::format("{} holds plain tensors only; {} {} not: {}", format_, others_.size(),
-                      others_.size() == 1 ? "key is" : "keys are", listed(others_));
+                      others_.size() == 1 ? "key is" : "keys are", listed(others_, 3));
       throw Error(
           Errc::value,
           {.problem = problem,
-           .advice = have_tensors_
-                         ? "some of these hold tensors: write a PyTorch file (.pt), which has all"
-                         : "leave out what is not a tensor (cbk copy --exclude, or --include model)"});
+           .advice = have_tensors_ ? "some of these hold tensors: write a PyTorch file (.pt), which has all"
+                                   : "copy the weights alone (cbk copy --weights), or leave out what is not "
+                                     "a tensor (cbk copy --exclude)"});
     }
     if (!twice_.empty())
       fail(Errc::value, "two tensors would get one name in {}: {}", format_, listed(twice_));

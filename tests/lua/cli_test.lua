@@ -142,7 +142,7 @@ describe("examples", function()
     for _, name in ipairs { "run", unpack(names) } do
       local dir, count = harness.temp_dir(), 0
       local help = select(2, run(dir, name, "--help")):gsub(" \\\n *", " ") -- continued lines
-      for line in (help:match "\nexamples?:\n(.*)$" or ""):gmatch "  ([^\n]+)" do
+      for line in ((help .. "\n\n"):match "\nexamples?:\n(.-)\n\n" or ""):gmatch "  ([^\n]+)" do
         count = count + 1
         local waits = name == "watch" and not line:find("--once", 1, true) -- for the next checkpoint
         local _, _, err = shell(dir, waits and line .. " --once" or line)

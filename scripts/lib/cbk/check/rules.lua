@@ -65,8 +65,9 @@ rules.list = {
     help = "Write the checkpoint again." },
   { id = "constant", severity = "warning", text = "All elements of a weight are the same number.",
     help = "Look at the program that wrote it: the weight was never trained, or never loaded." },
-  { id = "layer-outlier", severity = "warning", text = "A weight is much larger or smaller than the same weight of the other layers, or of "
-    .. "another sign.", help = "Look at all layers with `cbk plot FILE 'KEY with *' --by-layer`, and compare the weight with an earlier "
+  { id = "layer-outlier", severity = "warning", text = "A weight is much larger or smaller than the same weight of the other "
+    .. "layers (the RMS of a matrix: 8 times), or of another sign.",
+    help = "Look at all layers with `cbk plot FILE 'KEY with *' --by-layer`, and compare the weight with an earlier "
     .. "checkpoint: it was scaled twice, or the training was unstable there." },
   { id = "dead-rows", severity = "warning", text = "Rows or columns of a weight are all 0, and its siblings in other layers have none.",
     help = "Compare the weight with an earlier checkpoint: parts of it were not written, or features have died in the training." },
