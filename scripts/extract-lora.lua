@@ -37,8 +37,8 @@ examples:
   cbk extract-lora base tuned -o adapter --rank 8 --matrices-only --dry-run]])
 parser:argument("base", "the model that was tuned"):argname "BASE"
 parser:argument("tuned", "the tuned model"):argname "TUNED"
-parser:option("-o --output", "the folder to write"):hidden_name("--output-dir"):argname "DIR"
-parser:option("--rank", "the rank of the matrices"):argname("R"):convert(cli.whole_number "--rank")
+parser:option("-o --output", "the folder to write"):hidden_name("--output-dir"):argname("DIR"):count(1)
+parser:option("--rank", "the rank of the matrices, such as 32"):argname("R"):convert(cli.whole_number "--rank"):count(1)
 parser:option("--target-modules", "names of linear layers, separated by commas, such as q_proj,v_proj (default: all that differ)")
   :argname "NAMES"
 parser:flag("--matrices-only", "leave out embeddings, norms and other tensors that get no matrices")
@@ -49,8 +49,6 @@ local args = parser:parse()
 
 local function usage(message) cli.usage_error("extract-lora", message) end
 
-if not args.output then usage "missing option '-o' (--output): the folder to write" end
-if not args.rank then usage "missing option '--rank': the rank of the matrices, such as 32" end
 if args.rank < 1 then usage(("--rank: expected at least 1, found %d"):format(args.rank)) end
 if cbk.format_of_name(args.output) then usage(("-o %s: expected the name of a folder, found that of a file"):format(args.output)) end
 local dtype = args.dtype or "float32"

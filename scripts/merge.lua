@@ -54,14 +54,13 @@ examples:
   cbk merge dare.yml -o merged --seed 3 --shard-size 5GB
   cbk merge merge.yml -o merged --dry-run]])
 parser:argument("config", "the YAML of the merge"):argname "CONFIG"
-parser:option("-o --output", "the folder to write"):hidden_name("--output-dir"):argname "DIR"
+parser:option("-o --output", "the folder to write"):hidden_name("--output-dir"):argname("DIR"):count(1)
 parser:option("--seed", "the seed of dare_linear and dare_ties (default: 0)"):argname("N"):convert(cli.whole_number "--seed")
 parser:option("--shard-size", "the largest size of a shard (default: 10GB)"):argname("SIZE"):convert(cli.size "--shard-size")
 cli.input_options(parser)
 cli.output_options(parser)
 local args = parser:parse()
 
-if not args.output then cli.usage_error("merge", "missing option '-o' (--output): the folder to write") end
 if cbk.format_of_name(args.output) then
   cli.usage_error("merge", ("-o %s: expected the name of a folder, found that of a file"):format(args.output))
 end
