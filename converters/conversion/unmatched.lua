@@ -154,9 +154,9 @@ local function part_text(one)
     .. "the same model"):format(part) or nil
 end
 
----Advice for keys without a rule. If weights are missing as well, the keys may be these weights and must not be left out.
+---What is said of keys without a rule. If weights are missing as well, the keys may be these weights and must not be left out.
 ---@param one Unmatched
----@return string
+---@return string, string|nil advice   about an option of `cbk convert`
 local function advice_on(one)
   if scale(one) then return scale(one) end
   if one.advice then return one.advice end
@@ -177,7 +177,7 @@ local function advice_on(one)
   end
   if part_text(one) then return part_text(one) end
   if not are_few(one) then return check_text(one) end
-  return ("; to leave %s out, if the model works without %s, add --drop-unmatched-keys"):format(they, they)
+  return "", ("to leave %s out, if the model works without %s, add --drop-unmatched-keys"):format(they, they)
 end
 
 ---The first randomly initialised weight that one of the keys may be, by its shape.
@@ -219,19 +219,19 @@ end
 
 ---Why a checkpoint with these keys is refused, and what to do; nil if they are left out.
 ---@param one Unmatched
----@return string|nil
+---@return string|nil problem, string|nil advice
 function unmatched.problem(one)
-  local problem
-  if one.is_dropped then problem = why_kept(one) else problem = advice_on(one) end
-  return problem and beginning(one) .. naming.folded(one.keys) .. (one.context or "") .. problem or nil
+  local problem, advice
+  if one.is_dropped then problem = why_kept(one) else problem, advice = advice_on(one) end
+  return problem and beginning(one) .. naming.folded(one.keys) .. (one.context or "") .. problem or nil, advice
 end
 
 ---Fails with the keys as `unmatched` of the error, or warns about the keys that are left out.
 ---@param one Unmatched
 function unmatched.report(one)
   if #one.keys == 0 then return end
-  local problem = unmatched.problem(one)
-  if problem then errors.fail_with("unmatched", problem, { unmatched = one }) end
+  local problem, advice = unmatched.problem(one)
+  if problem then errors.fail_with("unmatched", problem, { unmatched = one, advice = advice }) end
   cbk.warn(beginning(one) .. naming.all_folded(one.keys) .. "; dropped because of --drop-unmatched-keys")
 end
 
@@ -241,7 +241,10 @@ end
 ---@return any
 function unmatched.explained(problem, more)
   local one = rules.variant(problem.unmatched, more)
-  return errors.with(problem, { problem = unmatched.problem(one) })
+  local text, advice = unmatched.problem(one)
+  local out = errors.with(problem, { problem = text })
+  out.advice = advice
+  return out
 end
 
 return unmatched

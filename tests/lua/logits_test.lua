@@ -159,6 +159,14 @@ return { { model = "own", classes = { left = classes.LlamaForCausalLM, right = z
     has(out, "logits not computed: rotary_dim=16 is more than the 8 elements of a head", "\n  logits of 48 tokens differ by at most")
   end)
 
+  it("says which keys have no rule, without advice that `rules` does not take", function()
+    local status, out = run("keys = llama.body(attention, llama.norms, rules.keys { { 'mlp.{up,gate}_proj.weight', "
+      .. "'ffn.ffn.0.{linear_layer,linear_layer_for_glu}.weight' } })", nil, "--round-trip")
+    equal(status, 1, out)
+    has(out, "keys were not matched: model.layers.{0..2}.mlp.down_proj.weight")
+    assert(not out:find("--drop-unmatched-keys", 1, true), out)
+  end)
+
   it("finds rows in another order, which a round trip brings back", function()
     local wrong = "keys = llama.body(attention, llama.norms, llama.feed_forward)"
     local status, out = run(wrong, nil, "--round-trip")

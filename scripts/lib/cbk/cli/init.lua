@@ -534,6 +534,7 @@ end
 ---@param path string
 ---@param args table
 function cli.open(path, args)
+  if path == "" then cbk.fail("io", "cannot open '': the path is empty") end
   local fine, checkpoint = pcall(cbk.open, path, cli.reading(args))
   if not fine then fail_to_open(checkpoint, path, args) end
   cli.warn(checkpoint.warnings)

@@ -40,12 +40,12 @@ local function job_of(one, is_back, source)
 end
 
 ---Runs `f` without its warnings.
----@return any result, string|nil why   the error's text, if it fails
+---@return any result, any problem   if it fails
 local function quietly(f, ...)
   local fine, result = warnings.quietly(f, ...)
   if fine then return result end
   if type(result) == "table" and result.code == "interrupted" then error(result, 0) end
-  return nil, errors.text(result)
+  return nil, result
 end
 
 ---The job of the way there with its config converted, as the table reads it; nil and the reason if the table refuses it.
@@ -53,10 +53,9 @@ end
 ---@return Job|nil, string|nil why
 function trip.read(one)
   local job = job_of(one, false, nil)
-  return quietly(function()
-    convert.config(job, one.config)
-    return job
-  end)
+  local _, problem = quietly(convert.config, job, one.config)
+  if problem then return nil, errors.text(problem) end
+  return job
 end
 
 ---@param trace? fun(record: KeyRecord, is_back: boolean)
@@ -88,8 +87,14 @@ end
 ---@field back Job
 
 ---@param one RoundTrip
----@return Trip|nil, string|nil why
-function trip.run(one) return quietly(run, one) end
+---@return Trip|nil, string|nil why   without advice, which is about options of `cbk convert`
+function trip.run(one)
+  local made, problem = quietly(run, one)
+  if made then return made end
+  local plain = errors.with(problem, {})
+  if type(plain) == "table" then plain.advice = nil end
+  return nil, errors.text(plain)
+end
 
 ---What happened to each key: the records of the way there by the keys that are read, of the way back by those that are written, and of the
 ---way there by those in between.
