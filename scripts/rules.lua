@@ -263,7 +263,7 @@ local function as_text()
   if #list > 0 then
     say(("%s: %s, %s"):format(position.file(path), count(table_count, "table"), count(rule_count, "rule")))
   end
-  if args.checkpoint and args.config then say("config: " .. args.config) end
+  if args.config_is_found then say("config: " .. args.config) end
   for _, finding in ipairs(findings) do say(("%s: %s: %s"):format(finding.where, finding.kind, finding.text)) end
   if args.one_way then
     local last

@@ -36,7 +36,8 @@ describe("many values", function()
     local dir = harness.temp_dir()
     cbk.create(dir .. "/x.pt", { root = cbk.dict { { "w", cbk.tensor { 1 } }, { "step", 1 } } }):commit()
     local code, _, stderr = run(dir, "copy", "x.pt", "x.safetensors")
-    failed(code, 1, stderr, "'step' (int); leave out what is not a tensor (cbk copy --exclude")
+    failed(code, 1, stderr, "'step' (int); copy the weights alone (cbk copy --weights), "
+      .. "or leave out what is not a tensor (cbk copy --exclude")
   end)
 end)
 

@@ -210,6 +210,7 @@ return {
 
   -- command lines of scripts
   ["cbk.cli.format_options"] = 'cbk.cli.format_options(cbk.cli.parser("mine", "Mine."), { to = "the format wanted" })',
+  ["cbk.cli.typed_format"] = 'name = cbk.cli.typed_format "src_fmt"',
   ["cbk.cli.key_option"] = 'cbk.cli.key_option(cbk.cli.parser("mine", "Mine."), "key", true)',
   ["cbk.cli.parser"] = 'parser = cbk.cli.parser("mine", "Count tensors.", "examples:\\n  cbk mine model.pt")',
   ["cbk.cli.fail_with"] = 'pcall(cbk.cli.fail_with, 3, "the model is too large")',

@@ -119,12 +119,15 @@ local function config_beside_checkpoint(args)
 end
 
 ---The config that the command line names, or those of a composite's parts; of a round trip, also one beside the checkpoint.
----@param args table   changed: config
+---@param args table   changed: config, config_is_found
 ---@param list Table[]
 ---@return Dict|nil
 function covered.config(args, list)
   local is_wanted = args.round_trip and args.checkpoint and not args.config
-  if is_wanted and not parts_in(args.checkpoint, list) and not only_own_layouts(list) then args.config = config_beside_checkpoint(args) end
+  if is_wanted and not parts_in(args.checkpoint, list) and not only_own_layouts(list) then
+    args.config = config_beside_checkpoint(args)
+    args.config_is_found = args.config ~= nil
+  end
   local parts = args.config and parts_in(args.config, list)
   return parts and composite.load_configs(args.config, parts, args) or args.config and cbk.config.load(args.config) or nil
 end
