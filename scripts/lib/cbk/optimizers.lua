@@ -23,6 +23,8 @@ function optimizers.is_dict(value) return DICTS[cbk.kind(value)] == true end
 ---@field state Dict
 ---@field names table<any, string>            the parameter's name, by key of `state`
 ---@field is_guess boolean                    other names would fit, too
+---@field around Dict                         the dict that has it, or its list, and the model
+---@field own any                             its key there
 
 ---@param value any   as `cbk.raw` returns it
 local function is_optimizer(value)
@@ -91,9 +93,10 @@ local LEFT_OUT = 0 -- of all groups: a buffer, or a frozen weight
 
 ---Gives the model's tensors, in their order, to the groups of their kinds.
 ---@param group_of table<string, integer>   by kind
+---@param misfits integer                     shapes that need not fit
 ---@return table<integer, string>|nil names   by number; nil if shapes or counts do not fit
 ---@return string|nil kind                    the first that has no group yet
-local function placed(tensors, groups, group_of)
+local function placed(tensors, groups, group_of, misfits)
   local taken, names = {}, {}
   for g = 1, #groups do taken[g] = 0 end
   for _, tensor in ipairs(tensors) do
@@ -102,7 +105,8 @@ local function placed(tensors, groups, group_of)
     if g ~= LEFT_OUT then
       taken[g] = taken[g] + 1
       local number, shapes = groups[g].numbers[taken[g]], groups[g].shapes[taken[g]]
-      if not number or shapes and not shapes[tensor.shape] then return nil end
+      if shapes and not shapes[tensor.shape] then misfits = misfits - 1 end
+      if not number or misfits < 0 then return nil end
       names[number] = tensor.name
     end
   end
@@ -124,8 +128,9 @@ local function oddity(group_of, groups)
 end
 
 ---The most usual way to give each kind of tensor a group so that all counts and shapes fit, and whether there are others.
+---@param misfits integer   shapes that need not fit
 ---@return table<integer, string> names, boolean is_guess
-local function best_names(tensors, groups)
+local function best_names(tensors, groups, misfits)
   local best, least, group_of, steps, count = {}, math.huge, {}, 0, 0
   local sizes, room = {}, { [LEFT_OUT] = #tensors } -- of the kinds; what each group has left for others
   for _, tensor in ipairs(tensors) do sizes[tensor.kind] = (sizes[tensor.kind] or 0) + 1 end
@@ -136,7 +141,7 @@ local function best_names(tensors, groups)
   local function search()
     steps = steps + 1
     if steps > MOST_STEPS then return end
-    local names, kind = placed(tensors, groups, group_of)
+    local names, kind = placed(tensors, groups, group_of, misfits)
     if names and not kind then
       count = count + 1
       local odd = oddity(group_of, groups)
@@ -156,8 +161,7 @@ local function best_names(tensors, groups)
 end
 
 ---@param optimizer Optimizer
----@param around Dict   the dict that has it, and the model
-local function set_names(optimizer, around, own)
+local function set_names(optimizer)
   for g = 1, #optimizer.groups do
     local group = optimizer.groups[g]
     local params, names = optimizers.is_dict(group) and group.params, optimizers.is_dict(group) and group.param_names
@@ -168,8 +172,32 @@ local function set_names(optimizer, around, own)
   if next(optimizer.names) then return end
   local groups = numbered_groups(optimizer)
   if not groups then return end
-  local tensors = model_tensors(around, own)
-  if #tensors > 0 then optimizer.names, optimizer.is_guess = best_names(tensors, groups) end
+  local tensors = model_tensors(optimizer.around, optimizer.own)
+  if #tensors > 0 then optimizer.names, optimizer.is_guess = best_names(tensors, groups, 0) end
+end
+
+local FEWEST = 4 -- parameters with states, whose order says what they belong to
+
+---The only parameter whose states have another shape than its weight, if those of all others fit in the model's order.
+---@param optimizer Optimizer
+---@return integer|nil number, string|nil name, string|nil shape   of the weight
+function optimizers.misfit(optimizer)
+  local groups = not next(optimizer.names) and numbered_groups(optimizer)
+  if not groups then return nil end
+  local tensors, shape_of, count, known = model_tensors(optimizer.around, optimizer.own), {}, 0, 0
+  for _, group in ipairs(groups) do
+    count = count + #group.numbers
+    for _ in pairs(group.shapes) do known = known + 1 end
+  end
+  if count ~= #tensors or known < FEWEST then return nil end -- buffers or frozen weights would allow other orders
+  local names, is_guess = best_names(tensors, groups, 1)
+  for _, tensor in ipairs(is_guess and {} or tensors) do shape_of[tensor.name] = tensor.shape end
+  for _, group in ipairs(groups) do
+    for i, number in ipairs(group.numbers) do
+      local shape = shape_of[names[number]]
+      if shape and group.shapes[i] and not group.shapes[i][shape] then return number, names[number], shape end
+    end
+  end
 end
 
 -- --- finding
@@ -179,8 +207,8 @@ end
 local function add(value, path, around, own, out)
   local groups = {}
   for g, group in cbk.items(value.param_groups) do groups[g] = group end
-  local optimizer = { path = path, groups = groups, state = value.state, names = {}, is_guess = false }
-  set_names(optimizer, around, own)
+  local optimizer = { path = path, groups = groups, state = value.state, names = {}, is_guess = false, around = around, own = own }
+  set_names(optimizer)
   out[#out + 1] = optimizer
 end
 

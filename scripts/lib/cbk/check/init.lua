@@ -20,6 +20,7 @@ local quantised = require "cbk.quantised"
 local shards = require "cbk.check.shards"
 local siblings = require "cbk.check.siblings"
 local small_items = require "cbk.small_items"
+local states = require "cbk.check.states"
 local team = require "cbk.team"
 local values = require "cbk.check.values"
 local vocabulary = require "cbk.check.vocabulary"
@@ -171,10 +172,14 @@ end
 ---@param subject CheckSubject
 ---@param found Findings
 local function check_states(subject, found)
-  local root = subject.checkpoint.root
+  local root, of_parameter = subject.checkpoint.root, {}
   for _, one in ipairs(kinds.is_dict(root) and optimizer_check.mistakes(root) or {}) do
+    of_parameter[one.kind == "shape" and optimizer_state.parameter_of(one.path) or ""] = true
     found:add("state", subject.path, one.path, one.text, { severity = one.kind == "unknown" and "warning" or nil })
   end
+  states.check(subject.checkpoint:raw_root(), function(path, text)
+    if not of_parameter[optimizer_state.parameter_of(path)] then found:add("state", subject.path, path, text) end
+  end)
 end
 
 ---Opens the checkpoint at a path, and checks names, shapes and files. Raises an error if it cannot be opened at all.

@@ -1,0 +1,81 @@
+-- Shapes of an optimizer's states: those of one parameter against each other, and, where states are only numbered, against its weight.
+
+local cbk = require "cbk"
+local extents = require "cbk.extents"
+local named = require "converters.modelzoo.optimizers"
+local optimizer_table = require "cbk.optimizer_table"
+local optimizers = require "cbk.optimizers"
+local tensor_kinds = require "cbk.tensor_kinds"
+
+local states = {}
+
+local FEW = 0.25 -- of the parameters: more of them are how this optimizer works
+
+---The states of a parameter that have its weight's shape in the usual optimizers. Some keep one number for all elements.
+---@param entry any
+---@return { name: string, shape: string }[]
+local function shapes_of(entry)
+  local out = {}
+  for name, value in cbk.raw_items(optimizers.is_dict(entry) and entry or cbk.dict()) do
+    if named.has_weights_shape(tostring(name)) and tensor_kinds.is_tensor(value) and value:numel() > 1 then
+      out[#out + 1] = { name = cbk.key_text(name), shape = extents.shape(value:shape()) }
+    end
+  end
+  return out
+end
+
+---@param optimizer Optimizer
+---@param report fun(path: string, text: string)
+local function check_each_other(optimizer, report)
+  local unlike, count = {}, 0
+  for key, entry in cbk.raw_items(optimizer.state) do
+    local list = shapes_of(entry)
+    count = count + (#list > 1 and 1 or 0)
+    for i = 2, #list do
+      if list[i].shape ~= list[1].shape then
+        unlike[#unlike + 1] = { key = key, one = list[1], other = list[i] }
+        break
+      end
+    end
+  end
+  if #unlike > FEW * count then return end
+  for _, it in ipairs(unlike) do
+    report(("%s.%s.%s"):format(optimizer_table.state_path(optimizer), cbk.key_text(it.key), it.one.name),
+      ("it has the shape %s, and '%s' of the same parameter %s"):format(it.one.shape, it.other.name, it.other.shape))
+  end
+end
+
+---Whether two shapes of matrices may be those of one weight, before and after somebody has changed it.
+---@param a string
+---@param b string
+local function are_alike(a, b)
+  local has, of_a, of_b, is_shared = {}, 0, 0, false
+  for extent in a:gmatch "%d+" do has[extent], of_a = extent ~= "1", of_a + 1 end
+  for extent in b:gmatch "%d+" do is_shared, of_b = is_shared or has[extent] == true, of_b + 1 end
+  return of_a == of_b and of_a > 1 and is_shared
+end
+
+---@param optimizer Optimizer
+---@param report fun(path: string, text: string)
+local function check_weight(optimizer, report)
+  local number, name, shape = optimizers.misfit(optimizer)
+  for _, one in ipairs(number and shapes_of(optimizer.state[number]) or {}) do
+    if are_alike(one.shape, shape) then
+      report(("%s.%s.%s"):format(optimizer_table.state_path(optimizer), cbk.key_text(number), one.name),
+        ("the optimizer's state has the shape %s, and its weight '%s' %s; the states of all other parameters fit in the model's "
+          .. "order"):format(one.shape, name, shape))
+    end
+  end
+end
+
+---Reports states whose shape contradicts another state of the parameter, or the weight whose place they have. Reads no values.
+---@param root any   as `Checkpoint:raw_root` returns it
+---@param report fun(path: string, text: string)
+function states.check(root, report)
+  for _, optimizer in ipairs(optimizers.find(root)) do
+    check_each_other(optimizer, report)
+    check_weight(optimizer, report)
+  end
+end
+
+return states

@@ -1,0 +1,119 @@
+-- `cbk check`: shapes of an optimizer's states against each other, and against the weights that their numbers mean.
+
+local cbk = require "cbk"
+local harness = require "harness"
+local states = require "cbk.check.states"
+local describe, it, equal, has = harness.describe, harness.it, harness.equal, harness.has
+
+local NUMBER, WEIGHT = 9, "layers.2.2.weight" -- [4, 6]
+
+---@return Dict
+local function layers()
+  local model = cbk.dict { { "emb.weight", cbk.full({ 10, 4 }, 1) } }
+  for i = 0, 3 do
+    for _, part in ipairs { { "0.weight", { 6, 4 } }, { "0.bias", { 6 } }, { "2.weight", { 4, 6 } } } do
+      model[("layers.%d.%s"):format(i, part[1])] = cbk.full(part[2], i)
+    end
+  end
+  return model
+end
+
+---A checkpoint of Adam with the states of each weight, by its number in the order of `names`.
+local function checkpoint(model, names, slots)
+  local state, params = cbk.dict(), cbk.list()
+  for i, name in ipairs(names or cbk.keys(model)) do
+    local shape = model[name]:shape()
+    params[i] = i - 1
+    state[i - 1] = slots and slots(shape) or cbk.dict { { "step", cbk.tensor(7) }, { "exp_avg", cbk.full(shape, 1) },
+      { "exp_avg_sq", cbk.full(shape, 1) } }
+  end
+  local groups = cbk.list { cbk.dict { { "lr", 0.1 }, { "params", params } } }
+  return cbk.dict { { "model", model }, { "optimizer", cbk.dict { { "state", state }, { "param_groups", groups } } } }
+end
+
+local function mistakes(root)
+  local out = {}
+  states.check(root, function(path, text) out[#out + 1] = path .. ": " .. text end)
+  return out
+end
+
+local function with_shape(shape, ...)
+  local root = checkpoint(layers())
+  for _, name in ipairs { ... } do root.optimizer.state[NUMBER][name] = cbk.full(shape, 1) end
+  return root
+end
+
+local function with_weight(name, shape)
+  local root = checkpoint(layers())
+  root.model[name] = cbk.full(shape, 1)
+  return root
+end
+
+local function of_weight(number, own, name, shape)
+  local out = {}
+  for i, slot in ipairs { "exp_avg", "exp_avg_sq" } do
+    out[i] = ("optimizer.state.%d.%s: the optimizer's state has the shape %s, and its weight '%s' %s; the states of all other parameters "
+      .. "fit in the model's order"):format(number, slot, own, name, shape)
+  end
+  return out
+end
+
+describe("cbk check of optimizer states", function()
+  it("reports the one weight whose states have another shape", function()
+    equal(mistakes(with_weight(WEIGHT, { 4, 7 })), of_weight(NUMBER, "[4, 6]", WEIGHT, "[4, 7]"))
+    equal(mistakes(with_weight(WEIGHT, { 6, 4 })), of_weight(NUMBER, "[4, 6]", WEIGHT, "[6, 4]"))
+    equal(mistakes(with_weight("emb.weight", { 11, 4 })), of_weight(0, "[10, 4]", "emb.weight", "[11, 4]"))
+    equal(mistakes(with_shape({ 4, 7 }, "exp_avg", "exp_avg_sq")), of_weight(NUMBER, "[4, 7]", WEIGHT, "[4, 6]"))
+  end)
+
+  it("reports states of one parameter that contradict each other, also without a model", function()
+    local root = with_shape({ 4, 7 }, "exp_avg")
+    local expected = { "optimizer.state.9.exp_avg: it has the shape [4, 7], and 'exp_avg_sq' of the same parameter [4, 6]" }
+    equal(mistakes(root), expected)
+    root.model = nil
+    equal(mistakes(root), expected)
+  end)
+
+  it("is an error of the command", function()
+    local dir = harness.temp_dir()
+    cbk.create(dir .. "/m.pt", { root = with_weight(WEIGHT, { 4, 7 }) }):commit()
+    local status, out = harness.cbk(dir, "check", "m.pt", "--only", "state")
+    equal(status, 1)
+    has(out, "error    m.pt: optimizer.state.9.exp_avg: the optimizer's state has the shape [4, 6], and its weight")
+    has(out, "2 errors")
+  end)
+
+  it("reports a mistake once where the states have names", function()
+    local dir, root = harness.temp_dir(), with_shape({ 4, 7 }, "exp_avg")
+    root.optimizer.param_groups[1].param_names = cbk.list(cbk.keys(root.model))
+    cbk.create(dir .. "/m.pt", { root = root }):commit()
+    local _, out = harness.cbk(dir, "check", "m.pt", "--only", "state")
+    has(out, "1 error (only state): ")
+  end)
+
+  it("leaves alone what has another order, or does not say which weight it belongs to", function()
+    local model = layers()
+    equal(mistakes(checkpoint(model)), {})
+    local names = cbk.keys(model)
+    names[2], names[3] = names[3], names[2]
+    equal(mistakes(checkpoint(model, names)), {})
+    local root = with_weight(WEIGHT, { 4, 7 })
+    root.model["buffer.weight"] = cbk.full({ 4, 7 }, 1)
+    equal(mistakes(root), {})
+    equal(mistakes(with_weight(WEIGHT, { 24 })), {})
+    equal(mistakes(with_weight(WEIGHT, { 5, 7 })), {})
+    root = with_weight(WEIGHT, { 4, 7 })
+    root.model["layers.1.2.weight"] = cbk.full({ 4, 7 }, 1)
+    equal(mistakes(root), {})
+  end)
+
+  it("leaves alone optimizers that keep less than a number for each element", function()
+    local function novograd(shape) return cbk.dict { { "exp_avg", cbk.full(shape, 1) }, { "exp_avg_sq", cbk.tensor(1) } } end
+    local function by_row(shape) return cbk.dict { { "exp_avg", cbk.full(shape, 1) }, { "exp_avg_sq", cbk.full({ shape[1], 1 }, 1) } } end
+    local function projected(shape)
+      local own = { 2, shape[2] }
+      return cbk.dict { { "exp_avg", cbk.full(own, 1) }, { "exp_avg_sq", cbk.full(own, 1) } }
+    end
+    for _, slots in ipairs { novograd, by_row, projected } do equal(mistakes(checkpoint(layers(), nil, slots)), {}) end
+  end)
+end)
