@@ -18,8 +18,8 @@ local BLOCK_NUMBERS = { "rms", "mean", "min", "max" }
 local LAYER_NUMBERS = { "norm", "std", "mean", "min", "max", "nan", "inf", "zeros", "subnormal" }
 
 local parser = cli.parser("plot", "Draw a tensor: a histogram, a heat map, or a number by layer.", [[
-A heat map shows a matrix as blocks; of more than two dims, the first one is beside all others. '!' marks blocks with NaN
-or infinities. --by-layer draws all tensors whose keys match and have a number as one of their parts.
+A heat map shows a matrix as blocks; of more than two dims, the first one is beside all others. --by-layer draws all tensors whose
+keys match and have a number as one of their parts. '!' marks blocks and layers with NaN or infinities.
 
 Without -o, the picture is drawn in the terminal, in colours unless NO_COLOR is set.
 
@@ -114,7 +114,7 @@ end
 
 local function title_of(row) return ("%s  %s %s"):format(fold.shown(row.path), row.type, extents.shape(row.shape)) end
 
---- { key, value } of each tensor that matches and has a number in its key; tied ones are read once.
+--- { key, value, is_bad } of each tensor that matches and has a number in its key; tied ones are read once.
 local function layer_entries(of)
   local chosen, total, out, known = {}, 0, {}, {}
   local matches = cbk.glob(args.key)
@@ -132,7 +132,8 @@ local function layer_entries(of)
     local row = rows[i]
     local stats = row.tied_to and known[row.tied_to] or rows:value(i):stats()
     known[row.path] = stats
-    out[n] = { key = row.path, value = stats[of] and tonumber(stats[of]) }
+    local is_bad = of ~= "nan" and of ~= "inf" and tonumber(stats.nan) + tonumber(stats.inf) > 0
+    out[n] = { key = row.path, value = stats[of] and tonumber(stats[of]), is_bad = is_bad }
     show(row.path, row.bytes)
   end
   return out

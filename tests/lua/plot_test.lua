@@ -61,10 +61,32 @@ describe("cbk plot", function()
     end
     cbk.create(dir .. "/m.pt", { root = root }):commit()
     has(select(2, run(dir, "plot", "m.pt", "*", "--by-layer")), "h.*.b     █▁██  0 to 1\nh.*.a     ▁▁▁█  1 to 1e+3\n")
-    has(select(2, run(dir, "plot", "m.pt", "*", "--by-layer", "--log")), "h.*.b     █▁██  1 to 1\nh.*.a     ▁▃▆█  1 to 1e+3\n")
+    has(select(2, run(dir, "plot", "m.pt", "*", "--by-layer", "--log")), "h.*.b     █ ██  1 to 1\nh.*.a     ▁▃▆█  1 to 1e+3\n"
+      .. "(no bars for numbers that are not above 0: the scale is logarithmic)\n")
+    has(select(2, run(dir, "plot", "m.pt", "*", "--by-layer", "--log", "--of", "nan")), "\nh.*.a           none above 0\n")
     local bars = select(2, run(dir, "plot", "m.pt", "h.*.a", "--by-layer", "--log", "--ascii", "--width", "40"))
     has(bars, "0     1  #\n1    10  ###########\n2   100  #####################\n3  1e+3  ###############################\n")
     equal((run(dir, "plot", "m.pt", "*", "--by-layer", "--log", "-o", "x.svg")), 0)
+    local svg = cbk.fs.read(dir .. "/x.svg")
+    has(svg, "(no points for numbers that are not above 0: the scale is logarithmic)")
+    equal(select(2, svg:gsub('width="5" height="5"', "")), 7) -- of 8 tensors
+  end)
+
+  it("leaves the column of a layer blank that a series lacks, and marks NaN and infinities", function()
+    local dir, root = harness.temp_dir(), cbk.dict()
+    for layer = 0, 3 do
+      if layer ~= 1 then root[("h.%d.a"):format(layer)] = cbk.full({ 1 }, layer) end
+      if layer ~= 3 then root[("h.%d.b"):format(layer)] = cbk.tensor { 1, layer == 2 and 0 / 0 or 1 } end
+    end
+    root["h.3.b"] = cbk.full({ 0 }, 1) -- has no maximum
+    cbk.create(dir .. "/m.pt", { root = root }):commit()
+    local function drawn(...) return select(2, run(dir, "plot", "m.pt", "--by-layer", "--of", "max", "--ascii", "--width", "40", ...)) end
+    has(drawn "*", "\n          0\nh.*.a     _ *@  0 to 3\nh.*.b     @@!   1 to 1\n! NaN or infinities in h.2.b\n")
+    has(drawn "h.*.b", "\n1    1    ##############################\n"
+      .. "2    1 !  ##############################\n3  nan\n! NaN or infinities in h.2.b\n")
+    is_true(not drawn("*", "--of", "nan"):find("!", 1, true)) -- these are the numbers that are drawn
+    run(dir, "plot", "m.pt", "*", "--by-layer", "-o", "x.svg")
+    has(cbk.fs.read(dir .. "/x.svg"), "! NaN or infinities in h.2.b")
   end)
 
   it("draws negative numbers to the left of the zero", function()
@@ -73,11 +95,11 @@ describe("cbk plot", function()
       { "h.3", cbk.full({ 1 }, -4) }, { "h.4", cbk.full({ 1 }, 0 / 0) } }
     cbk.create(dir .. "/m.pt", { root = root }):commit()
     local function bars(...) return select(2, run(dir, "plot", "m.pt", "*", "--by-layer", "--of", "mean", "--width", "30", ...)) end
-    has(bars "--ascii", "\n0   -2       #####|\n1    0            |\n"
-      .. "2    4            |###########\n3   -4  ##########|\n4  nan            |\n")
-    has(bars(), "\n3   -4  ██████████│\n")
-    has(bars("--log", "--ascii"), "\n2    4  ######################\n3   -4\n4  nan\n"
-      .. "(no bars for numbers that are not above 0: the scale is logarithmic)\n")
+    has(bars "--ascii", "\n0   -2        #####|\n1    0             |\n"
+      .. "2    4             |##########\n3   -4    #########|\n4  nan !           |\n! NaN or infinities in h.4\n")
+    has(bars(), "\n3   -4    █████████│\n")
+    has(bars("--log", "--ascii"), "\n2    4    ####################\n3   -4\n4  nan !\n"
+      .. "(no bars for numbers that are not above 0: the scale is logarithmic)\n! NaN or infinities in h.4\n")
   end)
 
   it("has a cell for each layer, and an axis, also where names are long", function()

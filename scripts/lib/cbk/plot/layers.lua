@@ -13,11 +13,13 @@ local layers = {}
 ---@field name string
 ---@field layers integer[]
 ---@field values number[]   NaN if a layer has none
+---@field is_bad boolean[]   whether the tensor has NaN or infinities, which its number leaves out
 
 ---@class LayersPlot
 ---@field title string
 ---@field of string
 ---@field series LayerSeries[]
+---@field bad string[]   the keys of tensors with NaN or infinities
 
 ---The key with '*' in place of its first part that is a number, and that number; nil for a key without one.
 ---@param key string
@@ -28,11 +30,11 @@ function layers.split(key)
   return (before .. "*" .. behind):sub(2, -2), tonumber(layer)
 end
 
----@param entries { key: string, value: number|nil }[]
+---@param entries { key: string, value: number|nil, is_bad: boolean }[]
 ---@param options { title: string, of: string }
 ---@return LayersPlot
 function layers.plot(entries, options)
-  local by_name, series = {}, {}
+  local by_name, series, bad = {}, {}, {}
   for _, entry in ipairs(entries) do
     local name, layer = layers.split(entry.key)
     if name then
@@ -42,50 +44,81 @@ function layers.plot(entries, options)
         by_name[name] = one
         series[#series + 1] = one
       end
-      table.insert(one.found, { layer, entry.value or 0 / 0 })
+      table.insert(one.found, { layer, entry.value or 0 / 0, entry.is_bad })
+      if entry.is_bad then bad[#bad + 1] = entry.key end
     end
   end
   for _, one in ipairs(series) do
     table.sort(one.found, function(a, b) return a[1] < b[1] end)
-    one.layers, one.values = {}, {}
-    for i, pair in ipairs(one.found) do one.layers[i], one.values[i] = pair[1], pair[2] end
+    one.layers, one.values, one.is_bad = {}, {}, {}
+    for i, found in ipairs(one.found) do one.layers[i], one.values[i], one.is_bad[i] = found[1], found[2], found[3] end
     one.found = nil
   end
-  return { title = options.title, of = options.of, series = series }
+  return { title = options.title, of = options.of, series = series, bad = bad }
+end
+
+local function is_finite(value) return value == value and math.abs(value) < math.huge end
+
+--- A logarithmic scale has no place for what is not above 0.
+local function has_place(value, is_log) return is_finite(value) and not (is_log and value <= 0) end
+
+---Where numbers that have a place are between the least and the largest: from 0 to 1.
+---@param values number[]
+---@param is_log? boolean
+---@return (fun(number: number): number)|nil place, number|nil low, number|nil high   nil if there are none
+local function places(values, is_log)
+  local shown = {}
+  for _, value in ipairs(values) do shown[#shown + 1] = has_place(value, is_log) and value or nil end
+  local low, high = scale.range(shown)
+  if not low then return nil end
+  return scale.place(low, high, is_log), low, high
+end
+
+--- What stands in place of the range of numbers that have no place.
+local function no_range(values, is_log) return is_log and scale.range(values) and "none above 0" or "no values" end
+
+--- What a plot of these series leaves out or marks.
+local function remarks(plot, series, is_log, shapes)
+  local out = {}
+  for _, one in ipairs(series) do
+    for _, value in ipairs(one.values) do
+      if is_log and value <= 0 then
+        out[1] = ("(no %s for numbers that are not above 0: the scale is logarithmic)"):format(shapes)
+      end
+    end
+  end
+  local bad = plot.bad[1] and fold.shown(plot.bad[1])
+  if bad then out[#out + 1] = "! NaN or infinities in " .. (#plot.bad == 1 and bad or ("%d tensors, such as %s"):format(#plot.bad, bad)) end
+  return out
 end
 
 -- --- the terminal
 
 local TICKS, ASCII = { "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█" }, { "_", ".", "-", "=", "+", "*", "#", "@" }
 
----Where numbers are between the least and the largest: from 0 to 1. On a logarithmic scale, what is not above 0 is at 0.
----@param values number[]
----@param is_log? boolean
----@return (fun(number: number): number)|nil place, number|nil low, number|nil high   nil if there are none
-local function places(values, is_log)
-  local shown = values
-  if is_log then
-    shown = {}
-    for _, value in ipairs(values) do shown[#shown + 1] = value > 0 and value or nil end
+---A cell for each of these layers: its number, NaN for a bad tensor, false for a layer that the series lacks or that has no number.
+local function cells_of(one, numbers)
+  local at, out = {}, {}
+  for i, layer in ipairs(one.layers) do at[layer] = i end
+  for k, layer in ipairs(numbers) do
+    local i = at[layer]
+    local value = i and one.values[i]
+    out[k] = i and one.is_bad[i] and 0 / 0 or value == value and value or false
   end
-  local low, high = scale.range(shown)
-  if not low then return nil end
-  local place = scale.place(low, high, is_log)
-  return function(number) return is_log and number <= 0 and 0 or place(number) end, low, high
+  return out
 end
 
----A list as one tick each, or as `count` ticks that each show the largest of several neighbours.
-local function ticks(values, count, options)
+---Cells as one tick each, or as `count` ticks that each show the largest of several neighbours; blank without a number to show.
+local function ticks(cells, place, count, options)
   local marks, out = options.ascii and ASCII or TICKS, {}
-  local place = places(values, options.log)
   for i = 0, count - 1 do
-    local value
-    for k = math.floor(i * #values / count) + 1, math.floor((i + 1) * #values / count) do
-      if values[k] ~= values[k] then value = 0 / 0 break end
-      value = math.max(value or values[k], values[k])
+    local largest, is_bad = nil, false
+    for k = math.floor(i * #cells / count) + 1, math.floor((i + 1) * #cells / count) do
+      local value = cells[k]
+      is_bad = is_bad or value and not is_finite(value)
+      if value and has_place(value, options.log) then largest = math.max(largest or value, value) end
     end
-    local is_number = value == value and place and math.abs(value) < math.huge
-    out[i + 1] = is_number and marks[math.min(#marks, math.floor(place(value) * #marks) + 1)] or "!"
+    out[i + 1] = is_bad and "!" or largest and marks[math.min(#marks, math.floor(place(largest) * #marks) + 1)] or " "
   end
   return table.concat(out)
 end
@@ -123,32 +156,43 @@ local function two_sided(low, high, room, options)
 end
 
 ---One series: a bar for each layer.
-local function bars(one, options)
+local function bars(plot, options)
+  local one = plot.series[1]
   local place, low, high = places(one.values, options.log)
-  local out, widest, label = {}, 0, 0
+  local out, texts, widest, label = { fold.shown(one.name) }, {}, 0, 0
   for i, value in ipairs(one.values) do
-    widest, label = math.max(widest, #scale.text(value)), math.max(label, #tostring(one.layers[i]))
+    texts[i] = scale.text(value) .. (one.is_bad[i] and " !" or #plot.bad > 0 and "  " or "")
+    widest, label = math.max(widest, #texts[i]), math.max(label, #tostring(one.layers[i]))
   end
   local room = math.max(8, options.width - widest - label - 4)
   local function share_of(value)
-    if value ~= value or not place then return 0 end
-    if options.log then return value > 0 and 1 / room + (1 - 1 / room) * place(value) or 0 end -- the least has a bar, too
+    if not place or not has_place(value, options.log) then return 0 end
+    if options.log then return 1 / room + (1 - 1 / room) * place(value) end -- the least has a bar, too
     return high > 0 and math.max(0, value / high) or 0
   end
-  local has_none = false
   local draw = low and low < 0 and two_sided(low, high, room, options)
     or function(value) return histogram.bar(share_of(value), room, options.ascii) end
   for i, value in ipairs(one.values) do
-    has_none = has_none or options.log and value <= 0
-    out[i] = (("%" .. label .. "d  %" .. widest .. "s  %s"):format(one.layers[i], scale.text(value), draw(value)):gsub(" +$", ""))
+    out[i + 1] = (("%" .. label .. "d  %" .. widest .. "s  %s"):format(one.layers[i], texts[i], draw(value)):gsub(" +$", ""))
   end
-  table.insert(out, 1, fold.shown(one.name))
-  if has_none then out[#out + 1] = "(no bars for numbers that are not above 0: the scale is logarithmic)" end
   return out
 end
 
 local RANGE = 20 -- columns of "0.00123 to 0.00456"
 local LEAST_NAME = 24
+
+--- The numbers of all layers of a plot, ascending.
+local function all_layers(plot)
+  local out, known = {}, {}
+  for _, one in ipairs(plot.series) do
+    for _, layer in ipairs(one.layers) do
+      if not known[layer] then out[#out + 1] = layer end
+      known[layer] = true
+    end
+  end
+  table.sort(out)
+  return out
+end
 
 local function padded(text, width) return text .. (" "):rep(width - cbk.terminal.columns(text)) end
 
@@ -157,24 +201,21 @@ local function padded(text, width) return text .. (" "):rep(width - cbk.terminal
 ---@param plot LayersPlot
 ---@param options { width: integer, ascii: boolean, log: boolean|nil }
 local function sparklines(plot, options)
-  local out, name_width, longest = {}, 0, plot.series[1]
-  for _, one in ipairs(plot.series) do
-    name_width = math.max(name_width, cbk.terminal.columns(fold.shown(one.name)))
-    if #one.values > #longest.values then longest = one end
-  end
+  local out, name_width, numbers = {}, 0, all_layers(plot)
+  for _, one in ipairs(plot.series) do name_width = math.max(name_width, cbk.terminal.columns(fold.shown(one.name))) end
   local beside = options.width - RANGE - 4
-  local is_apart = #longest.values > beside - math.min(name_width, LEAST_NAME)
-  local room = math.min(#longest.values, math.max(8, is_apart and beside or beside - 8))
+  local is_apart = #numbers > beside - math.min(name_width, LEAST_NAME)
+  local room = math.min(#numbers, math.max(8, is_apart and beside or beside - 8))
   name_width = is_apart and 0 or math.max(8, math.min(name_width, beside - room))
   local indent = is_apart and "  " or (" "):rep(name_width + 2)
-  out[1] = indent .. layer_axis(longest.layers, room)
+  out[1] = indent .. layer_axis(numbers, room)
   for _, one in ipairs(plot.series) do
-    local _, low, high = places(one.values, options.log)
-    local numbers = low and ("%s to %s"):format(scale.text(low), scale.text(high)) or "no values"
+    local place, low, high = places(one.values, options.log)
+    local range = low and ("%s to %s"):format(scale.text(low), scale.text(high)) or no_range(one.values, options.log)
     local name = fold.shown(one.name)
     if is_apart then out[#out + 1] = name else name = padded(shortened(name, name_width), name_width) end
-    local drawn = padded(ticks(one.values, math.max(1, math.floor(#one.values / #longest.values * room)), options), room)
-    out[#out + 1] = ("%s  %s  %s"):format(is_apart and "" or name, drawn, numbers)
+    local drawn = ticks(cells_of(one, numbers), place, room, options)
+    out[#out + 1] = ("%s  %s  %s"):format(is_apart and "" or name, drawn, range)
   end
   return out
 end
@@ -183,7 +224,9 @@ end
 ---@param options { width: integer, ascii: boolean, log: boolean|nil }
 ---@return string[]
 function layers.lines(plot, options)
-  return #plot.series == 1 and bars(plot.series[1], options) or sparklines(plot, options)
+  local out = #plot.series == 1 and bars(plot, options) or sparklines(plot, options)
+  for _, line in ipairs(remarks(plot, plot.series, options.log, "bars")) do out[#out + 1] = line end
+  return out
 end
 
 -- --- pictures
@@ -192,12 +235,12 @@ local MARGIN, GREY, MOST = 20, { 120, 120, 120 }, 12
 local COLOURS = { { 31, 119, 180 }, { 214, 39, 40 }, { 44, 160, 44 }, { 255, 127, 14 }, { 148, 103, 189 }, { 140, 86, 75 },
   { 227, 119, 194 }, { 23, 190, 207 }, { 188, 189, 34 }, { 0, 0, 0 }, { 127, 127, 127 }, { 0, 0, 139 } }
 
---- Draws the lines of a series, with gaps at missing values.
-local function draw_series(out, one, colour, x_of, y_of)
+--- Draws the lines of a series, with gaps at values that have no place.
+local function draw_series(out, one, colour, x_of, y_of, is_log)
   local points = {}
   for i = 1, #one.values + 1 do
     local value = one.values[i]
-    if value and value == value then
+    if value and has_place(value, is_log) then
       points[#points + 1] = { x_of(one.layers[i]), y_of(value) }
       out:rect(x_of(one.layers[i]) - 2, y_of(value) - 2, 5, 5, colour)
     else
@@ -218,13 +261,14 @@ function layers.figure(plot, options)
     shown[i] = plot.series[i]
     for k, value in ipairs(shown[i].values) do all[#all + 1], numbers_of_layers[#numbers_of_layers + 1] = value, shown[i].layers[k] end
   end
-  local left_out = #plot.series - #shown
+  local notes = remarks(plot, shown, options.log, "points")
+  if #plot.series > #shown then table.insert(notes, 1, ("and %d more"):format(#plot.series - #shown)) end
   out:text(MARGIN, 12, figure.fitting(plot.title, wide))
   local top = 30 + figure.LINE
-  local bottom = options.height - (#shown + (left_out > 0 and 2 or 1)) * figure.LINE - 30
+  local bottom = options.height - (#shown + #notes + 1) * figure.LINE - 30
   local up, low, high = places(all, options.log)
   if not up then
-    out:text(options.width / 2, top, "no values", "middle", GREY)
+    out:text(options.width / 2, top, no_range(all, options.log), "middle", GREY)
     return out
   end
   local first, last = scale.range(numbers_of_layers)
@@ -240,13 +284,13 @@ function layers.figure(plot, options)
   if last > first then out:text(x_of(last), bottom + 8, tostring(last), "end") end
   out:text((axis + options.width) / 2, bottom + 8, "layer", "middle", GREY)
   for i, one in ipairs(shown) do
-    draw_series(out, one, COLOURS[i], x_of, y_of)
+    draw_series(out, one, COLOURS[i], x_of, y_of, options.log)
     local y = bottom + 12 + i * figure.LINE
     out:rect(MARGIN, y + 2, 12, 12, COLOURS[i])
     out:text(MARGIN + 20, y, figure.fitting(fold.shown(one.name), wide - 20))
   end
-  if left_out > 0 then
-    out:text(MARGIN, bottom + 12 + (#shown + 1) * figure.LINE, ("and %d more"):format(left_out), "start", GREY)
+  for i, note in ipairs(notes) do
+    out:text(MARGIN, bottom + 12 + (#shown + i) * figure.LINE, figure.fitting(note, wide), "start", GREY)
   end
   return out
 end
