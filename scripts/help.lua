@@ -106,7 +106,7 @@ local function print_json()
   local list, pages = cbk.list(), cbk.list()
   for _, group in ipairs(groups()) do
     for i = 2, #group do
-      list[#list + 1] = cbk.dict { { "name", group[i]:match "%S+" }, { "group", group[1] }, { "summary", overview.summary(group[i]) } }
+      list[#list + 1] = cbk.dict { { "name", group[i] }, { "group", group[1] }, { "summary", overview.summary(group[i]) } }
     end
   end
   for _, topic in ipairs(overview.topics()) do

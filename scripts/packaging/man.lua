@@ -217,7 +217,7 @@ Without a command, on a terminal, it is a prompt to explore checkpoints in Lua.]
   definition(out, "--traceback", "after an error, print where in the Lua code it came from")
   out[#out + 1] = ".SH ENVIRONMENT"
   definition(out, "CBK_PATH", "folders with commands of your own (NAME.lua), separated by colons, searched first")
-  definition(out, "CBK_SCRIPTS", "another script library")
+  definition(out, "CBK_SCRIPTS", "a folder to use instead of cbk's own scripts")
   definition(out, "COLUMNS", "the width of help and tables")
   definition(out, "NO_COLOR", "print without colour")
   exit_status(out)
