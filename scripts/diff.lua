@@ -302,13 +302,15 @@ end
 ---What is wrong with the options, or nil.
 ---@return string|nil
 local function misuse(args)
+  local function option(name) return name:find "_fmt$" and cli.typed_format(name) or "--" .. name:gsub("_", "-") end
+  for _, name in ipairs { "model", "src_fmt", "tgt_fmt", "converter", "key", "shape", "dtype", "keys_only", "top", "sort", "all",
+    "tensor_comparison_op" } do
+    if args.logits and args[name] then return ("--logits and %s cannot be combined"):format(option(name)) end
+  end
   for _, name in ipairs { "src_fmt", "tgt_fmt", "config", "converter" } do
     if args[name] and not (args.model or name == "config" and args.logits) then
-      return ("%s needs --model NAME (or --model auto)"):format(name:find "_fmt$" and cli.typed_format(name) or "--" .. name)
+      return ("%s needs --model NAME (or --model auto)"):format(option(name))
     end
-  end
-  for _, name in ipairs { "model", "key", "shape", "dtype", "keys_only", "top", "sort", "all", "tensor_comparison_op" } do
-    if args.logits and args[name] then return ("--logits and --%s cannot be combined"):format((name:gsub("_", "-"))) end
   end
 end
 

@@ -240,7 +240,8 @@ describe("cbk diff of folders", function()
 
   it("takes the default of a field for the same as none", function()
     local dir = folders("config.json", cbk.dict { { "model_type", "llama" } },
-      cbk.dict { { "model_type", "llama" }, { "initializer_range", 0.02 }, { "rms_norm_eps", 1e-5 } })
+      cbk.dict { { "model_type", "llama" }, { "initializer_range", 0.02 }, { "rms_norm_eps", 1e-5 }, { "hidden_act", "silu" },
+        { "tie_word_embeddings", false } })
     equal(json_of(dir, "a", "b").config, { { field = "rms_norm_eps", b = 1e-5 } })
   end)
 end)

@@ -59,18 +59,21 @@ local EXACTLY = { rtol = 0, atol = 0, ignore_dtype = true } -- 1 and 1.0 are the
 function configs.differences(a, b)
   local rows_a, rows_b, is_default, out = cbk.leaf_rows(a), cbk.leaf_rows(b), is_default_in(a), {}
   local in_b, in_a = values.matcher(rows_a, rows_b), values.matcher(rows_b, rows_a)
-  local function add(field, one, other)
-    if kinds.absent(one) then one = nil end
-    if kinds.absent(other) then other = nil end
-    if one == nil and (other == nil or is_default(field, other)) or other == nil and is_default(field, one) then return end
+  local function value_at(rows, n)
+    if n and kinds.present(rows:value(n)) then return rows:raw(n), rows:value(n) end
+  end
+  local function add(field, i, k)
+    local one, plain_one = value_at(rows_a, i)
+    local other, plain_other = value_at(rows_b, k)
+    if one == nil and (other == nil or is_default(field, plain_other)) or other == nil and is_default(field, plain_one) then return end
     out[#out + 1] = { field = field, a = one, b = other }
   end
   for i = 1, #rows_a do
     local k = in_b(i)
-    if not k or values.compare(rows_a:raw(i), rows_b:raw(k), EXACTLY) then add(rows_a:path(i), rows_a:raw(i), k and rows_b:raw(k)) end
+    if not k or values.compare(rows_a:raw(i), rows_b:raw(k), EXACTLY) then add(rows_a:path(i), i, k) end
   end
   for k = 1, #rows_b do
-    if not in_a(k) then add(rows_b:path(k), nil, rows_b:raw(k)) end
+    if not in_a(k) then add(rows_b:path(k), nil, k) end
   end
   return out
 end

@@ -37,6 +37,13 @@ local function random_ids(a, b)
   return out
 end
 
+---@param x cstorch.Tensor
+---@return boolean
+local function is_nan(x)
+  local largest = x:abs():amax():item()
+  return largest ~= largest
+end
+
 ---@param a cstorch.Tensor
 ---@param b cstorch.Tensor   of the same shape but for the last dim, of which the common part counts
 ---@param tolerance number
@@ -51,10 +58,14 @@ end
 ---@param first cstorch.models.Model
 ---@param second cstorch.models.Model
 ---@param tolerance number
----@return LogitsDifference
+---@return LogitsDifference|nil, string|nil why
 local function compare(first, second, tolerance)
-  local ids, states, parted, last = random_ids(first, second), {}, nil, nil
-  local out = first:logits(ids, function(place, x) states[place] = x end)
+  local ids, states, parted, last, broken = random_ids(first, second), {}, nil, nil, nil
+  local out = first:logits(ids, function(place, x)
+    states[place] = x
+    if not broken and is_nan(x) then broken = place end
+  end)
+  if is_nan(out) then return nil, ("those of A are NaN, from %s on; 'cbk check' finds NaN in weights"):format(broken or "the head") end
   local other = second:logits(ids, function(place, x)
     local own = states[place]
     if not own or own:size(-1) ~= x:size(-1) then return end -- of another depth or width

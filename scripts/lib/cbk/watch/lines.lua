@@ -161,7 +161,7 @@ local function unusual(m, room)
       return (" %.3g, %.0f x the median"):format(by_key[key].moved, by_key[key].moved / median)
     end) }
   elseif m.moved == 0 and #m.broken == 0 and #m.added + #m.removed + #m.shapes + #m.dtypes == 0 then
-    out[#out + 1] = { colour = "yellow", text = "no tensor has changed" }
+    out[#out + 1] = { colour = "yellow", text = "no tensor of the model has changed" }
   end
   return out
 end
