@@ -67,7 +67,10 @@ if args.keys and args.checkpoint then cli.usage_error("rules", "--keys and a che
 if args.config and not (args.keys or args.checkpoint or args.round_trip) then
   cli.usage_error("rules", "--config needs --keys, a checkpoint or --round-trip")
 end
-if args.keys and args.round_trip then cli.usage_error("rules", "--round-trip needs tensors: name the checkpoint instead of --keys") end
+if args.keys and args.round_trip then
+  local option = args.logits and "--logits" or "--round-trip"
+  cli.usage_error("rules", option .. " needs tensors: name the checkpoint instead of --keys")
+end
 
 -- --- what to look at
 

@@ -381,7 +381,7 @@ def unheard(s):
 
 # Advice without a situation here, and why.
 ELSEWHERE = {
-    "leave out --to-dtype": "convert_command_test.lua", "--round-trip needs tensors": "round_trip_test.lua",
+    "leave out --to-dtype": "convert_command_test.lua", "needs tensors: name the checkpoint instead": "round_trip_test.lua",
     "by-layer`, and compare the weight": "check_siblings_test.lua",
     "cbk takes them apart": "stacked_experts_test.lua", "make an adapter of the run's folder": "peft_interop.py", "leave it out with --exclude, without --weights": "ranks_interop.py",
     "reads instances of classes as their attributes": "stored_pickles_interop.py",

@@ -244,6 +244,7 @@ return { { model = "mine", classes = { left = Own }, { "a", "b", keys = rules.ke
     for part, words in pairs {
       ["--config needs --keys, a checkpoint or --round-trip"] = { "--config", "config.json" },
       ["--round-trip needs tensors: name the checkpoint instead of --keys"] = { "--keys", "keys.txt", "--round-trip" },
+      ["--logits needs tensors: name the checkpoint instead of --keys"] = { "--keys", "keys.txt", "--logits" },
     } do
       local code, _, err = run(dir, unpack(words))
       equal(code, 2)

@@ -7,7 +7,16 @@ local naming = require "cbk.naming"
 local MOST_NAMES = 3       -- in a message
 local MOST_FOLDERS = 100 -- that are opened
 
----Advice for a path that cannot be opened as a checkpoint; nil if there is none in its folders.
+---Whether a folder is a checkpoint.
+---@param folder string
+---@return boolean
+local function opens(folder)
+  local fine, problem = pcall(cbk.open, folder)
+  if not fine and type(problem) == "table" and problem.code == "interrupted" then error(problem, 0) end
+  return fine
+end
+
+---Names the checkpoints in the folders of a path that is none itself; nil if there are none.
 ---@param path string
 ---@return string|nil   "name the one in it: 'back/new_to_hf'"
 return function(path)
@@ -16,7 +25,7 @@ return function(path)
   for i, name in ipairs(cbk.fs.list(path)) do
     if i > MOST_FOLDERS then break end
     local full = cbk.fs.join(path, name)
-    if cbk.fs.is_dir(full) and pcall(links.folder, path, name) and pcall(cbk.open, full) then found[#found + 1] = cbk.quote(full) end
+    if cbk.fs.is_dir(full) and pcall(links.folder, path, name) and opens(full) then found[#found + 1] = cbk.quote(full) end
   end
   if #found == 0 then return nil end
   return (#found == 1 and "name the one in it: " or "name one of those in it: ") .. naming.listed(found, MOST_NAMES)

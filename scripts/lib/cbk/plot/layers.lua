@@ -74,7 +74,7 @@ local function places(values, is_log)
   return scale.place(low, high, is_log), low, high
 end
 
---- What stands in place of the range of numbers that have no place.
+--- What is written instead of the range where no number can be drawn.
 local function no_range(values, is_log) return is_log and scale.range(values) and "none above 0" or "no values" end
 
 --- What a plot of these series leaves out or marks.
