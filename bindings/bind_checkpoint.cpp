@@ -1,4 +1,7 @@
 // Checkpoint: the result of cbk.open, a lazy tree with facts about its files.
+#include <algorithm>
+#include <array>
+
 #include "bindings/leaves.hpp"
 #include "bindings/modules.hpp"
 #include "bindings/reading.hpp"
@@ -150,19 +153,16 @@ int checkpoint_tostring(lua_State* L) {
   return 1;
 }
 
-/// cbk.read_by(how): see ReadBy.
+/// cbk.read_by(how) -> how before: see ReadBy.
 int read_by(lua_State* L) {
+  constexpr std::array<std::string_view, 3> names = {"default", "pread", "mmap"};  // in the order of ReadBy
   const std::string_view how = check_string(L, 1);
-  if (how == "pread") {
-    choose_reading(ReadBy::pread);
-  } else if (how == "mmap") {
-    choose_reading(ReadBy::mmap);
-  } else if (how == "default") {
-    choose_reading(ReadBy::file_system);
-  } else {
+  const auto* const name = std::ranges::find(names, how);
+  if (name == names.end())
     fail(Errc::usage, "cbk.read_by: expected pread, mmap or default, got {}", quote(how));
-  }
-  return 0;
+  const ReadBy before = choose_reading(static_cast<ReadBy>(name - names.begin()));
+  push(L, names.at(static_cast<size_t>(before)));
+  return 1;
 }
 
 }  // namespace

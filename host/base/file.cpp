@@ -83,8 +83,8 @@ bool is_remote(const FileDescriptor& fd) noexcept {
   return std::ranges::find(remote, static_cast<uint32_t>(info.f_type)) != remote.end();
 }
 
-void choose_reading(ReadBy how) noexcept {
-  read_by = how;
+ReadBy choose_reading(ReadBy how) noexcept {
+  return read_by.exchange(how);
 }
 
 uint64_t mapped_bytes() noexcept {

@@ -61,8 +61,9 @@ void write_at(const FileDescriptor& fd, uint64_t offset, ByteView bytes, const f
 /// by pread, because on a network each page fault waits for a few pages alone.
 enum class ReadBy { file_system, pread, mmap };
 
-/// For files that are opened from now on; `file_system`, the default: as suits the type of theirs.
-void choose_reading(ReadBy how) noexcept;
+/// For files that are opened from now on; `file_system`, the default: as suits the type of theirs. Returns
+/// the choice before.
+ReadBy choose_reading(ReadBy how) noexcept;
 
 /// Whether it is on a file system of a network, or of a program in user space.
 bool is_remote(const FileDescriptor& fd) noexcept;

@@ -243,6 +243,7 @@ function cbk.open(path, options) end
 ---How elements of files that are opened from now on are read where they are scattered, as in a transpose: "pread", in the file's mapping
 ---("mmap"), or "default": by pread on file systems of a network, where each fault of a mapping waits for a few pages.
 ---@param how "pread"|"mmap"|"default"
+---@return "pread"|"mmap"|"default" before
 function cbk.read_by(how) end
 
 ---What a file looks like by its first and last bytes: a name of `cbk.formats`, or "index" (of shards); nil: no checkpoint.
