@@ -75,6 +75,12 @@ int json(lua_State* L) {
   return 1;
 }
 
+/// `cbk.parse_json(text)`: of any size that its tree has memory for.
+int read_json(lua_State* L) {
+  push(L, parse_json(check_string(L, 1)));
+  return 1;
+}
+
 }  // namespace
 
 void bind_config(lua_State* L) {
@@ -84,7 +90,8 @@ void bind_config(lua_State* L) {
                                        {"save", guarded<save>},
                                        {nullptr, nullptr}};
   set_group(L, "config", functions);
-  static const luaL_Reg module_functions[] = {{"json", guarded<json>}, {nullptr, nullptr}};
+  static const luaL_Reg module_functions[] = {
+      {"json", guarded<json>}, {"parse_json", guarded<read_json>}, {nullptr, nullptr}};
   set_functions(L, module_functions);
 }
 

@@ -7,6 +7,7 @@ local requires = {}
 local LAYERS = {
   { "the library cbk.X", "^scripts/lib/cbk/[%w_]+%.lua$",
     except = { ["scripts/lib/cbk/classes.lua"] = true, ["scripts/lib/cbk/help.lua"] = true } },
+  { "cbk.tokens", "^scripts/lib/cbk/tokens/" },
   { "what cstorch is made of", "^scripts/lib/cstorch/[%w_]+%.lua$",
     except = { ["scripts/lib/cstorch/init.lua"] = true, ["scripts/lib/cstorch/help.lua"] = true } },
   { "cstorch.nn", "^scripts/lib/cstorch/nn/" },

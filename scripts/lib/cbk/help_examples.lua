@@ -109,6 +109,7 @@ return {
   ["cbk.config.parse"] = 'cbk.config.parse("a: [1, 2]", "yaml")',
   ["cbk.config.dump"] = 'print(cbk.config.dump(cfg, "yaml"))',
   ["cbk.json"] = 'print(cbk.json(cfg, { indent = 2 }))',
+  ["cbk.parse_json"] = 'cbk.parse_json("[1, 2]")[1]',
   ["cbk.fs.exists"] = 'cbk.fs.exists "model.pt"',
   ["cbk.fs.beside"] = 'cbk.fs.beside(".", "config.json")',
   ["cbk.fs.real"] = 'cbk.fs.real "model.pt"',

@@ -613,6 +613,10 @@ function cbk.config.dump(tree, format, options) end
 ---@param options? { indent: integer, python: boolean, ascii: boolean, shown: boolean, limit: integer }
 ---@return string
 function cbk.json(value, options) end
+---The value of a JSON text, which may be larger than a config.
+---@param text string
+---@return any
+function cbk.parse_json(text) end
 
 -- --- files
 ---Files and folders, for scripts that arrange inputs and outputs. What writes a file makes the folders that its path names.
