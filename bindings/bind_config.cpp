@@ -61,6 +61,22 @@ int save(lua_State* L) {
   return 0;
 }
 
+/// `cbk.config.line(path, { "trainer", "init" })`: the line of a field, or nil.
+int line(lua_State* L) {
+  const fs::path path = check_path(L, 1);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  std::vector<std::string> keys;
+  for (size_t i = 1; i <= lua_objlen(L, 2); ++i) {
+    lua_rawgeti(L, 2, static_cast<int>(i));
+    keys.emplace_back(check_string(L, -1));
+    lua_pop(L, 1);
+  }
+  const auto found = line_of_field(path, keys);
+  if (!found) return 0;
+  lua_pushinteger(L, static_cast<lua_Integer>(*found));
+  return 1;
+}
+
 /// `cbk.json(value, { indent = })`: JSON for machines; `python`: NaN and Infinity are written; `limit`: of
 /// its bytes.
 int json(lua_State* L) {
@@ -88,6 +104,7 @@ void bind_config(lua_State* L) {
                                        {"parse", guarded<parse>},
                                        {"dump", guarded<dump>},
                                        {"save", guarded<save>},
+                                       {"line", guarded<line>},
                                        {nullptr, nullptr}};
   set_group(L, "config", functions);
   static const luaL_Reg module_functions[] = {

@@ -602,6 +602,12 @@ function cbk.config.load(path) end
 ---Writes a config; the suffix of the path says the format.
 ---@param options? { overwrite: boolean, format: "yaml"|"json", indent: integer, sort: boolean }
 function cbk.config.save(tree, path, options) end
+---The line of a field in a config file, from 1, for messages: of the last of the keys that is found, items of lists by their number from
+---0; nil if there is none.
+---@param path string
+---@param keys string[]
+---@return integer|nil
+function cbk.config.line(path, keys) end
 ---A config out of a text.
 ---@param format "yaml"|"json"
 function cbk.config.parse(text, format) end

@@ -21,7 +21,7 @@ local Metric = Module:subclass("Metric", { compute_on_system = true })
 
 Metric.noun = "metric"
 Metric.set_by_init = "num_updates"
-Metric.counts = { num_updates = true }
+Metric.counts = { num_updates = true, cached = true, number = true, was_updated = true }
 Metric.positional = 1
 class.optional(Metric, "cached", "number", "dtype", "was_updated", "inputs")
 Metric.abstract = { "reset", "update", "compute" }

@@ -31,12 +31,49 @@ local decoder = {}
 ---@field feed_forward cstorch.models.Compute
 ---@field final_norm string
 ---@field head? { name: string, scale?: number, cap?: number }   nil: the model ends with its last norm
+---@field dropout? cstorch.models.Dropout                        nil: none
+
+---@class cstorch.models.Dropout   Probabilities with which elements become 0 in training.
+---@field embedding number
+---@field attention number   of weights of values
+---@field residual number    of what is added to the hidden states
+
+---@class cstorch.models.Pass   How a forward pass runs.
+---@field training? boolean                               with dropout
+---@field seen? fun(place: string, x: cstorch.Tensor)      gets what leaves the embedding, each layer and the last norm
+---@field cache? cstorch.models.Cache                      keys and values of the tokens before these; gets those of these tokens
+
+---@class cstorch.models.Cache   Keys and values of each layer, from 0.
+---@field length integer   tokens
+---@field [integer] { k: cstorch.Tensor, v: cstorch.Tensor }   [batch, groups, tokens, width]
+
+---@class cstorch.models.Place   What all layers of a pass share.
+---@field turns? cstorch.Turns
+---@field slopes? cstorch.Tensor
+---@field dropout cstorch.models.Dropout
+---@field cache? cstorch.models.Cache
+
+local NO_DROPOUT = { embedding = 0, attention = 0, residual = 0 }
+
+---@param x cstorch.Tensor
+---@param p number
+local function dropped(x, p) return p > 0 and functional.dropout(x, { p = p }) or x end
+
+---Keys and values with those of earlier tokens before them.
+---@param cache cstorch.models.Cache
+---@param layer integer
+local function with_earlier(cache, layer, k, v)
+  local before = cache[layer]
+  if before then k, v = tensors.cat({ before.k, k }, 2), tensors.cat({ before.v, v }, 2) end
+  cache[layer] = { k = k, v = v }
+  return k, v
+end
 
 ---@param d cstorch.models.Decoder
 ---@param w cstorch.models.Weights   of the layer
 ---@param x cstorch.Tensor           [batch, length, width]
 ---@param layer integer              from 0
----@param place { turns?: cstorch.Turns, slopes?: cstorch.Tensor }
+---@param place cstorch.models.Place
 local function attention(d, w, x, layer, place)
   local q, k, v = d.project(w, x)
   local norms = d.head_norms
@@ -44,21 +81,22 @@ local function attention(d, w, x, layer, place)
   if place.turns then
     q, k = positions.rotate(q, place.turns, d.rotary.halves), positions.rotate(k, place.turns, d.rotary.halves)
   end
+  if place.cache then k, v = with_earlier(place.cache, layer, k, v) end
   local seen = functional.scaled_dot_product_attention(q, k, v, { causal = true, scale = d.scale(layer), cap = d.cap,
-    window = d.window and d.window(layer), slopes = place.slopes })
-  return d.output(w, seen:permute({ 0, 2, 1, 3 }):reshape { x:size(0), x:size(1), -1 })
+    window = d.window and d.window(layer), slopes = place.slopes, dropout_p = place.dropout.attention })
+  return dropped(d.output(w, seen:permute({ 0, 2, 1, 3 }):reshape { x:size(0), x:size(1), -1 }), place.dropout.residual)
 end
 
 local function block(d, w, x, layer, place)
-  local names, norm = d.norms, d.norm
+  local names, norm, p = d.norms, d.norm, place.dropout.residual
   local normed = w:norm(names.attention, x, norm)
   local attended = attention(d, w, normed, layer, place)
   if names.after_attention then attended = w:norm(names.after_attention, attended, norm) end
   if d.is_parallel then
-    return x + attended + d.feed_forward(w, names.feed_forward and w:norm(names.feed_forward, x, norm) or normed)
+    return x + attended + dropped(d.feed_forward(w, names.feed_forward and w:norm(names.feed_forward, x, norm) or normed), p)
   end
   x = x + attended
-  local out = d.feed_forward(w, w:norm(names.feed_forward, x, norm))
+  local out = dropped(d.feed_forward(w, w:norm(names.feed_forward, x, norm)), p)
   if names.after_feed_forward then out = w:norm(names.after_feed_forward, out, norm) end
   return x + out
 end
@@ -66,13 +104,15 @@ end
 ---@param d cstorch.models.Decoder
 ---@param w cstorch.models.Weights
 ---@param ids cstorch.Tensor
-local function embedded(d, w, ids)
+---@param first integer        the position of the first token
+local function embedded(d, w, ids, first)
   local x = w:embedding(d.embedding, ids)
   if d.learned then
-    local at = tensors.arange(ids:size(1)):to "int64" + d.learned.offset
+    local last = first + ids:size(1)
+    local at = tensors.arange(first + d.learned.offset, last + d.learned.offset):to "int64"
     local rows = w:get(d.learned.name .. ".weight"):size(0)
-    errors.check(ids:size(1) + d.learned.offset <= rows, "value", "the model has %d positions, and the text %d tokens",
-      rows - d.learned.offset, ids:size(1))
+    errors.check(last + d.learned.offset <= rows, "value", "the model has %d positions, and the text %d tokens",
+      rows - d.learned.offset, last)
     x = x + w:embedding(d.learned.name, at)
   end
   if d.embedding_norm then x = w:norm(d.embedding_norm, x, d.norm) end
@@ -82,18 +122,22 @@ end
 ---@param d cstorch.models.Decoder
 ---@param w cstorch.models.Weights
 ---@param ids cstorch.Tensor   [batch, length], whole numbers
----@param seen? fun(place: string, x: cstorch.Tensor)   gets what leaves the embedding, each layer and the last norm
+---@param pass? cstorch.models.Pass
 ---@return cstorch.Tensor      # logits [batch, length, vocabulary], or [batch, length, width] of a model without a head
-function decoder.forward(d, w, ids, seen)
-  seen = seen or function() end
-  local body = w:below(d.place)
-  local x = embedded(d, body, ids)
+function decoder.forward(d, w, ids, pass)
+  pass = pass or {}
+  local seen, cache = pass.seen or function() end, pass.cache
+  local body, first = w:below(d.place), cache and cache.length or 0
+  local dropout = pass.training and d.dropout or NO_DROPOUT
+  local x = dropped(embedded(d, body, ids, first), dropout.embedding)
   seen("the embedding", x)
-  local place = { turns = d.rotary and rotary.turns(d.rotary, ids:size(1)), slopes = d.slopes and d.slopes(body) }
+  local place = { turns = d.rotary and rotary.turns(d.rotary, first, ids:size(1)), slopes = d.slopes and d.slopes(body),
+    dropout = dropout, cache = cache }
   for layer = 0, d.depth - 1 do
     x = block(d, body:below(d.layer:format(layer)), x, layer, place)
     seen(("layer %d"):format(layer), x)
   end
+  if cache then cache.length = first + ids:size(1) end
   x = body:norm(d.final_norm, x, d.norm)
   seen("the last norm", x)
   if not d.head then return x end

@@ -3,9 +3,11 @@
 local decoder = require "cstorch.models.decoder"
 local errors = require "cstorch.errors"
 local hugging_face = require "cstorch.models.hugging_face"
+local initial = require "cstorch.models.initial"
 local kinds = require "converters.engine.kinds"
 local tensors = require "cstorch.tensors"
 local text = require "cstorch.text"
+local Trainable = require "cstorch.models.trainable"
 local weights = require "cstorch.models.weights"
 local zoo = require "cstorch.models.zoo"
 local zoo_classes = require "converters.classes.zoo.decoder"
@@ -97,6 +99,20 @@ local function by_own_name(list, given)
   return newest
 end
 
+---What a model computes. Fails if its class is not known here, or its config has a field that nothing computes with.
+---@param list ClassTensors   the tensors of the class for a config
+---@return cstorch.models.Decoder
+local function described(list)
+  local name = list.class.name
+  errors.check(models.knows(list.class), "value", "%s is not computed here; decoders such as LlamaForCausalLM and GPT2LMHeadModel are",
+    name)
+  local c, read = noted(list.values)
+  local own = describes[list.class](c, list.config)
+  local unread = unread_fields(list, read)
+  errors.check(#unread == 0, "value", "%s: nothing here computes with %s", name, table.concat(unread, ", "))
+  return own
+end
+
 ---@class cstorch.models.Model
 ---@field decoder cstorch.models.Decoder
 ---@field given table<string, Tensor|cstorch.Tensor>   the weights by the names of the class
@@ -108,14 +124,15 @@ Model.__index = Model
 ---@param given table<string, Tensor|cstorch.Tensor>   the weights by their keys
 ---@return cstorch.models.Model
 function models.new(list, given)
-  local name = list.class.name
-  errors.check(models.knows(list.class), "value", "%s is not computed here; decoders such as LlamaForCausalLM and GPT2LMHeadModel are",
-    name)
-  local c, read = noted(list.values)
-  local own = describes[list.class](c, list.config)
-  local unread = unread_fields(list, read)
-  errors.check(#unread == 0, "value", "%s: nothing here computes with %s", name, table.concat(unread, ", "))
-  return setmetatable({ decoder = own, given = by_own_name(list, given) }, Model)
+  return setmetatable({ decoder = described(list), given = by_own_name(list, given) }, Model)
+end
+
+---A new model to be trained, with first values. Fails as `models.new`.
+---@param list ClassTensors   the tensors of the Model Zoo's class for a config
+---@param seed integer
+---@return cstorch.models.Trainable
+function models.trainable(list, seed)
+  return Trainable(list, described(list), initial.values(list, seed))
 end
 
 ---@return boolean
@@ -141,7 +158,7 @@ end
 ---@param seen? fun(place: string, x: cstorch.Tensor)   gets what leaves the embedding, each layer and the last norm
 ---@return cstorch.Tensor   # [texts, length, vocabulary]; [texts, length, width] of a class without a head
 function Model:logits(ids, seen)
-  return tensors.no_grad(decoder.forward, self.decoder, weights.new(self.given), tensors.tensor(ids, { dtype = "int64" }), seen)
+  return tensors.no_grad(decoder.forward, self.decoder, weights.new(self.given), tensors.tensor(ids, { dtype = "int64" }), { seen = seen })
 end
 
 return models

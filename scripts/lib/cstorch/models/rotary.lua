@@ -79,11 +79,12 @@ function rotary.new(theta, width, halves, said)
 end
 
 ---@param own cstorch.models.Rotary
+---@param first integer   position
 ---@param count integer   of positions
 ---@return cstorch.Turns
-function rotary.turns(own, count)
-  local is_long = own.long and count > own.long.from
-  return positions.turns(is_long and own.long.frequencies or own.frequencies, 0, count, own.factor)
+function rotary.turns(own, first, count)
+  local is_long = own.long and first + count > own.long.from
+  return positions.turns(is_long and own.long.frequencies or own.frequencies, first, count, own.factor)
 end
 
 return rotary

@@ -179,6 +179,16 @@ local function window_of(c)
   return function(layer) return (not is_in_half or layer % 2 == 1) and window or nil end
 end
 
+---The rates of dropout; those that the config leaves out are that of the fully connected layers, but for attention's.
+---@param c table
+---@param whole Dict
+local function dropout_of(c, whole)
+  local function stated(name, other) return kinds.present(whole[name]) and c[name] or other end
+  local embedding = kinds.present(whole.embd_pdrop) and whole.embd_pdrop or stated("embedding_dropout_rate", c.dropout_rate)
+  local attention = whole.attention_dropout_rate == cbk.null and c.dropout_rate or c.attention_dropout_rate
+  return { embedding = embedding, attention = attention, residual = c.dropout_rate }
+end
+
 ---@param c table          fields of the model section
 ---@param whole Dict       the model section
 ---@return cstorch.models.Decoder
@@ -194,7 +204,7 @@ local function described(c, whole)
   out.scale, out.window = scale_of(c, whole), window_of(c)
   out.output = function(w, x) return w:linear("self_attn.proj_output_dense_layer", x) end
   out.feed_forward = feed_forward_of(c)
-  out.final_norm = "ln_f"
+  out.final_norm, out.dropout = "ln_f", dropout_of(c, whole)
   out.head = { name = "lm_head", scale = logits_scale(c) }
   return out
 end

@@ -166,6 +166,22 @@ local function named_class(config)
   return found, arguments
 end
 
+--- The milestones that a sequence of schedules has where its config names none: each begins where the total_iters before it end.
+local function fill_milestones(made, arguments)
+  local is_sequence = made.keywords.milestones ~= nil and made.keywords.schedulers ~= nil and type(arguments.schedulers) == "table"
+  if not is_sequence or arguments.milestones ~= nil then return end
+  local milestones, total = {}, 0
+  for i = 1, #arguments.schedulers - 1 do
+    local _, own = next(arguments.schedulers[i])
+    local steps = type(own) == "table" and own.total_iters
+    check(type(steps) == "number", "value", "%s: schedule %d needs 'total_iters', as another one follows it; or give 'milestones'",
+      made.name, i)
+    total = total + steps
+    milestones[i] = total
+  end
+  arguments.milestones = milestones
+end
+
 local function build_generic(optimizer, config, inherited_tags)
   check(type(config) == "table", "value", "configure_scheduler: expected a table { Class = { ... } }, found %s", show(config))
   local made, arguments = named_class(config)
@@ -174,6 +190,7 @@ local function build_generic(optimizer, config, inherited_tags)
     arguments.param_group_tags = inherited_tags or nil
   end
   local own_tags = arguments.param_group_tags or false
+  fill_milestones(made, arguments)
   if arguments.scheduler ~= nil then arguments.scheduler = build_generic(optimizer, arguments.scheduler, own_tags) end
   if arguments.schedulers ~= nil then
     local members = arguments.schedulers
@@ -206,7 +223,8 @@ local function check_disjoint(schedules)
 end
 
 ---Makes a schedule from { ClassName = { arguments } }, with exact names of classes of learning rate or weight decay. Members of composites
----are written the same way: `schedulers = { { LinearLR = { … } }, … }`. A list of such tables gives a list of schedules.
+---are written the same way: `schedulers = { { LinearLR = { … } }, … }`. In a sequence without `milestones` each begins where the
+---`total_iters` of those before it end. A list of such tables gives a list of schedules.
 ---@param optimizer cstorch.optim.Optimizer
 ---@param config table
 ---@return any

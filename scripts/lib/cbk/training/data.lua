@@ -1,0 +1,57 @@
+-- The data of a run: loaders for the sections of a params.yaml, and parts of batches.
+
+local cstorch = require "cstorch"
+local naming = require "cbk.naming"
+local params = require "cbk.training.params"
+local token_files = require "cstorch.utils.data.token_files"
+
+local data = {}
+
+local PROCESSORS = { GptHDF5DataProcessor = true, GptHDF5MapDataProcessor = true }
+
+---@class DataOptions
+---@field place string         of the section in the file, for messages
+---@field vocab_size integer
+---@field accumulated? integer   batches that are one here; default 1
+---@field from_start? boolean    each loop begins at the first sample
+
+---A loader of the token files that a section names.
+---@param run TrainingParams
+---@param section Dict
+---@param options DataOptions
+---@return cstorch.utils.data.DataLoader
+function data.loader(run, section, options)
+  local read = params.data(run, section, options.place)
+  local processor = naming.last(read.data_processor or "GptHDF5MapDataProcessor")
+  if not PROCESSORS[processor] then
+    params.refuse(run, options.place .. ".data_processor",
+      ("'%s' is not emulated; known: %s; `cbk make-data` writes files for them"):format(processor,
+        table.concat(naming.sorted(PROCESSORS), ", ")))
+  end
+  for _, name in ipairs { "data_dir", "batch_size" } do
+    if not read[name] then params.refuse(run, options.place, ("it has no '%s'"):format(name)) end
+  end
+  local own = {
+    data_dir = read.data_dir, batch_size = read.batch_size * (options.accumulated or 1), shuffle = read.shuffle,
+    shuffle_seed = read.shuffle_seed, max_sequence_length = read.max_sequence_length, vocab_size = options.vocab_size,
+    drop_last = read.drop_last ~= false, from_start = options.from_start,
+  }
+  return cstorch.utils.data.DataLoader(function() return token_files.open(own) end, { batch_size = own.batch_size })
+end
+
+---One of several equal parts of a batch, along its first dim.
+---@param batch table<string, cstorch.Tensor>
+---@param i integer       from 0
+---@param count integer
+---@return table<string, cstorch.Tensor>
+function data.part(batch, i, count)
+  if count == 1 then return batch end
+  local out = {}
+  for name, tensor in pairs(batch) do
+    local size = tensor:size(0) / count
+    out[name] = tensor:slice(0, i * size, (i + 1) * size)
+  end
+  return out
+end
+
+return data

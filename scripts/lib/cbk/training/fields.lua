@@ -1,0 +1,127 @@
+-- The fields of a trainer's sections: what each may be, and of those that are not emulated, what they would do on a cluster.
+-- Source: trainer/callbacks/*.py and trainer/trainer.py of the Model Zoo 2.9.
+
+local kinds = require "converters.engine.kinds"
+
+local fields = {}
+
+---@class TrainingKind
+---@field expected string
+---@field fits fun(value: any): boolean
+
+---@class TrainingField
+---@field kind? TrainingKind     of a value
+---@field section? table<string, TrainingField>
+---@field ignored? string        what it would do; the field has no effect here
+
+local function kind(expected, fits) return { kind = { expected = expected, fits = fits } } end
+local function is_whole(value) return type(value) == "number" and value == math.floor(value) and math.abs(value) <= 2 ^ 53 end
+local function is_texts(value)
+  if not kinds.is_list(value) then return false end
+  for i = 1, #value do
+    if type(value[i]) ~= "string" then return false end
+  end
+  return #value > 0
+end
+
+local count = kind("a whole number from 1", function(value) return is_whole(value) and value >= 1 end)
+local whole = kind("a whole number from 0", function(value) return is_whole(value) and value >= 0 end)
+local positive = kind("a number above 0", function(value) return type(value) == "number" and value > 0 and value < math.huge end)
+local flag = kind("true or false", function(value) return type(value) == "boolean" end)
+local text = kind("a text", function(value) return type(value) == "string" and value ~= "" end)
+local texts = kind("a text or a list of texts", function(value) return type(value) == "string" and value ~= "" or is_texts(value) end)
+local frequency = kind("a whole number from 0, or a fraction of the steps such as 0.5",
+  function(value) return type(value) == "number" and value >= 0 and (value <= 1 or is_whole(value)) end)
+local scale = kind('a number from 0, or "dynamic"',
+  function(value) return value == "dynamic" or type(value) == "number" and value >= 0 and value < math.huge end)
+local map = kind("a map of fields", function(value) return kinds.is_dict(value) end)
+local list = kind("a list", function(value) return kinds.is_list(value) end)
+local device = kind('"CSX", "CPU" or "GPU"',
+  function(value) return type(value) == "string" and (" csx cpu gpu "):find(" " .. value:lower() .. " ", 1, true) ~= nil end)
+
+local function ignored(what) return { ignored = what } end
+local function section(of) return { section = of } end
+
+local CLUSTER = "belongs to a cluster, and nothing here runs on one"
+local LOADING = "sets how workers read ahead; here each batch is read when it is due"
+local MEMORY = "sets the memory of a cluster's servers"
+
+local backend = section {
+  backend_type = device, compile_only = flag, validate_only = flag, compile_dir = ignored "keeps compiled programs", artifact_dir = ignored(
+    "keeps a cluster's logs"), enable_distributed = ignored(CLUSTER), main_process_id = ignored(CLUSTER), dist_backend = ignored(CLUSTER),
+  init_method = ignored(CLUSTER), sync_batchnorm = ignored(CLUSTER), mixed_precision = ignored "computes in half precision",
+  cluster_config = section {
+    num_csx = count, num_workers_per_csx = count, max_wgt_servers = ignored(CLUSTER), max_act_per_csx = ignored(CLUSTER),
+    mgmt_address = ignored(CLUSTER), mgmt_namespace = ignored(CLUSTER), credentials_path = ignored(CLUSTER), mount_dirs = ignored(CLUSTER),
+    python_paths = ignored(CLUSTER), cbcore_image = ignored(CLUSTER), job_labels = ignored(CLUSTER), job_priority = ignored(CLUSTER),
+    job_time_sec = ignored(CLUSTER), disable_version_check = ignored(CLUSTER), workflow_id = ignored(CLUSTER),
+  },
+}
+
+local precision = section {
+  enabled = ignored "computes in half precision; here everything is float32",
+  fp16_type = kind('"float16", "bfloat16" or "cbfloat16"',
+    function(value) return value == "float16" or value == "bfloat16" or value == "cbfloat16" end),
+  precision_opt_level = ignored "trades precision for speed",
+  loss_scaling_factor = scale, initial_loss_scale = positive, steps_per_increase = count, min_loss_scale = positive,
+  max_loss_scale = positive, max_gradient_norm = positive, max_gradient_value = positive, log_loss_scale = flag,
+}
+
+local loop = section {
+  num_steps = count, max_steps = count, num_epochs = count, steps_per_epoch = count, eval_frequency = frequency, eval_steps = count,
+  grad_accum_steps = count,
+}
+
+local checkpoint = section {
+  steps = whole, autoload_last_checkpoint = flag, save_initial_checkpoint = flag, checkpoint_name = text,
+  disable_strict_checkpoint_loading = flag, checkpoint_root = ignored "saves checkpoints in another folder than model_dir",
+  strict_version = ignored "refuses checkpoints of other releases",
+}
+
+local logging = section {
+  log_steps = count, log_level = ignored "sets which messages a cluster logs", wsc_log_level = ignored(CLUSTER),
+  enable_act_frequency = ignored "leaves out activations between log steps",
+}
+
+---Callbacks and loggers that are emulated, by their names. Others are named as having no effect.
+fields.CALLBACKS = {
+  KeepNCheckpoints = section { n = count }, CheckLoss = section {}, LoadCheckpointStates = section { load_checkpoint_states = texts },
+  Lora = map,
+}
+fields.LOGGERS = { ProgressLogger = section {} }
+
+local GlobalFlags = ignored(MEMORY)
+fields.IGNORED_CALLBACKS = {
+  GlobalFlags = GlobalFlags, ScopedTrainFlags = GlobalFlags, ScopedValidateFlags = GlobalFlags,
+  ComputeNorm = ignored "logs the norms of gradients and weights", LogInputSummaries = ignored "logs batches",
+  LogOptimizerParamGroup = ignored "logs fields of the optimizer", LogSparsity = ignored "logs sparsity",
+  WeightCompression = ignored "compresses weights on their way", SelectiveGrad = ignored "leaves out gradients of parts of tensors",
+  DumpActivations = ignored "writes activations", OpProfiler = ignored "measures a cluster's operators", DebugArgsPath = ignored(CLUSTER),
+  HFCacheDir = ignored "keeps downloads", RateProfiler = ignored "measures samples a second, as the progress line does",
+  SavePerformanceData = ignored "writes how fast a run was",
+}
+
+local init = section {
+  model = map, optimizer = map, schedulers = list, device = device, model_dir = text, seed = whole, backend = backend,
+  precision = precision, loop = loop, checkpoint = checkpoint, logging = logging, callbacks = list, loggers = list,
+  sparsity = ignored "trains with masks; here all weights are dense", autorestart = ignored "starts a failed run again",
+}
+
+---Of the Model Zoo's processors of token files.
+fields.DATA = {
+  data_processor = text, data_dir = texts, batch_size = count, shuffle = flag, shuffle_seed = whole, drop_last = flag,
+  max_sequence_length = count, micro_batch_size = ignored "cuts a batch into parts that fit into a system's memory",
+  num_workers = ignored(LOADING), prefetch_factor = ignored(LOADING), persistent_workers = ignored(LOADING),
+  use_worker_cache = ignored(LOADING), repeat_on_eof = ignored "repeats the data; here an epoch follows the other",
+}
+
+local fit = section { train_dataloader = map, val_dataloader = map, ckpt_path = text }
+
+---The whole file below `trainer`.
+---@type table<string, TrainingField>
+fields.TRAINER = {
+  init = init, fit = fit, validate = section { val_dataloader = map, ckpt_path = text },
+  validate_all = ignored "evaluates several checkpoints; cbk eval evaluates one",
+}
+
+return fields

@@ -1,0 +1,88 @@
+-- The model of a params.yaml: which class it is, what it computes, and what its section says about the loss.
+
+local cbk = require "cbk"
+local classes = require "cbk.classes"
+local configs = require "cbk.recognise.configs"
+local kinds = require "converters.engine.kinds"
+local models = require "cstorch.models"
+local naming = require "cbk.naming"
+local params = require "cbk.training.params"
+local trainer = require "converters.modelzoo.trainer"
+
+local model = {}
+
+--- Fields of a model section that are no model's, and what they do on a cluster; false: they are read here.
+local OTHERS = {
+  name = false, loss_scaling = false, loss_weight = false, compute_eval_metrics = false, disable_nsp = false,
+  boundary_casting = "casts between parts of the model", mixed_precision = "computes in half precision; here everything is float32",
+  fp16_type = "sets the type of half precision", use_bfloat16 = "computes in half precision", dtype = "sets the type of embeddings",
+  start_token = "begins a text that is generated", loop_dim = "belongs to generating", stop_sequences = "ends a text that is generated",
+  max_tokens = "ends a text that is generated", temperature = "belongs to generating", top_k = "belongs to generating",
+  top_p = "belongs to generating", compression = "compresses weights", selective_grad = "leaves out gradients",
+  lora_params = "is read from the callback Lora",
+}
+
+local INITIALIZERS = {
+  initializer = true, embedding_initializer = true, output_layer_initializer = true, ffn_initializer = true,
+  ffn_output_layer_initializer = true,
+}
+
+---Fails at a field that nothing knows, and notes those without an effect.
+---@param run TrainingParams
+---@param section Dict
+---@param list ClassTensors
+local function check_fields(run, section, list)
+  local known = {}
+  for name in pairs(list.class:by_name()) do known[name] = true end
+  for name in pairs(OTHERS) do known[name] = true end
+  for name in pairs(INITIALIZERS) do known[name] = true end
+  for name in cbk.items(section) do
+    local place = "trainer.init.model." .. name
+    if not known[name] then
+      local near = cbk.nearest(name, naming.sorted(known), 1)[1]
+      params.refuse(run, place, "unknown field of " .. list.class.name .. (near and ("; did you mean '%s'?"):format(near) or ""))
+    end
+    local why = OTHERS[name]
+    if why and kinds.present(section[name]) then
+      table.insert(run.ignored, ("%s=%s (%s)"):format(place, cbk.json(section[name]), why))
+    end
+  end
+end
+
+---@param run TrainingParams
+---@param section Dict
+---@return cstorch.models.LossScaling
+local function scaling_of(run, section)
+  local by, weight = section.loss_scaling, section.loss_weight
+  by = kinds.present(by) and tostring(by):lower() or "num_tokens"
+  if by ~= "num_tokens" and by ~= "batch_size" then
+    params.refuse(run, "trainer.init.model.loss_scaling", ("expected num_tokens or batch_size, found %s"):format(by))
+  end
+  weight = kinds.present(weight) and weight or 1
+  if type(weight) ~= "number" then
+    params.refuse(run, "trainer.init.model.loss_weight", ("expected a number, found %s"):format(cbk.json(weight)))
+  end
+  return { by = by, weight = weight }
+end
+
+---@class TrainingModel
+---@field name string                   as `cbk list` names it
+---@field format string                 of the checkpoints
+---@field list ClassTensors
+---@field scaling cstorch.models.LossScaling
+
+---@param run TrainingParams
+---@return TrainingModel
+function model.of(run)
+  local section = trainer.model(run.config)
+  local name, format = configs.model_of(run.config)
+  local list = classes.tensors(run.config, name, format)
+  if not models.knows(list.class) then
+    params.refuse(run, "trainer.init.model.name",
+      ("%s (%s) cannot be trained here; decoders such as gpt2, gptj and llama can"):format(name, list.class.name))
+  end
+  check_fields(run, section, list)
+  return { name = name, format = format, list = list, scaling = scaling_of(run, section) }
+end
+
+return model

@@ -1,0 +1,166 @@
+-- What changes the weights of a run: the optimizer, its schedules, the loss scale and clipping, from the sections of a params.yaml.
+
+local cbk = require "cbk"
+local cstorch = require "cstorch"
+local keywords = require "cstorch.keywords"
+local kinds = require "converters.engine.kinds"
+local params = require "cbk.training.params"
+
+---@class Optimizing
+---@field optimizer cstorch.optim.Optimizer
+---@field schedules cstorch.optim.Scheduler[]
+---@field scaler? cstorch.amp.GradScaler
+---@field precision table   the section of the params
+local Optimizing = {}
+Optimizing.__index = Optimizing
+
+local OPTIMIZER, SCHEDULES = "trainer.init.optimizer", "trainer.init.schedulers"
+
+---Calls `make`, and puts the field before what it says.
+---@param run TrainingParams
+---@param place string
+local function at_field(run, place, make, ...)
+  local fine, result = pcall(make, ...)
+  if fine then return result end
+  if type(result) == "table" and result.message then params.refuse(run, place, result.message) end
+  error(result, 0)
+end
+
+---The name and the options of a map with one entry.
+---@param run TrainingParams
+---@param place string
+---@return string name, table options
+local function only_entry(run, map, place)
+  local name, options
+  for key, value in cbk.items(map) do
+    if name then params.refuse(run, place, ("expected one name, found '%s' and '%s'"):format(name, tostring(key))) end
+    name, options = tostring(key), kinds.present(value) and keywords.plain(value) or {}
+  end
+  if not name then params.refuse(run, place, "expected a name such as AdamW, found none") end
+  if type(options) ~= "table" then params.refuse(run, place .. "." .. name, "expected a map of fields") end
+  return name, options
+end
+
+---@param run TrainingParams
+---@param module cstorch.models.Trainable
+---@return cstorch.optim.Optimizer
+local function optimizer_of(run, module)
+  if not run.init.optimizer then params.refuse(run, "trainer.init", "it has no optimizer, such as AdamW") end
+  local name, options = only_entry(run, run.init.optimizer, OPTIMIZER)
+  local place = OPTIMIZER .. "." .. name
+  local groups = at_field(run, place, cstorch.optim.configure_param_groups, module,
+    { weight_decay = options.weight_decay, adjust_learning_rate = options.adjust_learning_rate, params = options.params })
+  options.adjust_learning_rate, options.params, options.weight_decay = nil, nil, nil
+  options.optimizer_type, options.params = name, groups
+  local unused
+  local before = cstorch.on_warning(function(text, info) unused = info and info.unused or unused or text end)
+  local optimizer = at_field(run, place, cstorch.optim.configure_optimizer, options)
+  cstorch.on_warning(before)
+  if type(unused) == "table" then
+    params.refuse(run, ("%s.%s"):format(place, unused[1]), ("unknown field of %s"):format(name))
+  end
+  return optimizer
+end
+
+---@param run TrainingParams
+---@param optimizer cstorch.optim.Optimizer
+---@return cstorch.optim.Scheduler[]
+local function schedules_of(run, optimizer)
+  local list = run.init.schedulers
+  if not list or #list == 0 then return {} end
+  local schedules, has_factors = at_field(run, SCHEDULES, cstorch.optim.configure_scheduler, optimizer, list), false
+  for _, group in ipairs(optimizer.param_groups) do has_factors = has_factors or group.adjust_learning_rate ~= nil end
+  for i, schedule in ipairs(schedules) do
+    -- muP gives factors to groups, which apply without a ScalePerParamLR in the file.
+    local is_plain = has_factors and schedule.param_group_key == "lr" and schedule.class.name ~= "ScalePerParamLR"
+    if is_plain then schedules[i] = cstorch.optim.lr_scheduler.ScalePerParamLR(optimizer, { scheduler = schedule }) end
+  end
+  return schedules
+end
+
+---The scaler that a cluster has for float16 and cbfloat16; bfloat16 needs none.
+local function scaler_of(precision)
+  local has_scale = precision.loss_scaling_factor and precision.loss_scaling_factor ~= 1 or precision.fp16_type == "cbfloat16"
+  if not has_scale or not precision.fp16_type or precision.fp16_type == "bfloat16" then return nil end
+  return cstorch.amp.GradScaler { loss_scale = precision.loss_scaling_factor, init_scale = precision.initial_loss_scale,
+    steps_per_increase = precision.steps_per_increase, min_loss_scale = precision.min_loss_scale,
+    max_loss_scale = precision.max_loss_scale }
+end
+
+local optimizing = {}
+
+---@param run TrainingParams
+---@param module cstorch.models.Trainable
+---@return Optimizing
+function optimizing.new(run, module)
+  local precision = run.init.precision
+  if precision.max_gradient_norm and precision.max_gradient_value then
+    params.refuse(run, "trainer.init.precision.max_gradient_value", "it excludes max_gradient_norm; remove one of them")
+  end
+  local optimizer = optimizer_of(run, module)
+  return setmetatable({ optimizer = optimizer, schedules = schedules_of(run, optimizer),
+    scaler = at_field(run, "trainer.init.precision", scaler_of, precision), precision = precision }, Optimizing)
+end
+
+---Adds the gradients of a loss. A scaled loss is one for all parts of a batch, so its parts are added up to the last.
+---@param loss cstorch.Tensor
+---@param is_last boolean
+function Optimizing:backward(loss, is_last)
+  if not self.scaler then return loss:backward() end
+  self.summed = self.summed and self.summed + loss or loss
+  if not is_last then return end
+  self.scaler:scale(self.summed):backward()
+  self.summed = nil
+end
+
+---One step of the optimizer and its schedules with the gradients that there are.
+function Optimizing:step()
+  local optimizer, scaler, precision = self.optimizer, self.scaler, self.precision
+  if scaler then scaler:unscale_(optimizer) end
+  local list = {}
+  for p in optimizer:parameters() do list[#list + 1] = p end
+  if precision.max_gradient_norm then
+    cstorch.nn.utils.clip_grad_norm_(list, precision.max_gradient_norm)
+  elseif precision.max_gradient_value then
+    cstorch.nn.utils.clip_grad_value_(list, precision.max_gradient_value)
+  end
+  if scaler then
+    scaler:step(optimizer)
+    scaler:update()
+  else
+    optimizer:step()
+  end
+  optimizer:zero_grad()
+  for _, schedule in ipairs(self.schedules) do schedule:step() end
+end
+
+---What a checkpoint keeps of it, by the names of the Model Zoo.
+---@param root table   an ordered map, which gets `optimizer`, `schedulers` and `grad_scaler`
+function Optimizing:save(root)
+  root.optimizer = self.optimizer:state_dict()
+  if self.schedules[1] then
+    root.schedulers = {}
+    for i, schedule in ipairs(self.schedules) do root.schedulers[i] = schedule:state_dict() end
+  end
+  if self.scaler then root.grad_scaler = self.scaler:state_dict() end
+end
+
+---Loads what a checkpoint has of it.
+---@param root Dict
+---@return string[] lacking   what it has not, which begins anew
+function Optimizing:load(root)
+  local lacking = {}
+  local function load(name, into)
+    if kinds.present(root[name]) then into:load_state_dict(root[name]) else lacking[#lacking + 1] = name end
+  end
+  load("optimizer", self.optimizer)
+  local saved = kinds.present(root.schedulers) and root.schedulers or nil
+  for i, schedule in ipairs(self.schedules) do
+    local own = saved and saved[i] or i == 1 and kinds.present(root.lr_scheduler) and root.lr_scheduler or nil
+    if own then schedule:load_state_dict(own) else lacking[#lacking + 1] = ("schedulers.%d"):format(i - 1) end
+  end
+  if self.scaler then load("grad_scaler", self.scaler) end
+  return lacking
+end
+
+return optimizing

@@ -1,0 +1,148 @@
+-- A params.yaml as plain values: both layouts, each field checked, and those that are not emulated named.
+
+local cbk = require "cbk"
+local fields = require "cbk.training.fields"
+local keywords = require "cstorch.keywords"
+local kinds = require "converters.engine.kinds"
+local naming = require "cbk.naming"
+local trainer = require "converters.modelzoo.trainer"
+
+local params = {}
+
+---@class TrainingParams
+---@field file string
+---@field config Dict          the file, in the trainer's layout
+---@field given Dict           the file as it is
+---@field init table           its sections as plain values; `model`, `optimizer` and `schedulers` as they are
+---@field fit table
+---@field validate table
+---@field ignored string[]     "trainer.init.precision.enabled=true (…)": fields without an effect, with what they would do
+---@field private moves Moves
+
+---@class ParamsReader         What is noted while sections are read.
+---@field file string
+---@field moves Moves
+---@field ignored string[]
+
+---The path of a field in the user's file.
+---@param moves Moves   of a file in the legacy layout, to that of the trainer
+---@param place string
+local function place_in_file(moves, place)
+  for i = #moves, 1, -1 do
+    local old, new = moves[i][1], moves[i][2]
+    if place == new then return old end
+    if place:sub(1, #new + 1) == new .. "." then return old .. place:sub(#new + 1) end
+  end
+  return place
+end
+
+---Fails because of a field.
+---@param at { file: string, moves: Moves }
+---@param place string    its path in the trainer's layout
+---@param problem string
+function params.refuse(at, place, problem)
+  local own, keys = place_in_file(at.moves, place), {}
+  for key in own:gmatch "[^.]+" do keys[#keys + 1] = key end
+  local line = cbk.config.line(at.file, keys)
+  local where = line and ("'%s', line %d"):format(at.file, line) or ("'%s'"):format(at.file)
+  cbk.fail("config", ("%s: %s: %s"):format(where, own, problem), { file = at.file, field = own })
+end
+
+local function shown(value) return kinds.is_dict(value) and "{…}" or kinds.is_list(value) and "[…]" or cbk.json(value) end
+
+local function refuse_unknown(reader, place, name, known)
+  local near = cbk.nearest(name, naming.sorted(known), 1)[1]
+  local advice = near and ("did you mean '%s'?"):format(near) or "known: " .. table.concat(naming.sorted(known), ", ")
+  params.refuse(reader, place, ("unknown field; %s"):format(advice))
+end
+
+local read_section
+
+---@param reader ParamsReader
+---@param field TrainingField
+local function read_field(reader, field, value, place)
+  if kinds.absent(value) then return nil end
+  if field.ignored then
+    table.insert(reader.ignored, ("%s=%s (%s)"):format(place_in_file(reader.moves, place), shown(value), field.ignored))
+    return nil
+  end
+  if field.section then
+    if not kinds.is_dict(value) then params.refuse(reader, place, ("expected a map of fields, found %s"):format(shown(value))) end
+    return read_section(reader, field.section, value, place)
+  end
+  if not field.kind.fits(value) then
+    params.refuse(reader, place, ("expected %s, found %s"):format(field.kind.expected, shown(value)))
+  end
+  return (kinds.is_dict(value) or kinds.is_list(value) and kinds.is_dict(value[1])) and value or keywords.plain(value)
+end
+
+---@param reader ParamsReader
+---@param known table<string, TrainingField>
+---@param section Dict
+---@param place string
+---@return table
+function read_section(reader, known, section, place)
+  local out = {}
+  for name in cbk.items(section) do
+    local at = place .. "." .. tostring(name)
+    if not known[name] then refuse_unknown(reader, at, tostring(name), known) end
+    out[name] = read_field(reader, known[name], section[name], at)
+  end
+  return out
+end
+
+---The emulated entries of a list of one-key maps, by their names.
+---@param reader ParamsReader
+---@param known table<string, TrainingField>
+---@param ignored table<string, TrainingField>
+local function read_named(reader, known, ignored, entries, place)
+  local out = {}
+  for i = 1, entries and #entries or 0 do
+    local entry, at = entries[i], ("%s.%d"):format(place, i - 1)
+    if not kinds.is_dict(entry) then params.refuse(reader, at, ("expected a map with one name, found %s"):format(shown(entry))) end
+    for name in cbk.items(entry) do
+      local options, spot = entry[name], at .. "." .. tostring(name)
+      local field = known[name] or ignored[name] or { ignored = "is not known here" }
+      local value = kinds.absent(options) and field.ignored and "null" or options
+      out[name] = read_field(reader, field, value, spot)
+    end
+  end
+  return out
+end
+
+---Whether a callback that is a switch is on: absent is the default.
+local function is_disabled(entries, name)
+  for i = 1, entries and #entries or 0 do
+    if kinds.is_dict(entries[i]) and entries[i][name] == cbk.null then return true end
+  end
+  return false
+end
+
+---Reads a section of a data loader.
+---@param at { file: string, moves: Moves, ignored: string[] }
+---@param section Dict
+---@param place string
+---@return table
+function params.data(at, section, place) return read_section(at, fields.DATA, section, place) end
+
+---@param file string
+---@return TrainingParams
+function params.load(file)
+  local given, moves = cbk.config.load(file), {}
+  if not (kinds.is_dict(given) and (kinds.present(given.trainer) or kinds.present(given.model))) then
+    cbk.fail("config", ("'%s' is not a params.yaml of the Model Zoo: it has neither 'trainer' nor 'model'"):format(file), { file = file })
+  end
+  local config = trainer.is(given) and given or trainer.from_legacy(given, moves)
+  trainer.model(config) -- fails with a good message where there is none
+  local reader = { file = file, moves = moves, ignored = {} }
+  local read = read_section(reader, fields.TRAINER, config.trainer, "trainer")
+  local init, callbacks = read.init, read.init.callbacks
+  for _, name in ipairs { "backend", "precision", "loop", "checkpoint", "logging" } do init[name] = init[name] or {} end
+  init.checks_loss = not is_disabled(callbacks, "CheckLoss")
+  init.callbacks = read_named(reader, fields.CALLBACKS, fields.IGNORED_CALLBACKS, callbacks, "trainer.init.callbacks")
+  init.loggers = read_named(reader, fields.LOGGERS, {}, init.loggers, "trainer.init.loggers")
+  return { file = file, given = given, config = config, init = init, fit = read.fit or {}, validate = read.validate or {},
+    ignored = reader.ignored, moves = moves }
+end
+
+return params

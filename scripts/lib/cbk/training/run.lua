@@ -1,0 +1,137 @@
+-- A run: the model, the optimizer, its schedules and the data of a params.yaml, and the steps that it trains.
+
+local causal_loss = require "cstorch.models.causal_loss"
+local cstorch = require "cstorch"
+local data = require "cbk.training.data"
+local evaluation = require "cbk.training.evaluation"
+local model = require "cbk.training.model"
+local models = require "cstorch.models"
+local optimizing = require "cbk.training.optimizing"
+local params = require "cbk.training.params"
+local saving = require "cbk.training.saving"
+local stages = require "cbk.training.stages"
+
+local run = {}
+
+---@class TrainingRun
+---@field params TrainingParams
+---@field model TrainingModel
+---@field module cstorch.models.Trainable
+---@field compiled cstorch.CompiledModel
+---@field optimizing Optimizing
+---@field loader cstorch.utils.data.DataLoader
+---@field evaluation? TrainingEvaluation
+---@field dir string
+---@field step integer        global steps done
+---@field seed integer
+---@field steps TrainingSteps
+---@field progress? cstorch.utils.Progress
+---@field loaded? string       the checkpoint that it began with
+---@field lacking string[]     states that this checkpoint has not
+
+--- How many tensors of random numbers two steps may share: each step has its own seed, so that a run that was resumed has the same.
+local STEPS_OF_SEED = 2 ^ 31
+
+---@param self TrainingRun
+---@return fun(batch: cstorch.models.TokenBatch): cstorch.Tensor
+local function training_step(self)
+  local count, own, scaling = self.params.init.loop.grad_accum_steps or 1, self.optimizing, self.model.scaling
+  local function loss_of(batch) return (causal_loss(self.compiled(batch.input_ids), batch, scaling)) end
+  return cstorch.compile_step(function(batch)
+    local total
+    for i = 0, count - 1 do
+      local loss = loss_of(data.part(batch, i, count)) / count
+      own:backward(loss, i == count - 1)
+      total = total and total + loss:detach() or loss:detach()
+    end
+    own:step()
+    return total
+  end)
+end
+
+---@class TrainingEvents   What happens in a run, for those who show it.
+---@field on_line fun(line: string)   a line of progress
+---@field on_step fun(step: integer, loss: number)
+---@field on_checkpoint fun(path: string, step: integer)
+---@field on_evaluation fun(step: integer, found: EvaluationResult)
+
+---Trains the steps of one stage.
+---@param self TrainingRun
+---@param step_of fun(batch: cstorch.models.TokenBatch): cstorch.Tensor
+---@param stage TrainingStage
+---@param events TrainingEvents
+local function train_stage(self, step_of, stage, events)
+  local every = self.params.init.checkpoint.steps or 0
+  local executor = cstorch.utils.data.DataExecutor(self.loader,
+    { num_steps = stage.last - stage.first, checkpoint_steps = stages.checkpoints(self.steps, stage, every) or 0 })
+  local progress = self.progress
+  progress.initial_step = stage.first
+  local report = cstorch.step_closure(function(step, loss) events.on_step(step, loss:item()) end)
+  local save = cstorch.checkpoint_closure(function(step) events.on_checkpoint(saving.save(self, step), step) end)
+  for i, batch in executor:iter() do
+    self.step = stage.first + i
+    cstorch.manual_seed(self.seed * STEPS_OF_SEED + self.step)
+    local loss = step_of(batch)
+    progress:step(loss)
+    report(self.step, loss)
+    save(self.step)
+  end
+end
+
+---Trains to the end.
+---@param self TrainingRun
+---@param events TrainingEvents
+function run.train(self, events)
+  local step_of = training_step(self)
+  self.progress = cstorch.utils.Progress { log_steps = self.params.init.logging.log_steps or 1, batch_size = self.loader.batch_size,
+    check_loss_values = self.params.init.checks_loss, print = events.on_line }
+  self.progress:start()
+  for _, stage in ipairs(self.steps.stages) do
+    train_stage(self, step_of, stage, events)
+    if stage.evaluates then events.on_evaluation(self.step, self.evaluation:run()) end
+  end
+end
+
+local FIT = "trainer.fit"
+
+---@param self TrainingRun
+local function open_data(self)
+  local given, loop, vocabulary = self.params, self.params.init.loop, self.module:vocabulary()
+  if not given.fit.train_dataloader then params.refuse(given, FIT, "it has no train_dataloader") end
+  self.loader = data.loader(given, given.fit.train_dataloader,
+    { place = FIT .. ".train_dataloader", vocab_size = vocabulary, accumulated = loop.grad_accum_steps })
+  local validation = given.fit.val_dataloader
+  if not validation or loop.eval_frequency == 0 then return end
+  local loader = data.loader(given, validation, { place = FIT .. ".val_dataloader", vocab_size = vocabulary, from_start = true })
+  self.evaluation = evaluation.new(self.compiled, loader, self.model.scaling, loop.eval_steps)
+end
+
+---The checkpoint to begin with: the last one of the run's folder, else the one that the file names; nil: none.
+---@param self TrainingRun
+---@return string|nil
+local function first_checkpoint(self)
+  local last = self.params.init.checkpoint.autoload_last_checkpoint ~= false and saving.last(self)
+  return last and last.path or self.params.fit.ckpt_path
+end
+
+---Makes a run: its model with first values or those of a checkpoint, and all that it needs to train.
+---@param given TrainingParams
+---@return TrainingRun
+function run.open(given)
+  local init = given.init
+  local cluster = init.backend.cluster_config or {}
+  cstorch.configure { model_dir = init.model_dir or "model_dir", num_csx = cluster.num_csx,
+    num_workers_per_csx = cluster.num_workers_per_csx or 1, check_loss_values = init.checks_loss }
+  local self = { params = given, dir = init.model_dir or "model_dir", seed = init.seed or 0, step = 0, lacking = {} }
+  self.model = model.of(given)
+  self.module = models.trainable(self.model.list, self.seed)
+  self.compiled = cstorch.compile(self.module, { backend = init.backend.backend_type or init.device or "CSX" })
+  self.optimizing = optimizing.new(given, self.module)
+  open_data(self)
+  self.loaded = first_checkpoint(self)
+  if self.loaded then self.lacking = saving.load(self, self.loaded) end
+  self.steps = stages.of(init.loop, self.loader:length(), self.step, self.evaluation ~= nil)
+  return self
+end
+
+return run

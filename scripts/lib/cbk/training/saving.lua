@@ -1,0 +1,105 @@
+-- The checkpoints of a run: everything that the next step depends on.
+
+local cbk = require "cbk"
+local catalogue = require("cbk.converters").catalogue
+local checkpoints = require "cbk.training.checkpoints"
+local cstorch = require "cstorch"
+local kinds = require "converters.engine.kinds"
+local ordered_map = require "cstorch.ordered_map"
+
+local saving = {}
+
+saving.NAME = "checkpoint_{step}.mdl"
+
+---@param self TrainingRun
+local function name_of(self) return self.params.init.checkpoint.checkpoint_name or saving.NAME end
+
+---Saves the state after a step, and removes the checkpoints that are not to be kept. In a closure of a checkpoint step.
+---@param self TrainingRun
+---@param step integer
+---@return string path
+function saving.save(self, step)
+  local root = ordered_map.new()
+  root.model = self.module:state_dict()
+  self.optimizing:save(root)
+  root.dataloader = self.loader:state_dict()
+  root.global_step = step
+  local release = catalogue.release(catalogue.resolve(self.model.format))
+  root.__metadata__ = { { version = release .. ".0", model_name = self.model.name, params = self.params.config } }
+  local path = checkpoints.path(self.dir, name_of(self), step)
+  cstorch.save(root, path)
+  local kept = self.params.init.callbacks.KeepNCheckpoints
+  if kept and kept.n then checkpoints.keep(self.dir, name_of(self), kept.n) end
+  return path
+end
+
+---The last checkpoint of the run's folder.
+---@param self TrainingRun
+---@return SavedCheckpoint|nil
+function saving.last(self)
+  local list = checkpoints.list(self.dir, name_of(self))
+  return list[#list]
+end
+
+local STATES = { model = true, optimizer = true, schedulers = true, grad_scaler = true, dataloader = true, global_step = true }
+
+---Which states of a checkpoint are loaded: those that the callback LoadCheckpointStates names, or all.
+---@param self TrainingRun
+---@return table<string, boolean>
+local function wanted(self)
+  local callback = self.params.init.callbacks.LoadCheckpointStates
+  local names = callback and callback.load_checkpoint_states
+  if not names or names == "all" then return STATES end
+  local out = {}
+  for name in (type(names) == "string" and names or table.concat(names, ",")):gmatch "[^,%s]+" do out[name] = true end
+  return out
+end
+
+---The state dict of the model's parameters out of a checkpoint's model section, by its own names.
+---@param self TrainingRun
+---@param section Dict
+---@return table
+local function weights_of(self, section)
+  local out, list = ordered_map.new(), self.model.list
+  for key, tensor in cbk.items(section) do
+    local own = list:own_key(key)
+    local one = own and list.by_key[own]
+    if not (one and one.buffer) then out[own or key] = tensor end
+  end
+  for _, one in ipairs(list) do
+    local is_missing = one.tied_to and out[one.key] == nil and self.module.values[one.key]
+    if is_missing then out[one.key] = out[one.tied_to] end
+  end
+  return out
+end
+
+---Loads a checkpoint into a run that has not begun.
+---@param self TrainingRun
+---@param path string
+---@return string[] lacking   the states that it has not
+function saving.load(self, path)
+  local root, lacking, want = cbk.open(path).root, {}, wanted(self)
+  if not kinds.is_dict(root, "model") then
+    cbk.fail("value", ("'%s' has no 'model' with the weights of a Model Zoo run"):format(path),
+      { file = path, advice = "`cbk convert` makes one of a Hugging Face checkpoint" })
+  end
+  if want.model then
+    self.module:load_state_dict(weights_of(self, root.model), { strict = self.params.init.checkpoint.disable_strict_checkpoint_loading ~= true })
+  end
+  local rest = cbk.dict()
+  for _, name in ipairs { "optimizer", "schedulers", "grad_scaler" } do
+    if want[name] then rest[name] = root[name] end
+  end
+  if want.schedulers then rest.lr_scheduler = root.lr_scheduler end
+  lacking = self.optimizing:load(rest)
+  if want.dataloader and kinds.present(root.dataloader) then
+    self.loader:load_state_dict(root.dataloader)
+  elseif want.dataloader then
+    lacking[#lacking + 1] = "dataloader"
+  end
+  local step = want.global_step and kinds.present(root.global_step) and root.global_step or 0
+  self.step = tonumber(step) or tonumber(tostring(step)) or 0
+  return lacking
+end
+
+return saving

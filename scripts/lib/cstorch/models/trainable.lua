@@ -1,0 +1,79 @@
+-- Models that train: modules whose state dict has the names and shapes of a class of the converters.
+
+local decoder = require "cstorch.models.decoder"
+local layers = require "cstorch.nn.layers"
+local Module = require "cstorch.nn.module"
+local parameter = require "cstorch.nn.parameter"
+local weights = require "cstorch.models.weights"
+
+--- A part of a model, which has tensors and no computation of its own.
+local Part = Module:subclass "Part"
+
+--- The tensors of a norm: optimizers know it by its class, and do not decay them.
+local Norm = Part:subclass "LayerNorm"
+
+---@class cstorch.models.Trainable : cstorch.nn.Module   A model of the Model Zoo with parameters.
+---@field class_name string                    of the Model Zoo
+---@field decoder cstorch.models.Decoder       what it computes
+---@field values table<string, cstorch.Tensor>   its parameters by their names
+local Trainable = Module:subclass "Trainable"
+
+---The part that has a tensor, made with those around it: "a.b.0.c" is in part 0 of the list b of a.
+---@param parts table<string, cstorch.nn.Module>   by their names; "" is the model
+---@param name string
+---@param is_norm boolean
+---@return cstorch.nn.Module part, string own
+local function part_of(parts, name, is_norm)
+  local place, own = name:match "^(.*)%.([^.]*)$"
+  if not place then return parts[""], name end
+  local at = ""
+  for step, rest in place:gmatch "([^.]+)()" do
+    local inner = at == "" and step or at .. "." .. step
+    if not parts[inner] then
+      local is_list = place:find("^%.%d+", rest) ~= nil
+      parts[inner] = is_list and layers.ModuleList() or is_norm and inner == place and Norm() or Part()
+      parts[at]:add_module(step, parts[inner])
+    end
+    at = inner
+  end
+  return parts[at], own
+end
+
+---Whether a tensor belongs to a norm that has a mean to subtract.
+---@param list ClassTensors
+---@param one ClassTensor
+local function is_of_norm(list, one, description)
+  local weight = list.by_key[(one.key:match "^.*%." or "") .. "weight"]
+  return description.norm.kind == "layernorm" and weight ~= nil and weight.init == 1
+end
+
+---@param list ClassTensors
+---@param description cstorch.models.Decoder
+---@param first table<string, cstorch.Tensor>   values, by the names of the class; tied ones are one tensor
+function Trainable:init(list, description, first)
+  Module.init(self)
+  self.class_name, self.decoder, self.values = list.class.name, description, {}
+  local parts, of = { [""] = self }, {}
+  for _, one in ipairs(list) do
+    local value = first[one.key]
+    if value then
+      local part, own = part_of(parts, one.key, is_of_norm(list, one, description))
+      of[value] = of[value] or parameter.new(value)
+      part:register_parameter(own, of[value])
+      self.values[one.key] = of[value]
+    end
+  end
+end
+
+---Token ids are below this.
+---@return integer
+function Trainable:vocabulary() return self.values[self.decoder.place .. self.decoder.embedding .. ".weight"]:size(0) end
+
+---@param ids cstorch.Tensor              [batch, length]
+---@param pass? cstorch.models.Pass       default: with dropout if the model is in training mode
+---@return cstorch.Tensor                 # logits [batch, length, vocabulary]
+function Trainable:forward(ids, pass)
+  return decoder.forward(self.decoder, weights.new(self.values), ids, pass or { training = self.training })
+end
+
+return Trainable

@@ -1,0 +1,131 @@
+-- cbk train: a training run of the Model Zoo on this machine
+
+local cbk = require "cbk"
+local cli = require "cbk.cli"
+local converters = require "cbk.converters"
+local numbers = require "cbk.numbers"
+local params = require "cbk.training.params"
+local progress = require "cbk.progress"
+local run = require "cbk.training.run"
+
+local parser = cli.parser("train", "Train a model of the Model Zoo on this machine, from its params.yaml.", [[
+The file has the trainer's layout (releases from 2.3 on) or the legacy one. Model, optimizer,
+parameter groups, schedules, loss scale, clipping, data, evaluation and checkpoints are those of the
+file. Everything is computed in float32. Fields without an effect here are named before the run starts.
+
+Data are folders of HDF5 files with token ids, as the Model Zoo's preprocessing and `cbk make-data`
+write them.
+
+Checkpoints are checkpoint_<step>.mdl in the folder model_dir. If it has some, the run continues after the last one, with
+the same values as if it had never stopped: weights, states of the optimizer and of the schedules, place in
+the data and random numbers are restored. They convert with `cbk convert` as the checkpoints of a cluster do.
+
+examples:
+  cbk train params.yaml
+  cbk train params.yaml --model-dir run2 --max-steps 100
+  cbk train params.yaml --checkpoint pretrained.mdl]])
+parser:argument("params", "params.yaml"):argname "PARAMS"
+parser:option("--model-dir --model_dir", "the folder of the run (default: model_dir of the file, else model_dir)"):argname "DIR"
+parser:option("--checkpoint --checkpoint_path", "begin with this checkpoint, unless the folder has one already"):argname "FILE"
+parser:option("--max-steps --max_steps", "train up to this step"):argname("N"):convert(cli.whole_number("--max-steps", 1))
+parser:option("--seed", "random seed (default: that of the file, else 0)"):argname("N"):convert(cli.whole_number("--seed", 0))
+cli.options(parser, "threads", "no-progress-bar", "quiet", "json")
+local args = parser:parse()
+
+-- --- options over the file
+
+local given = params.load(args.params)
+converters.load()
+local init = given.init
+init.model_dir = args.model_dir or init.model_dir or "model_dir"
+init.seed = args.seed or init.seed
+given.fit.ckpt_path = args.checkpoint or given.fit.ckpt_path
+if args.max_steps then
+  init.loop.max_steps, init.loop.num_steps, init.loop.num_epochs = args.max_steps, nil, nil
+end
+if args.threads then cbk.compute.threads(args.threads) end
+
+-- --- what is shown
+
+local function say(line)
+  if args.json or args.quiet then return end
+  cbk.terminal.progress ""
+  print(line)
+  io.stdout:flush()
+end
+
+local function json_line(members) print(cbk.json(cbk.dict(members), { shown = true })) end
+
+local function warn_of_ignored()
+  if #given.ignored == 0 then return end
+  cbk.warn(("without an effect here: %s"):format(table.concat(given.ignored, ", ")))
+end
+
+local function parameter_count(module)
+  local count = 0
+  for _, p in ipairs(module:parameters()) do count = count + p:numel() end
+  return count
+end
+
+---@param self TrainingRun
+local function say_what_runs(self)
+  local steps, accumulated = self.steps, init.loop.grad_accum_steps or 1
+  say(("%s (%s): %s"):format(self.model.name, self.model.list.class.name, numbers.counted(parameter_count(self.module), "parameter")))
+  if self.loaded then say(("from %s, step %d"):format(cbk.shown(self.loaded), self.step)) else say "from random weights" end
+  for _, name in ipairs(self.lacking) do say(("  it has no %s, which begins anew"):format(name)) end
+  say(("steps %d to %d, a batch of %s each%s"):format(steps.first + 1, steps.last, numbers.counted(self.loader.batch_size, "sample"),
+    accumulated > 1 and (" in %d parts"):format(accumulated) or ""))
+end
+
+local samples, started = 0, cbk.clock()
+
+local function draw(self, step, loss)
+  local steps = self.steps
+  local done, seconds = step - steps.first, cbk.clock() - started
+  local left = progress.format_time((steps.last - step) * seconds / done)
+  cbk.terminal.progress(step == steps.last and "" or ("step %d of %d  loss %.4f  %.3g samples/s  %s left"):format(step, steps.last, loss,
+    samples / seconds, left))
+end
+
+---@param self TrainingRun
+---@return TrainingEvents
+local function events_of(self)
+  local has_bar = cli.has_progress(args) and cbk.terminal.is_tty "stderr"
+  return {
+    on_line = say,
+    on_step = function(step, loss)
+      samples = samples + self.loader.batch_size
+      if args.json then json_line { { "step", step }, { "loss", numbers.json_number(loss) } } end
+      if has_bar then draw(self, step, loss) end
+    end,
+    on_checkpoint = function(path, step)
+      say(("Saved checkpoint %s"):format(cbk.shown(path)))
+      if args.json then json_line { { "step", step }, { "checkpoint", path } } end
+    end,
+    on_evaluation = function(step, found)
+      say(("| Eval Device=%s, GlobalStep=%d, Batch=%d, Loss=%.5f, Rate=%.2f samples/sec"):format(self.compiled.device:upper(), step,
+        found.batches, found.loss, found.samples / found.seconds))
+      say(("Avg Eval Loss: %.5f"):format(found.loss))
+      say(("Metric: eval/lm_perplexity = %.5f"):format(found.perplexity))
+      say(("Metric: eval/accuracy = %.5f"):format(found.accuracy))
+      if args.json then
+        json_line { { "step", step }, { "eval_loss", numbers.json_number(found.loss) },
+          { "perplexity", numbers.json_number(found.perplexity) }, { "accuracy", numbers.json_number(found.accuracy) } }
+      end
+    end,
+  }
+end
+
+-- --- the run
+
+local self = run.open(given)
+warn_of_ignored()
+if self.steps.last == self.steps.first then
+  say(("The run is complete: %s has step %d of %d. A larger loop.max_steps, or --max-steps, continues it."):format(self.loaded or "it",
+    self.step, self.steps.last))
+  return
+end
+say_what_runs(self)
+run.train(self, events_of(self))
+say "Training completed successfully!"
+say(("Processed %d training sample(s) in %.1f seconds."):format(samples, cbk.clock() - started))
