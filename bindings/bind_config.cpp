@@ -100,12 +100,9 @@ int read_json(lua_State* L) {
 }  // namespace
 
 void bind_config(lua_State* L) {
-  static const luaL_Reg functions[] = {{"load", guarded<load>},
-                                       {"parse", guarded<parse>},
-                                       {"dump", guarded<dump>},
-                                       {"save", guarded<save>},
-                                       {"line", guarded<line>},
-                                       {nullptr, nullptr}};
+  static const luaL_Reg functions[] = {{"load", guarded<load>}, {"parse", guarded<parse>},
+                                       {"dump", guarded<dump>}, {"save", guarded<save>},
+                                       {"line", guarded<line>}, {nullptr, nullptr}};
   set_group(L, "config", functions);
   static const luaL_Reg module_functions[] = {
       {"json", guarded<json>}, {"parse_json", guarded<read_json>}, {nullptr, nullptr}};

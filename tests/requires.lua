@@ -40,6 +40,7 @@ local LAYERS = {
   { "cbk.round_trip", "^scripts/lib/cbk/round_trip/" },
   { "cbk.merge", "^scripts/lib/cbk/merge/" },
   { "cbk.serve", "^scripts/lib/cbk/serve/" },
+  { "cbk.training", "^scripts/lib/cbk/training/" },
   { "the commands", "^scripts/[%w_-]+%.lua$" },
   { "examples and packaging", "^scripts/examples/", "^scripts/packaging/" },
 }

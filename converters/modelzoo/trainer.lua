@@ -269,8 +269,10 @@ local function fill_list(take, entries, switches, at, moves)
   return out
 end
 
----The fields of a section (not of runconfig) that the layout moves elsewhere.
-local function moved_fields(section)
+---The fields of a section of a legacy file that the layout moves elsewhere: of runconfig, all that are known.
+---@param section string
+---@return string[]
+function trainer.moved_fields(section)
   local out = {}
   local function look(node)
     if type(node) == "string" then
@@ -286,7 +288,7 @@ end
 
 local function without_moved(tree, section)
   if tree ~= nil then
-    for _, field in ipairs(moved_fields(section)) do tree[field] = nil end
+    for _, field in ipairs(trainer.moved_fields(section)) do tree[field] = nil end
   end
   return tree
 end

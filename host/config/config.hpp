@@ -34,8 +34,9 @@ Value load_config(const fs::path& path, const ConfigWarning& warn = {});
 /// Errors: `format` with line and column; `refused` for tags that would create objects.
 Value parse_config(std::string_view text, ConfigFormat format, const ConfigWarning& warn = {});
 
-/// The line, from 1, of the last of the keys that leads on from the one before ("trainer", "init", "loop"; items
-/// of a list by their number): for messages about a field of a file that was read. Nothing if there is none.
+/// The line, from 1, of the last of the keys that leads on from the one before ("trainer", "init", "loop";
+/// items of a list by their number): for messages about a field of a file that was read. Nothing if there is
+/// none.
 std::optional<int64_t> line_of_field(const fs::path& path, std::span<const std::string> keys);
 
 struct ConfigWriteOptions {

@@ -1,6 +1,7 @@
 -- An evaluation: the loss of a model over a data set, perplexity and accuracy.
 
 local causal_loss = require "cstorch.models.causal_loss"
+local cbk = require "cbk"
 local cstorch = require "cstorch"
 
 ---@class EvaluationResult
@@ -22,17 +23,17 @@ local evaluation = {}
 
 ---@param compiled cstorch.CompiledModel
 ---@param loader cstorch.utils.data.DataLoader
----@param scaling cstorch.models.LossScaling
+---@param options cstorch.models.LossOptions
 ---@param steps? integer   batches; default: all
 ---@return TrainingEvaluation
-function evaluation.new(compiled, loader, scaling, steps)
+function evaluation.new(compiled, loader, options, steps)
   local self = setmetatable({ compiled = compiled, loader = loader, steps = steps }, Evaluation)
   self.perplexity = cstorch.metrics.PerplexityMetric("eval/lm_perplexity", { compute_on_system = true })
   self.accuracy = cstorch.metrics.AccuracyMetric("eval/accuracy", { compute_on_system = true })
   self.step_of = cstorch.compile_step(function(batch)
     return cstorch.no_grad(function()
       local logits = compiled(batch.input_ids)
-      local loss, sum = causal_loss(logits, batch, scaling)
+      local loss, sum = causal_loss.cross_entropy(logits, batch, options)
       local weights = batch.attention_mask:to "float32"
       self.perplexity { labels = batch.labels, loss = sum, weights = weights }
       self.accuracy { labels = batch.labels, predictions = logits:argmax(-1), weights = weights }
@@ -45,7 +46,7 @@ end
 ---@param on_batch? fun(batch: integer, count: integer, loss: number)
 ---@return EvaluationResult
 function Evaluation:run(on_batch)
-  local cbk, sum, count = require "cbk", 0, 0
+  local sum, count = 0, 0
   local begin = cbk.clock()
   local executor = cstorch.utils.data.DataExecutor(self.loader, { num_steps = self.steps or self.loader:length() })
   local note = cstorch.step_closure(function(i, loss)

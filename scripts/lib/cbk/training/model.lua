@@ -39,8 +39,7 @@ local function check_fields(run, section, list)
   for name in cbk.items(section) do
     local place = "trainer.init.model." .. name
     if not known[name] then
-      local near = cbk.nearest(name, naming.sorted(known), 1)[1]
-      params.refuse(run, place, "unknown field of " .. list.class.name .. (near and ("; did you mean '%s'?"):format(near) or ""))
+      params.refuse_unknown(run, place, naming.sorted(known), list.class.name)
     end
     local why = OTHERS[name]
     if why and kinds.present(section[name]) then
@@ -49,10 +48,12 @@ local function check_fields(run, section, list)
   end
 end
 
+local BALANCE = 0.01 -- the coefficient of a mixture whose config has none
+
 ---@param run TrainingParams
 ---@param section Dict
----@return cstorch.models.LossScaling
-local function scaling_of(run, section)
+---@return cstorch.models.LossOptions
+local function loss_of(run, section)
   local by, weight = section.loss_scaling, section.loss_weight
   by = kinds.present(by) and tostring(by):lower() or "num_tokens"
   if by ~= "num_tokens" and by ~= "batch_size" then
@@ -62,14 +63,16 @@ local function scaling_of(run, section)
   if type(weight) ~= "number" then
     params.refuse(run, "trainer.init.model.loss_weight", ("expected a number, found %s"):format(cbk.json(weight)))
   end
-  return { by = by, weight = weight }
+  local moe = section.moe_params or section.moe
+  local balance = kinds.is_dict(moe) and (kinds.present(moe.load_balancing_loss_coef) and moe.load_balancing_loss_coef or BALANCE) or 0
+  return { by = by, weight = by == "num_tokens" and 1 or weight, balance = balance }
 end
 
 ---@class TrainingModel
 ---@field name string                   as `cbk list` names it
 ---@field format string                 of the checkpoints
 ---@field list ClassTensors
----@field scaling cstorch.models.LossScaling
+---@field loss cstorch.models.LossOptions
 
 ---@param run TrainingParams
 ---@return TrainingModel
@@ -82,7 +85,7 @@ function model.of(run)
       ("%s (%s) cannot be trained here; decoders such as gpt2, gptj and llama can"):format(name, list.class.name))
   end
   check_fields(run, section, list)
-  return { name = name, format = format, list = list, scaling = scaling_of(run, section) }
+  return { name = name, format = format, list = list, loss = loss_of(run, section) }
 end
 
 return model

@@ -16,16 +16,6 @@ Optimizing.__index = Optimizing
 
 local OPTIMIZER, SCHEDULES = "trainer.init.optimizer", "trainer.init.schedulers"
 
----Calls `make`, and puts the field before what it says.
----@param run TrainingParams
----@param place string
-local function at_field(run, place, make, ...)
-  local fine, result = pcall(make, ...)
-  if fine then return result end
-  if type(result) == "table" and result.message then params.refuse(run, place, result.message) end
-  error(result, 0)
-end
-
 ---The name and the options of a map with one entry.
 ---@param run TrainingParams
 ---@param place string
@@ -48,16 +38,16 @@ local function optimizer_of(run, module)
   if not run.init.optimizer then params.refuse(run, "trainer.init", "it has no optimizer, such as AdamW") end
   local name, options = only_entry(run, run.init.optimizer, OPTIMIZER)
   local place = OPTIMIZER .. "." .. name
-  local groups = at_field(run, place, cstorch.optim.configure_param_groups, module,
+  local groups = params.at_field(run, place, cstorch.optim.configure_param_groups, module,
     { weight_decay = options.weight_decay, adjust_learning_rate = options.adjust_learning_rate, params = options.params })
   options.adjust_learning_rate, options.params, options.weight_decay = nil, nil, nil
   options.optimizer_type, options.params = name, groups
   local unused
   local before = cstorch.on_warning(function(text, info) unused = info and info.unused or unused or text end)
-  local optimizer = at_field(run, place, cstorch.optim.configure_optimizer, options)
+  local optimizer = params.at_field(run, place, cstorch.optim.configure_optimizer, options)
   cstorch.on_warning(before)
   if type(unused) == "table" then
-    params.refuse(run, ("%s.%s"):format(place, unused[1]), ("unknown field of %s"):format(name))
+    params.refuse_unknown(run, ("%s.%s"):format(place, unused[1]), keywords.names(optimizer.class.keywords), name)
   end
   return optimizer
 end
@@ -68,7 +58,7 @@ end
 local function schedules_of(run, optimizer)
   local list = run.init.schedulers
   if not list or #list == 0 then return {} end
-  local schedules, has_factors = at_field(run, SCHEDULES, cstorch.optim.configure_scheduler, optimizer, list), false
+  local schedules, has_factors = params.at_field(run, SCHEDULES, cstorch.optim.configure_scheduler, optimizer, list), false
   for _, group in ipairs(optimizer.param_groups) do has_factors = has_factors or group.adjust_learning_rate ~= nil end
   for i, schedule in ipairs(schedules) do
     -- muP gives factors to groups, which apply without a ScalePerParamLR in the file.
@@ -99,7 +89,7 @@ function optimizing.new(run, module)
   end
   local optimizer = optimizer_of(run, module)
   return setmetatable({ optimizer = optimizer, schedules = schedules_of(run, optimizer),
-    scaler = at_field(run, "trainer.init.precision", scaler_of, precision), precision = precision }, Optimizing)
+    scaler = params.at_field(run, "trainer.init.precision", scaler_of, precision), precision = precision }, Optimizing)
 end
 
 ---Adds the gradients of a loss. A scaled loss is one for all parts of a batch, so its parts are added up to the last.

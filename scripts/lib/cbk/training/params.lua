@@ -1,6 +1,7 @@
 -- A params.yaml as plain values: both layouts, each field checked, and those that are not emulated named.
 
 local cbk = require "cbk"
+local errors = require "cbk.errors"
 local fields = require "cbk.training.fields"
 local keywords = require "cstorch.keywords"
 local kinds = require "converters.engine.kinds"
@@ -50,10 +51,15 @@ end
 
 local function shown(value) return kinds.is_dict(value) and "{…}" or kinds.is_list(value) and "[…]" or cbk.json(value) end
 
-local function refuse_unknown(reader, place, name, known)
-  local near = cbk.nearest(name, naming.sorted(known), 1)[1]
-  local advice = near and ("did you mean '%s'?"):format(near) or "known: " .. table.concat(naming.sorted(known), ", ")
-  params.refuse(reader, place, ("unknown field; %s"):format(advice))
+---Fails because of a field that nothing knows.
+---@param at { file: string, moves: Moves }
+---@param place string
+---@param known string[]
+---@param of? string   whose field it is
+function params.refuse_unknown(at, place, known, of)
+  local near = cbk.nearest(naming.last(place), known, 1)[1]
+  local advice = near and ("did you mean '%s'?"):format(near) or "known: " .. table.concat(known, ", ")
+  params.refuse(at, place, ("unknown field%s; %s"):format(of and " of " .. of or "", advice))
 end
 
 local read_section
@@ -85,7 +91,7 @@ function read_section(reader, known, section, place)
   local out = {}
   for name in cbk.items(section) do
     local at = place .. "." .. tostring(name)
-    if not known[name] then refuse_unknown(reader, at, tostring(name), known) end
+    if not known[name] then params.refuse_unknown(reader, at, naming.sorted(known)) end
     out[name] = read_field(reader, known[name], section[name], at)
   end
   return out
@@ -118,12 +124,41 @@ local function is_disabled(entries, name)
   return false
 end
 
+---Calls a function, and puts the field before what it says of its value.
+---@param at { file: string, moves: Moves }
+---@param place string
+---@param make function
+---@return any
+function params.at_field(at, place, make, ...)
+  local fine, result = pcall(make, ...)
+  if fine then return result end
+  local said = type(result) == "table" and (result.message or result.code == "value" and errors.text(result))
+  if said then params.refuse(at, place, said) end
+  error(result, 0)
+end
+
 ---Reads a section of a data loader.
 ---@param at { file: string, moves: Moves, ignored: string[] }
 ---@param section Dict
 ---@param place string
 ---@return table
 function params.data(at, section, place) return read_section(at, fields.DATA, section, place) end
+
+---The file in the trainer's layout.
+---@param file string
+---@param given Dict
+---@param moves Moves   gets those of a legacy file's fields
+local function in_new_layout(file, given, moves)
+  if trainer.is(given) then return given end
+  local known = { "mode", unpack(trainer.moved_fields "runconfig") }
+  table.sort(known)
+  for name in cbk.items(trainer.section(given, "runconfig") or cbk.dict()) do
+    local is_known = false
+    for _, one in ipairs(known) do is_known = is_known or one == name end
+    if not is_known then params.refuse_unknown({ file = file, moves = moves }, "runconfig." .. tostring(name), known) end
+  end
+  return trainer.from_legacy(given, moves)
+end
 
 ---@param file string
 ---@return TrainingParams
@@ -132,7 +167,7 @@ function params.load(file)
   if not (kinds.is_dict(given) and (kinds.present(given.trainer) or kinds.present(given.model))) then
     cbk.fail("config", ("'%s' is not a params.yaml of the Model Zoo: it has neither 'trainer' nor 'model'"):format(file), { file = file })
   end
-  local config = trainer.is(given) and given or trainer.from_legacy(given, moves)
+  local config = in_new_layout(file, given, moves)
   trainer.model(config) -- fails with a good message where there is none
   local reader = { file = file, moves = moves, ignored = {} }
   local read = read_section(reader, fields.TRAINER, config.trainer, "trainer")

@@ -35,12 +35,11 @@ local STEPS_OF_SEED = 2 ^ 31
 ---@param self TrainingRun
 ---@return fun(batch: cstorch.models.TokenBatch): cstorch.Tensor
 local function training_step(self)
-  local count, own, scaling = self.params.init.loop.grad_accum_steps or 1, self.optimizing, self.model.scaling
-  local function loss_of(batch) return (causal_loss(self.compiled(batch.input_ids), batch, scaling)) end
+  local count, own = self.params.init.loop.grad_accum_steps or 1, self.optimizing
   return cstorch.compile_step(function(batch)
     local total
     for i = 0, count - 1 do
-      local loss = loss_of(data.part(batch, i, count)) / count
+      local loss = causal_loss.of(self.compiled, data.part(batch, i, count), self.model.loss) / count
       own:backward(loss, i == count - 1)
       total = total and total + loss:detach() or loss:detach()
     end
@@ -103,7 +102,7 @@ local function open_data(self)
   local validation = given.fit.val_dataloader
   if not validation or loop.eval_frequency == 0 then return end
   local loader = data.loader(given, validation, { place = FIT .. ".val_dataloader", vocab_size = vocabulary, from_start = true })
-  self.evaluation = evaluation.new(self.compiled, loader, self.model.scaling, loop.eval_steps)
+  self.evaluation = evaluation.new(self.compiled, loader, self.model.loss, loop.eval_steps)
 end
 
 ---The checkpoint to begin with: the last one of the run's folder, else the one that the file names; nil: none.
@@ -124,13 +123,13 @@ function run.open(given)
     num_workers_per_csx = cluster.num_workers_per_csx or 1, check_loss_values = init.checks_loss }
   local self = { params = given, dir = init.model_dir or "model_dir", seed = init.seed or 0, step = 0, lacking = {} }
   self.model = model.of(given)
-  self.module = models.trainable(self.model.list, self.seed)
+  self.module = params.at_field(given, "trainer.init.model", models.trainable, self.model.list, self.seed)
   self.compiled = cstorch.compile(self.module, { backend = init.backend.backend_type or init.device or "CSX" })
   self.optimizing = optimizing.new(given, self.module)
   open_data(self)
   self.loaded = first_checkpoint(self)
   if self.loaded then self.lacking = saving.load(self, self.loaded) end
-  self.steps = stages.of(init.loop, self.loader:length(), self.step, self.evaluation ~= nil)
+  self.steps = params.at_field(given, "trainer.init.loop", stages.of, init.loop, self.loader:length(), self.step, self.evaluation ~= nil)
   return self
 end
 

@@ -78,20 +78,18 @@ end
 ---@param path string
 ---@return string[] lacking   the states that it has not
 function saving.load(self, path)
-  local root, lacking, want = cbk.open(path).root, {}, wanted(self)
+  local root, want, is_strict = cbk.open(path).root, wanted(self), self.params.init.checkpoint.disable_strict_checkpoint_loading ~= true
   if not kinds.is_dict(root, "model") then
     cbk.fail("value", ("'%s' has no 'model' with the weights of a Model Zoo run"):format(path),
       { file = path, advice = "`cbk convert` makes one of a Hugging Face checkpoint" })
   end
-  if want.model then
-    self.module:load_state_dict(weights_of(self, root.model), { strict = self.params.init.checkpoint.disable_strict_checkpoint_loading ~= true })
-  end
+  if want.model then self.module:load_state_dict(weights_of(self, root.model), { strict = is_strict }) end
   local rest = cbk.dict()
   for _, name in ipairs { "optimizer", "schedulers", "grad_scaler" } do
     if want[name] then rest[name] = root[name] end
   end
   if want.schedulers then rest.lr_scheduler = root.lr_scheduler end
-  lacking = self.optimizing:load(rest)
+  local lacking = self.optimizing:load(rest)
   if want.dataloader and kinds.present(root.dataloader) then
     self.loader:load_state_dict(root.dataloader)
   elseif want.dataloader then

@@ -40,6 +40,7 @@ local decoder = {}
 
 ---@class cstorch.models.Pass   How a forward pass runs.
 ---@field training? boolean                               with dropout
+---@field routes? cstorch.models.Route[]                   gets those of the mixtures
 ---@field seen? fun(place: string, x: cstorch.Tensor)      gets what leaves the embedding, each layer and the last norm
 ---@field cache? cstorch.models.Cache                      keys and values of the tokens before these; gets those of these tokens
 

@@ -50,7 +50,8 @@ local function truncated_normal(shape, one)
   errors.check(low >= -WIDEST and high <= WIDEST and low < high, "value",
     "truncated_normal: a and b must be within %g standard deviations of the mean, not %g and %g", WIDEST, low, high)
   local least, most = erf(low / math.sqrt(2)), erf(high / math.sqrt(2))
-  return (inverse_erf(tensors.rand(shape) * (most - least) + least) * (math.sqrt(2) * std) + mean):clamp(mean + low * std, mean + high * std)
+  local numbers = inverse_erf(tensors.rand(shape) * (most - least) + least) * (math.sqrt(2) * std) + mean
+  return numbers:clamp(mean + low * std, mean + high * std)
 end
 
 ---Inputs and outputs of a matrix.

@@ -139,16 +139,16 @@ end
 ---@field chosen integer     experts of a token
 ---@field is_normed boolean   the weights of the chosen experts add up to 1
 
----For each token the weights of its best experts: [..., experts], 0 for the others.
+---For each token the weights of its best experts, 0 for the others.
 ---@param scores cstorch.Tensor
 ---@param own cstorch.models.Experts
+---@return cstorch.Tensor weights, cstorch.Tensor all, cstorch.Tensor is_chosen   each [..., experts]; those of all experts; 1 or 0
 local function weights_of(scores, own)
   local all = scores:softmax(-1)
-  local best, at = all:topk(own.chosen, -1)
-  if own.is_normed then best = best / best:sum(-1, { keepdim = true }) end
-  local numbers = tensors.arange(own.count):to(at.dtype)
-  local is_chosen = at:unsqueeze(-1):eq(numbers):to(best.dtype) -- [..., chosen, experts]
-  return (best:unsqueeze(-1) * is_chosen):sum(-2)
+  local _, at = all:detach():topk(own.chosen, -1)
+  local is_chosen = at:unsqueeze(-1):eq(tensors.arange(own.count):to(at.dtype)):to(all.dtype):sum(-2)
+  local best = all * is_chosen
+  return own.is_normed and best / best:sum(-1, { keepdim = true }) or best, all, is_chosen
 end
 
 ---A mixture: each token goes to the experts with the highest scores. All experts are computed for all tokens.
@@ -159,7 +159,9 @@ end
 ---@param shared? cstorch.models.Compute[]                 that each token goes to
 ---@return cstorch.Tensor
 function parts.experts(w, x, own, expert, shared)
-  local weights, out = weights_of(w:linear(own.gate, x), own), nil
+  local weights, all, is_chosen = weights_of(w:linear(own.gate, x), own)
+  if w.routes then table.insert(w.routes, { all = all, is_chosen = is_chosen }) end
+  local out
   for i = 0, own.count - 1 do
     local one = expert(i)(w, x) * weights:slice(-1, i, i + 1)
     out = out and out + one or one

@@ -7,8 +7,8 @@ local tensors = require "cstorch.tensors"
 local rotary = {}
 
 ---@class cstorch.models.Rotary
----@field frequencies cstorch.Tensor                             [width / 2]
----@field long? { from: integer, frequencies: cstorch.Tensor }   those of inputs of more positions than `from`
+---@field frequencies number[]                                   one for each pair of a head; a step makes a tensor of them
+---@field long? { from: integer, frequencies: number[] }         those of inputs of more positions than `from`
 ---@field factor number                                          of cosines and sines
 ---@field halves boolean                                         element i belongs to i + width/2, not 2i to 2i + 1
 
@@ -75,6 +75,8 @@ function rotary.new(theta, width, halves, said)
     errors.check(kind == "default", "value", "rotary positions of type '%s' are not known here; known: linear, llama3, yarn, longrope",
       kind)
   end
+  out.frequencies = out.frequencies:tolist()
+  if out.long then out.long.frequencies = out.long.frequencies:tolist() end
   return out
 end
 
@@ -84,7 +86,7 @@ end
 ---@return cstorch.Turns
 function rotary.turns(own, first, count)
   local is_long = own.long and first + count > own.long.from
-  return positions.turns(is_long and own.long.frequencies or own.frequencies, first, count, own.factor)
+  return positions.turns(tensors.tensor(is_long and own.long.frequencies or own.frequencies), first, count, own.factor)
 end
 
 return rotary

@@ -73,7 +73,8 @@ function Trainable:vocabulary() return self.values[self.decoder.place .. self.de
 ---@param pass? cstorch.models.Pass       default: with dropout if the model is in training mode
 ---@return cstorch.Tensor                 # logits [batch, length, vocabulary]
 function Trainable:forward(ids, pass)
-  return decoder.forward(self.decoder, weights.new(self.values), ids, pass or { training = self.training })
+  pass = pass or { training = self.training }
+  return decoder.forward(self.decoder, weights.new(self.values, pass.routes), ids, pass)
 end
 
 return Trainable

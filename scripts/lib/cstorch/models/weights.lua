@@ -7,6 +7,7 @@ local tensors = require "cstorch.tensors"
 ---@class cstorch.models.Weights   Tensors of checkpoints are read when they are needed, as float32, and let go at once.
 ---@field given table<string, Tensor|cstorch.Tensor>
 ---@field prefix string
+---@field routes? cstorch.models.Route[]   gets one of each mixture that is computed
 local Weights = {}
 Weights.__index = Weights
 
@@ -17,14 +18,21 @@ Weights.__index = Weights
 
 local weights = {}
 
+---@class cstorch.models.Route   Where the tokens of a mixture go: [batch, length, experts].
+---@field all cstorch.Tensor         the probabilities of all experts
+---@field is_chosen cstorch.Tensor   1 or 0
+
 ---@param given table<string, Tensor|cstorch.Tensor>
+---@param routes? cstorch.models.Route[]
 ---@return cstorch.models.Weights
-function weights.new(given) return setmetatable({ given = given, prefix = "" }, Weights) end
+function weights.new(given, routes) return setmetatable({ given = given, prefix = "", routes = routes }, Weights) end
 
 ---The weights whose names begin with a prefix, without it.
 ---@param prefix string
 ---@return cstorch.models.Weights
-function Weights:below(prefix) return setmetatable({ given = self.given, prefix = self.prefix .. prefix }, Weights) end
+function Weights:below(prefix)
+  return setmetatable({ given = self.given, prefix = self.prefix .. prefix, routes = self.routes }, Weights)
+end
 
 ---@param name string
 ---@return boolean

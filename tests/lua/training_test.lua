@@ -1,0 +1,277 @@
+-- `cbk train`: what a run trains, leaves behind and continues, from files of both layouts, and what it says of wrong ones.
+
+local cbk = require "cbk"
+local harness = require "harness"
+local training_data = require "training_data"
+
+local describe, it, equal, has = harness.describe, harness.it, harness.equal, harness.has
+local changed, TRAINER = training_data.changed, training_data.TRAINER
+
+---A folder with data and a params.yaml.
+---@param text? string
+---@return string
+local function folder(text)
+  local dir = harness.temp_dir()
+  training_data.write(dir .. "/data", 22, training_data.LENGTH, training_data.WORDS)
+  cbk.fs.write(dir .. "/params.yaml", text or TRAINER)
+  return dir
+end
+
+---@return string stdout, string stderr
+local function train(dir, ...)
+  local status, out, err = harness.cbk(dir, "train", "params.yaml", ...)
+  assert(status == 0, err)
+  return out, err
+end
+
+local function checkpoints(dir)
+  local out = {}
+  for _, name in ipairs(cbk.fs.list(dir .. "/run")) do
+    if name:find "%.mdl$" then out[#out + 1] = name end
+  end
+  return out
+end
+
+local function bytes(dir, step) return cbk.fs.read(("%s/run/checkpoint_%d.mdl"):format(dir, step)) end
+
+---The tensors of a checkpoint's section as lists.
+local function values(path, section)
+  local out = {}
+  for key, leaf in cbk.leaves(cbk.open(path).root[section or "model"]) do
+    if cbk.kind(leaf) == "tensor" or cbk.kind(leaf) == "ndarray" then out[key] = leaf:tolist() end
+  end
+  return out
+end
+
+local function losses(out)
+  local list = {}
+  for step, loss in out:gmatch "| Train Device=%u+, Step=(%d+), Loss=([%d.]+)" do list[tonumber(step)] = tonumber(loss) end
+  return list
+end
+
+local EVERY_STEP = changed(TRAINER, "log_steps: 3", "log_steps: 1")
+
+describe("cbk train", function()
+  it("trains, evaluates and saves at the steps of the file", function()
+    local dir = folder()
+    local out, err = train(dir)
+    equal(checkpoints(dir), { "checkpoint_12.mdl", "checkpoint_4.mdl", "checkpoint_8.mdl" })
+    local steps = {}
+    for step in pairs(losses(out)) do steps[#steps + 1] = step end
+    table.sort(steps)
+    equal(steps, { 3, 5, 6, 9, 10, 12 }) -- each third, and those before an evaluation
+    has(out, "gpt2 (GPT2LMHeadModel): 5,248 parameters\nfrom random weights\nsteps 1 to 12, a batch of 4 samples each\n")
+    has(out, "| Eval Device=CSX, GlobalStep=5, Batch=2, Loss=")
+    has(out, "| Eval Device=CSX, GlobalStep=12, Batch=2, Loss=")
+    has(out, "Saved checkpoint run/checkpoint_8.mdl\n")
+    has(out, "Metric: eval/lm_perplexity = ")
+    has(out, "Training completed successfully!\nProcessed 48 training sample(s) in ")
+    equal(err, "")
+    local root = cbk.open(dir .. "/run/checkpoint_12.mdl").root
+    equal({ root.global_step, root.dataloader.samples_streamed, root.__metadata__[1].params.trainer.init.seed }, { 12, 48, 3 })
+    equal(root.__metadata__[1].version, "2.9.0")
+  end)
+
+  it("lowers the loss", function()
+    local out = train(folder(changed(changed(TRAINER, "max_steps: 12", "max_steps: 300"), "checkpoint:\n      steps: 4",
+      "checkpoint:\n      steps: 0")))
+    local list = losses(out)
+    assert(list[3] > 3.4 and list[300] < 1.5, ("%g to %g"):format(list[3], list[300]))
+  end)
+
+  it("continues bit for bit after its last checkpoint, wherever it stopped", function()
+    local dir = folder()
+    train(dir)
+    local last, before = bytes(dir, 12), bytes(dir, 8)
+    for _, first in ipairs { 4, 8 } do
+      cbk.fs.remove(dir .. "/run/checkpoint_12.mdl")
+      if first == 4 then cbk.fs.remove(dir .. "/run/checkpoint_8.mdl") end
+      local out = train(dir)
+      has(out, ("from run/checkpoint_%d.mdl, step %d\nsteps %d to 12"):format(first, first, first + 1))
+      equal(bytes(dir, 12) == last, true)
+      equal(bytes(dir, 8) == before, true)
+    end
+  end)
+
+  it("does not train what is complete", function()
+    local dir = folder()
+    train(dir)
+    has(train(dir), "The run is complete: run/checkpoint_12.mdl has step 12 of 12. A larger loop.max_steps, or --max-steps, continues it.")
+    equal(#checkpoints(dir), 3)
+    has(train(dir, "--max-steps", "13"), "steps 13 to 13")
+    equal(#checkpoints(dir), 4)
+  end)
+
+  it("keeps as many checkpoints as the file says", function()
+    local dir = folder(changed(TRAINER, "    logging:", "    callbacks:\n    - KeepNCheckpoints:\n        n: 2\n    logging:"))
+    train(dir)
+    equal(checkpoints(dir), { "checkpoint_12.mdl", "checkpoint_8.mdl" })
+  end)
+
+  it("computes the same on CSX and CPU, but for the loss scale", function()
+    local csx, cpu = folder(EVERY_STEP), folder(changed(EVERY_STEP, "backend_type: CSX", "backend_type: CPU"))
+    local a, b = losses(train(csx)), losses(train(cpu))
+    for step = 1, 12 do harness.near(a[step], b[step], 2e-5) end
+  end)
+
+  it("adds gradients up over parts of a batch", function()
+    local plain = changed(changed(EVERY_STEP, "dropout_rate: 0.1", "dropout_rate: 0.0"), "attention_dropout_rate: 0.1",
+      "attention_dropout_rate: 0.0")
+    plain = changed(plain, "name: gpt2", "name: gpt2\n      loss_scaling: batch_size\n      loss_weight: 0.125")
+    local unscaled = changed(plain, "fp16_type: cbfloat16", "fp16_type: bfloat16")
+    for _, text in ipairs { plain, unscaled } do
+      local parts = changed(changed(text, "max_steps: 12", "max_steps: 12\n      grad_accum_steps: 2"), "batch_size: 4", "batch_size: 2")
+      local one, other = folder(text), folder(parts)
+      local a, b = losses(train(one)), losses(train(other))
+      for step = 1, 12 do harness.near(a[step], b[step], 2e-5) end
+      has(train(other, "--max-steps", "13"), "a batch of 4 samples each in 2 parts")
+    end
+  end)
+
+  it("begins with a converted checkpoint", function()
+    local dir = folder()
+    cbk.fs.write(dir .. "/config.json", [[{"model_type": "gpt2", "vocab_size": 40, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_inner": 32,
+      "n_positions": 8, "activation_function": "gelu", "tie_word_embeddings": true}]])
+    local function run(...)
+      local status, _, err = harness.cbk(dir, ...)
+      assert(status == 0, err)
+    end
+    run("new", "config.json", "-o", "pytorch_model.bin")
+    run("convert", "pytorch_model.bin", "--src-fmt", "hf", "--tgt-fmt", "cs-current", "--output-dir", "cs", "--config", "config.json")
+    local out = train(dir, "--checkpoint", "cs/pytorch_model_to_cs-2.9.mdl", "--max-steps", "4")
+    has(out, "from cs/pytorch_model_to_cs-2.9.mdl, step 0\n  it has no optimizer, which begins anew\n")
+    local before, after = values(dir .. "/cs/pytorch_model_to_cs-2.9.mdl"), values(dir .. "/run/checkpoint_4.mdl")
+    local key = "transformer_decoder.layers.0.norm1.bias"
+    assert(before[key] and after[key][1] ~= before[key][1])
+  end)
+end)
+
+local LEGACY = [[
+model:
+  name: gpt2
+  vocab_size: 40
+  hidden_size: 16
+  num_hidden_layers: 2
+  num_heads: 4
+  filter_size: 32
+  max_position_embeddings: 8
+  position_embedding_type: learned
+  nonlinearity: gelu
+  dropout_rate: 0.1
+  attention_dropout_rate: 0.1
+  share_embedding_weights: true
+  mixed_precision: true
+  fp16_type: cbfloat16
+optimizer:
+  optimizer_type: AdamW
+  betas: [0.9, 0.95]
+  weight_decay: 0.1
+  correct_bias: true
+  loss_scaling_factor: dynamic
+  max_gradient_norm: 1.0
+  learning_rate:
+  - scheduler: Linear
+    initial_learning_rate: 0.0
+    end_learning_rate: 0.02
+    total_iters: 4
+  - scheduler: CosineDecay
+    initial_learning_rate: 0.02
+    end_learning_rate: 0.002
+    total_iters: 20
+train_input:
+  data_processor: GptHDF5MapDataProcessor
+  data_dir: data
+  batch_size: 4
+  shuffle: true
+  shuffle_seed: 7
+runconfig:
+  model_dir: run
+  seed: 3
+  max_steps: 12
+  checkpoint_steps: 4
+  log_steps: 3
+]]
+
+describe("cbk train: the file", function()
+  it("may have the legacy layout, with the same result", function()
+    local new, old = folder(), folder(LEGACY)
+    train(new)
+    local _, err = train(old)
+    has(err, "warning: without an effect here: model.mixed_precision=true (computes in half precision; here everything is float32)\n")
+    equal(values(new .. "/run/checkpoint_12.mdl"), values(old .. "/run/checkpoint_12.mdl"))
+    equal(values(new .. "/run/checkpoint_12.mdl", "optimizer"), values(old .. "/run/checkpoint_12.mdl", "optimizer"))
+  end)
+
+  it("is refused at a field that is wrong, before anything starts", function()
+    local function refused(old, new, message, text)
+      local dir = folder(changed(text or TRAINER, old, new))
+      local status, out, err = harness.cbk(dir, "train", "params.yaml")
+      equal({ status, out }, { 1, "" })
+      has(err:gsub("%s+", " "), message:gsub("%s+", " "))
+      equal(cbk.fs.exists(dir .. "/run"), false)
+    end
+    refused("max_steps: 12", "max_step: 12", "'params.yaml', line 41: trainer.init.loop.max_step: unknown field; did you mean 'max_steps'?")
+    refused("max_steps: 12", "max_steps: 1.5", "line 41: trainer.init.loop.max_steps: expected a whole number from 1, found 1.5")
+    refused("max_steps: 12", "max_steps: null", "trainer.init.loop: the number of steps is open; give num_steps, max_steps or num_epochs")
+    refused("num_heads: 4", "num_head: 4",
+      "line 12: trainer.init.model.num_head: unknown field of GPT2LMHeadModel; did you mean 'num_heads'?")
+    refused("nonlinearity: gelu", "nonlinearity: mish", "line 7: trainer.init.model: the activation 'mish' is not known here")
+    refused("weight_decay: 0.1", "weight_dekay: 0.1",
+      "line 23: trainer.init.optimizer.AdamW.weight_dekay: unknown field of AdamW; did you mean 'weight_decay'?")
+    refused("AdamW:", "AdamX:", "trainer.init.optimizer.AdamX: configure_optimizer: unknown optimizer_type 'AdamX'")
+    refused("total_iters: 4", "total_itres: 4", "SequentialLR: schedule 1 needs 'total_iters', as another one follows it")
+    refused("LinearLR:", "LinaerLR:", "trainer.init.schedulers: configure_scheduler: unknown class 'LinaerLR'; did you mean 'LinearLR'?")
+    refused("fp16_type: cbfloat16", "fp16_type: float8",
+      'precision.fp16_type: expected "float16", "bfloat16" or "cbfloat16", found "float8"')
+    refused("max_gradient_norm: 1.0", "max_gradient_norm: 1.0\n      max_gradient_value: 1.0",
+      "max_gradient_value: it excludes max_gradient_norm; remove one of them")
+    refused("backend_type: CSX", "backend_type: TPU", 'expected "CSX", "CPU" or "GPU", found "TPU"')
+    refused("data_processor: GptHDF5MapDataProcessor", "data_processor: BertCSVDataProcessor",
+      "line 50: trainer.fit.train_dataloader.data_processor: 'BertCSVDataProcessor' is not emulated")
+    refused("      batch_size: 4\n      shuffle", "      shuffle", "line 49: trainer.fit.train_dataloader: it has no 'batch_size'")
+    refused("data_dir: data", "data_dir: dta", "there is no folder 'dta'")
+    refused("name: gpt2", "name: bert", "trainer.init.model.name: bert (")
+    refused("checkpoint_steps: 4", "checkpoint_stpes: 4",
+      "'params.yaml', line 42: runconfig.checkpoint_stpes: unknown field; did you mean 'checkpoint_steps'?", LEGACY)
+    refused("max_gradient_norm: 1.0", "max_gradient_norm: -1.0", "optimizer.max_gradient_norm: expected a number above 0, found -1", LEGACY)
+  end)
+
+  it("says which record of the data has an id beyond the vocabulary", function()
+    local dir = folder(changed(TRAINER, "vocab_size: 40", "vocab_size: 30"))
+    local status, _, err = harness.cbk(dir, "train", "params.yaml")
+    equal(status, 1)
+    has(err:gsub("%s+", " "), "'data/data.h5': record ")
+    has(err:gsub("%s+", " "), "but the vocabulary has 30 (vocab_size)")
+  end)
+
+  it("names what has no effect once, with what it would do", function()
+    local text = changed(TRAINER, "backend_type: CSX",
+      "backend_type: CSX\n      compile_dir: /x\n      cluster_config:\n        mount_dirs: [/y]")
+    local _, err = train(folder(changed(text, "    logging:", "    callbacks:\n    - ComputeNorm: {}\n    - Mine: {a: 1}\n    logging:")))
+    err = err:gsub("%s+", " ")
+    has(err, 'trainer.init.backend.compile_dir="/x" (keeps compiled programs)')
+    has(err, "trainer.init.backend.cluster_config.mount_dirs=[…] (belongs to a cluster, and nothing here runs on one)")
+    has(err, "trainer.init.callbacks.0.ComputeNorm={…} (logs the norms of gradients and weights)")
+    has(err, "trainer.init.callbacks.1.Mine={…} (is not known here)")
+  end)
+
+  it("stops at a loss that is no number, unless CheckLoss is off", function()
+    local wild = changed(changed(TRAINER, "end_learning_rate: 0.02\n", "end_learning_rate: 1.0e+30\n"), "fp16_type: cbfloat16",
+      "fp16_type: bfloat16")
+    wild = changed(wild, "initial_learning_rate: 0.0\n", "initial_learning_rate: 1.0e+30\n")
+    local dir = folder(wild)
+    local status, _, err = harness.cbk(dir, "train", "params.yaml")
+    equal(status, 1)
+    has(err, "try a lower learning rate, gradient clipping (max_gradient_norm) or another loss scale")
+    train(folder(changed(wild, "    logging:", "    callbacks:\n    - CheckLoss: null\n    logging:")))
+  end)
+
+  it("may leave out states of the checkpoint", function()
+    local dir = folder(changed(TRAINER, "    logging:",
+      "    callbacks:\n    - LoadCheckpointStates:\n        load_checkpoint_states: model\n    logging:"))
+    train(dir, "--max-steps", "4")
+    local out = train(dir, "--max-steps", "3", "--model-dir", "other", "--checkpoint", "run/checkpoint_4.mdl")
+    has(out, "from run/checkpoint_4.mdl, step 0\n")
+    has(out, "steps 1 to 3,")
+  end)
+end)
