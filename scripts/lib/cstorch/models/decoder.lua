@@ -43,6 +43,7 @@ local decoder = {}
 ---@field routes? cstorch.models.Route[]                   gets those of the mixtures
 ---@field seen? fun(place: string, x: cstorch.Tensor)      gets what leaves the embedding, each layer and the last norm
 ---@field cache? cstorch.models.Cache                      keys and values of the tokens before these; gets those of these tokens
+---@field only_last? boolean                              the logits of the last token alone
 
 ---@class cstorch.models.Cache   Keys and values of each layer, from 0.
 ---@field length integer   tokens
@@ -120,6 +121,21 @@ local function embedded(d, w, ids, first)
   return d.embedding_scale and x * d.embedding_scale or x
 end
 
+---Token ids are below this.
+---@param d cstorch.models.Decoder
+---@param given table<string, Tensor|cstorch.Tensor>
+---@return integer
+function decoder.vocabulary(d, given) return tonumber(given[d.place .. d.embedding .. ".weight"]:shape()[1]) end
+
+---The tokens that a text may have; math.huge where nothing limits them.
+---@param d cstorch.models.Decoder
+---@param given table<string, Tensor|cstorch.Tensor>
+---@return number
+function decoder.longest(d, given)
+  if not d.learned then return math.huge end
+  return tonumber(given[d.place .. d.learned.name .. ".weight"]:shape()[1]) - d.learned.offset
+end
+
 ---@param d cstorch.models.Decoder
 ---@param w cstorch.models.Weights
 ---@param ids cstorch.Tensor   [batch, length], whole numbers
@@ -139,6 +155,7 @@ function decoder.forward(d, w, ids, pass)
     seen(("layer %d"):format(layer), x)
   end
   if cache then cache.length = first + ids:size(1) end
+  if pass.only_last then x = x:slice(1, x:size(1) - 1, x:size(1)) end
   x = body:norm(d.final_norm, x, d.norm)
   seen("the last norm", x)
   if not d.head then return x end

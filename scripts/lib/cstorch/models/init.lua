@@ -78,10 +78,10 @@ local function newest_name(class, name)
   return name
 end
 
----The model's weights by the names of the class's newest release. Fails if one is missing.
+---The model's weights by the keys of the class. Fails if one is missing.
 ---@param list ClassTensors
 ---@param given table<string, Tensor|cstorch.Tensor>
-local function by_own_name(list, given)
+local function by_own_key(list, given)
   local out, missing = {}, {}
   for key, tensor in pairs(given) do
     local own = list:own_key(key)
@@ -94,9 +94,18 @@ local function by_own_name(list, given)
     if not (out[one.key] or may_lack) then missing[#missing + 1] = one.key end
   end
   errors.check(#missing == 0, "value", "%s: the checkpoint lacks %s", list.class.name, text.some(missing))
-  local newest = {}
-  for name, tensor in pairs(out) do newest[newest_name(list.class, name)] = tensor end
-  return newest
+  return out
+end
+
+---The same by the names that the class's newest release has, which the computation uses.
+---@generic T
+---@param class Class
+---@param by_key table<string, T>
+---@return table<string, T>
+local function by_newest_name(class, by_key)
+  local out = {}
+  for name, value in pairs(by_key) do out[newest_name(class, name)] = value end
+  return out
 end
 
 ---What a model computes. Fails if its class is not known here, or its config has a field that nothing computes with.
@@ -124,7 +133,7 @@ Model.__index = Model
 ---@param given table<string, Tensor|cstorch.Tensor>   the weights by their keys
 ---@return cstorch.models.Model
 function models.new(list, given)
-  return setmetatable({ decoder = described(list), given = by_own_name(list, given) }, Model)
+  return setmetatable({ decoder = described(list), given = by_newest_name(list.class, by_own_key(list, given)) }, Model)
 end
 
 ---A new model to be trained, with first values. Fails as `models.new`.
@@ -132,7 +141,20 @@ end
 ---@param seed integer
 ---@return cstorch.models.Trainable
 function models.trainable(list, seed)
-  return Trainable(list, described(list), initial.values(list, seed))
+  return Trainable(list, described(list), initial.values(list, seed), by_newest_name)
+end
+
+---A model with the weights of a checkpoint, in memory as float32. Fails as `models.new`.
+---@param list ClassTensors
+---@param given table<string, Tensor|cstorch.Tensor>   the weights by their keys
+---@return cstorch.models.Trainable
+function models.module(list, given)
+  local own, known, read = described(list), by_own_key(list, given), {}
+  for _, one in ipairs(list) do
+    local tied = one.tied_to and read[one.tied_to]
+    if known[one.key] then read[one.key] = tied or weights.read(known[one.key]) end
+  end
+  return Trainable(list, own, read, by_newest_name)
 end
 
 ---@return boolean
@@ -140,18 +162,11 @@ function Model:has_head() return self.decoder.head ~= nil end
 
 ---Token ids are below this.
 ---@return integer
-function Model:vocabulary()
-  local d = self.decoder
-  return tonumber(self.given[d.place .. d.embedding .. ".weight"]:shape()[1])
-end
+function Model:vocabulary() return decoder.vocabulary(self.decoder, self.given) end
 
 ---The tokens that a text may have; math.huge where nothing limits them.
 ---@return number
-function Model:longest()
-  local d = self.decoder
-  if not d.learned then return math.huge end
-  return tonumber(self.given[d.place .. d.learned.name .. ".weight"]:shape()[1]) - d.learned.offset
-end
+function Model:longest() return decoder.longest(self.decoder, self.given) end
 
 ---Logits of token ids. A model may be larger than memory.
 ---@param ids integer[][]                             a list for each text, of one length

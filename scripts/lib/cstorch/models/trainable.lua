@@ -49,25 +49,30 @@ end
 
 ---@param list ClassTensors
 ---@param description cstorch.models.Decoder
----@param first table<string, cstorch.Tensor>   values, by the names of the class; tied ones are one tensor
-function Trainable:init(list, description, first)
+---@param first table<string, cstorch.Tensor>   values, by the keys of the class; tied ones are one tensor
+---@param by_newest_name fun(class: Class, by_key: table): table   by the names that the computation has for them
+function Trainable:init(list, description, first, by_newest_name)
   Module.init(self)
-  self.class_name, self.decoder, self.values = list.class.name, description, {}
-  local parts, of = { [""] = self }, {}
+  local parts, of, by_key = { [""] = self }, {}, {}
   for _, one in ipairs(list) do
     local value = first[one.key]
     if value then
       local part, own = part_of(parts, one.key, is_of_norm(list, one, description))
       of[value] = of[value] or parameter.new(value)
       part:register_parameter(own, of[value])
-      self.values[one.key] = of[value]
+      by_key[one.key] = of[value]
     end
   end
+  self.class_name, self.decoder, self.values = list.class.name, description, by_newest_name(list.class, by_key)
 end
 
 ---Token ids are below this.
 ---@return integer
-function Trainable:vocabulary() return self.values[self.decoder.place .. self.decoder.embedding .. ".weight"]:size(0) end
+function Trainable:vocabulary() return decoder.vocabulary(self.decoder, self.values) end
+
+---The tokens that a text may have; math.huge where nothing limits them.
+---@return number
+function Trainable:longest() return decoder.longest(self.decoder, self.values) end
 
 ---@param ids cstorch.Tensor              [batch, length]
 ---@param pass? cstorch.models.Pass       default: with dropout if the model is in training mode

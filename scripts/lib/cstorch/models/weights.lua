@@ -38,6 +38,7 @@ end
 ---@return boolean
 function Weights:has(name) return self.given[self.prefix .. name] ~= nil end
 
+---A tensor in memory, as float32.
 ---@param found Tensor|cstorch.Tensor
 ---@return cstorch.Tensor
 local function read(found) return tensors.is_tensor(found) and found or tensors.tensor(found:to "float32") end
@@ -124,5 +125,7 @@ function Weights:norm(name, x, how)
   if how.kind == "rmsnorm" then return functional.rms_norm(x, weight, { eps = how.eps }) end
   return functional.layer_norm(x, weight, self:find(name .. ".bias"), { eps = how.eps })
 end
+
+weights.read = read
 
 return weights
