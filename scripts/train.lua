@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
+local evaluation = require "cbk.training.evaluation"
 local numbers = require "cbk.numbers"
 local params = require "cbk.training.params"
 local progress = require "cbk.progress"
@@ -37,7 +38,7 @@ local args = parser:parse()
 local given = params.load(args.params)
 converters.load()
 local init = given.init
-init.model_dir = args.model_dir or init.model_dir or "model_dir"
+init.model_dir = args.model_dir or init.model_dir
 init.seed = args.seed or init.seed
 given.fit.ckpt_path = args.checkpoint or given.fit.ckpt_path
 if args.max_steps then
@@ -105,9 +106,7 @@ local function events_of(self)
     on_evaluation = function(step, found)
       say(("| Eval Device=%s, GlobalStep=%d, Batch=%d, Loss=%.5f, Rate=%.2f samples/sec"):format(self.compiled.device:upper(), step,
         found.batches, found.loss, found.samples / found.seconds))
-      say(("Avg Eval Loss: %.5f"):format(found.loss))
-      say(("Metric: eval/lm_perplexity = %.5f"):format(found.perplexity))
-      say(("Metric: eval/accuracy = %.5f"):format(found.accuracy))
+      for _, line in ipairs(evaluation.lines(found)) do say(line) end
       if args.json then
         json_line { { "step", step }, { "eval_loss", numbers.json_number(found.loss) },
           { "perplexity", numbers.json_number(found.perplexity) }, { "accuracy", numbers.json_number(found.accuracy) } }

@@ -62,4 +62,12 @@ function Evaluation:run(on_batch)
     samples = count * (self.loader.batch_size or 1), seconds = cbk.clock() - begin }
 end
 
+---What a run prints of an evaluation.
+---@param found EvaluationResult
+---@return string[]
+function evaluation.lines(found)
+  return { ("Avg Eval Loss: %.5f"):format(found.loss), ("Metric: eval/lm_perplexity = %.5f"):format(found.perplexity),
+    ("Metric: eval/accuracy = %.5f"):format(found.accuracy) }
+end
+
 return evaluation

@@ -50,10 +50,11 @@ end
 
 local BALANCE = 0.01 -- the coefficient of a mixture whose config has none
 
+---What the loss of a model is.
 ---@param run TrainingParams
----@param section Dict
 ---@return cstorch.models.LossOptions
-local function loss_of(run, section)
+function model.loss_of(run)
+  local section = trainer.model(run.config)
   local by, weight = section.loss_scaling, section.loss_weight
   by = kinds.present(by) and tostring(by):lower() or "num_tokens"
   if by ~= "num_tokens" and by ~= "batch_size" then
@@ -85,7 +86,7 @@ function model.of(run)
       ("%s (%s) cannot be trained here; decoders such as gpt2, gptj and llama can"):format(name, list.class.name))
   end
   check_fields(run, section, list)
-  return { name = name, format = format, list = list, loss = loss_of(run, section) }
+  return { name = name, format = format, list = list, loss = model.loss_of(run) }
 end
 
 return model

@@ -173,6 +173,7 @@ function params.load(file)
   local read = read_section(reader, fields.TRAINER, config.trainer, "trainer")
   local init, callbacks = read.init, read.init.callbacks
   for _, name in ipairs { "backend", "precision", "loop", "checkpoint", "logging" } do init[name] = init[name] or {} end
+  init.model_dir = init.model_dir or "model_dir"
   init.checks_loss = not is_disabled(callbacks, "CheckLoss")
   init.callbacks = read_named(reader, fields.CALLBACKS, fields.IGNORED_CALLBACKS, callbacks, "trainer.init.callbacks")
   init.loggers = read_named(reader, fields.LOGGERS, {}, init.loggers, "trainer.init.loggers")

@@ -21,7 +21,6 @@ local run = {}
 ---@field optimizing Optimizing
 ---@field loader cstorch.utils.data.DataLoader
 ---@field evaluation? TrainingEvaluation
----@field dir string
 ---@field step integer        global steps done
 ---@field seed integer
 ---@field steps TrainingSteps
@@ -109,7 +108,7 @@ end
 ---@param self TrainingRun
 ---@return string|nil
 local function first_checkpoint(self)
-  local last = self.params.init.checkpoint.autoload_last_checkpoint ~= false and saving.last(self)
+  local last = self.params.init.checkpoint.autoload_last_checkpoint ~= false and saving.last(self.params)
   return last and last.path or self.params.fit.ckpt_path
 end
 
@@ -119,9 +118,9 @@ end
 function run.open(given)
   local init = given.init
   local cluster = init.backend.cluster_config or {}
-  cstorch.configure { model_dir = init.model_dir or "model_dir", num_csx = cluster.num_csx,
+  cstorch.configure { model_dir = init.model_dir, num_csx = cluster.num_csx,
     num_workers_per_csx = cluster.num_workers_per_csx or 1, check_loss_values = init.checks_loss }
-  local self = { params = given, dir = init.model_dir or "model_dir", seed = init.seed or 0, step = 0, lacking = {} }
+  local self = { params = given, seed = init.seed or 0, step = 0, lacking = {} }
   self.model = model.of(given)
   self.module = params.at_field(given, "trainer.init.model", models.trainable, self.model.list, self.seed)
   self.compiled = cstorch.compile(self.module, { backend = init.backend.backend_type or init.device or "CSX" })

@@ -9,10 +9,10 @@ local ordered_map = require "cstorch.ordered_map"
 
 local saving = {}
 
-saving.NAME = "checkpoint_{step}.mdl"
+local NAME = "checkpoint_{step}.mdl"
 
----@param self TrainingRun
-local function name_of(self) return self.params.init.checkpoint.checkpoint_name or saving.NAME end
+---@param given TrainingParams
+local function name_of(given) return given.init.checkpoint.checkpoint_name or NAME end
 
 ---Saves the state after a step, and removes the checkpoints that are not to be kept. In a closure of a checkpoint step.
 ---@param self TrainingRun
@@ -26,18 +26,19 @@ function saving.save(self, step)
   root.global_step = step
   local release = catalogue.release(catalogue.resolve(self.model.format))
   root.__metadata__ = { { version = release .. ".0", model_name = self.model.name, params = self.params.config } }
-  local path = checkpoints.path(self.dir, name_of(self), step)
+  local dir, name = self.params.init.model_dir, name_of(self.params)
+  local path = checkpoints.path(dir, name, step)
   cstorch.save(root, path)
   local kept = self.params.init.callbacks.KeepNCheckpoints
-  if kept and kept.n then checkpoints.keep(self.dir, name_of(self), kept.n) end
+  if kept and kept.n then checkpoints.keep(dir, name, kept.n) end
   return path
 end
 
----The last checkpoint of the run's folder.
----@param self TrainingRun
+---The last checkpoint of a run's folder.
+---@param given TrainingParams
 ---@return SavedCheckpoint|nil
-function saving.last(self)
-  local list = checkpoints.list(self.dir, name_of(self))
+function saving.last(given)
+  local list = checkpoints.list(given.init.model_dir, name_of(given))
   return list[#list]
 end
 

@@ -71,8 +71,8 @@ function generate.tokens(model, ids, options)
   return function()
     if cache.length + #following > model:longest() then return nil end
     return tensors.no_grad(function()
-      local logits = decoder.forward(model.decoder, w, tensors.tensor({ following }, { dtype = "int64" }), { cache = cache, only_last = true })
-      local last = logits:select(1, 0):select(0, 0)
+      local next_ids = tensors.tensor({ following }, { dtype = "int64" })
+      local last = decoder.forward(model.decoder, w, next_ids, { cache = cache, only_last = true }):select(1, 0):select(0, 0)
       local id = is_greedy and last:argmax(-1):item() or sample(last, options, random)
       if id == options.stop then return nil end
       following = { id }
