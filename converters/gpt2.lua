@@ -67,7 +67,7 @@ local hf_2_0 = variant(hf, {
 local hf_1_9 = variant(hf_2_0, { config = fields.config { config, drop.right { use_rms_norm = false } } })
 
 return { decoder.models {
-  model = "gpt2", note = "%s <-> GPT2LMHeadModel (configured as GPT-2)",
+  model = "gpt2", note = "%s <-> GPT2LMHeadModel (configured as GPT-2)", aliases = { gpt3 = "gpt3" },
   classes = { with_head = classes.GPT2LMHeadModel, headless = classes.GPT2Model, right = zoo.GPT2LMHeadModel },
   place = "transformer", embedding = "wte",
   between("cs-1.7", "cs-1.8", decoder.to_1_8),

@@ -503,3 +503,67 @@ describe("cstorch: a custom schedule", function()
     raises("the closed form must return a tensor computed from self.last_epoch, not 1", function() Number(optimizer()) end, "type")
   end)
 end)
+
+describe("cstorch: the values of a schedule at many clocks", function()
+  local rates = { initial_learning_rate = 0.4, end_learning_rate = 0.1, total_iters = 7 }
+  local function with(more)
+    local out = {}
+    for _, fields in ipairs { rates, more } do
+      for name, value in pairs(fields) do out[name] = value end
+    end
+    return out
+  end
+  local SCHEDULES = {
+    ConstantLR = { learning_rate = 0.3 }, PolynomialLR = with { power = 2 }, LinearLR = rates, CosineDecayLR = rates,
+    ExponentialLR = { initial_learning_rate = 1, total_iters = 5, decay_rate = 0.5, staircase = true },
+    InverseExponentialTimeDecayLR = { initial_learning_rate = 1, step_exponent = 2, total_iters = 5, decay_rate = 0.5 },
+    InverseSquareRootDecayLR = { warmup_steps = 4 }, StepLR = { initial_learning_rate = 1, step_size = 3, gamma = 0.5 },
+    PiecewiseConstantLR = { learning_rates = { 3, 2, 1 }, milestones = { 2, 9 } },
+    MultiStepLR = { initial_learning_rate = 1, gamma = 0.1, milestones = { 2, 9 } },
+    CosineAnnealingLR = { initial_learning_rate = 1, T_max = 4 }, LambdaLR = { initial_learning_rate = 2 },
+    CosineAnnealingWarmRestarts = { initial_learning_rate = 1, T_0 = 4 },
+    MultiplicativeLR = { initial_learning_rate = 1, coefficient = 0.9 },
+    CyclicLR = { base_lr = 0.1, max_lr = 1, step_size_up = 3, mode = "triangular2" },
+    OneCycleLR = { initial_learning_rate = 0.1, max_lr = 1, total_steps = 12 },
+  }
+
+  ---Compares values_at with the values while a schedule of another optimizer is stepped.
+  local function compare(make)
+    local function made() return make(optimizer { {}, { adjust_learning_rate = 0.5 } }) end
+    local steps, schedule, stepped = 14, made(), made()
+    local all, tail = schedule:values_at(0, steps), schedule:values_at(5, 3)
+    for i = 1, steps do
+      for g, want in ipairs(stepped:get_last_lr()) do
+        near(all[g]:tolist()[i], want, 1e-6)
+        if i > 5 and i <= 8 then near(tail[g]:tolist()[i - 5], want, 1e-6) end
+      end
+      stepped:step()
+    end
+    equal(schedule.last_epoch:item(), 0)
+  end
+
+  for name, arguments in pairs(SCHEDULES) do
+    it("are those of its steps: " .. name, function()
+      compare(function(opt) return lr[name](opt, arguments) end)
+    end)
+  end
+
+  it("are those of its steps: schedules made of schedules", function()
+    local function sequence(opt)
+      local members = { lr.LinearLR(opt, rates), lr.CosineDecayLR(opt, rates), lr.ConstantLR(opt, { learning_rate = 0.2 }) }
+      return lr.SequentialLR(opt, { schedulers = members, milestones = { 4, 9 } })
+    end
+    compare(sequence)
+    compare(function(opt) return lr.ScalePerParamLR(opt, { scheduler = sequence(opt) }) end)
+    compare(function(opt)
+      local second = lr.MultiplicativeLR(opt, { initial_learning_rate = 1, coefficient = 0.9 })
+      return lr.ChainedScheduler { schedulers = { lr.LinearLR(opt, rates), second } }
+    end)
+  end)
+
+  it("are false for groups that are not targeted", function()
+    local schedule = lr.LinearLR(optimizer { { tags = "a" }, { tags = "b" } }, with { param_group_tags = "b" })
+    local found = schedule:values_at(0, 2)
+    equal({ found[1], found[2]:shape() }, { false, { 2 } })
+  end)
+end)

@@ -144,6 +144,18 @@ function models.trainable(list, seed)
   return Trainable(list, described(list), initial.values(list, seed), by_newest_name)
 end
 
+---The names of a model's parameters, each with one element: for what needs no more, whatever the size of the model.
+---@param list ClassTensors
+---@return cstorch.models.Trainable
+function models.outline(list)
+  local first = {}
+  for _, one in ipairs(list) do
+    local is_parameter = not (one.buffer or one.optional or one.foreign)
+    if is_parameter then first[one.key] = one.tied_to and first[one.tied_to] or tensors.zeros { 1 } end
+  end
+  return Trainable(list, described(list), first, by_newest_name)
+end
+
 ---A model with the weights of a checkpoint, in memory as float32. Fails as `models.new`.
 ---@param list ClassTensors
 ---@param given table<string, Tensor|cstorch.Tensor>   the weights by their keys

@@ -91,14 +91,15 @@ local function closed_form(scheduler)
   end
 end
 
----The value at the current clock, a 0-dim tensor.
+---The value at the current clock: a 0-dim tensor, or [clocks] within `values_at`.
 function Scheduler:_value()
   if session.trace and kept.is_first(session.trace, self) then kept.note_fields(session.trace, self, true) end
   local value = closed_form(self)(self)
   local name = self.class.name
   local is_tensor = tensors.is_tensor(value)
   check(is_tensor, "type", "%s: the closed form must return a tensor computed from self.last_epoch, not %s", name, show(value))
-  check(value:numel() == 1, "value", "%s: the closed form must return a 0-dim tensor, not one of shape %s", name, shapes.text(value))
+  check(value:numel() == 1 or value:numel() == self.last_epoch:numel(), "value",
+    "%s: the closed form must return a 0-dim tensor, not one of shape %s", name, shapes.text(value))
   return value
 end
 
@@ -107,6 +108,31 @@ end
 function Scheduler:_group_values()
   local value, values = self:_value(), {}
   for g, group in ipairs(self.optimizer.param_groups) do values[g] = tags.match(group.tags, self.param_group_tags) and value end
+  return values
+end
+
+---Calls a function for a schedule and those that it is made of.
+local function each_part(self, visit)
+  visit(self)
+  for _, member in ipairs(rawget(self, "schedulers") or { rawget(self, "scheduler") }) do each_part(member, visit) end
+end
+
+---The values that it has for many clocks at once; its own clock stays as it is.
+---@param first integer   the first clock: 0 for the first step
+---@param count integer
+---@return (cstorch.Tensor|false)[]   # [count] for each group; false for groups that are not targeted
+function Scheduler:values_at(first, count)
+  local clocks = {}
+  each_part(self, function(part)
+    clocks[part], part.last_epoch = part.last_epoch, tensors.zeros({ count }, { dtype = "int64" })
+  end)
+  local fine, values = pcall(tensors.no_grad, function()
+    self:_set_clock(tensors.arange(first, first + count):to "int64")
+    return self:_group_values()
+  end)
+  for part, clock in pairs(clocks) do part.last_epoch = clock end
+  if not fine then error(values, 0) end
+  for g, value in ipairs(values) do values[g] = value and value + tensors.zeros { count } end
   return values
 end
 

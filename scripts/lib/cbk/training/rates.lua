@@ -1,0 +1,75 @@
+-- The hyper-parameters that a run will have at each step, without running it.
+
+local cstorch = require "cstorch"
+local model = require "cbk.training.model"
+local models = require "cstorch.models"
+local optimizing = require "cbk.training.optimizing"
+local params = require "cbk.training.params"
+
+local rates = {}
+
+---@class ScheduledSeries   A hyper-parameter of groups that always have the same one.
+---@field name string       "lr", "weight_decay"
+---@field groups integer[]  from 0
+---@field values number[]   of steps 1, 2, …
+
+---@class ScheduledRun
+---@field steps integer
+---@field series ScheduledSeries[]
+
+--- The number of steps that the file says; nil: it depends on the data.
+local function stated_steps(loop)
+  local count = loop.num_steps or loop.max_steps
+  return not loop.num_epochs and count or nil
+end
+
+---Joins series of groups whose values are the same at each step.
+---@param by_group table<integer, number[]>
+---@return ScheduledSeries[]
+local function joined(name, by_group)
+  local out = {}
+  for g, values in ipairs(by_group) do
+    local same
+    for _, one in ipairs(out) do
+      local is_same = true
+      for i, value in ipairs(values) do is_same = is_same and one.values[i] == value end
+      same = same or is_same and one
+    end
+    if same then same.groups[#same.groups + 1] = g - 1 else out[#out + 1] = { name = name, groups = { g - 1 }, values = values } end
+  end
+  return out
+end
+
+local function constant(value, count)
+  local out = {}
+  for i = 1, count do out[i] = value end
+  return out
+end
+
+local NAMES = { "lr", "weight_decay" }
+
+---@param given TrainingParams
+---@param steps? integer   default: those of the file
+---@return ScheduledRun
+function rates.of(given, steps)
+  steps = steps or stated_steps(given.init.loop)
+  if not steps then
+    params.refuse(given, "trainer.init.loop", "the number of steps depends on the data (num_epochs); --steps says how many to show")
+  end
+  local module = models.outline(model.of(given).list)
+  local own = optimizing.new(given, module)
+  local groups, series = own.optimizer.param_groups, {}
+  for _, name in ipairs(NAMES) do
+    local by_group = {}
+    for g, group in ipairs(groups) do by_group[g] = constant(cstorch.value(group[name] or 0), steps) end
+    for _, schedule in ipairs(own.schedules) do
+      for g, values in ipairs(schedule.param_group_key == name and schedule:values_at(0, steps) or {}) do
+        by_group[g] = values and values:tolist() or by_group[g]
+      end
+    end
+    for _, one in ipairs(joined(name, by_group)) do series[#series + 1] = one end
+  end
+  return { steps = steps, series = series }
+end
+
+return rates
