@@ -8,6 +8,9 @@ local params = require "cbk.training.params"
 
 local rates = {}
 
+-- Of a GradScaler: its largest scale, and steps without an overflow before it doubles.
+local LARGEST, PAUSE = 2 ^ 15, 2000
+
 ---@class ScheduledSeries   A hyper-parameter of groups that always have the same one.
 ---@field name string       "lr", "weight_decay"
 ---@field groups integer[]  from 0
@@ -46,6 +49,20 @@ local function constant(value, count)
   return out
 end
 
+---The loss scale of each step as long as no gradient overflows; nil without one.
+---@param scaler cstorch.amp.GradScaler|nil
+---@param precision table
+---@param steps integer
+local function loss_scales(scaler, precision, steps)
+  if not scaler then return nil end
+  if precision.loss_scaling_factor ~= "dynamic" then return constant(precision.loss_scaling_factor, steps) end
+  local most = precision.max_loss_scale or LARGEST
+  local first, pause = math.min(precision.initial_loss_scale or most, most), precision.steps_per_increase or PAUSE
+  local out = {}
+  for i = 1, steps do out[i] = math.min(most, first * 2 ^ math.floor((i - 1) / (pause + 1))) end
+  return out
+end
+
 local NAMES = { "lr", "weight_decay" }
 
 ---@param given TrainingParams
@@ -69,6 +86,8 @@ function rates.of(given, steps)
     end
     for _, one in ipairs(joined(name, by_group)) do series[#series + 1] = one end
   end
+  local scaled = loss_scales(own.scaler, given.init.precision, steps)
+  if scaled then series[#series + 1] = { name = "loss_scale", groups = {}, values = scaled } end
   return { steps = steps, series = series }
 end
 
