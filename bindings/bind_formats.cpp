@@ -1,10 +1,13 @@
 // Low-level access to files that need not be whole checkpoints: cbk.gguf, cbk.pickle, cbk.safetensors,
 // cbk.tensorflow. Formats by file name: cbk.format_of_name, cbk.suffixes.
+#include <algorithm>
+
 #include "bindings/modules.hpp"
 #include "host/checkpoint/formats.hpp"
 #include "host/formats/gguf/header.hpp"
 #include "host/formats/hdf5/inspect.hpp"
 #include "host/formats/safetensors/header.hpp"
+#include "host/formats/tensorflow/event.hpp"
 #include "host/formats/tensorflow/foreign.hpp"
 #include "host/formats/torch/disassembler.hpp"
 #include "host/formats/torch/globals.hpp"
@@ -156,6 +159,27 @@ int suffixes(lua_State* L) {
   return 1;
 }
 
+/// cbk.tensorflow.event(wall_time [, step, { tag = number }]): a record of an event file, the tags sorted; without a
+/// step the one that a file begins with.
+int tensorflow_event(lua_State* L) {
+  const double wall_time = check_number(L, 1);
+  if (lua_isnoneornil(L, 2)) {
+    push(L, std::string_view(tensorflow::first_event_record(wall_time)));
+    return 1;
+  }
+  const int64_t step = check_integer(L, 2);
+  luaL_checktype(L, 3, LUA_TTABLE);
+  std::vector<tensorflow::Scalar> scalars;
+  for (lua_pushnil(L); lua_next(L, 3) != 0; lua_pop(L, 1)) {
+    lua_pushvalue(L, -2);  // reading a number as text would change the key
+    scalars.push_back({std::string(check_string(L, -1)), static_cast<float>(check_number(L, -2))});
+    lua_pop(L, 1);
+  }
+  std::ranges::sort(scalars, {}, &tensorflow::Scalar::tag);
+  push(L, std::string_view(tensorflow::event_record(wall_time, step, scalars)));
+  return 1;
+}
+
 /// cbk.tensorflow.texts(object): the strings of a string tensor, in C order.
 int tensorflow_texts(lua_State* L) {
   const Value value = to_value(L, 1);
@@ -198,7 +222,8 @@ void bind_formats(lua_State* L) {
   set_group(L, "safetensors", safetensors);
   static const luaL_Reg h5[] = {{"inspect", guarded<h5_inspect>}, {nullptr, nullptr}};
   set_group(L, "h5", h5);
-  static const luaL_Reg tensorflow[] = {{"texts", guarded<tensorflow_texts>}, {nullptr, nullptr}};
+  static const luaL_Reg tensorflow[] = {
+      {"texts", guarded<tensorflow_texts>}, {"event", guarded<tensorflow_event>}, {nullptr, nullptr}};
   set_group(L, "tensorflow", tensorflow);
   static const luaL_Reg gguf[] = {{"texts", guarded<gguf_texts>}, {nullptr, nullptr}};
   set_group(L, "gguf", gguf);

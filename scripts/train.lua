@@ -3,10 +3,12 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
+local curves = require "cbk.plot.curves"
 local evaluation = require "cbk.training.evaluation"
 local numbers = require "cbk.numbers"
 local params = require "cbk.training.params"
 local progress = require "cbk.progress"
+local record = require "cbk.training.record"
 local run = require "cbk.training.run"
 
 local parser = cli.parser("train", "Train a model of the Model Zoo on this machine, from its params.yaml.", [[
@@ -80,24 +82,53 @@ end
 
 local samples, started = 0, cbk.clock()
 
-local function draw(self, step, loss)
-  local steps = self.steps
-  local done, seconds = step - steps.first, cbk.clock() - started
-  local left = progress.format_time((steps.last - step) * seconds / done)
-  cbk.terminal.progress(step == steps.last and "" or ("step %d of %d  loss %.4f  %.3g samples/s  %s left"):format(step, steps.last, loss,
-    samples / seconds, left))
+local TICKS, MOST_TICKS = { "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█" }, 24
+
+---A tick for each part of the run so far: the mean of its losses.
+---@param losses number[]
+local function sparkline(losses)
+  local count, means, low, high = math.min(MOST_TICKS, #losses), {}, math.huge, -math.huge
+  for i = 1, count do
+    local first, last, sum = math.floor((i - 1) * #losses / count) + 1, math.floor(i * #losses / count), 0
+    for k = first, last do sum = sum + losses[k] end
+    means[i] = sum / (last - first + 1)
+    low, high = math.min(low, means[i]), math.max(high, means[i])
+  end
+  for i, mean in ipairs(means) do
+    local place = high > low and (mean - low) / (high - low) or 0
+    means[i] = TICKS[place == place and math.floor(place * (#TICKS - 1) + 0.5) + 1 or #TICKS]
+  end
+  return table.concat(means)
 end
 
 ---@param self TrainingRun
+---@param losses number[]
+local function draw(self, step, losses)
+  local steps = self.steps
+  local done, seconds = step - steps.first, cbk.clock() - started
+  local left = progress.format_time((steps.last - step) * seconds / done)
+  local line = ("step %d of %d  loss %.4f %s  %.3g samples/s  %s left"):format(step, steps.last, losses[#losses], sparkline(losses),
+    samples / seconds, left)
+  cbk.terminal.progress(step == steps.last and "" or line)
+end
+
+---@param self TrainingRun
+---@param kept RunRecord
 ---@return TrainingEvents
-local function events_of(self)
-  local has_bar = cli.has_progress(args) and cbk.terminal.is_tty "stderr"
+local function events_of(self, kept)
+  local has_bar, losses = cli.has_progress(args) and cbk.terminal.is_tty "stderr", {}
+  local every = init.logging.log_steps or 1
   return {
     on_line = say,
-    on_step = function(step, loss)
-      samples = samples + self.loader.batch_size
+    on_step = function(step, loss, facts)
+      samples, losses[#losses + 1] = samples + self.loader.batch_size, loss
+      if step % every == 0 or step == self.steps.last then
+        local members = { { "loss", loss }, { "samples_per_second", samples / (cbk.clock() - started) } }
+        for _, name in ipairs { "lr", "grad_norm", "loss_scale" } do members[#members + 1] = facts[name] and { name, facts[name] } end
+        kept:add(step, members)
+      end
       if args.json then json_line { { "step", step }, { "loss", numbers.json_number(loss) } } end
-      if has_bar then draw(self, step, loss) end
+      if has_bar then draw(self, step, losses) end
     end,
     on_checkpoint = function(path, step)
       say(("Saved checkpoint %s"):format(cbk.shown(path)))
@@ -107,9 +138,11 @@ local function events_of(self)
       say(("| Eval Device=%s, GlobalStep=%d, Batch=%d, Loss=%.5f, Rate=%.2f samples/sec"):format(self.compiled.device:upper(), step,
         found.batches, found.loss, found.samples / found.seconds))
       for _, line in ipairs(evaluation.lines(found)) do say(line) end
+      local members = { { "eval_loss", found.loss }, { "eval_perplexity", found.perplexity }, { "eval_accuracy", found.accuracy } }
+      kept:add(step, members)
       if args.json then
-        json_line { { "step", step }, { "eval_loss", numbers.json_number(found.loss) },
-          { "perplexity", numbers.json_number(found.perplexity) }, { "accuracy", numbers.json_number(found.accuracy) } }
+        for _, member in ipairs(members) do member[2] = numbers.json_number(member[2]) end
+        json_line { { "step", step }, unpack(members) }
       end
     end,
   }
@@ -125,6 +158,16 @@ if self.steps.last == self.steps.first then
   return
 end
 say_what_runs(self)
-run.train(self, events_of(self))
+local command = { "cbk train" }
+for _, word in ipairs(arg) do command[#command + 1] = word:find "^[%w_./=-]+$" and word or "'" .. word:gsub("'", "'\\''") .. "'" end
+local kept = record.begin(init.model_dir, self.step,
+  { params = args.params, facts = { first_step = self.began, command = table.concat(command, " ") } })
+run.train(self, events_of(self, kept))
+local list = kept:finish(("%s, %s"):format(self.model.name, init.model_dir))
 say "Training completed successfully!"
 say(("Processed %d training sample(s) in %.1f seconds."):format(samples, cbk.clock() - started))
+if cbk.terminal.is_tty "stdout" and not (args.json or args.quiet) then
+  local shown = {}
+  for _, curve in ipairs(list) do shown[#shown + 1] = (curve.name == "loss" or curve.name == "lr") and curve or nil end
+  for _, line in ipairs(curves.lines(shown, { width = cli.width() })) do print(line) end
+end

@@ -72,6 +72,54 @@ describe("cbk train", function()
     equal(root.__metadata__[1].version, "2.9.0")
   end)
 
+  it("records numbers, once for each step, and pictures", function()
+    local dir = folder(EVERY_STEP)
+    train(dir, "--seed", "9")
+    local function steps()
+      local out = {}
+      for line in cbk.fs.read(dir .. "/run/metrics.jsonl"):gmatch "[^\n]+" do
+        local row = cbk.parse_json(line)
+        if row.loss then out[#out + 1] = row.step end
+      end
+      return out
+    end
+    local all = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 }
+    equal(steps(), all)
+    local before = cbk.fs.read(dir .. "/run/metrics.jsonl")
+    local first = cbk.parse_json(before:match "[^\n]+")
+    harness.near(first.loss, losses((train(folder(EVERY_STEP), "--seed", "9")))[1], 1e-5)
+    equal({ first.lr, first.loss_scale, first.grad_norm > 0 }, { 0, 32768, true })
+    cbk.fs.remove(dir .. "/run/checkpoint_12.mdl")
+    cbk.fs.write(dir .. "/run/metrics.jsonl", before .. '{"step": 13, "lo', { overwrite = true }) -- the run was killed
+    train(dir, "--seed", "9")
+    equal(steps(), all)
+    has(cbk.fs.read(dir .. "/run/metrics.svg"), ">eval_loss</text>")
+    equal(cbk.fs.read(dir .. "/run/params.yaml"), EVERY_STEP)
+    equal(cbk.config.load(dir .. "/run/run.json").command, "cbk train params.yaml --seed 9")
+  end)
+
+  it("counts num_steps and num_epochs from where the run began", function()
+    for _, length in ipairs { "num_steps: 10", "num_epochs: 2" } do -- an epoch has five batches
+      local dir = folder(changed(TRAINER, "max_steps: 12", length))
+      has(train(dir), "steps 1 to 10,")
+      cbk.fs.remove(dir .. "/run/checkpoint_10.mdl")
+      has(train(dir), "from run/checkpoint_8.mdl, step 8\nsteps 9 to 10,")
+      has(train(dir), "The run is complete")
+      has(train(dir, "--model-dir", "other", "--checkpoint", "run/checkpoint_8.mdl"), "step 8\nsteps 9 to 18,")
+      cbk.fs.remove(dir .. "/other/checkpoint_18.mdl")
+      has(train(dir, "--model-dir", "other"), "steps 17 to 18,")
+    end
+  end)
+
+  it("saves the first values if it is told to", function()
+    local dir = folder(changed(TRAINER, "      steps: 4", "      steps: 4\n      save_initial_checkpoint: true"))
+    train(dir)
+    equal(checkpoints(dir), { "checkpoint_0.mdl", "checkpoint_12.mdl", "checkpoint_4.mdl", "checkpoint_8.mdl" })
+    equal(values(dir .. "/run/checkpoint_0.mdl")["ln_f.weight"][1], 1)
+    local root = cbk.open(dir .. "/run/checkpoint_0.mdl").root
+    equal({ root.global_step, root.dataloader.samples_streamed }, { 0, 0 })
+  end)
+
   it("lowers the loss", function()
     local out = train(folder(changed(changed(TRAINER, "max_steps: 12", "max_steps: 300"), "checkpoint:\n      steps: 4",
       "checkpoint:\n      steps: 0")))

@@ -753,6 +753,13 @@ cbk.tensorflow = {}
 ---@param object Value
 ---@return string[]
 function cbk.tensorflow.texts(object) end
+---A record of a TensorBoard event file: the scalars of a step, in the order of their tags. Without a step the record that such a file
+---begins with.
+---@param wall_time number                seconds since 1970
+---@param step? integer
+---@param scalars? table<string, number>   by tags: "loss"
+---@return string   # bytes
+function cbk.tensorflow.event(wall_time, step, scalars) end
 
 -- --- the terminal
 ---What stdin, stdout and stderr are.

@@ -118,14 +118,21 @@ function Optimizing:backward(loss, is_last)
   self.summed = nil
 end
 
+---@class OptimizingFacts   Tensors without dims, or numbers.
+---@field lr cstorch.Tensor|number            of the first group, in this step
+---@field grad_norm? cstorch.Tensor           before clipping by norm
+---@field loss_scale? cstorch.Tensor          in this step
+
 ---One step of the optimizer and its schedules with the gradients that there are.
+---@return OptimizingFacts
 function Optimizing:step()
   local optimizer, scaler, precision = self.optimizer, self.scaler, self.precision
   if scaler then scaler:unscale_(optimizer) end
-  local list = {}
+  local list, rate = {}, optimizer.param_groups[1].lr
   for p in optimizer:parameters() do list[#list + 1] = p end
+  local facts = { lr = type(rate) == "number" and rate or rate:clone(), loss_scale = scaler and scaler:get_scale():clone() }
   if precision.max_gradient_norm then
-    cstorch.nn.utils.clip_grad_norm_(list, precision.max_gradient_norm)
+    facts.grad_norm = cstorch.nn.utils.clip_grad_norm_(list, precision.max_gradient_norm)
   elseif precision.max_gradient_value then
     cstorch.nn.utils.clip_grad_value_(list, precision.max_gradient_value)
   end
@@ -137,6 +144,7 @@ function Optimizing:step()
   end
   optimizer:zero_grad()
   for _, schedule in ipairs(self.schedules) do schedule:step() end
+  return facts
 end
 
 ---What a checkpoint keeps of it, by the names of the Model Zoo.

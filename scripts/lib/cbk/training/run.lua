@@ -8,6 +8,7 @@ local model = require "cbk.training.model"
 local models = require "cstorch.models"
 local optimizing = require "cbk.training.optimizing"
 local params = require "cbk.training.params"
+local record = require "cbk.training.record"
 local saving = require "cbk.training.saving"
 local stages = require "cbk.training.stages"
 
@@ -24,15 +25,16 @@ local run = {}
 ---@field step integer        global steps done
 ---@field seed integer
 ---@field steps TrainingSteps
+---@field began integer       steps that were done when the run began that is in its folder
 ---@field progress? cstorch.utils.Progress
 ---@field loaded? string       the checkpoint that it began with
 ---@field lacking string[]     states that this checkpoint has not
 
---- How many tensors of random numbers two steps may share: each step has its own seed, so that a run that was resumed has the same.
-local STEPS_OF_SEED = 2 ^ 31
+---The seed of a step: each has its own, so that a run that was resumed draws the same random numbers.
+local function seed_of(seed, step) return (seed * 2 ^ 31 + step) % 2 ^ 53 end
 
 ---@param self TrainingRun
----@return fun(batch: cstorch.models.TokenBatch): cstorch.Tensor
+---@return fun(batch: cstorch.models.TokenBatch): cstorch.Tensor, OptimizingFacts
 local function training_step(self)
   local count, own = self.params.init.loop.grad_accum_steps or 1, self.optimizing
   return cstorch.compile_step(function(batch)
@@ -42,20 +44,19 @@ local function training_step(self)
       own:backward(loss, i == count - 1)
       total = total and total + loss:detach() or loss:detach()
     end
-    own:step()
-    return total
+    return total, own:step()
   end)
 end
 
 ---@class TrainingEvents   What happens in a run, for those who show it.
 ---@field on_line fun(line: string)   a line of progress
----@field on_step fun(step: integer, loss: number)
+---@field on_step fun(step: integer, loss: number, facts: table<string, number>)   with lr, and grad_norm and loss_scale if there are
 ---@field on_checkpoint fun(path: string, step: integer)
 ---@field on_evaluation fun(step: integer, found: EvaluationResult)
 
 ---Trains the steps of one stage.
 ---@param self TrainingRun
----@param step_of fun(batch: cstorch.models.TokenBatch): cstorch.Tensor
+---@param step_of fun(batch: cstorch.models.TokenBatch): cstorch.Tensor, OptimizingFacts
 ---@param stage TrainingStage
 ---@param events TrainingEvents
 local function train_stage(self, step_of, stage, events)
@@ -64,14 +65,19 @@ local function train_stage(self, step_of, stage, events)
     { num_steps = stage.last - stage.first, checkpoint_steps = stages.checkpoints(self.steps, stage, every) or 0 })
   local progress = self.progress
   progress.initial_step = stage.first
-  local report = cstorch.step_closure(function(step, loss) events.on_step(step, loss:item()) end)
+  local report = cstorch.step_closure(function(step, loss, facts)
+    local own = {}
+    for name, value in pairs(facts) do own[name] = cstorch.value(value) end
+    events.on_step(step, loss:item(), own)
+  end)
   local save = cstorch.checkpoint_closure(function(step) events.on_checkpoint(saving.save(self, step), step) end)
+  if self.params.init.checkpoint.save_initial_checkpoint and not self.loaded and stage.first == self.steps.first then save(self.step) end
   for i, batch in executor:iter() do
     self.step = stage.first + i
-    cstorch.manual_seed(self.seed * STEPS_OF_SEED + self.step)
-    local loss = step_of(batch)
+    cstorch.manual_seed(seed_of(self.seed, self.step))
+    local loss, facts = step_of(batch)
     progress:step(loss)
-    report(self.step, loss)
+    report(self.step, loss, facts)
     save(self.step)
   end
 end
@@ -128,7 +134,10 @@ function run.open(given)
   open_data(self)
   self.loaded = first_checkpoint(self)
   if self.loaded then self.lacking = saving.load(self, self.loaded) end
-  self.steps = params.at_field(given, "trainer.init.loop", stages.of, init.loop, self.loader:length(), self.step, self.evaluation ~= nil)
+  local began = record.facts(init.model_dir)
+  self.began = began and self.loaded ~= given.fit.ckpt_path and began.first_step or self.step
+  self.steps = params.at_field(given, "trainer.init.loop", stages.of, init.loop, self.loader:length(), self.began, self.step,
+    self.evaluation ~= nil)
   return self
 end
 

@@ -24,16 +24,14 @@ end
 
 ---@param loop table        the section of the params
 ---@param length integer    batches of an epoch, after accumulation
----@param first integer     steps done before
+---@param began integer     steps that were done when the run began, from where num_steps and num_epochs count
+---@param first integer     steps that are done now
 ---@param has_evaluation boolean
 ---@return TrainingSteps
-function stages.of(loop, length, first, has_evaluation)
-  if loop.max_steps and loop.max_steps <= first and not (loop.num_steps or loop.num_epochs) then
-    return { first = first, last = first, stages = {} }
-  end
-  local count = num_steps.steps(length, { initial_step = first, num_steps = loop.num_steps, max_steps = loop.max_steps,
-    num_epochs = loop.num_epochs, steps_per_epoch = loop.steps_per_epoch })
-  local last, list = first + count, {}
+function stages.of(loop, length, began, first, has_evaluation)
+  if loop.max_steps and loop.max_steps <= began then return { first = first, last = first, stages = {} } end
+  local last, list = began + num_steps.steps(length, { initial_step = began, num_steps = loop.num_steps, max_steps = loop.max_steps,
+    num_epochs = loop.num_epochs, steps_per_epoch = loop.steps_per_epoch }), {}
   local every = has_evaluation and evaluation_cadence(loop.eval_frequency or 1, last)
   local at = first
   while at < last do
@@ -41,7 +39,7 @@ function stages.of(loop, length, first, has_evaluation)
     list[#list + 1] = { first = at, last = stop, evaluates = every ~= nil and every ~= false }
     at = stop
   end
-  return { first = first, last = last, stages = list }
+  return { first = first, last = math.max(first, last), stages = list }
 end
 
 ---The steps of a stage at whose end a checkpoint is saved, as a DataExecutor takes them: from 0.

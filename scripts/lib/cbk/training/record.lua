@@ -1,0 +1,123 @@
+-- What a run leaves behind besides checkpoints, in its folder: params.yaml and run.json (what it was started with), metrics.jsonl,
+-- TensorBoard's events.out.tfevents.*, and metrics.svg at the end.
+
+local cbk = require "cbk"
+local curves = require "cbk.plot.curves"
+local numbers = require "cbk.numbers"
+
+---@class RunRecord
+---@field dir string
+---@field private metrics file*
+---@field private events file*
+local Record = {}
+Record.__index = Record
+
+local record = {}
+
+local PARAMS, RUN, METRICS, PICTURE = "params.yaml", "run.json", "metrics.jsonl", "metrics.svg"
+
+---@class RunFacts            What run.json says.
+---@field first_step integer   steps that the model was trained before this run began
+---@field command string       that starts and resumes it
+
+---@param path string
+---@param mode string
+---@return file*
+local function open(path, mode)
+  local file, problem = io.open(path, mode)
+  if not file then cbk.fail("io", ("cannot write %s: %s"):format(cbk.quote(path), problem), { file = path }) end
+  return file
+end
+
+---The lines of metrics.jsonl: none if there is no such file. A last line that a killed run left unfinished is not one.
+---@param dir string
+---@return Dict[]
+function record.read(dir)
+  local path, out = cbk.fs.join(dir, METRICS), {}
+  if not cbk.fs.exists(path) then return out end
+  for line in cbk.fs.read(path):gmatch "([^\n]*)\n" do
+    local fine, row = pcall(cbk.parse_json, line)
+    if not fine then cbk.fail("format", ("%s: line %d is not JSON"):format(cbk.quote(path), #out + 1), { file = path }) end
+    out[#out + 1] = row
+  end
+  return out
+end
+
+---The facts of a run that began in this folder; nil if none did.
+---@param dir string
+---@return RunFacts|nil
+function record.facts(dir)
+  local path = cbk.fs.join(dir, RUN)
+  if not cbk.fs.exists(path) then return nil end
+  local read = cbk.config.load(path)
+  return { first_step = tonumber(tostring(read.first_step)) or 0, command = tostring(read.command) }
+end
+
+---Begins to record a run, or goes on behind `step`: what was recorded of later steps is trained again, and removed.
+---@param dir string
+---@param step integer        done so far
+---@param options { params: string, facts: RunFacts }   the file, and what starts the run
+---@return RunRecord
+function record.begin(dir, step, options)
+  cbk.fs.mkdir(dir)
+  local kept = {}
+  for _, row in ipairs(record.read(dir)) do
+    if tonumber(tostring(row.step)) <= step then kept[#kept + 1] = cbk.json(row) .. "\n" end
+  end
+  local facts = cbk.json(cbk.dict { { "first_step", options.facts.first_step }, { "command", options.facts.command } }, { indent = 2 })
+  cbk.fs.write(cbk.fs.join(dir, METRICS), table.concat(kept), { overwrite = true })
+  cbk.fs.write(cbk.fs.join(dir, PARAMS), cbk.fs.read(options.params), { overwrite = true })
+  cbk.fs.write(cbk.fs.join(dir, RUN), facts .. "\n", { overwrite = true })
+  local events = open(cbk.fs.join(dir, ("events.out.tfevents.%d.%d.cbk"):format(os.time(), step)), "ab")
+  events:write(cbk.tensorflow.event(os.time()))
+  return setmetatable({ dir = dir, metrics = open(cbk.fs.join(dir, METRICS), "a"), events = events }, Record)
+end
+
+---Adds numbers of a step.
+---@param step integer
+---@param members { [1]: string, [2]: number }[]   names and values, in the order of the line
+function Record:add(step, members)
+  local row, scalars = { { "step", step } }, {}
+  for i, member in ipairs(members) do
+    row[i + 1], scalars[member[1]] = { member[1], numbers.json_number(member[2]) }, member[2]
+  end
+  self.metrics:write(cbk.json(cbk.dict(row)), "\n")
+  self.metrics:flush()
+  self.events:write(cbk.tensorflow.event(os.time(), step, scalars))
+  self.events:flush()
+end
+
+local PANELS = { "loss", "eval_loss", "lr", "loss_scale", "grad_norm" }
+
+---The curves of a run's numbers.
+---@param dir string
+---@return Curve[]
+function record.curves(dir)
+  local out = {}
+  local rows = record.read(dir)
+  for _, name in ipairs(PANELS) do
+    local curve = { name = name, steps = {}, values = {} }
+    for _, row in ipairs(rows) do
+      if row[name] ~= nil then
+        curve.steps[#curve.steps + 1] = tonumber(tostring(row.step))
+        curve.values[#curve.values + 1] = tonumber(tostring(row[name])) or 0 / 0
+      end
+    end
+    if curve.steps[2] then out[#out + 1] = curve end
+  end
+  return out
+end
+
+---Ends the record, with a picture of it.
+---@param title string
+---@return Curve[]
+function Record:finish(title)
+  self.metrics:close()
+  self.events:close()
+  local list = record.curves(self.dir)
+  local picture = curves.figure(title, list, { width = 800, height = 260 })
+  if list[1] then cbk.fs.write(cbk.fs.join(self.dir, PICTURE), picture:svg(), { overwrite = true }) end
+  return list
+end
+
+return record
