@@ -9,6 +9,7 @@
 #include "host/base/entries.hpp"
 #include "host/base/inside.hpp"
 #include "host/base/named_files.hpp"
+#include "host/base/stale.hpp"
 #include "host/base/transaction.hpp"
 
 namespace cbk::lua {
@@ -138,6 +139,16 @@ int temp_dir(lua_State* L) {
   return push_path(L, name);
 }
 
+/// cbk.fs.temporary(target): the name of a file beside `target` that does not outlive the program. Those of
+/// programs that were killed are removed.
+int temporary(lua_State* L) {
+  const fs::path target = check_path(L, 1);
+  remove_unfinished({target});
+  const fs::path name = temporary_sibling(target);
+  remember_temporary(name);
+  return push_path(L, name);
+}
+
 int join(lua_State* L) {
   fs::path path = check_path(L, 1);
   for (int i = 2; i <= lua_gettop(L); ++i) path /= check_path(L, i);
@@ -205,6 +216,7 @@ void bind_fs(lua_State* L) {
                                        {"remove", guarded<remove>},
                                        {"program", guarded<program_path>},
                                        {"temp_dir", guarded<temp_dir>},
+                                       {"temporary", guarded<temporary>},
                                        {"join", guarded<join>},
                                        {"basename", guarded<basename>},
                                        {"dirname", guarded<dirname>},

@@ -19,6 +19,7 @@
 #include "host/app/versions.hpp"
 #include "host/base/error.hpp"
 #include "host/base/open_files.hpp"
+#include "host/base/stale.hpp"
 #include "host/base/team.hpp"
 
 namespace cbk::app {
@@ -98,6 +99,7 @@ Arguments rest(const Arguments& arguments, size_t from) {
 /// time of `cbk ls`.
 int leave(int code) {
   code = leave_team(finish_output(code));
+  remove_temporaries();
   remove_empty_folders();
   if (!leaves_at_once) return code;
   std::fflush(nullptr);

@@ -17,6 +17,7 @@
 #include "host/app/signals.hpp"
 #include "host/base/file.hpp"
 #include "host/base/interrupt.hpp"
+#include "host/base/stale.hpp"
 #include "host/base/team.hpp"
 
 namespace cbk::app {
@@ -60,6 +61,7 @@ int exit_program(lua_State* L) {
     code = static_cast<int>(lua_tointeger(L, 1));
   }
   code = leave_team(finish_output(finished(L, code)));
+  remove_temporaries();
   remove_empty_folders();
   if (!leaves_at_once) lua_close(L);
   std::exit(code);

@@ -105,7 +105,8 @@ struct WriteOptions {
   bool single_file = false;            // a folder with one file, without an index
   std::string shard_stem;              // "pytorch_model" or "model" by default
   bool keep_texts = false;             // flat H5: tensors of texts too, which are left out otherwise
-  Value metadata;                      // safetensors __metadata__ (text to text)
+  Value metadata;                      // safetensors __metadata__ (text to text); flat H5: whole numbers, as
+                                       // attributes of the root
   std::string origin;  // what the file was made by: JSON, kept in it by safetensors and H5; empty: none
   /// Small files (name, content) that appear together with the checkpoint: beside it, or inside the folder of
   /// a

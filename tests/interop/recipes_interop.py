@@ -228,6 +228,15 @@ cbk.config.save(cbk.dict { peft_type = "LORA", r = 1, lora_alpha = 1 }, "adapter
 """
 
 
+def texts(recipe):
+    """JSON lines, and a tokenizer with a token that ends them."""
+    with open(os.path.join(TOP, "tests", "tokens", "gpt2.json"), encoding="utf-8") as file:
+        tokenizer = file.read().replace("<|end|>", "<|endoftext|>")
+    for name, text in ("texts.jsonl", '{"text": "A text."}\n'), ("tokenizer.json", tokenizer):
+        with open(recipe.path(name), "w", encoding="utf-8") as file:
+            file.write(text)
+
+
 # For commands that begin so, what makes a file: Lua, or a function. What is for all commands leaves alone what an earlier one wrote.
 INPUTS = (
     ("extract-lora", "base", TUNED),
@@ -260,6 +269,7 @@ INPUTS = (
     ("", "fsdp/step_1000", distributed),
     ("", "zero/checkpoint-1000", zero),
     ("", "last.ckpt", wrapped),
+    ("make-data", "texts.jsonl", texts),
     ("watch", "model_dir", small("model_dir/checkpoint_1000.mdl")),
     ("", "run/model.ckpt-1000", small("run/model.ckpt-1000", format="tensorflow")),
 )

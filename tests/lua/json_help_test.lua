@@ -124,6 +124,7 @@ local calls = {
   { "tensorflow-to-h5", { "tensorflow-to-h5", "m.ckpt", "new.h5" } },
   { "h5-to-tensorflow", { "h5-to-tensorflow", "m.h5", "new.ckpt" } },
   { "data-iter-state-conversion", { "data-iter-state-conversion", "-c", "b.pt", "-w", ".", "-o", "map.mdl", "-s", "5" } },
+  { "make-data", { "make-data", "merge.yml", "-o", "token_files" } },
   { "fix-checkpoint-spec", { "fix-checkpoint-spec", "old.mdl" } },
   { "convert-config", { "convert-config", "--model", "llama", "--src-fmt", "hf", "--tgt-fmt", "cs-2.4", "config.json", "-o", "configs" } },
   { "convert-config-to-mup", { "convert-config-to-mup", "-i", "gpt2.yaml" } },

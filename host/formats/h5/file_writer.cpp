@@ -84,6 +84,12 @@ void FileWriter::add_number(hdf5::HeaderBuilder& header, std::string_view name, 
   header.add_attribute(name, datatype_of(DType::float64), hdf5::scalar_dataspace(), data);
 }
 
+void FileWriter::add_count(hdf5::HeaderBuilder& header, std::string_view name, int64_t count) {
+  std::string data;
+  append_le(data, count);
+  header.add_attribute(name, datatype_of(DType::int64), hdf5::scalar_dataspace(), data);
+}
+
 std::vector<Slot> FileWriter::lay_out_in(StagedFile& file) {
   file_ = &file;
   const bool is_packed = !packed_.empty();

@@ -52,6 +52,7 @@ class FileWriter : public ShardWriter {
   hdf5::HeaderBuilder start_dataset(hdf5::Builder& builder, const Plan& plan) const;
   static hdf5::HeaderBuilder start_empty_dataset(DType dtype);
   static void add_number(hdf5::HeaderBuilder& header, std::string_view name, double value);
+  static void add_count(hdf5::HeaderBuilder& header, std::string_view name, int64_t count);
 
   std::vector<std::string> warnings_;
   uint64_t overhead_ = 4096;

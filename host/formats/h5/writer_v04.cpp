@@ -248,7 +248,20 @@ class FlatWriter final : public DatasetWriter {
       }
       add_array(key.as_string(), value.as_leaf(), true);
     }
+    if (!options.metadata.is(Value::Kind::dict)) return;
+    for (const auto& [key, value] : options.metadata.as_dict().entries()) {
+      if (key.is(Value::Kind::string) && value.is(Value::Kind::integer))
+        counts_.emplace_back(key.as_string(), value.as_int());
+    }
   }
+
+ private:
+  const hdf5::Builder::Links& build(hdf5::Builder& builder, hdf5::HeaderBuilder& root) override {
+    for (const auto& [name, count] : counts_) add_count(root, name, count);
+    return DatasetWriter::build(builder, root);
+  }
+
+  std::vector<std::pair<std::string, int64_t>> counts_;
 };
 
 }  // namespace

@@ -129,6 +129,7 @@ return {
   ["cbk.fs.absolute"] = 'cbk.fs.absolute "model.pt"',
   ["cbk.fs.remove"] = 'cbk.fs.remove("new", { recursive = true })',
   ["cbk.fs.temp_dir"] = 'folder = cbk.fs.temp_dir(); cbk.fs.remove(folder)',
+  ["cbk.fs.temporary"] = 'cbk.fs.temporary "data"',
   ["cbk.fs.program"] = 'os.execute(cbk.fs.program() .. " --version")',
   ["cbk.formats"] = 'cbk.formats()[1].suffixes  -- of torch',
   ["cbk.format_of_name"] = 'cbk.format_of_name "model.mdl"  -- h5',

@@ -291,6 +291,7 @@ function Output:commit(options) end
 function Output:close() end
 
 ---A checkpoint to write. Missing folders of its path are made when it is committed.
+---`metadata`: texts for safetensors; of flat H5, whole numbers as attributes of the file.
 ---`keep_texts`: flat H5 gets the tensors of texts too, as strings. `companions`: further small files (name → content) that appear
 ---together with the checkpoint: next to it or inside the folder of a sharded one, elsewhere if the name is an absolute path.
 ---@param path string
@@ -651,6 +652,7 @@ function cbk.fs.inside(folder, name) end  -- "folder/name"; an error if that wou
 function cbk.fs.absolute(path) end        -- from the root, without ".."
 function cbk.fs.remove(path, options) end -- { recursive }; a missing file is fine
 function cbk.fs.temp_dir() end            -- a new empty folder
+function cbk.fs.temporary(target) end     -- the name of a file beside `target` that is removed when the program ends
 function cbk.fs.program() end             -- the running program, for scripts that call cbk again
 
 -- --- formats (host/checkpoint/formats.cpp)
