@@ -6,13 +6,12 @@ local unicode = require "cbk.tokens.unicode"
 
 local pattern = {}
 
----A text that is matched. `is_cut`: more may follow it.
 ---@class MatchedText
 ---@field points CodePoints
 ---@field saw_end boolean   a match asked for what follows the text
 
----@alias Continue fun(at: integer): integer?
----@alias Matcher fun(text: MatchedText, at: integer, continue: Continue): integer?   the end of a match, exclusive
+---@alias Matcher fun(text: MatchedText, at: integer): integer?   the end of a match, exclusive
+---@alias Part fun(following: Matcher): Matcher   a part of a pattern, with what must match behind it
 
 -- --- reading a pattern
 
@@ -120,7 +119,7 @@ local function bracket(reader)
   end
 end
 
--- --- matchers
+-- --- parts
 
 --- The code point at a position; nil behind the last.
 local function code_at(text, at)
@@ -130,82 +129,73 @@ local function code_at(text, at)
 end
 
 ---@param test CodeTest
----@return Matcher
+---@return Part
 local function one(test)
-  return function(text, at, continue)
-    local code = code_at(text, at)
-    if code and test(code) then return continue(at + 1) end
+  return function(following)
+    return function(text, at)
+      local code = code_at(text, at)
+      if code and test(code) then return following(text, at + 1) end
+    end
   end
 end
 
 --- As many code points as pass a test, then fewer.
----@return Matcher
+---@return Part
 local function many(test, least, most)
-  return function(text, at, continue)
-    local count = 0
-    while count < most do
-      local code = code_at(text, at + count)
-      if not code or not test(code) then break end
-      count = count + 1
-    end
-    for taken = count, least, -1 do
-      local stop = continue(at + taken)
-      if stop then return stop end
-    end
-  end
-end
-
---- A group, as often as it matches, then less often.
----@param matcher Matcher
----@return Matcher
-local function repeated(matcher, least, most)
-  return function(text, at, continue)
-    local function from(position, count)
-      local stop = count < most and matcher(text, position, function(after)
-        if after == position then return nil end
-        return from(after, count + 1)
-      end)
-      if stop then return stop end
-      if count >= least then return continue(position) end
-    end
-    return from(at, 0)
-  end
-end
-
----@param matchers Matcher[]
----@return Matcher
-local function sequence(matchers)
-  local count = #matchers
-  if count == 1 then return matchers[1] end
-  return function(text, at, continue)
-    local function step(i, position)
-      if i > count then return continue(position) end
-      return matchers[i](text, position, function(after) return step(i + 1, after) end)
-    end
-    return step(1, at)
-  end
-end
-
----@param matchers Matcher[]
----@return Matcher
-local function either(matchers)
-  if #matchers == 1 then return matchers[1] end
-  return function(text, at, continue)
-    for _, matcher in ipairs(matchers) do
-      local stop = matcher(text, at, continue)
-      if stop then return stop end
+  return function(following)
+    return function(text, at)
+      local count = 0
+      while count < most do
+        local code = code_at(text, at + count)
+        if not code or not test(code) then break end
+        count = count + 1
+      end
+      for taken = count, least, -1 do
+        local stop = following(text, at + taken)
+        if stop then return stop end
+      end
     end
   end
 end
 
-local function itself(at) return at end
+---@param parts Part[]
+---@return Part
+local function sequence(parts)
+  return function(following)
+    for i = #parts, 1, -1 do following = parts[i](following) end
+    return following
+  end
+end
 
----@param matcher Matcher
----@return Matcher
-local function ahead(matcher, is_negated)
-  return function(text, at, continue)
-    local is_found = matcher(text, at, itself) ~= nil
-    if is_found ~= is_negated then return continue(at) end
+---@param parts Part[]
+---@return Part
+local function either(parts)
+  if not parts[2] then return parts[1] end
+  return function(following)
+    local matchers = {}
+    for i, part in ipairs(parts) do matchers[i] = part(following) end
+    return function(text, at)
+      for i = 1, #matchers do
+        local stop = matchers[i](text, at)
+        if stop then return stop end
+      end
+    end
+  end
+end
+
+local function nothing(following) return following end
+
+local function last(_, at) return at end
+
+---@param part Part
+---@return Part
+local function ahead(part, is_negated)
+  local matcher = part(last)
+  return function(following)
+    return function(text, at)
+      local is_found = matcher(text, at) ~= nil
+      if is_found ~= is_negated then return following(text, at) end
+    end
   end
 end
 
@@ -225,15 +215,15 @@ local function group(reader)
   elseif not reader:take "?:" and reader:peek() == 0x3f then
     refuse(reader, "such a group: (?")
   end
-  local matcher = alternatives(reader)
+  local part = alternatives(reader)
   if not reader:take ")" then refuse(reader, "( without )") end
   reader.folds = folds
-  if wrap ~= nil then return ahead(matcher, wrap) end
-  return matcher
+  if wrap ~= nil then return ahead(part, wrap) end
+  return part
 end
 
---- A test of one code point, or else a matcher.
----@return CodeTest? test, Matcher? matcher
+--- A test of one code point, or else a group.
+---@return CodeTest? test, Part? group
 local function atom(reader)
   local code = reader:peek()
   local letter = code < 128 and string.char(code) or ""
@@ -277,19 +267,21 @@ local function quantity(reader)
 end
 
 local function alternative(reader)
-  local matchers = {}
+  local parts = {}
   while reader:peek() and reader:peek() ~= 0x7c and reader:peek() ~= 0x29 do
-    local test, matcher = atom(reader)
+    local test, inner = atom(reader)
     local least, most = quantity(reader)
     local is_once = least == 1 and most == 1
     if test then
-      matchers[#matchers + 1] = is_once and one(test) or many(test, least, most)
+      parts[#parts + 1] = is_once and one(test) or many(test, least, most)
+    elseif most == 1 then
+      parts[#parts + 1] = is_once and inner or either { inner, nothing }
     else
-      matchers[#matchers + 1] = is_once and matcher or repeated(matcher, least, most)
+      refuse(reader, "a group that is repeated")
     end
   end
-  if not matchers[1] then refuse(reader, "an empty alternative") end
-  return sequence(matchers)
+  if not parts[1] then refuse(reader, "an empty alternative") end
+  return sequence(parts)
 end
 
 function alternatives(reader)
@@ -308,9 +300,9 @@ Pattern.__index = Pattern
 function pattern.compile(source)
   local points = unicode.points(source) or cbk.fail("format", "a pattern that is no UTF-8")
   local reader = setmetatable({ source = source, points = points, at = 1, folds = false }, Reader)
-  local matcher = alternatives(reader)
+  local part = alternatives(reader)
   if reader:peek() then refuse(reader, ") without (") end
-  return setmetatable({ matcher = matcher }, Pattern)
+  return setmetatable({ matcher = part(last) }, Pattern)
 end
 
 ---The pieces of a text: what matches, and what lies between matches.
@@ -326,7 +318,7 @@ function Pattern:split(text, is_whole)
   local function add(first, stop) pieces[#pieces + 1] = text:sub(starts[first], starts[stop] - 1) end
   while at <= points.n do
     matched.saw_end = false
-    local stop = self.matcher(matched, at, itself)
+    local stop = self.matcher(matched, at)
     if matched.saw_end and not is_whole then break end
     if stop and stop > at then
       if gap then add(gap, at) end
