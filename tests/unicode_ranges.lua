@@ -1,29 +1,37 @@
--- Writes scripts/lib/cbk/tokens/unicode_ranges.lua from Unicode's table of characters, which Debian's package unicode-data has:
--- lua5.1 tests/unicode_ranges.lua /usr/share/unicode/UnicodeData.txt
+-- Writes scripts/lib/cbk/tokens/unicode_ranges.lua from Unicode's tables, which Debian's package unicode-data has:
+-- lua5.1 tests/unicode_ranges.lua /usr/share/unicode
 
-local CLASSES = { "L", "N" }
+local folder = arg[1] or "/usr/share/unicode"
 
---- The ranges { first, last } of each class.
-local function read(path)
-  local ranges, range_first = {}, nil
-  for _, class in ipairs(CLASSES) do ranges[class] = {} end
-  local function add(class, first, last)
-    local list = ranges[class]
-    if not list then return end
-    local before = list[#list]
-    if before and before[2] + 1 == first then before[2] = last else list[#list + 1] = { first, last } end
+--- The code points of each class.
+local members = { L = {}, N = {}, joining = {} }
+
+local range_first
+for line in io.lines(folder .. "/UnicodeData.txt") do
+  local code, name, category, combining = line:match "^(%x+);([^;]*);(%a)%a;(%d+);"
+  code = tonumber(code, 16)
+  local first = range_first or code
+  range_first = name:find ", First>$" and code or nil
+  for one = first, range_first and first - 1 or code do
+    if members[category] then members[category][one] = true end
+    if combining ~= "0" then members.joining[one] = true end
   end
-  for line in io.lines(path) do
-    local code, name, category = line:match "^(%x+);([^;]*);(%a%a)"
-    code = tonumber(code, 16)
-    if name:find ", First>$" then
-      range_first = code
-    else
-      add(category:sub(1, 1), range_first or code, code)
-      range_first = nil
+end
+for line in io.lines(folder .. "/DerivedNormalizationProps.txt") do
+  local first, last = line:match "^(%x+)%.*(%x*)%s*; NFC_QC; [NM]"
+  for code = tonumber(first or "1", 16), first and tonumber(last ~= "" and last or first, 16) or 0 do members.joining[code] = true end
+end
+
+--- The ranges { first, last } of a class.
+local function ranges_of(class)
+  local list = {}
+  for code = 0, 0x10ffff do
+    if members[class][code] then
+      local before = list[#list]
+      if before and before[2] + 1 == code then before[2] = code else list[#list + 1] = { code, code } end
     end
   end
-  return ranges
+  return list
 end
 
 --- Each range as two numbers: what lies between it and the one before, and its length.
@@ -44,14 +52,14 @@ local function packed(list)
   return table.concat(lines, "\n    ")
 end
 
-local ranges = read(arg[1] or "/usr/share/unicode/UnicodeData.txt")
 local file = assert(io.open("scripts/lib/cbk/tokens/unicode_ranges.lua", "w"))
 file:write [[
--- Ranges of code points in Unicode's classes L (letters) and N (numbers), version 15.0. Two numbers for each: how many code points lie
--- between it and the range before, and how many it has. Written by tests/unicode_ranges.lua.
+-- Ranges of code points, Unicode 15.0: the classes L (letters) and N (numbers), and those that NFC may join with others, replace or move.
+-- Two numbers for each: how many code points lie between it and the range before, and how many it has. Written by
+-- tests/unicode_ranges.lua.
 
 return {
 ]]
-for _, class in ipairs(CLASSES) do file:write(("  %s = [[\n    %s]],\n"):format(class, packed(ranges[class]))) end
+for _, class in ipairs { "L", "N", "joining" } do file:write(("  %s = [[\n    %s]],\n"):format(class, packed(ranges_of(class)))) end
 file:write "}\n"
 file:close()

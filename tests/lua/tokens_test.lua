@@ -99,6 +99,20 @@ describe("tokens: what a tokenizer.json has that is not known", function()
   end)
 end)
 
+describe("tokens: NFC", function()
+  it("leaves texts that are in it, and refuses others", function()
+    local root = cbk.parse_json(cbk.fs.read(cbk.fs.join(FOLDER, "gpt2.json")))
+    root.normalizer = cbk.dict { { "type", "NFC" } }
+    local path = cbk.fs.join(harness.temp_dir(), "tokenizer.json")
+    cbk.fs.write(path, cbk.json(root))
+    local tokenizer, plain = tokens.open(path), open "gpt2"
+    local text = "été 你好 한국 😀 fin"
+    equal(tokenizer:encode(text), plain:encode(text))
+    raises("the text has the character U+0301, which NFC may join with others", function() tokenizer:encode "e\204\129" end)
+    raises("the text has the character U+212B", function() tokenizer:encode "\226\132\171" end) -- the sign of the unit
+  end)
+end)
+
 describe("tokens: bytes", function()
   it("are their own ids", function()
     local tokenizer = tokens.open "bytes"

@@ -39,6 +39,23 @@ function MAKERS.Replace(spec)
   return function(text) return (text:gsub(pattern, content)) end
 end
 
+--- Nearly all texts are in NFC already. Others are refused.
+function MAKERS.NFC(spec)
+  known.fields("normalizer 'NFC'", spec, {})
+  local joining = unicode.classes.joining
+  return function(text)
+    if not text:find "[\204-\244]" then return text end -- below U+0300
+    local points = unicode.points(text) or { n = 0 } -- what is not UTF-8 is refused later
+    for i = 1, points.n do
+      if joining[points[i]] then
+        cbk.fail("value", ("the text has the character U+%04X, which NFC may join with others or replace"):format(points[i]),
+          { advice = "bring the text to NFC first; this is not done here" })
+      end
+    end
+    return text
+  end
+end
+
 function make(spec)
   local maker = MAKERS[spec.type]
   if not maker then known.refuse("tokenizer.json", "normalizer", spec.type) end

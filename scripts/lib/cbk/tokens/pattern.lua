@@ -48,7 +48,7 @@ local function property(reader, is_negated)
     name = name .. unicode.char(reader:peek())
     reader.at = reader.at + 1
   end
-  if not reader:take "}" or name == "s" or not rawget(unicode.classes, name) then refuse(reader, ("\\p{%s}"):format(name)) end
+  if not reader:take "}" or not (name == "L" or name == "N") then refuse(reader, ("\\p{%s}"):format(name)) end
   return { class = unicode.classes[name], is_negated = is_negated }
 end
 

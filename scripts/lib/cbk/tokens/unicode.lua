@@ -35,9 +35,10 @@ end
 
 local SPACES = "9 5 18 1 100 1 26 1 5599 1 2431 11 29 2 5 1 47 1 4000 1" -- White_Space, packed as the ranges
 
----Whether a code point is of a class: `classes.L[code]`. L: letters, N: numbers, s: white space.
+---Whether a code point is of a class: `classes.L[code]`. L: letters, N: numbers, s: white space; joining: those that NFC may join with
+---others, replace or move.
 ---@type table<string, table<integer, boolean>>
-unicode.classes = { L = class_of(ranges.L), N = class_of(ranges.N), s = class_of(SPACES) }
+unicode.classes = { L = class_of(ranges.L), N = class_of(ranges.N), s = class_of(SPACES), joining = class_of(ranges.joining) }
 
 -- --- UTF-8
 
