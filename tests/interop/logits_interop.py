@@ -62,8 +62,8 @@ def need(condition, text):
 # ------------------------------------------------------------------ files
 def read_h5(path):
     """The tensors below `model`, with h5py. Format 0.5 (since release 2.5) has in attributes of the root what each leaf is, a tied
-    one by the name of another; in 0.4 it is an attribute of the dataset, and a tied one is a hard link."""
-    out = {}
+    one by the name of another (here the same object); in 0.4 it is an attribute of the dataset, and a tied one is a hard link."""
+    out, read = {}, {}
     with h5py.File(path, "r") as f:
         if "__SUCCESS__" not in f.attrs:
             names = {unquote(name): name for name in f if f[name].attrs["__H5_TYPE__"] == "TorchTensorH5Type"}
@@ -76,9 +76,10 @@ def read_h5(path):
             while about["__TYPE__"] == "LinkedObject":
                 key = about["key"]
                 about = json.loads(f.attrs[key + ".__metadata__"])[key + ".__metadata__"]
-            values = torch.from_numpy(f[key][()])
-            bfloat16 = "torch.bfloat16" in f[key].attrs["dtypes"]
-            out[name[6:-len(".__metadata__")]] = values.view(torch.bfloat16) if bfloat16 else values
+            if key not in read:
+                values = torch.from_numpy(f[key][()])
+                read[key] = values.view(torch.bfloat16) if "torch.bfloat16" in f[key].attrs["dtypes"] else values
+            out[name[6:-len(".__metadata__")]] = read[key]
     return out
 
 

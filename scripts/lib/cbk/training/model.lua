@@ -36,12 +36,14 @@ local function check_fields(run, section, list)
   for name in pairs(list.class:by_name()) do known[name] = true end
   for name in pairs(OTHERS) do known[name] = true end
   for name in pairs(INITIALIZERS) do known[name] = true end
+  for name in pairs(list.class.refused or {}) do known[name] = true end
   for name in cbk.items(section) do
     local place = "trainer.init.model." .. name
     if not known[name] then
       params.refuse_unknown(run, place, naming.sorted(known), list.class.name)
     end
-    local why = OTHERS[name]
+    local refused = (list.class.refused or {})[name]
+    local why = OTHERS[name] or refused and ("is not a field of the class since release %s"):format(refused)
     if why and kinds.present(section[name]) then
       table.insert(run.ignored, ("%s=%s (%s)"):format(place, cbk.json(section[name]), why))
     end

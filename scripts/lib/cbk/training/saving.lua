@@ -61,15 +61,16 @@ end
 ---@param section Dict
 ---@return table
 local function weights_of(self, section)
-  local out, list = ordered_map.new(), self.model.list
+  local out, list, own_state = ordered_map.new(), self.model.list, self.module:state_dict()
   for key, tensor in cbk.items(section) do
     local own = list:own_key(key)
     local one = own and list.by_key[own]
-    if not (one and one.buffer) then out[own or key] = tensor end
+    local is_of_others = one and one.buffer and not own_state[own]
+    if not is_of_others then out[own or key] = tensor end
   end
   for _, one in ipairs(list) do
-    local is_missing = one.tied_to and out[one.key] == nil and self.module.values[one.key]
-    if is_missing then out[one.key] = out[one.tied_to] end
+    local is_missing = own_state[one.key] ~= nil and out[one.key] == nil
+    if is_missing then out[one.key] = one.tied_to and out[one.tied_to] or one.buffer and own_state[one.key] or nil end
   end
   return out
 end

@@ -5,6 +5,8 @@ local class = require "converters.engine.class"
 local errors = require "cstorch.errors"
 local keys = require "converters.engine.keys"
 local kinds = require "converters.engine.kinds"
+local naming = require "cbk.naming"
+local positions = require "cstorch.nn.positions"
 local tensors = require "cstorch.tensors"
 
 local initial = {}
@@ -153,15 +155,22 @@ local function place_of(key)
   end
 end
 
----The first values of all tensors but buffers. Each has random numbers of its own, so that a tensor is the same in models of other depths.
+---The values of buffers, which follow from the config.
+---@type table<string, fun(shape: integer[]): cstorch.Tensor>   by the last part of their keys
+local BUFFERS = { slopes = function(shape) return positions.alibi_slopes(shape[1]):reshape(shape) end }
+
+---The first values of all tensors that a new model has. Each has random numbers of its own, so that a tensor is the same in models of other depths.
 ---@param list ClassTensors
 ---@param seed integer
 ---@return table<string, cstorch.Tensor>   # by key; tied tensors are one
 function initial.values(list, seed)
   local by_place, out = initializers_of(list.config, list.values.num_hidden_layers), {}
   for _, one in ipairs(list) do
-    if not (one.buffer or one.optional or one.foreign or one.tied_to) then
-      local shape, own = class.shape(one), by_place[place_of(one.key)]
+    local shape, fixed = class.shape(one), BUFFERS[naming.last(one.key)]
+    if fixed then
+      out[one.key] = fixed(shape)
+    elseif not (one.buffer or one.optional or one.foreign or one.tied_to) then
+      local own = by_place[place_of(one.key)]
       tensors.manual_seed(keys.seed_of(one.key, seed))
       out[one.key] = one.init and tensors.full(shape, one.init) or DISTRIBUTIONS[own.name](shape, own)
     end

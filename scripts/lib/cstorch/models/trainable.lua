@@ -58,8 +58,8 @@ function Trainable:init(list, description, first, by_newest_name)
     local value = first[one.key]
     if value then
       local part, own = part_of(parts, one.key, is_of_norm(list, one, description))
-      of[value] = of[value] or parameter.new(value)
-      part:register_parameter(own, of[value])
+      of[value] = of[value] or one.buffer and value or parameter.new(value)
+      if one.buffer then part:register_buffer(own, value) else part:register_parameter(own, of[value]) end
       by_key[one.key] = of[value]
     end
   end

@@ -1,0 +1,303 @@
+#!/usr/bin/python3
+"""`cbk train`, `eval` and `generate` against PyTorch and against themselves.
+
+- Each family of decoders that `models/` defines for logits_interop.py: a tiny model is trained for some steps by cbk, and by PyTorch
+  from the same first values on the same batches: losses and weights must be the same. The trained checkpoint is converted to Hugging
+  Face, where its definition must give the same logits, and `cbk eval` the loss that PyTorch has.
+- A run that is killed at random moments ends with the bytes of one that was not.
+- Event files of TensorBoard, read by the published description of their records.
+
+Usage: runs_interop.py --cbk PATH [--kills N] [FAMILY]
+"""
+import argparse
+import glob
+import importlib
+import json
+import os
+import random
+import re
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+import h5py
+import numpy as np
+import torch
+import torch.nn.functional as F
+import yaml
+
+import logits_interop as logits
+from harness import Run
+from models.layers import Weights
+
+STEPS, SAMPLES, BATCH, LENGTH, WORDS = 4, 24, 4, 7, 19
+RATE, DECAY, BETAS, EPS = 0.01, 0.1, (0.9, 0.95), 1e-8
+
+
+# ------------------------------------------------------------------ data and files
+def write_data(folder, seed=1):
+    ids = torch.randint(WORDS, (SAMPLES, LENGTH + 1), generator=torch.Generator().manual_seed(seed)).numpy().astype(np.int32)
+    mask = np.ones((SAMPLES, LENGTH), np.int32)
+    mask[::3, -2:] = 0
+    os.makedirs(folder, exist_ok=True)
+    with h5py.File(os.path.join(folder, "data.h5"), "w") as file:
+        file.create_dataset("data", data=np.stack([ids[:, :-1], mask, ids[:, 1:]], 1), chunks=(5, 3, LENGTH), compression="gzip")
+    return torch.from_numpy(ids[:, :-1].copy()).long(), torch.from_numpy(mask), torch.from_numpy(ids[:, 1:].copy()).long()
+
+
+def params_of(name, config, folder, **more):
+    """A file in the trainer's layout."""
+    loader = {"data_processor": "GptHDF5MapDataProcessor", "data_dir": os.path.join(folder, "data"), "batch_size": BATCH}
+    init = {"model_dir": os.path.join(folder, "run"), "seed": 1, "model": {**config, "name": name},
+            "optimizer": {"AdamW": {"betas": list(BETAS), "eps": EPS, "weight_decay": DECAY, "correct_bias": True}},
+            "schedulers": [{"ConstantLR": {"learning_rate": RATE}}], "loop": {"max_steps": STEPS, **more.get("loop", {})},
+            "checkpoint": {"steps": more.get("checkpoint", STEPS), "save_initial_checkpoint": True}, "logging": {"log_steps": 1}}
+    return {"trainer": {"init": init, "fit": {"train_dataloader": {**loader, **more.get("loader", {})}, "val_dataloader": loader}}}
+
+
+def save(path, tree):
+    with open(path, "w", encoding="utf-8") as file:
+        yaml.safe_dump(tree, file, sort_keys=False)
+    return path
+
+
+def metrics(folder, name):
+    with open(os.path.join(folder, "run", "metrics.jsonl"), encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    return [row[name] for row in rows if name in row]
+
+
+# ------------------------------------------------------------------ the same in PyTorch
+def loss_of(forward, config, tensors, batch):
+    ids, mask, labels = batch
+    found = forward(Weights(tensors), config, ids)
+    each = F.cross_entropy(found.reshape(-1, found.shape[-1]), labels.reshape(-1), reduction="none")
+    return (each * mask.reshape(-1)).sum() / mask.sum()
+
+
+def decays(name, config):
+    """Not biases, nor what is below a module that is a LayerNorm; an RMSNorm is none."""
+    is_norm = re.search(r"(norm\d?(_post)?|ln_f)\.weight$", name) and config.get("norm_type", "layernorm").endswith("layernorm")
+    return not (is_norm or "bias" in name)
+
+
+def rate_of(name, config):
+    """With muP, layers that are wider than the base model's learn more slowly."""
+    wider = config.get("mup_base_hidden_size", config["hidden_size"]) / config["hidden_size"]
+    wider_filter = config.get("mup_base_filter_size", config["filter_size"]) / config["filter_size"]
+    if re.search(r"decoder.*(attn.*dense|ffn\.ffn\.0).*weight", name):
+        return RATE * wider
+    return RATE * (wider_filter if re.search(r"decoder.*ffn\.ffn\.1.*weight", name) else 1)
+
+
+def train_in_torch(forward, config, tensors, batches):
+    """Losses, and the weights at the end. AdamW as the Cerebras API has it: eps outside of the bias correction."""
+    leaves = {id(tensor): tensor.requires_grad_() for name, tensor in tensors.items()
+              if config.get("alibi_trainable_slopes") or not name.endswith("slopes")}
+    names = {id(tensor): name for name, tensor in reversed(list(tensors.items()))}
+    state, losses = {key: (torch.zeros_like(leaf), torch.zeros_like(leaf)) for key, leaf in leaves.items()}, []
+    for step, batch in enumerate(batches, 1):
+        loss = loss_of(forward, config, tensors, batch)
+        losses.append(loss.item())
+        gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        with torch.no_grad():
+            for (key, leaf), gradient in zip(leaves.items(), gradients):
+                if gradient is None:
+                    continue
+                first, second = state[key]
+                first.mul_(BETAS[0]).add_(gradient, alpha=1 - BETAS[0])
+                second.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
+                update = first / (second.sqrt() + EPS) * ((1 - BETAS[1] ** step) ** 0.5 / (1 - BETAS[0] ** step))
+                leaf.sub_(rate_of(names[key], config) * (update + (DECAY * leaf if decays(names[key], config) else 0)))
+    return losses, {name: tensor.detach() for name, tensor in tensors.items()}
+
+
+# ------------------------------------------------------------------ one family
+def train_family(run, name, family, case_name, case):
+    folder = run.path(f"{name} {case_name}".replace("/", "_"))
+    os.makedirs(folder)
+    calls = logits.Run(run.cbk, folder, 0, family)
+    with torch.no_grad():
+        one = logits.Case(calls, family, case)
+        if one.starts_with_hf:
+            one.to_model_zoo()
+            config = one.zoo_side[0]
+        else:
+            config = one.config
+    config = {field: value for field, value in config.items() if not field.endswith("dropout_rate") and field != "embd_pdrop"}
+    config.update(dropout_rate=0.0, attention_dropout_rate=0.0, embedding_dropout_rate=0.0)
+    if config.get("moe"):
+        config["moe"] = {**config["moe"], "load_balancing_loss_coef": 0.0}
+    ids, mask, labels = write_data(os.path.join(folder, "data"))
+    path = save(os.path.join(folder, "params.yaml"), params_of(family.MODEL, config, folder))
+    run.call("train", path)
+
+    tensors = logits.read_h5(os.path.join(folder, "run", "checkpoint_0.mdl"))
+    batches = [(ids[i:i + BATCH], mask[i:i + BATCH], labels[i:i + BATCH]) for i in range(0, STEPS * BATCH, BATCH)]
+    losses, trained = train_in_torch(one.zoo, config, tensors, batches)
+    found = metrics(folder, "loss")
+    assert len(found) == STEPS and max(abs(a - b) for a, b in zip(losses, found)) < 2e-5, f"losses {found}, in PyTorch {losses}"
+    got = logits.read_h5(os.path.join(folder, "run", f"checkpoint_{STEPS}.mdl"))
+    assert sorted(got) == sorted(trained), "other names"
+    for key, tensor in trained.items():  # where a gradient is nearly 0, its sign may differ
+        apart = (got[key] - tensor).abs()
+        assert (apart > 1e-4).float().mean() < 0.02 and apart.max() < 2.5 * RATE * STEPS, f"{key} differs by {apart.max():.1e}"
+
+    with torch.no_grad():
+        want = one.zoo(Weights(got), config, ids[:2])
+        made = calls.convert(family.MODEL, "cs-2.9", "hf", path, os.path.join(folder, "run", f"checkpoint_{STEPS}.mdl"))
+        hf_config, hf_tensors = calls.read_hugging_face(*made)
+        apart = logits.distance((want,), (one.hf(Weights(hf_tensors), hf_config, ids[:2]),))
+        assert apart < max(1e-4, one.tolerance), f"logits of Hugging Face differ by {apart:.1e}"
+        whole = SAMPLES // BATCH
+        want = sum(loss_of(one.zoo, config, got, (ids[i:i + BATCH], mask[i:i + BATCH], labels[i:i + BATCH])).item()
+                   for i in range(0, SAMPLES, BATCH)) / whole
+    for checkpoint in (os.path.join(folder, "run", f"checkpoint_{STEPS}.mdl"), os.path.dirname(made[0])):
+        found = json.loads(run.call("eval", path, "--checkpoint", checkpoint, "--json"))
+        limit = max(1e-4, 10 * one.tolerance)
+        assert found["batches"] == whole and abs(found["loss"] - want) < limit, f"{checkpoint}: loss {found['loss']}, in PyTorch {want}"
+
+
+def families(only):
+    for name in logits.families(only):
+        family = importlib.import_module("models." + name)
+        for case_name, case in family.CASES.items():
+            is_causal = getattr(family, "COMPUTED", True) and case.get("computed", True) and not hasattr(family, "inputs")
+            is_newest = case.get("release", logits.NEWEST) == logits.NEWEST and "headless" not in case.get("model", family.MODEL)
+            if is_causal and is_newest and case.get("trained", True):
+                yield name, family, case_name, case
+
+
+# ------------------------------------------------------------------ runs
+def small_params(folder):
+    config = {"vocab_size": WORDS, "hidden_size": 64, "num_heads": 4, "num_hidden_layers": 2, "filter_size": 128,
+              "max_position_embeddings": LENGTH, "dropout_rate": 0.1, "attention_dropout_rate": 0.1}
+    tree = params_of("gpt2", config, folder, loop={"max_steps": 60, "eval_frequency": 20}, checkpoint=4, loader={"shuffle": True})
+    tree["trainer"]["init"]["callbacks"] = [{"KeepNCheckpoints": {"n": 3}}]
+    tree["trainer"]["init"]["precision"] = {"fp16_type": "cbfloat16", "loss_scaling_factor": "dynamic", "max_gradient_norm": 1.0}
+    return tree
+
+
+def run_with_kills(run, kills, moments):
+    """A run that is killed `kills` times, each time after a part of what a whole run takes."""
+    folder = run.path("killed")
+    write_data(os.path.join(folder, "data"))
+    path = save(os.path.join(folder, "params.yaml"), small_params(folder))
+    start = time.monotonic()
+    run.call("train", path)
+    whole = time.monotonic() - start
+    with open(os.path.join(folder, "run", "checkpoint_60.mdl"), "rb") as file:
+        want = file.read()
+    losses, done, rounds = metrics(folder, "loss"), 0, 0
+    while done < kills:
+        for name in os.listdir(os.path.join(folder, "run")):
+            os.remove(os.path.join(folder, "run", name))
+        rounds += 1
+        for _ in range(8):
+            with subprocess.Popen([run.cbk, "train", path], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+                try:
+                    process.wait(moments.uniform(0, whole))
+                except subprocess.TimeoutExpired:
+                    process.send_signal(signal.SIGKILL)
+                    done += 1
+        run.call("train", path)
+        with open(os.path.join(folder, "run", "checkpoint_60.mdl"), "rb") as file:
+            assert file.read() == want, f"after {done} kills the last checkpoint is another one"
+        assert metrics(folder, "loss") == losses, "other losses, or some of them twice"
+        left = [name for name in os.listdir(os.path.join(folder, "run")) if name.endswith((".tmp", ".old"))]
+        assert not left, f"left behind: {left}"
+    return rounds
+
+
+def crc32c(data):
+    value = 0xFFFFFFFF
+    for byte in data:
+        value ^= byte
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+    return value ^ 0xFFFFFFFF
+
+
+def masked(data):
+    value = crc32c(data)
+    return ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def varint(data, at):
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value, at, shift = value | (byte & 127) << shift, at + 1, shift + 7
+        if byte < 128:
+            return value, at
+
+
+def fields(data):
+    """The fields of a protobuf message: (number, value)."""
+    at = 0
+    while at < len(data):
+        tag, at = varint(data, at)
+        kind = tag & 7
+        if kind == 0:
+            value, at = varint(data, at)
+        else:
+            size = {1: 8, 5: 4}.get(kind)
+            if size is None:
+                size, at = varint(data, at)
+            value, at = data[at:at + size], at + size
+        yield tag >> 3, value
+
+
+def read_events(path):
+    """[(step, {tag: value})], after the record with the version."""
+    with open(path, "rb") as file:
+        data = file.read()
+    at, out = 0, []
+    while at < len(data):
+        length, = struct.unpack("<Q", data[at:at + 8])
+        assert struct.unpack("<I", data[at + 8:at + 12])[0] == masked(data[at:at + 8]), "checksum of a length"
+        body = data[at + 12:at + 12 + length]
+        assert struct.unpack("<I", data[at + 12 + length:at + 16 + length])[0] == masked(body), "checksum of a record"
+        at += 16 + length
+        event = dict(fields(body))
+        values = [dict(fields(value)) for number, value in fields(event.get(5, b"")) if number == 1]
+        out.append((event.get(2, 0), {value[1].decode(): struct.unpack("<f", value[2])[0] for value in values}, event.get(3)))
+    assert out[0][2] == b"brain.Event:2", out[0]
+    return [(step, values) for step, values, _ in out[1:]]
+
+
+def events(run):
+    folder = run.path("events")
+    write_data(os.path.join(folder, "data"))
+    run.call("train", save(os.path.join(folder, "params.yaml"), small_params(folder)))
+    files = glob.glob(os.path.join(folder, "run", "events.out.tfevents.*"))
+    assert len(files) == 1, files
+    found = [(step, values["loss"]) for step, values in read_events(files[0]) if "loss" in values]
+    want = list(enumerate(metrics(folder, "loss"), 1))
+    assert len(found) == 60 and all(a[0] == b[0] and abs(a[1] - b[1]) < 1e-5 for a, b in zip(found, want)), found[:3]
+    assert [step for step, values in read_events(files[0]) if "eval_loss" in values] == [20, 40, 60], "evaluations"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cbk", required=True)
+    parser.add_argument("--kills", type=int, default=16)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("family", nargs="?", help="only this file of models/")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(options.cbk, folder)
+        for name, family, case_name, case in families(options.family):
+            run.check(f"{name}, {case_name}", lambda: train_family(run, name, family, case_name, case))
+        if not options.family:
+            run.check("events", lambda: events(run))
+            run.check("kills", lambda: run_with_kills(run, options.kills, random.Random(options.seed)))
+        return run.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
