@@ -91,6 +91,7 @@ local MUTATIONS = {
   { "llama", "constant", "model.layers.%d.post_attention_layernorm.weight", constant(1) },
   { "gpt2", "layer-outlier", "h.%d.attn.c_proj.weight", scaled(30) },
   { "gpt2", "constant", "h.%d.attn.c_attn.bias", constant(0) },
+  { "gpt2", "layer-outlier", "h.%d.ln_2.bias", scaled(2000) },
   { "experts", "layer-outlier", "layers.%d.block_sparse_moe.experts.2.w1.weight", scaled(60) },
   { "experts", "dead-rows", "layers.%d.block_sparse_moe.experts.1.w2.weight", without_rows(31, 31) },
   { "t5", "layer-outlier", "decoder.block.%d.layer.0.SelfAttention.q.weight", scaled(30) },
@@ -141,6 +142,17 @@ describe("check of siblings: changed weights", function()
     equal(names(check_root(harness.temp_dir(), root)), {})
   end)
 
+  it("compares the one weight of another shape with the others, and not weights of many shapes", function()
+    local root, many = cbk.dict(), cbk.dict()
+    for layer = 0, 11 do
+      local is_odd, rows = layer == 5, 16 * (1 + layer % 3)
+      root[("layers.%d.w.weight"):format(layer)] = cbk.randn({ 16, is_odd and 17 or 16 }, { seed = layer, std = is_odd and 1 or 0.02 })
+      many[("tables.%d.w.weight"):format(layer)] = cbk.randn({ rows, 16 }, { seed = layer, std = 1 / rows ^ 4 })
+    end
+    equal(names(check_root(harness.temp_dir(), root)), { "layer-outlier layers.5.w.weight" })
+    equal(names(check_root(harness.temp_dir(), many)), {})
+  end)
+
   it("finds them under the names of TensorFlow", function()
     local root = cbk.dict()
     for layer = 0, 11 do
@@ -148,6 +160,31 @@ describe("check of siblings: changed weights", function()
       root[("bert/encoder/layer_%d/output/dense/kernel"):format(layer)] = cbk.randn({ 16, 16 }, { seed = layer, std = std })
     end
     equal(names(check_root(harness.temp_dir(), root)), { "layer-outlier bert/encoder/layer_5/output/dense/kernel" })
+  end)
+end)
+
+describe("check of siblings: biases", function()
+  ---Biases of one size, but for that of layer 5, and weights that make about 0.6 of inputs of the size 1.
+  local function with_bias(usual, unusual, change)
+    local root = cbk.dict()
+    for layer = 0, 9 do
+      root[("blocks.%d.up.weight"):format(layer)] = cbk.randn({ 64, 32 }, { seed = layer, std = 0.1 })
+      root[("blocks.%d.up.bias"):format(layer)] = cbk.randn({ 64 }, { seed = 100 + layer, std = layer == 5 and unusual or usual })
+    end
+    if change then change(root) end
+    return texts(check_root(harness.temp_dir(), root))
+  end
+
+  it("finds one that is much larger than all others, and than what its weight makes", function()
+    local found = with_bias(0.1, 20)
+    equal(#found, 1)
+    is_true(found[1]:find("^layer%-outlier blocks%.5%.up%.bias: RMS .* x that of its 9 siblings %(0%.%d+; more than 100 x%)$"), found[1])
+  end)
+
+  it("leaves small ones, and one that was trained beside others near 0", function()
+    equal(with_bias(0.1, 1e-5), {})
+    equal(with_bias(1e-3, 0.4), {})
+    equal(with_bias(0.1, 20, function(root) root["blocks.5.up.weight"] = nil end), {})
   end)
 end)
 

@@ -172,6 +172,62 @@ describe("cbk check of layers", function()
     equal(result.findings[3].text, "the layer has the same weights as layers.0: all 3 matrices are equal")
   end)
 
+  ---What is found in `layers` blocks of three tensors, where `shape` may give another one to a tensor of a layer.
+  local function odd_shapes(layers, shape, prefix, dtype)
+    local dir, root = harness.temp_dir(), cbk.dict()
+    for layer = 0, layers - 1 do
+      for i, part in ipairs { { "up.weight", { 32, 64 } }, { "up.bias", { 32 } }, { "down.weight", { 64, 32 } } } do
+        local key, own = ("%s.%d.%s"):format(prefix or "layers", layer, part[1]), shape(layer, part[1])
+        local tensor = random(own or part[2], 10 * layer + i)
+        root[key] = dtype and own and cbk.full(own, i, { dtype = dtype }) or tensor
+      end
+    end
+    create(dir .. "/m.pt", root)
+    local _, names, result = findings(dir, "m.pt", "--only", "layer-shape")
+    return names, result.findings[1]
+  end
+
+  local function at(layer, name, shape)
+    return function(own_layer, own_name) return own_layer == layer and own_name == name and shape or nil end
+  end
+
+  it("finds the one weight of another shape", function()
+    local names, first = odd_shapes(8, at(4, "up.weight", { 32, 65 }))
+    equal(names, { "layer-shape layers.4.up.weight" })
+    equal({ first.text, first.severity }, { "it has the shape [32, 65], and the same weight of the 7 other layers [32, 64]", "warning" })
+    equal((odd_shapes(8, at(1, "up.bias", { 64 }))), { "layer-shape layers.1.up.bias" })
+    equal((odd_shapes(8, at(4, "down.weight", { 64, 2, 16 }), "model.layers.3.experts")),
+      { "layer-shape model.layers.3.experts.4.down.weight" })
+  end)
+
+  it("leaves shapes that a model may have", function()
+    local function none(...) equal((odd_shapes(...)), {}) end
+    none(5, at(2, "up.weight", { 32, 65 })) -- too few to say what is usual
+    none(8, at(0, "up.weight", { 32, 3 })) -- the input
+    none(8, at(7, "down.weight", { 10, 32 })) -- the output
+    none(8, function(layer, name) return layer % 4 == 3 and name == "up.weight" and { 32, 128 } or nil end) -- hybrid
+    none(8, function(layer, name) return layer > 0 and name == "up.weight" and { 32, 64 - 4 * layer } or nil end) -- pruned
+    none(8, function(layer, name) return layer == 4 and ({ ["up.weight"] = { 16, 64 }, ["up.bias"] = { 16 } })[name] or nil end)
+    none(8, function(layer, name) -- a bottleneck
+      return layer == 4 and name == "up.bias" and { 16 } or layer == 5 and name == "up.weight" and { 32, 16 } or nil
+    end)
+    none(8, at(4, "up.weight", { 32, 16 }), nil, "int8") -- stored otherwise
+    none(8, at(4, "up.weight", { 32, 65 }), "layers.0", "float16")
+  end)
+
+  it("leaves a layer of another kind, which also has other tensors", function()
+    local dir, root = harness.temp_dir(), layers_model()
+    for layer = 6, 9 do
+      for _, name in ipairs { "attn.q.weight", "attn.k.weight", "mlp.up.weight" } do
+        root[("layers.%d.%s"):format(layer, name)] = random({ 16, 8 }, 1000 + 10 * layer + #name)
+      end
+    end
+    root["layers.4.mlp.up.weight"], root["layers.4.mixer.A_log"] = random({ 32, 8 }, 2000), random({ 16 }, 2001)
+    create(dir .. "/m.pt", root)
+    local _, names = findings(dir, "m.pt", "--only", "layer-shape")
+    equal(names, {})
+  end)
+
   it("notes copies in another stack, such as averages of weights", function()
     local dir = harness.temp_dir()
     local function copies(first, second) return cbk.dict { { first, random({ 16, 16 }, 1) }, { second, random({ 16, 16 }, 1) } } end

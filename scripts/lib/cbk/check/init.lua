@@ -369,7 +369,9 @@ function check.values(subject, options, found, on_read)
     for i = 1, #part.rows do
       local row = part.rows[i]
       row.path = part.prefix .. row.path
-      if row.shape and not has_class then tensors[#tensors + 1] = { file = part.file, key = row.path } end
+      if row.shape and not has_class then
+        tensors[#tensors + 1] = { file = part.file, key = row.path, shape = row.shape, dtype = row.type }
+      end
       if row.problem then
         found:add("unreadable", part.file, row.path, row.problem)
       elseif row.shape then

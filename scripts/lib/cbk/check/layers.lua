@@ -1,5 +1,8 @@
--- Numbered layers: gaps in their numbers, and layers that lack tensors which the others have. For checkpoints without a known class.
+-- Numbered layers: gaps in their numbers, layers that lack tensors which the others have, and a tensor of another shape than theirs.
+-- For checkpoints without a known class.
 
+local cbk = require "cbk"
+local extents = require "cbk.extents"
 local naming = require "cbk.naming"
 local numbers = require "cbk.numbers"
 
@@ -21,11 +24,18 @@ function layers.places(key)
   end
 end
 
+---@class LayerTensor
+---@field file string
+---@field key string
+---@field shape integer[]
+---@field dtype string
+
 ---@class LayerStack
 ---@field prefix string
 ---@field file string
 ---@field numbers integer[]                       in the order of the file
 ---@field parts table<integer, string[]>          the rests of the keys by number
+---@field series table<string, LayerTensor[]>     by the rest of the key
 
 ---Whether a stack has blocks of several parts. Modules such as Sequential have gaps on purpose.
 local function is_stack(stack)
@@ -38,7 +48,7 @@ local function is_stack(stack)
   return true
 end
 
----@param tensors { file: string, key: string }[]
+---@param tensors LayerTensor[]
 ---@return LayerStack[]
 local function stacks_of(tensors)
   local by_prefix, out = {}, {}
@@ -46,11 +56,13 @@ local function stacks_of(tensors)
     for prefix, number, rest in layers.places(one.key) do
       local stack = by_prefix[prefix]
       if not stack then
-        stack = { prefix = prefix, file = one.file, numbers = {}, parts = {} }
+        stack = { prefix = prefix, file = one.file, numbers = {}, parts = {}, series = {} }
         by_prefix[prefix], out[#out + 1] = stack, stack
       end
       if not stack.parts[number] then stack.parts[number], stack.numbers[#stack.numbers + 1] = {}, number end
       table.insert(stack.parts[number], rest)
+      stack.series[rest] = stack.series[rest] or {}
+      stack.series[rest][number] = one
     end
   end
   local chosen = {}
@@ -113,12 +125,70 @@ local function check_parts(stack, found)
   end
 end
 
----@param tensors { file: string, key: string }[]
+local LEAST_LAYERS = 6 -- that say which shape is usual
+
+---The shape that most layers have, and the layers with another one.
+---@param stack LayerStack
+---@param series table<integer, LayerTensor>
+---@return string usual, integer[] others, integer count
+local function shapes_of(stack, series)
+  local times, usual, others, count = {}, nil, {}, 0
+  for _, number in ipairs(stack.numbers) do
+    local shape = series[number] and extents.shape(series[number].shape)
+    if shape then
+      times[shape], count = (times[shape] or 0) + 1, count + 1
+      if not usual or times[shape] > times[usual] then usual = shape end
+    end
+  end
+  for _, number in ipairs(stack.numbers) do
+    if series[number] and extents.shape(series[number].shape) ~= usual then others[#others + 1] = number end
+  end
+  return usual, others, count
+end
+
+---Whether all are floats of one dtype. The shapes of quantised weights follow from how they are stored.
+---@param series table<integer, LayerTensor>
+local function are_plain(series, dtype)
+  for _, one in pairs(series) do
+    if one.dtype ~= dtype or not cbk.dtype(dtype).floating then return false end
+  end
+  return true
+end
+
+---Reports the only tensor whose shape is not that of all other layers, if nothing else is unusual in its layer and those beside it: a
+---layer of another kind has other tensors, too. The first and the last layer are often unlike the others.
+---@param stack LayerStack
+---@param found Findings
+---@param reported table<string, boolean>   by key, which may be in several stacks
+local function check_shapes(stack, found, reported)
+  local unusual, odd, low, high = {}, {}, math.huge, -1
+  for _, number in ipairs(stack.numbers) do unusual[number], low, high = 0, math.min(low, number), math.max(high, number) end
+  for _, series in pairs(stack.series) do
+    local usual, others, count = shapes_of(stack, series)
+    for number in pairs(count * 2 <= #stack.numbers and series or {}) do unusual[number] = unusual[number] + 1 end
+    for _, number in ipairs(others) do unusual[number] = unusual[number] + 1 end
+    local one = #others == 1 and count >= LEAST_LAYERS and series[others[1]]
+    if one and are_plain(series, one.dtype) then odd[#odd + 1] = { number = others[1], tensor = one, usual = usual, count = count } end
+  end
+  for _, it in ipairs(odd) do
+    local near, key = 0, it.tensor.key
+    for number = it.number - 1, it.number + 1 do near = near + (unusual[number] or 0) end
+    if near == 1 and it.number > low and it.number < high and not reported[key] then
+      reported[key] = true
+      found:add("layer-shape", it.tensor.file, key, ("it has the shape %s, and the same weight of the %d other layers %s"):format(
+        extents.shape(it.tensor.shape), it.count - 1, it.usual))
+    end
+  end
+end
+
+---@param tensors LayerTensor[]
 ---@param found Findings
 function layers.check(tensors, found)
+  local reported = {}
   for _, stack in ipairs(stacks_of(tensors)) do
     check_gaps(stack, found)
     check_parts(stack, found)
+    check_shapes(stack, found, reported)
   end
 end
 

@@ -63,10 +63,13 @@ rules.list = {
     help = "Write the checkpoint again: layers were lost, or were renumbered incompletely." },
   { id = "layer-incomplete", severity = "warning", text = "A layer lacks tensors that its neighbours have.",
     help = "Write the checkpoint again." },
+  { id = "layer-shape", severity = "warning", text = "A weight has another shape than the same weight of all other layers.",
+    help = "Compare the weight with an earlier checkpoint, and look at the program that wrote it: it was padded or cut, or is of another "
+      .. "model." },
   { id = "constant", severity = "warning", text = "All elements of a weight are the same number.",
     help = "Look at the program that wrote it: the weight was never trained, or never loaded." },
   { id = "layer-outlier", severity = "warning", text = "A weight is much larger or smaller than the same weight of the other "
-    .. "layers (the RMS of a matrix: 8 times), or of another sign.",
+    .. "layers (the RMS of a matrix: 8 times, of a bias: 100 times), or of another sign.",
     help = "Look at all layers with `cbk plot FILE 'KEY with *' --by-layer`, and compare the weight with an earlier "
     .. "checkpoint: it was scaled twice, or the training was unstable there." },
   { id = "dead-rows", severity = "warning", text = "Rows or columns of a weight are all 0, and its siblings in other layers have none.",

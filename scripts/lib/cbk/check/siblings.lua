@@ -14,6 +14,7 @@ local siblings = {}
 ---@field file string
 ---@field key string
 ---@field dims integer
+---@field numel integer
 ---@field rms number
 ---@field mean number
 ---@field largest number
@@ -21,6 +22,7 @@ local siblings = {}
 ---@field is_usual? boolean   the constant is one that new models have there
 ---@field odd_rows? table     of Tensor:scan
 ---@field shape string
+---@field reach? number       of a bias: the RMS of the numbers that it is added to
 
 local LEAST_LAYERS = 6 -- that say what is usual
 local LEAST_LAYERS_OF_ROWS = 3
@@ -38,8 +40,8 @@ function siblings.facts(one)
   local constant = type(scan.constant) == "number" and scan.constant or nil
   local odd_rows = scan.odd_rows
   if odd_rows and not (odd_rows.zero or odd_rows.zero_columns) then odd_rows = NO_ROWS end
-  return { file = one.file, key = one.key, dims = #one.row.shape, rms = scan.rms, mean = scan.mean, largest = scan.largest,
-    constant = constant, is_usual = constant and values.is_usual_constant(one, constant), odd_rows = odd_rows,
+  return { file = one.file, key = one.key, dims = #one.row.shape, numel = scan.numel, rms = scan.rms, mean = scan.mean,
+    largest = scan.largest, constant = constant, is_usual = constant and values.is_usual_constant(one, constant), odd_rows = odd_rows,
     shape = extents.shape(one.row.shape) }
 end
 
@@ -48,30 +50,55 @@ end
 ---@field layers integer[]                         their numbers, ascending
 ---@field layer_of table<Sibling, integer>         the index in `layers`
 
+---The members of one shape each. One with another shape than all others is compared with them.
+---@param members Sibling[]
+---@return Sibling[][]
+local function by_shape(members)
+  local of_shape, out = {}, {}
+  for _, one in ipairs(members) do
+    if not of_shape[one.shape] then
+      of_shape[one.shape] = {}
+      out[#out + 1] = of_shape[one.shape]
+    end
+    table.insert(of_shape[one.shape], one)
+  end
+  if #out == 2 and math.min(#out[1], #out[2]) == 1 then return { members } end
+  return out
+end
+
+---@param members Sibling[]
+---@param number_of table<Sibling, integer>
+---@return SiblingSeries
+local function new_series(members, number_of)
+  local series, index = { members = members, layers = {}, layer_of = {} }, {}
+  for _, one in ipairs(members) do
+    if not index[number_of[one]] then index[number_of[one]], series.layers[#series.layers + 1] = 0, number_of[one] end
+  end
+  table.sort(series.layers)
+  for i, number in ipairs(series.layers) do index[number] = i end
+  for _, one in ipairs(members) do series.layer_of[one] = index[number_of[one]] end
+  return series
+end
+
 ---The series of the tensors. A key with several numbers is in a series for each of them.
 ---@param list Sibling[]
 ---@return SiblingSeries[]
 local function series_of(list)
-  local by_id, out = {}, {}
+  local by_id, groups, out = {}, {}, {}
   for _, one in ipairs(list) do
     local key = one.key:gsub("/", "."):gsub("_(%d+)%.", ".%1."):gsub("(experts?)%.%d+%.", "%1.*.")
     for prefix, number, rest in layers.places(key) do
-      local id = table.concat({ prefix, rest, one.shape }, "\0")
-      local series = by_id[id]
-      if not series then
-        series = { members = {}, layers = {}, layer_of = {} }
-        by_id[id], out[#out + 1] = series, series
+      local id = table.concat({ prefix, rest, one.dims }, "\0")
+      local group = by_id[id]
+      if not group then
+        group = { members = {}, number_of = {} }
+        by_id[id], groups[#groups + 1] = group, group
       end
-      series.members[#series.members + 1], series.layer_of[one] = one, number
+      group.members[#group.members + 1], group.number_of[one] = one, number
     end
   end
-  for _, series in ipairs(out) do
-    local index = {}
-    for _, number in pairs(series.layer_of) do index[number] = 0 end
-    for number in pairs(index) do series.layers[#series.layers + 1] = number end
-    table.sort(series.layers)
-    for i, number in ipairs(series.layers) do index[number] = i end
-    for one, number in pairs(series.layer_of) do series.layer_of[one] = index[number] end
+  for _, group in ipairs(groups) do
+    for _, members in ipairs(by_shape(group.members)) do out[#out + 1] = new_series(members, group.number_of) end
   end
   return out
 end
@@ -82,12 +109,15 @@ local ENDS = 2 -- layers at each end, which are often unlike those between them
 ---@field all number
 ---@field near number
 ---@field z number      how many standard deviations it is from the nearest layers
+---@field only_large? boolean   small ones are usual
 
 -- Healthy models change by up to 5 from the first layer to the last, and as much again at their ends. Adapters start from 0, so their
 -- size says how much a layer was adapted. Some norms are stored without their 1, and differ by 10 from layer to layer.
-local SIZES = { matrix = { all = 8, near = 6, z = 4 }, special = { all = 30, near = 20, z = 5 }, vector = { all = 16, near = 12, z = 6 } }
+-- Biases start from 0, so some are near 0 beside others that are not.
+local SIZES = { matrix = { all = 8, near = 6, z = 4 }, special = { all = 30, near = 20, z = 5 }, vector = { all = 16, near = 12, z = 6 },
+  bias = { all = 100, near = 50, z = 5, only_large = true } }
 -- Single elements of healthy models are up to 35 times larger than any of the siblings' ("super weights").
-local PEAKS = { matrix = { all = 100, near = 50, z = 4 }, vector = { all = 1000, near = 500, z = 6 } }
+local PEAKS = { matrix = { all = 100, near = 50, z = 4, only_large = true }, vector = { all = 1000, near = 500, z = 6, only_large = true } }
 local MUCH = math.log(4) -- by how much more an element is unusual than the RMS, to be named in place of it
 
 local function is_bias(key)
@@ -101,7 +131,8 @@ end
 local function size_limits(series, one)
   local layer = series.layer_of[one]
   local is_end = layer <= ENDS or layer > #series.layers - ENDS
-  if one.dims < 2 then return not is_end and not is_bias(one.key) and SIZES.vector or nil end
+  if is_bias(one.key) and one.dims < 2 then return not is_end and one.reach and one.rms > one.reach and SIZES.bias or nil end
+  if one.dims < 2 then return not is_end and SIZES.vector or nil end
   return (is_end or one.key:find "lora_") and SIZES.special or SIZES.matrix
 end
 
@@ -113,7 +144,6 @@ local function peak_limits(_, one) return one.dims < 2 and PEAKS.vector or PEAKS
 ---@field name string
 ---@field field string     of the facts
 ---@field limits fun(series: SiblingSeries, one: Sibling): SiblingLimits|nil
----@field only_large? boolean
 ---@field least number     the lowest limit
 
 ---"30 x that of its 31 siblings (0.0203; more than 8 x)"
@@ -138,7 +168,7 @@ local function unlike(series, members, measure)
   for i, one in ipairs(members) do
     local limits, deviation = measure.limits(series, one), usual[i]
     local far = limits and robust.is_far(deviation, limits)
-    if far and (deviation.all > 0 or not measure.only_large) then
+    if far and (deviation.all > 0 or not limits.only_large) then
       count, factors[one] = count + 1, math.abs(deviation.all)
       texts[one] = ratio_text(measure.name, one[measure.field], math.exp(logs[i] - deviation.all), #members - 1, limits.all)
     end
@@ -148,7 +178,7 @@ local function unlike(series, members, measure)
 end
 
 local SIZE = { name = "RMS", field = "rms", limits = size_limits, least = SIZES.matrix.all }
-local PEAK = { name = "largest element", field = "largest", limits = peak_limits, least = PEAKS.matrix.all, only_large = true }
+local PEAK = { name = "largest element", field = "largest", limits = peak_limits, least = PEAKS.matrix.all }
 local SHARE = 0.5 -- of the RMS, that a mean with a clear sign has at least
 local FEW = 0.1 -- of a series, that may be wrong; or one
 
@@ -236,9 +266,23 @@ local function check_dead(members, field, noun, found, is_new)
   end
 end
 
+local WEIGHT_OF = { bias = "weight", beta = "gamma" }
+
+---Gives each bias the RMS of what its weight makes of inputs of the size 1, if it has one.
+---@param list Sibling[]
+local function add_reach(list)
+  local by_key = {}
+  for _, one in ipairs(list) do by_key[one.key] = one end
+  for _, one in ipairs(list) do
+    local weight = by_key[one.key:gsub("%a+$", WEIGHT_OF)]
+    if weight and weight ~= one then one.reach = weight.rms * math.sqrt(weight.numel / one.numel) end
+  end
+end
+
 ---@param list Sibling[]
 ---@param found Findings
 function siblings.check(list, found)
+  add_reach(list)
   local seen = {}
   local function is_new(rule, key)
     local id = rule .. "\0" .. key
