@@ -89,22 +89,60 @@ local function last_of(suffix) return suffix and suffix:match "_to_cs%-[%w.-]-$"
 ---@field readable string[]   paths of configs
 ---@field problem? string     of the first of the others
 
+---@param group YamlFiles
+---@param path string
+---@param problem string|nil
+local function add(group, path, problem)
+  if problem then group.problem = group.problem or problem else group.readable[#group.readable + 1] = path end
+end
+
 ---@param groups table<string, YamlFiles>
 ---@param name string|nil
 ---@param path string
 ---@param problem string|nil
-local function add(groups, name, path, problem)
+local function add_named(groups, name, path, problem)
   if not name then return end
-  local group = groups[name] or { readable = {} }
-  groups[name] = group
-  if problem then group.problem = group.problem or problem else group.readable[#group.readable + 1] = path end
+  groups[name] = groups[name] or { readable = {} }
+  add(groups[name], path, problem)
 end
 
----The YAML files of a folder that may be configs: by the stems of their names, by the suffixes of their conversions, by the last of
----these, and those of no conversion. Their content is not kept: there may be very many.
----@return { stem: table<string, YamlFiles>, suffix: table<string, YamlFiles>, last: table<string, YamlFiles>, plain: YamlFiles }
+---@param name string   of a file
+---@return string
+local function stem_of(name) return (name:gsub("%.%a%w*$", "")) end
+
+---@class FolderOfYaml   The YAML files of a folder that may be configs. Their content is not kept: there may be very many.
+---@field stem table<string, YamlFiles>     by the stems of their names
+---@field suffix table<string, YamlFiles>   by the suffixes of their conversions
+---@field last table<string, YamlFiles>     by the last of these
+---@field plain YamlFiles                   those of no conversion
+
+---The files with the checkpoint's name; else those of its conversions; else those of its last conversion; else those of no conversion.
+---Converting a folder again gives the checkpoint a new name, but not the config.
+---@param files FolderOfYaml
+---@param stem string
+---@return YamlFiles
+local function nearest(files, stem)
+  local own = suffix_of(stem)
+  local last = last_of(own)
+  return files.stem[stem] or own and files.suffix[own] or last and files.last[last] or files.plain
+end
+
+---Whether a checkpoint in a folder has a config there by its name.
+---@param files FolderOfYaml
+local function is_claimed(files, folder)
+  for _, name in ipairs(cbk.fs.list(folder)) do
+    if nearest(files, stem_of(name)) ~= files.plain then
+      local is_file, container = pcall(cbk.container, cbk.fs.join(folder, name))
+      if is_file and container then return true end
+    end
+  end
+  return false
+end
+
+---The YAML files of a folder. The only one of a conversion counts as one of none if its checkpoint has been renamed.
+---@return FolderOfYaml
 local function yaml_files(folder)
-  local out = { stem = {}, suffix = {}, last = {}, plain = { readable = {} } }
+  local out, converted = { stem = {}, suffix = {}, last = {}, plain = { readable = {} } }, { readable = {} }
   for _, name in ipairs(cbk.fs.list(folder)) do
     local stem = name:match "^(.*)%.ya?ml$"
     if stem then
@@ -115,23 +153,16 @@ local function yaml_files(folder)
       local is_config = config and (config.model ~= nil or config.trainer ~= nil)
       if is_config or problem and not is_other then
         local suffix = suffix_of(stem)
-        add(out.stem, stem, path, problem)
-        add(out.suffix, suffix, path, problem)
-        add(out.last, last_of(suffix), path, problem)
-        if not suffix then add(out, "plain", path, problem) end
+        add_named(out.stem, stem, path, problem)
+        add_named(out.suffix, suffix, path, problem)
+        add_named(out.last, last_of(suffix), path, problem)
+        add(suffix and converted or out.plain, path, problem)
       end
     end
   end
+  local has_plain = out.plain.readable[1] or out.plain.problem
+  if not has_plain and #converted.readable == 1 and not is_claimed(out, folder) then out.plain = converted end
   return out
-end
-
----The files with the checkpoint's name; else those of its conversions; else those of its last conversion; else those of no conversion.
----Converting a folder again gives the checkpoint a new name, but not the config.
----@return YamlFiles
-local function nearest(files, stem)
-  local own = suffix_of(stem)
-  local last = last_of(own)
-  return files.stem[stem] or own and files.suffix[own] or last and files.last[last] or files.plain
 end
 
 ---The folders that may have the config of a checkpoint in a folder: the weights of accelerate's FSDP are in one below it.
@@ -152,7 +183,7 @@ function config_beside.called(is_hf) return is_hf and "config.json" or "YAML con
 ---@param known? table    what was found out about folders, for further checkpoints in them
 ---@return ConfigBeside
 function config_beside.find(path, is_hf, known)
-  local folder, stem = cbk.fs.folder_of(path), (cbk.fs.basename(path):gsub("%.%a%w*$", ""))
+  local folder, stem = cbk.fs.folder_of(path), stem_of(cbk.fs.basename(path))
   for _, place in ipairs(is_hf and places_of(folder) or {}) do
     for _, name in ipairs(json_names(stem)) do
       local fine, file = pcall(cbk.fs.beside, place, name)
