@@ -41,10 +41,12 @@ local one_rate = fields.same_as "dropout_rate"
 local function prepare_left_2_0(from)
   decoder.inner_size(from)
   if from.activation_function == nil then
-    cbk.warn "activation_function is not given: Hugging Face's default is gelu_new, the Model Zoo's gelu; add nonlinearity: gelu_new"
+    cbk.warn("the Hugging Face config has no activation_function (default: gelu_new), so the new config has no model.nonlinearity "
+      .. "(default: gelu); add 'nonlinearity: gelu_new' to its section 'model'")
   end
   if from.resid_pdrop == nil then
-    cbk.warn "resid_pdrop is not given: the Model Zoo's programs of this release need a dropout_rate; add Hugging Face's default, 0.1"
+    cbk.warn("the Hugging Face config has no resid_pdrop, so the new config has no model.dropout_rate, which the Model Zoo's programs of "
+      .. "this release need; in its section 'model', " .. decoder.DROPOUT_ADVICE)
   end
 end
 

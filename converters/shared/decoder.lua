@@ -118,9 +118,12 @@ function decoder.inner_size(from)
   if values.absent(from.n_inner) and not values.absent(from.n_embd) then from.n_inner = 4 * from.n_embd end
 end
 
+---@private
+decoder.DROPOUT_ADVICE = "add 'dropout_rate' with the rate of the training, such as 0.1, or 0.0 (no dropout)"
+
 local function one_dropout(from)
   return cbk.raw(from, "dropout_rate") or cbk.fail("config", "the config has no 'dropout_rate', nor one for each of its parts", {
-    field = "dropout_rate", found = "nothing", advice = "add it, such as 0.0 (no dropout)" })
+    field = "dropout_rate", found = "nothing", advice = decoder.DROPOUT_ADVICE })
 end
 
 ---GPT-2's one dropout rate, for those that a config of the right leaves out (defaults.right).

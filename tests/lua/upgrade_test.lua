@@ -701,7 +701,7 @@ describe("cbk upgrade without options", function()
       dir .. "/config.json")
     equal((harness.cbk(dir, "new", "config.json", "-o", "m.safetensors")), 0)
     equal((harness.cbk(dir, "convert", "m.safetensors", "--to", "cs-1.9", "-o", "run")), 0)
-    local advice = "add it, such as 0.0 (no dropout)"
+    local advice = "add 'dropout_rate' with the rate of the training, such as 0.1, or 0.0 (no dropout)"
     for _, command in ipairs { "upgrade", "convert" } do
       local code, _, err = harness.cbk(dir, command, "run/m_to_cs-1.9.mdl", "--to", "cs-2.5", "-o", command,
         command == "upgrade" and "-y" or nil)
