@@ -58,7 +58,7 @@ end
 local function as_json(found, command)
   local function value(one) return one == nil and cbk.null or one end
   return cbk.dict {
-    { "model", value(found.model) }, { "others", cbk.list(found.others) }, { "format", found.format },
+    { "model", value(found.model) }, { "others", cbk.list(found.others) }, { "format", value(not found.container and found.format or nil) },
     { "class", value(found.class) }, { "release", value(found.release) }, { "config", value(found.config) },
     { "quantised", value(found.quantised and found.quantised:as_json()) }, { "why", cbk.list(found.why) }, { "command", value(command) },
   }
@@ -69,7 +69,7 @@ local function print_found(found, command)
   local others = #found.others > 0 and (" (or %s)"):format(table.concat(found.others, ", ")) or ""
   print_line(("model    %s%s"):format(found.model or "unknown", others))
   local alike = #found.layouts > 0 and (" (or %s)"):format(table.concat(found.layouts, ", ")) or ""
-  print_line("format   " .. found.format .. alike)
+  print_line("format   " .. (found.container and found.container .. ", with the weights in a dict 'model'" or found.format .. alike))
   if found.class then print_line("class    " .. found.class) end
   local weights = found.quantised and found.quantised:summary()
   if weights then print_line("weights  " .. cbk.shown(weights)) end
@@ -93,7 +93,10 @@ local function look(path)
     found.model = only
     target = ways.target(found, checkpoint, config)
     found.model = target and only or nil
-    if target then found.why[#found.why + 1] = ("it can be converted with %s, the only model of '%s'"):format(only, args.converter) end
+    if target then
+      found.container = nil
+      found.why[#found.why + 1] = ("it can be converted with %s, the only model of '%s'"):format(only, args.converter)
+    end
   end
   return found, target and command_of(path, found, target)
 end

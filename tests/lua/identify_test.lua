@@ -379,6 +379,22 @@ describe("identify", function()
   end)
 end)
 
+describe("cbk identify: a dict 'model' alone", function()
+  it("is no sign of a release, but anything else of one is", function()
+    local dir = harness.temp_dir()
+    local function found(path, more)
+      local root = cbk.dict { { "model", cbk.dict { { "net.weight", cbk.full({ 2, 2 }, 1) } } }, { "epoch", 3 } }
+      for key, value in pairs(more or {}) do root[key] = value end
+      cbk.create(dir .. "/" .. path, { root = root }):commit { progress = false }
+      local _, out = harness.cbk(dir, "identify", path)
+      return out:match "format   ([^\n]*)", identified(dir, path).format
+    end
+    equal({ found "a.pt" }, { "torch-zip 3, with the weights in a dict 'model'", cbk.null })
+    equal({ found("b.pt", { dataloader = cbk.dict() }) }, { "cs-1.8", "cs-1.8" })
+    equal({ found("c.pt", { __metadata__ = cbk.list { cbk.dict { { "version", "2.4.0" } } } }) }, { "cs-2.4", "cs-2.4" })
+  end)
+end)
+
 describe("the config beside a checkpoint", function()
   it("is that of its own conversion", function()
     local dir = zoo_folder(llama, "llama", "cs-2.4")

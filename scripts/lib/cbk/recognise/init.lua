@@ -13,6 +13,7 @@ local guess = require "cbk.recognise.guess"
 local hf_config = require "converters.modelzoo.hf_config"
 local inexpressible = require "converters.shared.inexpressible"
 local kinds = require "converters.engine.kinds"
+local listing = require "cbk.listing"
 local names = require "cbk.recognise.names"
 local quantised = require "cbk.quantised"
 local release = require "cbk.recognise.release"
@@ -31,6 +32,7 @@ local recognise = {}
 ---@field model? string     the base name: "llama"
 ---@field format string     "hf", "cs-X.Y", or a layout of the user's own ("a"); if several releases fit, the first
 ---@field layouts string[]   further layouts of the user's own that fit as well
+---@field container? string    the file's format, if nothing but its dict 'model' says that it is one of the Model Zoo
 ---@field class? string
 ---@field release? string   "2.4"
 ---@field config? string    a path
@@ -366,6 +368,7 @@ function recognise.checkpoint(path, checkpoint, config_path, known)
     format = formats[1], layouts = {}, release = of, config = beside.config and beside.path, why = why, others = {},
     problem = beside.problem, is_broken = beside.is_broken, contents = inner,
   }
+  local has_only_dict = not is_hf and #why == 0
   local looked = contents.text(inner)
   if looked then why[#why + 1] = looked end
   if beside.problem then why[#why + 1] = beside.problem end
@@ -387,6 +390,7 @@ function recognise.checkpoint(path, checkpoint, config_path, known)
       why[#why] = found.reason
     end
   end
+  if has_only_dict and not found.model then found.container = listing.format_text(checkpoint) end
   if is_hf then note_adapter(found, path, keys) end
   if checkpoint.format == "gguf" and not found.model then
     found.reason, found.advice = "a GGUF file has llama.cpp's names and orders, which no model of cbk has", OF_GGUF
