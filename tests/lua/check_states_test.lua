@@ -33,7 +33,7 @@ end
 
 local function mistakes(root)
   local out = {}
-  states.check(root, function(path, text) out[#out + 1] = path .. ": " .. text end)
+  states.check(root, function(path, text, severity) out[#out + 1] = (severity and severity .. " " or "") .. path .. ": " .. text end)
   return out
 end
 
@@ -89,6 +89,39 @@ describe("cbk check of optimizer states", function()
     cbk.create(dir .. "/m.pt", { root = root }):commit()
     local _, out = harness.cbk(dir, "check", "m.pt", "--only", "state")
     has(out, "1 error (only state): ")
+  end)
+
+  it("reports the one parameter without a state, as a note where none of its kind has one", function()
+    local root = checkpoint(layers())
+    local function lacking(severity, number)
+      return { ("%s optimizer.state.%d: the optimizer has no state of this parameter, and has one of 12 of the 13 in its group: it was "
+        .. "lost, or the parameter is frozen or unused"):format(severity, number) }
+    end
+    root.optimizer.state[NUMBER] = nil
+    equal(mistakes(root), lacking("warning", NUMBER))
+    local dir = harness.temp_dir()
+    cbk.create(dir .. "/m.pt", { root = root }):commit()
+    local status, out = harness.cbk(dir, "check", "m.pt", "--only", "state")
+    equal(status, 1)
+    has(out, "warning  m.pt: optimizer.state.9 (of layers.2.2.weight): the optimizer has no state")
+    root.optimizer.state[NUMBER] = cbk.dict()
+    equal(mistakes(root), lacking("warning", NUMBER))
+    root.model = nil
+    equal(mistakes(root), lacking("warning", NUMBER))
+    root = checkpoint(layers())
+    root.optimizer.state[0] = nil
+    equal(mistakes(root), lacking("note", 0))
+  end)
+
+  it("leaves several parameters without states, groups without any, and small ones", function()
+    local root = checkpoint(layers())
+    root.optimizer.state[NUMBER], root.optimizer.state[NUMBER - 1] = nil, nil
+    equal(mistakes(root), {})
+    root.optimizer.state = cbk.dict()
+    equal(mistakes(root), {})
+    root = checkpoint(cbk.dict { { "a.0.w", cbk.full({ 2 }, 1) }, { "a.1.w", cbk.full({ 2 }, 1) } })
+    root.optimizer.state[1] = nil
+    equal(mistakes(root), {})
   end)
 
   it("leaves alone what has another order, or does not say which weight it belongs to", function()

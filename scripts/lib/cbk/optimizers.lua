@@ -36,7 +36,15 @@ end
 -- --- names
 
 ---A name without its numbers: parameters of one kind are in one group.
-local function kind_of(name) return (name:gsub("%d+", "#")) end
+---@param name string
+function optimizers.kind_of(name) return (name:gsub("%d+", "#")) end
+
+---The keys in `state` of a group's parameters, as `cbk.items` gives them.
+---@param group any
+function optimizers.parameters(group)
+  local params = optimizers.is_dict(group) and group.params
+  return cbk.items(LISTS[cbk.kind(params)] and params or cbk.list())
+end
 
 ---The model's tensors in their order: the child with most tensors of the dict that has the optimizer. Tied tensors count once.
 ---@return { name: string, kind: string, shape: string }[]
@@ -50,7 +58,7 @@ local function model_tensors(around, own)
         local storage = tensor:storage()
         local place = storage and storage.file and ("%s:%s"):format(storage.file, tostring(storage.position))
         if not place or not seen[place] then
-          list[#list + 1] = { name = name, kind = kind_of(name), shape = extents.shape(tensor:shape()) }
+          list[#list + 1] = { name = name, kind = optimizers.kind_of(name), shape = extents.shape(tensor:shape()) }
         end
         if place then seen[place] = true end
       end

@@ -69,8 +69,9 @@ function Findings:add(id, file, key, text, options)
   local severity = options.severity or rule.severity
   self.number[id], self.total[severity] = (self.number[id] or 0) + 1, self.total[severity] + 1
   if self.number[id] > KEPT then return end
-  self.list[#self.list + 1] = { rule = rule, severity = severity, file = file, key = key, text = text,
-    parameter = key and self.parameters[key:match "^(.*)%.[^.]*$"], advice = options.advice or rule.help, order = #self.list }
+  local parameter = key and (self.parameters[key] or self.parameters[key:match "^(.*)%.[^.]*$"])
+  self.list[#self.list + 1] = { rule = rule, severity = severity, file = file, key = key, text = text, parameter = parameter,
+    advice = options.advice or rule.help, order = #self.list }
 end
 
 ---The findings, the most severe first.

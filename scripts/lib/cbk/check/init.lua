@@ -177,8 +177,9 @@ local function check_states(subject, found)
     of_parameter[one.kind == "shape" and optimizer_state.parameter_of(one.path) or ""] = true
     found:add("state", subject.path, one.path, one.text, { severity = one.kind == "unknown" and "warning" or nil })
   end
-  states.check(subject.checkpoint:raw_root(), function(path, text)
-    if not of_parameter[optimizer_state.parameter_of(path)] then found:add("state", subject.path, path, text) end
+  states.check(subject.checkpoint:raw_root(), function(path, text, severity)
+    local is_known = of_parameter[optimizer_state.parameter_of(path)]
+    if not is_known then found:add("state", subject.path, path, text, { severity = severity }) end
   end)
 end
 

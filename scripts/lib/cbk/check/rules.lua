@@ -51,7 +51,7 @@ rules.list = {
     help = "Remove the field from the config if they were dequantised; get the original checkpoint if somebody cast their codes." },
   { id = "unknown-weight", severity = "warning", text = "The model that the config describes does not have a tensor of this name.",
     help = "Use the config that belongs to the checkpoint: programs that read this one ignore the tensor." },
-  { id = "state", severity = "error", text = "A state of the optimizer contradicts the weight that it belongs to.",
+  { id = "state", severity = "error", text = "A state of the optimizer contradicts the weight that it belongs to; or is missing.",
     help = "Go back to an earlier checkpoint, or go on without the optimizer's states (`cbk copy --exclude 'optimizer.state.*'`)." },
   { id = "flat-keys", severity = "warning", text = "An H5 file has the weights of a model at its top, and not in a dict `model`.",
     help = "Write it as a tree: in a script, `out[key] = tensor` puts such keys into the dict (`cbk help run`)." },

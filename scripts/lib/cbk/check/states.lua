@@ -1,4 +1,5 @@
--- Shapes of an optimizer's states: those of one parameter against each other, and, where states are only numbered, against its weight.
+-- An optimizer's states: shapes of one parameter against each other, and, where states are only numbered, against its weight; and
+-- parameters without a state.
 
 local cbk = require "cbk"
 local extents = require "cbk.extents"
@@ -68,13 +69,53 @@ local function check_weight(optimizer, report)
   end
 end
 
----Reports states whose shape contradicts another state of the parameter, or the weight whose place they have. Reads no values.
+local FEW_LACKING = 0.1 -- of a group, or one; more may be frozen
+local LEAST_STATES = 6
+
+---Whether other parameters of the same kind, as that of another layer, have states; nil if the names are unknown.
+---@param optimizer Optimizer
+local function has_siblings(optimizer, key)
+  local own = optimizer.names[key] or type(key) == "string" and key
+  if not own then return nil end
+  for other in cbk.items(optimizer.state) do
+    local name = optimizer.names[other] or tostring(other)
+    if name ~= own and optimizers.kind_of(name) == optimizers.kind_of(own) then return true end
+  end
+  return false
+end
+
+---Reports the few parameters of a group that have no state. PyTorch makes one at the first step with a gradient, so a frozen or unused
+---parameter has none; a layer of which others are trained is neither.
+---@param optimizer Optimizer
+---@param report fun(path: string, text: string, severity: string|nil)
+local function check_lacking(optimizer, report)
+  for _, group in ipairs(optimizer.groups) do
+    local lacking, count = {}, 0
+    for _, key in optimizers.parameters(group) do
+      local entry = optimizer.state[key]
+      count = count + 1
+      if entry == nil or optimizers.is_dict(entry) and cbk.count(entry) == 0 then lacking[#lacking + 1] = key end
+    end
+    local with = count - #lacking
+    local is_few = with >= LEAST_STATES and #lacking <= math.max(1, FEW_LACKING * count)
+    for _, key in ipairs(is_few and lacking or {}) do
+      local is_alone = has_siblings(optimizer, key) == false
+      report(("%s.%s"):format(optimizer_table.state_path(optimizer), cbk.key_text(key)),
+        ("the optimizer has no state of this parameter, and has one of %d of the %d in its group: it was lost, or the parameter is "
+          .. "frozen or unused"):format(with, count), is_alone and "note" or "warning")
+    end
+  end
+end
+
+---Reports states whose shape contradicts another state of the parameter, or the weight whose place they have, and parameters without
+---states. Reads no values.
 ---@param root any   as `Checkpoint:raw_root` returns it
----@param report fun(path: string, text: string)
+---@param report fun(path: string, text: string, severity: string|nil)
 function states.check(root, report)
   for _, optimizer in ipairs(optimizers.find(root)) do
     check_each_other(optimizer, report)
     check_weight(optimizer, report)
+    check_lacking(optimizer, report)
   end
 end
 
