@@ -3,10 +3,12 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local colour = require "cbk.colour"
+local drawn = require "cbk.cli.drawn"
 local extents = require "cbk.extents"
 local fold = require "cbk.fold"
 local heat_map = require "cbk.plot.heat_map"
 local histogram = require "cbk.plot.histogram"
+local key_part = require "cbk.cli.key_part"
 local layers = require "cbk.plot.layers"
 local near_keys = require "cbk.cli.near_keys"
 local numbers = require "cbk.numbers"
@@ -19,7 +21,8 @@ local LAYER_NUMBERS = { "norm", "std", "mean", "min", "max", "nan", "inf", "zero
 
 local parser = cli.parser("plot", "Draw a tensor: a histogram, a heat map, or a number by layer.", [[
 A heat map shows a matrix as blocks; of more than two dims, the first one is beside all others. --by-layer draws all tensors whose
-keys match and have a number as one of their parts. '!' marks blocks and layers with NaN or infinities.
+keys match and have a number as one of their parts. '!' marks blocks and layers with NaN or infinities. Of a part of a tensor, as in
+'KEY[0:10]', only that is read; positions count from 0.
 
 Without -o, the picture is drawn in the terminal, in colours unless NO_COLOR is set.
 
@@ -27,7 +30,8 @@ examples:
   cbk plot model.safetensors model.layers.0.mlp.up_proj.weight --heat-map
   cbk plot model.mdl '*.self_attn.*.weight' --by-layer -o norms.svg]])
 parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "FILE"
-parser:argument("key", "the key of a tensor; with --by-layer a glob (default: all)"):argname("KEY"):args "?"
+parser:argument("key", "a key, a glob that matches one tensor (--by-layer: any number; default: all), or either with [PART]")
+  :argname("KEY"):args "?"
 cli.key_option(parser, "key")
 parser:flag("--heat-map", "draw a matrix as blocks")
 parser:flag("--by-layer", "draw a number of each layer")
@@ -81,60 +85,39 @@ if args.output then cli.check_output(args.output, { args.file }, args) end
 
 local rows = cbk.leaf_rows((real_values(cli.open(args.file, args), args.file, { args.key })))
 
-local function is_drawn(row) return row.shape ~= nil and not row.problem and not row.type:find "^complex" end
-
 --- The tensor of the key, or the one that matches it.
 local function one_tensor()
-  local found = rows:find(args.key)
-  if not found then
-    local matches = cbk.glob(args.key)
-    for i = 1, #rows do
-      if matches(rows:path(i)) then
-        if found then
-          local advice = layers.split(rows:path(i)) and "--by-layer draws them all" or "name one of them"
-          cbk.fail("ambiguous", ("several keys match %s; %s"):format(cbk.quote(args.key), advice))
-        end
-        found = i
-      end
-    end
-  end
-  if not found then
-    local near = near_keys(rows, args.key)
-    cbk.fail("key", ("'%s' has no key %s%s"):format(cbk.shown(args.file), cbk.quote(args.key),
-      near ~= "" and near or "; 'cbk ls' lists them"))
-  end
-  local row = rows[found]
-  if row.problem then cbk.fail("value", ("cannot read %s: %s"):format(cbk.quote(row.path), row.problem)) end
-  if not row.shape then cbk.fail("dtype", ("%s is not a tensor (%s)"):format(cbk.quote(row.path), row.type)) end
-  if not is_drawn(row) then
-    cbk.fail("dtype", ("cannot draw %s: %s numbers have no order"):format(cbk.quote(row.path), row.type))
-  end
-  return rows:value(found), row
+  local one = drawn.one(rows, args.key, function(key) return layers.split(key) and "--by-layer draws them all" or "name one of them" end)
+  if one then return one.tensor, one end
+  local near = near_keys(rows, key_part.parse(args.key) or args.key)
+  local advice = near ~= "" and near or "; 'cbk ls' lists them"
+  cbk.fail("key", ("'%s' has no key %s%s"):format(cbk.shown(args.file), cbk.quote(args.key), advice))
 end
 
-local function title_of(row) return ("%s  %s %s"):format(fold.shown(row.path), row.type, extents.shape(row.shape)) end
+local function title_of(one)
+  return ("%s  %s %s"):format(fold.shown(one.key), one.row.type, extents.shape(one.tensor:shape()))
+end
 
 --- { key, value, is_bad } of each tensor that matches and has a number in its key; tied ones are read once.
 local function layer_entries(of)
   local chosen, total, out, known = {}, 0, {}, {}
-  local matches = cbk.glob(args.key)
-  for i = 1, #rows do
-    if matches(rows:path(i)) and layers.split(rows:path(i)) and is_drawn(rows[i]) then
-      chosen[#chosen + 1] = i
-      total = total + rows[i].bytes
+  for _, one in ipairs(drawn.find(rows, args.key)) do
+    if layers.split(one.key) and drawn.is_fit(one.row) then
+      chosen[#chosen + 1] = one
+      total = total + one.tensor:nbytes()
     end
   end
   if #chosen == 0 then
     cbk.fail("key", ("no tensor of '%s' matches %s with a number in its key"):format(cbk.shown(args.file), cbk.quote(args.key)))
   end
   local show = cli.has_progress(args) and progress.reading(total) or function() end
-  for n, i in ipairs(chosen) do
-    local row = rows[i]
-    local stats = row.tied_to and known[row.tied_to] or rows:value(i):stats()
-    known[row.path] = stats
+  for n, one in ipairs(chosen) do
+    local tied_to = not one.is_part and one.row.tied_to
+    local stats = tied_to and known[tied_to] or one.tensor:stats()
+    known[one.key] = stats
     local is_bad = of ~= "nan" and of ~= "inf" and tonumber(stats.nan) + tonumber(stats.inf) > 0
-    out[n] = { key = row.path, value = stats[of] and tonumber(stats[of]), is_bad = is_bad }
-    show(row.path, row.bytes)
+    out[n] = { key = one.key, value = stats[of] and tonumber(stats[of]), is_bad = is_bad }
+    show(one.key, one.tensor:nbytes())
   end
   return out
 end
@@ -158,19 +141,20 @@ local function json_numbers(list)
   return cbk.list(out)
 end
 
-local function json_of_tensor(row, kind)
-  return cbk.dict { { "kind", kind }, { "key", row.path }, { "dtype", row.type }, { "shape", cbk.list(row.shape) } }
+local function json_of_tensor(one, kind)
+  local shape = cbk.list(one.tensor:shape())
+  return cbk.dict { { "kind", kind }, { "key", one.key }, { "dtype", one.row.type }, { "shape", shape } }
 end
 
 local function draw_histogram()
-  local tensor, row = one_tensor()
-  local spread = plot.histogram(tensor, { title = title_of(row), bins = args.bins or (args.output and 64 or 20) })
+  local tensor, one = one_tensor()
+  local spread = plot.histogram(tensor, { title = title_of(one), bins = args.bins or (args.output and 64 or 20) })
   return {
     title = { spread.title, histogram.summary(spread) }, height = 480,
     lines = function(options) return histogram.lines(spread, options) end,
     figure = function(options) return histogram.figure(spread, options) end,
     json = function()
-      local out = json_of_tensor(row, "histogram")
+      local out = json_of_tensor(one, "histogram")
       out.edges, out.counts = cbk.list(spread.stats.histogram.edges), cbk.list(spread.stats.histogram.counts)
       return out
     end,
@@ -178,16 +162,16 @@ local function draw_histogram()
 end
 
 local function draw_heat_map(width, with_colours)
-  local tensor, row = one_tensor()
+  local tensor, one = one_tensor()
   local columns, most_rows = math.max(8, width - 12), with_colours and 64 or 32
   if args.output then columns, most_rows = 128, 128 end
-  local blocks = plot.heat_map(tensor, { title = title_of(row), of = args.of or "rms", columns = columns, rows = most_rows })
+  local blocks = plot.heat_map(tensor, { title = title_of(one), of = args.of or "rms", columns = columns, rows = most_rows })
   return {
     title = { blocks.title }, height = 960,
     lines = function(options) return heat_map.lines(blocks, options) end,
     figure = function(options) return heat_map.figure(blocks, options) end,
     json = function()
-      local out = json_of_tensor(row, "heat-map")
+      local out = json_of_tensor(one, "heat-map")
       out.of, out.rows, out.columns = blocks.of, blocks.rows, blocks.columns
       out.values, out.nan, out.inf = json_numbers(blocks.values), cbk.list(blocks.nan), cbk.list(blocks.inf)
       out.remarks = cbk.list(blocks.remarks)

@@ -163,6 +163,17 @@ describe("cbk plot", function()
     has(select(3, run(dir, "plot", "m.pt", "f*")), "several keys match 'f*'; name one of them")
   end)
 
+  it("draws the tensor that a glob matches, and parts of tensors", function()
+    local dir = make()
+    has((select(2, run(dir, "plot", "m.pt", "spr*"))), "spread  float32 [")
+    local _, out = run(dir, "plot", "m.pt", "ids[1:]", "--json")
+    local part = cbk.config.parse(out, "json")
+    equal({ part.key, cbk.totable(part.shape) }, { "ids[1:]", { cbk.open(dir .. "/m.pt").ids:shape()[1] - 1 } })
+    has((select(2, run(dir, "plot", "m.pt", "h.*.weight[0]", "--by-layer"))), "\nh.*.weight[0]")
+    has(select(3, run(dir, "plot", "m.pt", "ids[9]")), "position 9 is outside of dim 0 of 'ids'")
+    has(select(3, run(dir, "plot", "m.pt", "idz[1:]")), "'m.pt' has no key 'idz[1:]'; did you mean 'ids'")
+  end)
+
   it("says what is wrong with a key", function()
     local dir = make()
     for key, message in pairs {

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local chunk = require "cbk.repl.chunk"
 local colour = require "cbk.colour"
+local drawn = require "cbk.cli.drawn"
 local extents = require "cbk.extents"
 local fold = require "cbk.fold"
 local help = require "cbk.help"
@@ -157,10 +158,14 @@ commands.stats = {
 
 commands.plot = {
   usage = ":plot KEY",
-  text = "a histogram of a tensor of ckpt, or of one that Lua gives; of a matrix also its blocks; 'cbk plot' has more",
+  text = "a histogram of a tensor of ckpt (a key, glob or part), or of one that Lua gives; of a matrix also blocks; 'cbk plot' has more",
   argument = "key",
   run = function(session, rest)
     local tensor, name = tensor_of(session, rest)
+    local checkpoint = not tensor and rawget(session.env, "ckpt")
+    local function advice(key) return "name one of them, such as " .. cbk.shown(key) end
+    local one = checkpoint and drawn.one(cbk.leaf_rows(checkpoint:raw_root()), rest, advice)
+    if one then tensor, name = one.tensor, fold.shown(one.key) end
     if not tensor then fail_no_tensor(session, rest) end
     local title = ("%s  %s %s"):format(name, tensor.dtype, extents.shape(tensor:shape()))
     print_lines(plot.lines(tensor, { title = title, width = width() or 80, colour = colour.enabled() }))
