@@ -344,6 +344,15 @@ describe("the steps of an upgrade", function()
       equal(last, 5, from)
       harness.is_true(upgrade.text(done):find("warning: no data is stored for global_step", 1, true), upgrade.text(done))
     end
+    local function said(root)
+      return upgrade.text(upgrade.run({ checkpoint = { root = root } }, cbk.config.parse("model: {hidden_size: 8}", "yaml"),
+        upgrade.job("gpt2", "cs-1.9", "cs-2.5", {})))
+    end
+    local weights = cbk.dict { model = cbk.dict { x = cbk.tensor { 1 } } }
+    harness.lacks(said(weights), "last_epoch")
+    harness.has(said(weights), "nothing to repair")
+    weights.lr_scheduler = cbk.dict { last_epoch = 5 }
+    harness.has(said(weights), "last_epoch: cannot be repaired without a global_step")
     local root = cbk.dict { model = cbk.dict(), global_step = cbk.null, lr_scheduler = cbk.dict { last_epoch = 5 } }
     local job = conversion.job("gpt2", "cs-1.9", "cs-2.0")
     converters.convert.config(job, cbk.config.parse("model: {hidden_size: 8}", "yaml"))

@@ -89,7 +89,7 @@ end
 
 local function update_epochs(names, places)
   local global_step = places.global_step and number_of("global_step", places.global_step)
-  if not global_step then return nil end
+  if not global_step then return next(spec.last_epochs(names, 0, {})) == nil and {} or nil end
   if not scalar.is_whole(global_step) then
     cbk.fail("value", ("global_step is %s: expected a whole number of steps, as schedules count them"):format(global_step))
   end
@@ -114,7 +114,7 @@ end
 ---@field has_scalar_dicts boolean   some nodes were TensorScalarDict, which reads as dict
 ---@field restored { key: string, source: string }[]
 ---@field lost string[]              leaves that are None because nothing is stored under them
----@field epochs { name: string, value: number, before: number }[]|nil   nil: there is no global_step
+---@field epochs { name: string, value: number, before: number }[]|nil   nil: there are schedules, but no global_step
 
 ---@class OldFile   A checkpoint that was opened.
 ---@field checkpoint Checkpoint
