@@ -46,8 +46,6 @@ before the next request.
 examples:
   echo '{"id": 1, "method": "open", "path": "model.mdl"}' | cbk serve --stdio
   cbk serve --stdio <requests.txt >replies.bin]])
-parser:flag("--stdio", "read requests from stdin, and write replies to stdout")
-local args = parser:parse()
-
-if not args.stdio then cli.usage_error("serve", "--stdio is needed: requests come from stdin only") end
+parser:flag("--stdio", "read requests from stdin, and write replies to stdout"):count(1)
+parser:parse()
 serve.run()

@@ -134,6 +134,7 @@ describe("cbk help", function()
     has(err, "there is no command, topic or function 'jso'; did you mean json")
     equal((run(dir, "help", "../help/json")), 2)
     equal({ run(dir, "run", "--help") }, { run(dir, "help", "run") })
+    has(select(2, run(dir, "serve", "--help")), "Usage: cbk serve [-h] --stdio\n") -- which is required
   end)
 end)
 
