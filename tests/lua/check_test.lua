@@ -360,6 +360,16 @@ describe("cbk check against the config", function()
     has(result.findings[1].text, "the config has no 'num_attention_heads'")
   end)
 
+  it("gives one advice on a config that cannot be", function()
+    local dir = harness.temp_dir()
+    llama(dir, nil, function(config) config.num_attention_heads = 3 end)
+    local _, names, result = findings(dir, "model.safetensors", "--only", "config")
+    equal(names, { "config" })
+    local first = result.findings[1]
+    is_true(first.text:find("num_attention_heads=3: only a divisor of hidden_size %(%d+%) is supported$"), first.text)
+    equal(first.advice, "Correct one of them")
+  end)
+
   it("warns of a config that cannot be read", function()
     local dir = harness.temp_dir()
     llama(dir, nil, function(config) config.hidden_size = "x" end)

@@ -45,6 +45,15 @@ local function add_unknown(of, file, found, reason, severity, advice)
   found:add("config", of.config or file, nil, text, { severity = severity or "note", advice = advice or nil })
 end
 
+---Adds a config that cannot be used, with the advice of the error in place of the rule's.
+---@param mistake any   as pcall gives it
+local function add_mistake(of, file, found, mistake)
+  local advice = type(mistake) == "table" and mistake.advice or ""
+  local has_own = advice:find "^%l" ~= nil
+  found:add("config", of.config or file, nil, errors.text(has_own and errors.with(mistake, { advice = "" }) or mistake),
+    { advice = has_own and advice:gsub("^%l", string.upper) or nil })
+end
+
 ---How many weights each layer has by its class, and how many of these are missing.
 ---@param missing string[]   by the class's keys
 ---@return { layer: string, count: Extent, total: integer, missing: integer }[]   of layers that lack some, in their order
@@ -215,7 +224,7 @@ function model.check(file, checkpoint, config_path, found, folders)
   end
   local is_sound, mistake = warnings.quietly(known.class.check, known.class, known.config, known.config)
   if not is_sound then
-    found:add("config", of.config or file, nil, errors.text(mistake)) -- such a config says nothing about shapes
+    add_mistake(of, file, found, mistake) -- such a config says nothing about shapes
     return of
   end
   of.known = known
