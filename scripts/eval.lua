@@ -80,7 +80,8 @@ local model = errors.within(cbk.quote(path), models.module, side.list, side.tens
 local compiled = cstorch.compile(model, { backend = given and given.init.backend.backend_type or "CSX" })
 local section, place = data_section()
 local at = given or { file = "", moves = {}, ignored = {} }
-local loader = data.loader(at, section, { place = place, vocab_size = model:vocabulary(), from_start = true })
+local loader = data.loader(at, section,
+  { place = place, vocab_size = model:vocabulary(), longest = model:longest(), from_start = true })
 local loss = given and training_model.loss_of(given) or { by = "num_tokens", weight = 1, balance = 0 }
 local steps = args.steps or given and given.init.loop.eval_steps
 local one = evaluation.new(compiled, loader, loss, steps and math.min(steps, loader:length()))

@@ -23,7 +23,7 @@ and prints numbers, and needs none.
 examples:
   cbk generate run/checkpoint_300.mdl --prompt "Shall I compare"
   cbk generate model_folder --prompt "Once" --temperature 0.8 --top-p 0.95
-  cbk generate model_folder --ids 1,15043,29892 --max-tokens 20]])
+  cbk generate model_folder --ids 1,50,99 --max-tokens 20]])
 parser:argument("checkpoint", "a checkpoint, or its folder"):argname "CHECKPOINT"
 parser:mutex(
   parser:option("--prompt", "the text to continue"):argname "TEXT",

@@ -25,7 +25,7 @@ local GROUPS = {
   { "explore", "ls", "show", "stats", "check", "plot", "report", "diff", "watch", "dump", "repl" },
   { "convert", "identify", "convert", "convert-config", "copy", "export", "import", "list", "list-converters", "rules", "infer", "params",
     "new", "merge", "extract-lora", "fold-lora-checkpoint", "convert-config-to-mup", "tensorflow-to-h5", "h5-to-tensorflow" },
-  { "train", "make-data" },
+  { "train", "train", "eval", "generate", "schedule", "make-data" },
   { "upgrade", "upgrade", "fix-checkpoint-spec", "data-iter-state-conversion" },
   { "cluster", "work", "finish", "status", "verify" },
   { "script", "run SCRIPT [ARGUMENTS]", "-e EXPRESSION", "serve", "demo", "help" },

@@ -32,6 +32,11 @@ parser:option("--model-dir --model_dir", "the folder of the run (default: model_
 parser:option("--checkpoint --checkpoint_path", "begin with this checkpoint, unless the folder has one already"):argname "FILE"
 parser:option("--max-steps --max_steps", "train up to this step"):argname("N"):convert(cli.whole_number("--max-steps", 1))
 parser:option("--seed", "random seed (default: that of the file, else 0)"):argname("N"):convert(cli.whole_number("--seed", 0))
+parser:mutex(
+  parser:flag("--dry-run", "run two steps, print what the run will cost, and write nothing"),
+  parser:flag("--compile-only", "record one step, print its graph and memory, and write nothing"),
+  parser:flag("--validate-only", "check the file, the model and the data, and write nothing")
+)
 cli.options(parser, "threads", "no-progress-bar", "quiet", "json")
 local args = parser:parse()
 
@@ -42,6 +47,8 @@ converters.load()
 local init = given.init
 init.model_dir = args.model_dir or init.model_dir
 init.seed = args.seed or init.seed
+args.compile_only = args.compile_only or not args.dry_run and init.backend.compile_only
+args.validate_only = args.validate_only or not args.dry_run and init.backend.validate_only
 given.fit.ckpt_path = args.checkpoint or given.fit.ckpt_path
 if args.max_steps then
   init.loop.max_steps, init.loop.num_steps, init.loop.num_epochs = args.max_steps, nil, nil
@@ -148,6 +155,33 @@ local function events_of(self, kept)
   }
 end
 
+-- --- without a run
+
+---@param self TrainingRun
+---@param found TrainingCost
+local function print_cost(self, found)
+  local count, memory = self.steps.last - self.steps.first, found.weights + found.states + (found.within or 0)
+  if args.json then
+    json_line {
+      { "parameters", found.parameters }, { "steps", count }, { "tokens", found.tokens }, { "flop", found.flop }, { "memory", memory },
+      { "kernels", found.kernels or cbk.null }, { "seconds", found.seconds and numbers.json_number(found.seconds) or cbk.null },
+    }
+    return
+  end
+  say(("tokens: %s a step, %s in all"):format(numbers.grouped(found.tokens), numbers.grouped(found.tokens * count)))
+  say(("computation: about %.3g GFLOP a step"):format(found.flop / 1e9))
+  local within = found.within and (", within a step %s"):format(cbk.format_size(found.within)) or ""
+  say(("memory: %s (weights %s, optimizer %s%s)"):format(cbk.format_size(memory), cbk.format_size(found.weights),
+    cbk.format_size(found.states), within))
+  if found.kernels then
+    say(("graph: %s, joined to %s"):format(numbers.counted(found.recorded, "operation"), numbers.counted(found.kernels, "kernel")))
+  end
+  if found.seconds then
+    local whole = progress.format_time(found.seconds * count)
+    say(("time: about %s (%.3g s a step), without evaluations and checkpoints"):format(whole, found.seconds))
+  end
+end
+
 -- --- the run
 
 local self = run.open(given)
@@ -158,6 +192,14 @@ if self.steps.last == self.steps.first then
   return
 end
 say_what_runs(self)
+if args.validate_only then
+  say "The file, the model and the data fit."
+  return
+end
+if args.dry_run or args.compile_only then
+  print_cost(self, run.try(self, args.dry_run and 3 or 1))
+  return
+end
 local command = { "cbk train" }
 for _, word in ipairs(arg) do command[#command + 1] = word:find "^[%w_./=-]+$" and word or "'" .. word:gsub("'", "'\\''") .. "'" end
 local kept = record.begin(init.model_dir, self.step,

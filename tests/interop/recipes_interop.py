@@ -13,6 +13,7 @@ import pty
 import random
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,7 @@ import upgrade_interop as old
 from harness import Run
 
 TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-HELP = tuple(os.path.join("scripts", "help", name) for name in ("conversion.md", "recipes.md", "run.md", "upgrade.md"))
+HELP = tuple(os.path.join("scripts", "help", name) for name in ("conversion.md", "recipes.md", "run.md", "training.md", "upgrade.md"))
 PAGES = ("README.md", os.path.join("converters", "README.md"), os.path.join("converters", "ACTIONS.md")) + HELP
 
 
@@ -237,6 +238,54 @@ def texts(recipe):
             file.write(text)
 
 
+TRAINING = """
+trainer:
+  init:
+    model_dir: run
+    model: {name: gpt2, vocab_size: 257, hidden_size: 16, num_hidden_layers: 1, num_heads: 2, filter_size: 16, max_position_embeddings: 64,
+      dropout_rate: 0.0, attention_dropout_rate: 0.0, embedding_dropout_rate: 0.0}
+    optimizer: {AdamW: {}}
+    schedulers: [{LinearLR: {initial_learning_rate: 0.01, end_learning_rate: 0.001, total_iters: 400}}]
+    loop: {max_steps: 300, eval_frequency: 300}
+    checkpoint: {steps: 100}
+    logging: {log_steps: 50}
+  fit:
+    train_dataloader: {data_dir: data, batch_size: 64}
+    val_dataloader: {data_dir: data, batch_size: 64}
+"""
+
+
+def succeed(recipe, *words):
+    done = subprocess.run([recipe.cbk, *words], cwd=recipe.folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def training(recipe):
+    """A params.yaml, and its data, unless an earlier command has made them."""
+    if not os.path.exists(recipe.path("params.yaml")):
+        with open(recipe.path("params.yaml"), "w", encoding="utf-8") as file:
+            file.write(TRAINING)
+    if not os.path.exists(recipe.path("data")):
+        succeed(recipe, "make-data", "-o", "data", "--max-seq-length", "16")
+
+
+def trained(recipe):
+    """The same with a run, its last checkpoint under another name, and as a folder of Hugging Face."""
+    training(recipe)
+    if not os.path.exists(recipe.path("run")):
+        succeed(recipe, "train", "params.yaml")
+    if os.path.exists(recipe.path("model_folder")):
+        return
+    shutil.copy(recipe.path("run/checkpoint_300.mdl"), recipe.path("pretrained.mdl"))
+    succeed(recipe, "convert", "run/checkpoint_300.mdl", "--to", "hf", "-o", "made")
+    os.rename(recipe.path("made/checkpoint_300_to_hf"), recipe.path("model_folder"))
+
+
+def converted(recipe):
+    trained(recipe)
+    succeed(recipe, "convert", "run/checkpoint_300.mdl", "--to", "hf", "-o", "hugging_face")
+
+
 # For commands that begin so, what makes a file: Lua, or a function. What is for all commands leaves alone what an earlier one wrote.
 INPUTS = (
     ("extract-lora", "base", TUNED),
@@ -249,6 +298,10 @@ INPUTS = (
     ("fold-lora", "model.mdl", LORA),
     ("convert-config-to-mup", "params.yaml", GPT2),
     ("params params.yaml", "params.yaml", GPT2),
+    ("train params.yaml --checkpoint", "pretrained.mdl", trained), ("train", "params.yaml", training), ("schedule", "params.yaml", training),
+    ("eval", "model_folder", trained), ("generate", "model_folder", trained),
+    ("generate", "run/checkpoint_300.mdl", trained), ("eval", "hugging_face/checkpoint_300_to_hf", converted),
+    ("eval", "params.yaml", trained),
     ("export", "model.safetensors", small("model.safetensors")),
     ("infer", "old.safetensors", PAIR),
     ("h5-to-tensorflow", "model.h5", small("model.h5")),

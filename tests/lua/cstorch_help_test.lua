@@ -54,7 +54,7 @@ describe("cstorch: help", function()
 
   it("has a page whose script runs as it says", function()
     local folder = harness.temp_dir()
-    local page = cbk.fs.read((debug.getinfo(1, "S").source:match "^@(.*)tests/lua/" or "") .. "scripts/help/training.md")
+    local page = cbk.fs.read((debug.getinfo(1, "S").source:match "^@(.*)tests/lua/" or "") .. "scripts/help/training-api.md")
     local lines = {}
     for line in page:match("\nA complete run\n(.-)\nIt prints"):gmatch "[^\n]*\n" do lines[#lines + 1] = line:gsub("^  ", "") end
     cbk.fs.write(folder .. "/line.lua", table.concat(lines))
@@ -68,7 +68,7 @@ describe("cstorch: help", function()
 
   it("has a page with an optimizer and a schedule of one's own, which run", function()
     local folder = harness.temp_dir()
-    local page = cbk.fs.read((debug.getinfo(1, "S").source:match "^@(.*)tests/lua/" or "") .. "scripts/help/training.md")
+    local page = cbk.fs.read((debug.getinfo(1, "S").source:match "^@(.*)tests/lua/" or "") .. "scripts/help/training-api.md")
     local lines = {}
     for line in page:match("\nYour own optimizer and schedule\n.-\n\n(  %-%- signum.-)\nErrors that"):gmatch "[^\n]*\n" do
       lines[#lines + 1] = line:gsub("^  ", "")
@@ -81,7 +81,7 @@ describe("cstorch: help", function()
 
   it("has a page whose sparse run goes on as it says", function()
     local folder = harness.temp_dir()
-    local page = cbk.fs.read((debug.getinfo(1, "S").source:match "^@(.*)tests/lua/" or "") .. "scripts/help/training.md")
+    local page = cbk.fs.read((debug.getinfo(1, "S").source:match "^@(.*)tests/lua/" or "") .. "scripts/help/training-api.md")
     local save, go_on = page:match("\nSparse runs\n.-\n\n(  cstorch.save.-)\n\n(  .-)\n\n%S")
     local script = ([[
 local cstorch = require "cstorch"

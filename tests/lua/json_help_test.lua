@@ -5,6 +5,7 @@ local commands = require "cbk.commands"
 local conversion = require "conversion"
 local harness = require "harness"
 local tiny = require "tiny"
+local training_data = require "training_data"
 
 local describe, it, equal = harness.describe, harness.it, harness.equal
 local here = debug.getinfo(1, "S").source:match "^@(.*)tests/lua/" or ""
@@ -35,7 +36,8 @@ local function documented()
     local name, rest = line:match "^  (%S[%S ]-)  +(.*)$"
     if section and name then
       out[name] = fields_of(rest, out)
-      if section == "write" and not out[name].is_list then out[name].fields.written = true end
+      local is_dry = name:find "%-%-dry%-run$" ~= nil and not rest:find "^as "
+      if section == "write" and not (out[name].is_list or is_dry) then out[name].fields.written = true end
     end
   end
   return out
@@ -85,6 +87,8 @@ local function make_inputs()
     max_position_embeddings = 8, filter_size = 2048, dropout_rate = cbk.float(0), share_embedding_weights = true },
     optimizer = cbk.dict { optimizer_type = "AdamW", learning_rate = cbk.list { cbk.dict { scheduler = "Linear",
     initial_learning_rate = cbk.float(0), end_learning_rate = 0.01, total_iters = 10 } } } }, dir .. "/gpt2.yaml")
+  training_data.write(dir .. "/data", 12, training_data.LENGTH, training_data.WORDS)
+  cbk.fs.write(dir .. "/train.yaml", training_data.changed(training_data.TRAINER, "model_dir: run", "model_dir: trained"))
   cbk.fs.write(dir .. "/merge.yml", "merge_method: linear\nmodels: [{model: hf.safetensors, parameters: {weight: 1}}]\n")
   cbk.fs.write(dir .. "/data_iter_checkpoint_state_file_global", "1")
   local config, root = tiny.model(tiny.newest_ways().llama)
@@ -125,6 +129,11 @@ local calls = {
   { "h5-to-tensorflow", { "h5-to-tensorflow", "m.h5", "new.ckpt" } },
   { "data-iter-state-conversion", { "data-iter-state-conversion", "-c", "b.pt", "-w", ".", "-o", "map.mdl", "-s", "5" } },
   { "make-data", { "make-data", "merge.yml", "-o", "token_files" } },
+  { "train", { "train", "train.yaml", "--max-steps", "5" } },
+  { "train --dry-run", { "train", "train.yaml", "--dry-run" } },
+  { "eval", { "eval", "train.yaml", "--steps", "1" } },
+  { "generate", { "generate", "trained/checkpoint_5.mdl", "--ids", "1,2", "--max-tokens", "3" } },
+  { "schedule", { "schedule", "train.yaml" } },
   { "fix-checkpoint-spec", { "fix-checkpoint-spec", "old.mdl" } },
   { "convert-config", { "convert-config", "--model", "llama", "--src-fmt", "hf", "--tgt-fmt", "cs-2.4", "config.json", "-o", "configs" } },
   { "convert-config-to-mup", { "convert-config-to-mup", "-i", "gpt2.yaml" } },
@@ -171,7 +180,7 @@ describe("cbk help json", function()
       local code, out, err = harness.cbk(dir, unpack(with(words, "--json")))
       equal(code, status or 0, name .. ": " .. err)
       local doc = known[name] or error(name .. " is not documented")
-      if name == "watch" then out = ("[%s]"):format((out:gsub("\n$", ""):gsub("\n", ","))) end -- an object a line
+      if name == "watch" or name == "train" then out = ("[%s]"):format((out:gsub("\n$", ""):gsub("\n", ","))) end -- an object a line
       local seen = printed(name, doc, cbk.totable(cbk.config.parse(out, "json")))
       for _, field in ipairs(absent[name] or {}) do seen[field] = true end
       for field in pairs(doc.fields) do assert(seen[field], ("%s does not print '%s'"):format(name, field)) end

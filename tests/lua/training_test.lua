@@ -111,6 +111,25 @@ describe("cbk train", function()
     end
   end)
 
+  it("says what a run costs, and writes nothing", function()
+    local dir = folder()
+    local out = train(dir, "--dry-run")
+    has(out, "tokens: 32 a step, 384 in all\ncomputation: about 0.000958 GFLOP a step")
+    has(out, "memory: ")
+    has(out, " (weights 20.5 KiB, optimizer 41.3 KiB, within a step ")
+    assert(out:find "time: about %d:%d%d %(%d[%d.e-]* s a step%), without evaluations and checkpoints\n")
+    out = train(dir, "--compile-only")
+    assert(out:find "graph: [%d,]+ operations, joined to [%d,]+ kernels\n" and not out:find "time:")
+    has(train(dir, "--validate-only"), "The file, the model and the data fit.\n")
+    equal(cbk.fs.exists(dir .. "/run"), false)
+    local flop = cbk.parse_json((train(dir, "--dry-run", "--json"))).flop
+    -- 4,448 - 128 - 448 in matrices of layers and 640 of the head, for 32 tokens; scores and sums: 2 layers, 8 tokens, width 16
+    local matrices = 2 * (4 * 256 + 2 * 512) + 640
+    equal(flop, 3 * 32 * (2 * matrices + 2 * 2 * 8 * 16))
+    local marked = folder(changed(TRAINER, "backend_type: CSX", "backend_type: CSX\n      validate_only: true"))
+    has(train(marked), "The file, the model and the data fit.\n")
+  end)
+
   it("saves the first values if it is told to", function()
     local dir = folder(changed(TRAINER, "      steps: 4", "      steps: 4\n      save_initial_checkpoint: true"))
     train(dir)
@@ -290,6 +309,15 @@ describe("cbk train: the file", function()
     equal(status, 1)
     has(err:gsub("%s+", " "), "'data/data.h5': record ")
     has(err:gsub("%s+", " "), "but the vocabulary has 30 (vocab_size)")
+  end)
+
+  it("says that samples are longer than the model", function()
+    local text = changed(TRAINER, "max_position_embeddings: 8", "max_position_embeddings: 6")
+    local status, _, err = harness.cbk(folder(text), "train", "params.yaml")
+    equal(status, 1)
+    has(err:gsub("%s+", " "), "line 49: trainer.fit.train_dataloader: its samples have 8 tokens, and the model 6 positions")
+    text = text:gsub("      data_dir: data\n", "%0      max_sequence_length: 6\n")
+    train(folder(text), "--max-steps", "2")
   end)
 
   it("names what has no effect once, with what it would do", function()

@@ -12,6 +12,7 @@ local PROCESSORS = { GptHDF5DataProcessor = true, GptHDF5MapDataProcessor = true
 ---@class DataOptions
 ---@field place string         of the section in the file, for messages
 ---@field vocab_size integer
+---@field longest number         the tokens that a sample may have
 ---@field accumulated? integer   batches that are one here; default 1
 ---@field from_start? boolean    each loop begins at the first sample
 
@@ -36,7 +37,14 @@ function data.loader(run, section, options)
     shuffle_seed = read.shuffle_seed, max_sequence_length = read.max_sequence_length, vocab_size = options.vocab_size,
     drop_last = read.drop_last ~= false, from_start = options.from_start,
   }
-  return cstorch.utils.data.DataLoader(function() return token_files.open(own) end, { batch_size = own.batch_size })
+  return cstorch.utils.data.DataLoader(function()
+    local files = token_files.open(own)
+    if files.samples.length > options.longest then
+      params.refuse(run, options.place, ("its samples have %d tokens, and the model %d positions; set max_sequence_length to fewer tokens, "
+        .. "or give the model a larger max_position_embeddings"):format(files.samples.length, options.longest))
+    end
+    return files
+  end, { batch_size = own.batch_size })
 end
 
 ---One of several equal parts of a batch, along its first dim.

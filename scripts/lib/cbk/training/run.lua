@@ -1,6 +1,8 @@
 -- A run: the model, the optimizer, its schedules and the data of a params.yaml, and the steps that it trains.
 
+local cbk = require "cbk"
 local causal_loss = require "cstorch.models.causal_loss"
+local cost = require "cbk.training.cost"
 local cstorch = require "cstorch"
 local data = require "cbk.training.data"
 local evaluation = require "cbk.training.evaluation"
@@ -35,6 +37,7 @@ local function seed_of(seed, step) return (seed * 2 ^ 31 + step) % 2 ^ 53 end
 
 ---@param self TrainingRun
 ---@return fun(batch: cstorch.models.TokenBatch): cstorch.Tensor, OptimizingFacts
+---@return fun(): table|nil size   of the recorded step
 local function training_step(self)
   local count, own = self.params.init.loop.grad_accum_steps or 1, self.optimizing
   return cstorch.compile_step(function(batch)
@@ -46,6 +49,27 @@ local function training_step(self)
     end
     return total, own:step()
   end)
+end
+
+---Runs some steps whose results nobody gets, and says what they cost.
+---@param self TrainingRun
+---@param count integer   steps; the time is the mean of those after the first
+---@return TrainingCost
+function run.try(self, count)
+  local step_of, size = training_step(self)
+  local executor = cstorch.utils.data.DataExecutor(self.loader, { num_steps = count, checkpoint_steps = 0 })
+  local length, start, seconds
+  local see = cstorch.step_closure(function(i)
+    if i == 1 then start = cbk.clock() else seconds = (cbk.clock() - start) / (i - 1) end
+  end)
+  for i, batch in executor:iter() do
+    length = batch.input_ids:size(1)
+    cstorch.manual_seed(seed_of(self.seed, i))
+    see(i, (step_of(batch)))
+  end
+  local out = cost.of(self, length, size())
+  out.seconds = seconds
+  return out
 end
 
 ---@class TrainingEvents   What happens in a run, for those who show it.
@@ -100,13 +124,14 @@ local FIT = "trainer.fit"
 
 ---@param self TrainingRun
 local function open_data(self)
-  local given, loop, vocabulary = self.params, self.params.init.loop, self.module:vocabulary()
+  local given, loop, vocabulary, longest = self.params, self.params.init.loop, self.module:vocabulary(), self.module:longest()
   if not given.fit.train_dataloader then params.refuse(given, FIT, "it has no train_dataloader") end
   self.loader = data.loader(given, given.fit.train_dataloader,
-    { place = FIT .. ".train_dataloader", vocab_size = vocabulary, accumulated = loop.grad_accum_steps })
+    { place = FIT .. ".train_dataloader", vocab_size = vocabulary, longest = longest, accumulated = loop.grad_accum_steps })
   local validation = given.fit.val_dataloader
   if not validation or loop.eval_frequency == 0 then return end
-  local loader = data.loader(given, validation, { place = FIT .. ".val_dataloader", vocab_size = vocabulary, from_start = true })
+  local loader = data.loader(given, validation,
+    { place = FIT .. ".val_dataloader", vocab_size = vocabulary, longest = longest, from_start = true })
   self.evaluation = evaluation.new(self.compiled, loader, self.model.loss, loop.eval_steps)
 end
 

@@ -159,7 +159,8 @@ end
 ---@type table<string, fun(shape: integer[]): cstorch.Tensor>   by the last part of their keys
 local BUFFERS = { slopes = function(shape) return positions.alibi_slopes(shape[1]):reshape(shape) end }
 
----The first values of all tensors that a new model has. Each has random numbers of its own, so that a tensor is the same in models of other depths.
+---The first values of all tensors that a new model has. Each has random numbers of its own, so that a tensor is the same in models of
+---other depths.
 ---@param list ClassTensors
 ---@param seed integer
 ---@return table<string, cstorch.Tensor>   # by key; tied tensors are one

@@ -116,11 +116,14 @@ end
 ---Makes a step of a function. On the CSX its body runs once; the tensors that it returned then have new values after each step. On the
 ---CPU it runs every time. In a loop over a loader, a loss that it returns is checked: NaN or infinity stops the run.
 ---@param fn function
----@return function
+---@return function step
+---@return fun(): { recorded: integer, kernels: integer, arena_bytes: integer }|nil size   of the recorded step: its operators, what is
+---  left of them after joining, and the memory for values that live only within it; nil before the first step, and on the CPU
 return function(fn)
   check(type(fn) == "function", "type", "compile_step: expected a function, found %s", show(fn))
   local trace
-  return function(...)
+  local function size() return trace and trace.program:size() end
+  local function step(...)
     check(session.backend, "runtime", "compile_step: compile a model, or call cstorch.backend, before the first step")
     check(not session.trace, "runtime", "compile_step: a step was called inside of another one; call its function instead")
     if session.backend.kind ~= "CSX" then return losses.watch_results(fn(...)) end
@@ -128,4 +131,5 @@ return function(fn)
     trace = record(fn, ...)
     return run(trace)
   end
+  return step, size
 end
