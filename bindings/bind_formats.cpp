@@ -159,8 +159,8 @@ int suffixes(lua_State* L) {
   return 1;
 }
 
-/// cbk.tensorflow.event(wall_time [, step, { tag = number }]): a record of an event file, the tags sorted; without a
-/// step the one that a file begins with.
+/// cbk.tensorflow.event(wall_time [, step, { tag = number }]): a record of an event file, the tags sorted;
+/// without a step the one that a file begins with.
 int tensorflow_event(lua_State* L) {
   const double wall_time = check_number(L, 1);
   if (lua_isnoneornil(L, 2)) {

@@ -71,6 +71,7 @@ local function data_section()
   return section, place
 end
 
+local section, place = data_section()
 local path = checkpoint_path()
 local checkpoint = cli.open(path, args)
 -- A checkpoint of the Model Zoo is a state of the file's model; others have a config of their own.
@@ -78,7 +79,6 @@ local is_of_file = given and kinds.is_dict(checkpoint.root, "model")
 local side, identity = computable.of(path, checkpoint, args.config or is_of_file and args.params or nil)
 local model = errors.within(cbk.quote(path), models.module, side.list, side.tensors)
 local compiled = cstorch.compile(model, { backend = given and given.init.backend.backend_type or "CSX" })
-local section, place = data_section()
 local at = given or { file = "", moves = {}, ignored = {} }
 local loader = data.loader(at, section,
   { place = place, vocab_size = model:vocabulary(), longest = model:longest(), from_start = true })

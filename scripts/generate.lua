@@ -127,7 +127,7 @@ for id in generate.tokens(model, given, { temperature = args.temperature, top_k 
 end
 local seconds = cbk.clock() - begin
 if args.json then
-  cli.print_json(cbk.dict { { "ids", cbk.list(made) }, { "text", tokenizer and tokenizer:decode(made) or cbk.null },
+  cli.print_json(cbk.dict { { "ids", cbk.list(made) }, { "text", tokenizer and cbk.shown(tokenizer:decode(made), true) or cbk.null },
     { "tokens_per_second", numbers.json_number(#made / seconds) } })
 elseif tokenizer then
   print()

@@ -1,4 +1,5 @@
-// Records of TensorBoard's event files: an 8-byte length, its masked CRC-32C, an Event message, its masked CRC-32C.
+// Records of TensorBoard's event files: an 8-byte length, its masked CRC-32C, an Event message, its masked
+// CRC-32C.
 #pragma once
 
 #include <cstdint>
