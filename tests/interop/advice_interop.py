@@ -385,6 +385,10 @@ ELSEWHERE = {
     "by-layer`, and compare the weight": "check_siblings_test.lua",
     "cbk takes them apart": "stacked_experts_test.lua", "make an adapter of the run's folder": "peft_interop.py", "leave it out with --exclude, without --weights": "ranks_interop.py",
     "reads instances of classes as their attributes": "stored_pickles_interop.py", "name it with --eos-token": "make_data_test.lua",
+    # training
+    "name params.yaml, or a checkpoint and its data": "training_commands_test.lua", "name what to continue with": "training_commands_test.lua",
+    "give --temperature as well": "training_commands_test.lua", "--tokenizer names one; --ids takes": "training_commands_test.lua",
+    "or --max-steps, continues it": "training_test.lua",
     # several processes
     "pass --provenance": "cluster_interop.py", "copy them with --include and --rename": "sharded_interop.py",
     "pass --part K/N": "cluster_interop.py", "make one with --plan": "cluster_interop.py",

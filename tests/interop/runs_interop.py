@@ -4,15 +4,17 @@
 - Each family of decoders that `models/` defines for logits_interop.py: a tiny model is trained for some steps by cbk, and by PyTorch
   from the same first values on the same batches: losses and weights must be the same. The trained checkpoint is converted to Hugging
   Face, where its definition must give the same logits, and `cbk eval` the loss that PyTorch has.
+- The demo's run, and PyTorch's from the same weights on the same batches, have losses that differ by less than 1 %.
 - A run that is killed at random moments ends with the bytes of one that was not.
 - Event files of TensorBoard, read by the published description of their records.
 
-Usage: runs_interop.py --cbk PATH [--kills N] [FAMILY]
+Usage: runs_interop.py --cbk PATH [--kills N] [--demo-steps N] [FAMILY]
 """
 import argparse
 import glob
 import importlib
 import json
+import math
 import os
 import random
 import re
@@ -31,7 +33,10 @@ import yaml
 
 import logits_interop as logits
 from harness import Run
+from models import gpt2
 from models.layers import Weights
+
+TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 
 STEPS, SAMPLES, BATCH, LENGTH, WORDS = 4, 24, 4, 7, 19
 RATE, DECAY, BETAS, EPS = 0.01, 0.1, (0.9, 0.95), 1e-8
@@ -84,16 +89,16 @@ def decays(name, config):
     return not (is_norm or "bias" in name)
 
 
-def rate_of(name, config):
+def factor_of(name, config):
     """With muP, layers that are wider than the base model's learn more slowly."""
     wider = config.get("mup_base_hidden_size", config["hidden_size"]) / config["hidden_size"]
     wider_filter = config.get("mup_base_filter_size", config["filter_size"]) / config["filter_size"]
     if re.search(r"decoder.*(attn.*dense|ffn\.ffn\.0).*weight", name):
-        return RATE * wider
-    return RATE * (wider_filter if re.search(r"decoder.*ffn\.ffn\.1.*weight", name) else 1)
+        return wider
+    return wider_filter if re.search(r"decoder.*ffn\.ffn\.1.*weight", name) else 1
 
 
-def train_in_torch(forward, config, tensors, batches):
+def train_in_torch(forward, config, tensors, batches, schedule=lambda step: RATE, largest_norm=None):
     """Losses, and the weights at the end. AdamW as the Cerebras API has it: eps outside of the bias correction."""
     leaves = {id(tensor): tensor.requires_grad_() for name, tensor in tensors.items()
               if config.get("alibi_trainable_slopes") or not name.endswith("slopes")}
@@ -103,6 +108,9 @@ def train_in_torch(forward, config, tensors, batches):
         loss = loss_of(forward, config, tensors, batch)
         losses.append(loss.item())
         gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        if largest_norm:
+            norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
+            gradients = [gradient * min(1.0, largest_norm / (norm.item() + 1e-6)) for gradient in gradients]
         with torch.no_grad():
             for (key, leaf), gradient in zip(leaves.items(), gradients):
                 if gradient is None:
@@ -111,7 +119,7 @@ def train_in_torch(forward, config, tensors, batches):
                 first.mul_(BETAS[0]).add_(gradient, alpha=1 - BETAS[0])
                 second.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
                 update = first / (second.sqrt() + EPS) * ((1 - BETAS[1] ** step) ** 0.5 / (1 - BETAS[0] ** step))
-                leaf.sub_(rate_of(names[key], config) * (update + (DECAY * leaf if decays(names[key], config) else 0)))
+                leaf.sub_(schedule(step - 1) * factor_of(names[key], config) * (update + (DECAY * leaf if decays(names[key], config) else 0)))
     return losses, {name: tensor.detach() for name, tensor in tensors.items()}
 
 
@@ -212,6 +220,42 @@ def run_with_kills(run, kills, moments):
     return rounds
 
 
+# ------------------------------------------------------------------ the demo
+def rate_at(step):
+    """The learning rate of a step of scripts/examples/params.yaml, from 0."""
+    if step < 30:
+        return 0.003 * step / 30
+    return 0.0003 + 0.0027 * 0.5 * (1 + math.cos(math.pi * min(step - 30, 270) / 270))
+
+
+def demo(run, steps):
+    """The first steps of the demo, and of PyTorch from the same weights on the same batches: the losses differ by less than 1 %."""
+    folder = run.path("demo")
+    os.makedirs(folder)
+    with open(os.path.join(TOP, "scripts", "examples", "params.yaml"), encoding="utf-8") as file:
+        tree = yaml.safe_load(file)
+    init, fit = tree["trainer"]["init"], tree["trainer"]["fit"]
+    init["model_dir"], init["logging"]["log_steps"] = os.path.join(folder, "run"), 1
+    init["checkpoint"]["save_initial_checkpoint"] = True
+    for name in "train_dataloader", "val_dataloader":
+        fit[name]["data_dir"] = os.path.join(folder, "data")
+    run.call("make-data", "-o", os.path.join(folder, "data"), "--max-seq-length", "64")
+    path = save(os.path.join(folder, "params.yaml"), tree)
+    run.call("train", path, "--max-steps", str(steps))
+    run.call("run", os.path.join(os.path.dirname(os.path.abspath(__file__)), "batches_of.lua"), path, str(steps), os.path.join(folder, "batches.h5"))
+    with h5py.File(os.path.join(folder, "batches.h5"), "r") as file:
+        parts = {name: torch.from_numpy(file[name][()]) for name in ("input_ids", "attention_mask", "labels")}
+    batches = [tuple(parts[name][i] for name in ("input_ids", "attention_mask", "labels")) for i in range(steps)]
+    tensors = logits.read_h5(os.path.join(folder, "run", "checkpoint_0.mdl"))
+    torch.set_num_threads(2)
+    losses, _ = train_in_torch(gpt2.model_zoo, init["model"], tensors, batches, rate_at, 1.0)
+    torch.set_num_threads(1)
+    found = metrics(folder, "loss")
+    last = [sum(one[-20:]) / 20 for one in (losses, found)]
+    assert len(found) == steps and abs(found[0] - losses[0]) < 1e-5, (found[0], losses[0])
+    assert abs(last[0] - last[1]) < 0.01 * last[0] and last[1] < 3.2, f"the last losses are {last[1]}, in PyTorch {last[0]}"
+
+
 def crc32c(data):
     value = 0xFFFFFFFF
     for byte in data:
@@ -286,6 +330,7 @@ def main():
     parser.add_argument("--cbk", required=True)
     parser.add_argument("--kills", type=int, default=16)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--demo-steps", type=int, default=50, help="of 300; PyTorch needs a second for each")
     parser.add_argument("family", nargs="?", help="only this file of models/")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -295,6 +340,7 @@ def main():
             run.check(f"{name}, {case_name}", lambda: train_family(run, name, family, case_name, case))
         if not options.family:
             run.check("events", lambda: events(run))
+            run.check("demo", lambda: demo(run, options.demo_steps))
             run.check("kills", lambda: run_with_kills(run, options.kills, random.Random(options.seed)))
         return run.close()
 

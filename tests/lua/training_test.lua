@@ -351,3 +351,12 @@ describe("cbk train: the file", function()
     has(out, "steps 1 to 3,")
   end)
 end)
+
+describe("The run of the demo and of the tutorial", function()
+  it("has one file", function()
+    local here = debug.getinfo(1, "S").source:match "^@(.*)tests/lua/" or ""
+    local page, indented = cbk.fs.read(here .. "scripts/help/training.md"), {}
+    for line in cbk.fs.read(here .. "scripts/examples/params.yaml"):gmatch "([^\n]*)\n" do indented[#indented + 1] = "  " .. line end
+    has(page, table.concat(indented, "\n") .. "\n")
+  end)
+end)
