@@ -4,11 +4,12 @@
 local cbk = require "cbk"
 local curves = require "cbk.plot.curves"
 local numbers = require "cbk.numbers"
+local systems = require "cstorch.run.systems"
 
 ---@class RunRecord
 ---@field dir string
----@field private metrics file*
----@field private events file*
+---@field private metrics? file*   nil: another rank writes
+---@field private events? file*
 local Record = {}
 Record.__index = Record
 
@@ -53,7 +54,8 @@ function record.facts(dir)
   return { first_step = tonumber(tostring(read.first_step)) or 0, command = tostring(read.command) }
 end
 
----Begins to record a run, or goes on behind `step`: what was recorded of later steps is trained again, and removed.
+---Begins to record a run, or goes on behind `step`: what was recorded of later steps is trained again, and removed. Of several ranks,
+---the first one adds numbers; whole files are written by all of them together.
 ---@param dir string
 ---@param step integer        done so far
 ---@param options { params: string, facts: RunFacts }   the file, and what starts the run
@@ -68,6 +70,7 @@ function record.begin(dir, step, options)
   cbk.fs.write(cbk.fs.join(dir, METRICS), table.concat(kept), { overwrite = true })
   cbk.fs.write(cbk.fs.join(dir, PARAMS), cbk.fs.read(options.params), { overwrite = true })
   cbk.fs.write(cbk.fs.join(dir, RUN), facts .. "\n", { overwrite = true })
+  if cbk.team_place() > 0 then return setmetatable({ dir = dir }, Record) end
   local events = open(cbk.fs.join(dir, ("events.out.tfevents.%d.%d.cbk"):format(os.time(), step)), "ab")
   events:write(cbk.tensorflow.event(os.time()))
   return setmetatable({ dir = dir, metrics = open(cbk.fs.join(dir, METRICS), "a"), events = events }, Record)
@@ -77,6 +80,7 @@ end
 ---@param step integer
 ---@param members { [1]: string, [2]: number }[]   names and values, in the order of the line
 function Record:add(step, members)
+  if not self.metrics then return end
   local row, scalars = { { "step", step } }, {}
   for i, member in ipairs(members) do
     row[i + 1], scalars[member[1]] = { member[1], numbers.json_number(member[2]) }, member[2]
@@ -112,8 +116,11 @@ end
 ---@param title string
 ---@return Curve[]
 function Record:finish(title)
-  self.metrics:close()
-  self.events:close()
+  if self.metrics then
+    self.metrics:close()
+    self.events:close()
+  end
+  systems.exchange(true) -- the file is whole before others read it
   local list = record.curves(self.dir)
   local picture = curves.figure(title, list, { width = 800, height = 260 })
   if list[1] then cbk.fs.write(cbk.fs.join(self.dir, PICTURE), picture:svg(), { overwrite = true }) end

@@ -6,6 +6,7 @@ local checkpoints = require "cbk.training.checkpoints"
 local cstorch = require "cstorch"
 local kinds = require "converters.engine.kinds"
 local ordered_map = require "cstorch.ordered_map"
+local systems = require "cstorch.run.systems"
 
 local saving = {}
 
@@ -27,7 +28,7 @@ function saving.save(self, step)
   local release = catalogue.release(catalogue.resolve(self.model.format))
   root.__metadata__ = { { version = release .. ".0", model_name = self.model.name, params = self.params.config } }
   local dir, name = self.params.init.model_dir, name_of(self.params)
-  local path = checkpoints.path(dir, name, step)
+  local path = systems.exchange(checkpoints.path(dir, name, step))[1] -- of several ranks, the first one looks what is there
   cstorch.save(root, path)
   local kept = self.params.init.callbacks.KeepNCheckpoints
   if kept and kept.n then checkpoints.keep(dir, name, kept.n) end
