@@ -208,7 +208,8 @@ run.train(self, events_of(self, kept))
 local list = kept:finish(("%s, %s"):format(self.model.name, init.model_dir))
 say "Training completed successfully!"
 say(("Processed %d training sample(s) in %.1f seconds."):format(samples, cbk.clock() - started))
-if cbk.terminal.is_tty "stdout" and not (args.json or args.quiet) then
+local _, ranks = cbk.team_place() -- mpirun gives each a terminal
+if ranks == 1 and cbk.terminal.is_tty "stdout" and not (args.json or args.quiet) then
   local shown = {}
   for _, curve in ipairs(list) do shown[#shown + 1] = (curve.name == "loss" or curve.name == "lr") and curve or nil end
   for _, line in ipairs(curves.lines(shown, { width = cli.width() })) do print(line) end

@@ -11,6 +11,7 @@
 Usage: runs_interop.py --cbk PATH [--kills N] [--demo-steps N] [FAMILY]
 """
 import argparse
+import copy
 import glob
 import importlib
 import json
@@ -18,6 +19,7 @@ import math
 import os
 import random
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -32,6 +34,8 @@ import torch.nn.functional as F
 import yaml
 
 import logits_interop as logits
+import upgrade_interop as old
+from cluster_interop import ENVIRONMENT
 from harness import Run
 from models import gpt2
 from models.layers import Weights
@@ -220,6 +224,104 @@ def run_with_kills(run, kills, moments):
     return rounds
 
 
+# ------------------------------------------------------------------ an old release's run
+OLD_STEP, NEW_STEP = 8, 28
+SIZES = {"vocab_size": WORDS, "hidden_size": 16, "num_heads": 2, "num_hidden_layers": 2, "filter_size": 32,
+         "max_position_embeddings": LENGTH, "share_embedding_weights": True, "dropout_rate": 0.0, "attention_dropout_rate": 0.0}
+
+
+def age(path, folder):
+    """A checkpoint of cbk as release 1.8 had it: a pickled tree, old names, one schedule, and files with the data loader's states."""
+    found, links = old.read_new(path)[:2]
+    prefix, tree = "optimizer.state.", {"model": {}, "optimizer": {"state": {}, "param_groups": []}}
+    for key, value in found.items():
+        name = key.replace("position_embeddings.embed.", "position_embeddings.")
+        if key.startswith("model."):
+            tree["model"]["model." + name[6:]] = value
+        elif key.startswith(prefix):
+            number, what = key[len(prefix):].split(".")
+            tree["optimizer"]["state"].setdefault(int(number), old.TensorScalarDict())[what] = value
+    groups = {}
+    for key, value in sorted(found.items(), key=lambda item: [int(part) if part.isdigit() else part for part in item[0].split(".")]
+                             if item[0].startswith("optimizer.param_groups.") else [item[0]]):
+        if match := re.fullmatch(r"optimizer\.param_groups\.(\d+)\.(\w+)(?:\.(\d+))?", key):
+            group = groups.setdefault(int(match[1]), {})
+            if match[2] not in ("params", "betas"):
+                group[match[2]] = value
+            else:
+                group.setdefault(match[2], []).append(value)
+    for number in sorted(groups):
+        groups[number].pop("param_names", None)
+        tree["optimizer"]["param_groups"].append(groups[number])
+    tree["lr_scheduler"] = {key[len("schedulers.0."):]: value for key, value in found.items() if re.fullmatch(r"schedulers\.0\.\w+", key)}
+    tree["global_step"] = np.array(OLD_STEP, np.int64)
+    ties = {"model.model." + key[6:] for key in links if key.startswith("model.")}
+    target = os.path.join(folder, f"checkpoint_{OLD_STEP}.mdl")
+    old.save_old(target, tree, 0.2, ties)
+    states = os.path.join(folder, "states")
+    os.mkdir(states)
+    for name, text in (("data_iter_checkpoint_state_file_global", OLD_STEP), (f"data_iter_state_file_worker_0_step_{OLD_STEP}.txt", OLD_STEP * BATCH)):
+        with open(os.path.join(states, name), "w", encoding="utf-8") as file:
+            file.write(f"{text}\n")
+    return target, states
+
+
+def upgrade(run):
+    """A run of 1.8 is upgraded, trained for 20 steps and converted: it ends with the weights of a run that never was old."""
+    folder = run.path("upgrade")
+    write_data(os.path.join(folder, "data"))
+    tree = params_of("gpt2", SIZES, folder, loop={"max_steps": NEW_STEP, "eval_frequency": 0}, checkpoint=OLD_STEP)
+    tree["trainer"]["init"]["schedulers"] = [{"LinearLR": {"initial_learning_rate": 0.01, "end_learning_rate": 0.001, "total_iters": 40}}]
+    run.call("train", save(os.path.join(folder, "params.yaml"), tree))
+    want = logits.read_h5(os.path.join(folder, "run", f"checkpoint_{NEW_STEP}.mdl"))
+    checkpoint, states = age(os.path.join(folder, "run", f"checkpoint_{OLD_STEP}.mdl"), folder)
+    config = save(os.path.join(folder, "old.yaml"), {
+        "model": {**SIZES, "use_position_embedding": True},
+        "optimizer": {"optimizer_type": "AdamW", "beta1": BETAS[0], "beta2": BETAS[1], "eps": EPS, "weight_decay_rate": DECAY, "correct_bias": True,
+                      "learning_rate": {"scheduler": "Linear", "initial_learning_rate": 0.01, "end_learning_rate": 0.001, "steps": 40}},
+        "runconfig": {"max_steps": NEW_STEP, "checkpoint_steps": 20, "log_steps": 1, "seed": 1, "model_dir": os.path.join(folder, "continued")},
+        "train_input": {"data_processor": "GptHDF5MapDataProcessor", "data_dir": os.path.join(folder, "data"), "batch_size": BATCH},
+        "cerebras": {"save_iter_state_path": states}})
+    run.call("upgrade", "--model", "gpt2", "--config", config, checkpoint, "--to", "cs-2.9", "-o", os.path.join(folder, "new"), "--yes")
+    new = os.path.join(folder, "new", "old_to_cs-2.9.yaml")
+    said = run.call("train", new, "--checkpoint", os.path.join(folder, "new", f"checkpoint_{OLD_STEP}_to_cs-2.9.mdl"))
+    assert f"step {OLD_STEP}\nsteps {OLD_STEP + 1} to {NEW_STEP}," in said, said
+    last = os.path.join(folder, "continued", f"checkpoint_{NEW_STEP}.mdl")
+    got = logits.read_h5(last)
+    for key, tensor in want.items():
+        assert torch.equal(got[key], tensor), f"{key} is another one"
+    run.call("convert", last, "--config", new, "--to", "hf", "-o", os.path.join(folder, "hf"))
+    losses = [json.loads(run.call("eval", new, "--checkpoint", path, "--json", "--data-dir", os.path.join(folder, "data")))["loss"]
+              for path in (last, os.path.join(folder, "hf", f"checkpoint_{NEW_STEP}_to_hf"))]
+    assert abs(losses[0] - losses[1]) < 1e-6, losses
+
+
+# ------------------------------------------------------------------ several ranks
+def ranks(run):
+    """Two ranks train what one process trains for two systems; a run that they continue ends with the same bytes."""
+    folder = run.path("ranks")
+    write_data(os.path.join(folder, "data"))
+    tree = params_of("gpt2", SIZES, folder, loop={"max_steps": 12, "eval_frequency": 6}, checkpoint=6)
+    alone = copy.deepcopy(tree)
+    alone["trainer"]["init"].update(model_dir=os.path.join(folder, "alone"), backend={"cluster_config": {"num_csx": 2}})
+    path = save(os.path.join(folder, "params.yaml"), tree)
+    run.call("train", save(os.path.join(folder, "alone.yaml"), alone))
+    command = ["mpirun", "-n", "2", run.cbk, "train", path, "--threads", "1"]
+    last = os.path.join(folder, "run", "checkpoint_12.mdl")
+    for i in range(2):
+        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0 and done.stdout.count("| Train Device=CSX, Step=12,") == 1, done
+        with open(last, "rb") as file:
+            bytes_now = file.read()
+        assert i == 0 or bytes_now == want, "the run that was continued has other bytes"
+        want = bytes_now
+        os.remove(last)
+    with open(os.path.join(folder, "alone", "metrics.jsonl"), encoding="utf-8") as file:
+        losses = [row["loss"] for row in map(json.loads, file) if "loss" in row]
+    found = metrics(folder, "loss")
+    assert len(found) == 12 and max(abs(a - b) for a, b in zip(losses, found)) < 1e-4, (losses, found)
+
+
 # ------------------------------------------------------------------ the demo
 def rate_at(step):
     """The learning rate of a step of scripts/examples/params.yaml, from 0."""
@@ -340,6 +442,11 @@ def main():
             run.check(f"{name}, {case_name}", lambda: train_family(run, name, family, case_name, case))
         if not options.family:
             run.check("events", lambda: events(run))
+            run.check("upgrade", lambda: upgrade(run))
+            if shutil.which("mpirun") and glob.glob(os.path.join(os.path.dirname(run.cbk), "libcbk-openmpi*")):
+                run.check("ranks", lambda: ranks(run))
+            else:
+                run.skip("ranks", "there is no mpirun, or cbk was built without Open MPI")
             run.check("demo", lambda: demo(run, options.demo_steps))
             run.check("kills", lambda: run_with_kills(run, options.kills, random.Random(options.seed)))
         return run.close()

@@ -6,6 +6,7 @@ local checkpoints = require "cbk.training.checkpoints"
 local cstorch = require "cstorch"
 local kinds = require "converters.engine.kinds"
 local ordered_map = require "cstorch.ordered_map"
+local scalar = require "cbk.scalar"
 local systems = require "cstorch.run.systems"
 
 local saving = {}
@@ -98,8 +99,7 @@ function saving.load(self, path)
   elseif want.dataloader then
     lacking[#lacking + 1] = "dataloader"
   end
-  local step = want.global_step and kinds.present(root.global_step) and root.global_step or 0
-  self.step = tonumber(step) or tonumber(tostring(step)) or 0
+  self.step = want.global_step and kinds.present(root.global_step) and tonumber(tostring(scalar.of(root, "global_step"))) or 0
   return lacking
 end
 

@@ -1,6 +1,7 @@
 -- The loss of the Model Zoo's decoders. Source: GPTLMHeadModelLoss.py and LoadBalancingLoss.py of the Model Zoo 2.9.
 
 local functional = require "cstorch.nn.functional"
+local systems = require "cstorch.run.systems"
 
 local causal_loss = {}
 
@@ -23,7 +24,9 @@ function causal_loss.cross_entropy(logits, batch, options)
   local mask = batch.attention_mask:to(logits.dtype):flatten()
   local each = functional.cross_entropy(logits:reshape { -1, logits:size(-1) }, batch.labels:flatten(), { reduction = "none" })
   local sum = (each * mask):sum()
-  if options.by == "num_tokens" then return sum / mask:sum(), sum end
+  if options.by == "num_tokens" then -- of all systems: the mean of their losses is then that over all tokens
+    return sum / systems.means({ n = 1, mask:sum() })[1], sum
+  end
   return sum * (options.weight / logits:size(0)), sum
 end
 
