@@ -76,8 +76,22 @@ local path = checkpoint_path()
 local checkpoint = cli.open(path, args)
 -- A checkpoint of the Model Zoo is a state of the file's model; others have a config of their own.
 local is_of_file = given and kinds.is_dict(checkpoint.root, "model")
-local side, identity = computable.of(path, checkpoint, args.config or is_of_file and args.params or nil)
-local model = errors.within(cbk.quote(path), models.module, side.list, side.tensors)
+
+---The model with the weights of the checkpoint, and what it is: "gpt2 (cs-2.9)".
+local function model_of()
+  if is_of_file and saving.has_adapters(checkpoint.root.model) then
+    local own = training_model.of(given)
+    local module = models.trainable(own.list, 0)
+    training_model.adapt(given, own, module, 0)
+    saving.load_weights({ params = given, model = own, module = module }, checkpoint.root.model)
+    return module, ("%s (%s, with LoRA)"):format(own.name, converters.catalogue.resolve(own.format))
+  end
+  local side, identity = computable.of(path, checkpoint, args.config or is_of_file and args.params or nil)
+  local module = errors.within(cbk.quote(path), models.module, side.list, side.tensors)
+  return module, ("%s (%s)"):format(identity.model, identity.format)
+end
+
+local model, what = model_of()
 local compiled = cstorch.compile(model, { backend = given and given.init.backend.backend_type or "CSX" })
 local at = given or { file = "", moves = {}, ignored = {} }
 local loader = data.loader(at, section,
@@ -87,7 +101,7 @@ local steps = args.steps or given and given.init.loop.eval_steps
 local one = evaluation.new(compiled, loader, loss, steps and math.min(steps, loader:length()))
 
 local has_bar = cli.has_progress(args) and cbk.terminal.is_tty "stderr"
-cli.say(args, ("%s (%s), %s"):format(identity.model, identity.format, cbk.shown(path)))
+cli.say(args, ("%s, %s"):format(what, cbk.shown(path)))
 local found = one:run(function(batch, count)
   if has_bar then cbk.terminal.progress(batch < count and ("batch %d of %d"):format(batch, count) or "") end
 end)

@@ -34,6 +34,7 @@ end
 ---@class LoraGroup
 ---@field rank number              0: the modules of this group are not adapted
 ---@field scale number             alpha / rank
+---@field dropout number           of the input of A, in training
 ---@field fan_in_fan_out boolean   weights are stored (in, out)
 ---@field targets string[]|nil     classes that must all contain a module; nil: all modules
 ---@field name string              the setting's name, for messages
@@ -51,20 +52,43 @@ local function group_of(params, name)
   if alpha == nil then alpha = 1 end
   if not is_finite(alpha) then refuse("%s.alpha=%s: it must be a finite number", name, tostring(alpha)) end
   if fan ~= nil and type(fan) ~= "boolean" then refuse("%s.fan_in_fan_out=%s: it must be true or false", name, tostring(fan)) end
-  return { rank = rank, scale = alpha / rank, fan_in_fan_out = fan == true, targets = targets_of(params, name), name = name }
+  local dropout = present(params.dropout) and params.dropout or 0
+  local is_rate = type(dropout) == "number" and dropout >= 0 and dropout <= 1
+  if not is_rate then refuse("%s.dropout=%s: it must be a number from 0 to 1", name, tostring(dropout)) end
+  return { rank = rank, scale = alpha / rank, dropout = dropout, fan_in_fan_out = fan == true, targets = targets_of(params, name),
+    name = name }
 end
+
+---The section with LoRA settings: of the model, or in the trainer's layout of the callback Lora.
+---@param config Dict   the whole file
+---@return Dict parent, string place   whose field `lora_params` it is
+local function parent_of(config)
+  local model = trainer.model(config)
+  local callbacks = trainer.is(config) and is_list(config.trainer.init, "callbacks") and config.trainer.init.callbacks or cbk.list()
+  if not present(model.lora_params) then
+    for i, entry in cbk.items(callbacks) do
+      if is_dict(entry) and is_dict(entry, "Lora") then return entry.Lora, ("trainer.init.callbacks.%d.Lora"):format(i - 1) end
+    end
+  end
+  return model, trainer.place_of_model(config)
+end
+
+---Whether a config has LoRA settings.
+---@param config Dict   the whole file
+function lora.is_in(config) return present((parent_of(config)).lora_params) end
 
 ---The LoRA settings of a config.
 ---@param config Dict   the whole file
 ---@param path? string   its name, for messages
 ---@return LoraGroup[]
 function lora.groups(config, path)
-  local model, place = trainer.model(config), trainer.place_of_model(config) .. ".lora_params"
-  local params = model.lora_params
+  local parent, place = parent_of(config)
+  local params = parent.lora_params
+  place = place .. ".lora_params"
   if not present(params) then
     refuse("%s has no %s: there is nothing to fold", path and cbk.quote(path) or "the config", place)
   end
-  if not is_list(model, "lora_params") then return { group_of(params, place) } end
+  if not is_list(parent, "lora_params") then return { group_of(params, place) } end
   local out = {}
   for i, one in cbk.items(params) do out[i] = group_of(one, ("%s[%d]"):format(place, i - 1)) end
   if #out == 0 then refuse("%s is an empty list", place) end
@@ -80,6 +104,21 @@ local function all_in(targets, classes)
     if not has[class] then return false end
   end
   return true
+end
+
+---The settings of a module of a new model, and its class; nil if it is not adapted.
+---@param path string
+---@param groups LoraGroup[]
+---@param model string      as the Model Zoo names it
+---@param section Dict      of the model
+---@return LoraGroup|nil, "Linear"|"Embedding"|nil
+function lora.of_module(path, groups, model, section)
+  local classes = modules.classes(path, model, section)
+  local class = classes[#classes]
+  if class ~= "Linear" and class ~= "Embedding" then return nil end
+  for _, group in ipairs(groups) do
+    if not group.targets or all_in(group.targets, classes) then return group.rank > 0 and group or nil, class end
+  end
 end
 
 ---Whether the known classes are enough to decide that a group does not include a module.
@@ -214,6 +253,17 @@ local function section_of(section, place)
   return part and is_dict(section, part) and section[part] or section
 end
 
+---Removes the callback Lora.
+local function drop_callback(config)
+  local callbacks = trainer.is(config) and is_list(config.trainer.init, "callbacks") and config.trainer.init.callbacks
+  if not callbacks then return end
+  local kept = cbk.list()
+  for i, entry in cbk.items(callbacks) do
+    if not (is_dict(entry) and entry.Lora ~= nil) then kept[#kept + 1] = cbk.raw(callbacks, i) end
+  end
+  config.trainer.init.callbacks = #kept > 0 and kept or nil
+end
+
 ---The new config: without LoRA, and without a tie that folding broke.
 ---@param config Dict   the whole file
 ---@param model Dict    the model that was folded
@@ -222,6 +272,7 @@ function lora.config(config, model)
   config = cbk.deep_copy(config)
   local whole = trainer.model(config)
   whole.lora_params = nil
+  drop_callback(config)
   local function untie(place, tie)
     local section, field = section_of(whole, place), tie[3]
     local share, other = section[field], place .. tie[2] .. ".weight"

@@ -352,6 +352,58 @@ describe("cbk train: the file", function()
   end)
 end)
 
+describe("cbk train: LoRA", function()
+  local LORA = changed(TRAINER, "    logging:", "    callbacks:\n    - Lora:\n        lora_params: {r: 2, alpha: 4, dropout: 0.1, "
+    .. "target_modules: [TransformerDecoderLayer, Linear]}\n    logging:")
+
+  it("trains low-rank matrices alone, which can be folded", function()
+    local dir = folder()
+    train(dir, "--max-steps", "4")
+    cbk.fs.write(dir .. "/lora.yaml", changed(LORA, "model_dir: run", "model_dir: tuned"))
+    local function run(...)
+      local status, out, err = harness.cbk(dir, ...)
+      assert(status == 0, err)
+      return out
+    end
+    has(run("train", "lora.yaml", "--checkpoint", "run/checkpoint_4.mdl"), "from run/checkpoint_4.mdl, step 0\nsteps 1 to 12,")
+    local before, after, count = values(dir .. "/run/checkpoint_4.mdl"), values(dir .. "/tuned/checkpoint_12.mdl"), 0
+    for key, value in pairs(before) do equal(after[key], value, key) end
+    for key, value in pairs(after) do
+      local is_b = key:find "%.lora_B$"
+      assert(before[key] or is_b or key:find "^transformer_decoder%.layers%.%d%..*%.lora_A$", key)
+      if is_b then assert(math.abs(value[1][1]) > 0, key) end
+      count = count + (is_b and 1 or 0)
+    end
+    equal(count, 2 * 6) -- queries, keys, values, output and two of the feed-forward part
+    local last = cbk.fs.read(dir .. "/tuned/checkpoint_12.mdl")
+    cbk.fs.remove(dir .. "/tuned/checkpoint_12.mdl")
+    has(run("train", "lora.yaml"), "from tuned/checkpoint_8.mdl, step 8\n")
+    equal(cbk.fs.read(dir .. "/tuned/checkpoint_12.mdl") == last, true)
+    run("fold-lora-checkpoint", "--model", "gpt2", "-p", "lora.yaml", "--checkpoint_path", "tuned/checkpoint_12.mdl")
+    local function loss(...) return cbk.parse_json(run("eval", "--json", ...)).loss end
+    local own, base = loss "lora.yaml", loss("params.yaml", "--checkpoint", "run/checkpoint_4.mdl")
+    harness.near(loss("lora_folded.yaml", "--checkpoint", "tuned/checkpoint_12_folded.mdl"), own, 1e-5)
+    assert(math.abs(own - base) > 1e-3)
+    equal(cbk.config.load(dir .. "/lora_folded.yaml").trainer.init.callbacks, nil)
+    local status, _, err = harness.cbk(dir, "generate", "tuned/checkpoint_12.mdl", "--ids", "1")
+    equal(status, 1)
+    has(err, "`cbk fold-lora-checkpoint` adds them")
+  end)
+
+  it("refuses what it cannot adapt", function()
+    for _, case in ipairs {
+      { "target_modules: [TransformerDecoderLayer, Linear]", "target_modules: [Conv2d]", "no module of the model is among the target" },
+      { "r: 2", "r: 2, fan_in_fan_out: true", "fan_in_fan_out=true is not emulated" },
+      { "dropout: 0.1, ", "dropout: 2, ", "lora_params.dropout=2: it must be a number from 0 to 1" },
+    } do
+      local dir = folder(changed(LORA, case[1], case[2]))
+      local status, _, err = harness.cbk(dir, "train", "params.yaml")
+      equal(status, 1)
+      has(err:gsub("%s+", " "), case[3])
+    end
+  end)
+end)
+
 describe("The run of the demo and of the tutorial", function()
   it("has one file", function()
     local here = debug.getinfo(1, "S").source:match "^@(.*)tests/lua/" or ""

@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local classes = require "cbk.classes"
 local configs = require "cbk.recognise.configs"
 local kinds = require "converters.engine.kinds"
+local lora = require "converters.modelzoo.lora"
 local models = require "cstorch.models"
 local naming = require "cbk.naming"
 local params = require "cbk.training.params"
@@ -19,7 +20,7 @@ local OTHERS = {
   start_token = "begins a text that is generated", loop_dim = "belongs to generating", stop_sequences = "ends a text that is generated",
   max_tokens = "ends a text that is generated", temperature = "belongs to generating", top_k = "belongs to generating",
   top_p = "belongs to generating", compression = "compresses weights", selective_grad = "leaves out gradients",
-  lora_params = "is read from the callback Lora",
+  lora_params = false,
 }
 
 local INITIALIZERS = {
@@ -69,6 +70,29 @@ function model.loss_of(run)
   local moe = section.moe_params or section.moe
   local balance = kinds.is_dict(moe) and (kinds.present(moe.load_balancing_loss_coef) and moe.load_balancing_loss_coef or BALANCE) or 0
   return { by = by, weight = by == "num_tokens" and 1 or weight, balance = balance }
+end
+
+---Adds the low-rank matrices of the callback Lora, if the file has it.
+---@param run TrainingParams
+---@param own TrainingModel
+---@param module cstorch.models.Trainable
+---@param seed integer
+function model.adapt(run, own, module, seed)
+  if not lora.is_in(run.config) then return end
+  local groups, section, modules = lora.groups(run.config, run.file), trainer.model(run.config), {}
+  for _, one in ipairs(own.list) do
+    local path = one.key:match "^(.*)%.weight$"
+    local group, class = nil, nil
+    if path and not one.tied_to then group, class = lora.of_module(path, groups, own.name, section) end
+    if group and group.fan_in_fan_out then
+      params.refuse(run, "trainer.init.callbacks", group.name .. ".fan_in_fan_out=true is not emulated")
+    end
+    if group then modules[path] = { rank = group.rank, scale = group.scale, dropout = group.dropout, class = class } end
+  end
+  if next(modules) == nil then
+    params.refuse(run, "trainer.init.callbacks", "no module of the model is among the target_modules of lora_params")
+  end
+  module:adapt(modules, seed)
 end
 
 ---@class TrainingModel

@@ -73,7 +73,8 @@ function rates.of(given, steps)
   if not steps then
     params.refuse(given, "trainer.init.loop", "the number of steps depends on the data (num_epochs); --steps says how many to show")
   end
-  local module = models.outline(model.of(given).list)
+  local outlined = model.of(given)
+  local module = models.outline(outlined.list)
   local own = optimizing.new(given, module)
   local groups, series = own.optimizer.param_groups, {}
   for _, name in ipairs(NAMES) do

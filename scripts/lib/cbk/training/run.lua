@@ -154,6 +154,7 @@ function run.open(given)
   local self = { params = given, seed = init.seed or 0, step = 0, lacking = {} }
   self.model = model.of(given)
   self.module = params.at_field(given, "trainer.init.model", models.trainable, self.model.list, self.seed)
+  model.adapt(given, self.model, self.module, self.seed)
   self.compiled = cstorch.compile(self.module, { backend = init.backend.backend_type or init.device or "CSX" })
   self.optimizing = optimizing.new(given, self.module)
   open_data(self)

@@ -58,8 +58,18 @@ local function wanted(self)
   return out
 end
 
+---Whether a model section has low-rank matrices.
+---@param section Dict
+---@return boolean
+function saving.has_adapters(section)
+  for key in cbk.items(section) do
+    if tostring(key):find "%.lora_[AB]$" then return true end
+  end
+  return false
+end
+
 ---The state dict of the model's parameters out of a checkpoint's model section, by its own names.
----@param self TrainingRun
+---@param self { model: TrainingModel, module: cstorch.models.Trainable }
 ---@param section Dict
 ---@return table
 local function weights_of(self, section)
@@ -70,6 +80,9 @@ local function weights_of(self, section)
     local is_of_others = one and one.buffer and not own_state[own]
     if not is_of_others then out[own or key] = tensor end
   end
+  for key, tensor in cstorch.items(own_state) do -- matrices that a run adds to a checkpoint without them
+    if out[key] == nil and key:find "%.lora_[AB]$" then out[key] = tensor end
+  end
   for _, one in ipairs(list) do
     local is_missing = own_state[one.key] ~= nil and out[one.key] == nil
     if is_missing then out[one.key] = one.tied_to and out[one.tied_to] or one.buffer and own_state[one.key] or nil end
@@ -77,23 +90,33 @@ local function weights_of(self, section)
   return out
 end
 
+---Loads the weights of a checkpoint.
+---@param self { params: TrainingParams, model: TrainingModel, module: cstorch.models.Trainable }
+---@param section Dict   the model's
+function saving.load_weights(self, section)
+  local is_strict = self.params.init.checkpoint.disable_strict_checkpoint_loading ~= true
+  self.module:load_state_dict(weights_of(self, section), { strict = is_strict })
+end
+
 ---Loads a checkpoint into a run that has not begun.
 ---@param self TrainingRun
 ---@param path string
 ---@return string[] lacking   the states that it has not
 function saving.load(self, path)
-  local root, want, is_strict = cbk.open(path).root, wanted(self), self.params.init.checkpoint.disable_strict_checkpoint_loading ~= true
+  local root, want = cbk.open(path).root, wanted(self)
   if not kinds.is_dict(root, "model") then
     cbk.fail("value", ("'%s' has no 'model' with the weights of a Model Zoo run"):format(path),
       { file = path, advice = "`cbk convert` makes one of a Hugging Face checkpoint" })
   end
-  if want.model then self.module:load_state_dict(weights_of(self, root.model), { strict = is_strict }) end
+  -- The states of a run without low-rank matrices are those of other parameters.
+  if self.module.adapted and not saving.has_adapters(root.model) then want = { model = want.model } end
+  if want.model then saving.load_weights(self, root.model) end
   local rest = cbk.dict()
   for _, name in ipairs { "optimizer", "schedulers", "grad_scaler" } do
     if want[name] then rest[name] = root[name] end
   end
   if want.schedulers then rest.lr_scheduler = root.lr_scheduler end
-  local lacking = self.optimizing:load(rest)
+  local lacking = want.optimizer and self.optimizing:load(rest) or {}
   if want.dataloader and kinds.present(root.dataloader) then
     self.loader:load_state_dict(root.dataloader)
   elseif want.dataloader then

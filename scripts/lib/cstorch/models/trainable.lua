@@ -1,9 +1,13 @@
 -- Models that train: modules whose state dict has the names and shapes of a class of the converters.
 
+local class = require "cstorch.class"
 local decoder = require "cstorch.models.decoder"
+local keys = require "converters.engine.keys"
 local layers = require "cstorch.nn.layers"
 local Module = require "cstorch.nn.module"
+local naming = require "cbk.naming"
 local parameter = require "cstorch.nn.parameter"
+local tensors = require "cstorch.tensors"
 local weights = require "cstorch.models.weights"
 
 --- A part of a model, which has tensors and no computation of its own.
@@ -16,7 +20,9 @@ local Norm = Part:subclass "LayerNorm"
 ---@field class_name string                    of the Model Zoo
 ---@field decoder cstorch.models.Decoder       what it computes
 ---@field values table<string, cstorch.Tensor>   its parameters by their names
+---@field adapted? table<string, cstorch.models.Adapted>   by the names of modules; nil: none are
 local Trainable = Module:subclass "Trainable"
+class.optional(Trainable, "adapted")
 
 ---The part that has a tensor, made with those around it: "a.b.0.c" is in part 0 of the list b of a.
 ---@param parts table<string, cstorch.nn.Module>   by their names; "" is the model
@@ -79,7 +85,40 @@ function Trainable:longest() return decoder.longest(self.decoder, self.values) e
 ---@return cstorch.Tensor                 # logits [batch, length, vocabulary]
 function Trainable:forward(ids, pass)
   pass = pass or { training = self.training }
-  return decoder.forward(self.decoder, weights.new(self.values, pass.routes), ids, pass)
+  local w = weights.new(self.values, { routes = pass.routes, adapted = self.adapted, training = pass.training })
+  return decoder.forward(self.decoder, w, ids, pass)
+end
+
+---Puts low-rank matrices beside some weights: they are trained from now on, and nothing else. A begins with random numbers, B with
+---zeros; of an embedding the other way round. Source: lora.py of the Model Zoo 2.9.
+---@param modules table<string, { rank: integer, scale: number, dropout: number, class: "Linear"|"Embedding" }>   by their names
+---@param seed integer
+function Trainable:adapt(modules, seed)
+  for _, p in ipairs(self:parameters()) do p:requires_grad_(false) end
+  self.adapted = {}
+  for _, path in ipairs(naming.sorted(modules)) do
+    local one, weight = modules[path], self.values[path .. ".weight"]
+    local rows, columns = unpack(weight:shape())
+    local is_table = one.class == "Embedding"
+    if is_table then rows, columns = columns, rows end
+    tensors.manual_seed(keys.seed_of(path, seed))
+    local a, b = tensors.zeros { one.rank, columns }, tensors.zeros { rows, one.rank }
+    if is_table then b = tensors.randn { rows, one.rank } else a = (tensors.rand { one.rank, columns } * 2 - 1) * columns ^ -0.5 end
+    local part = self:get_part(path)
+    for name, value in pairs { lora_A = a, lora_B = b } do self.values[path .. "." .. name] = parameter.new(value) end
+    part:register_parameter("lora_A", self.values[path .. ".lora_A"])
+    part:register_parameter("lora_B", self.values[path .. ".lora_B"])
+    self.adapted[path] = { scale = one.scale, dropout = one.dropout }
+  end
+end
+
+---The part of the model with a name.
+---@param path string   "transformer_decoder.layers.0"
+---@return cstorch.nn.Module
+function Trainable:get_part(path)
+  for name, part in self:named_modules() do
+    if name == path then return part end
+  end
 end
 
 return Trainable

@@ -8,6 +8,8 @@ local tensors = require "cstorch.tensors"
 ---@field given table<string, Tensor|cstorch.Tensor>
 ---@field prefix string
 ---@field routes? cstorch.models.Route[]   gets one of each mixture that is computed
+---@field adapted? table<string, cstorch.models.Adapted>   by the names of modules with matrices lora_A and lora_B
+---@field training? boolean                 the matrices have dropout
 local Weights = {}
 Weights.__index = Weights
 
@@ -22,16 +24,25 @@ local weights = {}
 ---@field all cstorch.Tensor         the probabilities of all experts
 ---@field is_chosen cstorch.Tensor   1 or 0
 
+---@class cstorch.models.Adapted   A module with low-rank matrices beside its weight.
+---@field scale number     of their product
+---@field dropout number   of what goes into them
+
 ---@param given table<string, Tensor|cstorch.Tensor>
----@param routes? cstorch.models.Route[]
+---@param options? { routes: cstorch.models.Route[], adapted: table<string, cstorch.models.Adapted>, training: boolean }   all optional
 ---@return cstorch.models.Weights
-function weights.new(given, routes) return setmetatable({ given = given, prefix = "", routes = routes }, Weights) end
+function weights.new(given, options)
+  options = options or {}
+  return setmetatable({ given = given, prefix = "", routes = options.routes, adapted = options.adapted, training = options.training },
+    Weights)
+end
 
 ---The weights whose names begin with a prefix, without it.
 ---@param prefix string
 ---@return cstorch.models.Weights
 function Weights:below(prefix)
-  return setmetatable({ given = self.given, prefix = self.prefix .. prefix, routes = self.routes }, Weights)
+  return setmetatable({ given = self.given, prefix = self.prefix .. prefix, routes = self.routes, adapted = self.adapted,
+    training = self.training }, Weights)
 end
 
 ---@param name string
@@ -83,12 +94,21 @@ local function linear_by_rows(matrix, x)
   return tensors.cat(parts, -1)
 end
 
+---@param name string
+---@return cstorch.models.Adapted|nil
+function Weights:adaption(name) return self.adapted and self.adapted[self.prefix .. name] end
+
 ---x · weightᵀ + bias; the bias may be missing.
 ---@param name string
 ---@param x cstorch.Tensor   [..., inputs]
 ---@return cstorch.Tensor    # [..., outputs]
 function Weights:linear(name, x)
-  local matrix, bias = self:stored(name .. ".weight"), self:find(name .. ".bias")
+  local matrix, bias, adapted = self:stored(name .. ".weight"), self:find(name .. ".bias"), self:adaption(name)
+  if adapted then
+    local input = self.training and adapted.dropout > 0 and functional.dropout(x, { p = adapted.dropout }) or x
+    local low = functional.linear(functional.linear(input, self:get(name .. ".lora_A")), self:get(name .. ".lora_B"))
+    return functional.linear(x, matrix, bias) + low * adapted.scale
+  end
   if tensors.is_tensor(matrix) or matrix:numel() <= MOST then return functional.linear(x, read(matrix), bias) end
   local out = linear_by_rows(matrix, x)
   return bias and out + bias or out
@@ -109,6 +129,11 @@ end
 ---@return cstorch.Tensor      # [..., width]
 function Weights:embedding(name, ids)
   local rows = self:stored(name .. ".weight")
+  local adapted = self:adaption(name)
+  if adapted then
+    local low = functional.embedding(ids, self:get(name .. ".lora_A"):transpose(0, 1):contiguous())
+    return functional.embedding(ids, rows) + functional.linear(low, self:get(name .. ".lora_B")) * adapted.scale
+  end
   if tensors.is_tensor(rows) then return functional.embedding(ids, rows) end
   local shape = ids:shape()
   shape[#shape + 1] = tonumber(rows:shape()[2])
