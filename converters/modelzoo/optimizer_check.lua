@@ -6,6 +6,7 @@ local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
 local optimizer_state = require "converters.modelzoo.optimizer_state"
 local optimizers = require "converters.modelzoo.optimizers"
+local is_key = require("cbk.optimizers").is_key
 
 local is_dict = kinds.is_dict
 
@@ -26,7 +27,9 @@ local function groups_of(optimizer)
   for i, group in cbk.items(groups) do
     for _, list in ipairs(optimizers.LISTS) do
       local has = is_dict(group) and kinds.is_sequence(group, list)
-      for _, key in cbk.items(has and group[list] or cbk.list()) do out[key] = out[key] or i end
+      for _, key in cbk.items(has and group[list] or cbk.list()) do
+        if is_key(key) then out[key] = out[key] or i end
+      end
     end
   end
   return out

@@ -181,7 +181,7 @@ function optimizer_state.names_by_number(tree)
     local has_both = is_dict(group) and is_sequence(group, "params") and is_sequence(group, "param_names")
     for i, number in cbk.items(has_both and group.params or cbk.list()) do
       local name = type(number) == "number" and group.param_names[i]
-      if type(name) == "string" then out[number] = name end
+      if type(name) == "string" and number == number then out[number] = name end -- not NaN
     end
   end
   return out

@@ -3,7 +3,7 @@
 local cbk = require "cbk"
 local harness = require "harness"
 local states = require "cbk.check.states"
-local describe, it, equal, has = harness.describe, harness.it, harness.equal, harness.has
+local describe, it, equal, has, lacks = harness.describe, harness.it, harness.equal, harness.has, harness.lacks
 
 local NUMBER, WEIGHT = 9, "layers.2.2.weight" -- [4, 6]
 
@@ -122,6 +122,38 @@ describe("cbk check of optimizer states", function()
     root = checkpoint(cbk.dict { { "a.0.w", cbk.full({ 2 }, 1) }, { "a.1.w", cbk.full({ 2 }, 1) } })
     root.optimizer.state[1] = nil
     equal(mistakes(root), {})
+  end)
+
+  it("lists and checks files with NaN in place of a parameter's number or name, or as a key", function()
+    local dir, nan = harness.temp_dir(), -(0 / 0) -- the sign of Python's
+    cbk.fs.write(dir .. "/c.yaml", "model:\n  name: gpt2\n")
+    local function check(change, state)
+      local root = checkpoint(layers())
+      change(root, root.optimizer.param_groups[1])
+      cbk.create(dir .. "/m.pt", { root = root, overwrite = true }):commit()
+      for _, words in ipairs { { "ls", "m.pt" }, { "check", "m.pt" }, { "stats", "m.pt" }, { "diff", "m.pt", "m.pt" } } do
+        local _, out, err = harness.cbk(dir, unpack(words))
+        lacks(err, "is NaN")
+        lacks(err, ".lua")
+        if words[1] == "check" then has(out, state or "") end
+      end
+      local _, _, err = harness.cbk(dir, "upgrade", "m.pt", "--model", "gpt2", "--from", "cs-1.8", "--to", "cs-2.5", "--config", "c.yaml",
+        "-o", "n.mdl")
+      lacks(err, "is nil")
+      return err
+    end
+    check(function(_, group) group.params[1] = nan end, "nan: the optimizer has no state of this parameter")
+    check(function(_, group)
+      group.params[1] = nan
+      group.param_names = cbk.list(cbk.keys(layers()))
+    end)
+    check(function(_, group)
+      group.param_names = cbk.list()
+      for i = 1, #group.params do group.param_names[i] = nan end
+    end)
+    has(check(function(root) root[nan] = cbk.full({ 3 }, 1) end), "a key at the top level is NaN")
+    has(check(function(root) root.model[nan] = cbk.full({ 3 }, 1) end), "a key below 'model' is NaN")
+    check(function(root) root.optimizer.state[nan] = cbk.dict() end)
   end)
 
   it("leaves alone what has another order, or does not say which weight it belongs to", function()

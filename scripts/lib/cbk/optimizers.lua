@@ -39,6 +39,9 @@ end
 ---@param name string
 function optimizers.kind_of(name) return (name:gsub("%d+", "#")) end
 
+---Whether a value of a file can be a key in Lua: NaN cannot.
+function optimizers.is_key(value) return value ~= nil and value == value end
+
 ---The keys in `state` of a group's parameters, as `cbk.items` gives them.
 ---@param group any
 function optimizers.parameters(group)
@@ -89,7 +92,7 @@ local function numbered_groups(optimizer)
     if not LISTS[cbk.kind(params)] then return nil end
     local numbers, shapes = {}, {}
     for i, number in cbk.items(params) do
-      if type(number) ~= "number" then return nil end
+      if type(number) ~= "number" or not optimizers.is_key(number) then return nil end
       numbers[i], shapes[i] = number, shapes_of(optimizer.state[number])
     end
     out[g] = { numbers = numbers, shapes = shapes, decay = tonumber(group.weight_decay) or 0 }
@@ -174,7 +177,7 @@ local function set_names(optimizer)
     local group = optimizer.groups[g]
     local params, names = optimizers.is_dict(group) and group.params, optimizers.is_dict(group) and group.param_names
     for i, number in cbk.items(LISTS[cbk.kind(params)] and LISTS[cbk.kind(names)] and params or cbk.list()) do
-      if type(names[i]) == "string" then optimizer.names[number] = names[i] end
+      if type(names[i]) == "string" and optimizers.is_key(number) then optimizer.names[number] = names[i] end
     end
   end
   if next(optimizer.names) then return end

@@ -14,6 +14,10 @@ local function leaves_of(tree)
     for key in cbk.items(container) do
       local path = prefix .. cbk.key_text(is_dict and key or key - 1)
       local kind = cbk.kind(container, key)
+      if not kind then
+        cbk.fail("checkpoint", ("a key %s is NaN, which cannot be looked up: its value would be lost"):format(
+          prefix == "" and "at the top level" or "below " .. cbk.quote(prefix:sub(1, -2))))
+      end
       if kind:find "dict" or kind == "list" or kind == "tuple" then
         walk(container[key], path .. ".")
       else
