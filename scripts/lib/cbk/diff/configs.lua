@@ -9,6 +9,7 @@ local listing = require "cbk.listing"
 local model_of = require("cbk.recognise.configs").model_of
 local values = require "cbk.diff.values"
 local warnings = require "cbk.warnings"
+local zoo_checkpoint = require "converters.modelzoo.checkpoint"
 
 local configs = {}
 
@@ -21,7 +22,7 @@ local configs = {}
 ---@return Dict|nil config, boolean|nil is_hf
 local function config_in(folder, checkpoint)
   for _, is_hf in ipairs { true, false } do
-    local config = config_beside.of(folder, checkpoint, is_hf).config
+    local config = config_beside.of(folder, checkpoint, is_hf).config or not is_hf and zoo_checkpoint.params(checkpoint.root)
     if config then return config, is_hf end
   end
 end

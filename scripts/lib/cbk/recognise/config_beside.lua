@@ -5,8 +5,10 @@ local composite = require "cbk.converters.composite"
 local converters = require "cbk.converters"
 local errors = require "cbk.errors"
 local kinds = require "converters.engine.kinds"
+local kept_config = require "cbk.recognise.kept_config"
 local naming = require "cbk.naming"
 local warnings = require "cbk.warnings"
+local zoo_checkpoint = require "converters.modelzoo.checkpoint"
 
 local config_beside = {}
 
@@ -81,6 +83,8 @@ end
 ---@field config? Dict     its content
 ---@field problem? string   why none of the files is used
 ---@field is_broken? boolean   because it cannot be read
+---@field is_named? boolean    it has the checkpoint's name, or that of its conversion
+---@field unused? string       why a file that could be its config is not
 
 ---The last part of such a suffix: "_to_cs-2.5".
 local function last_of(suffix) return suffix and suffix:match "_to_cs%-[%w.-]-$" end
@@ -120,18 +124,19 @@ local function stem_of(name) return (name:gsub("%.%a%w*$", "")) end
 ---Converting a folder again gives the checkpoint a new name, but not the config.
 ---@param files FolderOfYaml
 ---@param stem string
----@return YamlFiles
+---@return YamlFiles, boolean is_named
 local function nearest(files, stem)
   local own = suffix_of(stem)
   local last = last_of(own)
-  return files.stem[stem] or own and files.suffix[own] or last and files.last[last] or files.plain
+  local named = files.stem[stem] or own and files.suffix[own] or last and files.last[last]
+  return named or files.plain, named ~= nil
 end
 
 ---Whether a checkpoint in a folder has a config there by its name.
 ---@param files FolderOfYaml
 local function is_claimed(files, folder)
   for _, name in ipairs(cbk.fs.list(folder)) do
-    if nearest(files, stem_of(name)) ~= files.plain then
+    if select(2, nearest(files, stem_of(name))) then
       local is_file, container = pcall(cbk.container, cbk.fs.join(folder, name))
       if is_file and container then return true end
     end
@@ -198,16 +203,37 @@ function config_beside.find(path, is_hf, known)
   known = known or {}
   local place = folder .. "\0yaml"
   known[place] = known[place] or yaml_files(folder)
-  local files = nearest(known[place], stem)
+  local files, is_named = nearest(known[place], stem)
   if #files.readable > 1 then
     local names = {}
     for i = 1, math.min(#files.readable, MOST_NAMES) do names[i] = cbk.fs.basename(files.readable[i]) end
     names.count = #files.readable
-    return { problem = ("there are several configs beside it: %s; name one with --config"):format(naming.listed(names, MOST_NAMES)) }
+    return { problem = ("there are several configs beside it: %s; name one with --config"):format(naming.listed(names, MOST_NAMES)),
+      is_named = is_named }
   end
-  if not files.readable[1] then return { problem = files.problem, is_broken = files.problem ~= nil or nil } end
+  if not files.readable[1] then return { problem = files.problem, is_broken = files.problem ~= nil or nil, is_named = is_named } end
   local config, problem = try(files.readable[1])
-  return { path = config and files.readable[1], config = config, problem = problem, is_broken = problem ~= nil or nil }
+  return { path = config and files.readable[1], config = config, problem = problem, is_broken = problem ~= nil or nil,
+    is_named = is_named }
+end
+
+---A config that does not have the checkpoint's name, unless the checkpoint carries its own config, or the file is named after another
+---release.
+---@param found ConfigBeside
+---@param root Dict
+---@return ConfigBeside
+local function unless_foreign(found, root)
+  local file = found.path and cbk.quote(found.path)
+  if zoo_checkpoint.params(root) then
+    local said = found.config and select(3, kept_config.doubt(found.config, root))
+    return { unused = said and ("%s is not read, as it does not have the checkpoint's name, and it contradicts the config in __metadata__: "
+      .. "%s; --config reads it"):format(file, said) }
+  end
+  local own, of = zoo_checkpoint.release(root), found.path and last_of(suffix_of(stem_of(cbk.fs.basename(found.path))))
+  if own and of and of ~= "_to_cs-" .. own then
+    return { unused = ("%s is not read, as the checkpoint is of release %s; --config reads it"):format(file, own) }
+  end
+  return found
 end
 
 ---The config of a checkpoint that the user may have named by its folder, where the file names the config in other layouts than Hugging
@@ -220,6 +246,7 @@ end
 function config_beside.of(path, checkpoint, is_hf, known)
   local found = config_beside.find(is_hf and path or checkpoint.path, is_hf, known)
   local is_none = is_hf and not found.path and not found.problem and cbk.fs.is_dir(path)
+  if not is_hf and not found.is_named then return unless_foreign(found, checkpoint.root) end
   return is_none and config_beside.find(checkpoint.path, is_hf, known) or found
 end
 

@@ -12,6 +12,7 @@ local errors = require "cbk.errors"
 local kinds = require "converters.engine.kinds"
 local names = require "cbk.recognise.names"
 local quantised = require "cbk.quantised"
+local zoo_checkpoint = require "converters.modelzoo.checkpoint"
 
 local covered = {}
 
@@ -111,11 +112,13 @@ function covered.keys(args, list, config)
   return out
 end
 
----The config beside the checkpoint, as `cbk convert` finds it.
----@return string|nil path
-local function config_beside_checkpoint(args)
+---The config beside the checkpoint, or the one that it keeps, as `cbk convert` finds it.
+---@return string|nil path, Dict|nil kept
+local function config_of_checkpoint(args)
   local checkpoint = cli.open(args.checkpoint, args)
-  return config_beside.of(args.checkpoint, checkpoint, not kinds.is_dict(checkpoint.root, "model")).path
+  local is_hf = not kinds.is_dict(checkpoint.root, "model")
+  local path = config_beside.of(args.checkpoint, checkpoint, is_hf).path
+  return path, not path and not is_hf and zoo_checkpoint.params(checkpoint.root) or nil
 end
 
 ---The config that the command line names, or those of a composite's parts; of a round trip, also one beside the checkpoint.
@@ -125,8 +128,9 @@ end
 function covered.config(args, list)
   local is_wanted = args.round_trip and args.checkpoint and not args.config
   if is_wanted and not parts_in(args.checkpoint, list) and not only_own_layouts(list) then
-    args.config = config_beside_checkpoint(args)
-    args.config_is_found = args.config ~= nil
+    local path, kept = config_of_checkpoint(args)
+    if kept then return kept end
+    args.config, args.config_is_found = path, path ~= nil
   end
   local parts = args.config and parts_in(args.config, list)
   return parts and composite.load_configs(args.config, parts, args) or args.config and cbk.config.load(args.config) or nil

@@ -10,6 +10,7 @@ local check_config = require "converters.authoring.check_config"
 local checkpoint = require "converters.modelzoo.checkpoint"
 local converters = require "cbk.converters"
 local fit = require "converters.engine.fit"
+local kept_config = require "cbk.recognise.kept_config"
 local kinds = require "converters.engine.kinds"
 local likeness = require "cbk.recognise.likeness"
 local names = require "cbk.recognise.names"
@@ -44,32 +45,6 @@ function doubts.release(job, root, option)
   local advice = catalogue.path(job.model, stated, job.tgt) and ("; if __metadata__ is right, use %s %s"):format(option, stated) or ""
   return ("the checkpoint's __metadata__ says release %s, but %s is %s: converted as %s%s%s"):format(found, option, job.src, job.src,
     missed(job, stated), advice)
-end
-
----Sizes of heads that the config gives otherwise than the one that the checkpoint keeps: the order of rows depends on them, and no shape
----shows a wrong one.
----@param config Dict   the whole file that is read
----@param root Dict     of the checkpoint
----@return string|nil
-function doubts.kept_config(config, root)
-  local params, differing = checkpoint.params(root), {}
-  local fine, kept = pcall(function() return params and trainer.model(params) end)
-  local function compare(own, other, place)
-    for name in cbk.items(own) do
-      local text = tostring(name)
-      local value, stored = own[name], other[name]
-      if kinds.is_dict(own, name) and kinds.is_dict(other, name) then
-        compare(value, stored, place .. text .. ".")
-      elseif (text:find "head" or text:find "group" or text:find "rotary_dim") and type(value) == "number" and type(stored) == "number"
-        and value ~= stored then
-        differing[#differing + 1] = ("%s=%s (there %s)"):format(place .. text, value, stored)
-      end
-    end
-  end
-  if fine and kinds.is_dict(kept) then compare(trainer.model(config), kept, "") end
-  if #differing == 0 then return nil end
-  return ("the config contradicts the one in the checkpoint's __metadata__, which it was trained with: %s; wrong numbers of heads put rows "
-    .. "in a wrong order"):format(naming.listed(differing, 5))
 end
 
 ---A Hugging Face config that names a class which cbk does not know, for a checkpoint with the tensors of another.
@@ -208,7 +183,7 @@ function doubts.all(job, old, new)
     return out
   end
   add(doubts.release(job, old.root, "--src-fmt"))
-  add(doubts.kept_config(old.config, old.root))
+  add((kept_config.doubt(old.config, old.root)))
   if job.tgt == "hf" then return out end
   add(names.check(job.model.model, job.tgt, new.config, new.root, "--model and --src-fmt"))
   add(doubts.unconvertible(job, new.config))

@@ -12,6 +12,7 @@ local fit = require "converters.engine.fit"
 local guess = require "cbk.recognise.guess"
 local hf_config = require "converters.modelzoo.hf_config"
 local inexpressible = require "converters.shared.inexpressible"
+local kept_config = require "cbk.recognise.kept_config"
 local kinds = require "converters.engine.kinds"
 local listing = require "cbk.listing"
 local names = require "cbk.recognise.names"
@@ -41,6 +42,7 @@ local recognise = {}
 ---@field problem? string   why no config beside the checkpoint is used
 ---@field is_broken? boolean   because it cannot be read
 ---@field quantised Quantised
+---@field unused? string    why a config beside the checkpoint is not used, though it has another one
 ---@field foreign? string            the class that the config names, if it is not supported; the tensors are those of `class`
 ---@field keys string[]     of the model's tensors, without those of quantisation
 ---@field contents Contents
@@ -373,6 +375,8 @@ function recognise.checkpoint(path, checkpoint, config_path, known)
   if looked then why[#why + 1] = looked end
   if beside.problem then why[#why + 1] = beside.problem end
   if params then found.has_own_config, why[#why + 1] = true, "the config is read from its __metadata__" end
+  found.unused = beside.unused
+  why[#why + 1] = beside.unused or config and not is_hf and kept_config.doubt(config, checkpoint.root) or nil
   local weights = quantised.find(is_hf and root or root.model, config)
   local keys, shape_of = keys_of(root, is_hf, weights)
   found.quantised, found.keys = weights, keys

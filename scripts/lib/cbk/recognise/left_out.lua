@@ -8,6 +8,7 @@ local configs = require "cbk.recognise.configs"
 local own_config = require "converters.conversion.own_config"
 local recognise = require "cbk.recognise"
 local release = require "cbk.recognise.release"
+local zoo_checkpoint = require "converters.modelzoo.checkpoint"
 
 local left_out = {}
 
@@ -49,15 +50,18 @@ end
 ---@param step Step
 ---@param checkpoint Checkpoint
 ---@return string|nil path
+---@return Dict|nil kept   the config in the checkpoint's __metadata__, if there is no file
 local function own_config_beside(args, step, checkpoint)
   if step.converter.without_config then return nil end
-  local found = config_beside.of(args.checkpoint_file, checkpoint, catalogue.release(step.src) == nil)
-  if not found.path and (found.problem or own_config.is_needed(step.converter)) then
-    local called = config_beside.called(not catalogue.release(step.src))
+  local is_zoo = catalogue.release(step.src) ~= nil
+  local found = config_beside.of(args.checkpoint_file, checkpoint, not is_zoo)
+  local kept = is_zoo and not found.path and not found.problem and zoo_checkpoint.params(checkpoint.root) or nil
+  if not (found.path or kept) and (found.problem or own_config.is_needed(step.converter)) then
+    local called = config_beside.called(not is_zoo)
     local why = found.problem or ("there is no %s beside the checkpoint: name a config with --config"):format(called)
     cbk.warn(why .. "; fields have their defaults, if any")
   end
-  return found.path
+  return found.path, kept
 end
 
 ---Sets the options that the user left out, for a table of the user's own. The first of its formats is read, unless the checkpoint is of a
@@ -77,7 +81,11 @@ local function detect_own(args, open, only)
   end
   set("model", model.model)
   if not args.src_fmt then set("src_fmt", own_format(step, open().root)) end
-  if not args.config then set("config", own_config_beside(args, step, open())) end
+  if not args.config then
+    local path, kept = own_config_beside(args, step, open())
+    set("config", path)
+    args.own_config = kept
+  end
   return set_ones
 end
 
@@ -108,6 +116,7 @@ function left_out.detect(args, open, only)
     if args[field] == nil and value ~= nil then args[field], set_ones[#set_ones + 1] = value, field end
   end
   if found.problem then cbk.fail("config", found.problem) end
+  if found.unused then cbk.warn(found.unused) end
   if args.src_fmt and args.src_fmt ~= "hf" and found.format == "hf" and config and configs.says_hugging_face(config) then
     cbk.fail("usage", ("'%s' is a checkpoint of Hugging Face, but --src-fmt is %s; use --src-fmt hf"):format(args.checkpoint_file,
       args.src_fmt))

@@ -9,6 +9,7 @@ local dataloader_state = require "cbk.dataloader_state"
 local detect = require "cbk.recognise.detect"
 local doubts = require "cbk.recognise.doubts"
 local errors = require "cbk.errors"
+local kept_config = require "cbk.recognise.kept_config"
 local lost_leaves = require "cbk.upgrade.lost_leaves"
 local names = require "cbk.recognise.names"
 local naming = require "cbk.naming"
@@ -178,8 +179,9 @@ function upgrade.identity(done, job, given)
   local strange = names.check(job.model.model, job.tgt, done.config, done.root, OPTIONS)
   local other = doubts.other_model(job, given, done)
   if other then cbk.fail("usage", ("this %s is not of %s: %s"):format(strange and "checkpoint" or "run", job.model.model, other)) end
-  local contradiction = doubts.kept_config(given.config, given.root)
-  if contradiction then cbk.fail("config", contradiction .. "; use the config of the run") end
+  local kept, is_contradiction = kept_config.doubt(given.config, given.root)
+  if is_contradiction then cbk.fail("config", kept .. "; use the config of the run") end
+  add(kept)
   add(strange)
   add(doubts.unconvertible(job, done.config))
   local lacking = doubts.lacking(job, done.config, done.root)
