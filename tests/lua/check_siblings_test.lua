@@ -188,6 +188,33 @@ describe("check of siblings: biases", function()
   end)
 end)
 
+describe("check of siblings: constants", function()
+  ---Biases of 0 and norms of 1, as new models have, but for those of layer 5.
+  local function beside_constants(bias, norm, count)
+    local root = cbk.dict()
+    for layer = 0, count or 9 do
+      local is_own = layer == 5
+      root[("h.%d.up.weight"):format(layer)] = cbk.randn({ 64, 32 }, { seed = layer, std = 0.02 })
+      root[("h.%d.up.bias"):format(layer)] = is_own and bias and cbk.randn({ 64 }, { seed = 1, std = bias }) or cbk.full({ 64 }, 0)
+      root[("h.%d.ln.weight"):format(layer)] = is_own and norm and cbk.randn({ 64 }, { seed = 2, std = norm }) or cbk.full({ 64 }, 1)
+    end
+    return texts(check_root(harness.temp_dir(), root))
+  end
+
+  it("finds a bias and a norm that are far from what all others still are", function()
+    local found = beside_constants(1e4, 1e5)
+    equal(#found, 2)
+    is_true(found[1]:find("^layer%-outlier h%.5%.ln%.weight: all elements of its 9 siblings are 1, .*more than 100%)$"), found[1])
+    is_true(found[2]:find("^layer%-outlier h%.5%.up%.bias: all elements of its 9 siblings are 0, .*more than 100%)$"), found[2])
+  end)
+
+  it("leaves those that training moved, and few layers", function()
+    equal(beside_constants(10, 20), {})
+    equal(beside_constants(), {})
+    equal(beside_constants(1e4, 1e5, 4), {})
+  end)
+end)
+
 describe("check of siblings: texts", function()
   local function uniform(change)
     local root = cbk.dict()

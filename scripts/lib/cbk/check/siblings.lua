@@ -221,6 +221,29 @@ end
 local CHANGED = 0.02 -- of a constant: how far trained siblings are from it at least
 local LEAST_SIZE = 1e-4
 
+local function distance_from(one, constant) return math.sqrt(math.max(0, one.rms ^ 2 - 2 * constant * one.mean + constant ^ 2)) end
+
+local FAR = 100 -- from constant siblings, times the size of the numbers that it scales or is added to
+
+---Reports the vectors that are far from a constant that new models have, where all siblings still have it. Training moves a vector of
+---numbers of about 1 much less.
+---@param members Sibling[]   that are not constant
+---@param constants Sibling[]
+local function check_beside_constants(members, constants, found, is_new)
+  local constant = constants[1] and constants[1].constant
+  if #constants < LEAST_LAYERS - 1 or #members > math.max(1, FEW * #constants) or constant ~= 0 and constant ~= 1 then return end
+  for _, one in ipairs(constants) do
+    if one.constant ~= constant or one.dims > 1 then return end
+  end
+  for _, one in ipairs(members) do
+    local size, distance = is_bias(one.key) and one.reach or not is_bias(one.key) and 1, distance_from(one, constant)
+    if size and distance > FAR * math.max(1, size) and is_new("layer-outlier", one.key) then
+      found:add("layer-outlier", one.file, one.key, ("all elements of its %d siblings are %d, and its own are far from that (RMS %.3g; "
+        .. "more than %.3g)"):format(#constants, constant, distance, FAR * math.max(1, size)))
+    end
+  end
+end
+
 ---Reports constants that new models have, where the siblings have been trained.
 ---@param members Sibling[]   that are not constant
 ---@param constants Sibling[]
@@ -228,9 +251,7 @@ local function check_constants(members, constants, found, is_new)
   if #constants > math.max(1, FEW * #members) then return end
   for _, one in ipairs(constants) do
     local distances = {}
-    for i, other in ipairs(members) do
-      distances[i] = math.sqrt(math.max(0, other.rms ^ 2 - 2 * one.constant * other.mean + one.constant ^ 2))
-    end
+    for i, other in ipairs(members) do distances[i] = distance_from(other, one.constant) end
     table.sort(distances)
     local least = math.max(CHANGED * math.abs(one.constant), LEAST_SIZE)
     if one.is_usual and distances[1] >= least and is_new("constant", one.key) then
@@ -297,6 +318,7 @@ function siblings.check(list, found)
       check_sizes(series, members, found, is_new)
       check_constants(members, constants, found, is_new)
     end
+    if #series.layers >= LEAST_LAYERS then check_beside_constants(members, constants, found, is_new) end
     if #series.layers >= LEAST_LAYERS_OF_ROWS then
       check_dead(members, "zero", "row", found, is_new)
       check_dead(members, "zero_columns", "column", found, is_new)
