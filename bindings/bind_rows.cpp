@@ -5,6 +5,7 @@
 
 #include "bindings/kind.hpp"
 #include "bindings/modules.hpp"
+#include "host/value/key_numbers.hpp"
 #include "host/value/leaf_rows.hpp"
 #include "host/value/natural_order.hpp"
 #include "host/value/outline.hpp"
@@ -344,6 +345,20 @@ int leaf_rows(lua_State* L) {
   return 1;
 }
 
+/// `cbk.key_numbers(key)`
+int key_numbers(lua_State* L) {
+  KeyNumbers numbers(check_string(L, 1));
+  lua_newtable(L);
+  int count = 0;
+  while (const auto range = numbers.next()) {
+    for (const size_t position : {range->first + 1, range->second}) {
+      lua_pushnumber(L, static_cast<double>(position));
+      lua_rawseti(L, -2, ++count);
+    }
+  }
+  return 1;
+}
+
 /// `cbk.fold_keys(keys, signatures)`
 int fold_keys(lua_State* L) {
   for (const int index : {1, 2}) {
@@ -397,8 +412,10 @@ void bind_rows(lua_State* L) {
   static const luaL_Reg group_methods[] = {
       {"outline", guarded<outline_of>}, {"each", guarded<each_group>}, {nullptr, nullptr}};
   register_type<LeafGroups>(L, {group_methods, nullptr, nullptr});
-  static const luaL_Reg functions[] = {
-      {"leaf_rows", guarded<leaf_rows>}, {"fold_keys", guarded<fold_keys>}, {nullptr, nullptr}};
+  static const luaL_Reg functions[] = {{"leaf_rows", guarded<leaf_rows>},
+                                       {"fold_keys", guarded<fold_keys>},
+                                       {"key_numbers", guarded<key_numbers>},
+                                       {nullptr, nullptr}};
   set_functions(L, functions);
 }
 

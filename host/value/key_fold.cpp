@@ -3,60 +3,95 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <unordered_set>
 #include <utility>
 
 #include "host/base/digits.hpp"
 #include "host/base/error.hpp"
 #include "host/base/hash.hpp"
+#include "host/value/key_numbers.hpp"
 #include "host/value/row_index.hpp"
 
 namespace cbk {
 namespace {
 
 constexpr size_t most_numbers = 16;  // a key with more is not a layer's
-constexpr size_t most_digits = 9;
 constexpr char place_mark =
-    '\1';  // a number's place in a template; the number of its digits follows, if it begins with 0
+    '\1';  // a number's place in a template; the number of its digits follows, if some have leading zeros
 
 struct Template {
   std::string text;
   std::vector<uint32_t> numbers;
 };
 
-/// The range of the next number in `key` at or after `from`: digits that fill a part between dots, or end it
-/// after a '_', as in "block_00"; in TensorFlow's names, "a/b_0/_w1", digits that end a part.
-std::optional<std::pair<size_t, size_t>> next_number(std::string_view key, size_t from, bool is_tensorflow) {
-  const char separator = is_tensorflow ? '/' : '.';
-  while (from <= key.size()) {
-    const size_t end = std::min(key.find(separator, from), key.size());
-    size_t begin = end;
-    while (begin > from && is_digit(key[begin - 1])) --begin;
-    const bool is_apart = begin == from || key[begin - 1] == '_';
-    const bool is_number = begin < end && end - begin <= most_digits && (is_tensorflow || is_apart);
-    if (is_number) return std::pair{begin, end};
-    from = end + 1;
+/// The widths that numbers with leading zeros have, by the hash of the template without widths, the place and
+/// the width.
+using Widths = std::unordered_set<size_t>;
+
+size_t width_id(const std::string& text, size_t place, size_t width) {
+  return KeyedHash()(fmt::format("{}{}{:c}{}", text, place_mark, static_cast<char>(place), width));
+}
+
+/// The numbers of a key, and the text around them.
+struct Parts {
+  std::string text;  // with marks
+  std::vector<std::pair<size_t, size_t>> ranges;
+};
+
+Parts parts_of(const std::string& key) {
+  Parts out;
+  size_t copied = 0;
+  KeyNumbers numbers(key);
+  while (const auto number = numbers.next()) {
+    if (out.ranges.size() == most_numbers) return {key, {}};
+    out.text.append(key, copied, number->first - copied);
+    out.text += place_mark;
+    copied = number->second;
+    out.ranges.push_back(*number);
   }
-  return std::nullopt;
+  out.text.append(key, copied);
+  return out;
+}
+
+bool has_leading_zero(const std::string& key, const std::pair<size_t, size_t>& range) {
+  return range.second - range.first > 1 && key[range.first] == '0';
+}
+
+/// Adds the widths of the numbers with leading zeros.
+void add_widths(const std::string& key, Widths& widths) {
+  const Parts parts = parts_of(key);
+  for (size_t place = 0; place < parts.ranges.size(); ++place) {
+    const auto& range = parts.ranges[place];
+    if (has_leading_zero(key, range)) widths.insert(width_id(parts.text, place, range.second - range.first));
+  }
+}
+
+/// The width of a number: its digits if it has leading zeros, or if others in its place with as many digits
+/// have them, or with fewer: "08", "09", "10" and "100"; 0 if there are none.
+size_t width_of(const std::string& key, const Parts& parts, size_t place, const Widths& widths) {
+  const auto& range = parts.ranges[place];
+  size_t width = range.second - range.first;
+  if (has_leading_zero(key, range)) return width;
+  while (width > 1 && !widths.empty() && !widths.contains(width_id(parts.text, place, width))) --width;
+  return width > 1 && !widths.empty() ? width : 0;
 }
 
 /// "a.0.b.12" → "a.▯.b.▯" and 0, 12.
-Template template_of(const std::string& key) {
+Template template_of(const std::string& key, const Widths& widths) {
   Template out;
-  const bool is_tensorflow = key.find('/') != std::string::npos;
-  size_t copied = 0;
-  size_t from = 0;
-  while (const auto number = next_number(key, from, is_tensorflow)) {
-    if (out.numbers.size() == most_numbers) return {key, {}};
-    const auto [begin, end] = *number;
-    out.text.append(key, copied, begin - copied);
-    out.text += place_mark;
-    if (end - begin > 1 && key[begin] == '0') out.text += static_cast<char>('0' + (end - begin));
+  const Parts parts = parts_of(key);
+  for (size_t place = 0, at = 0; place < parts.ranges.size(); ++place) {
+    const size_t mark = parts.text.find(place_mark, at);
+    out.text.append(parts.text, at, mark + 1 - at);
+    at = mark + 1;
+    if (const size_t width = width_of(key, parts, place, widths)) out.text += static_cast<char>('0' + width);
     uint32_t value = 0;
+    const auto [begin, end] = parts.ranges[place];
     for (size_t i = begin; i < end; ++i) value = 10 * value + static_cast<uint32_t>(key[i] - '0');
     out.numbers.push_back(value);
-    copied = from = end;
+    if (place + 1 == parts.ranges.size()) out.text.append(parts.text, at);
   }
-  out.text.append(key, copied);
+  if (parts.ranges.empty()) out.text = parts.text;
   return out;
 }
 
@@ -102,6 +137,7 @@ class KeyFold::Folder {
 
   void run() {
     find_repeated_keys();
+    for (uint32_t row = 0; row < count_; ++row) add_widths(fold_.key_(row), widths_);
     partition();
     for (size_t i = 0; i + 1 < begins_.size(); ++i) emit(begins_[i], begins_[i + 1], 0);
     std::ranges::sort(fold_.groups_, {}, [&](const Group& group) { return fold_.members_[group.begin]; });
@@ -127,9 +163,11 @@ class KeyFold::Folder {
     std::ranges::sort(repeated_);
   }
 
+  [[nodiscard]] Template template_at(uint32_t row) const { return template_of(fold_.key_(row), widths_); }
+
   /// The common label of the rows in one part.
   std::string label(uint32_t row) const {
-    std::string out = template_of(fold_.key_(row)).text;
+    std::string out = template_at(row).text;
     out += '\0';
     out += signature_(row);
     const auto found = std::ranges::lower_bound(repeated_, std::pair{row, uint32_t{0}});
@@ -159,7 +197,7 @@ class KeyFold::Folder {
   }
 
   [[nodiscard]] uint32_t number_at(uint32_t row, size_t place) const {
-    return template_of(fold_.key_(row)).numbers[place];
+    return template_at(row).numbers[place];
   }
 
   /// The sorted distinct numbers of all members at a place.
@@ -173,7 +211,7 @@ class KeyFold::Folder {
 
   /// One name for all members, if their numbers are the full product of the numbers at each place.
   [[nodiscard]] std::optional<std::string> common_name(uint32_t begin, uint32_t end) const {
-    const Template of_first = template_of(fold_.key_(fold_.members_[begin]));
+    const Template of_first = template_at(fold_.members_[begin]);
     std::vector<std::vector<uint32_t>> numbers;
     uint64_t product = 1;
     for (size_t place = 0; place < of_first.numbers.size(); ++place) {
@@ -188,7 +226,7 @@ class KeyFold::Folder {
   /// The place of a number behind a '_' that takes two values, as in "ln_1" and "ln_2", which are parts of a
   /// layer, and no layers. Names such as "block_00" are of layers.
   [[nodiscard]] std::optional<size_t> pair_place(uint32_t begin, uint32_t end) const {
-    const Template first = template_of(fold_.key_(fold_.members_[begin]));
+    const Template first = template_at(fold_.members_[begin]);
     if (first.text.find('/') != std::string::npos) return std::nullopt;
     size_t place = 0;
     for (size_t i = 0; i < first.text.size(); ++i) {
@@ -238,6 +276,7 @@ class KeyFold::Folder {
   KeyFold& fold_;
   size_t count_;
   const Text& signature_;
+  Widths widths_;
   std::vector<std::pair<uint32_t, uint32_t>> repeated_;  // a row, and how often its key occurred before
   std::vector<uint32_t> begins_;                         // of the parts in `members_`
 };

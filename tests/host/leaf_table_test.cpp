@@ -172,6 +172,9 @@ TEST_CASE("Keys fold where their numbers are a full product", "[value]") {
         Names{"block_{00,01}.w", "norm1.w", "norm2.w"});
   CHECK(folded({"h.0.ln_1.w", "h.0.ln_2.w", "h.1.ln_1.w", "h.1.ln_2.w"}) ==
         Names{"h.{0,1}.ln_1.w", "h.{0,1}.ln_2.w"});
+  CHECK(folded({"block_08.w", "block_09.w", "block_10.w", "block_11.w"}) == Names{"block_{08..11}.w"});
+  CHECK(folded({"b.99.w", "b.100.w", "b.098.w", "b.7.w"}) == Names{"b.{7,99}.w", "b.{098,100}.w"});
+  CHECK(folded({"b_99.w", "b_100.w", "b_05.w"}) == Names{"b_{05,99,100}.w"});
   CHECK(folded({"block_0.w", "block_1.w", "block_10.w"}) == Names{"block_{0,1,10}.w"});
   CHECK(folded({"a/b_0/_w1", "a/b_1/_w1"}) == Names{"a/b_{0,1}/_w1"});
   CHECK(folded({"a.1234567890", "a.1234567891"}) == Names{"a.1234567890", "a.1234567891"});

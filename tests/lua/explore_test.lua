@@ -181,7 +181,7 @@ describe("help", function()
     end
     for _, name in ipairs { "PromptEntry", "SpecFix", "Trial", "cbk.listing.tree", "cbk.repl.chunk.with_globals", "cbk.repl.complete.at",
       "LeafRow", "LeafTotals", "LeafRows", "LeafRows:path", "LeafGroup", "LeafGroups", "LeafGroups:each", "cbk.leaf_rows",
-      "cbk.fold_keys", "cbk.advise_overwrite" } do
+      "cbk.fold_keys", "cbk.key_numbers", "cbk.advise_overwrite" } do
       is_true(not names[name], name .. " is internal")
       local typed = name:match "^cbk%.(.*)" or name
       for _, offered in ipairs(candidates(name)) do is_true(offered ~= typed .. "(", name .. " is offered") end

@@ -481,6 +481,11 @@ function cbk.leaf_rows(tree, pattern) end
 ---@param signatures string[]
 ---@return { name: string, members: integer[] }[]
 function cbk.fold_keys(keys, signatures) end
+---@private
+---The first and last positions of the numbers in a key that may be those of layers, from left to right.
+---@param key string
+---@return integer[]
+function cbk.key_numbers(key) end
 ---The text of a key in a dotted path, as Python's str(): "weight", "0", "None".
 ---@return string
 function cbk.key_text(key) end
