@@ -87,7 +87,8 @@ local rows = cbk.leaf_rows((real_values(cli.open(args.file, args), args.file, { 
 
 --- The tensor of the key, or the one that matches it.
 local function one_tensor()
-  local one = drawn.one(rows, args.key, function(key) return layers.split(key) and "--by-layer draws them all" or "name one of them" end)
+  local function advice_on(key) return layers.is_numbered(key) and "--by-layer draws them all" or "name one of them" end
+  local one = drawn.one(rows, args.key, advice_on)
   if one then return one.tensor, one end
   local near = near_keys(rows, key_part.parse(args.key) or args.key)
   local advice = near ~= "" and near or "; 'cbk ls' lists them"
@@ -102,7 +103,7 @@ end
 local function layer_entries(of)
   local chosen, total, out, known = {}, 0, {}, {}
   for _, one in ipairs(drawn.find(rows, args.key)) do
-    if layers.split(one.key) and drawn.is_fit(one.row) then
+    if layers.is_numbered(one.key) and drawn.is_fit(one.row) then
       chosen[#chosen + 1] = one
       total = total + one.tensor:nbytes()
     end

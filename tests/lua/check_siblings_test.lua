@@ -163,6 +163,39 @@ describe("check of siblings: changed weights", function()
   end)
 end)
 
+describe("check of layers without a class", function()
+  local CHOICE = { only = { "layer-gap", "layer-incomplete", "layer-shape", "layer-outlier" } }
+
+  ---The findings of 12 layers, of which the one with the number 5 is changed.
+  local function found_in(format, what)
+    local root, separator = cbk.dict(), format:find "/" and "/" or "."
+    for layer = 0, 11 do
+      local is_own = layer == 5
+      local function put(parts, shape, std)
+        root[format:format(layer) .. parts:gsub("%.", separator)] = cbk.randn(shape, { seed = layer, std = std })
+      end
+      if not (is_own and what == "gap") then
+        put(".attn.q.weight", { 32, is_own and what == "odd" and 48 or 32 }, is_own and what == "scale" and 0.6 or 0.02)
+        if not (is_own and what == "lack") then put(".mlp.up.weight", { 64, 32 }, 0.02) end
+      end
+    end
+    return names(check_root(harness.temp_dir(), root, CHOICE))
+  end
+
+  it("knows layers under many names", function()
+    for format, stack in pairs { ["core.%d"] = "core", ["core.block_%02d"] = "core.block", ["model/block_%03d"] = "model/block",
+      ["model/h%d"] = "model/h", ["a/%d"] = "a" } do
+      local layer, separator = format:format(5), format:find "/" and "/" or "."
+      local query = layer .. (".attn.q.weight"):gsub("%.", separator)
+      equal(found_in(format), {})
+      equal(found_in(format, "gap"), { "layer-gap " .. stack })
+      equal(found_in(format, "lack"), { "layer-incomplete " .. layer })
+      equal(found_in(format, "odd"), { "layer-shape " .. query })
+      equal(found_in(format, "scale"), { "layer-outlier " .. query })
+    end
+  end)
+end)
+
 describe("check of siblings: biases", function()
   ---Biases of one size, but for that of layer 5, and weights that make about 0.6 of inputs of the size 1.
   local function with_bias(usual, unusual, change)

@@ -54,6 +54,38 @@ describe("cbk plot", function()
       "\n            0    5    10\nh.*.bias    ███████████  1 to 1\nh.*.weight  ▁▁▂▃▄▅▅▆▇██  0 to 10\n")
   end)
 
+  it("knows the number of the layer under many names", function()
+    for format, name in pairs {
+      ["core.block_%02d.w.weight"] = "core.block_*.w.weight",
+      ["a/%d/b"] = "a/*/b",
+      ["model/h%d/w"] = "model/h*/w",
+      ["0.auto_model.encoder.layer.%d.w"] = "0.auto_model.encoder.layer.*.w",
+      ["h.%d.ln_1.w"] = "h.*.ln_1.w",
+    } do
+      local dir, root = harness.temp_dir(), cbk.dict()
+      for layer = 0, 11 do root[format:format(layer)] = cbk.full({ 1 }, layer) end
+      cbk.create(dir .. "/m.pt", { root = root }):commit()
+      local out = select(2, run(dir, "plot", "m.pt", "*", "--by-layer", "--ascii", "--width", "60"))
+      has(out, "by layer, m.pt\n" .. name .. "\n 0   0\n 1   1  ###")
+      has(out, "\n11  11  ####")
+    end
+  end)
+
+  it("takes the blocks of a stage for layers, and not its stages or experts", function()
+    local dir, root = harness.temp_dir(), cbk.dict()
+    for stage, count in ipairs { 3, 9 } do
+      for block = 0, count - 1 do root[("stages.%d.blocks.%d.w"):format(stage, block)] = cbk.full({ 1 }, block) end
+    end
+    for layer = 0, 1 do
+      for expert = 0, 7 do root[("h.%d.experts.%d.w"):format(layer, expert)] = cbk.full({ 1 }, expert) end
+    end
+    cbk.create(dir .. "/m.pt", { root = root }):commit()
+    local out = select(2, run(dir, "plot", "m.pt", "*", "--by-layer", "--ascii", "--width", "80"))
+    has(out, "\nstages.1.blocks.*.w ")
+    has(out, "\nstages.2.blocks.*.w ")
+    has(out, "\nh.*.experts.7.w ")
+  end)
+
   it("draws numbers of layers on a logarithmic scale", function()
     local dir, root = harness.temp_dir(), cbk.dict()
     for layer = 0, 3 do

@@ -1,6 +1,7 @@
 -- Folds long lists of keys: keys that differ only in the layer number become one line, "layers.{0..31}.weight".
 
 local cbk = require "cbk"
+local layer_places = require "cbk.layer_places"
 
 local fold = {}
 
@@ -32,10 +33,7 @@ function fold.groups(entries)
   return groups
 end
 
----A key without the numbers that are parts of it, or that end a part with two digits or more: not those of "ln_1" and "ln_2".
-local function without_numbers(key)
-  return (("." .. key .. "."):gsub("%f[^.]%d+%f[.]", "#"):gsub("_%d%d+%f[.]", "_#"))
-end
+local function without_numbers(key) return layer_places.outline(key, "#", true) end
 
 ---@class KeyPair   an empty text: there is no key
 ---@field from string

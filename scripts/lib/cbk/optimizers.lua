@@ -3,6 +3,7 @@
 
 local cbk = require "cbk"
 local extents = require "cbk.extents"
+local layer_places = require "cbk.layer_places"
 
 local optimizers = {}
 
@@ -37,7 +38,7 @@ end
 
 ---A name without its numbers: parameters of one kind are in one group.
 ---@param name string
-function optimizers.kind_of(name) return (name:gsub("%d+", "#")) end
+function optimizers.kind_of(name) return layer_places.outline(name, "#") end
 
 ---Whether a value of a file can be a key in Lua: NaN cannot.
 function optimizers.is_key(value) return value ~= nil and value == value end

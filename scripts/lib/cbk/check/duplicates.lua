@@ -64,8 +64,8 @@ end
 
 ---The layer that a key is in, by its first number.
 local function layer_of(key)
-  local prefix, number, rest = layers.places(key)()
-  if prefix then return ("%s.%d"):format(prefix, number), rest, prefix end
+  local place = layers.places(key)[1]
+  if place then return place.before .. place.digits, place.rest, place.before end
 end
 
 ---How many matrices with unique content each layer has.

@@ -3,25 +3,23 @@
 
 local cbk = require "cbk"
 local extents = require "cbk.extents"
+local layer_places = require "cbk.layer_places"
 local naming = require "cbk.naming"
 local numbers = require "cbk.numbers"
 
 local layers = {}
 
--- No model nests layers deeper, or has longer names.
-local MOST_PLACES, LONGEST = 4, 1000
-
----The numbered places in a key: prefix, number and rest of each, "a.3.b.0.c" to ("a", 3, "b.0.c") and ("a.3.b", 0, "c").
+---The numbered places in a key that have a name before and behind them: "a.3.b.0.c" to ("a.", "3", "b.0.c") and ("a.3.b.", "0", "c").
 ---@param key string
----@return fun(): string|nil, integer|nil, string|nil
+---@return { before: string, digits: string, rest: string }[]
 function layers.places(key)
-  local from, count = 1, 0
-  return function()
-    local first, last, number = key:find("%.(%d+)%.", from)
-    if not first or #key > LONGEST or count == MOST_PLACES then return nil end
-    from, count = last, count + 1
-    return key:sub(1, first - 1), tonumber(number), key:sub(last + 1)
+  local out = {}
+  for _, place in ipairs(layer_places.of(key)) do
+    if place.before ~= "" and place.behind ~= "" then
+      out[#out + 1] = { before = place.before, digits = place.digits, rest = place.behind:sub(2) }
+    end
   end
+  return out
 end
 
 ---@class LayerTensor
@@ -31,18 +29,22 @@ end
 ---@field dtype string
 
 ---@class LayerStack
----@field prefix string
+---@field prefix string                          "layers." or "block_"
+---@field names table<integer, string>           of the layers: "layers.5"
 ---@field file string
 ---@field numbers integer[]                       in the order of the file
 ---@field parts table<integer, string[]>          the rests of the keys by number
 ---@field series table<string, LayerTensor[]>     by the rest of the key
 
----Whether a stack has blocks of several parts. Modules such as Sequential have gaps on purpose.
+local LEAST_LAYERS = 6 -- that say which shape is usual
+
+---Whether a stack has blocks of several parts. Modules such as Sequential have gaps on purpose, and a few numbers that end a name, as in
+---"branch_1", are of parts of a layer.
 local function is_stack(stack)
-  if #stack.numbers < 3 then return false end
+  if #stack.numbers < (stack.prefix:find "[./]$" and 3 or LEAST_LAYERS) then return false end
   for _, rests in pairs(stack.parts) do
     for _, rest in ipairs(rests) do
-      if not rest:find(".", 1, true) then return false end
+      if not rest:find "[./]" then return false end
     end
   end
   return true
@@ -53,13 +55,15 @@ end
 local function stacks_of(tensors)
   local by_prefix, out = {}, {}
   for _, one in ipairs(tensors) do
-    for prefix, number, rest in layers.places(one.key) do
+    for _, place in ipairs(layers.places(one.key)) do
+      local prefix, number, rest = place.before, tonumber(place.digits), place.rest
       local stack = by_prefix[prefix]
       if not stack then
-        stack = { prefix = prefix, file = one.file, numbers = {}, parts = {}, series = {} }
+        stack = { prefix = prefix, names = {}, file = one.file, numbers = {}, parts = {}, series = {} }
         by_prefix[prefix], out[#out + 1] = stack, stack
       end
       if not stack.parts[number] then stack.parts[number], stack.numbers[#stack.numbers + 1] = {}, number end
+      stack.names[number] = prefix .. place.digits
       table.insert(stack.parts[number], rest)
       stack.series[rest] = stack.series[rest] or {}
       stack.series[rest][number] = one
@@ -95,7 +99,7 @@ local function check_gaps(stack, found)
     if not is_there[number] then missing[#missing + 1] = number end
   end
   if #missing == 0 then return end
-  found:add("layer-gap", stack.file, stack.prefix, ("%s missing between %d and %d: %s"):format(
+  found:add("layer-gap", stack.file, stack.prefix:gsub("[._/]$", ""), ("%s missing between %d and %d: %s"):format(
     #missing == 1 and "a layer is" or numbers.counted(#missing, "layer") .. " are", low, high, ranges_text(missing)))
 end
 
@@ -119,13 +123,11 @@ local function check_parts(stack, found)
     has_others = has_others or #stack.parts[number] + #lacking > #common
     if #lacking > 0 and not has_others then
       local count = #lacking == 1 and "a tensor is" or numbers.counted(#lacking, "tensor") .. " are"
-      found:add("layer-incomplete", stack.file, ("%s.%d"):format(stack.prefix, number),
+      found:add("layer-incomplete", stack.file, stack.names[number],
         ("%s missing that the other layers have: %s"):format(count, naming.folded(lacking, 20)))
     end
   end
 end
-
-local LEAST_LAYERS = 6 -- that say which shape is usual
 
 ---The shape that most layers have, and the layers with another one.
 ---@param stack LayerStack

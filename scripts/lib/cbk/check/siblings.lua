@@ -86,15 +86,15 @@ end
 local function series_of(list)
   local by_id, groups, out = {}, {}, {}
   for _, one in ipairs(list) do
-    local key = one.key:gsub("/", "."):gsub("_(%d+)%.", ".%1."):gsub("(experts?)%.%d+%.", "%1.*.")
-    for prefix, number, rest in layers.places(key) do
-      local id = table.concat({ prefix, rest, one.dims }, "\0")
+    local key = one.key:gsub("(experts?[._/])%d+([./])", "%1*%2")
+    for _, place in ipairs(layers.places(key)) do
+      local id = table.concat({ place.before, place.rest, one.dims }, "\0")
       local group = by_id[id]
       if not group then
         group = { members = {}, number_of = {} }
         by_id[id], groups[#groups + 1] = group, group
       end
-      group.members[#group.members + 1], group.number_of[one] = one, number
+      group.members[#group.members + 1], group.number_of[one] = one, tonumber(place.digits)
     end
   end
   for _, group in ipairs(groups) do

@@ -26,7 +26,7 @@ end
 ---@param key string
 local function is_vocabulary(key)
   local name = key:lower()
-  return layers.places(key)() == nil and has_any(name, NAMES) and not has_any(name, OTHERS)
+  return #layers.places(key) == 0 and has_any(name, NAMES) and not has_any(name, OTHERS)
 end
 
 ---Reports rows that were never trained.

@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local figure = require "cbk.plot.figure"
 local fold = require "cbk.fold"
 local histogram = require "cbk.plot.histogram"
+local layer_places = require "cbk.layer_places"
 local scale = require "cbk.plot.scale"
 local shortened = require "cbk.shortened"
 
@@ -21,22 +22,58 @@ local layers = {}
 ---@field series LayerSeries[]
 ---@field bad string[]   the keys of tensors with NaN or infinities
 
----The key with '*' in place of its first part that is a number, and that number; nil for a key without one.
+---Whether a key has the number of a layer.
 ---@param key string
----@return string|nil name, integer|nil layer
-function layers.split(key)
-  local before, layer, behind = ("." .. key .. "."):match "^(.-%.)(%d+)(%..*)$"
-  if not layer then return nil end
-  return (before .. "*" .. behind):sub(2, -2), tonumber(layer)
+function layers.is_numbered(key) return #layer_places.of(key) > 0 end
+
+---The place in keys of one outline whose numbers are those of layers: the one with most numbers. A layer has many experts.
+---@param keys string[]
+---@return integer
+local function layer_place(keys)
+  local counts, seen, is_expert, best = {}, {}, {}, 1
+  for _, key in ipairs(keys) do
+    for i, place in ipairs(layer_places.of(key)) do
+      counts[i], seen[i], is_expert[i] = counts[i] or 0, seen[i] or {}, layer_places.is_expert(place)
+      if not seen[i][place.digits] then seen[i][place.digits], counts[i] = true, counts[i] + 1 end
+    end
+  end
+  for i, count in ipairs(counts) do
+    if not is_expert[i] and (is_expert[best] or count > counts[best]) then best = i end
+  end
+  return best
+end
+
+---The keys with '*' in place of the number of the layer, and that number.
+---@param keys string[]
+---@return table<string, string> names, table<string, integer> numbers   by key
+function layers.split(keys)
+  local outlines, names, numbers = {}, {}, {}
+  for _, key in ipairs(keys) do
+    if layers.is_numbered(key) then
+      local id = layer_places.outline(key, "#")
+      outlines[id] = outlines[id] or {}
+      table.insert(outlines[id], key)
+    end
+  end
+  for _, alike in pairs(outlines) do
+    local at = layer_place(alike)
+    for _, key in ipairs(alike) do
+      local place = layer_places.of(key)[at]
+      names[key], numbers[key] = place.before .. "*" .. place.behind, tonumber(place.digits)
+    end
+  end
+  return names, numbers
 end
 
 ---@param entries { key: string, value: number|nil, is_bad: boolean }[]
 ---@param options { title: string, of: string }
 ---@return LayersPlot
 function layers.plot(entries, options)
-  local by_name, series, bad = {}, {}, {}
+  local by_name, series, bad, keys = {}, {}, {}, {}
+  for i, entry in ipairs(entries) do keys[i] = entry.key end
+  local names, layer_of = layers.split(keys)
   for _, entry in ipairs(entries) do
-    local name, layer = layers.split(entry.key)
+    local name, layer = names[entry.key], layer_of[entry.key]
     if name then
       local one = by_name[name]
       if not one then
