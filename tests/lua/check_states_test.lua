@@ -113,9 +113,11 @@ describe("cbk check of optimizer states", function()
     equal(mistakes(root), lacking("note", 0))
   end)
 
-  it("leaves several parameters without states, groups without any, and small ones", function()
+  it("notes several parameters without states, and leaves groups without any, and small ones", function()
     local root = checkpoint(layers())
     root.optimizer.state[NUMBER], root.optimizer.state[NUMBER - 1] = nil, nil
+    equal(#mistakes(root), 1)
+    for number = 0, 4 do root.optimizer.state[number] = nil end
     equal(mistakes(root), {})
     root.optimizer.state = cbk.dict()
     equal(mistakes(root), {})
@@ -154,6 +156,36 @@ describe("cbk check of optimizer states", function()
     has(check(function(root) root[nan] = cbk.full({ 3 }, 1) end), "a key at the top level is NaN")
     has(check(function(root) root.model[nan] = cbk.full({ 3 }, 1) end), "a key below 'model' is NaN")
     check(function(root) root.optimizer.state[nan] = cbk.dict() end)
+  end)
+
+  it("reports what one parameter has lost, or has in another shape", function()
+    local root = checkpoint(layers())
+    root.optimizer.state[NUMBER].exp_avg_sq = nil
+    local expected = { "optimizer.state.9.exp_avg_sq: the optimizer's state is missing, which 12 other parameters have" }
+    equal(mistakes(root), expected)
+    root.optimizer.state[NUMBER].exp_avg_sq = cbk.null
+    equal(mistakes(root), expected)
+    root = checkpoint(layers())
+    for _, name in ipairs { "exp_avg", "exp_avg_sq" } do root.optimizer.state[2][name] = cbk.full({ 5 }, 1) end
+    equal(mistakes(root), of_weight(2, "[5]", "layers.0.0.bias", "[6]"))
+  end)
+
+  it("reports states of no parameter, several lost ones, and that all are lost", function()
+    local root = checkpoint(layers())
+    root.optimizer.state[99] = cbk.deep_copy(root.optimizer.state[3])
+    equal(mistakes(root), { "warning optimizer.state.99: the state belongs to no parameter of the groups in param_groups" })
+    root = checkpoint(layers())
+    for _, number in ipairs { 4, 5, 6 } do root.optimizer.state[number] = nil end
+    equal(mistakes(root), { "note optimizer.state: the optimizer has no state of 3 of the 13 parameters in a group: 4, 5, 6; they were "
+      .. "lost, or the parameters are frozen or unused" })
+    root = checkpoint(layers())
+    root.optimizer.state, root.global_step = cbk.dict(), 7
+    equal(mistakes(root), {}) -- an SGD without momentum has none
+    root.optimizer.param_groups[1].betas = cbk.list { 0.9, 0.99 }
+    equal(mistakes(root), { "warning optimizer.state: the optimizer has no states, and the checkpoint is of step 7: they were lost, or "
+      .. "left out" })
+    root.global_step = 0
+    equal(mistakes(root), {})
   end)
 
   it("leaves alone what has another order, or does not say which weight it belongs to", function()

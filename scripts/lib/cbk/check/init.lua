@@ -174,7 +174,7 @@ end
 local function check_states(subject, found)
   local root, of_parameter = subject.checkpoint.root, {}
   for _, one in ipairs(kinds.is_dict(root) and optimizer_check.mistakes(root) or {}) do
-    of_parameter[one.kind == "shape" and optimizer_state.parameter_of(one.path) or ""] = true
+    of_parameter[one.kind ~= "unknown" and optimizer_state.parameter_of(one.path) or ""] = true
     found:add("state", subject.path, one.path, one.text, { severity = one.kind == "unknown" and "warning" or nil })
   end
   states.check(subject.checkpoint:raw_root(), function(path, text, severity)
