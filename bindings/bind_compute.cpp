@@ -12,6 +12,11 @@
 namespace cbk::lua {
 
 template <>
+struct TypeName<compute::Draws> {
+  static constexpr const char* value = "Draws";
+};
+
+template <>
 struct TypeName<compute::Program> {
   static constexpr const char* value = "Program";
 };
@@ -451,6 +456,26 @@ int recording(lua_State* L) {
   return 1;
 }
 
+int draws(lua_State* L) {
+  push(L, std::make_shared<compute::Draws>());
+  return 1;
+}
+
+/// `drawing(draws or nil)`: random tensors are noted there from now on, or are those that were noted if there
+/// are any. Returns the one before.
+int drawing(lua_State* L) {
+  std::shared_ptr<compute::Draws> before = context().draws;
+  context().draws = lua_isnoneornil(L, 1) ? nullptr : check<compute::Draws>(L, 1);
+  if (!before) return 0;
+  push(L, std::move(before));
+  return 1;
+}
+
+int draws_repeat(lua_State* L) {
+  check<compute::Draws>(L, 1)->repeat();
+  return 0;
+}
+
 int program_keep(lua_State* L) {
   check<compute::Program>(L, 1)->keep(check_variable(L, 2)->buffer());
   return 0;
@@ -537,6 +562,8 @@ void bind_compute(lua_State* L) {
                                        {"memory", computed<memory>},
                                        {"program", computed<program>},
                                        {"recording", computed<recording>},
+                                       {"draws", computed<draws>},
+                                       {"drawing", computed<drawing>},
                                        {nullptr, nullptr}};
   static const luaL_Reg methods[] = {{"close", computed<close_box<compute::Program>>},
                                      {"keep", computed<program_keep>},
@@ -549,6 +576,10 @@ void bind_compute(lua_State* L) {
                                      {"size", computed<program_size>},
                                      {nullptr, nullptr}};
   register_type<compute::Program>(L, {methods, nullptr, nullptr});
+  static const luaL_Reg draws_methods[] = {{"close", computed<close_box<compute::Draws>>},
+                                           {"repeat_all", computed<draws_repeat>},
+                                           {nullptr, nullptr}};
+  register_type<compute::Draws>(L, {draws_methods, nullptr, nullptr});
   set_group(L, "compute", functions);
 }
 

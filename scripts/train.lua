@@ -32,6 +32,8 @@ parser:option("--model-dir --model_dir", "the folder of the run (default: model_
 parser:option("--checkpoint --checkpoint_path", "begin with this checkpoint, unless the folder has one already"):argname "FILE"
 parser:option("--max-steps --max_steps", "train up to this step"):argname("N"):convert(cli.whole_number("--max-steps", 1))
 parser:option("--seed", "random seed (default: that of the file, else 0)"):argname("N"):convert(cli.whole_number("--seed", 0))
+parser:flag("--activation-checkpointing", "keep no inner values of layers, and compute them again: a step takes longer, and its memory "
+  .. "does not grow with the number of layers")
 parser:mutex(
   parser:flag("--dry-run", "run two steps, print what the run will cost, and write nothing"),
   parser:flag("--compile-only", "record one step, print its graph and memory, and write nothing"),
@@ -184,7 +186,7 @@ end
 
 -- --- the run
 
-local self = run.open(given)
+local self = run.open(given, { recomputes = args.activation_checkpointing })
 warn_of_ignored()
 if self.steps.last == self.steps.first then
   say(("The run is complete: %s has step %d of %d. A larger loop.max_steps, or --max-steps, continues it."):format(self.loaded or "it",

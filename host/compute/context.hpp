@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "host/compute/draws.hpp"
 #include "host/compute/kernel.hpp"
 #include "host/compute/variable.hpp"
 
@@ -17,7 +18,8 @@ struct Context {
   Device device = Device::cpu;   // of new variables
   bool may_read_device = false;  // a closure runs on a checkpoint step
   uint64_t seed = 0;
-  uint64_t drawn = 0;  // random tensors so far: each has a sequence of its own
+  uint64_t drawn = 0;            // random tensors so far: each has a sequence of its own
+  std::shared_ptr<Draws> draws;  // what is drawn now is drawn again later, or is the second time
   /// Of each rank in the global batch; sum 1. Empty: nothing is reduced over the team
   /// (team_sum.cpp).
   std::vector<double> team_shares;

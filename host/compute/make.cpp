@@ -16,14 +16,19 @@ namespace {
 template <typename Draw>
 VariablePtr random(DType dtype, Shape shape, Draw draw) {
   VariablePtr out = Variable::empty(dtype, std::move(shape));
-  execute({}, {out->operand()}, [draw](const std::vector<Operand>&, const std::vector<Operand>& writes) {
-    const Operand& to = writes[0];
-    const uint64_t seed = context().seed * 0x9e3779b97f4a7c15ULL + ++context().drawn;
-    const Tensor numbers = draw(to.shape, seed);
-    std::vector<std::byte> dense(numbers.nbytes());
-    numbers.read(0, dense);
-    cast_elements(numbers.dtype(), dense.data(), to.dtype, to.bytes(), to.numel());
-  });
+  std::pair<std::shared_ptr<uint64_t>, bool> kept;
+  if (context().draws) kept = context().draws->next();
+  execute({}, {out->operand()},
+          [draw, kept](const std::vector<Operand>&, const std::vector<Operand>& writes) {
+            const Operand& to = writes[0];
+            const uint64_t seed =
+                kept.second ? *kept.first : context().seed * 0x9e3779b97f4a7c15ULL + ++context().drawn;
+            if (kept.first) *kept.first = seed;
+            const Tensor numbers = draw(to.shape, seed);
+            std::vector<std::byte> dense(numbers.nbytes());
+            numbers.read(0, dense);
+            cast_elements(numbers.dtype(), dense.data(), to.dtype, to.bytes(), to.numel());
+          });
   return out;
 }
 

@@ -352,6 +352,41 @@ describe("cbk train: the file", function()
   end)
 end)
 
+describe("cbk train: activation checkpointing", function()
+  it("computes the same, also dropout and parts of batches", function()
+    for _, text in ipairs { EVERY_STEP, changed(EVERY_STEP, "fp16_type: cbfloat16", "fp16_type: bfloat16"),
+      changed(EVERY_STEP, "backend_type: CSX", "backend_type: CPU"),
+      changed(EVERY_STEP, "max_steps: 12", "max_steps: 12\n      grad_accum_steps: 2") } do
+      local dir = folder(text)
+      local plain = losses(train(dir))
+      local again = losses(train(dir, "--model-dir", "again", "--activation-checkpointing"))
+      for step = 1, 12 do harness.near(again[step], plain[step], 2e-5) end
+    end
+  end)
+
+  it("keeps the inner values of one layer only", function()
+    local function within(layers, ...)
+      local dir = folder(changed(TRAINER, "num_hidden_layers: 2", ("num_hidden_layers: %d"):format(layers)))
+      local out = train(dir, "--dry-run", ...)
+      local number, unit = out:match "within a step ([%d.]+) (%a+)"
+      return tonumber(number) * (unit == "MiB" and 1024 or 1)
+    end
+    local flag = "--activation-checkpointing"
+    local grows, stays = within(20) - within(10), within(20, flag) - within(10, flag)
+    local gradients, hidden = 10 * 2224 * 4 / 1024, 10 * 4 * 8 * 16 * 4 / 1024 -- KiB
+    assert(stays < 1.1 * (gradients + hidden) and grows > 2 * stays, ("%g KiB, without it %g"):format(stays, grows))
+  end)
+
+  it("is refused where the experts of a mixture are balanced", function()
+    local text = changed(TRAINER, "share_embedding_weights: true",
+      "share_embedding_weights: true\n      nonlinearity: swiglu\n      moe_params: {num_experts: 3, top_k: 2}")
+    local dir = folder(changed(text, "      nonlinearity: gelu\n", ""))
+    local status, _, err = harness.cbk(dir, "train", "params.yaml", "--activation-checkpointing")
+    equal(status, 1)
+    has(err:gsub("%s+", " "), "of a mixture of experts needs load_balancing_loss_coef: 0.0")
+  end)
+end)
+
 describe("cbk train: LoRA", function()
   local LORA = changed(TRAINER, "    logging:", "    callbacks:\n    - Lora:\n        lora_params: {r: 2, alpha: 4, dropout: 0.1, "
     .. "target_modules: [TransformerDecoderLayer, Linear]}\n    logging:")

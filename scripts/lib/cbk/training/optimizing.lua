@@ -110,12 +110,20 @@ end
 ---Adds the gradients of a loss. A scaled loss is one for all parts of a batch, so its parts are added up to the last.
 ---@param loss cstorch.Tensor
 ---@param is_last boolean
-function Optimizing:backward(loss, is_last)
-  if not self.scaler then return loss:backward() end
-  self.summed = self.summed and self.summed + loss or loss
-  if not is_last then return end
-  self.scaler:scale(self.summed):backward()
-  self.summed = nil
+---@param again cstorch.models.Recomputed|nil   of this part
+function Optimizing:backward(loss, is_last, again)
+  local waiting = self.waiting or { again = {} }
+  self.waiting = waiting
+  waiting.again[#waiting.again + 1] = again
+  if self.scaler then
+    waiting.loss = waiting.loss and waiting.loss + loss or loss
+    if not is_last then return end
+    self.scaler:scale(waiting.loss):backward()
+  else
+    loss:backward()
+  end
+  for _, one in ipairs(waiting.again) do one:backward() end
+  self.waiting = nil
 end
 
 ---@class OptimizingFacts   Tensors without dims, or numbers.

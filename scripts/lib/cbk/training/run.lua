@@ -10,6 +10,7 @@ local model = require "cbk.training.model"
 local models = require "cstorch.models"
 local optimizing = require "cbk.training.optimizing"
 local params = require "cbk.training.params"
+local recomputed = require "cstorch.models.recomputed"
 local record = require "cbk.training.record"
 local saving = require "cbk.training.saving"
 local stages = require "cbk.training.stages"
@@ -26,6 +27,7 @@ local run = {}
 ---@field evaluation? TrainingEvaluation
 ---@field step integer        global steps done
 ---@field seed integer
+---@field recomputes boolean   layers are computed again in backward
 ---@field steps TrainingSteps
 ---@field began integer       steps that were done when the run began that is in its folder
 ---@field progress? cstorch.utils.Progress
@@ -43,8 +45,9 @@ local function training_step(self)
   return cstorch.compile_step(function(batch)
     local total
     for i = 0, count - 1 do
-      local loss = causal_loss.of(self.compiled, data.part(batch, i, count), self.model.loss) / count
-      own:backward(loss, i == count - 1)
+      local again = self.recomputes and recomputed.new() or nil
+      local loss = causal_loss.of(self.compiled, data.part(batch, i, count), self.model.loss, again) / count
+      own:backward(loss, i == count - 1, again)
       total = total and total + loss:detach() or loss:detach()
     end
     return total, own:step()
@@ -143,17 +146,33 @@ local function first_checkpoint(self)
   return last and last.path or self.params.fit.ckpt_path
 end
 
+---Fails where layers cannot be computed again.
+---@param self TrainingRun
+local function check_recomputed(self)
+  if not self.recomputes then return end
+  local _, ranks = cbk.team_place()
+  if ranks > 1 then
+    cbk.fail("unsupported", "--activation-checkpointing of several ranks is not supported; leave it out, or train with one rank")
+  end
+  if self.model.loss.balance > 0 then
+    params.refuse(self.params, "trainer.init.model",
+      "--activation-checkpointing of a mixture of experts needs load_balancing_loss_coef: 0.0")
+  end
+end
+
 ---Makes a run: its model with first values or those of a checkpoint, and all that it needs to train.
 ---@param given TrainingParams
+---@param options? { recomputes: boolean }   keep no inner values of layers, but compute them again
 ---@return TrainingRun
-function run.open(given)
+function run.open(given, options)
   local init = given.init
   local cluster = init.backend.cluster_config or {}
   cstorch.configure { model_dir = init.model_dir, num_csx = cluster.num_csx,
     num_workers_per_csx = cluster.num_workers_per_csx or 1, check_loss_values = init.checks_loss }
-  local self = { params = given, seed = init.seed or 0, step = 0, lacking = {} }
+  local self = { params = given, recomputes = options ~= nil and options.recomputes, seed = init.seed or 0, step = 0, lacking = {} }
   self.model = model.of(given)
   self.module = params.at_field(given, "trainer.init.model", models.trainable, self.model.list, self.seed)
+  check_recomputed(self)
   model.adapt(given, self.model, self.module, self.seed)
   self.compiled = cstorch.compile(self.module, { backend = init.backend.backend_type or init.device or "CSX" })
   self.optimizing = optimizing.new(given, self.module)

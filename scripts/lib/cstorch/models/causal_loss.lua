@@ -49,10 +49,12 @@ end
 ---@param model cstorch.models.Trainable|cstorch.CompiledModel
 ---@param batch cstorch.models.TokenBatch
 ---@param options cstorch.models.LossOptions
+---@param again? cstorch.models.Recomputed   layers are computed again: call its `backward` after that of the loss
 ---@return cstorch.Tensor   # without dims
-function causal_loss.of(model, batch, options)
+function causal_loss.of(model, batch, options, again)
   local routes = options.balance > 0 and {} or nil
-  local loss = causal_loss.cross_entropy(model(batch.input_ids, { training = true, routes = routes }), batch, options)
+  local logits = model(batch.input_ids, { training = true, routes = routes, recomputed = again })
+  local loss = causal_loss.cross_entropy(logits, batch, options)
   if not routes or not routes[1] then return loss end
   return loss + causal_loss.imbalance(routes, batch.attention_mask) * options.balance
 end

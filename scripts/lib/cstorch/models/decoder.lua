@@ -43,6 +43,7 @@ local decoder = {}
 ---@field routes? cstorch.models.Route[]                   gets those of the mixtures
 ---@field seen? fun(place: string, x: cstorch.Tensor)      gets what leaves the embedding, each layer and the last norm
 ---@field cache? cstorch.models.Cache                      keys and values of the tokens before these; gets those of these tokens
+---@field recomputed? cstorch.models.Recomputed            inner values of layers are not kept, but computed again
 ---@field only_last? boolean                              the logits of the last token alone
 
 ---@class cstorch.models.Cache   Keys and values of each layer, from 0.
@@ -151,7 +152,8 @@ function decoder.forward(d, w, ids, pass)
   local place = { turns = d.rotary and rotary.turns(d.rotary, first, ids:size(1)), slopes = d.slopes and d.slopes(body),
     dropout = dropout, cache = cache }
   for layer = 0, d.depth - 1 do
-    x = block(d, body:below(d.layer:format(layer)), x, layer, place)
+    local function compute(input) return block(d, body:below(d.layer:format(layer)), input, layer, place) end
+    x = pass.recomputed and pass.recomputed:part(x, compute) or compute(x)
     seen(("layer %d"):format(layer), x)
   end
   if cache then cache.length = first + ids:size(1) end
