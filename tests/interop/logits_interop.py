@@ -25,7 +25,7 @@ same where a release computes the others in its own way.
 `FOLDERS` names the parts of a model of several configs, each in a folder of its own with Hugging Face; `SECTIONS` those in one config.
 Below a folder, names of tensors begin with its name and a slash. `NEWEST` is the newest format where it has another name, `TRAINED` what a trainer puts before names where it is not `model.`.
 `COMPUTED = False` where `cstorch.models` does not have the classes; other families are computed by cbk, too, on both sides.
-`inputs(random)` where a model takes more than one row of tokens (each has 19), `BUFFERS` (a regular expression) where a side writes constants that no forward
+`inputs(random)` where a model takes more than one row of tokens (each has 19), with their names in a batch in `INPUTS`, `BUFFERS` (a regular expression) where a side writes constants that no forward
 pass needs, and more outputs than one (a tuple) are possible. Take unusual values (an epsilon of 0.1, a base of 50): defaults that
 are wrong show only then.
 
@@ -34,6 +34,7 @@ Usage: logits_interop.py --cbk PATH [NAME]
 import argparse
 import importlib
 import json
+import math
 import multiprocessing
 import os
 import re
@@ -145,12 +146,18 @@ class Run:
         need(done.returncode == 0, f"cbk {args[0]}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout
 
-    def logits(self, model, layout, config, checkpoint, tokens):
+    def outputs(self, model, layout, config, checkpoint, batch):
         """What cbk computes itself, in the checkpoint's own layout."""
         script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "logits_of.lua")
-        texts = ",".join(" ".join(str(token.item()) for token in row) for row in tokens)
-        shape, *numbers = self.call("run", script, model, layout, config, checkpoint, texts).split("\n")
-        return torch.tensor([float(number) for number in numbers if number]).reshape([int(extent) for extent in shape.split()])
+        texts = [word for name, rows in batch.items() for word in
+                 (name, ",".join(" ".join(str(token.item()) for token in row) for row in rows))]
+        lines, out = self.call("run", script, model, layout, config, checkpoint, *texts).split("\n"), []
+        while lines[0]:
+            shape = [int(extent) for extent in lines[0].split()]
+            count = math.prod(shape)
+            out.append(torch.tensor([float(number) for number in lines[1:count + 1]]).reshape(shape))
+            lines = lines[count + 1:]
+        return out
 
     def convert(self, model, src, tgt, config, checkpoint):
         """What is written: config and checkpoint."""
@@ -228,6 +235,7 @@ class Case:
         random = torch.Generator().manual_seed(7)
         self.tolerance, self.warning = case.get("tolerance", TOLERANCE), case.get("warning")
         self.tokens = family.inputs(random) if hasattr(family, "inputs") else (torch.randint(19, (2, 7), generator=random),)
+        self.batch = dict(zip(getattr(family, "INPUTS", ("input_ids",)), self.tokens))
         self.run, self.config, self.starts_with_hf = run, case.get("hf") or case["cs"], "hf" in case
         weights, self.least = Weights(seed=5, embedding_std=embedding_std), embedding_std
         self.logits = compute(self.hf if self.starts_with_hf else self.zoo, weights, self.config, self.tokens)
@@ -255,9 +263,9 @@ class Case:
     def computed_here(self):
         """cbk computes the same logits on either side."""
         for layout, (config, checkpoint) in self.files.items():
-            got = self.run.logits(self.model, layout, config, checkpoint, self.tokens[0])
-            need(got.shape == self.logits[0].shape, f"cbk computes {list(got.shape)} numbers of {layout}")
-            moved = distance(self.logits, (got,), self.least)
+            got = self.run.outputs(self.model, layout, config, checkpoint, self.batch)
+            need([one.shape for one in got] == [one.shape for one in self.logits], f"cbk computes other shapes of {layout}")
+            moved = distance(self.logits, got, self.least)
             need(moved <= self.tolerance, f"cbk computes other logits of {layout}: they differ by {moved:.1e}")
 
     def through(self, release):

@@ -78,7 +78,7 @@ describe("Models that train", function()
       local whole, cache, parts = model(ids), { length = 0 }, {}
       cstorch.no_grad(function()
         for _, bounds in ipairs { { 0, 4 }, { 4, 5 }, { 5, 9 } } do
-          parts[#parts + 1] = decoder.forward(model.decoder, weights.new(model.values), ids:slice(1, unpack(bounds)), { cache = cache })
+          parts[#parts + 1] = decoder.forward(model.description, weights.new(model.values), ids:slice(1, unpack(bounds)), { cache = cache })
         end
       end)
       equal(cache.length, 9)
@@ -209,9 +209,9 @@ describe("Dropout", function()
     equal(apart { embedding_dropout_rate = 0.2 }, true)
     equal(apart { dropout_rate = 0.2, attention_dropout_rate = cbk.null }, true)
     local list = tensors_of("gpt2", { dropout_rate = 0.25, attention_dropout_rate = cbk.null })
-    equal(models.trainable(list, 1).decoder.dropout, { embedding = 0.25, attention = 0.25, residual = 0.25 })
+    equal(models.trainable(list, 1).description.dropout, { embedding = 0.25, attention = 0.25, residual = 0.25 })
     list = tensors_of("gpt2", { dropout_rate = 0.25, embedding_dropout_rate = 0.5 })
-    equal(models.trainable(list, 1).decoder.dropout, { embedding = 0.5, attention = 0, residual = 0.25 })
+    equal(models.trainable(list, 1).description.dropout, { embedding = 0.5, attention = 0, residual = 0.25 })
   end)
 end)
 

@@ -7,8 +7,8 @@ local parts = require "converters.classes.zoo.parts"
 local history = require "converters.classes.zoo.history"
 
 local below, each, linear, norm = class.below, class.each, class.linear, class.norm
-local size, length, depth, number, positive, rate, boolean, bias, text, choice, any =
-  class.makers "size length depth number positive rate boolean bias text choice any"
+local size, length, depth, number, positive, rate, boolean, bias, text, choice, any, free =
+  class.makers "size length depth number positive rate boolean bias text choice any free"
 
 local bert = {}
 
@@ -29,6 +29,10 @@ bert.encoder_fields = {
   use_ffn_bias = bias(true),
   freeze_ffn_bias_in_glu = boolean(false), dropout_rate = rate(0.1), attention_dropout_rate = rate(0.1),
   embedding_dropout_rate = rate(), initializer_range = number(0.02),
+  -- muP (modelzoo/mup.lua)
+  mup_base_hidden_size = free(), mup_base_filter_size = free(), attention_logits_alpha = free(1), scale_qk_dot_by_d = free(false),
+  embeddings_scale = free(1), output_logits_alpha = free(), scale_output_logits_by_d = free(true),
+  attention_softmax_fp32 = free(true), attention_kernel = free(),
 }
 
 function bert.body(c, since)
@@ -95,7 +99,7 @@ bert.BertForPreTraining = class.new "BertForPreTraining" {
       linear("bert_mlm_head.mlm_transform.ffn.ffn.0.linear_layer", "hidden_size", "hidden_size", c.use_ffn_bias_in_mlm),
       norm("bert_mlm_head.mlm_transform.ln", "hidden_size"),
       { "bert_mlm_head.classifier.ffn.0.linear_layer.weight", { "vocab_size", "hidden_size" }, tied = c.share_embedding_weights and words },
-      c.use_output_bias_in_mlm and { "bert_mlm_head.classifier.ffn.0.linear_layer.bias", { "vocab_size" } },
+      c.use_output_bias_in_mlm and { "bert_mlm_head.classifier.ffn.0.linear_layer.bias", { "vocab_size" }, init = 0 },
     }
   end,
 }

@@ -27,11 +27,18 @@ local fields = {
   tie_encoder_decoder = boolean(false), use_transformer_initialization = boolean(false), attention_type = text "dot_product",
   use_dropout_outside_residual_path = boolean(true), use_pre_encoder_decoder_dropout = boolean(false), norm_first = boolean(true),
   use_bias_in_output = boolean(false), moe_params = class.unused(any(nil, "moe"), parts.is_one_expert),
+  -- muP (modelzoo/mup.lua)
+  mup_base_d_model = free(), mup_base_d_ff = free(), mup_base_d_kv = free(), embeddings_alpha = free(1),
+  encoder_attention_logits_alpha = free(1), decoder_attention_logits_alpha = free(1), scale_encoder_qk_dot_by_d = free(false),
+  scale_decoder_qk_dot_by_d = free(false), output_logits_alpha = free(), scale_output_logits_by_d = free(false),
+  attention_softmax_fp32 = free(true), attention_kernel = free(), use_cache = free(false), decoder_start_token_id = free(),
+  pad_token_id = free(0),
 }
 
 local function derived(c)
+  local more = c.extra_ids and c.extra_ids ~= 0 and " + extra_ids" or "" -- the sentinels are ids of their own
   return {
-    target_words = c.tgt_vocab_size and "tgt_vocab_size" or "src_vocab_size",
+    source_words = "src_vocab_size" .. more, target_words = (c.tgt_vocab_size and "tgt_vocab_size" or "src_vocab_size") .. more,
     decoder_layers = c.decoder_num_hidden_layers and "decoder_num_hidden_layers" or "encoder_num_hidden_layers",
   }
 end
@@ -69,7 +76,7 @@ local function model(c, since)
   c.norm_type = parts.norm_type(c, since, c.use_t5_layer_norm)
   local shared = c.share_encoder_decoder_embedding and "encoder_embeddings.word_embeddings.weight"
   return {
-    embedding(c, since, "encoder_embeddings", "src_vocab_size", "src_max_position_embeddings"),
+    embedding(c, since, "encoder_embeddings", "source_words", "src_max_position_embeddings"),
     embedding(c, since, "decoder_embeddings", "target_words", "tgt_max_position_embeddings", shared),
     each("encoder.layers", "encoder_num_hidden_layers", {
       attention(c, "self_attn"),

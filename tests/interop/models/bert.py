@@ -5,7 +5,7 @@ from .layers import ACTIVATIONS, attention, split
 from .zoo import feed_forward, logits_scale
 
 MODEL = "bert"
-COMPUTED = False
+INPUTS = ("input_ids", "token_type_ids")
 RELEASES = ["cs-1.6", "cs-1.8"]  # from 1.6 by the table of 1.7
 BUFFERS = r"\.position_ids"  # a constant that old Hugging Face files hold
 

@@ -2,7 +2,7 @@
 from .bert import HF, hugging_face_encoder, hugging_face_pooler, inputs, model_zoo_encoder, model_zoo_pooler  # noqa: F401  inputs
 
 MODEL = "bert-qa"
-COMPUTED = False
+INPUTS = ("input_ids", "token_type_ids")
 RELEASES = ["cs-1.8"]
 BUFFERS = r"\.position_ids"
 
@@ -22,8 +22,8 @@ def model_zoo(count, pooled=False):
 
 
 CASES = {
-    "spans that answer": {"hf": HF, "hugging_face": hugging_face("qa_outputs", 2), "model_zoo": model_zoo(2)},
-    "classes of tokens": {"model": "bert-token-classifier", "hf": {**HF, "num_labels": 3},
+    "spans that answer": {"computed": False, "hf": HF, "hugging_face": hugging_face("qa_outputs", 2), "model_zoo": model_zoo(2)},
+    "classes of tokens": {"model": "bert-token-classifier", "computed": False, "hf": {**HF, "num_labels": 3},
                           "hugging_face": hugging_face("classifier", 3), "model_zoo": model_zoo(3)},
     "classes of sequences": {"model": "bert-sequence-classifier",
                              "hf": {**HF, "num_labels": 3, "problem_type": "single_label_classification"},

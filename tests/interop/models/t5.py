@@ -5,7 +5,7 @@ from .layers import ACTIVATIONS, attention, relative_bias, split
 from .zoo import feed_forward
 
 MODEL = "t5"
-COMPUTED = False
+INPUTS = ("input_ids", "decoder_input_ids")
 RELEASES = ["cs-1.6", "cs-1.8", "cs-1.9", "cs-2.0"]  # from 1.6 by the table of 1.7
 
 

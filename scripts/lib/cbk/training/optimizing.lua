@@ -5,7 +5,6 @@ local cstorch = require "cstorch"
 local keywords = require "cstorch.keywords"
 local kinds = require "converters.engine.kinds"
 local params = require "cbk.training.params"
-local trainer = require "converters.modelzoo.trainer"
 
 ---@class Optimizing
 ---@field optimizer cstorch.optim.Optimizer
@@ -32,19 +31,6 @@ local function only_entry(run, map, place)
   return name, options
 end
 
----The factors of learning rates that muP gives to layers that are wider than its base model's. Source: gpt2_model.py of the Model Zoo 2.9.
----@param run TrainingParams
----@return table<string, number>|nil   by globs
-local function factors_of_mup(run)
-  local section = trainer.model(run.config)
-  local function ratio(size, base)
-    return kinds.present(section[size]) and kinds.present(section[base]) and section[base] / section[size] or 1
-  end
-  local wider, wider_filter = ratio("hidden_size", "mup_base_hidden_size"), ratio("filter_size", "mup_base_filter_size")
-  if wider == 1 and wider_filter == 1 then return nil end
-  return { ["*decoder*attn*dense*weight"] = wider, ["*decoder*ffn.ffn.0*weight"] = wider, ["*decoder*ffn.ffn.1*weight"] = wider_filter }
-end
-
 ---@param run TrainingParams
 ---@param module cstorch.models.Trainable
 ---@return cstorch.optim.Optimizer
@@ -53,7 +39,7 @@ local function optimizer_of(run, module)
   local name, options = only_entry(run, run.init.optimizer, OPTIMIZER)
   local place = OPTIMIZER .. "." .. name
   local groups = params.at_field(run, place, cstorch.optim.configure_param_groups, module,
-    { weight_decay = options.weight_decay, adjust_learning_rate = options.adjust_learning_rate or factors_of_mup(run),
+    { weight_decay = options.weight_decay, adjust_learning_rate = options.adjust_learning_rate or module.description.rates,
       params = options.params })
   options.adjust_learning_rate, options.params, options.weight_decay = nil, nil, nil
   options.optimizer_type, options.params = name, groups

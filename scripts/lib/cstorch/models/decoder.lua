@@ -32,6 +32,9 @@ local decoder = {}
 ---@field final_norm string
 ---@field head? { name: string, scale?: number, cap?: number }   nil: the model ends with its last norm
 ---@field dropout? cstorch.models.Dropout                        nil: none
+---@field rates? table<string, number>                           factors of learning rates by globs, of muP
+local Decoder = {}
+Decoder.__index = Decoder
 
 ---@class cstorch.models.Dropout   Probabilities with which elements become 0 in training.
 ---@field embedding number
@@ -165,6 +168,24 @@ function decoder.forward(d, w, ids, pass)
   if d.head.scale then logits = logits * d.head.scale end
   local cap = d.head.cap
   return cap and (logits / cap):tanh() * cap or logits
+end
+
+---@param fields table
+---@return cstorch.models.Decoder
+function decoder.new(fields) return setmetatable(fields, Decoder) end
+
+---@param w cstorch.models.Weights
+---@param batch table   of which input_ids count
+---@param pass? cstorch.models.Pass
+function Decoder:forward(w, batch, pass) return decoder.forward(self, w, batch.input_ids, pass) end
+
+Decoder.vocabulary, Decoder.longest, Decoder.continues = decoder.vocabulary, decoder.longest, true
+function Decoder:has_head() return self.head ~= nil end
+
+---@return table<string, integer>   # by features: the numbers are below these
+function Decoder:limits(given)
+  local words = self:vocabulary(given)
+  return { input_ids = words, labels = words }
 end
 
 return decoder

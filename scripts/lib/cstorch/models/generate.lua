@@ -65,6 +65,7 @@ end
 function generate.tokens(model, ids, options)
   options = options or {}
   check_options(options)
+  errors.check(model.description.continues, "value", "generate: %s does not continue texts; decoders do", model.class_name)
   errors.check(#ids > 0, "value", "generate: expected at least one token to begin with")
   local w, cache, random = weights.new(model.values), { length = 0 }, random_numbers(options.seed or 0)
   local is_greedy, following = (options.temperature or 0) == 0, ids
@@ -72,7 +73,7 @@ function generate.tokens(model, ids, options)
     if cache.length + #following > model:longest() then return nil end
     return tensors.no_grad(function()
       local next_ids = tensors.tensor({ following }, { dtype = "int64" })
-      local last = decoder.forward(model.decoder, w, next_ids, { cache = cache, only_last = true }):select(1, 0):select(0, 0)
+      local last = decoder.forward(model.description, w, next_ids, { cache = cache, only_last = true }):select(1, 0):select(0, 0)
       local id = is_greedy and last:argmax(-1):item() or sample(last, options, random)
       if id == options.stop then return nil end
       following = { id }

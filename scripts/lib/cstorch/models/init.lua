@@ -1,22 +1,48 @@
 -- Models that compute, from a class of the converters and a config: the Model Zoo's, and Hugging Face's in their own layout.
 
+local bert = require "cstorch.models.bert"
 local decoder = require "cstorch.models.decoder"
 local errors = require "cstorch.errors"
 local hugging_face = require "cstorch.models.hugging_face"
 local initial = require "cstorch.models.initial"
 local kinds = require "converters.engine.kinds"
+local t5 = require "cstorch.models.t5"
 local tensors = require "cstorch.tensors"
 local text = require "cstorch.text"
 local Trainable = require "cstorch.models.trainable"
 local weights = require "cstorch.models.weights"
 local zoo = require "cstorch.models.zoo"
-local zoo_classes = require "converters.classes.zoo.decoder"
 
 local models = {}
 
+---@class cstorch.models.Description   What a model computes: a Decoder, an Encoder (BERT) or an EncoderDecoder (T5).
+---@field norm cstorch.models.Norm
+---@field rates? table<string, number>   factors of learning rates by globs, of muP
+---@field continues? boolean             texts, token by token
+---@field forward fun(self, w: cstorch.models.Weights, batch: table, pass: cstorch.models.Pass): cstorch.Tensor, cstorch.Tensor|nil
+---@field vocabulary fun(self, given: table): integer        token ids are below this
+---@field longest fun(self, given: table): number             tokens that a text may have; math.huge where nothing limits them
+---@field limits fun(self, given: table): table<string, integer>   of parts of a batch
+---@field has_head fun(self): boolean
+
 ---@type table<Class, cstorch.models.Describe>
-local describes = { [zoo_classes.GPT2LMHeadModel] = zoo.GPT2LMHeadModel, [zoo_classes.GPTJModel] = zoo.GPTJModel }
-for class, describe in pairs(hugging_face) do describes[class] = describe end
+local describes = {}
+---@param classes table<string, Class>
+---@param by_name table<string, cstorch.models.Describe>
+local function add(classes, by_name)
+  for name, describe in pairs(by_name) do describes[classes[name]] = describe end
+end
+local function decoders(by_key)
+  local out = {}
+  for key, describe in pairs(by_key) do out[key] = function(c, whole) return decoder.new(describe(c, whole)) end end
+  return out
+end
+add(require "converters.classes.zoo.decoder", decoders(zoo))
+add(require "converters.classes.zoo.bert", bert.zoo)
+add(require "converters.classes.hf.bert", bert.hugging_face)
+add(require "converters.classes.zoo.t5", t5.zoo)
+add(require "converters.classes.hf.t5", t5.hugging_face)
+for class, describe in pairs(decoders(hugging_face)) do describes[class] = describe end
 
 ---Whether models of a class can be computed.
 ---@param class Class
@@ -36,6 +62,7 @@ local SHAPES = set "size length depth rate"
 local OTHERS = set [[
 attention_bias mlp_bias bias no_bias use_projection_bias_in_attention use_ffn_bias_in_attention use_ffn_bias use_bias_in_output
 tie_word_embeddings share_embedding_weights num_extra_input_vocab_tokens attention_module extra_attention_params attention_inner_dim
+use_ffn_bias_in_mlm use_output_bias_in_mlm add_pooling_layer share_encoder_decoder_embedding extra_ids
 expansion_ratio learned_pos_emb norm_type use_rms_norm alibi_trainable_slopes initializer_range
 reorder_and_upcast_attn router_aux_loss_coef cache_implementation]]
 
@@ -112,7 +139,7 @@ end
 
 ---What a model computes. Fails if its class is not known here, or its config has a field that nothing computes with.
 ---@param list ClassTensors   the tensors of the class for a config
----@return cstorch.models.Decoder
+---@return cstorch.models.Description
 local function described(list)
   local name = list.class.name
   errors.check(models.knows(list.class), "value", "%s is not computed here; decoders such as LlamaForCausalLM and GPT2LMHeadModel are",
@@ -125,7 +152,7 @@ local function described(list)
 end
 
 ---@class cstorch.models.Model
----@field decoder cstorch.models.Decoder
+---@field description cstorch.models.Description
 ---@field given table<string, Tensor|cstorch.Tensor>   the weights by the names of the class
 local Model = {}
 Model.__index = Model
@@ -135,7 +162,7 @@ Model.__index = Model
 ---@param given table<string, Tensor|cstorch.Tensor>   the weights by their keys
 ---@return cstorch.models.Model
 function models.new(list, given)
-  return setmetatable({ decoder = described(list), given = by_newest_name(list.class, by_own_key(list, given)) }, Model)
+  return setmetatable({ description = described(list), given = by_newest_name(list.class, by_own_key(list, given)) }, Model)
 end
 
 ---A new model to be trained, with first values. Fails as `models.new`.
@@ -172,22 +199,32 @@ function models.module(list, given)
 end
 
 ---@return boolean
-function Model:has_head() return self.decoder.head ~= nil end
+function Model:has_head() return self.description:has_head() end
 
 ---Token ids are below this.
 ---@return integer
-function Model:vocabulary() return decoder.vocabulary(self.decoder, self.given) end
+function Model:vocabulary() return self.description:vocabulary(self.given) end
 
 ---The tokens that a text may have; math.huge where nothing limits them.
 ---@return number
-function Model:longest() return decoder.longest(self.decoder, self.given) end
+function Model:longest() return self.description:longest(self.given) end
 
----Logits of token ids. A model may be larger than memory.
+---What the model gives for a batch: logits, and those of a second head.
+---@param batch table<string, cstorch.Tensor>
+---@param seen? fun(place: string, x: cstorch.Tensor)
+---@return cstorch.Tensor, cstorch.Tensor|nil
+function Model:outputs(batch, seen)
+  local description = self.description
+  return tensors.no_grad(description.forward, description, weights.new(self.given), batch, { seen = seen })
+end
+
+---Logits of token ids, which a second side of the model gets, too. A model may be larger than memory.
 ---@param ids integer[][]                             a list for each text, of one length
 ---@param seen? fun(place: string, x: cstorch.Tensor)   gets what leaves the embedding, each layer and the last norm
 ---@return cstorch.Tensor   # [texts, length, vocabulary]; [texts, length, width] of a class without a head
 function Model:logits(ids, seen)
-  return tensors.no_grad(decoder.forward, self.decoder, weights.new(self.given), tensors.tensor(ids, { dtype = "int64" }), { seen = seen })
+  local texts = tensors.tensor(ids, { dtype = "int64" })
+  return (self:outputs({ input_ids = texts, token_type_ids = texts * 0, decoder_input_ids = texts }, seen))
 end
 
 return models

@@ -6,8 +6,12 @@ local tensors = require "cstorch.tensors"
 
 local parts = {}
 
----@alias cstorch.models.Project fun(w: cstorch.models.Weights, x: cstorch.Tensor): cstorch.Tensor, cstorch.Tensor, cstorch.Tensor
----@alias cstorch.models.Compute fun(w: cstorch.models.Weights, x: cstorch.Tensor): cstorch.Tensor
+---Queries of x, keys and values of the source, which is x unless a stack attends to another one.
+---@alias cstorch.models.Project
+---| fun(w: cstorch.models.Weights, x: cstorch.Tensor, source?: cstorch.Tensor): cstorch.Tensor, cstorch.Tensor, cstorch.Tensor
+---A part of a layer; of feed-forward parts, `inner` takes what the activation gives.
+---@alias cstorch.models.Compute
+---| fun(w: cstorch.models.Weights, x: cstorch.Tensor, inner?: fun(h: cstorch.Tensor): cstorch.Tensor): cstorch.Tensor
 
 ---[batch, length, heads · width] to [batch, heads, length, width].
 ---@param x cstorch.Tensor
@@ -40,8 +44,9 @@ end
 ---@param width integer   of a head
 ---@return cstorch.models.Project
 function parts.apart(q, k, v, width)
-  return function(w, x)
-    return parts.heads(w:linear(q, x), width), parts.heads(w:linear(k, x), width), parts.heads(w:linear(v, x), width)
+  return function(w, x, source)
+    source = source or x
+    return parts.heads(w:linear(q, x), width), parts.heads(w:linear(k, source), width), parts.heads(w:linear(v, source), width)
   end
 end
 
@@ -106,7 +111,10 @@ end
 ---@return cstorch.models.Compute
 function parts.plain(matrix, up, down, activation)
   local act = activations.plain(activation)
-  return function(w, x) return w[matrix](w, down, act(w[matrix](w, up, x))) end
+  return function(w, x, inner)
+    local hidden = act(w[matrix](w, up, x))
+    return w[matrix](w, down, inner and inner(hidden) or hidden)
+  end
 end
 
 ---down(up(x) · activation(gate(x))).
@@ -115,8 +123,9 @@ end
 ---@param act fun(x: cstorch.Tensor): cstorch.Tensor
 ---@return cstorch.models.Compute
 function parts.gated(matrix, names, act)
-  return function(w, x)
-    return w[matrix](w, names.down, w[matrix](w, names.up, x) * act(w[matrix](w, names.gate, x)))
+  return function(w, x, inner)
+    local hidden = w[matrix](w, names.up, x) * act(w[matrix](w, names.gate, x))
+    return w[matrix](w, names.down, inner and inner(hidden) or hidden)
   end
 end
 

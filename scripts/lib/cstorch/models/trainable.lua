@@ -1,7 +1,6 @@
 -- Models that train: modules whose state dict has the names and shapes of a class of the converters.
 
 local class = require "cstorch.class"
-local decoder = require "cstorch.models.decoder"
 local keys = require "converters.engine.keys"
 local layers = require "cstorch.nn.layers"
 local Module = require "cstorch.nn.module"
@@ -18,7 +17,7 @@ local Norm = Part:subclass "LayerNorm"
 
 ---@class cstorch.models.Trainable : cstorch.nn.Module   A model of the Model Zoo with parameters.
 ---@field class_name string                    of the Model Zoo
----@field decoder cstorch.models.Decoder       what it computes
+---@field description cstorch.models.Description   what it computes
 ---@field values table<string, cstorch.Tensor>   its parameters by their names
 ---@field adapted? table<string, cstorch.models.Adapted>   by the names of modules; nil: none are
 local Trainable = Module:subclass "Trainable"
@@ -54,7 +53,7 @@ local function is_of_norm(list, one, description)
 end
 
 ---@param list ClassTensors
----@param description cstorch.models.Decoder
+---@param description cstorch.models.Description
 ---@param first table<string, cstorch.Tensor>   values, by the keys of the class; tied ones are one tensor
 ---@param by_newest_name fun(class: Class, by_key: table): table   by the names that the computation has for them
 function Trainable:init(list, description, first, by_newest_name)
@@ -69,24 +68,29 @@ function Trainable:init(list, description, first, by_newest_name)
       by_key[one.key] = of[value]
     end
   end
-  self.class_name, self.decoder, self.values = list.class.name, description, by_newest_name(list.class, by_key)
+  self.class_name, self.description, self.values = list.class.name, description, by_newest_name(list.class, by_key)
 end
 
 ---Token ids are below this.
 ---@return integer
-function Trainable:vocabulary() return decoder.vocabulary(self.decoder, self.values) end
+function Trainable:vocabulary() return self.description:vocabulary(self.values) end
 
 ---The tokens that a text may have; math.huge where nothing limits them.
 ---@return number
-function Trainable:longest() return decoder.longest(self.decoder, self.values) end
+function Trainable:longest() return self.description:longest(self.values) end
 
----@param ids cstorch.Tensor              [batch, length]
+---The parts of a batch that are numbers below a limit: ids of tokens, classes.
+---@return table<string, integer>
+function Trainable:limits() return self.description:limits(self.values) end
+
+---@param batch table|cstorch.Tensor      input_ids [batch, length], and what else the model takes; a tensor: input_ids alone
 ---@param pass? cstorch.models.Pass       default: with dropout if the model is in training mode
----@return cstorch.Tensor                 # logits [batch, length, vocabulary]
-function Trainable:forward(ids, pass)
+---@return cstorch.Tensor                 # logits, such as [batch, length, vocabulary], and those of a second head
+function Trainable:forward(batch, pass)
   pass = pass or { training = self.training }
+  if tensors.is_tensor(batch) then batch = { input_ids = batch } end
   local w = weights.new(self.values, { routes = pass.routes, adapted = self.adapted, training = pass.training })
-  return decoder.forward(self.decoder, w, ids, pass)
+  return self.description:forward(w, batch, pass)
 end
 
 ---Puts low-rank matrices beside some weights: they are trained from now on, and nothing else. A begins with random numbers, B with

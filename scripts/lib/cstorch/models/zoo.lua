@@ -8,6 +8,7 @@ local functional = require "cstorch.nn.functional"
 local kinds = require "converters.engine.kinds"
 local parts = require "cstorch.models.parts"
 local rotary = require "cstorch.models.rotary"
+local zoo_layers = require "cstorch.models.zoo_layers"
 
 local zoo = {}
 
@@ -68,16 +69,6 @@ local function positions_of(c)
   return POSITIONS[kind](c)
 end
 
----@param activation string
----@param first string    names
----@param second string
-local function feed_forward(activation, first, second)
-  local act = activations.gate(activation)
-  if not act then return parts.plain("linear", first .. ".linear_layer", second .. ".linear_layer", activation) end
-  return parts.gated("linear",
-    { up = first .. ".linear_layer", gate = first .. ".linear_layer_for_glu", down = second .. ".linear_layer" }, act)
-end
-
 ---What is known of a mixture of experts.
 local MIXTURE = {
   num_experts = true, top_k = true, num_shared_experts = true, expert_weighting_normalization = true, moe_implementation = true,
@@ -115,7 +106,7 @@ local function experts_of(activation, w, routed)
     local place = are_single and ("experts.%d."):format(i) or ("experts.%d.ffn."):format(i)
     if are_single and i >= routed then place = ("shared_experts.%d.ffn."):format(i - routed) end
     place = "ffn.experts." .. place
-    return feed_forward(activation, place .. "0", place .. "1")
+    return zoo_layers.feed_forward(activation, place .. "0", place .. "1")
   end
 end
 
@@ -141,35 +132,15 @@ local function feed_forward_of(c)
   local routed, shared = kinds.present(moe) and moe.num_experts or 1, kinds.present(moe) and moe.num_shared_experts or 0
   if kinds.absent(shared) then shared = 0 end
   if routed + shared > 1 then return mixture(c, moe, routed, shared) end
-  return feed_forward(c.nonlinearity, "ffn.ffn.0", "ffn.ffn.1")
+  return zoo_layers.feed_forward(c.nonlinearity, "ffn.ffn.0", "ffn.ffn.1")
 end
 
----The scale of scores in each layer, with muP.
+---The scale of scores in each layer.
 ---@param c table
----@param whole Dict   which may leave to muP what the class has a default for
+---@param whole Dict
 local function scale_of(c, whole)
-  local by_width = c.scale_qk_dot_by_d
-  if kinds.absent(whole.scale_qk_dot_by_d) then by_width = c.mup_base_hidden_size ~= nil end
-  local scale = c.attention_logits_alpha or 1
-  if c.attention_type == "scaled_dot_product" then scale = scale * c.head_dim ^ (by_width and -1 or -0.5) end
-  local by_layer = c.scale_qk_dot_by_layer_idx
+  local scale, by_layer = zoo_layers.scale(c, whole), c.scale_qk_dot_by_layer_idx
   return function(layer) return by_layer and scale / (layer + 1) or scale end
-end
-
----What muP multiplies logits by: said by 2.2, computed since 2.3.
----@param c table
-local function logits_scale(c)
-  if kinds.absent(c.mup_base_hidden_size) then return kinds.present(c.output_logits_scale) and c.output_logits_scale or nil end
-  local alpha = kinds.present(c.output_logits_alpha) and c.output_logits_alpha ~= 0 and c.output_logits_alpha or 1
-  return alpha / (c.hidden_size / c.mup_base_hidden_size) ^ (c.scale_output_logits_by_d == false and 0.5 or 1)
-end
-
-local NORMS = { layernorm = "layernorm", rmsnorm = "rmsnorm", ["biasless-layernorm"] = "layernorm" }
-
-local function norm_of(kind, eps)
-  local own = NORMS[(kind or "layernorm"):lower()]
-  errors.check(own, "value", "norm_type=%s is not emulated", tostring(kind))
-  return { kind = own, eps = eps }
 end
 
 ---@param c table
@@ -189,6 +160,17 @@ local function dropout_of(c, whole)
   return { embedding = embedding, attention = attention, residual = c.dropout_rate }
 end
 
+---The factors of learning rates that muP gives to layers that are wider than its base model's.
+---@param whole Dict
+---@return table<string, number>|nil
+local function rates_of(whole)
+  local width, filter = zoo_layers.wider(whole, "hidden_size", "mup_base_hidden_size"),
+    zoo_layers.wider(whole, "filter_size", "mup_base_filter_size")
+  if width == 1 and filter == 1 then return nil end
+  return { ["*decoder*attn*dense*weight"] = 1 / width, ["*decoder*ffn.ffn.0*weight"] = 1 / width,
+    ["*decoder*ffn.ffn.1*weight"] = 1 / filter }
+end
+
 ---@param c table          fields of the model section
 ---@param whole Dict       the model section
 ---@return cstorch.models.Decoder
@@ -198,14 +180,14 @@ local function described(c, whole)
   out.depth, out.head_width = c.num_hidden_layers, c.head_dim
   out.embedding, out.embedding_scale = "embedding_layer.word_embeddings", c.embeddings_scale
   out.embedding_norm = c.embedding_layer_norm and "embedding_ln_f" or nil
-  out.layer, out.norm = "transformer_decoder.layers.%d.", norm_of(c.norm_type, c.layer_norm_epsilon)
+  out.layer, out.norm = "transformer_decoder.layers.%d.", zoo_layers.norm(c.norm_type, c.layer_norm_epsilon)
   out.norms = { attention = "norm1", feed_forward = "norm3" }
-  out.project = parts.apart("self_attn.proj_q_dense_layer", "self_attn.proj_k_dense_layer", "self_attn.proj_v_dense_layer", c.head_dim)
+  out.project, out.output = zoo_layers.project("self_attn", c.head_dim), zoo_layers.output "self_attn"
   out.scale, out.window = scale_of(c, whole), window_of(c)
-  out.output = function(w, x) return w:linear("self_attn.proj_output_dense_layer", x) end
   out.feed_forward = feed_forward_of(c)
   out.final_norm, out.dropout = "ln_f", dropout_of(c, whole)
-  out.head = { name = "lm_head", scale = logits_scale(c) }
+  out.head = { name = "lm_head", scale = zoo_layers.logits_scale(c) }
+  out.rates = rates_of(whole)
   return out
 end
 
@@ -215,7 +197,8 @@ function zoo.GPT2LMHeadModel(c, whole)
   local out = described(c, whole)
   if c.norm_first_sandwich then out.norms.after_attention, out.norms.after_feed_forward = "norm1_post", "norm3_post" end
   if kinds.present(c.attention_qk_norm_layer) then
-    out.head_norms = { q = "self_attn.q_norm", k = "self_attn.k_norm", how = norm_of(c.attention_qk_norm_layer, c.attention_qk_norm_eps) }
+    out.head_norms = { q = "self_attn.q_norm", k = "self_attn.k_norm",
+      how = zoo_layers.norm(c.attention_qk_norm_layer, c.attention_qk_norm_eps) }
   end
   out.cap, out.head.cap = c.attention_logit_softcapping, c.final_logit_softcapping
   return out
