@@ -13,6 +13,7 @@ local models = require "cstorch.models"
 local numbers = require "cbk.numbers"
 local params = require "cbk.training.params"
 local saving = require "cbk.training.saving"
+local tasks = require "cbk.training.tasks"
 local training_model = require "cbk.training.model"
 
 local parser = cli.parser("eval", "Evaluate a checkpoint: loss, perplexity and accuracy over a data set.", [[
@@ -94,11 +95,11 @@ end
 local model, what = model_of()
 local compiled = cstorch.compile(model, { backend = given and given.init.backend.backend_type or "CSX" })
 local at = given or { file = "", moves = {}, ignored = {} }
-local loader = data.loader(at, section,
-  { place = place, vocab_size = model:vocabulary(), longest = model:longest(), from_start = true })
-local loss = given and training_model.loss_of(given) or { by = "num_tokens", weight = 1, balance = 0 }
+local kind = tasks.of(side.list.class.name)
+local task = given and training_model.task(given, kind, model) or kind.open(model, cbk.dict(), error)
+local loader = data.loader(at, section, { place = place, task = kind, layout = task.layout, module = model, from_start = true })
 local steps = args.steps or given and given.init.loop.eval_steps
-local one = evaluation.new(compiled, loader, loss, steps and math.min(steps, loader:length()))
+local one = evaluation.new(compiled, loader, task, steps and math.min(steps, loader:length()))
 
 local has_bar = cli.has_progress(args) and cbk.terminal.is_tty "stderr"
 cli.say(args, ("%s, %s"):format(what, cbk.shown(path)))
@@ -106,9 +107,11 @@ local found = one:run(function(batch, count)
   if has_bar then cbk.terminal.progress(batch < count and ("batch %d of %d"):format(batch, count) or "") end
 end)
 if args.json then
+  local members = evaluation.members(found, "")
+  for _, member in ipairs(members) do member[2] = numbers.json_number(member[2]) end
+  members[#members + 1], members[#members + 2] = { "batches", found.batches }, { "samples", found.samples }
   cli.print_json(cbk.dict {
-    { "checkpoint", path }, { "loss", numbers.json_number(found.loss) }, { "perplexity", numbers.json_number(found.perplexity) },
-    { "accuracy", numbers.json_number(found.accuracy) }, { "batches", found.batches }, { "samples", found.samples },
+    { "checkpoint", path }, unpack(members),
   })
 else
   for _, line in ipairs(evaluation.lines(found)) do print(line) end

@@ -147,7 +147,7 @@ local function events_of(self, kept)
       say(("| Eval Device=%s, GlobalStep=%d, Batch=%d, Loss=%.5f, Rate=%.2f samples/sec"):format(self.compiled.device:upper(), step,
         found.batches, found.loss, found.samples / found.seconds))
       for _, line in ipairs(evaluation.lines(found)) do say(line) end
-      local members = { { "eval_loss", found.loss }, { "eval_perplexity", found.perplexity }, { "eval_accuracy", found.accuracy } }
+      local members = evaluation.members(found, "eval_")
       kept:add(step, members)
       if args.json then
         for _, member in ipairs(members) do member[2] = numbers.json_number(member[2]) end

@@ -3,11 +3,14 @@
 local cstorch = require "cstorch"
 local data = require "cbk.training.data"
 local params = require "cbk.training.params"
+local tasks = require "cbk.training.tasks"
+local token_samples = require "cstorch.utils.data.token_samples"
 
 local path, steps, out = unpack(arg)
 local given = params.load(path)
-local loader = data.loader(given, given.fit.train_dataloader,
-  { place = "trainer.fit.train_dataloader", vocab_size = 2 ^ 31, longest = math.huge })
+local any_model = { limits = function() return {} end, longest = function() return math.huge end }
+local loader = data.loader(given, given.fit.train_dataloader, { place = "trainer.fit.train_dataloader",
+  task = tasks.of "GPT2LMHeadModel", layout = token_samples.TEXTS, module = any_model })
 cstorch.backend "CPU"
 local parts = { input_ids = {}, attention_mask = {}, labels = {} }
 for _, batch in cstorch.utils.data.DataExecutor(loader, { num_steps = tonumber(steps) }):iter() do

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """`cbk train`, `eval` and `generate` against PyTorch and against themselves.
 
-- Each family of decoders that `models/` defines for logits_interop.py: a tiny model is trained for some steps by cbk, and by PyTorch
+- Each family that `models/` defines for logits_interop.py and cbk computes: a tiny model is trained for some steps by cbk, and by PyTorch
   from the same first values on the same batches: losses and weights must be the same. The trained checkpoint is converted to Hugging
   Face, where its definition must give the same logits, and `cbk eval` the loss that PyTorch has.
 - The demo's run, and PyTorch's from the same weights on the same batches, have losses that differ by less than 1 %.
@@ -30,37 +30,31 @@ import time
 import h5py
 import numpy as np
 import torch
-import torch.nn.functional as F
 import yaml
 
 import logits_interop as logits
+import runs_tasks
 import upgrade_interop as old
 from cluster_interop import ENVIRONMENT
 from harness import Run
 from models import gpt2
 from models.layers import Weights
+from runs_tasks import LENGTH, SAMPLES, WORDS, Text
 
 TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 
-STEPS, SAMPLES, BATCH, LENGTH, WORDS = 4, 24, 4, 7, 19
+STEPS, BATCH = 4, 4
 RATE, DECAY, BETAS, EPS = 0.01, 0.1, (0.9, 0.95), 1e-8
 
 
 # ------------------------------------------------------------------ data and files
-def write_data(folder, seed=1):
-    ids = torch.randint(WORDS, (SAMPLES, LENGTH + 1), generator=torch.Generator().manual_seed(seed)).numpy().astype(np.int32)
-    mask = np.ones((SAMPLES, LENGTH), np.int32)
-    mask[::3, -2:] = 0
-    os.makedirs(folder, exist_ok=True)
-    with h5py.File(os.path.join(folder, "data.h5"), "w") as file:
-        file.create_dataset("data", data=np.stack([ids[:, :-1], mask, ids[:, 1:]], 1), chunks=(5, 3, LENGTH), compression="gzip")
-    return torch.from_numpy(ids[:, :-1].copy()).long(), torch.from_numpy(mask), torch.from_numpy(ids[:, 1:].copy()).long()
+NAMES = {"bert-sequence-classifier": "bert/classifier"}  # that the Model Zoo has in its files
 
 
 def params_of(name, config, folder, **more):
     """A file in the trainer's layout."""
-    loader = {"data_processor": "GptHDF5MapDataProcessor", "data_dir": os.path.join(folder, "data"), "batch_size": BATCH}
-    init = {"model_dir": os.path.join(folder, "run"), "seed": 1, "model": {**config, "name": name},
+    loader = {"data_processor": runs_tasks.of_model(name).PROCESSOR, "data_dir": os.path.join(folder, "data"), "batch_size": BATCH}
+    init = {"model_dir": os.path.join(folder, "run"), "seed": 1, "model": {**config, "name": NAMES.get(name, name)},
             "optimizer": {"AdamW": {"betas": list(BETAS), "eps": EPS, "weight_decay": DECAY, "correct_bias": True}},
             "schedulers": [{"ConstantLR": {"learning_rate": RATE}}], "loop": {"max_steps": STEPS, **more.get("loop", {})},
             "checkpoint": {"steps": more.get("checkpoint", STEPS), "save_initial_checkpoint": True}, "logging": {"log_steps": 1}}
@@ -80,36 +74,37 @@ def metrics(folder, name):
 
 
 # ------------------------------------------------------------------ the same in PyTorch
-def loss_of(forward, config, tensors, batch):
-    ids, mask, labels = batch
-    found = forward(Weights(tensors), config, ids)
-    each = F.cross_entropy(found.reshape(-1, found.shape[-1]), labels.reshape(-1), reduction="none")
-    return (each * mask.reshape(-1)).sum() / mask.sum()
+def outputs_of(task, forward, config, tensors, batch, inputs=None):
+    return logits.compute(forward, Weights(tensors), config, [batch[name] for name in inputs or task.INPUTS])
+
+
+def loss_of(task, forward, config, tensors, batch):
+    return task.loss(outputs_of(task, forward, config, tensors, batch), config, batch)
+
+
+def part(batch, first, count):
+    return {name: values[first:first + count] for name, values in batch.items()}
 
 
 def decays(name, config):
     """Not biases, nor what is below a module that is a LayerNorm; an RMSNorm is none."""
-    is_norm = re.search(r"(norm\d?(_post)?|ln_f)\.weight$", name) and config.get("norm_type", "layernorm").endswith("layernorm")
+    is_norm = re.search(r"(norm\d?(_post)?|ln(_f)?)\.weight$", name) and config.get("norm_type", "layernorm").endswith("layernorm")
     return not (is_norm or "bias" in name)
 
 
-def factor_of(name, config):
+def factor_of(task, name, config):
     """With muP, layers that are wider than the base model's learn more slowly."""
-    wider = config.get("mup_base_hidden_size", config["hidden_size"]) / config["hidden_size"]
-    wider_filter = config.get("mup_base_filter_size", config["filter_size"]) / config["filter_size"]
-    if re.search(r"decoder.*(attn.*dense|ffn\.ffn\.0).*weight", name):
-        return wider
-    return wider_filter if re.search(r"decoder.*ffn\.ffn\.1.*weight", name) else 1
+    return next((factor for pattern, factor in task.rates(config).items() if re.search(pattern, name)), 1)
 
 
-def train_in_torch(forward, config, tensors, batches, schedule=lambda step: RATE, largest_norm=None):
+def train_in_torch(task, forward, config, tensors, batches, schedule=lambda step: RATE, largest_norm=None):
     """Losses, and the weights at the end. AdamW as the Cerebras API has it: eps outside of the bias correction."""
     leaves = {id(tensor): tensor.requires_grad_() for name, tensor in tensors.items()
               if config.get("alibi_trainable_slopes") or not name.endswith("slopes")}
     names = {id(tensor): name for name, tensor in reversed(list(tensors.items()))}
     state, losses = {key: (torch.zeros_like(leaf), torch.zeros_like(leaf)) for key, leaf in leaves.items()}, []
     for step, batch in enumerate(batches, 1):
-        loss = loss_of(forward, config, tensors, batch)
+        loss = loss_of(task, forward, config, tensors, batch)
         losses.append(loss.item())
         gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
         if largest_norm:
@@ -123,7 +118,7 @@ def train_in_torch(forward, config, tensors, batches, schedule=lambda step: RATE
                 first.mul_(BETAS[0]).add_(gradient, alpha=1 - BETAS[0])
                 second.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
                 update = first / (second.sqrt() + EPS) * ((1 - BETAS[1] ** step) ** 0.5 / (1 - BETAS[0] ** step))
-                leaf.sub_(schedule(step - 1) * factor_of(names[key], config) * (update + (DECAY * leaf if decays(names[key], config) else 0)))
+                leaf.sub_(schedule(step - 1) * factor_of(task, names[key], config) * (update + (DECAY * leaf if decays(names[key], config) else 0)))
     return losses, {name: tensor.detach() for name, tensor in tensors.items()}
 
 
@@ -139,17 +134,19 @@ def train_family(run, name, family, case_name, case):
             config = one.zoo_side[0]
         else:
             config = one.config
+    model = case.get("model", family.MODEL)
+    task = runs_tasks.of_model(model)
     config = {field: value for field, value in config.items() if not field.endswith("dropout_rate") and field != "embd_pdrop"}
-    config.update(dropout_rate=0.0, attention_dropout_rate=0.0, embedding_dropout_rate=0.0)
+    config.update({field: 0.0 for field in task.RATES}, **task.FIELDS)
     if config.get("moe"):
         config["moe"] = {**config["moe"], "load_balancing_loss_coef": 0.0}
-    ids, mask, labels = write_data(os.path.join(folder, "data"))
-    path = save(os.path.join(folder, "params.yaml"), params_of(family.MODEL, config, folder))
+    data = task.write(os.path.join(folder, "data"))
+    path = save(os.path.join(folder, "params.yaml"), params_of(model, config, folder))
     run.call("train", path)
 
     tensors = logits.read_h5(os.path.join(folder, "run", "checkpoint_0.mdl"))
-    batches = [(ids[i:i + BATCH], mask[i:i + BATCH], labels[i:i + BATCH]) for i in range(0, STEPS * BATCH, BATCH)]
-    losses, trained = train_in_torch(one.zoo, config, tensors, batches)
+    batches = [part(data, i, BATCH) for i in range(0, SAMPLES, BATCH)]
+    losses, trained = train_in_torch(task, one.zoo, config, tensors, batches[:STEPS])
     found = metrics(folder, "loss")
     assert len(found) == STEPS and max(abs(a - b) for a, b in zip(losses, found)) < 2e-5, f"losses {found}, in PyTorch {losses}"
     got = logits.read_h5(os.path.join(folder, "run", f"checkpoint_{STEPS}.mdl"))
@@ -159,27 +156,33 @@ def train_family(run, name, family, case_name, case):
         assert (apart > 1e-4).float().mean() < 0.02 and apart.max() < 2.5 * RATE * STEPS, f"{key} differs by {apart.max():.1e}"
 
     with torch.no_grad():
-        want = one.zoo(Weights(got), config, ids[:2])
-        made = calls.convert(family.MODEL, "cs-2.9", "hf", path, os.path.join(folder, "run", f"checkpoint_{STEPS}.mdl"))
+        inputs = [name for name in task.INPUTS if name != "attention_mask"]  # all of what Hugging Face's definitions take
+        want = outputs_of(task, one.zoo, config, got, part(data, 0, 2), inputs)
+        made = calls.convert(model, "cs-2.9", "hf", path, os.path.join(folder, "run", f"checkpoint_{STEPS}.mdl"))
         hf_config, hf_tensors = calls.read_hugging_face(*made)
-        apart = logits.distance((want,), (one.hf(Weights(hf_tensors), hf_config, ids[:2]),))
+        apart = logits.distance(want, outputs_of(task, one.hf, hf_config, hf_tensors, part(data, 0, 2), inputs))
         assert apart < max(1e-4, one.tolerance), f"logits of Hugging Face differ by {apart:.1e}"
-        whole = SAMPLES // BATCH
-        want = sum(loss_of(one.zoo, config, got, (ids[i:i + BATCH], mask[i:i + BATCH], labels[i:i + BATCH])).item()
-                   for i in range(0, SAMPLES, BATCH)) / whole
+        found = [(task.loss(own, config, batch), *task.measures(own, batch))
+                 for own, batch in ((outputs_of(task, one.zoo, config, got, batch), batch) for batch in batches)]
+        mean, entropy, right, count = (torch.stack([torch.as_tensor(one).float() for one in ones]) for ones in zip(*found))
+        want = {"loss": mean.mean().item(), "accuracy": (right.sum() / count.sum()).item(),
+                "perplexity": (entropy.sum() / count.sum()).exp().item()}
     for checkpoint in (os.path.join(folder, "run", f"checkpoint_{STEPS}.mdl"), os.path.dirname(made[0])):
         found = json.loads(run.call("eval", path, "--checkpoint", checkpoint, "--json"))
         limit = max(1e-4, 10 * one.tolerance)
-        assert found["batches"] == whole and abs(found["loss"] - want) < limit, f"{checkpoint}: loss {found['loss']}, in PyTorch {want}"
+        assert found["batches"] == len(batches) and abs(found["loss"] - want["loss"]) < limit, f"{checkpoint}: {found}, in PyTorch {want}"
+        assert abs(found["accuracy"] - want["accuracy"]) < 1e-4, f"{checkpoint}: {found}, in PyTorch {want}"
+        perplexity = found.get("perplexity", want["perplexity"])
+        assert abs(perplexity / want["perplexity"] - 1) < 10 * limit, f"{checkpoint}: {found}, in PyTorch {want}"
 
 
 def families(only):
     for name in logits.families(only):
         family = importlib.import_module("models." + name)
         for case_name, case in family.CASES.items():
-            is_causal = getattr(family, "COMPUTED", True) and case.get("computed", True) and not hasattr(family, "inputs")
+            is_computed = getattr(family, "COMPUTED", True) and case.get("computed", True)
             is_newest = case.get("release", logits.NEWEST) == logits.NEWEST and "headless" not in case.get("model", family.MODEL)
-            if is_causal and is_newest and case.get("trained", True):
+            if is_computed and is_newest and case.get("trained", True):
                 yield name, family, case_name, case
 
 
@@ -196,7 +199,7 @@ def small_params(folder):
 def run_with_kills(run, kills, moments):
     """A run that is killed `kills` times, each time after a part of what a whole run takes."""
     folder = run.path("killed")
-    write_data(os.path.join(folder, "data"))
+    Text.write(os.path.join(folder, "data"))
     path = save(os.path.join(folder, "params.yaml"), small_params(folder))
     start = time.monotonic()
     run.call("train", path)
@@ -269,7 +272,7 @@ def age(path, folder):
 def upgrade(run):
     """A run of 1.8 is upgraded, trained for 20 steps and converted: it ends with the weights of a run that never was old."""
     folder = run.path("upgrade")
-    write_data(os.path.join(folder, "data"))
+    Text.write(os.path.join(folder, "data"))
     tree = params_of("gpt2", SIZES, folder, loop={"max_steps": NEW_STEP, "eval_frequency": 0}, checkpoint=OLD_STEP)
     tree["trainer"]["init"]["schedulers"] = [{"LinearLR": {"initial_learning_rate": 0.01, "end_learning_rate": 0.001, "total_iters": 40}}]
     run.call("train", save(os.path.join(folder, "params.yaml"), tree))
@@ -300,7 +303,7 @@ def upgrade(run):
 def ranks(run):
     """Two ranks train what one process trains for two systems; a run that they continue ends with the same bytes."""
     folder = run.path("ranks")
-    write_data(os.path.join(folder, "data"))
+    Text.write(os.path.join(folder, "data"))
     tree = params_of("gpt2", SIZES, folder, loop={"max_steps": 12, "eval_frequency": 6}, checkpoint=6)
     alone = copy.deepcopy(tree)
     alone["trainer"]["init"].update(model_dir=os.path.join(folder, "alone"), backend={"cluster_config": {"num_csx": 2}})
@@ -347,10 +350,10 @@ def demo(run, steps):
     run.call("run", os.path.join(os.path.dirname(os.path.abspath(__file__)), "batches_of.lua"), path, str(steps), os.path.join(folder, "batches.h5"))
     with h5py.File(os.path.join(folder, "batches.h5"), "r") as file:
         parts = {name: torch.from_numpy(file[name][()]) for name in ("input_ids", "attention_mask", "labels")}
-    batches = [tuple(parts[name][i] for name in ("input_ids", "attention_mask", "labels")) for i in range(steps)]
+    batches = [{name: values[i] for name, values in parts.items()} for i in range(steps)]
     tensors = logits.read_h5(os.path.join(folder, "run", "checkpoint_0.mdl"))
     torch.set_num_threads(2)
-    losses, _ = train_in_torch(gpt2.model_zoo, init["model"], tensors, batches, rate_at, 1.0)
+    losses, _ = train_in_torch(Text, gpt2.model_zoo, init["model"], tensors, batches, rate_at, 1.0)
     torch.set_num_threads(1)
     found = metrics(folder, "loss")
     last = [sum(one[-20:]) / 20 for one in (losses, found)]
@@ -417,7 +420,7 @@ def read_events(path):
 
 def events(run):
     folder = run.path("events")
-    write_data(os.path.join(folder, "data"))
+    Text.write(os.path.join(folder, "data"))
     run.call("train", save(os.path.join(folder, "params.yaml"), small_params(folder)))
     files = glob.glob(os.path.join(folder, "run", "events.out.tfevents.*"))
     assert len(files) == 1, files

@@ -287,12 +287,13 @@ describe("token files: what does not fit", function()
 
   it("is named: a record with an id outside of the vocabulary", function()
     local path = folder { 2, 4 }
-    equal(#stream(open(path, { vocab_size = 25 }), 2), 2)
+    equal(#stream(open(path, { limits = { input_ids = 25, labels = 25 } }), 2), 2)
     raises("data-00001.h5': record 3 has the id 24 in labels, but the vocabulary has 24 (vocab_size)",
-      function() stream(open(path, { vocab_size = 24 }), 2) end)
-    raises("record 3 has the id 23 in input_ids", function() stream(open(path, { vocab_size = 23 }), 2) end)
+      function() stream(open(path, { limits = { input_ids = 24, labels = 24 } }), 2) end)
+    raises("record 3 has the id 23 in input_ids", function() stream(open(path, { limits = { input_ids = 23, labels = 23 } }), 2) end)
     local negative = with { data = cbk.tensor({ { { 1, -2 }, { 1, 1 }, { 1, -100 } } }, { dtype = "int32" }) }
-    raises("record 0 has the id -2 in input_ids", function() stream(open(negative, { batch_size = 1, vocab_size = 9 }), 1) end)
+    raises("record 0 has the id -2 in input_ids",
+      function() stream(open(negative, { batch_size = 1, limits = { input_ids = 9, labels = 9 } }), 1) end)
   end)
 
   it("is named: a record that is damaged after the file was opened", function()

@@ -297,7 +297,7 @@ describe("cbk train: the file", function()
       "line 50: trainer.fit.train_dataloader.data_processor: 'BertCSVDataProcessor' is not emulated")
     refused("      batch_size: 4\n      shuffle", "      shuffle", "line 49: trainer.fit.train_dataloader: it has no 'batch_size'")
     refused("data_dir: data", "data_dir: dta", "there is no folder 'dta'")
-    refused("name: gpt2", "name: bert", "trainer.init.model.name: bert (")
+    refused("name: gpt2", "name: vit", "trainer.init.model.name: vit (")
     refused("checkpoint_steps: 4", "checkpoint_stpes: 4",
       "'params.yaml', line 42: runconfig.checkpoint_stpes: unknown field; did you mean 'checkpoint_steps'?", LEGACY)
     refused("max_gradient_norm: 1.0", "max_gradient_norm: -1.0", "optimizer.max_gradient_norm: expected a number above 0, found -1", LEGACY)

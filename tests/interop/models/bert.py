@@ -1,7 +1,7 @@
 """BERT with its two heads of pre-training: norms behind each part, a pooler over the first token."""
 import torch
 
-from .layers import ACTIVATIONS, attention, split
+from .layers import ACTIVATIONS, attention, split, unpadded
 from .zoo import feed_forward, logits_scale
 
 MODEL = "bert"
@@ -46,10 +46,10 @@ def hugging_face(w, c, ids, segments):
     return logits, w.linear("cls.seq_relationship", hugging_face_pooler(w, x), 2)
 
 
-def model_zoo_encoder(w, c, name, ids, segments, positions=None, offset=0):
+def model_zoo_encoder(w, c, name, ids, segments, positions=None, offset=0, mask=None):
     width, heads, eps = c["hidden_size"], c["num_heads"], c.get("layer_norm_epsilon", 1e-5)
     embedding = name + ".embedding_layer."
-    x = w.embedding(embedding + "word_embeddings", ids, c["vocab_size"], width)
+    x = w.embedding(embedding + "word_embeddings", ids, c["vocab_size"], width, padding=c.get("pad_token_id", 0))
     positions = torch.arange(ids.shape[1]) if positions is None else positions
     x = x + w.embedding(embedding + "position_embeddings.embed", positions, c["max_position_embeddings"] + offset, width)
     if segments is not None:
@@ -59,7 +59,7 @@ def model_zoo_encoder(w, c, name, ids, segments, positions=None, offset=0):
     for i in range(c["num_hidden_layers"]):
         layer = f"{name}.transformer_encoder.layers.{i}"
         q, k, v = (split(w.linear(f"{layer}.self_attn.proj_{name}_dense_layer", x, width), heads) for name in "qkv")
-        out = attention(q, k, v, scale * c.get("attention_logits_alpha", 1.0))
+        out = attention(q, k, v, scale * c.get("attention_logits_alpha", 1.0), unpadded(mask))
         x = w.layer_norm(layer + ".norm1", x + w.linear(layer + ".self_attn.proj_output_dense_layer", out, width), eps)
         hidden = feed_forward(w, layer, x, c["filter_size"], c.get("encoder_nonlinearity", "gelu"), True)
         x = w.layer_norm(layer + ".norm2", x + hidden, eps)
@@ -71,9 +71,9 @@ def model_zoo_pooler(w, c, name, x):
     return ACTIVATIONS[c.get("pooler_nonlinearity") or c.get("encoder_nonlinearity", "gelu")](pooled)
 
 
-def model_zoo(w, c, ids, segments):
+def model_zoo(w, c, ids, segments, mask=None):
     width, act = c["hidden_size"], c.get("encoder_nonlinearity", "gelu")
-    x = model_zoo_encoder(w, c, "bert_encoder", ids, segments)
+    x = model_zoo_encoder(w, c, "bert_encoder", ids, segments, mask=mask)
     pooled = model_zoo_pooler(w, c, "bert_encoder", x)
     words = ACTIVATIONS[c.get("mlm_nonlinearity") or act](w.linear("bert_mlm_head.mlm_transform.ffn.ffn.0.linear_layer", x, width))
     words = w.layer_norm("bert_mlm_head.mlm_transform.ln", words, c.get("layer_norm_epsilon", 1e-5))

@@ -15,8 +15,8 @@ def hugging_face(head, count, pooled=False):
 
 
 def model_zoo(count, pooled=False):
-    def forward(w, c, ids, segments):
-        x = model_zoo_encoder(w, c, "bert", ids, segments)
+    def forward(w, c, ids, segments, mask=None):
+        x = model_zoo_encoder(w, c, "bert", ids, segments, mask=mask)
         return w.linear("classifier", model_zoo_pooler(w, c, "bert", x) if pooled else x, count)
     return forward
 

@@ -70,8 +70,9 @@ class Weights:
         """GPT-2's linear layer: the matrix is transposed."""
         return x @ self.get(name + ".weight", x.shape[-1], size, std=x.shape[-1] ** -0.5) + self.bias(name, size)
 
-    def embedding(self, name, ids, count, size):
-        return self.get(name + ".weight", count, size, std=self.embedding_std)[ids]
+    def embedding(self, name, ids, count, size, padding=None):
+        """The row of `padding` gets no gradient here."""
+        return F.embedding(ids, self.get(name + ".weight", count, size, std=self.embedding_std), padding_idx=padding)
 
     def layer_norm(self, name, x, eps, bias=True):
         size = x.shape[-1]
@@ -93,6 +94,11 @@ ACTIVATIONS = {
     "gelu_new": lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3))),
 }
 ACTIVATIONS["gelu_pytorch_tanh"] = ACTIVATIONS["gelu_new"]  # two names of one
+
+
+def unpadded(mask):
+    """What is added to scores, so that no query sees a key that the mask (batch, keys) has a 0 for."""
+    return None if mask is None else torch.zeros(mask.shape).masked_fill(mask == 0, -math.inf)[:, None, None, :]
 
 
 # ------------------------------------------------------------------ attention; heads are (batch, heads, length, size)

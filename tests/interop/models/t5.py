@@ -1,7 +1,7 @@
 """T5: encoder and decoder with relative positions, which the first block holds for all; no scale but in the initial weights."""
 import torch
 
-from .layers import ACTIVATIONS, attention, relative_bias, split
+from .layers import ACTIVATIONS, attention, relative_bias, split, unpadded
 from .zoo import feed_forward
 
 MODEL = "t5"
@@ -49,7 +49,7 @@ def hugging_face(w, c, ids, decoder_ids):
     return w.head("lm_head", x, c["vocab_size"])
 
 
-def model_zoo(w, c, ids, decoder_ids):
+def model_zoo(w, c, ids, decoder_ids, mask=None):
     width, size, heads, eps = c["d_model"], c["d_kv"], c["num_heads"], c.get("layer_norm_epsilon", 1e-5)
     base, vocabulary = c.get("mup_base_d_model"), c["src_vocab_size"]
     relative = width / base if base else 1.0
@@ -68,13 +68,15 @@ def model_zoo(w, c, ids, decoder_ids):
         x = w.embedding(name + "_embeddings.word_embeddings", tokens, vocabulary, width)
         x = x * c.get("embeddings_alpha", 1.0) * (width ** 0.5 if base else 1.0)
         table = w.get(f"{name}_embeddings.position_embed_helper.relative_attention_bias.weight", c.get("relative_attention_num_buckets", 32), heads)
-        bias = relative_bias(table, tokens.shape[1], memory is None)
+        bias, padding = relative_bias(table, tokens.shape[1], memory is None), unpadded(mask)
+        if memory is None and mask is not None:
+            bias = bias + padding
         for i in range(depth):
             layer = f"{name}.layers.{i}"
             normed = w.rms_norm(layer + ".norm1", x, eps)
             x = x + attend(layer + ".self_attn", normed, normed, bias, memory is not None)
             if memory is not None:
-                x = x + attend(layer + ".multihead_attn", w.rms_norm(layer + ".norm2", x, eps), memory)
+                x = x + attend(layer + ".multihead_attn", w.rms_norm(layer + ".norm2", x, eps), memory, padding)
             last = layer + (".norm2" if memory is None else ".norm3")
             x = x + feed_forward(w, layer, w.rms_norm(last, x, eps), c["d_ff"], nonlinearity[name], False)
         return w.rms_norm(name + ".norm", x, eps)

@@ -20,20 +20,14 @@ local FLOAT = 4 -- bytes
 ---Multiplications and additions of a step: two for each weight of a matrix and token, and those of attention; the way back needs twice as
 ---many.
 ---@param self TrainingRun
----@param samples integer
----@param length integer   tokens of a sample
-local function operations(self, samples, length)
-  local decoder, weights = self.module.decoder, 0
-  for name, p in self.module:named_parameters() do
-    local is_table = name:find "embeddings" ~= nil
-    if p:dim() > 1 and not is_table then weights = weights + p:numel() end
+---@param lengths table<string, integer>   of the parts of a sample
+local function operations(self, lengths)
+  local tokens_of, count = self.module.description:work(lengths)
+  for name, p in pairs(self.module.values) do
+    local is_table = name:find "embedding" ~= nil
+    if p:dim() > 1 and not is_table then count = count + 2 * p:numel() * tokens_of(name) end
   end
-  local head = decoder.head and self.module.values[decoder.head.name .. ".weight"]
-  local is_tied = head and head == self.module.values[decoder.place .. decoder.embedding .. ".weight"]
-  if is_tied then weights = weights + head:numel() end
-  local inner = decoder.head_width * (self.model.list.values.num_heads or 1)
-  local attention = 2 * decoder.depth * length * inner -- scores and their sums, causal
-  return 3 * samples * length * (2 * weights + attention)
+  return 3 * self.loader.batch_size * count
 end
 
 local function bytes_of_states(optimizer)
@@ -45,15 +39,14 @@ local function bytes_of_states(optimizer)
 end
 
 ---@param self TrainingRun
----@param length integer   tokens of a sample
+---@param lengths table<string, integer>   of the parts of a sample
 ---@param size? { recorded: integer, kernels: integer, arena_bytes: integer }
 ---@return TrainingCost
-function cost.of(self, length, size)
+function cost.of(self, lengths, size)
   local count = 0
   for _, p in ipairs(self.module:parameters()) do count = count + p:numel() end
-  local samples = self.loader.batch_size
   return { parameters = count, weights = count * FLOAT, states = bytes_of_states(self.optimizing.optimizer),
-    within = size and size.arena_bytes, tokens = samples * length, flop = operations(self, samples, length),
+    within = size and size.arena_bytes, tokens = self.loader.batch_size * lengths.input_ids, flop = operations(self, lengths),
     recorded = size and size.recorded, kernels = size and size.kernels }
 end
 

@@ -7,14 +7,25 @@ local token_files = require "cstorch.utils.data.token_files"
 
 local data = {}
 
-local PROCESSORS = { GptHDF5DataProcessor = true, GptHDF5MapDataProcessor = true }
-
 ---@class DataOptions
 ---@field place string         of the section in the file, for messages
----@field vocab_size integer
----@field longest number         the tokens that a sample may have
+---@field task TrainingTaskKind
+---@field layout TokenLayout
+---@field module cstorch.models.Trainable   whose limits samples keep
 ---@field accumulated? integer   batches that are one here; default 1
 ---@field from_start? boolean    each loop begins at the first sample
+
+---@param run TrainingParams
+---@param options DataOptions
+---@param processor string
+local function check_processor(run, options, processor)
+  for _, known in ipairs(options.task.processors) do
+    if processor == known then return end
+  end
+  local advice = options.task.advice and "; " .. options.task.advice or ""
+  params.refuse(run, options.place .. ".data_processor",
+    ("'%s' is not emulated; known: %s%s"):format(processor, table.concat(options.task.processors, ", "), advice))
+end
 
 ---A loader of the token files that a section names.
 ---@param run TrainingParams
@@ -23,25 +34,22 @@ local PROCESSORS = { GptHDF5DataProcessor = true, GptHDF5MapDataProcessor = true
 ---@return cstorch.utils.data.DataLoader
 function data.loader(run, section, options)
   local read = params.data(run, section, options.place)
-  local processor = naming.last(read.data_processor or "GptHDF5MapDataProcessor")
-  if not PROCESSORS[processor] then
-    params.refuse(run, options.place .. ".data_processor",
-      ("'%s' is not emulated; known: %s; `cbk make-data` writes files for them"):format(processor,
-        table.concat(naming.sorted(PROCESSORS), ", ")))
-  end
+  check_processor(run, options, naming.last(read.data_processor or options.task.processors[1]))
   for _, name in ipairs { "data_dir", "batch_size" } do
     if not read[name] then params.refuse(run, options.place, ("it has no '%s'"):format(name)) end
   end
   local own = {
     data_dir = read.data_dir, batch_size = read.batch_size * (options.accumulated or 1), shuffle = read.shuffle,
-    shuffle_seed = read.shuffle_seed, max_sequence_length = read.max_sequence_length, vocab_size = options.vocab_size,
+    shuffle_seed = read.shuffle_seed, max_sequence_length = read.max_sequence_length, layout = options.layout,
+    limits = options.module:limits(),
     drop_last = read.drop_last ~= false, from_start = options.from_start,
   }
+  local longest = options.module:longest()
   return cstorch.utils.data.DataLoader(function()
     local files = token_files.open(own)
-    if files.samples.length > options.longest then
+    if files.samples.length > longest then
       params.refuse(run, options.place, ("its samples have %d tokens, and the model %d positions; set max_sequence_length to fewer tokens, "
-        .. "or give the model a larger max_position_embeddings"):format(files.samples.length, options.longest))
+        .. "or give the model a larger max_position_embeddings"):format(files.samples.length, longest))
     end
     return files
   end, { batch_size = own.batch_size })

@@ -1,13 +1,11 @@
--- An evaluation: the loss of a model over a data set, perplexity and accuracy.
+-- An evaluation: the loss of a model over a data set, and what its task measures.
 
-local causal_loss = require "cstorch.models.causal_loss"
 local cbk = require "cbk"
 local cstorch = require "cstorch"
 
 ---@class EvaluationResult
 ---@field loss number          the mean over the batches
----@field perplexity number    exp of the mean over tokens
----@field accuracy number      of the most likely token
+---@field metrics { key: string, name: string, value: number }[]
 ---@field batches integer
 ---@field samples integer
 ---@field seconds number
@@ -23,20 +21,20 @@ local evaluation = {}
 
 ---@param compiled cstorch.CompiledModel
 ---@param loader cstorch.utils.data.DataLoader
----@param options cstorch.models.LossOptions
+---@param task TrainingTask
 ---@param steps? integer   batches; default: all
 ---@return TrainingEvaluation
-function evaluation.new(compiled, loader, options, steps)
-  local self = setmetatable({ compiled = compiled, loader = loader, steps = steps }, Evaluation)
-  self.perplexity = cstorch.metrics.PerplexityMetric("eval/lm_perplexity", { compute_on_system = true })
-  self.accuracy = cstorch.metrics.AccuracyMetric("eval/accuracy", { compute_on_system = true })
+function evaluation.new(compiled, loader, task, steps)
+  local self = setmetatable({ compiled = compiled, loader = loader, steps = steps, metrics = {} }, Evaluation)
+  for i, one in ipairs(task.metrics) do
+    local options = { compute_on_system = true }
+    for name, value in pairs(one.options or {}) do options[name] = value end
+    self.metrics[i] = { key = one.key, name = one.name, own = cstorch.metrics[one.class](one.name, options) }
+  end
   self.step_of = cstorch.compile_step(function(batch)
     return cstorch.no_grad(function()
-      local logits = compiled(batch.input_ids)
-      local loss, sum = causal_loss.cross_entropy(logits, batch, options)
-      local weights = batch.attention_mask:to "float32"
-      self.perplexity { labels = batch.labels, loss = sum, weights = weights }
-      self.accuracy { labels = batch.labels, predictions = logits:argmax(-1), weights = weights }
+      local loss, inputs = task.evaluate(compiled, batch)
+      for _, metric in ipairs(self.metrics) do metric.own(inputs[metric.key]) end
       return loss
     end)
   end)
@@ -53,12 +51,13 @@ function Evaluation:run(on_batch)
     sum, count = sum + loss:item(), i
     if on_batch then on_batch(i, executor.num_steps, loss:item()) end
   end)
-  self.perplexity:reset()
-  self.accuracy:reset()
+  for _, metric in ipairs(self.metrics) do metric.own:reset() end
   self.compiled:eval()
   for i, batch in executor:iter() do note(i, self.step_of(batch)) end
   self.compiled:train()
-  return { loss = sum / count, perplexity = self.perplexity:value(), accuracy = self.accuracy:value(), batches = count,
+  local metrics = {}
+  for i, metric in ipairs(self.metrics) do metrics[i] = { key = metric.key, name = metric.name, value = metric.own:value() } end
+  return { loss = sum / count, metrics = metrics, batches = count,
     samples = count * (self.loader.batch_size or 1), seconds = cbk.clock() - begin }
 end
 
@@ -66,8 +65,19 @@ end
 ---@param found EvaluationResult
 ---@return string[]
 function evaluation.lines(found)
-  return { ("Avg Eval Loss: %.5f"):format(found.loss), ("Metric: eval/lm_perplexity = %.5f"):format(found.perplexity),
-    ("Metric: eval/accuracy = %.5f"):format(found.accuracy) }
+  local out = { ("Avg Eval Loss: %.5f"):format(found.loss) }
+  for _, metric in ipairs(found.metrics) do out[#out + 1] = ("Metric: %s = %.5f"):format(metric.name, metric.value) end
+  return out
+end
+
+---The numbers of an evaluation, by short names.
+---@param found EvaluationResult
+---@param prefix string
+---@return { [1]: string, [2]: number }[]
+function evaluation.members(found, prefix)
+  local out = { { prefix .. "loss", found.loss } }
+  for _, metric in ipairs(found.metrics) do out[#out + 1] = { prefix .. metric.key, metric.value } end
+  return out
 end
 
 return evaluation

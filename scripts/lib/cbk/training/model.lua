@@ -1,4 +1,4 @@
--- The model of a params.yaml: which class it is, what it computes, and what its section says about the loss.
+-- The model of a params.yaml: which class it is, what it computes, and what it is trained for.
 
 local cbk = require "cbk"
 local classes = require "cbk.classes"
@@ -8,13 +8,14 @@ local lora = require "converters.modelzoo.lora"
 local models = require "cstorch.models"
 local naming = require "cbk.naming"
 local params = require "cbk.training.params"
+local tasks = require "cbk.training.tasks"
 local trainer = require "converters.modelzoo.trainer"
 
 local model = {}
 
 --- Fields of a model section that are no model's, and what they do on a cluster; false: they are read here.
 local OTHERS = {
-  name = false, loss_scaling = false, loss_weight = false, compute_eval_metrics = false, disable_nsp = false,
+  name = false, compute_eval_metrics = false,
   boundary_casting = "casts between parts of the model", mixed_precision = "computes in half precision; here everything is float32",
   fp16_type = "sets the type of half precision", use_bfloat16 = "computes in half precision", dtype = "sets the type of embeddings",
   start_token = "begins a text that is generated", loop_dim = "belongs to generating", stop_sequences = "ends a text that is generated",
@@ -23,20 +24,17 @@ local OTHERS = {
   lora_params = false,
 }
 
-local INITIALIZERS = {
-  initializer = true, embedding_initializer = true, output_layer_initializer = true, ffn_initializer = true,
-  ffn_output_layer_initializer = true,
-}
-
 ---Fails at a field that nothing knows, and notes those without an effect.
 ---@param run TrainingParams
 ---@param section Dict
 ---@param list ClassTensors
-local function check_fields(run, section, list)
+---@param task TrainingTaskKind
+local function check_fields(run, section, list, task)
   local known = {}
   for name in pairs(list.class:by_name()) do known[name] = true end
   for name in pairs(OTHERS) do known[name] = true end
-  for name in pairs(INITIALIZERS) do known[name] = true end
+  for _, name in ipairs(models.initializers(list.class)) do known[name] = true end
+  for _, name in ipairs(task.fields) do known[name] = true end
   for name in pairs(list.class.refused or {}) do known[name] = true end
   for name in cbk.items(section) do
     local place = "trainer.init.model." .. name
@@ -51,25 +49,14 @@ local function check_fields(run, section, list)
   end
 end
 
-local BALANCE = 0.01 -- the coefficient of a mixture whose config has none
-
----What the loss of a model is.
+---What a model is trained for, as its section says.
 ---@param run TrainingParams
----@return cstorch.models.LossOptions
-function model.loss_of(run)
-  local section = trainer.model(run.config)
-  local by, weight = section.loss_scaling, section.loss_weight
-  by = kinds.present(by) and tostring(by):lower() or "num_tokens"
-  if by ~= "num_tokens" and by ~= "batch_size" then
-    params.refuse(run, "trainer.init.model.loss_scaling", ("expected num_tokens or batch_size, found %s"):format(by))
-  end
-  weight = kinds.present(weight) and weight or 1
-  if type(weight) ~= "number" then
-    params.refuse(run, "trainer.init.model.loss_weight", ("expected a number, found %s"):format(cbk.json(weight)))
-  end
-  local moe = section.moe_params or section.moe
-  local balance = kinds.is_dict(moe) and (kinds.present(moe.load_balancing_loss_coef) and moe.load_balancing_loss_coef or BALANCE) or 0
-  return { by = by, weight = by == "num_tokens" and 1 or weight, balance = balance }
+---@param kind TrainingTaskKind
+---@param module cstorch.models.Trainable
+---@return TrainingTask
+function model.task(run, kind, module)
+  local function refuse(field, problem) params.refuse(run, "trainer.init.model." .. field, problem) end
+  return kind.open(module, trainer.model(run.config), refuse)
 end
 
 ---Adds the low-rank matrices of the callback Lora, if the file has it.
@@ -99,7 +86,7 @@ end
 ---@field name string                   as `cbk list` names it
 ---@field format string                 of the checkpoints
 ---@field list ClassTensors
----@field loss cstorch.models.LossOptions
+---@field task TrainingTaskKind
 
 ---@param run TrainingParams
 ---@return TrainingModel
@@ -109,10 +96,11 @@ function model.of(run)
   local list = classes.tensors(run.config, name, format)
   if not models.knows(list.class) then
     params.refuse(run, "trainer.init.model.name",
-      ("%s (%s) cannot be trained here; decoders such as gpt2, gptj and llama can"):format(name, list.class.name))
+      ("%s (%s) cannot be trained here; decoders such as gpt2 and llama can, and bert and t5"):format(name, list.class.name))
   end
-  check_fields(run, section, list)
-  return { name = name, format = format, list = list, loss = model.loss_of(run) }
+  local task = tasks.of(list.class.name)
+  check_fields(run, section, list, task)
+  return { name = name, format = format, list = list, task = task }
 end
 
 return model

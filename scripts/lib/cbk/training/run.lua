@@ -1,7 +1,6 @@
 -- A run: the model, the optimizer, its schedules and the data of a params.yaml, and the steps that it trains.
 
 local cbk = require "cbk"
-local causal_loss = require "cstorch.models.causal_loss"
 local cost = require "cbk.training.cost"
 local cstorch = require "cstorch"
 local data = require "cbk.training.data"
@@ -23,6 +22,7 @@ local run = {}
 ---@field module cstorch.models.Trainable
 ---@field compiled cstorch.CompiledModel
 ---@field optimizing Optimizing
+---@field task TrainingTask
 ---@field loader cstorch.utils.data.DataLoader
 ---@field evaluation? TrainingEvaluation
 ---@field step integer        global steps done
@@ -38,7 +38,7 @@ local run = {}
 local function seed_of(seed, step) return (seed * 2 ^ 31 + step) % 2 ^ 53 end
 
 ---@param self TrainingRun
----@return fun(batch: cstorch.models.TokenBatch): cstorch.Tensor, OptimizingFacts
+---@return fun(batch: table): cstorch.Tensor, OptimizingFacts
 ---@return fun(): table|nil size   of the recorded step
 local function training_step(self)
   local count, own = self.params.init.loop.grad_accum_steps or 1, self.optimizing
@@ -46,7 +46,7 @@ local function training_step(self)
     local total
     for i = 0, count - 1 do
       local again = self.recomputes and recomputed.new() or nil
-      local loss = causal_loss.of(self.compiled, data.part(batch, i, count), self.model.loss, again) / count
+      local loss = self.task.loss(self.compiled, data.part(batch, i, count), { training = true, recomputed = again }) / count
       own:backward(loss, i == count - 1, again)
       total = total and total + loss:detach() or loss:detach()
     end
@@ -61,16 +61,17 @@ end
 function run.try(self, count)
   local step_of, size = training_step(self)
   local executor = cstorch.utils.data.DataExecutor(self.loader, { num_steps = count, checkpoint_steps = 0 })
-  local length, start, seconds
+  local lengths, start, seconds
   local see = cstorch.step_closure(function(i)
     if i == 1 then start = cbk.clock() else seconds = (cbk.clock() - start) / (i - 1) end
   end)
   for i, batch in executor:iter() do
-    length = batch.input_ids:size(1)
+    lengths = {}
+    for name, tensor in pairs(batch) do lengths[name] = tensor:dim() > 1 and tensor:size(1) or nil end
     cstorch.manual_seed(seed_of(self.seed, i))
     see(i, (step_of(batch)))
   end
-  local out = cost.of(self, length, size())
+  local out = cost.of(self, lengths, size())
   out.seconds = seconds
   return out
 end
@@ -83,7 +84,7 @@ end
 
 ---Trains the steps of one stage.
 ---@param self TrainingRun
----@param step_of fun(batch: cstorch.models.TokenBatch): cstorch.Tensor, OptimizingFacts
+---@param step_of fun(batch: table): cstorch.Tensor, OptimizingFacts
 ---@param stage TrainingStage
 ---@param events TrainingEvents
 local function train_stage(self, step_of, stage, events)
@@ -127,15 +128,17 @@ local FIT = "trainer.fit"
 
 ---@param self TrainingRun
 local function open_data(self)
-  local given, loop, vocabulary, longest = self.params, self.params.init.loop, self.module:vocabulary(), self.module:longest()
+  local given, loop = self.params, self.params.init.loop
+  local function loader(section, place, more)
+    more.place, more.task, more.layout, more.module = place, self.model.task, self.task.layout, self.module
+    return data.loader(given, section, more)
+  end
   if not given.fit.train_dataloader then params.refuse(given, FIT, "it has no train_dataloader") end
-  self.loader = data.loader(given, given.fit.train_dataloader,
-    { place = FIT .. ".train_dataloader", vocab_size = vocabulary, longest = longest, accumulated = loop.grad_accum_steps })
+  self.loader = loader(given.fit.train_dataloader, FIT .. ".train_dataloader", { accumulated = loop.grad_accum_steps })
   local validation = given.fit.val_dataloader
   if not validation or loop.eval_frequency == 0 then return end
-  local loader = data.loader(given, validation,
-    { place = FIT .. ".val_dataloader", vocab_size = vocabulary, longest = longest, from_start = true })
-  self.evaluation = evaluation.new(self.compiled, loader, self.model.loss, loop.eval_steps)
+  self.evaluation = evaluation.new(self.compiled, loader(validation, FIT .. ".val_dataloader", { from_start = true }), self.task,
+    loop.eval_steps)
 end
 
 ---The checkpoint to begin with: the last one of the run's folder, else the one that the file names; nil: none.
@@ -154,10 +157,7 @@ local function check_recomputed(self)
   if ranks > 1 then
     cbk.fail("unsupported", "--activation-checkpointing of several ranks is not supported; leave it out, or train with one rank")
   end
-  if self.model.loss.balance > 0 then
-    params.refuse(self.params, "trainer.init.model",
-      "--activation-checkpointing of a mixture of experts needs load_balancing_loss_coef: 0.0")
-  end
+  if self.task.is_kept then params.refuse(self.params, "trainer.init.model", "--activation-checkpointing of " .. self.task.is_kept) end
 end
 
 ---Makes a run: its model with first values or those of a checkpoint, and all that it needs to train.
@@ -172,6 +172,7 @@ function run.open(given, options)
   local self = { params = given, recomputes = options ~= nil and options.recomputes, seed = init.seed or 0, step = 0, lacking = {} }
   self.model = model.of(given)
   self.module = params.at_field(given, "trainer.init.model", models.trainable, self.model.list, self.seed)
+  self.task = model.task(given, self.model.task, self.module)
   check_recomputed(self)
   model.adapt(given, self.model, self.module, self.seed)
   self.compiled = cstorch.compile(self.module, { backend = init.backend.backend_type or init.device or "CSX" })

@@ -62,7 +62,8 @@ function Encoder:forward(w, batch, pass)
   local dropout = pass.training and self.dropout or stack.NO_DROPOUT
   local x = functional.dropout(self:embedded(body, batch), { p = dropout.embedding })
   seen("the embedding", x)
-  x = stack.run(self.layers, body, x, { mask = stack.padding(batch.attention_mask), dropout = dropout, seen = seen })
+  x = stack.run(self.layers, body, x, { mask = stack.padding(batch.attention_mask), dropout = dropout, seen = seen,
+    recomputed = pass.recomputed })
   return self.head(w, x, batch, pass)
 end
 
@@ -81,6 +82,18 @@ function Encoder:limits(given)
   local classes = self.classes
   if given[classes.name .. ".weight"] then out[classes.feature] = rows(given, classes.name) end
   return out
+end
+
+---What a sample costs: the tokens that go through a matrix, and the operations of scores and their sums.
+---@param lengths table<string, integer>   of the parts of a sample
+---@return fun(name: string): integer, number
+function Encoder:work(lengths)
+  local length, s = lengths.input_ids, self.layers
+  local chosen = lengths.masked_lm_positions or length
+  return function(name)
+    if name:sub(1, #self.place) ~= self.place then return name:find "mlm" and chosen or 1 end
+    return name:find("pooler", 1, true) and 1 or length
+  end, 4 * s.depth * length * length * s.inner
 end
 
 -- --- heads
@@ -153,7 +166,8 @@ local function of_zoo(c, whole, place)
     segments = c.num_segments and c.num_segments ~= 0 and "embedding_layer.segment_embeddings" or nil, frozen_id = c.pad_token_id,
     embedding_scale = c.embeddings_scale, embedding_norm = c.embedding_layer_norm and "embed_ln_f" or nil, norm = norm,
     layers = {
-      layer = "transformer_encoder.layers.%d.", depth = c.num_hidden_layers, norm = norm, is_norm_first = c.norm_first,
+      layer = "transformer_encoder.layers.%d.", inner = c.head_dim * c.num_heads,
+      depth = c.num_hidden_layers, norm = norm, is_norm_first = c.norm_first,
       norms = { attention = "norm1", feed_forward = "norm2" },
       attention = { project = zoo_layers.project("self_attn", c.head_dim), scale = zoo_layers.scale(c, whole),
         output = zoo_layers.output "self_attn" },

@@ -32,6 +32,7 @@ local decoder = {}
 ---@field final_norm string
 ---@field head? { name: string, scale?: number, cap?: number }   nil: the model ends with its last norm
 ---@field dropout? cstorch.models.Dropout                        nil: none
+---@field inner? integer                                         width of all queries of a token
 ---@field rates? table<string, number>                           factors of learning rates by globs, of muP
 local Decoder = {}
 Decoder.__index = Decoder
@@ -186,6 +187,14 @@ function Decoder:has_head() return self.head ~= nil end
 function Decoder:limits(given)
   local words = self:vocabulary(given)
   return { input_ids = words, labels = words }
+end
+
+---What a sample costs: the tokens that go through a matrix, and the operations of scores and their sums.
+---@param lengths table<string, integer>   of the parts of a sample
+---@return fun(name: string): integer, number
+function Decoder:work(lengths)
+  local length = lengths.input_ids
+  return function() return length end, 2 * self.depth * length * length * self.inner
 end
 
 return decoder

@@ -24,6 +24,7 @@ local models = {}
 ---@field longest fun(self, given: table): number             tokens that a text may have; math.huge where nothing limits them
 ---@field limits fun(self, given: table): table<string, integer>   of parts of a batch
 ---@field has_head fun(self): boolean
+---@field work fun(self, lengths: table<string, integer>): (fun(name: string): integer), number   what a sample costs
 
 ---@type table<Class, cstorch.models.Describe>
 local describes = {}
@@ -48,6 +49,9 @@ for class, describe in pairs(decoders(hugging_face)) do describes[class] = descr
 ---@param class Class
 ---@return boolean
 function models.knows(class) return describes[class] ~= nil end
+
+---The fields of a config that say how parameters begin.
+models.initializers = initial.fields
 
 local function set(names)
   local out = {}

@@ -14,6 +14,7 @@ local stack = {}
 ---@class cstorch.models.Stack   Names in a layer are without the layer's prefix.
 ---@field layer string              "encoder.layers.%d."
 ---@field depth integer
+---@field inner? integer            width of all queries of a token
 ---@field seen_as? string           how a layer is called: "layer %d"
 ---@field norm cstorch.models.Norm
 ---@field norms { attention: string, cross?: string, feed_forward: string }
@@ -36,6 +37,7 @@ local stack = {}
 ---@field memory_mask? cstorch.Tensor
 ---@field dropout cstorch.models.StackDropout
 ---@field seen fun(place: string, x: cstorch.Tensor)
+---@field recomputed? cstorch.models.Recomputed   inner values of layers are not kept, but computed again; without bias and memory
 
 stack.NO_DROPOUT = { embedding = 0, attention = 0, residual = 0, inner = 0 }
 
@@ -87,15 +89,20 @@ function stack.run(s, w, x, pass)
     return s.is_norm_first and before + out or layer:norm(name, before + out, s.norm)
   end
   local function inner(h) return functional.dropout(h, { p = p.inner }) end
-  for i = 0, s.depth - 1 do
-    local layer = w:below(s.layer:format(i))
-    x = added(layer, s.norms.attention, x, function(y) return attention(s.attention, layer, y, y, pass.mask, bias, p.attention) end)
+  local function compute(layer, input)
+    local out = added(layer, s.norms.attention, input, function(y)
+      return attention(s.attention, layer, y, y, pass.mask, bias, p.attention)
+    end)
     if s.cross then
-      x = added(layer, s.norms.cross, x, function(y)
+      out = added(layer, s.norms.cross, out, function(y)
         return attention(s.cross, layer, y, pass.memory, pass.memory_mask, nil, p.attention)
       end)
     end
-    x = added(layer, s.norms.feed_forward, x, function(y) return s.feed_forward(layer, y, inner) end)
+    return added(layer, s.norms.feed_forward, out, function(y) return s.feed_forward(layer, y, inner) end)
+  end
+  for i = 0, s.depth - 1 do
+    local layer = w:below(s.layer:format(i))
+    x = pass.recomputed and pass.recomputed:part(x, function(input) return compute(layer, input) end) or compute(layer, x)
     pass.seen((s.seen_as or "layer %d"):format(i), x)
   end
   return s.final_norm and w:norm(s.final_norm, x, s.norm) or x

@@ -117,6 +117,17 @@ function EncoderDecoder:limits(given)
   return { input_ids = rows(given, self.encoder.words), decoder_input_ids = words, labels = words }
 end
 
+---What a sample costs: the tokens that go through a matrix, and the operations of scores and their sums.
+---@param lengths table<string, integer>   of the parts of a sample
+---@return fun(name: string): integer, number
+function EncoderDecoder:work(lengths)
+  local source, target, s, t = lengths.input_ids, lengths.decoder_input_ids, self.encoder.layers, self.decoder.layers
+  return function(name)
+    local is_of_memory = name:find("multihead_attn.proj_[kv]_") ~= nil
+    return (is_of_memory or name:find "^encoder") and source or target
+  end, 4 * s.depth * source * source * s.inner + 4 * t.depth * (target / 2 + source) * target * t.inner
+end
+
 -- --- the Model Zoo's
 
 ---The factors of learning rates that muP gives to layers that are wider than its base model's.
@@ -161,7 +172,8 @@ local function side_of_zoo(c, whole, name, wider)
     dropout = { embedding = p, attention = p, residual = p, inner = not is_decoder and c.relu_dropout_rate or p },
     relative = name .. "_embeddings.position_embed_helper.relative_attention_bias",
     layers = {
-      layer = "layers.%d.", seen_as = name .. " layer %d", norm = zoo_layers.norm(c.norm_type, c.layer_norm_epsilon),
+      layer = "layers.%d.", inner = c.d_kv * c.num_heads,
+      seen_as = name .. " layer %d", norm = zoo_layers.norm(c.norm_type, c.layer_norm_epsilon),
       depth = is_decoder and c.decoder_num_hidden_layers or c.encoder_num_hidden_layers,
       norms = { attention = "norm1", cross = "norm2", feed_forward = is_decoder and "norm3" or "norm2" },
       is_norm_first = c.use_pre_encoder_decoder_layer_norm, attention = attention "self_attn",

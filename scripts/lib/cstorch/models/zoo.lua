@@ -177,7 +177,7 @@ end
 local function described(c, whole)
   local out = positions_of(c)
   out.place = ""
-  out.depth, out.head_width = c.num_hidden_layers, c.head_dim
+  out.depth, out.head_width, out.inner = c.num_hidden_layers, c.head_dim, c.head_dim * c.num_heads
   out.embedding, out.embedding_scale = "embedding_layer.word_embeddings", c.embeddings_scale
   out.embedding_norm = c.embedding_layer_norm and "embedding_ln_f" or nil
   out.layer, out.norm = "transformer_decoder.layers.%d.", zoo_layers.norm(c.norm_type, c.layer_norm_epsilon)

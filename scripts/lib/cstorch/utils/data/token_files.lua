@@ -21,15 +21,16 @@ local token_files = {}
 ---@field shuffle_seed? integer          0 by default
 ---@field drop_last? boolean             true by default: samples of an incomplete batch begin the next epoch
 ---@field max_sequence_length? integer   cuts the samples
----@field vocab_size? integer            an id that is not below it is an error
+---@field layout? TokenLayout             what samples have; default: input_ids, attention_mask and labels
+---@field limits? table<string, integer>   of parts: a number that is not below it is an error
 ---@field from_start? boolean            each iteration begins at the first sample, as evaluations do; false by default
 
----@class cstorch.utils.data.TokenFiles : cstorch.Class   What an input function returns: batches of input_ids, attention_mask and labels.
+---@class cstorch.utils.data.TokenFiles : cstorch.Class   What an input function returns: batches of the parts of samples.
 ---@field samples TokenSamples
 ---@field batch_size integer   of all systems
 local TokenFiles = class.Object:subclass("TokenFiles", {
   data_dir = keywords.REQUIRED, batch_size = keywords.REQUIRED, shuffle = false, shuffle_seed = 0, drop_last = true,
-  max_sequence_length = keywords.OPTIONAL, vocab_size = keywords.OPTIONAL, from_start = false,
+  max_sequence_length = keywords.OPTIONAL, layout = keywords.OPTIONAL, limits = keywords.OPTIONAL, from_start = false,
 })
 
 TokenFiles.positional = 0
@@ -52,9 +53,9 @@ function TokenFiles:init(kw)
   check_count(kw, "batch_size", 1)
   check_count(kw, "shuffle_seed", 0)
   check_count(kw, "max_sequence_length", 1)
-  check_count(kw, "vocab_size", 1)
   for name, value in pairs(kw) do self[name] = value end
-  self.samples = token_samples.open(kw.data_dir, { max_sequence_length = kw.max_sequence_length, vocab_size = kw.vocab_size })
+  self.samples = token_samples.open(kw.data_dir,
+    { max_sequence_length = kw.max_sequence_length, layout = kw.layout, limits = kw.limits })
   local count = self.samples.count
   check(count > 0, "value", "data_dir %s: its files have no samples", self:_folders())
   check(count >= kw.batch_size or not kw.drop_last, "value",
@@ -87,9 +88,8 @@ end
 local COLLECT = 8 * 2 ^ 20 -- bytes; Lua's collector does not see how large a batch is
 
 local function batch_of(self, indices)
-  local rows, batch = self.samples:read(indices), {}
-  for i, name in ipairs(token_samples.FEATURES) do batch[name] = rows:select(1, i - 1):contiguous() end
-  self.garbage = self.garbage + 16 * rows:numel() -- rows and parts, int64
+  local batch = self.samples:read(indices)
+  for _, tensor in pairs(batch) do self.garbage = self.garbage + 16 * tensor:numel() end -- rows and parts, int64
   if self.garbage > COLLECT then
     collectgarbage()
     self.garbage = 0
@@ -189,8 +189,8 @@ function TokenFiles:load_state_dict(saved, options)
   self:_continue(dataloader_state.restart(state, { seed = seed }).samples_streamed)
 end
 
----Opens the token files of a folder or of several: what the Model Zoo's GPT data processors read. Each file has a dataset `data`,
----[samples, 3, tokens], or three: input_ids, attention_mask and labels, [samples, tokens]. Rows are read
+---Opens the token files of a folder or of several: what the Model Zoo's processors of HDF5 files read. Those of decoders have a dataset
+---`data`, [samples, 3, tokens], or three: input_ids, attention_mask and labels, [samples, tokens]. Rows are read
 ---when their batch is due, so the data may be larger than memory.
 ---@param options TokenFilesOptions
 ---@return cstorch.utils.data.TokenFiles

@@ -6,20 +6,42 @@ local tensors = require "cstorch.tensors"
 
 local token_samples = {}
 
----The parts of a sample, in the order of the dataset `data`.
-token_samples.FEATURES = { "input_ids", "attention_mask", "labels" }
-local FEATURES = token_samples.FEATURES
+---@class TokenLayout   What a sample has, and how files hold it.
+---@field groups string[][]                  parts of one length each, the tokens of the text first; `is_single`: one number each
+---@field optional? table<string, true>      parts that files may lack
+---@field datasets? TokenDataset[]           that hold several parts; files without them have a dataset for each part, or say in
+---                                          data_params.json what `data`, or `data_0`, `data_1` and so on hold
+---@field within? table<string, string>      numbers in one part that are places in another
+
+---@class TokenDataset
+---@field name string
+---@field parts string[]
+---@field is_partial? boolean   it may have the first part alone
+
+---The layout of decoders' samples.
+---@type TokenLayout
+token_samples.TEXTS = {
+  groups = { { "input_ids", "attention_mask", "labels" } },
+  datasets = { { name = "data", parts = { "input_ids", "attention_mask", "labels" } } },
+}
 
 ---@class TokenFile
 ---@field path string
 ---@field first integer     the number of its first sample, from 0
 ---@field count integer     of its samples
 
+---@class TokenSource   Rows that belong together, and the parts of a sample that they hold.
+---@field rows Tensor      [samples, parts, length], [samples, parts], [samples, length] or [samples]; int64
+---@field parts string[]
+---@field is_one boolean   one part without a dim for it
+
 ---@class TokenSamples
 ---@field files TokenFile[] in the order of their paths
 ---@field count integer     samples of all files
 ---@field length integer    tokens of a sample
----@field vocab_size? integer
+---@field lengths table<string, integer|false>   of each part; false: one number
+---@field layout TokenLayout
+---@field limits table<string, integer>
 local Samples = {}
 Samples.__index = Samples
 
@@ -82,88 +104,224 @@ local function dataset(checkpoint, path, name)
   return tensor:to "int64"
 end
 
-local function missing_datasets(checkpoint, path)
-  local names = {}
+local function quoted(names)
+  local out = {}
+  for i, name in ipairs(names) do out[i] = cbk.quote(name) end
+  return #out > 1 and table.concat(out, ", ", 1, #out - 1) .. " and " .. out[#out] or out[1]
+end
+
+---The parts that files must have.
+---@param layout TokenLayout
+---@return string[]
+local function needed(layout)
+  local out = {}
+  for _, group in ipairs(layout.groups) do
+    for _, part in ipairs(group) do
+      if not (layout.optional or {})[part] then out[#out + 1] = part end
+    end
+  end
+  return out
+end
+
+local function refuse_datasets(checkpoint, path, layout)
+  local names, usual = {}, {}
   for key in checkpoint:leaves() do
     if #names < 5 then names[#names + 1] = cbk.quote(key) end
   end
-  misfit(path, "format", "expected a dataset 'data' or 'input_ids', 'attention_mask' and 'labels', found %s",
-    names[1] and table.concat(names, ", ") or "none")
+  for i, one in ipairs(layout.datasets or {}) do usual[i] = one.name end
+  local stated = usual[1] and ("%s %s or "):format(usual[2] and "datasets" or "a dataset", quoted(usual)) or ""
+  misfit(path, "format", "expected %s%s, found %s", stated, quoted(needed(layout)), names[1] and table.concat(names, ", ") or "none")
 end
 
-local function three_datasets(checkpoint, path)
-  local parts = {}
-  for i, name in ipairs(FEATURES) do
-    if not checkpoint:has(name) then missing_datasets(checkpoint, path) end
-    parts[i] = dataset(checkpoint, path, name)
-    if parts[i]:dim() ~= 2 then
-      misfit(path, "shape", "expected the shape [samples, tokens] of '%s', found %s", name, shape_text(parts[i]))
+---What data_params.json says of the datasets in the files beside it.
+---@param path string   of a file
+---@return TokenDataset[]|nil
+local function described_datasets(path)
+  local file = cbk.fs.join(cbk.fs.dirname(path), "data_params.json")
+  local params = cbk.fs.exists(file) and cbk.parse_json(cbk.fs.read(file))
+  if cbk.kind(params) ~= "dict" then return nil end
+  local out, i = {}, 0
+  local function add(name, parts)
+    if cbk.kind(parts) == "list" and #parts > 0 then out[#out + 1] = { name = name, parts = cbk.totable(parts) } end
+  end
+  add("data", params.features)
+  while params[("data_%d_features"):format(i)] do
+    add(("data_%d"):format(i), params[("data_%d_features"):format(i)])
+    i = i + 1
+  end
+  return out[1] and out
+end
+
+local function has_all(checkpoint, datasets)
+  for _, one in ipairs(datasets or {}) do
+    if not checkpoint:has(one.name) then return false end
+  end
+  return datasets ~= nil
+end
+
+---@param checkpoint Checkpoint
+---@param path string
+---@param one TokenDataset
+---@return TokenSource
+local function source_of(checkpoint, path, one)
+  local rows = dataset(checkpoint, path, one.name)
+  local shape, count = rows:shape(), #one.parts
+  if one.is_partial and shape[2] == 1 then return { rows = rows, parts = { one.parts[1] } } end
+  if #shape == 3 and shape[2] == 5 and count == 3 then
+    misfit(path, "unsupported", "'%s' is %s: sequences of variable length (five parts of a sample) cannot be read", one.name,
+      shape_text(rows))
+  end
+  if #shape < 2 or #shape > 3 or shape[2] ~= count then
+    misfit(path, "shape", "expected the shape [samples, %d, tokens] of '%s', found %s", count, one.name, shape_text(rows))
+  end
+  return { rows = rows, parts = one.parts }
+end
+
+---@param checkpoint Checkpoint
+---@param path string
+---@param layout TokenLayout
+---@return TokenSource[]
+local function sources_of(checkpoint, path, layout)
+  local datasets, out = has_all(checkpoint, layout.datasets) and layout.datasets or nil, {}
+  if not datasets then
+    local described = described_datasets(path)
+    datasets = has_all(checkpoint, described) and described or nil
+  end
+  for i, one in ipairs(datasets or {}) do out[i] = source_of(checkpoint, path, one) end
+  if datasets then return out end
+  for _, group in ipairs(layout.groups) do
+    for _, part in ipairs(group) do
+      if checkpoint:has(part) then
+        local rows = dataset(checkpoint, path, part)
+        local is_column = group.is_single and rows:dim() == 2 and rows:shape()[2] == 1
+        if is_column then rows = rows:select(1, 0) end
+        if rows:dim() ~= (group.is_single and 1 or 2) then
+          misfit(path, "shape", "expected the shape %s of '%s', found %s", group.is_single and "[samples]" or "[samples, tokens]", part,
+            shape_text(rows))
+        end
+        out[#out + 1] = { rows = rows, parts = { part }, is_one = true }
+      end
     end
-    local own, first = shape_text(parts[i]), shape_text(parts[1])
-    if own ~= first then misfit(path, "shape", "'%s' is %s, but '%s' is %s", FEATURES[1], first, name, own) end
   end
-  return cbk.stack(parts, 1)
+  return out
 end
 
---- The samples of a file: [samples, 3, tokens], int64.
-local function rows_of(path)
-  local checkpoint = open_file(path)
-  if not checkpoint.format:find "h5$" then misfit(path, "format", "this is %s, not HDF5", checkpoint.format) end
-  if not checkpoint:has "data" then return three_datasets(checkpoint, path) end
-  local rows = dataset(checkpoint, path, "data")
-  local shape = rows:shape()
-  if #shape == 3 and shape[2] == 5 then
-    misfit(path, "unsupported", "'data' is %s: sequences of variable length (five parts of a sample) cannot be read", shape_text(rows))
+---The lengths of the parts of a sample; false: one number.
+---@param sources TokenSource[]
+---@return table<string, integer|false>
+local function lengths_of(sources)
+  local out = {}
+  for _, source in ipairs(sources) do
+    local shape = source.rows:shape()
+    for _, part in ipairs(source.parts) do out[part] = shape[source.is_one and 2 or 3] or false end
   end
-  if #shape ~= 3 or shape[2] ~= #FEATURES then
-    misfit(path, "shape", "expected the shape [samples, 3, tokens] of 'data', found %s", shape_text(rows))
+  return out
+end
+
+---Fails if a file lacks a part, or parts of one group have other lengths.
+local function check_parts(checkpoint, path, layout, sources)
+  local lengths = lengths_of(sources)
+  for _, part in ipairs(needed(layout)) do
+    if lengths[part] == nil then refuse_datasets(checkpoint, path, layout) end
   end
-  return rows
+  for _, source in ipairs(sources) do
+    if #source.rows ~= #sources[1].rows then
+      misfit(path, "shape", "'%s' has %d samples, but '%s' has %d", sources[1].parts[1], #sources[1].rows, source.parts[1], #source.rows)
+    end
+  end
+  for _, group in ipairs(layout.groups) do
+    local first = group[1]
+    for _, part in ipairs(group.is_single and {} or group) do
+      if lengths[part] ~= nil and lengths[part] ~= lengths[first] then
+        local count = #sources[1].rows
+        misfit(path, "shape", "'%s' is [%d, %s], but '%s' is [%d, %s]", first, count, tostring(lengths[first]), part, count,
+          tostring(lengths[part]))
+      end
+    end
+  end
+  return lengths
 end
 
 -- --- samples
 
-local function cut(self, path, rows)
-  local length = rows:shape()[3]
-  if not self.full_length then
-    self.full_length, self.length = length, self.max_sequence_length or length
-  elseif length ~= self.full_length then
-    local first = cbk.quote(self.files[1].path)
-    misfit(path, "shape", "its samples have %d tokens, but those of %s have %d", length, first, self.full_length)
+---Fails if the parts of a file's samples have other lengths than those of the first file.
+---@param self TokenSamples
+---@param path string
+---@param lengths table<string, integer|false>
+local function check_lengths(self, path, lengths)
+  local text = self.layout.groups[1][1]
+  if not self.full_lengths then
+    self.full_lengths, self.lengths = lengths, lengths
+    self.length = self.max_sequence_length or lengths[text]
+    if self.length < lengths[text] and #self.layout.groups > 1 then
+      misfit(path, "value", "its samples have %d tokens, and such samples cannot be cut to max_sequence_length, %d", lengths[text],
+        self.length)
+    end
   end
-  if self.length > length then
-    misfit(path, "value", "its samples have %d tokens, fewer than max_sequence_length, %d; lower it, or make the data again", length,
-      self.length)
+  local first = cbk.quote(self.files[1] and self.files[1].path or path)
+  if lengths[text] ~= self.full_lengths[text] then
+    misfit(path, "shape", "its samples have %d tokens, but those of %s have %d", lengths[text], first, self.full_lengths[text])
   end
-  return rows:slice(2, 0, self.length)
+  for part, length in pairs(self.full_lengths) do
+    if lengths[part] ~= length then
+      misfit(path, "shape", "'%s' has the length %s, but in %s %s", part, tostring(lengths[part]), first, tostring(length))
+    end
+  end
+  if self.length > lengths[text] then
+    misfit(path, "value", "its samples have %d tokens, fewer than max_sequence_length, %d; lower it, or make the data again",
+      lengths[text], self.length)
+  end
 end
+
+---The sources of a file, cut to the length of samples.
+---@param self TokenSamples
+---@param path string
+---@return TokenSource[]
+local function read_file(self, path)
+  local checkpoint = open_file(path)
+  if not checkpoint.format:find "h5$" then misfit(path, "format", "this is %s, not HDF5", checkpoint.format) end
+  local sources = sources_of(checkpoint, path, self.layout)
+  check_lengths(self, path, check_parts(checkpoint, path, self.layout, sources))
+  for _, source in ipairs(#self.layout.groups == 1 and sources or {}) do
+    source.rows = source.rows:slice(source.rows:dim() - 1, 0, self.length)
+  end
+  return sources
+end
+
+---@class TokenSamplesOptions
+---@field layout? TokenLayout              default: token_samples.TEXTS
+---@field max_sequence_length? integer
+---@field limits? table<string, integer>   of parts: numbers are compared with it when they are read
 
 ---Looks at each file of the folders, and keeps none open.
 ---@param folders string|string[]
----@param options { max_sequence_length: integer?, vocab_size: integer? }   with `vocab_size`, ids are compared with it when they are read
+---@param options TokenSamplesOptions
 ---@return TokenSamples
 function token_samples.open(folders, options)
-  local self = setmetatable({ files = {}, count = 0, vocab_size = options.vocab_size,
+  local self = setmetatable({ files = {}, count = 0, limits = {}, layout = options.layout or token_samples.TEXTS,
     max_sequence_length = options.max_sequence_length, opened = {}, order = {} }, Samples)
   for _, path in ipairs(sorted_files(type(folders) == "string" and { folders } or folders)) do
-    local count = #cut(self, path, rows_of(path))
+    local count = #read_file(self, path)[1].rows
     self.files[#self.files + 1] = { path = path, first = self.count, count = count }
     self.count = self.count + count
   end
+  for part, limit in pairs(options.limits or {}) do self.limits[part] = limit end
+  for part, of in pairs(self.layout.within or {}) do self.limits[part] = self.lengths[part] and self.lengths[of] or nil end
   return self
 end
 
 local MOST_OPEN = 32 -- files
 
---- The rows of a file, which stays open until many others were opened.
+--- The sources of a file, which stays open until many others were opened.
 local function opened(self, file)
-  local rows = self.opened[file]
-  if rows then return rows end
-  rows = cut(self, file.path, rows_of(file.path))
-  if #rows ~= file.count then misfit(file.path, "changed", "it had %d samples when the run began, and now has %d", file.count, #rows) end
+  local sources = self.opened[file]
+  if sources then return sources end
+  sources = read_file(self, file.path)
+  local count = #sources[1].rows
+  if count ~= file.count then misfit(file.path, "changed", "it had %d samples when the run began, and now has %d", file.count, count) end
   if #self.order == MOST_OPEN then self.opened[table.remove(self.order, 1)] = nil end
-  self.opened[file], self.order[#self.order + 1] = rows, file
-  return rows
+  self.opened[file], self.order[#self.order + 1] = sources, file
+  return sources
 end
 
 ---The file that has a sample.
@@ -178,9 +336,9 @@ function Samples:file_of(index)
   return self.files[low]
 end
 
---- Rows of one file or several, lazily.
-local function gather(self, indices)
-  local runs, parts = {}, {}
+--- Samples of one file each, in their order.
+local function runs_of(self, indices)
+  local runs = {}
   for _, index in ipairs(indices) do
     local run = runs[#runs]
     local is_inside = run and index >= run.file.first and index < run.file.first + run.file.count
@@ -190,16 +348,30 @@ local function gather(self, indices)
     end
     table.insert(run.rows, index - run.file.first)
   end
-  for i, run in ipairs(runs) do parts[i] = opened(self, run.file):index_select(0, run.rows) end
-  return parts[2] and cbk.cat(parts, 0) or parts[1]
+  return runs
 end
 
-local function read(self, indices) return tensors.tensor(gather(self, indices)) end
+--- The parts of rows.
+local function add_parts(batch, rows, source)
+  for i, part in ipairs(source.parts) do
+    local own = source.is_one and rows or rows:select(1, i - 1)
+    batch[part] = batch[part] or {}
+    table.insert(batch[part], own:contiguous())
+  end
+end
+
+local function read(self, indices)
+  local parts, batch = {}, {}
+  for _, run in ipairs(runs_of(self, indices)) do
+    for _, source in ipairs(opened(self, run.file)) do add_parts(parts, tensors.tensor(source.rows:index_select(0, run.rows)), source) end
+  end
+  for part, list in pairs(parts) do batch[part] = list[2] and tensors.cat(list, 0) or list[1] end
+  return batch
+end
 
 --- Reads rows one by one, so that an error names the one that cannot be read.
 local function read_singly(self, indices)
-  local rows = {}
-  for i, index in ipairs(indices) do
+  for _, index in ipairs(indices) do
     local fine, result = pcall(read, self, { index })
     if not fine and type(result) == "table" and result.code ~= "interrupted" then
       local file = self:file_of(index)
@@ -207,43 +379,50 @@ local function read_singly(self, indices)
     elseif not fine then
       error(result, 0)
     end
-    rows[i] = result
   end
-  return tensors.cat(rows, 0)
+  return read(self, indices)
 end
 
---- The name of the part with an id outside of the vocabulary, and the id. Negative labels are those that a loss ignores.
-local function unknown_id(rows, vocab_size)
-  for i = 0, 2, 2 do
-    local ids = rows:select(1, i)
-    local largest = tonumber(ids:amax():item())
-    if largest >= vocab_size then return FEATURES[i + 1], largest end
-  end
-  local least = tonumber(rows:select(1, 0):amin():item())
-  if least < 0 then return FEATURES[1], least end
-end
-
-local function check_ids(self, rows, indices)
-  if not unknown_id(rows, self.vocab_size) then return end
-  for i, index in ipairs(indices) do
-    local name, id = unknown_id(rows:slice(0, i - 1, i), self.vocab_size)
-    if name then
-      local file = self:file_of(index)
-      misfit(file.path, "value", "record %d has the id %d in %s, but the vocabulary has %d (vocab_size); was the text encoded by another "
-        .. "tokenizer?", index - file.first, id, name, self.vocab_size)
+--- The first part, by its name, with a number outside of its limits, and the number. Negative labels are those that a loss ignores.
+local function unfit(self, batch)
+  for _, group in ipairs(self.layout.groups) do
+    for _, part in ipairs(group) do
+      local limit, numbers = self.limits[part], batch[part]
+      if limit and numbers then
+        local largest, least = tonumber(numbers:amax():item()), tonumber(numbers:amin():item())
+        if largest >= limit then return part, largest end
+        if least < 0 and part ~= "labels" then return part, least end
+      end
     end
   end
 end
 
----Reads samples: [#indices, 3, length], int64. A record that cannot be read or has an id outside of the vocabulary is an error that
----names it.
+local function check_limits(self, batch, indices)
+  if not unfit(self, batch) then return end
+  for i, index in ipairs(indices) do
+    local one = {}
+    for part, numbers in pairs(batch) do one[part] = numbers:slice(0, i - 1, i) end
+    local part, number = unfit(self, one)
+    if part then
+      local file, limit = self:file_of(index), self.limits[part]
+      if limit == self.limits.input_ids then
+        misfit(file.path, "value", "record %d has the id %d in %s, but the vocabulary has %d (vocab_size); was the text encoded by another "
+          .. "tokenizer?", index - file.first, number, part, limit)
+      end
+      misfit(file.path, "value", "record %d has %d in %s, expected a number from 0 to %d", index - file.first, number, part, limit - 1)
+    end
+  end
+end
+
+---Reads samples: each part of them, [#indices, length] or [#indices], int64. A record that cannot be read or has a number outside of
+---the limits is an error that names it.
 ---@param indices integer[]   from 0
----@return cstorch.Tensor
+---@return table<string, cstorch.Tensor>
 function Samples:read(indices)
-  local fine, rows = pcall(read, self, indices)
-  if not fine then rows = read_singly(self, indices) end
-  if self.vocab_size then check_ids(self, rows, indices) end
-  return rows
+  local fine, batch = pcall(read, self, indices)
+  if not fine then batch = read_singly(self, indices) end
+  check_limits(self, batch, indices)
+  return batch
 end
 
 return token_samples

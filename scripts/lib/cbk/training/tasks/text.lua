@@ -1,0 +1,43 @@
+-- Decoders: each token of a text from those before.
+
+local causal_loss = require "cstorch.models.causal_loss"
+local kinds = require "converters.engine.kinds"
+local read = require "cbk.training.tasks.read"
+local token_samples = require "cstorch.utils.data.token_samples"
+
+local BALANCE = 0.01 -- the coefficient of a mixture whose config has none
+
+---@param section Dict
+---@return cstorch.models.LossOptions
+local function options_of(section, refuse)
+  local by, weight = read.choice(section, refuse, "loss_scaling", { "num_tokens", "batch_size" }),
+    read.number(section, refuse, "loss_weight", 1)
+  local moe = section.moe_params or section.moe
+  local balance = kinds.is_dict(moe) and (kinds.present(moe.load_balancing_loss_coef) and moe.load_balancing_loss_coef or BALANCE) or 0
+  return { by = by, weight = by == "num_tokens" and 1 or weight, balance = balance }
+end
+
+---@type TrainingTaskKind
+return {
+  processors = { "GptHDF5MapDataProcessor", "GptHDF5DataProcessor" }, advice = "`cbk make-data` writes files for them",
+  fields = { "loss_scaling", "loss_weight" },
+  open = function(_, section, refuse)
+    local options = options_of(section, refuse)
+    return {
+      layout = token_samples.TEXTS,
+      loss = function(model, batch, pass) return causal_loss.of(model, batch, options, pass.recomputed) end,
+      is_kept = options.balance > 0 and "a mixture of experts needs load_balancing_loss_coef: 0.0" or nil,
+      evaluate = function(model, batch)
+        local logits = model(batch.input_ids)
+        local loss, sum = causal_loss.cross_entropy(logits, batch, options)
+        local labels, weights = batch.labels, batch.attention_mask:to "float32"
+        return loss, { perplexity = { labels = labels, loss = sum, weights = weights },
+          accuracy = { labels = labels, predictions = logits:argmax(-1), weights = weights } }
+      end,
+      metrics = {
+        { key = "perplexity", name = "eval/lm_perplexity", class = "PerplexityMetric" },
+        { key = "accuracy", name = "eval/accuracy", class = "AccuracyMetric" },
+      },
+    }
+  end,
+}
