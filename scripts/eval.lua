@@ -95,7 +95,7 @@ end
 local model, what = model_of()
 local compiled = cstorch.compile(model, { backend = given and given.init.backend.backend_type or "CSX" })
 local at = given or { file = "", moves = {}, ignored = {} }
-local kind = tasks.of(side.list.class.name)
+local kind = tasks.of(model.class_name)
 local task = given and training_model.task(given, kind, model) or kind.open(model, cbk.dict(), error)
 local loader = data.loader(at, section, { place = place, task = kind, layout = task.layout, module = model, from_start = true })
 local steps = args.steps or given and given.init.loop.eval_steps

@@ -2,6 +2,7 @@
 -- T5ForConditionalGenerationLoss.py of the Model Zoo 2.9.
 
 local functional = require "cstorch.nn.functional"
+local systems = require "cstorch.run.systems"
 
 local losses = {}
 
@@ -58,7 +59,8 @@ function losses.classification(logits, batch) return functional.cross_entropy(lo
 function losses.generation(logits, batch, options)
   local mask = batch.decoder_attention_mask:to(logits.dtype):flatten()
   local sum = (each_token(logits, batch.labels, options.smoothing) * mask):sum()
-  if options.by == "num_masked" then return sum / mask:sum(), sum end
+  -- Of all systems: the mean of their losses is then that over all tokens.
+  if options.by == "num_masked" then return sum / systems.means({ n = 1, mask:sum() })[1], sum end
   return sum * (options.weight / batch.labels:size(0)), sum
 end
 

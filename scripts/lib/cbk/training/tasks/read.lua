@@ -28,8 +28,8 @@ function read.choice(section, refuse, field, known)
   for _, one in ipairs(known) do
     if tostring(value):lower() == one then return one end
   end
-  local last = known[#known]
-  refuse(field, ("expected %s or %s, found %s"):format(table.concat(known, ", ", 1, #known - 1), last, tostring(value)))
+  local others = known[2] and table.concat(known, ", ", 1, #known - 1) .. " or " or ""
+  refuse(field, ("expected %s%s, found %s"):format(others, known[#known], tostring(value)))
 end
 
 ---@param section Dict
