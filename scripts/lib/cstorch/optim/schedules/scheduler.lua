@@ -122,6 +122,10 @@ end
 ---@param count integer
 ---@return (cstorch.Tensor|false)[]   # [count] for each group; false for groups that are not targeted
 function Scheduler:values_at(first, count)
+  for name, value in pairs { first = first or false, count = count or false } do
+    local is_whole = type(value) == "number" and value == math.floor(value) and value >= 0 and value <= 2 ^ 53
+    check(is_whole, "value", "values_at: %s must be a whole number from 0, not %s", name, show(value or nil))
+  end
   local clocks = {}
   each_part(self, function(part)
     clocks[part], part.last_epoch = part.last_epoch, tensors.zeros({ count }, { dtype = "int64" })
