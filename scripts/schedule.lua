@@ -23,6 +23,7 @@ parser:option("--rows", "print so many steps (default: 11)"):argname("N"):defaul
 parser:option("-o --output", "write a picture instead: FILE.svg or FILE.png"):argname "FILE"
 parser:flag("--ascii", "draw with ASCII characters only")
 cli.options(parser, "json", "overwrite")
+cli.dry_run_option(parser)
 local args = parser:parse()
 
 local suffix = args.output and (args.output:lower():match "%.(%w+)$" or "")
@@ -104,8 +105,8 @@ if args.json then
   cli.print_json(cbk.dict { { "steps", found.steps }, { "series", list } })
 elseif args.output then
   local picture = curves.figure(args.params, changing(), { width = 800, height = 260 })
-  cbk.fs.write(args.output, picture[suffix](picture), { overwrite = args.overwrite })
-  print(("%s written"):format(cbk.shown(args.output)))
+  if not args.dry_run then cbk.fs.write(args.output, picture[suffix](picture), { overwrite = args.overwrite }) end
+  print(args.dry_run and cli.saved_text(args, "The picture", cbk.shown(args.output)) or cbk.shown(args.output))
 else
   print(("%s: %s"):format(cbk.shown(args.params), numbers.counted(found.steps, "step")))
   print(cadence(given.init.checkpoint.steps, "checkpoints"))

@@ -19,9 +19,9 @@ file. Everything is computed in float32. Fields without an effect here are named
 Data are folders of HDF5 files with token ids, as the Model Zoo's preprocessing and `cbk make-data`
 write them.
 
-Checkpoints are checkpoint_<step>.mdl in the folder model_dir. If it has some, the run continues after the last one, with
-the same values as if it had never stopped: weights, states of the optimizer and of the schedules, place in
-the data and random numbers are restored. They convert with `cbk convert` as the checkpoints of a cluster do.
+Checkpoints are checkpoint_STEP.mdl in the folder model_dir. If it has some, the run continues after
+the last one, with the same values as if it had never stopped: weights, states of the optimizer and of
+the schedules, place in the data and random numbers are restored. They convert with `cbk convert` as the checkpoints of a cluster do.
 
 examples:
   cbk train params.yaml
@@ -34,13 +34,16 @@ parser:option("--max-steps --max_steps", "train up to this step"):argname("N"):c
 parser:option("--seed", "random seed (default: that of the file, else 0)"):argname("N"):convert(cli.whole_number("--seed", 0))
 parser:flag("--activation-checkpointing", "keep no inner values of layers, and compute them again: a step takes longer, and its memory "
   .. "does not grow with the number of layers")
-parser:mutex(
-  parser:flag("--dry-run", "run two steps, print what the run will cost, and write nothing"),
-  parser:flag("--compile-only", "record one step, print its graph and memory, and write nothing"),
-  parser:flag("--validate-only", "check the file, the model and the data, and write nothing")
-)
+parser:flag("--dry-run", "run two steps, print what the run will cost, and write nothing")
+parser:flag("--compile-only", "record one step, print its graph and memory, and write nothing")
+parser:flag("--validate-only", "check the file, the model and the data, and write nothing")
 cli.options(parser, "threads", "no-progress-bar", "quiet", "json")
 local args = parser:parse()
+local asked
+for _, name in ipairs { "dry_run", "compile_only", "validate_only" } do
+  if args[name] and asked then cli.usage_error("train", ("--%s and --%s exclude each other"):format(asked, (name:gsub("_", "-")))) end
+  asked = args[name] and name:gsub("_", "-") or asked
+end
 
 -- --- options over the file
 

@@ -107,6 +107,7 @@ return {
   ["cbk.config.load"] = 'cfg = cbk.config.load "params.yaml"',
   ["cbk.config.save"] = 'cbk.config.save(cfg, "params.json", { overwrite = true })',
   ["cbk.config.parse"] = 'cbk.config.parse("a: [1, 2]", "yaml")',
+  ["cbk.config.line"] = 'print(cbk.config.line("params.yaml", { "model", "hidden_size" }))',
   ["cbk.config.dump"] = 'print(cbk.config.dump(cfg, "yaml"))',
   ["cbk.json"] = 'print(cbk.json(cfg, { indent = 2 }))',
   ["cbk.parse_json"] = 'cbk.parse_json("[1, 2]")[1]',
@@ -156,6 +157,7 @@ return {
   ["cbk.pickle.verify"] = 'cbk.pickle.verify "model.pt"',
   ["cbk.safetensors.inspect"] = 'cbk.safetensors.inspect("model.safetensors").tensors',
   ["cbk.gguf.texts"] = 'pcall(cbk.gguf.texts, cbk.raw(cfg, "name"))  -- of metadata of a GGUF file',
+  ["cbk.tensorflow.event"] = 'print(#cbk.tensorflow.event(1.5, 10, { loss = 2.5 }))',
   ["cbk.tensorflow.texts"] = 'pcall(cbk.tensorflow.texts, cbk.raw(cfg, "name"))  -- of a tensor of texts',
 
   -- the terminal, text and the rest
