@@ -104,7 +104,7 @@ local HERE = cbk.fs.dirname(debug.getinfo(1, "S").source:sub(2))
 
 --- A run of the text that comes with cbk: trained, converted, evaluated on both sides, and asked for a text.
 local function train(folder)
-  print "\nA run of 300 steps on two plays of Shakespeare. Its params.yaml is that of `cbk help training`."
+  print "\nA run of 300 steps on two plays of Shakespeare, with the params.yaml of the help page on training."
   cbk.fs.write(cbk.fs.join(folder, "params.yaml"), cbk.fs.read(cbk.fs.join(HERE, "examples", "params.yaml")))
   must(run(folder, "make-data", "-o", "data", "--max-seq-length", "64"))
   must(run(folder, "train", "params.yaml", "--no-progress-bar"))

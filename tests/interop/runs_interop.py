@@ -319,6 +319,8 @@ def ranks(run):
         assert i == 0 or bytes_now == want, "the run that was continued has other bytes"
         want = bytes_now
         os.remove(last)
+    done = subprocess.run([*command, "--activation-checkpointing"], env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode != 0 and "several ranks is not supported; leave it out" in done.stdout + done.stderr, done
     with open(os.path.join(folder, "alone", "metrics.jsonl"), encoding="utf-8") as file:
         losses = [row["loss"] for row in map(json.loads, file) if "loss" in row]
     found = metrics(folder, "loss")
