@@ -196,11 +196,11 @@ return { { model = "own", classes = { left = classes.LlamaForCausalLM, right = z
 
   it("says once why nothing is computed", function()
     local dir = harness.temp_dir()
-    local status, out = harness.cbk(dir, "rules", "bert", "--logits")
+    local status, out = harness.cbk(dir, "rules", "vit", "--logits")
     equal(status, 1, out)
-    has(out, "bert, hf to cs-2.9 and back: round trip: no logits were compared: BertForPreTraining is not computed here", "\n1 finding\n",
-      "logits not computed: BertForPreTraining is not computed here; decoders such as LlamaForCausalLM and GPT2LMHeadModel are\n")
-    equal(select(2, out:gsub("logits not computed", "")), 1)
+    has(out, "vit, hf to cs-2.9 and back: round trip: no logits were compared: ViTForImageClassification is not computed here", "\n1 finding\n",
+      "logits not computed: ViTForImageClassification is not computed here; decoders such as LlamaForCausalLM and GPT2LMHeadModel are\n")
+    equal(select(2, out:gsub("logits not computed: ViTForImageClassification", "")), 1)
     status, out = harness.cbk(dir, "rules", "llava", "--logits")
     equal(status, 1, out)
     has(out, "round trip: nothing was converted there and back: the model has several parts, or is inside another one")
@@ -284,12 +284,12 @@ describe("diff --logits", function()
     refused("--logits and --converter cannot be combined", "a", "b", "--logits", "--converter", "x.lua")
     cbk.create(dir .. "/x.safetensors", { root = cbk.dict { { "x", conversion.counted({ 2 }, 0) } } }):commit { progress = false }
     refused("cannot compute 'x.safetensors': no model has these tensor names", "a", "x.safetensors", "--logits")
-    cbk.fs.mkdir(dir .. "/bert")
-    cbk.fs.write(dir .. "/bert/config.json", [[{ "model_type": "bert", "architectures": ["BertModel"], "vocab_size": 50, "hidden_size": 16,
-      "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 24, "max_position_embeddings": 8 }]])
-    local status, _, err = harness.cbk(dir, "new", "bert/config.json", "-o", "bert/model.safetensors")
+    cbk.fs.mkdir(dir .. "/vit")
+    cbk.fs.write(dir .. "/vit/config.json", [[{ "model_type": "vit", "architectures": ["ViTForImageClassification"], "hidden_size": 16,
+      "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 24, "image_size": 8, "patch_size": 4 }]])
+    local status, _, err = harness.cbk(dir, "new", "vit/config.json", "-o", "vit/model.safetensors")
     equal(status, 0, err)
-    refused("cannot compare logits: Bert", "a", "bert", "--logits")
+    refused("cannot compare logits: ViTForImageClassification", "a", "vit", "--logits")
     cbk.fs.remove(dir .. "/a/config.json")
     refused("without its config: there is no config.json beside it; put the config into the folder of the checkpoint", "a", "b", "--logits")
   end)
