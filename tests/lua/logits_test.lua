@@ -198,7 +198,8 @@ return { { model = "own", classes = { left = classes.LlamaForCausalLM, right = z
     local dir = harness.temp_dir()
     local status, out = harness.cbk(dir, "rules", "vit", "--logits")
     equal(status, 1, out)
-    has(out, "vit, hf to cs-2.9 and back: round trip: no logits were compared: ViTForImageClassification is not computed here", "\n1 finding\n",
+    has(out, "vit, hf to cs-2.9 and back: round trip: no logits were compared: ViTForImageClassification is not computed here",
+      "\n1 finding\n",
       "logits not computed: ViTForImageClassification is not computed here; decoders such as LlamaForCausalLM and GPT2LMHeadModel are\n")
     equal(select(2, out:gsub("logits not computed: ViTForImageClassification", "")), 1)
     status, out = harness.cbk(dir, "rules", "llava", "--logits")
