@@ -76,6 +76,16 @@ function record.begin(dir, step, options)
   return setmetatable({ dir = dir, metrics = open(cbk.fs.join(dir, METRICS), "a"), events = events }, Record)
 end
 
+---Writes at once, so that a run that is killed leaves whole records.
+---@param self RunRecord
+---@param file file*
+---@param bytes string
+local function write(self, file, bytes)
+  local fine, problem = file:write(bytes)
+  if fine then fine, problem = file:flush() end
+  if not fine then cbk.fail("io", ("cannot record the run in %s: %s"):format(cbk.quote(self.dir), problem), { file = self.dir }) end
+end
+
 ---Adds numbers of a step.
 ---@param step integer
 ---@param members { [1]: string, [2]: number }[]   names and values, in the order of the line
@@ -85,10 +95,8 @@ function Record:add(step, members)
   for i, member in ipairs(members) do
     row[i + 1], scalars[member[1]] = { member[1], numbers.json_number(member[2]) }, member[2]
   end
-  self.metrics:write(cbk.json(cbk.dict(row)), "\n")
-  self.metrics:flush()
-  self.events:write(cbk.tensorflow.event(os.time(), step, scalars))
-  self.events:flush()
+  write(self, self.metrics, cbk.json(cbk.dict(row)) .. "\n")
+  write(self, self.events, cbk.tensorflow.event(os.time(), step, scalars))
 end
 
 local PANELS = { "loss", "eval_loss", "lr", "loss_scale", "grad_norm" }

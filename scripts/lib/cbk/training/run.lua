@@ -35,7 +35,7 @@ local run = {}
 ---@field lacking string[]     states that this checkpoint has not
 
 ---The seed of a step: each has its own, so that a run that was resumed draws the same random numbers.
-local function seed_of(seed, step) return (seed * 2 ^ 31 + step) % 2 ^ 53 end
+local function seed_of(seed, step) return seed % 2 ^ 21 * 2 ^ 31 + step end
 
 ---@param self TrainingRun
 ---@return fun(batch: table): cstorch.Tensor, OptimizingFacts
