@@ -286,3 +286,23 @@ describe("cstorch: the example evaluate.lua", function()
     is_true(err:find("load: expected the path of a checkpoint, found nil", 1, true) and err:find "evaluate%.lua:", err)
   end)
 end)
+
+describe("cstorch: the examples of one's own", function()
+  local LONGEST = 60 -- lines
+  for name, last in pairs {
+    own_optimizer = "step 200: loss 0.00", own_schedule = "step 40: learning rate 0.00354\n", own_data = "batch 4: 0 1\n",
+    own_model = "\nshe sea sea sea",
+  } do
+    it(("run, and are short: %s.lua"):format(name), function()
+      local out = run(harness.temp_dir(), example(name .. ".lua"))
+      harness.has(out, last)
+      local _, lines = cbk.fs.read(example(name .. ".lua")):gsub("\n", "")
+      is_true(lines < LONGEST, lines .. " lines")
+    end)
+  end
+
+  it("continue with the batch behind the last one", function()
+    equal(run(harness.temp_dir(), example "own_data.lua"),
+      "batch 1: 0 1\nbatch 2: 4 9\nbatch 3: 16 25\nbatch 1: 36 49\nbatch 2: 64 81\nbatch 3: 100 121\nbatch 4: 0 1\n")
+  end)
+end)
