@@ -72,8 +72,9 @@ local function try(file)
   return nil, ("%s: %s"):format(beside, errors.text(errors.outside(result, said)))
 end
 
----Why a link out of the folder is not followed, with the option that names the config.
+---Why a file is not read: a link out of the folder, with the option that names the config; a folder or a pipe.
 local function refusal(problem)
+  if type(problem) == "table" and problem.code == "io" then return errors.text(problem) end
   if type(problem) ~= "table" or problem.code ~= "external" then error(problem, 0) end
   return errors.text(errors.with(problem, { advice = "--config FILE reads it" }))
 end
@@ -165,8 +166,7 @@ local function yaml_files(folder)
       end
     end
   end
-  local has_plain = out.plain.readable[1] or out.plain.problem
-  if not has_plain and #converted.readable == 1 and not is_claimed(out, folder) then out.plain = converted end
+  if not out.plain.readable[1] and #converted.readable == 1 and not is_claimed(out, folder) then out.plain = converted end
   return out
 end
 
@@ -211,7 +211,8 @@ function config_beside.find(path, is_hf, known)
     return { problem = ("there are several configs beside it: %s; name one with --config"):format(naming.listed(names, MOST_NAMES)),
       is_named = is_named }
   end
-  if not files.readable[1] then return { problem = files.problem, is_broken = files.problem ~= nil or nil, is_named = is_named } end
+  if not files.readable[1] and not is_named then return { unused = files.problem } end -- any YAML, perhaps of another program
+  if not files.readable[1] then return { problem = files.problem, is_broken = files.problem ~= nil or nil, is_named = true } end
   local config, problem = try(files.readable[1])
   return { path = config and files.readable[1], config = config, problem = problem, is_broken = problem ~= nil or nil,
     is_named = is_named }
