@@ -212,11 +212,11 @@ def conversions(s):
     many = folder(s, "many", CONFIG, {**WEIGHTS, **{f"x{name}.weight": torch.ones(2) for name in "abcdef"}})
     s.situation("many foreign keys", convert(many, "--model", "llama", "--config", config), "check with `cbk identify`", None, least=0)
     os.makedirs(s.path("yamls"))
-    shutil.copy(checkpoint, s.path("yamls", "x.mdl"))
+    s.run("copy", checkpoint, s.path("yamls", "x.mdl"), "--exclude", "__metadata__")  # which has its own config
     for name in ("a", "b"):
         shutil.copy(params, s.path("yamls", name + ".yaml"))
-    s.situation("two YAML files", ["convert", s.path("yamls", "x.mdl"), "--to", "hf", "-o", "OUT"], "name one with --config|--config", None, {"--config": params}, least=0)
-    s.situation("two YAML files, the model given", ["convert", s.path("yamls", "x.mdl"), "--model", "llama", "--to", "hf", "-o", "OUT"], "--config", None, {"--config": params}, least=0)
+    s.situation("two YAML files", ["convert", s.path("yamls", "x.mdl"), "--src-fmt", "cs-2.9", "--to", "hf", "-o", "OUT"], "name one with --config|--config", None, {"--config": params}, least=0)
+    s.situation("two YAML files, the model given", ["convert", s.path("yamls", "x.mdl"), "--model", "llama", "--src-fmt", "cs-2.9", "--to", "hf", "-o", "OUT"], "--config", None, {"--config": params}, least=0)
     s.situation("a config of the Model Zoo", ["convert", good, "--config", params, "--model", "llama", "--src-fmt", "hf", "--to", "cs-2.9", "-o", "OUT"],
                 "pass its format", None, {"--src-fmt": "hf"}, least=0)
     s.situation("a stated release", ["convert", checkpoint, "--config", params, "--model", "llama", "--src-fmt", "cs-2.5", "--tgt-fmt", "hf", "-o", "OUT"], "--src-fmt", None, least=0)
@@ -381,6 +381,7 @@ def unheard(s):
 
 # Advice without a situation here, and why.
 ELSEWHERE = {
+    "--config reads it": "identify_test.lua",
     "leave out --to-dtype": "convert_command_test.lua", "needs tensors: name the checkpoint instead": "round_trip_test.lua",
     "by-layer`, and compare the weight": "check_siblings_test.lua",
     "cbk takes them apart": "stacked_experts_test.lua", "make an adapter of the run's folder": "peft_interop.py", "leave it out with --exclude, without --weights": "ranks_interop.py",
