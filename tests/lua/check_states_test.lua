@@ -83,6 +83,13 @@ describe("cbk check of optimizer states", function()
     has(out, "2 errors")
   end)
 
+  it("advises to leave out the states under the names that they have", function()
+    local dir, root = harness.temp_dir(), with_shape({ 4, 7 }, "exp_avg")
+    cbk.create(dir .. "/optimizer.pt", { root = root.optimizer }):commit()
+    local _, out = harness.cbk(dir, "check", "optimizer.pt", "--only", "state")
+    has(out, "(`cbk copy --exclude 'state.*'`)")
+  end)
+
   it("reports a mistake once where the states have names", function()
     local dir, root = harness.temp_dir(), with_shape({ 4, 7 }, "exp_avg")
     root.optimizer.param_groups[1].param_names = cbk.list(cbk.keys(root.model))

@@ -17,6 +17,7 @@ local optimizer_table = require "cbk.optimizer_table"
 local parts = require "cbk.parts"
 local pickles = require "cbk.check.pickles"
 local quantised = require "cbk.quantised"
+local rules = require "cbk.check.rules"
 local shards = require "cbk.check.shards"
 local siblings = require "cbk.check.siblings"
 local small_items = require "cbk.small_items"
@@ -179,7 +180,9 @@ local function check_states(subject, found)
   end
   states.check(subject.checkpoint:raw_root(), function(path, text, severity)
     local is_known = of_parameter[optimizer_state.parameter_of(path)]
-    if not is_known then found:add("state", subject.path, path, text, { severity = severity }) end
+    local place = path:match "^(.-state)%f[.%z]" or path
+    local advice = place ~= "optimizer.state" and rules.by_id.state.help:gsub("optimizer%.state", (place:gsub("%%", "%%%%"))) or nil
+    if not is_known then found:add("state", subject.path, path, text, { severity = severity, advice = advice }) end
   end)
 end
 
