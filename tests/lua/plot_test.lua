@@ -225,9 +225,12 @@ end)
 
 describe("plots", function()
   it("know the layer of a key", function()
-    equal({ layers.split "h.12.a.3" }, { "h.*.a.3", 12 })
-    equal({ layers.split "7" }, { "*", 7 })
-    equal({ layers.split "layer1.weight" }, {})
+    equal({ layers.split { "h.12.a.3", "h.13.a.3" } }, { { ["h.12.a.3"] = "h.*.a.3", ["h.13.a.3"] = "h.*.a.3" },
+      { ["h.12.a.3"] = 12, ["h.13.a.3"] = 13 } })
+    equal({ layers.split { "0.layer.4.w", "0.layer.5.w" } }, { { ["0.layer.4.w"] = "0.layer.*.w", ["0.layer.5.w"] = "0.layer.*.w" },
+      { ["0.layer.4.w"] = 4, ["0.layer.5.w"] = 5 } })
+    equal({ layers.split { "7" } }, { { ["7"] = "*" }, { ["7"] = 7 } })
+    equal({ layers.split { "weight" } }, { {}, {} })
   end)
 
   it("have numbers and colours for all places", function()
