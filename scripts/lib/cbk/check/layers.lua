@@ -32,6 +32,7 @@ end
 ---@field prefix string                          "layers." or "block_"
 ---@field names table<integer, string>           of the layers: "layers.5"
 ---@field file string
+---@field is_flat? boolean                        the numbers are not those of layers
 ---@field numbers integer[]                       in the order of the file
 ---@field parts table<integer, string[]>          the rests of the keys by number
 ---@field series table<string, LayerTensor[]>     by the rest of the key
@@ -41,13 +42,22 @@ local LEAST_LAYERS = 6 -- that say which shape is usual
 ---Whether a stack has blocks of several parts. Modules such as Sequential have gaps on purpose, and a few numbers that end a name, as in
 ---"branch_1", are of parts of a layer.
 local function is_stack(stack)
-  if #stack.numbers < (stack.prefix:find "[./]$" and 3 or LEAST_LAYERS) then return false end
-  for _, rests in pairs(stack.parts) do
-    for _, rest in ipairs(rests) do
-      if not rest:find "[./]" then return false end
-    end
-  end
-  return true
+  return not stack.is_flat and #stack.numbers >= (stack.prefix:find "[./]$" and 3 or LEAST_LAYERS)
+end
+
+---Notes that a layer has a tensor that is no part of it: the numbers are not those of layers, and nothing of them is kept.
+local function flatten(stack) stack.is_flat, stack.names, stack.numbers, stack.parts, stack.series = true, {}, {}, {}, {} end
+
+---@param stack LayerStack
+---@param place { before: string, digits: string, rest: string }
+---@param one LayerTensor
+local function add(stack, place, one)
+  local number, rest = tonumber(place.digits), place.rest
+  if not stack.parts[number] then stack.parts[number], stack.numbers[#stack.numbers + 1] = {}, number end
+  stack.names[number] = place.before .. place.digits
+  table.insert(stack.parts[number], rest)
+  stack.series[rest] = stack.series[rest] or {}
+  stack.series[rest][number] = one
 end
 
 ---@param tensors LayerTensor[]
@@ -56,17 +66,17 @@ local function stacks_of(tensors)
   local by_prefix, out = {}, {}
   for _, one in ipairs(tensors) do
     for _, place in ipairs(layers.places(one.key)) do
-      local prefix, number, rest = place.before, tonumber(place.digits), place.rest
+      local prefix = place.before
       local stack = by_prefix[prefix]
       if not stack then
         stack = { prefix = prefix, names = {}, file = one.file, numbers = {}, parts = {}, series = {} }
         by_prefix[prefix], out[#out + 1] = stack, stack
       end
-      if not stack.parts[number] then stack.parts[number], stack.numbers[#stack.numbers + 1] = {}, number end
-      stack.names[number] = prefix .. place.digits
-      table.insert(stack.parts[number], rest)
-      stack.series[rest] = stack.series[rest] or {}
-      stack.series[rest][number] = one
+      if not place.rest:find "[./]" then
+        flatten(stack)
+      elseif not stack.is_flat then
+        add(stack, place, one)
+      end
     end
   end
   local chosen = {}
