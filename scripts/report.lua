@@ -232,6 +232,7 @@ end
 
 local findings_html, finding_count = findings_section()
 collectgarbage() -- before as much is read again
+cbk.trim_memory()
 local data = data_of_rows()
 local found = optimizers.find(checkpoint:raw_root())
 local sections = { { title = "Findings", html = findings_html } }

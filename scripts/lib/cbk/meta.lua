@@ -900,6 +900,9 @@ function cbk.has_job() end
 ---@return boolean
 function cbk.complete_job(folder) end
 ---@private
+---Gives memory that the host has freed back to the system, so that Lua can have it.
+function cbk.trim_memory() end
+---@private
 ---The number of this process among those that work together, from 0, and how many they are. See `cbk.team`.
 ---@return integer rank, integer size
 function cbk.team_place() end
