@@ -130,7 +130,7 @@ describe("cbk train", function()
     has(train(marked), "The file, the model and the data fit.\n")
   end)
 
-  it("saves the first values if it is told to", function()
+  it("saves the first values where the file asks for them", function()
     local dir = folder(changed(TRAINER, "      steps: 4", "      steps: 4\n      save_initial_checkpoint: true"))
     train(dir)
     equal(checkpoints(dir), { "checkpoint_0.mdl", "checkpoint_12.mdl", "checkpoint_4.mdl", "checkpoint_8.mdl" })

@@ -609,7 +609,7 @@ function cbk.config.load(path) end
 ---@param options? { overwrite: boolean, format: "yaml"|"json", indent: integer, sort: boolean }
 function cbk.config.save(tree, path, options) end
 ---The line of a field in a config file, from 1, for messages: of the last of the keys that is found, items of lists by their number from
----0; nil if there is none.
+---0; nil without any of them.
 ---@param path string
 ---@param keys string[]
 ---@return integer|nil

@@ -60,7 +60,7 @@ local function is_code_point(code, length)
   return code >= LEAST[length] and code < 0x110000 and not (code >= 0xd800 and code < 0xe000)
 end
 
---- The code point at a byte, and its length; nil if there is none.
+--- The code point at a byte, and its length; nil at the end of the text.
 local function decode(text, at, byte)
   local length = length_of(byte)
   if length == 1 then return byte, 1 end

@@ -168,7 +168,7 @@ function params.load(file)
     cbk.fail("config", ("'%s' is not a params.yaml of the Model Zoo: it has neither 'trainer' nor 'model'"):format(file), { file = file })
   end
   local config = in_new_layout(file, given, moves)
-  trainer.model(config) -- fails with a good message where there is none
+  trainer.model(config) -- says what is wrong with a file that has no model
   local reader = { file = file, moves = moves, ignored = {} }
   local read = read_section(reader, fields.TRAINER, config.trainer, "trainer")
   local init, callbacks = read.init, read.init.callbacks
