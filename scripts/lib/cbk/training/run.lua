@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local cost = require "cbk.training.cost"
 local cstorch = require "cstorch"
 local data = require "cbk.training.data"
+local errors = require "cbk.errors"
 local evaluation = require "cbk.training.evaluation"
 local model = require "cbk.training.model"
 local models = require "cstorch.models"
@@ -141,12 +142,18 @@ local function open_data(self)
     loop.eval_steps)
 end
 
----The checkpoint to begin with: the last one of the run's folder, else the one that the file names; nil: none.
+---Begins with the last checkpoint of the run's folder, else with the one that the file names, if there is any.
 ---@param self TrainingRun
----@return string|nil
-local function first_checkpoint(self)
+local function load_first(self)
   local last = self.params.init.checkpoint.autoload_last_checkpoint ~= false and saving.last(self.params)
-  return last and last.path or self.params.fit.ckpt_path
+  self.loaded = last and last.path or self.params.fit.ckpt_path
+  if not self.loaded then return end
+  local fine, result = pcall(saving.load, self, self.loaded)
+  if not fine then
+    local advice = last and "move it to another folder: the run then continues after the checkpoint before it" or nil
+    error(type(result) == "table" and result.code and errors.with(result, { advice = advice }) or result, 0)
+  end
+  self.lacking = result
 end
 
 ---Fails where layers cannot be computed again.
@@ -178,8 +185,7 @@ function run.open(given, options)
   self.compiled = cstorch.compile(self.module, { backend = init.backend.backend_type or init.device or "CSX" })
   self.optimizing = optimizing.new(given, self.module)
   open_data(self)
-  self.loaded = first_checkpoint(self)
-  if self.loaded then self.lacking = saving.load(self, self.loaded) end
+  load_first(self)
   local began = record.facts(init.model_dir)
   self.began = began and self.loaded ~= given.fit.ckpt_path and began.first_step or self.step
   self.steps = params.at_field(given, "trainer.init.loop", stages.of, init.loop, self.loader:length(), self.began, self.step,
