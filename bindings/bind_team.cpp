@@ -1,5 +1,3 @@
-#include <malloc.h>
-
 #include "bindings/modules.hpp"
 #include "host/base/sha256.hpp"
 #include "host/base/team.hpp"
@@ -7,12 +5,6 @@
 
 namespace cbk::lua {
 namespace {
-
-/// cbk.trim_memory(): what the host has freed is given back to the system, so that Lua can have it.
-int trim_memory(lua_State*) {
-  malloc_trim(0);
-  return 0;
-}
 
 /// cbk.team_place(): the number of this process among those that work together, from 0, and how many they
 /// are.
@@ -57,10 +49,11 @@ int file_digest(lua_State* L) {
 }  // namespace
 
 void bind_team(lua_State* L) {
-  static const luaL_Reg functions[] = {
-      {"trim_memory", guarded<trim_memory>},     {"team_place", guarded<team_place>},
-      {"team_exchange", guarded<team_exchange>}, {"team_done", guarded<team_done>},
-      {"file_digest", guarded<file_digest>},     {nullptr, nullptr}};
+  static const luaL_Reg functions[] = {{"team_place", guarded<team_place>},
+                                       {"team_exchange", guarded<team_exchange>},
+                                       {"team_done", guarded<team_done>},
+                                       {"file_digest", guarded<file_digest>},
+                                       {nullptr, nullptr}};
   set_functions(L, functions);
 }
 

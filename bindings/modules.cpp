@@ -1,5 +1,7 @@
 #include "bindings/modules.hpp"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -29,6 +31,13 @@ int sleep_seconds(lua_State* L) {
   return 0;
 }
 
+/// `cbk.trim_memory()`: what the host has freed is given back to the system, so that Lua, which has memory of
+/// its own, can have it.
+int trim_memory(lua_State*) {
+  malloc_trim(0);
+  return 0;
+}
+
 }  // namespace
 
 int open_native(lua_State* L) {
@@ -41,8 +50,10 @@ int open_native(lua_State* L) {
                      bind_h5_edit, bind_terminal}) {
     bind(L);
   }
-  static const luaL_Reg functions[] = {
-      {"clock", guarded<clock_seconds>}, {"sleep", guarded<sleep_seconds>}, {nullptr, nullptr}};
+  static const luaL_Reg functions[] = {{"clock", guarded<clock_seconds>},
+                                       {"sleep", guarded<sleep_seconds>},
+                                       {"trim_memory", guarded<trim_memory>},
+                                       {nullptr, nullptr}};
   set_functions(L, functions);
   set_field(L, "version", std::string_view(CBK_VERSION));
   return 1;

@@ -8,6 +8,7 @@ local evaluation = require "cbk.training.evaluation"
 local numbers = require "cbk.numbers"
 local params = require "cbk.training.params"
 local progress = require "cbk.progress"
+local progress_bar = require "cbk.training.progress_bar"
 local record = require "cbk.training.record"
 local run = require "cbk.training.run"
 
@@ -94,53 +95,26 @@ end
 
 local samples, started = 0, cbk.clock()
 
-local TICKS, MOST_TICKS = { "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█" }, 24
-
----A tick for each part of the run so far: the mean of its losses.
----@param losses number[]
-local function sparkline(losses)
-  local count, means, low, high = math.min(MOST_TICKS, #losses), {}, math.huge, -math.huge
-  for i = 1, count do
-    local first, last, sum = math.floor((i - 1) * #losses / count) + 1, math.floor(i * #losses / count), 0
-    for k = first, last do sum = sum + losses[k] end
-    means[i] = sum / (last - first + 1)
-    low, high = math.min(low, means[i]), math.max(high, means[i])
-  end
-  for i, mean in ipairs(means) do
-    local place = high > low and (mean - low) / (high - low) or 0
-    means[i] = TICKS[place == place and math.floor(place * (#TICKS - 1) + 0.5) + 1 or #TICKS]
-  end
-  return table.concat(means)
-end
-
----@param self TrainingRun
----@param losses number[]
-local function draw(self, step, losses)
-  local steps = self.steps
-  local done, seconds = step - steps.first, cbk.clock() - started
-  local left = progress.format_time((steps.last - step) * seconds / done)
-  local line = ("step %d of %d  loss %.4f %s  %.3g samples/s  %s left"):format(step, steps.last, losses[#losses], sparkline(losses),
-    samples / seconds, left)
-  cbk.terminal.progress(step == steps.last and "" or line)
-end
-
 ---@param self TrainingRun
 ---@param kept RunRecord
 ---@return TrainingEvents
 local function events_of(self, kept)
-  local has_bar, losses = cli.has_progress(args) and cbk.terminal.is_tty "stderr", {}
+  local bar = cli.has_progress(args) and cbk.terminal.is_tty "stderr" and progress_bar.new(self.steps.first, self.steps.last)
   local every = init.logging.log_steps or 1
   return {
     on_line = say,
     on_step = function(step, loss, facts)
-      samples, losses[#losses + 1] = samples + self.loader.batch_size, loss
+      samples = samples + self.loader.batch_size
       if step % every == 0 or step == self.steps.last then
         local members = { { "loss", loss }, { "samples_per_second", samples / (cbk.clock() - started) } }
         for _, name in ipairs { "lr", "grad_norm", "loss_scale" } do members[#members + 1] = facts[name] and { name, facts[name] } end
         kept:add(step, members)
       end
       if args.json then json_line { { "step", step }, { "loss", numbers.json_number(loss) } } end
-      if has_bar then draw(self, step, losses) end
+      if bar then
+        bar:add(loss)
+        bar:draw(step, samples)
+      end
     end,
     on_checkpoint = function(path, step)
       say(("Saved checkpoint %s"):format(cbk.shown(path)))

@@ -343,6 +343,11 @@ describe("cbk train: the file", function()
     has(err, "trainer.init.backend.cluster_config.mount_dirs=[…] (belongs to a cluster, and nothing here runs on one)")
     has(err, "trainer.init.callbacks.0.ComputeNorm={…} (logs the norms of gradients and weights)")
     has(err, "trainer.init.callbacks.1.Mine={…} (is not known here)")
+    text = changed(TRAINER, "    logging:",
+      "    loggers:\n    - TensorBoardLogger: {summary_dir: x}\n    - ProgressLogger: {}\n    logging:")
+    _, err = train(folder(text))
+    equal((err:gsub("%s+", " ")), 'warning: without an effect here: trainer.init.loggers.0.TensorBoardLogger.summary_dir="x" '
+      .. "(writes event files to another folder than model_dir) ")
   end)
 
   it("stops at a loss that is no number, unless CheckLoss is off", function()
@@ -459,5 +464,37 @@ describe("The run of the demo and of the tutorial", function()
     local page, indented = cbk.fs.read(here .. "scripts/help/training.md"), {}
     for line in cbk.fs.read(here .. "scripts/examples/params.yaml"):gmatch "([^\n]*)\n" do indented[#indented + 1] = "  " .. line end
     has(page, table.concat(indented, "\n") .. "\n")
+  end)
+end)
+
+describe("The progress line of a run", function()
+  local progress_bar = require "cbk.training.progress_bar"
+
+  it("has the loss as ticks, the speed and the time left", function()
+    local bar = progress_bar.new(10, 20)
+    for loss = 4, 1, -1 do bar:add(loss) end
+    equal(bar:line(14, 32, 2), "step 14 of 20  loss 1.0000 █▆▃▁  16 samples/s  0:03 left")
+    bar:add(0 / 0)
+    equal(bar:ticks(), "█▆▃▁█")
+  end)
+
+  it("needs no more of it for a long run", function()
+    local bar = progress_bar.new(0, 100000)
+    for step = 1, 100000 do bar:add(100000 - step) end
+    local text = bar:ticks()
+    local _, count = text:gsub("[\192-\255]", "")
+    assert(count > 12 and count <= 24, count)
+    assert(text:find "^█" and text:find "▁$", text)
+  end)
+
+  it("is shown in a terminal, and removed at the end", function()
+    local dir = folder()
+    local command = ("cd '%s' && TERM=xterm script -qec '%s train params.yaml' .typed >/dev/null </dev/null"):format(dir, cbk.fs.program())
+    equal(os.execute(command), 0)
+    local typed = cbk.fs.read(dir .. "/.typed")
+    has(typed, "step 1 of 12  loss ")
+    has(typed, " left")
+    has(typed, "Training completed successfully!")
+    has(typed, "\nloss\r\n") -- the curves
   end)
 end)

@@ -32,7 +32,7 @@ function drawn.find(rows, text)
   return out
 end
 
----The only one; nil if there is none. Fails for several, and for what cannot be drawn.
+---The only tensor that a text names, or nil. Fails for several, and for what cannot be drawn.
 ---@param rows LeafRows
 ---@param text string
 ---@param advice fun(key: string): string   what to do about several, such as the first

@@ -16,7 +16,7 @@ local function opens(folder)
   return fine
 end
 
----Names the checkpoints in the folders of a path that is none itself; nil if there are none.
+---For a path that is not a checkpoint: names the checkpoints in its folders, or nil.
 ---@param path string
 ---@return string|nil   "name the one in it: 'back/new_to_hf'"
 return function(path)

@@ -88,7 +88,13 @@ fields.CALLBACKS = {
   KeepNCheckpoints = section { n = count }, CheckLoss = section {}, LoadCheckpointStates = section { load_checkpoint_states = texts },
   Lora = map,
 }
-fields.LOGGERS = { ProgressLogger = section {} }
+fields.LOGGERS = {
+  ProgressLogger = section {},
+  TensorBoardLogger = section {
+    summary_dir = ignored "writes event files to another folder than model_dir", legacy_event_dirs = ignored "names event files as before",
+  },
+}
+fields.IGNORED_LOGGERS = { WandbLogger = ignored "sends numbers to Weights & Biases" }
 
 local GlobalFlags = ignored(MEMORY)
 fields.IGNORED_CALLBACKS = {

@@ -31,6 +31,20 @@ local function only_entry(run, map, place)
   return name, options
 end
 
+---An optimizer, and the names of options that it does not have. Other warnings are shown.
+---@param options table
+---@return cstorch.optim.Optimizer, string[]|nil
+local function made_optimizer(options)
+  local unused, before
+  before = cstorch.on_warning(function(text, info)
+    if info and info.unused then unused = info.unused else (before or cbk.warn)(text, info) end
+  end)
+  local fine, result = pcall(cstorch.optim.configure_optimizer, options)
+  cstorch.on_warning(before)
+  if not fine then error(result, 0) end
+  return result, unused
+end
+
 ---@param run TrainingParams
 ---@param module cstorch.models.Trainable
 ---@return cstorch.optim.Optimizer
@@ -43,13 +57,8 @@ local function optimizer_of(run, module)
       params = options.params })
   options.adjust_learning_rate, options.params, options.weight_decay = nil, nil, nil
   options.optimizer_type, options.params = name, groups
-  local unused
-  local before = cstorch.on_warning(function(text, info) unused = info and info.unused or unused or text end)
-  local optimizer = params.at_field(run, place, cstorch.optim.configure_optimizer, options)
-  cstorch.on_warning(before)
-  if type(unused) == "table" then
-    params.refuse_unknown(run, ("%s.%s"):format(place, unused[1]), keywords.names(optimizer.class.keywords), name)
-  end
+  local optimizer, unused = params.at_field(run, place, made_optimizer, options)
+  if unused then params.refuse_unknown(run, ("%s.%s"):format(place, unused[1]), keywords.names(optimizer.class.keywords), name) end
   return optimizer
 end
 

@@ -128,10 +128,10 @@ end
 ---@param at { file: string, moves: Moves }
 ---@param place string
 ---@param make function
----@return any
+---@return any, any   its first two results
 function params.at_field(at, place, make, ...)
-  local fine, result = pcall(make, ...)
-  if fine then return result end
+  local fine, result, more = pcall(make, ...)
+  if fine then return result, more end
   local said = type(result) == "table" and (result.message or result.code == "value" and errors.text(result))
   if said then params.refuse(at, place, said) end
   error(result, 0)
@@ -176,7 +176,7 @@ function params.load(file)
   init.model_dir = init.model_dir or "model_dir"
   init.checks_loss = not is_disabled(callbacks, "CheckLoss")
   init.callbacks = read_named(reader, fields.CALLBACKS, fields.IGNORED_CALLBACKS, callbacks, "trainer.init.callbacks")
-  init.loggers = read_named(reader, fields.LOGGERS, {}, init.loggers, "trainer.init.loggers")
+  init.loggers = read_named(reader, fields.LOGGERS, fields.IGNORED_LOGGERS, init.loggers, "trainer.init.loggers")
   return { file = file, given = given, config = config, init = init, fit = read.fit or {}, validate = read.validate or {},
     ignored = reader.ignored, moves = moves }
 end

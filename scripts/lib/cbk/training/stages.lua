@@ -32,11 +32,11 @@ function stages.of(loop, length, began, first, has_evaluation)
   if loop.max_steps and loop.max_steps <= began then return { first = first, last = first, stages = {} } end
   local last, list = began + num_steps.steps(length, { initial_step = began, num_steps = loop.num_steps, max_steps = loop.max_steps,
     num_epochs = loop.num_epochs, steps_per_epoch = loop.steps_per_epoch }), {}
-  local every = has_evaluation and evaluation_cadence(loop.eval_frequency or 1, last)
+  local every = has_evaluation and evaluation_cadence(loop.eval_frequency or 1, last) or nil
   local at = first
   while at < last do
     local stop = every and math.min(last, (math.floor(at / every) + 1) * every) or last
-    list[#list + 1] = { first = at, last = stop, evaluates = every ~= nil and every ~= false }
+    list[#list + 1] = { first = at, last = stop, evaluates = every ~= nil }
     at = stop
   end
   return { first = first, last = math.max(first, last), stages = list }
