@@ -8,7 +8,9 @@ local decoders = {}
 
 ---@alias Decoder fun(tokens: string[]): string[]   the parts of the text
 
-local MAKERS, make = {}, nil
+local MAKERS = {}
+
+local function make(spec) return known.make("decoder", MAKERS, spec) end
 
 local function each(tokens, change)
   local out = {}
@@ -82,12 +84,6 @@ function MAKERS.Sequence(spec)
     for _, decode in ipairs(list) do tokens = decode(tokens) end
     return tokens
   end
-end
-
-function make(spec)
-  local maker = MAKERS[spec.type]
-  if not maker then known.refuse("tokenizer.json", "decoder", spec.type) end
-  return maker(spec)
 end
 
 ---@param spec any   nil: none, tokens are words

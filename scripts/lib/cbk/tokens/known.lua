@@ -46,4 +46,15 @@ function known.one_of(what, table, field, ...)
   known.refuse(what, field, value)
 end
 
+---Makes a part of a tokenizer, such as a decoder, by its type.
+---@param part string                            "decoder"
+---@param makers table<string, fun(spec): any>   by type
+---@param spec any
+---@return any
+function known.make(part, makers, spec)
+  local maker = makers[spec.type]
+  if not maker then known.refuse("tokenizer.json", part, spec.type) end
+  return maker(spec)
+end
+
 return known

@@ -8,9 +8,9 @@ local normalizers = {}
 
 ---@alias Normalizer fun(text: string, is_start: boolean): string   is_start: the text is at the start of one
 
-local make
-
 local MAKERS = {}
+
+local function make(spec) return known.make("normalizer", MAKERS, spec) end
 
 function MAKERS.Sequence(spec)
   known.fields("normalizer 'Sequence'", spec, { "normalizers" })
@@ -54,12 +54,6 @@ function MAKERS.NFC(spec)
     end
     return text
   end
-end
-
-function make(spec)
-  local maker = MAKERS[spec.type]
-  if not maker then known.refuse("tokenizer.json", "normalizer", spec.type) end
-  return maker(spec)
 end
 
 ---@param spec any   nil: none

@@ -47,7 +47,9 @@ function pre_tokenizers.before_mark(mark, is_each)
   end
 end
 
-local MAKERS, make = {}, nil
+local MAKERS = {}
+
+local function make(spec) return known.make("pre_tokenizer", MAKERS, spec) end
 
 function MAKERS.ByteLevel(spec)
   known.fields("pre_tokenizer 'ByteLevel'", spec, { "add_prefix_space", "trim_offsets", "use_regex" })
@@ -111,12 +113,6 @@ function MAKERS.Sequence(spec)
     return out, rest
   end
   return { is_byte_level = is_byte_level, prefix = parts[1].prefix, split = function(text, is_whole) return split(text, is_whole, 1) end }
-end
-
-function make(spec)
-  local maker = MAKERS[spec.type]
-  if not maker then known.refuse("tokenizer.json", "pre_tokenizer", spec.type) end
-  return maker(spec)
 end
 
 ---@param spec any   nil: none, the whole text is a word
