@@ -28,7 +28,8 @@ be. Each finding ends with the name of its rule, which --only and --skip take; t
 are compared with those of other layers if there are at least 6 layers.
 
 The config is the one beside the checkpoint, as 'cbk identify' finds it. Of a folder with several
-checkpoints, or with the parts of a model in folders of their own, each one is checked.
+checkpoints, or with the parts of a model in folders of their own, each one is checked. States of an
+optimizer, of a schedule and of random numbers in files beside the model are checked, too.
 
 Exit status: 0 no error and no warning, 1 some, 2 a file cannot be opened at all.
 
@@ -71,12 +72,32 @@ if not is_loaded then
   error(problem, 0)
 end
 
-local options = {
-  reading = cli.reading(args), config = args.config, dtypes = args.dtypes or {}, without_values = args.no_values, folders = {},
-}
-
 local found, failures, subjects, total = findings.new { only = args.only, skip = args.skip }, {}, {}, 0
-options.without_sizes = not found:wants(rules.OF_SIZES)
+
+---@param config string|nil
+---@return CheckOptions
+local function options_with(config)
+  return { reading = cli.reading(args), config = config, dtypes = args.dtypes or {}, without_values = args.no_values, folders = {},
+    without_sizes = not found:wants(rules.OF_SIZES) }
+end
+
+local options, options_beside = options_with(args.config), options_with(nil)
+
+---@param subject CheckSubject
+local function add(subject) subjects[#subjects + 1], total = subject, total + subject.bytes end
+
+---What is in a folder beside its checkpoint: the states of a training are checked, too.
+---@param path string
+---@param subject CheckSubject   of the folder
+local function open_beside(path, subject)
+  for _, one in ipairs(folder.beside(path, subject, options.reading)) do
+    if one.reason then
+      found:add("not-checked", one.file, nil, one.reason)
+    else
+      add(check.open(one.file, options_beside, found))
+    end
+  end
+end
 
 ---@param file string
 ---@param is_inside? boolean   of a folder that was named
@@ -88,8 +109,8 @@ local function open(file, is_inside)
   end
   local fine, subject = pcall(check.open, file, options, found)
   if fine then
-    subjects[#subjects + 1], total = subject, total + subject.bytes
-    return
+    add(subject)
+    return open_beside(file, subject)
   end
   if type(subject) ~= "table" or subject.code == "interrupted" or not subject.problem then error(subject, 0) end
   local inner = not is_inside and folder.checkpoints(file, subject, args.allow_external)

@@ -67,16 +67,17 @@ end
 local function print_found(found, command)
   local print_line = cli.printer()
   local others = #found.others > 0 and (" (or %s)"):format(table.concat(found.others, ", ")) or ""
-  print_line(("model    %s%s"):format(found.model or "unknown", others))
+  print_line(("model    %s%s"):format(found.model or found.holds and "none" or "unknown", others))
   local alike = #found.layouts > 0 and (" (or %s)"):format(table.concat(found.layouts, ", ")) or ""
-  print_line("format   " .. (found.container and found.container .. ", with the weights in a dict 'model'" or found.format .. alike))
+  local in_dict = found.container and not found.holds and ", with the weights in a dict 'model'" or ""
+  print_line("format   " .. (found.container and found.container .. in_dict or found.format .. alike))
   if found.class then print_line("class    " .. found.class) end
   local weights = found.quantised and found.quantised:summary()
   if weights then print_line("weights  " .. cbk.shown(weights)) end
   if found.release then print_line("release  " .. found.release) end
   local none = found.problem and "none that can be used" or "none found"
   local own = found.has_own_config and not found.problem and "in the checkpoint's __metadata__"
-  print_line("config   " .. cbk.shown(found.config or own or none))
+  if not found.holds then print_line("config   " .. cbk.shown(found.config or own or none)) end
   for i, line in ipairs(found.why) do print_line((i == 1 and "why      " or "         ") .. cbk.shown(line)) end
   if command then print_line("convert  " .. cbk.shown(command)) end
 end

@@ -32,7 +32,9 @@ function kinds.is_dict(value, key) return kind_of(value, key):find "dict" ~= nil
 ---@private
 function kinds.check_root(root)
   if not kinds.is_dict(root) then
-    cbk.fail("checkpoint", ("expected a checkpoint with a dict of tensors, found a root of the kind '%s'"):format(tostring(cbk.kind(root))))
+    local kind = tostring(cbk.kind(root))
+    local what = kind == "object" and "an object of the class " .. cbk.shown(root.type) or ("a root of the kind '%s'"):format(kind)
+    cbk.fail("checkpoint", "expected a checkpoint with a dict of tensors, found " .. what)
   end
 end
 

@@ -1,9 +1,12 @@
--- The checkpoints of a folder that contains several: files side by side, or the parts of a model in their own folders.
+-- The checkpoints of a folder that contains several: files side by side, or the parts of a model in their own folders; and what a trainer
+-- has written beside the one of a model.
 
 local cbk = require "cbk"
+local errors = require "cbk.errors"
 local links = require "cbk.links"
 local parts = require "cbk.parts"
 local shards = require "cbk.check.shards"
+local training_files = require "cbk.recognise.training_files"
 
 local folder = {}
 
@@ -56,6 +59,43 @@ function folder.checkpoints(path, problem, allowed)
   if not cbk.fs.is_dir(path) then return nil end
   local found = problem.code == "ambiguous" and files_in(path) or problem.code == "missing" and folders_in(path, allowed) or {}
   return #found > 0 and found or nil
+end
+
+local DAMAGE = { format = true, missing = true, refused = true } -- codes of errors
+
+---What a file beside a model is: one to check as well, with the states of a training or damaged; or why it is left alone.
+---@param path string     the folder
+---@param name string
+---@param reading table   options of cbk.open
+---@return string|nil reason   nil: it is to be checked
+local function why_not_checked(path, name, reading)
+  local file = cbk.fs.join(path, name)
+  local fine, checkpoint = pcall(function() return cbk.open(cbk.fs.beside(path, name, reading.allow_external) or file, reading) end)
+  if not fine then
+    if type(checkpoint) ~= "table" or checkpoint.code == "interrupted" then error(checkpoint, 0) end
+    local is_damaged = DAMAGE[checkpoint.code] and cbk.container(file)
+    return not is_damaged and errors.text(errors.outside(checkpoint)) or nil
+  end
+  local root = checkpoint:raw_root()
+  if training_files.content(root) then return nil end
+  if cbk.kind(root) == "object" then return "it holds an object of the class " .. cbk.shown(root.type) end
+  return "it is a checkpoint beside the one of the folder"
+end
+
+---The files in a folder that are no part of the checkpoint that was opened there.
+---@param path string       that the user has named
+---@param subject CheckSubject
+---@param reading table     options of cbk.open
+---@return { file: string, reason: string|nil }[]   reason: why it is not checked; nil: it is to be checked
+function folder.beside(path, subject, reading)
+  local own, out = {}, {}
+  for _, file in ipairs(subject.files) do own[cbk.fs.basename(file)] = true end
+  for _, name in ipairs(cbk.fs.is_dir(path) and next(own) and cbk.fs.list(path) or {}) do
+    local file = cbk.fs.join(path, name)
+    local is_one = (cbk.format_of_name(name) or name:find "%.pkl$") and not own[name] and not shards.parts(name)
+    if is_one and not cbk.fs.is_dir(file) then out[#out + 1] = { file = file, reason = why_not_checked(path, name, reading) } end
+  end
+  return out
 end
 
 return folder

@@ -182,6 +182,13 @@ function model.check(file, checkpoint, config_path, found, folders)
     if config_path or identity.code == "interrupted" then error(identity, 0) end
     return nil -- the tree is not a dict of tensors
   end
+  if identity.holds then
+    if config_path then
+      found:add("config", config_path, nil, ("%s has nothing that it describes: %s"):format(cbk.quote(cbk.fs.basename(file)), identity.reason),
+        { advice = (identity.advice:gsub("^%l", string.upper)) })
+    end
+    return nil
+  end
   local of = { name = identity.model, format = identity.format, config = identity.config, paths = {},
     prefix = catalogue.release(identity.format) and "model." or "" }
   local inner = identity.contents

@@ -21,6 +21,7 @@ local release = require "cbk.recognise.release"
 local releases = require "converters.engine.releases"
 local spec_tree = require "cbk.spec_tree"
 local trainer = require "converters.modelzoo.trainer"
+local training_files = require "cbk.recognise.training_files"
 local unfit = require "cbk.recognise.unfit"
 local zoo_checkpoint = require "converters.modelzoo.checkpoint"
 
@@ -33,7 +34,8 @@ local recognise = {}
 ---@field model? string     the base name: "llama"
 ---@field format string     "hf", "cs-X.Y", or a layout of the user's own ("a"); if several releases fit, the first
 ---@field layouts string[]   further layouts of the user's own that fit as well
----@field container? string    the file's format, if nothing but its dict 'model' says that it is one of the Model Zoo
+---@field container? string    the file's format, if nothing but its dict 'model' says that it is one of the Model Zoo; or of `holds`
+---@field holds? string        what is in a file of a trainer without weights: "the states of an optimizer"
 ---@field class? string
 ---@field release? string   "2.4"
 ---@field config? string    a path
@@ -77,8 +79,10 @@ local function formats_of(checkpoint, is_hf, config, config_path)
     if config and has_flat_model(checkpoint) and (kinds.is_dict(config, "model") or kinds.is_dict(config, "trainer")) then
       cbk.fail("format", zoo_checkpoint.flat_text(cbk.quote(checkpoint.path)))
     end
-    return { "hf", unpack(catalogue.own_layouts()) }, nil, { kinds.is_dict(checkpoint.root, "model") and "the config is one of Hugging Face"
-      or "the tensors are at the top level, as in Hugging Face's files" }
+    local is_inside = kinds.is_dict(checkpoint.root, "model")
+    local what = not is_inside and "the tensors are at the top level, as in Hugging Face's files" or config
+      and "the config is one of Hugging Face" or "the tensors in the dict 'model' have the names of Hugging Face's files"
+    return { "hf", unpack(catalogue.own_layouts()) }, nil, { what }
   end
   local old = spec_tree.old_file(checkpoint)
   local evidence, formats = release.evidence(checkpoint, config, old.has_scalar_dicts), {}
@@ -322,6 +326,20 @@ local function foreign_config(beside, checkpoint)
   return least and least < cbk.count(cbk.dict(guess.outlines(keys))) and beside or nil
 end
 
+---Whether the tensors in a dict 'model' have the names of a Hugging Face model and of none of the Model Zoo, where no config says it.
+---@param root Dict   of the checkpoint
+---@return boolean
+local function has_foreign_names(root)
+  for _, is_hf in ipairs { false, true } do
+    local formats = { "hf" }
+    for i, one in ipairs(is_hf and {} or releases.known) do formats[i] = "cs-" .. one end
+    local inner = contents_of(root, is_hf, nil, formats).root
+    local keys, shape_of = keys_of(inner, is_hf, quantised.find(is_hf and inner or inner.model))
+    if #keys > 0 and #candidates.of_names(formats, keys, shape_of) > 0 then return is_hf end
+  end
+  return false
+end
+
 ---Reports that a checkpoint is a PEFT adapter, or has one beside it.
 ---@param found Identity   changed
 ---@param path string      of the checkpoint
@@ -344,6 +362,17 @@ end
 local OF_GGUF = "convert the Hugging Face checkpoint that it was made from; `cbk copy --exclude 'metadata.*'` makes a "
   .. "safetensors file of it, with the same names"
 
+---A file that a trainer wrote beside a model. The config in its folder is that of the model.
+---@param checkpoint Checkpoint
+---@param holds string
+---@return Identity
+local function without_weights(checkpoint, holds)
+  local format, reason = listing.format_text(checkpoint), ("it holds %s, and no weights of a model"):format(holds)
+  return { format = format, container = format, layouts = {}, why = { reason }, reason = reason, others = {}, holds = holds, keys = {},
+    advice = "name the file with the weights, or their folder", contents = contents.as_it_is(checkpoint.root),
+    quantised = quantised.find(cbk.dict()) }
+end
+
 ---Recognises the model of a checkpoint from its config and its tensors.
 ---@param path string           of the checkpoint
 ---@param checkpoint Checkpoint
@@ -354,6 +383,8 @@ local OF_GGUF = "convert the Hugging Face checkpoint that it was made from; `cbk
 ---@return Dict|nil kept        the config in the checkpoint's __metadata__, if there is no file
 function recognise.checkpoint(path, checkpoint, config_path, known)
   kinds.check_root(checkpoint.root)
+  local holds = training_files.content(checkpoint:raw_root())
+  if holds then return without_weights(checkpoint, holds) end
   local is_hf = not kinds.is_dict(checkpoint.root, "model")
   local beside = config_path and { path = converters.config_file(config_path), config = config_beside.load(config_path) }
     or config_beside.of(path, checkpoint, is_hf, known)
@@ -361,7 +392,8 @@ function recognise.checkpoint(path, checkpoint, config_path, known)
   local other = not (is_hf or params) and (config_path and beside or not beside.config and config_beside.find(path, true))
   local foreign = other and foreign_config(other, checkpoint) or nil
   local unused = other and not foreign and other.config and configs.says_hugging_face(other.config) and other.path
-  is_hf, beside = is_hf or foreign ~= nil, foreign or beside
+  local has_no_config = not (is_hf or foreign or beside.config or params)
+  is_hf, beside = is_hf or foreign ~= nil or has_no_config and has_foreign_names(checkpoint.root), foreign or beside
   local config = beside.config or params
   local formats, of, why = formats_of(checkpoint, is_hf, config, beside.path)
   local inner = contents_of(checkpoint.root, is_hf, config, formats)
