@@ -59,6 +59,7 @@ local function as_json(found, command)
   local function value(one) return one == nil and cbk.null or one end
   return cbk.dict {
     { "model", value(found.model) }, { "others", cbk.list(found.others) }, { "format", value(not found.container and found.format or nil) },
+    { "last_format", value(found.last) },
     { "class", value(found.class) }, { "release", value(found.release) }, { "config", value(found.config) },
     { "quantised", value(found.quantised and found.quantised:as_json()) }, { "why", cbk.list(found.why) }, { "command", value(command) },
   }
@@ -70,7 +71,8 @@ local function print_found(found, command)
   print_line(("model    %s%s"):format(found.model or found.holds and "none" or "unknown", others))
   local alike = #found.layouts > 0 and (" (or %s)"):format(table.concat(found.layouts, ", ")) or ""
   local in_dict = found.container and not found.holds and ", with the weights in a dict 'model'" or ""
-  print_line("format   " .. (found.container and found.container .. in_dict or found.format .. alike))
+  print_line("format   " .. (found.container and found.container .. in_dict or found.format .. (found.last and " … " .. found.last or "")
+    .. alike))
   if found.class then print_line("class    " .. found.class) end
   local weights = found.quantised and found.quantised:summary()
   if weights then print_line("weights  " .. cbk.shown(weights)) end

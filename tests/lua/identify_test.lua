@@ -135,6 +135,43 @@ describe("cbk identify: models of one class", function()
   end)
 end)
 
+describe("cbk identify without a config", function()
+  it("looks into each dict that holds the weights", function()
+    for _, place in ipairs { "model", "state_dict", "module", "model.module", "state.model" } do
+      local dir, root = harness.temp_dir(), classes.new(llama, "llama", "hf")
+      for name in place:gmatch("[^.]+") do root = cbk.dict { { name, root } } end
+      if place == "model" then root.step = 3 end
+      cbk.create(dir .. "/m.pt", { root = root }):commit { progress = false }
+      local found = identified(dir, "m.pt")
+      equal({ found.model, found.format }, { "llama", "hf" }, place .. why(found))
+      is_true(not why(found):find "at the top level", why(found))
+    end
+  end)
+
+  it("does not ask for a YAML config where nothing says that a file is one of the Model Zoo", function()
+    local dir = harness.temp_dir()
+    cbk.create(dir .. "/m.pt", { root = cbk.dict { { "model", cbk.dict { { "a.b", cbk.tensor { 1 } } } } } }):commit { progress = false }
+    local found = identified(dir, "m.pt")
+    equal({ found.model, why(found) }, { cbk.null, "no model has these tensor names and there is no config beside it" })
+  end)
+
+  it("names all releases that fit, or says why it is one", function()
+    local dir = zoo_folder(llama, "llama", "cs-2.5", bare)
+    os.remove(dir .. "/a.yaml")
+    local root = cbk.open(dir .. "/a.mdl").root
+    cbk.create(dir .. "/m.pt", { root = cbk.dict { { "model", root.model } } }):commit { progress = false }
+    local found = identified(dir, "m.pt")
+    equal({ found.format, found.last_format, found.release }, { "cs-2.0", "cs-2.9", cbk.null }, why(found))
+    has(why(found), "the releases 2.0 to 2.9 have these tensor names, and nothing says which one wrote them")
+    has(runs(dir, "identify", "m.pt"), "format   cs-2.0 … cs-2.9\n")
+    cbk.create(dir .. "/old.mdl", { root = cbk.dict { { "model", root.model } }, h5_version = "0.4" }):commit { progress = false }
+    found = identified(dir, "old.mdl")
+    equal({ found.format, found.last_format }, { "cs-2.0", cbk.null }, why(found))
+    has(why(found), "H5 format 0.4 without a release: up to 2.0 (usually)")
+    has(why(found), "of the releases that are possible, 2.0 alone has these tensor names")
+  end)
+end)
+
 describe("cbk new and cbk params", function()
   it("the dtype of transformers 4 and 5", function()
     for _, field in ipairs { "torch_dtype", "dtype" } do

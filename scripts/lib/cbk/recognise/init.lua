@@ -23,6 +23,7 @@ local spec_tree = require "cbk.spec_tree"
 local trainer = require "converters.modelzoo.trainer"
 local training_files = require "cbk.recognise.training_files"
 local unfit = require "cbk.recognise.unfit"
+local weights = require "converters.conversion.weights"
 local zoo_checkpoint = require "converters.modelzoo.checkpoint"
 
 local catalogue = converters.catalogue
@@ -33,6 +34,7 @@ local recognise = {}
 ---@class Identity
 ---@field model? string     the base name: "llama"
 ---@field format string     "hf", "cs-X.Y", or a layout of the user's own ("a"); if several releases fit, the first
+---@field last? string       the last of several releases that fit as well: "cs-X.Y"
 ---@field layouts string[]   further layouts of the user's own that fit as well
 ---@field container? string    the file's format, if nothing but its dict 'model' says that it is one of the Model Zoo; or of `holds`
 ---@field holds? string        what is in a file of a trainer without weights: "the states of an optimizer"
@@ -80,9 +82,10 @@ local function formats_of(checkpoint, is_hf, config, config_path)
       cbk.fail("format", zoo_checkpoint.flat_text(cbk.quote(checkpoint.path)))
     end
     local is_inside = kinds.is_dict(checkpoint.root, "model")
-    local what = not is_inside and "the tensors are at the top level, as in Hugging Face's files" or config
-      and "the config is one of Hugging Face" or "the tensors in the dict 'model' have the names of Hugging Face's files"
-    return { "hf", unpack(catalogue.own_layouts()) }, nil, { what }
+    local at_top = weights.place(checkpoint.root) == "" and "the tensors are at the top level, as in Hugging Face's files"
+      or "the tensors are not in a dict 'model', as they are in the Model Zoo's files"
+    local in_dict = config and "the config is one of Hugging Face" or "the tensors in the dict 'model' have the names of Hugging Face's files"
+    return { "hf", unpack(catalogue.own_layouts()) }, nil, { is_inside and in_dict or at_top }
   end
   local old = spec_tree.old_file(checkpoint)
   local evidence, formats = release.evidence(checkpoint, config, old.has_scalar_dicts), {}
@@ -281,11 +284,12 @@ end
 ---@param shape_of fun(key: string): integer[]|nil
 ---@param formats string[]
 ---@param class string|nil   the Hugging Face class that the checkpoint keeps
-local function by_names(found, keys, shape_of, formats, class)
+---@param has_only_dict boolean   nothing but a dict 'model' says that it is one of the Model Zoo
+local function by_names(found, keys, shape_of, formats, class, has_only_dict)
   local list, format = candidates.of_names(formats, keys, shape_of, class)
   local best = list[1]
   if not best then
-    local called = config_beside.called(not catalogue.release(found.format))
+    local called = has_only_dict and "config" or config_beside.called(not catalogue.release(found.format))
     local lacks = found.problem and "" or (" and there is no %s beside it"):format(called)
     found.reason = "no model has these tensor names" .. lacks
     found.why[#found.why + 1] = found.reason
@@ -295,6 +299,27 @@ local function by_names(found, keys, shape_of, formats, class)
   add_others(found, list)
   found.why[#found.why + 1] = ("%sall %d tensor names are those of %s"):format(found.problem and "" or "there is no config; ", #keys,
     found.model)
+end
+
+---Notes the last release in which the model has the same names, and that nothing else says which one it is.
+---@param found Identity    with a model; changed
+---@param formats string[]  that are possible, oldest first
+---@param section Dict|nil  the model's config
+local function add_last(found, formats, keys, shape_of, section)
+  local guess_of, model, is_past = guess.of(keys, shape_of), catalogue.find(found.model), false
+  local function mistakes(format)
+    local class, of = catalogue.class_of(model, {}, format)
+    local one = class and not section and guess_of(class, of)
+    return class and section and guess.mistakes(class, section, of, keys) or one and one.unknown or math.huge
+  end
+  local least = mistakes(found.format)
+  for _, format in ipairs(formats) do
+    if is_past and mistakes(format) <= least then found.last = format end
+    is_past = is_past or format == found.format
+  end
+  local first, last = catalogue.release(found.format), catalogue.release(found.last or found.format)
+  found.why[#found.why + 1] = found.last and ("the releases %s to %s have these tensor names, and nothing says which one wrote them")
+    :format(first, last) or ("of the releases that are possible, %s alone has these tensor names"):format(first)
 end
 
 ---Finds the model inside a checkpoint. A prefix such as `model.` may be the model's own or a wrapper's: the class of the config decides,
@@ -409,9 +434,9 @@ function recognise.checkpoint(path, checkpoint, config_path, known)
   if params then found.has_own_config, why[#why + 1] = true, "the config is read from its __metadata__" end
   found.unused = beside.unused
   why[#why + 1] = beside.unused or config and not is_hf and kept_config.doubt(config, checkpoint.root) or nil
-  local weights = quantised.find(is_hf and root or root.model, config)
-  local keys, shape_of = keys_of(root, is_hf, weights)
-  found.quantised, found.keys = weights, keys
+  found.quantised = quantised.find(is_hf and root or root.model, config)
+  local keys, shape_of = keys_of(root, is_hf, found.quantised)
+  found.keys = keys
   local kept = hf_config.of(checkpoint.root)
   if #keys == 0 then
     found.reason = "it has no tensors"
@@ -419,12 +444,15 @@ function recognise.checkpoint(path, checkpoint, config_path, known)
   elseif config then
     by_config(found, checkpoint.root, config, formats, kept, keys, shape_of)
   else
-    by_names(found, keys, shape_of, formats, architectures.stated(kept))
+    by_names(found, keys, shape_of, formats, architectures.stated(kept), has_only_dict)
     if not found.model and unused then
       found.config, found.reason = unused, ("the config '%s' is one of Hugging Face, but the checkpoint has a dict 'model', as in the "
         .. "Model Zoo's files, whose tensors are not those of a known model"):format(unused)
       why[#why] = found.reason
     end
+  end
+  if found.model and not is_hf and #formats > 1 then
+    add_last(found, formats, keys, shape_of, config and trainer.model(config))
   end
   if has_only_dict and not found.model then found.container = listing.format_text(checkpoint) end
   if is_hf then note_adapter(found, path, keys) end
