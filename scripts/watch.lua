@@ -14,9 +14,9 @@ local progress = require "cbk.progress"
 
 local parser = cli.parser("watch", "Follow the checkpoints of a run as they appear, one line each.", [[
 A line has the step in the name, the time of the file, the number of tensors, the norm of all weights,
-how far they moved since the line before (the norm of the difference over the norm), how many elements
-are NaN or infinite, the learning rate and the loss scale. Below it are new and removed tensors,
-tensors with NaN that had none before, and those that moved more than 10 times as far as the median.
+how far they moved since the line before (the norm of the difference over the norm that they had there),
+how many elements are NaN or infinite, the learning rate and the loss scale. Below it are new and removed
+tensors, tensors with NaN that had none before, and those that moved more than 10 times as far as the median.
 
 Checkpoints are files and folders with a step in their name: checkpoint_1000.mdl, checkpoint-1000/,
 epoch=1-step=2000.ckpt, global_step1000/. One is read once it can be opened and its sizes and times

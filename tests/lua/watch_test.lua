@@ -126,7 +126,7 @@ describe("cbk watch: what a line has", function()
     local squares, distance = 0, math.sqrt(LAYERS * 64) * 0.001
     for _, tensor in cbk.tensors(state(2).model) do squares = squares + tensor:stats().norm ^ 2 end
     near(list[2].norm, math.sqrt(squares), 1e-5)
-    near(list[2].moved, distance / math.sqrt(squares), 1e-6)
+    near(list[2].moved, distance / list[1].norm, 1e-6)
     equal({ list[1].moved, list[1].nan, list[2].tensors, list[2].bytes }, { nil, 0, LAYERS, LAYERS * 256 })
     equal({ list[2].learning_rates, list[2].loss_scale, list[2].step }, { { 0.05 }, 65536, 2 })
     equal(watch_json(dir, "--all")[1].nan, 64)
@@ -181,6 +181,16 @@ describe("cbk watch: what a line has", function()
     has(select(2, watch(dir)), "moved far: model.layers.0.w ")
   end)
 
+  it("measures how far weights moved by what they were before", function()
+    local dir = harness.temp_dir()
+    for step, value in ipairs { 1, 3, 1.5 } do
+      create(("%s/run/step_%d.pt"):format(dir, step), cbk.dict { { "model", cbk.dict { { "a.w", cbk.full({ 8 }, value) } } } })
+    end
+    local list = watch_json(dir)
+    near(list[2].moved, 2, 1e-6)
+    near(list[3].moved, 0.5, 1e-6)
+  end)
+
   it("says that no tensor of the model has changed, and how far weights moved to 0 or NaN", function()
     local dir = harness.temp_dir()
     local function zero(model) for key, w in cbk.items(cbk.copy(model)) do model[key] = w * 0 end end
@@ -190,8 +200,9 @@ describe("cbk watch: what a line has", function()
     local _, out = watch(dir)
     has(out, "    no tensor of the model has changed\n")
     local list = watch_json(dir)
-    equal({ list[2].moved, list[3].norm, list[3].moved }, { 0, 0, nil })
+    equal({ list[2].moved, list[3].norm, list[3].moved }, { 0, 0, 1 })
     create(dir .. "/run/step_4.pt", state(1))
+    equal(watch_json(dir)[4].moved, nil) -- from 0
     create(dir .. "/run/step_5.pt", state(1, function(model) model["layers.0.w"] = cbk.full({ 8, 8 }, 0 / 0) end))
     equal(watch_json(dir)[5].moved, 0) -- of the finite elements
   end)

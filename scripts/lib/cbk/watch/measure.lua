@@ -16,11 +16,12 @@ local measure = {}
 ---@field chosen integer[]     the rows of the tensors that are watched
 ---@field is_chosen table<integer, boolean>
 ---@field bytes integer        of those
+---@field norms table<integer, number>   by rows, when it was measured
 
 ---@class MeasuredTensor
 ---@field key string
 ---@field count? integer    NaN and infinite elements
----@field moved? number     the norm of the difference over the norm
+---@field moved? number     the norm of the difference over the norm that it had before
 ---@field before? string    shape or dtype
 ---@field after? string
 
@@ -50,7 +51,7 @@ function measure.open(path, reading, is_all)
   local rows = cbk.leaf_rows(checkpoint:raw_root())
   local place = is_all and "" or weights.place(checkpoint:raw_root())
   local prefix = place == "" and "" or place .. "."
-  local out = { path = path, checkpoint = checkpoint, rows = rows, chosen = {}, is_chosen = {}, bytes = 0 }
+  local out = { path = path, checkpoint = checkpoint, rows = rows, chosen = {}, is_chosen = {}, bytes = 0, norms = {} }
   for i = 1, #rows do
     local row = rows:path(i):sub(1, #prefix) == prefix and rows[i]
     local is_own = row and (is_all or not weights.is_state(row.path:sub(#prefix + 1):match "^[^.]*"))
@@ -103,25 +104,27 @@ end
 ---The norm of the difference of two tensors of one shape, and how many elements are NaN or infinite only in the new one.
 ---@param old Tensor
 ---@param new Tensor
+---@param old_norm number
 ---@param norm number   of the new one
-local function distance(old, new, norm)
+local function distance(old, new, old_norm, norm)
   local difference = old:compare(new)
   local broken = difference.nan_b + difference.infinite
   if difference.different == 0 or not difference.rel_norm then return 0, broken end
-  if difference.rel_norm == math.huge then return old:stats().norm, broken end -- all weights have become 0
+  if difference.rel_norm == math.huge then return old_norm, broken end -- all weights have become 0
   return difference.rel_norm * norm, broken
 end
 
 ---A measuring in progress.
 ---@class Measuring: Measured
 ---@field squares number     of the norm
----@field common number      squares of the norms of tensors that are compared
+---@field common number      squares of the norms that the compared tensors had before
 ---@field far number         squares of the distances
 ---@field compared integer   tensors
 
 ---Compares a row with that of the checkpoint before.
 ---@param m Measuring
-local function compare_row(m, row, tensor, stats, old_row, old_tensor)
+---@param old_norm number|nil   if it is known
+local function compare_row(m, row, tensor, stats, old_row, old_tensor, old_norm)
   if extents.shape(row.shape) ~= extents.shape(old_row.shape) then
     m.shapes[#m.shapes + 1] = { key = row.path, before = extents.shape(old_row.shape), after = extents.shape(row.shape) }
   elseif row.type ~= old_row.type then
@@ -130,10 +133,10 @@ local function compare_row(m, row, tensor, stats, old_row, old_tensor)
   local can_compare = stats and extents.shape(row.shape) == extents.shape(old_row.shape) and not old_row.problem
     and not old_row.type:find "^complex"
   if not can_compare then return stats and stats.nan + stats.inf or 0 end
-  local norm = stats.norm or 0
-  local far, broken = distance(old_tensor, tensor, norm)
-  m.common, m.far, m.compared = m.common + norm ^ 2, m.far + far ^ 2, m.compared + 1
-  if norm > 0 then m.moves[#m.moves + 1] = { key = row.path, moved = far / norm } end
+  old_norm = old_norm or old_tensor:stats().norm or 0
+  local far, broken = distance(old_tensor, tensor, old_norm, stats.norm or 0)
+  m.common, m.far, m.compared = m.common + old_norm ^ 2, m.far + far ^ 2, m.compared + 1
+  if old_norm > 0 then m.moves[#m.moves + 1] = { key = row.path, moved = far / old_norm } end
   return broken
 end
 
@@ -150,9 +153,10 @@ local function measure_row(opened, m, i, previous, k)
   local stats = is_measured(row) and tensor:stats() or nil
   local broken = stats and stats.nan + stats.inf or 0
   if stats then
-    m.squares, m.nan, m.inf = m.squares + (stats.norm or 0) ^ 2, m.nan + stats.nan, m.inf + stats.inf
+    opened.norms[i] = stats.norm or 0
+    m.squares, m.nan, m.inf = m.squares + opened.norms[i] ^ 2, m.nan + stats.nan, m.inf + stats.inf
   end
-  if previous and k then broken = compare_row(m, row, tensor, stats, previous.rows[k], previous.rows:value(k)) end
+  if previous and k then broken = compare_row(m, row, tensor, stats, previous.rows[k], previous.rows:value(k), previous.norms[k]) end
   if broken > 0 and stats.nan + stats.inf > 0 then m.broken[#m.broken + 1] = { key = row.path, count = stats.nan + stats.inf } end
 end
 
