@@ -203,6 +203,8 @@ describe("cbk plot", function()
     equal({ part.key, cbk.totable(part.shape) }, { "ids[1:]", { cbk.open(dir .. "/m.pt").ids:shape()[1] - 1 } })
     has((select(2, run(dir, "plot", "m.pt", "h.*.weight[0]", "--by-layer"))), "\nh.*.weight[0]")
     has(select(3, run(dir, "plot", "m.pt", "ids[9]")), "position 9 is outside of dim 0 of 'ids'")
+    has(select(3, run(dir, "plot", "m.pt", "ids[9:]")), "'9:' selects nothing of dim 0 of 'ids'")
+    has(select(3, run(dir, "export", "m.pt", "ids[9:]", "-o", "ids.npy")), "'9:' selects nothing of dim 0 of 'ids'")
     has(select(3, run(dir, "plot", "m.pt", "idz[1:]")), "'m.pt' has no key 'idz[1:]'; did you mean 'ids'")
   end)
 

@@ -68,7 +68,8 @@ end
 ---A position that may be beyond all integers, as near as it matters.
 local function within(position, extent) return math.max(-extent, math.min(position, extent)) end
 
----The part of a tensor; an index takes its dim away. Errors: `usage`, if there are more ranges than dims, or an index is outside.
+---The part of a tensor; an index takes its dim away. Errors: `usage`, if there are more ranges than dims, or an index or a
+---whole range is outside.
 ---@param tensor Tensor
 ---@param key string
 ---@param ranges PartRange[]
@@ -87,6 +88,11 @@ function key_part.of(tensor, key, ranges)
       part = part:select(dim, index)
     else
       part = part:slice(dim, within(range.start or 0, extent), within(range.stop or extent, extent), within(range.step or 1, extent + 1))
+      if extent > 0 and tonumber(part:shape()[dim + 1]) == 0 then
+        cbk.fail("usage", ("'%s' selects nothing of dim %d of %s, which has %s"):format(range.text, n - 1, cbk.quote(key),
+          numbers.counted(extent, "position")),
+          { advice = "positions count from 0, and the end of a range is not in it" })
+      end
       dim = dim + 1
     end
   end
