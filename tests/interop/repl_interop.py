@@ -203,7 +203,8 @@ class Tests:
         has(s.line(":plot step"), "'step' is not a tensor (int)")
         has(s.line(":stats step"), "'step' is not a tensor (int)")
         has(s.line(":plot model"), "'model' is not a tensor (dict)")
-        has(s.line(":plot stpe"), "'stpe' is neither a key nor a tensor")
+        has(s.line(":plot stpe"), "'stpe' is neither a key nor a tensor; did you mean 'step'?")
+        has(s.line(":ls modle"), "no key matches 'modle'; did you mean 'model'?")
 
     def test_commands_on_tensors(self):
         s = self.open(self.model, self.model)
@@ -223,6 +224,7 @@ class Tests:
         has(s.line(":diff layers.0.attention.weight layers.1.attention.weight"), "6 of 6 elements differ (100 %), max abs 1, max rel 1")
         has(s.line(":diff head ckpt"), "cannot compare a tensor with a checkpoint")
         has(s.line(":diff head nix"), "'nix' is neither a key, a tensor nor a file; :ls lists the keys")
+        has(s.line(":diff head haed"), "'haed' is neither a key, a tensor nor a file; did you mean 'head'?")
         has(s.line(":diff cbk.tensor{1.25} cbk.tensor{1.5}/3"), "max abs 0.75, max rel 0.6")
         has(s.line(":diff cbk.tensor{3} cbk.tensor{1}/3"), "max abs 2.66667, max rel 0.888889")
         assert "print" not in s.line(":who")

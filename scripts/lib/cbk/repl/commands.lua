@@ -7,8 +7,10 @@ local drawn = require "cbk.cli.drawn"
 local extents = require "cbk.extents"
 local fold = require "cbk.fold"
 local help = require "cbk.help"
+local key_part = require "cbk.cli.key_part"
 local listing = require "cbk.listing"
 local natural = require "cbk.natural"
+local near_keys = require "cbk.cli.near_keys"
 local numbers = require "cbk.numbers"
 local pager = require "cbk.repl.pager"
 local plot = require "cbk.plot"
@@ -72,7 +74,9 @@ commands.ls = {
   run = function(session, rest)
     local checkpoint = session:checkpoint()
     local rows = cbk.leaf_rows(checkpoint:raw_root(), rest ~= "" and rest or nil)
-    if #rows == 0 and rest ~= "" then cbk.fail("key", ("no key matches %s"):format(cbk.quote(rest))) end
+    if #rows == 0 and rest ~= "" then
+      cbk.fail("key", ("no key matches %s%s"):format(cbk.quote(rest), near_keys(cbk.leaf_rows(checkpoint:raw_root()), rest)))
+    end
     local lines = {}
     listing.tree(rows, function(line) lines[#lines + 1] = wrap.text(line, width(), 2) end, width())
     lines[#lines + 1] = listing.totals_text(rows:totals())
@@ -111,12 +115,18 @@ local function tensor_of(session, text)
   if tensor then return tensor, text end
 end
 
+--- The end of a message about a name that is no key of ckpt.
+local function advice_on_key(checkpoint, text)
+  local near = checkpoint and near_keys(cbk.leaf_rows(checkpoint:raw_root()), key_part.parse(text) or text) or ""
+  return near ~= "" and near or "; :ls lists the keys"
+end
+
 --- Fails for what is not a tensor: a key of another value, or nothing that is known.
 local function fail_no_tensor(session, text)
   local checkpoint = rawget(session.env, "ckpt")
   local value = checkpoint and cbk.find(checkpoint:raw_root(), text)
   if value ~= nil then cbk.fail("key", ("%s is not a tensor (%s)"):format(cbk.quote(text), cbk.kind(value))) end
-  cbk.fail("key", ("%s is neither a key nor a tensor; :ls lists the keys"):format(cbk.quote(text)))
+  cbk.fail("key", ("%s is neither a key nor a tensor%s"):format(cbk.quote(text), advice_on_key(checkpoint, text)))
 end
 
 local function stats_row(key, tensor)
@@ -213,7 +223,8 @@ commands.diff = {
     if a and b then return print(wrap.text(tensor_difference(a, b), width())) end
     local path, word = path_a or path_b, words[path_a and 1 or 2]
     if (a or b) and not cbk.fs.exists(path) then
-      cbk.fail("key", ("%s is neither a key, a tensor nor a file; :ls lists the keys"):format(cbk.quote(word)))
+      local advice = advice_on_key(rawget(session.env, "ckpt"), word)
+      cbk.fail("key", ("%s is neither a key, a tensor nor a file%s"):format(cbk.quote(word), advice))
     end
     if a or b then cbk.fail("usage", "cannot compare a tensor with a checkpoint; name two of a kind") end
     session:run_program { cbk.fs.program(), "diff", path_a, path_b }
