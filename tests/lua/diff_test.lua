@@ -319,6 +319,18 @@ describe("cbk diff through a converter", function()
     equal({ status, err }, { 0, "warning: 1 key is left out: " .. key .. " (not used by T5)\n" })
   end)
 
+  it("says that a state of an optimizer is a tensor on one side alone", function()
+    local dir = harness.temp_dir()
+    for name, momentum in pairs { ["a.pt"] = cbk.null, ["b.pt"] = cbk.tensor { 1, 2 } } do
+      local states = cbk.dict { { 0, cbk.dict { { "momentum_buffer", momentum }, { "step", cbk.tensor(1) } } } }
+      local groups = cbk.list { cbk.dict { { "lr", 0.1 }, { "params", cbk.list { 0 } } } }
+      cbk.create(dir .. "/" .. name, { root = cbk.dict { { "model", cbk.dict { { "w", cbk.tensor { 1, 2 } } } },
+        { "optimizer", cbk.dict { { "state", states }, { "param_groups", groups } } } } }):commit()
+    end
+    has(select(2, diff(dir, "a.pt", "b.pt")), "momentum_buffer  w        none in A, a tensor in B\n")
+    has(select(2, diff(dir, "b.pt", "a.pt")), "momentum_buffer  w        a tensor in A, none in B\n")
+  end)
+
   it("says what it needs", function()
     local dir = harness.temp_dir()
     local zoo = model(dir, "llama")

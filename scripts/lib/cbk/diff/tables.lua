@@ -62,11 +62,29 @@ local function sum(members, name)
   return total
 end
 
----What measures do not say: NaN and infinities, or other shapes and dtypes.
+local IS_TENSOR = { values = true, shape = true, dtype = true }
+
+---The two values as texts. A tensor may be a single number, such as a loss scale.
+local function value_texts(d)
+  if d.what == "values" then return values.pair_texts(d.largest[1].a, d.largest[1].b) end
+  if d.a == d.b then return d.text, "" end -- elements smaller than a byte, which are not compared
+  local function text(value) return d.what == "kind" and value ~= "none" and "a " .. value or value end
+  return text(d.short_a or d.a), text(d.short_b or d.b)
+end
+
+---What measures do not say: NaN and infinities, other shapes and dtypes, and a value that is a tensor on one side alone.
 local function note_of(members)
   local first = members[1].d
   if first.what == "shape" or first.what == "dtype" then return first.text end
-  return unpaired { nan_a = sum(members, "nan_a"), nan_b = sum(members, "nan_b"), infinite = sum(members, "infinite") }
+  local notes = { unpaired { nan_a = sum(members, "nan_a"), nan_b = sum(members, "nan_b"), infinite = sum(members, "infinite") } }
+  if notes[1] == "" then notes[1] = nil end
+  for _, one in ipairs(members) do
+    if not IS_TENSOR[one.d.what] then
+      notes[#notes + 1] = ("%s in A, %s in B"):format(value_texts(one.d))
+      break
+    end
+  end
+  return table.concat(notes, "; ")
 end
 
 ---The numbers of a key at the places where its group has several: "3" of "h.3.w" in "h.{0..11}.w".
@@ -158,14 +176,6 @@ local function states_table(optimizer, list, order)
   return { title = "different states, " .. path, count = #list, columns = columns, rows = rows }
 end
 
----The two values as texts. A tensor may be a single number, such as a loss scale.
-local function value_texts(d)
-  if d.what == "values" then return values.pair_texts(d.largest[1].a, d.largest[1].b) end
-  local kind = d.what == "kind" and "a " or ""
-  if d.a == d.b then return d.text, "" end -- elements smaller than a byte, which are not compared
-  return kind .. (d.short_a or d.a), kind .. (d.short_b or d.b)
-end
-
 local function value_table(title, list, prefix)
   local entries, rows = {}, {}
   for n, one in ipairs(list) do
@@ -178,8 +188,6 @@ local function value_table(title, list, prefix)
   local columns = { { title = "key" }, { title = "A", weight = 2 }, { title = "B", weight = 1 } }
   return { title = title, count = #list, columns = columns, rows = rows }
 end
-
-local IS_TENSOR = { values = true, shape = true, dtype = true }
 
 ---The first differences as tables, the model's first.
 ---@param result Comparison
