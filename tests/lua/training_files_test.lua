@@ -101,8 +101,9 @@ describe("files of a trainer beside a model", function()
 
   it("are no models that have such names", function()
     local dir = harness.temp_dir()
-    create(dir .. "/a.pt", cbk.dict { { "state", cbk.dict { { "w.weight", cbk.tensor { 1, 2 } } } }, { "last_epoch", 1 }, { "base_lrs", 1 } })
-    create(dir .. "/b.pt", cbk.dict { { "model", cbk.dict { { "w.weight", cbk.tensor { 1, 2 } } } }, { "optimizer", optimizer() } })
+    local model = cbk.dict { { "w.weight", cbk.tensor { 1, 2 } } }
+    create(dir .. "/a.pt", cbk.dict { { "state", model }, { "last_epoch", 1 }, { "base_lrs", 1 } })
+    create(dir .. "/b.pt", cbk.dict { { "model", model }, { "optimizer", optimizer() } })
     create(dir .. "/c.pt", cbk.dict { { "w.weight", cbk.tensor { 1, 2 } }, { "python", 1 }, { "cpu", 1 } })
     for _, name in ipairs { "a.pt", "b.pt", "c.pt" } do
       local out = select(2, run(dir, "identify", name))

@@ -184,8 +184,8 @@ function model.check(file, checkpoint, config_path, found, folders)
   end
   if identity.holds then
     if config_path then
-      found:add("config", config_path, nil, ("%s has nothing that it describes: %s"):format(cbk.quote(cbk.fs.basename(file)), identity.reason),
-        { advice = (identity.advice:gsub("^%l", string.upper)) })
+      local text = ("%s has nothing that it describes: %s"):format(cbk.quote(cbk.fs.basename(file)), identity.reason)
+      found:add("config", config_path, nil, text, { advice = (identity.advice:gsub("^%l", string.upper)) })
     end
     return nil
   end

@@ -31,7 +31,8 @@ end
 local function format_of(side)
   local found = identified(side)
   if found.holds then
-    cbk.fail("unsupported", ("cannot compare '%s' as a model: %s"):format(side.path, found.reason), { advice = "compare it without --model" })
+    cbk.fail("unsupported", ("cannot compare '%s' as a model: %s"):format(side.path, found.reason),
+      { advice = "compare it without --model" })
   end
   if #found.layouts > 0 then
     cbk.fail("usage", ("'%s' fits the layouts %s and %s alike; name both formats with --src-fmt and --tgt-fmt"):format(side.path,

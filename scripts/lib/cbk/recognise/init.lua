@@ -84,7 +84,8 @@ local function formats_of(checkpoint, is_hf, config, config_path)
     local is_inside = kinds.is_dict(checkpoint.root, "model")
     local at_top = weights.place(checkpoint.root) == "" and "the tensors are at the top level, as in Hugging Face's files"
       or "the tensors are not in a dict 'model', as they are in the Model Zoo's files"
-    local in_dict = config and "the config is one of Hugging Face" or "the tensors in the dict 'model' have the names of Hugging Face's files"
+    local in_dict = config and "the config is one of Hugging Face"
+      or "the tensors in the dict 'model' have the names of Hugging Face's files"
     return { "hf", unpack(catalogue.own_layouts()) }, nil, { is_inside and in_dict or at_top }
   end
   local old = spec_tree.old_file(checkpoint)
@@ -104,9 +105,9 @@ end
 ---@param found Quantised   in the model's part of the tree
 local function keys_of(root, is_hf, found)
   local model = is_hf and root or root.model
-  local keys, weights = found:names(names.keys_of(is_hf and root or cbk.dict { model = model }))
+  local keys, by_key = found:names(names.keys_of(is_hf and root or cbk.dict { model = model }))
   local function shape_of(key)
-    if weights[key] then return weights[key].shape end
+    if by_key[key] then return by_key[key].shape end
     local value = model[key]
     if value == nil then return nil end
     return kinds.is_tensor(value) and value:shape()

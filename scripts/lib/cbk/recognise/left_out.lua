@@ -115,7 +115,9 @@ function left_out.detect(args, open, only)
   local function set(field, value)
     if args[field] == nil and value ~= nil then args[field], set_ones[#set_ones + 1] = value, field end
   end
-  if found.holds then cbk.fail("unsupported", ("cannot convert '%s': %s"):format(args.checkpoint_file, found.reason), { advice = found.advice }) end
+  if found.holds then
+    cbk.fail("unsupported", ("cannot convert '%s': %s"):format(args.checkpoint_file, found.reason), { advice = found.advice })
+  end
   if found.problem then cbk.fail("config", found.problem) end
   if found.unused then cbk.warn(found.unused) end
   if args.src_fmt and args.src_fmt ~= "hf" and found.format == "hf" and config and configs.says_hugging_face(config) then
