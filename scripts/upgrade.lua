@@ -74,7 +74,7 @@ if args.no_dataloader_state and (args.worker_data_iter_files_dir or args.dataloa
   cli.usage_error("upgrade", "--no-dataloader-state cannot be combined with --worker_data_iter_files_dir or --dataloader_type")
 end
 local given, evidence = config, {}
-local config_place = args.config or cbk.fs.join(cbk.fs.dirname(args.checkpoint_file), "config.yaml") -- where a config would be
+local config_place = args.config or cbk.fs.join(cbk.fs.folder_of(args.checkpoint_file), "config.yaml") -- where a config would be
 if args.worker_data_iter_files_dir then
   cli.folder("upgrade", "--worker_data_iter_files_dir", args.worker_data_iter_files_dir)
   config = cbk.copy(config)
@@ -111,7 +111,7 @@ local job = upgrade.job(args.model, from, to, options)
 
 local function target_of(path, suffix)
   local name = ("%s_to_%s%s"):format(converters.stem(path, job), job.tgt, suffix)
-  return cbk.fs.join(args.output_dir or cbk.fs.dirname(path), name)
+  return cbk.fs.join(args.output_dir or cbk.fs.folder_of(path), name)
 end
 local target, config_target = target_of(args.checkpoint_file, ".mdl"), target_of(config_place, ".yaml")
 converters.refuse_existing(target, args)

@@ -704,6 +704,17 @@ describe("cbk upgrade without options", function()
       { 2, "cbk: cannot detect the config of 'run/bare.mdl': there is no YAML config beside it; name it with --config\n" })
   end)
 
+  it("writes the checkpoint of a folder into it, beside the config", function()
+    local dir = harness.temp_dir()
+    cbk.config.save(cbk.dict { model_type = "gpt2", vocab_size = 8, n_embd = 8, n_head = 2, n_layer = 1, n_positions = 4 },
+      dir .. "/config.json")
+    equal((harness.cbk(dir, "new", "config.json", "-o", "m.safetensors")), 0)
+    equal((harness.cbk(dir, "convert", "m.safetensors", "--to", "cs-2.2", "-o", "run")), 0)
+    local code, out, err = harness.cbk(dir, "upgrade", "run", "--to", "cs-2.5", "-y")
+    equal({ code, err }, { 0, "" })
+    harness.has(out, "Checkpoint saved to run/run_to_cs-2.5.mdl\nConfig saved to run/config_to_cs-2.2_to_cs-2.5.yaml\n")
+  end)
+
   it("warns of a config that lacks what its conversion to Hugging Face needs", function()
     local dir = harness.temp_dir()
     cbk.config.save(cbk.dict { model_type = "gpt2", vocab_size = 8, n_embd = 8, n_head = 2, n_layer = 1, n_positions = 4 },
