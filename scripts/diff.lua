@@ -19,7 +19,8 @@ local parser = cli.parser("diff", "Compare two checkpoints of any formats: keys,
 Values are compared by their dotted keys; tensors that only one side has are then compared by content,
 and those with the same content are listed as renamed. Constant tensors, such as norms of ones, count
 as renamed only if their names agree from the layer number on. With --model, one of them is converted to the
-format of the other first, in memory; tensors that are not of the model are on one side only.
+format of the other first, in memory; tensors that are not of the model are on one side only. If both have
+one format, the models inside are compared, without the dicts and prefixes that trainers put around them.
 
 The order of keys and the kinds of containers (dict or OrderedDict, tensor or parameter) are not
 compared, since not every format has them. Elements agree when |a - b| <= T + R * |b|, or when both are
@@ -217,13 +218,16 @@ end
 local function advise_model(args)
   local function model_of(path)
     local fine, found = pcall(function() return require("cbk.recognise").checkpoint(path, cbk.open(path, cli.reading(args))) end)
-    return fine and found.model or nil, fine and found.format or nil
+    return fine and found.model or nil, fine and found.format or nil, fine and found.contents.taken[1] or nil
   end
   require("cbk.converters").load()
-  local a, format_a = model_of(args.a)
-  local b, format_b = model_of(args.b)
+  local a, format_a, around_a = model_of(args.a)
+  local b, format_b, around_b = model_of(args.b)
   if a and a == b and format_a ~= format_b then
     print_line(("no name is in both: A is in %s, B in %s; compare them with --model %s"):format(format_a, format_b, a))
+  elseif a and a == b and (around_a or around_b) then
+    print_line(("no name is in both: the names in %s begin with '%s'; compare the models inside with --model %s"):format(
+      around_a and "A" or "B", around_a or around_b, a))
   elseif a or b then
     print_line(("no name is in both: A is %s, B is %s"):format(a and "of " .. a or "of no known model", b and "of " .. b
       or "of no known model"))

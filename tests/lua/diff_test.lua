@@ -331,6 +331,25 @@ describe("cbk diff through a converter", function()
     has(select(2, diff(dir, "b.pt", "a.pt")), "momentum_buffer  w        a tensor in A, none in B\n")
   end)
 
+  it("compares the models inside two checkpoints of one format, where a trainer has put one into a dict", function()
+    local dir = harness.temp_dir()
+    model(dir, "llama")
+    local inner = cbk.open(dir .. "/hf").root
+    for name, factor in pairs { ["same.pt"] = 1, ["other.pt"] = 2 } do
+      local root = cbk.dict()
+      for key, tensor in cbk.items(inner) do root[key] = tensor * factor end
+      cbk.create(dir .. "/" .. name, { root = cbk.dict { { "model", root }, { "step", 3 } } }):commit()
+    end
+    local status, out = diff(dir, "same.pt", "hf", "--model", "llama")
+    equal({ status, (out:match "^[^\n]*") }, { 0, "comparing the models inside" })
+    status, out = diff(dir, "other.pt", "hf")
+    equal(status, 1)
+    has(out, "no name is in both: the names in A begin with 'model.'; compare the models inside with --model llama\n")
+    local result
+    result, status = json_of(dir, "hf", "other.pt", "--model", "llama")
+    equal({ status, #result.only_a, #result.only_b, result.same, result.through }, { 1, 0, 0, 0, "the models inside" })
+  end)
+
   it("says what it needs", function()
     local dir = harness.temp_dir()
     local zoo = model(dir, "llama")

@@ -96,7 +96,19 @@ local function is_other_converted(a, b, format_b)
   return format_b == "hf" or not identified(a).config
 end
 
----The trees of two checkpoints of one model in one format: B's, or A's.
+---The models in two checkpoints of one format, if a trainer has put something around one of them; nil otherwise.
+---@param a DiffSide
+---@param b DiffSide
+---@return any|nil root_a, any root_b
+---@return string what
+local function models_inside(a, b)
+  local of_a, of_b = identified(a), identified(b)
+  local has_around = #of_a.contents.taken + #of_b.contents.taken > 0
+  if not has_around or of_a.quantised:is_quantised() or of_b.quantised:is_quantised() then return nil end
+  return model_part(of_a.contents.root), model_part(of_b.contents.root), "the models inside"
+end
+
+---The trees of two checkpoints of one model in one format: B's, or A's. In one format already: the models inside.
 ---@param a DiffSide
 ---@param b DiffSide
 ---@param args table   model, src_fmt, tgt_fmt, converter, sandbox
@@ -108,7 +120,9 @@ function through.trees(a, b, args)
     cbk.fail("usage", ("there is no model '%s'; %s"):format(args.model, converter_list.advice(args.model, converters.catalogue.names())))
   end
   local format_a, format_b = args.src_fmt or format_of(a), args.tgt_fmt or format_of(b)
-  if (format_a == "hf") == (format_b == "hf") and format_a == format_b then
+  if format_a == format_b then
+    local root_a, root_b, what = models_inside(a, b)
+    if root_a then return root_a, root_b, what end
     cbk.fail("usage", ("both checkpoints are in the format %s; compare them without --model, or name their formats with "
       .. "--src-fmt and --tgt-fmt"):format(format_a))
   end
