@@ -307,13 +307,15 @@ end
 
 ---A message about what was looked through; nil if that is nothing.
 ---@param found Contents
+---@param is_read? boolean   also what is beside the model
 ---@return string|nil   "the names are those without 'state_dict.' and 'module.'"
-function contents.text(found)
+function contents.text(found, is_read)
   local out = {}
   if #found.taken > 0 then out[1] = ("the names are those without '%s'"):format(table.concat(found.taken, "' and '")) end
   if #found.stacked > 0 then out[#out + 1] = stacked_experts.text(found.stacked) end
   if #found.beside > 0 then
-    out[#out + 1] = ("beside %s, and not read: %s"):format(#out > 0 and "them" or "the weights", naming.listed(found.beside, 5))
+    out[#out + 1] = ("beside %s%s: %s"):format(#out > 0 and "them" or "the weights", is_read and "" or ", and not read",
+      naming.listed(found.beside, 5))
   end
   return #out > 0 and table.concat(out, "; ") or nil
 end

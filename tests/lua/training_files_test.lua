@@ -99,6 +99,16 @@ describe("files of a trainer beside a model", function()
     has(out, "note     ./other.safetensors: it is a checkpoint beside the one of the folder; try: check it by its own name [not-checked]")
   end)
 
+  it("are read in one file with the model, too", function()
+    local dir = harness.temp_dir()
+    local _, root = tiny.model(tiny.newest_ways().llama)
+    create(dir .. "/m.pt", cbk.dict { { "model", root }, { "optimizer", optimizer(function(one) one.exp_avg = cbk.tensor { 0 / 0, 1 } end) } })
+    local _, out = run(dir, "check", "m.pt")
+    has(out, "optimizer.state.0.exp_avg: 1 of 2 elements is NaN")
+    has(out, "the names are those without 'model.'; beside them: optimizer; try: ")
+    has(select(2, run(dir, "identify", "m.pt")), "beside them, and not read: optimizer\n")
+  end)
+
   it("are no models that have such names", function()
     local dir = harness.temp_dir()
     local model = cbk.dict { { "w.weight", cbk.tensor { 1, 2 } } }

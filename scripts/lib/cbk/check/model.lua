@@ -198,7 +198,7 @@ function model.check(file, checkpoint, config_path, found, folders)
       :format(one.key))
   end
   if identity.problem then found:add("config", file, nil, identity.problem, { severity = not identity.is_broken and "note" or nil }) end
-  local around = identity.contents and (#inner.taken > 0 or #inner.stacked > 0) and contents.text(inner)
+  local around = identity.contents and (#inner.taken > 0 or #inner.stacked > 0) and contents.text(inner, true)
   local alone = #inner.taken == 0 and { advice = "Nothing has to be done: cbk takes them apart. Programs that need single experts get them "
     .. "from `cbk convert` to the Model Zoo and back" } or nil
   if around then found:add("wrapped", file, nil, around, alone) end

@@ -56,7 +56,8 @@ rules.list = {
   { id = "flat-keys", severity = "warning", text = "An H5 file has the weights of a model at its top, and not in a dict `model`.",
     help = "Write it as a tree: in a script, `out[key] = tensor` puts such keys into the dict (`cbk help run`)." },
   { id = "wrapped", severity = "note", text = "A training script or framework has put something around the model.",
-    help = "Nothing has to be done: cbk looks through it. Other programs need the names of the model (`cbk copy --weights`, or `--rename`)." },
+    help = "Nothing has to be done: cbk looks through it. Other programs need the names of the model (`cbk copy --weights`, or "
+      .. "`--rename`)." },
   { id = "tied-weights-differ", severity = "warning", text = "The config ties two weights, but their values differ.",
     help = "Write one value under both names: programs use one for both. Or let the config say that head and embeddings are not tied." },
   { id = "layer-gap", severity = "warning", text = "Numbered layers are not consecutive.",
