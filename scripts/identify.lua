@@ -92,7 +92,13 @@ local function look(path)
   config = config or not found.problem and own or nil
   local target, why_none = ways.target(found, checkpoint, config)
   if why_none then found.why[#found.why + 1] = why_none end
-  if not found.model and only then -- it may have no class
+  local layout, other, count = nil, nil, nil
+  if not found.model and only then layout, other, count = ways.own_layout(checkpoint, only) end
+  if layout then
+    found.model, found.format, found.container = only, layout, nil
+    found.why = { ("the rules of %s fit all %d keys"):format(cbk.quote(args.converter), count) }
+    target = other
+  elseif not found.model and only then -- it may have no class
     found.model = only
     target = ways.target(found, checkpoint, config)
     found.model = target and only or nil

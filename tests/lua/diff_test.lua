@@ -319,6 +319,14 @@ describe("cbk diff through a converter", function()
     equal({ status, err }, { 0, "warning: 1 key is left out: " .. key .. " (not used by T5)\n" })
   end)
 
+  it("looks into a dict around the model of the other format", function()
+    local dir = harness.temp_dir()
+    local zoo = model(dir, "llama")
+    local root = cbk.open(dir .. "/hf").root
+    cbk.create(dir .. "/train.pt", { root = cbk.dict { { "model", root }, { "step", 3 } } }):commit()
+    equal({ diff(dir, zoo, "train.pt", "--model", "llama") }, { 0, "comparing " .. zoo .. " as hf\nthe same: 12 values\n", "" })
+  end)
+
   it("says that a state of an optimizer is a tensor on one side alone", function()
     local dir = harness.temp_dir()
     for name, momentum in pairs { ["a.pt"] = cbk.null, ["b.pt"] = cbk.tensor { 1, 2 } } do

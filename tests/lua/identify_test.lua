@@ -148,6 +148,18 @@ describe("cbk identify without a config", function()
     end
   end)
 
+  it("reads no YAML of another name for a dict 'model' with Hugging Face's names", function()
+    local dir = zoo_folder(llama, "llama", "cs-2.2")
+    local root = cbk.dict { { "model", classes.new(llama, "llama", "hf") } }
+    cbk.create(dir .. "/m.pt", { root = root }):commit { progress = false }
+    os.remove(dir .. "/a.mdl")
+    local found = identified(dir, "m.pt")
+    equal({ found.model, found.format, found.config }, { "llama", "hf", cbk.null }, why(found))
+    has(why(found), "a.yaml' is not read, as the tensors have the names of Hugging Face's files; --config reads it")
+    local out = select(2, harness.cbk(dir, "identify", "m.pt", "--config", "a.yaml"))
+    is_true(not out:find("(or", 1, true), out) -- releases are no layouts of one's own
+  end)
+
   it("does not ask for a YAML config where nothing says that a file is one of the Model Zoo", function()
     local dir = harness.temp_dir()
     cbk.create(dir .. "/m.pt", { root = cbk.dict { { "model", cbk.dict { { "a.b", cbk.tensor { 1 } } } } } }):commit { progress = false }

@@ -101,6 +101,22 @@ describe("A layout of one's own", function()
     end
   end)
 
+  it("is recognised by its keys, where its table needs no config", function()
+    local dir = harness.temp_dir()
+    cbk.fs.write(dir .. "/own.lua", [[local rules = require "converters.engine.rules"
+      return { { model = "own", { "a", "b", keys = rules.keys { { "x.w", "y.w" } }, without_config = true } } }]])
+    cbk.create(dir .. "/a.pt", { root = cbk.dict { ["x.w"] = cbk.tensor { 1, 2 } } }):commit()
+    cbk.create(dir .. "/b.pt", { root = cbk.dict { { "model", cbk.dict { ["y.w"] = cbk.tensor { 1, 2 } } }, { "step", 3 } } }):commit()
+    for layout, other in pairs { a = "b", b = "a" } do
+      local code, out, err = harness.cbk(dir, "identify", layout .. ".pt", "--converter", "own.lua")
+      equal({ code, err }, { 0, "" })
+      has(out, ("model    own\nformat   %s\n"):format(layout))
+      has(out, ("convert  cbk convert %s.pt --to %s --src-fmt %s --converter own.lua\n"):format(layout, other, layout))
+      code, out = harness.cbk(dir, "diff", layout .. ".pt", other .. ".pt", "--converter", "own.lua", "--model", "own")
+      equal({ code, out }, { 0, ("comparing %s.pt as %s\nthe same: 1 value\n"):format(layout, other) })
+    end
+  end)
+
   it("is one table's, whether the config is named or not", function()
     local other = [[without_config = true }, { "a", "cs-2.4", keys = rules.keys { { "x", "z" } }, config = fields.config { { "*" } } ]]
     local dir, convert = folder("hf", "cs-2.4", other)

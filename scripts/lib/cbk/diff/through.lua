@@ -1,6 +1,7 @@
 -- A checkpoint in another one's format: converted lazily, in memory. Only what the comparison reads is computed.
 
 local cbk = require "cbk"
+local contents = require "converters.conversion.contents"
 local converters = require "cbk.converters"
 local converter_list = require "cbk.converters.list"
 local errors = require "cbk.errors"
@@ -27,8 +28,11 @@ end
 
 ---The format of a checkpoint, as `cbk convert` names it.
 ---@param side DiffSide
+---@param model string|nil   as the user has named it
 ---@return string
-local function format_of(side)
+local function format_of(side, model)
+  local own = model and ways.own_layout(side.checkpoint, model)
+  if own then return own end
   local found = identified(side)
   if found.holds then
     cbk.fail("unsupported", ("cannot compare '%s' as a model: %s"):format(side.path, found.reason),
@@ -96,6 +100,20 @@ local function is_other_converted(a, b, format_b)
   return format_b == "hf" or not identified(a).config
 end
 
+---The tree of a checkpoint that is not converted, without what a trainer has put around a model that is not in a release's layout.
+---@param side DiffSide
+---@param format string
+local function plain(side, format)
+  local root = real_values(side.checkpoint, side.path)
+  if converters.catalogue.release(format) or not kinds.is_dict(root) then return root end
+  if converters.catalogue.is_own_layout(format) then
+    local fine, inner = warnings.quietly(contents.of_layout, root)
+    return fine and inner.root or root
+  end
+  local found = identified(side)
+  return #found.contents.taken > 0 and not found.quantised:is_quantised() and found.contents.root or root
+end
+
 ---The models in two checkpoints of one format, if a trainer has put something around one of them; nil otherwise.
 ---@param a DiffSide
 ---@param b DiffSide
@@ -119,7 +137,7 @@ function through.trees(a, b, args)
   if args.model and not converters.catalogue.find(args.model) then
     cbk.fail("usage", ("there is no model '%s'; %s"):format(args.model, converter_list.advice(args.model, converters.catalogue.names())))
   end
-  local format_a, format_b = args.src_fmt or format_of(a), args.tgt_fmt or format_of(b)
+  local format_a, format_b = args.src_fmt or format_of(a, args.model), args.tgt_fmt or format_of(b, args.model)
   if format_a == format_b then
     local root_a, root_b, what = models_inside(a, b)
     if root_a then return root_a, root_b, what end
@@ -132,7 +150,7 @@ function through.trees(a, b, args)
   local own = { model = args.model, src_fmt = is_swapped and args.tgt_fmt or args.src_fmt }
   local fine, root, others = pcall(converted, from, tgt, own, only)
   if not fine then error(errors.put_in(root, "cannot compare through a converter"), 0) end
-  local one, other = model_part(root, others), model_part((real_values(to.checkpoint, to.path)))
+  local one, other = model_part(root, others), model_part(plain(to, tgt))
   local what = ("%s as %s"):format(cbk.shown(from.path), tgt)
   if is_swapped then return other, one, what end
   return one, other, what

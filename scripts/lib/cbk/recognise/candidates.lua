@@ -225,7 +225,8 @@ function candidates.of_config(asked, formats, keys, shape_of)
     local is_found = list[1] and list[1].mistakes == 0
     if is_found and not catalogue.is_own_layout(format) then break end
     local own, own_problems = candidates.at(asked, format, keys, shape_of)
-    if own[1] and list[1] and own[1].mistakes == list[1].mistakes and own[1].model == list[1].model then alike[#alike + 1] = format end
+    local is_alike = own[1] and list[1] and own[1].mistakes == list[1].mistakes and own[1].model == list[1].model
+    if is_alike and catalogue.is_own_layout(format) then alike[#alike + 1] = format end
     if own[1] and (not list[1] or own[1].mistakes < list[1].mistakes) then list, nearest, alike = own, format, {} end
     if #problems == 0 then problems = own_problems end
   end

@@ -352,18 +352,18 @@ local function foreign_config(beside, checkpoint)
   return least and least < cbk.count(cbk.dict(guess.outlines(keys))) and beside or nil
 end
 
----Whether the tensors in a dict 'model' have the names of a Hugging Face model and of none of the Model Zoo, where no config says it.
+---Whether the tensors in a dict 'model' have the names of a Hugging Face model and of none of the Model Zoo.
 ---@param root Dict   of the checkpoint
 ---@return boolean
 local function has_foreign_names(root)
-  for _, is_hf in ipairs { false, true } do
-    local formats = { "hf" }
-    for i, one in ipairs(is_hf and {} or releases.known) do formats[i] = "cs-" .. one end
+  local function is_known(is_hf, formats)
     local inner = contents_of(root, is_hf, nil, formats).root
     local keys, shape_of = keys_of(inner, is_hf, quantised.find(is_hf and inner or inner.model))
-    if #keys > 0 and #candidates.of_names(formats, keys, shape_of) > 0 then return is_hf end
+    return #keys > 0 and #candidates.of_names(formats, keys, shape_of) > 0
   end
-  return false
+  local of_zoo = {}
+  for i, one in ipairs(releases.known) do of_zoo[i] = "cs-" .. one end
+  return is_known(true, { "hf" }) and not is_known(false, of_zoo)
 end
 
 ---Reports that a checkpoint is a PEFT adapter, or has one beside it.
@@ -418,8 +418,13 @@ function recognise.checkpoint(path, checkpoint, config_path, known)
   local other = not (is_hf or params) and (config_path and beside or not beside.config and config_beside.find(path, true))
   local foreign = other and foreign_config(other, checkpoint) or nil
   local unused = other and not foreign and other.config and configs.says_hugging_face(other.config) and other.path
-  local has_no_config = not (is_hf or foreign or beside.config or params)
-  is_hf, beside = is_hf or foreign ~= nil or has_no_config and has_foreign_names(checkpoint.root), foreign or beside
+  local has_own_config = is_hf or foreign or params or config_path or beside.is_named
+  local is_foreign = not has_own_config and has_foreign_names(checkpoint.root)
+  if is_foreign and beside.path then
+    beside = { unused = ("%s is not read, as the tensors have the names of Hugging Face's files; --config reads it"):format(
+      cbk.quote(beside.path)) }
+  end
+  is_hf, beside = is_hf or foreign ~= nil or is_foreign, foreign or beside
   local config = beside.config or params
   local formats, of, why = formats_of(checkpoint, is_hf, config, beside.path)
   local inner = contents_of(checkpoint.root, is_hf, config, formats)

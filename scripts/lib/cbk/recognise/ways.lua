@@ -164,6 +164,27 @@ local function target_of_own(found)
   return target
 end
 
+---The layout of the user's own that a checkpoint has: the rules of one side of a table that needs no config fit all of its keys.
+---@param checkpoint Checkpoint
+---@param name string   a model
+---@return string|nil layout, string|nil other   the other one of the table; nil: none fits, or several do
+---@return integer|nil count                     of keys
+function ways.own_layout(checkpoint, name)
+  local model, found = catalogue.is_own(name) and kinds.is_dict(checkpoint.root) and catalogue.find(name) or {}, {}
+  for _, converter in ipairs(model) do
+    for place, side in ipairs(converter.without_config and catalogue.has_own_layout(converter) and { "left", "right" } or {}) do
+      local strangers = contents.strangers(converter.keys, side)
+      local fine, inner = warnings.quietly(contents.of_layout, checkpoint.root, strangers)
+      local keys = fine and cbk.keys(inner.root) or {}
+      if #keys > 0 and strangers(keys) == 0 then
+        local own, other = catalogue.formats(converter[place])[1], catalogue.formats(converter[3 - place])[1]
+        found[#found + 1] = { layout = own, other = other, count = #keys }
+      end
+    end
+  end
+  if #found == 1 then return found[1].layout, found[1].other, found[1].count end
+end
+
 ---Finds a format to convert a checkpoint to. Returns nil and the reason if there is none.
 ---@param found Identity
 ---@param checkpoint Checkpoint
