@@ -4,6 +4,7 @@
 local cbk = require "cbk"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
+local training_files = require "cbk.training_files"
 
 local weights = {}
 
@@ -187,6 +188,8 @@ function weights.of(root, path)
   if not kinds.is_dict(root) or not holds_tensors(root) then
     cbk.fail("missing", ("'%s' has no dict of tensors, such as a model's state dict; `cbk ls` shows what it has"):format(cbk.shown(path)))
   end
+  local holds = training_files.content(root)
+  if holds then cbk.fail("missing", ("'%s' has no weights of a model: it holds %s"):format(cbk.shown(path), holds)) end
   local holder, passed_over = holder_of(root, {}, 0, "")
   if #passed_over > 0 then
     table.sort(passed_over)

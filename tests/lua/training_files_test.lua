@@ -67,6 +67,8 @@ describe("files of a trainer beside a model", function()
       err = select(3, run(dir, "convert", name, "--to", "cs-2.5"))
       has(err, ("cannot convert '%s': it holds %s, and no weights of a model; name the file with the weights"):format(name, holds))
     end
+    local err = select(3, run(dir, "copy", "--weights", "optimizer.pt", "w.safetensors"))
+    equal(err, "cbk: 'optimizer.pt' has no weights of a model: it holds the states of an optimizer\n")
     local status, out = run(dir, "check", "optimizer.pt", "--config", "config.json")
     equal(status, 1)
     has(out, "config.json: 'optimizer.pt' has nothing that it describes: it holds the states of an optimizer")

@@ -6,7 +6,7 @@ local errors = require "cbk.errors"
 local links = require "cbk.links"
 local parts = require "cbk.parts"
 local shards = require "cbk.check.shards"
-local training_files = require "cbk.recognise.training_files"
+local training_files = require "cbk.training_files"
 
 local folder = {}
 
