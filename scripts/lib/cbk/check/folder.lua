@@ -82,18 +82,40 @@ local function why_not_checked(path, name, reading)
   return "it is a checkpoint beside the one of the folder"
 end
 
----The files in a folder that are no part of the checkpoint that was opened there.
+---Why a folder beside a model is not checked; nil if nothing in it could be.
+---@param path string     the folder that it is in
+---@param name string
+---@param reading table   options of cbk.open
+---@return string|nil reason
+local function why_folder_not_checked(path, name, reading)
+  local fine, problem = pcall(links.folder, path, name, reading.allow_external)
+  if not fine then
+    if type(problem) ~= "table" or problem.code == "interrupted" then error(problem, 0) end
+    return errors.text(errors.outside(problem))
+  end
+  local inner = cbk.fs.join(path, name)
+  local _, loose = shards.find(inner)
+  return (loose or #files_in(inner) > 0) and "the folder has a checkpoint of its own" or nil
+end
+
+---The files and folders in a folder that are no part of the checkpoint that was opened there.
 ---@param path string       that the user has named
 ---@param subject CheckSubject
 ---@param reading table     options of cbk.open
 ---@return { file: string, reason: string|nil }[]   reason: why it is not checked; nil: it is to be checked
 function folder.beside(path, subject, reading)
   local own, out = {}, {}
-  for _, file in ipairs(subject.files) do own[cbk.fs.basename(file)] = true end
+  for _, file in ipairs(subject.files) do
+    for part in file:gmatch "[^/]+" do own[part] = true end
+  end
   for _, name in ipairs(cbk.fs.is_dir(path) and next(own) and cbk.fs.list(path) or {}) do
     local file = cbk.fs.join(path, name)
-    local is_one = (cbk.format_of_name(name) or name:find "%.pkl$") and not own[name] and not shards.parts(name)
-    if is_one and not cbk.fs.is_dir(file) then out[#out + 1] = { file = file, reason = why_not_checked(path, name, reading) } end
+    local is_folder, is_file = cbk.fs.is_dir(file), cbk.format_of_name(name) or name:find "%.pkl$"
+    local reason = is_folder and not own[name] and why_folder_not_checked(path, name, reading)
+    if reason then out[#out + 1] = { file = file, reason = reason } end
+    if not is_folder and is_file and not own[name] and not shards.parts(name) then
+      out[#out + 1] = { file = file, reason = why_not_checked(path, name, reading) }
+    end
   end
   return out
 end

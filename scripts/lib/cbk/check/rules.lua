@@ -91,7 +91,7 @@ rules.list = {
     help = "Correct metadata.total_size of the index: some programs reserve memory by it." },
   { id = "leftover-file", severity = "warning", text = "A file was left by an interrupted program, or belongs to another checkpoint.",
     help = "Delete it if no program is still writing it." },
-  { id = "not-checked", severity = "note", text = "A file in the folder is no part of its model, and was not checked.",
+  { id = "not-checked", severity = "note", text = "A file or folder in the folder is no part of its model, and was not checked.",
     help = "Check it by its own name." },
   { id = "reading", severity = "warning", text = "The file has more or less in it than its format says, or lacks what would show damage.",
     help = "Look at the program that wrote it, and copy or download the file again." },
