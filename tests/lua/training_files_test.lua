@@ -17,7 +17,7 @@ local function optimizer(change)
     { "param_groups", cbk.list { cbk.dict { { "lr", 0.1 }, { "params", cbk.list { 0 } } } } } }
 end
 
-local function random() return cbk.full({ 16 }, 3, { dtype = "uint8" }) end
+local function random() return cbk.rand({ 5000 }, { seed = 1, high = 255 }):to "uint8" end
 
 local FILES = {
   { "optimizer.pt", optimizer, "the states of an optimizer" },
@@ -26,7 +26,7 @@ local FILES = {
     "the state of a learning rate schedule" },
   { "scaler.pt", function() return cbk.dict { { "scale", 2 }, { "growth_factor", 2 }, { "growth_interval", 2000 } } end,
     "the state of a gradient scaler" },
-  { "rng_state.pth", function() return cbk.dict { { "python", cbk.list { 3 } }, { "cpu", random() } } end,
+  { "rng_state.pth", function() return cbk.dict { { "python", cbk.list { 3 } }, { "cpu", random() }, { "cuda", random() } } end,
     "the states of random number generators" },
   { "random_states_0.pkl", function() return cbk.dict { { "random_state", cbk.list { 3 } }, { "torch_manual_seed", random() } } end,
     "the states of random number generators" },
@@ -79,6 +79,7 @@ describe("files of a trainer beside a model", function()
     local dir = trainer_folder()
     local status, out = run(dir, "check", ".")
     equal(status, 0, out)
+    has(out, "clean: ")
     has(out, ("in %d checkpoints"):format(#FILES + 1))
     status, out = run(trainer_folder(function(one) one.exp_avg = cbk.tensor { 0 / 0, 1 } end), "check", ".")
     equal(status, 1)
