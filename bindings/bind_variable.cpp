@@ -85,11 +85,13 @@ compute::Input check_input(lua_State* L, int index) {
 }
 
 int push_variable(lua_State* L, const compute::VariablePtr& variable) {
-  constexpr uint64_t least = 64ULL << 20;
-  static uint64_t limit = least;
+  // The collector sees only the small objects that own the memory.
+  constexpr uint64_t least_garbage = 64ULL << 20;
+  static uint64_t limit = least_garbage;
   if (compute::Buffer::count().live_bytes > limit) {
     lua_gc(L, LUA_GCCOLLECT, 0);
-    limit = std::max(least, compute::Buffer::count().live_bytes / 2 * 3);
+    const uint64_t live = compute::Buffer::count().live_bytes;
+    limit = live + std::max(least_garbage, live / 2);
   }
   push(L, variable);
   return 1;

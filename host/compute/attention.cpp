@@ -43,6 +43,18 @@ T* scratch(int slot, int64_t size) {
   return memory[slot].data();
 }
 
+/// The rows of one head of an operand [batch, heads, rows, width].
+template <typename T>
+Matrix<const T> rows_of_head(const Operand& all, int64_t b, int64_t h) {
+  return {all.data<T>() + b * all.strides[0] + h * all.strides[1], all.strides[2], false};
+}
+
+template <typename T>
+Matrix<const T> turned(Matrix<const T> x) {
+  x.is_transposed = !x.is_transposed;
+  return x;
+}
+
 template <typename T>
 void scale_row(T* row, int64_t keys, T factor) {
   static const ElementLoop multiply = find_loop<T>(ElementOp::multiply, 2);
@@ -66,10 +78,9 @@ template <typename T>
 void make_scores(const Sizes& s, const Operands& reads, int64_t b, int64_t h, int64_t begin, int64_t rows,
                  int64_t keys, T* scores, T* derivatives) {
   const int64_t group = h / (s.heads / s.groups);
-  const T* q = reads[0].data<T>() + ((b * s.heads + h) * s.queries + begin) * s.width;
-  const T* k = reads[1].data<T>() + (b * s.groups + group) * s.keys * s.width;
-  gemm<T>({q, s.width, false}, {k, s.width, true}, {scores, keys, false}, rows, keys, s.width,
-          static_cast<T>(s.scale));
+  const Matrix<const T> q = rows_of_head<T>(reads[0], b, h).block(begin, 0);
+  const Matrix<const T> k = rows_of_head<T>(reads[1], b, group);
+  gemm<T>(q, turned(k), {scores, keys, false}, rows, keys, s.width, static_cast<T>(s.scale));
   if (s.cap > 0) cap_scores(scores, derivatives, rows * keys, static_cast<T>(s.cap));
   const T hidden = -std::numeric_limits<T>::infinity();
   for (int64_t i = 0; i < rows; ++i) {
@@ -162,10 +173,9 @@ struct Forward {
       for (int64_t i = 0; i < rows; ++i)
         rows_of<T>(writes[1])[head * s.queries + begin + i] = normalize(scores + i * keys, keys);
       if (s.dropout > 0) drop(s, reads[5], head * s.queries + begin, rows, keys, scores);
-      const T* v = reads[2].data<T>() + (b * s.groups + h / (s.heads / s.groups)) * s.keys * s.value_width;
+      const Matrix<const T> v = rows_of_head<T>(reads[2], b, h / (s.heads / s.groups));
       T* out = writes[0].data<T>() + (head * s.queries + begin) * s.value_width;
-      gemm<T>({scores, keys, false}, {v, s.value_width, false}, {out, s.value_width, false}, rows,
-              s.value_width, keys);
+      gemm<T>({scores, keys, false}, v, {out, s.value_width, false}, rows, s.value_width, keys);
     });
   }
 };
@@ -184,7 +194,7 @@ struct Backward {
       const int64_t shared = s.heads / s.groups;
       for (int64_t h = task % s.groups * shared; h < (task % s.groups + 1) * shared; ++h) {
         for (int64_t begin = 0; begin < s.queries; begin += block) {
-          run_block<T>(reads, writes, task, task / s.groups, h, begin, dk, dv);
+          run_block<T>(reads, writes, task % s.groups, task / s.groups, h, begin, dk, dv);
         }
       }
     });
@@ -196,9 +206,8 @@ struct Backward {
                  int64_t begin, T* dk, T* dv) const {
     const int64_t rows = std::min(block, s.queries - begin), keys = keys_of_block(s, begin, rows);
     const int64_t first = (b * s.heads + h) * s.queries + begin;
-    const T* k = reads[1].data<T>() + group * s.keys * s.width;
-    const T* v = reads[2].data<T>() + group * s.keys * s.value_width;
-    const T* q = reads[0].data<T>() + first * s.width;
+    const Matrix<const T> q = rows_of_head<T>(reads[0], b, h).block(begin, 0);
+    const Matrix<const T> k = rows_of_head<T>(reads[1], b, group), v = rows_of_head<T>(reads[2], b, group);
     const T* out = reads[6].data<T>() + first * s.value_width;
     const T* g = reads[8].data<T>() + first * s.value_width;
     T* weights = scratch<T>(0, rows * keys);
@@ -210,8 +219,7 @@ struct Backward {
       make_powers(weights + i * keys, keys, known.most);
       scale_row(weights + i * keys, keys, known.factor);
     }
-    gemm<T>({g, s.value_width, false}, {v, s.value_width, true}, {slopes, keys, false}, rows, keys,
-            s.value_width);
+    gemm<T>({g, s.value_width, false}, turned(v), {slopes, keys, false}, rows, keys, s.value_width);
     if (s.dropout > 0) drop(s, reads[5], first, rows, keys, slopes);
     for (int64_t i = 0; i < rows; ++i) {
       const T along = static_cast<T>(row_dot(g + i * s.value_width, out + i * s.value_width, s.value_width));
@@ -222,12 +230,28 @@ struct Backward {
             rows, 1, true);
     for (int64_t i = 0; derivatives != nullptr && i < rows * keys; ++i) slopes[i] *= derivatives[i];
     const T scale = static_cast<T>(s.scale);
-    gemm<T>({slopes, keys, false}, {k, s.width, false},
-            {writes[0].data<T>() + first * s.width, s.width, false}, rows, s.width, keys, scale);
-    gemm<T>({slopes, keys, true}, {q, s.width, false}, {dk, s.width, false}, keys, s.width, rows, scale,
-            true);
+    gemm<T>({slopes, keys, false}, k, {writes[0].data<T>() + first * s.width, s.width, false}, rows, s.width,
+            keys, scale);
+    gemm<T>({slopes, keys, true}, q, {dk, s.width, false}, keys, s.width, rows, scale, true);
   }
 };
+
+/// A tensor whose rows have their elements one after the other; a copy if they have not.
+VariablePtr with_whole_rows(const VariablePtr& x) {
+  const Operand& view = x->operand();
+  const bool has_rows = view.dim() == 4 && view.strides[3] == 1 && view.strides[2] >= view.shape[3];
+  return has_rows ? x : contiguous(x);
+}
+
+/// The same elements as [batch, heads, rows, width].
+Operand as_heads(const VariablePtr& x, int64_t batch, int64_t heads) {
+  const Operand& view = x->operand();
+  if (view.dim() == 4) return view;
+  const size_t dims = view.shape.size();
+  Operand out = whole(view.buffer, view.dtype, {batch, heads, view.shape[dims - 2], view.shape[dims - 1]});
+  out.offset = view.offset;
+  return out;
+}
 
 template <typename Body>
 void execute_for(DType type, Operands reads, Operands writes, Body body) {
@@ -310,9 +334,8 @@ VariablePtr attention(const VariablePtr& q, const VariablePtr& k, const Variable
   {
     const Scoped no_grad(context().records_gradients, false);
     for (const VariablePtr& one : {q, k, v}) {
-      const VariablePtr dense = contiguous(cast(one, type));
-      saved.emplace_back(dense);
-      reads.push_back(dense->operand());
+      saved.emplace_back(with_whole_rows(cast(one, type)));
+      reads.push_back(as_heads(saved.back().get(), s.batch, one == q ? s.heads : s.groups));
     }
     const VariablePtr nothing = Variable::empty(type, {0}, device);
     for (int i = 0; i < 3; ++i) reads.push_back(nothing->operand());
@@ -340,7 +363,7 @@ VariablePtr attention(const VariablePtr& q, const VariablePtr& k, const Variable
   return recorded("attention", result == out ? out : result->detached(), {q, k, v}, [&]() -> Node::Backward {
     return [=, kept = Saved(out)](const VariablePtr& upstream) -> std::vector<VariablePtr> {
       Operands all = reads;
-      for (size_t i = 0; i < 3; ++i) all[i] = saved[i].get()->operand();
+      for (const Saved& one : saved) one.check();
       for (const Saved& one : unchanged) one.check();
       all.push_back(kept.get()->operand());
       all.push_back(known->operand());

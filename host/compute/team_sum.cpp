@@ -84,32 +84,47 @@ void write_sum(const std::vector<Operand>& writes, int64_t begin, int64_t end,
   });
 }
 
-void run_sum(const std::vector<Operand>& reads, const std::vector<Operand>& writes, bool is_mean) {
+void check_same(uint64_t size, uint64_t own) {
+  if (size != own)
+    fail(Errc::changed, "the ranks add up different tensors: a step must not depend on the rank");
+}
+
+/// Adds up the elements [first, last) of all operands.
+void sum_part(const std::vector<Operand>& reads, const std::vector<Operand>& writes, int64_t first,
+              int64_t last, const std::vector<double>& weights) {
   Team& team = Team::world();
-  const std::vector<double> ones(static_cast<size_t>(team.size()), 1.0);
-  int64_t total = 0;
-  for (const Operand& read : reads) total += read.numel();
-  const auto begin_of = [&](int rank) { return total * rank / team.size(); };
+  const auto begin_of = [&](int rank) { return first + (last - first) * rank / team.size(); };
   std::vector<std::string> slices;
   for (int rank = 0; rank < team.size(); ++rank)
     slices.push_back(elements(reads, begin_of(rank), begin_of(rank + 1)));
   const size_t own = slices[static_cast<size_t>(team.rank())].size();
   const std::vector<std::string> received = team.all_to_all(std::move(slices));
-  for (const std::string& slice : received)
-    if (slice.size() != own)
-      fail(Errc::changed, "the ranks add up different tensors: a step must not depend on the rank");
+  for (const std::string& slice : received) check_same(slice.size(), own);
   const int64_t begin = begin_of(team.rank()), end = begin_of(team.rank() + 1);
-  write_sum(writes, begin, end, received, is_mean ? context().team_shares : ones);
+  write_sum(writes, begin, end, received, weights);
   const std::vector<std::string> sums = team.exchange(elements(writes, begin, end));
   for (int rank = 0; rank < team.size(); ++rank) {
     size_t at = 0;
     each_part(writes, begin_of(rank), begin_of(rank + 1),
-              [&](const Operand& operand, int64_t first, int64_t count) {
+              [&](const Operand& operand, int64_t from, int64_t count) {
                 const size_t bytes = static_cast<size_t>(count) * size_of(operand.dtype);
-                std::memcpy(bytes_from(operand, first), sums[static_cast<size_t>(rank)].data() + at, bytes);
+                std::memcpy(bytes_from(operand, from), sums[static_cast<size_t>(rank)].data() + at, bytes);
                 at += bytes;
               });
   }
+}
+
+void run_sum(const std::vector<Operand>& reads, const std::vector<Operand>& writes, bool is_mean) {
+  constexpr int64_t of_rank = 1 << 18;  // elements at once: what is sent stays in the cache
+  const int size = Team::world().size();
+  const std::vector<double> weights =
+      is_mean ? context().team_shares : std::vector<double>(static_cast<size_t>(size), 1.0);
+  int64_t total = 0;
+  for (const Operand& read : reads) total += read.numel();
+  for (const std::string& other : Team::world().exchange(std::to_string(total)))
+    check_same(std::stoull(other), static_cast<uint64_t>(total));
+  for (int64_t first = 0; first < total; first += of_rank * size)
+    sum_part(reads, writes, first, std::min(first + of_rank * size, total), weights);
 }
 
 }  // namespace

@@ -685,7 +685,12 @@ class Cluster(harness.Run):
         self.call("diff", "one_10.mdl", "three_10.mdl", "--rtol", "1e-4", "--atol", "1e-6")
         same(self.path("three_10.mdl"), self.path("again_10.mdl"))
         same(self.path("three_10.mdl"), self.path("half_10.mdl"))
-        for words, *options in (("has other values on rank", "seed=7"), ("num_csx is 3, but 2 ranks", "systems=3")):
+        wide = ("width=60000", "steps=5")  # its gradients are added up in parts
+        self.call("run", program, "wide", "systems=3", *wide)
+        assert self.ranks(3, "run", program, "parts", *wide)[0] == 0
+        self.call("diff", "wide_5.mdl", "parts_5.mdl", "--rtol", "1e-4", "--atol", "1e-6")
+        for words, *options in (("has other values on rank", "seed=7"), ("num_csx is 3, but 2 ranks", "systems=3"),
+                                ("the ranks add up different tensors", "apart=1")):
             status, text = self.ranks(2, "run", program, "x", *options)
             assert status != 0 and words in text, text
 

@@ -1,6 +1,6 @@
 -- A small run for cluster_interop.py: cluster_training.lua OUT [name=value …]; prints step, loss and accuracy, saves OUT_<step>.mdl.
 -- systems: num_csx. steps. load: a checkpoint to continue. dropout. seed: of rank 1. alike: every system gets the same samples.
--- slow: seconds that a step takes.
+-- slow: seconds that a step takes. width: of the layer in the middle. apart: rank 1 does not use the first layer.
 
 local cstorch = require "cstorch"
 local F = cstorch.nn.functional
@@ -17,10 +17,14 @@ cstorch.manual_seed(cstorch.distributed.get_rank() == 1 and given.seed or 1)
 local Net = cstorch.nn.Module:subclass "Net"
 function Net:init()
   Net.super.init(self)
-  self.first, self.last = cstorch.nn.Linear(20, 32), cstorch.nn.Linear(32, 3)
+  local width = given.width or 32
+  self.first, self.last = cstorch.nn.Linear(20, width), cstorch.nn.Linear(width, 3)
   self.dropout = cstorch.nn.Dropout(given.dropout or 0)
 end
-function Net:forward(x) return self.last(self.dropout(F.relu(self.first(x)))) end
+function Net:forward(x)
+  if given.apart and cstorch.distributed.get_rank() == 1 then return self.last(cstorch.zeros { x:size(0), given.width or 32 }) end
+  return self.last(self.dropout(F.relu(self.first(x))))
+end
 
 local model = Net()
 local compiled = cstorch.compile(model, { backend = "CSX" })

@@ -52,7 +52,7 @@ Decoder.__index = Decoder
 
 ---@class cstorch.models.Cache   Keys and values of each layer, from 0.
 ---@field length integer   tokens
----@field [integer] { k: cstorch.Tensor, v: cstorch.Tensor }   [batch, groups, tokens, width]
+---@field [integer] { k: cstorch.Tensor, v: cstorch.Tensor }   [batch, groups, more tokens, width]
 
 ---@class cstorch.models.Place   What all layers of a pass share.
 ---@field turns? cstorch.Turns
@@ -66,13 +66,30 @@ local NO_DROPOUT = { embedding = 0, attention = 0, residual = 0 }
 ---@param p number
 local function dropped(x, p) return p > 0 and functional.dropout(x, { p = p }) or x end
 
+---Writes rows behind earlier ones, into memory with room for more.
+---@param room? cstorch.Tensor   [batch, groups, more tokens, width]
+---@param first integer          the tokens before
+---@param x cstorch.Tensor       [batch, groups, tokens, width]
+---@return cstorch.Tensor room, cstorch.Tensor all   # all of them: a view of the room
+local function behind(room, first, x)
+  local last = first + x:size(2)
+  if not room or room:size(2) < last then
+    local larger = tensors.zeros({ x:size(0), x:size(1), 2 * last, x:size(3) }, { dtype = x.dtype })
+    if room then larger:slice(2, 0, first):copy_(room:slice(2, 0, first)) end
+    room = larger
+  end
+  room:slice(2, first, last):copy_(x)
+  return room, room:slice(2, 0, last)
+end
+
 ---Keys and values with those of earlier tokens before them.
 ---@param cache cstorch.models.Cache
 ---@param layer integer
 local function with_earlier(cache, layer, k, v)
-  local before = cache[layer]
-  if before then k, v = tensors.cat({ before.k, k }, 2), tensors.cat({ before.v, v }, 2) end
-  cache[layer] = { k = k, v = v }
+  local kept = cache[layer] or {}
+  cache[layer] = kept
+  kept.k, k = behind(kept.k, cache.length, k)
+  kept.v, v = behind(kept.v, cache.length, v)
   return k, v
 end
 
