@@ -1,4 +1,4 @@
--- cbk report: write a page about a checkpoint, for a browser
+-- cbk report: write a page about a checkpoint or a training run, for a browser
 
 local cbk = require "cbk"
 local check = require "cbk.check"
@@ -15,23 +15,29 @@ local page = require "cbk.page"
 local progress = require "cbk.progress"
 local optimizer_table = require "cbk.optimizer_table"
 local optimizers = require "cbk.optimizers"
+local record = require "cbk.training.record"
 local renamed = require "cbk.diff.renamed"
+local run_report = require "cbk.training.report"
 local small_items = require "cbk.small_items"
 local tables = require "cbk.diff.tables"
 local tensor_filter = require "cbk.cli.tensor_filter"
 local training = require "cbk.page.training"
 local real_values = require "cbk.cli.real_values"
 
-local parser = cli.parser("report", "Write one HTML page about a checkpoint, with everything in it.", [[
+local parser = cli.parser("report", "Write one HTML page about a checkpoint or a training run.", [[
 The page has the tree of tensors with sizes, statistics and histograms, numbers by layer, the findings
 of 'cbk check', and the differences to OTHER as 'cbk diff' finds them; with --model, through a converter.
 It needs no network. Each tensor is read once, and once more to be compared; memory stays small.
 
+Of the folder of a run of 'cbk train', the page has its curves, evaluations, checkpoints and configuration,
+and what went wrong; no checkpoint is read. Name one of its checkpoints for a page about that.
+
 examples:
   cbk report model.safetensors -o report.html
   cbk report new.mdl old.mdl -o report.html --key 'model.*'
-  cbk report llama-folder model.mdl --model llama]])
-parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "FILE"
+  cbk report llama-folder model.mdl --model llama
+  cbk report model_dir]])
+parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one; the folder of a run"):argname "FILE"
 parser:argument("other", "a checkpoint to compare with"):argname "OTHER":args "?"
 parser:option("-o --output", "the page"):argname "FILE":default "report.html"
 parser:option("--key", "only tensors whose key matches the glob; a plain name also means everything below it"):argname "GLOB"
@@ -53,6 +59,28 @@ for _, name in ipairs { "src_fmt", "tgt_fmt" } do
   end
 end
 cli.confine(args, cbk.fs.dirname(args.output))
+
+local function write_page(html, members)
+  if not args.dry_run then cbk.fs.write(args.output, html, { overwrite = args.overwrite }) end
+  if args.json then
+    cli.print_json(cbk.dict { { "written", not args.dry_run }, { "page", args.output }, unpack(members) })
+  else
+    print(args.dry_run and cli.saved_text(args, "The page", cbk.shown(args.output)) or cbk.shown(args.output))
+  end
+end
+
+if record.is_run(args.file) then
+  for _, name in ipairs { "other", "key", "no_stats", "config" } do
+    if args[name] then
+      cli.usage_error("report", ("%s is the folder of a run, for which OTHER, --key, --no-stats and --config have no meaning; "
+        .. "name one of its checkpoints"):format(cbk.quote(args.file)))
+    end
+  end
+  cli.check_output(args.output, {}, args)
+  local of_run = run_report.page(args.file, record.facts(args.file))
+  write_page(of_run.html, { { "steps", of_run.steps }, { "findings", of_run.findings } })
+  return
+end
 converters.load(args.converter, args.sandbox)
 
 local MOST_TENSORS = 200000  -- of a page that a browser can open
@@ -255,12 +283,7 @@ for i, optimizer in ipairs(found) do states[i] = optimizer_table.state_path(opti
 local html = page.html {
   title = cbk.fs.basename(cbk.fs.absolute(args.file)),
   subtitle = ("%s, %s"):format(cbk.fs.absolute(args.file), listing.format_text(checkpoint)),
-  cards = cards, sections = sections, tensors = data, states = states, remark = remark,
-  names = optimizer_table.names_in(checkpoint:raw_root()),
+  cards = cards, sections = sections,
+  tensors = { rows = data, states = states, remark = remark, names = optimizer_table.names_in(checkpoint:raw_root()) },
 }
-if not args.dry_run then cbk.fs.write(args.output, html, { overwrite = args.overwrite }) end
-if args.json then
-  cli.print_json(cbk.dict { { "written", not args.dry_run }, { "page", args.output }, { "tensors", #data }, { "findings", finding_count } })
-else
-  print(args.dry_run and cli.saved_text(args, "The page", cbk.shown(args.output)) or cbk.shown(args.output))
-end
+write_page(html, { { "tensors", #data }, { "findings", finding_count } })

@@ -84,9 +84,12 @@ local function parameter_count(module)
 end
 
 ---@param self TrainingRun
+local function name_of(self) return ("%s (%s)"):format(self.model.name, self.model.list.class.name) end
+
+---@param self TrainingRun
 local function say_what_runs(self)
   local steps, accumulated = self.steps, init.loop.grad_accum_steps or 1
-  say(("%s (%s): %s"):format(self.model.name, self.model.list.class.name, numbers.counted(parameter_count(self.module), "parameter")))
+  say(("%s: %s"):format(name_of(self), numbers.counted(parameter_count(self.module), "parameter")))
   if self.loaded then say(("from %s, step %d"):format(cbk.shown(self.loaded), self.step)) else say "from random weights" end
   for _, name in ipairs(self.lacking) do say(("  it has no %s, which begins anew"):format(name)) end
   say(("steps %d to %d, a batch of %s each%s"):format(steps.first + 1, steps.last, numbers.counted(self.loader.batch_size, "sample"),
@@ -181,8 +184,8 @@ if args.dry_run or args.compile_only then
 end
 local command = { "cbk train" }
 for _, word in ipairs(arg) do command[#command + 1] = word:find "^[%w_./=-]+$" and word or "'" .. word:gsub("'", "'\\''") .. "'" end
-local kept = record.begin(init.model_dir, self.step,
-  { params = args.params, facts = { first_step = self.began, command = table.concat(command, " ") } })
+local kept = record.begin(init.model_dir, self.step, { params = args.params, facts = { model = name_of(self),
+  parameters = parameter_count(self.module), first_step = self.began, last_step = self.steps.last, command = table.concat(command, " ") } })
 run.train(self, events_of(self, kept))
 local list = kept:finish(("%s, %s"):format(self.model.name, init.model_dir))
 say "Training completed successfully!"

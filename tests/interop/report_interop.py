@@ -6,6 +6,7 @@ Usage: report_interop.py --cbk PATH [--shots FOLDER]
 """
 import argparse
 import base64
+import json
 import os
 import sys
 import tempfile
@@ -42,6 +43,18 @@ def make(run):
         run.call("run", script, run.path(name))
     run.call("report", run.path("new.pt"), run.path("old.pt"), "-o", run.path("report.html"))
     run.call("report", run.path("new.pt"), "--no-stats", "-o", run.path("plain.html"))
+    make_run(run)
+
+
+def make_run(run):
+    """What `cbk train` leaves, with hostile texts."""
+    os.mkdir(run.path("trained"))
+    facts = {"model": HOSTILE[0], "parameters": 5, "first_step": 0, "last_step": 400, "command": " ".join(HOSTILE) + " wide" * 90}
+    for name, text in (("run.json", json.dumps(facts)), ("params.yaml", "trainer: " + HOSTILE[1] + " wide" * 90 + "\n"),
+                       ("metrics.jsonl", "".join(json.dumps({"step": i, "loss": 4 - i / 100, "lr": 0.1}) + "\n" for i in range(1, 300)))):
+        with open(run.path(os.path.join("trained", name)), "w", encoding="utf-8") as file:
+            file.write(text)
+    run.call("report", run.path("trained"), "-o", run.path("of_run.html"))
 
 
 def url(run, name):
@@ -192,6 +205,13 @@ def fits(page, width, height, scheme, shot):
             file.write(base64.b64decode(page.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]))
 
 
+def of_run(page, run, width, scheme, shot):
+    page.open(url(run, "of_run.html"))
+    fits(page, width, 1600, scheme, shot)
+    assert page.evaluate("window.hacked") is None and page.evaluate("document.getElementById('injected')") is None
+    equal(page.evaluate("document.querySelectorAll('polyline').length"), 2)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--cbk", required=True)
@@ -206,7 +226,7 @@ def main():
         make(run)
         page = browsers.Browser(path)
         try:
-            for name in "plain.html", "report.html":
+            for name in "of_run.html", "plain.html", "report.html":
                 run.check(f"{name} is quiet", lambda name=name: is_quiet(page, run, name))
             for check in tree_opens, filter_works, charts, findings_and_differences, keys_are_texts:
                 run.check(check.__name__, lambda check=check: check(page))
@@ -214,6 +234,9 @@ def main():
                 shot = args.shots and os.path.join(args.shots, f"report-{width}-{scheme}.png")
                 run.check(f"{width} pixels, {scheme}", lambda w=width, h=height, s=scheme, f=shot: fits(page, w, h, s, f))
             run.check("policy", lambda: policy(page))
+            for width, scheme in (1100, "light"), (390, "dark"):
+                shot = args.shots and os.path.join(args.shots, f"run-{width}-{scheme}.png")
+                run.check(f"a run, {width} pixels", lambda w=width, s=scheme, f=shot: of_run(page, run, w, s, f))
             run.check("training", lambda: training(page, run))
             run.check("long list", lambda: long_list(page, run))
         finally:

@@ -1,5 +1,5 @@
--- A page about a checkpoint: HTML that contains everything, for a browser without a network. Texts of the checkpoint are untrusted: they
--- are escaped in HTML and in the page's data, and the page's policy allows only its own script and style.
+-- A page about a checkpoint or a run: HTML that contains everything, for a browser without a network. Texts of the checkpoint are
+-- untrusted: they are escaped in HTML and in the page's data, and the page's policy allows only its own script and style.
 
 local cbk = require "cbk"
 local figure = require "cbk.plot.figure"
@@ -13,6 +13,10 @@ local escaped = figure.escaped
 ---Escapes untrusted text for HTML; control characters become visible.
 ---@param text string
 function page.text(text) return escaped(cbk.shown(text)) end
+
+---The same with its line ends kept, for a <pre>.
+---@param text string
+function page.lines(text) return escaped(cbk.shown(text, true)) end
 
 -- --- the policy
 
@@ -122,7 +126,9 @@ local SHOWN = 12 -- rows; the others are folded
 ---@param content PageTable
 ---@return string
 function page.table(content)
-  local opening = ('<div class="scroll"><table%s>'):format(#content.titles > 1 and ' class="wide"' or "")
+  local has_texts = false -- beside the first column
+  for i = 2, #content.titles do has_texts = has_texts or not (content.right and content.right[i]) end
+  local opening = ('<div class="scroll"><table%s>'):format(has_texts and ' class="wide"' or "")
   local out = { opening .. "<thead><tr>" }
   local function class(column) return content.right and content.right[column] and ' class="number"' or "" end
   for i, title in ipairs(content.titles) do out[#out + 1] = ("<th%s>%s</th>"):format(class(i), page.text(title)) end
@@ -151,10 +157,13 @@ end
 ---@field subtitle string
 ---@field cards { [1]: string, [2]: string }[]     what, value
 ---@field sections { title: string, html: string }[]   before the charts and the tree
----@field tensors string[]                         rows as JSON, see `page.row`
+---@field tensors? PageTensors                     nil: no charts and no tree
+
+---@class PageTensors
+---@field rows string[]                            as JSON, see `page.row`
 ---@field states string[]                          where states of an optimizer are: "optimizer.state"
 ---@field names table<string, string>              of parameters, by the path of their states
----@field remark string|nil                        about the tensors
+---@field remark string|nil
 
 --- Hidden until the script has run, because it needs the script.
 local TENSORS = [[
@@ -179,13 +188,24 @@ local TENSORS = [[
 <noscript><p>The tree of tensors and the charts need JavaScript; the page loads nothing from elsewhere.</p></noscript>
 ]]
 
+---The tree and its charts, with their data and the script.
+---@param tensors PageTensors
+---@param script string
+---@return string
+local function tensors_html(tensors, script)
+  local remark = tensors.remark and ('<p class="quiet">%s</p>\n'):format(page.text(tensors.remark)) or ""
+  local data = ('<script type="application/json" id="data">{"states":%s,"names":%s,"tensors":[%s]}</script>'):format(
+    json_list(tensors.states), json_pairs(tensors.names), table.concat(tensors.rows, ",\n"))
+  return table.concat({ remark .. TENSORS, data, "<script>" .. script .. "</script>" }, "\n")
+end
+
 ---The whole page.
 ---@param content PageContent
 ---@return string
 function page.html(content)
-  local style, script = part "page.css", part "page.js"
-  local policy = ("default-src 'none'; script-src %s; style-src %s; base-uri 'none'; form-action 'none'"):format(source_of(script),
-    source_of(style))
+  local style, script = part "page.css", content.tensors and part "page.js"
+  local policy = ("default-src 'none'; script-src %s; style-src %s; base-uri 'none'; form-action 'none'"):format(
+    script and source_of(script) or "'none'", source_of(style))
   local out = { "<!DOCTYPE html>", '<html lang="en">', "<head>", '<meta charset="utf-8">',
     ('<meta http-equiv="Content-Security-Policy" content="%s">'):format(policy),
     '<meta name="viewport" content="width=device-width, initial-scale=1">', '<meta name="color-scheme" content="light dark">',
@@ -200,11 +220,7 @@ function page.html(content)
   for _, section in ipairs(content.sections) do
     out[#out + 1] = ("<section><h2>%s</h2>\n%s</section>"):format(page.text(section.title), section.html)
   end
-  if content.remark then out[#out + 1] = ('<p class="quiet">%s</p>'):format(page.text(content.remark)) end
-  out[#out + 1] = TENSORS
-  out[#out + 1] = ('<script type="application/json" id="data">{"states":%s,"names":%s,"tensors":[%s]}</script>'):format(
-    json_list(content.states), json_pairs(content.names), table.concat(content.tensors, ",\n"))
-  out[#out + 1] = "<script>" .. script .. "</script>"
+  if content.tensors then out[#out + 1] = tensors_html(content.tensors, script) end
   out[#out + 1] = "</body>\n</html>\n"
   return table.concat(out, "\n")
 end

@@ -15,10 +15,14 @@ Record.__index = Record
 
 local record = {}
 
+local FACTS = { "model", "parameters", "first_step", "last_step", "command" }
 local PARAMS, RUN, METRICS, PICTURE = "params.yaml", "run.json", "metrics.jsonl", "metrics.svg"
 
 ---@class RunFacts            What run.json says.
+---@field model string         its name and class
+---@field parameters integer
 ---@field first_step integer   steps that the model was trained before this run began
+---@field last_step integer    that it is to reach
 ---@field command string       that starts and resumes it
 
 ---@param path string
@@ -44,14 +48,34 @@ function record.read(dir)
   return out
 end
 
+---Whether `cbk train` recorded a run in a folder.
+---@param dir string
+---@return boolean
+function record.is_run(dir) return cbk.fs.exists(cbk.fs.join(dir, RUN)) and cbk.fs.exists(cbk.fs.join(dir, METRICS)) end
+
 ---The facts of a run that began in this folder; nil if none did.
 ---@param dir string
 ---@return RunFacts|nil
 function record.facts(dir)
   local path = cbk.fs.join(dir, RUN)
   if not cbk.fs.exists(path) then return nil end
-  local read = cbk.config.load(path)
-  return { first_step = tonumber(tostring(read.first_step)) or 0, command = tostring(read.command) }
+  local read, out = cbk.config.load(path), {}
+  for _, name in ipairs(FACTS) do
+    local value = read[name]
+    if value == nil then
+      cbk.fail("format", ("%s has no '%s': it is not of a run of this version"):format(cbk.quote(path), name), { file = path })
+    end
+    out[name] = type(value) == "string" and value or tonumber(tostring(value))
+  end
+  return out
+end
+
+---The params.yaml of the run; nil if it is not there.
+---@param dir string
+---@return string|nil
+function record.config(dir)
+  local path = cbk.fs.join(dir, PARAMS)
+  return cbk.fs.exists(path) and cbk.fs.read(path) or nil
 end
 
 ---Begins to record a run, or goes on behind `step`: what was recorded of later steps is trained again, and removed. Of several ranks,
@@ -66,10 +90,11 @@ function record.begin(dir, step, options)
   for _, row in ipairs(record.read(dir)) do
     if tonumber(tostring(row.step)) <= step then kept[#kept + 1] = cbk.json(row) .. "\n" end
   end
-  local facts = cbk.json(cbk.dict { { "first_step", options.facts.first_step }, { "command", options.facts.command } }, { indent = 2 })
+  local facts = {}
+  for i, name in ipairs(FACTS) do facts[i] = { name, options.facts[name] } end
   cbk.fs.write(cbk.fs.join(dir, METRICS), table.concat(kept), { overwrite = true })
   cbk.fs.write(cbk.fs.join(dir, PARAMS), cbk.fs.read(options.params), { overwrite = true })
-  cbk.fs.write(cbk.fs.join(dir, RUN), facts .. "\n", { overwrite = true })
+  cbk.fs.write(cbk.fs.join(dir, RUN), cbk.json(cbk.dict(facts), { indent = 2 }) .. "\n", { overwrite = true })
   if cbk.team_place() > 0 then return setmetatable({ dir = dir }, Record) end
   local events = open(cbk.fs.join(dir, ("events.out.tfevents.%d.%d.cbk"):format(os.time(), step)), "ab")
   events:write(cbk.tensorflow.event(os.time()))
@@ -99,7 +124,7 @@ function Record:add(step, members)
   write(self, self.events, cbk.tensorflow.event(os.time(), step, scalars))
 end
 
-local PANELS = { "loss", "eval_loss", "lr", "loss_scale", "grad_norm" }
+local PANELS = { "loss", "eval_loss", "lr", "loss_scale", "grad_norm", "samples_per_second" }
 
 ---The curves of a run's numbers.
 ---@param dir string

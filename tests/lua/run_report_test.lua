@@ -1,0 +1,67 @@
+-- `cbk report` of a run's folder: what went wrong, numbers, and texts of the run that stay texts.
+
+local cbk = require "cbk"
+local harness = require "harness"
+local record = require "cbk.training.record"
+local describe, it, equal, has, is_true = harness.describe, harness.it, harness.equal, harness.has, harness.is_true
+local run = harness.cbk
+
+local FACTS = { model = "gpt2 (GPT2LMHeadModel)", parameters = 1234567, first_step = 0, last_step = 4, command = "cbk train p.yaml" }
+
+--- A folder with a run of these numbers: { step, members } each.
+local function make(rows, facts)
+  local dir = harness.temp_dir()
+  cbk.fs.write(dir .. "/p.yaml", "trainer: <b>\n  init: 1\n")
+  local all = {}
+  for name, value in pairs(FACTS) do all[name] = facts and facts[name] or value end
+  local kept = record.begin(dir .. "/run", 0, { params = dir .. "/p.yaml", facts = all })
+  for _, row in ipairs(rows) do kept:add(row[1], row[2]) end
+  return dir
+end
+
+local function page_of(dir, ...)
+  local code, out, err = run(dir, "report", "run", "-o", "page.html", "--overwrite", ...)
+  equal({ code, err }, { 0, "" })
+  return cbk.fs.read(dir .. "/page.html"), out
+end
+
+describe("cbk report of a run", function()
+  it("says what went wrong", function()
+    local html, out = page_of(make {
+      { 1, { { "loss", 4.5 }, { "loss_scale", 1024 } } }, { 2, { { "loss", 3 }, { "loss_scale", 512 } } }, { 2, { { "eval_loss", 2 } } },
+      { 3, { { "loss", 0 / 0 }, { "loss_scale", 512 } } }, { 3, { { "eval_loss", 2.5 } } },
+    }, "--json")
+    has(out, '"steps": 3')
+    has(out, '"findings": 4')
+    for _, text in ipairs { "the loss is not finite at step 3", "least at step 2 (2) and is 2.5 at step 3", "the loss scale fell 1 time",
+      "the run is at step 3 of 4", "1,234,567", "trainer: &lt;b&gt;\n  init: 1" } do has(html, text) end
+  end)
+
+  it("has no findings where nothing is wrong, and names the checkpoints", function()
+    local dir = make { { 4, { { "loss", 1.25 } } } }
+    local out = cbk.create(dir .. "/run/checkpoint_4.mdl")
+    out.w = cbk.full({ 2 }, 1)
+    out:commit { progress = false }
+    local html = page_of(dir)
+    has(html, "<p>None.</p>")
+    has(html, "4 of 4")
+    has(html, "checkpoint_4.mdl")
+    has(page_of(make {}), "the run is at step 0 of 4")
+  end)
+
+  it("keeps texts of the run texts", function()
+    local html = page_of(make({}, { command = "<script>x()</script>", model = "<img src=x>" }))
+    is_true(not html:find("<script", 1, true) and not html:find("<img", 1, true))
+  end)
+
+  it("refuses what is for checkpoints, and files of other programs", function()
+    local dir = make {}
+    local code, _, err = run(dir, "report", "run", "--key", "w")
+    equal(code, 2)
+    has(err, "name one of its checkpoints")
+    cbk.fs.write(dir .. "/run/run.json", '{"id": 1}\n', { overwrite = true })
+    code, _, err = run(dir, "report", "run")
+    equal(code, 1)
+    has(err, "has no 'model'")
+  end)
+end)
