@@ -6,12 +6,14 @@
   Face, where its definition must give the same logits, and `cbk eval` the loss that PyTorch has.
 - The demo's run, and PyTorch's from the same weights on the same batches, have losses that differ by less than 1 %.
 - A run that is killed at random moments ends with the bytes of one that was not.
+- The disk is full at any write of a run: the run stops with a message, its checkpoints are whole, and it continues to the same bytes.
 - Event files of TensorBoard, read by the published description of their records.
 
 Usage: runs_interop.py --cbk PATH [--kills N] [--demo-steps N] [FAMILY]
 """
 import argparse
 import copy
+import errno
 import glob
 import importlib
 import json
@@ -225,6 +227,49 @@ def run_with_kills(run, kills, moments):
         left = [name for name in os.listdir(os.path.join(folder, "run")) if name.endswith((".tmp", ".old"))]
         assert not left, f"left behind: {left}"
     return rounds
+
+
+def full_disk(run):
+    """No space for one write: the first, the middle and the last of each kind and file."""
+    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "faults.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", run.path("faults.so"), source, "-ldl"], check=True)
+    folder = run.path("full")
+    Text.write(os.path.join(folder, "data"))
+    tree = small_params(folder)
+    tree["trainer"]["init"]["loop"] = {"max_steps": 8}
+    path, target = save(os.path.join(folder, "params.yaml"), tree), os.path.join(folder, "run")
+
+    def train(**faults):
+        shutil.rmtree(target, ignore_errors=True)
+        os.mkdir(target)
+        env = dict(os.environ, LD_PRELOAD=run.path("faults.so"), FAULT_FOLDERS=target, **faults)
+        return subprocess.run([run.cbk, "train", path], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False, env=env)
+
+    def last():
+        with open(os.path.join(target, "checkpoint_8.mdl"), "rb") as file:
+            return file.read()
+
+    done = train(FAULT_LOG=run.path("calls"))
+    assert done.returncode == 0, done.stderr
+    want, places = last(), {}
+    with open(run.path("calls"), encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            name, file = line.rstrip("\n").split(" ", 1)
+            if name in ("write", "pwrite", "posix_fallocate", "copy_file_range"):
+                places.setdefault((name, re.sub(r"[.~]?[0-9a-f]*\.tmp$", "", file)), []).append(number)
+    assert len({file for _, file in places}) > 4, places
+    for (name, file), numbers in places.items():
+        for number in {numbers[0], numbers[len(numbers) // 2], numbers[-1]}:
+            done = train(FAULT_AT=str(number), FAULT_KIND=str(errno.ENOSPC))
+            what = f"{name} {file}: {done.stderr}"
+            if name != "posix_fallocate":  # without it, the disk may have space
+                assert done.returncode == 1 and "No space left" in done.stderr, what
+            for one in glob.glob(os.path.join(target, "checkpoint_*")):
+                run.call("ls", one)
+            run.call("train", path)
+            assert last() == want, f"{what}: continued, the last checkpoint is another one"
+            left = [one for one in os.listdir(target) if one.endswith((".tmp", ".old"))]
+            assert not left, f"{what}: left behind: {left}"
 
 
 # ------------------------------------------------------------------ an old release's run
@@ -453,6 +498,7 @@ def main():
             else:
                 run.skip("ranks", "there is no mpirun, or cbk was built without Open MPI")
             run.check("demo", lambda: demo(run, options.demo_steps))
+            run.check("full disk", lambda: full_disk(run))
             run.check("kills", lambda: run_with_kills(run, options.kills, random.Random(options.seed)))
         return run.close()
 
