@@ -401,6 +401,12 @@ int set_gradient_mask(lua_State* L) {
   return 0;
 }
 
+/// `set_own(leaf)`: the ranks of a team do not add up its gradient.
+int set_own(lua_State* L) {
+  check_variable(L, 1)->set_own();
+  return 0;
+}
+
 int threads(lua_State* L) {
   push_integer(L, thread_count());
   if (!lua_isnoneornil(L, 1)) set_thread_count(static_cast<int>(check_integer(L, 1, 1, 256)));
@@ -533,6 +539,7 @@ void bind_compute(lua_State* L) {
                                        {"cat", computed<cat_variables, 2>},
                                        {"stack", computed<stack_variables, 2>},
                                        {"set_team_shares", computed<set_team_shares>},
+                                       {"set_own", set_own},
                                        {"team_sum", computed<team_sum>},
                                        {"digest", computed<digest>},
                                        {"is_tensor", computed<is_tensor>},

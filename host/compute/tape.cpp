@@ -25,7 +25,7 @@ class Leaves {
   explicit Leaves(const Buffer* given) { taken_.insert(given); }
 
   void add(const VariablePtr& leaf, const VariablePtr& gradient) {
-    if (context().team_shares.empty()) return give(leaf, cast(gradient, leaf->dtype()));
+    if (context().team_shares.empty() || leaf->is_own()) return give(leaf, cast(gradient, leaf->dtype()));
     const auto [place, is_new] = places_.emplace(leaf.get(), own_.size());
     if (is_new) {
       leaves_.push_back(leaf);

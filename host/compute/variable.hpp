@@ -60,6 +60,9 @@ class Variable {
   /// What `backward` gives to this leaf is 0 where the mask is; nullptr: all is given. Of the leaf's shape.
   [[nodiscard]] const VariablePtr& grad_mask() const { return grad_mask_; }
   void set_grad_mask(VariablePtr mask) { grad_mask_ = std::move(mask); }
+  /// A leaf with values of this process alone: the ranks of a team do not add up its gradient.
+  [[nodiscard]] bool is_own() const { return is_own_; }
+  void set_own() { is_own_ = true; }
   [[nodiscard]] uint64_t gradients_received() const { return gradients_received_; }
   /// Counts p - x and p + x of a leaf with a gradient: a step that gives a new tensor its name, and trains
   /// nothing.
@@ -99,6 +102,7 @@ class Variable {
   Device device_;
   bool requires_grad_ = false;
   bool is_view_ = false;
+  bool is_own_ = false;
   uint64_t rewrites_ = 0;  // of the buffer, when this view was taken
   VariablePtr grad_;
   VariablePtr grad_mask_;

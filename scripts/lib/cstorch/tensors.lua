@@ -273,6 +273,15 @@ function tensors.rebound_count(tensor) return tonumber(native.rebound_count(tens
 ---@param mask cstorch.Tensor   of its shape and device
 function tensors.mask_gradients(p, mask) native.set_gradient_mask(p, mask) end
 
+---The same values as a leaf that gets a gradient, which several ranks do not add up.
+---@param x cstorch.Tensor
+---@return cstorch.Tensor
+function tensors.own_leaf(x)
+  local out = x:detach():requires_grad_(true)
+  native.set_own(out)
+  return out
+end
+
 ---A copy on the host, which can be read at any time.
 ---@param tensor cstorch.Tensor
 ---@return cstorch.Tensor

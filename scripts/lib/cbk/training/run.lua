@@ -156,17 +156,6 @@ local function load_first(self)
   self.lacking = result
 end
 
----Fails where layers cannot be computed again.
----@param self TrainingRun
-local function check_recomputed(self)
-  if not self.recomputes then return end
-  local _, ranks = cbk.team_place()
-  if ranks > 1 then
-    cbk.fail("unsupported", "--activation-checkpointing of several ranks is not supported; leave it out, or train with one rank")
-  end
-  if self.task.is_kept then params.refuse(self.params, "trainer.init.model", "--activation-checkpointing of " .. self.task.is_kept) end
-end
-
 ---Makes a run: its model with first values or those of a checkpoint, and all that it needs to train.
 ---@param given TrainingParams
 ---@param options? { recomputes: boolean }   keep no inner values of layers, but compute them again
@@ -180,7 +169,6 @@ function run.open(given, options)
   self.model = model.of(given)
   self.module = params.at_field(given, "trainer.init.model", models.trainable, self.model.list, self.seed)
   self.task = model.task(given, self.model.task, self.module)
-  check_recomputed(self)
   model.adapt(given, self.model, self.module, self.seed)
   self.compiled = cstorch.compile(self.module, { backend = init.backend.backend_type or init.device or "CSX" })
   self.optimizing = optimizing.new(given, self.module)

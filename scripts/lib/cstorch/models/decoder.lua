@@ -125,6 +125,23 @@ local function block(d, w, x, layer, place)
   return x + out
 end
 
+---The same without its inner values. The probabilities of a mixture get gradients from the loss, too.
+---@param again cstorch.models.Recomputed
+local function recomputed_block(d, w, x, layer, place, again)
+  local routes
+  local out, all = again:layer({ x = x }, function(inputs)
+    local own = w:routed {}
+    local y, list = block(d, own, inputs.x, layer, place), {}
+    routes = own.routes
+    for i, route in ipairs(routes) do list[i] = route.all end
+    return y, list
+  end)
+  for i, route in ipairs(w.routes and routes or {}) do
+    table.insert(w.routes, { all = all[i], is_chosen = route.is_chosen })
+  end
+  return out
+end
+
 ---@param d cstorch.models.Decoder
 ---@param w cstorch.models.Weights
 ---@param ids cstorch.Tensor
@@ -172,9 +189,14 @@ function decoder.forward(d, w, ids, pass)
   seen("the embedding", x)
   local place = { turns = d.rotary and rotary.turns(d.rotary, first, ids:size(1)), slopes = d.slopes and d.slopes(body),
     dropout = dropout, cache = cache }
+  if pass.recomputed then x = pass.recomputed:before(x) end
   for layer = 0, d.depth - 1 do
-    local function compute(input) return block(d, body:below(d.layer:format(layer)), input, layer, place) end
-    x = pass.recomputed and pass.recomputed:part(x, compute) or compute(x)
+    local within = body:below(d.layer:format(layer))
+    if pass.recomputed then
+      x = recomputed_block(d, within, x, layer, place, pass.recomputed)
+    else
+      x = block(d, within, x, layer, place)
+    end
     seen(("layer %d"):format(layer), x)
   end
   if cache then cache.length = first + ids:size(1) end

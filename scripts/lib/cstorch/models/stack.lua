@@ -37,7 +37,7 @@ local stack = {}
 ---@field memory_mask? cstorch.Tensor
 ---@field dropout cstorch.models.StackDropout
 ---@field seen fun(place: string, x: cstorch.Tensor)
----@field recomputed? cstorch.models.Recomputed   inner values of layers are not kept, but computed again; without bias and memory
+---@field recomputed? cstorch.models.Recomputed   inner values of layers are not kept, but computed again
 
 stack.NO_DROPOUT = { embedding = 0, attention = 0, residual = 0, inner = 0 }
 
@@ -89,20 +89,25 @@ function stack.run(s, w, x, pass)
     return s.is_norm_first and before + out or layer:norm(name, before + out, s.norm)
   end
   local function inner(h) return functional.dropout(h, { p = p.inner }) end
-  local function compute(layer, input)
-    local out = added(layer, s.norms.attention, input, function(y)
-      return attention(s.attention, layer, y, y, pass.mask, bias, p.attention)
+  local function compute(layer, inputs)
+    local out = added(layer, s.norms.attention, inputs.x, function(y)
+      return attention(s.attention, layer, y, y, pass.mask, inputs.bias, p.attention)
     end)
     if s.cross then
       out = added(layer, s.norms.cross, out, function(y)
-        return attention(s.cross, layer, y, pass.memory, pass.memory_mask, nil, p.attention)
+        return attention(s.cross, layer, y, inputs.memory, pass.memory_mask, nil, p.attention)
       end)
     end
     return added(layer, s.norms.feed_forward, out, function(y) return s.feed_forward(layer, y, inner) end)
   end
+  local again, inputs = pass.recomputed, { x = x, bias = bias, memory = pass.memory }
+  if again then
+    for name, one in pairs(inputs) do inputs[name] = again:before(one) end
+    x = inputs.x
+  end
   for i = 0, s.depth - 1 do
-    local layer = w:below(s.layer:format(i))
-    x = pass.recomputed and pass.recomputed:part(x, function(input) return compute(layer, input) end) or compute(layer, x)
+    local layer, before = w:below(s.layer:format(i)), { x = x, bias = inputs.bias, memory = inputs.memory }
+    if again then x = again:layer(before, function(own) return compute(layer, own) end) else x = compute(layer, before) end
     pass.seen((s.seen_as or "layer %d"):format(i), x)
   end
   return s.final_norm and w:norm(s.final_norm, x, s.norm) or x

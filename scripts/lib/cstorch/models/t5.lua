@@ -94,7 +94,7 @@ end
 function EncoderDecoder:forward(w, batch, pass)
   local seen, mask = pass.seen or function() end, stack.padding(batch.attention_mask)
   local function run(side, ids, own)
-    own.dropout, own.seen = pass.training and side.dropout or stack.NO_DROPOUT, seen
+    own.dropout, own.seen, own.recomputed = pass.training and side.dropout or stack.NO_DROPOUT, seen, pass.recomputed
     return self:side(side, w, ids, own)
   end
   local memory = run(self.encoder, batch.input_ids, { mask = mask })

@@ -45,6 +45,15 @@ function Weights:below(prefix)
     training = self.training }, Weights)
 end
 
+---The same weights with another list for what mixtures choose.
+---@param routes cstorch.models.Route[]
+---@return cstorch.models.Weights
+function Weights:routed(routes)
+  local out = self:below ""
+  out.routes = routes
+  return out
+end
+
 ---@param name string
 ---@return boolean
 function Weights:has(name) return self.given[self.prefix .. name] ~= nil end

@@ -21,7 +21,6 @@ return {
     return {
       layout = LAYOUT,
       loss = function(model, batch, pass) return (losses.generation(model(batch, pass), batch, options)) end,
-      is_kept = "T5 is not emulated",
       evaluate = function(model, batch)
         local logits = model(batch)
         local loss, sum = losses.generation(logits, batch, { by = options.by, weight = options.weight })

@@ -14,7 +14,6 @@ local tasks = {}
 ---@field evaluate fun(model: cstorch.CompiledModel, batch: table): cstorch.Tensor, table<string, table>
 ---                               the loss, and what each metric gets, by its key
 ---@field metrics TaskMetric[]
----@field is_kept? string       why layers cannot be computed again, behind "--activation-checkpointing of "
 
 ---@class TaskMetric
 ---@field key string       in records and for --json: "accuracy"

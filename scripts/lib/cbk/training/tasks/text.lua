@@ -26,7 +26,6 @@ return {
     return {
       layout = token_samples.TEXTS,
       loss = function(model, batch, pass) return causal_loss.of(model, batch, options, pass.recomputed) end,
-      is_kept = options.balance > 0 and "a mixture of experts needs load_balancing_loss_coef: 0.0" or nil,
       evaluate = function(model, batch)
         local logits = model(batch.input_ids)
         local loss, sum = causal_loss.cross_entropy(logits, batch, options)
