@@ -37,7 +37,7 @@ for i = 1, 4 do out["w" .. i] = cbk.randn({ 1500, 2000 }, { seed = i, dtype = "f
 out:commit { threads = 1 }
 print "done"
 """
-FAILING = SCRIPT.replace("out:commit", 'if os.getenv "OMPI_COMM_WORLD_RANK" == arg[3] then error "no room" end\nout:commit')
+FAILING = SCRIPT.replace("out:commit", 'if (os.getenv "OMPI_COMM_WORLD_RANK" or os.getenv "PMI_RANK") == arg[3] then error "no room" end\nout:commit')
 
 
 def content(path):
@@ -64,7 +64,7 @@ def planned(command, target):
 class Cluster(harness.Run):
     def __init__(self, cbk, folder, rng):
         super().__init__(cbk, folder)
-        self.rng = rng
+        self.rng, self.launcher = rng, "mpirun"
         generator = torch.Generator().manual_seed(7)
         weights = {f"layers.{i}.weight": torch.randn(300, 700, generator=generator) for i in range(12)}
         weights["embed"] = torch.randn(4000, 700, generator=generator).to(torch.bfloat16)
@@ -101,6 +101,9 @@ class Cluster(harness.Run):
             safetensors_file.save(self.path(f"given/{name}/model.safetensors"), {"model.layers.0.w.weight": tensor + i, "lm_head.weight": tensor * 2})
         with open(self.path("given/merge.yml"), "w", encoding="utf-8") as file:
             file.write("merge_method: linear\nmodels: [{model: given/a, parameters: {weight: 0.6}}, {model: given/b, parameters: {weight: 0.4}}]\n")
+
+    def has_module(self, implementation):
+        return os.path.exists(os.path.join(os.path.dirname(self.cbk), f"libcbk-{implementation}.so"))
 
     def run(self, *args):
         return subprocess.run([self.cbk, *args], capture_output=True, text=True, timeout=300, check=False, cwd=self.folder, env=ENVIRONMENT)
@@ -503,9 +506,15 @@ class Cluster(harness.Run):
 
     # --- ranks
 
+    def processes(self, parent):
+        """The ranks below a launcher, in their order; MPICH's has a process between."""
+        pids = subprocess.run(["pgrep", "-P", str(parent)], capture_output=True, text=True, check=False).stdout.split()
+        own = subprocess.run(["pgrep", "-x", "cbk", "-P", str(parent)], capture_output=True, text=True, check=False).stdout.split()
+        return own or [rank for pid in pids for rank in self.processes(pid)]
+
     def ranks(self, count, *args, rank_kill=None):
         """The exit status and the output of ranks; to one of which a signal is sent after a while, or after a line with a word."""
-        with subprocess.Popen(["mpirun", "-n", str(count), self.cbk, *args], cwd=self.folder, env=ENVIRONMENT, text=True,
+        with subprocess.Popen([self.launcher, "-n", str(count), self.cbk, *args], cwd=self.folder, env=ENVIRONMENT, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as job:
             if rank_kill:
                 rank, number, delay = rank_kill
@@ -514,7 +523,7 @@ class Cluster(harness.Run):
                         assert line, "it has ended"
                 else:
                     time.sleep(delay)
-                pids = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True, text=True, check=False).stdout.split()
+                pids = self.processes(job.pid)
                 if len(pids) > rank:
                     with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
                         os.kill(int(pids[rank]), number)
@@ -834,10 +843,13 @@ class Cluster(harness.Run):
 
     def without_module(self):
         """Started by a launcher whose module is not installed."""
+        program = self.path("cbk")
+        shutil.copy(os.path.realpath(self.cbk), program)
         for words, status in ({"CBK_TEAM": "0"}, 0), ({}, 1):
-            done = subprocess.run([self.cbk, "ls", self.path("source.pt")], env={**ENVIRONMENT, "PMI_SIZE": "2", **words, "LD_LIBRARY_PATH": "/nowhere"},
+            done = subprocess.run([program, "ls", self.path("source.pt")], env={**ENVIRONMENT, "PMI_SIZE": "2", **words, "LD_LIBRARY_PATH": "/nowhere"},
                                   capture_output=True, text=True, check=False)
             assert done.returncode == status and (status == 0 or "pass --mpi=pmix to srun" in done.stderr), done
+        os.remove(program)
 
     def two_outputs(self):
         """A script that fails after its first output: the same again writes the others, and keeps the first."""
@@ -915,6 +927,21 @@ COMMITS = {  # a command up to its output, the output, whether it replaces one
 }
 
 
+def ranks_of_mpich(test):
+    if not test.has_module("mpich") or not shutil.which("mpirun.mpich"):
+        test.skip("ranks of MPICH", "MPICH, or the module for it, is not there")
+        return
+    test.launcher = "mpirun.mpich"
+    for name in "compressed H5", "shards":
+        test.check(f"MPICH: {name} by 3 ranks", lambda case=COPIES[name]: test.by_ranks(*case, 3))
+    for rank in 0, 2:
+        test.check(f"MPICH: rank {rank} fails", lambda r=rank: test.rank_fails(r))
+    test.check("MPICH: a rank is killed", lambda: test.rank_dies(signal.SIGKILL, 2))
+    test.check("MPICH: training", test.training)
+    test.check("MPICH: ranks resume", lambda: test.ranks_resume(1))
+    test.launcher = "mpirun"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--cbk", required=True)
@@ -938,8 +965,9 @@ def main():
             test.check("others_journal", test.others_journal)
         else:
             test.skip("others_journal", "only root can make files of others")
-        if not shutil.which("mpirun") or not any(name.startswith("libcbk-openmpi") for name in os.listdir(os.path.dirname(test.cbk))):
-            test.skip("ranks of MPI", "Open MPI, or the module for it, is not there")
+        ranks_of_mpich(test)
+        if not shutil.which("mpirun") or not test.has_module("openmpi"):
+            test.skip("ranks of Open MPI", "Open MPI, or the module for it, is not there")
             return test.close()
         for name, (command, target) in COPIES.items():
             test.check(f"{name} by 3 ranks", lambda c=command, t=target: test.by_ranks(c, t, 3))
@@ -952,10 +980,7 @@ def main():
         test.check("steps in JSON", test.steps_in_json)
         test.check("a forged commit", test.forged_commit)
         test.check("a step that is ended early", test.ended_early)
-        if os.path.exists(os.path.join(os.path.dirname(test.cbk), "libcbk-mpich.so")):
-            test.skip("without the module", "it was built here")
-        else:
-            test.check("without the module", test.without_module)
+        test.check("without the module", test.without_module)
         test.check("two folders", test.two_folders)
         test.check("two outputs, the second one fails", test.two_outputs)
         for name, case in COMMITS.items():
