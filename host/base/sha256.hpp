@@ -1,15 +1,12 @@
 // SHA-256, by OpenSSL, which is loaded on first use.
 #pragma once
 
-#include <array>
 #include <memory>
 #include <string>
 
-#include "host/base/bytes.hpp"
+#include "host/base/digest.hpp"
 
 namespace cbk {
-
-using Digest = std::array<std::byte, 32>;
 
 /// Bytes that come one after the other. Not thread-safe.
 class Sha256 {
@@ -25,7 +22,6 @@ class Sha256 {
 };
 
 /// In lower-case hex.
-std::string to_hex(ByteView bytes);
 std::string sha256(ByteView bytes);
 
 }  // namespace cbk

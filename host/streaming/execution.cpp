@@ -4,6 +4,7 @@
 #include <exception>
 #include <thread>
 
+#include "host/base/blake3.hpp"
 #include "host/base/interrupt.hpp"
 #include "host/base/scratch.hpp"
 #include "host/base/team.hpp"
@@ -26,7 +27,7 @@ FinishedBlock joined(Checksum kind, FinishedBlocks& blocks, bool has_digests) {
   std::ranges::sort(blocks, {}, &FinishedBlock::begin);
   FinishedBlock out = blocks.front();
   if (has_digests) {
-    Sha256 digest;
+    Blake3 digest;
     for (const FinishedBlock& block : blocks) digest.add(block.digest);
     out.digest = digest.digest();
   }
@@ -148,7 +149,7 @@ void Execution::process(const Block& block) {
   done.end = block.end;
   done.bytes = static_cast<uint64_t>(block.end - block.begin) * itemsize;
   Losses losses;
-  std::optional<Sha256> digest;
+  std::optional<Blake3> digest;
   if (has_digests()) digest.emplace();
   if (item.pieces) {
     Scratch buffer(done.bytes);

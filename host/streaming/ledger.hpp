@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "host/base/digest.hpp"
 #include "host/base/file.hpp"
-#include "host/base/sha256.hpp"
 #include "host/base/staged.hpp"
 #include "host/formats/writer.hpp"
 #include "host/streaming/blocks.hpp"
@@ -31,7 +31,7 @@ struct FinishedBlock {
   int64_t overflowed = 0, changed = 0, vanished = 0;
   uint64_t bytes = 0;                           // of the elements
   uint64_t packed_offset = 0, packed_size = 0;  // of a piece for a sink, in the pieces of its process
-  Digest digest{};  // SHA-256 of the elements, if there is a provenance; of several blocks: of their digests
+  Digest digest{};  // BLAKE3 of the elements, if there is a provenance; of several blocks: of their digests
   uint32_t process = 0;  // whose pieces these are; not in files
   uint32_t check = 0;    // of the record
 };

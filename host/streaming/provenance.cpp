@@ -8,6 +8,7 @@
 #include <charconv>
 #include <map>
 
+#include "host/base/blake3.hpp"
 #include "host/base/interrupt.hpp"
 #include "host/base/parallel.hpp"
 #include "host/base/scratch.hpp"
@@ -34,7 +35,7 @@ uint64_t size_of_file(int fd, const fs::path& path) {
 }
 
 /// Adds the bytes [begin, end) of a file.
-void add_range(Sha256& digest, int fd, uint64_t begin, uint64_t end, const fs::path& path) {
+void add_range(Blake3& digest, int fd, uint64_t begin, uint64_t end, const fs::path& path) {
   Scratch buffer(std::min(io_piece, end - begin));
   while (begin < end) {
     check_interrupt();
@@ -58,7 +59,7 @@ struct Range {
 std::string digest_of_rest(int fd, std::vector<Range> ranges, const fs::path& path) {
   std::ranges::sort(ranges, {}, &Range::begin);
   ranges.push_back({size_of_file(fd, path), 0});
-  Sha256 digest;
+  Blake3 digest;
   uint64_t at = 0;
   for (const Range& range : ranges) {
     if (range.begin > at) add_range(digest, fd, at, range.begin, path);
@@ -173,7 +174,9 @@ std::string source_ends(const MappedFile& source) {
   Bytes ends(2 * size);
   source.read(0, std::span(ends).first(size));
   source.read(source.size() - size, std::span(ends).last(size));
-  return sha256(ByteView(ends));
+  Blake3 digest;
+  digest.add(ends);
+  return to_hex(digest.digest());
 }
 
 Value origin(const std::string& version, const std::vector<std::string>& command,
@@ -282,14 +285,14 @@ std::vector<std::string> differences(const fs::path& provenance, const fs::path&
     }
     std::vector<Digest> found(tasks.size());
     parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i) {
-      Sha256 digest;
+      Blake3 digest;
       const Range& range = tasks[static_cast<size_t>(i)].range;
       add_range(digest, fd, range.begin, range.end, path);
       found[static_cast<size_t>(i)] = digest.digest();
     });
     size_t task = 0;
     for (size_t i = 0; i < items.size(); ++i) {
-      Sha256 digest;
+      Blake3 digest;
       for (; task < tasks.size() && tasks[task].item == i; ++task) digest.add(found[task]);
       if (!items[i].offset || items[i].bytes == 0 || to_hex(digest.digest()) == items[i].digest) continue;
       out.push_back(fmt::format("{}: {} has other bytes", quote(name), quote(items[i].key)));

@@ -6,14 +6,14 @@
 //     "files": [{ "file": name, "size": bytes, "rest": digest,
 //                 "items": ["OFFSET BYTES BLOCK_BYTES DIGEST DTYPE [SHAPE] KEY"] }] }
 //
-// The digest of an item is the SHA-256 of the SHA-256s of its blocks of `block_bytes`, which are computed
-// while it is written. `rest`: SHA-256 of what is between the items. `ends`: see source_ends.
+// The digest of an item is the BLAKE3 of the digests of its blocks of `block_bytes`, which are computed
+// while it is written. `rest`: BLAKE3 of what is between the items. `ends`: see source_ends.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "host/base/sha256.hpp"
+#include "host/base/digest.hpp"
 #include "host/formats/writer.hpp"
 
 namespace cbk {
@@ -35,7 +35,7 @@ struct ItemDigest {
 /// The path of the file for an output: "model.mdl.provenance.json".
 fs::path provenance_of(const fs::path& target);
 
-/// SHA-256 of the first and the last 64 KiB of a source: its header, and what is appended to it.
+/// BLAKE3 of the first and the last 64 KiB of a source: its header, and what is appended to it.
 std::string source_ends(const MappedFile& source);
 
 /// What comes first in a provenance, and in the plan of a job: version, command, folder and sources.
