@@ -92,6 +92,7 @@ StagedFile::~StagedFile() {
 
 void StagedFile::reserve(uint64_t size) {
   if (layout_) layout_->add(as_bytes(fmt::format("{} bytes\n", size)));
+  reserved_ = size;
   if (size == 0 || is_ignoring_) return;
   int error = EINTR;
   while (error == EINTR) error = ::posix_fallocate(fd_.get(), 0, static_cast<off_t>(size));
@@ -113,6 +114,11 @@ void StagedFile::write(uint64_t offset, ByteView bytes) {
 }
 
 void StagedFile::prepare(bool sync) {
+  struct stat found {};
+  if (::fstat(fd_.get(), &found) != 0) fail_errno("look at", target().string());
+  if (static_cast<uint64_t>(found.st_size) < reserved_)
+    fail(Errc::changed, "'{}' has {} of {} bytes: another program cut it while it was written",
+         target().string(), found.st_size, reserved_);
   std::error_code ignored;
   if (fs::exists(target(), ignored)) {
     take_over_access(target(), fd_);

@@ -41,6 +41,7 @@ class Staged {
   [[nodiscard]] const fs::path& name() const { return name_; }
   /// Does everything that may fail before the last step. Afterwards it is whole, under its temporary name,
   /// with the owner and mode of the replaced file. `sync`: on the disk, too. Errors: `io`, `no_space`.
+  /// `changed`: something else cut it.
   virtual void prepare(bool sync) = 0;
   /// Gives up the temporary name: it stays on the disk.
   void release();
@@ -90,6 +91,7 @@ class StagedFile final : public Staged {
   bool is_ignoring_;              // what is written
   bool is_remote_ = false;        // then what is written is sent early, and synced: errors come late
   uint64_t unsent_ = 0;           // bytes
+  uint64_t reserved_ = 0;         // bytes
   /// Writers of one inode take turns in the kernel anyway, but spinning. Waiting here leaves the processor to
   /// the kernels.
   std::mutex turn_;

@@ -252,6 +252,14 @@ class Cluster(harness.Run):
                 self.refused("damaged", "finish", "job")
             assert os.path.exists(self.path("x.safetensors")) == is_verified
 
+        self.clear()
+        self.call("copy", "source.pt", "x.mdl", "--plan", "job")
+        self.call("work", "job", "--part", "1/1")
+        staged = next(name for name in self.left() if name.startswith("x.mdl."))
+        os.truncate(self.path(staged), os.path.getsize(self.path(staged)) - 1)
+        self.refused("another program cut it while it was written", "finish", "job")
+        assert not os.path.exists(self.path("x.mdl"))
+
     @staticmethod
     def forget_verified(journal, size=120):
         """Removes the records of a journal whose end, their fourth number, is -1; returns how many."""
