@@ -7,6 +7,7 @@ local curves = require "cbk.plot.curves"
 local numbers = require "cbk.numbers"
 local params = require "cbk.training.params"
 local rates = require "cbk.training.rates"
+local stages = require "cbk.training.stages"
 local text_table = require "cbk.text_table"
 
 local parser = cli.parser("schedule", "Show learning rate, weight decay, loss scale and checkpoints of a run, without running it.", [[
@@ -89,10 +90,7 @@ local function cadence(every, what)
 end
 
 local function evaluation_cadence()
-  local every = given.init.loop.eval_frequency
-  if not given.fit.val_dataloader then return nil end
-  if not every then return found.steps end
-  return every <= 1 and math.ceil(every * found.steps) or every
+  return given.fit.val_dataloader and stages.cadence(given.init.loop.eval_frequency, found.steps) or nil
 end
 
 if args.json then

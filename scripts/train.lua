@@ -168,9 +168,12 @@ end
 
 local self = run.open(given, { recomputes = args.activation_checkpointing })
 warn_of_ignored()
-if self.steps.last == self.steps.first then
-  say(("The run is complete: %s has step %d of %d. A larger loop.max_steps, or --max-steps, continues it."):format(self.loaded or "it",
-    self.step, self.steps.last))
+if self.steps.last <= self.steps.first then
+  say(("Nothing is left to train: %s has step %d, and the run ends at step %d. A larger loop.max_steps, or --max-steps, continues it.")
+    :format(cbk.shown(self.loaded or "it"), self.step, self.steps.last))
+  if self.loaded == given.fit.ckpt_path then
+    say "The callback LoadCheckpointStates with `load_checkpoint_states: model` takes the weights alone, and begins at step 0."
+  end
   return
 end
 say_what_runs(self)

@@ -15,7 +15,7 @@ local session = {}
 ---@field repeated table[]            closures that a traced step calls again in this step
 ---@field losses table<table, boolean>   tensors that are checked at the end of the step
 ---@field is_step_new? boolean        a step was recorded since the last one ended
----@field has_shares? boolean          it is known which part of a batch each of several ranks has
+---@field share? number                which part of a batch this rank has; nil: it is not known yet
 ---@field has_captured? boolean       a step closure has got a tensor
 ---@field unplaced table<integer, cstorch.Tensor>   tensors for the device of a backend that is not there yet; not kept alive
 ---@field unplaced_count integer      how many there were

@@ -2,12 +2,14 @@
 -- Source: trainer/callbacks/*.py and trainer/trainer.py of the Model Zoo 2.9.
 
 local kinds = require "converters.engine.kinds"
+local naming = require "cbk.naming"
 
 local fields = {}
 
 ---@class TrainingKind
 ---@field expected string
----@field fits fun(value: any): boolean
+---@field fits fun(value: any, written: string): boolean   `written`: "int" or "float" of a number
+---@field read? fun(value: any, written: string): any        what is kept of it; default: the value
 
 ---@class TrainingField
 ---@field kind? TrainingKind     of a value
@@ -29,9 +31,29 @@ local whole = kind("a whole number from 0", function(value) return is_whole(valu
 local positive = kind("a number above 0", function(value) return type(value) == "number" and value > 0 and value < math.huge end)
 local flag = kind("true or false", function(value) return type(value) == "boolean" end)
 local text = kind("a text", function(value) return type(value) == "string" and value ~= "" end)
+---The states in a checkpoint of a run.
+fields.STATES = { model = true, optimizer = true, schedulers = true, grad_scaler = true, dataloader = true, global_step = true }
+
+---The states that a list, or a text with commas, names; nil if it names another one.
+---@return table<string, true>|nil
+local function states_in(value)
+  if type(value) == "string" and value:lower() == "all" then return fields.STATES end
+  local out = {}
+  for name in (is_texts(value) and table.concat(value, ",") or type(value) == "string" and value or "?"):gmatch "[^,%s]+" do
+    if not fields.STATES[name] then return nil end
+    out[name] = true
+  end
+  return out
+end
+
+local states = kind('"all", or some of ' .. table.concat(naming.sorted(fields.STATES), ", "),
+  function(value) return states_in(value) ~= nil end)
+states.kind.read = states_in
+
 local texts = kind("a text or a list of texts", function(value) return type(value) == "string" and value ~= "" or is_texts(value) end)
-local frequency = kind("a whole number from 0, or a fraction of the steps such as 0.5",
-  function(value) return type(value) == "number" and value >= 0 and (value <= 1 or is_whole(value)) end)
+local frequency = kind("a whole number of steps from 0, or a fraction of all steps such as 0.5 or 1.0",
+  function(value, written) return type(value) == "number" and value >= 0 and (written == "int" or value <= 1) end)
+frequency.kind.read = function(value, written) return written == "int" and { steps = value } or { share = value } end
 local scale = kind('a number from 0, or "dynamic"',
   function(value) return value == "dynamic" or type(value) == "number" and value >= 0 and value < math.huge end)
 local map = kind("a map of fields", function(value) return kinds.is_dict(value) end)
@@ -85,7 +107,7 @@ local logging = section {
 
 ---Callbacks and loggers that are emulated, by their names. Others are named as having no effect.
 fields.CALLBACKS = {
-  KeepNCheckpoints = section { n = count }, CheckLoss = section {}, LoadCheckpointStates = section { load_checkpoint_states = texts },
+  KeepNCheckpoints = section { n = count }, CheckLoss = section {}, LoadCheckpointStates = section { load_checkpoint_states = states },
   Lora = map,
 }
 fields.LOGGERS = {

@@ -66,7 +66,8 @@ local read_section
 
 ---@param reader ParamsReader
 ---@param field TrainingField
-local function read_field(reader, field, value, place)
+---@param written? string   "int" or "float" of a number
+local function read_field(reader, field, value, place, written)
   if kinds.absent(value) then return nil end
   if field.ignored then
     table.insert(reader.ignored, ("%s=%s (%s)"):format(place_in_file(reader.moves, place), shown(value), field.ignored))
@@ -76,9 +77,10 @@ local function read_field(reader, field, value, place)
     if not kinds.is_dict(value) then params.refuse(reader, place, ("expected a map of fields, found %s"):format(shown(value))) end
     return read_section(reader, field.section, value, place)
   end
-  if not field.kind.fits(value) then
+  if not field.kind.fits(value, written) then
     params.refuse(reader, place, ("expected %s, found %s"):format(field.kind.expected, shown(value)))
   end
+  if field.kind.read then return field.kind.read(value, written) end
   return (kinds.is_dict(value) or kinds.is_list(value) and kinds.is_dict(value[1])) and value or keywords.plain(value)
 end
 
@@ -92,7 +94,7 @@ function read_section(reader, known, section, place)
   for name in cbk.items(section) do
     local at = place .. "." .. tostring(name)
     if not known[name] then params.refuse_unknown(reader, at, naming.sorted(known)) end
-    out[name] = read_field(reader, known[name], section[name], at)
+    out[name] = read_field(reader, known[name], section[name], at, cbk.kind(section, name))
   end
   return out
 end

@@ -3,6 +3,7 @@
 local cstorch = require "cstorch"
 local model = require "cbk.training.model"
 local models = require "cstorch.models"
+local num_steps = require "cstorch.utils.data.num_steps"
 local optimizing = require "cbk.training.optimizing"
 local params = require "cbk.training.params"
 
@@ -22,8 +23,9 @@ local LARGEST, PAUSE = 2 ^ 15, 2000
 
 --- The number of steps that the file says; nil: it depends on the data.
 local function stated_steps(loop)
-  local count = loop.num_steps or loop.max_steps
-  return not loop.num_epochs and count or nil
+  local has_number = loop.num_epochs and loop.steps_per_epoch or not loop.num_epochs and (loop.num_steps or loop.max_steps)
+  return has_number and num_steps.steps(loop.steps_per_epoch, { num_steps = loop.num_steps, max_steps = loop.max_steps,
+    num_epochs = loop.num_epochs, steps_per_epoch = loop.steps_per_epoch, grad_accum_steps = loop.grad_accum_steps }) or nil
 end
 
 ---Joins series of groups whose values are the same at each step.

@@ -137,7 +137,7 @@ local function open_data(self)
   if not given.fit.train_dataloader then params.refuse(given, FIT, "it has no train_dataloader") end
   self.loader = loader(given.fit.train_dataloader, FIT .. ".train_dataloader", { accumulated = loop.grad_accum_steps })
   local validation = given.fit.val_dataloader
-  if not validation or loop.eval_frequency == 0 then return end
+  if not validation or not stages.cadence(loop.eval_frequency, 1) then return end
   self.evaluation = evaluation.new(self.compiled, loader(validation, FIT .. ".val_dataloader", { from_start = true }), self.task,
     loop.eval_steps)
 end
@@ -148,7 +148,7 @@ local function load_first(self)
   local last = self.params.init.checkpoint.autoload_last_checkpoint ~= false and saving.last(self.params)
   self.loaded = last and last.path or self.params.fit.ckpt_path
   if not self.loaded then return end
-  local fine, result = pcall(saving.load, self, self.loaded)
+  local fine, result = pcall(saving.load, self, self.loaded, last and true or false)
   if not fine then
     local advice = last and "move it to another folder: the run then continues after the checkpoint before it" or nil
     error(type(result) == "table" and result.code and errors.with(result, { advice = advice }) or result, 0)

@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local catalogue = require("cbk.converters").catalogue
 local checkpoints = require "cbk.training.checkpoints"
 local cstorch = require "cstorch"
+local fields = require "cbk.training.fields"
 local kinds = require "converters.engine.kinds"
 local ordered_map = require "cstorch.ordered_map"
 local scalar = require "cbk.scalar"
@@ -42,20 +43,6 @@ end
 function saving.last(given)
   local list = checkpoints.list(given.init.model_dir, name_of(given))
   return list[#list]
-end
-
-local STATES = { model = true, optimizer = true, schedulers = true, grad_scaler = true, dataloader = true, global_step = true }
-
----Which states of a checkpoint are loaded: those that the callback LoadCheckpointStates names, or all.
----@param self TrainingRun
----@return table<string, boolean>
-local function wanted(self)
-  local callback = self.params.init.callbacks.LoadCheckpointStates
-  local names = callback and callback.load_checkpoint_states
-  if not names or names == "all" then return STATES end
-  local out = {}
-  for name in (type(names) == "string" and names or table.concat(names, ",")):gmatch "[^,%s]+" do out[name] = true end
-  return out
 end
 
 ---Whether a model section has low-rank matrices.
@@ -101,9 +88,11 @@ end
 ---Loads a checkpoint into a run that has not begun.
 ---@param self TrainingRun
 ---@param path string
+---@param is_own boolean      the run saved it: all is loaded
 ---@return string[] lacking   the states that it has not
-function saving.load(self, path)
-  local root, want = cbk.open(path).root, wanted(self)
+function saving.load(self, path, is_own)
+  local root, callback = cbk.open(path).root, self.params.init.callbacks.LoadCheckpointStates
+  local want = not is_own and callback and callback.load_checkpoint_states or fields.STATES
   if not kinds.is_dict(root, "model") then
     cbk.fail("value", ("'%s' has no 'model' with the weights of a Model Zoo run"):format(path),
       { file = path, advice = "`cbk convert` makes one of a Hugging Face checkpoint" })

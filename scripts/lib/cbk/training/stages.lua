@@ -1,5 +1,5 @@
--- Which steps a run has: where it evaluates, and where it saves. Both count from the first step of the model, so that a run that was
--- interrupted goes on as it would have done. Source: trainer/callbacks/run_schedule.py and loop.py of the Model Zoo 2.9.
+-- Which steps a run has: where it evaluates, and where it saves. Both count from the step at which the run began, so that one that was
+-- interrupted continues as it would have done. Source: trainer/callbacks/run_schedule.py and loop.py of the Model Zoo 2.9.
 
 local num_steps = require "cstorch.utils.data.num_steps"
 local StepRange = require "cstorch.utils.step_range"
@@ -12,14 +12,22 @@ local stages = {}
 ---@field evaluates boolean   at its end
 
 ---@class TrainingSteps
----@field first integer   steps done before
+---@field began integer   steps that were done when the run began
+---@field first integer   steps that are done now
 ---@field last integer
 ---@field stages TrainingStage[]
 
+---@class EvaluationFrequency
+---@field steps? integer   from one to the next; 0: none
+---@field share? number    of all steps; 0: none
+
 ---The number of steps between evaluations; nil: none.
-local function evaluation_cadence(frequency, last)
-  if not frequency or frequency == 0 then return nil end
-  return frequency <= 1 and frequency ~= 1 and math.ceil(frequency * last) or frequency == 1 and last or frequency
+---@param frequency EvaluationFrequency|nil   default: one at the end
+---@param total integer                       steps of the run
+---@return integer|nil
+function stages.cadence(frequency, total)
+  local every = not frequency and total or frequency.steps or math.ceil(frequency.share * total)
+  return every > 0 and every or nil
 end
 
 ---@param loop table        the section of the params
@@ -29,17 +37,18 @@ end
 ---@param has_evaluation boolean
 ---@return TrainingSteps
 function stages.of(loop, length, began, first, has_evaluation)
-  if loop.max_steps and loop.max_steps <= began then return { first = first, last = first, stages = {} } end
-  local last, list = began + num_steps.steps(length, { initial_step = began, num_steps = loop.num_steps, max_steps = loop.max_steps,
-    num_epochs = loop.num_epochs, steps_per_epoch = loop.steps_per_epoch }), {}
-  local every = has_evaluation and evaluation_cadence(loop.eval_frequency or 1, last) or nil
+  if loop.max_steps and loop.max_steps <= first then return { began = began, first = first, last = loop.max_steps, stages = {} } end
+  local accumulated = loop.grad_accum_steps or 1
+  local total, list = num_steps.steps(length * accumulated, { initial_step = began, num_steps = loop.num_steps, max_steps = loop.max_steps,
+    num_epochs = loop.num_epochs, steps_per_epoch = loop.steps_per_epoch, grad_accum_steps = accumulated }), {}
+  local last, every = began + total, has_evaluation and stages.cadence(loop.eval_frequency, total) or nil
   local at = first
   while at < last do
-    local stop = every and math.min(last, (math.floor(at / every) + 1) * every) or last
+    local stop = every and math.min(last, began + (math.floor((at - began) / every) + 1) * every) or last
     list[#list + 1] = { first = at, last = stop, evaluates = every ~= nil }
     at = stop
   end
-  return { first = first, last = math.max(first, last), stages = list }
+  return { began = began, first = first, last = last, stages = list }
 end
 
 ---The steps of a stage at whose end a checkpoint is saved, as a DataExecutor takes them: from 0.
@@ -49,7 +58,7 @@ end
 ---@return cstorch.utils.StepRange[]|nil
 function stages.checkpoints(steps, stage, every)
   if every == 0 then return nil end
-  local count, first = stage.last - stage.first, every - stage.first % every - 1
+  local count, first = stage.last - stage.first, every - (stage.first - steps.began) % every - 1
   local is_end = stage.last == steps.last
   if first < count then return { StepRange(first, count, { step = every, include_last = is_end }) } end
   return is_end and { StepRange(count - 1, count) } or nil

@@ -24,8 +24,8 @@ function causal_loss.cross_entropy(logits, batch, options)
   local mask = batch.attention_mask:to(logits.dtype):flatten()
   local each = functional.cross_entropy(logits:reshape { -1, logits:size(-1) }, batch.labels:flatten(), { reduction = "none" })
   local sum = (each * mask):sum()
-  if options.by == "num_tokens" then -- of all systems: the mean of their losses is then that over all tokens
-    return sum / systems.means({ n = 1, mask:sum() })[1], sum
+  if options.by == "num_tokens" then
+    return sum / systems.share_of_sum(mask:sum()), sum
   end
   return sum * (options.weight / logits:size(0)), sum
 end

@@ -59,8 +59,7 @@ function losses.classification(logits, batch) return functional.cross_entropy(lo
 function losses.generation(logits, batch, options)
   local mask = batch.decoder_attention_mask:to(logits.dtype):flatten()
   local sum = (each_token(logits, batch.labels, options.smoothing) * mask):sum()
-  -- Of all systems: the mean of their losses is then that over all tokens.
-  if options.by == "num_masked" then return sum / systems.means({ n = 1, mask:sum() })[1], sum end
+  if options.by == "num_masked" then return sum / systems.share_of_sum(mask:sum()), sum end
   return sum * (options.weight / batch.labels:size(0)), sum
 end
 

@@ -77,7 +77,7 @@ function systems.begin(size)
   for i, one in ipairs(sizes) do shares[i] = one / total end
   if session.model then check_same_weights(session.model) end
   compute.set_team_shares(shares)
-  session.has_shares = true
+  session.share = shares[cbk.team_place() + 1]
   return total
 end
 
@@ -104,13 +104,26 @@ local function numbers_in(value, list)
   return list
 end
 
+local function check_share()
+  check(session.share, "runtime",
+    "a step of several ranks runs in a loop over a loader: that says which part of a batch each of them has")
+end
+
+---This system's share of the sum over all: losses that are divided by it have the sums' quotient as their mean.
+---@param x cstorch.Tensor   without dims
+---@return cstorch.Tensor
+function systems.share_of_sum(x)
+  if not systems.are_ranks() then return x end
+  check_share()
+  return compute.team_sum({ x }, false)[1] * session.share
+end
+
 ---Values of a step with each tensor without dims, such as a loss, replaced by its mean over all systems.
 ---@param values table   with `n`
 ---@return table
 function systems.means(values)
   if not systems.are_ranks() then return values end
-  check(session.has_shares, "runtime",
-    "a step of several ranks runs in a loop over a loader: that says which part of a batch each of them has")
+  check_share()
   local own, place = numbers_in(values, {}), {}
   if own[1] == nil then return values end
   local means = compute.team_sum(own, true)
