@@ -122,6 +122,8 @@ function run.train(self, events)
   for _, stage in ipairs(self.steps.stages) do
     train_stage(self, step_of, stage, events)
     if stage.evaluates then events.on_evaluation(self.step, self.evaluation:run()) end
+    -- A loop begins with the first worker, so the workers are placed anew, as behind a checkpoint.
+    if self.loader.num_workers_per_csx > 1 then self.loader:load_state_dict(self.loader:state_dict()) end
   end
 end
 

@@ -3,9 +3,11 @@
 local cbk = require "cbk"
 local catalogue = require("cbk.converters").catalogue
 local checkpoints = require "cbk.training.checkpoints"
+local configs = require "cbk.diff.configs"
 local cstorch = require "cstorch"
 local fields = require "cbk.training.fields"
 local kinds = require "converters.engine.kinds"
+local naming = require "cbk.naming"
 local ordered_map = require "cstorch.ordered_map"
 local scalar = require "cbk.scalar"
 local systems = require "cstorch.run.systems"
@@ -85,6 +87,26 @@ function saving.load_weights(self, section)
   self.module:load_state_dict(weights_of(self, section), { strict = is_strict })
 end
 
+---Optimizer and schedules have the values of their states, so what the file says otherwise has no effect: it is named.
+---@param given TrainingParams
+---@param root Dict   of the checkpoint
+local function warn_of_changes(given, root)
+  local metadata = kinds.is_list(root, "__metadata__") and root.__metadata__[1]
+  local saved = kinds.is_dict(metadata) and kinds.is_dict(metadata, "params") and kinds.is_dict(metadata.params, "trainer")
+    and metadata.params.trainer.init
+  if not kinds.is_dict(saved) then return end
+  local function sections(init) return cbk.dict { { "optimizer", init.optimizer }, { "schedulers", init.schedulers or cbk.null } } end
+  local texts = {}
+  for _, one in ipairs(configs.differences(sections(saved), sections(given.config.trainer.init))) do
+    local function shown(value) return value == nil and "nothing" or cbk.json(value) end
+    texts[#texts + 1] = ("trainer.init.%s is %s there and %s in '%s'"):format(one.field, shown(one.a), shown(one.b), given.file)
+  end
+  if texts[1] then
+    cbk.warn(("optimizer and schedules continue as in the checkpoint: %s; LoadCheckpointStates with `model` begins with those of the file")
+      :format(naming.listed(texts, 4)))
+  end
+end
+
 ---Loads a checkpoint into a run that has not begun.
 ---@param self TrainingRun
 ---@param path string
@@ -105,6 +127,7 @@ function saving.load(self, path, is_own)
     if want[name] then rest[name] = root[name] end
   end
   if want.schedulers then rest.lr_scheduler = root.lr_scheduler end
+  if want.optimizer and want.schedulers then warn_of_changes(self.params, root) end
   local lacking = want.optimizer and self.optimizing:load(rest) or {}
   if want.dataloader and kinds.present(root.dataloader) then
     self.loader:load_state_dict(root.dataloader)
