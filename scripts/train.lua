@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
 local curves = require "cbk.plot.curves"
+local errors = require "cbk.errors"
 local evaluation = require "cbk.training.evaluation"
 local numbers = require "cbk.numbers"
 local params = require "cbk.training.params"
@@ -11,6 +12,7 @@ local progress = require "cbk.progress"
 local progress_bar = require "cbk.training.progress_bar"
 local record = require "cbk.training.record"
 local run = require "cbk.training.run"
+local warnings = require "cbk.warnings"
 
 local parser = cli.parser("train", "Train a model of the Model Zoo on this machine, from its params.yaml.", [[
 The file has the trainer's layout (releases from 2.3 on) or the legacy one. Model, optimizer,
@@ -75,6 +77,17 @@ local function json_line(members) print(cbk.json(cbk.dict(members), { shown = tr
 local function warn_of_ignored()
   if #given.ignored == 0 then return end
   cbk.warn(("without an effect here: %s"):format(table.concat(given.ignored, ", ")))
+end
+
+---What `cbk convert` will refuse is better known before the training.
+---@param self TrainingRun
+local function warn_of_conversion(self)
+  local fine, problem = warnings.quietly(function()
+    local job = converters.job(converters.route(self.model.name, self.model.format, "hf", "config"))
+    job.is_config_only = true
+    converters.config(self.model.name, job, given.config)
+  end)
+  if not fine then cbk.warn(("`cbk convert --to hf` will refuse the checkpoints: %s"):format(errors.text(problem))) end
 end
 
 local function parameter_count(module)
@@ -168,6 +181,7 @@ end
 
 local self = run.open(given, { recomputes = args.activation_checkpointing })
 warn_of_ignored()
+warn_of_conversion(self)
 if self.steps.last <= self.steps.first then
   say(("Nothing is left to train: %s has step %d, and the run ends at step %d. A larger loop.max_steps, or --max-steps, continues it.")
     :format(cbk.shown(self.loaded or "it"), self.step, self.steps.last))
