@@ -93,7 +93,7 @@ local function model_of()
 end
 
 local model, what = model_of()
-local compiled = cstorch.compile(model, { backend = given and given.init.backend.backend_type or "CSX" })
+local compiled = cstorch.compile(model, { backend = given and (given.init.backend.backend_type or given.init.device) or "CSX" })
 local at = given or { file = "", moves = {}, ignored = {} }
 local kind = tasks.of(model.class_name)
 local task = given and training_model.task(given, kind, model) or kind.open(model, cbk.dict(), error)

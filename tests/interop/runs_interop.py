@@ -372,6 +372,10 @@ def ranks(run):
         assert len(found) == 12 and max(abs(a - b) for a, b in zip(losses, found)) < 1e-4, (losses, found)
 
     check_losses()
+    first = [command[0], "-n", "3", *command[3:], "--model-dir", os.path.join(folder, "uneven"), "--max-steps", "1"]  # 4 samples
+    subprocess.run(first, env=ENVIRONMENT, capture_output=True, timeout=120, check=True)
+    with open(os.path.join(folder, "uneven", "metrics.jsonl"), encoding="utf-8") as file:
+        assert abs(json.loads(file.readline())["loss"] - losses[0]) < 1e-5
     shutil.rmtree(os.path.join(folder, "run"))
     done = subprocess.run([*command, "--activation-checkpointing"], env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done

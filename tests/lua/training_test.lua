@@ -180,7 +180,8 @@ describe("cbk train", function()
     has(train(dir), "Nothing is left to train: run/checkpoint_12.mdl has step 12, and the run ends at step 12. A larger loop.max_steps, or "
       .. "--max-steps, continues it.")
     has(train(dir, "--max-steps", "5"), "has step 12, and the run ends at step 5.")
-    has(train(dir, "--model-dir", "new", "--checkpoint", "run/checkpoint_12.mdl"), "LoadCheckpointStates with `load_checkpoint_states: model`")
+    has(train(dir, "--model-dir", "new", "--checkpoint", "run/checkpoint_12.mdl"),
+      "LoadCheckpointStates with `load_checkpoint_states: model`")
     equal(#checkpoints(dir), 3)
     has(train(dir, "--max-steps", "13"), "steps 13 to 13")
     equal(#checkpoints(dir), 4)
@@ -378,6 +379,56 @@ describe("cbk train: the file", function()
     local status, _, err = harness.cbk(dir, "train", "params.yaml")
     equal(status, 1)
     has(err, ": expected \"all\", or some of dataloader, global_step, ")
+  end)
+end)
+
+describe("cbk train: cadences and states", function()
+  local function evaluated(out)
+    local list = {}
+    for step in out:gmatch "| Eval Device=CSX, GlobalStep=(%d+)" do list[#list + 1] = tonumber(step) end
+    return list
+  end
+
+  it("evaluates after so many steps, or a share of all, from where the run began", function()
+    for frequency, steps in pairs { ["1"] = { 1, 2, 3, 4 }, ["1.0"] = { 4 }, ["0.5"] = { 2, 4 }, ["3"] = { 3, 4 }, ["0"] = {} } do
+      equal(evaluated((train(folder(changed(TRAINER, "eval_frequency: 5", "eval_frequency: " .. frequency)), "--max-steps", "4"))), steps)
+    end
+    local dir = folder()
+    train(dir, "--max-steps", "3")
+    local out = train(dir, "--max-steps", "14", "--model-dir", "other", "--checkpoint", "run/checkpoint_3.mdl")
+    equal(evaluated(out), { 8, 13, 14 })
+    for _, step in ipairs { 7, 11, 14 } do has(out, ("Saved checkpoint other/checkpoint_%d.mdl"):format(step)) end
+  end)
+
+  it("divides the steps of an epoch by the batches of a step", function()
+    local text = changed(TRAINER, "max_steps: 12", "num_epochs: 2\n      steps_per_epoch: 4\n      grad_accum_steps: 2")
+    has(train(folder(text)), "steps 1 to 4, a batch of 8 samples each in 2 parts")
+    has(select(2, harness.cbk(folder(text), "schedule", "params.yaml")), "params.yaml: 4 steps\n")
+  end)
+
+  it("continues bit for bit with several workers and evaluations between", function()
+    local dir = folder(changed(TRAINER, "backend_type: CSX", "backend_type: CSX\n      cluster_config: {num_workers_per_csx: 3}"))
+    train(dir)
+    local want = bytes(dir, 12)
+    for _, step in ipairs { 8, 4 } do
+      cbk.fs.remove(dir .. "/run/checkpoint_12.mdl")
+      if step == 4 then cbk.fs.remove(dir .. "/run/checkpoint_8.mdl") end
+      train(dir)
+      assert(bytes(dir, 12) == want, ("continued after step %d, it is another one"):format(step))
+    end
+  end)
+
+  it("names what the file says of states that the checkpoint has", function()
+    local dir = folder()
+    train(dir, "--max-steps", "4")
+    cbk.fs.write(dir .. "/params.yaml", changed(TRAINER, "weight_decay: 0.1", "weight_decay: 0.5"), { overwrite = true })
+    local _, err = train(dir, "--max-steps", "5")
+    has(err, "trainer.init.optimizer.AdamW.weight_decay is 0.1 there and 0.5 in 'params.yaml'")
+  end)
+
+  it("names what `cbk convert` will refuse", function()
+    local _, err = train(folder(changed(TRAINER, "      dropout_rate: 0.1\n      attention_dropout_rate: 0.1\n", "")), "--validate-only")
+    has(err, "`cbk convert --to hf` will refuse the checkpoints: the config has no 'dropout_rate'")
   end)
 end)
 

@@ -33,10 +33,14 @@ end
 ---@param options DataOptions
 ---@return cstorch.utils.data.DataLoader
 function data.loader(run, section, options)
+  local processor = section.data_processor -- the fields are those of the processor
+  if type(processor) == "string" then check_processor(run, options, naming.last(processor)) end
   local read = params.data(run, section, options.place)
-  check_processor(run, options, naming.last(read.data_processor or options.task.processors[1]))
   for _, name in ipairs { "data_dir", "batch_size" } do
     if not read[name] then params.refuse(run, options.place, ("it has no '%s'"):format(name)) end
+  end
+  if read.drop_last == false and (options.accumulated or 1) > 1 then
+    params.refuse(run, options.place .. ".drop_last", "false needs grad_accum_steps: 1, as the last batch has fewer samples")
   end
   local own = {
     data_dir = read.data_dir, batch_size = read.batch_size * (options.accumulated or 1), shuffle = read.shuffle,

@@ -61,6 +61,8 @@ local list = kind("a list", function(value) return kinds.is_list(value) end)
 local device = kind('"CSX", "CPU" or "GPU"',
   function(value) return type(value) == "string" and (" csx cpu gpu "):find(" " .. value:lower() .. " ", 1, true) ~= nil end)
 
+---One value that is emulated.
+local function only(value) return kind(tostring(value), function(given) return given == value end) end
 local function ignored(what) return { ignored = what } end
 local function section(of) return { section = of } end
 
@@ -138,7 +140,9 @@ local init = section {
 ---Of the Model Zoo's processors of token files.
 fields.DATA = {
   data_processor = text, data_dir = texts, batch_size = count, shuffle = flag, shuffle_seed = whole, drop_last = flag,
-  max_sequence_length = count, micro_batch_size = ignored "cuts a batch into parts that fit into a system's memory",
+  max_sequence_length = count, vocab_size = ignored "repeats the model's vocabulary",
+  use_vsl = only(false), sort_files = only(true), pad_last = only(false),
+  micro_batch_size = ignored "cuts a batch into parts that fit into a system's memory",
   num_workers = ignored(LOADING), prefetch_factor = ignored(LOADING), persistent_workers = ignored(LOADING),
   use_worker_cache = ignored(LOADING), repeat_on_eof = ignored "repeats the data; here an epoch follows the other",
 }

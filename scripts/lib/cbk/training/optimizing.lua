@@ -56,6 +56,7 @@ local function optimizer_of(run, module)
     { weight_decay = options.weight_decay, adjust_learning_rate = options.adjust_learning_rate or module.description.rates,
       params = options.params })
   options.adjust_learning_rate, options.params, options.weight_decay = nil, nil, nil
+  if name == "Adam" and options.correct_bias == true then options.correct_bias = nil end -- as always
   options.optimizer_type, options.params = name, groups
   local optimizer, unused = params.at_field(run, place, made_optimizer, options)
   if unused then params.refuse_unknown(run, ("%s.%s"):format(place, unused[1]), keywords.names(optimizer.class.keywords), name) end
