@@ -58,10 +58,17 @@ void refuse_outside(const fs::path& target, const fs::path& file) {
       target.string(), file.string());
 }
 
-void refuse_foreign_folders(const fs::path& folder) {
+void refuse_foreign_folders(const fs::path& folder, const std::set<std::string>& inner) {
   std::vector<std::string> foreign;
   for (const fs::directory_entry& entry : entries_of(folder)) {
-    if (!entry.is_symlink() && !entry.is_regular_file()) foreign.push_back(entry.path().filename().string());
+    if (entry.is_symlink() || entry.is_regular_file()) continue;
+    std::string name = entry.path().filename().string();
+    if (!entry.is_directory() || !inner.contains(name)) {
+      foreign.push_back(std::move(name));
+      continue;
+    }
+    refuse_pinned(entry.path());
+    refuse_foreign_folders(entry.path(), {});
   }
   if (foreign.empty()) return;
   fail(Errc::io, "cannot replace the folder '{}': it holds more than files: {}", folder.string(),
@@ -105,7 +112,7 @@ fs::path replaceable_file(const fs::path& target, bool overwrite) {
   return file;
 }
 
-fs::path replaceable_folder(const fs::path& target, bool overwrite) {
+fs::path replaceable_folder(const fs::path& target, bool overwrite, const std::set<std::string>& inner) {
   refuse_existing(target, overwrite);
   fs::path folder = target;
   if (is_link(target)) {
@@ -117,7 +124,7 @@ fs::path replaceable_folder(const fs::path& target, bool overwrite) {
   if (!fs::is_directory(folder)) fail(Errc::io, "cannot replace '{}': not a folder", folder.string());
   refuse_pinned(folder);
   refuse_sticky(folder);
-  refuse_foreign_folders(folder);
+  refuse_foreign_folders(folder, inner);
   return folder;
 }
 

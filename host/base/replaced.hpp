@@ -1,6 +1,9 @@
 // Replacing files and folders: whether it is allowed, and what the new one inherits from the old one.
 #pragma once
 
+#include <set>
+#include <string>
+
 #include "host/base/file.hpp"
 
 namespace cbk {
@@ -16,8 +19,8 @@ void refuse_existing(const fs::path& target, bool overwrite);
 fs::path replaceable_file(const fs::path& target, bool overwrite);
 
 /// The same for a folder. It may be a link to anywhere, because the user named it. A folder that contains
-/// folders is refused: files are carried over one by one.
-fs::path replaceable_folder(const fs::path& target, bool overwrite);
+/// other folders than `inner` is refused, and so are folders in these: files are carried over one by one.
+fs::path replaceable_folder(const fs::path& target, bool overwrite, const std::set<std::string>& inner = {});
 
 /// Gives the new file the access rights of the replaced one: owner and group as far as permitted, mode, and
 /// access control list.

@@ -132,8 +132,10 @@ void StagedFile::prepare(bool sync) {
     fail_errno("create", name().string());
 }
 
-StagedFolder::StagedFolder(fs::path target, fs::path name, IsReplaced is_replaced, Role role)
+StagedFolder::StagedFolder(fs::path target, fs::path name, IsReplaced is_replaced,
+                           const std::set<std::string>& inner, Role role)
     : Staged(std::move(target), std::move(name), role), is_replaced_(std::move(is_replaced)) {
+  for (const std::string& each : inner) inner_[each];
   // Files that need names are in it. It is also better to know before the work whether it can be created.
   if (role.kind != Role::Kind::alone || open_nameless(folder_of(this->target())).get() < 0) make();
 }
@@ -163,24 +165,45 @@ void StagedFolder::begin_filling() {
   for (StagedFile& each : files_) each.begin_filling();
 }
 
+FileDescriptor StagedFolder::made(const fs::path& folder) const {
+  if (!joins() && ::mkdir(folder.c_str(), 0777) != 0) fail_errno("create", folder.string());
+  return open_file("open", folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+}
+
 void StagedFolder::make() {
   take_name();
-  if (!joins() && ::mkdir(name().c_str(), 0777) != 0) fail_errno("create", name().string());
-  fd_ = open_file("open", name(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+  fd_ = made(name());
   if (!joins()) lock_as_in_use(fd_);
+  for (auto& [folder, fd] : inner_) fd = made(name() / folder);
 }
 
 /// The same file under a second name, or a copy if the file system has no hard links.
-void StagedFolder::carry_over(bool sync) const {
+void StagedFolder::carry_over(const fs::path& old, const fs::path& made, bool sync) const {
   std::error_code error;
-  for (const fs::directory_entry& entry : entries_of(target())) {
-    const fs::path to = name() / entry.path().filename();
-    if (fs::exists(fs::symlink_status(to, error)) || is_replaced_(to.filename().string())) continue;
+  const bool is_inner = made != name();
+  for (const fs::directory_entry& entry : entries_of(old)) {
+    const fs::path to = made / entry.path().filename();
+    const bool is_folder = entry.is_directory(error) && !entry.is_symlink(error);
+    if (is_folder && !is_inner && inner_.contains(to.filename().string())) continue;
+    if (is_folder) fail_errno("keep", entry.path().string(), EISDIR);
+    if (fs::exists(fs::symlink_status(to, error)) || (!is_inner && is_replaced_(to.filename().string())))
+      continue;
     if (::linkat(AT_FDCWD, entry.path().c_str(), AT_FDCWD, to.c_str(), 0) == 0) continue;
     fs::copy(entry.path(), to, fs::copy_options::copy_symlinks, error);
     if (error) fail_errno("keep", entry.path().string(), error.value());
     if (sync && entry.is_regular_file()) sync_to_disk(open_file("open", to, O_RDONLY), to);
   }
+}
+
+/// What an old folder has and the new one lacks, and its rights.
+void StagedFolder::finish(const fs::path& old, const fs::path& made, const FileDescriptor& fd,
+                          bool sync) const {
+  std::error_code ignored;
+  if (fs::is_directory(fs::symlink_status(old, ignored))) {
+    carry_over(old, made, sync);
+    take_over_access(old, fd);
+  }
+  if (sync) sync_to_disk(fd, old);
 }
 
 void StagedFolder::prepare(bool sync) {
@@ -189,12 +212,8 @@ void StagedFolder::prepare(bool sync) {
     file.prepare(sync);
     file.release();  // it goes with the folder
   }
-  std::error_code ignored;
-  if (fs::exists(target(), ignored)) {
-    carry_over(sync);
-    take_over_access(target(), fd_);
-  }
-  if (sync) sync_to_disk(fd_, target());
+  for (const auto& [folder, fd] : inner_) finish(target() / folder, name() / folder, fd, sync);
+  finish(target(), name(), fd_, sync);
 }
 
 }  // namespace cbk

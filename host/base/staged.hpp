@@ -7,9 +7,11 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "host/base/file.hpp"
@@ -102,11 +104,13 @@ class StagedFolder final : public Staged {
   /// Whether a file of the old folder is part of what is replaced, by its name.
   using IsReplaced = std::function<bool(std::string_view name)>;
   /// `target` as returned by `replaceable_folder`. Other files of an old folder stay: only files for which
-  /// `is_replaced` is true, or that the new folder has too, are removed. Errors: `io`.
-  StagedFolder(fs::path target, fs::path name, IsReplaced is_replaced, Role role = {});
+  /// `is_replaced` is true, or that the new folder has too, are removed. `inner`: the folders in it.
+  /// Errors: `io`.
+  StagedFolder(fs::path target, fs::path name, IsReplaced is_replaced,
+               const std::set<std::string>& inner = {}, Role role = {});
   ~StagedFolder() override;
 
-  /// A file in it, kept as long as the folder object.
+  /// A file in it or in one of its folders ("inner/file"), kept as long as the folder object.
   StagedFile& file(const std::string& name);
   void prepare(bool sync) override;
   void begin_filling() override;
@@ -114,10 +118,13 @@ class StagedFolder final : public Staged {
   void leave() override;
 
  private:
+  [[nodiscard]] FileDescriptor made(const fs::path& folder) const;
   void make();
-  void carry_over(bool sync) const;
+  void carry_over(const fs::path& old, const fs::path& made, bool sync) const;
+  void finish(const fs::path& old, const fs::path& made, const FileDescriptor& fd, bool sync) const;
   IsReplaced is_replaced_;
   FileDescriptor fd_;  // once it is made
+  std::map<std::string, FileDescriptor> inner_;
   std::deque<StagedFile> files_;
 };
 

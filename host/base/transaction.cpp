@@ -99,15 +99,15 @@ StagedFile& Transaction::early_file(const fs::path& target, bool overwrite) {
 }
 
 StagedFolder& Transaction::folder(const fs::path& target, bool overwrite,
-                                  StagedFolder::IsReplaced is_replaced) {
+                                  StagedFolder::IsReplaced is_replaced, const std::set<std::string>& inner) {
   finish_killed_commits(folder_of(without_slash(target)));
-  fs::path real = replaceable_folder(without_slash(target), overwrite);
+  fs::path real = replaceable_folder(without_slash(target), overwrite, inner);
   parents_.make(real);
   if (sharing_.role.kind != Role::Kind::joining) remove_unfinished({real});
   fs::path name = name_for(real);
   make_room(name);
-  auto made =
-      std::make_unique<StagedFolder>(std::move(real), std::move(name), std::move(is_replaced), sharing_.role);
+  auto made = std::make_unique<StagedFolder>(std::move(real), std::move(name), std::move(is_replaced), inner,
+                                             sharing_.role);
   StagedFolder& folder = *made;
   add({std::move(made), overwrite});
   return folder;

@@ -47,7 +47,8 @@ class Transaction {
   StagedFile& file(const fs::path& target, bool overwrite);
   /// A file that may appear before the others, because old files do not refer to it.
   StagedFile& early_file(const fs::path& target, bool overwrite);
-  StagedFolder& folder(const fs::path& target, bool overwrite, StagedFolder::IsReplaced is_replaced);
+  StagedFolder& folder(const fs::path& target, bool overwrite, StagedFolder::IsReplaced is_replaced,
+                       const std::set<std::string>& inner = {});
   /// Removes an old file once everything is written.
   void remove(fs::path path) { removed_.push_back(std::move(path)); }
   /// Files that must not have changed at the commit since they were opened.

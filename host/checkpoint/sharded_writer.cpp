@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <set>
 
 #include "host/base/inside.hpp"
 #include "host/base/open_files.hpp"
@@ -52,7 +53,7 @@ class ShardedWriter : public Writer {
   [[nodiscard]] const std::vector<std::string>& warnings() const override { return warnings_; }
 
   std::vector<Slot> lay_out(Transaction& transaction) override {
-    StagedFolder& folder = transaction.folder(target_, overwrite_, is_written_shard_name);
+    StagedFolder& folder = transaction.folder(target_, overwrite_, is_written_shard_name, inner_);
     std::vector<Slot> slots;
     for (size_t i = 0; i < writers_.size(); ++i) {
       const std::vector<Slot> part = writers_[i]->lay_out_in(folder.file(shards_[i].file));
@@ -146,12 +147,20 @@ class ShardedWriter : public Writer {
     overhead_ += index_.size();
   }
 
+  /// A file in the folder, or in a folder in it.
+  void check_name(const std::string& name) {
+    const fs::path folder = fs::path(name).parent_path();
+    if (folder.empty()) return (void)inside(target_, name);
+    inner_.insert(folder.string());
+    inside(inside(target_, folder.string()), name.substr(folder.native().size() + 1));
+  }
+
   void check_companions() {
     for (const auto& [name, content] : companions_) {
       const bool is_taken = name == index_name() ||
                             std::any_of(shards_.begin(), shards_.end(),
                                         [&, &file = name](const Shard& shard) { return shard.file == file; });
-      inside(target_, name);
+      check_name(name);
       if (is_taken) {
         fail(Errc::value, "{} cannot be the name of a file in the folder '{}'", quote(name),
              target_.string());
@@ -186,6 +195,7 @@ class ShardedWriter : public Writer {
   const Format& format_;
   bool overwrite_;
   std::vector<std::pair<std::string, std::string>> companions_;
+  std::set<std::string> inner_;  // folders of companions
   std::string stem_;
   std::string suffix_;
   std::vector<Shard> shards_;

@@ -199,6 +199,37 @@ TEST_CASE("a staged folder appears whole or not at all", "[base]") {
     CHECK_FALSE(fs::exists(folder.path("out") / "old.bin"));
     CHECK(fs::exists(folder.path("out") / "new.bin"));
   }
+  SECTION("with a folder in it") {
+    const auto stage = [&](bool overwrite) -> StagedFolder& {
+      return transaction.folder(folder.path("out"), overwrite, is_shard, {"inner"});
+    };
+    stage(false).file("inner/a").write(0, as_bytes("1"));
+    CHECK(folder.names().empty());
+    transaction.commit(true);
+    CHECK(read_file(folder.path("out/inner/a")) == "1");
+    // Overwritten: the folder's other files stay.
+    write_file(folder.path("out/inner/b.bin"), "theirs", false);
+    write_file(folder.path("out/old.bin"), "1", false);
+    REQUIRE(::chmod(folder.path("out/inner").c_str(), 0750) == 0);
+    transaction = Transaction();
+    stage(true).file("inner/a").write(0, as_bytes("2"));
+    CHECK(read_file(folder.path("out/inner/a")) == "1");
+    transaction.commit(true);
+    CHECK(folder.names("out") == std::vector<std::string>{"inner"});
+    CHECK(read_file(folder.path("out/inner/a")) == "2");
+    CHECK(read_file(folder.path("out/inner/b.bin")) == "theirs");
+    CHECK((fs::status(folder.path("out/inner")).permissions() & fs::perms::mask) == fs::perms(0750));
+    // A folder that appears while the new one is made is not lost.
+    transaction = Transaction();
+    stage(true).file("inner/a").write(0, as_bytes("3"));
+    const char* late = GENERATE("out/late", "out/inner/late");
+    fs::create_directory(folder.path(late));
+    CHECK_THROWS_WITH(transaction.commit(true), Catch::Contains("late'"));
+    transaction = Transaction();
+    CHECK(fs::exists(folder.path(late)));
+    CHECK(read_file(folder.path("out/inner/a")) == "2");
+    CHECK_THROWS_WITH(stage(true), Catch::Contains("holds more than files: late"));
+  }
   for (const std::string& name : folder.names()) CHECK(name == "out");
 }
 

@@ -576,9 +576,17 @@ def folders(run):
     adapter = write(run, "sharded_adapter", config, tensors)
     with open(os.path.join(adapter, "tokenizer.json"), "w", encoding="utf-8") as file:
         file.write('{"of": "adapter"}')
-    os.makedirs(os.path.join(source, "additional_chat_templates"))
+    for folder, name in ((source, "rag"), (source, "tool_use"), (adapter, "rag")):
+        os.makedirs(os.path.join(folder, "additional_chat_templates"), exist_ok=True)
+        with open(os.path.join(folder, "additional_chat_templates", name + ".jinja"), "w", encoding="utf-8") as file:
+            file.write(f"{name} of {os.path.basename(folder)}")
     done = run.run("fold-lora-checkpoint", "--adapter", adapter, source, "-o", run.path("out"), "--shard-size", "1KB", "--no-progress-bar")
-    assert done.returncode == 0 and "additional_chat_templates' is not copied; copy it with cp -r" in done.stderr, done
+    assert done.returncode == 0, done
+    templates = {}
+    for name in os.listdir(run.path("out/additional_chat_templates")):
+        with open(run.path("out/additional_chat_templates/" + name), encoding="utf-8") as file:
+            templates[name] = file.read()
+    assert templates == {"rag.jinja": "rag of sharded_adapter", "tool_use.jinja": "tool_use of sharded"}, templates
     with open(run.path("out/pytorch_model.bin.index.json"), encoding="utf-8") as file:
         files = set(json.load(file)["weight_map"].values())
     assert len(files) > 1

@@ -25,12 +25,23 @@ local function programs(folder)
   return out
 end
 
+---The chat templates in their folder, with its name: "additional_chat_templates/rag.jinja".
+---@param folder string
+---@return string[]
+local function templates(folder)
+  local path, out = cbk.fs.join(folder, FOLDER), {}
+  for _, name in ipairs(cbk.fs.is_dir(path) and cbk.fs.list(path) or {}) do
+    if name:find "%.jinja$" then out[#out + 1] = cbk.fs.join(FOLDER, name) end
+  end
+  return out
+end
+
 ---The names of these files in a folder, sorted.
 ---@param folder string
 ---@return string[]
 function hugging_face_files.names(folder)
   local out = {}
-  for _, list in ipairs { NAMES, programs(folder) } do
+  for _, list in ipairs { NAMES, programs(folder), templates(folder) } do
     for _, name in ipairs(list) do
       local path = cbk.fs.join(folder, name)
       if cbk.fs.exists(path) and not cbk.fs.is_dir(path) then out[#out + 1] = name end
@@ -40,16 +51,13 @@ function hugging_face_files.names(folder)
   return out
 end
 
----These files of a folder, to be written beside a checkpoint. Warns of a folder that belongs to them.
+---These files of a folder, to be written beside a checkpoint.
 ---@param folder string
 ---@param allowed string[]   folders where links out of the folder may lead: --allow-external
 ---@param files? table<string, string>   contents by name; the files are added to it
 ---@return table<string, string>
 function hugging_face_files.read(folder, allowed, files)
   files = files or {}
-  if cbk.fs.is_dir(cbk.fs.join(folder, FOLDER)) then
-    cbk.warn(("the folder %s is not copied; copy it with cp -r"):format(cbk.quote(cbk.fs.join(folder, FOLDER))))
-  end
   for _, name in ipairs(hugging_face_files.names(folder)) do files[name] = cbk.fs.read(cbk.fs.beside(folder, name, allowed)) end
   return files
 end

@@ -293,7 +293,8 @@ function Output:close() end
 ---A checkpoint to write. Missing folders of its path are made when it is committed.
 ---`metadata`: texts for safetensors; of flat H5, whole numbers as attributes of the file.
 ---`keep_texts`: flat H5 gets the tensors of texts too, as strings. `companions`: further small files (name → content) that appear
----together with the checkpoint: next to it or inside the folder of a sharded one, elsewhere if the name is an absolute path.
+---together with the checkpoint: next to it or inside the folder of a sharded one (also in a folder there: "templates/rag.jinja"),
+---elsewhere if the name is an absolute path.
 ---@param path string
 ---@param options? { root: any, overwrite: boolean, format: string, h5_version: string, framework_version: string, shard_size: integer|string, shards: table<string, integer>, single_file: boolean, shard_stem: string, keep_texts: boolean, metadata: table, companions: table<string,string>, compression: "deflate"|"lz4"|"zstd" }
 ---@return Output
