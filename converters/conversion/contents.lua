@@ -20,6 +20,7 @@ local MOST_TAKEN = 8 -- more than one of each is a hostile file
 ---@field taken string[]      the wrappers that were removed: "state_dict.", "module."
 ---@field beside string[]     the keys beside the weights, which were not read
 ---@field stacked string[]    the model's keys of experts in one tensor, which were taken apart
+---@field dequantised QuantisedWeight[]   those of them that were codes, and are numbers in `root`
 ---@field values? string[]    in a layout of the user's own: keys of values that are no tensors
 ---@field paths? table<string, string>   the checkpoint's key for each key of the model; nil: they are the same
 
@@ -199,15 +200,17 @@ end
 ---@field inner Dict       and with single experts
 ---@field origin table<string, string>|nil   the key in `plain` for each in `inner`; nil: they are the same
 ---@field stacked string[]   Contents.stacked
+---@field dequantised QuantisedWeight[]   Contents.dequantised
 
 ---@param tree Dict      as it is in the checkpoint
 ---@param fit ContentsFit|nil
 ---@param taken string[]   changed
+---@param config Dict|nil
 ---@return NamedByClass
-local function named_by_class(tree, fit, taken)
+local function named_by_class(tree, fit, taken, config)
   local plain = without_wrappers(tree, fit, taken)
-  local inner, origin, stacked = stacked_experts.single(plain, function(one) return mistakes_of(one, fit) end)
-  return { plain = plain, inner = inner, origin = origin, stacked = stacked }
+  local inner, origin, stacked, codes = stacked_experts.single(plain, function(one) return mistakes_of(one, fit) end, config)
+  return { plain = plain, inner = inner, origin = origin, stacked = stacked, dequantised = codes }
 end
 
 ---The checkpoint's key for each key of the model. Without wrappers, a tree has the same tensors in the same order.
@@ -229,21 +232,23 @@ end
 ---A checkpoint in which nothing is looked through.
 ---@param root Dict
 ---@return Contents
-function contents.as_it_is(root) return { root = root, taken = {}, beside = {}, stacked = {} } end
+function contents.as_it_is(root) return { root = root, taken = {}, beside = {}, stacked = {}, dequantised = {} } end
 
 ---The model inside a checkpoint.
 ---@param root Dict
 ---@param is_zoo boolean   the model is below "model", as in the Model Zoo's files
 ---@param fit? ContentsFit
+---@param config? Dict   of the checkpoint: which numbers quantised weights are
 ---@return Contents
-function contents.of(root, is_zoo, fit)
+function contents.of(root, is_zoo, fit, config)
   local taken = {}
   if is_zoo then
-    local named = named_by_class(root.model, fit, taken)
+    local named = named_by_class(root.model, fit, taken, config)
     if named.inner == root.model then return contents.as_it_is(root) end
     local out = cbk.copy(root)
     out.model = named.inner
-    return { root = out, taken = taken, beside = {}, stacked = named.stacked, paths = paths_of(root.model, named, "model.") }
+    return { root = out, taken = taken, beside = {}, stacked = named.stacked, dequantised = named.dequantised,
+      paths = paths_of(root.model, named, "model.") }
   end
   local tree, place, beside = root, "", {}
   local name, others = container_of(root)
@@ -254,8 +259,8 @@ function contents.of(root, is_zoo, fit)
     name, others = container_of(tree, name)
   end
   tree = as_state_dict(without_states(tree, place, beside))
-  local named = named_by_class(tree, fit, taken)
-  return { root = named.inner, taken = taken, beside = beside, stacked = named.stacked,
+  local named = named_by_class(tree, fit, taken, config)
+  return { root = named.inner, taken = taken, beside = beside, stacked = named.stacked, dequantised = named.dequantised,
     paths = named.inner ~= root and paths_of(tree, named, place) or nil }
 end
 
@@ -287,22 +292,24 @@ end
 ---through where rules fit more keys without them.
 ---@param root Dict
 ---@param strangers? ContentsFit   of `contents.strangers`; nil: there are no rules
+---@param config? Dict   of the checkpoint
 ---@return Contents   without paths
-function contents.of_layout(root, strangers)
+function contents.of_layout(root, strangers, config)
   kinds.check_root(root)
   local model
   for _, name in ipairs { "model", "state_dict" } do model = model or kinds.is_dict(root, name) and name end
   local plain, others = flat(model and root[model] or root)
   local count = strangers and strangers(cbk.keys(plain)) or 0
   if count > 0 then
-    local inner = contents.of(root, false, strangers)
+    local inner = contents.of(root, false, strangers, config)
     local tensors, rest = flat(inner.root)
     if strangers(cbk.keys(tensors)) < count then
-      return { root = tensors, taken = inner.taken, beside = inner.beside, stacked = inner.stacked, values = rest }
+      return { root = tensors, taken = inner.taken, beside = inner.beside, stacked = inner.stacked, dequantised = inner.dequantised,
+        values = rest }
     end
   end
   if model then warn_of_rest(root, model) end
-  return { root = plain, taken = {}, beside = {}, stacked = {}, values = others }
+  return { root = plain, taken = {}, beside = {}, stacked = {}, dequantised = {}, values = others }
 end
 
 ---A message about what was looked through; nil if that is nothing.

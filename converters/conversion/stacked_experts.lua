@@ -3,6 +3,7 @@
 -- (mlp.experts.gate_up_proj: the modules of transformers 5; transposed in Qwen3-VL and Llama 4).
 
 local cbk = require "cbk"
+local dequantised = require "cbk.dequantised"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
 local quantised = require "cbk.quantised"
@@ -44,9 +45,31 @@ local function named_by(key)
   if SETS[set] then return before:sub(1, -#set), name end
 end
 
----Whether a value may be a stack of matrices. Codes of quantised weights are made numbers before.
-local function is_stack(value)
-  return kinds.is_tensor(value) and value:dim() == 3 and value:numel() > 0 and not quantised.is_narrow(value.dtype)
+local function is_stack(value) return kinds.is_tensor(value) and value:dim() == 3 and value:numel() > 0 end
+
+---Whether a name is that of a stack.
+local function is_name(key) return named_by(key) ~= nil end
+
+---The tree with numbers in place of stacks of codes, which have no scales for each expert.
+---@param tree Dict
+---@param config Dict|nil
+---@return Dict tree
+---@return QuantisedWeight[] weights   what was replaced
+local function with_numbers(tree, config)
+  local has_codes = false
+  for key, value in cbk.items(tree) do
+    has_codes = has_codes or is_name(tostring(key)) and is_stack(value) and quantised.is_narrow(value.dtype)
+  end
+  if not has_codes then return tree, {} end
+  local number_at, weights = dequantised.some(tree, config, is_name)
+  local out, is_part = cbk.dict(), {}
+  for _, weight in ipairs(weights) do
+    for _, part in ipairs(weight.parts) do is_part[part] = true end
+  end
+  for key, value in cbk.items(tree) do
+    if not is_part[tostring(key)] then out[key] = number_at[tostring(key)] or value end
+  end
+  return out, weights
 end
 
 ---The stacks of a tree, in its order.
@@ -56,7 +79,7 @@ local function stacks_in(tree)
   local out, at = {}, {}
   for key, value in cbk.items(tree) do
     local place, name = named_by(tostring(key))
-    if place and is_stack(value) then
+    if place and is_stack(value) and not quantised.is_narrow(value.dtype) then
       if not at[place] then
         at[place] = { place = place, keys = {}, parts = {} }
         out[#out + 1] = at[place]
@@ -172,12 +195,15 @@ local function taken_apart(tree, stacks, spelling, most)
 end
 
 ---The tree with a tensor for each expert's matrix, if a class says that it has them so. Lazy: the new tensors are views.
----@param tree Dict
+---@param stored Dict
 ---@param mistakes_of fun(tree: Dict): number|nil   how many names are not the class's; nil: no class is known
+---@param config Dict|nil   of the checkpoint: which numbers quantised weights are
 ---@return Dict tree
 ---@return table<string, string>|nil origin   the tree's key for each new one; nil: nothing was changed
 ---@return string[] stacked                   the keys that were taken apart
-function stacked_experts.single(tree, mistakes_of)
+---@return QuantisedWeight[] weights          those of them that were codes, and are numbers now
+function stacked_experts.single(stored, mistakes_of, config)
+  local tree, weights = with_numbers(stored, config)
   local stacks = complete_stacks(tree)
   local least = #stacks > 0 and mistakes_of(tree) or 0
   local best
@@ -189,13 +215,14 @@ function stacked_experts.single(tree, mistakes_of)
       if count and count < least then best, least = spelling, count end
     end
   end
-  if not best then return tree, nil, {} end
+  if not best then return stored, nil, {}, {} end
   local stacked = {}
   for _, stack in ipairs(stacks) do
     for _, key in ipairs(stack.keys) do stacked[#stacked + 1] = key end
   end
   local out, origin = taken_apart(tree, stacks, best)
-  return out or tree, out and origin or nil, out and stacked or {}
+  if not out then return stored, nil, {}, {} end
+  return out, origin, stacked, weights
 end
 
 ---What was done, for people.

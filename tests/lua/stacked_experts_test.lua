@@ -134,6 +134,56 @@ describe("Experts in one tensor", function()
     end
   end)
 
+  ---The joined form in FP8, with scales for blocks; those of 3 x 5 are no slices of the experts' rows.
+  local function codes_of(is_turned, block)
+    local codes = cbk.dict()
+    for key, value in cbk.items(restacked(root, joined("", is_turned))) do
+      if key:find "_proj$" and key:find "experts" then
+        local shape = value:shape()
+        codes[key] = cbk.randn(shape, { seed = #key }):to "float8_e4m3fn"
+        for i, size in ipairs(block) do shape[i + 1] = math.ceil(shape[i + 1] / size) end
+        codes[key .. "_scale_inv"] = cbk.rand(shape, { seed = #key })
+      else
+        codes[key] = value
+      end
+    end
+    return codes
+  end
+
+  for name, block in pairs { ["whole experts"] = { 4, 4 }, ["parts of experts"] = { 3, 5 } } do
+    for _, is_turned in ipairs { false, true } do
+      it(("as codes with scales for blocks, %s%s"):format(name, is_turned and ", transposed" or ""), function()
+        local dir = harness.temp_dir()
+        local own = cbk.copy(config)
+        own.torch_dtype = "float32"
+        saved(dir, "plain", own, cbk.dict())
+        own.quantization_config = cbk.dict { quant_method = "fp8", weight_block_size = cbk.list(block) }
+        saved(dir, "m", own, codes_of(is_turned, block))
+        equal(harness.cbk(dir, "copy", "m", "plain/model.safetensors", "--dequantize", "float32", "--overwrite"), 0)
+        local results = {}
+        for _, one in ipairs { "plain", "m" } do
+          local code, out, err = harness.cbk(dir, "convert", one, "--to", "cs-current", "-o", one .. ".out")
+          equal(code, 0, err)
+          has(out, "experts are taken out of ")
+          results[one] = { cbk.open(("%s/%s.out/%s_to_cs-2.9.mdl"):format(dir, one, one)).root.model, out }
+        end
+        has(results.m[2], "Dequantised: 2 weights (FP8, a scale per block) to float32")
+        equal(cbk.count(results.m[1]), cbk.count(results.plain[1]))
+        conversion.equal_tensors(results.plain[1], results.m[1])
+        local code, text = harness.cbk(dir, "identify", "m")
+        equal(code, 0)
+        has(text, "qwen3-moe")
+        has(text, "quantised: FP8, a scale per block (2 weights)")
+        code, text = harness.cbk(dir, "check", "m")
+        equal(code, 0, text)
+        has(text, "cbk takes them apart")
+        local err
+        code, _, err = harness.cbk(dir, "diff", "m", "plain.out/plain_to_cs-2.9.mdl", "--model", "qwen3-moe")
+        equal({ err, code }, { "", 0 })
+      end)
+    end
+  end
+
   it("is what the file has for commands that look at the file", function()
     local dir = harness.temp_dir()
     saved(dir, "m", config, restacked(root, joined ""))

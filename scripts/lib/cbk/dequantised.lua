@@ -144,18 +144,44 @@ local function stated_dtype(config, depth)
   end
 end
 
+---The dtype of weights whose codes are made numbers for a conversion.
+local function dtype_for(config) return stated_dtype(config, 0) or "bfloat16" end
+
+---@private
+---Some quantised weights of a model as numbers, as `dequantised.model` makes them; none if they cannot be read.
+---@param tree Dict
+---@param config Dict|nil
+---@param is_wanted fun(key: string): boolean   by the key of the codes
+---@return table<string, Tensor> numbers   by the keys of the codes
+---@return QuantisedWeight[] weights       whose numbers they are
+function dequantised.some(tree, config, is_wanted)
+  local rows = cbk.leaf_rows(tree)
+  local found, out, weights = quantised.find_in_rows(rows, config), {}, {}
+  if dequantised.problem(found, rows) then return {}, {} end
+  for _, weight in ipairs(found.weights) do
+    if is_wanted(weight.key) then
+      local fine, tensor = pcall(dequantised.weight, rows, weight, found.stated and found.stated.settings)
+      if not fine then return {}, {} end -- the error comes with all weights
+      out[weight.key], weights[#weights + 1] = tensor:to(dtype_for(config)), weight
+    end
+  end
+  return out, weights
+end
+
 ---A model whose quantised weights, if it has any, are numbers of the config's dtype (default: bfloat16), and its config without the
 ---fields about quantisation.
 ---@param root Dict
 ---@param config Dict|nil
 ---@param cannot string   "cannot convert the checkpoint"
+---@param before? QuantisedWeight[]   those that are numbers already, of `dequantised.some`
 ---@return Dict root
 ---@return Dict|nil config
 ---@return string|nil text    what was done, for people; nil: nothing
 ---@return Quantised found
-function dequantised.model(root, config, cannot)
-  local dtype = stated_dtype(config, 0) or "bfloat16"
+function dequantised.model(root, config, cannot, before)
+  local dtype = dtype_for(config)
   local tree, found = dequantised.tree(root, config, { dtype = dtype, cannot = cannot })
+  found:add(before or {})
   if #found.weights == 0 then return root, config, nil, found end
   local text = ("Dequantised: %s (%s) to %s"):format(numbers.counted(#found.weights, "weight"), found:method(), dtype)
   return tree, config and (quantised.without_fields(config)), text, found

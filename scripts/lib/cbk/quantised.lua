@@ -437,6 +437,12 @@ function Quantised:left_out(with_beside)
   end
 end
 
+---Adds weights that are numbers in the tree already.
+---@param weights QuantisedWeight[]
+function Quantised:add(weights)
+  for _, one in ipairs(weights) do self.weights[#self.weights + 1] = one end
+end
+
 -- --- messages
 
 local ADVICE = "use the checkpoint of 16 or 32 bits that it was made from, or dequantise it with the program that quantised it"

@@ -31,7 +31,7 @@ end
 function computable.of(path, checkpoint, config_path)
   local found, config, own_config = recognise.checkpoint(path, checkpoint, config_path)
   check_recognised(found, path)
-  local tree = dequantised.model(found.contents.root, config or own_config, "cannot compute the model")
+  local tree = dequantised.model(found.contents.root, config or own_config, "cannot compute the model", found.contents.dequantised)
   local given = {}
   for key, value in cbk.items(kinds.is_dict(tree, "model") and tree.model or tree) do
     if kinds.is_tensor(value) then given[key] = value end

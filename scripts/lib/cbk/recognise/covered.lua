@@ -54,13 +54,14 @@ end
 ---The tensors of a checkpoint as the table of most of its keys reads them.
 ---@param checkpoint Checkpoint
 ---@param list Table[]
+---@param config Dict|nil
 ---@return Dict
-local function tensors_of_layout(checkpoint, list)
+local function tensors_of_layout(checkpoint, list, config)
   local best, least
   for _, one in ipairs(list) do
     for _, side in ipairs { "left", "right" } do
       local strangers = contents.strangers(one.keys, side)
-      local tensors = contents.of_layout(checkpoint.root, strangers).root
+      local tensors = contents.of_layout(checkpoint.root, strangers, config).root
       local count = strangers(cbk.keys(tensors))
       if not least or count < least then best, least = tensors, count end
     end
@@ -86,7 +87,7 @@ function covered.keys(args, list, config)
       cbk.fail("value", ("'%s' has %d keys; at most %d can be compared with rules"):format(args.checkpoint, count, MOST_KEYS))
     end
     if only_own_layouts(list) then
-      local tensors = tensors_of_layout(checkpoint, list)
+      local tensors = tensors_of_layout(checkpoint, list, config)
       return cbk.keys(tensors), { source = tensors, deduplicated = converters.input(checkpoint).deduplicated,
         quantised = quantised.find(tensors, config):problem() }
     end

@@ -335,7 +335,7 @@ local function contents_of(root, is_hf, config, formats)
   local is_known = config ~= nil and fine and kinds.is_dict(section)
   return contents.of(root, not is_hf, is_known and candidates.fit_of_config(asked_by(is_hf, config, section, formats,
     architectures.stated(is_hf and config or hf_config.of(root))), formats)
-    or config == nil and candidates.fit_of_names(formats) or nil)
+    or config == nil and candidates.fit_of_names(formats) or nil, config)
 end
 
 ---A Hugging Face config for a checkpoint with a dict 'model', as in Model Zoo checkpoints, if it describes the tensors below it: training
@@ -440,9 +440,10 @@ function recognise.checkpoint(path, checkpoint, config_path, known)
   if params then found.has_own_config, why[#why + 1] = true, "the config is read from its __metadata__" end
   found.unused = beside.unused
   why[#why + 1] = beside.unused or config and not is_hf and kept_config.doubt(config, checkpoint.root) or nil
-  found.quantised = quantised.find(is_hf and root or root.model, config)
-  local keys, shape_of = keys_of(root, is_hf, found.quantised)
-  found.keys = keys
+  local weights = quantised.find(is_hf and root or root.model, config)
+  local keys, shape_of = keys_of(root, is_hf, weights)
+  weights:add(inner.dequantised)
+  found.quantised, found.keys = weights, keys
   local kept = hf_config.of(checkpoint.root)
   if #keys == 0 then
     found.reason = "it has no tensors"

@@ -42,9 +42,11 @@ end
 ---The tensors that a step with a layout of the user's own reads.
 ---@param checkpoint Checkpoint
 ---@param step Step
+---@param config Dict|nil
 ---@return JobInput, Contents
-local function bare_input(checkpoint, step)
-  local found, input = contents.of_layout(checkpoint.root, contents.strangers(step.converter.keys, step.side)), converters.input(checkpoint)
+local function bare_input(checkpoint, step, config)
+  local found = contents.of_layout(checkpoint.root, contents.strangers(step.converter.keys, step.side), config)
+  local input = converters.input(checkpoint)
   if cbk.count(found.root) == 0 then cbk.fail("key", "the checkpoint has no tensors: nothing to convert") end
   if #found.values > 0 then cbk.warn("values that are no tensors are left out: " .. naming.all_folded(found.values)) end
   input.source, input.whole = found.root, checkpoint.root
@@ -57,12 +59,12 @@ end
 ---@return JobInput, Contents
 local function stored_input(checkpoint, route, config)
   kinds.check_root(checkpoint.root)
-  if steps.is_bare(route.path[1], config) then return bare_input(checkpoint, route.path[1]) end
+  if steps.is_bare(route.path[1], config) then return bare_input(checkpoint, route.path[1], config) end
   local is_hf = route.src == "hf"
   local fit = fit_of(route.model, route.path[1].converter, route.src, config)
   local input = converters.input(checkpoint)
   if not is_hf and not kinds.is_dict(checkpoint.root, "model") then return input, contents.as_it_is(checkpoint.root) end
-  local found = contents.of(checkpoint.root, not is_hf, fit)
+  local found = contents.of(checkpoint.root, not is_hf, fit, config)
   input.source, input.whole = found.root, checkpoint.root
   return input, found
 end
@@ -77,7 +79,7 @@ end
 ---@return string|nil text       what was dequantised, for people
 function ways.input(checkpoint, route, config)
   local input, found = stored_input(checkpoint, route, config)
-  local source, own_config, text = dequantised.model(input.source, config, "cannot convert the checkpoint")
+  local source, own_config, text = dequantised.model(input.source, config, "cannot convert the checkpoint", found.dequantised)
   input.source = source
   return input, found, own_config, text
 end
@@ -94,7 +96,7 @@ function ways.auto_format(checkpoint, name, tgt_fmt, config, config_path)
   local tgt, old = catalogue.resolve(tgt_fmt, model), spec_tree.old_file(checkpoint)
   local evidence, root = release.evidence(checkpoint, config, old.has_scalar_dicts), checkpoint.root
   local fit = model and kinds.is_dict(root, "model") and fit_of(model, {}, catalogue.format_at(model, releases.newest), config)
-  if fit then root = contents.of(root, true, fit).root end
+  if fit then root = contents.of(root, true, fit, config).root end
   local files = { root = root, config = config, paths = { checkpoint = checkpoint.path, config = config_path } }
   local found = detect.release(evidence, name, tgt, files, "name the release with --src-fmt cs-X.Y")
   return model and catalogue.format_at(model, found) or "cs-" .. found
