@@ -193,6 +193,19 @@ describe("cbk train", function()
     equal(checkpoints(dir), { "checkpoint_12.mdl", "checkpoint_8.mdl" })
   end)
 
+  it("keeps checkpoints that it did not save", function()
+    local dir = folder(changed(TRAINER, "    logging:", "    callbacks:\n    - KeepNCheckpoints:\n        n: 1\n    logging:"))
+    train(dir, "--max-steps", "4")
+    local pretrained = cbk.fs.read(dir .. "/run/checkpoint_4.mdl")
+    cbk.fs.mkdir(dir .. "/other")
+    for _, name in ipairs { "checkpoint_1.mdl", "checkpoint_4.mdl" } do cbk.fs.write(dir .. "/other/" .. name, pretrained) end
+    train(dir, "--model-dir", "other", "--max-steps", "8")
+    train(dir, "--model-dir", "other")
+    local found = {}
+    for _, name in ipairs(cbk.fs.list(dir .. "/other")) do found[#found + 1] = name:match "^checkpoint.*" end
+    equal(found, { "checkpoint_1.mdl", "checkpoint_12.mdl", "checkpoint_4.mdl" })
+  end)
+
   it("computes the same on CSX and CPU, but for the loss scale", function()
     local csx, cpu = folder(EVERY_STEP), folder(changed(EVERY_STEP, "backend_type: CSX", "backend_type: CPU"))
     local a, b = losses(train(csx)), losses(train(cpu))
@@ -300,6 +313,10 @@ describe("cbk train: the file", function()
     refused("max_steps: 12", "max_steps: null", "trainer.init.loop: the number of steps is open; give num_steps, max_steps or num_epochs")
     refused("num_heads: 4", "num_head: 4",
       "line 12: trainer.init.model.num_head: unknown field of GPT2LMHeadModel; did you mean 'num_heads'?")
+    for _, name in ipairs { "../outside_{step}.mdl", "c_{step}_{step}.mdl", "foo.mdl" } do
+      refused("      steps: 4", "      steps: 4\n      checkpoint_name: '" .. name .. "'", "line 46: trainer.init.checkpoint.checkpoint_name: "
+        .. "expected a file name without folders that has {step} once, such as checkpoint_{step}.mdl, found \"" .. name .. '"')
+    end
     refused("nonlinearity: gelu", "nonlinearity: mish", "line 7: trainer.init.model: the activation 'mish' is not known here")
     refused("weight_decay: 0.1", "weight_dekay: 0.1",
       "line 23: trainer.init.optimizer.AdamW.weight_dekay: unknown field of AdamW; did you mean 'weight_decay'?")
@@ -363,6 +380,37 @@ describe("cbk train: the file", function()
     equal(status, 1)
     has(err, "try a lower learning rate, gradient clipping (max_gradient_norm) or another loss scale")
     train(folder(changed(wild, "    logging:", "    callbacks:\n    - CheckLoss: null\n    logging:")))
+  end)
+
+  it("counts the steps of such losses over the whole run", function()
+    local first, last = TRAINER:find "    %- SequentialLR:.-    precision:"
+    local wild = TRAINER:sub(1, first - 1) .. "    - PiecewiseConstantLR:\n        learning_rates: [0.001, 1.0e+30]\n        milestones: [7]\n"
+      .. "    precision:" .. TRAINER:sub(last + 1)
+    wild = changed(wild, "fp16_type: cbfloat16", "fp16_type: bfloat16")
+    local function stopped(dir, ...)
+      local status, _, err = harness.cbk(dir, ...)
+      equal(status, 1)
+      return err:gsub("%s+", " ")
+    end
+    local dir = folder(wild)
+    has(stopped(dir, "train", "params.yaml"), "the loss of step 9 is nan; try a lower learning rate")
+    equal(checkpoints(dir), { "checkpoint_4.mdl", "checkpoint_8.mdl" })
+    has(stopped(dir, "train", "params.yaml"), "the loss of step 9 is nan")
+    has(stopped(dir, "eval", "params.yaml"), "the loss of the evaluation's batch 1 is nan; the weights may be the reason: `cbk check CHECKPOINT`")
+    local _, err = train(folder(changed(wild, "    logging:", "    callbacks:\n    - CheckLoss: null\n    logging:")))
+    has(err, "the loss is nan or infinite since step 9,")
+    equal(select(2, err:gsub("since step %d", "")), 1)
+  end)
+
+  it("names a mask that leaves no token as the reason of such a loss", function()
+    local dir = folder(changed(TRAINER, "fp16_type: cbfloat16", "fp16_type: bfloat16"))
+    local rows = {}
+    for i = 1, 8 do rows[i] = { { 1, 2, 3 }, { 0, 0, 0 }, { 2, 3, 4 } } end
+    cbk.fs.remove(dir .. "/data/data.h5")
+    cbk.create(dir .. "/data/data.h5", { h5_version = "flat", root = { data = cbk.tensor(rows, { dtype = "int32" }) } }):commit()
+    local status, _, err = harness.cbk(dir, "train", "params.yaml")
+    equal(status, 1)
+    has(err:gsub("%s+", " "), "the loss of step 1 is nan; 'attention_mask' is 0 in the whole batch, so that no token counts")
   end)
 
   it("may leave out states of the checkpoint", function()

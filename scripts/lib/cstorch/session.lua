@@ -21,6 +21,7 @@ local session = {}
 ---@field unplaced_count integer      how many there were
 ---@field effects cstorch.Effects     what was done to weights
 ---@field nan_since? integer          the step from which on the loss is not finite
+---@field nan_before? { since: integer, last: integer }   the same of the run before, and its last step
 ---@field sink? fun(message: string, info?: table)   where warnings go
 ---@field warned table<string, boolean>
 

@@ -49,13 +49,15 @@ function checkpoints.path(dir, name, step)
   return path_of(("%d_%s"):format(step, os.date "%Y%m%d_%H%M%S"))
 end
 
----Removes all but the last checkpoints of a folder.
+---Removes all but the last checkpoints that a run saved.
 ---@param dir string
 ---@param name string
 ---@param count integer   to keep
-function checkpoints.keep(dir, name, count)
-  local list = checkpoints.list(dir, name)
-  for i = 1, #list - count do cbk.fs.remove(list[i].path) end
+---@param others table<string, boolean>   paths of those that it did not save
+function checkpoints.keep(dir, name, count, others)
+  local own = {}
+  for _, one in ipairs(checkpoints.list(dir, name)) do own[#own + 1] = not others[one.path] and one or nil end
+  for i = 1, #own - count do cbk.fs.remove(own[i].path) end
 end
 
 return checkpoints

@@ -3,6 +3,7 @@
 local cstorch = require "cstorch"
 local naming = require "cbk.naming"
 local params = require "cbk.training.params"
+local tensors = require "cstorch.tensors"
 local token_files = require "cstorch.utils.data.token_files"
 
 local data = {}
@@ -57,6 +58,18 @@ function data.loader(run, section, options)
     end
     return files
   end, { batch_size = own.batch_size })
+end
+
+---What to try if the loss of a batch is not finite: nil where the batch is not the reason.
+---@param batch table<string, cstorch.Tensor>
+---@return string|nil
+function data.advice(batch)
+  for name, tensor in pairs(batch) do
+    local counts_none = name:find "mask$" and tensors.readable(true, function() return tensor:sum():item() == 0 end)
+    if counts_none then
+      return ("'%s' is 0 in the whole batch, so that no token counts: leave out such samples, or set a larger batch_size"):format(name)
+    end
+  end
 end
 
 ---One of several equal parts of a batch, along its first dim.

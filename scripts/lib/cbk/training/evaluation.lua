@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local cstorch = require "cstorch"
+local data = require "cbk.training.data"
 
 ---@class EvaluationResult
 ---@field loss number          the mean over the batches
@@ -46,14 +47,19 @@ end
 function Evaluation:run(on_batch)
   local sum, count = 0, 0
   local begin = cbk.clock()
-  local executor = cstorch.utils.data.DataExecutor(self.loader, { num_steps = self.steps or self.loader:length() })
+  local current
+  local executor = cstorch.utils.data.DataExecutor(self.loader, { num_steps = self.steps or self.loader:length(), mode = "eval",
+    advise = function() return data.advice(current) end })
   local note = cstorch.step_closure(function(i, loss)
     sum, count = sum + loss:item(), i
     if on_batch then on_batch(i, executor.num_steps, loss:item()) end
   end)
   for _, metric in ipairs(self.metrics) do metric.own:reset() end
   self.compiled:eval()
-  for i, batch in executor:iter() do note(i, self.step_of(batch)) end
+  for i, batch in executor:iter() do
+    current = batch
+    note(i, self.step_of(batch))
+  end
   self.compiled:train()
   local metrics = {}
   for i, metric in ipairs(self.metrics) do metrics[i] = { key = metric.key, name = metric.name, value = metric.own:value() } end

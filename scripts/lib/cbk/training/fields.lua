@@ -51,6 +51,9 @@ local states = kind('"all", or some of ' .. table.concat(naming.sorted(fields.ST
 states.kind.read = states_in
 
 local texts = kind("a text or a list of texts", function(value) return type(value) == "string" and value ~= "" or is_texts(value) end)
+local checkpoint_name = kind("a file name without folders that has {step} once, such as checkpoint_{step}.mdl", function(value)
+  return type(value) == "string" and not value:find "/" and select(2, value:gsub("{step}", "")) == 1
+end)
 local frequency = kind("a whole number of steps from 0, or a fraction of all steps such as 0.5 or 1.0",
   function(value, written) return type(value) == "number" and value >= 0 and (written == "int" or value <= 1) end)
 frequency.kind.read = function(value, written) return written == "int" and { steps = value } or { share = value } end
@@ -97,7 +100,7 @@ local loop = section {
 }
 
 local checkpoint = section {
-  steps = whole, autoload_last_checkpoint = flag, save_initial_checkpoint = flag, checkpoint_name = text,
+  steps = whole, autoload_last_checkpoint = flag, save_initial_checkpoint = flag, checkpoint_name = checkpoint_name,
   disable_strict_checkpoint_loading = flag, checkpoint_root = ignored "saves checkpoints in another folder than model_dir",
   strict_version = ignored "refuses checkpoints of other releases",
 }

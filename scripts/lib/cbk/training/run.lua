@@ -31,6 +31,7 @@ local run = {}
 ---@field recomputes boolean   layers are computed again in backward
 ---@field steps TrainingSteps
 ---@field began integer       steps that were done when the run began that is in its folder
+---@field others table<string, boolean>   checkpoints in its folder that it did not save
 ---@field progress? cstorch.utils.Progress
 ---@field loaded? string       the checkpoint that it began with
 ---@field lacking string[]     states that this checkpoint has not
@@ -90,10 +91,9 @@ end
 ---@param events TrainingEvents
 local function train_stage(self, step_of, stage, events)
   local every = self.params.init.checkpoint.steps or 0
-  local executor = cstorch.utils.data.DataExecutor(self.loader,
-    { num_steps = stage.last - stage.first, checkpoint_steps = stages.checkpoints(self.steps, stage, every) or 0 })
-  local progress = self.progress
-  progress.initial_step = stage.first
+  local progress, current = self.progress, nil
+  local executor = cstorch.utils.data.DataExecutor(self.loader, { num_steps = stage.last - stage.first, initial_step = stage.first,
+    checkpoint_steps = stages.checkpoints(self.steps, stage, every) or 0, advise = function() return data.advice(current) end })
   local report = cstorch.step_closure(function(step, loss, facts)
     local own = {}
     for name, value in pairs(facts) do own[name] = cstorch.value(value) end
@@ -102,7 +102,7 @@ local function train_stage(self, step_of, stage, events)
   local save = cstorch.checkpoint_closure(function(step) events.on_checkpoint(saving.save(self, step), step) end)
   if self.params.init.checkpoint.save_initial_checkpoint and not self.loaded and stage.first == self.steps.first then save(self.step) end
   for i, batch in executor:iter() do
-    self.step = stage.first + i
+    self.step, current = stage.first + i, batch
     cstorch.manual_seed(seed_of(self.seed, self.step))
     local loss, facts = step_of(batch)
     progress:step(loss)
@@ -177,7 +177,9 @@ function run.open(given, options)
   open_data(self)
   load_first(self)
   local began = record.facts(init.model_dir)
-  self.began = began and self.loaded ~= given.fit.ckpt_path and began.first_step or self.step
+  local continues = began ~= nil and self.loaded ~= given.fit.ckpt_path
+  self.began = continues and began.first_step or self.step
+  self.others = saving.others(given, continues and self.began or math.huge)
   self.steps = params.at_field(given, "trainer.init.loop", stages.of, init.loop, self.loader:length(), self.began, self.step,
     self.evaluation ~= nil)
   return self

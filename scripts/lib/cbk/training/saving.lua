@@ -35,8 +35,20 @@ function saving.save(self, step)
   local path = systems.exchange(checkpoints.path(dir, name, step))[1] -- of several ranks, the first one looks what is there
   cstorch.save(root, path)
   local kept = self.params.init.callbacks.KeepNCheckpoints
-  if kept and kept.n then checkpoints.keep(dir, name, kept.n) end
+  if kept and kept.n then checkpoints.keep(dir, name, kept.n, self.others) end
   return path
+end
+
+---The checkpoints in a run's folder that it did not save.
+---@param given TrainingParams
+---@param last number   those up to this step
+---@return table<string, boolean>   by their paths
+function saving.others(given, last)
+  local out = {}
+  for _, one in ipairs(checkpoints.list(given.init.model_dir, name_of(given))) do
+    if one.step <= last then out[one.path] = true end
+  end
+  return out
 end
 
 ---The last checkpoint of a run's folder.

@@ -36,6 +36,13 @@ local function is_finite(value) return value == value and math.abs(value) < math
 
 local LONG = 10 -- steps without a finite loss
 
+---What to try against a loss that is not finite.
+---@type table<"train"|"eval", string>
+local ADVICE = {
+  train = "try a lower learning rate, gradient clipping (max_gradient_norm) or another loss scale",
+  eval = "the weights may be the reason: `cbk check CHECKPOINT` finds those that are not finite",
+}
+
 ---Warns about losses that are not finite for many steps.
 ---@param step integer
 local function warn_if_lasting(step, least)
@@ -50,14 +57,17 @@ end
 ---@param step integer   from 1
 ---@param value number
 function losses.check_value(step, value)
-  errors.check(is_finite(value) or not is_wanted(), "runtime",
-    "the loss of step %d is %s; try a lower learning rate, gradient clipping (max_gradient_norm) or another loss scale", step,
-    tostring(value))
+  if is_finite(value) or not is_wanted() then return end
+  local executor = session.executor
+  local mode, advise = executor and executor.mode or "train", executor and executor.advise
+  errors.raise("runtime", "the loss of %s %d is %s; %s", mode == "eval" and "the evaluation's batch" or "step", step, tostring(value),
+    advise and advise() or ADVICE[mode])
 end
 
 ---Checks what was watched in the step that ends.
 ---@param step integer
-function losses.check(step)
+---@param mode "train"|"eval"
+function losses.check(step, mode)
   local watched = session.losses
   if not next(watched) then return end
   session.losses = {}
@@ -67,15 +77,20 @@ function losses.check(step)
     losses.check_value(step, value)
     are_finite = are_finite and is_finite(value)
   end
-  session.nan_since = not are_finite and (session.nan_since or step) or nil
+  if mode == "eval" then return end -- which trains nothing
+  local before = session.nan_before
+  local continued = before and before.last == step - 1 and before.since or nil
+  session.nan_since = not are_finite and (session.nan_since or continued or step) or nil
   warn_if_lasting(step, LONG)
 end
 
 ---Warns at the end of a run if its last losses were not finite.
 ---@param step integer   the last one
-function losses.end_run(step)
+---@param mode "train"|"eval"
+function losses.end_run(step, mode)
+  if mode == "eval" then return end
   warn_if_lasting(step, 1)
-  session.nan_since = nil
+  session.nan_before, session.nan_since = session.nan_since and { since = session.nan_since, last = step } or nil, nil
 end
 
 return losses

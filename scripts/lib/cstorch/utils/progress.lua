@@ -17,18 +17,15 @@ local check, show = errors.check, errors.show
 ---@class cstorch.utils.Progress : cstorch.Class
 ---@field rate number          samples per second, smoothed: 0.6 of now and 0.4 of before
 ---@field global_rate number
----@field initial_step integer  steps that the model was trained before this loop
 local Progress = class.Object:subclass("Progress", {
   mode = "train", log_steps = 1, batch_size = keywords.REQUIRED, check_loss_values = true, print = false, clock = false,
-  initial_step = 0,
 })
 
 Progress.noun = "progress"
 Progress.positional = 0
 class.optional(Progress, "start_time", "line_time", "rate", "global_rate")
 
----@param kw { mode: "train"|"eval", log_steps: integer, batch_size: integer, check_loss_values: boolean, print: fun(line: string),
----  initial_step: integer }
+---@param kw { mode: "train"|"eval", log_steps: integer, batch_size: integer, check_loss_values: boolean, print: fun(line: string) }
 function Progress:init(kw)
   check(kw.mode == "train" or kw.mode == "eval", "value", "Progress: mode must be 'train' or 'eval', not %s", show(kw.mode))
   for _, name in ipairs { "log_steps", "batch_size" } do
@@ -41,7 +38,7 @@ function Progress:init(kw)
   end
   self.title, self.log_steps, self.batch_size = kw.mode == "train" and "Train" or "Eval", kw.log_steps, kw.batch_size
   self.check_loss_values, self.print, self.clock = kw.check_loss_values, kw.print or print, kw.clock or cbk.clock
-  self.samples, self.logged_samples, self.initial_step = 0, 0, kw.initial_step
+  self.samples, self.logged_samples = 0, 0
   self.closure = closures.step_closure(function(loss) self:_report(loss) end)
 end
 
@@ -62,7 +59,7 @@ end
 
 function Progress:_report(loss)
   local executor = session.executor
-  local step = self.initial_step + (executor and executor.user_iteration or 1)
+  local step = executor and executor.initial_step + executor.user_iteration or 1
   local value = tensors.is_tensor(loss) and tonumber(loss:item()) or loss
   if self.check_loss_values then losses.check_value(step, value) end
   self.samples = self.samples + self.batch_size

@@ -26,12 +26,16 @@ local check, show = errors.check, errors.show
 ---@field runs_closures boolean        step closures run at its end
 ---@field activation_steps integer     the number of steps from one run of step closures to the next; lowered to meet the checkpoint steps
 ---@field artifact_dir? string         of the backend
+---@field initial_step integer         steps that the model was trained before this loop; messages count from there
+---@field mode "train"|"eval"
+---@field advise? fun(): string|nil     what to try against a loss that is not finite; nil: the usual
 local DataExecutor = class.Object:subclass("DataExecutor", {
   num_steps = keywords.OPTIONAL, checkpoint_steps = keywords.OPTIONAL, activation_steps = 1,
+  initial_step = 0, mode = "train", advise = keywords.OPTIONAL,
 })
 
 DataExecutor.noun, DataExecutor.__call = "executor", no_list.refuse
-class.optional(DataExecutor, "is_running", "is_closed", "artifact_dir")
+class.optional(DataExecutor, "is_running", "is_closed", "artifact_dir", "advise")
 
 --- The number of steps: as given, else the loader's budget, else its length.
 local function count_steps(loader, given)
@@ -69,11 +73,12 @@ function DataLoader:iter()
 end
 
 ---@param loader cstorch.utils.data.DataLoader
----@param kw { num_steps: integer, checkpoint_steps: any, activation_steps: integer }
+---@param kw { num_steps: integer, checkpoint_steps: any, activation_steps: integer, initial_step: integer, mode: "train"|"eval",
+---  advise: fun(): string|nil }
 function DataExecutor:init(loader, kw)
   no_list.mark(self)
   check(class.is_a(loader, DataLoader), "type", "DataExecutor: expected a cstorch.utils.data.DataLoader, found %s", show(loader))
-  self.loader = loader
+  self.loader, self.initial_step, self.mode, self.advise = loader, kw.initial_step, kw.mode, kw.advise
   self.num_steps = count_steps(loader, kw.num_steps)
   local cadence = kw.checkpoint_steps
   if cadence == nil then cadence = (session.configuration or {}).checkpoint_steps end
@@ -117,7 +122,7 @@ local function finish(self, is_fine)
   self.is_running = false
   if is_fine and session.executor == self then
     effects.end_run()
-    losses.end_run(self.user_iteration)
+    losses.end_run(self.initial_step + self.user_iteration, self.mode)
   end
   if session.executor == self then session.executor = nil end
   self.loader:_end_run(self.has_weights or self.on_final_iteration)
@@ -137,7 +142,7 @@ end
 local function on_device(tensor) return tensors.to_device(tensor:detach()) end
 
 local function end_step(self)
-  losses.check(self.user_iteration)
+  losses.check(self.initial_step + self.user_iteration, self.mode)
   if self.user_iteration > 0 then effects.end_step() end
   closures.drain()
 end
