@@ -110,6 +110,7 @@ local function say_what_runs(self)
 end
 
 local samples, started = 0, cbk.clock()
+local _, ranks = cbk.team_place()
 
 ---@param self TrainingRun
 ---@param kept RunRecord
@@ -122,7 +123,7 @@ local function events_of(self, kept)
     on_step = function(step, loss, facts)
       samples = samples + self.loader.batch_size
       if step % every == 0 or step == self.steps.last then
-        local members = { { "loss", loss }, { "samples_per_second", samples / (cbk.clock() - started) } }
+        local members = { { "loss", loss }, { "samples_per_second", self.progress.global_rate } }
         for _, name in ipairs { "lr", "grad_norm", "loss_scale" } do members[#members + 1] = facts[name] and { name, facts[name] } end
         kept:add(step, members)
       end
@@ -199,7 +200,7 @@ if args.dry_run or args.compile_only then
   print_cost(self, run.try(self, args.dry_run and 3 or 1))
   return
 end
-local command = { "cbk train" }
+local command = { ranks > 1 and ("mpirun -n %d cbk train"):format(ranks) or "cbk train" }
 for _, word in ipairs(arg) do command[#command + 1] = word:find "^[%w_./=-]+$" and word or "'" .. word:gsub("'", "'\\''") .. "'" end
 local kept = record.begin(init.model_dir, self.step, { params = args.params, facts = { model = name_of(self),
   parameters = parameter_count(self.module), first_step = self.began, last_step = self.steps.last, command = table.concat(command, " ") } })
@@ -207,8 +208,7 @@ run.train(self, events_of(self, kept))
 local list = kept:finish(("%s, %s"):format(self.model.name, init.model_dir))
 say "Training completed successfully!"
 say(("Processed %d training sample(s) in %.1f seconds."):format(samples, cbk.clock() - started))
-local _, ranks = cbk.team_place() -- mpirun gives each a terminal
-if ranks == 1 and cbk.terminal.is_tty "stdout" and not (args.json or args.quiet) then
+if ranks == 1 and cbk.terminal.is_tty "stdout" and not (args.json or args.quiet) then -- mpirun gives each rank a terminal
   local shown = {}
   for _, curve in ipairs(list) do shown[#shown + 1] = (curve.name == "loss" or curve.name == "lr") and curve or nil end
   for _, line in ipairs(curves.lines(shown, { width = cli.width() })) do print(line) end

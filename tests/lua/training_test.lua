@@ -98,6 +98,20 @@ describe("cbk train", function()
     equal(cbk.config.load(dir .. "/run/run.json").command, "cbk train params.yaml --seed 9")
   end)
 
+  it("records the speed that it prints, after a resume, too", function()
+    local dir = folder(EVERY_STEP)
+    for _, last in ipairs { 8, 12 } do
+      local out = train(dir, "--max-steps", ("%d"):format(last))
+      local printed = {}
+      for step, rate in out:gmatch "Step=(%d+), [^\n]*GlobalRate=([%d.]+) " do printed[tonumber(step)] = tonumber(rate) end
+      for line in cbk.fs.read(dir .. "/run/metrics.jsonl"):gmatch "[^\n]+" do
+        local row = cbk.parse_json(line)
+        if row.loss and printed[row.step] then harness.near(row.samples_per_second, printed[row.step], 0.0051) end
+      end
+      assert(printed[last])
+    end
+  end)
+
   it("counts num_steps and num_epochs from where the run began", function()
     for _, length in ipairs { "num_steps: 10", "num_epochs: 2" } do -- an epoch has five batches
       local dir = folder(changed(TRAINER, "max_steps: 12", length))
@@ -314,8 +328,8 @@ describe("cbk train: the file", function()
     refused("num_heads: 4", "num_head: 4",
       "line 12: trainer.init.model.num_head: unknown field of GPT2LMHeadModel; did you mean 'num_heads'?")
     for _, name in ipairs { "../outside_{step}.mdl", "c_{step}_{step}.mdl", "foo.mdl" } do
-      refused("      steps: 4", "      steps: 4\n      checkpoint_name: '" .. name .. "'", "line 46: trainer.init.checkpoint.checkpoint_name: "
-        .. "expected a file name without folders that has {step} once, such as checkpoint_{step}.mdl, found \"" .. name .. '"')
+      refused("      steps: 4", ("      steps: 4\n      checkpoint_name: '%s'"):format(name), ('line 46: trainer.init.checkpoint.checkpoint_name: '
+        .. 'expected a file name without folders that has {step} once, such as checkpoint_{step}.mdl, found "%s"'):format(name))
     end
     refused("nonlinearity: gelu", "nonlinearity: mish", "line 7: trainer.init.model: the activation 'mish' is not known here")
     refused("weight_decay: 0.1", "weight_dekay: 0.1",
@@ -384,8 +398,8 @@ describe("cbk train: the file", function()
 
   it("counts the steps of such losses over the whole run", function()
     local first, last = TRAINER:find "    %- SequentialLR:.-    precision:"
-    local wild = TRAINER:sub(1, first - 1) .. "    - PiecewiseConstantLR:\n        learning_rates: [0.001, 1.0e+30]\n        milestones: [7]\n"
-      .. "    precision:" .. TRAINER:sub(last + 1)
+    local wild = TRAINER:sub(1, first - 1) .. "    - PiecewiseConstantLR:\n        learning_rates: [0.001, 1.0e+30]\n"
+      .. "        milestones: [7]\n    precision:" .. TRAINER:sub(last + 1)
     wild = changed(wild, "fp16_type: cbfloat16", "fp16_type: bfloat16")
     local function stopped(dir, ...)
       local status, _, err = harness.cbk(dir, ...)
@@ -396,7 +410,8 @@ describe("cbk train: the file", function()
     has(stopped(dir, "train", "params.yaml"), "the loss of step 9 is nan; try a lower learning rate")
     equal(checkpoints(dir), { "checkpoint_4.mdl", "checkpoint_8.mdl" })
     has(stopped(dir, "train", "params.yaml"), "the loss of step 9 is nan")
-    has(stopped(dir, "eval", "params.yaml"), "the loss of the evaluation's batch 1 is nan; the weights may be the reason: `cbk check CHECKPOINT`")
+    has(stopped(dir, "eval", "params.yaml"),
+      "the loss of the evaluation's batch 1 is nan; the weights may be the reason: `cbk check CHECKPOINT`")
     local _, err = train(folder(changed(wild, "    logging:", "    callbacks:\n    - CheckLoss: null\n    logging:")))
     has(err, "the loss is nan or infinite since step 9,")
     equal(select(2, err:gsub("since step %d", "")), 1)
