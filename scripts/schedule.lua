@@ -19,7 +19,7 @@ examples:
   cbk schedule params.yaml --steps 2000 --rows 20
   cbk schedule params.yaml -o rates.svg]])
 parser:argument("params", "params.yaml"):argname "PARAMS"
-parser:option("--steps", "the length of the run (default: that of the file)"):argname("N"):convert(cli.whole_number("--steps", 1))
+parser:option("--steps", "the length of the run (default: that of the file)"):argname("N"):convert(cli.whole_number("--steps", 1, 31))
 parser:option("--rows", "print so many steps (default: 11)"):argname("N"):default(11):convert(cli.whole_number("--rows", 2))
 parser:option("-o --output", "write a picture instead: FILE.svg or FILE.png"):argname "FILE"
 parser:flag("--ascii", "draw with ASCII characters only")
@@ -36,7 +36,7 @@ if args.output then cli.check_output(args.output, { args.params }, args) end
 converters.load()
 
 local given = params.load(args.params)
-local found = rates.of(given, args.steps)
+local found = rates.of(given, { steps = args.steps, all = args.json })
 
 ---@param one ScheduledSeries
 local function title(one)
@@ -56,27 +56,27 @@ end
 
 ---@return Curve[]
 local function changing()
-  local out, steps = {}, {}
-  for i = 1, found.steps do steps[i] = i end
+  local out = {}
   for _, one in ipairs(found.series) do
-    if changes(one) then out[#out + 1] = { name = title(one), steps = steps, values = one.values } end
+    if changes(one) then out[#out + 1] = { name = title(one), steps = found.at, values = one.values } end
   end
   return out
 end
 
---- Steps with about the same distance, the first and the last among them.
-local function some_steps()
-  local out, count = {}, math.min(args.rows, found.steps)
-  for i = 0, count - 1 do out[i + 1] = count == 1 and 1 or 1 + math.floor(i * (found.steps - 1) / (count - 1) + 0.5) end
+--- The places of steps with about the same distance, the first and the last among them.
+local function some_places()
+  local out, all = {}, #found.at
+  local count = math.min(args.rows, all)
+  for i = 0, count - 1 do out[i + 1] = count == 1 and 1 or 1 + math.floor(i * (all - 1) / (count - 1) + 0.5) end
   return out
 end
 
 local function print_table()
   local columns, rows = { { title = "step", right = true } }, {}
   for i, one in ipairs(found.series) do columns[i + 1] = { title = title(one), right = true } end
-  for r, step in ipairs(some_steps()) do
-    rows[r] = { ("%d"):format(step) }
-    for i, one in ipairs(found.series) do rows[r][i + 1] = ("%.6g"):format(one.values[step]) end
+  for r, place in ipairs(some_places()) do
+    rows[r] = { ("%d"):format(found.at[place]) }
+    for i, one in ipairs(found.series) do rows[r][i + 1] = ("%.6g"):format(one.values[place]) end
   end
   for _, line in ipairs(text_table.lines(columns, rows, cli.columns())) do print(line) end
 end

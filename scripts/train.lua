@@ -33,7 +33,7 @@ examples:
 parser:argument("params", "params.yaml"):argname "PARAMS"
 parser:option("--model-dir --model_dir", "the folder of the run (default: model_dir of the file, else model_dir)"):argname "DIR"
 parser:option("--checkpoint --checkpoint_path", "begin with this checkpoint, unless the folder has one already"):argname "FILE"
-parser:option("--max-steps --max_steps", "train up to this step"):argname("N"):convert(cli.whole_number("--max-steps", 1))
+parser:option("--max-steps --max_steps", "train up to this step"):argname("N"):convert(cli.whole_number("--max-steps", 1, 31))
 parser:option("--seed", "random seed (default: that of the file, else 0)"):argname("N"):convert(cli.whole_number("--seed", 0))
 parser:flag("--activation-checkpointing", "keep no inner values of layers, and compute them again: a step takes longer, and its memory "
   .. "does not grow with the number of layers")

@@ -531,11 +531,12 @@ describe("cstorch: the values of a schedule at many clocks", function()
   local function compare(make)
     local function made() return make(optimizer { {}, { adjust_learning_rate = 0.5 } }) end
     local steps, schedule, stepped = 14, made(), made()
-    local all, tail = schedule:values_at(0, steps), schedule:values_at(5, 3)
+    local all, tail, some = schedule:values_at(0, steps), schedule:values_at(5, 3), schedule:values_at(1, 3, 4)
     for i = 1, steps do
       for g, want in ipairs(stepped:get_last_lr()) do
         near(all[g]:tolist()[i], want, 1e-6)
         if i > 5 and i <= 8 then near(tail[g]:tolist()[i - 5], want, 1e-6) end
+        if i % 4 == 2 and i < 14 then near(some[g]:tolist()[(i + 2) / 4], want, 1e-6) end
       end
       stepped:step()
     end

@@ -187,6 +187,23 @@ step         lr  weight_decay (group 0)  weight_decay (group 1)  loss_scale
     fails_with(dir, "expected a name that ends with .svg or .png", "schedule", "params.yaml", "-o", "rates.gif")
   end)
 
+  it("takes some of the steps of a long run", function()
+    local dir = harness.temp_dir()
+    local function write(steps)
+      cbk.fs.write(dir .. "/params.yaml", changed(TRAINER, "max_steps: 12", "max_steps: " .. steps), { overwrite = true })
+    end
+    write "2147483647"
+    has(run(dir, "schedule", "params.yaml", "--rows", "2"), "\n         1     0 ")
+    has(run(dir, "schedule", "params.yaml", "--rows", "2"), "\n2147483647 0.002 ")
+    fails_with(dir, "cannot print each of 2,147,483,647 steps; expected at most 1,000,000; --steps N", "schedule", "params.yaml", "--json")
+    write "1000000000000000"
+    for _, command in ipairs { "schedule", "train" } do
+      fails_with(dir, "line 41: trainer.init.loop.max_steps: expected a whole number from 1, below 2^31, found 1000000000000000", command,
+        "params.yaml")
+    end
+    fails_with(dir, "--max-steps '3000000000': expected a whole number below 2^31", "train", "params.yaml", "--max-steps", "3000000000")
+  end)
+
   it("doubles the loss scale as long as nothing overflows, and needs a number of steps", function()
     local dir = harness.temp_dir()
     local text = changed(TRAINER, "loss_scaling_factor: dynamic",

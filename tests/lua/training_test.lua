@@ -328,8 +328,8 @@ describe("cbk train: the file", function()
     refused("num_heads: 4", "num_head: 4",
       "line 12: trainer.init.model.num_head: unknown field of GPT2LMHeadModel; did you mean 'num_heads'?")
     for _, name in ipairs { "../outside_{step}.mdl", "c_{step}_{step}.mdl", "foo.mdl" } do
-      refused("      steps: 4", ("      steps: 4\n      checkpoint_name: '%s'"):format(name), ('line 46: trainer.init.checkpoint.checkpoint_name: '
-        .. 'expected a file name without folders that has {step} once, such as checkpoint_{step}.mdl, found "%s"'):format(name))
+      refused("      steps: 4", ("      steps: 4\n      checkpoint_name: '%s'"):format(name), ('line 46: trainer.init.checkpoint.checkpoint_'
+        .. 'name: expected a file name without folders that has {step} once, such as checkpoint_{step}.mdl, found "%s"'):format(name))
     end
     refused("nonlinearity: gelu", "nonlinearity: mish", "line 7: trainer.init.model: the activation 'mish' is not known here")
     refused("weight_decay: 0.1", "weight_dekay: 0.1",

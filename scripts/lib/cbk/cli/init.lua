@@ -272,12 +272,14 @@ end
 
 ---A converter for the option `name`: a whole number, at least `least` (default: 0).
 ---@param name string
----@param least? integer
-local function whole_number(name, least)
+---@param least? integer   default: 0
+---@param bits? integer    it is below 2^bits (default: 53)
+local function whole_number(name, least, bits)
+  bits = bits or 53
   return function(text)
     local number = tonumber(text)
-    if number and number % 1 == 0 and number >= (least or 0) and number < 2 ^ 53 then return number end
-    local wanted = number and number >= 2 ^ 53 and "below 2^53" or ("of at least %d"):format(least or 0)
+    if number and number % 1 == 0 and number >= (least or 0) and number < 2 ^ bits then return number end
+    local wanted = number and number >= 2 ^ bits and ("below 2^%d"):format(bits) or ("of at least %d"):format(least or 0)
     return nil, ("%s '%s': expected a whole number %s"):format(name, text, wanted)
   end
 end

@@ -27,6 +27,7 @@ local function is_texts(value)
 end
 
 local count = kind("a whole number from 1", function(value) return is_whole(value) and value >= 1 end)
+local steps = kind("a whole number from 1, below 2^31", function(value) return is_whole(value) and value >= 1 and value < 2 ^ 31 end)
 local whole = kind("a whole number from 0", function(value) return is_whole(value) and value >= 0 end)
 local positive = kind("a number above 0", function(value) return type(value) == "number" and value > 0 and value < math.huge end)
 local flag = kind("true or false", function(value) return type(value) == "boolean" end)
@@ -95,7 +96,7 @@ local precision = section {
 }
 
 local loop = section {
-  num_steps = count, max_steps = count, num_epochs = count, steps_per_epoch = count, eval_frequency = frequency, eval_steps = count,
+  num_steps = steps, max_steps = steps, num_epochs = steps, steps_per_epoch = steps, eval_frequency = frequency, eval_steps = count,
   grad_accum_steps = count,
 }
 

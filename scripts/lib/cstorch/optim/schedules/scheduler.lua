@@ -120,9 +120,11 @@ end
 ---The values that it has for many clocks at once; its own clock stays as it is.
 ---@param first integer   the first clock: 0 for the first step
 ---@param count integer
+---@param every? integer   from one clock to the next (default: 1)
 ---@return (cstorch.Tensor|false)[]   # [count] for each group; false for groups that are not targeted
-function Scheduler:values_at(first, count)
-  for name, value in pairs { first = first or false, count = count or false } do
+function Scheduler:values_at(first, count, every)
+  if every == nil then every = 1 end
+  for name, value in pairs { first = first or false, count = count or false, every = every } do
     local is_whole = type(value) == "number" and value == math.floor(value) and value >= 0 and value <= 2 ^ 53
     check(is_whole, "value", "values_at: %s must be a whole number from 0, not %s", name, show(value or nil))
   end
@@ -131,7 +133,7 @@ function Scheduler:values_at(first, count)
     clocks[part], part.last_epoch = part.last_epoch, tensors.zeros({ count }, { dtype = "int64" })
   end)
   local fine, values = pcall(tensors.no_grad, function()
-    self:_set_clock(tensors.arange(first, first + count):to "int64")
+    self:_set_clock((tensors.arange(count) * every + first):to "int64")
     return self:_group_values()
   end)
   for part, clock in pairs(clocks) do part.last_epoch = clock end
