@@ -440,10 +440,10 @@ function recognise.checkpoint(path, checkpoint, config_path, known)
   if params then found.has_own_config, why[#why + 1] = true, "the config is read from its __metadata__" end
   found.unused = beside.unused
   why[#why + 1] = beside.unused or config and not is_hf and kept_config.doubt(config, checkpoint.root) or nil
-  local weights = quantised.find(is_hf and root or root.model, config)
-  local keys, shape_of = keys_of(root, is_hf, weights)
-  weights:add(inner.dequantised)
-  found.quantised, found.keys = weights, keys
+  found.quantised = quantised.find(is_hf and root or root.model, config)
+  local keys, shape_of = keys_of(root, is_hf, found.quantised)
+  found.quantised:add(inner.dequantised)
+  found.keys = keys
   local kept = hf_config.of(checkpoint.root)
   if #keys == 0 then
     found.reason = "it has no tensors"
