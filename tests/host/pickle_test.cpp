@@ -384,3 +384,71 @@ TEST_CASE("what takes the place of instances is there wherever they are fetched"
   for (size_t i = 0; i < 99; ++i) CHECK(items[i].as_int() == static_cast<int64_t>(i + 1));
   CHECK(items.back().as_int() == 1);
 }
+
+TEST_CASE("states of one form are read at once, as they are one by one", "[pickle]") {
+  const std::string size = "h\x01";  // torch.Size, fetched
+  const std::string dims = "K\x04M\x00\x01\x86\x85R"s;
+  const auto named = [](std::string_view number, std::string_view of_size) {
+    return text("number") + std::string(number) + text("name") + text("abc") + text("size") +
+           std::string(of_size);
+  };
+  struct Case {
+    std::vector<std::string> states;
+    size_t once;  // that are read at once
+  };
+  const std::vector<Case> cases = {
+      {{named("K\x01", size + dims), named("M\x02\x03", size + ")\x85R"),
+        named("N", size + "(K\x01K\x02K\x03K\x04t\x85R"), named("\x8a\x05\x01\x02\x03\x04\x05"s, "N"),
+        named("h\x02", size + "K\x07\x85q\x09\x85R")},
+       3},
+      // fetched after the list, and in the same state; a number that is given twice
+      {{named("K\x01", size + dims), named("K\x02", size + dims + "q\x03"), named("K\x03", "h\x03"),
+        named("K\x04", size + dims)},
+       3},
+      {{named("K\x01", "N"),
+        text("number") + size + dims + "q\x03" + text("name") + "h\x03" + text("size") + "h\x03"},
+       0},
+      // other names, another order, more of them, a list, a list in a size
+      {{named("K\x01", "N"), text("number") + "N" + text("size") + "N", named("K\x02", "N"),
+        named("K\x03", "N"), named("K\x04", "]")},
+       1},
+      {{named("K\x01", "N"), named("K\x02", size + "]\x85R")}, 0},
+      {{named("K\x01", "N"), named("K\x02", "h\x03")}, 0},  // never put
+  };
+  for (const Case& one : cases) {
+    std::vector<std::string> found;
+    for (const std::string& frame : {std::string(), "\x95" + std::string(8, '\0')}) {  // an opcode between
+      std::vector<Value> states;
+      std::string said;
+      pickle::UnpickleOptions options;
+      options.describes = true;
+      options.replace = [&](std::string_view, const Value& state) -> std::optional<Value> {
+        for (const auto& [key, value] : state.as_dict().entries()) {
+          said += key.as_string() + "=" + value.kind_name();
+          if (value.is(Value::Kind::integer)) said += fmt::format(" {}", value.as_int());
+          if (value.is(Value::Kind::string)) said += " " + value.as_string();
+          for (const Value& item :
+               value.is(Value::Kind::sequence) ? value.as_sequence().items : std::vector<Value>())
+            said += fmt::format(" {}", item.as_int());
+          said += "\n";
+        }
+        if (std::ranges::none_of(states, [&](const Value& other) { return other.same(state); }))
+          states.push_back(state);
+        return Value(said);
+      };
+      std::string opcodes = "\x80\x02" + global("torch", "Size") + "q\x01" + "0" + "K\x63q\x02" + "0]";
+      for (const std::string& state : one.states)
+        opcodes += global("mine", "Piece") + ")\x81" + frame + "q\x0a}(" + state + "uba";
+      try {
+        const Value list = pickle::load(opcodes + ".", options);
+        CHECK(list.as_sequence().items.back().as_string() == said);
+        if (frame.empty()) CHECK(one.states.size() - states.size() == one.once - (one.once > 0 ? 1 : 0));
+      } catch (const Error& error) {
+        said += name_of(error.code());
+      }
+      found.push_back(said);
+    }
+    CHECK(found[0] == found[1]);
+    CHECK_FALSE(found[0].empty());
+  }
+}

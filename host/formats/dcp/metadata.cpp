@@ -1,7 +1,10 @@
 #include "host/formats/dcp/metadata.hpp"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <cstring>
+#include <deque>
 #include <limits>
 #include <unordered_map>
 
@@ -92,8 +95,11 @@ class Pieces {
     std::string key(sizeof number, '\0');
     std::memcpy(key.data(), &number, sizeof number);
     if (offsets != nullptr) key += '@';
-    for (const int64_t offset : offsets != nullptr ? *offsets : Shape())
-      fmt::format_to(std::back_inserter(key), "{},", offset);
+    for (const int64_t offset : offsets != nullptr ? *offsets : Shape()) {
+      std::array<char, 24> digits;
+      const auto end = std::to_chars(digits.begin(), digits.end(), offset).ptr;
+      key.append(digits.begin(), end) += ',';
+    }
     return key;
   }
 
@@ -140,14 +146,14 @@ class Pieces {
   }
 
   template <typename Item>
-  Value add(std::vector<Item>& list, Item item) {
+  Value add(std::deque<Item>& list, Item item) {
     memory_.charge(chunk_bytes);
     list.push_back(std::move(item));
     return Value(static_cast<int64_t>(list.size() - 1));
   }
 
   template <typename Item>
-  static const Item& at(const std::vector<Item>& list, const Value& number, std::string_view what) {
+  static const Item& at(const std::deque<Item>& list, const Value& number, std::string_view what) {
     const bool is_number = number.is(Value::Kind::integer) && number.as_integer().fits;
     if (!is_number || number.as_int() < 0 || static_cast<uint64_t>(number.as_int()) >= list.size())
       fail(Errc::format, "{} is {}", what, a_kind(number));
@@ -163,9 +169,10 @@ class Pieces {
   std::unordered_map<std::string, uint32_t, KeyedHash, std::equal_to<>> numbers_;  // of names
   std::vector<std::string_view> names_;
   std::unordered_map<std::string, std::shared_ptr<const std::string>, KeyedHash> paths_;
-  std::vector<std::string> indexes_;
-  std::vector<Chunk> chunks_;
-  std::vector<Stored> places_;
+  // They may become long, so that they are not moved while they grow.
+  std::deque<std::string> indexes_;
+  std::deque<Chunk> chunks_;
+  std::deque<Stored> places_;
   std::unordered_map<std::string_view, const Stored*, KeyedHash> place_of_index_;
 };
 

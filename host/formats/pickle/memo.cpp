@@ -1,6 +1,5 @@
 #include "host/formats/pickle/memo.hpp"
 
-#include <algorithm>
 #include <bit>
 #include <charconv>
 
@@ -85,12 +84,16 @@ bool Memo::put(uint64_t index, const Value& value) {
   return true;
 }
 
-const Value& Memo::get(uint64_t index) {
+const Value* Memo::find(uint64_t index) const {
   const auto place = place_of(index);
-  if (!place || !is_set_[*place]) fail(Errc::format, "the memo has no entry {}", index);
-  const Value& value = values_[*place];
-  if (value.is(Value::Kind::string)) arena_.charge(value.as_string().size());
-  return value;
+  return place && is_set_[*place] ? &values_[*place] : nullptr;
+}
+
+const Value& Memo::get(uint64_t index) {
+  const Value* value = find(index);
+  if (value == nullptr) fail(Errc::format, "the memo has no entry {}", index);
+  if (value->is(Value::Kind::string)) arena_.charge(value->as_string().size());
+  return *value;
 }
 
 }  // namespace cbk::pickle

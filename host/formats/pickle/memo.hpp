@@ -1,6 +1,7 @@
 // The memo of a pickle: numbered values that can be fetched again.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -21,6 +22,13 @@ class Memo {
   [[nodiscard]] uint64_t next() const { return size_; }
   /// Whether the value is kept. Errors: `format` for a number far beyond a pickler's numbering.
   bool put(uint64_t index, const Value& value);
+  /// Whether `put` of this number keeps a value, or fails.
+  [[nodiscard]] bool keeps(uint64_t index) const { return !may_put(index) || place_of(index).has_value(); }
+  [[nodiscard]] bool may_put(uint64_t index) const { return index < limit_; }
+  /// Numbers below this one were put, for values that are not kept.
+  void pass_to(uint64_t next) { size_ = std::max(size_, next); }
+  /// The value that `get` returns; nullptr: it fails.
+  [[nodiscard]] const Value* find(uint64_t index) const;
   /// Errors: `format` for a number without a value.
   const Value& get(uint64_t index);
   /// Replaces the value of a kept number.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -100,6 +101,10 @@ class InstructionReader {
   explicit InstructionReader(std::string_view bytes) : bytes_(bytes) {}
   Instruction next();
   [[nodiscard]] size_t position() const { return position_; }
+  /// Nothing: the pickle ends here.
+  [[nodiscard]] std::optional<Op> next_op() const {
+    return position_ < bytes_.size() ? std::optional(static_cast<Op>(bytes_[position_])) : std::nullopt;
+  }
 
  private:
   std::string_view take(uint64_t count);

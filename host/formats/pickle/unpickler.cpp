@@ -11,6 +11,7 @@
 #include "host/formats/pickle/memo.hpp"
 #include "host/formats/pickle/opcodes.hpp"
 #include "host/formats/pickle/refused_globals.hpp"
+#include "host/formats/pickle/repeated_states.hpp"
 #include "host/formats/pickle/stack.hpp"
 #include "host/formats/pickle/text_escapes.hpp"
 #include "host/value/kind.hpp"
@@ -50,7 +51,8 @@ class Machine {
         stack_(budget_),
         arena_(budget_),
         context_{arena_, options, {}, false},
-        memo_(bytes, arena_) {}
+        memo_(bytes, arena_),
+        states_(memo_, arena_) {}
 
   Value run(size_t* consumed) {
     try {
@@ -104,6 +106,7 @@ class Machine {
   void push_global(std::string_view module, std::string_view name);
   void reduce(const Value& callable, const Value& arguments);
   void create(const Value& type, const Value& arguments);
+  bool create_with_state();
   Value described_call(const std::string& global, const Value& arguments);
   Value instance(const std::string& type, std::string repr, Value state, bool is_inert);
   /// The instance that was replaced; nullptr: none was.
@@ -127,6 +130,7 @@ class Machine {
   Arena arena_;
   CallContext context_;
   Memo memo_;
+  RepeatedStates states_;  // of what is replaced
   /// Of classes that are not plain data, without content; kept, so that nothing else is at their addresses.
   std::unordered_map<const void*, Value> empty_instances_;
   std::unordered_map<const void*, size_t> slots_;  // where what is replaced later can be fetched
@@ -269,7 +273,7 @@ bool Machine::step_container(const Instruction& instruction) {
       push(arena_.sequence(Kind::list));
       return true;
     case Op::empty_tuple:
-      push(arena_.sequence(Kind::tuple));
+      if (!create_with_state()) push(arena_.sequence(Kind::tuple));
       return true;
     case Op::empty_set:
       push(arena_.sequence(Kind::set));
@@ -512,6 +516,21 @@ void Machine::create(const Value& type, const Value& arguments) {
   }));
 }
 
+/// An instance of the class on top without arguments that `options_.replace` replaces, with its state at
+/// once; false: its opcodes are read one by one.
+bool Machine::create_with_state() {
+  if (!options_.replace || reader_.next_op() != Op::newobj) return false;
+  const Value& type = stack_.top();
+  if (!type.is(Value::Kind::object) || type.as_object().type != "class" || !type.as_object().is_inert)
+    return false;
+  const std::string& name = type.as_object().repr;
+  const Value* state = states_.next(name, reader_);
+  if (state == nullptr) return false;
+  at_ = reader_.position() - 1;
+  stack_.replace_top(options_.replace(name, *state).value());
+  return true;
+}
+
 const void* Machine::set_state() {
   const Value state = stack_.pop();
   const Value target = stack_.top();
@@ -520,6 +539,7 @@ const void* Machine::set_state() {
   if (is_new && options_.replace && target.as_object().is_inert) {
     if (const auto made = options_.replace(target.as_object().type, state)) {
       replace_top(*made);
+      states_.note(target.as_object().type, state);
       return target.identity();
     }
   }
