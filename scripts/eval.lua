@@ -97,7 +97,8 @@ local compiled = cstorch.compile(model, { backend = given and (given.init.backen
 local at = given or { file = "", moves = {}, ignored = {} }
 local kind = tasks.of(model.class_name)
 local task = given and training_model.task(given, kind, model) or kind.open(model, cbk.dict(), error)
-local loader = data.loader(at, section, { place = place, task = kind, layout = task.layout, module = model, from_start = true })
+local loader = data.loader(at, section, { place = place, task = kind, layout = task.layout, module = model, from_start = true,
+  is_typed = not given or args.data_dir ~= nil or args.batch_size ~= nil or args.max_sequence_length ~= nil })
 local steps = args.steps or given and given.init.loop.eval_steps
 local one = evaluation.new(compiled, loader, task, steps and math.min(steps, loader:length()))
 

@@ -48,6 +48,8 @@ for _, name in ipairs { "dry_run", "compile_only", "validate_only" } do
   asked = args[name] and name:gsub("_", "-") or asked
 end
 
+if args.model_dir == "" then cli.usage_error("train", "--model-dir is empty; name a folder") end
+
 -- --- options over the file
 
 local given = params.load(args.params)

@@ -193,8 +193,8 @@ step         lr  weight_decay (group 0)  weight_decay (group 1)  loss_scale
       cbk.fs.write(dir .. "/params.yaml", changed(TRAINER, "max_steps: 12", "max_steps: " .. steps), { overwrite = true })
     end
     write "2147483647"
-    has(run(dir, "schedule", "params.yaml", "--rows", "2"), "\n         1     0 ")
-    has(run(dir, "schedule", "params.yaml", "--rows", "2"), "\n2147483647 0.002 ")
+    has(run(dir, "schedule", "params.yaml", "--rows", "2"), "\n         1      0 ")
+    has(run(dir, "schedule", "params.yaml", "--rows", "2"), "\n2147483647  0.002 ")
     fails_with(dir, "cannot print each of 2,147,483,647 steps; expected at most 1,000,000; --steps N", "schedule", "params.yaml", "--json")
     write "1000000000000000"
     for _, command in ipairs { "schedule", "train" } do

@@ -323,13 +323,24 @@ describe("cbk train: the file", function()
       equal(cbk.fs.exists(dir .. "/run"), false)
     end
     refused("max_steps: 12", "max_step: 12", "'params.yaml', line 41: trainer.init.loop.max_step: unknown field; did you mean 'max_steps'?")
-    refused("max_steps: 12", "max_steps: 1.5", "line 41: trainer.init.loop.max_steps: expected a whole number from 1, found 1.5")
+    refused("max_steps: 12", "max_steps: 1.5",
+      "line 41: trainer.init.loop.max_steps: expected a whole number from 1, below 2^31, found 1.5")
+    refused("log_steps: 3", "log_steps: .nan", "line 47: trainer.init.logging.log_steps: expected a whole number from 1, found nan")
+    refused("seed: 3", "seed: 9007199254740992", "line 4: trainer.init.seed: expected a whole number from 0, found 9007199254740992")
+    refused("backend_type: CSX", "backend_type: CSX\n      cluster_config: {num_csx: 8}",
+      "line 53: trainer.fit.train_dataloader.batch_size: "
+      .. "4 samples cannot be shared by 8 systems (num_csx, or ranks), which need one sample each")
+    refused("backend_type: CSX", "backend_type: CSX\n      cluster_config: {num_csx: 5000}",
+      "line 7: trainer.init.backend.cluster_config: configure: num_csx must be a whole number from 1 to 2048, not 5000")
+    refused("      batch_size: 4\n      shuffle", "      batch_size: 400\n      shuffle",
+      "line 49: trainer.fit.train_dataloader: data_dir 'data' has 22 samples, fewer than one batch of 400")
     refused("max_steps: 12", "max_steps: null", "trainer.init.loop: the number of steps is open; give num_steps, max_steps or num_epochs")
     refused("num_heads: 4", "num_head: 4",
       "line 12: trainer.init.model.num_head: unknown field of GPT2LMHeadModel; did you mean 'num_heads'?")
     for _, name in ipairs { "../outside_{step}.mdl", "c_{step}_{step}.mdl", "foo.mdl" } do
-      refused("      steps: 4", ("      steps: 4\n      checkpoint_name: '%s'"):format(name), ('line 46: trainer.init.checkpoint.checkpoint_'
-        .. 'name: expected a file name without folders that has {step} once, such as checkpoint_{step}.mdl, found "%s"'):format(name))
+      local text = ("      steps: 4\n      checkpoint_name: '%s'"):format(name)
+      refused("      steps: 4", text, ('line 46: trainer.init.checkpoint.checkpoint_name: expected a file name without folders '
+        .. 'that has {step} once, such as checkpoint_{step}.mdl, found "%s"'):format(name))
     end
     refused("nonlinearity: gelu", "nonlinearity: mish", "line 7: trainer.init.model: the activation 'mish' is not known here")
     refused("weight_decay: 0.1", "weight_dekay: 0.1",
@@ -345,11 +356,24 @@ describe("cbk train: the file", function()
     refused("data_processor: GptHDF5MapDataProcessor", "data_processor: BertCSVDataProcessor",
       "line 50: trainer.fit.train_dataloader.data_processor: 'BertCSVDataProcessor' is not emulated")
     refused("      batch_size: 4\n      shuffle", "      shuffle", "line 49: trainer.fit.train_dataloader: it has no 'batch_size'")
-    refused("data_dir: data", "data_dir: dta", "there is no folder 'dta'")
+    refused("data_dir: data", "data_dir: dta",
+      "line 49: trainer.fit.train_dataloader: data_dir: there is no folder 'dta'")
     refused("name: gpt2", "name: vit", "trainer.init.model.name: vit (")
     refused("checkpoint_steps: 4", "checkpoint_stpes: 4",
       "'params.yaml', line 42: runconfig.checkpoint_stpes: unknown field; did you mean 'checkpoint_steps'?", LEGACY)
     refused("max_gradient_norm: 1.0", "max_gradient_norm: -1.0", "optimizer.max_gradient_norm: expected a number above 0, found -1", LEGACY)
+  end)
+
+  it("refuses data without tokens, and a folder without a name", function()
+    local dir = folder()
+    cbk.fs.remove(dir .. "/data/data.h5")
+    cbk.create(dir .. "/data/data.h5", { h5_version = "flat", root = { data = cbk.full({ 4, 3, 0 }, 0, { dtype = "int32" }) } }):commit()
+    local status, _, err = harness.cbk(dir, "train", "params.yaml")
+    equal(status, 1)
+    has(err:gsub("%s+", " "), "'data/data.h5': 'input_ids' has 0 tokens in each sample; expected at least one")
+    status, _, err = harness.cbk(dir, "train", "params.yaml", "--model-dir", "")
+    equal(status, 2)
+    has(err, "--model-dir is empty; name a folder")
   end)
 
   it("says which record of the data has an id beyond the vocabulary", function()

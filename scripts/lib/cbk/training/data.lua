@@ -2,6 +2,7 @@
 
 local cstorch = require "cstorch"
 local naming = require "cbk.naming"
+local numbers = require "cbk.numbers"
 local params = require "cbk.training.params"
 local tensors = require "cstorch.tensors"
 local token_files = require "cstorch.utils.data.token_files"
@@ -15,6 +16,8 @@ local data = {}
 ---@field module cstorch.models.Trainable   whose limits samples keep
 ---@field accumulated? integer   batches that are one here; default 1
 ---@field from_start? boolean    each loop begins at the first sample
+---@field systems? integer       that share a batch; default 1
+---@field is_typed? boolean      options of a command are over the section
 
 ---@param run TrainingParams
 ---@param options DataOptions
@@ -43,6 +46,10 @@ function data.loader(run, section, options)
   if read.drop_last == false and (options.accumulated or 1) > 1 then
     params.refuse(run, options.place .. ".drop_last", "false needs grad_accum_steps: 1, as the last batch has fewer samples")
   end
+  if read.batch_size < (options.systems or 1) then
+    params.refuse(run, options.place .. ".batch_size", ("%s cannot be shared by %d systems (num_csx, or ranks), which need one sample each")
+      :format(numbers.counted(read.batch_size, "sample"), options.systems))
+  end
   local own = {
     data_dir = read.data_dir, batch_size = read.batch_size * (options.accumulated or 1), shuffle = read.shuffle,
     shuffle_seed = read.shuffle_seed, max_sequence_length = read.max_sequence_length, layout = options.layout,
@@ -51,7 +58,8 @@ function data.loader(run, section, options)
   }
   local longest = options.module:longest()
   return cstorch.utils.data.DataLoader(function()
-    local files = token_files.open(own)
+    local files = options.is_typed and token_files.open(own)
+      or params.at_field(run, options.place, token_files.open, own)
     if files.samples.length > longest then
       params.refuse(run, options.place, ("its samples have %d tokens, and the model %d positions; set max_sequence_length to fewer tokens, "
         .. "or give the model a larger max_position_embeddings"):format(files.samples.length, longest))

@@ -17,7 +17,7 @@ local fields = {}
 ---@field ignored? string        what it would do; the field has no effect here
 
 local function kind(expected, fits) return { kind = { expected = expected, fits = fits } } end
-local function is_whole(value) return type(value) == "number" and value == math.floor(value) and math.abs(value) <= 2 ^ 53 end
+local function is_whole(value) return type(value) == "number" and value == math.floor(value) and math.abs(value) < 2 ^ 53 end
 local function is_texts(value)
   if not kinds.is_list(value) then return false end
   for i = 1, #value do

@@ -6,6 +6,7 @@ local fields = require "cbk.training.fields"
 local keywords = require "cstorch.keywords"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
+local numbers = require "cbk.numbers"
 local trainer = require "converters.modelzoo.trainer"
 
 local params = {}
@@ -37,19 +38,31 @@ local function place_in_file(moves, place)
   return place
 end
 
+---Where a field is: "'params.yaml', line 12: trainer.init.seed".
+---@param at { file: string, moves: Moves }
+---@param place string    its path in the trainer's layout
+---@return string, string own   its path in the file
+local function where_is(at, place)
+  local own, keys = place_in_file(at.moves, place), {}
+  for key in own:gmatch "[^.]+" do keys[#keys + 1] = key end
+  local line = cbk.config.line(at.file, keys)
+  return ("'%s'%s: %s"):format(at.file, line and (", line %d"):format(line) or "", own), own
+end
+
 ---Fails because of a field.
 ---@param at { file: string, moves: Moves }
 ---@param place string    its path in the trainer's layout
 ---@param problem string
 function params.refuse(at, place, problem)
-  local own, keys = place_in_file(at.moves, place), {}
-  for key in own:gmatch "[^.]+" do keys[#keys + 1] = key end
-  local line = cbk.config.line(at.file, keys)
-  local where = line and ("'%s', line %d"):format(at.file, line) or ("'%s'"):format(at.file)
-  cbk.fail("config", ("%s: %s: %s"):format(where, own, problem), { file = at.file, field = own })
+  local where, own = where_is(at, place)
+  cbk.fail("config", ("%s: %s"):format(where, problem), { file = at.file, field = own })
 end
 
-local function shown(value) return kinds.is_dict(value) and "{…}" or kinds.is_list(value) and "[…]" or cbk.json(value) end
+local function shown(value)
+  if type(value) == "number" then value = numbers.json_number(value) end
+  if value == "nan" or value == "inf" or value == "-inf" then return value end
+  return kinds.is_dict(value) and "{…}" or kinds.is_list(value) and "[…]" or cbk.json(value)
+end
 
 ---Fails because of a field that nothing knows.
 ---@param at { file: string, moves: Moves }
@@ -136,7 +149,7 @@ function params.at_field(at, place, make, ...)
   if fine then return result, more end
   local said = type(result) == "table" and (result.message or result.code == "value" and errors.text(result))
   if said then params.refuse(at, place, said) end
-  error(result, 0)
+  error(errors.put_in(result, (where_is(at, place))), 0)
 end
 
 ---Reads a section of a data loader.

@@ -28,6 +28,7 @@ local run = {}
 ---@field evaluation? TrainingEvaluation
 ---@field step integer        global steps done
 ---@field seed integer
+---@field systems integer     that share a batch
 ---@field recomputes boolean   layers are computed again in backward
 ---@field steps TrainingSteps
 ---@field began integer       steps that were done when the run began that is in its folder
@@ -119,7 +120,7 @@ function run.train(self, events)
   self.progress = cstorch.utils.Progress { log_steps = self.params.init.logging.log_steps or 1, batch_size = self.loader.batch_size,
     check_loss_values = self.params.init.checks_loss, print = events.on_line }
   self.progress:start()
-  for _, stage in ipairs(self.steps.stages) do
+  for stage in stages.each(self.steps) do
     train_stage(self, step_of, stage, events)
     if stage.evaluates then events.on_evaluation(self.step, self.evaluation:run()) end
     -- A loop begins with the first worker, so the workers are placed anew, as behind a checkpoint.
@@ -133,6 +134,7 @@ local FIT = "trainer.fit"
 local function open_data(self)
   local given, loop = self.params, self.params.init.loop
   local function loader(section, place, more)
+    more.systems = self.systems
     more.place, more.task, more.layout, more.module = place, self.model.task, self.task.layout, self.module
     return data.loader(given, section, more)
   end
@@ -165,14 +167,15 @@ end
 function run.open(given, options)
   local init = given.init
   local cluster = init.backend.cluster_config or {}
-  cstorch.configure { model_dir = init.model_dir, num_csx = cluster.num_csx,
-    num_workers_per_csx = cluster.num_workers_per_csx or 1, check_loss_values = init.checks_loss }
+  params.at_field(given, "trainer.init.backend.cluster_config", cstorch.configure, { model_dir = init.model_dir,
+    num_csx = cluster.num_csx, num_workers_per_csx = cluster.num_workers_per_csx or 1, check_loss_values = init.checks_loss })
   local self = { params = given, recomputes = options ~= nil and options.recomputes, seed = init.seed or 0, step = 0, lacking = {} }
   self.model = model.of(given)
   self.module = params.at_field(given, "trainer.init.model", models.trainable, self.model.list, self.seed)
   self.task = model.task(given, self.model.task, self.module)
   model.adapt(given, self.model, self.module, self.seed)
   self.compiled = cstorch.compile(self.module, { backend = init.backend.backend_type or init.device or "CSX" })
+  self.systems = cstorch.use_cs() and (cluster.num_csx or select(2, cbk.team_place())) or 1
   self.optimizing = optimizing.new(given, self.module)
   open_data(self)
   load_first(self)

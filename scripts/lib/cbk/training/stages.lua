@@ -15,7 +15,7 @@ local stages = {}
 ---@field began integer   steps that were done when the run began
 ---@field first integer   steps that are done now
 ---@field last integer
----@field stages TrainingStage[]
+---@field every? integer  steps from one evaluation to the next; nil: none
 
 ---@class EvaluationFrequency
 ---@field steps? integer   from one to the next; 0: none
@@ -37,18 +37,25 @@ end
 ---@param has_evaluation boolean
 ---@return TrainingSteps
 function stages.of(loop, length, began, first, has_evaluation)
-  if loop.max_steps and loop.max_steps <= first then return { began = began, first = first, last = loop.max_steps, stages = {} } end
+  if loop.max_steps and loop.max_steps <= first then return { began = began, first = first, last = loop.max_steps } end
   local accumulated = loop.grad_accum_steps or 1
-  local total, list = num_steps.steps(length * accumulated, { initial_step = began, num_steps = loop.num_steps, max_steps = loop.max_steps,
-    num_epochs = loop.num_epochs, steps_per_epoch = loop.steps_per_epoch, grad_accum_steps = accumulated }), {}
-  local last, every = began + total, has_evaluation and stages.cadence(loop.eval_frequency, total) or nil
-  local at = first
-  while at < last do
-    local stop = every and math.min(last, began + (math.floor((at - began) / every) + 1) * every) or last
-    list[#list + 1] = { first = at, last = stop, evaluates = every ~= nil }
-    at = stop
+  local total = num_steps.steps(length * accumulated, { initial_step = began, num_steps = loop.num_steps, max_steps = loop.max_steps,
+    num_epochs = loop.num_epochs, steps_per_epoch = loop.steps_per_epoch, grad_accum_steps = accumulated })
+  local every = has_evaluation and stages.cadence(loop.eval_frequency, total) or nil
+  return { began = began, first = first, last = began + total, every = every }
+end
+
+---The stages of a run, one after the other.
+---@param steps TrainingSteps
+---@return fun(): TrainingStage|nil
+function stages.each(steps)
+  local at, every, began = steps.first, steps.every, steps.began
+  return function()
+    if at >= steps.last then return nil end
+    local first = at
+    at = every and math.min(steps.last, began + (math.floor((first - began) / every) + 1) * every) or steps.last
+    return { first = first, last = at, evaluates = every ~= nil }
   end
-  return { began = began, first = first, last = last, stages = list }
 end
 
 ---The steps of a stage at whose end a checkpoint is saved, as a DataExecutor takes them: from 0.

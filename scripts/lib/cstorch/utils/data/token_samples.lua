@@ -231,6 +231,7 @@ local function check_parts(checkpoint, path, layout, sources)
   end
   for _, group in ipairs(layout.groups) do
     local first = group[1]
+    if lengths[first] == 0 then misfit(path, "shape", "'%s' has 0 tokens in each sample; expected at least one", first) end
     for _, part in ipairs(group.is_single and {} or group) do
       if lengths[part] ~= nil and lengths[part] ~= lengths[first] then
         local count = #sources[1].rows
