@@ -54,6 +54,32 @@ describe("cbk report of a run", function()
     is_true(not html:find("<script", 1, true) and not html:find("<img", 1, true))
   end)
 
+  for file, cases in pairs {
+    ["run.json"] = { ['"last_step": 4'] = { '"last_step": "abc"', "expected a whole number from 0 in 'last_step', found \"abc\"" },
+      ['"parameters": 1234567'] = { '"parameters": "y"', "expected a whole number from 0 in 'parameters', found \"y\"" },
+      ['"first_step": 0'] = { '"first_step": -1', "in 'first_step', found -1" },
+      ['"command": "cbk train p.yaml"'] = { '"command": [1]', "expected a text in 'command', found [1]" } },
+    ["metrics.jsonl"] = { ['{"step": 2, "loss": 3}'] = { "5", "line 2: expected an object" },
+      ['{"step": 2, "loss": 3}\n'] = { "null\n", "found null" },
+      ['"step": 2, '] = { "", "line 2: it has no 'step'" }, ['"step": 2'] = { '"step": 2.5', "in 'step', found 2.5" },
+      ['{"step": 2, '] = { "[1, {", "line 2: it is not JSON" }, ['"loss": 3'] = { '"loss": "low"', "a number in 'loss', found \"low\"" } },
+  } do
+    for old, case in pairs(cases) do
+      it(("says what is wrong in %s: %s"):format(file, case[1]), function()
+        local dir = make { { 1, { { "loss", 4 } } }, { 2, { { "loss", 3 } } } }
+        local path = dir .. "/run/" .. file
+        local text = cbk.fs.read(path)
+        local first, last = text:find(old, 1, true)
+        cbk.fs.write(path, text:sub(1, first - 1) .. case[1] .. text:sub(last + 1), { overwrite = true })
+        local code, _, err = run(dir, "report", "run")
+        equal(code, 1)
+        has((err:gsub("%s+", " ")), "'run/" .. file .. "'")
+        has((err:gsub("%s+", " ")), case[2])
+        equal(cbk.fs.exists(dir .. "/report.html"), false)
+      end)
+    end
+  end
+
   it("refuses what is for checkpoints, and files of other programs", function()
     local dir = make {}
     local code, _, err = run(dir, "report", "run", "--key", "w")

@@ -3,6 +3,7 @@
 
 local cbk = require "cbk"
 local curves = require "cbk.plot.curves"
+local kinds = require "converters.engine.kinds"
 local numbers = require "cbk.numbers"
 local systems = require "cstorch.run.systems"
 
@@ -16,6 +17,7 @@ Record.__index = Record
 local record = {}
 
 local FACTS = { "model", "parameters", "first_step", "last_step", "command" }
+local ARE_COUNTS = { parameters = true, first_step = true, last_step = true }
 local PARAMS, RUN, METRICS, PICTURE = "params.yaml", "run.json", "metrics.jsonl", "metrics.svg"
 
 ---@class RunFacts            What run.json says.
@@ -34,6 +36,27 @@ local function open(path, mode)
   return file
 end
 
+---@param value any   of JSON
+local function is_count(value)
+  local number = tonumber(tostring(value))
+  return type(value) ~= "string" and number ~= nil and number >= 0 and number == math.floor(number) and number < 2 ^ 53
+end
+
+local NOT_FINITE = { nan = true, inf = true, ["-inf"] = true }
+
+---What is wrong with a line of metrics.jsonl; nil if nothing is.
+---@param row any
+---@return string|nil
+local function problem_of(row)
+  if not kinds.is_dict(row) then return ("expected an object such as {\"step\": 1, \"loss\": 2.5}, found %s"):format(cbk.json(row)) end
+  if row.step == nil then return "it has no 'step'" end
+  if not is_count(row.step) then return ("expected a whole number from 0 in 'step', found %s"):format(cbk.json(row.step)) end
+  for name, value in cbk.items(row) do
+    local is_number = NOT_FINITE[value] or type(value) ~= "string" and tonumber(tostring(value)) ~= nil
+    if not is_number then return ("expected a number in '%s', found %s"):format(cbk.shown(name), cbk.json(value)) end
+  end
+end
+
 ---The lines of metrics.jsonl: none if there is no such file. A last line that a killed run left unfinished is not one.
 ---@param dir string
 ---@return Dict[]
@@ -42,7 +65,11 @@ function record.read(dir)
   if not cbk.fs.exists(path) then return out end
   for line in cbk.fs.read(path):gmatch "([^\n]*)\n" do
     local fine, row = pcall(cbk.parse_json, line)
-    if not fine then cbk.fail("format", ("%s: line %d is not JSON"):format(cbk.quote(path), #out + 1), { file = path }) end
+    local problem = fine and problem_of(row) or not fine and "it is not JSON"
+    if problem then
+      cbk.fail("format", ("%s, line %d: %s"):format(cbk.quote(path), #out + 1, problem),
+        { file = path, advice = "remove the line, or name another folder for the run" })
+    end
     out[#out + 1] = row
   end
   return out
@@ -60,12 +87,19 @@ function record.facts(dir)
   local path = cbk.fs.join(dir, RUN)
   if not cbk.fs.exists(path) then return nil end
   local read, out = cbk.config.load(path), {}
+  if not kinds.is_dict(read) then cbk.fail("format", ("%s has no fields: it is not of a run"):format(cbk.quote(path)), { file = path }) end
   for _, name in ipairs(FACTS) do
     local value = read[name]
     if value == nil then
       cbk.fail("format", ("%s has no '%s': it is not of a run of this version"):format(cbk.quote(path), name), { file = path })
     end
-    out[name] = type(value) == "string" and value or tonumber(tostring(value))
+    local expected = ARE_COUNTS[name] and not is_count(value) and "a whole number from 0"
+      or not ARE_COUNTS[name] and type(value) ~= "string" and "a text"
+    if expected then
+      cbk.fail("format", ("%s: expected %s in '%s', found %s"):format(cbk.quote(path), expected, name, cbk.json(value)),
+        { file = path, field = name, advice = "write it as `cbk train` did, or name another folder for the run" })
+    end
+    out[name] = ARE_COUNTS[name] and tonumber(tostring(value)) or value
   end
   return out
 end
