@@ -80,6 +80,27 @@ describe("tokens: what a tokenizer.json has that is not known", function()
     ["added token '<|end|>': lstrip = true is not known"] = function(root) root.added_tokens[1].lstrip = true end,
     ["tokenizer.json: decoder = \"WordPiece\" is not known"] = function(root) root.decoder = cbk.dict { { "type", "WordPiece" } } end,
     ["tokenizer.json: extra = 1 is not known"] = function(root) root.extra = 1 end,
+    ["the token 'a': expected a whole number from 0, below 2^31, as its id, found 1099511627776"] =
+      function(root) root.model.vocab.a = 2 ^ 40 end,
+    ["the token 'a': expected a whole number from 0, below 2^31, as its id, found 2147483648"] =
+      function(root) root.model.vocab.a = 2 ^ 31 end,
+    ["the token 'a': expected a whole number from 0, below 2^31, as its id, found -4"] = function(root) root.model.vocab.a = -4 end,
+    ["the token 'a': expected a whole number from 0, below 2^31, as its id, found 1.5"] = function(root) root.model.vocab.a = 1.5 end,
+    ["the token '<|end|>': expected a whole number from 0, below 2^31, as its id, found -1"] =
+      function(root) root.added_tokens[1].id = -1 end,
+    ["has the id 67108864; expected one below 67108864"] = function(root)
+      root.model.vocab.a, root.model.merges[1] = 2 ^ 26, "a b"
+      root.model.vocab.ab = root.model.vocab.ab or 5
+    end,
+    ["normalizer 'Replace': content has 10000000 bytes; expected at most 1024"] = function(root)
+      root.normalizer = cbk.dict { { "type", "Replace" }, { "pattern", cbk.dict { { "String", "a" } } }, { "content", ("x"):rep(1e7) } }
+    end,
+    ["has more than 64 groups within one another"] =
+      function(root) root.pre_tokenizer.pretokenizers[1].pattern.Regex = ("("):rep(100) .. "a" .. (")"):rep(100) end,
+    ["((((((((((' … has 200001 characters; expected at most 4096"] =
+      function(root) root.pre_tokenizer.pretokenizers[1].pattern.Regex = ("("):rep(1e5) .. "a" .. (")"):rep(1e5) end,
+    ["pre_tokenizer 'Metaspace': replacement = \"xx\" is not known"] =
+      function(root) root.pre_tokenizer = cbk.dict { { "type", "Metaspace" }, { "replacement", "xx" } } end,
     ["needs the token 'zq', which the vocabulary lacks"] = function(root) root.model.merges[1] = "z q" end,
   } do
     it("is refused by name: " .. problem, function()
@@ -88,6 +109,16 @@ describe("tokens: what a tokenizer.json has that is not known", function()
       raises(problem, function() tokens.open(path) end)
     end)
   end
+
+  it("is refused: a text that grows", function()
+    local path = with("llama3", function(root)
+      local part = cbk.dict { { "type", "Replace" }, { "pattern", cbk.dict { { "String", "a" } } }, { "content", "aaaaaaaa" } }
+      root.normalizer = cbk.dict { { "type", "Sequence" }, { "normalizers", cbk.list { part, part, part, part } } }
+    end)
+    local tokenizer = tokens.open(path)
+    raises("normalizer 'Sequence': it makes 64000 bytes of 1000; expected at most 16 times as many",
+      function() tokenizer:encode(("a"):rep(1000)) end)
+  end)
 
   it("is refused: other files", function()
     local path = cbk.fs.join(harness.temp_dir(), "x.json")

@@ -4,7 +4,7 @@ local cbk = require "cbk"
 
 local bpe = {}
 
-local PAIR = 2 ^ 26  -- more than there are ids
+local PAIR = 2 ^ 26  -- more than the largest id that a merge has
 local PLACE = 2 ^ 26 -- more than a word has symbols
 
 ---@class Bpe
@@ -32,6 +32,10 @@ function bpe.new(merges, vocab)
       if not vocab[part] then
         cbk.fail("format", ("merge %d, %s, needs the token %s, which the vocabulary lacks"):format(rank, cbk.json(merge), cbk.quote(part)))
       end
+    end
+    local largest = math.max(vocab[left], vocab[right], vocab[whole])
+    if largest >= PAIR then
+      cbk.fail("unsupported", ("merge %d, %s, has the id %d; expected one below %d"):format(rank, cbk.json(merge), largest, PAIR))
     end
     self.ranks[vocab[left] * PAIR + vocab[right]] = rank
     self.joined[rank] = vocab[whole]

@@ -10,21 +10,44 @@ local normalizers = {}
 
 local MAKERS = {}
 
-local function make(spec) return known.make("normalizer", MAKERS, spec) end
+-- A text may grow to so many times its size, and by so many bytes: others would fill the memory.
+local TIMES, MORE = 16, 1024
+
+---A part that a normalizer puts into a text.
+---@param what string
+---@param field string
+local function short_text(what, field, value)
+  if type(value) ~= "string" then known.refuse(what, field, value) end
+  if #value <= MORE then return value end
+  cbk.fail("unsupported", ("%s: %s has %d bytes; expected at most %d"):format(what, field, #value, MORE), { field = field })
+end
+
+---@param name string   of the normalizer
+local function check_growth(name, before, after)
+  if #after <= TIMES * #before + MORE then return after end
+  cbk.fail("value", ("normalizer '%s': it makes %d bytes of %d; expected at most %d times as many"):format(name, #after, #before, TIMES))
+end
+
+---@return Normalizer
+local function make(spec)
+  local normalize = known.make("normalizer", MAKERS, spec)
+  return function(text, is_start) return check_growth(spec.type, text, normalize(text, is_start)) end
+end
 
 function MAKERS.Sequence(spec)
   known.fields("normalizer 'Sequence'", spec, { "normalizers" })
   local list = {}
   for i, part in cbk.items(spec.normalizers) do list[i] = make(part) end
   return function(text, is_start)
-    for _, normalize in ipairs(list) do text = normalize(text, is_start) end
-    return text
+    local out = text
+    for _, normalize in ipairs(list) do out = check_growth("Sequence", text, normalize(out, is_start)) end
+    return out
   end
 end
 
 function MAKERS.Prepend(spec)
   known.fields("normalizer 'Prepend'", spec, { "prepend" })
-  local prefix = spec.prepend
+  local prefix = short_text("normalizer 'Prepend'", "prepend", spec.prepend)
   return function(text, is_start) return is_start and text ~= "" and prefix .. text or text end
 end
 
@@ -35,7 +58,7 @@ function MAKERS.Replace(spec)
   known.fields(what, spec.pattern, { "String" })
   local points = unicode.points(spec.pattern.String)
   if not points or points.n ~= 1 then known.refuse(what, "pattern", spec.pattern) end
-  local pattern, content = spec.pattern.String:gsub("%W", "%%%0"), spec.content:gsub("%%", "%%%%")
+  local pattern, content = spec.pattern.String:gsub("%W", "%%%0"), short_text(what, "content", spec.content):gsub("%%", "%%%%")
   return function(text) return (text:gsub(pattern, content)) end
 end
 

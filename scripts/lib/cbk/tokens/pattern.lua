@@ -20,6 +20,7 @@ local pattern = {}
 ---@field points CodePoints
 ---@field at integer
 ---@field folds boolean    upper and lower case are the same
+---@field depth integer    of groups within groups
 local Reader = {}
 Reader.__index = Reader
 
@@ -201,11 +202,15 @@ end
 
 -- --- the grammar
 
+local LONGEST, DEEPEST = 4096, 64 -- code points of a pattern, and groups within groups: each is a call within another
+
 local alternatives -- of a pattern or a group
 
 --- A group, behind its `(`.
 local function group(reader)
   local folds, wrap = reader.folds, nil
+  reader.depth = reader.depth + 1
+  if reader.depth > DEEPEST then refuse(reader, ("more than %d groups within one another"):format(DEEPEST)) end
   if reader:take "?i:" then
     reader.folds = true
   elseif reader:take "?!" then
@@ -217,7 +222,7 @@ local function group(reader)
   end
   local part = alternatives(reader)
   if not reader:take ")" then refuse(reader, "( without )") end
-  reader.folds = folds
+  reader.folds, reader.depth = folds, reader.depth - 1
   if wrap ~= nil then return ahead(part, wrap) end
   return part
 end
@@ -299,7 +304,11 @@ Pattern.__index = Pattern
 ---@return TokenPattern
 function pattern.compile(source)
   local points = unicode.points(source) or cbk.fail("format", "a pattern that is no UTF-8")
-  local reader = setmetatable({ source = source, points = points, at = 1, folds = false }, Reader)
+  if points.n > LONGEST then
+    cbk.fail("unsupported", ("the pattern %s … has %d characters; expected at most %d"):format(cbk.quote(source:sub(1, 40)), points.n,
+      LONGEST))
+  end
+  local reader = setmetatable({ source = source, points = points, at = 1, folds = false, depth = 0 }, Reader)
   local part = alternatives(reader)
   if reader:peek() then refuse(reader, ") without (") end
   return setmetatable({ matcher = part(last) }, Pattern)

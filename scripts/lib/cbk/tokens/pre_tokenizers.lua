@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local known = require "cbk.tokens.known"
 local pattern = require "cbk.tokens.pattern"
+local unicode = require "cbk.tokens.unicode"
 
 local pre_tokenizers = {}
 
@@ -79,7 +80,8 @@ function MAKERS.Metaspace(spec)
   local what = "pre_tokenizer 'Metaspace'"
   known.fields(what, spec, { "replacement", "add_prefix_space", "prepend_scheme", "split" })
   known.one_of(what, spec, "prepend_scheme", "always", "first", "never")
-  local mark = spec.replacement
+  local mark, points = spec.replacement, type(spec.replacement) == "string" and unicode.points(spec.replacement)
+  if not points or points.n ~= 1 then known.refuse(what, "replacement", mark) end
   local scheme = known.get(spec, "prepend_scheme") or known.get(spec, "add_prefix_space") == false and "never" or "always"
   local split = known.get(spec, "split") ~= false and pre_tokenizers.before_mark(mark, true) or unsplit
   return {

@@ -25,13 +25,25 @@ Json.__index = Json
 
 local MARK = "▁" -- a space, in vocabularies of SentencePiece
 
+--- Token files have int32.
+local function check_id(token, id)
+  local is_id = type(id) == "number" and id == math.floor(id) and id >= 0 and id < 2 ^ 31
+  if is_id then return end
+  cbk.fail("format", ("the token %s: expected a whole number from 0, below 2^31, as its id, found %s"):format(cbk.quote(token),
+    id == nil and "none" or cbk.json(id)))
+end
+
 local function read_vocab(self, vocab)
-  for token, id in cbk.items(vocab) do self.vocab[token], self.tokens[id] = id, token end
+  for token, id in cbk.items(vocab) do
+    check_id(token, id)
+    self.vocab[token], self.tokens[id] = id, token
+  end
 end
 
 local function read_added(self, list)
   for _, token in cbk.items(list) do
     local what = ("added token %s"):format(cbk.quote(token.content))
+    check_id(token.content, token.id)
     known.fields(what, token, { "id", "content", "single_word", "lstrip", "rstrip", "normalized", "special" })
     for _, field in ipairs { "single_word", "lstrip", "rstrip" } do known.one_of(what, token, field, false) end
     local is_normalized = token.normalized and self.normalize ~= nil
