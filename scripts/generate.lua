@@ -75,7 +75,8 @@ local function ids_to_continue(vocabulary, tokenizer)
   if args.ids then
     for text in args.ids:gmatch "[^,%s]+" do
       local id = tonumber(text)
-      if not id or id ~= math.floor(id) then cli.usage_error("generate", ("--ids: %s is not a whole number"):format(cbk.quote(text))) end
+      local is_whole = id and id == math.floor(id) and math.abs(id) < 2 ^ 53
+      if not is_whole then cli.usage_error("generate", ("--ids: %s is not a whole number"):format(cbk.quote(text))) end
       ids[#ids + 1] = id
     end
   else
@@ -113,6 +114,10 @@ local side = computable.of(args.checkpoint, checkpoint, args.config)
 local model = cbk_errors.within(cbk.quote(args.checkpoint), models.module, side.list, side.tensors)
 local tokenizer = tokenizer_of(model:vocabulary())
 local given = ids_to_continue(model:vocabulary(), tokenizer)
+if #given > model:longest() then
+  cbk.fail("value", ("the text has %s, and the model %d positions"):format(numbers.counted(#given, "token"), model:longest()),
+    { advice = "give a shorter text" })
+end
 local print_token = tokenizer and not args.json and printer(tokenizer)
 
 if print_token then

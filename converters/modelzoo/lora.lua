@@ -14,6 +14,9 @@ local lora = {}
 
 local function refuse(message, ...) cbk.fail("config", message:format(...)) end
 
+---@param field string   its path
+local function refuse_field(field, message, ...) cbk.fail("config", field .. message:format(...), { field = field }) end
+
 local function is_finite(number) return type(number) == "number" and number == number and math.abs(number) < math.huge end
 
 -- --- settings
@@ -23,7 +26,7 @@ local fields = { r = true, alpha = true, dropout = true, fan_in_fan_out = true, 
 local function targets_of(params, name)
   if not present(params.target_modules) then return nil end
   local list = {}
-  if not is_list(params, "target_modules") then refuse("%s.target_modules must be a list of class names", name) end
+  if not is_list(params, "target_modules") then refuse_field(name .. ".target_modules", " must be a list of class names") end
   for i, class in cbk.items(params.target_modules) do
     if type(class) ~= "string" then refuse("%s.target_modules: '%s' is not a class name", name, tostring(class)) end
     list[i] = class
@@ -43,18 +46,23 @@ end
 local function group_of(params, name)
   if not is_dict(params) then refuse("%s must be a dict of LoRA settings", name) end
   for field in cbk.items(params) do
-    if not fields[field] then refuse("%s.%s is not a LoRA setting; known: r, alpha, dropout, fan_in_fan_out, merge_weights and "
-      .. "target_modules", name, tostring(field)) end
+    if not fields[field] then
+      refuse_field(("%s.%s"):format(name, tostring(field)),
+        " is not a LoRA setting; known: r, alpha, dropout, fan_in_fan_out, merge_weights and target_modules")
+    end
   end
   local rank, alpha, fan = params.r, params.alpha, params.fan_in_fan_out
-  if not present(rank) then refuse("%s.r, the rank, is missing", name) end
-  if not is_finite(rank) or rank % 1 ~= 0 or rank < 0 then refuse("%s.r=%s: the rank must be a whole number", name, tostring(rank)) end
+  if not present(rank) then cbk.fail("config", name .. ".r, the rank, is missing", { field = name }) end
+  local is_rank = is_finite(rank) and rank % 1 == 0 and rank >= 0
+  if not is_rank then refuse_field(name .. ".r", "=%s: the rank must be a whole number", tostring(rank)) end
   if alpha == nil then alpha = 1 end
-  if not is_finite(alpha) then refuse("%s.alpha=%s: it must be a finite number", name, tostring(alpha)) end
-  if fan ~= nil and type(fan) ~= "boolean" then refuse("%s.fan_in_fan_out=%s: it must be true or false", name, tostring(fan)) end
+  if not is_finite(alpha) then refuse_field(name .. ".alpha", "=%s: it must be a finite number", tostring(alpha)) end
+  if fan ~= nil and type(fan) ~= "boolean" then
+    refuse_field(name .. ".fan_in_fan_out", "=%s: it must be true or false", tostring(fan))
+  end
   local dropout = present(params.dropout) and params.dropout or 0
   local is_rate = type(dropout) == "number" and dropout >= 0 and dropout <= 1
-  if not is_rate then refuse("%s.dropout=%s: it must be a number from 0 to 1", name, tostring(dropout)) end
+  if not is_rate then refuse_field(name .. ".dropout", "=%s: it must be a number from 0 to 1", tostring(dropout)) end
   return { rank = rank, scale = alpha / rank, dropout = dropout, fan_in_fan_out = fan == true, targets = targets_of(params, name),
     name = name }
 end

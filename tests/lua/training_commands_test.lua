@@ -154,6 +154,9 @@ describe("cbk generate", function()
     fails_with(dir, "--top-k and --top-p draw tokens: give --temperature as well", "generate", "model.mdl", "--prompt", "a", "--top-k", "3")
     fails_with(dir, "the token 300 is not in the model's vocabulary of 257", "generate", "model.mdl", "--ids", "300")
     fails_with(dir, "--ids: 'x' is not a whole number", "generate", "model.mdl", "--ids", "1,x")
+    fails_with(dir, "--ids: 'inf' is not a whole number", "generate", "model.mdl", "--ids", "inf")
+    fails_with(dir, "the text has 25 tokens, and the model 24 positions; give a shorter text", "generate", "model.mdl", "--prompt",
+      ("a"):rep(25))
     fails_with(dir, "there is no token to continue: the text is empty", "generate", "model.mdl", "--prompt", "")
     section.vocab_size = 300
     cbk.config.save(cbk.dict { model = section }, dir .. "/params.yaml", { overwrite = true })

@@ -342,7 +342,23 @@ describe("cbk train: the file", function()
       refused("      steps: 4", text, ('line 46: trainer.init.checkpoint.checkpoint_name: expected a file name without folders '
         .. 'that has {step} once, such as checkpoint_{step}.mdl, found "%s"'):format(name))
     end
-    refused("nonlinearity: gelu", "nonlinearity: mish", "line 7: trainer.init.model: the activation 'mish' is not known here")
+    refused("nonlinearity: gelu", "nonlinearity: mish", "line 16: trainer.init.model.nonlinearity: the activation 'mish' is not known here")
+    refused("hidden_size: 16", "hidden_size: '16'",
+      "line 10: trainer.init.model.hidden_size: expected a whole number of at least 1, found '16'")
+    refused("      dropout_rate: 0.1", "      dropout_rate: 1.5",
+      "line 17: trainer.init.model.dropout_rate: expected a number from 0 to 1, found 1.5")
+    refused("name: gpt2", "name: gtp2", "line 8: trainer.init.model.name: 'gtp2' is not a known model; did you mean gpt2?")
+    refused("      name: gpt2\n", "", "line 7: trainer.init.model: it has no 'name', such as gpt2")
+    refused("position_embedding_type: learned", "position_embedding_type: rotery",
+      "line 15: trainer.init.model.position_embedding_type: position_embedding_type=rotery is not emulated; did you mean 'rotary'?")
+    refused("nonlinearity: gelu", "nonlinearity: gleu",
+      "line 16: trainer.init.model.nonlinearity: the activation 'gleu' is not known here; did you mean 'gelu'?")
+    refused("end_learning_rate: 0.002\n", "end_learning_rat: 0.002\n", "line 34: trainer.init.schedulers.0.SequentialLR.schedulers.1."
+      .. "CosineDecayLR.end_learning_rat: CosineDecayLR: unknown argument 'end_learning_rat'; did you mean 'end_learning_rate'?")
+    refused("    logging:", "    callbacks:\n    - KeepNCheckpoint: {n: 2}\n    logging:",
+      "line 47: trainer.init.callbacks.0.KeepNCheckpoint: unknown name; did you mean 'KeepNCheckpoints'?")
+    refused("    logging:", "    callbacks:\n    - Lora: {lora_param: {r: 2}}\n    logging:",
+      "line 47: trainer.init.callbacks.0.Lora.lora_param: unknown field; did you mean 'lora_params'?")
     refused("weight_decay: 0.1", "weight_dekay: 0.1",
       "line 23: trainer.init.optimizer.AdamW.weight_dekay: unknown field of AdamW; did you mean 'weight_decay'?")
     refused("AdamW:", "AdamX:", "trainer.init.optimizer.AdamX: configure_optimizer: unknown optimizer_type 'AdamX'")
@@ -374,6 +390,19 @@ describe("cbk train: the file", function()
     status, _, err = harness.cbk(dir, "train", "params.yaml", "--model-dir", "")
     equal(status, 2)
     has(err, "--model-dir is empty; name a folder")
+  end)
+
+  it("is refused if a checkpoint does not fit it", function()
+    local dir = folder()
+    train(dir, "--max-steps", "4")
+    for old, new in pairs { ["num_hidden_layers: 2"] = "num_hidden_layers: 3", ["hidden_size: 16"] = "hidden_size: 32" } do
+      cbk.fs.write(dir .. "/params.yaml", changed(TRAINER, old, new), { overwrite = true })
+      local status, _, err = harness.cbk(dir, "train", "params.yaml")
+      equal(status, 1)
+      err = err:gsub("%s+", " ")
+      has(err, "cannot load 'run/checkpoint_4.mdl' into the model of 'params.yaml': ")
+      has(err, "a run of another model or optimizer needs another model_dir")
+    end
   end)
 
   it("says which record of the data has an id beyond the vocabulary", function()
@@ -600,6 +629,10 @@ describe("cbk train: LoRA", function()
   it("refuses what it cannot adapt", function()
     for _, case in ipairs {
       { "target_modules: [TransformerDecoderLayer, Linear]", "target_modules: [Conv2d]", "no module of the model is among the target" },
+      { "Linear]", "Linaer]", "lora_params.target_modules: no module of the model is among the target_modules of lora_params; "
+        .. "did you mean 'Linear'?; known: Embedding, " },
+      { "alpha: 4", "alfa: 4", "'params.yaml', line 48: trainer.init.callbacks.0.Lora.lora_params.alfa is not a LoRA setting; known: r, " },
+      { "r: 2, ", "", "'params.yaml', line 48: trainer.init.callbacks.0.Lora.lora_params.r, the rank, is missing" },
       { "r: 2", "r: 2, fan_in_fan_out: true", "fan_in_fan_out=true is not emulated" },
       { "dropout: 0.1, ", "dropout: 2, ", "lora_params.dropout=2: it must be a number from 0 to 1" },
     } do

@@ -11,6 +11,9 @@ local errors = {}
 ---@field kind cstorch.ErrorKind
 ---@field message string
 ---@field where? string    the script's file and line
+---@field value? any       of a config, which is not known
+---@field argument? string of a config, which `of` does not have
+---@field of? string
 local Error = {}
 Error.__index = Error
 
@@ -40,6 +43,14 @@ end
 function errors.raise(kind, format, ...)
   local message = select("#", ...) > 0 and format:format(...) or format
   error(setmetatable({ kind = kind, message = message, where = outside() }, Error), 0)
+end
+
+---Raises an error because of a part of a config, for callers that know where the part is.
+---@param parts { value: any, argument: string, of: string }
+---@param message string
+function errors.refuse(parts, message)
+  error(setmetatable({ kind = "value", message = message, where = outside(), value = parts.value, argument = parts.argument,
+    of = parts.of }, Error), 0)
 end
 
 ---Raises an error when `condition` is false or nil; returns it otherwise.

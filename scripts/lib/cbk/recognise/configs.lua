@@ -127,7 +127,7 @@ function configs.model_of(config, model, format)
   local others = converters.stated_models(is_hf, section)
   local lacking = converters.lacking_class(others[1] or stated, format)
   if lacking then cbk.fail("unsupported", lacking) end
-  cbk.fail("unsupported", ("'%s' is not a known model; name one with --model ('cbk list' lists them)"):format(stated))
+  cbk.fail("unsupported", ("'%s' is not a known model"):format(stated), { advice = "name one with --model ('cbk list' lists them)" })
 end
 
 return configs

@@ -61,6 +61,7 @@ frequency.kind.read = function(value, written) return written == "int" and { ste
 local scale = kind('a number from 0, or "dynamic"',
   function(value) return value == "dynamic" or type(value) == "number" and value >= 0 and value < math.huge end)
 local map = kind("a map of fields", function(value) return kinds.is_dict(value) end)
+local settings = kind("a map of fields, or a list of them", function(value) return kinds.is_dict(value) or kinds.is_list(value) end)
 local list = kind("a list", function(value) return kinds.is_list(value) end)
 local device = kind('"CSX", "CPU" or "GPU"',
   function(value) return type(value) == "string" and (" csx cpu gpu "):find(" " .. value:lower() .. " ", 1, true) ~= nil end)
@@ -114,7 +115,7 @@ local logging = section {
 ---Callbacks and loggers that are emulated, by their names. Others are named as having no effect.
 fields.CALLBACKS = {
   KeepNCheckpoints = section { n = count }, CheckLoss = section {}, LoadCheckpointStates = section { load_checkpoint_states = states },
-  Lora = map,
+  Lora = section { lora_params = settings },
 }
 fields.LOGGERS = {
   ProgressLogger = section {},

@@ -1,17 +1,23 @@
 -- The model of a params.yaml: which class it is, what it computes, and what it is trained for.
 
 local cbk = require "cbk"
+local catalogue = require("cbk.converters").catalogue
 local classes = require "cbk.classes"
 local configs = require "cbk.recognise.configs"
+local converter_list = require "cbk.converters.list"
+local errors = require "cbk.errors"
 local kinds = require "converters.engine.kinds"
 local lora = require "converters.modelzoo.lora"
 local models = require "cstorch.models"
+local modules_of = require "converters.modelzoo.modules"
 local naming = require "cbk.naming"
 local params = require "cbk.training.params"
 local tasks = require "cbk.training.tasks"
 local trainer = require "converters.modelzoo.trainer"
 
 local model = {}
+
+local MODEL = "trainer.init.model"
 
 --- Fields of a model section that are no model's, and what they do on a cluster; false: they are read here.
 local OTHERS = {
@@ -59,6 +65,44 @@ function model.task(run, kind, module)
   return kind.open(module, trainer.model(run.config), refuse)
 end
 
+---Makes the computation of a model; an error names the field that is the reason.
+---@param run TrainingParams
+---@param make function
+---@return cstorch.models.Trainable
+function model.make(run, make, ...)
+  local fine, result = pcall(make, ...)
+  if fine then return result end
+  local place, value = MODEL, type(result) == "table" and result.value or nil
+  for name, own in cbk.items(trainer.model(run.config)) do
+    if value ~= nil and own == value then place = ("%s.%s"):format(MODEL, name) end
+  end
+  return params.at_field(run, place, error, result, 0)
+end
+
+---The classes of a model's modules, which target_modules may name.
+---@param own TrainingModel
+---@param section Dict
+---@return string[]
+local function classes_of(own, section)
+  local found = {}
+  for _, one in ipairs(own.list) do
+    for _, class in ipairs((modules_of.classes(one.key:match "^(.*)%.[^.]*$" or "", own.name, section))) do found[class] = true end
+  end
+  return naming.sorted(found)
+end
+
+---@param run TrainingParams
+---@param own TrainingModel
+---@param groups LoraGroup[]
+local function refuse_targets(run, own, groups)
+  local names, near = classes_of(own, trainer.model(run.config)), nil
+  local is_known = {}
+  for _, name in ipairs(names) do is_known[name] = true end
+  for _, name in ipairs(groups[1].targets or {}) do near = near or not is_known[name] and cbk.nearest(name, names, 1)[1] or nil end
+  params.refuse(run, groups[1].name .. ".target_modules", ("no module of the model is among the target_modules of lora_params%s; known: %s")
+    :format(near and ("; did you mean '%s'?"):format(near) or "", table.concat(names, ", ")))
+end
+
 ---Adds the low-rank matrices of the callback Lora, if the file has it.
 ---@param run TrainingParams
 ---@param own TrainingModel
@@ -66,7 +110,12 @@ end
 ---@param seed integer
 function model.adapt(run, own, module, seed)
   if not lora.is_in(run.config) then return end
-  local groups, section, modules = lora.groups(run.config, run.file), trainer.model(run.config), {}
+  local fine, groups = pcall(lora.groups, run.config, run.file)
+  if not fine then
+    local is_at_field = type(groups) == "table" and groups.field
+    error(is_at_field and errors.put_in(groups, (params.line(run, groups.field))) or groups, 0)
+  end
+  local section, modules = trainer.model(run.config), {}
   for _, one in ipairs(own.list) do
     local path = one.key:match "^(.*)%.weight$"
     local group, class = nil, nil
@@ -76,10 +125,23 @@ function model.adapt(run, own, module, seed)
     end
     if group then modules[path] = { rank = group.rank, scale = group.scale, dropout = group.dropout, class = class } end
   end
-  if next(modules) == nil then
-    params.refuse(run, "trainer.init.callbacks", "no module of the model is among the target_modules of lora_params")
-  end
+  if next(modules) == nil then refuse_targets(run, own, groups) end
   module:adapt(modules, seed)
+end
+
+---The tensors of a model; an error names the field that is the reason.
+---@param run TrainingParams
+---@param name string
+---@param format string
+---@return ClassTensors
+local function tensors_of(run, name, format)
+  local fine, result = pcall(classes.tensors, run.config, name, format)
+  if fine then return result end
+  local field = type(result) == "table" and result.code == "config" and result.field
+  if not field then error(result, 0) end
+  local place = ("%s.%s"):format(MODEL, field)
+  if result.supported then params.refuse(run, place, ("expected %s, found %s"):format(result.supported, result.found)) end
+  return params.at_field(run, place, error, result, 0)
 end
 
 ---@class TrainingModel
@@ -92,8 +154,13 @@ end
 ---@return TrainingModel
 function model.of(run)
   local section = trainer.model(run.config)
-  local name, format = configs.model_of(run.config)
-  local list = classes.tensors(run.config, name, format)
+  if kinds.absent(section.name) then params.refuse(run, MODEL, "it has no 'name', such as gpt2") end
+  local fine, name, format = pcall(configs.model_of, run.config)
+  if not fine then
+    local advice = converter_list.advice(tostring(section.name), catalogue.names())
+    params.at_field(run, MODEL .. ".name", error, errors.with(name, { advice = advice }), 0)
+  end
+  local list = tensors_of(run, name, format)
   if not models.knows(list.class) then
     params.refuse(run, "trainer.init.model.name",
       ("%s (%s) cannot be trained here; decoders such as gpt2 and llama can, and bert and t5"):format(name, list.class.name))

@@ -63,13 +63,44 @@ local function optimizer_of(run, module)
   return optimizer
 end
 
+local function bare(name) return (tostring(name):lower():gsub("lr$", "")) end
+
+---The path of an argument of a schedule; nil if it is not found.
+---@param list List       of schedules
+---@param place string    of the list
+---@param class string
+---@param argument string
+---@return string|nil
+local function place_of_argument(list, place, class, argument)
+  for i, entry in cbk.items(list) do
+    for name, options in cbk.items(kinds.is_dict(entry) and entry or cbk.dict()) do
+      local at = ("%s.%d.%s"):format(place, i - 1, tostring(name))
+      local has = kinds.is_dict(options) and options[argument] ~= nil and bare(name) == bare(class)
+      local inner = not has and kinds.is_dict(options) and kinds.is_list(options.schedulers)
+        and place_of_argument(options.schedulers, at .. ".schedulers", class, argument)
+      if has or inner then return has and ("%s.%s"):format(at, argument) or inner end
+    end
+  end
+end
+
+---@param run TrainingParams
+---@param optimizer cstorch.optim.Optimizer
+---@param list List
+---@return cstorch.optim.Scheduler[]
+local function made_schedules(run, optimizer, list)
+  local fine, result = pcall(cstorch.optim.configure_scheduler, optimizer, list)
+  if fine then return result end
+  local place = type(result) == "table" and result.argument and place_of_argument(list, SCHEDULES, result.of, result.argument)
+  return params.at_field(run, place or SCHEDULES, error, result, 0)
+end
+
 ---@param run TrainingParams
 ---@param optimizer cstorch.optim.Optimizer
 ---@return cstorch.optim.Scheduler[]
 local function schedules_of(run, optimizer)
   local list = run.init.schedulers
   if not list or #list == 0 then return {} end
-  local schedules, has_factors = params.at_field(run, SCHEDULES, cstorch.optim.configure_scheduler, optimizer, list), false
+  local schedules, has_factors = made_schedules(run, optimizer, list), false
   for _, group in ipairs(optimizer.param_groups) do has_factors = has_factors or group.adjust_learning_rate ~= nil end
   for i, schedule in ipairs(schedules) do
     -- muP gives factors to groups, which apply without a ScalePerParamLR in the file.

@@ -38,15 +38,22 @@ local function place_in_file(moves, place)
   return place
 end
 
----Where a field is: "'params.yaml', line 12: trainer.init.seed".
+---The line of a field: "'params.yaml', line 12".
 ---@param at { file: string, moves: Moves }
 ---@param place string    its path in the trainer's layout
 ---@return string, string own   its path in the file
-local function where_is(at, place)
+function params.line(at, place)
   local own, keys = place_in_file(at.moves, place), {}
-  for key in own:gmatch "[^.]+" do keys[#keys + 1] = key end
+  for key in own:gsub("%[(%d+)%]", ".%1"):gmatch "[^.]+" do keys[#keys + 1] = key end
   local line = cbk.config.line(at.file, keys)
-  return ("'%s'%s: %s"):format(at.file, line and (", line %d"):format(line) or "", own), own
+  return ("'%s'%s"):format(at.file, line and (", line %d"):format(line) or ""), own
+end
+
+---Where a field is: "'params.yaml', line 12: trainer.init.seed".
+---@return string, string own
+local function where_is(at, place)
+  local line, own = params.line(at, place)
+  return ("%s: %s"):format(line, own), own
 end
 
 ---Fails because of a field.
@@ -123,6 +130,8 @@ local function read_named(reader, known, ignored, entries, place)
     if not kinds.is_dict(entry) then params.refuse(reader, at, ("expected a map with one name, found %s"):format(shown(entry))) end
     for name in cbk.items(entry) do
       local options, spot = entry[name], at .. "." .. tostring(name)
+      local near = not (known[name] or ignored[name]) and cbk.nearest(tostring(name), naming.sorted(known), 1)[1]
+      if near then params.refuse(reader, spot, ("unknown name; did you mean '%s'?"):format(near)) end
       local field = known[name] or ignored[name] or { ignored = "is not known here" }
       local value = kinds.absent(options) and field.ignored and "null" or options
       out[name] = read_field(reader, field, value, spot)

@@ -113,7 +113,7 @@ function rates.of(given, options)
   local every = options.all and 1 or math.ceil(steps / MOST)
   local at = some_steps(steps, every)
   local outlined = model.of(given)
-  local module = models.outline(outlined.list)
+  local module = model.make(given, models.outline, outlined.list)
   local own = optimizing.new(given, module)
   local groups, series = own.optimizer.param_groups, {}
   for _, name in ipairs(NAMES) do

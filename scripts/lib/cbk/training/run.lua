@@ -154,6 +154,11 @@ local function load_first(self)
   if not self.loaded then return end
   local fine, result = pcall(saving.load, self, self.loaded, last and true or false)
   if not fine then
+    if type(result) == "table" and not result.code and result.message then -- of a state dict
+      cbk.fail("value", ("cannot load %s into the model of %s: %s"):format(cbk.quote(self.loaded), cbk.quote(self.params.file),
+        result.message), { file = self.loaded,
+        advice = "a run of another model or optimizer needs another model_dir; LoadCheckpointStates names states to load" })
+    end
     local advice = last and "move it to another folder: the run then continues after the checkpoint before it" or nil
     error(type(result) == "table" and result.code and errors.with(result, { advice = advice }) or result, 0)
   end
@@ -171,7 +176,7 @@ function run.open(given, options)
     num_csx = cluster.num_csx, num_workers_per_csx = cluster.num_workers_per_csx or 1, check_loss_values = init.checks_loss })
   local self = { params = given, recomputes = options ~= nil and options.recomputes, seed = init.seed or 0, step = 0, lacking = {} }
   self.model = model.of(given)
-  self.module = params.at_field(given, "trainer.init.model", models.trainable, self.model.list, self.seed)
+  self.module = model.make(given, models.trainable, self.model.list, self.seed)
   self.task = model.task(given, self.model.task, self.module)
   model.adapt(given, self.model, self.module, self.seed)
   self.compiled = cstorch.compile(self.module, { backend = init.backend.backend_type or init.device or "CSX" })

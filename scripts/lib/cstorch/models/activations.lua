@@ -20,9 +20,11 @@ local gated = { swiglu = functional.silu, geglu = functional.gelu, reglu = funct
 ---@param name string
 ---@return fun(x: cstorch.Tensor): cstorch.Tensor
 function activations.plain(name)
-  errors.check(known[name], "value", "the activation '%s' is not known here; known: %s", tostring(name),
-    table.concat(naming.sorted(known), ", "))
-  return known[name]
+  if known[name] then return known[name] end
+  local names = naming.sorted(known)
+  for _, one in ipairs(naming.sorted(gated)) do names[#names + 1] = one end
+  errors.refuse({ value = name }, ("the activation '%s' is not known here%s; known: %s"):format(tostring(name),
+    errors.suggestion(name, names), table.concat(names, ", ")))
 end
 
 ---The activation of a gate, or nil if the name is that of an activation without one.

@@ -6,6 +6,7 @@ local cbk = require "cbk"
 local errors = require "cstorch.errors"
 local functional = require "cstorch.nn.functional"
 local kinds = require "converters.engine.kinds"
+local naming = require "cbk.naming"
 local parts = require "cstorch.models.parts"
 local rotary = require "cstorch.models.rotary"
 local zoo_layers = require "cstorch.models.zoo_layers"
@@ -65,7 +66,10 @@ local POSITIONS = {
 ---@param c table
 local function positions_of(c)
   local kind = c.position_embedding_type or "none"
-  errors.check(POSITIONS[kind], "value", "position_embedding_type=%s is not emulated; learned, rotary and alibi are", kind)
+  if not POSITIONS[kind] then
+    errors.refuse({ value = kind }, ("position_embedding_type=%s is not emulated%s; learned, rotary and alibi are"):format(tostring(kind),
+      errors.suggestion(kind, naming.sorted(POSITIONS))))
+  end
   return POSITIONS[kind](c)
 end
 

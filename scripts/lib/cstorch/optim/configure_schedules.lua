@@ -60,7 +60,8 @@ local function check_arguments(made, arguments)
     local names = keywords.names(declared)
     local known = table.concat(names, ", ")
     local near = errors.suggestion(unknown[1], names)
-    raise("value", "%s: unknown argument '%s'%s (known: %s)", made.name, unknown[1], near, known)
+    errors.refuse({ argument = unknown[1], of = made.name }, ("%s: unknown argument '%s'%s (known: %s)"):format(made.name, unknown[1], near,
+      known))
   end
   check(not missing[1], "runtime", "%s: argument '%s' is missing", made.name, missing[1] or "")
 end
