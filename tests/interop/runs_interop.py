@@ -362,6 +362,8 @@ def ranks(run):
         with open(last, "rb") as file:
             bytes_now = file.read()
         assert i == 0 or bytes_now == want, "the run that was continued has other bytes"
+        with open(os.path.join(folder, "run", "run.json"), encoding="utf-8") as file:
+            assert json.load(file)["command"].startswith("mpirun -n 2 cbk train "), "the command does not start two ranks"
         want = bytes_now
         os.remove(last)
     with open(os.path.join(folder, "alone", "metrics.jsonl"), encoding="utf-8") as file:
