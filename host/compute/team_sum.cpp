@@ -95,6 +95,7 @@ void sum_part(const std::vector<Operand>& reads, const std::vector<Operand>& wri
   Team& team = Team::world();
   const auto begin_of = [&](int rank) { return first + (last - first) * rank / team.size(); };
   std::vector<std::string> slices;
+  slices.reserve(static_cast<size_t>(team.size()));
   for (int rank = 0; rank < team.size(); ++rank)
     slices.push_back(elements(reads, begin_of(rank), begin_of(rank + 1)));
   const size_t own = slices[static_cast<size_t>(team.rank())].size();
