@@ -97,7 +97,7 @@ include(CPack)
 # --- the tarball's programs: the same objects. What Debian has as an archive is linked in; the rest is copied beside them.
 add_executable(cbk-portable EXCLUDE_FROM_ALL $<TARGET_OBJECTS:cbk>)
 target_link_options(cbk-portable PRIVATE -s -Wl,--export-dynamic-symbol=lua_* -Wl,--export-dynamic-symbol=luaL_*)
-target_link_libraries(cbk-portable PRIVATE $<TARGET_FILE:cbk_bindings> $<TARGET_FILE:cbk_host> $<TARGET_FILE:cbk_bundle_messages>
+target_link_libraries(cbk-portable PRIVATE $<TARGET_FILE:cbk_bindings> $<TARGET_FILE:cbk_host> $<TARGET_FILE:cbk_bundle_messages> $<TARGET_FILE:blake3>
   -Wl,-Bstatic -lluajit-5.1 -lyaml-cpp -ldeflate -llz4 -lzstd -lz -lprotobuf -lleveldb -lsnappy -ledit -lbsd -lmd -ltinfo -lseccomp
   -Wl,-Bdynamic -lfmt -lisal -lhwy)
 set_target_properties(cbk-portable PROPERTIES LINKER_LANGUAGE CXX BUILD_RPATH $ORIGIN/../lib/cbk)

@@ -25,6 +25,7 @@ licence_of "$argparse"
 for archive in luajit-5.1 yaml-cpp deflate lz4 zstd z protobuf leveldb snappy edit bsd md tinfo sz aec seccomp; do
   licence_of "$(realpath "$(c++ -print-file-name="lib$archive.a")")"
 done
+for source in /usr/share/cargo/registry/blake3-*/c/blake3.c; do licence_of "$source"; done
 licence_of "$(pkg-config --libs-only-L hdf5-serial | sed 's/^-L//; s/ .*//')/libhdf5.a"
 # glibc is the one thing that the system must have.
 mkdir -p "$top/lib/cbk"
