@@ -128,7 +128,7 @@ TEST_CASE("checkpoint: nothing appears when a sharded write fails", "[checkpoint
   CHECK(folder.names().empty());
   WriteOptions options = sharded("torch", 10);
   for (const char* name :
-       {"../x", "", "..", "a/b", "pytorch_model.bin.index.json", "pytorch_model-00001-of-00001.bin"}) {
+       {"../x", "", "..", "a/b/c", "pytorch_model.bin.index.json", "pytorch_model-00001-of-00001.bin"}) {
     options.companions = {{name, ""}};
     CHECK_THROWS_AS(make_writer(root, folder.path("out"), options), Error);
   }

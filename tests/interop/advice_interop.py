@@ -381,6 +381,9 @@ def unheard(s):
 
 # Advice without a situation here, and why.
 ELSEWHERE = {
+    "compare the models inside with --model": "diff_test.lua", "compare it without --model": "training_files_test.lua",
+    "name one of its checkpoints": "run_report_test.lua", "--model-dir is empty": "training_test.lua",
+    "--steps N takes the first ones": "training_commands_test.lua",
     "--config reads it": "identify_test.lua",
     "leave out --to-dtype": "convert_command_test.lua", "needs tensors: name the checkpoint instead": "round_trip_test.lua",
     "by-layer`, and compare the weight": "check_siblings_test.lua",

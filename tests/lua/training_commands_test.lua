@@ -199,6 +199,7 @@ step         lr  weight_decay (group 0)  weight_decay (group 1)  loss_scale
     has(run(dir, "schedule", "params.yaml", "--rows", "2"), "\n         1      0 ")
     has(run(dir, "schedule", "params.yaml", "--rows", "2"), "\n2147483647  0.002 ")
     fails_with(dir, "cannot print each of 2,147,483,647 steps; expected at most 1,000,000; --steps N", "schedule", "params.yaml", "--json")
+    equal(cbk.parse_json((run(dir, "schedule", "params.yaml", "--json", "--steps", "3"))).steps, 3)
     write "1000000000000000"
     for _, command in ipairs { "schedule", "train" } do
       fails_with(dir, "line 41: trainer.init.loop.max_steps: expected a whole number from 1, below 2^31, found 1000000000000000", command,
