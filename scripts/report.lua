@@ -1,4 +1,4 @@
--- cbk report: write a page about a checkpoint or a training run, for a browser
+-- cbk report: write a page about a checkpoint, or about a run
 
 local cbk = require "cbk"
 local check = require "cbk.check"
