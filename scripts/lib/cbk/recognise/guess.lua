@@ -40,20 +40,45 @@ end
 ---@field known ClassTensors   of the first layers
 ---@field asked table<string, true>   releases that a name depends on
 
+---@class NamesOfClass   The names of a class's tensors with one config.
+---@field known ClassTensors|nil          nil: the class has no tensors with this config
+---@field own table<string, ClassTensor>   by outline
+---@field root table<string, string>      the name that a name is tied to, or itself
+---@field asked table<string, true>       releases that they depend on
+
+---@return NamesOfClass
+local function names_with(class, config, release)
+  local asked, own, root = {}, {}, {}
+  local fine, known = pcall(class.tensors, class, config, { release = release, is_outline = true, asked = asked })
+  for _, one in ipairs(fine and known or {}) do
+    local name = guess.outline(one.key)
+    own[name], root[name] = own[name] or one, one.tied_to and guess.outline(one.tied_to) or name
+  end
+  return { known = fine and known or nil, own = own, root = root, asked = asked }
+end
+
+local names_by_default = setmetatable({}, { __mode = "k" }) -- by class and release: each checkpoint is compared with them first
+
+---@return NamesOfClass
+local function names_of(class, config, release)
+  if cbk.count(config) > 0 then return names_with(class, config, release) end
+  names_by_default[class] = names_by_default[class] or {}
+  local made, of = names_by_default[class], release or ""
+  made[of] = made[of] or names_with(class, config, release)
+  return made[of]
+end
+
 ---Compares the names of a class with those of a checkpoint; nil if the class has no tensors with this config.
 ---@param asked table<string, true>   changed
 ---@return Guess|nil
 local function compared(class, config, release, names, asked)
-  local fine, known = pcall(class.tensors, class, config, { release = release, is_outline = true, asked = asked })
-  if not fine then return nil end
-  local own, root, is_there = {}, {}, {}
-  for _, one in ipairs(known) do
-    local name = guess.outline(one.key)
-    own[name], root[name] = own[name] or one, one.tied_to and guess.outline(one.tied_to) or name
-  end
-  local out = { config = config, matched = 0, unknown = 0, missing = 0, spare = 0, odd = 0, asked = asked, known = known }
+  local of = names_of(class, config, release)
+  for first in pairs(of.asked) do asked[first] = true end
+  if not of.known then return nil end
+  local own, root, is_there = of.own, of.root, {}
+  local out = { config = config, matched = 0, unknown = 0, missing = 0, spare = 0, odd = 0, asked = asked, known = of.known }
   for name, key in pairs(names) do
-    local found = own[name] and name or guess.outline(known:own_key(key) or "")
+    local found = own[name] and name or guess.outline(of.known:own_key(key) or "")
     if own[found] then
       out.matched, is_there[root[found]] = out.matched + 1, true
       if own[found].optional then out.spare = out.spare + 1 end
