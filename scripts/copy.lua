@@ -32,7 +32,8 @@ a plain name also means everything below it. --exclude overrides --include.
                  matched: 'model.*=*'
   with ^ $ or %  a Lua pattern, as in string.gsub: '^h%.(%d+)=layers.%1'
 
-An '=' in OLD is written '\='.
+An '=' in OLD is written '\='. What is put before a key with dots becomes part of it: '*=model.*' makes names, and no
+dict 'model'.
 
 Quantised weights are copied as they are, with their scales; --to-dtype alone refuses them, and so does a
 selection that takes codes without their scales. --dequantize makes numbers of them: FP8 and int8 with a

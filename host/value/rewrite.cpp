@@ -23,6 +23,11 @@ struct Step {
 };
 using Steps = std::vector<Step>;
 
+/// Whether it is an entry of a dict with dotted keys.
+bool is_flat(const Step& step) {
+  return step.container.is(Value::Kind::dict) && step.text.find('.') != std::string::npos;
+}
+
 bool ends_with_part(std::string_view path, std::string_view part) {
   if (path == part) return true;
   return path.size() > part.size() && path.ends_with(part) && path[path.size() - part.size() - 1] == '.';
@@ -32,8 +37,10 @@ bool begins_with_part(std::string_view path, std::string_view part) {
   return path.size() > part.size() && path.starts_with(part) && path[part.size()] == '.';
 }
 
-/// The steps to `path`: the matching steps of `old` at both ends, and one key for the rest between them.
-Steps renamed(const Steps& old, std::string_view path) {
+/// The steps to `path`: the matching steps of `old` at both ends, and one key for the rest between them. What
+/// is put before a leaf's key with dots becomes part of it: a state dict stays flat. Nothing if that depends
+/// on the leaves, because `old` leads to a container.
+std::optional<Steps> renamed(const Steps& old, std::string_view path, bool is_leaf) {
   size_t last = old.size();
   std::string_view rest = path;
   bool all = false;
@@ -47,7 +54,14 @@ Steps renamed(const Steps& old, std::string_view path) {
     rest.remove_prefix(old[first].text.size() + 1);
     ++first;
   }
+  const bool is_added = !all && first == last;
+  if (is_added && !is_leaf && last == old.size()) return std::nullopt;
   Steps steps(old.begin(), old.begin() + static_cast<ptrdiff_t>(first));
+  if (is_added && is_leaf && last + 1 == old.size() && is_flat(old.back())) {
+    std::string key = fmt::format("{}.{}", rest, old.back().text);
+    steps.push_back({old.back().container, Value(key), key});
+    return steps;
+  }
   if (!all) {
     const Value& container = first < old.size() ? old[first].container : old.back().container;
     steps.push_back({container, Value(rest), std::string(rest)});
@@ -331,7 +345,7 @@ class Rewriter {
   }
 
   /// False for a container that must be walked: its leaves change in several ways, or the beginning of their
-  /// paths is removed, or there is a container of that path.
+  /// paths is removed, or something is put before their keys, or there is a container of that path.
   bool place(Node& tree, Part part, uint32_t kept) {
     std::string path;
     for (const Step& step : steps_) path.append(path.empty() ? "" : ".").append(step.text);
@@ -340,7 +354,9 @@ class Rewriter {
         part.is_leaf || !path.empty();  // a key "" at the top adds nothing to the paths below
     if (!is_prefix || change.first_row > kept || change.cut > path.size()) return false;
     const std::string old_path = std::exchange(path, change.of(path));
-    const Steps steps = path == old_path ? steps_ : renamed(steps_, path);
+    const auto found = path == old_path ? std::optional(steps_) : renamed(steps_, path, part.is_leaf);
+    if (!found) return false;
+    const Steps& steps = *found;
     Node* node = &tree;
     for (size_t i = 0; i + 1 < steps.size(); ++i) {
       Child& child = at(*node, steps[i], path);

@@ -22,9 +22,9 @@ struct Rewrite {
 
 /// Containers (records, too) keep their kinds, their keys' kinds and their order as far as paths are kept.
 /// The changed middle of a path becomes one key with dots ("model.h.0.weight" to "net.h.0.weight" puts h
-/// below "net"). Containers that lose all their leaves are removed; items of a list move up if others are
-/// removed. Two leaves with one path are a `key` error that names both. The input is not changed; unchanged
-/// parts are shared with it.
+/// below "net"). What is only put before a dotted key becomes part of it: a state dict stays flat. Containers
+/// that lose all their leaves are removed; items of a list move up if others are removed. Two leaves with one
+/// path are a `key` error that names both. The input is not changed; unchanged parts are shared with it.
 Value rewrite(const Value& root, const Rewrite& rules);
 
 }  // namespace cbk

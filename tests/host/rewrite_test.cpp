@@ -34,6 +34,26 @@ TEST_CASE("a container whose leaves move alike is moved as it is", "[value]") {
   CHECK(root.find("a")->same(list));
 }
 
+TEST_CASE("a state dict stays flat if something is put before its keys", "[value]") {
+  const Value weights = dict_of({{"norm.weight", Value(1)}, {"head.weight", Value(2)}});
+  Rewrite all;
+  all.path = [](const std::string& path, const Value&) { return "model." + path; };
+  const Value flat = rewrite(weights, all);
+  CHECK(flat.find("model.norm.weight") != nullptr);
+  CHECK(flat.as_dict().size() == 2);
+
+  Rewrite inside;  // of a dict that is moved as a whole elsewhere
+  inside.path = [](const std::string& path, const Value&) { return "model.bert" + path.substr(5); };
+  const Value inner = rewrite(dict_of({{"model", weights}}), inside);
+  CHECK(inner.find("model")->find("bert.norm.weight") != nullptr);
+  CHECK(inner.find("model")->as_dict().size() == 2);
+
+  const Value around = rewrite(dict_of({{"model", weights}}), all);
+  CHECK(around.find("model")->find("model")->same(weights));
+  const Value plain = rewrite(dict_of({{"step", Value(1)}}), all);
+  CHECK(plain.find("model")->find("step") != nullptr);
+}
+
 TEST_CASE("a record stays one, with the attributes that stay", "[value]") {
   const auto record = [](Value state) {
     return Value(std::make_shared<Object>(Object{"nn.Linear", "", std::move(state), true}));

@@ -67,8 +67,8 @@ class Advice:
 
     def commands(self, text, words, checkpoint, new):
         """Command lines in quotes; of a template, CHECKPOINT is the input and the capitals behind it are the output."""
-        for match in re.finditer(r"[`']cbk ((?:[a-z-]+) [^`]*?)(?:`|'(?=[;,. )]|$))", text):
-            line = match.group(1)
+        for match in re.finditer(r"`cbk ([a-z-]+ [^`]*)`|'cbk ([a-z-]+ [^`]*?)'(?=[;,. )]|$)", text):
+            line = match.group(1) or match.group(2)
             if line.startswith("help") or re.fullmatch(r"[a-z-]+( --help)?", line):
                 continue
             parts = shlex.split(line)
@@ -168,8 +168,7 @@ def conversions(s):
     for name, content in {"body": {k.replace("model.", "", 1): v for k, v in WEIGHTS.items()},
                           "part": {k.replace("model.", "model.language_model.", 1): v for k, v in WEIGHTS.items()}}.items():
         d = folder(s, name, CONFIG, content)
-        says = "rename them with `cbk copy --rename`" if name == "body" else "cbk copy CHECKPOINT"
-        s.situation("keys " + name, convert(d, "--model", "llama", "--config", config), says, is_llama, least=name != "body")
+        s.situation("keys " + name, convert(d, "--model", "llama", "--config", config), "cbk copy CHECKPOINT", is_llama)
         s.situation("keys identified: " + name, ["identify", d], "cbk copy", None, least=0)
     other = folder(s, "other", {**CONFIG, "model_type": "mistral"}, WEIGHTS)
     s.situation("another model", convert(other, "--model", "llama", "--src-fmt", "hf", "--config", other + "/config.json"), "use --model mistral", None)

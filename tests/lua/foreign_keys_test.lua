@@ -108,6 +108,11 @@ describe("Weights under other names", function()
       out["v_head.summary.weight"] = cbk.full({ 1, 8 }, 1)
       return out
     end, "(leaves out v_head.summary.weight)" },
+    body = { function(root)
+      local out = cbk.dict()
+      for key, tensor in cbk.items(root) do out[(key:gsub("^model%.", ""))] = tensor end
+      return out
+    end, "with the prefix 'model.' before most of them" },
   }
   local root = weights(llama, "llama")
 
@@ -186,12 +191,45 @@ describe("Weights under other names", function()
   end)
 
   it("are of the model with a head, if the user asks for the one without", function()
+    local options = { "--model", "llama-headless", "--src-fmt", "hf", "--config", "config.json" }
     local dir = folder(llama, below "module."(root))
-    local code, _, err = convert(dir, "model.pt", "--model", "llama-headless", "--src-fmt", "hf", "--config", "config.json")
+    local code, _, err = convert(dir, "model.pt", unpack(options))
     equal(code, 1)
     has(err, "they are those of --model llama")
     lacks(err, "`cbk copy")
+    dir = folder(llama, cases.body[1](root))
+    code, _, err = convert(dir, "model.pt", unpack(options))
+    equal(code, 1)
+    has(err, "they are those of --model llama with the prefix 'model.' before most of them: `cbk copy")
+    follow(dir, err)
+    code, _, err = convert(dir, "new.pt", "--config", "config.json")
+    equal(code, 0, err)
   end)
+
+  ---By model: the class with a head, the prefix of the body that is lost, and fields beside those of a LLaMA.
+  local bodies = {
+    llama = { "LlamaForCausalLM", "model.", {} }, mistral = { "MistralForCausalLM", "model.", { sliding_window = 8 } },
+    qwen2 = { "Qwen2ForCausalLM", "model.", {} }, mixtral = { "MixtralForCausalLM", "model.", { num_local_experts = 2 } },
+    gpt2 = { "GPT2LMHeadModel", "transformer.", { n_embd = 8, n_head = 2, n_layer = 2, n_positions = 16 } },
+    gptj = { "GPTJForCausalLM", "transformer.", { n_embd = 8, n_head = 2, n_layer = 2, n_positions = 16, rotary_dim = 4 } },
+    gpt_neox = { "GPTNeoXForCausalLM", "gpt_neox.", {}, "gpt-neox" }, falcon = { "FalconForCausalLM", "transformer.", {} },
+    bert = { "BertForPreTraining", "bert.", { tie_word_embeddings = true } },
+  }
+  for kind, case in pairs(bodies) do
+    it("are those of the class with a head, where the body lacks its prefix: " .. kind, function()
+      local config = conversion.with(llama, { model_type = kind, architectures = cbk.list { case[1] } })
+      for field, value in pairs(case[3]) do config[field] = value end
+      local all, out = weights(config, case[4] or kind), cbk.dict()
+      for key, tensor in cbk.items(all) do out[(key:gsub("^" .. case[2], ""))] = tensor end
+      local dir = folder(config, out)
+      local found, why = identified(dir)
+      equal(found.model, cbk.null, why)
+      has(why, ("the tensors are those of %s with the prefix '%s' before most of them"):format(case[1], case[2]))
+      follow(dir, why)
+      cbk.create(dir .. "/plain.pt", { root = all }):commit { progress = false }
+      equal((harness.cbk(dir, "diff", "new.pt", "plain.pt")), 0)
+    end)
+  end
 
   it("are no command if a weight is missing, or has another shape", function()
     for _, change in ipairs {

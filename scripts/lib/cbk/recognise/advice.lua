@@ -142,17 +142,37 @@ local function renaming(found, place)
   return ("%s: `%s`%s%s"):format(wrapped.how(found), wrapped.command(found, place), wrapped.losses(found), missing)
 end
 
+---Whether a job's table has a layout of the user's own, or needs no config.
+local function is_bare(job) return steps.is_bare(job.path[1], job.files[1]) end
+
+---The models with the class that the config names, if the model is another one, such as its body. Of a model without a head, also the one
+---with it.
+---@param job Job
+---@return Model[]
+local function meant(job)
+  local class, out = architectures.stated(job.files[1]), {}
+  for _, name in ipairs(class and catalogue.names() or {}) do
+    local model = catalogue.find(name)
+    if architectures.is_of(model, class) and not architectures.is_of(job.model, class) then out[#out + 1] = model end
+  end
+  local full = catalogue.find(job.model.model:match "^(.*)%-headless$" or "")
+  if full then table.insert(out, 1, full) end
+  return out
+end
+
 ---How to rename weights to the names of the class. A model without a head is not made from one that has it.
 ---@param job Job
 ---@param source Dict
 ---@return string|nil
 local function under_other_names(job, source)
   if #(job.path[1].converter.components or {}) > 0 then return nil end
-  local is_hf, name = source_format(job) == "hf", job.model.model
-  local full = is_hf and name:find "%-headless$" and catalogue.find((name:gsub("%-headless$", "")))
-  local of_full, own = full and tensors_of(full, job), tensors_of(job.model, job)
-  if of_full and fit.mistakes(fit.of(of_full, keys_of(source), function() end)) == 0 then
-    return ("; they are those of --model %s"):format(full.model)
+  local is_hf, own = source_format(job) == "hf", tensors_of(job.model, job)
+  local others = is_hf and not is_bare(job) and meant(job) or {}
+  for _, other in ipairs(others) do
+    local known = tensors_of(other, job)
+    if known and fit.mistakes(fit.of(known, keys_of(source), function() end)) == 0 then
+      return ("; they are those of --model %s"):format(other.model)
+    end
   end
   if job.whole and job.whole ~= source and not (own and wrapped.find(wrapped.leaves(is_hf and source or source.model), own)) then
     return nil -- the wrappers around the model were removed already
@@ -160,15 +180,15 @@ local function under_other_names(job, source)
   local whole = job.whole or source
   local place = is_hf and "" or "model."
   local leaves = wrapped.leaves(not is_hf and whole.model or whole)
-  local found = of_full and wrapped.find(leaves, of_full)
-  if found and #found.missing == 0 then return ("; they are those of --model %s %s"):format(full.model, renaming(found, place)) end
-  found = own and wrapped.find(leaves, own)
+  for _, other in ipairs(others) do
+    local known = tensors_of(other, job)
+    local found = known and wrapped.find(leaves, known)
+    if found and #found.missing == 0 then return ("; they are those of --model %s %s"):format(other.model, renaming(found, place)) end
+  end
+  local found = own and wrapped.find(leaves, own)
   local fits = found and (#found.missing == 0 or found.matched == #leaves - #found.left_out)
   return fits and "; they fit " .. renaming(found, place) or nil
 end
-
----Whether a job's table has a layout of the user's own, or needs no config.
-local function is_bare(job) return steps.is_bare(job.path[1], job.files[1]) end
 
 ---Advice if all keys are those of the layout that would be written.
 ---@param job Job
@@ -236,37 +256,6 @@ local function context_of(job)
   return class and "; " .. architectures.why_foreign(class, { job.model }) or nil
 end
 
----The models of the class that the config names, if the model is another one, such as its body. Without such a name: those with a head in
----its place.
----@param job Job
----@return Model[]
-local function meant(job)
-  local class, out = architectures.stated(job.files[1]), {}
-  for _, name in ipairs(class and catalogue.names() or {}) do
-    local model = catalogue.find(name)
-    if architectures.is_of(model, class) and not architectures.is_of(job.model, class) then out[#out + 1] = model end
-  end
-  local name = job.model.model:match "^(.*)%-headless$"
-  if not class and name then out[1] = catalogue.find(name) end
-  return out
-end
-
----A message about a key that is a weight of the intended class but not of the model.
----@param job Job
----@param strangers string[]
----@return string|nil
-local function of_meant_class(job, strangers)
-  for _, model in ipairs(source_format(job) == "hf" and not is_bare(job) and meant(job) or {}) do
-    local known = tensors_of(model, job)
-    for _, key in ipairs(known and strangers or {}) do
-      if known:own_key(key) then
-        return ("; '%s' is a weight of %s, and the other keys lack its prefix: give them the names of that class with `cbk copy "
-          .. "--rename`; for a model without that weight, leave it out with `cbk copy --exclude`"):format(key, model.classes.left.name)
-      end
-    end
-  end
-end
-
 ---What else the keys may be, as the end of a message; nil if nothing is known. And the facts that always apply.
 ---@param job Job
 ---@param source Dict   the checkpoint
@@ -278,7 +267,6 @@ function advice.unmatched(job, source, strangers)
   local beyond, count = beyond_counts(job, strangers)
   local rest = count ~= #strangers and of_names(job, source, strangers) or ""
   local text = (beyond and "; " .. beyond or "") .. rest
-  if text == "" then text = of_meant_class(job, strangers) or "" end
   return text ~= "" and text or nil, context_of(job)
 end
 

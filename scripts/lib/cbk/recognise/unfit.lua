@@ -90,24 +90,35 @@ local function explain_headless(stated, one, found)
     wrapped.how(found), naming.folded(found.missing)), "use a complete checkpoint, with its head"
 end
 
+---The whole model under other names.
+---@param one Candidate
+---@param found Wrapped
+---@return string reason, string advice
+local function explain_wrapped(one, found)
+  return ("the tensors are those of %s %s"):format(one.class.name, wrapped.how(found)),
+    ("give them its names: `%s`%s; then convert NEW with --config CONFIG"):format(wrapped.command(found), wrapped.losses(found))
+end
+
 ---@param root Dict
 ---@param config Dict       of Hugging Face
 ---@param list Candidate[]  the models of its model_type, the best first
 ---@return string|nil reason, string|nil advice   nil: nothing is known of it
 ---@return true|nil lacks_head
 function unfit.explain(root, config, list)
+  local leaves = wrapped.leaves(root)
   for _, one in ipairs(list) do
+    local found = one.body and wrapped.find(leaves, one.tensors())
+    if found and #found.missing == 0 then return explain_wrapped(one, found) end
     if one.body then return explain_body(one) end
   end
   local class, models = architectures.foreign(config), {}
   for i, one in ipairs(list) do models[i] = one.model end
-  local one, found = nearest(wrapped.leaves(root), list, class ~= nil or architectures.stated(config) == nil)
+  local one, found = nearest(leaves, list, class ~= nil or architectures.stated(config) == nil)
   local best = one or list[1]
   if not class then
     if not found then return nil end
     if #found.missing > 0 then return explain_headless("model_type=" .. tostring(config.model_type), best, found) end
-    return ("the tensors are those of %s %s"):format(best.class.name, wrapped.how(found)),
-      ("give them its names: `%s`%s; then convert NEW with --config CONFIG"):format(wrapped.command(found), wrapped.losses(found))
+    return explain_wrapped(best, found)
   end
   local reason = architectures.why_foreign(class, models)
   if found and #found.missing == 0 then

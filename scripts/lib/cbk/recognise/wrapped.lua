@@ -60,13 +60,13 @@ local function by_end(known)
 end
 
 ---The prefixes of a path and of a key before the longest end that only these two share.
----@return string|nil from, string|nil to
+---@return string|nil from, string|nil to, string|nil head   of the end: "lm_head."
 local function move_of(path, index)
   for at, text in ends_of(path) do
     local key = index[text]
     local is_enough = key and (text == key or text:find(".", 1, true))
     if key == false then return nil end
-    if is_enough then return path:sub(1, at - 1), key:sub(1, #key - #text) end
+    if is_enough then return path:sub(1, at - 1), key:sub(1, #key - #text), text:match "^[^.]*%.?" end
   end
 end
 
@@ -76,18 +76,28 @@ local function unwrapped(path)
   return path
 end
 
+---@class Move   One prefix that becomes another.
+---@field from string
+---@field to string
+---@field count integer    of weights
+---@field heads string[]   what follows the prefix: "lm_head."
+
 ---How often each prefix is replaced by another one, the most frequent first.
 ---@param leaves Leaf[]
----@return { from: string, to: string, count: integer }[]
+---@return Move[]
 local function moves_of(leaves, index)
   local out, seen = {}, {}
   for _, leaf in ipairs(leaves) do
     local path = leaf.shape and is_first(leaf.path) and unwrapped(leaf.path)
-    local from, to = nil, nil
-    if path then from, to = move_of(path, index) end
+    local from, to, head
+    if path then from, to, head = move_of(path, index) end
     local id = from and from .. "=" .. to
-    if id and not seen[id] then seen[id] = { from = from, to = to, count = 0 }; out[#out + 1] = seen[id] end
-    if id then seen[id].count = seen[id].count + 1 end
+    if id and not seen[id] then seen[id] = { from = from, to = to, count = 0, heads = {} }; out[#out + 1] = seen[id] end
+    if id then
+      local move = seen[id]
+      move.count = move.count + 1
+      if not move.heads[head] then move.heads[head], move.heads[#move.heads + 1] = true, head end
+    end
   end
   table.sort(out, function(a, b)
     if a.count ~= b.count then return a.count > b.count end
@@ -96,8 +106,10 @@ local function moves_of(leaves, index)
   return out
 end
 
----The arguments of --rename, in their order.
+---The arguments of --rename, in their order. Where a prefix becomes several ones, all of it gets the most frequent one, and what follows
+---it then the others: '*=model.*', 'model.lm_head.*=lm_head.*'.
 ---@param leaves Leaf[]
+---@param moves Move[]
 ---@return Renaming[]
 local function renames_of(leaves, moves)
   local out = {}
@@ -110,8 +122,14 @@ local function renames_of(leaves, moves)
       end
     end
   end
+  local first = {}
   for _, move in ipairs(moves) do
-    if move.from ~= move.to then out[#out + 1] = { from = move.from .. "*", to = move.to .. "*" } end
+    local to = first[move.from]
+    for _, head in ipairs(to and move.heads or { "" }) do
+      local before = (to or move.from) .. head
+      if before ~= move.to .. head then out[#out + 1] = { from = before .. "*", to = move.to .. head .. "*" } end
+    end
+    first[move.from] = to or move.to
   end
   return out
 end
@@ -130,10 +148,11 @@ end
 ---@field matched integer
 ---@field from? string         the one prefix that becomes `to`
 ---@field to? string
+---@field is_of_most? boolean  other names, such as that of a head, stay as they are
 
 ---Selects the prefixes that are copied: everything, or, if some values are below none of the prefixes, only these prefixes.
 ---@param leaves Leaf[]
----@param moves { from: string, to: string }[]
+---@param moves Move[]
 ---@return string[] included   prefixes; none: everything
 ---@return Leaf[] kept, string[] left_out
 local function selected(leaves, moves)
@@ -171,7 +190,7 @@ function wrapped.find(leaves, known)
   local moves = moves_of(leaves, by_end(known))
   if #moves == 0 or #moves > MOST_MOVES then return nil end
   local renames, rules = renames_of(leaves, moves), {}
-  if #renames == 0 then return nil end
+  if #renames == 0 or #renames > MOST_MOVES + #weights.WRAPPERS then return nil end
   for i, one in ipairs(renames) do rules[i] = rename.parse(("%s=%s"):format(one.from, one.to)) end
   local included, kept, left_out = selected(leaves, moves)
   local keys, names, shapes = {}, {}, {}
@@ -193,9 +212,11 @@ function wrapped.find(leaves, known)
   for _, one in ipairs(renames) do
     if not (one.from .. one.to):gsub("%*", ""):find(PLAIN) then return nil end
   end
-  local single = #renames == 1 and #moves == 1 and moves[1].from ~= moves[1].to and moves[1] or {}
+  local first, second = moves[1], moves[2]
+  local stays = second and #moves == 2 and first.from == "" and second.from == second.to
+  local single = first.from ~= first.to and (#renames == 1 and not second or stays) and first or {}
   return { included = included, excluded = excluded, renames = renames, left_out = left_out, missing = fitting.missing,
-    matched = fitting.matched, from = single.from, to = single.to }
+    matched = fitting.matched, from = single.from, to = single.to, is_of_most = stays }
 end
 
 ---A description of how the names differ.
@@ -203,7 +224,7 @@ end
 ---@return string   "without the prefix 'module.'"
 function wrapped.how(found)
   if found.from and found.to == "" then return ("without the prefix '%s'"):format(found.from) end
-  if found.from == "" then return ("with the prefix '%s'"):format(found.to) end
+  if found.from == "" then return ("with the prefix '%s'%s"):format(found.to, found.is_of_most and " before most of them" or "") end
   return "under other names"
 end
 
