@@ -86,6 +86,7 @@ end
 ---Sets the options that were left out.
 ---@param only string|nil   of converters.load
 ---@return Checkpoint|nil   if it had to be opened for that
+---@return Identity|nil     what it was recognised as
 local function detect_options(only)
   local checkpoint
   local function open()
@@ -103,7 +104,7 @@ local function detect_options(only)
     args.src_fmt = lacking_field.within(about(open(), config, "cs-current"), ways.auto_format, open(), args.model, args.tgt_fmt, config,
       args.config)
   end
-  return checkpoint
+  return checkpoint, found
 end
 
 -- --- the plan
@@ -182,10 +183,11 @@ end
 ---@param checkpoint Checkpoint
 ---@param route Route
 ---@param config Dict|nil
+---@param identity Identity|nil   what the checkpoint was recognised as
 ---@return JobInput
 ---@return Dict|nil config   that belongs to it
-local function read_input(checkpoint, route, config)
-  local input, found, own_config, dequantised = ways.input(checkpoint, route, config)
+local function read_input(checkpoint, route, config, identity)
+  local input, found, own_config, dequantised = ways.input(checkpoint, route, config, identity)
   local text = contents.text(found)
   if text then cli.say(args, "Looked inside: " .. cbk.shown(text)) end
   if dequantised then cli.say(args, cbk.shown(dequantised)) end
@@ -216,7 +218,7 @@ end
 check_options()
 cli.confine(args, args.output_dir or cbk.fs.folder_of(args.checkpoint_file),
   args.output_dir or cbk.fs.folder_of(args.config or args.checkpoint_file))
-local checkpoint = detect_options(converters.load(args.converter, args.sandbox))
+local checkpoint, identity = detect_options(converters.load(args.converter, args.sandbox))
 converters.refuse_foreign(args.model, args)
 local route = converters.route(args.model, args.src_fmt, args.tgt_fmt)
 local parts = composite.parts(route)
@@ -235,7 +237,7 @@ local input
 if read_parts then
   input = composite.open(args.checkpoint_file, read_parts, args)
 else
-  input, source_config = read_input(checkpoint, route, source_config)
+  input, source_config = read_input(checkpoint, route, source_config, identity)
 end
 if args.adapter then
   if route.src ~= "hf" or read_parts then

@@ -58,7 +58,7 @@ local function is_name(key) return named_by(key) ~= nil end
 local function with_numbers(tree, config)
   local has_codes = false
   for key, value in cbk.items(tree) do
-    has_codes = has_codes or is_name(tostring(key)) and is_stack(value) and quantised.is_narrow(value.dtype)
+    has_codes = has_codes or is_stack(value) and quantised.is_narrow(value.dtype) and is_name(tostring(key))
   end
   if not has_codes then return tree, {} end
   local number_at, weights = dequantised.some(tree, config, is_name)
@@ -78,8 +78,9 @@ end
 local function stacks_in(tree)
   local out, at = {}, {}
   for key, value in cbk.items(tree) do
-    local place, name = named_by(tostring(key))
-    if place and is_stack(value) and not quantised.is_narrow(value.dtype) then
+    local place, name = nil, nil
+    if is_stack(value) and not quantised.is_narrow(value.dtype) then place, name = named_by(tostring(key)) end
+    if place then
       if not at[place] then
         at[place] = { place = place, keys = {}, parts = {} }
         out[#out + 1] = at[place]

@@ -77,16 +77,17 @@ local function first_of(names, known)
 end
 
 ---What has tensors in a dict, but for what trainers keep beside the weights.
----@return table<string, Dict> inner, string[] others   dicts; names of dicts that are called like modules, and of tensors
+---@return table<string, Dict> inner, string[] others   dicts; beside any, names of dicts that are called like modules, and of tensors
 local function parts_of(dict)
   local inner, others = {}, {}
   for key, value in cbk.raw_items(dict) do
+    if kinds.is_dict(value) and not is_beside(tostring(key)) and holds_tensors(value) then inner[tostring(key)] = value end
+  end
+  if not next(inner) then return inner, others end
+  for key, value in cbk.raw_items(dict) do
     local name = tostring(key)
-    local is_dict = kinds.is_dict(value) and holds_tensors(value)
-    if not is_beside(name) and (is_dict or kinds.is_tensor(value)) then
-      if is_dict then inner[name] = value end
-      if not is_dict or not IS_AROUND[name] then others[#others + 1] = name end
-    end
+    local is_other = inner[name] and not IS_AROUND[name] or kinds.is_tensor(value) and not is_beside(name)
+    if is_other then others[#others + 1] = name end
   end
   return inner, others
 end

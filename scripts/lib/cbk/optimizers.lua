@@ -225,16 +225,17 @@ local function add(value, path, around, own, out)
 end
 
 local function find_below(tree, path, depth, out)
+  local function path_to(key) return path == "" and cbk.key_text(key) or path .. "." .. cbk.key_text(key) end
   for key, value in cbk.raw_items(tree) do
-    local inner = path == "" and cbk.key_text(key) or path .. "." .. cbk.key_text(key)
-    if is_optimizer(value) then
-      add(value, inner, tree, key, out)
-    elseif LISTS[cbk.kind(value)] then -- "optimizer_states" of Lightning
+    local kind = cbk.kind(value)
+    if LISTS[kind] then -- "optimizer_states" of Lightning
       for i, item in cbk.items(value) do
-        if is_optimizer(item) then add(item, ("%s.%d"):format(inner, i - 1), tree, key, out) end
+        if is_optimizer(item) then add(item, ("%s.%d"):format(path_to(key), i - 1), tree, key, out) end
       end
-    elseif depth < DEEPEST and optimizers.is_dict(value) then
-      find_below(value, inner, depth + 1, out)
+    elseif DICTS[kind] and is_optimizer(value) then
+      add(value, path_to(key), tree, key, out)
+    elseif DICTS[kind] and depth < DEEPEST then
+      find_below(value, path_to(key), depth + 1, out)
     end
   end
 end

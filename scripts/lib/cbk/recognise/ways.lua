@@ -56,15 +56,17 @@ end
 ---@param checkpoint Checkpoint
 ---@param route Route
 ---@param config Dict|nil
+---@param identity Identity|nil   what the checkpoint was recognised as
 ---@return JobInput, Contents
-local function stored_input(checkpoint, route, config)
+local function stored_input(checkpoint, route, config, identity)
   kinds.check_root(checkpoint.root)
   if steps.is_bare(route.path[1], config) then return bare_input(checkpoint, route.path[1], config) end
   local is_hf = route.src == "hf"
   local fit = fit_of(route.model, route.path[1].converter, route.src, config)
   local input = converters.input(checkpoint)
   if not is_hf and not kinds.is_dict(checkpoint.root, "model") then return input, contents.as_it_is(checkpoint.root) end
-  local found = contents.of(checkpoint.root, not is_hf, fit, config)
+  local is_known = identity and identity.model == route.model.model and identity.format == route.src
+  local found = is_known and identity.contents or contents.of(checkpoint.root, not is_hf, fit, config)
   input.source, input.whole = found.root, checkpoint.root
   return input, found
 end
@@ -73,12 +75,13 @@ end
 ---@param checkpoint Checkpoint
 ---@param route Route
 ---@param config Dict|nil   of the source, the whole file
+---@param identity? Identity   what the checkpoint was recognised as, by this config
 ---@return JobInput
 ---@return Contents
 ---@return Dict|nil config       without the fields about quantisation, if weights were dequantised
 ---@return string|nil text       what was dequantised, for people
-function ways.input(checkpoint, route, config)
-  local input, found = stored_input(checkpoint, route, config)
+function ways.input(checkpoint, route, config, identity)
+  local input, found = stored_input(checkpoint, route, config, identity)
   local source, own_config, text = dequantised.model(input.source, config, "cannot convert the checkpoint", found.dequantised)
   input.source = source
   return input, found, own_config, text
@@ -207,7 +210,7 @@ function ways.target(found, checkpoint, config)
     local _, target = candidates.way_from(model, format)
     if not target then fail_without_way(model) end
     local route = converters.route(found.model, format, target)
-    local input, _, own_config = ways.input(checkpoint, route, config)
+    local input, _, own_config = ways.input(checkpoint, route, config, found)
     local job = converters.job(route, input)
     converters.config(found.model, job, own_config)
     fit_checks.codes(found.fit, "", state_dict.of(route.src == "hf" and job.source or job.source.model))
