@@ -7,12 +7,14 @@
 - The demo's run, and PyTorch's from the same weights on the same batches, have losses that differ by less than 1 %.
 - A run that is killed at random moments ends with the bytes of one that was not.
 - The disk is full at any write of a run: the run stops with a message, its checkpoints are whole, and it continues to the same bytes.
+- CSV files that Python's csv module wrote, with tokens of all kinds of letters: BERT's samples are those that Python reads.
 - Event files of TensorBoard, read by the published description of their records.
 
 Usage: runs_interop.py --cbk PATH [--kills N] [--demo-steps N] [FAMILY]
 """
 import argparse
 import copy
+import csv
 import errno
 import glob
 import importlib
@@ -489,6 +491,52 @@ def events(run):
     assert [step for step, values in read_events(files[0]) if "eval_loss" in values] == [20, 40, 60], "evaluations"
 
 
+def csv_files(run):
+    """Rows as the Model Zoo's create_csv.py writes them."""
+    folder, rng, length = run.path("csv"), random.Random(5), 20
+    os.makedirs(os.path.join(folder, "data"))
+    letters = "aB'\"\\,[]# \u00c9\u00df\u00e9\u0416\u0416\u03a9\u4e2d\U0001f600\u200b\u00a0\u1ec4\u0152\t"
+    words = sorted({"".join(rng.choice(letters) for _ in range(rng.randint(1, 4))) for _ in range(300)})
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + [word for word in words if word == word.strip() and len(word.split()) == 1]
+    with open(os.path.join(folder, "vocab.txt"), "w", encoding="utf-8") as file:
+        file.write("\n".join(vocabulary) + "\n")
+    rows = []
+    for i in range(200):
+        tokens = ["[CLS]"] + [rng.choice(words) for _ in range(rng.randint(1, length - 2))] + ["[SEP]"]
+        rows.append({"tokens": tokens, "segment_ids": [int(t > 5) for t in range(len(tokens))], "is_random_next": i % 2})
+    for k in range(2):
+        with open(os.path.join(folder, "data", f"part-{k}.csv"), "w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, fieldnames=list(rows[0]), quoting=csv.QUOTE_MINIMAL)
+            writer.writeheader()
+            writer.writerows(rows[k * 100:k * 100 + 100])
+    with open(os.path.join(folder, "data", "meta.dat"), "w", encoding="utf-8") as file:
+        file.write("part-0.csv 100\npart-1.csv 100\n")
+    for lower in (False, True):
+        loader = {"data_processor": "BertCSVDynamicMaskDataProcessor", "data_dir": os.path.join(folder, "data"), "batch_size": 4,
+                  "vocab_file": os.path.join(folder, "vocab.txt"), "max_sequence_length": length, "max_predictions_per_seq": 4,
+                  "do_lower": lower}
+        config = {"name": "bert", "vocab_size": len(vocabulary), "hidden_size": 8, "num_hidden_layers": 1, "num_heads": 2,
+                  "filter_size": 8, "max_position_embeddings": length, "pooler_nonlinearity": "tanh"}
+        tree = {"trainer": {"init": {"model": config, "optimizer": {"SGD": {"learning_rate": 0.1}}}, "fit": {"train_dataloader": loader}}}
+        path = save(os.path.join(folder, f"params-{lower}.yaml"), tree)
+        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "samples_of.lua")
+        ids = {}
+        for i, word in enumerate(vocabulary):
+            ids[word.lower() if lower else word] = i
+        for sample, row in zip(json.loads(run.call("run", script, path, "200")), rows):
+            want = [ids.get(token.lower() if lower else token, 1) for token in row["tokens"]]
+            found = sample["input_ids"][:len(want)]
+            for at, label, mask in zip(sample["masked_lm_positions"], sample["labels"], sample["masked_lm_mask"]):
+                if mask:
+                    assert label == want[at] and 0 < at < len(want) - 1, (row, at)
+                    found[at] = label
+            assert found == want, (row["tokens"], found, want)
+            assert sample["attention_mask"] == [1] * len(want) + [0] * (length - len(want))
+            assert sample["token_type_ids"][:len(want)] == row["segment_ids"]
+            assert sample["next_sentence_label"] == row["is_random_next"]
+            assert sum(sample["masked_lm_mask"]) == min(4, max(1, round(len(want) * 0.15)), len(want) - 2)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cbk", required=True)
@@ -503,6 +551,7 @@ def main():
         for name, family, case_name, case in families(options.family):
             run.check(f"{name}, {case_name}", lambda: train_family(run, name, family, case_name, case))
         if not options.family:
+            run.check("CSV files", lambda: csv_files(run))
             run.check("events", lambda: events(run))
             run.check("upgrade", lambda: upgrade(run))
             if shutil.which("mpirun") and glob.glob(os.path.join(os.path.dirname(run.cbk), "libcbk-openmpi*")):

@@ -182,7 +182,7 @@ describe("cbk train: BERT and T5", function()
       equal(status, 1)
       has(err:gsub("%s+", " "), message)
     end
-    refused(PRETRAINING, "BertCSVDynamicMaskDataProcessor", parts_of_pretraining(), "'BertCSVDynamicMaskDataProcessor' is not emulated; "
+    refused(PRETRAINING, "BertSumCSVDataProcessor", parts_of_pretraining(), "'BertCSVDynamicMaskDataProcessor' is not emulated; "
       .. "known: BertHDF5DataProcessor, HDF5IterableDataProcessor")
     refused(GENERATION, "T5DynamicDataProcessor", parts_of_generation(), "known: T5HDF5DataProcessor, HDF5IterableDataProcessor")
     refused(CLASSIFICATION:gsub("single_label_classification", "regression"), "HDF5IterableDataProcessor", parts_of_classification(),

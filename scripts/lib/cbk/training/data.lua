@@ -5,6 +5,7 @@ local naming = require "cbk.naming"
 local numbers = require "cbk.numbers"
 local params = require "cbk.training.params"
 local tensors = require "cstorch.tensors"
+local text_data = require "cbk.training.text_data"
 local token_files = require "cstorch.utils.data.token_files"
 
 local data = {}
@@ -31,16 +32,16 @@ local function check_processor(run, options, processor)
     ("'%s' is not emulated; known: %s%s"):format(processor, table.concat(options.task.processors, ", "), advice))
 end
 
----A loader of the token files that a section names.
+---A loader of the data that a section names.
 ---@param run TrainingParams
 ---@param section Dict
 ---@param options DataOptions
 ---@return cstorch.utils.data.DataLoader
 function data.loader(run, section, options)
-  local processor = section.data_processor -- the fields are those of the processor
-  if type(processor) == "string" then check_processor(run, options, naming.last(processor)) end
-  local read = params.data(run, section, options.place)
-  for _, name in ipairs { "data_dir", "batch_size" } do
+  local processor = type(section.data_processor) == "string" and naming.last(section.data_processor) or nil
+  if processor then check_processor(run, options, processor) end
+  local read, texts = params.data(run, section, options.place, processor), text_data.of(processor)
+  for _, name in ipairs(texts and texts.needed or { "data_dir", "batch_size" }) do
     if not read[name] then params.refuse(run, options.place, ("it has no '%s'"):format(name)) end
   end
   if read.drop_last == false and (options.accumulated or 1) > 1 then
@@ -51,15 +52,18 @@ function data.loader(run, section, options)
       :format(numbers.counted(read.batch_size, "sample"), options.systems))
   end
   local own = {
-    data_dir = read.data_dir, batch_size = read.batch_size * (options.accumulated or 1), shuffle = read.shuffle,
-    shuffle_seed = read.shuffle_seed, max_sequence_length = read.max_sequence_length, layout = options.layout,
-    limits = options.module:limits(),
-    drop_last = read.drop_last ~= false, from_start = options.from_start,
+    data_dir = read[texts and texts.folder or "data_dir"], batch_size = read.batch_size * (options.accumulated or 1),
+    shuffle = read.shuffle, shuffle_seed = read.shuffle_seed, max_sequence_length = read.max_sequence_length, layout = options.layout,
+    limits = options.module:limits(), drop_last = read.drop_last ~= false, from_start = options.from_start,
   }
+  if texts and own.shuffle == nil then own.shuffle = texts.shuffles end
   local longest = options.module:longest()
+  local function open()
+    if texts then own.source = texts.source(run, read, options) end
+    return token_files.open(own)
+  end
   return cstorch.utils.data.DataLoader(function()
-    local files = options.is_typed and token_files.open(own)
-      or params.at_field(run, options.place, token_files.open, own)
+    local files = options.is_typed and open() or params.at_field(run, options.place, open)
     if files.samples.length > longest then
       params.refuse(run, options.place, ("its samples have %d tokens, and the model %d positions; set max_sequence_length to fewer tokens, "
         .. "or give the model a larger max_position_embeddings"):format(files.samples.length, longest))

@@ -142,14 +142,57 @@ local init = section {
   sparsity = ignored "trains with masks; here all weights are dense", autorestart = ignored "starts a failed run again",
 }
 
----Of the Model Zoo's processors of token files.
-fields.DATA = {
-  data_processor = text, data_dir = texts, batch_size = count, shuffle = flag, shuffle_seed = whole, drop_last = flag,
-  max_sequence_length = count, vocab_size = ignored "repeats the model's vocabulary",
-  use_vsl = only(false), sort_files = only(true), pad_last = only(false),
+local LOADER = {
+  data_processor = text, batch_size = count, shuffle = flag, shuffle_seed = whole, drop_last = flag,
+  vocab_size = ignored "repeats the model's vocabulary",
   micro_batch_size = ignored "cuts a batch into parts that fit into a system's memory",
   num_workers = ignored(LOADING), prefetch_factor = ignored(LOADING), persistent_workers = ignored(LOADING),
+}
+
+---@param own table<string, TrainingField>
+local function of_loader(own)
+  for name, field in pairs(LOADER) do own[name] = own[name] or field end
+  return own
+end
+
+---Of the Model Zoo's processors of token files.
+fields.DATA = of_loader {
+  data_dir = texts, max_sequence_length = count, use_vsl = only(false), sort_files = only(true), pad_last = only(false),
   use_worker_cache = ignored(LOADING), repeat_on_eof = ignored "repeats the data; here an epoch follows the other",
+}
+
+local BUFFER = "mixes samples within a buffer; here all samples of an epoch are mixed"
+local STATIC = "was used when the files were made, and is read from them"
+local share = kind("a number above 0, up to 1", function(value) return type(value) == "number" and value > 0 and value <= 1 end)
+local token = text
+local token_list = kind("a list of texts", is_texts)
+local nothing = kind("null", function() return false end)
+
+---Of the processors that make samples of text files, by their names.
+---@type table<string, table<string, TrainingField>>
+fields.TEXT_DATA = {
+  BertCSVDynamicMaskDataProcessor = of_loader {
+    data_dir = texts, vocab_file = text, max_sequence_length = count, max_predictions_per_seq = count, masked_lm_prob = share,
+    mask_whole_word = flag, do_lower = flag, gather_mlm_labels = flag, oov_token = token, mask_token = token,
+    document_separator_token = ignored "is not used by the processor", exclude_from_masking = token_list,
+    labels_pad_id = kind("a whole number", is_whole), input_pad_id = whole, attn_mask_pad_id = whole, segment_pad_id = whole,
+    dynamic_mlm_scale = only(false), buckets = nothing, shuffle_buffer = ignored(BUFFER), disable_nsp = ignored "is that of the model",
+    num_examples = ignored "is not used by the processor", steps = ignored "is not used by the processor",
+    whole_word_masking = ignored "is not used by the processor; mask_whole_word is",
+  },
+  BertCSVDataProcessor = of_loader {
+    data_dir = texts, dynamic_mlm_scale = only(false), buckets = nothing, shuffle_buffer = ignored(BUFFER),
+    disable_nsp = ignored "is that of the model", vocab_file = ignored(STATIC), whole_word_masking = ignored(STATIC),
+    max_predictions_per_seq = ignored(STATIC), do_lower = ignored(STATIC), masked_lm_prob = ignored(STATIC),
+    max_sequence_length = ignored(STATIC), max_position_embeddings = ignored(STATIC),
+  },
+  T5DynamicDataProcessor = of_loader {
+    src_data_dir = texts, src_vocab_file = text, extra_ids = whole, src_max_sequence_length = count, tgt_max_sequence_length = count,
+    do_lower = only(false), oov_token = token, sos_token = token, eos_token = token, pad_token = token, labels_pad_id = whole,
+    input_pad_id = whole, dynamic_loss_weight = only(false), pack_sequences = only(false), buckets = nothing,
+    num_documents_to_concatenate = ignored "belongs to pack_sequences", shuffle_buffer = ignored(BUFFER),
+    tgt_vocab_file = ignored "is not used by the processor", tgt_data_dir = ignored "is not used by the processor",
+  },
 }
 
 local fit = section { train_dataloader = map, val_dataloader = map, ckpt_path = text }

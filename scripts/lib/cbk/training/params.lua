@@ -165,8 +165,11 @@ end
 ---@param at { file: string, moves: Moves, ignored: string[] }
 ---@param section Dict
 ---@param place string
+---@param processor? string   by its last name; default: one of token files
 ---@return table
-function params.data(at, section, place) return read_section(at, fields.DATA, section, place) end
+function params.data(at, section, place, processor)
+  return read_section(at, fields.TEXT_DATA[processor] or fields.DATA, section, place)
+end
 
 ---The file in the trainer's layout.
 ---@param file string

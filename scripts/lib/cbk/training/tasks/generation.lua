@@ -10,7 +10,7 @@ local LAYOUT = {
 
 ---@type TrainingTaskKind
 return {
-  processors = { "T5HDF5DataProcessor", "HDF5IterableDataProcessor" },
+  processors = { "T5HDF5DataProcessor", "HDF5IterableDataProcessor", "T5DynamicDataProcessor" },
   fields = { "mlm_loss_scaling", "lm_loss_weight", "label_smoothing" },
   open = function(_, section, refuse)
     local by = read.choice(section, refuse, "mlm_loss_scaling", { "batch_size", "num_masked", "precomputed_num_masked" })

@@ -26,7 +26,7 @@ local NEXT_SENTENCE = { key = "next_sentence_accuracy", name = "eval/accuracy_cl
 
 ---@type TrainingTaskKind
 return {
-  processors = { "BertHDF5DataProcessor", "HDF5IterableDataProcessor" },
+  processors = { "BertHDF5DataProcessor", "HDF5IterableDataProcessor", "BertCSVDynamicMaskDataProcessor", "BertCSVDataProcessor" },
   fields = { "mlm_loss_weight", "label_smoothing" },
   open = function(module, section, refuse)
     local options = { weight = read.number(section, refuse, "mlm_loss_weight", 1),

@@ -6,6 +6,7 @@ local class = require "cstorch.class"
 local dataloader_state = require "cbk.dataloader_state"
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
+local record_samples = require "cstorch.utils.data.record_samples"
 local ShardedSampler = require "cstorch.utils.data.sharded_sampler"
 local token_samples = require "cstorch.utils.data.token_samples"
 local workers = require "cstorch.utils.data.workers"
@@ -24,13 +25,15 @@ local token_files = {}
 ---@field layout? TokenLayout             what samples have; default: input_ids, attention_mask and labels
 ---@field limits? table<string, integer>   of parts: a number that is not below it is an error
 ---@field from_start? boolean            each iteration begins at the first sample, as evaluations do; false by default
+---@field source? RecordSource           makes samples of text files; default: HDF5 files
 
 ---@class cstorch.utils.data.TokenFiles : cstorch.Class   What an input function returns: batches of the parts of samples.
----@field samples TokenSamples
+---@field samples TokenSamples|RecordSamples
 ---@field batch_size integer   of all systems
 local TokenFiles = class.Object:subclass("TokenFiles", {
   data_dir = keywords.REQUIRED, batch_size = keywords.REQUIRED, shuffle = false, shuffle_seed = 0, drop_last = true,
   max_sequence_length = keywords.OPTIONAL, layout = keywords.OPTIONAL, limits = keywords.OPTIONAL, from_start = false,
+  source = keywords.OPTIONAL,
 })
 
 TokenFiles.positional = 0
@@ -54,8 +57,9 @@ function TokenFiles:init(kw)
   check_count(kw, "shuffle_seed", 0)
   check_count(kw, "max_sequence_length", 1)
   for name, value in pairs(kw) do self[name] = value end
-  self.samples = token_samples.open(kw.data_dir,
-    { max_sequence_length = kw.max_sequence_length, layout = kw.layout, limits = kw.limits })
+  self.samples = kw.source
+    and record_samples.open(kw.source, { data_dir = kw.data_dir, seed = kw.shuffle_seed, limits = kw.limits or {} })
+    or token_samples.open(kw.data_dir, { max_sequence_length = kw.max_sequence_length, layout = kw.layout, limits = kw.limits })
   local count = self.samples.count
   check(count > 0, "value", "data_dir %s: its files have no samples", self:_folders())
   check(count >= kw.batch_size or not kw.drop_last, "value",
@@ -88,7 +92,7 @@ end
 local COLLECT = 8 * 2 ^ 20 -- bytes; Lua's collector does not see how large a batch is
 
 local function batch_of(self, indices)
-  local batch = self.samples:read(indices)
+  local batch = self.samples:read(indices, self.sampler.epoch - 1) -- that of the batches that are iterated
   for _, tensor in pairs(batch) do self.garbage = self.garbage + 16 * tensor:numel() end -- rows and parts, int64
   if self.garbage > COLLECT then
     collectgarbage()
@@ -154,10 +158,10 @@ function TokenFiles.deaggregate_state_dict(_, state, _) return state end
 --- Options that decide which samples come next. The others may change from run to run.
 local ORDER = { "shuffle", "shuffle_seed", "drop_last", "mixture_params", "num_samples", "use_vsl" }
 
-local function check_options(saved, own)
+local function check_options(saved, own, is_random)
   for _, name in ipairs(ORDER) do
     local before, now = saved[name], own[name]
-    local matters = before ~= nil and (name ~= "shuffle_seed" or own.shuffle)
+    local matters = before ~= nil and (name ~= "shuffle_seed" or own.shuffle or is_random)
     if matters and not cbk.equal(before, now) then
       errors.raise("value", "the data loader's state was saved with %s = %s, but this run has %s: other samples would come next; set it as "
         .. "before", name, show(before), show(now))
@@ -184,7 +188,7 @@ function TokenFiles:load_state_dict(saved, options)
   local state = dataloader_state.read(saved)
   if state.kind == "iterable" then return self:_continue(of_iterable(state)) end
   local is_strict = not options or options.strict ~= false
-  if is_strict and state.version == 1 and state.dataset ~= nil then check_options(state.dataset, self:_options()) end
+  if is_strict and state.version == 1 and state.dataset ~= nil then check_options(state.dataset, self:_options(), self.source ~= nil) end
   local seed = is_strict and self.shuffle and self.shuffle_seed or nil
   self:_continue(dataloader_state.restart(state, { seed = seed }).samples_streamed)
 end
