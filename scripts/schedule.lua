@@ -90,7 +90,7 @@ local function cadence(every, what)
 end
 
 local function evaluation_cadence()
-  return given.fit.val_dataloader and stages.cadence(given.init.loop.eval_frequency, found.steps) or nil
+  return (given.fit.val_dataloader or {})[1] and stages.cadence(given.init.loop.eval_frequency, found.steps) or nil
 end
 
 if args.json then

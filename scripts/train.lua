@@ -6,6 +6,7 @@ local converters = require "cbk.converters"
 local curves = require "cbk.plot.curves"
 local errors = require "cbk.errors"
 local evaluation = require "cbk.training.evaluation"
+local natural = require "cbk.natural"
 local numbers = require "cbk.numbers"
 local params = require "cbk.training.params"
 local progress = require "cbk.progress"
@@ -114,6 +115,21 @@ end
 local samples, started = 0, cbk.clock()
 local _, ranks = cbk.team_place()
 
+local FIRST = { lr = 1, grad_norm = 2, loss_scale = 3 }
+
+---The names of a step's numbers: the usual ones, then others in natural order.
+---@param facts table<string, number>
+---@return string[]
+local function names_of(facts)
+  local out = {}
+  for name in pairs(facts) do out[#out + 1] = name end
+  table.sort(out, function(a, b)
+    local first, second = FIRST[a] or 4, FIRST[b] or 4
+    return first < second or first == second and natural.less(a, b)
+  end)
+  return out
+end
+
 ---@param self TrainingRun
 ---@param kept RunRecord
 ---@return TrainingEvents
@@ -126,7 +142,7 @@ local function events_of(self, kept)
       samples = samples + self.loader.batch_size
       if step % every == 0 or step == self.steps.last then
         local members = { { "loss", loss }, { "samples_per_second", self.progress.global_rate } }
-        for _, name in ipairs { "lr", "grad_norm", "loss_scale" } do members[#members + 1] = facts[name] and { name, facts[name] } end
+        for _, name in ipairs(names_of(facts)) do members[#members + 1] = { name, facts[name] } end
         kept:add(step, members)
       end
       if args.json then json_line { { "step", step }, { "loss", numbers.json_number(loss) } } end
@@ -139,11 +155,12 @@ local function events_of(self, kept)
       say(("Saved checkpoint %s"):format(cbk.shown(path)))
       if args.json then json_line { { "step", step }, { "checkpoint", path } } end
     end,
-    on_evaluation = function(step, found)
+    on_evaluation = function(step, found, name)
+      if name then say(("Evaluation %s"):format(name)) end
       say(("| Eval Device=%s, GlobalStep=%d, Batch=%d, Loss=%.5f, Rate=%.2f samples/sec"):format(self.compiled.device:upper(), step,
         found.batches, found.loss, found.samples / found.seconds))
       for _, line in ipairs(evaluation.lines(found)) do say(line) end
-      local members = evaluation.members(found, "eval_")
+      local members = evaluation.members(found, name and name .. "/eval_" or "eval_")
       kept:add(step, members)
       if args.json then
         for _, member in ipairs(members) do member[2] = numbers.json_number(member[2]) end

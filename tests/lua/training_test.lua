@@ -425,11 +425,11 @@ describe("cbk train: the file", function()
   it("names what has no effect once, with what it would do", function()
     local text = changed(TRAINER, "backend_type: CSX",
       "backend_type: CSX\n      compile_dir: /x\n      cluster_config:\n        mount_dirs: [/y]")
-    local _, err = train(folder(changed(text, "    logging:", "    callbacks:\n    - ComputeNorm: {}\n    - Mine: {a: 1}\n    logging:")))
+    local _, err = train(folder(changed(text, "    logging:", "    callbacks:\n    - LogSparsity: {}\n    - Mine: {a: 1}\n    logging:")))
     err = err:gsub("%s+", " ")
     has(err, 'trainer.init.backend.compile_dir="/x" (keeps compiled programs)')
     has(err, "trainer.init.backend.cluster_config.mount_dirs=[…] (belongs to a cluster, and nothing here runs on one)")
-    has(err, "trainer.init.callbacks.0.ComputeNorm={…} (logs the norms of gradients and weights)")
+    has(err, "trainer.init.callbacks.0.LogSparsity={…} (logs sparsity)")
     has(err, "trainer.init.callbacks.1.Mine={…} (is not known here)")
     text = changed(TRAINER, "    logging:",
       "    loggers:\n    - TensorBoardLogger: {summary_dir: x}\n    - ProgressLogger: {}\n    logging:")

@@ -115,7 +115,7 @@ local logging = section {
 ---Callbacks and loggers that are emulated, by their names. Others are named as having no effect.
 fields.CALLBACKS = {
   KeepNCheckpoints = section { n = count }, CheckLoss = section {}, LoadCheckpointStates = section { load_checkpoint_states = states },
-  Lora = section { lora_params = settings },
+  Lora = section { lora_params = settings }, ComputeNorm = section {},
 }
 fields.LOGGERS = {
   ProgressLogger = section {},
@@ -128,7 +128,8 @@ fields.IGNORED_LOGGERS = { WandbLogger = ignored "sends numbers to Weights & Bia
 local GlobalFlags = ignored(MEMORY)
 fields.IGNORED_CALLBACKS = {
   GlobalFlags = GlobalFlags, ScopedTrainFlags = GlobalFlags, ScopedValidateFlags = GlobalFlags,
-  ComputeNorm = ignored "logs the norms of gradients and weights", LogInputSummaries = ignored "logs batches",
+  ComputeNormGNS = ignored "logs the norms of gradients of each sample; ComputeNorm logs those of the batch",
+  LogInputSummaries = ignored "logs batches",
   LogOptimizerParamGroup = ignored "logs fields of the optimizer", LogSparsity = ignored "logs sparsity",
   WeightCompression = ignored "compresses weights on their way", SelectiveGrad = ignored "leaves out gradients of parts of tensors",
   DumpActivations = ignored "writes activations", OpProfiler = ignored "measures a cluster's operators", DebugArgsPath = ignored(CLUSTER),
@@ -195,13 +196,33 @@ fields.TEXT_DATA = {
   },
 }
 
-local fit = section { train_dataloader = map, val_dataloader = map, ckpt_path = text }
+local loaders = kind("a map of fields, or a list of them", function(value)
+  for i = 1, kinds.is_list(value) and #value or 0 do
+    if not kinds.is_dict(value[i]) then return false end
+  end
+  return kinds.is_dict(value) or kinds.is_list(value)
+end)
+---@class DataSection
+---@field section Dict
+---@field at string      its place below the field: "", or ".0" in a list
+---@field name? string   by which its numbers are recorded, if there are several: that of the Model Zoo
+
+---@return DataSection[]
+loaders.kind.read = function(value)
+  if not kinds.is_list(value) then return { { section = value, at = "" } } end
+  local out = {}
+  for i = 1, #value do
+    out[i] = { section = value[i], at = (".%d"):format(i - 1), name = #value > 1 and ("validate_%d"):format(i - 1) or nil }
+  end
+  return out
+end
 
 ---The whole file below `trainer`.
 ---@type table<string, TrainingField>
 fields.TRAINER = {
-  init = init, fit = fit, validate = section { val_dataloader = map, ckpt_path = text },
-  validate_all = ignored "evaluates several checkpoints; cbk eval evaluates one",
+  init = init, fit = section { train_dataloader = map, val_dataloader = loaders, ckpt_path = text },
+  validate = section { val_dataloader = loaders, ckpt_path = text },
+  validate_all = section { val_dataloaders = loaders, ckpt_paths = texts },
 }
 
 return fields

@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local cstorch = require "cstorch"
 local keywords = require "cstorch.keywords"
 local kinds = require "converters.engine.kinds"
+local norms = require "cbk.training.norms"
 local params = require "cbk.training.params"
 
 ---@class Optimizing
@@ -11,6 +12,7 @@ local params = require "cbk.training.params"
 ---@field schedules cstorch.optim.Scheduler[]
 ---@field scaler? cstorch.amp.GradScaler
 ---@field precision table   the section of the params
+---@field measured? cstorch.models.Trainable   whose norms are computed in each step
 local Optimizing = {}
 Optimizing.__index = Optimizing
 
@@ -131,7 +133,8 @@ function optimizing.new(run, module)
   end
   local optimizer = optimizer_of(run, module)
   return setmetatable({ optimizer = optimizer, schedules = schedules_of(run, optimizer),
-    scaler = params.at_field(run, "trainer.init.precision", scaler_of, precision), precision = precision }, Optimizing)
+    scaler = params.at_field(run, "trainer.init.precision", scaler_of, precision), precision = precision,
+    measured = run.init.callbacks.ComputeNorm and module or nil }, Optimizing)
 end
 
 ---Adds the gradients of a loss. A scaled loss is one for all parts of a batch, so its parts are added up to the last.
@@ -157,6 +160,7 @@ end
 ---@field lr cstorch.Tensor|number            of the first group, in this step
 ---@field grad_norm? cstorch.Tensor           before clipping by norm
 ---@field loss_scale? cstorch.Tensor          in this step
+---@field [string] cstorch.Tensor             norms of the callback ComputeNorm, before clipping
 
 ---One step of the optimizer and its schedules with the gradients that there are.
 ---@return OptimizingFacts
@@ -166,6 +170,7 @@ function Optimizing:step()
   local list, rate = {}, optimizer.param_groups[1].lr
   for p in optimizer:parameters() do list[#list + 1] = p end
   local facts = { lr = type(rate) == "number" and rate or rate:clone(), loss_scale = scaler and scaler:get_scale():clone() }
+  for name, value in pairs(self.measured and norms.of(self.measured) or {}) do facts[name] = value end
   if precision.max_gradient_norm then
     facts.grad_norm = cstorch.nn.utils.clip_grad_norm_(list, precision.max_gradient_norm)
   elseif precision.max_gradient_value then

@@ -18,6 +18,7 @@ local params = {}
 ---@field init table           its sections as plain values; `model`, `optimizer` and `schedulers` as they are
 ---@field fit table
 ---@field validate table
+---@field validate_all table
 ---@field ignored string[]     "trainer.init.precision.enabled=true (…)": fields without an effect, with what they would do
 ---@field private moves Moves
 
@@ -205,7 +206,7 @@ function params.load(file)
   init.callbacks = read_named(reader, fields.CALLBACKS, fields.IGNORED_CALLBACKS, callbacks, "trainer.init.callbacks")
   init.loggers = read_named(reader, fields.LOGGERS, fields.IGNORED_LOGGERS, init.loggers, "trainer.init.loggers")
   return { file = file, given = given, config = config, init = init, fit = read.fit or {}, validate = read.validate or {},
-    ignored = reader.ignored, moves = moves }
+    validate_all = read.validate_all or {}, ignored = reader.ignored, moves = moves }
 end
 
 return params

@@ -158,7 +158,27 @@ function Record:add(step, members)
   write(self, self.events, cbk.tensorflow.event(os.time(), step, scalars))
 end
 
-local PANELS = { "loss", "eval_loss", "lr", "loss_scale", "grad_norm", "samples_per_second" }
+local PANELS = { "loss", "eval_loss", "lr", "loss_scale", "grad_norm", "model_wise_grad_norm", "model_wise_params_norm",
+  "samples_per_second" }
+
+---Whether a number is the loss of an evaluation: "eval_loss", or "validate_0/eval_loss" of several.
+---@param name string
+---@return boolean
+function record.is_evaluation_loss(name) return name == "eval_loss" or name:find "/eval_loss$" ~= nil end
+
+---The names of the numbers that have a curve: the usual ones, and the losses of several evaluations.
+---@param rows Dict[]
+---@return string[]
+local function panels_of(rows)
+  local out, is_known = { unpack(PANELS) }, {}
+  for _, name in ipairs(PANELS) do is_known[name] = true end
+  for _, row in ipairs(rows) do
+    for name in cbk.items(row) do
+      if record.is_evaluation_loss(name) and not is_known[name] then out[#out + 1], is_known[name] = name, true end
+    end
+  end
+  return out
+end
 
 ---The curves of a run's numbers.
 ---@param dir string
@@ -166,7 +186,7 @@ local PANELS = { "loss", "eval_loss", "lr", "loss_scale", "grad_norm", "samples_
 function record.curves(dir)
   local out = {}
   local rows = record.read(dir)
-  for _, name in ipairs(PANELS) do
+  for _, name in ipairs(panels_of(rows)) do
     local curve = { name = name, steps = {}, values = {} }
     for _, row in ipairs(rows) do
       if row[name] ~= nil then

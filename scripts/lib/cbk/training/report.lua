@@ -94,6 +94,20 @@ local function not_finite(curve)
   end
 end
 
+---The curves of the losses of evaluations.
+---@param list Curve[]
+---@return Curve[]
+local function evaluations_of(list)
+  local out = {}
+  for _, curve in ipairs(list) do
+    if record.is_evaluation_loss(curve.name) then out[#out + 1] = curve end
+  end
+  return out
+end
+
+---@param curve Curve
+local function evaluation_text(curve) return curve.name == "eval_loss" and "the evaluation's loss" or curve.name end
+
 local OVERFITTED = 1.05 -- times the least evaluation loss
 
 ---@param list Curve[]
@@ -107,12 +121,13 @@ local function findings_of(list, last, facts)
   if broken then
     add("error", ("the loss is not finite at step %d"):format(broken), "a smaller learning rate, or max_gradient_norm")
   end
-  local evaluated = curve_of(list, "eval_loss")
-  local best = least(evaluated)
-  if best and evaluated.values[#evaluated.values] > OVERFITTED * evaluated.values[best] then
-    add("warning", ("the evaluation's loss was least at step %d (%s) and is %s at step %d"):format(evaluated.steps[best],
-      shown(evaluated.values[best]), shown(evaluated.values[#evaluated.values]), evaluated.steps[#evaluated.steps]),
-      "the checkpoint of that step, more data, or dropout")
+  for _, evaluated in ipairs(evaluations_of(list)) do
+    local best, final = least(evaluated), evaluated.values[#evaluated.values]
+    if best and final > OVERFITTED * evaluated.values[best] then
+      add("warning", ("%s was least at step %d (%s) and is %s at step %d"):format(evaluation_text(evaluated), evaluated.steps[best],
+        shown(evaluated.values[best]), shown(final), evaluated.steps[#evaluated.steps]),
+        "the checkpoint of that step, more data, or dropout")
+    end
   end
   local scaled, lowered = curve_of(list, "loss_scale"), 0
   for i, value in ipairs(scaled and scaled.values or {}) do
@@ -175,13 +190,16 @@ local function cards_of(facts, rows, list, saved)
   local function add(title, value)
     if value and value ~= "" then out[#out + 1] = { title, value } end
   end
-  local last, losses, evaluated = rows[#rows], curve_of(list, "loss"), curve_of(list, "eval_loss")
+  local last, losses = rows[#rows], curve_of(list, "loss")
   add("model", facts.model)
   add("parameters", facts.parameters and numbers.grouped(facts.parameters))
   add("steps", facts.last_step and last and ("%s of %d"):format(tostring(last.step), facts.last_step))
   add("loss", losses and ("%s to %s"):format(shown(losses.values[1]), shown(losses.values[#losses.values])))
-  local best = least(evaluated)
-  add("least evaluation loss", best and ("%s, step %d"):format(shown(evaluated.values[best]), evaluated.steps[best]))
+  for _, evaluated in ipairs(evaluations_of(list)) do
+    local best = least(evaluated)
+    add(evaluated.name == "eval_loss" and "least evaluation loss" or "least " .. evaluated.name,
+      best and ("%s, step %d"):format(shown(evaluated.values[best]), evaluated.steps[best]))
+  end
   local speeds = curve_of(list, "samples_per_second")
   add("samples per second", speeds and shown(speeds.values[#speeds.values]))
   add("checkpoints", numbers.grouped(#saved))
@@ -201,7 +219,12 @@ function report.page(dir, facts)
   local function add(title, html) sections[#sections + 1] = { title = title, html = html } end
   add("Findings", #found == 0 and "<p>None.</p>" or page.table { titles = { "severity", "finding", "what to try" }, rows = found })
   if list[1] then add("Curves", charts_html(list)) end
-  local function is_evaluation(row) return row.eval_loss ~= nil end
+  local function is_evaluation(row)
+    for name in cbk.items(row) do
+      if record.is_evaluation_loss(name) then return true end
+    end
+    return false
+  end
   for _, row in ipairs(rows) do
     if is_evaluation(row) then
       add("Evaluations", rows_html(rows, is_evaluation))

@@ -25,7 +25,7 @@ local run = {}
 ---@field optimizing Optimizing
 ---@field task TrainingTask
 ---@field loader cstorch.utils.data.DataLoader
----@field evaluation? TrainingEvaluation
+---@field evaluations { name?: string, own: TrainingEvaluation }[]   of each val_dataloader; none if the run does not evaluate
 ---@field step integer        global steps done
 ---@field seed integer
 ---@field systems integer     that share a batch
@@ -83,7 +83,7 @@ end
 ---@field on_line fun(line: string)   a line of progress
 ---@field on_step fun(step: integer, loss: number, facts: table<string, number>)   with lr, and grad_norm and loss_scale if there are
 ---@field on_checkpoint fun(path: string, step: integer)
----@field on_evaluation fun(step: integer, found: EvaluationResult)
+---@field on_evaluation fun(step: integer, found: EvaluationResult, name?: string)   with the name of the data, if there are several
 
 ---Trains the steps of one stage.
 ---@param self TrainingRun
@@ -122,7 +122,7 @@ function run.train(self, events)
   self.progress:start()
   for stage in stages.each(self.steps) do
     train_stage(self, step_of, stage, events)
-    if stage.evaluates then events.on_evaluation(self.step, self.evaluation:run()) end
+    for _, one in ipairs(stage.evaluates and self.evaluations or {}) do events.on_evaluation(self.step, one.own:run(), one.name) end
     -- A loop begins with the first worker, so the workers are placed anew, as behind a checkpoint.
     if self.loader.num_workers_per_csx > 1 then self.loader:load_state_dict(self.loader:state_dict()) end
   end
@@ -140,10 +140,12 @@ local function open_data(self)
   end
   if not given.fit.train_dataloader then params.refuse(given, FIT, "it has no train_dataloader") end
   self.loader = loader(given.fit.train_dataloader, FIT .. ".train_dataloader", { accumulated = loop.grad_accum_steps })
-  local validation = given.fit.val_dataloader
-  if not validation or not stages.cadence(loop.eval_frequency, 1) then return end
-  self.evaluation = evaluation.new(self.compiled, loader(validation, FIT .. ".val_dataloader", { from_start = true }), self.task,
-    loop.eval_steps)
+  self.evaluations = {}
+  if not stages.cadence(loop.eval_frequency, 1) then return end
+  for i, one in ipairs(given.fit.val_dataloader or {}) do
+    local own = loader(one.section, FIT .. ".val_dataloader" .. one.at, { from_start = true })
+    self.evaluations[i] = { name = one.name, own = evaluation.new(self.compiled, own, self.task, loop.eval_steps) }
+  end
 end
 
 ---Begins with the last checkpoint of the run's folder, else with the one that the file names, if there is any.
@@ -189,7 +191,7 @@ function run.open(given, options)
   self.began = continues and began.first_step or self.step
   self.others = saving.others(given, continues and self.began or math.huge)
   self.steps = params.at_field(given, "trainer.init.loop", stages.of, init.loop, self.loader:length(), self.began, self.step,
-    self.evaluation ~= nil)
+    self.evaluations[1] ~= nil)
   return self
 end
 

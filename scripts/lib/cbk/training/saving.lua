@@ -45,17 +45,22 @@ end
 ---@return table<string, boolean>   by their paths
 function saving.others(given, last)
   local out = {}
-  for _, one in ipairs(checkpoints.list(given.init.model_dir, name_of(given))) do
+  for _, one in ipairs(saving.all(given)) do
     if one.step <= last then out[one.path] = true end
   end
   return out
 end
 
+---The checkpoints of a run's folder, by their steps.
+---@param given TrainingParams
+---@return SavedCheckpoint[]
+function saving.all(given) return checkpoints.list(given.init.model_dir, name_of(given)) end
+
 ---The last checkpoint of a run's folder.
 ---@param given TrainingParams
 ---@return SavedCheckpoint|nil
 function saving.last(given)
-  local list = checkpoints.list(given.init.model_dir, name_of(given))
+  local list = saving.all(given)
   return list[#list]
 end
 
