@@ -10,6 +10,7 @@ local findings = require "cbk.check.findings"
 local fold = require "cbk.fold"
 local leftovers = require "cbk.check.leftovers"
 local listing = require "cbk.listing"
+local naming = require "cbk.naming"
 local numbers = require "cbk.numbers"
 local page = require "cbk.page"
 local progress = require "cbk.progress"
@@ -69,11 +70,16 @@ local function write_page(html, members)
   end
 end
 
+--- What the page of a run has a use for. Other options are about checkpoints.
+local FOR_RUNS = { file = true, output = true, overwrite = true, dry_run = true, no_progress_bar = true, quiet = true, json = true }
+
 if record.is_run(args.file) then
-  for _, name in ipairs { "other", "key", "no_stats", "config" } do
-    if args[name] then
-      cli.usage_error("report", ("%s is the folder of a run, for which OTHER, --key, --no-stats and --config have no meaning; "
-        .. "name one of its checkpoints"):format(cbk.quote(args.file)))
+  for _, name in ipairs(naming.sorted(args)) do
+    local is_given = type(args[name]) ~= "table" or next(args[name]) ~= nil
+    if is_given and not FOR_RUNS[name] then
+      local option = name == "other" and "OTHER" or "--" .. name:gsub("_", "-")
+      cli.usage_error("report", ("%s is the folder of a run, for which %s has no meaning; name one of its checkpoints")
+        :format(cbk.quote(args.file), option))
     end
   end
   cli.check_output(args.output, {}, args)

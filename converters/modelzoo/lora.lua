@@ -47,8 +47,9 @@ local function group_of(params, name)
   if not is_dict(params) then refuse("%s must be a dict of LoRA settings", name) end
   for field in cbk.items(params) do
     if not fields[field] then
-      refuse_field(("%s.%s"):format(name, tostring(field)),
-        " is not a LoRA setting; known: r, alpha, dropout, fan_in_fan_out, merge_weights and target_modules")
+      local near = cbk.nearest(tostring(field), naming.sorted(fields), 1)[1]
+      refuse_field(("%s.%s"):format(name, tostring(field)), " is not a LoRA setting; %s", near and ("did you mean '%s'?"):format(near)
+        or "known: r, alpha, dropout, fan_in_fan_out, merge_weights and target_modules")
     end
   end
   local rank, alpha, fan = params.r, params.alpha, params.fan_in_fan_out

@@ -49,6 +49,23 @@ describe("cbk report of a run", function()
     has(page_of(make {}), "the run is at step 0 of 4")
   end)
 
+  it("has findings from where something is wrong, and none before", function()
+    local function findings(evaluated, scale, last)
+      local out = page_of(make {
+        { 1, { { "loss", 4 }, { "loss_scale", 512 } } }, { 2, { { "eval_loss", 2 } } },
+        { last, { { "loss", 9 }, { "loss_scale", scale } } }, { last, { { "eval_loss", evaluated } } },
+      })
+      local count = 0
+      for _, severity in ipairs { "error", "warning", "info" } do
+        count = count + select(2, out:gsub('<span class="key">' .. severity .. "</span>", ""))
+      end
+      equal(out:find("<p>None.</p>", 1, true) ~= nil, count == 0)
+      return count
+    end
+    equal({ findings(2.09, 512, 4), findings(2.09, 1024, 4) }, { 0, 0 })
+    equal({ findings(2.11, 512, 4), findings(2.09, 256, 4), findings(2.09, 512, 3), findings(2.11, 256, 3) }, { 1, 1, 1, 3 })
+  end)
+
   it("keeps texts of the run texts", function()
     local html = page_of(make({}, { command = "<script>x()</script>", model = "<img src=x>" }))
     is_true(not html:find("<script", 1, true) and not html:find("<img", 1, true))
@@ -84,7 +101,10 @@ describe("cbk report of a run", function()
     local dir = make {}
     local code, _, err = run(dir, "report", "run", "--key", "w")
     equal(code, 2)
-    has(err, "name one of its checkpoints")
+    has((err:gsub("%s+", " ")), "is the folder of a run, for which --key has no meaning; name one of its checkpoints")
+    code, _, err = run(dir, "report", "run", "--ignore-dtype")
+    equal(code, 2)
+    has(err, "--ignore-dtype has no meaning")
     cbk.fs.write(dir .. "/run/run.json", '{"id": 1}\n', { overwrite = true })
     code, _, err = run(dir, "report", "run")
     equal(code, 1)

@@ -631,7 +631,9 @@ describe("cbk train: LoRA", function()
       { "target_modules: [TransformerDecoderLayer, Linear]", "target_modules: [Conv2d]", "no module of the model is among the target" },
       { "Linear]", "Linaer]", "lora_params.target_modules: no module of the model is among the target_modules of lora_params; "
         .. "did you mean 'Linear'?; known: Embedding, " },
-      { "alpha: 4", "alfa: 4", "'params.yaml', line 48: trainer.init.callbacks.0.Lora.lora_params.alfa is not a LoRA setting; known: r, " },
+      { "alpha: 4", "alhpa: 4",
+        "'params.yaml', line 48: trainer.init.callbacks.0.Lora.lora_params.alhpa is not a LoRA setting; did you mean 'alpha'?" },
+      { "alpha: 4", "strength: 4", "Lora.lora_params.strength is not a LoRA setting; known: r, alpha, dropout, fan_in_fan_out, " },
       { "r: 2, ", "", "'params.yaml', line 48: trainer.init.callbacks.0.Lora.lora_params.r, the rank, is missing" },
       { "r: 2", "r: 2, fan_in_fan_out: true", "fan_in_fan_out=true is not emulated" },
       { "dropout: 0.1, ", "dropout: 2, ", "lora_params.dropout=2: it must be a number from 0 to 1" },

@@ -189,7 +189,7 @@ function decoder.forward(d, w, ids, pass)
   seen("the embedding", x)
   local place = { turns = d.rotary and rotary.turns(d.rotary, first, ids:size(1)), slopes = d.slopes and d.slopes(body),
     dropout = dropout, cache = cache }
-  if pass.recomputed then x = pass.recomputed:before(x) end
+  if pass.recomputed then x = pass.recomputed:input(x) end
   for layer = 0, d.depth - 1 do
     local within = body:below(d.layer:format(layer))
     if pass.recomputed then

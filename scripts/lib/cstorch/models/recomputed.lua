@@ -36,10 +36,10 @@ local function leaves_of(list)
   return out
 end
 
----What is computed before the layers: a leaf for them, whose gradient goes on when theirs are complete.
+---An input of the layers: a leaf for them. What it was computed from gets its gradient when those of the layers are complete.
 ---@param x cstorch.Tensor
 ---@return cstorch.Tensor
-function Recomputed:before(x)
+function Recomputed:input(x)
   if not x.requires_grad then return x end
   local out = leaves_of { x }
   self.parts[#self.parts + 1] = { from = { x = x }, out = out }
@@ -47,7 +47,7 @@ function Recomputed:before(x)
 end
 
 ---Computes a layer without keeping its inner values.
----@param inputs table<string, cstorch.Tensor>   results of `before` and of other layers
+---@param inputs table<string, cstorch.Tensor>   results of `input` and of other layers
 ---@param compute fun(inputs: table<string, cstorch.Tensor>): cstorch.Tensor, cstorch.Tensor[]|nil
 ---@return cstorch.Tensor    # the layer's result
 ---@return cstorch.Tensor[]  # the others that get gradients

@@ -102,7 +102,7 @@ function stack.run(s, w, x, pass)
   end
   local again, inputs = pass.recomputed, { x = x, bias = bias, memory = pass.memory }
   if again then
-    for name, one in pairs(inputs) do inputs[name] = again:before(one) end
+    for name, one in pairs(inputs) do inputs[name] = again:input(one) end
     x = inputs.x
   end
   for i = 0, s.depth - 1 do
