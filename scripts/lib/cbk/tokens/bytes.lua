@@ -1,5 +1,7 @@
 -- The tokenizer of bytes: ids 0 to 255 are the bytes of a text, 256 ends one.
 
+local byte_letters = require "cbk.tokens.byte_letters"
+
 local bytes = {}
 
 ---@class ByteTokenizer : Tokenizer
@@ -30,6 +32,11 @@ function Bytes.decode(_, ids)
   for i, id in ipairs(ids) do parts[i] = id < 256 and string.char(id) or "" end
   return table.concat(parts)
 end
+
+---The name of an id in a vocabulary: a printable letter for each byte, as in that of GPT-2.
+---@param id integer
+---@return string
+function Bytes.token(_, id) return byte_letters.of_byte[id] or "<|endoftext|>" end
 
 ---@return ByteTokenizer
 function bytes.new() return setmetatable({}, Bytes) end

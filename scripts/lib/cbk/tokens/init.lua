@@ -12,6 +12,7 @@ local tokens = {}
 ---@field end_of_text? integer    the id that ends a text; nil if none is known
 ---@field encode fun(self: Tokenizer, text: string): integer[]    without special tokens before or behind it
 ---@field encoder fun(self: Tokenizer): fun(text: string, is_last: boolean): integer[]   the same for a text in pieces
+---@field token fun(self: Tokenizer, id: integer): string|nil      its name in the vocabulary
 ---@field decode fun(self: Tokenizer, ids: integer[]): string     without special tokens
 
 ---@param name string   "bytes", a tokenizer.json, or the folder of one

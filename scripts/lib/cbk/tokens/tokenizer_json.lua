@@ -246,6 +246,11 @@ function Json:encode(text) return self:encoder()(text, true) end
 
 -- --- decoding
 
+---The name of an id in the vocabulary; nil if it has none.
+---@param id integer
+---@return string|nil
+function Json:token(id) return self.tokens[id] end
+
 ---The text of ids, without special tokens. Bytes that are no UTF-8 stay as they are.
 ---@param ids integer[]
 ---@return string

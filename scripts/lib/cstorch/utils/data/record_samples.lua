@@ -1,6 +1,6 @@
 -- Samples that are made of the records of text files, for TokenFiles.
 
-local draws = require "cstorch.utils.data.draws"
+local draws = require "cbk.draws"
 local record_files = require "cstorch.utils.data.record_files"
 local tensors = require "cstorch.tensors"
 
