@@ -21,7 +21,7 @@ parameter groups, schedules, loss scale, clipping, data, evaluation and checkpoi
 file. Everything is computed in float32. Fields without an effect here are named before the run starts.
 
 Data are folders of HDF5 files with token ids, as the Model Zoo's preprocessing and `cbk make-data`
-write them.
+write them; for BERT and T5 also text files (`cbk make-data --for bert`).
 
 Checkpoints are checkpoint_STEP.mdl in the folder model_dir. If it has some, the run continues after
 the last one, with the same values as if it had never stopped: weights, states of the optimizer and of

@@ -152,6 +152,28 @@ function page.table(content)
   return table.concat(out, "\n")
 end
 
+---A table of records of numbers: a column for each name, in the order in which they appear. The first one is that of the key.
+---@param records Dict[]
+---@param most integer                                      rows
+---@param shown fun(record: Dict, name: string): string     a cell
+---@return string
+function page.records(records, most, shown)
+  local names, titles, right, rows = {}, {}, {}, {}
+  for _, record in ipairs(records) do
+    for name in cbk.items(record) do
+      if not names[name] then
+        local c = #titles + 1
+        names[c], names[name], titles[c], right[c] = name, true, (name:gsub("_", " ")), c > 1
+      end
+    end
+  end
+  for i = 1, math.min(#records, most) do
+    rows[i] = {}
+    for c, name in ipairs(names) do rows[i][c] = shown(records[i], name) end
+  end
+  return page.table { titles = titles, right = right, rows = rows, more = math.max(0, #records - most) }
+end
+
 ---@class PageContent
 ---@field title string
 ---@field subtitle string

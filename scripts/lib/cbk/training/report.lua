@@ -146,22 +146,13 @@ end
 ---@param is_wanted fun(row: Dict): boolean
 ---@return string
 local function rows_html(rows, is_wanted)
-  local columns, wanted = {}, {}
+  local wanted = {}
   for _, row in ipairs(rows) do
-    if is_wanted(row) then
-      wanted[#wanted + 1] = row
-      for name in cbk.items(row) do
-        if not columns[name] then columns[#columns + 1], columns[name] = name, true end
-      end
-    end
+    if is_wanted(row) then wanted[#wanted + 1] = row end
   end
-  local cells, titles, right = {}, {}, {}
-  for c, name in ipairs(columns) do titles[c], right[c] = name:gsub("_", " "), c > 1 end
-  for i = 1, math.min(#wanted, MOST_ROWS) do
-    cells[i] = {}
-    for c, name in ipairs(columns) do cells[i][c] = c == 1 and tostring(wanted[i][name]) or shown(number_of(wanted[i], name)) end
-  end
-  return page.table { titles = titles, right = right, rows = cells, more = math.max(0, #wanted - MOST_ROWS) }
+  return page.records(wanted, MOST_ROWS, function(row, name)
+    return name == "step" and tostring(row.step) or shown(number_of(row, name))
+  end)
 end
 
 ---@param dir string
