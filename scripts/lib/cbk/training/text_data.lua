@@ -33,16 +33,29 @@ local function check_model(run, read, options, name, of_model)
   end
 end
 
+---The source, if the model has all of its ids.
+---@param source RecordSource
+---@param field string   of the vocabulary
+---@return RecordSource
+local function within_model(run, options, source, field)
+  local most = options.module:limits().input_ids
+  if source.ids > (most or math.huge) then
+    params.refuse(run, ("%s.%s"):format(options.place, field), ("the vocabulary has %d ids, more than that of the model, %d")
+      :format(source.ids, most))
+  end
+  return source
+end
+
 ---@type table<string, TextData>
 local OF = {
   BertCSVDynamicMaskDataProcessor = {
     folder = "data_dir", shuffles = true,
     needed = { "data_dir", "batch_size", "vocab_file", "max_sequence_length", "max_predictions_per_seq" },
-    source = function(_, read, options)
-      return masked_texts.source(with_defaults(read, { masked_lm_prob = 0.15, mask_whole_word = false, do_lower = false,
-        gather_mlm_labels = true, oov_token = "[UNK]", mask_token = "[MASK]", labels_pad_id = 0, input_pad_id = 0, attn_mask_pad_id = 0,
-        segment_pad_id = 0, exclude_from_masking = { "[CLS]", "[SEP]", "[PAD]", "[MASK]" },
-        has_next_sentence = has_next_sentence(options) }))
+    source = function(run, read, options)
+      local own = with_defaults(read, { masked_lm_prob = 0.15, mask_whole_word = false, do_lower = false, gather_mlm_labels = true,
+        oov_token = "[UNK]", mask_token = "[MASK]", exclude_from_masking = { "[CLS]", "[SEP]", "[PAD]", "[MASK]" }, labels_pad_id = 0,
+        input_pad_id = 0, attn_mask_pad_id = 0, segment_pad_id = 0, has_next_sentence = has_next_sentence(options) })
+      return within_model(run, options, masked_texts.source(own), "vocab_file")
     end,
   },
   BertCSVDataProcessor = {
@@ -60,8 +73,8 @@ local OF = {
         params.refuse(run, options.place .. ".tgt_max_sequence_length", ("%d, but what is in the gaps of texts with "
           .. "src_max_sequence_length: %d has up to %d tokens"):format(read.tgt_max_sequence_length, read.src_max_sequence_length, targets))
       end
-      return span_texts.source(with_defaults(read, { extra_ids = 0, oov_token = "<unk>", sos_token = "<s>", eos_token = "</s>",
-        pad_token = "<pad>" }))
+      return within_model(run, options, span_texts.source(with_defaults(read, { extra_ids = 0, oov_token = "<unk>", sos_token = "<s>",
+        eos_token = "</s>", pad_token = "<pad>" })), "src_vocab_file")
     end,
   },
 }

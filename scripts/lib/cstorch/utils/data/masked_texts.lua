@@ -139,7 +139,7 @@ function masked_texts.source(own)
   local mask = vocabulary.id(words, as_read(own.mask_token), "mask_token")
   local columns = own.has_next_sentence and { "tokens", "segment_ids", "is_random_next" } or { "tokens" }
   return {
-    format = { field = "data_dir", columns = columns }, length = own.max_sequence_length,
+    format = { field = "data_dir", columns = columns }, length = own.max_sequence_length, ids = words.size,
     make = function(record, _, random)
       local tokens, ids, shown = tokens_of(record, own), {}, {}
       for i, token in ipairs(tokens) do

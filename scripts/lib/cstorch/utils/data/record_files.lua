@@ -43,6 +43,9 @@ end
 --- The files that a folder's meta.dat lists, and how many records of each are read.
 local function listed_files(folder, field)
   local path, out = cbk.fs.join(folder, "meta.dat"), {}
+  if not cbk.fs.is_dir(folder) then
+    cbk.fail("io", ("%s: there is no folder %s"):format(field, cbk.quote(folder)), { file = folder })
+  end
   if not cbk.fs.exists(path) then
     cbk.fail("missing", ("%s: %s has no meta.dat, which lists the files and how many records they have"):format(field, cbk.quote(folder)),
       { file = path, advice = "name the folder that the Model Zoo's preprocessing or cbk make-data wrote" })
@@ -104,6 +107,8 @@ local function fields_of(self, file, record)
   for name, i in pairs(file.columns) do record.fields[name] = list[i] end
 end
 
+local MOST_NAMES, LONGEST_NAME = 8, 60 -- in a message
+
 --- Reads the names of a CSV file's columns.
 local function read_columns(self, file, next_record)
   local text = next_record()
@@ -115,9 +120,11 @@ local function read_columns(self, file, next_record)
   for _, name in ipairs(self.format.columns) do
     if not file.columns[name] then missing[#missing + 1] = cbk.quote(name) end
   end
+  local found = {}
+  for i = 1, math.min(#names, MOST_NAMES) do found[i] = cbk.shown(names[i]:sub(1, LONGEST_NAME)) end
   if missing[1] then
     record_files.refuse(record, ("expected the names of columns, with %s; found %s"):format(table.concat(missing, ", "),
-      cbk.json(cbk.list(names), { shown = true })))
+      found[1] and table.concat(found, ", ") or "none"))
   end
 end
 

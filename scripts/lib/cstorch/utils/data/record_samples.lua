@@ -9,6 +9,7 @@ local record_samples = {}
 ---@class RecordSource   What makes samples of records.
 ---@field format RecordFormat
 ---@field length? integer    tokens of a sample; nil: those of the first one
+---@field ids? integer       of its vocabulary, with marks; nil if unknown
 ---@field make fun(record: Record, i: integer, random: Draws): table<string, integer[]|integer>
 ---                          the parts of a record's sample, from 0; the random numbers are this sample's in this epoch
 

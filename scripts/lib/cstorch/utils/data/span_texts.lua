@@ -142,7 +142,7 @@ function span_texts.source(own)
   local function count(text) return select(2, spaced(text):gsub("%S+", "")) end
   return {
     format = { field = "src_data_dir", count = function(text) return pieces(count(text), length) end },
-    length = own.src_max_sequence_length,
+    length = own.src_max_sequence_length, ids = last + 1,
     make = function(record, i, random)
       local line = spaced(record.text)
       local tokens = count(line)
