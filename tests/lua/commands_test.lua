@@ -244,16 +244,12 @@ describe("command lines", function()
       equal(code, 0, stderr)
       return stdout
     end
-    has(fine("copy", "a.pt", "b.pt", "--dry", "--excl", "w"), "1 stored tensor")
-    fine("copy", "a.pt", "b.pt", "--to-d=float16", "--no-pro")
+    fine("copy", "a.pt", "b.pt", "--to-dtype=float16", "--no-progress-bar")
     has(fine("ls", "b.pt"), "float16")
-    fine("copy", "a.pt", "b.pt", "--over", "-q")
     cbk.fs.write(dir .. "/data_iter_checkpoint_state_file_global", "1")
-    fine("data-iter-state-conversion", "--old=a.pt", "-w=.", "--out", "o.mdl", "-s=-3", "--data=map", "-q")
+    fine("data-iter-state-conversion", "--old_checkpoint=a.pt", "-w=.", "--output", "o.mdl", "-s=-3", "-d=map", "-q")
     has(fine("show", "--dataloader", "o.mdl"), "seed -3")
-    local code, _, stderr = run(dir, "copy", "a.pt", "c.pt", "--s", "1")
-    failed(code, 2, stderr, "option '--s' may be --s")
-    code, _, stderr = run(dir, "data-iter-state-conversion", "-c", "a.pt", "-w", ".", "-o", "p.mdl", "-s=")
+    local code, _, stderr = run(dir, "data-iter-state-conversion", "-c", "a.pt", "-w", ".", "-o", "p.mdl", "-s=")
     failed(code, 2, stderr, "--shuffle_seed '' is not a whole number")
     code, _, stderr = run(dir, "copy", "a.pt", "c.pt", "--none")
     failed(code, 2, stderr, "unknown option '--none'")
@@ -262,6 +258,34 @@ describe("command lines", function()
     code, _, stderr = run(dir, "copy", "a.pt", "c.pt", "--overwite")
     failed(code, 2, stderr, "unknown option '--overwite'; did you mean '--overwrite'?")
     equal(cbk.fs.exists(dir .. "/p.mdl"), false)
+  end)
+
+  it("take no beginnings of options, and name those that may be meant", function()
+    for _, case in ipairs {
+      { "'--model'; did you mean '--model-dir'? See", "train", "x.yaml", "--model", "gpt2" },
+      { "'--dtype'; did you mean '--to-dtype'? See", "copy", "a.pt", "b.pt", "--dtype", "float16" },
+      { "'--over'; did you mean '--overwrite'? See", "copy", "a.pt", "b.pt", "--over=1" },
+      { "'--tgt_f'; did you mean '--tgt-fmt'? See", "convert", "a.pt", "--tgt_f", "hf" },
+      { "'--xyzzy'; see", "copy", "a.pt", "b.pt", "--xyzzy" },
+    } do
+      local code, _, stderr = run(harness.temp_dir(), unpack(case, 2))
+      failed(code, 2, stderr, "unknown option " .. case[1])
+    end
+  end)
+
+  it("name the first argument that is too many, and the option that it may be a value of", function()
+    for _, case in ipairs {
+      { "'y' is one too many; see", "ls", "a.pt", "x", "y", "z" },
+      { "'c' is one too many; see", "copy", "--to-dtype", "float16", "a.pt", "-q", "b.pt", "c" },
+      { "'b' is one too many; see", "ls", "--", "a.pt", "--all", "b" },
+      { "'cs-2.5' is one too many; did you mean '--to cs-2.5'? See", "convert", "a.pt", "--from", "hf", "cs-2.5" },
+      { "'bfloat16' is one too many; did you mean '--to-dtype bfloat16' or '--dequantize bfloat16'? See", "copy", "a.pt", "b.pt",
+        "bfloat16" },
+      { "'h5' is one too many; did you mean '--format h5'? See", "copy", "a.pt", "b", "h5" },
+    } do
+      local code, _, stderr = run(harness.temp_dir(), unpack(case, 2))
+      failed(code, 2, stderr, "too many arguments: " .. case[1])
+    end
   end)
 
   it("list keys of one text, long keys and control characters", function()

@@ -8,9 +8,11 @@ local errors = require "cbk.errors"
 local folders_inside = require "cbk.cli.folders_inside"
 local job = require "cbk.job"
 local limits = require "cbk.limits"
+local mistyped = require "cbk.cli.mistyped"
 local parts = require "cbk.parts"
 local python_int = require "cbk.python_int"
 local warnings = require "cbk.warnings"
+local words = require "cbk.cli.words"
 local wrap = require "cbk.wrap"
 
 local cli = {}
@@ -40,9 +42,9 @@ function cli.usage_error(name, message)
 end
 
 --- Joins "--threads -1" to "--threads=-1" and "-s -1" to "-s-1", so that argparse does not read the number as an option.
-local function join_negative_numbers(words)
+local function join_negative_numbers(line)
   local out = {}
-  for _, word in ipairs(words) do
+  for _, word in ipairs(line) do
     local before = out[#out] or ""
     if word:find "^%-%d" and before:find "^%-%-%a[%w_-]*$" then
       out[#out] = before .. "=" .. word
@@ -55,41 +57,16 @@ local function join_negative_numbers(words)
   return out
 end
 
----The only option with a long name that begins with `start`; nil if there is none or several.
-local function long_name(parser, command, start)
-  local name, found, names = nil, nil, {}
-  for _, option in ipairs(parser._options) do
-    for _, alias in ipairs(option._aliases) do
-      if alias == start then return start end
-      if alias:sub(1, #start) == start and found ~= option then
-        name, found = alias, option
-        names[#names + 1] = alias
-      end
-    end
-  end
-  if #names > 1 then cli.usage_error(command, ("option '%s' may be %s"):format(start, table.concat(names, " or "))) end
-  return name
-end
-
-local function takes_value(parser, name)
-  for _, option in ipairs(parser._options) do
-    for _, alias in ipairs(option._aliases) do
-      if alias == name then return option._maxargs > 0 end
-    end
-  end
-  return false
-end
-
---- Spellings that Python's argparse accepts and argparse here does not: "--over" for "--overwrite", "-s=3" for "-s3".
-local function spelt_out(parser, command, words)
+--- Refuses unknown long options with the nearest names, and spells "-s=3", which Python's argparse accepts, as "-s3".
+local function spelt_out(parser, command, line)
   local out, is_plain = {}, false
-  for _, word in ipairs(words) do
+  for _, word in ipairs(line) do
     is_plain = is_plain or word == "--"
-    local long, value = word:match "^(%-%-[^=]+)(.*)$"
+    local long = word:match "^%-%-[^=]+"
     local short, short_value = word:match "^(%-%a)=(.*)$"
-    if not is_plain and long then
-      out[#out + 1] = (long_name(parser, command, long) or long) .. value
-    elseif not is_plain and short and takes_value(parser, short) then
+    if not is_plain and long and not words.option(parser, long) then cli.usage_error(command, mistyped.option(parser, long)) end
+    local option = not is_plain and short and words.option(parser, short)
+    if option and option._maxargs > 0 then
       out[#out + 1] = short .. short_value
       if short_value == "" then out[#out + 1] = "" end
     else
@@ -238,16 +215,18 @@ function cli.parser(name, description, epilog)
   parser:add_help { name = "-h --help", description = "print this help" }
   rawset(parser, "error", function(self, message)
     local said = message:gsub("^(unknown option '%-%a')\nDid you.*", "%1") -- all one-letter options are similar
-    local text = with_shown_names(self, with_description(self, said)):gsub("\nDid you", "; did you")
-    cli.usage_error(name, text)
+    if said == "too many arguments" then said = mistyped.argument(self, self.typed) end
+    cli.usage_error(name, with_shown_names(self, with_description(self, said)))
   end)
   local parse = parser.parse
-  rawset(parser, "parse", function(self, words)
+  rawset(parser, "parse", function(self, line)
     if cli.on_parse then cli.on_parse(self) end
-    local args = parse(self, spelt_out(self, name, join_negative_numbers(words or arg)))
+    local typed = spelt_out(self, name, join_negative_numbers(line or arg))
+    rawset(self, "typed", typed)
+    local args = parse(self, typed)
     warnings.main.is_once = true
     if args.quiet then warnings.main.print = silent elseif args.json then warnings.main.print = warn_in_json end
-    local can_overwrite = long_name(self, name, "--overwrite") ~= nil
+    local can_overwrite = words.option(self, "--overwrite") ~= nil
     if not args.dry_run then begin_job(name, args) end
     cbk.advise_overwrite("remove it" .. (can_overwrite and ", choose another name or add --overwrite" or " or choose another name"))
     return args
@@ -431,8 +410,8 @@ function cli.key_option(parser, target, is_list)
   parser:option("--key", "the same as the argument" .. (is_list and "; may be repeated" or "")):argname("GLOB")
     :target("given_keys"):count(is_list and "*" or "?")
   local parse = parser.parse
-  rawset(parser, "parse", function(self, words)
-    local args = parse(self, words)
+  rawset(parser, "parse", function(self, line)
+    local args = parse(self, line)
     if not is_list and args[target] and args.given_keys then
       self:error(("both '%s' and --key '%s' are given, which mean the same; keep one of them"):format(args[target], args.given_keys))
     end

@@ -2,7 +2,10 @@
 
 local words = {}
 
-local function option_named(parser, name)
+---@param parser table
+---@param name string   "--to"
+---@return table|nil option   of argparse
+function words.option(parser, name)
   for _, option in ipairs(parser._options) do
     for _, alias in ipairs(option._aliases) do
       if alias == name then return option end
@@ -41,7 +44,7 @@ function words.place(parser, line)
   for i = 1, #line - 1 do
     local word = line[i]
     local name, value = word:match "^(%-%-[^=]+)=(.*)$"
-    local option = not is_plain and option_named(parser, name or word)
+    local option = not is_plain and words.option(parser, name or word)
     if not is_plain and word == "--" then
       is_plain, pending = true, nil
     elseif option then
@@ -66,7 +69,7 @@ function words.place(parser, line)
   if pending then
     place.element = pending
   elseif name and not is_plain then
-    place.element, place.prefix, place.value = option_named(parser, name), name .. "=", value
+    place.element, place.prefix, place.value = words.option(parser, name), name .. "=", value
   else
     place.takes_options = not is_plain
     if is_plain or last:sub(1, 1) ~= "-" then place.element = argument_at(parser, #arguments + 1) end
