@@ -181,6 +181,11 @@ local function refuse_objects(tree, place, path)
   end
 end
 
+---Whether `weights.of` finds weights: there are tensors, and not those of an optimizer or of random numbers alone.
+---@param root any   of a checkpoint
+---@return boolean
+function weights.has(root) return kinds.is_dict(root) and holds_tensors(root) and not training_files.content(root) end
+
 ---The model's weights and buffers under their own names, in the order of the checkpoint.
 ---@param root any      of a checkpoint
 ---@param path string   for messages

@@ -41,8 +41,10 @@ class Flattener {
           Errc::value,
           {.problem = problem,
            .advice = have_tensors_ ? "some of these hold tensors: write a PyTorch file (.pt), which has all"
-                                   : "copy the weights alone (cbk copy --weights), or leave out what is not "
-                                     "a tensor (cbk copy --exclude)"});
+                     : tensors_.empty()
+                         ? "write H5 (.h5) or a PyTorch file (.pt), which have all"
+                         : "copy the weights alone (cbk copy --weights), or leave out what is not "
+                           "a tensor (cbk copy --exclude)"});
     }
     if (!twice_.empty())
       fail(Errc::value, "two tensors would get one name in {}: {}", format_, listed(twice_));

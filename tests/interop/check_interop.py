@@ -217,6 +217,11 @@ def unsafe_pickles(run):
         rules = [one["rule"] for one in findings(run, path)]
         assert sorted(rules) == ["nan", "record"], rules
         assert [one["rule"] for one in findings(run, path, "--allow-records")] == ["nan"]
+        path = run.path("training_args.bin")
+        torch.save(argparse.Namespace(lr=1), path)
+        found = findings(run, path)
+        assert [one["rule"] for one in found] == ["record"] and "--weights" not in found[0]["advice"], found
+        assert "--allow-records leaves this finding out" in found[0]["advice"] and findings(run, path, "--allow-records") == [], found
     run.check("classes that may be records", only_records)
 
     def harmless():

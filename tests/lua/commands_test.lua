@@ -38,6 +38,10 @@ describe("many values", function()
     local code, _, stderr = run(dir, "copy", "x.pt", "x.safetensors")
     failed(code, 1, stderr, "'step' (int); copy the weights alone (cbk copy --weights), "
       .. "or leave out what is not a tensor (cbk copy --exclude")
+    local state = cbk.dict { { 0, cbk.dict { { "exp_avg", cbk.tensor { 1 } } } } }
+    cbk.create(dir .. "/optimizer.pt", { root = cbk.dict { { "state", state }, { "param_groups", cbk.list {} } } }):commit()
+    code, _, stderr = run(dir, "copy", "optimizer.pt", "o.safetensors")
+    failed(code, 1, stderr, "'param_groups' (list); write H5 (.h5) or a PyTorch file (.pt), which have all")
   end)
 end)
 

@@ -70,7 +70,7 @@ local function open(path, options, found)
   local fine, checkpoint = pcall(cbk.open, path, options.reading)
   if fine then
     local is_pickle = checkpoint.format:find "^torch%-" ~= nil and not checkpoint.format:find "sharded"
-    if is_pickle and not options.reading.allow_records then pickles.records(path, found) end
+    if is_pickle and not options.reading.allow_records then pickles.records(path, checkpoint:raw_root(), found) end
     return checkpoint
   end
   local problem = type(checkpoint) == "table" and checkpoint or {}

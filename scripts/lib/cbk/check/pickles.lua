@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local fold = require "cbk.fold"
 local numbers = require "cbk.numbers"
+local weights = require "converters.conversion.weights"
 
 local pickles = {}
 
@@ -12,6 +13,7 @@ local LOOKUPS = { ["builtins.getattr"] = true, ["operator.attrgetter"] = true, [
 local DISTRIBUTED = "Open the folder with the parts of all ranks, or save whole tensors: get_model_state_dict with full_state_dict=True "
   .. "(torch.distributed.checkpoint.state_dict)"
 local WEIGHTS_ALONE = "`cbk copy --weights` copies the weights alone"
+local HARMLESS = "--allow-records leaves this finding out; cbk runs nothing of it"
 
 ---What is wrong with a global that is not plain data.
 ---@param global { name: string, kind: string }
@@ -56,11 +58,13 @@ end
 
 ---Adds the objects beside the weights of a file that is read.
 ---@param path string
+---@param root any   as `Checkpoint:raw_root` returns it
 ---@param found Findings
-function pickles.records(path, found)
+function pickles.records(path, root, found)
   local list, is_distributed = named_in(path), false
   for _, global in ipairs(list) do is_distributed = is_distributed or global.name:find "^torch%.distributed%." ~= nil end
-  for _, global in ipairs(list) do add(found, "record", path, global, is_distributed and DISTRIBUTED or WEIGHTS_ALONE) end
+  local advice = is_distributed and DISTRIBUTED or weights.has(root) and WEIGHTS_ALONE or HARMLESS
+  for _, global in ipairs(list) do add(found, "record", path, global, advice) end
 end
 
 return pickles
