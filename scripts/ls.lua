@@ -39,7 +39,7 @@ local args = parser:parse()
 local checkpoint = cli.open(args.file, args)
 local rows = cbk.leaf_rows(checkpoint:raw_root(), args.glob)
 if args.glob and #rows == 0 then
-  local near = args.glob:find "[*?%[{]" and "" or near_keys(cbk.leaf_rows(checkpoint:raw_root()), args.glob)
+  local near = near_keys(cbk.leaf_rows(checkpoint:raw_root()), args.glob)
   cbk.fail("key", ("no key of '%s' matches %s%s"):format(args.file, cbk.quote(args.glob), near))
 end
 

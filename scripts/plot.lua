@@ -8,7 +8,6 @@ local extents = require "cbk.extents"
 local fold = require "cbk.fold"
 local heat_map = require "cbk.plot.heat_map"
 local histogram = require "cbk.plot.histogram"
-local key_part = require "cbk.cli.key_part"
 local layers = require "cbk.plot.layers"
 local near_keys = require "cbk.cli.near_keys"
 local numbers = require "cbk.numbers"
@@ -90,7 +89,7 @@ local function one_tensor()
   local function advice_on(key) return layers.is_numbered(key) and "--by-layer draws them all" or "name one of them" end
   local one = drawn.one(rows, args.key, advice_on)
   if one then return one.tensor, one end
-  local near = near_keys(rows, key_part.parse(args.key) or args.key)
+  local near = near_keys(rows, args.key)
   local advice = near ~= "" and near or "; 'cbk ls' lists them"
   cbk.fail("key", ("'%s' has no key %s%s"):format(cbk.shown(args.file), cbk.quote(args.key), advice))
 end

@@ -63,30 +63,38 @@ local rows = cbk.leaf_rows(root)
 ---What `key` means is added to `shown`, several rows where they have one path.
 ---@param key string
 ---@param shown (integer|{ key: string, tree: any }|TensorPart)[]  rows, containers, parts
-local function expand(key, shown)
+---@return boolean found
+local function add(key, shown)
   local before = #shown
   local row = rows:find(key)
   while row do
     shown[#shown + 1] = row
     row = rows:find(key, #shown - before)
   end
-  if #shown > before then return end
+  if #shown > before then return true end
   local tree = cbk.find(root, key)
   if tree ~= nil then
     shown[#shown + 1] = { key = key, tree = tree }
-    return
+    return true
   end
   for _, part in ipairs(key_part.find(rows, key)) do shown[#shown + 1] = part end
-  if #shown > before then return end
+  if #shown > before then return true end
   local is_glob, matches = pcall(cbk.glob, key)
   if not is_glob then error(matches, 0) end
   for i = 1, #rows do
     if matches(rows:path(i)) then shown[#shown + 1] = i end
   end
-  if #shown > before then return end
-  local plain = key_part.parse(key) or key
-  if plain:find "[*?%[{]" then cbk.fail("key", ("no key of '%s' matches %s"):format(args.file, cbk.quote(key))) end
-  cbk.fail("key", ("there is no %s in '%s'%s"):format(cbk.quote(plain), args.file, near_keys(rows, plain)))
+  return #shown > before
+end
+
+local function expand(key, shown)
+  if add(key, shown) then return end
+  for _, dotted in ipairs(key_part.dotted(key)) do
+    if add(dotted, shown) then return end
+  end
+  local is_glob = (key_part.parse(key) or key):find "[*?%[{]"
+  if is_glob then cbk.fail("key", ("no key of '%s' matches %s%s"):format(args.file, cbk.quote(key), near_keys(rows, key))) end
+  cbk.fail("key", ("there is no %s in '%s'%s"):format(cbk.quote(key), args.file, near_keys(rows, key)))
 end
 
 local MOST_TIES = 100 -- names that are given of as many as there are

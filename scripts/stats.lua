@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local extents = require "cbk.extents"
+local key_part = require "cbk.cli.key_part"
 local near_keys = require "cbk.cli.near_keys"
 local numbers = require "cbk.numbers"
 local progress = require "cbk.progress"
@@ -94,20 +95,37 @@ local function with_statistics(file, rows)
   return out, #out + left_out + unread == 0
 end
 
+--- A part of a tensor, such as "w[0]", has its statistics elsewhere.
+local function refuse_part(rows, text)
+  if #key_part.find(rows, text) == 0 then return end
+  cli.usage_error("stats", ("%s is a part of a tensor: `cbk show %s %s` prints its statistics"):format(cbk.quote(text),
+    cbk.shown(args.file[1]), cbk.quote(text)))
+end
+
 --- No tensor of any file is chosen.
 local function fail_empty()
   if not args.key or args.shape or args.dtype then cbk.fail("key", "no tensor is chosen; 'cbk ls' lists what there is") end
-  local near = not args.key:find "[*?%[{]" and near_keys(cbk.leaf_rows(cli.open(args.file[1], args):raw_root()), args.key) or ""
+  local rows = cbk.leaf_rows(cli.open(args.file[1], args):raw_root())
+  refuse_part(rows, args.key)
+  local near = near_keys(rows, args.key)
   cbk.fail("key", ("no tensor matches --key %s%s"):format(cbk.quote(args.key), near ~= "" and near or "; 'cbk ls' lists what there is"))
+end
+
+--- A second file that does not exist may be meant as a key of the first.
+local function refuse_key(tree, file)
+  refuse_part(cbk.leaf_rows(tree), file)
+  for _, key in ipairs { file, unpack(key_part.dotted(file)) } do
+    if #cbk.leaf_rows(tree, key) > 0 then
+      cli.usage_error("stats", ("there is no file %s; a key is chosen with --key %s"):format(cbk.quote(file), cbk.quote(key)))
+    end
+  end
 end
 
 --- The chosen tensors of all files, how many bytes they have, and the files.
 local function choose()
   local chosen, total, opened, files, empty = {}, 0, {}, {}, {}
   for place, file in ipairs(args.file) do
-    if place > 1 and not cbk.fs.exists(file) and #cbk.leaf_rows(cli.open(args.file[1], args):raw_root(), file) > 0 then
-      cli.usage_error("stats", ("there is no file %s; a key is chosen with --key %s"):format(cbk.quote(file), cbk.quote(file)))
-    end
+    if place > 1 and not cbk.fs.exists(file) then refuse_key(cli.open(args.file[1], args):raw_root(), file) end
     local checkpoint = cli.open(file, args)
     opened[#opened + 1] = checkpoint
     for _, path in ipairs(checkpoint.files) do files[#files + 1] = path end

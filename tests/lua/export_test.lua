@@ -41,7 +41,7 @@ describe("cbk export", function()
     export(dir, "model.h*[0]", "model.head", "-o", "x.npz")
     local root = cbk.open(dir .. "/x.npz").root
     equal({ root["model.head[0]"]:tolist(), root["model.half[0]"]:tolist(), #root["model.head"] }, { { 1, 2, 3 }, 1, 2 })
-    has(select(3, run(dir, "export", "m.pt", "model.haed[0]", "-o", "y.npy")), "there is no 'model.haed' in 'm.pt'; did you mean")
+    has(select(3, run(dir, "export", "m.pt", "model.haed[0]", "-o", "y.npy")), "there is no 'model.haed[0]' in 'm.pt'; did you mean")
   end)
 
   it("writes bfloat16 and 8-bit floats as float32, or their bits", function()

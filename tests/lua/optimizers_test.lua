@@ -295,9 +295,36 @@ describe("cbk show of a part", function()
     has(show "[ab][1]", "no key of 'a.pt' matches '[ab][1]'")
     has(show "[nw]", "n  int")
     has(show "n[0]", "'n' is not a tensor (int)")
-    has(show "v[0]", "there is no 'v' in 'a.pt'")
+    has(show "v[0]", "there is no 'v[0]' in 'a.pt'")
     local _, json = harness.cbk(dir, "show", "--json", "a.pt", "w[1, 0:2]")
     has(json, '"shape": [')
+  end)
+
+  it("may be of the only value, and brackets are between the parts of a key, too", function()
+    local dir = harness.temp_dir()
+    cbk.create(dir .. "/a.npy", { root = cbk.dict { { "a", cbk.tensor { { 0, 1 }, { 2, 3 } } } } }):commit()
+    has(select(2, harness.cbk(dir, "show", "a.npy", "[1,0]")), "a[1,0]  float32 []\n  2\n")
+    local groups = cbk.list { cbk.dict { { "lr", 0.5 }, { "params", cbk.list { 0 } } } }
+    local state = cbk.dict { { 0, cbk.dict { { "exp_avg", cbk.tensor { 5, 6 } } } } }
+    cbk.create(dir .. "/o.pt", { root = cbk.dict { { "state", state }, { "param_groups", groups } } }):commit()
+    local function show(key)
+      local status, out, err = harness.cbk(dir, "show", "o.pt", key)
+      return status == 0 and out or err
+    end
+    has(show "param_groups[0]", "param_groups.0  dict\n  Dict (2 entries)\n    lr: 0.5\n")
+    has(show "param_groups[0]['lr']", "param_groups.0.lr  float\n  0.5\n")
+    has(show "state[0].exp_avg[1]", "state.0.exp_avg[1]  float32 []\n  6\n")
+    has(show "optimizer.param_groups[0]", "there is no 'optimizer.param_groups[0]' in 'o.pt'; did you mean 'param_groups.0'?")
+    has(show "optimizer.param_groups", "did you mean 'param_groups'?")
+    for _, words in ipairs { { "ls", "o.pt", "state[0]" }, { "export", "o.pt", "state[0]", "-o", "x.npz" },
+      { "copy", "o.pt", "x.pt", "--include", "state[0]" }, { "stats", "o.pt", "--key", "state[0]" } } do
+      has(select(3, harness.cbk(dir, unpack(words))), "did you mean 'state.0'?")
+    end
+    has(select(3, harness.cbk(dir, "stats", "o.pt", "state[0]")), "there is no file 'state[0]'; a key is chosen with --key 'state.0'")
+    for _, words in ipairs { { "state.0.exp_avg[0]" }, { "--key", "state.0.exp_avg[0]" } } do
+      has(select(3, harness.cbk(dir, "stats", "o.pt", unpack(words))),
+        "'state.0.exp_avg[0]' is a part of a tensor: `cbk show o.pt 'state.0.exp_avg[0]'` prints its statistics")
+    end
   end)
 
   it("are those of all tensors that a glob matches", function()

@@ -7,8 +7,8 @@ local near_keys = require "cbk.cli.near_keys"
 
 --- Fails for a key that does not exist, with suggestions.
 local function fail_missing(path, rows, key)
-  key = key_part.parse(key) or key
-  if key:find "[*?%[{]" then cbk.fail("key", ("no key of '%s' matches %s"):format(path, cbk.quote(key))) end
+  local is_glob = (key_part.parse(key) or key):find "[*?%[{]"
+  if is_glob then cbk.fail("key", ("no key of '%s' matches %s%s"):format(path, cbk.quote(key), near_keys(rows, key))) end
   cbk.fail("key", ("there is no %s in '%s'%s"):format(cbk.quote(key), path, near_keys(rows, key)))
 end
 

@@ -99,10 +99,26 @@ function key_part.of(tensor, key, ranges)
   return part
 end
 
----The rows of the tensors that a key or a glob means.
+---Keys for a text in which brackets are between the parts of a key, as in Python: "state[0]['lr']" means state.0.lr. Brackets at the
+---end may also be a part of a tensor. None if there are no such brackets.
+---@param text string
+---@return string[]
+function key_part.dotted(text)
+  local function with_dots(own)
+    return (own:gsub("%[(%d+)%]", ".%1"):gsub("%[(['\"])([^%]]*)%1%]", ".%2"):gsub("^%.", ""))
+  end
+  local out, key, part = {}, text:match "^(.*)(%[[^%[%]]*%])$"
+  for _, one in ipairs { with_dots(text), key and with_dots(key) .. part } do
+    if one ~= text then out[#out + 1] = one end
+  end
+  return out
+end
+
+---The rows of the tensors that a key or a glob means; an empty one means the only value, as of a .npy file.
 ---@return integer[]
 local function tensor_rows(rows, key)
   local exact, out = rows:find(key), {}
+  if key == "" and #rows == 1 then exact = 1 end
   local matches = not exact and cbk.glob(key)
   for i = exact or 1, exact or #rows do
     if (exact or matches(rows:path(i))) and is_tensor(rows:value(i)) then out[#out + 1] = i end

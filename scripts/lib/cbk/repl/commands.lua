@@ -7,7 +7,6 @@ local drawn = require "cbk.cli.drawn"
 local extents = require "cbk.extents"
 local fold = require "cbk.fold"
 local help = require "cbk.help"
-local key_part = require "cbk.cli.key_part"
 local listing = require "cbk.listing"
 local natural = require "cbk.natural"
 local near_keys = require "cbk.cli.near_keys"
@@ -117,7 +116,7 @@ end
 
 --- The end of a message about a name that is no key of ckpt.
 local function advice_on_key(checkpoint, text)
-  local near = checkpoint and near_keys(cbk.leaf_rows(checkpoint:raw_root()), key_part.parse(text) or text) or ""
+  local near = checkpoint and near_keys(cbk.leaf_rows(checkpoint:raw_root()), text) or ""
   return near ~= "" and near or "; :ls lists the keys"
 end
 
