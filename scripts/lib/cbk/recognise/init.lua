@@ -352,18 +352,26 @@ local function foreign_config(beside, checkpoint)
   return least and least < cbk.count(cbk.dict(guess.outlines(keys))) and beside or nil
 end
 
----Whether the tensors in a dict 'model' have the names of a Hugging Face model and of none of the Model Zoo.
----@param root Dict   of the checkpoint
+---Whether the tensors in a dict 'model' have the names of a model.
+---@param root Dict      of the checkpoint
+---@param is_hf boolean   of Hugging Face, else of the Model Zoo
 ---@return boolean
-local function has_foreign_names(root)
-  local function is_known(is_hf, formats)
-    local inner = contents_of(root, is_hf, nil, formats).root
-    local keys, shape_of = keys_of(inner, is_hf, quantised.find(is_hf and inner or inner.model))
-    return #keys > 0 and #candidates.of_names(formats, keys, shape_of) > 0
-  end
-  local of_zoo = {}
-  for i, one in ipairs(releases.known) do of_zoo[i] = "cs-" .. one end
-  return is_known(true, { "hf" }) and not is_known(false, of_zoo)
+local function has_names(root, is_hf)
+  local formats = { "hf" }
+  for i, one in ipairs(is_hf and {} or releases.known) do formats[i] = "cs-" .. one end
+  local inner = contents_of(root, is_hf, nil, formats).root
+  local keys, shape_of = keys_of(inner, is_hf, quantised.find(is_hf and inner or inner.model))
+  return #keys > 0 and #candidates.of_names(formats, keys, shape_of) > 0
+end
+
+---A Hugging Face config that the user names for a checkpoint with a dict 'model' which is none of the Model Zoo's, though it fits no tensor:
+---why it does not is said of these formats.
+---@param beside ConfigBeside
+---@param checkpoint Checkpoint
+---@return ConfigBeside|nil
+local function named_config(beside, checkpoint)
+  local is_foreign = beside.config and configs.says_hugging_face(beside.config) and not has_names(checkpoint.root, false)
+  return is_foreign and beside or nil
 end
 
 ---Reports that a checkpoint is a PEFT adapter, or has one beside it.
@@ -416,10 +424,10 @@ function recognise.checkpoint(path, checkpoint, config_path, known)
     or config_beside.of(path, checkpoint, is_hf, known)
   local params = not beside.config and not is_hf and zoo_checkpoint.params(checkpoint.root) or nil
   local other = not (is_hf or params) and (config_path and beside or not beside.config and config_beside.find(path, true))
-  local foreign = other and foreign_config(other, checkpoint) or nil
+  local foreign = other and (foreign_config(other, checkpoint) or config_path and named_config(other, checkpoint)) or nil
   local unused = other and not foreign and other.config and configs.says_hugging_face(other.config) and other.path
   local has_own_config = is_hf or foreign or params or config_path or beside.is_named
-  local is_foreign = not has_own_config and has_foreign_names(checkpoint.root)
+  local is_foreign = not has_own_config and has_names(checkpoint.root, true) and not has_names(checkpoint.root, false)
   if is_foreign and beside.path then
     beside = { unused = ("%s is not read, as the tensors have the names of Hugging Face's files; --config reads it"):format(
       cbk.quote(beside.path)) }
