@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
+local config_file = require "cbk.cli.config_file"
 local composite = require "cbk.converters.composite"
 local config_beside = require "cbk.recognise.config_beside"
 local converters = require "cbk.converters"
@@ -32,6 +33,7 @@ local function detect_options(only)
     args.model = args.model or only
     return
   end
+  config_file.check_model(args.config_file)
   local given = config_beside.load(args.config_file)
   if not args.src_fmt and not configs.says_hugging_face(given) then
     cli.usage_error("convert-config", "missing option '--from': the format of this config cannot be detected without its checkpoint")

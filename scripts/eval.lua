@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
+local config_file = require "cbk.cli.config_file"
 local computable = require "cbk.recognise.computable"
 local converters = require "cbk.converters"
 local cstorch = require "cstorch"
@@ -46,6 +47,7 @@ if not args.params and not (args.checkpoint and args.data_dir) then
   cli.usage_error("eval", "name params.yaml, or a checkpoint and its data with --checkpoint and --data-dir")
 end
 if args.all and (args.checkpoint or not args.params) then cli.usage_error("eval", "--all takes the checkpoints of params.yaml alone") end
+if args.params then config_file.check_run(args.params, "--checkpoint FILE with --data-dir DIR evaluates a checkpoint without it") end
 if args.threads then cbk.compute.threads(args.threads) end
 converters.load()
 

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local classes = require "cbk.classes"
 local cli = require "cbk.cli"
+local config_file = require "cbk.cli.config_file"
 local config_beside = require "cbk.recognise.config_beside"
 local converters = require "cbk.converters"
 local configs = require "cbk.recognise.configs"
@@ -29,6 +30,7 @@ local args = parser:parse()
 cli.confine(args, cbk.fs.dirname(args.output))
 local only = converters.load(args.converter, args.sandbox)
 converters.refuse_existing(args.output, args)
+config_file.check_model(args.config)
 local config = config_beside.load(args.config)
 local model, format = configs.model_of(config, args.model or only, args.src_fmt)
 converters.refuse_foreign(model, args)

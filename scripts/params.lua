@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
+local config_file = require "cbk.cli.config_file"
 local classes = require "cbk.classes"
 local config_beside = require "cbk.recognise.config_beside"
 local converters = require "cbk.converters"
@@ -25,6 +26,7 @@ local args = parser:parse()
 
 cli.confine(args)
 local only = converters.load(args.converter, args.sandbox)
+config_file.check_model(args.config)
 local config = config_beside.load(args.config)
 local list = classes.tensors(config, configs.model_of(config, args.model or only, args.src_fmt))
 

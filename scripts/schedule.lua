@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
+local config_file = require "cbk.cli.config_file"
 local converters = require "cbk.converters"
 local curves = require "cbk.plot.curves"
 local numbers = require "cbk.numbers"
@@ -35,6 +36,7 @@ if args.output and args.json then cli.usage_error("schedule", "--output and --js
 if args.output then cli.check_output(args.output, { args.params }, args) end
 converters.load()
 
+config_file.check_run(args.params)
 local given = params.load(args.params)
 local found = rates.of(given, { steps = args.steps, all = args.json })
 

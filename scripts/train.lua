@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
+local config_file = require "cbk.cli.config_file"
 local converters = require "cbk.converters"
 local curves = require "cbk.plot.curves"
 local errors = require "cbk.errors"
@@ -53,6 +54,7 @@ if args.model_dir == "" then cli.usage_error("train", "--model-dir is empty; nam
 
 -- --- options over the file
 
+config_file.check_run(args.params, "--checkpoint FILE begins with a checkpoint")
 local given = params.load(args.params)
 converters.load()
 local init = given.init

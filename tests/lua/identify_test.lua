@@ -573,8 +573,13 @@ describe("the config beside a checkpoint", function()
     local dir = hf_folder(llama)
     runs(dir, "params", ".")
     runs(dir, "convert", "m.safetensors", "--to", "cs-2.4", "--config", ".")
-    refuses(dir, "cannot read the config 'm.safetensors': it is a binary file, perhaps a checkpoint; expected JSON or YAML",
-      "params", "m.safetensors")
+    refuses(dir, "cannot read 'm.safetensors': expected the config of a model, found a checkpoint; name './config.json'", "params",
+      "m.safetensors")
+    local other = harness.temp_dir()
+    cbk.create(other .. "/m.h5", { root = cbk.dict {} }):commit { progress = false }
+    refuses(other, "found a checkpoint; name its config; `cbk ls m.h5` lists what the checkpoint has", "params", "m.h5")
+    cbk.fs.write(other .. "/params.yaml", "model: {}")
+    refuses(other, "expected the config of a model, found a folder; name './params.yaml'", "params", ".")
     refuses(dir, "cbk: cannot open 'none.json': No such file", "params", "none.json")
   end)
 
@@ -587,10 +592,10 @@ describe("the config beside a checkpoint", function()
     has(out, "(it has a section 'model'); try: correct the config, or name another one with --config [config]\n1 error: ")
     refuses(zoo, "expected a config of the Model Zoo, found one of Hugging Face (it has 'model_type'); its format is hf", "convert",
       "a.mdl", "--to", "hf", "--config", dir .. "/config.json")
-    cbk.create(dir .. "/wrapped.pt", { root = cbk.dict { { "model", cbk.dict { { "embed.w", cbk.tensor { 1 } } } }, { "step", 1 } } })
-      :commit { progress = false }
-    refuses(dir, "the config says model_type=llama, but no tensor is one of LlamaForCausalLM or LlamaModel: embed.w", "convert", "wrapped.pt",
-      "--from", "hf", "--to", "cs-2.4", "--config", "config.json")
+    local wrapped = cbk.dict { { "model", cbk.dict { { "embed.w", cbk.tensor { 1 } } } }, { "step", 1 } }
+    cbk.create(dir .. "/wrapped.pt", { root = wrapped }):commit { progress = false }
+    refuses(dir, "the config says model_type=llama, but no tensor is one of LlamaForCausalLM or LlamaModel: embed.w", "convert",
+      "wrapped.pt", "--from", "hf", "--to", "cs-2.4", "--config", "config.json")
     refuses(dir, "'m.safetensors' is a checkpoint of Hugging Face, but --src-fmt is cs-2.4; use --src-fmt hf", "convert", "m.safetensors",
       "--to", "hf", "--src-fmt", "cs-2.4")
     refuses(dir, "expected a Cerebras checkpoint, found no 'model' in 'm.safetensors'", "upgrade", "m.safetensors", "--to", "cs-2.5",

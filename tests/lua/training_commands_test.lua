@@ -59,6 +59,12 @@ describe("cbk eval", function()
       "--checkpoint", "run/checkpoint_4.mdl")
     fails_with(dir, "there is no folder 'none'", "eval", "params.yaml", "--data-dir", "none")
     fails_with(dir, "data_dir 'data' has 22 samples, fewer than one batch of 99", "eval", "params.yaml", "--batch-size", "99")
+    for _, command in ipairs { "eval", "train", "schedule" } do
+      fails_with(dir, "cannot read 'run': expected the params.yaml of a run, found a folder; name 'run/params.yaml'", command, "run")
+      fails_with(dir, "cannot read 'run/checkpoint_4.mdl': expected the params.yaml of a run, found a checkpoint", command,
+        "run/checkpoint_4.mdl")
+    end
+    fails_with(dir, "cannot read 'data': expected the params.yaml of a run, found a folder; --checkpoint FILE", "eval", "data")
     cbk.fs.remove(dir .. "/run", { recursive = true })
     fails_with(dir, "there is no checkpoint in 'run'; --checkpoint names one", "eval", "params.yaml")
     cbk.fs.write(dir .. "/params.yaml", (TRAINER:gsub("    val_dataloader:.*", "")), { overwrite = true })

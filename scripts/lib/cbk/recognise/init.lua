@@ -364,8 +364,8 @@ local function has_names(root, is_hf)
   return #keys > 0 and #candidates.of_names(formats, keys, shape_of) > 0
 end
 
----A Hugging Face config that the user names for a checkpoint with a dict 'model' which is none of the Model Zoo's, though it fits no tensor:
----why it does not is said of these formats.
+---A Hugging Face config that the user names for a checkpoint with a dict 'model', whose names are none of the Model Zoo's: if it fits no
+---tensor, the reason is about Hugging Face's names.
 ---@param beside ConfigBeside
 ---@param checkpoint Checkpoint
 ---@return ConfigBeside|nil
