@@ -59,9 +59,11 @@ constexpr std::array<Foreign, 5> foreign_formats = {{
     fail(Errc::format, "it is a web page (HTML or XML), perhaps the error page of a failed download");
   }
   if (start.starts_with("{") || start.starts_with("[")) {
-    fail(Errc::format, "it is JSON without a 'weight_map': a config, not a checkpoint");
+    throw Error(Errc::format, {.problem = "it is JSON without a 'weight_map': a config, not a checkpoint",
+                               .advice = "name the checkpoint, or its folder"});
   }
-  fail(Errc::format, "it is text, perhaps a config, not a checkpoint");
+  throw Error(Errc::format, {.problem = "it is text, perhaps a config, not a checkpoint",
+                             .advice = "name the checkpoint, or its folder"});
 }
 
 }  // namespace

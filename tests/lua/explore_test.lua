@@ -115,6 +115,19 @@ describe("what is typed", function()
     equal(cbk.fs.read(dir .. "/again"), "5\n3\n")
   end)
 
+  it("says what compares tensors behind '=='", function()
+    local dir, program = harness.temp_dir(), cbk.fs.program()
+    local root = cbk.dict { { "a.w", cbk.tensor { 1 } }, { "b", cbk.tensor { 1 } } }
+    cbk.create(dir .. "/m.pt", { root = root }):commit()
+    cbk.fs.write(dir .. "/typed", 'ckpt["a.w"] == ckpt.b\nx = cstorch.tensor(ckpt.b)\nx ~= cstorch.tensor(ckpt.b)\n'
+      .. 'y = x\nx == y\n1 == 2\nckpt == x\nz = x:clone()\nx ~= z\n')
+    equal(os.execute(("cd '%s' && '%s' repl m.pt < typed > out 2> err"):format(dir, program)), 0)
+    equal(cbk.fs.read(dir .. "/out"), "false\ntrue\ntrue\nfalse\nfalse\ntrue\n")
+    equal(cbk.fs.read(dir .. "/err"), "warning: in Lua '==' asks whether two tensors are one object; "
+      .. "ckpt[\"a.w\"]:compare(ckpt.b) compares their elements\n"
+      .. "warning: in Lua '==' asks whether two tensors are one object; x:eq(z) compares their elements\n")
+  end)
+
   it("becomes statements", function()
     local function statement(text, is_expression, values, muted)
       return chunk.statement { text = text, is_expression = is_expression, values = values, muted = muted }

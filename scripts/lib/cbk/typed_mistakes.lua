@@ -107,6 +107,30 @@ local function of_comparison(code, env)
   end
 end
 
+---The value of names and literal keys: ckpt["model.w"], a.b[1]. Nil for other code; nothing is called.
+---@param text string
+local function value_at(text, env)
+  local names = text:gsub("%b[]", function(index) return index:find "^%[['\"%d][^%[%]]*%]$" and "" or nil end)
+  if not names:find "^[%a_][%w_.]*$" then return nil end
+  local compiled = loadstring("return " .. text)
+  local fine, value = pcall(setfenv(compiled or error, env))
+  return fine and value or nil
+end
+
+local BY_ELEMENTS = { Tensor = "compare", ["cstorch.Tensor"] = "eq" }
+
+---A hint for "a == b" of tensors, which in Lua asks whether they are one object.
+---@param code string
+---@param env table
+---@return string|nil
+function typed_mistakes.identity(code, env)
+  local left, right = code:match "^%s*(.-)%s*[=~]=%s*(.-)[;%s]*$"
+  local one, other = value_at(left or "", env), value_at(right or "", env)
+  local method = BY_ELEMENTS[type_of(one)]
+  if not method or one == other or type_of(other) ~= type_of(one) then return nil end
+  return ("in Lua '==' asks whether two tensors are one object; %s:%s(%s) compares their elements"):format(left, method, right)
+end
+
 -- --- PyTorch's indexing
 
 ---What PyTorch's index means, in Lua.

@@ -17,6 +17,7 @@ local listing = require "cbk.listing"
 local mistakes = require "cbk.mistakes"
 local natural = require "cbk.natural"
 local pager = require "cbk.repl.pager"
+local typed_mistakes = require "cbk.typed_mistakes"
 local wrap = require "cbk.wrap"
 
 local repl = {}
@@ -132,6 +133,8 @@ function Session:run(compiled, muted, code)
   local printed, failure = editor.call(self.print_values, self, values)
   if not printed then self:report(failure[1]) end
   io.stdout:flush()
+  local hint = type(values[1]) == "boolean" and typed_mistakes.identity(code, self.env)
+  if hint then cbk.warn(hint) end
   return printed and values.n or nil
 end
 
