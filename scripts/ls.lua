@@ -102,9 +102,11 @@ if origin then print_line(listing.origin_text(origin)) end
 if args.flat or args.sort or args.top then
   listing.flat(rows, print_line, cli.columns())
 else
-  local found = not (args.all or args.glob or is_filtered) and optimizers.find(checkpoint:raw_root()) or {}
-  listing.tree(#found == 0 and rows or optimizer_table.others(rows, found), print_line, cli.columns(), { unfolded = args.all })
-  for _, optimizer in ipairs(found) do optimizer_table.print(optimizer, print_line, cli.columns()) end
+  local found = not (args.all or is_filtered) and optimizers.find(checkpoint:raw_root()) or {}
+  local chosen = optimizer_table.at_key(found, args.glob or "")
+  local others = #chosen == 0 and rows or optimizer_table.others(rows, found)
+  if #others > 0 or #chosen == 0 then listing.tree(others, print_line, cli.columns(), { unfolded = args.all }) end
+  for _, one in ipairs(chosen) do optimizer_table.print(one.optimizer, print_line, cli.columns(), one.part) end
 end
 print_line(listing.totals_text(rows:totals()))
 

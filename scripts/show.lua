@@ -10,6 +10,8 @@ local listing = require "cbk.listing"
 local naming = require "cbk.naming"
 local near_keys = require "cbk.cli.near_keys"
 local numbers = require "cbk.numbers"
+local optimizer_table = require "cbk.optimizer_table"
+local optimizers = require "cbk.optimizers"
 local real_values = require "cbk.cli.real_values"
 
 local parser = cli.parser("show", "Print values of a checkpoint: dtype, shape, place, statistics and elements.", [[
@@ -171,9 +173,23 @@ local function show_part(part)
   if in_lua then print_line(('  in Lua: ckpt["%s"]%s'):format(fold.shown(rows:path(part.row)), in_lua)) end
 end
 
+---The optimizers at a key as tables, by the names of parameters, with what is beside them.
+---@return boolean found
+local function show_optimizers(key)
+  local list = optimizers.find(checkpoint:raw_root())
+  local chosen, width = optimizer_table.at_key(list, key), cli.columns()
+  if #chosen == 0 then return false end
+  local function print_inside(line) print_line("  " .. line) end
+  local others = optimizer_table.others(cbk.leaf_rows(root, key), list)
+  if #others > 0 then listing.tree(others, print_inside, width) end
+  for _, one in ipairs(chosen) do optimizer_table.print(one.optimizer, print_inside, width and width - 2, one.part) end
+  return true
+end
+
 local function show_value(key, value)
   print_line(("%s  %s"):format(fold.shown(key), cbk.kind(value)))
   if is_tree(value) and cbk.tensors(value)() then
+    if show_optimizers(key) then return end
     return listing.tree(cbk.leaf_rows(value), function(line) print_line("  " .. line) end, cli.columns())
   end
   print("  " .. inspect.text(value, { text = 4000, lines = 200, columns = cli.columns(), in_keys = true }):gsub("\n", "\n  "))

@@ -189,6 +189,20 @@ describe("Tables of an optimizer", function()
     is_true(out:find "\n  number  shape\n  0, 2    %[4, 2%]\n  1, 3    %[4%]\nparam_groups  1 group", out)
   end)
 
+  it("are those of `show`, and of a key that is an optimizer or its states", function()
+    local model = layers(12, PARTS)
+    local root = checkpoint(model, { { names = cbk.keys(model), decay = 0.1 } })
+    local folded, groups = "\n +layers.{0..11}.a.bias +1, 3, … 23  %[4%]\n", "optimizer.param_groups  1 group of 24 parameters\n"
+    local out, dir = listed(root, "optimizer")
+    is_true(out:find(folded) and out:find(groups, 1, true), out)
+    for key, has_groups in pairs { optimizer = true, ["optimizer.state"] = false } do
+      local shown = select(2, harness.cbk(dir, "show", "a.pt", key))
+      is_true(shown:find(folded), shown)
+      equal(shown:find(groups, 1, true) ~= nil, has_groups)
+    end
+    lacks((listed(root, "optimizer.state")), "param_groups")
+  end)
+
   it("leave a chosen part, and --all, as they are", function()
     local model = layers(2, PARTS)
     local root = checkpoint(model, { { names = cbk.keys(model) } })
@@ -356,6 +370,8 @@ describe("Items of lists", function()
     has(out, "\n    1, 2, 3, 4,")
     has(out, "199, 200\n")
     for line in out:gmatch "[^\n]+" do is_true(#line <= 100) end
-    has(select(2, harness.cbk(dir, "show", "a.pt", "y")), "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, … 200] (200 items)")
+    out = select(2, harness.cbk(dir, "show", "a.pt", "y"))
+    has(out, "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, … 200] (200 items)\n")
+    for line in out:gmatch "[^\n]+" do is_true(#line <= 80, line) end
   end)
 end)

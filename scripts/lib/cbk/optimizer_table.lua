@@ -219,12 +219,35 @@ local function print_hyper_parameters(optimizer, print_line)
   end
 end
 
+---@class OptimizerPart
+---@field optimizer Optimizer
+---@field part? "state"|"param_groups"   that alone
+
+---The optimizers at a key or below it, and those that have a part of their own there.
+---@param list Optimizer[]
+---@param key string   "optimizer", "optimizer.state"; empty for the whole checkpoint
+---@return OptimizerPart[]
+function optimizer_table.at_key(list, key)
+  local out = {}
+  for _, optimizer in ipairs(list) do
+    if key == "" or (optimizer.path .. "."):sub(1, #key + 1) == key .. "." then
+      out[#out + 1] = { optimizer = optimizer }
+    elseif key == optimizer_table.state_path(optimizer) then
+      out[#out + 1] = { optimizer = optimizer, part = "state" }
+    elseif key == optimizer_table.groups_path(optimizer) then
+      out[#out + 1] = { optimizer = optimizer, part = "param_groups" }
+    end
+  end
+  return out
+end
+
 ---@param optimizer Optimizer
 ---@param print_line fun(line: string)
 ---@param width? integer   of the terminal
-function optimizer_table.print(optimizer, print_line, width)
-  print_states(optimizer, print_line, width)
-  if #optimizer.groups > 0 then print_hyper_parameters(optimizer, print_line) end
+---@param part? "state"|"param_groups"   default: both
+function optimizer_table.print(optimizer, print_line, width, part)
+  if part ~= "param_groups" then print_states(optimizer, print_line, width) end
+  if part ~= "state" and #optimizer.groups > 0 then print_hyper_parameters(optimizer, print_line) end
 end
 
 return optimizer_table
