@@ -192,7 +192,8 @@ local function show_value(key, value)
     if show_optimizers(key) then return end
     return listing.tree(cbk.leaf_rows(value), function(line) print_line("  " .. line) end, cli.columns())
   end
-  print("  " .. inspect.text(value, { text = 4000, lines = 200, columns = cli.columns(), in_keys = true }):gsub("\n", "\n  "))
+  local width = cli.columns()
+  print("  " .. inspect.text(value, { text = 4000, lines = 200, columns = width and width - 2, in_keys = true }):gsub("\n", "\n  "))
 end
 
 local function json_of_tensor(row)

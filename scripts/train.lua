@@ -15,6 +15,7 @@ local progress_bar = require "cbk.training.progress_bar"
 local record = require "cbk.training.record"
 local run = require "cbk.training.run"
 local warnings = require "cbk.warnings"
+local wrap = require "cbk.wrap"
 
 local parser = cli.parser("train", "Train a model of the Model Zoo on this machine, from its params.yaml.", [[
 The file has the trainer's layout (releases from 2.3 on) or the legacy one. Model, optimizer,
@@ -70,12 +71,15 @@ if args.threads then cbk.compute.threads(args.threads) end
 
 -- --- what is shown
 
-local function say(line)
+---Prints a line of the log as it is, for programs that read it.
+local function log(line)
   if args.json or args.quiet then return end
   cbk.terminal.progress ""
   print(line)
   io.stdout:flush()
 end
+
+local function say(line) log(wrap.text(line, cli.columns(), 2)) end
 
 local function json_line(members) print(cbk.json(cbk.dict(members), { shown = true })) end
 
@@ -139,7 +143,7 @@ local function events_of(self, kept)
   local bar = cli.has_progress(args) and cbk.terminal.is_tty "stderr" and progress_bar.new(self.steps.first, self.steps.last)
   local every = init.logging.log_steps or 1
   return {
-    on_line = say,
+    on_line = log,
     on_step = function(step, loss, facts)
       samples = samples + self.loader.batch_size
       if step % every == 0 or step == self.steps.last then
@@ -159,7 +163,7 @@ local function events_of(self, kept)
     end,
     on_evaluation = function(step, found, name)
       if name then say(("Evaluation %s"):format(name)) end
-      say(("| Eval Device=%s, GlobalStep=%d, Batch=%d, Loss=%.5f, Rate=%.2f samples/sec"):format(self.compiled.device:upper(), step,
+      log(("| Eval Device=%s, GlobalStep=%d, Batch=%d, Loss=%.5f, Rate=%.2f samples/sec"):format(self.compiled.device:upper(), step,
         found.batches, found.loss, found.samples / found.seconds))
       for _, line in ipairs(evaluation.lines(found)) do say(line) end
       local members = evaluation.members(found, name and name .. "/eval_" or "eval_")

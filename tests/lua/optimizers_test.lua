@@ -370,8 +370,15 @@ describe("Items of lists", function()
     has(out, "\n    1, 2, 3, 4,")
     has(out, "199, 200\n")
     for line in out:gmatch "[^\n]+" do is_true(#line <= 100) end
-    out = select(2, harness.cbk(dir, "show", "a.pt", "y"))
-    has(out, "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, … 200] (200 items)\n")
-    for line in out:gmatch "[^\n]+" do is_true(#line <= 80, line) end
+    has(select(2, harness.cbk(dir, "show", "a.pt", "y")), "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, … 200] (200 items)")
+    local named = cbk.dict { { "a_name_of_parameters", numbers }, { "short", cbk.list { 1, 2, 3 } },
+      { "texts", cbk.list { ("a"):rep(70), ("b"):rep(70) } } }
+    local text = require("cbk.inspect").text(named, { columns = 60 })
+    has(text, "  a_name_of_parameters: [1, 2, 3, 4, 5, … 200] (200 items)\n  short: [1, 2, 3]")
+    for columns = 50, 120 do
+      for line in require("cbk.inspect").text(named, { columns = columns }):gmatch "[^\n]+" do
+        is_true(cbk.terminal.columns(line) <= columns, line)
+      end
+    end
   end)
 end)

@@ -194,6 +194,9 @@ describe("cbk train", function()
     has(train(dir), "Nothing is left to train: run/checkpoint_12.mdl has step 12, and the run ends at step 12. A larger loop.max_steps, or "
       .. "--max-steps, continues it.")
     has(train(dir, "--max-steps", "5"), "has step 12, and the run ends at step 5.")
+    assert(os.execute(("cd '%s' && COLUMNS=60 '%s' train params.yaml > out"):format(dir, cbk.fs.program())) == 0)
+    local said = cbk.fs.read(dir .. "/out")
+    has(said, "Nothing is left to train: run/checkpoint_12.mdl has step 12,\n  and the run ends at step 12. A larger ")
     has(train(dir, "--model-dir", "new", "--checkpoint", "run/checkpoint_12.mdl"),
       "LoadCheckpointStates with `load_checkpoint_states: model`")
     equal(#checkpoints(dir), 3)

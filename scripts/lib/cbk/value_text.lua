@@ -187,16 +187,20 @@ local function list_parts(value, options)
 end
 
 ---A list of plain values on one line: [1, 2, 3], or [1, 2, … 99] (99 items)
-local function inline_list(value, options)
+---@param used? integer   columns before it
+local function inline_list(value, options, used)
+  local widest = math.min(WIDEST_INLINE, (options.columns or WIDEST_INLINE) - (used or 0))
   local parts, width = list_parts(value, options)
-  if not parts or width <= WIDEST_INLINE then return parts and "[" .. table.concat(parts, ", ") .. "]" end
-  local first, room = {}, WIDEST_INLINE / 2
+  if not parts or width <= widest then return parts and "[" .. table.concat(parts, ", ") .. "]" end
+  local last = ("… %s] (%s)"):format(parts[#parts], numbers.counted(#parts, "item"))
+  local first, room = {}, math.min(WIDEST_INLINE / 2, widest - 1 - cbk.terminal.columns(last))
+  if options.columns and room < 0 then return ("[…] (%s)"):format(numbers.counted(#parts, "item")) end
   for i = 1, #parts - 1 do
     room = room - #parts[i] - 2
     if room < 0 then break end
     first[i] = parts[i]
   end
-  return ("[%s… %s] (%s)"):format(table.concat(first, ", ") .. (#first > 0 and ", " or ""), parts[#parts], numbers.counted(#parts, "item"))
+  return ("[%s%s"):format(table.concat(first, ", ") .. (#first > 0 and ", " or ""), last)
 end
 
 ---The lines of a list of plain values that is too long for one.
@@ -299,7 +303,7 @@ local function nest_lines(value, indent, options, seen, out)
     local label = type(key) == "string" and (key:find "^[%w_.-]+$" and key or quoted(key, options.text))
       or has_positions and type(key) == "number" and position_label(key, options) or short(key, options)
     local is_container = is_tree(item) or type(item) == "table" and getmetatable(item) == nil
-    local inline = is_container and is_list(item) and inline_list(item, options)
+    local inline = is_container and is_list(item) and inline_list(item, options, #indent + #label + 2)
     inline = inline or is_container and not is_list(item) and inline_table(item, options)
     local records = is_container and not inline and record_lines(item, options)
     if records then
