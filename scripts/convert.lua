@@ -61,6 +61,18 @@ local args = parser:parse()
 
 local SIZES = { B = true, KB = true, KiB = true, MB = true, MiB = true, GB = true, GiB = true }
 
+---Refuses the format of a file, such as safetensors, in --to.
+local function refuse_file_format()
+  local known, name = {}, args.tgt_fmt
+  for _, format in ipairs(cbk.formats()) do known[format.name] = { suffix = format.suffixes[1], written = format.written } end
+  local suffix = known[name] and known[name].suffix or name and cbk.format_of_name("x." .. name) and "." .. name
+  if not suffix then return end
+  local what_to_do = known[name] and not known[name].written and "cbk reads such files and writes none"
+    or ("`cbk copy %s NEW%s` writes such a file"):format(cbk.shown(args.checkpoint_file), suffix)
+  cbk.fail("usage", ("%s %s: expected the format of a model, such as cs-2.5 or hf, found one of files"):format(
+    cli.typed_format "tgt_fmt", name), { advice = what_to_do })
+end
+
 local function check_options()
   for _, key in ipairs(args.explain) do
     if key == "" then cli.usage_error("convert", "--explain: expected a key or a glob, found an empty text") end
@@ -69,6 +81,7 @@ local function check_options()
   if args.hf_shard_size and not SIZES[args.hf_shard_size:match "^%d+(%a+)$" or ""] then
     cbk.fail("usage", ("--hf-shard-size %s: expected digits and one of B, KB, KiB, MB, MiB, GB, GiB"):format(args.hf_shard_size))
   end
+  refuse_file_format()
   args.checkpoint_file = args.checkpoint_file:gsub("([^/])/+$", "%1") -- a folder is named by its own name
   args.config = args.config and args.config:gsub("([^/])/+$", "%1")
 end

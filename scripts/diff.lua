@@ -4,6 +4,8 @@ local cbk = require "cbk"
 local cli = require "cbk.cli"
 local diff = require "cbk.diff"
 local fold = require "cbk.fold"
+local folder = require "cbk.check.folder"
+local naming = require "cbk.naming"
 local numbers = require "cbk.numbers"
 local optimizers = require "cbk.optimizers"
 local progress = require "cbk.progress"
@@ -80,6 +82,7 @@ cli.options(parser, "no-progress-bar", "json")
 local CLOSE = { rtol = 1e-5, atol = 1e-8 } -- torch.allclose
 local SAME, DIFFERENT, TROUBLE = 0, 1, 2
 local LISTED = 20
+local MOST_NAMES = 5 -- of files that are not compared
 local MOST_FOLDED = 100000 -- keys, which are all in memory for that
 
 -- --- what is compared
@@ -129,6 +132,7 @@ local function compare(args)
   check_chosen(result, args)
   result.through, result.optimizers = what, optimizers.find(root_a)
   result.config = differences_of_configs(a, b, args)
+  result.not_compared = folder.names_beside({ { args.a, a }, { args.b, b } }, cli.reading(args))
   if result.config and #result.config > 0 then result.equal = false end
   return result
 end
@@ -243,6 +247,7 @@ local function print_text(result, args)
   local compared = args.keys_only and " (without values)" or ""
   print_line(result.equal and ("the same: %s%s"):format(numbers.counted(result.same, "value"), compared)
     or ("%s the same%s"):format(numbers.counted(result.same, "value"), compared))
+  if #result.not_compared > 0 then print_line("not compared: " .. naming.listed(result.not_compared, MOST_NAMES)) end
   local has_common = result.same > 0
   for _, i in ipairs(result.different) do has_common = has_common or not result.other_key[i] end
   local is_apart = #result.only_a > 0 and #result.only_b > 0 and not has_common

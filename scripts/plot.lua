@@ -98,6 +98,18 @@ local function title_of(one)
   return ("%s  %s %s"):format(fold.shown(one.key), one.row.type, extents.shape(one.tensor:shape()))
 end
 
+--- "; did you mean 'h.*.o_proj.weight'?" if layers have such a part in their keys, else keys like it.
+local function glob_like(key)
+  for i = 1, #rows do
+    local path = rows:path(i)
+    local is_part = ("." .. path .. "."):find("." .. key .. ".", 1, true) ~= nil
+    if is_part and layers.is_numbered(path) and drawn.is_fit(rows[i]) then
+      return ("; did you mean %s?"):format(cbk.quote((path:gsub("%f[%d]%d+", "*"))))
+    end
+  end
+  return near_keys(rows, key)
+end
+
 --- { key, value, is_bad } of each tensor that matches and has a number in its key; tied ones are read once.
 local function layer_entries(of)
   local chosen, total, out, known = {}, 0, {}, {}
@@ -108,7 +120,8 @@ local function layer_entries(of)
     end
   end
   if #chosen == 0 then
-    cbk.fail("key", ("no tensor of '%s' matches %s with a number in its key"):format(cbk.shown(args.file), cbk.quote(args.key)))
+    cbk.fail("key", ("no tensor of '%s' matches %s with a number in its key%s"):format(cbk.shown(args.file), cbk.quote(args.key),
+      glob_like(args.key)))
   end
   local show = cli.has_progress(args) and progress.reading(total) or function() end
   for n, one in ipairs(chosen) do

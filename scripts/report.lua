@@ -8,6 +8,7 @@ local diff = require "cbk.diff"
 local errors = require "cbk.errors"
 local findings = require "cbk.check.findings"
 local fold = require "cbk.fold"
+local folder = require "cbk.check.folder"
 local leftovers = require "cbk.check.leftovers"
 local listing = require "cbk.listing"
 local naming = require "cbk.naming"
@@ -180,6 +181,8 @@ local function is_chosen(one)
   return not one.key or not args.key or cbk.glob(args.key, one.key) or cbk.glob(args.key .. ".*", one.key)
 end
 
+local CHECK_FOLDER = { advice = "`cbk check` of the folder checks it, too" }
+
 local function findings_section()
   local found, entries = findings.new(), {}
   local is_chosen_key = function(key) return rows:find(key) ~= nil end
@@ -187,6 +190,9 @@ local function findings_section()
     is_chosen = args.key and is_chosen_key or nil }
   local subject = check.open(args.file, options, found)
   leftovers.check({ subject }, found)
+  for _, one in ipairs(folder.beside(args.file, subject, options.reading)) do
+    found:add("not-checked", one.file, nil, one.reason or "it is not in this page", not one.reason and CHECK_FOLDER or nil)
+  end
   check.values(subject, options, found, read_statistics)
   for _, one in ipairs(found:sorted()) do
     if is_chosen(one) then

@@ -34,6 +34,16 @@ describe("what convert may have been meant to do", function()
     equal({ code, stdout, stderr }, { 1, "", "cbk: " .. message .. "\n" })
   end
 
+  it("is `cbk copy` for the formats of files", function()
+    local dir = harness.temp_dir()
+    for name, advice in pairs { safetensors = "`cbk copy a.bin NEW.safetensors` writes such a file", pt = "`cbk copy a.bin NEW.pt`",
+      bin = "`cbk copy a.bin NEW.bin`", gguf = "cbk reads such files and writes none" } do
+      local code, _, err = harness.cbk(dir, "convert", "a.bin", "--to", name)
+      equal(code, 2)
+      has(err, ("--to %s: expected the format of a model, such as cs-2.5 or hf, found one of files; %s"):format(name, advice))
+    end
+  end)
+
   it("is said in one line", function()
     local dir = harness.temp_dir()
     refused(dir, "llama", "huggingface", "cs-2.4",

@@ -54,6 +54,15 @@ describe("cbk plot", function()
       "\n            0    5    10\nh.*.bias    ███████████  1 to 1\nh.*.weight  ▁▁▂▃▄▅▅▆▇██  0 to 10\n")
   end)
 
+  it("suggests the weights of all layers for a part of their names", function()
+    local dir = make()
+    for part, glob in pairs { weight = "h.*.weight", ["h.3"] = "h.*.", ["3.bias"] = "h.*.bias" } do
+      local code, _, err = run(dir, "plot", "m.pt", part, "--by-layer")
+      equal(code, 1)
+      has(err, ("matches '%s' with a number in its key; did you mean '%s"):format(part, glob))
+    end
+  end)
+
   it("knows the number of the layer under many names", function()
     for format, name in pairs {
       ["core.block_%02d.w.weight"] = "core.block_*.w.weight",

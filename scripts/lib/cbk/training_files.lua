@@ -67,4 +67,21 @@ function training_files.content(root)
   return is_schedule and "the state of a learning rate schedule" or "the state of a gradient scaler"
 end
 
+---What the checkpoints in a folder hold, if none of them may hold weights; nil of other folders.
+---@param folder string
+---@param reading table   options of cbk.open
+---@return string[]|nil   "optimizer.pt (the states of an optimizer)"
+function training_files.in_folder(folder, reading)
+  local out = {}
+  for _, name in ipairs(cbk.fs.list(folder)) do
+    if cbk.format_of_name(name) then
+      local fine, checkpoint = pcall(cbk.open, cbk.fs.join(folder, name), reading)
+      local content = fine and training_files.content(checkpoint:raw_root())
+      if not content then return nil end
+      out[#out + 1] = ("%s (%s)"):format(cbk.shown(name), content)
+    end
+  end
+  return out
+end
+
 return training_files

@@ -74,7 +74,9 @@ local function why_not_checked(path, name, reading)
   if not fine then
     if type(checkpoint) ~= "table" or checkpoint.code == "interrupted" then error(checkpoint, 0) end
     local is_damaged = DAMAGE[checkpoint.code] and cbk.container(file)
-    return not is_damaged and errors.text(errors.outside(checkpoint)) or nil
+    local problem = errors.outside(checkpoint)
+    problem.advice = nil -- of a command that is to open it
+    return not is_damaged and errors.text(problem) or nil
   end
   local root = checkpoint:raw_root()
   if training_files.content(root) then return nil end
@@ -115,6 +117,21 @@ function folder.beside(path, subject, reading)
     if reason then out[#out + 1] = { file = file, reason = reason } end
     if not is_folder and is_file and not own[name] and not shards.parts(name) then
       out[#out + 1] = { file = file, reason = why_not_checked(path, name, reading) }
+    end
+  end
+  return out
+end
+
+---The names of what is in folders beside their checkpoints, each once.
+---@param opened { [1]: string, [2]: Checkpoint }[]   what the user has named
+---@param reading table   options of cbk.open
+---@return string[]
+function folder.names_beside(opened, reading)
+  local out, is_known = {}, {}
+  for _, one in ipairs(opened) do
+    for _, beside in ipairs(folder.beside(one[1], one[2], reading)) do
+      local name = cbk.shown(cbk.fs.basename(beside.file))
+      if not is_known[name] then out[#out + 1], is_known[name] = name, true end
     end
   end
   return out

@@ -9,8 +9,10 @@ local folders_inside = require "cbk.cli.folders_inside"
 local job = require "cbk.job"
 local limits = require "cbk.limits"
 local mistyped = require "cbk.cli.mistyped"
+local naming = require "cbk.naming"
 local parts = require "cbk.parts"
 local python_int = require "cbk.python_int"
+local training_files = require "cbk.training_files"
 local warnings = require "cbk.warnings"
 local words = require "cbk.cli.words"
 local wrap = require "cbk.wrap"
@@ -494,6 +496,8 @@ function cli.print_error(args, problem)
   if args.json then io.stderr:write(cbk.error_json(problem), "\n") else cbk.terminal.error(cbk.shown(text)) end
 end
 
+local MOST_NAMES = 5 -- of files in a message
+
 ---Raises the error of a file that cannot be opened, with advice if a part of it can be read.
 local function fail_to_open(problem, path, args)
   local code = type(problem) == "table" and problem.code
@@ -501,6 +505,11 @@ local function fail_to_open(problem, path, args)
   if part then
     cbk.fail("unsupported", ("cannot open %s: the folder holds the %d parts of one checkpoint, %s, which are not joined"):format(
       cbk.quote(path), part.count, part.what))
+  end
+  local states = code == "ambiguous" and training_files.in_folder(path, cli.reading(args))
+  if states then
+    cbk.fail("ambiguous", ("cannot open %s: the folder has no weights of a model, but %s"):format(cbk.quote(path),
+      naming.listed(states, MOST_NAMES)), { advice = "name one of these files" })
   end
   local advice = code == "missing" and not problem.advice and folders_inside(path)
   if advice then error(errors.with(problem, { advice = advice }), 0) end
