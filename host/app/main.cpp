@@ -64,12 +64,10 @@ RunOptions take_run_options(Arguments& arguments) {
   return out;
 }
 
-/// Whether a command is called with --json, which may be cut short.
+/// Whether a command is called with --json.
 bool asks_for_json(const Arguments& arguments) {
   const auto stop = std::find(arguments.begin(), arguments.end(), "--");
-  return std::any_of(arguments.begin(), stop, [](std::string_view word) {
-    return word.size() > 2 && std::string_view("--json").starts_with(word);
-  });
+  return std::find(arguments.begin(), stop, "--json") != stop;
 }
 
 bool asks_for_help(std::string_view word) {

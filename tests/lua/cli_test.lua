@@ -177,7 +177,7 @@ describe("--json", function()
       { 2, "usage", "unknown option '--nope'", "ls", "a.pt", "--nope", "--json" },
       { 2, "usage", "missing argument FILE", "ls", "--json" },
       { 1, "io", "missing.pt", "ls", "--json", "missing.pt" },
-      { 1, "io", "missing.pt", "copy", "missing.pt", "b.pt", "--js" },
+      { 1, "io", "missing.pt", "copy", "--json", "missing.pt", "b.pt" },
       { 2, "io", "missing.pt", "diff", "a.pt", "missing.pt", "--json" },
       { 1, "key", "no key of 'a.pt' matches 'x\\x1b'", "ls", "a.pt", "x\27", "--json" },
       { 1, "exists", "'a.pt'", "copy", "a.pt", "a.pt", "--json" },
