@@ -87,6 +87,12 @@ describe("Several evaluations", function()
     cbk.fs.write(dir .. "/params.yaml", text .. "    ckpt_paths: run/none_*.mdl\n", { overwrite = true })
     local _, _, err = harness.cbk(dir, "eval", "params.yaml", "--all")
     has(err, "trainer.validate_all.ckpt_paths: there is no file 'run/none_*.mdl'")
+    for _, words in ipairs { { "params.yaml", "--checkpoint", "run/checkpoint_4.mdl" },
+      { "--checkpoint", "run/checkpoint_4.mdl", "--data-dir", "other" } } do
+      local status, _, problem = harness.cbk(dir, "eval", "--all", unpack(words))
+      equal(status, 2)
+      has(problem, "--all takes the checkpoints of params.yaml alone")
+    end
   end)
 
   it("name the loader that is wrong", function()
