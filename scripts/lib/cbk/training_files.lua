@@ -74,14 +74,16 @@ end
 function training_files.in_folder(folder, reading)
   local out = {}
   for _, name in ipairs(cbk.fs.list(folder)) do
-    if cbk.format_of_name(name) then
-      local fine, checkpoint = pcall(cbk.open, cbk.fs.join(folder, name), reading)
+    local file = cbk.fs.join(folder, name)
+    local is_file, container = pcall(cbk.container, file)
+    if cbk.format_of_name(name) or is_file and container then
+      local fine, checkpoint = pcall(cbk.open, file, reading)
       local content = fine and training_files.content(checkpoint:raw_root())
       if not content then return nil end
       out[#out + 1] = ("%s (%s)"):format(cbk.shown(name), content)
     end
   end
-  return out
+  return #out > 0 and out or nil
 end
 
 return training_files
