@@ -299,6 +299,15 @@ describe("BertCSVDynamicMaskDataProcessor", function()
     local dir = harness.temp_dir()
     write_bert(dir, 3, "part-3.csv 4\n")
     raises("meta.dat', line 3: there is no file", function() open(dir, bert_source(dir)) end)
+    local listed = cbk.fs.read(dir .. "/data/meta.dat")
+    for _, name in ipairs { "../vocab.txt", "/etc/passwd", "a/../../vocab.txt" } do
+      cbk.fs.write(dir .. "/data/meta.dat", "\n" .. name .. " 1\n", { overwrite = true })
+      raises("meta.dat', line 2: the file '" .. name .. "' is not in the folder", function() open(dir, bert_source(dir)) end)
+    end
+    cbk.fs.write(dir .. "/data/meta.dat", listed, { overwrite = true })
+    local all = {}
+    for word in io.lines(dir .. "/vocab.txt") do all[#all + 1] = word end
+    raises("exclude_from_masking has all 40 tokens of", function() bert_source(dir, { exclude_from_masking = all }) end)
     write_params(dir, BERT, "BertCSVDynamicMaskDataProcessor", DYNAMIC)
     local _, _, err = harness.cbk(dir, "train", "params.yaml")
     has(err, "'params.yaml', line ")

@@ -1,6 +1,7 @@
 -- Samples for BERT whose words are masked while they are read: those of the Model Zoo's BertCSVDynamicMaskDataProcessor. Each epoch masks
 -- other words. Source: BertCSVDynamicMaskDataProcessor.py and bert_utils.py of the Model Zoo 2.9.
 
+local cbk = require "cbk"
 local csv = require "cstorch.utils.data.csv"
 local lower_case = require "cbk.tokens.lower_case"
 local record_files = require "cstorch.utils.data.record_files"
@@ -132,9 +133,15 @@ end
 function masked_texts.source(own)
   local function as_read(token) return own.do_lower and lower_case.of(token) or token end
   local words = vocabulary.open(own.vocab_file, { field = "vocab_file", unknown = as_read(own.oov_token), is_lower = own.do_lower })
-  local is_excluded, excluded = {}, {}
+  local is_excluded, excluded, left = {}, {}, words.size
   for _, token in ipairs(own.exclude_from_masking) do
-    is_excluded[as_read(token)], excluded[words.ids[as_read(token)]] = true, true
+    local id = words.ids[as_read(token)]
+    if not excluded[id] then left = left - 1 end
+    is_excluded[as_read(token)], excluded[id] = true, true
+  end
+  if left == 0 then
+    cbk.fail("value", ("exclude_from_masking has all %d tokens of %s, so that none is left to put in the place of others"):format(
+      words.size, cbk.quote(words.path)), { file = words.path })
   end
   local mask = vocabulary.id(words, as_read(own.mask_token), "mask_token")
   local columns = own.has_next_sentence and { "tokens", "segment_ids", "is_random_next" } or { "tokens" }

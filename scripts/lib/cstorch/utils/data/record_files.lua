@@ -50,13 +50,19 @@ local function listed_files(folder, field)
     cbk.fail("missing", ("%s: %s has no meta.dat, which lists the files and how many records they have"):format(field, cbk.quote(folder)),
       { file = path, advice = "name the folder that the Model Zoo's preprocessing or cbk make-data wrote" })
   end
+  local number = 0
   for line in io.lines(path) do
+    number = number + 1
     local name, count = line:match "^%s*(%S+)%s+(%d+)%s*$"
-    if name then
-      out[#out + 1] = { path = cbk.fs.join(folder, name), records = tonumber(count), line = #out + 1, meta = path }
-    elseif line:find "%S" then
-      cbk.fail("format", ("%s, line %d: expected the name of a file and its number of records"):format(cbk.quote(path), #out + 1),
+    local is_elsewhere = name and (name:find "^/" or ("/" .. name .. "/"):find("/../", 1, true))
+    if not name and line:find "%S" then
+      cbk.fail("format", ("%s, line %d: expected the name of a file and its number of records"):format(cbk.quote(path), number),
         { file = path })
+    elseif is_elsewhere then -- a data set from elsewhere names no other files of the reader
+      cbk.fail("refused", ("%s, line %d: the file %s is not in the folder of the data"):format(cbk.quote(path), number, cbk.quote(name)),
+        { file = path, advice = "move it there, and name it without '..' and without a '/' at the beginning" })
+    elseif name then
+      out[#out + 1] = { path = cbk.fs.join(folder, name), records = tonumber(count), line = number, meta = path }
     end
   end
   return out
