@@ -46,7 +46,9 @@ local args = parser:parse()
 if not args.params and not (args.checkpoint and args.data_dir) then
   cli.usage_error("eval", "name params.yaml, or a checkpoint and its data with --checkpoint and --data-dir")
 end
-if args.all and (args.checkpoint or not args.params) then cli.usage_error("eval", "--all takes the checkpoints of params.yaml alone") end
+if args.all and (args.checkpoint or not args.params) then
+  cli.usage_error("eval", "--all evaluates the checkpoints of a run: name its params.yaml, and leave out --checkpoint")
+end
 if args.params then config_file.check_run(args.params, "--checkpoint FILE with --data-dir DIR evaluates a checkpoint without it") end
 if args.threads then cbk.compute.threads(args.threads) end
 converters.load()

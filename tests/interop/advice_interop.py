@@ -381,7 +381,7 @@ def unheard(s):
 # Advice without a situation here, and why.
 ELSEWHERE = {
     "evaluates a checkpoint without it": "training_commands_test.lua", "FILE begins with a checkpoint": "training_commands_test.lua",
-    "leaves this finding out": "check_interop.py", "--all takes the checkpoints": "training_evaluations_test.lua",
+    "leaves this finding out": "check_interop.py", "--all evaluates the checkpoints": "training_evaluations_test.lua",
     "compare the models inside with --model": "diff_test.lua", "compare it without --model": "training_files_test.lua",
     "name one of its checkpoints": "run_report_test.lua", "--model-dir is empty": "training_test.lua",
     "--steps N takes the first ones": "training_commands_test.lua",

@@ -91,7 +91,7 @@ describe("Several evaluations", function()
       { "--checkpoint", "run/checkpoint_4.mdl", "--data-dir", "other" } } do
       local status, _, problem = harness.cbk(dir, "eval", "--all", unpack(words))
       equal(status, 2)
-      has(problem, "--all takes the checkpoints of params.yaml alone")
+      has(problem, "--all evaluates the checkpoints of a run: name its params.yaml, and leave out --checkpoint")
     end
   end)
 
