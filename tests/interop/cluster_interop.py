@@ -98,7 +98,8 @@ class Cluster(harness.Run):
         with open(self.path("given/fp8/config.json"), "w", encoding="utf-8") as file:
             file.write('{"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}')
         for i, name in enumerate("ab"):
-            safetensors_file.save(self.path(f"given/{name}/model.safetensors"), {"model.layers.0.w.weight": tensor + i, "lm_head.weight": tensor * 2})
+            layers = {f"model.layers.{layer}.w.weight": tensor + i + layer for layer in range(6)}  # enough for each part to have some
+            safetensors_file.save(self.path(f"given/{name}/model.safetensors"), {**layers, "lm_head.weight": tensor * 2})
         with open(self.path("given/merge.yml"), "w", encoding="utf-8") as file:
             file.write("merge_method: linear\nmodels: [{model: given/a, parameters: {weight: 0.6}}, {model: given/b, parameters: {weight: 0.4}}]\n")
 
