@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -60,13 +61,6 @@ std::vector<pid_t> children_of(pid_t parent) {
   return out;
 }
 
-bool is_stopped(pid_t process) {
-  std::string line;
-  std::getline(std::ifstream(fmt::format("/proc/{}/stat", process)), line);
-  const size_t name_end = line.rfind(')');
-  return name_end != std::string::npos && line.substr(name_end).starts_with(") T");
-}
-
 constexpr std::array<std::string_view, 4> launchers = {"mpirun", "orterun", "mpiexec", "prterun"};
 constexpr std::array<std::string_view, 4> daemons = {"orted", "prted", "hydra_pmi_proxy", "slurmstepd"};
 
@@ -77,27 +71,40 @@ bool is_below(std::span<const std::string_view> names) {
   return std::ranges::find(names, name) != names.end();
 }
 
-/// Ends the launcher, as by Ctrl-C and Ctrl-C again, if it has not ended after `wait`.
-void end_launcher(pid_t launcher, seconds wait) {
-  const auto is_gone_within = [launcher](milliseconds time) {
-    for (const auto end = Clock::now() + time; Clock::now() < end; ::usleep(50'000))
-      if (::kill(launcher, 0) != 0) return true;
-    return false;
+/// Whether the reader of the launcher's output is slow: nothing can be written to it.
+bool waits_for_reader(pid_t launcher) {
+  return std::ranges::any_of(std::array{1, 2}, [launcher](int descriptor) {
+    const std::string path = fmt::format("/proc/{}/fd/{}", launcher, descriptor);
+    const FileDescriptor output(
+        ::open(path.c_str(), O_WRONLY | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+    pollfd asked{output.get(), POLLOUT, 0};
+    return output.get() >= 0 && ::poll(&asked, 1, 0) == 0;
+  });
+}
+
+/// Ends the launcher, as by Ctrl-C and Ctrl-C again, if it has not ended `wait` after this rank. After a
+/// clean end that is the time since a slow reader took its output.
+void end_launcher(pid_t launcher, seconds wait, bool is_clean) {
+  const auto is_gone = [launcher] { return ::kill(launcher, 0) != 0; };
+  const auto is_gone_within = [&](seconds time, bool may_wait) {
+    for (auto end = Clock::now() + time; Clock::now() < end; ::usleep(50'000)) {
+      if (is_gone()) return true;
+      if (may_wait && waits_for_reader(launcher)) end = Clock::now() + time;
+    }
+    return is_gone();
   };
-  bool is_gone = is_gone_within(wait);
+  if (is_gone_within(wait, is_clean)) return;
   const std::vector<pid_t> ranks = children_of(launcher);
   for (const int signal : {SIGTERM, SIGTERM, SIGKILL}) {
-    if (is_gone) return;
     ::kill(launcher, signal);
-    is_gone = is_gone_within(seconds(3));
+    if (is_gone_within(seconds(3), false)) break;
   }
   for (const pid_t stopped : ranks) ::kill(stopped, SIGCONT);  // it gets its signals then
 }
 
 /// A process of its own, without this one's files, that ends the launcher if that waits without end: for a
-/// node that it has lost, or for a rank that was stopped, when nobody else is left to notice. Otherwise the
-/// launcher may take its time after a clean end, as for a slow reader of its output. Call it before there are
-/// threads. Returns a descriptor: what is written to it says that this rank has ended well.
+/// node that it has lost, or for a rank that was stopped, when nobody else is left to notice. Call it before
+/// there are threads. Returns a descriptor: what is written to it says that this rank has ended well.
 FileDescriptor guard_launcher(seconds wait) {
   std::array<int, 2> ends{};
   const pid_t launcher = ::getppid();
@@ -111,9 +118,7 @@ FileDescriptor guard_launcher(seconds wait) {
   if (::chdir("/") != 0) ::_exit(1);
   char byte = 0;
   const bool is_clean = retried([&] { return ::read(0, &byte, 1); }) == 1;
-  const auto has_stopped = [launcher] { return std::ranges::any_of(children_of(launcher), is_stopped); };
-  while (is_clean && ::kill(launcher, 0) == 0 && !has_stopped()) ::usleep(200'000);
-  end_launcher(launcher, wait);
+  end_launcher(launcher, wait, is_clean);
   ::_exit(0);
 }
 
@@ -222,7 +227,14 @@ class ConnectedTeam final : public Team {
 
   void leave() override {
     if (!pump_.joinable()) return;
+    auto is_closed = closed_.get_future();
     is_closing_ = true;
+    if (is_closed.wait_for(seconds(patience_)) != std::future_status::ready) {
+      // MPI's own end waits for all ranks, without a limit.
+      std::fputs("cbk: MPI does not end: a rank or its node does not answer; all work was done before\n",
+                 stderr);
+      ::_exit(1);
+    }
     pump_.join();
   }
 
@@ -363,8 +375,9 @@ class ConnectedTeam final : public Team {
   void end() {
     send_all();
     if (is_clean_) {
+      transport_->close();
       (void)!::write(guard_.get(), "x", 1);
-      return transport_->close();
+      return closed_.set_value();
     }
     remove_temporaries();
     ::_exit(1);  // the launcher ends the others
@@ -378,6 +391,7 @@ class ConnectedTeam final : public Team {
   std::atomic<uint64_t> done_{0};
   std::atomic<bool> is_closing_{false};
   bool is_clean_ = false;  // set before is_closing_
+  std::promise<void> closed_;
 
   mutable std::mutex mutex_;  // everything below
   std::condition_variable arrived_, has_outgoing_;

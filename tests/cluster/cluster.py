@@ -58,8 +58,10 @@ class Site(harness.Run):
         except subprocess.TimeoutExpired:
             running = subprocess.run(["pgrep", "-fa", "make.lua|orted"], capture_output=True, text=True, check=False).stdout
             os.killpg(job.pid, signal.SIGKILL)
-            with open(self.path("nodes/output"), encoding="utf-8", errors="replace") as output:
-                raise AssertionError(f"it hangs for {LONGEST} s: {output.read()[-800:]}\n{running}") from None
+            raise AssertionError(f"it hangs for {LONGEST} s: {self.output()[-800:]}\n{running}") from None
+        return self.output()
+
+    def output(self):
         with open(self.path("nodes/output"), encoding="utf-8", errors="replace") as output:
             return output.read()
 
@@ -104,6 +106,24 @@ class Site(harness.Run):
             self.is_right()
             is_there = os.path.exists(self.path("x.safetensors"))  # also if a rank died when all was done
             assert is_there if job.returncode == 0 or "done" in text else True, text
+        self.runs()
+
+    def lost_at_end(self, times):
+        """A node is lost when all work is done, and MPI or the launcher waits for it."""
+        for _ in range(times):
+            self.clear()
+            job = self.start(4)
+            while "done" not in self.output() and job.poll() is None:
+                time.sleep(0.001)
+            time.sleep(self.rng.uniform(0, 0.06))
+            node = self.rng.choice(["node1", "node2"])
+            self.nodes("down", node)
+            try:
+                self.ended(job)
+            finally:
+                self.nodes("up", node)
+            self.is_right()
+            assert os.path.exists(self.path("x.safetensors"))
         self.runs()
 
     def resumes(self, times):
@@ -199,6 +219,7 @@ def on_nodes(site, kills):
         site.check("two nodes", site.runs)
         for how in (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP, "network"):
             site.check(f"{getattr(how, 'name', how)} on two nodes", lambda h=how: site.dies(h, kills))
+        site.check("a node is lost at the end", lambda: site.lost_at_end(kills))
         site.check("two nodes resume", lambda: site.resumes(kills))
     finally:
         site.nodes("stop")
