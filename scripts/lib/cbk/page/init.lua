@@ -210,15 +210,18 @@ local TENSORS = [[
 <noscript><p>The tree of tensors and the charts need JavaScript; the page loads nothing from elsewhere.</p></noscript>
 ]]
 
----The tree and its charts, with their data and the script.
+---Adds the tree and its charts, with their data and the script. The data is most of a page: it is copied once.
+---@param out string[]
 ---@param tensors PageTensors
 ---@param script string
----@return string
-local function tensors_html(tensors, script)
-  local remark = tensors.remark and ('<p class="quiet">%s</p>\n'):format(page.text(tensors.remark)) or ""
-  local data = ('<script type="application/json" id="data">{"states":%s,"names":%s,"tensors":[%s]}</script>'):format(
-    json_list(tensors.states), json_pairs(tensors.names), table.concat(tensors.rows, ",\n"))
-  return table.concat({ remark .. TENSORS, data, "<script>" .. script .. "</script>" }, "\n")
+local function add_tensors(out, tensors, script)
+  if tensors.remark then out[#out + 1] = ('<p class="quiet">%s</p>'):format(page.text(tensors.remark)) end
+  out[#out + 1] = TENSORS
+  out[#out + 1] = ('<script type="application/json" id="data">{"states":%s,"names":%s,"tensors":['):format(
+    json_list(tensors.states), json_pairs(tensors.names))
+  out[#out + 1] = table.concat(tensors.rows, ",\n")
+  out[#out + 1] = "]}</script>"
+  out[#out + 1] = "<script>" .. script .. "</script>"
 end
 
 ---The whole page.
@@ -242,7 +245,7 @@ function page.html(content)
   for _, section in ipairs(content.sections) do
     out[#out + 1] = ("<section><h2>%s</h2>\n%s</section>"):format(page.text(section.title), section.html)
   end
-  if content.tensors then out[#out + 1] = tensors_html(content.tensors, script) end
+  if content.tensors then add_tensors(out, content.tensors, script) end
   out[#out + 1] = "</body>\n</html>\n"
   return table.concat(out, "\n")
 end
