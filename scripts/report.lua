@@ -270,6 +270,7 @@ end
 
 -- --- the page
 
+collectgarbage("setpause", 110) -- a text is kept for each tensor
 local findings_html, finding_count = findings_section()
 collectgarbage() -- before as much is read again
 cbk.trim_memory()

@@ -109,7 +109,7 @@ def main():
         for file in "items.safetensors", "items.pt":
             for command in (["check", "--json", file], ["complete", "--", "show", file, ""], ["stats", "--json", file],
                             ["report", file, "-o", file + ".html"], ["ls", "--json", file]):
-                run.check(" ".join(command), lambda command=command, file=file: items.check_peak(command, [file]))
+                run.check(" ".join(command), lambda command=command, file=file: items.check_peak(command, [file, "config.json"]))
         for name in "maps", "numbers", "nulls":
             command = ["convert-config", "--model", "llama", "--src-fmt", "cs-2.0", "--tgt-fmt", "cs-2.4", name + ".yaml", "-o", name]
             run.check(" ".join(command), lambda command=command, name=name: items.check_peak(command, [name + ".yaml"]))
