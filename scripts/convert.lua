@@ -263,7 +263,8 @@ if args.adapter then
 end
 if checkpoint then
   local count = small_items.count({ checkpoint }, source_config)
-  small_items.check(count, { checkpoint }, 2600, "convert them", "convert the checkpoint of a model")
+  local per_item = (args.dry_run or args.debug) and 6700 or 5200 -- the rules of each key are kept
+  small_items.check(count, { checkpoint }, per_item, "convert them", "convert the checkpoint of a model")
 end
 warn_of_other_release(route, input)
 local job = converters.job(route, input, {
@@ -278,7 +279,7 @@ local result = {
   { "checkpoint", written_parts and targets.folder or targets.checkpoints[1] },
   { "config", written_parts and targets.folder or targets.config or cbk.null },
 }
-for field, value in cbk.items(args.dry_run and dry_run.tree(rows) or {}) do result[#result + 1] = { field, value } end
+for field, value in cbk.items(args.dry_run and args.json and dry_run.tree(rows) or {}) do result[#result + 1] = { field, value } end
 cli.print_result(args, saved, result, forecast)
 local has_others = route.src == "hf" and route.tgt ~= "hf" and not read_parts
 local others = has_others and hugging_face_files.names(cbk.fs.folder_of(args.checkpoint_file)) or {}

@@ -118,11 +118,13 @@ function dry_run.rows(watch)
           is_new = is_made(first, written[at])
         end
         local done = #actions > 0 and table.concat(actions, " + ") or is_new and "made" or "copy"
+        local from = not is_new and kinds.facts(first.given) or nil
+        local is_same = from and rawequal(first.given, record.value)
         rows[#rows + 1] = {
           source = not is_new and first.source or nil,
           target = record.target and final_target(readers, i, record.target),
           action = done, why = not record.target and why_not(record) or nil,
-          from = not is_new and kinds.facts(first.given) or nil, to = kinds.facts(record.value),
+          from = from, to = is_same and from or kinds.facts(record.value),
           kind = record.what == "unmatched" and "not matched" or not record.target and "left out"
             or record.what == "part" and "part" or is_new and "made" or "written",
         }

@@ -66,6 +66,14 @@ for i = 1, 60000 do root["k" .. i] = cbk.dict { a = i, b = cbk.list { i } } end
 for _, name in ipairs { "a.pt", "b.pt" } do cbk.create(name, { root = root }):commit() end""")
         subprocess.run([run.cbk, "run", "make.lua"], cwd=run.folder, check=True)
 
+    def deep(self, layers):
+        """A model of so many layers of very small tensors, nine in each."""
+        name = f"deep{layers}"
+        with open(self.run.path(name + ".json"), "w", encoding="utf-8") as file:
+            json.dump({**LLAMA, "vocab_size": 4, "hidden_size": 4, "num_attention_heads": 1, "intermediate_size": 4, "num_hidden_layers": layers}, file)
+        self.run.call("new", self.run.path(name + ".json"), "-o", self.run.path(name + ".safetensors"))
+        return name
+
     def peak(self, command, seconds):
         """The peak memory of a command, in bytes."""
         with tempfile.TemporaryFile() as errors:
@@ -120,6 +128,11 @@ def main():
                             ["convert", "llama.safetensors", "--config", config, "--to", "cs-2.5", "-o", "out"],
                             ["identify", "llama.safetensors", "--config", config]):
                 run.check(" ".join(command), lambda command=command, config=config: items.check_peak(command, ["llama.safetensors", config]))
+        for layers in 1_200, 2_000:
+            name = items.deep(layers)
+            for options in [], ["--dry-run"], ["--debug"], ["--explain", "*.0.*"]:
+                command = ["convert", name + ".safetensors", "--config", name + ".json", "--to", "cs-2.5", "-o", name, "--overwrite", *options]
+                run.check(" ".join(command), lambda command=command, name=name: items.check_peak(command, [name + ".safetensors"], 40))
         for command in ["ls", "dtypes.pt"], ["check", "dtypes.pt"], ["check", "--json", "dtypes.pt"]:
             run.check(" ".join(command), lambda command=command: items.check_peak(command, ["dtypes.pt"]))
         command = ["infer", "a.pt", "b.pt", "-o", "mine.lua"]
