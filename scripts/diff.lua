@@ -296,6 +296,7 @@ local function print_json(result, args)
       return entry
     end }
   end
+  if #result.not_compared > 0 then members[#members + 1] = { "not_compared", cbk.list(result.not_compared) } end
   if result.through then table.insert(members, 1, { "through", result.through }) end
   cli.print_json_object(members)
 end

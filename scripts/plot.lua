@@ -98,16 +98,21 @@ local function title_of(one)
   return ("%s  %s %s"):format(fold.shown(one.key), one.row.type, extents.shape(one.tensor:shape()))
 end
 
---- "; did you mean 'h.*.o_proj.weight'?" if layers have such a part in their keys, else keys like it.
+--- "; did you mean 'h.*.o_proj.weight'?" if layers have such a part in their keys, or one like it; else keys like it.
 local function glob_like(key)
+  local parts, first = {}, {}
   for i = 1, #rows do
     local path = rows:path(i)
-    local is_part = ("." .. path .. "."):find("." .. key .. ".", 1, true) ~= nil
-    if is_part and layers.is_numbered(path) and drawn.is_fit(rows[i]) then
-      return ("; did you mean %s?"):format(cbk.quote((path:gsub("%f[%d]%d+", "*"))))
+    if layers.is_numbered(path) and drawn.is_fit(rows[i]) then
+      if ("." .. path .. "."):find("." .. key .. ".", 1, true) then parts, first = { key }, { [key] = path } break end
+      for part in path:gmatch "[^.]+" do
+        if not first[part] then parts[#parts + 1], first[part] = part, path end
+      end
     end
   end
-  return near_keys(rows, key)
+  local near = cbk.nearest(key, parts, 1)[1]
+  if not near then return near_keys(rows, key) end
+  return ("; did you mean %s?"):format(cbk.quote((first[near]:gsub("%f[%d]%d+", "*"))))
 end
 
 --- { key, value, is_bad } of each tensor that matches and has a number in its key; tied ones are read once.

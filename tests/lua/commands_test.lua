@@ -285,6 +285,7 @@ describe("command lines", function()
       { "'cs-2.5' is one too many; did you mean '--to cs-2.5'? See", "convert", "a.pt", "--from", "hf", "cs-2.5" },
       { "'bfloat16' is one too many; did you mean '--to-dtype bfloat16' or '--dequantize bfloat16'? See", "copy", "a.pt", "b.pt",
         "bfloat16" },
+      { "'llama' is one too many; did you mean '--model llama'? See", "convert", "a.pt", "llama" },
       { "'h5' is one too many; did you mean '--format h5'? See", "copy", "a.pt", "b", "h5" },
     } do
       local code, _, stderr = run(harness.temp_dir(), unpack(case, 2))

@@ -56,7 +56,7 @@ describe("cbk plot", function()
 
   it("suggests the weights of all layers for a part of their names", function()
     local dir = make()
-    for part, glob in pairs { weight = "h.*.weight", ["h.3"] = "h.*.", ["3.bias"] = "h.*.bias" } do
+    for part, glob in pairs { weight = "h.*.weight", wieght = "h.*.weight", ["h.3"] = "h.*.", ["3.bias"] = "h.*.bias" } do
       local code, _, err = run(dir, "plot", "m.pt", part, "--by-layer")
       equal(code, 1)
       has(err, ("matches '%s' with a number in its key; did you mean '%s"):format(part, glob))

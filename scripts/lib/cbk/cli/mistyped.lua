@@ -46,6 +46,12 @@ local BY_ARGNAME = {
   FORMAT = function(word) return word == "hf" or word:find "^cs%-%d" ~= nil end,
 }
 
+local function is_model(word)
+  local converters = require "cbk.converters"
+  converters.load()
+  return converters.catalogue.find(word) ~= nil
+end
+
 ---Whether a word can be the value of an option, which no other value looks like.
 local function takes(option, word)
   local names = option.candidates or option._choices
@@ -56,7 +62,7 @@ local function takes(option, word)
     end
     return false
   end
-  local accepts = BY_ARGNAME[option:_get_argname(1)]
+  local accepts = option._public_aliases[1] == "--model" and is_model or BY_ARGNAME[option:_get_argname(1)]
   return accepts ~= nil and accepts(word)
 end
 
