@@ -11,6 +11,7 @@
 #include "host/base/replaced.hpp"
 #include "host/base/team.hpp"
 #include "host/checkpoint/make_writer.hpp"
+#include "host/streaming/forecast.hpp"
 #include "host/streaming/provenance.hpp"
 #include "host/tensor/expression.hpp"
 #include "host/value/values_digest.hpp"
@@ -127,11 +128,11 @@ void check_given(const Output& output) {
       const uint32_t now = container.is(Value::Kind::dict) ? container.as_dict().edits.count
                                                            : container.as_sequence().edits.count;
       if (now == count || !is_in_tree(one.copy)) continue;
-      fail(
-          Errc::usage,
-          "the tree for {} was changed after `out[key] = value` had made the output's own of it, so that the "
-          "change would be lost: give a tree when it is complete, or change that of out:root()",
-          quote(output.target.string()));
+      fail(Errc::usage,
+           "the tree for {} was changed after `out[key] = value` had made the output's own of it, so that "
+           "the "
+           "change would be lost: give a tree when it is complete, or change that of out:root()",
+           quote(output.target.string()));
     }
   }
 }
@@ -226,7 +227,8 @@ void refuse_dotted(const Output& output, const Value& key, const Value& value) {
                                 : fmt::format("assign whole parts, as in out.{} = cbk.dict {{ … }}",
                                               text.substr(0, text.find('.')));
   fail(Errc::key,
-       "cannot set {} in '{}': an H5 checkpoint is a tree, and only below 'model' are keys with dots; {}, or "
+       "cannot set {} in '{}': an H5 checkpoint is a tree, and only below 'model' are keys with dots; {}, "
+       "or "
        "the "
        "whole tree with cbk.create(path, {{ root = tree }}); h5_version = \"flat\" makes a file without a "
        "tree",
@@ -321,8 +323,8 @@ int path(lua_State* L) {
   return 1;
 }
 
-ExecuteOptions execute_options(const Options& options) {
-  ExecuteOptions out;
+StreamingOptions streaming_options(const Options& options) {
+  StreamingOptions out;
   out.threads = static_cast<int>(options.integer("threads", 0, 1024).value_or(0));
   out.memory = options.size("memory").value_or(out.memory);
   out.sync = options.flag("sync");
@@ -369,7 +371,7 @@ int plan(lua_State* L) {
   mark_finished(L, 1);
   check_given(*output);
   const auto writer = make_writer(output->root, output->target, output->options);
-  return push_plan(L, forecast(*writer, execute_options(options)), writer->warnings());
+  return push_plan(L, forecast(*writer, streaming_options(options)), writer->warnings());
 }
 
 int plan_tostring(lua_State* L) {
@@ -428,54 +430,55 @@ SourceFiles sources_of(lua_State* L, const Options& options) {
 }
 
 /// What outputs that are committed together are made of.
-std::string origin_of(const std::vector<std::shared_ptr<Output>>& outputs, const ExecuteOptions& execute) {
-  SourceFiles files = execute.inputs;
+std::string origin_of(const std::vector<std::shared_ptr<Output>>& outputs,
+                      const StreamingOptions& streaming) {
+  SourceFiles files = streaming.inputs;
   std::unordered_set<const Expression*> seen;
   for (const auto& output : outputs) {
     each_leaf(output->root, [&](const std::string&, const Value& leaf) {
       if (leaf.is(Value::Kind::tensor)) add_source_files(*leaf.as_tensor().expression(), files, seen);
     });
   }
-  return origin_text(*execute.provenance, files);
+  return origin_text(*streaming.provenance, files);
 }
 
 /// Streams `outputs` and commits them as one; pushes the plan of each, in order.
 void commit_all(lua_State* L, const std::vector<std::shared_ptr<Output>>& outputs, const Options& options) {
-  ExecuteOptions execute = execute_options(options);
-  execute.progress = push_progress(L, options);
-  if (!outputs.empty()) execute.job = job_of(outputs[0]->target);
-  execute.is_replay = execute.job != nullptr && execute.job->action == JobOptions::Action::replay;
-  if (options.has("provenance") || execute.is_replay) {
-    execute.provenance.emplace(ProvenanceOptions{words_of(L, options, "provenance"), CBK_VERSION, {}});
+  StreamingOptions streaming = streaming_options(options);
+  streaming.progress = push_progress(L, options);
+  if (!outputs.empty()) streaming.job = job_of(outputs[0]->target);
+  streaming.is_replay = streaming.job != nullptr && streaming.job->action == JobOptions::Action::replay;
+  if (options.has("provenance") || streaming.is_replay) {
+    streaming.provenance.emplace(ProvenanceOptions{words_of(L, options, "provenance"), CBK_VERSION, {}});
     for (const auto& output : outputs) {
       const fs::path file = provenance_of(output->target);
-      if (!execute.is_replay) refuse_existing(file, output->options.overwrite || execute.job != nullptr);
-      execute.provenance->files.push_back(file);
+      if (!streaming.is_replay) refuse_existing(file, output->options.overwrite || streaming.job != nullptr);
+      streaming.provenance->files.push_back(file);
     }
   }
-  execute.inputs = sources_of(L, options);
-  const std::string origin = options.has("provenance") ? origin_of(outputs, execute) : "";
+  streaming.inputs = sources_of(L, options);
+  const std::string origin = options.has("provenance") ? origin_of(outputs, streaming) : "";
   std::vector<std::unique_ptr<Writer>> writers;
   std::vector<Forecast> planned;
   for (const auto& output : outputs) {
     check_given(*output);
     output->options.origin = origin;
     writers.push_back(make_writer(output->root, output->target, output->options));
-    planned.push_back(forecast(*writers.back(), execute));
+    planned.push_back(forecast(*writers.back(), streaming));
   }
   Transaction transaction;
-  const bool is_shared = execute.job != nullptr || !Team::world().is_alone();
+  const bool is_shared = streaming.job != nullptr || !Team::world().is_alone();
   for (const auto& output : outputs) {
-    execute.targets.push_back(output->target);
-    execute.values.push_back(is_shared ? values_digest(output->root) : "");
+    streaming.targets.push_back(output->target);
+    streaming.values.push_back(is_shared ? values_digest(output->root) : "");
   }
   std::vector<Writer*> all;
   all.reserve(writers.size());
   for (const auto& writer : writers) all.push_back(writer.get());
-  Written written = write_all(all, execute, transaction);
+  Written written = write_all(all, streaming, transaction);
   written.lost.resize(outputs.size());
-  if (written.is_committed && execute.job) end_job(written.job);
-  if (!written.is_committed) end_with_job(L, *execute.job, written);
+  if (written.is_committed && streaming.job) end_job(written.job);
+  if (!written.is_committed) end_with_job(L, *streaming.job, written);
   for (size_t i = 0; i < outputs.size(); ++i) {
     outputs[i]->is_written = true;
     std::vector<std::string> warnings = writers[i]->warnings();

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "bindings/runtime.hpp"
-#include "host/streaming/execute.hpp"
+#include "host/streaming/write_all.hpp"
 
 namespace cbk::lua {
 

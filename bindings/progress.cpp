@@ -20,7 +20,7 @@ void push_function(lua_State* L, const Options& options) {
   lua_call(L, 0, 1);
 }
 
-void report(lua_State* L, int index, const ExecuteOptions::Progress& progress) {
+void report(lua_State* L, int index, const StreamingOptions::Progress& progress) {
   lua_pushvalue(L, index);
   lua_createtable(L, 0, 4);
   set_integer(L, "done", progress.done);
@@ -35,13 +35,13 @@ void report(lua_State* L, int index, const ExecuteOptions::Progress& progress) {
 
 }  // namespace
 
-std::function<void(const ExecuteOptions::Progress&)> push_progress(lua_State* L, const Options& options) {
+std::function<void(const StreamingOptions::Progress&)> push_progress(lua_State* L, const Options& options) {
   push_function(L, options);
   const int function = lua_gettop(L);
   if (lua_isnil(L, function)) return {};
   if (!lua_isfunction(L, function))
     fail(Errc::usage, "option 'progress' should be true, false or a function");
-  return [L, function](const ExecuteOptions::Progress& progress) { report(L, function, progress); };
+  return [L, function](const StreamingOptions::Progress& progress) { report(L, function, progress); };
 }
 
 }  // namespace cbk::lua

@@ -175,7 +175,7 @@ local function values_of(place)
   local element = place.element
   if not element then return nothing() end
   local list = element.candidates or element._choices
-  if list then return answer_of(list) end
+  if list then return answer_of(type(list) == "function" and list() or list) end
   for _, alias in ipairs(element._aliases or {}) do
     if BY_OPTION[alias] then return BY_OPTION[alias](place) end
   end

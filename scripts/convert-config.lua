@@ -15,7 +15,7 @@ examples:
   cbk convert-config --model llama --src-fmt hf --tgt-fmt cs-2.4 config.json
   cbk convert-config --model gpt2 --src-fmt cs-1.9 --tgt-fmt cs-current params.yaml -o new]])
 parser:argument("config_file", "config.json or params.yaml"):argname "CONFIG"
-parser:option("--model", "the model, as `cbk list` names it (default: detected)"):argname "NAME"
+converters.model_option(parser)
 cli.format_options(parser, { from = "its format: hf or cs-X.Y (default: hf, if it is a config of Hugging Face)",
   to = "the format wanted, such as cs-2.5 or hf; cs-current is the newest release", needs_to = true })
 parser:option("-o --output-dir", "where to write (default: beside the input; inside it, if it is a folder)"):hidden_name("--output")

@@ -32,7 +32,7 @@ examples:
   cbk convert --model gpt2 --src-fmt hf --tgt-fmt cs-2.4 --config config.json gpt2 --dry-run]])
 parser:argument("checkpoint_file", "a checkpoint (.bin, .safetensors, .mdl), an index.json of shards, or a folder of shards")
   :argname "CHECKPOINT"
-parser:option("--model", "the model, as `cbk list` names it (default: detected)"):argname "NAME"
+converters.model_option(parser)
 cli.format_options(parser, { from = "its format: hf, cs-X.Y, or cs-auto to detect the release (default: detected)",
   to = "the format wanted, such as cs-2.5 or hf; cs-current is the newest release", needs_to = true })
 parser:option("--config", "its config: config.json or params.yaml (default: the one beside it)"):hidden_name("--params"):argname "FILE"

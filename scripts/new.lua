@@ -19,7 +19,7 @@ examples:
   cbk new params.yaml --model llama --from cs-2.4 -o model.mdl --init zeros]])
 parser:argument("config", "config.json or params.yaml, or a YAML file with the section 'model' alone"):argname "CONFIG"
 parser:option("-o --output", "the checkpoint to write"):argname("FILE"):count(1)
-parser:option("--model", "the model, as `cbk list` names it (default: detected)"):argname "NAME"
+converters.model_option(parser)
 cli.format_options(parser, { from = "the config's format (default: hf for config.json, else the newest release)" }):hidden_name "--format"
 parser:option("--seed", "random seed", "0"):argname("N"):convert(cli.whole_number "--seed")
 parser:option("--init", "normal: random weights; zeros: all zeros", "normal"):choices { "normal", "zeros" }

@@ -17,7 +17,7 @@ examples:
   cbk params config.json
   cbk params params.yaml --model gpt2 --from cs-2.4 --json]])
 parser:argument("config", "config.json or params.yaml, or a YAML file with the section 'model' alone"):argname "CONFIG"
-parser:option("--model", "the model, as `cbk list` names it (default: detected)"):argname "NAME"
+converters.model_option(parser)
 cli.format_options(parser, { from = "the config's format (default: hf for config.json, else the newest release)" }):hidden_name "--format"
 parser:flag("--all", "one line for each tensor, without folding layers")
 cli.converter_options(parser)

@@ -22,7 +22,7 @@ examples:
   cbk upgrade checkpoint_1000.mdl --to cs-2.5
   cbk upgrade --model gpt2 --config params.yaml checkpoint_1000.mdl --to cs-2.5 --dry-run]])
 parser:argument("checkpoint_file", "the checkpoint"):argname "CHECKPOINT"
-parser:option("--model", "the model, as `cbk list` names it (default: detected)"):argname "NAME"
+converters.model_option(parser)
 parser:option("--config", "its YAML config (default: the one beside it, or in it)"):argname "FILE"
 cli.format_options(parser, { from = "the format it has (default: detected)",
   to = "the format wanted, such as cs-2.5; cs-2.0 or later, or cs-current", needs_to = true })

@@ -190,7 +190,7 @@ end
 ---@field field_names string[]               sorted, so that of several mistakes always the same one is reported
 ---@field since? string                      the first release of the Model Zoo that has these tensors
 ---@field before? ClassBefore                the class of older releases
----@field history? History              the releases that its fields came with (engine/since.lua)
+---@field history? History              the releases that its fields came with (engine/history.lua)
 ---@field steps? ClassStep[]                 what changed between its releases
 ---@field removed? table<string, string>    fields that its programs refuse, with the release since which they do
 ---@field refused? table<string, string>    fields that its programs refuse but that are written, as by the original converter

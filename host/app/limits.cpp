@@ -36,7 +36,7 @@ constexpr uint64_t memory_of_byte = 4;
 constexpr uint64_t most_memory_of_files = 192ULL << 20;
 /// A thread's stack, and what it keeps for itself.
 constexpr uint64_t memory_of_thread = 10ULL << 20;
-constexpr uint64_t memory_of_blocks = 96ULL << 20;  // by default (ExecuteOptions)
+constexpr uint64_t memory_of_blocks = 96ULL << 20;  // by default (StreamingOptions)
 /// The time that the program gets for reading and writing checkpoints: a quarter of the speed of the slowest
 /// work on each byte.
 constexpr int64_t time_of_byte = second / 20'000'000;

@@ -2,7 +2,8 @@
 // and plan the same work; rank 0 alone talks to the user and gives files their names. One thread owns the
 // connection, so that the others may be busy: it also notices ranks that have failed or do not answer.
 //
-// What every rank must reach in the same order are the collective calls: `from_first`, `to_first`.
+// What every rank must reach in the same order are the collective calls: `from_first`, `to_first`,
+// `all_to_all`, `exchange`.
 #pragma once
 
 #include <cstdint>

@@ -45,18 +45,18 @@ FinishedBlock joined(Checksum kind, FinishedBlocks& blocks, bool has_digests) {
 
 }  // namespace
 
-int thread_count(const ExecuteOptions& options) {
+int thread_count(const StreamingOptions& options) {
   if (options.threads > 0) return std::min(options.threads, 64);
   static const auto cores = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 4U));
   return cores;
 }
 
-uint64_t block_size(const ExecuteOptions& options) {
+uint64_t block_size(const StreamingOptions& options) {
   const auto share = options.memory / (static_cast<uint64_t>(thread_count(options)) * buffers_per_block);
   return std::clamp(share, smallest_block, largest_block);
 }
 
-uint64_t shared_block_size(const ExecuteOptions& options) {
+uint64_t shared_block_size(const StreamingOptions& options) {
   constexpr uint64_t blocks = 24;  // of six threads
   return std::clamp(options.memory / blocks, smallest_block, largest_block / 2);
 }
@@ -69,7 +69,7 @@ int64_t piece_elements(const Expression& expression, uint64_t offset) {
   return std::max<int64_t>(1, static_cast<int64_t>(bytes / expression.itemsize()));
 }
 
-Execution::Execution(Writer& writer, std::vector<Slot> slots, const ExecuteOptions& options,
+Execution::Execution(Writer& writer, std::vector<Slot> slots, const StreamingOptions& options,
                      const Assignment* assignment)
     : writer_(writer),
       slots_(std::move(slots)),

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "host/streaming/blocks.hpp"
-#include "host/streaming/execute.hpp"
+#include "host/streaming/write_all.hpp"
 #include "host/streaming/ledger.hpp"
 
 namespace cbk {
@@ -30,7 +30,7 @@ class Execution {
  public:
   /// `slots`: none for a replay, which writes nothing. `assignment`: nullptr if this process fills
   /// everything.
-  Execution(Writer& writer, std::vector<Slot> slots, const ExecuteOptions& options,
+  Execution(Writer& writer, std::vector<Slot> slots, const StreamingOptions& options,
             const Assignment* assignment);
 
   /// Fills the blocks of the assignment. Errors: of sources and outputs, `interrupted`.
@@ -65,7 +65,7 @@ class Execution {
 
   Writer& writer_;
   const std::vector<Slot> slots_;
-  const ExecuteOptions& options_;
+  const StreamingOptions& options_;
   const Assignment* assignment_;
   const uint64_t block_bytes_;
   const std::vector<Item>& items_;
@@ -91,11 +91,11 @@ class Execution {
 };
 
 /// The number of threads for `options`.
-int thread_count(const ExecuteOptions& options);
+int thread_count(const StreamingOptions& options);
 /// Bytes of a block, so that all blocks in flight fit into the memory.
-uint64_t block_size(const ExecuteOptions& options);
+uint64_t block_size(const StreamingOptions& options);
 /// The same for any number of threads of this machine or another.
-uint64_t shared_block_size(const ExecuteOptions& options);
+uint64_t shared_block_size(const StreamingOptions& options);
 /// Elements per write at file offset `offset`: up to the next multiple of a piece, or, if the expression
 /// prefers whole rows, as many as stay in the second-level cache until they are written.
 int64_t piece_elements(const Expression& expression, uint64_t offset);

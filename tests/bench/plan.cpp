@@ -182,7 +182,7 @@ std::vector<Leg> legs_of(const Model& model, const std::vector<size_t>& order, u
 
 /// What rank 0 does when all blocks are written, with the records that each rank would send. Bytes of these.
 uint64_t complete(Model& model, uint64_t block_bytes, const std::vector<size_t>& order, int ranks) {
-  ExecuteOptions options;
+  StreamingOptions options;
   options.is_replay = true;  // it writes nothing
   const FinishedBlocks before;
   const Assignment assignment{{0, ranks}, 0, block_bytes, nullptr, &before};

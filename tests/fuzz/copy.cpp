@@ -11,9 +11,9 @@
 #include "host/base/transaction.hpp"
 #include "host/checkpoint/make_writer.hpp"
 #include "host/checkpoint/open.hpp"
-#include "host/streaming/execute.hpp"
 #include "host/value/walk.hpp"
 #include "tests/fuzz/memory_bar.hpp"
+#include "tests/host/write_one.hpp"
 
 using namespace cbk;
 
@@ -92,10 +92,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       root = open_checkpoint(source, opening).root;
       (void)tensors_of(root);
       const auto writer = make_writer(root, target, writing);
-      ExecuteOptions how;
+      StreamingOptions how;
       how.threads = 1;
       how.memory = 8 << 20;
-      execute(*writer, how);
+      write_one(*writer, how);
     });
     if (is_written) compare(root, target);
   } catch (const TooLarge&) {

@@ -3,9 +3,9 @@
 #include <catch2/catch.hpp>
 
 #include "host/checkpoint/make_writer.hpp"
-#include "host/streaming/execute.hpp"
 #include "host/value/json.hpp"
 #include "tests/host/folder.hpp"
+#include "tests/host/write_one.hpp"
 
 using namespace cbk;
 
@@ -22,7 +22,7 @@ Value vectors(std::initializer_list<std::pair<const char*, int64_t>> sizes) {
 
 void save(const Value& root, const fs::path& target, const WriteOptions& options) {
   const auto writer = make_writer(root, target, options);
-  execute(*writer, {});
+  write_one(*writer);
 }
 
 WriteOptions sharded(const std::string& format, uint64_t size) {

@@ -4,12 +4,12 @@
 #include "host/base/checksum.hpp"
 #include "host/checkpoint/make_writer.hpp"
 #include "host/checkpoint/open.hpp"
-#include "host/streaming/execute.hpp"
 #include "host/tensor/compare.hpp"
 #include "host/tensor/csv.hpp"
 #include "host/tensor/grid.hpp"
 #include "host/tensor/statistics.hpp"
 #include "tests/host/folder.hpp"
+#include "tests/host/write_one.hpp"
 
 using namespace cbk;
 
@@ -17,9 +17,9 @@ namespace {
 
 void save(const Value& root, const fs::path& target, const WriteOptions& options = {}, int threads = 2) {
   const auto writer = make_writer(root, target, options);
-  ExecuteOptions how;
+  StreamingOptions how;
   how.threads = threads;
-  execute(*writer, how);
+  write_one(*writer, how);
 }
 
 Value dict_of(std::initializer_list<std::pair<const char*, Tensor>> tensors) {

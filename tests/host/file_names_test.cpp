@@ -6,8 +6,8 @@
 #include "host/checkpoint/formats.hpp"
 #include "host/checkpoint/make_writer.hpp"
 #include "host/checkpoint/open.hpp"
-#include "host/streaming/execute.hpp"
 #include "tests/host/folder.hpp"
+#include "tests/host/write_one.hpp"
 
 using namespace cbk;
 
@@ -17,7 +17,7 @@ void save(const fs::path& target, const WriteOptions& options = {}) {
   const Value root = Value::dict();
   root.as_dict().set("w", Tensor::full(DType::float32, {3}, 1));
   const auto writer = make_writer(root, target, options);
-  execute(*writer, {});
+  write_one(*writer);
 }
 
 /// The format by the content, in the words of WriteOptions.

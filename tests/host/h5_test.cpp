@@ -13,9 +13,9 @@
 #include "host/formats/h5/writer.hpp"
 #include "host/formats/hdf5/filters.hpp"
 #include "host/formats/hdf5/inspect.hpp"
-#include "host/streaming/execute.hpp"
 #include "tests/host/folder.hpp"
 #include "tests/host/peak_memory.hpp"
+#include "tests/host/write_one.hpp"
 
 using namespace cbk;
 using namespace std::string_literals;
@@ -36,7 +36,7 @@ void write_h5(const Value& root, const fs::path& path, const std::string& versio
   WriteOptions options;
   options.h5_version = version;
   auto writer = h5::make_writer(root, path, options);
-  execute(*writer, {});
+  write_one(*writer);
 }
 
 /// Every kind of container and leaf that all versions keep.

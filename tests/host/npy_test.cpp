@@ -2,9 +2,9 @@
 
 #include "host/checkpoint/make_writer.hpp"
 #include "host/checkpoint/open.hpp"
-#include "host/streaming/execute.hpp"
 #include "host/tensor/csv.hpp"
 #include "tests/host/folder.hpp"
+#include "tests/host/write_one.hpp"
 
 using namespace cbk;
 
@@ -18,7 +18,7 @@ Value two_tensors() {
 }
 
 void save(const Value& root, const fs::path& target) {
-  execute(*make_writer(root, target, {}), {});
+  write_one(*make_writer(root, target, {}));
 }
 
 std::string error_of(const fs::path& path) {

@@ -3,9 +3,9 @@
 #include "host/checkpoint/make_writer.hpp"
 #include "host/checkpoint/open.hpp"
 #include "host/formats/safetensors/reader.hpp"
-#include "host/streaming/execute.hpp"
 #include "host/value/json.hpp"
 #include "tests/host/folder.hpp"
+#include "tests/host/write_one.hpp"
 
 using namespace cbk;
 
@@ -29,7 +29,7 @@ Tensor floats(std::initializer_list<float> values, Shape shape) {
 
 void save(const Value& root, const fs::path& target, WriteOptions options = {}) {
   const auto writer = make_writer(root, target, options);
-  execute(*writer, {});
+  write_one(*writer);
 }
 
 }  // namespace
@@ -185,7 +185,7 @@ TEST_CASE("safetensors: ties become copies, and that is said", "[safetensors]") 
   const auto writer = make_writer(root, folder.path("x.safetensors"), {});
   REQUIRE(writer->warnings().size() == 1);
   CHECK_THAT(writer->warnings().front(), Catch::Contains("1 tied tensor is"));
-  execute(*writer, {});
+  write_one(*writer);
   const Checkpoint back = open_checkpoint(folder.path("x.safetensors"));
   CHECK(back.root.find("a")->as_tensor().to_bytes() == back.root.find("b")->as_tensor().to_bytes());
 }

@@ -16,9 +16,9 @@
 #include "host/formats/tensorflow/proto.hpp"
 #include "host/formats/tensorflow/state_file.hpp"
 #include "host/formats/tensorflow/table.hpp"
-#include "host/streaming/execute.hpp"
 #include "tests/host/folder.hpp"
 #include "tests/host/peak_memory.hpp"
+#include "tests/host/write_one.hpp"
 
 using namespace cbk;
 namespace tf = cbk::tensorflow;
@@ -50,7 +50,7 @@ std::vector<std::string> texts_of(const Value& value) {
 void save(const Value& root, const fs::path& target, WriteOptions options = {}) {
   if (options.format.empty()) options.format = "tensorflow";
   const auto writer = make_writer(root, target, options);
-  execute(*writer, {});
+  write_one(*writer);
 }
 
 Value dict(std::initializer_list<std::pair<const char*, Value>> entries) {
@@ -238,7 +238,7 @@ TEST_CASE("tensorflow: other formats leave strings out, with a warning", "[tenso
   const auto writer = make_writer(root, folder.path("x"), options);
   REQUIRE(writer->warnings().size() == 1);
   CHECK_THAT(writer->warnings().front(), Catch::Contains("'graph' is left out"));
-  execute(*writer, {});
+  write_one(*writer);
   CHECK(open_checkpoint(folder.path("x")).root.as_dict().size() == 1);
   root.as_dict().set("q", tf::to_value({tf::find("qint8"), {2}, counting(DType::int8, {2})}));
   CHECK_THROWS_WITH(make_writer(root, folder.path("y"), options), Catch::Contains("'q' (qint8)"));
@@ -339,7 +339,7 @@ TEST_CASE("tensorflow: data without an index, as a killed run leaves it, is in n
   const auto writer = make_writer(root, folder.path("x"), options);
   REQUIRE(writer->warnings().size() == 1);
   CHECK_THAT(writer->warnings().front(), Catch::Contains("'x.data-00000-of-00001' has no index"));
-  execute(*writer, {});
+  write_one(*writer);
   CHECK(open_checkpoint(folder.path("x")).root.find("a")->as_tensor().to_bytes() ==
         root.find("a")->as_tensor().to_bytes());
   CHECK_THROWS_WITH(save(root, folder.path("x")), Catch::Contains("x.index' exists"));

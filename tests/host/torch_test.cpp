@@ -15,11 +15,11 @@
 #include "host/formats/zip/archive.hpp"
 #include "host/formats/zip/layout.hpp"
 #include "host/formats/zip/records.hpp"
-#include "host/streaming/execute.hpp"
 #include "host/tensor/packed_storage.hpp"
 #include "tests/host/folder.hpp"
 #include "tests/host/peak_memory.hpp"
 #include "tests/host/pickles.hpp"
+#include "tests/host/write_one.hpp"
 
 using namespace cbk;
 using namespace std::string_literals;
@@ -37,7 +37,7 @@ Value view_of(const Value& base, int64_t offset, Shape shape, Shape strides) {
 
 void write(const Value& root, const fs::path& path) {
   const auto writer = torch::make_writer(root, path, {});
-  execute(*writer, {});
+  write_one(*writer);
 }
 
 Checkpoint read(const fs::path& path, bool allow_records = false) {
@@ -166,7 +166,7 @@ TEST_CASE("checksums of the source are not computed again", "[torch]") {
   for (const Item& item : writer->items()) CHECK((item.checksum == Checksum::crc32) == (item.key == "c"));
   uint64_t total = writer->overhead();
   for (const Item& item : writer->items()) total += item.tensor.nbytes();
-  execute(*writer, {});
+  write_one(*writer);
   CHECK(fs::file_size(folder.path("b.pt")) == total);
   const zip::Archive archive(MappedFile::open(folder.path("b.pt")));
   for (const zip::Entry& entry : archive.entries()) archive.verify(entry);
@@ -524,9 +524,9 @@ TEST_CASE("a deflated record is unpacked in a window", "[torch][memory]") {
     const PeakMemory memory;
     const fs::path out = folder.path(fmt::format("copy{}.pt", threads));
     const auto writer = torch::make_writer(root, out, {});
-    ExecuteOptions options;
+    StreamingOptions options;
     options.threads = threads;
-    execute(*writer, options);
+    write_one(*writer, options);
     CHECK(memory.growth() < 64 << 20);
     CHECK(fs::file_size(out) > count * 4);
   }

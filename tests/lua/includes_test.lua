@@ -15,7 +15,7 @@ describe("the direction of includes", function()
     equal(why("host/formats/h5/reader.cpp", "host/formats/safetensors/reader.hpp"), nil)
     equal(why("host/formats/torch/reader.hpp", "host/formats/checkpoint.hpp"), nil)
     equal(why("host/checkpoint/open.cpp", "host/checkpoint/formats.hpp"), nil)
-    equal(why("bindings/bind_tensor.cpp", "host/streaming/execute.hpp"), nil)
+    equal(why("bindings/bind_tensor.cpp", "host/streaming/write_all.hpp"), nil)
     equal(why("host/app/main.cpp", "bindings/runtime.hpp"), nil)
   end)
 
@@ -28,15 +28,15 @@ describe("the direction of includes", function()
   end)
 
   it("refuses a neighbour of the same rank, and a folder without a row", function()
-    equal(why("host/config/yaml_read.cpp", "host/streaming/execute.hpp"), "but host/streaming and host/config do not include each other")
+    equal(why("host/config/yaml_read.cpp", "host/streaming/write_all.hpp"), "but host/streaming and host/config do not include each other")
     equal(why("host/formats/onnx/reader.cpp", "host/value/value.hpp"), "its own folder is in no row of tests/includes.lua")
     equal(why("host/checkpoint/open.cpp", "host/formats/onnx/reader.hpp"), "that folder is in no row of tests/includes.lua")
   end)
 
   it("names file, line, include and reason", function()
-    local text = '// A value.\n#include "host/base/error.hpp"\n#include <vector>\n#  include "host/streaming/execute.hpp" // no\n'
+    local text = '// A value.\n#include "host/base/error.hpp"\n#include <vector>\n#  include "host/streaming/write_all.hpp" // no\n'
     equal(includes.problems("host/value/value.hpp", text), {
-      "host/value/value.hpp:4: includes host/streaming/execute.hpp, but host/streaming is above host/value",
+      "host/value/value.hpp:4: includes host/streaming/write_all.hpp, but host/streaming is above host/value",
     })
   end)
 

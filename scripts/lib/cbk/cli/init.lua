@@ -425,7 +425,7 @@ end
 
 ---Sets the completions of an option or argument, if argparse's choices would be too strict.
 ---@param element table      of argparse
----@param names string[]
+---@param names string[]|fun(): string[]   a function where it takes time to find them out
 ---@return table element
 function cli.candidates(element, names)
   element.candidates = names

@@ -46,23 +46,17 @@ local BY_ARGNAME = {
   FORMAT = function(word) return word == "hf" or word:find "^cs%-%d" ~= nil end,
 }
 
-local function is_model(word)
-  local converters = require "cbk.converters"
-  converters.load()
-  return converters.catalogue.find(word) ~= nil
-end
-
 ---Whether a word can be the value of an option, which no other value looks like.
 local function takes(option, word)
   local names = option.candidates or option._choices
   if option._maxargs == 0 then return false end
   if names then
-    for _, name in ipairs(names) do
+    for _, name in ipairs(type(names) == "function" and names() or names) do
       if name == word then return true end
     end
     return false
   end
-  local accepts = option._public_aliases[1] == "--model" and is_model or BY_ARGNAME[option:_get_argname(1)]
+  local accepts = BY_ARGNAME[option:_get_argname(1)]
   return accepts ~= nil and accepts(word)
 end
 

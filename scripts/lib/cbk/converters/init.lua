@@ -73,6 +73,19 @@ function converters.load(own, is_sandboxed)
   return only
 end
 
+local function names()
+  converters.load()
+  return catalogue.names()
+end
+
+---Adds --model for a command that detects the model without it.
+---@param parser table
+---@return table option   of argparse
+function converters.model_option(parser)
+  local option = parser:option("--model", "the model, as `cbk list` names it (default: detected)"):argname "NAME"
+  return cli.candidates(option, names)
+end
+
 ---Refuses a model of cbk's own for a conversion with a sandboxed file: the file could have found a way to change it.
 ---@param name string
 ---@param args table   of the command

@@ -57,12 +57,15 @@ local function passthrough(inputs)
 end
 
 ---A method of differences from a base model.
----@param trim? "magnitude"|"random"
----@param has_consensus boolean
----@param normalize number   the default, 0 or 1
----@param rescale number     likewise
+---@class DifferencesMethod   base + lambda · Σ weight · scale · trim(tuned - base, density); the sum is `cbk.add_differences`
+---@field trim? "magnitude"|"random"   what of a difference is kept: the largest elements, or random ones (host/tensor/trim.cpp)
+---@field consensus? boolean           only elements with the sign of the majority are added
+---@field normalizes? boolean          by default, the sum is divided by that of the weights
+---@field rescales? boolean            by default, what is kept of a difference gets the sum of sizes that the whole had
+
+---@param method DifferencesMethod
 ---@return MergeMethod
-local function differences(trim, has_consensus, normalize, rescale)
+local function differences(method)
   local function merge(inputs, globals)
     local base, tuned = nil, {}
     for _, input in ipairs(inputs) do
@@ -70,12 +73,13 @@ local function differences(trim, has_consensus, normalize, rescale)
     end
     if #tuned == 0 then return base end
     return cbk.add_differences(base, field_of(tuned, "tensor"), field_of(tuned, "weight"), {
-      trim = trim, densities = field_of(tuned, "density"), consensus = has_consensus, normalize = globals.normalize ~= 0,
+      trim = method.trim, densities = field_of(tuned, "density"), consensus = method.consensus == true, normalize = globals.normalize ~= 0,
       rescale = globals.rescale ~= 0, factor = globals.lambda, seed = globals.seed, name = globals.name,
     })
   end
   return {
-    globals = { normalize = { value = normalize }, rescale = { value = rescale }, lambda = { value = 1 }, int8_mask = { value = 0 } },
+    globals = { normalize = { value = method.normalizes and 1 or 0 }, rescale = { value = method.rescales and 1 or 0 },
+      lambda = { value = 1 }, int8_mask = { value = 0 } },
     locals = { weight = REQUIRED, density = { value = 1 } }, has_base = true, rounds_like_base = true, merge = merge,
   }
 end
@@ -87,10 +91,10 @@ methods.all = {
   },
   slerp = { globals = { t = REQUIRED }, locals = {}, models = 2, has_base = true, rounds_like_base = true, merge = slerp },
   passthrough = { globals = {}, locals = { scale = {} }, models = 1, has_base = false, rounds_like_base = false, merge = passthrough },
-  task_arithmetic = differences(nil, false, 0, 0),
-  ties = differences("magnitude", true, 1, 0),
-  dare_linear = differences("random", false, 0, 1),
-  dare_ties = differences("random", true, 0, 1),
+  task_arithmetic = differences {},
+  ties = differences { trim = "magnitude", consensus = true, normalizes = true },
+  dare_linear = differences { trim = "random", rescales = true },
+  dare_ties = differences { trim = "random", consensus = true, rescales = true },
 }
 
 return methods

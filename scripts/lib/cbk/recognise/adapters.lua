@@ -1,6 +1,8 @@
--- Advice about LoRA matrices. They are not weights of a model: they are folded into weights.
+-- Adapters of PEFT, and LoRA matrices. They are not weights of a model: they are folded into weights.
 
+local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
+local kinds = require "converters.engine.kinds"
 
 local adapters = {}
 
@@ -51,6 +53,35 @@ function adapters.text(keys, format)
   if not adapters.matrix_in(keys) then return nil end
   local only = catalogue.release(format) and ", which only the Model Zoo has" or ""
   return ("these are LoRA weights%s: %s"):format(only, adapters.advice(format))
+end
+
+---A message about a PEFT adapter beside a whole model. Hugging Face's programs load it together with the model.
+---@param path string     of the checkpoint: a file or a folder
+---@return string|nil reason, string|nil advice
+function adapters.beside(path)
+  local folder = cbk.fs.folder_of(path)
+  local file = cbk.fs.join(folder, "adapter_config.json")
+  if not cbk.fs.exists(file) then return nil end
+  return ("'%s' says that there is an adapter of PEFT beside the model: it is not part of the checkpoint"):format(file),
+    adapters.advice("hf", folder)
+end
+
+---The PEFT adapter that a checkpoint is, or has beside it.
+---@param path string     of the checkpoint: a file or a folder
+---@param keys string[]
+---@return string|nil reason, string|nil advice   nil: there is none
+function adapters.of(path, keys)
+  local folder = cbk.fs.folder_of(path)
+  local fine, config = pcall(function() return cbk.config.load(cbk.fs.beside(folder, "adapter_config.json")) end)
+  local kind = fine and kinds.is_dict(config) and type(config.peft_type) == "string" and config.peft_type or nil
+  local matrix = adapters.matrix_in(keys)
+  if kind and kind ~= "LORA" then
+    return ("this is an adapter of PEFT (peft_type=%s), not a model"):format(kind), "merge it into its base model with PEFT"
+  elseif kind then
+    return "this is a LoRA adapter of PEFT, not a model", adapters.advice("hf", folder)
+  elseif matrix then
+    return ("it has LoRA matrices such as '%s'"):format(matrix), adapters.advice "hf"
+  end
 end
 
 return adapters

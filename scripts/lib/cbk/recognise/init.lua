@@ -1,5 +1,6 @@
 -- Recognises the model, format and release of a checkpoint, and finds the config that belongs to it.
 
+local adapters = require "cbk.recognise.adapters"
 local cbk = require "cbk"
 local architectures = require "cbk.recognise.architectures"
 local candidates = require "cbk.recognise.candidates"
@@ -381,11 +382,11 @@ end
 local function note_adapter(found, path, keys)
   local why = found.why
   if found.model then
-    local reason, what_to_do = unfit.adapter_beside(path)
+    local reason, what_to_do = adapters.beside(path)
     found.adapter = reason and { reason = reason, advice = what_to_do }
     why[#why + 1] = reason and ("%s; %s"):format(reason, what_to_do)
   elseif not found.advice then
-    local reason, what_to_do = unfit.adapter(path, keys)
+    local reason, what_to_do = adapters.of(path, keys)
     if not reason then return end
     found.reason, found.advice = reason, what_to_do
     why[#why] = reason -- in place of the findings from its names

@@ -1,9 +1,6 @@
 -- Why a Hugging Face checkpoint fits no class that its config may mean, and what to do.
 
-local cbk = require "cbk"
-local adapters = require "cbk.recognise.adapters"
 local architectures = require "cbk.recognise.architectures"
-local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
 local wrapped = require "cbk.recognise.wrapped"
 
@@ -137,38 +134,6 @@ function unfit.explain(root, config, list)
   local foreign = #fit.unknown > 0 and ("; not a weight of %s: %s"):format(best.class.name, naming.folded(fit.unknown)) or ""
   local lacks = #fit.missing > 0 and ("; %s also has %s"):format(best.class.name, naming.folded(fit.missing)) or ""
   return reason .. foreign .. lacks, OTHER_CHECKPOINT
-end
-
----The folder of a checkpoint.
----@param path string
-
----A message about a PEFT adapter beside a whole model. Hugging Face's programs load it together with the model.
----@param path string     of the checkpoint: a file or a folder
----@return string|nil reason, string|nil advice
-function unfit.adapter_beside(path)
-  local folder = cbk.fs.folder_of(path)
-  local file = cbk.fs.join(folder, "adapter_config.json")
-  if not cbk.fs.exists(file) then return nil end
-  return ("'%s' says that there is an adapter of PEFT beside the model: it is not part of the checkpoint"):format(file),
-    adapters.advice("hf", folder)
-end
-
----The PEFT adapter that a checkpoint is, or has beside it.
----@param path string     of the checkpoint: a file or a folder
----@param keys string[]
----@return string|nil reason, string|nil advice   nil: there is none
-function unfit.adapter(path, keys)
-  local folder = cbk.fs.folder_of(path)
-  local fine, config = pcall(function() return cbk.config.load(cbk.fs.beside(folder, "adapter_config.json")) end)
-  local kind = fine and kinds.is_dict(config) and type(config.peft_type) == "string" and config.peft_type or nil
-  local matrix = adapters.matrix_in(keys)
-  if kind and kind ~= "LORA" then
-    return ("this is an adapter of PEFT (peft_type=%s), not a model"):format(kind), "merge it into its base model with PEFT"
-  elseif kind then
-    return "this is a LoRA adapter of PEFT, not a model", adapters.advice("hf", folder)
-  elseif matrix then
-    return ("it has LoRA matrices such as '%s'"):format(matrix), adapters.advice "hf"
-  end
 end
 
 return unfit

@@ -1,4 +1,4 @@
--- LinearLR, LinearWD: a straight line from one value to another.
+-- LinearLR, LinearWD: a straight line from one value to another. A linear warm-up is one from 0.
 
 local keywords = require "cstorch.keywords"
 local polynomial = require "cstorch.optim.schedules.polynomial"

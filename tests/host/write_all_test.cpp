@@ -6,9 +6,10 @@
 
 #include "host/base/crc32c.hpp"
 #include "host/base/interrupt.hpp"
-#include "host/streaming/execute.hpp"
 #include "host/streaming/expansion.hpp"
+#include "host/streaming/forecast.hpp"
 #include "tests/host/folder.hpp"
+#include "tests/host/write_one.hpp"
 
 using namespace cbk;
 
@@ -74,12 +75,12 @@ TEST_CASE("the same bytes for any number of threads and any memory", "[plan]") {
     const Bytes bytes = item.tensor.to_bytes();
     expected.insert(expected.end(), bytes.begin(), bytes.end());
   }
-  ExecuteOptions options;
+  StreamingOptions options;
   options.threads = GENERATE(1, 2, 7);
   options.memory = GENERATE(uint64_t{1}, uint64_t{96} << 20);
   options.allow_overflow = true;  // the numbers are any bits
   RawWriter writer(folder.path("out"), items);
-  execute(writer, options);
+  write_one(writer, options);
   const std::string found = read_file(folder.path("out"));
   REQUIRE(found.size() == expected.size());
   CHECK(std::memcmp(found.data(), expected.data(), found.size()) == 0);
@@ -129,11 +130,11 @@ TEST_CASE("lost values are counted once, whatever the blocks", "[plan]") {
          {"gaps", half.reshape({900'001, 1}).index_select(0, {0, 3, 3, 5}).slice(0, 1, 4, 2)},
          {"joined", joined},
          {"product", product}});
-    ExecuteOptions options;
+    StreamingOptions options;
     options.threads = threads;
     options.memory = 1 << 20;
     options.allow_overflow = true;
-    const std::vector<LostValues> lost = execute(writer, options);
+    const std::vector<LostValues> lost = write_one(writer, options);
     std::vector<std::string> keys;
     std::vector<Losses> losses;
     for (const LostValues& one : lost) {
@@ -157,7 +158,7 @@ TEST_CASE("values that overflow are refused before the target appears", "[plan]"
   RawWriter writer(folder.path("out"),
                    {{"fine", Tensor::full(DType::float32, {3}, 1).cast(DType::float16)},
                     {"large", Tensor::full(DType::float32, {3}, 1e5).cast(DType::float16)}});
-  CHECK_THROWS_WITH(execute(writer, {}), Catch::Contains("'large' (3 of 3 values overflow float16)"));
+  CHECK_THROWS_WITH(write_one(writer), Catch::Contains("'large' (3 of 3 values overflow float16)"));
   CHECK_FALSE(fs::exists(folder.path("out")));
 }
 
@@ -166,7 +167,7 @@ TEST_CASE("a failure names the key and leaves nothing behind", "[plan]") {
   const Tensor bad =
       Tensor::from_view({std::make_shared<FailingStorage>(), DType::uint8, 0, {64 << 20}, {1}});
   RawWriter writer(folder.path("out"), {{"layers.3.weight", bad}});
-  CHECK_THROWS_WITH(execute(writer, {}), "layers.3.weight: chunk 7 is damaged");
+  CHECK_THROWS_WITH(write_one(writer), "layers.3.weight: chunk 7 is damaged");
   CHECK_FALSE(fs::exists(folder.path("out")));
 }
 
@@ -175,7 +176,7 @@ TEST_CASE("an interrupt stops and leaves nothing behind", "[plan]") {
   RawWriter writer(folder.path("out"), sample_items());
   request_interrupt();
   try {
-    execute(writer, {});
+    write_one(writer);
     FAIL("the interrupt was ignored");
   } catch (const Error& error) {
     CHECK(error.code() == Errc::interrupted);
@@ -188,7 +189,7 @@ TEST_CASE("an existing target is refused before anything is written", "[plan]") 
   Folder folder;
   write_file(folder.path("out"), "precious", false);
   RawWriter writer(folder.path("out"), sample_items());
-  CHECK_THROWS_WITH(execute(writer, {}), Catch::Contains("exists already"));
+  CHECK_THROWS_WITH(write_one(writer), Catch::Contains("exists already"));
   CHECK(read_file(folder.path("out")) == "precious");
 }
 
@@ -217,7 +218,7 @@ TEST_CASE("what few bytes may become is limited, before anything is written", "[
   std::vector<Item> many;
   for (int i = 0; i < 200; ++i) many.push_back({fmt::format("t{}", i), view(i, {64, 1 << 20}, {0, 0})});
   RawWriter writer(folder.path("out"), many);
-  CHECK_THROWS_WITH(execute(writer, {}),
+  CHECK_THROWS_WITH(write_one(writer),
                     Catch::Contains("50.0 GiB") && Catch::Contains("16.0 GiB") && Catch::Contains("'t0'"));
   CHECK_THROWS_AS(forecast(writer, {}), Error);
   CHECK(folder.names().empty());

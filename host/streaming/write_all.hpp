@@ -1,4 +1,4 @@
-// Writes what a writer has planned: streams its items through a bounded amount of memory, or forecasts that.
+// Writes what writers have planned: streams their items through a bounded amount of memory.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@
 
 namespace cbk {
 
-struct ExecuteOptions {
+struct StreamingOptions {
   int threads = 0;                        // 0: as many as the machine has, at most 4
   uint64_t memory = 96ULL << 20;          // bound of the anonymous memory for blocks in flight
-  bool sync = false;                      // everything is on the disk when `execute` returns
+  bool sync = false;                      // everything is on the disk when `write_all` returns
   bool allow_overflow = false;            // write values that overflow or change, too
   std::optional<uint64_t> max_expansion;  // see host/streaming/expansion.hpp
   std::optional<ProvenanceOptions> provenance;
@@ -37,16 +37,6 @@ struct ExecuteOptions {
   std::function<void(const Progress&)> progress;
 };
 
-struct Forecast {
-  uint64_t bytes_read = 0;
-  uint64_t bytes_written = 0;
-  uint64_t peak_memory = 0;  // anonymous, for blocks in flight
-  size_t tensors = 0;
-  std::vector<std::string> lossy;  // keys whose dtype cannot hold every value of the source's dtype
-};
-
-Forecast forecast(const Writer& writer, const ExecuteOptions& options);
-
 /// What a process did of its part of the work.
 struct Written {
   std::vector<std::vector<LostValues>> lost;  // for each writer; on the rank that commits
@@ -61,10 +51,7 @@ struct Written {
 /// number of threads or ranks, nor do the tensors that lost values, in the order of the items, those that
 /// share their expression once. An error or an interrupt (Errc::interrupted) leaves no target, and without a
 /// job no debris.
-Written write_all(const std::vector<Writer*>& writers, const ExecuteOptions& options,
+Written write_all(const std::vector<Writer*>& writers, const StreamingOptions& options,
                   Transaction& transaction);
-
-/// The same for one writer, alone.
-std::vector<LostValues> execute(Writer& writer, const ExecuteOptions& options);
 
 }  // namespace cbk

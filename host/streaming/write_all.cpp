@@ -1,4 +1,4 @@
-#include "host/streaming/execute.hpp"
+#include "host/streaming/write_all.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -13,7 +13,7 @@
 namespace cbk {
 namespace {
 
-SourceFiles sources_of(const std::vector<Writer*>& writers, const ExecuteOptions& options) {
+SourceFiles sources_of(const std::vector<Writer*>& writers, const StreamingOptions& options) {
   SourceFiles files = options.inputs;
   std::unordered_set<const Expression*> seen;
   for (const Writer* writer : writers)
@@ -22,12 +22,12 @@ SourceFiles sources_of(const std::vector<Writer*>& writers, const ExecuteOptions
 }
 
 /// The file of an output's provenance; nullptr: none is wanted.
-StagedFile* provenance_file(const ExecuteOptions& options, size_t output, Transaction& transaction) {
+StagedFile* provenance_file(const StreamingOptions& options, size_t output, Transaction& transaction) {
   if (!options.provenance) return nullptr;
   return &transaction.file(options.provenance->files.at(output), true);
 }
 
-void write_provenance(StagedFile* file, const ExecuteOptions& options, const SourceFiles& sources,
+void write_provenance(StagedFile* file, const StreamingOptions& options, const SourceFiles& sources,
                       const Execution& execution) {
   if (file == nullptr) return;
   file->write(0,
@@ -36,7 +36,7 @@ void write_provenance(StagedFile* file, const ExecuteOptions& options, const Sou
 
 /// What would be written of the output of a provenance, compared with that. Other outputs are passed over, as
 /// if they were written.
-Written replay(const std::vector<Writer*>& writers, const ExecuteOptions& options) {
+Written replay(const std::vector<Writer*>& writers, const StreamingOptions& options) {
   Written out;
   out.lost.resize(writers.size());
   for (size_t i = 0; i < writers.size(); ++i) {
@@ -61,7 +61,7 @@ Written replay(const std::vector<Writer*>& writers, const ExecuteOptions& option
 }
 
 /// A process that writes everything, and remembers nothing.
-Written write_alone(const std::vector<Writer*>& writers, const ExecuteOptions& options,
+Written write_alone(const std::vector<Writer*>& writers, const StreamingOptions& options,
                     Transaction& transaction) {
   Written out;
   const SourceFiles sources = sources_of(writers, options);
@@ -78,7 +78,7 @@ Written write_alone(const std::vector<Writer*>& writers, const ExecuteOptions& o
 }
 
 /// The target and the values of each output.
-std::vector<std::string> facts_of(size_t outputs, const ExecuteOptions& options) {
+std::vector<std::string> facts_of(size_t outputs, const StreamingOptions& options) {
   std::vector<std::string> out(outputs);
   for (size_t i = 0; i < std::min(outputs, options.targets.size()); ++i)
     out[i] = fmt::format("{} values {}", quote(options.targets[i].string(), 1 << 16), options.values.at(i));
@@ -89,7 +89,7 @@ std::vector<std::string> facts_of(size_t outputs, const ExecuteOptions& options)
 /// last step is that of one.
 class SharedWork {
  public:
-  SharedWork(const std::vector<Writer*>& writers, const ExecuteOptions& options, Transaction& transaction)
+  SharedWork(const std::vector<Writer*>& writers, const StreamingOptions& options, Transaction& transaction)
       : writers_(writers),
         options_(options),
         job_(options.job.get()),
@@ -102,14 +102,14 @@ class SharedWork {
     Written out;
     agree();
     if (job_ != nullptr && team_.is_first()) out.job = job_->folder;
-    if (is_done_) {
+    if (stage_ == Stage::done) {
       out.lost.resize(writers_.size());
       return out;
     }
     lay_out();
     out.share = share();
     if (job_ == nullptr || job_->action != JobOptions::Action::plan) fill();
-    if (job_ != nullptr && !job_->commits()) {
+    if (!job_commits()) {
       transaction_.leave();
       team_.to_first("");
       out.is_committed = false;
@@ -143,23 +143,30 @@ class SharedWork {
     return job_ != nullptr && job_->action == JobOptions::Action::work ? job_->share : Share();
   }
 
-  /// All ranks have the same plan, and use the same names.
+  /// All ranks have the same plan. Rank 0 says how far it is, and the tag of its temporary files.
   void agree() {
     refuse_others(team_.to_first(plan_.digest), "planned");
     refuse_inner_folder();
     if (team_.is_first() && job_ != nullptr) folder_.emplace(*job_, plan_);
-    std::string said = new_tag() + "-";
-    if (folder_) said = folder_->tag() + (folder_->is_done() ? "=" : folder_->is_begun() ? "+" : "-");
-    said = team_.from_first(said);
-    is_begun_ = said.back() == '+';
-    is_done_ = said.back() == '=';
-    said.pop_back();
-    tag_ = said;
+    if (folder_)
+      stage_ = folder_->is_done() ? Stage::done : folder_->is_begun() ? Stage::begun : Stage::fresh;
+    const std::string said =
+        team_.from_first(static_cast<char>(stage_) + (folder_ ? folder_->tag() : new_tag()));
+    stage_ = static_cast<Stage>(said.front());
+    tag_ = said.substr(1);
+  }
+
+  /// Rank 0 makes the files, while the others wait; then they open them.
+  void wait_for_first() {
+    if (!team_.is_first()) team_.from_first("");
+  }
+  void let_others_go() {
+    if (team_.is_first()) team_.from_first("");
   }
 
   void lay_out() {
-    const bool is_first = team_.is_first() && !is_begun_;
-    if (!team_.is_first()) team_.from_first("");
+    const bool is_first = team_.is_first() && stage_ != Stage::begun;
+    wait_for_first();
     transaction_.share({tag_,
                         {is_first ? Role::Kind::first : Role::Kind::joining, job_ != nullptr},
                         folder_ ? folder_->note() : fs::path()});
@@ -170,7 +177,7 @@ class SharedWork {
       }
       const std::string layout = transaction_.layout_digest();
       if (is_first && folder_) folder_->begin(*job_, plan_, sources_, layout);
-      if (team_.is_first()) team_.from_first("");
+      let_others_go();
       refuse_others(team_.to_first(layout), "laid out");
       if (!is_first && folder_) folder_->check_layout(layout);
     } catch (...) {
@@ -184,7 +191,7 @@ class SharedWork {
   /// A folder that is replaced as a whole is no place for its job.
   void refuse_inner_folder() const {
     for (const fs::path& target : options_.targets) {
-      if (job_ == nullptr || job_->commits()) break;
+      if (job_commits()) break;
       const fs::path way = fs::absolute(job_->folder)
                                .lexically_normal()
                                .lexically_relative(fs::absolute(target).lexically_normal());
@@ -296,8 +303,11 @@ class SharedWork {
                              fmt::format("{:08x}", number));
   }
 
+  /// Of a job: a fresh one, one that continues, and one whose outputs have their names.
+  enum class Stage : char { fresh = '-', begun = '+', done = '=' };
+
   const std::vector<Writer*>& writers_;
-  const ExecuteOptions& options_;
+  const StreamingOptions& options_;
   const JobOptions* job_;
   Transaction& transaction_;
   const SourceFiles sources_;
@@ -305,7 +315,7 @@ class SharedWork {
   Team& team_ = Team::world();
   std::optional<JobFolder> folder_;
   std::string tag_;
-  bool is_begun_ = false, is_done_ = false;
+  Stage stage_ = Stage::fresh;
   std::vector<std::vector<Slot>> slots_;
   std::vector<StagedFile*> provenances_;
   std::unique_ptr<Ledger> ledger_;
@@ -317,36 +327,12 @@ class SharedWork {
 
 }  // namespace
 
-Forecast forecast(const Writer& writer, const ExecuteOptions& options) {
-  check_expansion(writer, options.max_expansion);
-  Forecast result;
-  result.bytes_written = writer.overhead();
-  uint64_t largest = 0;  // of the buffers a thread works in
-  for (const Item& item : writer.items()) {
-    const Tensor::Cost cost = item.tensor.cost();
-    result.bytes_read += cost.bytes_read;
-    result.bytes_written += item.tensor.nbytes();
-    const Expression& expression = *item.tensor.expression();
-    const auto piece = static_cast<uint64_t>(piece_elements(expression, 0)) * expression.itemsize();
-    largest = std::max({largest, std::min({item.tensor.nbytes(), piece, block_size(options)})});
-    if (cost.lossy) result.lossy.push_back(item.key);
-  }
-  result.tensors = writer.items().size();
-  result.peak_memory = largest * buffers_per_block * static_cast<uint64_t>(thread_count(options));
-  return result;
-}
-
-Written write_all(const std::vector<Writer*>& writers, const ExecuteOptions& options,
+Written write_all(const std::vector<Writer*>& writers, const StreamingOptions& options,
                   Transaction& transaction) {
   for (const Writer* writer : writers) check_expansion(*writer, options.max_expansion);
   if (options.is_replay) return replay(writers, options);
   if (options.job == nullptr && Team::world().is_alone()) return write_alone(writers, options, transaction);
   return SharedWork(writers, options, transaction).run();
-}
-
-std::vector<LostValues> execute(Writer& writer, const ExecuteOptions& options) {
-  Transaction transaction;
-  return write_all({&writer}, options, transaction).lost.at(0);
 }
 
 }  // namespace cbk
