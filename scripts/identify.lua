@@ -88,7 +88,7 @@ end
 ---@return Identity found, string|nil command
 local function look(path)
   local checkpoint = cli.open(path, args)
-  local found, config, own = recognise.checkpoint(path, checkpoint, args.config)
+  local found, config, own = recognise.checkpoint(path, checkpoint, { config = args.config })
   config = config or not found.problem and own or nil
   local target, why_none = ways.target(found, checkpoint, config)
   if why_none then found.why[#found.why + 1] = why_none end

@@ -238,4 +238,22 @@ describe("cbk convert --src-fmt cs-auto", function()
     assert(stderr:find("'a.mdl' is of 1.9 (__metadata__ says 1.9.0), but 'p.yaml' has model.norm_type (2.0 and later); remove it, "
       .. "or pass --src-fmt cs-1.9", 1, true), stderr)
   end)
+
+  it("can be left out for a release, where a stale field says another one", function()
+    local dir, config, root = made("llama", "cs-2.1")
+    cbk.create(dir .. "/a_to_cs-2.1.mdl", { root = root }):commit { progress = false }
+    config.model.use_bfloat16 = true
+    os.remove(dir .. "/p.yaml")
+    cbk.config.save(config, dir .. "/config_to_cs-2.1.yaml")
+    local function says(part, ...)
+      local _, stdout, stderr = harness.cbk(dir, ...)
+      assert((stdout .. stderr):find(part, 1, true), stdout .. stderr)
+    end
+    says("remove it, or pass --src-fmt cs-2.1", "convert", "a_to_cs-2.1.mdl", "--to", "hf")
+    says("Checkpoint saved to o/a_to_cs-2.1_to_hf", "convert", "a_to_cs-2.1.mdl", "--to", "hf", "--src-fmt", "cs-2.1", "-o", "o")
+    says("remove it, or pass --tgt-fmt cs-2.1", "diff", "--model", "llama", "o/a_to_cs-2.1_to_hf", "a_to_cs-2.1.mdl")
+    says("the same", "diff", "--model", "llama", "o/a_to_cs-2.1_to_hf", "a_to_cs-2.1.mdl", "--tgt-fmt", "cs-2.1")
+    says("remove it, or pass --src-fmt cs-2.1", "diff", "--model", "llama", "a_to_cs-2.1.mdl", "o/a_to_cs-2.1_to_hf")
+    says("the same", "diff", "--model", "llama", "a_to_cs-2.1.mdl", "o/a_to_cs-2.1_to_hf", "--src-fmt", "cs-2.1")
+  end)
 end)

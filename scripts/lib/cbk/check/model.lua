@@ -177,7 +177,7 @@ end
 ---@return ModelOfFile|nil
 function model.check(file, checkpoint, config_path, found, folders)
   if not kinds.is_dict(checkpoint.root) or has_odd_names(checkpoint.root) then return nil end
-  local fine, identity, config, kept = warnings.quietly(recognise.checkpoint, file, checkpoint, config_path, folders)
+  local fine, identity, config, kept = warnings.quietly(recognise.checkpoint, file, checkpoint, { config = config_path, folders = folders })
   if not fine then
     if config_path or identity.code == "interrupted" then error(identity, 0) end
     return nil -- the tree is not a dict of tensors

@@ -18,11 +18,13 @@ local through = {}
 ---@field path string
 ---@field checkpoint Checkpoint
 ---@field config? string
+---@field format? string     as the user has named it
+---@field option? string     with which
 ---@field identity? Identity
 
 ---@param side DiffSide
 local function identified(side)
-  side.identity = side.identity or recognise.checkpoint(side.path, side.checkpoint, side.config)
+  side.identity = side.identity or recognise.checkpoint(side.path, side.checkpoint, side)
   return side.identity
 end
 
@@ -137,6 +139,7 @@ function through.trees(a, b, args)
   if args.model and not converters.catalogue.find(args.model) then
     cbk.fail("usage", ("there is no model '%s'; %s"):format(args.model, converter_list.advice(args.model, converters.catalogue.names())))
   end
+  a.format, a.option, b.format, b.option = args.src_fmt, "--src-fmt", args.tgt_fmt, "--tgt-fmt"
   local format_a, format_b = args.src_fmt or format_of(a, args.model), args.tgt_fmt or format_of(b, args.model)
   if format_a == format_b then
     local root_a, root_b, what = models_inside(a, b)
@@ -147,7 +150,7 @@ function through.trees(a, b, args)
   local is_swapped = is_other_converted(a, b, format_b)
   local from, to, tgt = a, b, format_b
   if is_swapped then from, to, tgt = b, a, format_a end
-  local own = { model = args.model, src_fmt = is_swapped and args.tgt_fmt or args.src_fmt }
+  local own = { model = args.model, src_fmt = from.format }
   local fine, root, others = pcall(converted, from, tgt, own, only)
   if not fine then error(errors.put_in(root, "cannot compare through a converter"), 0) end
   local one, other = model_part(root, others), model_part(plain(to, tgt))

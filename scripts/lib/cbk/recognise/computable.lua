@@ -29,7 +29,7 @@ end
 ---@param config_path? string   default: the config beside it
 ---@return LogitsSide, Identity
 function computable.of(path, checkpoint, config_path)
-  local found, config, own_config = recognise.checkpoint(path, checkpoint, config_path)
+  local found, config, own_config = recognise.checkpoint(path, checkpoint, { config = config_path })
   check_recognised(found, path)
   local tree = dequantised.model(found.contents.root, config or own_config, "cannot compute the model", found.contents.dequantised)
   local given = {}

@@ -76,8 +76,9 @@ end
 ---@param is_hf boolean
 ---@param config Dict|nil
 ---@param config_path string|nil
+---@param given RecogniseGiven
 ---@return string[] formats, string|nil release, string[] why
-local function formats_of(checkpoint, is_hf, config, config_path)
+local function formats_of(checkpoint, is_hf, config, config_path, given)
   if is_hf then
     if config and has_flat_model(checkpoint) and (kinds.is_dict(config, "model") or kinds.is_dict(config, "trainer")) then
       cbk.fail("format", zoo_checkpoint.flat_text(cbk.quote(checkpoint.path)))
@@ -92,8 +93,11 @@ local function formats_of(checkpoint, is_hf, config, config_path)
   local old = spec_tree.old_file(checkpoint)
   local evidence, formats = release.evidence(checkpoint, config, old.has_scalar_dicts), {}
   local possible = release.candidates(evidence)
+  local release_named = given.format and catalogue.release(given.format)
+  if releases.place[release_named] then possible = { release_named } end
   if #possible == 0 then
-    local problem, what_to_do = release.contradiction(evidence, { checkpoint = checkpoint.path, config = config_path })
+    local problem, what_to_do = release.contradiction(evidence, { checkpoint = checkpoint.path, config = config_path,
+      option = given.option })
     cbk.fail("format", problem, { advice = what_to_do })
   end
   for i, one in ipairs(possible) do formats[i] = "cs-" .. one end
@@ -408,21 +412,28 @@ local function without_weights(checkpoint, holds)
     quantised = quantised.find(cbk.dict()) }
 end
 
+---@class RecogniseGiven     What the user says of a checkpoint.
+---@field config? string     default: the one beside it
+---@field format? string     whatever else says another release
+---@field option? string     the option for the format, for advice (default: "--src-fmt")
+---@field folders? table     what is known of folders, as in `config_beside.find`
+
 ---Recognises the model of a checkpoint from its config and its tensors.
 ---@param path string           of the checkpoint
 ---@param checkpoint Checkpoint
----@param config_path? string   default: the config beside it
----@param known? table          as in `config_beside.find`
+---@param given? RecogniseGiven
 ---@return Identity found
 ---@return Dict|nil config      of the file `found.config`
 ---@return Dict|nil kept        the config in the checkpoint's __metadata__, if there is no file
-function recognise.checkpoint(path, checkpoint, config_path, known)
+function recognise.checkpoint(path, checkpoint, given)
+  given = given or {}
+  local config_path = given.config
   kinds.check_root(checkpoint.root)
   local holds = training_files.content(checkpoint:raw_root())
   if holds then return without_weights(checkpoint, holds) end
   local is_hf = not kinds.is_dict(checkpoint.root, "model")
   local beside = config_path and { path = converters.config_file(config_path), config = config_beside.load(config_path) }
-    or config_beside.of(path, checkpoint, is_hf, known)
+    or config_beside.of(path, checkpoint, is_hf, given.folders)
   local params = not beside.config and not is_hf and zoo_checkpoint.params(checkpoint.root) or nil
   local other = not (is_hf or params) and (config_path and beside or not beside.config and config_beside.find(path, true))
   local foreign = other and (foreign_config(other, checkpoint) or config_path and named_config(other, checkpoint)) or nil
@@ -435,7 +446,7 @@ function recognise.checkpoint(path, checkpoint, config_path, known)
   end
   is_hf, beside = is_hf or foreign ~= nil or is_foreign, foreign or beside
   local config = beside.config or params
-  local formats, of, why = formats_of(checkpoint, is_hf, config, beside.path)
+  local formats, of, why = formats_of(checkpoint, is_hf, config, beside.path, given)
   local inner = contents_of(checkpoint.root, is_hf, config, formats)
   local root = inner.root
   local found = {

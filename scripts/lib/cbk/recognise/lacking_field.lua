@@ -26,7 +26,7 @@ local lacking_field = {}
 ---@return string[]
 local function models_of(about)
   if about.checkpoint then
-    local found = recognise.checkpoint(about.checkpoint_path, about.checkpoint, about.path)
+    local found = recognise.checkpoint(about.checkpoint_path, about.checkpoint, { config = about.path, format = about.src })
     return { found.model, unpack(found.others) }
   end
   local is_zoo, found = catalogue.release(about.src) ~= nil, {}

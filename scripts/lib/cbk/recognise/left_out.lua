@@ -110,7 +110,9 @@ function left_out.detect(args, open, only)
   local whole = composite.model_in(args.checkpoint_file)
   local found = whole and { model = whole.model, format = "hf", config = args.checkpoint_file, why = {}, others = {} }
   local config, own
-  if not found then found, config, own = recognise.checkpoint(args.checkpoint_file, open(), args.config) end
+  if not found then
+    found, config, own = recognise.checkpoint(args.checkpoint_file, open(), { config = args.config, format = args.src_fmt })
+  end
   local set_ones = {}
   local function set(field, value)
     if args[field] == nil and value ~= nil then args[field], set_ones[#set_ones + 1] = value, field end

@@ -223,17 +223,18 @@ end
 
 ---The error for files whose facts no release allows.
 ---@param evidence Evidence[]
----@param paths { checkpoint: string, config: string|nil }
+---@param paths { checkpoint: string, config: string|nil, option: string|nil }   the option that names the format: "--tgt-fmt"
 ---@return string problem, string advice
 function release.contradiction(evidence, paths)
+  local option = paths.option or "--src-fmt"
   local own, range = facts_of(evidence, false)
   local facts, range_of_config = facts_of(evidence, true)
   local config = paths.config and cbk.quote(paths.config) or "its config"
   local function several(file, list)
     return ("%s is of different releases: %s"):format(file, table.concat(release.lines(list), "; "))
   end
-  if not range then return several(cbk.quote(paths.checkpoint), own), "name the release with --src-fmt cs-X.Y" end
-  if not range_of_config then return several(config, facts), "correct it, or name the release with --src-fmt cs-X.Y" end
+  if not range then return several(cbk.quote(paths.checkpoint), own), "name the release with " .. option .. " cs-X.Y" end
+  if not range_of_config then return several(config, facts), "correct it, or name the release with " .. option .. " cs-X.Y" end
   local reasons, enough = {}, nil
   for i, one in ipairs(own) do
     reasons[i] = one.what
@@ -244,7 +245,7 @@ function release.contradiction(evidence, paths)
   local is_one = range.from == range.to
   local what = ("%s is of %s%s (%s)"):format(cbk.quote(paths.checkpoint), is_one and "" or "a release ", release.range(range),
     enough or table.concat(reasons, ", "))
-  return ("%s, but %s has %s"):format(what, config, text), ("%s, or pass --src-fmt cs-%s"):format(change, is_one and range.from or "X.Y")
+  return ("%s, but %s has %s"):format(what, config, text), ("%s, or pass %s cs-%s"):format(change, option, is_one and range.from or "X.Y")
 end
 
 return release
