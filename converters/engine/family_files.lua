@@ -247,7 +247,7 @@ function family_files.check(models, where)
     fail(at_file, nil, "the file returns one model; it must return a list of models: return { { model = …, … } }")
   end
   if type(models) ~= "table" or models[1] == nil then
-    fail(at_file, nil, "the file must return a list of models (see converters/README.md)")
+    fail(at_file, nil, "the file must return a list of models (see `cbk help converters`)")
   end
   local place_of, seen = places_in(where), {}
   for i, model in ipairs(models) do

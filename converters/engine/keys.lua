@@ -227,9 +227,11 @@ function Run:call(what, rule, f, ...)
   local fine, result = pcall(f, ...)
   if fine then return result end
   local is_ours = type(result) == "table" and result.code == "config" and result.field and result.found == "nothing"
-  if is_ours and self.at.side == "left" and self.foreign_right then
-    return self:fail(what, rule, ("it reads Model Zoo fields of the right config, such as '%s', and the right is %s: write an action of "
-      .. "your own (ACTIONS.md)"):format(result.field, self.foreign_right))
+  if is_ours and cbk.count(self.at.left) + cbk.count(self.at.right) == 0 then
+    return self:fail(what, rule, ("it reads fields such as '%s', and there is no config: name one with --config"):format(result.field))
+  elseif is_ours and self.at.side == "left" and self.foreign_right then
+    return self:fail(what, rule, ("it reads fields of the right config, such as '%s', and that of the format %s has none: add a config "
+      .. "rule that writes it, or write an action of your own (see `cbk help converters`)"):format(result.field, self.foreign_right))
   elseif is_ours and self.at.side == "left" then -- rules made the right config
     return self:fail(what, rule, ("the right config has no '%s'; add a config rule that writes it"):format(result.field))
   end

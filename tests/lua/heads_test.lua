@@ -117,5 +117,10 @@ return { { model = "mine", { "a", "hf",
     equal((harness.cbk(dir, "diff", "m.pt", "back/m_to_hf_to_a.pt")), 0)
     local status, out = harness.cbk(dir, "rules", "own.lua", "m.pt", "--config", "a.json", "--round-trip")
     equal(status, 0, out)
+    status, out = harness.cbk(dir, "rules", "own.lua", "back/m_to_hf_to_a.pt", "--round-trip") -- its config is beside it
+    equal(status, 0, out)
+    assert(out:find("config: back/m_to_hf_to_a.json\n", 1, true), out)
+    status, out = harness.cbk(dir, "rules", "own.lua", "there/m_to_hf", "--round-trip")
+    equal(status, 0, out)
   end)
 end)

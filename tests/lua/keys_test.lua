@@ -67,8 +67,11 @@ describe("Keys: several for one tensor", function()
     local set = { { "a", three, actions.qkv.stacked } }
     fails("the right config has no 'num_heads'; add a config rule that writes it", run, set, "left", { a = counted({ 24, 8 }, 0) },
       { right = cbk.dict { hidden_size = 8 } })
-    fails("it reads Model Zoo fields of the right config, such as 'num_heads', and the right is hf: write an action of your own "
-      .. "(ACTIONS.md)", run, set, "left", { a = counted({ 24, 8 }, 0) }, { right = cbk.dict { hidden_size = 8 }, foreign_right = "hf" })
+    fails("it reads fields of the right config, such as 'num_heads', and that of the format hf has none: add a config rule that writes it, "
+      .. "or write an action of your own", run, set, "left", { a = counted({ 24, 8 }, 0) },
+      { right = cbk.dict { hidden_size = 8 }, foreign_right = "hf" })
+    fails("it reads fields such as 'num_heads', and there is no config: name one with --config", run, set, "left",
+      { a = counted({ 24, 8 }, 0) }, { right = cbk.dict(), foreign_right = "b" })
   end)
 
   it("what is made beside a rule is a tensor, too", function()

@@ -39,7 +39,7 @@ end
 ---@param advice? string|false   false: that of the rule
 local function add_unknown(of, file, found, reason, severity, advice)
   if advice == nil then
-    advice = "Name the config with --config, or describe the model in a converter (converters/README.md)"
+    advice = "Name the config with --config, or describe the model in a converter (see `cbk help converters`)"
   end
   local text = ("the tensors of %s are not checked against it: %s"):format(cbk.quote(cbk.fs.basename(file)), reason)
   found:add("config", of.config or file, nil, text, { severity = severity or "note", advice = advice or nil })

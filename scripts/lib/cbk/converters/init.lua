@@ -166,8 +166,8 @@ function converters.lacking_class(name, format)
   if step and step.converter.components then
     return ("%s is several models in hf, each with a config of its own; %s"):format(name, composite.config_advice(name, "FOLDER"))
   end
-  return ("the model %s in '%s' has no class for %s, so its tensors are unknown; add `classes = { %s = … }` to it (converters/README.md)")
-    :format(name, catalogue.file_of(name), format, side)
+  return ("the model %s in '%s' has no class for %s, so its tensors are unknown; add `classes = { %s = … }` to it (see "
+    .. "`cbk help converters`)"):format(name, catalogue.file_of(name), format, side)
 end
 
 ---The error for a config of another model than the one in --model.

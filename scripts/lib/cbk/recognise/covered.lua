@@ -51,6 +51,14 @@ local function only_own_layouts(list)
   return #list > 0
 end
 
+---@param list Table[]
+local function any_has_config(list)
+  for _, one in ipairs(list) do
+    if not one.own.without_config then return true end
+  end
+  return false
+end
+
 ---The tensors of a checkpoint as the table of most of its keys reads them.
 ---@param checkpoint Checkpoint
 ---@param list Table[]
@@ -128,7 +136,7 @@ end
 ---@return Dict|nil
 function covered.config(args, list)
   local is_wanted = args.round_trip and args.checkpoint and not args.config
-  if is_wanted and not parts_in(args.checkpoint, list) and not only_own_layouts(list) then
+  if is_wanted and not parts_in(args.checkpoint, list) and any_has_config(list) then
     local path, kept = config_of_checkpoint(args)
     if kept then return kept end
     args.config, args.config_is_found = path, path ~= nil
