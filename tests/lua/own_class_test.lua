@@ -203,6 +203,38 @@ describe("Layouts of one's own with classes", function()
     equal({ code, err }, { 0, "" }) -- which leaves these folders out
   end)
 
+  it("are found by the config where no class describes them", function()
+    local dir = harness.temp_dir()
+    cbk.fs.mkdir(dir .. "/tools/converters")
+    local function write(model)
+      cbk.fs.write(dir .. "/tools/converters/own.lua", ([[
+local rules = require "converters.engine.rules"
+local fields = require "converters.engine.fields"
+return { { model = "%s", { "hf", "cs-2.1 .. cs-2.9",
+  keys = rules.keys { { "embed.weight", "embedding_layer.word_embeddings.weight" }, { "blocks.N.w", "layers.N.w" } },
+  config = fields.config { { "width", "hidden_size" }, fields.fixed.left { model_type = "%s" } } } } }]]):format(model, model),
+        { overwrite = true })
+    end
+    write "tiny"
+    local zeros = cbk.full({ 2, 2 }, 0)
+    local tensors = cbk.dict { { "embed.weight", zeros }, { "blocks.0.w", zeros + 1 }, { "blocks.1.w", zeros + 2 } }
+    cbk.create(dir .. "/hf/model.safetensors", { root = tensors }):commit()
+    cbk.config.save(cbk.dict { model_type = "tiny", width = 2 }, dir .. "/hf/config.json")
+    local function say(part, ...)
+      local _, out, err = harness.cbk_with("HOME=/nowhere XDG_CONFIG_HOME= CBK_PATH='" .. dir .. "/tools'", dir, ...)
+      has(out .. err, part)
+    end
+    say("all keys fit rules of tiny in '" .. dir .. "/tools/converters/own.lua', which has no class", "identify", "hf")
+    say("Checkpoint saved to cs/hf_to_cs-2.4.mdl", "convert", "hf", "--to", "cs-2.4", "-o", "cs")
+    say("Checkpoint saved to back/", "convert", "cs/hf_to_cs-2.4.mdl", "--to", "hf", "-o", "back")
+    write "llama" -- in place of cbk's
+    cbk.config.save(cbk.dict { model_type = "llama", width = 2 }, dir .. "/hf/config.json", { overwrite = true })
+    tensors["blocks.1.b"] = zeros + 3
+    cbk.create(dir .. "/hf/model.safetensors", { root = tensors, overwrite = true }):commit()
+    say("llama is the model of '" .. dir .. "/tools/converters/own.lua', which has no rule for 'blocks.1.b'", "convert", "hf", "--to",
+      "cs-2.4")
+  end)
+
   it("are checked by them, in every command", function()
     local dir = own("make 'Right'", "ff")
     local command = { "convert", "--converter", "own.lua", "--src-fmt", "a", "--to", "b", "--config", "config.json", "m.safetensors" }

@@ -17,6 +17,7 @@ local kept_config = require "cbk.recognise.kept_config"
 local kinds = require "converters.engine.kinds"
 local listing = require "cbk.listing"
 local names = require "cbk.recognise.names"
+local patterns = require "converters.engine.patterns"
 local quantised = require "cbk.quantised"
 local release = require "cbk.recognise.release"
 local releases = require "converters.engine.releases"
@@ -240,6 +241,26 @@ local function asked_by(is_hf, config, section, formats, class)
   }
 end
 
+---A model of the user's own that the config names and no class describes.
+---@param is_hf boolean
+---@param section Dict    of the model
+---@param format string
+---@param keys string[]
+---@return string|nil model
+---@return string|nil stranger   the first key that its rules do not read
+local function own_without_class(is_hf, section, format, keys)
+  for _, name in ipairs(converters.stated_models(is_hf, section)) do
+    local converter, side = catalogue.table_with(catalogue.find(name), format)
+    if converter and catalogue.is_own(name) and converters.lacking_class(name, format) then
+      local compiled, outlines = patterns.compile(converter.keys, side), guess.outlines(keys)
+      for _, key in ipairs(keys) do
+        if outlines[guess.outline(key)] == key and not patterns.hits(compiled, key)() then return name, key end
+      end
+      return name
+    end
+  end
+end
+
 ---@param found Identity
 ---@param root Dict       of the checkpoint
 ---@param config Dict
@@ -267,8 +288,17 @@ local function by_config(found, root, config, formats, kept, keys, shape_of)
   found.format, found.layouts = format, alike
   local best, foreign = list[1] and list[1].fit, is_hf and architectures.foreign(config)
   if is_hf and #problems == 0 then found.reason, found.advice, found.lacks_head = why_unfit(root, config, list, #keys) end
+  local own, stranger = own_without_class(is_hf, section, formats[1], keys)
+  if own and not stranger then
+    found.model, found.reason, found.advice = own, nil, nil
+    why[#why + 1] = ("all keys fit rules of %s in '%s', which has no class"):format(own, catalogue.file_of(own))
+    return
+  end
   if found.reason or not best or best.matched * 2 < #keys then
     if not found.reason then found.reason, found.advice = reason_of(list, problems, stated, keys, shape_of, formats) end
+    if own then
+      found.reason = ("%s; %s is the model of '%s', which has no rule for '%s'"):format(found.reason, own, catalogue.file_of(own), stranger)
+    end
     if problems[1] and found.reason == problems[1].text then found.cause = problems[1].cause end
     found.is_config_wrong = #problems > 0 or is_hf and stated and not best or best and #best.wrong > 0
     why[#why + 1], why[#why + 2] = found.reason, found.advice
