@@ -124,6 +124,17 @@ describe("check of siblings: changed weights", function()
     end
   end)
 
+  it("finds two of twelve layers, wherever they are", function()
+    for _, pair in ipairs { { 3, 4 }, { 3, 8 }, { 4, 6 } } do
+      local root, keys = healthy.model("gpt2", 5, 12), {}
+      for i, layer in ipairs(pair) do
+        keys[i] = ("h.%d.attn.c_proj.weight"):format(layer)
+        root[keys[i]] = scaled(100)(root[keys[i]])
+      end
+      equal(names(check_root(harness.temp_dir(), root)), { "layer-outlier " .. keys[1], "layer-outlier " .. keys[2] })
+    end
+  end)
+
   it("finds two layers beside each other", function()
     local root = healthy.model("gpt2", 5, 24)
     for layer = 10, 11 do

@@ -33,7 +33,8 @@ end
 ---@class Deviation
 ---@field all number    from the median of all
 ---@field near number   from the median of the nearest layers; sizes change smoothly from the first layer to the last
----@field z number      the second in standard deviations, which are estimated by the median
+---@field z_all number    both in standard deviations, which are estimated by the median
+---@field z_near number
 
 local SPREAD = 1.4826 -- of the median absolute deviation of normal numbers: their standard deviation
 local LEAST_SPREAD = 0.1
@@ -48,27 +49,29 @@ function robust.deviations(list, places)
     of_layer[place], last = of_layer[place] or {}, math.max(last, place)
     table.insert(of_layer[place], list[i])
   end
-  local medians, reference, out, sizes = {}, {}, {}, {}
+  local medians, reference, out, of_near, of_all = {}, {}, {}, {}, {}
   for place, own in pairs(of_layer) do medians[place] = robust.median(own) end
   for place in pairs(of_layer) do reference[place] = near(medians, place, last) or medians[place] end
   local middle = robust.median(list)
   for i, number in ipairs(list) do
     out[i] = { all = number - middle, near = number - reference[places[i]] }
-    sizes[i] = math.abs(out[i].near)
+    of_near[i], of_all[i] = math.abs(out[i].near), math.abs(out[i].all)
   end
-  local spread = math.max(SPREAD * robust.median(sizes), LEAST_SPREAD)
-  for _, one in ipairs(out) do one.z = math.abs(one.near) / spread end
+  local function spread(sizes) return math.max(SPREAD * robust.median(sizes), LEAST_SPREAD) end
+  local spread_near, spread_all = spread(of_near), spread(of_all)
+  for i, one in ipairs(out) do one.z_near, one.z_all = of_near[i] / spread_near, of_all[i] / spread_all end
   return out
 end
 
 ---Whether the logarithm of a size is far from all others and from its neighbours, in one direction, and the others are not as far from
 ---each other.
 ---@param one Deviation
----@param limits { all: number, near: number, z: number }   factors, and standard deviations
+---@param limits { all: number, near: number, z: number, are_alike?: boolean }   factors, and standard deviations; are_alike: of healthy
+---layers, so that it is enough to be far from all, if two unusual layers make their neighbours look unusual
 ---@return boolean
 function robust.is_far(one, limits)
   return math.abs(one.all) > math.log(limits.all) and math.abs(one.near) > math.log(limits.near) and one.all * one.near > 0
-    and one.z > limits.z
+    and (one.z_near > limits.z or limits.are_alike == true and one.z_all > limits.z)
 end
 
 return robust

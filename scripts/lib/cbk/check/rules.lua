@@ -70,7 +70,8 @@ rules.list = {
   { id = "constant", severity = "warning", text = "All elements of a weight are the same number.",
     help = "Look at the program that wrote it: the weight was never trained, or never loaded." },
   { id = "layer-outlier", severity = "warning", text = "A weight is much larger or smaller than the same weight of the other "
-    .. "layers (the RMS of a matrix: 8 times, of a bias: 100 times), or of another sign.",
+    .. "layers, or of another sign. The RMS of a matrix: 8 times, of a norm: 16 times, of a bias: 100 times; in the first and "
+    .. "last two layers of a matrix 30 times, and that of vectors may be any. An element of a matrix: 100 times, of a vector: 1,000 times.",
     help = "Look at all layers with `cbk plot FILE 'KEY with *' --by-layer`, and compare the weight with an earlier "
     .. "checkpoint: it was scaled twice, or the training was unstable there." },
   { id = "dead-rows", severity = "warning", text = "Rows or columns of a weight are all 0, and its siblings in other layers have none.",

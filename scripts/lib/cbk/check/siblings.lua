@@ -110,12 +110,13 @@ local ENDS = 2 -- layers at each end, which are often unlike those between them
 ---@field near number
 ---@field z number      how many standard deviations it is from the nearest layers
 ---@field only_large? boolean   small ones are usual
+---@field are_alike? boolean    healthy layers have nearly the same
 
 -- Healthy models change by up to 5 from the first layer to the last, and as much again at their ends. Adapters start from 0, so their
 -- size says how much a layer was adapted. Some norms are stored without their 1, and differ by 10 from layer to layer.
 -- Biases start from 0, so some are near 0 beside others that are not.
-local SIZES = { matrix = { all = 8, near = 6, z = 4 }, special = { all = 30, near = 20, z = 5 }, vector = { all = 16, near = 12, z = 6 },
-  bias = { all = 100, near = 50, z = 5, only_large = true } }
+local SIZES = { matrix = { all = 8, near = 6, z = 4, are_alike = true }, special = { all = 30, near = 20, z = 5 },
+  vector = { all = 16, near = 12, z = 6 }, bias = { all = 100, near = 50, z = 5, only_large = true } }
 -- Single elements of healthy models are up to 35 times larger than any of the siblings' ("super weights").
 local PEAKS = { matrix = { all = 100, near = 50, z = 4, only_large = true }, vector = { all = 1000, near = 500, z = 6, only_large = true } }
 local MUCH = math.log(4) -- by how much more an element is unusual than the RMS, to be named in place of it
