@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
 local cli = require "cbk.cli"
+local shell_word = require "cbk.cli.shell_word"
 local converters = require "cbk.converters"
 local errors = require "cbk.errors"
 local recognise = require "cbk.recognise"
@@ -30,27 +31,21 @@ if args.config and #args.file > 1 then cli.usage_error("identify", "--config is 
 cli.confine(args)
 local only = converters.load(args.converter, args.sandbox)
 
----The value of an option for a shell.
-local function quoted(text)
-  if text:find "^[%w_./:@%%+=-]+$" then return text end
-  return "'" .. text:gsub("'", "'\\''") .. "'"
-end
-
 ---@param path string
 ---@param found Identity
 ---@param target string
 ---@return string
 local function command_of(path, found, target)
   local is_own = catalogue.is_own_layout(found.format)
-  local model = #found.others > 0 and not only and " --model " .. quoted(found.model) or ""
-  local options = args.converter and " --converter " .. quoted(args.converter) or ""
+  local model = #found.others > 0 and not only and " --model " .. shell_word(found.model) or ""
+  local options = args.converter and " --converter " .. shell_word(args.converter) or ""
   if args.sandbox then options = options .. " --sandbox" end
   if args.allow_records then options = options .. " --allow-records" end
-  for _, folder in ipairs(args.allow_external or {}) do options = options .. " --allow-external " .. quoted(folder) end
+  for _, folder in ipairs(args.allow_external or {}) do options = options .. " --allow-external " .. shell_word(folder) end
   if args.max_expansion then options = ("%s --max-expansion %.0f"):format(options, args.max_expansion) end
   if is_own then model = model .. " --src-fmt " .. found.format end
-  local config = found.config and " --config " .. quoted(found.config) or "" -- it may be in the checkpoint
-  return ("cbk convert %s --to %s%s%s%s"):format(quoted(path), target, model, config, options)
+  local config = found.config and " --config " .. shell_word(found.config) or "" -- it may be in the checkpoint
+  return ("cbk convert %s --to %s%s%s%s"):format(shell_word(path), target, model, config, options)
 end
 
 ---@param found Identity

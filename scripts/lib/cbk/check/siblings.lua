@@ -6,6 +6,7 @@ local naming = require "cbk.naming"
 local numbers = require "cbk.numbers"
 local robust = require "cbk.check.robust"
 local runs = require "cbk.check.runs"
+local shell_word = require "cbk.cli.shell_word"
 local values = require "cbk.check.values"
 
 local siblings = {}
@@ -49,6 +50,7 @@ end
 ---@field members Sibling[]
 ---@field layers integer[]                         their numbers, ascending
 ---@field layer_of table<Sibling, integer>         the index in `layers`
+---@field glob string                               that matches their keys
 
 ---The members of one shape each. One with another shape than all others is compared with them.
 ---@param members Sibling[]
@@ -68,9 +70,10 @@ end
 
 ---@param members Sibling[]
 ---@param number_of table<Sibling, integer>
+---@param glob string
 ---@return SiblingSeries
-local function new_series(members, number_of)
-  local series, index = { members = members, layers = {}, layer_of = {} }, {}
+local function new_series(members, number_of, glob)
+  local series, index = { members = members, layers = {}, layer_of = {}, glob = glob }, {}
   for _, one in ipairs(members) do
     if not index[number_of[one]] then index[number_of[one]], series.layers[#series.layers + 1] = 0, number_of[one] end
   end
@@ -91,14 +94,14 @@ local function series_of(list)
       local id = table.concat({ place.before, place.rest, one.dims }, "\0")
       local group = by_id[id]
       if not group then
-        group = { members = {}, number_of = {} }
+        group = { members = {}, number_of = {}, glob = ("%s*.%s"):format(place.before, place.rest) }
         by_id[id], groups[#groups + 1] = group, group
       end
       group.members[#group.members + 1], group.number_of[one] = one, tonumber(place.digits)
     end
   end
   for _, group in ipairs(groups) do
-    for _, members in ipairs(by_shape(group.members)) do out[#out + 1] = new_series(members, group.number_of) end
+    for _, members in ipairs(by_shape(group.members)) do out[#out + 1] = new_series(members, group.number_of, group.glob) end
   end
   return out
 end
@@ -205,6 +208,14 @@ local function of_other_sign(members)
   return out
 end
 
+---What to do about an unusual size: the rule's advice with a command.
+---@param one Sibling
+---@param series SiblingSeries
+local function advice_on(one, series)
+  return ("look at all layers with `cbk plot %s %s --by-layer`, and compare the weight with an earlier checkpoint: it was scaled twice, "
+    .. "or the training was unstable there"):format(shell_word(one.file), shell_word(series.glob))
+end
+
 ---@param series SiblingSeries
 ---@param found Findings
 ---@param is_new fun(rule: string, key: string): boolean
@@ -215,7 +226,9 @@ local function check_sizes(series, members, found, is_new)
   for _, one in ipairs(members) do
     local is_peak = peaks[one] and peak_factors[one] > (size_factors[one] or 0) + MUCH
     local text = is_peak and peaks[one] or sizes[one] or peaks[one] or signs[one]
-    if text and is_new("layer-outlier", one.key) then found:add("layer-outlier", one.file, one.key, text) end
+    if text and is_new("layer-outlier", one.key) then
+      found:add("layer-outlier", one.file, one.key, text, { advice = advice_on(one, series) })
+    end
   end
 end
 
