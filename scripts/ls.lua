@@ -104,6 +104,7 @@ if args.flat or args.sort or args.top then
 else
   local found = not (args.all or is_filtered) and optimizers.find(checkpoint:raw_root()) or {}
   local chosen = optimizer_table.at_key(found, args.glob or "")
+  if #chosen == 0 and args.glob then chosen = optimizer_table.whole_in(found, rows, stored) end
   local others = #chosen == 0 and rows or optimizer_table.others(rows, found)
   if #others > 0 or #chosen == 0 then listing.tree(others, print_line, cli.columns(), { unfolded = args.all }) end
   for _, one in ipairs(chosen) do optimizer_table.print(one.optimizer, print_line, cli.columns(), one.part) end

@@ -278,6 +278,19 @@ describe("cbk ls with --shape or --dtype", function()
   end)
 end)
 
+describe("cbk ls with a glob of an optimizer", function()
+  it("shows it as a table, if all of it is chosen", function()
+    local dir, model = harness.temp_dir(), cbk.dict { { "layers.0.w", cbk.tensor { 1, 2 } }, { "layers.1.w", cbk.tensor { 3, 4 } } }
+    cbk.create(dir .. "/a.pt", { root = checkpoint(model, { { names = cbk.keys(model) } }) }):commit()
+    for _, glob in ipairs { "optimizer.*", "opt*" } do
+      local _, out = harness.cbk(dir, "ls", "a.pt", glob)
+      has(out, "layers.{0,1}.w")
+      has(out, "optimizer.param_groups  1 group")
+    end
+    lacks(select(2, harness.cbk(dir, "ls", "a.pt", "optimizer.state.0*")), "param_groups")
+  end)
+end)
+
 describe("cbk show of a part", function()
   it("reads it as NumPy does", function()
     local dir = harness.temp_dir()

@@ -132,6 +132,9 @@ describe("cbk stats", function()
     equal(text_table.lines({ { title = "key" }, { title = "a", weight = 1 } }, { { ("k"):rep(90), ("a"):rep(50) } }, 80),
       { "key", "…" .. ("k"):rep(79) }) -- two fifths of a line are the key's
     equal(text_table.lines(columns, rows, 5), { "key", "…rs.0.weight", "ö" })
+    local state = { { "optimizer.state.5.exp_avg (of model.layers.3.weight)" } }
+    equal(text_table.lines({ { title = "key" } }, state, 48), { "key", "optimizer.state.5.exp_avg (of ….layers.3.weight)" })
+    equal(text_table.lines({ { title = "key" } }, state, 30), { "key", "optimizer.state.5.exp_avg" }) -- no room for the parameter
     equal(select(2, text_table.lines(columns, rows, 20)), { "a" })
     equal(select(2, text_table.lines(columns, rows)), {})
   end)

@@ -241,6 +241,21 @@ function optimizer_table.at_key(list, key)
   return out
 end
 
+---The optimizers whose values are all among these, as a glob may choose them.
+---@param list Optimizer[]
+---@param rows LeafRows     that are chosen
+---@param stored LeafRows   all
+---@return OptimizerPart[]
+function optimizer_table.whole_in(list, rows, stored)
+  local out = {}
+  for _, optimizer in ipairs(list) do
+    local function count(of) return #of - #optimizer_table.others(of, { optimizer }) end
+    local own = count(rows)
+    if own > 0 and own == count(stored) then out[#out + 1] = { optimizer = optimizer } end
+  end
+  return out
+end
+
 ---@param optimizer Optimizer
 ---@param print_line fun(line: string)
 ---@param width? integer   of the terminal
