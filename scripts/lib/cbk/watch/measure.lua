@@ -42,13 +42,24 @@ local measure = {}
 ---@field moves MeasuredTensor[]    of each tensor that both have
 ---@field unreadable { count: integer, why: string|nil }
 
+local OPTIMIZER = "optimizer.pt" -- that Hugging Face's Trainer writes beside the weights
+
+---Everything in a checkpoint, and the optimizer's states in a file beside the weights.
+local function whole_root(path, checkpoint, reading)
+  local file = cbk.fs.is_dir(path) and cbk.fs.beside(path, OPTIMIZER)
+  if not file or #checkpoint.files == 1 and cbk.fs.basename(checkpoint.files[1]) == OPTIMIZER then return checkpoint:raw_root() end
+  local out = cbk.copy(checkpoint:raw_root())
+  out[OPTIMIZER] = cbk.open(file, reading):raw_root()
+  return out
+end
+
 ---@param path string
 ---@param reading table    options of `cbk.open`
 ---@param is_all boolean   also tensors that are not the model's
 ---@return OpenedCheckpoint
 function measure.open(path, reading, is_all)
   local checkpoint = cbk.open(path, reading)
-  local rows = cbk.leaf_rows(checkpoint:raw_root())
+  local rows = cbk.leaf_rows(is_all and whole_root(path, checkpoint, reading) or checkpoint:raw_root())
   local place = is_all and "" or weights.place(checkpoint:raw_root())
   local prefix = place == "" and "" or place .. "."
   local out = { path = path, checkpoint = checkpoint, rows = rows, chosen = {}, is_chosen = {}, bytes = 0, norms = {} }
@@ -89,7 +100,7 @@ end
 local function training_of(opened)
   local path = opened.path
   local rates = rates_of(opened.checkpoint:raw_root())
-    or beside(path, "optimizer.pt", function(checkpoint) return rates_of(checkpoint:raw_root()) end)
+    or beside(path, OPTIMIZER, function(checkpoint) return rates_of(checkpoint:raw_root()) end)
   local scale = training_state.loss_scale(opened.rows)
     or beside(path, "scaler.pt", function(checkpoint) return checkpoint:has "scale" and tostring(checkpoint:get "scale") end)
   return rates or {}, scale or nil
