@@ -79,7 +79,7 @@ local function file_of(name)
   if cbk.fs.exists(name) and not cbk.fs.is_dir(name) then return name end
   local own = converters.catalogue.file_of(name)
   if own then
-    args.model = args.model or name
+    args.model = args.model or name:lower()
     return own, true
   end
   local near = converter_list.nearest(name, converters.catalogue.names())

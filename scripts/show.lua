@@ -136,6 +136,23 @@ end
 
 local print_line = cli.printer()
 
+local FLOAT_DIGITS, DOUBLE_DIGITS = 9, 17 -- which tell two float32, or two float64, apart
+
+---Prints the elements; a number with all its digits.
+---@param tensor Tensor
+---@param edge? integer   elements at each end of a dimension
+local function print_elements(tensor, edge)
+  if tensor.dtype:find "^complex" then
+    return print_line "  complex numbers are not printed; `cbk export FILE KEY -o KEY.npy` writes them"
+  end
+  if #tensor:shape() == 0 and cbk.dtype(tensor.dtype).floating then
+    local digits = tensor.dtype == "float64" and DOUBLE_DIGITS or FLOAT_DIGITS
+    return print("  " .. inspect.text(tensor:item(), { digits = digits }))
+  end
+  local grid = inspect.text(tensor, { columns = cli.columns(), edge = edge }):match "\n(.*)$"
+  if grid then print(grid) end
+end
+
 local function show_tensor(row)
   local tensor = rows:value(row)
   print_line(fold.shown(rows:path(row)))
@@ -156,8 +173,7 @@ local function show_tensor(row)
   local problem = tensor:problem()
   if problem then return print_line("  " .. problem) end
   if tensor:numel() > 0 and can_have_stats(tensor) then print_line("  " .. stats_text(tensor)) end
-  local grid = inspect.text(tensor, { columns = cli.columns() }):match "\n(.*)$"
-  if grid then print(grid) end
+  print_elements(tensor)
 end
 
 ---@param part TensorPart
@@ -167,8 +183,7 @@ local function show_part(part)
   local problem = tensor:problem()
   if problem then return print_line("  " .. problem) end
   if tensor:numel() > 1 and can_have_stats(tensor) then print_line("  " .. stats_text(tensor)) end
-  local grid = inspect.text(tensor, { columns = cli.columns(), edge = 8 }):match "\n(.*)$"
-  if grid then print(grid) end
+  print_elements(tensor, 8)
   local in_lua = key_part.in_lua(rows:value(part.row), part.ranges)
   if in_lua then print_line(('  in Lua: ckpt["%s"]%s'):format(fold.shown(rows:path(part.row)), in_lua)) end
 end

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <vector>
 
 #include "host/checkpoint/distributed.hpp"
@@ -137,7 +138,9 @@ std::span<const Format> all_formats() {
   return formats;
 }
 
-const Format* format_of_name(std::string_view name) {
+const Format* format_of_name(std::string_view given) {
+  std::string name(given);
+  for (char& letter : name) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
   const auto* found = std::ranges::find(formats, name == "tf" ? "tensorflow" : name, &Format::name);
   return found == formats.end() ? nullptr : found;
 }

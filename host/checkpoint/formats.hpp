@@ -40,7 +40,7 @@ struct Format {
 std::span<const Format> all_formats();
 
 /// By its name, or by "tf" for tensorflow; nullptr for other texts.
-const Format* format_of_name(std::string_view name);
+const Format* format_of_name(std::string_view given);
 
 /// By the suffix of a file; nullptr if it belongs to no format.
 const Format* format_of_suffix(const fs::path& file);

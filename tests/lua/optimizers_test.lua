@@ -295,7 +295,8 @@ describe("cbk show of a part", function()
   it("reads it as NumPy does", function()
     local dir = harness.temp_dir()
     local w = cbk.tensor { { 0, 1, 2, 3 }, { 4, 5, 6, 7 }, { 8, 9, 10, 11 } }
-    local root = cbk.dict { { "w", w }, { "a[0]", cbk.tensor { 5 } }, { "n", 3 } }
+    local root = cbk.dict { { "w", w }, { "a[0]", cbk.tensor { 5 } }, { "n", 3 }, { "f", cbk.tensor({ 1, 123456.789 }, { dtype = "float32" }) },
+      { "c", cbk.full({ 2 }, 0, { dtype = "complex64" }) } }
     cbk.create(dir .. "/a.pt", { root = root }):commit()
     local function show(key)
       local status, out, err = harness.cbk(dir, "show", "a.pt", key)
@@ -309,6 +310,8 @@ describe("cbk show of a part", function()
     has(show "w[1, 2]", 'in Lua: ckpt["w"][2][3]\n')
     equal(cbk.open(dir .. "/a.pt").w[2][3], 6)
     has(show "a[0]", "[5]") -- a key of that name comes first
+    has(show "f[1]", "\n  123456.789\n") -- with all digits of a float32
+    has(show "c[0]", "complex numbers are not printed; `cbk export FILE KEY -o KEY.npy` writes them")
     has(show "w[3, 0]", "position 3 is outside of dim 0 of 'w', which has 3; positions count from 0")
     has(show "w[99999999999999999999]", "position 99999999999999999999 is outside of dim 0")
     has(show "w[500:600]", "'500:600' selects nothing of dim 0 of 'w', which has 3 positions; positions count from 0, and the end")

@@ -143,7 +143,7 @@ describe("surface", function()
       { "d.x + 1", "code:1: 'x' is nil, and arithmetic needs numbers or tensors" },
       { "d.x .. ''", "code:1: 'x' is nil; '..' joins strings and numbers, and tostring(x) gives a string" },
       { "#d.x", "code:1: 'x' is nil, which has no length" },
-      { "ckpt < 1", "code:1: cannot compare a value of cbk with a number; tensors of cstorch have x:lt(y)" },
+      { "ckpt < 1", "code:1: cannot compare a value of cbk with a number; of tensors, x:lt(y) compares those of cstorch" },
       { "l.x = 1", "a List is indexed by positions from 1, not by a string" },
       { "l[7] = 1", "position 7 is out of range for a List of 1 items; the next new position is 2" },
       { "table.insert(l, 1) print()", "code:1: 'insert' takes plain Lua tables only; use cbk.insert(list, position, value) or" },

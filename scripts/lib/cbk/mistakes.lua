@@ -73,7 +73,7 @@ local MISTAKES = {
   end },
   { "attempt to compare (%a+) with (%a+)", function(a, b)
     local is_of_cbk = a == "userdata" or b == "userdata"
-    local advice = "; tensors of cstorch have x:lt(y), those of a checkpoint t:item() and t:stats()"
+    local advice = "; of tensors, x:lt(y) compares those of cstorch, and t:item() and t:stats() give numbers of a checkpoint's"
     return ("cannot compare %s with %s%s"):format(kind(a), kind(b), is_of_cbk and advice or "")
   end },
   { "bad argument #1 to '(%a+)' %(table expected, got userdata%)", function(name)
