@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local cli = require "cbk.cli"
 local commands = require "cbk.commands"
 local help = require "cbk.help"
+local naming = require "cbk.naming"
 local natural = require "cbk.natural"
 local overview = require "cbk.cli.overview"
 local wrap = require "cbk.wrap"
@@ -100,7 +101,7 @@ local function print_topic(topic)
   local near = cbk.nearest(topic, names)
   if #near == 0 then near = near_names end
   cli.fail_with(2, ("help: there is no command, topic or function %s; %s"):format(cbk.quote(topic),
-    #near > 0 and ("did you mean %s?"):format(table.concat(near, " or ")) or "'cbk help' lists them"), "usage")
+    naming.question(near) or "'cbk help' lists them"), "usage")
 end
 
 local function print_json()

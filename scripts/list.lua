@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
 local converter_list = require "cbk.converters.list"
+local naming = require "cbk.naming"
 
 local parser = cli.parser("list", "List the models and the formats between which they convert.", [[
 With --src-fmt, the formats are those that a model can be converted to; with --tgt-fmt, those that it
@@ -29,9 +30,8 @@ local function known(kind, name, names, nearest)
   for _, one in ipairs(names) do
     if one == name then return name end
   end
-  local near = nearest(name, names)
-  cbk.fail(kind, ("there is no %s '%s'; %s"):format(kind, name,
-    #near > 0 and "did you mean " .. table.concat(near, " or ") .. "?" or "`cbk list` names them all"))
+  local question = naming.question(nearest(name, names))
+  cbk.fail(kind, ("there is no %s '%s'; %s"):format(kind, name, question or "`cbk list` names them all"))
 end
 
 ---A format that some model has; what it means is for each model to say.

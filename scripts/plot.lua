@@ -9,6 +9,7 @@ local fold = require "cbk.fold"
 local heat_map = require "cbk.plot.heat_map"
 local histogram = require "cbk.plot.histogram"
 local layers = require "cbk.plot.layers"
+local naming = require "cbk.naming"
 local near_keys = require "cbk.cli.near_keys"
 local numbers = require "cbk.numbers"
 local plot = require "cbk.plot"
@@ -112,7 +113,7 @@ local function glob_like(key)
   end
   local near = cbk.nearest(key, parts, 1)[1]
   if not near then return near_keys(rows, key) end
-  return ("; did you mean %s?"):format(cbk.quote((first[near]:gsub("%f[%d]%d+", "*"))))
+  return naming.suggestion((first[near]:gsub("%f[%d]%d+", "*")))
 end
 
 --- { key, value, is_bad } of each tensor that matches and has a number in its key; tied ones are read once.

@@ -82,9 +82,7 @@ local function file_of(name)
     args.model = args.model or name:lower()
     return own, true
   end
-  local near = converter_list.nearest(name, converters.catalogue.names())
-  cbk.fail("usage", ("'%s' is neither a file nor a model%s"):format(name,
-    #near > 0 and "; did you mean " .. table.concat(near, " or ") .. "?" or "; `cbk list` lists the models"))
+  cbk.fail("usage", ("'%s' is neither a file nor a model; %s"):format(name, converter_list.advice(name, converters.catalogue.names())))
 end
 
 converters.load()

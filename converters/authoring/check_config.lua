@@ -126,7 +126,7 @@ function check_config.names(own, classes, is_strict)
       if is_strange and (is_strict and side == "right" or near and is_slip(name, near)) then
         findings[#findings + 1] = { kind = "unknown field", rule = rule, side = side,
           text = ("the config rule %s writes a field that %s does not have%s"):format(field_text(rule), class.name,
-            near and ("; did you mean %s?"):format(near) or "") }
+            naming.suggestion(near)) }
       end
     end
   end
@@ -183,7 +183,7 @@ function check_config.conditions(own, classes)
           local near = cbk.nearest(name, naming.sorted(known))[1]
           findings[#findings + 1] = { kind = "unknown field", rule = rule,
             text = ("its condition reads '%s', which is no field of %s%s"):format(name, class.name,
-              near and ("; did you mean %s?"):format(near) or "") }
+              naming.suggestion(near)) }
         end
       end
     end

@@ -560,7 +560,7 @@ function ClassTensors:check_names(written, key)
     if not is_known then
       local near = cbk.nearest(name, naming.sorted(self.names), 1)[1]
       cbk.fail("converter", ("class %s: '%s' has the extent '%s', but '%s' is not one of its fields%s"):format(self.class.name, key,
-        written, name, near and ("; did you mean %s?"):format(near) or ""))
+        written, name, naming.suggestion(near)))
     end
   end
   self.known_extents[written] = true
@@ -576,7 +576,7 @@ function ClassTensors:check_options(node, key)
     if not (OPTIONS[name] or name == 1 or name == 2) then
       local near = cbk.nearest(tostring(name), known)[1]
       cbk.fail("converter", ("class %s: the tensor '%s' has no option '%s'; %s"):format(self.class.name, key, tostring(name),
-        near and ("did you mean %s?"):format(near) or "known: " .. table.concat(known, ", ")))
+        naming.question(near) or "known: " .. table.concat(known, ", ")))
     end
   end
 end

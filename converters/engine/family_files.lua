@@ -5,6 +5,7 @@ local arguments = require "converters.notation.arguments"
 local catalogue = require "converters.engine.catalogue"
 local class = require "converters.engine.class"
 local errors = require "cbk.errors"
+local naming = require "cbk.naming"
 local position = require "converters.notation.position"
 local releases = require "converters.engine.releases"
 local sandbox = require "converters.notation.sandbox"
@@ -117,7 +118,7 @@ local function kind_of(converter, at)
   if #found == 0 and converter.choose then fail(at, "choose", "a converter with 'choose' needs 'variants'") end
   for name in pairs(#found == 0 and converter or {}) do
     local near = type(name) == "string" and cbk.nearest(name, kinds, 1)[1]
-    if near then fail(at, name, "a converter has no '%s'; did you mean '%s'?", name, near) end
+    if near then fail(at, name, "a converter has no '%s'%s", name, naming.suggestion(near)) end
   end
   if #found ~= 1 then
     fail(at, found[2], "a converter needs exactly one of 'keys', 'variants', 'components' and 'wrap', found %s", #found == 0 and "none"

@@ -195,7 +195,7 @@ function fields.without(base, names)
     if not has[name] then
       local source, line = position.here(3)
       local near = cbk.nearest(name, naming.sorted(has))[1]
-      position.fail(source, line, "fields.without: no rule names '%s'%s", name, near and ("; did you mean '%s'?"):format(near) or "")
+      position.fail(source, line, "fields.without: no rule names '%s'%s", name, naming.suggestion(near))
     end
   end
   return out

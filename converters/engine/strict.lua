@@ -18,7 +18,7 @@ local function strict(library, what, prefix, meant)
     local near = cbk.nearest(tostring(name), names)[1]
     near = meant and meant(tostring(name)) or near and (prefix or "") .. near
     position.fail(source, line, "there is no %s '%s%s'; %s", what, prefix or "", tostring(name),
-      near and ("did you mean %s?"):format(near) or "there are " .. table.concat(names, ", "))
+      naming.question(near) or "there are " .. table.concat(names, ", "))
   end })
 end
 

@@ -48,7 +48,7 @@ local function group_of(params, name)
   for field in cbk.items(params) do
     if not fields[field] then
       local near = cbk.nearest(tostring(field), naming.sorted(fields), 1)[1]
-      refuse_field(("%s.%s"):format(name, tostring(field)), " is not a LoRA setting; %s", near and ("did you mean '%s'?"):format(near)
+      refuse_field(("%s.%s"):format(name, tostring(field)), " is not a LoRA setting; %s", naming.question(near)
         or "known: r, alpha, dropout, fan_in_fan_out, merge_weights and target_modules")
     end
   end

@@ -4,6 +4,7 @@
 local cbk = require "cbk"
 local border = require "converters.notation.border"
 local limits = require "cbk.limits"
+local naming = require "cbk.naming"
 local position = require "converters.notation.position"
 
 local sandbox = {}
@@ -64,7 +65,7 @@ local function strict(names, what, whole)
     table.sort(known)
     local near = cbk.nearest(tostring(name), known, 1)[1]
     position.fail(source, line, "there is no %s'%s%s'%s", what == "" and "global " or "", what, tostring(name),
-      near and ("; did you mean %s%s?"):format(what, near) or "")
+      naming.suggestion(near and what .. near))
   end })
   return setmetatable({}, { __index = names, __newindex = function(_, name)
     local source, line = position.here(3)

@@ -1,6 +1,7 @@
 -- Types of table fields and function arguments in converters. A shape describes a type, and the mistake in a value.
 
 local cbk = require "cbk"
+local naming = require "cbk.naming"
 local position = require "converters.notation.position"
 
 local shapes = {}
@@ -141,8 +142,7 @@ function shapes.record(says, fields, needs)
       end
       if not wanted then
         local near = cbk.nearest(tostring(key), names)[1]
-        return ("%s has no '%s'; %s"):format(says, tostring(key), near and ("did you mean '%s'?"):format(near)
-          or "known: " .. table.concat(names, ", ")), key
+        return ("%s has no '%s'; %s"):format(says, tostring(key), naming.question(near) or "known: " .. table.concat(names, ", ")), key
       end
       local path = type(key) == "number" and ("entry %d of %s"):format(key, name) or name == "" and key or name .. "." .. key
       local mistake, inside

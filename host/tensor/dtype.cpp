@@ -102,7 +102,8 @@ DType parse_dtype(std::string_view name) {
   std::vector<std::string> names;
   names.reserve(table.size());
   for (const Traits& entry : table) names.emplace_back(entry.name);
-  const auto near = nearest(name, names, 2);
+  std::vector<std::string> near = nearest(name, names, 2);
+  for (std::string& one : near) one = quote(one);
   fail(Errc::dtype, "{} is not a dtype; {}", quote(name),
        near.empty() ? "known are " + listed(names, names.size())
                     : fmt::format("did you mean {}?", fmt::join(near, " or ")));

@@ -280,10 +280,10 @@ class Tests:
         s = self.open(self.model)
         for typed, meant in (("ls", ":ls"), ("ls layers", ":ls layers"), ("exit", ":quit"), ("quit()", ":quit"), ("help", ":help"),
                              ("help 'cbk.open'", ":help cbk.open"), ("open x.pt", ":open x.pt"), ("q", ":quit")):
-            has(s.line(typed), f"did you mean {meant}?")
+            has(s.line(typed), f"did you mean '{meant}'?")
         equal(s.line("ls = 3"), "")
         equal(s.line("ls"), "3")
-        has(s.line("cbk.opne"), "did you mean cbk.open?")
+        has(s.line("cbk.opne"), "did you mean 'cbk.open'?")
         has(s.line(f"cbk.create('{self.model}')"), "or pass overwrite = true")
         has(s.line("ckpt['haed']"), "did you mean 'head'?")
         s.send(CTRL_D)
@@ -294,11 +294,11 @@ class Tests:
         for typed, answer in (("ckpt", "no checkpoint is open; say :open FILE"), ("ckpt:tensors()", "no checkpoint is open; say :open FILE"),
                               (":ls", "no checkpoint is open; say :open FILE"), (":open", "missing argument: :open FILE"),
                               (":save", "missing argument: :save FILE"), (":time", "missing argument: :time EXPRESSION"),
-                              (":time 1 +", "unexpected symbol near '1'"), (":opne x", "there is no command :opne; did you mean :open?"),
-                              (":zzzz", "there is no command :zzzz; :help lists them"), ("pritn", "'pritn' is nil; did you mean print?"),
+                              (":time 1 +", "unexpected symbol near '1'"), (":opne x", "there is no command :opne; did you mean ':open'?"),
+                              (":zzzz", "there is no command :zzzz; :help lists them"), ("pritn", "'pritn' is nil; did you mean 'print'?"),
                               (":help zz", "there is no help for 'zz'; :help lists what there is"), (":help ls", ":ls [GLOB]\n  what is in ckpt; GLOB as in 'cbk ls'"),
-                              ("open x", "'open x' means nothing in Lua; did you mean :open x?"),
-                              ("tensors(1)", "there is no function 'tensors'; did you mean cbk.tensors?")):
+                              ("open x", "'open x' means nothing in Lua; did you mean ':open x'?"),
+                              ("tensors(1)", "there is no function 'tensors'; did you mean 'cbk.tensors'?")):
             equal(s.line(typed), answer)
         s.line("out = cbk.create('new.pt')")
         s.send(CTRL_D)

@@ -357,7 +357,7 @@ describe("check with chosen rules", function()
     local dir = harness.temp_dir()
     local status, _, err = harness.cbk(dir, "check", "m.safetensors", "--skip", "dead-row")
     equal(status, 2)
-    has(err, "'dead-row' is not a rule; did you mean dead-rows")
+    has(err, "'dead-row' is not a rule; did you mean 'dead-rows'")
   end)
 
   it("describes the rules in SARIF", function()

@@ -131,7 +131,7 @@ describe("cbk help", function()
     end
     local code, out, err = run(dir, "help", "jso")
     equal({ code, out }, { 2, "" })
-    has(err, "there is no command, topic or function 'jso'; did you mean json")
+    has(err, "there is no command, topic or function 'jso'; did you mean 'json'")
     equal((run(dir, "help", "../help/json")), 2)
     equal({ run(dir, "run", "--help") }, { run(dir, "help", "run") })
     has(select(2, run(dir, "serve", "--help")), "Usage: cbk serve [-h] --stdio\n") -- which is required

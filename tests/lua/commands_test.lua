@@ -80,7 +80,7 @@ describe("list", function()
 
   it("nearest formats are named once each, the nearest first", function()
     local _, _, err = run(harness.temp_dir(), "convert-config", "--model", "mpt", "--src-fmt", "cs-2.9", "--tgt-fmt", "cs-2.0", "p.yaml")
-    has(err, "'cs-2.0' is not a format of mpt; did you mean cs-2.1 or cs-2.2 or cs-2.3? mpt has hf, cs-2.1 … cs-2.9\n")
+    has(err, "'cs-2.0' is not a format of mpt; did you mean 'cs-2.1' or 'cs-2.2' or 'cs-2.3'? mpt has hf, cs-2.1 … cs-2.9\n")
   end)
 
   it("a config may be given as its folder; a field that a release lacks belongs in its model section", function()
@@ -115,7 +115,7 @@ describe("list", function()
   it("what does not exist", function()
     local dir = harness.temp_dir()
     local code, _, stderr = run(dir, "list", "falcn")
-    failed(code, 1, stderr, "did you mean falcon?")
+    failed(code, 1, stderr, "did you mean 'falcon'?")
     code, _, stderr = run(dir, "list", "--src-fmt", "cs-9.9")
     failed(code, 1, stderr, "there is no format 'cs-9.9'; did you mean")
     code, _, stderr = run(dir, "list", "falcon", "--tgt-fmt", "cs-1.7")
@@ -135,7 +135,7 @@ describe("command lines", function()
       { "--threads '0'", "b.pt", "--threads", "0" }, { "--threads '-1'", "b.pt", "--threads", "-1" },
       { "--shard-size '-5'", "b.pt", "--shard-size", "-5" },
       { "'1.5KB': expected a whole number with a unit", "b.pt", "--shard-size", "1.5KB" }, { "DST '-'", "-" },
-      { "--to-dtype 'bfloat15': expected a floating dtype; did you mean bfloat16 or float16?", "b.pt", "--to-dtype", "bfloat15" },
+      { "--to-dtype 'bfloat15': expected a floating dtype; did you mean 'bfloat16' or 'float16'?", "b.pt", "--to-dtype", "bfloat15" },
       { "--to-dtype 'fp8': expected a floating dtype; known are float64, float32, bfloat16, float16, float8_e4m3fn, float8_e5m2, "
         .. "float8_e4m3fnuz, float8_e5m2fnuz, float8_e8m0fnu; see", "b.pt", "--to-dtype", "fp8" },
       { "a floating dtype; known are", "b.pt", "--to-dtype", "int8" }, { "a floating dtype", "b.pt", "--to-dtype", "complex64" },
@@ -192,7 +192,7 @@ describe("command lines", function()
     local code, _, err = run(dir, "stats", "a.pt", "w")
     failed(code, 2, err, "there is no file 'w'; a key is chosen with --key 'w'")
     code, _, err = run(dir, "diff", "a.pt", "a.pt", "--model", "lama")
-    failed(code, 2, err, "there is no model 'lama'; did you mean llama")
+    failed(code, 2, err, "there is no model 'lama'; did you mean 'llama'")
   end)
 
   it("print options and page, where a page has the name of a command", function()

@@ -48,19 +48,19 @@ describe("what convert may have been meant to do", function()
     local dir = harness.temp_dir()
     refused(dir, "llama", "huggingface", "cs-2.4",
       "cannot convert llama from huggingface to cs-2.4: "
-      .. "'huggingface' is not a format of llama; did you mean hf? llama has hf, cs-1.9 … cs-2.9")
+      .. "'huggingface' is not a format of llama; did you mean 'hf'? llama has hf, cs-1.9 … cs-2.9")
     refused(dir, "llama", "hf", "hf",
       "cannot convert llama from hf to hf: the checkpoint is in hf already; choose --to cs-1.9 … cs-2.9")
     refused(dir, "llama", "hf", "cs-2.55",
-      "cannot convert llama from hf to cs-2.55: 'cs-2.55' is not a format of llama; did you mean cs-2.5? llama has hf, cs-1.9 … cs-2.9")
+      "cannot convert llama from hf to cs-2.55: 'cs-2.55' is not a format of llama; did you mean 'cs-2.5'? llama has hf, cs-1.9 … cs-2.9")
     local code, _, said = harness.cbk(dir, "convert-config", "c.json", "--model", "llama", "--src-fmt", "hf", "--to", "hf")
     equal({ code, said }, { 1, "cbk: cannot convert llama from hf to hf: the config is in hf already; choose --to cs-1.9 … cs-2.9\n" })
     for _, format in ipairs { "2.4", "cs2.4" } do
       refused(dir, "llama", "hf", format,
-        ("cannot convert llama from hf to %s: '%s' is not a format of llama; did you mean cs-2.4? llama has hf, cs-1.9 … cs-2.9")
+        ("cannot convert llama from hf to %s: '%s' is not a format of llama; did you mean 'cs-2.4'? llama has hf, cs-1.9 … cs-2.9")
         :format(format, format))
     end
-    refused(dir, "falcn", "hf", "cs-2.4", "cannot convert falcn from hf to cs-2.4: there is no model 'falcn'; did you mean falcon?")
+    refused(dir, "falcn", "hf", "cs-2.4", "cannot convert falcn from hf to cs-2.4: there is no model 'falcn'; did you mean 'falcon'?")
   end)
 
   it("names the model that the config is for", function()

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local errors = require "cbk.errors"
 local harness = require "harness"
+local naming = require "cbk.naming"
 local describe, it, equal = harness.describe, harness.it, harness.equal
 
 local root = cbk.fs.join(cbk.fs.dirname(arg[0]), "../..")
@@ -160,5 +161,21 @@ describe("The check of error texts", function()
       count = count + 1
     end)
     assert(count > 600)
+  end)
+end)
+
+describe("A question about a mistyped name", function()
+  it("quotes the names", function()
+    equal(naming.question { "a", "b\27" }, "did you mean 'a' or 'b\\x1b'?")
+    equal({ naming.suggestion "a", naming.suggestion {}, naming.suggestion(nil) }, { "; did you mean 'a'?", "", "" })
+    equal(naming.question {}, nil)
+  end)
+
+  it("is written in one place", function()
+    local places = {}
+    each_source({ "scripts", "converters" }, function(full, path)
+      if path:find "%.lua$" and cbk.fs.read(full):lower():find "did you mean '?%%s" then places[#places + 1] = path end
+    end)
+    equal(places, { "scripts/lib/cbk/naming.lua" })
   end)
 end)

@@ -326,7 +326,7 @@ describe("Keys: errors name the key and the rule", function()
     fails("there is no action 'rotary.query'; there are frequencies, keys, ", function()
       return actions.rotary.query
     end)
-    fails("there is no function 'rules.key'; did you mean rules.keys?", function() return rules.key {} end)
+    fails("there is no function 'rules.key'; did you mean 'rules.keys'?", function() return rules.key {} end)
     fails("there is no function 'fields.conf", function() return require("converters.engine.fields").confg {} end)
   end)
 end)

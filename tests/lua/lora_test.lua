@@ -310,7 +310,7 @@ describe("cbk fold-lora-checkpoint", function()
     command[3] = "gpt22"
     code, _, err = harness.cbk(folder, unpack(command))
     command[3] = "gpt2"
-    harness.is_true(code == 2 and err:find("did you mean gpt2", 1, true), err)
+    harness.is_true(code == 2 and err:find("did you mean 'gpt2", 1, true), err)
   end)
 end)
 

@@ -319,8 +319,8 @@ describe("Names that do not exist", function()
       { "a Tensor has no 'mean'; t:stats().mean has it", function() return cbk.tensor { 1 }:mean() end },
       { "a Tensor has no 'reshap'; did you mean 'reshape'", function() return cbk.tensor { 1 }:reshap { 1 } end },
       { "this H5Edit has no 'nams'; did you mean 'names'", function() return cbk.h5.edit(edit_path):nams() end },
-      { "cbk has no 'opne'; did you mean cbk.open?", function() return cbk.opne end },
-      { "cbk.fs has no 'lst'; did you mean cbk.fs.list?", function() return cbk.fs.lst end },
+      { "cbk has no 'opne'; did you mean 'cbk.open'?", function() return cbk.opne end },
+      { "cbk.fs has no 'lst'; did you mean 'cbk.fs.list'?", function() return cbk.fs.lst end },
     }
     for _, case in ipairs(cases) do t.raises(case[1], case[2], "key") end
     t.raises("read-only; use out = cbk.create(path)", function() ckpt["z"] = 1 end, "usage")

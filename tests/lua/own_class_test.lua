@@ -643,7 +643,7 @@ describe("Mistakes in a class of one's own", function()
 
   it("are extents with the name of no field", function()
     has(said('"hidden_size", "hidden_size", false', '"hidden_size", "2 * hidden_siz", false'), "class Left: 'layers.0.ff.weight' has the "
-      .. "extent '2 * hidden_siz', but 'hidden_siz' is not one of its fields; did you mean hidden_size?")
+      .. "extent '2 * hidden_siz', but 'hidden_siz' is not one of its fields; did you mean 'hidden_size'?")
     has(said('"layers", "num_hidden_layers"', '"layers", "num_layers"'), "class Left: 'layers' has the extent 'num_layers'")
   end)
 
@@ -651,7 +651,7 @@ describe("Mistakes in a class of one's own", function()
     local keys = ('{ "layers.N.ff.weight", "layers.N.%s.weight" }')
     local right = "require 'converters.classes.zoo.decoder'.GPT2LMHeadModel"
     local text = said('{ "num_hidden_layers" }', '{ "num_hidden_layers" }, fields.fixed.right { norm_typ = "rmsnorm" }', right)
-    has(text, "warning: the config rule fixed 'norm_typ' writes a field that GPT2LMHeadModel does not have; did you mean norm_type?")
+    has(text, "warning: the config rule fixed 'norm_typ' writes a field that GPT2LMHeadModel does not have; did you mean 'norm_type'?")
     has(said(keys, '{ "layers.N.ff.weight", "transformer_decoder.layers.N.self_attn.proj_q_dense_layer.weight" }', right),
       "the output's config does not say use_projection_bias_in_attention, whose default means 6 biases that the output lacks: ")
   end)
@@ -680,9 +680,9 @@ describe("Mistakes in a class of one's own", function()
   end)
 
   it("are misspelt functions, options of tensors and ties", function()
-    has(said("class.linear", "class.liner"), "cbk: own.lua:9: there is no function 'class.liner'; did you mean class.linear?\n")
+    has(said("class.linear", "class.liner"), "cbk: own.lua:9: there is no function 'class.liner'; did you mean 'class.linear'?\n")
     local own = '{ { "a.weight", { "hidden_size" }, %s }, class.each('
-    has(said("{ class.each(", own:format "tide = 'b'"), "class Left: the tensor 'a.weight' has no option 'tide'; did you mean tied?")
+    has(said("{ class.each(", own:format "tide = 'b'"), "class Left: the tensor 'a.weight' has no option 'tide'; did you mean 'tied'?")
     has(said("{ class.each(", own:format "tied = 'b'"), "class Left: 'a.weight' is tied to 'b', which is not one of its tensors")
     has(said("{ class.each(", own:format "tied = 'a.weight'"), "class Left: 'a.weight' is tied to 'a.weight', and that leads back to it; "
       .. "one of the names must not be tied")

@@ -174,10 +174,10 @@ describe("Rules: findings", function()
     fails("a rule has no option 'needed'", rules.keys, { { "a", "b", needed = true } })
     fails("read_only must be a string, not ''", rules.keys, { { "a", "b", read_only = "" } })
     fails("rules_test.lua:", function() local _ = rules.keys { { "a", "b", rules.keys { { "c" } }, read_only = 1 } } end)
-    fails("there is no action 'transpse'; did you mean transpose", function() return actions.transpse end)
+    fails("there is no action 'transpse'; did you mean 'transpose'?", function() return actions.transpse end)
     fails("there is no action 'rotary.query'", function() return actions.rotary.query end)
-    fails("there is no action 'conv1d'; did you mean actions.qkv.conv1d?", function() return actions.conv1d end)
-    fails("'set_rotary_dim'; did you mean rotary.set_dim?", function() return require("converters.vocabulary.values").set_rotary_dim end)
+    fails("there is no action 'conv1d'; did you mean 'actions.qkv.conv1d'?", function() return actions.conv1d end)
+    fails("'set_rotary_dim'; did you mean 'rotary.set_dim'?", function() return require("converters.vocabulary.values").set_rotary_dim end)
   end)
 
   it("an entry is reported with its own line", function()
@@ -407,9 +407,9 @@ describe("Rules: findings", function()
     local dir = harness.temp_dir()
     for part, text in pairs {
       ["own.lua:2: module 'converters.engine.rulez' is not available:"] = '\nlocal rules = require "converters.engine.rulez"',
-      ["own.lua:2: there is no function 'rules.key'; did you mean rules.keys?"] =
+      ["own.lua:2: there is no function 'rules.key'; did you mean 'rules.keys'?"] =
         'local rules = require "converters.engine.rules"\nrules.key {}',
-      ["own.lua:2: there is no class 'GPT2LMHead'; did you mean GPT2LMHeadModel?"] =
+      ["own.lua:2: there is no class 'GPT2LMHead'; did you mean 'GPT2LMHeadModel'?"] =
         'local zoo = require "converters.classes.zoo.decoder"\nlocal unknown = zoo.GPT2LMHead',
       ["the file must return a list of models"] = "return 5",
       ["the file hands over a library"] = "return { { model = 'm', note = 'n', classes = require 'cbk' } }",
@@ -447,7 +447,7 @@ describe("Rules: findings", function()
       { "c", "d", when = function(at) return at.side == "left" and at.left.width == 4 and at.left.model_type == "x" end },
     }
     local found = check_config.conditions(own)
-    equal({ #found, found[1].text }, { 1, "its condition reads 'widht', which is no field of Right; did you mean width?" })
+    equal({ #found, found[1].text }, { 1, "its condition reads 'widht', which is no field of Right; did you mean 'width'?" })
     equal(check_config.conditions(rules.variant(own, { config = fields.config { { "*" } } })), {})
   end)
 
@@ -460,8 +460,8 @@ describe("Rules: findings", function()
     local config = fields.config { { "width", "norm_tipe" }, fields.fixed.right { norm_typ = "rmsnorm", unlike_any = 1 } }
     local found = check_config.table({ config = config }, classes)
     equal({ #found, found[1].text, found[2].text }, {
-      2, "the config rule 'width' <-> 'norm_tipe' writes a field that Right does not have; did you mean norm_type?",
-      "the config rule fixed 'norm_typ' writes a field that Right does not have; did you mean norm_type?",
+      2, "the config rule 'width' <-> 'norm_tipe' writes a field that Right does not have; did you mean 'norm_type'?",
+      "the config rule fixed 'norm_typ' writes a field that Right does not have; did you mean 'norm_type'?",
     })
     found = check_config.table({ config = config }, classes, true)
     equal({ #found, found[3].text }, { 3, "the config rule fixed 'unlike_any' writes a field that Right does not have" })
@@ -471,7 +471,7 @@ describe("Rules: findings", function()
     local own = class.new "Own" { fields = { width = class.kinds.size(4) }, tensors = function() return { { "w", { "widht" } } } end }
     local found = check_config.classes { classes = { left = own } }
     equal({ #found, found[1] and found[1].text },
-      { 1, "class Own: 'w' has the extent 'widht', but 'widht' is not one of its fields; did you mean width?" })
+      { 1, "class Own: 'w' has the extent 'widht', but 'widht' is not one of its fields; did you mean 'width'?" })
     equal(check_config.classes {}, {})
   end)
 

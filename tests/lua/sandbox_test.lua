@@ -116,7 +116,7 @@ describe("a sandboxed converter", function()
       ["\nreturn os.time()"] = "own.lua:2: a sandboxed converter has no 'os'; if you trust the file, pass --no-sandbox",
       ["return require 'cbk'.open"] = "own.lua:1: a sandboxed converter has no 'cbk.open'; if you trust",
       ["return sise"] = "own.lua:1: there is no global 'sise'\n",
-      ["return require 'cbk'.fulll"] = "own.lua:1: there is no 'cbk.fulll'; did you mean cbk.full?",
+      ["return require 'cbk'.fulll"] = "own.lua:1: there is no 'cbk.fulll'; did you mean 'cbk.full'?",
     } do
       is_true(said(text):find(message, 1, true), said(text))
     end

@@ -150,7 +150,7 @@ describe("cbk stats", function()
 
   for words, message in pairs {
     ["--shape x"] = "--shape 'x': expected extents such as '*,4096'",
-    ["--sort nrm"] = "Did you mean norm?",
+    ["--sort nrm"] = "; did you mean 'norm'?",
     ["--top 0"] = "--top '0': expected a whole number of at least 1",
     ["--dtype float31"] = "float31",
     ["--quantiles 2"] = "--quantiles '2': expected numbers from 0 to 1",

@@ -130,7 +130,7 @@ describe("surface", function()
       { "cbk.tensor()", "bad argument #1 to 'cbk.tensor' (number or list of numbers expected, got no value)" },
       { "cbk.json()", "bad argument #1 to 'cbk.json' (a value expected, got nothing)" },
       { "cbk.glob '*' ()", "bad argument #1 to 'a glob' (string expected, got no value)" },
-      { "open 'x'", "code:1: there is no function 'open'; did you mean cbk.open?" },
+      { "open 'x'", "code:1: there is no function 'open'; did you mean 'cbk.open'?" },
       { "d.x.y", "code:1: d has no 'x'" }, { "keys.a.b", "code:1: keys has no 'a', but 'a.b': write keys[\"a.b\"]" },
       { "keys.a.q", "code:1: keys has no 'a', but 'a.b': write keys[\"a.b\"]" }, { "keys.ab.q", "code:1: keys has no 'ab'" },
       { "cbk.copy(d).x.y", "code:1: 'x' is nil, which has no fields; a key with dots is one name, as in x[\"a.b\"]" },

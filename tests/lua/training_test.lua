@@ -350,7 +350,7 @@ describe("cbk train: the file", function()
       "line 10: trainer.init.model.hidden_size: expected a whole number of at least 1, found '16'")
     refused("      dropout_rate: 0.1", "      dropout_rate: 1.5",
       "line 17: trainer.init.model.dropout_rate: expected a number from 0 to 1, found 1.5")
-    refused("name: gpt2", "name: gtp2", "line 8: trainer.init.model.name: 'gtp2' is not a known model; did you mean gpt2?")
+    refused("name: gpt2", "name: gtp2", "line 8: trainer.init.model.name: 'gtp2' is not a known model; did you mean 'gpt2'?")
     refused("      name: gpt2\n", "", "line 7: trainer.init.model: it has no 'name', such as gpt2")
     refused("position_embedding_type: learned", "position_embedding_type: rotery",
       "line 15: trainer.init.model.position_embedding_type: position_embedding_type=rotery is not emulated; did you mean 'rotary'?")

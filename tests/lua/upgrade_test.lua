@@ -527,8 +527,8 @@ describe("cbk upgrade", function()
   it("knows which releases there are, and which it can write for", function()
     local folder = harness.temp_dir()
     for option, text in pairs {
-      ["--to=cs-9.9"] = "--to cs-9.9: 'cs-9.9' is not a release; did you mean cs-2.9 or cs-2.8 or cs-2.7? known are cs-1.6 … cs-2.9",
-      ["--to=2.5"] = "did you mean cs-2.5? known are", ["--to=hf"] = "--to hf: 'hf' is not a release; known are cs-1.6",
+      ["--to=cs-9.9"] = "--to cs-9.9: 'cs-9.9' is not a release; did you mean 'cs-2.9' or 'cs-2.8' or 'cs-2.7'? known are cs-1.6 … cs-2.9",
+      ["--to=2.5"] = "did you mean 'cs-2.5'? known are", ["--to=hf"] = "--to hf: 'hf' is not a release; known are cs-1.6",
       ["--to=cs-1.9"] = "--to cs-1.9: cbk writes H5 0.4 and later", ["--to=cs-1.10"] = "'cs-1.10' is not a release",
     } do
       local code, _, problem = harness.cbk(folder, "upgrade", "--model", "gpt2", "--config", "c.yaml", "x.mdl", option)

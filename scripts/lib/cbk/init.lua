@@ -10,7 +10,7 @@ local function fail_unknown(owner, name)
   local names, member = {}, "^" .. owner:gsub("%.", "%%.") .. "%.([%w_]+)$"
   for _, known in ipairs(cbk.help.names()) do names[#names + 1] = known:match(member) end
   local near = cbk.nearest(name, names, 1)[1]
-  cbk.fail("key", ("%s has no %s%s"):format(owner, cbk.quote(name), near and ("; did you mean %s.%s?"):format(owner, near) or ""))
+  cbk.fail("key", ("%s has no %s%s"):format(owner, cbk.quote(name), cbk.naming.suggestion(near and owner .. "." .. near)))
 end
 
 for group, functions in pairs(cbk) do

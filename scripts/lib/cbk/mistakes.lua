@@ -1,10 +1,11 @@
 -- Lua's own errors in plain words, with suggestions.
 local cbk = require "cbk"
+local naming = require "cbk.naming"
 local typed_mistakes = require "cbk.typed_mistakes"
 
---- "; did you mean cbk.open?" if cbk has a function `name`.
+--- "; did you mean 'cbk.open'?" if cbk has a function `name`.
 local function meant(name)
-  return type(rawget(cbk, name)) == "function" and ("; did you mean cbk.%s?"):format(name) or ""
+  return naming.suggestion(type(rawget(cbk, name)) == "function" and "cbk." .. name)
 end
 
 local NAMES = { userdata = "a value of cbk", ["function"] = "a function", table = "a table", number = "a number", string = "a string",
@@ -88,8 +89,7 @@ local MISTAKES = {
     return ("argument #%s should be %s, but is %s"):format(position, kind(expected), kind(found))
   end },
   { "module '([^']*)' not found:(.*)", function(name, tried)
-    local near = near_module(name, tried)
-    return ("there is no module '%s' in the folders of package.path%s"):format(name, near and ("; did you mean '%s'?"):format(near) or "")
+    return ("there is no module '%s' in the folders of package.path%s"):format(name, naming.suggestion(near_module(name, tried)))
   end },
 }
 

@@ -1,8 +1,11 @@
 -- Lists of names for messages.
 
+local cbk = require "cbk"
 local fold = require "cbk.fold"
 
 local naming = {}
+
+local MOST_QUOTED = 300 -- bytes of a name that may be meant: users copy it
 
 -- Names come from files, and may be long: a pattern that begins anywhere and ends at the end takes quadratic time.
 
@@ -63,6 +66,23 @@ function naming.listed(list, most)
   for i = 1, math.min(#list, most or 20) do shown[i] = tostring(list[i]) end
   local rest = (list.count or #list) - #shown
   return table.concat(shown, ", ") .. (rest > 0 and (", … and %d more"):format(rest) or "")
+end
+
+---The question about a mistyped name: "did you mean 'a' or 'b'?", or nil if no name is similar.
+---@param near? string|string[]|false   similar names, best first
+---@return string|nil
+function naming.question(near)
+  local quoted = {}
+  for i, name in ipairs(type(near) == "string" and { near } or near or {}) do quoted[i] = cbk.quote(name, MOST_QUOTED) end
+  return quoted[1] and ("did you mean %s?"):format(table.concat(quoted, " or "))
+end
+
+---The question as the end of a message: "; did you mean 'a' or 'b'?", or an empty text.
+---@param near? string|string[]|false   similar names, best first
+---@return string
+function naming.suggestion(near)
+  local question = naming.question(near)
+  return question and "; " .. question or ""
 end
 
 return naming

@@ -1,6 +1,7 @@
 -- Mistakes in code that was typed (at the prompt, after -e): the values that it names can be looked at, so that the advice is exact.
 
 local cbk = require "cbk"
+local naming = require "cbk.naming"
 
 local typed_mistakes = {}
 
@@ -54,8 +55,7 @@ end
 local function suggestion(dict, name)
   local names = cbk.keys(dict)
   for i, one in ipairs(names) do names[i] = tostring(one) end
-  local near = cbk.nearest(name, names, 1)[1]
-  return near and ("; did you mean '%s'?"):format(near) or ""
+  return naming.suggestion(cbk.nearest(name, names, 1))
 end
 
 ---Why a key in brackets is nil: ckpt.model["lm_head.wieght"].

@@ -1,6 +1,7 @@
 -- Errors and warnings of the training API. An error is a table { kind, message, where } with a __tostring.
 
 local cbk = require "cbk"
+local naming = require "cbk.naming"
 local session = require "cstorch.session"
 
 local errors = {}
@@ -111,8 +112,7 @@ end
 ---@param names string[]
 ---@return string
 function errors.suggestion(name, names)
-  local near = type(name) == "string" and cbk.nearest(name, names, 1)[1]
-  return near and ("; did you mean '%s'?"):format(near) or ""
+  return naming.suggestion(type(name) == "string" and cbk.nearest(name, names, 1))
 end
 
 ---Warns once for each text.

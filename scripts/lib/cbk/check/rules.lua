@@ -1,6 +1,7 @@
 -- The kinds of findings of `cbk check`: identifier, usual severity, meaning.
 
 local cbk = require "cbk"
+local naming = require "cbk.naming"
 
 local rules = {}
 
@@ -116,10 +117,9 @@ function rules.named(text)
   if rules.by_id[text] then return text end
   local ids = {}
   for i, rule in ipairs(rules.list) do ids[i] = rule.id end
-  local near = cbk.nearest(text, ids, 3)
-  if near[1] then return nil, ("%s is not a rule; did you mean %s?"):format(cbk.quote(text), table.concat(near, " or ")) end
+  local question = naming.question(cbk.nearest(text, ids, 3))
   table.sort(ids)
-  return nil, ("%s is not a rule; the rules are %s"):format(cbk.quote(text), table.concat(ids, ", "))
+  return nil, ("%s is not a rule; %s"):format(cbk.quote(text), question or "the rules are " .. table.concat(ids, ", "))
 end
 
 return rules

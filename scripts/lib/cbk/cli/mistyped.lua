@@ -1,6 +1,7 @@
 -- What may be meant by an unknown option, or by an argument that is too many.
 
 local cbk = require "cbk"
+local naming = require "cbk.naming"
 local words = require "cbk.cli.words"
 
 local mistyped = {}
@@ -18,13 +19,6 @@ local function long_names(parser)
   return out
 end
 
----@param texts string[]
----@return string   "; did you mean '--flat'?", or nothing
-local function question(texts)
-  for i, text in ipairs(texts) do texts[i] = cbk.quote(text) end
-  return #texts > 0 and ("; did you mean %s?"):format(table.concat(texts, " or ")) or ""
-end
-
 ---Whether an option has the words of another one: "--to-dtype" those of "--dtype".
 local function has_words(name, typed) return (name:sub(2) .. "-"):find(typed:sub(2) .. "-", 1, true) ~= nil end
 
@@ -38,7 +32,7 @@ function mistyped.option(parser, typed)
     local is_like = name:sub(1, #wanted) == wanted or has_words(name, wanted)
     if is_like and #near < MOST then near[#near + 1] = name end
   end
-  return ("unknown option %s%s"):format(cbk.quote(typed), question(#near > 0 and near or cbk.nearest(wanted, names, MOST)))
+  return ("unknown option %s%s"):format(cbk.quote(typed), naming.suggestion(#near > 0 and near or cbk.nearest(wanted, names, MOST)))
 end
 
 local BY_ARGNAME = {
@@ -75,7 +69,7 @@ function mistyped.argument(parser, line)
       near[#near + 1] = ("%s %s"):format(option._public_aliases[1], extra)
     end
   end
-  return ("too many arguments: %s is one too many%s"):format(cbk.quote(extra), question(near))
+  return ("too many arguments: %s is one too many%s"):format(cbk.quote(extra), naming.suggestion(near))
 end
 
 return mistyped

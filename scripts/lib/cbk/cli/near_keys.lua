@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local key_part = require "cbk.cli.key_part"
+local naming = require "cbk.naming"
 
 local MOST = 10000 -- keys to compare
 local MOST_SAME = 3 -- that are suggested
@@ -40,7 +41,7 @@ end
 return function(rows, key)
   for _, dotted in ipairs(key_part.dotted(key)) do
     local found = existing_end(rows, dotted)
-    if found then return ("; did you mean %s?"):format(cbk.quote(found)) end
+    if found then return naming.suggestion(found) end
   end
   key = key_part.parse(key) or key
   if key:find "[*?%[{]" then return "" end
@@ -54,7 +55,5 @@ return function(rows, key)
     if container and not is_known[container] then keys[#keys + 1], is_known[container] = container, true end
   end
   local near = #same > 0 and same or { existing_end(rows, key) }
-  if #near == 0 then near = cbk.nearest(key, keys, 3) end
-  for i, name in ipairs(near) do near[i] = cbk.quote(name) end
-  return #near > 0 and ("; did you mean %s?"):format(table.concat(near, " or ")) or ""
+  return naming.suggestion(#near > 0 and near or cbk.nearest(key, keys, 3))
 end

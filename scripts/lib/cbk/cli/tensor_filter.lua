@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
+local naming = require "cbk.naming"
 
 local tensor_filter = {}
 
@@ -42,9 +43,8 @@ function tensor_filter.options(parser, sorts)
       for _, name in ipairs(sorts) do
         if name == text then return text end
       end
-      local near = cbk.nearest(text, sorts, 1)[1]
-      local advice = near and (". Did you mean %s?"):format(near) or sorts.beyond and ("; %s"):format(sorts.beyond) or ""
-      return nil, ("--sort '%s': expected one of %s%s"):format(text, table.concat(sorts, ", "), advice)
+      local advice = naming.question(cbk.nearest(text, sorts, 1)) or sorts.beyond
+      return nil, ("--sort '%s': expected one of %s%s"):format(text, table.concat(sorts, ", "), advice and "; " .. advice or "")
     end)
   cli.candidates(sort, sorts)
   parser:option("--top", "only the first N"):argname("N"):convert(cli.whole_number("--top", 1))

@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
+local naming = require "cbk.naming"
 local selection = require "cbk.cli.selection"
 local shard_by = require "cbk.cli.shard_by"
 
@@ -29,11 +30,11 @@ function tensorflow.check_path(path)
   end
   local near = is_folder and {} or cbk.nearest(cbk.fs.basename(path), names, 3)
   if #near == 0 then near = { unpack(names, 1, 3) } end
-  for i, name in ipairs(near) do near[i] = ("'%s'"):format(folder == "." and name or cbk.fs.join(folder, name)) end
+  for i, name in ipairs(near) do near[i] = folder == "." and name or cbk.fs.join(folder, name) end
   if is_folder and #near > 0 then return end -- opening it reports which one it is, or that there are several
   local why = is_folder and ("there is no TensorFlow checkpoint in the folder '%s': no file 'checkpoint' names one"):format(path)
     or ("there is no TensorFlow checkpoint '%s': neither '%s.index' nor a folder of that name"):format(path, path)
-  cbk.fail("io", why .. (#near > 0 and "; did you mean " .. table.concat(near, " or ") .. "?" or ""))
+  cbk.fail("io", why .. naming.suggestion(near))
 end
 
 ---The variables to write by name, except those that the options or `convert` leave out. Their names are the dotted paths of trees.

@@ -18,8 +18,8 @@ function to_dtype.floating(option)
   return function(text)
     local dtype = cli.dtype(text)
     if dtype and cbk.dtype(dtype).floating then return dtype end
-    local near = dtype and {} or cbk.nearest(text, FLOATING, 2)
-    local advice = #near > 0 and ("did you mean %s?"):format(table.concat(near, " or ")) or "known are " .. table.concat(FLOATING, ", ")
+    local question = naming.question(not dtype and cbk.nearest(text, FLOATING, 2))
+    local advice = question or "known are " .. table.concat(FLOATING, ", ")
     return nil, ("%s '%s': expected a floating dtype; %s"):format(option, text, advice)
   end
 end

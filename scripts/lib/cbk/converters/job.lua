@@ -1,6 +1,7 @@
 -- Jobs: one conversion each, with all the data that it needs. A job is created once and passed on.
 
 local cbk = require "cbk"
+local naming = require "cbk.naming"
 local converter_list = require "cbk.converters.list"
 local catalogue = require "converters.engine.catalogue"
 local hf_config = require "converters.modelzoo.hf_config"
@@ -18,9 +19,9 @@ local function unknown_format(name, model, asked, other, option)
     for _, format in ipairs(formats) do choice[#choice + 1] = format ~= other and format or nil end
     return ("%s converts between %s; use %s %s"):format(name, table.concat(formats, " and "), option, table.concat(choice, " or "))
   end
-  local near = converter_list.nearest_formats(asked, formats)
-  local meant = #near > 0 and ("did you mean %s? "):format(table.concat(near, " or ")) or ""
-  return ("'%s' is not a format of %s; %s%s has %s"):format(asked, name, meant, name, converter_list.formats_text(model))
+  local question = naming.question(converter_list.nearest_formats(asked, formats))
+  return ("'%s' is not a format of %s; %s%s has %s"):format(asked, name, question and question .. " " or "", name,
+    converter_list.formats_text(model))
 end
 
 ---Why no converters lead from one format to the other, with suggestions.

@@ -1,6 +1,7 @@
 -- The rows of `cbk list`, and the known names nearest to a mistyped one.
 
 local cbk = require "cbk"
+local naming = require "cbk.naming"
 local catalogue = require "converters.engine.catalogue"
 
 local list = {}
@@ -215,10 +216,9 @@ end
 ---The end of a message about an unknown model.
 ---@param name string
 ---@param names string[]
----@return string   "did you mean llama?"
+---@return string   "did you mean 'llama'?"
 function list.advice(name, names)
-  local near = list.nearest(name, names)
-  return #near > 0 and ("did you mean %s?"):format(table.concat(near, " or ")) or "`cbk list` lists the models"
+  return naming.question(list.nearest(name, names)) or "`cbk list` lists the models"
 end
 
 local HUGGING_FACE = { hf = true, huggingface = true, huggingfacehub = true, transformers = true }

@@ -59,7 +59,7 @@ local function check_fields(map, known, place)
     local text = tostring(name)
     if not names[name] and not is_absent(value) then
       if REFUSED[name] then refuse(text, "%s'%s' is not supported; %s", before, text, REFUSED[name]) end
-      refuse(text, "%sunknown field '%s'; did you mean '%s'? known: %s", before, text, cbk.nearest(text, known, 1)[1] or known[1],
+      refuse(text, "%sunknown field '%s'%s known: %s", before, text, naming.suggestion(cbk.nearest(text, known, 1)[1] or known[1]),
         table.concat(known, ", "))
     end
   end
@@ -179,8 +179,8 @@ local function method_of(map)
   if is_absent(name) then refuse("merge_method", "merge_method is missing; known: %s", table.concat(names, ", ")) end
   name = tostring(name)
   if methods.all[name] then return name end
-  refuse("merge_method", "there is no merge_method '%s'; did you mean '%s'? known: %s; %s", name,
-    cbk.nearest(name, names, 1)[1] or "linear", table.concat(names, ", "), OTHER_METHODS)
+  refuse("merge_method", "there is no merge_method '%s'%s known: %s; %s", name,
+    naming.suggestion(cbk.nearest(name, names, 1)[1] or "linear"), table.concat(names, ", "), OTHER_METHODS)
 end
 
 ---Warns of parameters that the method does not read.

@@ -81,8 +81,8 @@ function parameters.parse(section, place)
     local known = parameters.KNOWN[name]
     if not known then
       local names = naming.sorted(parameters.KNOWN)
-      refuse(place, "unknown parameter '%s'; did you mean '%s'? known: %s", tostring(name),
-        cbk.nearest(tostring(name), names, 1)[1] or names[1], table.concat(names, ", "))
+      refuse(place, "unknown parameter '%s'%s known: %s", tostring(name),
+        naming.suggestion(cbk.nearest(tostring(name), names, 1)[1] or names[1]), table.concat(names, ", "))
     end
     out[name] = parsed(("%s.%s"):format(place, name), value, known)
   end

@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
 local converter_list = require "cbk.converters.list"
 local kinds = require "converters.engine.kinds"
+local naming = require "cbk.naming"
 local releases = require "converters.engine.releases"
 
 local release = {}
@@ -33,9 +34,8 @@ function release.problem(format)
   if releases.place[catalogue.release(format)] then return nil end
   local formats = {}
   for i, name in ipairs(releases.known) do formats[i] = "cs-" .. name end
-  local near = converter_list.nearest_formats(format, formats)
-  return ("'%s' is not a release; %sknown are cs-%s … cs-%s"):format(format,
-    #near > 0 and ("did you mean %s? "):format(table.concat(near, " or ")) or "", first, newest)
+  local question = naming.question(converter_list.nearest_formats(format, formats))
+  return ("'%s' is not a release; %sknown are cs-%s … cs-%s"):format(format, question and question .. " " or "", first, newest)
 end
 
 --- Only releases wrote versions 0.1 to 0.3. Later versions are containers that tools write too, for models of any release: the tools

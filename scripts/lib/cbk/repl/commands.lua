@@ -8,6 +8,7 @@ local extents = require "cbk.extents"
 local fold = require "cbk.fold"
 local help = require "cbk.help"
 local listing = require "cbk.listing"
+local naming = require "cbk.naming"
 local natural = require "cbk.natural"
 local near_keys = require "cbk.cli.near_keys"
 local numbers = require "cbk.numbers"
@@ -57,8 +58,7 @@ commands.help = {
     end
     if not text then text = session:help_of_value(rest) end
     if not text then
-      local hint = #near > 0 and "; did you mean " .. table.concat(near, " or ") .. "?" or "; :help lists what there is"
-      cbk.fail("key", ("there is no help for %s%s"):format(cbk.quote(rest), hint))
+      cbk.fail("key", ("there is no help for %s; %s"):format(cbk.quote(rest), naming.question(near) or ":help lists what there is"))
     end
     print_text(text)
   end,

@@ -15,6 +15,7 @@ local help = require "cbk.help"
 local inspect = require "cbk.inspect"
 local listing = require "cbk.listing"
 local mistakes = require "cbk.mistakes"
+local naming = require "cbk.naming"
 local natural = require "cbk.natural"
 local pager = require "cbk.repl.pager"
 local typed_mistakes = require "cbk.typed_mistakes"
@@ -251,8 +252,8 @@ function Session:command(text)
   if text:find "^%s*:%s*$" or text:find "^%s*:[^%a]" then name, rest = "", "" end
   local command = commands.all[name]
   if not command then
-    local near = cbk.nearest(name, commands.order, 1)
-    self:report(("there is no command :%s; %s"):format(name, near[1] and "did you mean :" .. near[1] .. "?" or ":help lists them"))
+    local near = cbk.nearest(name, commands.order, 1)[1]
+    self:report(("there is no command :%s; %s"):format(name, naming.question(near and ":" .. near) or ":help lists them"))
     return false
   end
   if rest == "" and command.usage:find " %u" then
@@ -325,8 +326,9 @@ function Session:meant_command(text)
   return (":%s %s"):format(command, (rest:gsub("[%(%)\"']", ""))):gsub(" $", "")
 end
 
----Suggestions for a single name that is nil, such as "ckpt or ckpt1"; nil if no name is similar.
-function Session:meant_name(text)
+---Names like a single one that is nil; nil if no name is similar.
+---@return string[]|nil
+function Session:meant_names(text)
   local name = text:match "^%s*([%a_][%w_]*)%s*$"
   if not name or #name < 4 or name == "ckpt" or self.env[name] ~= nil then return nil end
   local all = {}
@@ -335,7 +337,7 @@ function Session:meant_name(text)
     if rawget(self.env, known) == nil then all[#all + 1] = known end -- the prompt has a print of its own
   end
   local near = cbk.nearest(name, natural.sort(all), 2)
-  return #near > 0 and table.concat(near, " or ") or nil
+  return near[1] and near
 end
 
 function Session:handle(text)
@@ -343,12 +345,12 @@ function Session:handle(text)
   if is_command(text) then return self:command(text) end
   local meant = self:meant_command(text)
   if meant then
-    self:report(("%s means nothing in Lua; did you mean %s?"):format(cbk.quote(text), cbk.shown(meant)))
+    self:report(("%s means nothing in Lua%s"):format(cbk.quote(text), naming.suggestion(meant)))
     return false
   end
-  local name = self.interactive and self:meant_name(text)
-  if not name then return self:evaluate(text) end
-  self:report(("%s is nil; did you mean %s?"):format(cbk.quote(text), name))
+  local names = self.interactive and self:meant_names(text)
+  if not names then return self:evaluate(text) end
+  self:report(("%s is nil%s"):format(cbk.quote(text), naming.suggestion(names)))
   return true
 end
 

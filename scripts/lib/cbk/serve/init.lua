@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local is_tensor = require("cbk.tensor_kinds").is_tensor
+local naming = require "cbk.naming"
 local near_keys = require "cbk.cli.near_keys"
 local quantised = require "cbk.quantised"
 local real_values = require "cbk.cli.real_values"
@@ -223,9 +224,8 @@ local function check_parameters(request)
   for key in cbk.raw_items(request) do
     local name = cbk.key_text(key)
     if not is_known[name] then
-      local near = cbk.nearest(name, METHODS[request.method], 1)[1]
       cbk.fail("usage", ("'%s' has no option %s%s"):format(request.method, cbk.quote(name),
-        near and ("; did you mean '%s'?"):format(near) or ""))
+        naming.suggestion(cbk.nearest(name, METHODS[request.method], 1))))
     end
   end
 end

@@ -100,7 +100,7 @@ local function refuse_targets(run, own, groups)
   for _, name in ipairs(names) do is_known[name] = true end
   for _, name in ipairs(groups[1].targets or {}) do near = near or not is_known[name] and cbk.nearest(name, names, 1)[1] or nil end
   params.refuse(run, groups[1].name .. ".target_modules", ("no module of the model is among the target_modules of lora_params%s; known: %s")
-    :format(near and ("; did you mean '%s'?"):format(near) or "", table.concat(names, ", ")))
+    :format(naming.suggestion(near), table.concat(names, ", ")))
 end
 
 ---Adds the low-rank matrices of the callback Lora, if the file has it.

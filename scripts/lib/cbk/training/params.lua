@@ -78,8 +78,7 @@ end
 ---@param known string[]
 ---@param of? string   whose field it is
 function params.refuse_unknown(at, place, known, of)
-  local near = cbk.nearest(naming.last(place), known, 1)[1]
-  local advice = near and ("did you mean '%s'?"):format(near) or "known: " .. table.concat(known, ", ")
+  local advice = naming.question(cbk.nearest(naming.last(place), known, 1)) or "known: " .. table.concat(known, ", ")
   params.refuse(at, place, ("unknown field%s; %s"):format(of and " of " .. of or "", advice))
 end
 
@@ -132,7 +131,7 @@ local function read_named(reader, known, ignored, entries, place)
     for name in cbk.items(entry) do
       local options, spot = entry[name], at .. "." .. tostring(name)
       local near = not (known[name] or ignored[name]) and cbk.nearest(tostring(name), naming.sorted(known), 1)[1]
-      if near then params.refuse(reader, spot, ("unknown name; did you mean '%s'?"):format(near)) end
+      if near then params.refuse(reader, spot, "unknown name" .. naming.suggestion(near)) end
       local field = known[name] or ignored[name] or { ignored = "is not known here" }
       local value = kinds.absent(options) and field.ignored and "null" or options
       out[name] = read_field(reader, field, value, spot)
