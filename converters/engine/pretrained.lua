@@ -3,6 +3,7 @@
 
 local cbk = require "cbk"
 local fields = require "converters.engine.fields"
+local naming = require "cbk.naming"
 
 local pretrained = {}
 
@@ -19,13 +20,12 @@ local usual = {
 }
 
 -- Common fields without a usual value.
-local others = {}
-for name in ([[
+local others = naming.set [[
   architectures auto_map bad_words_ids begin_suppress_tokens bos_token_id cross_attention_hidden_size decoder_start_token_id dtype
   eos_token_id exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id gradient_checkpointing
   pad_token_id prefix problem_type sep_token_id suppress_tokens task_specific_params tokenizer_class torch_dtype transformers_version
   use_cache
-]]):gmatch "%S+" do others[name] = true end
+]]
 
 ---Whether every config may have the field, whatever its model.
 ---@param name string

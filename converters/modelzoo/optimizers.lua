@@ -1,5 +1,7 @@
 -- Optimizers as data: their settings in a config, and their states for each parameter.
 
+local naming = require "cbk.naming"
+
 local optimizers = {}
 
 ---@class Optimizer
@@ -40,16 +42,9 @@ local may_be_none = { momentum_buffer = true }
 --- The places with names of parameters in a checkpoint's `optimizer` and its sparsity: keys of a dict, and lists in each group.
 optimizers.BY_PARAMETER, optimizers.GROUPS, optimizers.LISTS = "state", "param_groups", { "params", "param_names" }
 
----@param names string
-local function set(names)
-  local out = {}
-  for name in names:gmatch "%S+" do out[name] = true end
-  return out
-end
-
 local settings, own_states, zero_at_first = {}, {}, {}
 for name, class in pairs(classes) do
-  settings[name], own_states[name] = set(class.settings), set(class.zero)
+  settings[name], own_states[name] = naming.set(class.settings), naming.set(class.zero)
   for state in pairs(own_states[name]) do zero_at_first[state] = true end
 end
 

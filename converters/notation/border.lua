@@ -3,12 +3,13 @@
 
 local cbk = require "cbk"
 local limits = require "cbk.limits"
+local naming = require "cbk.naming"
 local position = require "converters.notation.position"
 local visible = require "converters.notation.visible"
 
-local border = {}
+local set = naming.set
 
-local set = visible.set
+local border = {}
 
 local MOST_LEVELS = 200 -- of tables in tables
 

@@ -9,11 +9,7 @@ local position = require "converters.notation.position"
 
 local sandbox = {}
 
-local function set(names)
-  local out = {}
-  for name in names:gmatch "%S+" do out[name] = true end
-  return out
-end
+local set = naming.set
 
 local FUNCTIONS = set "assert error select tonumber tostring" -- besides those that know views (border.functions)
 

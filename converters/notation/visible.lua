@@ -1,5 +1,7 @@
 -- What a sandbox sees of the library's tables: all of plain ones, of objects what is shown, of modules what is not hidden.
 
+local naming = require "cbk.naming"
+
 local visible = {}
 
 ---@class Visible
@@ -10,18 +12,10 @@ local visible = {}
 local limits = setmetatable({}, { __mode = "k" })  -- by table or metatable: Visible
 local modules = setmetatable({}, { __mode = "k" }) -- tables that are no values
 
----@param names string   separated by spaces
----@return table<string, true>
-function visible.set(names)
-  local out = {}
-  for name in names:gmatch "%S+" do out[name] = true end
-  return out
-end
-
 ---Limits what the sandbox sees of all objects with a metatable.
 ---@param metatable table
 ---@param names string   separated by spaces
-function visible.show(metatable, names) limits[metatable] = { names = visible.set(names) } end
+function visible.show(metatable, names) limits[metatable] = { names = naming.set(names) } end
 
 ---Shows all of the objects with a metatable: they are data, of which the metatable computes some.
 ---@param metatable table

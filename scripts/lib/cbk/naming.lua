@@ -34,6 +34,14 @@ function naming.sorted(map)
   return out
 end
 
+---@param names string   separated by spaces
+---@return table<string, true>
+function naming.set(names)
+  local out = {}
+  for name in names:gmatch "%S+" do out[name] = true end
+  return out
+end
+
 ---All names, for keys that are left out. Names that differ only in their numbers are folded: "layers.{0..31}.weight".
 ---@param list string[]
 ---@return string

@@ -1,13 +1,13 @@
 -- Colours of results in a terminal. They are put into lines that are broken already, so that no width changes.
 
 local colour = require "cbk.colour"
+local naming = require "cbk.naming"
 
 local paint = {}
 
 local SEVERITIES = { error = "red", warning = "yellow", note = "cyan", clean = "green" }
-local DTYPES = {}
-for name in ([[float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 int64 int32 int16 int8 uint8 uint16 uint32 uint64 bool complex64
-  complex128]]):gmatch "%S+" do DTYPES[name] = true end
+local DTYPES = naming.set [[float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 int64 int32 int16 int8 uint8 uint16 uint32 uint64
+  bool complex64 complex128]]
 
 ---A painter for each line of a text.
 ---@param of fun(line: string): string

@@ -241,8 +241,7 @@ end
 ---@field divisor? integer   the left counts 0, 2, 4 where the right counts 0, 1, 2
 ---@field offset? integer    the right counts 2, 3, 4 where the left counts 0, 1, 2
 
-local USUAL = {}
-for word in ("h layer layers block blocks resblocks experts"):gmatch "%S+" do USUAL[word] = true end
+local USUAL = naming.set "h layer layers block blocks resblocks experts"
 
 local function last_word(prefix)
   if prefix:find "[^.]%.$" then return naming.last(prefix:sub(1, -2)) end

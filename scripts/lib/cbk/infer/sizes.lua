@@ -2,7 +2,7 @@
 -- If several expressions give the number, they must agree when a converter runs.
 
 local cbk = require "cbk"
-
+local naming = require "cbk.naming"
 local source = require "cbk.infer.source"
 
 local sizes = {}
@@ -58,11 +58,7 @@ local function fields_of(config)
   return out
 end
 
-local function set(words)
-  local out = {}
-  for word in words:gmatch "%S+" do out[word] = true end
-  return out
-end
+local set = naming.set
 
 local WIDTHS = set [[n_embd hidden_size d_model embed_dim width attention_inner_dim dim hidden_dim model_dim hidden emb_dim embedding_dim
   embedding_size emb_size d_hidden]]

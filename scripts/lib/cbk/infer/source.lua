@@ -1,12 +1,12 @@
 -- Texts of checkpoints and configs in Lua source. They are untrusted: whatever they contain, they stay a string, a field or a comment.
 
 local cbk = require "cbk"
+local naming = require "cbk.naming"
 
 local source = {}
 
-local KEYWORDS = {}
-for word in ([[and break do else elseif end false for function goto if in local nil not or repeat return then true until while]])
-  :gmatch "%a+" do KEYWORDS[word] = true end
+local KEYWORDS = naming.set [[and break do else elseif end false for function goto if in local nil not or repeat return then true until
+  while]]
 
 local function is_name(text) return type(text) == "string" and text:find "^[%a_][%w_]*$" ~= nil and not KEYWORDS[text] end
 

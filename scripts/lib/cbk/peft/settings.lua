@@ -11,12 +11,9 @@ local function is_set(value) return value ~= nil and value ~= cbk.null and value
 local function refuse(message, ...) cbk.fail("config", ("adapter_config.json: " .. message):format(...)) end
 
 -- Fields that do not change the meaning of the saved matrices.
-local PASSIVE = {}
-for name in ([[alpha_pattern auto_mapping base_model_name_or_path bias ensure_weight_tying eva_config exclude_modules fan_in_fan_out
-  inference_mode init_lora_weights layers_pattern layers_to_transform loftq_config lora_alpha lora_dropout megatron_core modules_to_save
-  peft_type peft_version qalora_group_size r rank_pattern revision runtime_config target_modules task_type use_rslora]]):gmatch "%S+" do
-  PASSIVE[name] = true
-end
+local PASSIVE = naming.set [[alpha_pattern auto_mapping base_model_name_or_path bias ensure_weight_tying eva_config exclude_modules
+  fan_in_fan_out inference_mode init_lora_weights layers_pattern layers_to_transform loftq_config lora_alpha lora_dropout megatron_core
+  modules_to_save peft_type peft_version qalora_group_size r rank_pattern revision runtime_config target_modules task_type use_rslora]]
 
 local function is_empty(value)
   local kind = cbk.kind(value)

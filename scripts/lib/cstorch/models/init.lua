@@ -6,6 +6,7 @@ local errors = require "cstorch.errors"
 local hugging_face = require "cstorch.models.hugging_face"
 local initial = require "cstorch.models.initial"
 local kinds = require "converters.engine.kinds"
+local naming = require "cbk.naming"
 local t5 = require "cstorch.models.t5"
 local tensors = require "cstorch.tensors"
 local text = require "cstorch.text"
@@ -53,17 +54,11 @@ function models.knows(class) return describes[class] ~= nil end
 ---The fields of a config that say how parameters begin.
 models.initializers = initial.fields
 
-local function set(names)
-  local out = {}
-  for name in names:gmatch "%S+" do out[name] = true end
-  return out
-end
-
 ---Kinds of fields that are seen in the shapes of tensors; rates are of dropout.
-local SHAPES = set "size length depth rate"
+local SHAPES = naming.set "size length depth rate"
 
 ---Fields that are seen in which tensors there are, and those that change no logits.
-local OTHERS = set [[
+local OTHERS = naming.set [[
 attention_bias mlp_bias bias no_bias use_projection_bias_in_attention use_ffn_bias_in_attention use_ffn_bias use_bias_in_output
 tie_word_embeddings share_embedding_weights num_extra_input_vocab_tokens attention_module extra_attention_params attention_inner_dim
 use_ffn_bias_in_mlm use_output_bias_in_mlm add_pooling_layer share_encoder_decoder_embedding extra_ids
