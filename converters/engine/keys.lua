@@ -106,8 +106,7 @@ local function fail(message, ...) cbk.fail("convert", message:format(...)) end
 ---@field backward fun(value: any, at: At): any
 ---@field takes_null? boolean
 
----@param value any
-function keys.is_count(value) return type(value) == "number" and value % 1 == 0 and value >= 0 and value <= MOST_VALUES end
+local function is_count(value) return type(value) == "number" and value % 1 == 0 and value >= 0 and value <= MOST_VALUES end
 
 ---How many values a letter has: a whole number, or an error.
 ---@param each Each
@@ -118,7 +117,7 @@ function keys.count(each, rule, at)
   local field = type(each.count) == "string" and each.count
   local found = field and at.right[field]
   if not field then found = each.count(at) end
-  if keys.is_count(found) then return found end
+  if is_count(found) then return found end
   fail("%s: %s counts '%s', and is %s: only a whole number from 0 to %d is supported", rules.named(rule),
     field and "'" .. field .. "'" or "a function", each.letter, fields.shown(found), MOST_VALUES)
 end
@@ -377,15 +376,21 @@ function Run:check_weight(value)
   end
 end
 
+---The captures of a key, as its rule renumbers them.
+---@param hit Hit
+---@return string[]
+function Run:captures(hit)
+  local rule = hit.ending.rule
+  return rule.number and self:call("its numbers", rule, renumber, rule.number, self.direction, hit.caught) or hit.caught
+end
+
 ---Runs a rule on a key and writes the results.
 ---@param hit Hit
 function Run:apply(hit, value)
   local ending, at = hit.ending, self.at
   self:check_weight(value)
-  local rule, to, caught = ending.rule, ending.to, hit.caught
-  local renumbered = rule.number and self:call("its numbers", rule, renumber, rule.number, self.direction, caught) or caught
+  local rule, to, caught = ending.rule, ending.to, self:captures(hit)
   self:check_numbers()
-  caught = renumbered
   if #ending.from > 1 or ending.from.each then
     value = self:gather(hit)
     if not value then
@@ -479,10 +484,9 @@ function Run:apply_mask(weight, hit, value)
     self.mask_of[weight] = value
     return
   end
-  local number = hit.ending.rule.number
-  local caught = number and self:call("its numbers", hit.ending.rule, renumber, number, self.direction, hit.caught) or hit.caught
+  local caught = self:captures(hit)
   self.hit = hit
-  self:write(patterns.render(hit.ending.to[1], caught) .. "_mask", value)
+  self:write(patterns.render(ending.to[1], caught) .. "_mask", value)
 end
 
 ---Converts the masks of weights that actions split, join or reorder, as these are.
