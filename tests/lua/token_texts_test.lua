@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local csv = require "cstorch.utils.data.csv"
+local python_lists = require "cstorch.utils.data.python_lists"
 local harness = require "harness"
 local tokens = require "cbk.tokens"
 
@@ -68,7 +69,7 @@ describe("make-data --for bert", function()
     equal(lines[1], "tokens,segment_ids,is_random_next")
     for i = 2, #lines do
       local fields = csv.fields(lines[i])
-      local words, segments = csv.texts(fields[1]), csv.numbers(fields[2])
+      local words, segments = python_lists.texts(fields[1]), python_lists.numbers(fields[2])
       assert(#words <= 60 and #words == #segments)
       local first = table.concat(words, ""):match "^%[CLS%](.+)%[SEP%].+%[SEP%]$"
       local split = 0

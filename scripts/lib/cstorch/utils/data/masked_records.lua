@@ -1,7 +1,7 @@
 -- Samples for BERT whose masked words are in CSV files: those of the Model Zoo's BertCSVDataProcessor. Source: BertCSVDataProcessor.py of
 -- the Model Zoo 2.9.
 
-local csv = require "cstorch.utils.data.csv"
+local python_lists = require "cstorch.utils.data.python_lists"
 local record_files = require "cstorch.utils.data.record_files"
 
 local masked_records = {}
@@ -17,7 +17,7 @@ local OF_NEXT_SENTENCE = { token_type_ids = "token_type_ids", next_sentence_labe
 local function add_parts(record, names, parts)
   for name, part in pairs(names) do
     local text = record.fields[name]
-    local numbers = text and csv.numbers(text)
+    local numbers = text and python_lists.numbers(text)
     if text and not numbers then record_files.refuse(record, ("'%s' is not a list of whole numbers"):format(name)) end
     parts[part] = numbers
   end

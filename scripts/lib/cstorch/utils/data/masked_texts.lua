@@ -2,8 +2,8 @@
 -- other words. Source: BertCSVDynamicMaskDataProcessor.py and bert_utils.py of the Model Zoo 2.9.
 
 local cbk = require "cbk"
-local csv = require "cstorch.utils.data.csv"
 local lower_case = require "cbk.tokens.lower_case"
+local python_lists = require "cstorch.utils.data.python_lists"
 local record_files = require "cstorch.utils.data.record_files"
 local record_samples = require "cstorch.utils.data.record_samples"
 local vocabulary = require "cstorch.utils.data.vocabulary"
@@ -101,7 +101,7 @@ end
 ---@param own MaskedTextsOptions
 ---@return string[]
 local function tokens_of(record, own)
-  local tokens = csv.texts(record.fields.tokens)
+  local tokens = python_lists.texts(record.fields.tokens)
   if not tokens then record_files.refuse(record, "'tokens' is not a list of texts, such as \"['[CLS]', 'a', '[SEP]']\"") end
   if own.do_lower then
     for i, token in ipairs(tokens) do tokens[i] = lower_case.of(token) end
@@ -119,11 +119,11 @@ end
 ---@param own MaskedTextsOptions
 ---@param parts table
 local function add_next_sentence(record, own, parts)
-  local segments = csv.numbers(record.fields.segment_ids)
+  local segments = python_lists.numbers(record.fields.segment_ids)
   if not segments or #segments > own.max_sequence_length then
     record_files.refuse(record, ("'segment_ids' is not a list of at most %d numbers"):format(own.max_sequence_length))
   end
-  local label = csv.numbers(record.fields.is_random_next)
+  local label = python_lists.numbers(record.fields.is_random_next)
   if not label or #label ~= 1 then record_files.refuse(record, "'is_random_next' is not a number") end
   parts.token_type_ids, parts.next_sentence_label = padded(segments, own.max_sequence_length, own.segment_pad_id), label[1]
 end
