@@ -20,7 +20,7 @@ local data = {}
 ---@field systems? integer       that share a batch; default 1
 ---@field is_typed? boolean      options of a command are over the section
 
----@param run TrainingParams
+---@param run ParamsReader
 ---@param options DataOptions
 ---@param processor string
 local function check_processor(run, options, processor)
@@ -33,14 +33,15 @@ local function check_processor(run, options, processor)
 end
 
 ---A loader of the data that a section names.
----@param run TrainingParams
+---@param run ParamsReader
 ---@param section Dict
 ---@param options DataOptions
 ---@return cstorch.utils.data.DataLoader
 function data.loader(run, section, options)
   local processor = type(section.data_processor) == "string" and naming.last(section.data_processor) or nil
   if processor then check_processor(run, options, processor) end
-  local read, texts = params.data(run, section, options.place, processor), text_data.of(processor)
+  local texts = text_data.of(processor)
+  local read = params.data(run, section, options.place, texts and texts.fields)
   for _, name in ipairs(texts and texts.needed or { "data_dir", "batch_size" }) do
     if not read[name] then params.refuse(run, options.place, ("it has no '%s'"):format(name)) end
   end
@@ -59,7 +60,7 @@ function data.loader(run, section, options)
   if texts and own.shuffle == nil then own.shuffle = texts.shuffles end
   local longest = options.module:longest()
   local function open()
-    if texts then own.source = texts.source(run, read, options) end
+    if texts then own.source = text_data.source(run, texts, read, options) end
     return token_files.open(own)
   end
   return cstorch.utils.data.DataLoader(function()

@@ -1,37 +1,19 @@
 -- The fields of a trainer's sections: what each may be, and of those that are not emulated, what they would do on a cluster.
 -- Source: trainer/callbacks/*.py and trainer/trainer.py of the Model Zoo 2.9.
 
+local field_kinds = require "cbk.training.field_kinds"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
 
 local fields = {}
 
----@class TrainingKind
----@field expected string
----@field fits fun(value: any, written: string): boolean   `written`: "int" or "float" of a number
----@field read? fun(value: any, written: string): any        what is kept of it; default: the value
+local kind, ignored, only = field_kinds.kind, field_kinds.ignored, field_kinds.only
+local count, steps, whole, flag = field_kinds.count, field_kinds.steps, field_kinds.whole, field_kinds.flag
+local text, texts = field_kinds.text, field_kinds.texts
+local function section(of) return { section = of } end
 
----@class TrainingField
----@field kind? TrainingKind     of a value
----@field section? table<string, TrainingField>
----@field ignored? string        what it would do; the field has no effect here
-
-local function kind(expected, fits) return { kind = { expected = expected, fits = fits } } end
-local function is_whole(value) return type(value) == "number" and value == math.floor(value) and math.abs(value) < 2 ^ 53 end
-local function is_texts(value)
-  if not kinds.is_list(value) then return false end
-  for i = 1, #value do
-    if type(value[i]) ~= "string" then return false end
-  end
-  return #value > 0
-end
-
-local count = kind("a whole number from 1", function(value) return is_whole(value) and value >= 1 end)
-local steps = kind("a whole number from 1, below 2^31", function(value) return is_whole(value) and value >= 1 and value < 2 ^ 31 end)
-local whole = kind("a whole number from 0", function(value) return is_whole(value) and value >= 0 end)
 local positive = kind("a number above 0", function(value) return type(value) == "number" and value > 0 and value < math.huge end)
-local flag = kind("true or false", function(value) return type(value) == "boolean" end)
-local text = kind("a text", function(value) return type(value) == "string" and value ~= "" end)
+
 ---The states in a checkpoint of a run.
 fields.STATES = { model = true, optimizer = true, schedulers = true, grad_scaler = true, dataloader = true, global_step = true }
 
@@ -40,7 +22,7 @@ fields.STATES = { model = true, optimizer = true, schedulers = true, grad_scaler
 local function states_in(value)
   if type(value) == "string" and value:lower() == "all" then return fields.STATES end
   local out = {}
-  for name in (is_texts(value) and table.concat(value, ",") or type(value) == "string" and value or "?"):gmatch "[^,%s]+" do
+  for name in (field_kinds.is_texts(value) and table.concat(value, ",") or type(value) == "string" and value or "?"):gmatch "[^,%s]+" do
     if not fields.STATES[name] then return nil end
     out[name] = true
   end
@@ -51,7 +33,6 @@ local states = kind('"all", or some of ' .. table.concat(naming.sorted(fields.ST
   function(value) return states_in(value) ~= nil end)
 states.kind.read = states_in
 
-local texts = kind("a text or a list of texts", function(value) return type(value) == "string" and value ~= "" or is_texts(value) end)
 local checkpoint_name = kind("a file name without folders that has {step} once, such as checkpoint_{step}.mdl", function(value)
   return type(value) == "string" and not value:find "/" and select(2, value:gsub("{step}", "")) == 1
 end)
@@ -65,11 +46,6 @@ local settings = kind("a map of fields, or a list of them", function(value) retu
 local list = kind("a list", function(value) return kinds.is_list(value) end)
 local device = kind('"CSX", "CPU" or "GPU"',
   function(value) return type(value) == "string" and (" csx cpu gpu "):find(" " .. value:lower() .. " ", 1, true) ~= nil end)
-
----One value that is emulated.
-local function only(value) return kind(tostring(value), function(given) return given == value end) end
-local function ignored(what) return { ignored = what } end
-local function section(of) return { section = of } end
 
 local CLUSTER = "belongs to a cluster, and nothing here runs on one"
 local LOADING = "sets how workers read ahead; here each batch is read when it is due"
@@ -150,50 +126,18 @@ local LOADER = {
   num_workers = ignored(LOADING), prefetch_factor = ignored(LOADING), persistent_workers = ignored(LOADING),
 }
 
+---The fields of a processor, with those of all loaders.
 ---@param own table<string, TrainingField>
-local function of_loader(own)
+---@return table<string, TrainingField>
+function fields.of_loader(own)
   for name, field in pairs(LOADER) do own[name] = own[name] or field end
   return own
 end
 
 ---Of the Model Zoo's processors of token files.
-fields.DATA = of_loader {
+fields.DATA = fields.of_loader {
   data_dir = texts, max_sequence_length = count, use_vsl = only(false), sort_files = only(true), pad_last = only(false),
   use_worker_cache = ignored(LOADING), repeat_on_eof = ignored "repeats the data; here an epoch follows the other",
-}
-
-local BUFFER = "mixes samples within a buffer; here all samples of an epoch are mixed"
-local STATIC = "was used when the files were made, and is read from them"
-local share = kind("a number above 0, up to 1", function(value) return type(value) == "number" and value > 0 and value <= 1 end)
-local token = text
-local token_list = kind("a list of texts", is_texts)
-local nothing = kind("null", function() return false end)
-
----Of the processors that make samples of text files, by their names.
----@type table<string, table<string, TrainingField>>
-fields.TEXT_DATA = {
-  BertCSVDynamicMaskDataProcessor = of_loader {
-    data_dir = texts, vocab_file = text, max_sequence_length = count, max_predictions_per_seq = count, masked_lm_prob = share,
-    mask_whole_word = flag, do_lower = flag, gather_mlm_labels = flag, oov_token = token, mask_token = token,
-    document_separator_token = ignored "is not used by the processor", exclude_from_masking = token_list,
-    labels_pad_id = kind("a whole number", is_whole), input_pad_id = whole, attn_mask_pad_id = whole, segment_pad_id = whole,
-    dynamic_mlm_scale = only(false), buckets = nothing, shuffle_buffer = ignored(BUFFER), disable_nsp = ignored "is that of the model",
-    num_examples = ignored "is not used by the processor", steps = ignored "is not used by the processor",
-    whole_word_masking = ignored "is not used by the processor; mask_whole_word is",
-  },
-  BertCSVDataProcessor = of_loader {
-    data_dir = texts, dynamic_mlm_scale = only(false), buckets = nothing, shuffle_buffer = ignored(BUFFER),
-    disable_nsp = ignored "is that of the model", vocab_file = ignored(STATIC), whole_word_masking = ignored(STATIC),
-    max_predictions_per_seq = ignored(STATIC), do_lower = ignored(STATIC), masked_lm_prob = ignored(STATIC),
-    max_sequence_length = ignored(STATIC), max_position_embeddings = ignored(STATIC),
-  },
-  T5DynamicDataProcessor = of_loader {
-    src_data_dir = texts, src_vocab_file = text, extra_ids = whole, src_max_sequence_length = count, tgt_max_sequence_length = count,
-    do_lower = only(false), oov_token = token, sos_token = token, eos_token = token, pad_token = token, labels_pad_id = whole,
-    input_pad_id = whole, dynamic_loss_weight = only(false), pack_sequences = only(false), buckets = nothing,
-    num_documents_to_concatenate = ignored "belongs to pack_sequences", shuffle_buffer = ignored(BUFFER),
-    tgt_vocab_file = ignored "is not used by the processor", tgt_data_dir = ignored "is not used by the processor",
-  },
 }
 
 local loaders = kind("a map of fields, or a list of them", function(value)

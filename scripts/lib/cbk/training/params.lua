@@ -22,10 +22,11 @@ local params = {}
 ---@field ignored string[]     "trainer.init.precision.enabled=true (…)": fields without an effect, with what they would do
 ---@field private moves Moves
 
----@class ParamsReader         What is noted while sections are read.
----@field file string
+---@class ParamsReader         A file, and what is noted while its sections are read.
+---@field file string          "" for options of a command
 ---@field moves Moves
 ---@field ignored string[]
+---@field config? Dict         of a file that is read
 
 ---The path of a field in the user's file.
 ---@param moves Moves   of a file in the legacy layout, to that of the trainer
@@ -162,14 +163,12 @@ function params.at_field(at, place, make, ...)
 end
 
 ---Reads a section of a data loader.
----@param at { file: string, moves: Moves, ignored: string[] }
+---@param at ParamsReader
 ---@param section Dict
 ---@param place string
----@param processor? string   by its last name; default: one of token files
+---@param known? table<string, TrainingField>   default: those of token files
 ---@return table
-function params.data(at, section, place, processor)
-  return read_section(at, fields.TEXT_DATA[processor] or fields.DATA, section, place)
-end
+function params.data(at, section, place, known) return read_section(at, known or fields.DATA, section, place) end
 
 ---The file in the trainer's layout.
 ---@param file string
