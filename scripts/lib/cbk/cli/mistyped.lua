@@ -19,7 +19,7 @@ local function long_names(parser)
   return out
 end
 
----Whether an option has the words of another one: "--to-dtype" those of "--dtype".
+---Whether a known option, "--to-dtype", has the words of what was typed: "--dtype".
 local function has_words(name, typed) return (name:sub(2) .. "-"):find(typed:sub(2) .. "-", 1, true) ~= nil end
 
 ---@param parser table
