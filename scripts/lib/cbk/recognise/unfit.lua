@@ -110,29 +110,28 @@ function unfit.explain(root, config, list)
   end
   local class, models = architectures.foreign(config), {}
   for i, one in ipairs(list) do models[i] = one.model end
-  local one, found = nearest(leaves, list, class ~= nil or architectures.stated(config) == nil)
-  local best = one or list[1]
+  local renamed, found = nearest(leaves, list, class ~= nil or architectures.stated(config) == nil)
   if not class then
     if not found then return nil end
-    if #found.missing > 0 then return explain_headless("model_type=" .. tostring(config.model_type), best, found) end
-    return explain_wrapped(best, found)
+    if #found.missing > 0 then return explain_headless("model_type=" .. tostring(config.model_type), renamed, found) end
+    return explain_wrapped(renamed, found)
   end
   local reason = architectures.why_foreign(class, models)
   if found and #found.missing == 0 then
     local foreign = #found.left_out > 0 and ("; not of that class: %s"):format(naming.folded(found.left_out)) or ""
-    return reason .. foreign, without_head(best, found)
-  elseif found and found.matched > best.fit.matched then
-    return ("%s; %s its tensors are those of %s, but these are missing: %s"):format(reason, wrapped.how(found), best.class.name,
+    return reason .. foreign, without_head(renamed, found)
+  elseif found and found.matched > renamed.fit.matched then
+    return ("%s; %s its tensors are those of %s, but these are missing: %s"):format(reason, wrapped.how(found), renamed.class.name,
       naming.folded(found.missing)), OTHER_CHECKPOINT
   end
-  if not best then return reason, OTHER_CHECKPOINT end
-  best = most_like(list)
-  local fit = best.fit
+  if #list == 0 then return reason, OTHER_CHECKPOINT end
+  local likest = most_like(list)
+  local fit = likest.fit
   if fit.matched == 0 then
     return ("%s; none of its tensors is theirs: %s"):format(reason, naming.folded(fit.unknown)), OTHER_CHECKPOINT
   end
-  local foreign = #fit.unknown > 0 and ("; not a weight of %s: %s"):format(best.class.name, naming.folded(fit.unknown)) or ""
-  local lacks = #fit.missing > 0 and ("; %s also has %s"):format(best.class.name, naming.folded(fit.missing)) or ""
+  local foreign = #fit.unknown > 0 and ("; not a weight of %s: %s"):format(likest.class.name, naming.folded(fit.unknown)) or ""
+  local lacks = #fit.missing > 0 and ("; %s also has %s"):format(likest.class.name, naming.folded(fit.missing)) or ""
   return reason .. foreign .. lacks, OTHER_CHECKPOINT
 end
 
