@@ -16,9 +16,7 @@ namespace fs = std::filesystem;
 
 struct Checkpoint {
   fs::path path;
-  std::string
-      format;  // "torch-zip", "torch-legacy", "torch-sharded", "safetensors", "safetensors-sharded",
-               // "cerebras-h5", "flat-h5", "flat-h5-sharded", "tensorflow", "npy", "npz", "gguf", "dcp"
+  std::string format;   // "torch-zip", …: scripts/lib/cbk/meta.lua has them all (Checkpoint.format)
   std::string version;  // the H5 format ("0.5"), the zip's version record, …; may be empty
   Value root;           // a dict nearly always; a torch file may hold any value
   Value metadata;  // format-level metadata as a dict (safetensors __metadata__, H5 root attributes, index

@@ -30,6 +30,36 @@ describe("names of files", function()
   end)
 end)
 
+describe("the format of a checkpoint", function()
+  local listed = {}
+  for name in meta:match "\n%-%-%-@field format string([^\n]+)":gmatch '"([^"]+)"' do listed[name] = true end
+
+  --- Whether one of the names is of a format: "torch-zip" of "torch".
+  local function has_one(format, ending)
+    for name in pairs(listed) do
+      if ("-" .. name .. "-"):find("-" .. format .. ending .. "-", 1, true) then return true end
+    end
+    return false
+  end
+
+  it("has a name in the annotations for each one that is read", function()
+    for _, format in ipairs(cbk.formats()) do
+      if format.read then assert(has_one(format.name, ""), format.name) end
+      if format.shards then assert(has_one(format.name, "-sharded"), format.name .. " in shards") end
+    end
+  end)
+
+  it("has one for each folder of ranks", function()
+    local count = 0
+    local source = cbk.fs.read(cbk.fs.join(cbk.fs.dirname(arg[0]), "../../host/checkpoint/rank_folders.cpp"))
+    for name in source:gmatch 'reader%.checkpoint%("([%l-]+)"' do
+      assert(listed[name], name)
+      count = count + 1
+    end
+    assert(count >= 5)
+  end)
+end)
+
 describe("surface", function()
   local function objects()
     local folder = t.temp_dir()

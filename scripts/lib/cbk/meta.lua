@@ -203,7 +203,7 @@ function Tensor:as(options) end
 ---output copies what it is given of one.
 ---@field [string] any
 ---@field root any           the tree; nearly always a Dict
----@field format string      "torch-zip" "torch-legacy" "torch-sharded" "safetensors" "safetensors-sharded" "cerebras-h5" "flat-h5" "tensorflow" "npy" "npz" "gguf" "dcp" "nemo"
+---@field format string      "torch-zip" "torch-legacy" "torch-sharded" "safetensors" "safetensors-sharded" "cerebras-h5" "flat-h5" "flat-h5-sharded" "tensorflow" "npy" "npz" "gguf" "dcp" "nemo"; folders of ranks: "deepspeed-zero" "dtensor" "meta-parallel" "megatron" "dcp-safetensors"
 ---@field version string
 ---@field path string
 ---@field files string[]
