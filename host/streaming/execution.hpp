@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "host/streaming/blocks.hpp"
-#include "host/streaming/write_all.hpp"
 #include "host/streaming/ledger.hpp"
+#include "host/streaming/write_all.hpp"
 
 namespace cbk {
 

@@ -1,5 +1,6 @@
 // What is written of a plan: the blocks that processes have finished, in memory and, for a job that may be
-// interrupted (--resume, --plan), in a file: its journal. A block is noted in the file once its bytes are on the disk.
+// interrupted (--resume, --plan), in a file: its journal. A block is noted in the file once its bytes are on
+// the disk.
 #pragma once
 
 #include <condition_variable>

@@ -410,6 +410,8 @@ ELSEWHERE = {
     "leave the wrong one out of its shard": "wild_interop.py",
     # quantised weights
     "--dequantize": "dequantised_test.lua",
+    # a table of one's own
+    "and there is no config: name one with --config": "keys_test.lua", "add a config rule that writes it, or write an action": "keys_test.lua",
     # nothing is written
     "are too many for a page": "report_page_test.lua", "--dry-run lists all keys": "dry_run_test.lua", "Not explained.": "infer_test.lua",
     # containers and formats with makers of their own

@@ -166,7 +166,7 @@ local absent = {
   stats = { "encoding" },
   show = { "encoding", "problem", "text", "codes", "method", "tied_to_count", "shares_storage_with_count" },
   ["show --dataloader"] = { "tasks" },
-  ["convert --dry-run"] = { "lost" }, diff = { "through", "config" }, new = { "lost" }, params = { "tied_to", "optional" },
+  ["convert --dry-run"] = { "lost" }, diff = { "through", "config", "not_compared" }, new = { "lost" }, params = { "tied_to", "optional" },
 }
 
 local has_no_json = { complete = true, demo = true, repl = true, work = true, finish = true, serve = true }

@@ -295,8 +295,8 @@ describe("cbk show of a part", function()
   it("reads it as NumPy does", function()
     local dir = harness.temp_dir()
     local w = cbk.tensor { { 0, 1, 2, 3 }, { 4, 5, 6, 7 }, { 8, 9, 10, 11 } }
-    local root = cbk.dict { { "w", w }, { "a[0]", cbk.tensor { 5 } }, { "n", 3 }, { "f", cbk.tensor({ 1, 123456.789 }, { dtype = "float32" }) },
-      { "c", cbk.full({ 2 }, 0, { dtype = "complex64" }) } }
+    local root = cbk.dict { { "w", w }, { "a[0]", cbk.tensor { 5 } }, { "n", 3 },
+      { "f", cbk.tensor({ 1, 123456.789 }, { dtype = "float32" }) }, { "c", cbk.full({ 2 }, 0, { dtype = "complex64" }) } }
     cbk.create(dir .. "/a.pt", { root = root }):commit()
     local function show(key)
       local status, out, err = harness.cbk(dir, "show", "a.pt", key)

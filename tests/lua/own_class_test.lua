@@ -741,7 +741,7 @@ describe("The one model of a converter's file", function()
 
   it("is used without --model, there and back", function()
     local dir = poor()
-    has(runs(dir, "identify", "m.safetensors", "--converter", "own.lua"), "it can be converted with own, the only model of 'own.lua'")
+    has(runs(dir, "identify", "m.safetensors", "--converter", "own.lua"), "all keys fit rules of own in 'own.lua', which has no class")
     has(runs(dir, "convert", ".", "--to", "cs-2.4", "--converter", "own.lua", "-o", "there"), "Found: --model own --src-fmt hf --config ")
     local made = "there/" .. cbk.fs.basename(dir) .. "_to_cs-2.4.mdl"
     runs(dir, "convert", made, "--to", "hf", "--converter", "own.lua", "-o", "back", "--single-file", "--export-safetensors")

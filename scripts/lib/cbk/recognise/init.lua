@@ -241,24 +241,36 @@ local function asked_by(is_hf, config, section, formats, class)
   }
 end
 
----A model of the user's own that the config names and no class describes.
+---The first key that a model's rules do not read.
+---@param model Model
+---@param format string
+---@param keys string[]
+---@return string|nil
+local function stranger_to(model, format, keys)
+  local converter, side = catalogue.table_with(model, format)
+  local compiled, outlines = patterns.compile(converter.keys, side), guess.outlines(keys)
+  for _, key in ipairs(keys) do
+    if outlines[guess.outline(key)] == key and not patterns.hits(compiled, key)() then return key end
+  end
+end
+
+---The one model of the user's own that the config names and no class describes.
 ---@param is_hf boolean
 ---@param section Dict    of the model
 ---@param format string
 ---@param keys string[]
 ---@return string|nil model
----@return string|nil stranger   the first key that its rules do not read
+---@return string|nil stranger   a key that its rules do not read
 local function own_without_class(is_hf, section, format, keys)
+  local own
   for _, name in ipairs(converters.stated_models(is_hf, section)) do
-    local converter, side = catalogue.table_with(catalogue.find(name), format)
-    if converter and catalogue.is_own(name) and converters.lacking_class(name, format) then
-      local compiled, outlines = patterns.compile(converter.keys, side), guess.outlines(keys)
-      for _, key in ipairs(keys) do
-        if outlines[guess.outline(key)] == key and not patterns.hits(compiled, key)() then return name, key end
-      end
-      return name
+    local has_table = catalogue.is_own(name) and catalogue.table_with(catalogue.find(name), format)
+    if has_table and converters.lacking_class(name, format) then
+      if own then return nil end
+      own = name
     end
   end
+  if own then return own, stranger_to(catalogue.find(own), format, keys) end
 end
 
 ---@param found Identity
