@@ -545,6 +545,29 @@ describe("cbk train: cadences and states", function()
     has(err, "trainer.init.optimizer.AdamW.weight_decay is 0.1 there and 0.5 in 'params.yaml'")
   end)
 
+  it("refuses the state of another optimizer or schedule, also of an inner one", function()
+    local dir = folder()
+    train(dir, "--max-steps", "4")
+    local inner = "schedulers.0.SequentialLR.schedulers.0.CosineDecayLR: 'run/checkpoint_4.mdl' has the state of LinearLR, which does not fit "
+      .. "CosineDecayLR; "
+    local sequence = "schedulers.0.ChainedScheduler: 'run/checkpoint_4.mdl' has the state of SequentialLR, which does not fit ChainedScheduler; "
+    local optimizer = "optimizer.Adam: 'run/checkpoint_4.mdl' has the state of AdamW, which does not fit Adam; "
+    for change, text in pairs { [{ "LinearLR", "CosineDecayLR" }] = inner, [{ "SequentialLR", "ChainedScheduler" }] = sequence,
+      [{ "AdamW", "Adam" }] = optimizer } do
+      cbk.fs.write(dir .. "/params.yaml", changed(TRAINER, unpack(change)), { overwrite = true })
+      local status, _, err = harness.cbk(dir, "train", "params.yaml", "--max-steps", "5")
+      equal(status, 1)
+      has((err:gsub("%s+", " ")), "trainer.init." .. text .. "another --model-dir, with --checkpoint run/checkpoint_4.mdl and")
+      status, _, err = harness.cbk(dir, "train", "params.yaml", "--model-dir", "new", "--checkpoint", "run/checkpoint_4.mdl")
+      equal({ status, cbk.fs.exists(dir .. "/new") }, { 1, false })
+      has((err:gsub("%s+", " ")), text .. "the callback LoadCheckpointStates with `model` takes its weights alone")
+      cbk.fs.write(dir .. "/params.yaml", changed(cbk.fs.read(dir .. "/params.yaml"), "    logging:",
+        "    callbacks: [{LoadCheckpointStates: {load_checkpoint_states: model}}]\n    logging:"), { overwrite = true })
+      has(train(dir, "--max-steps", "1", "--model-dir", "new", "--checkpoint", "run/checkpoint_4.mdl"), "step 0\n")
+      cbk.fs.remove(dir .. "/new", { recursive = true })
+    end
+  end)
+
   it("names what `cbk convert` will refuse", function()
     local _, err = train(folder(changed(TRAINER, "      dropout_rate: 0.1\n      attention_dropout_rate: 0.1\n", "")), "--validate-only")
     has(err, "`cbk convert --to hf` will refuse the checkpoints: the config has no 'dropout_rate'")

@@ -161,8 +161,9 @@ local function load_first(self)
         result.message), { file = self.loaded,
         advice = "a run of another model or optimizer needs another model_dir; LoadCheckpointStates names states to load" })
     end
+    local is_of_checkpoint = type(result) == "table" and result.code and result.code ~= "config" -- not of a field of the file
     local advice = last and "move it to another folder: the run then continues after the checkpoint before it" or nil
-    error(type(result) == "table" and result.code and errors.with(result, { advice = advice }) or result, 0)
+    error(is_of_checkpoint and errors.with(result, { advice = advice }) or result, 0)
   end
   self.lacking = result
 end

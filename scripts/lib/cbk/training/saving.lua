@@ -8,6 +8,7 @@ local cstorch = require "cstorch"
 local fields = require "cbk.training.fields"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
+local params = require "cbk.training.params"
 local ordered_map = require "cstorch.ordered_map"
 local scalar = require "cbk.scalar"
 local systems = require "cstorch.run.systems"
@@ -104,23 +105,65 @@ function saving.load_weights(self, section)
   self.module:load_state_dict(weights_of(self, section), { strict = is_strict })
 end
 
----Optimizer and schedules have the values of their states, so what the file says otherwise has no effect: it is named.
+---What to do to begin with the optimizer and the schedules of the file.
+---@param path string
+---@param is_own boolean   the run saved it
+local function advice_to_begin(path, is_own)
+  return is_own and ("another --model-dir, with --checkpoint %s and the callback LoadCheckpointStates with `model`, takes its weights alone")
+    :format(cbk.shown(path)) or "the callback LoadCheckpointStates with `model` takes its weights alone"
+end
+
+local check_classes
+
+---Fails where the state of one class would be loaded into another one.
+---@param given TrainingParams
+---@param saved any      a map with the name of a class, as it was when the checkpoint was saved
+---@param own any        that of the file
+---@param place string   of the map
+---@param from { path: string, advice: string }   the checkpoint, and what to do
+local function check_class(given, saved, own, place, from)
+  if not (kinds.is_dict(saved) and kinds.is_dict(own)) then return end
+  local saved_name, saved_options = cbk.items(saved)(saved)
+  local name, options = cbk.items(own)(own)
+  local at = ("%s.%s"):format(place, tostring(name))
+  if tostring(saved_name):lower() ~= tostring(name):lower() then
+    params.refuse(given, at, ("%s has the state of %s, which does not fit %s; %s"):format(cbk.quote(from.path), tostring(saved_name),
+      tostring(name), from.advice))
+  end
+  if not (kinds.is_dict(saved_options) and kinds.is_dict(options)) then return end
+  check_class(given, saved_options.scheduler, options.scheduler, at .. ".scheduler", from)
+  check_classes(given, saved_options.schedulers, options.schedulers, at .. ".schedulers", from)
+end
+
+---The same for each of a list.
+function check_classes(given, saved, own, place, from)
+  if not (kinds.is_list(saved) and kinds.is_list(own)) then return end
+  for i = 1, math.min(#saved, #own) do check_class(given, saved[i], own[i], ("%s.%d"):format(place, i - 1), from) end
+end
+
+---Optimizer and schedules have the values of their states, so what the file says otherwise has no effect: it is named. Another class has
+---other values, and is refused.
 ---@param given TrainingParams
 ---@param root Dict   of the checkpoint
-local function warn_of_changes(given, root)
+---@param want table<string, true>   states to load
+---@param from { path: string, advice: string }
+local function check_changes(given, root, want, from)
   local metadata = kinds.is_list(root, "__metadata__") and root.__metadata__[1]
   local saved = kinds.is_dict(metadata) and kinds.is_dict(metadata, "params") and kinds.is_dict(metadata.params, "trainer")
     and metadata.params.trainer.init
   if not kinds.is_dict(saved) then return end
+  local own = given.config.trainer.init
+  if want.optimizer then check_class(given, saved.optimizer, own.optimizer, "trainer.init.optimizer", from) end
+  if want.schedulers then check_classes(given, saved.schedulers, own.schedulers, "trainer.init.schedulers", from) end
+  if not (want.optimizer and want.schedulers) then return end
   local function sections(init) return cbk.dict { { "optimizer", init.optimizer }, { "schedulers", init.schedulers or cbk.null } } end
   local texts = {}
-  for _, one in ipairs(configs.differences(sections(saved), sections(given.config.trainer.init))) do
+  for _, one in ipairs(configs.differences(sections(saved), sections(own))) do
     local function shown(value) return value == nil and "nothing" or cbk.json(value) end
     texts[#texts + 1] = ("trainer.init.%s is %s there and %s in '%s'"):format(one.field, shown(one.a), shown(one.b), given.file)
   end
   if texts[1] then
-    cbk.warn(("optimizer and schedules continue as in the checkpoint: %s; LoadCheckpointStates with `model` begins with those of the file")
-      :format(naming.listed(texts, 4)))
+    cbk.warn(("optimizer and schedules continue as in the checkpoint: %s; %s"):format(naming.listed(texts, 4), from.advice))
   end
 end
 
@@ -144,7 +187,7 @@ function saving.load(self, path, is_own)
     if want[name] then rest[name] = root[name] end
   end
   if want.schedulers then rest.lr_scheduler = root.lr_scheduler end
-  if want.optimizer and want.schedulers then warn_of_changes(self.params, root) end
+  check_changes(self.params, root, want, { path = path, advice = advice_to_begin(path, is_own) })
   local lacking = want.optimizer and self.optimizing:load(rest) or {}
   if want.dataloader and kinds.present(root.dataloader) then
     self.loader:load_state_dict(root.dataloader)
