@@ -473,6 +473,17 @@ describe("cbk train: the file", function()
     equal(select(2, err:gsub("since step %d", "")), 1)
   end)
 
+  it("stops where gradients overflow at the least loss scale", function()
+    local limits = "initial_loss_scale: %s\n      min_loss_scale: %s\n      max_loss_scale: 1.0e+38"
+    local wild = changed(TRAINER, "dropout_rate: 0.1", "dropout_rate: 0.1\n      initializer_range: 5.0")
+    local dir = folder(changed(wild, "max_gradient_norm: 1.0", limits:format("1.0e+38", "1.0e+38")))
+    local status, _, err = harness.cbk(dir, "train", "params.yaml")
+    equal({ status, checkpoints(dir) }, { 1, {} })
+    has((err:gsub("%s+", " ")), "step 1: the gradients overflow at the least loss scale, 1e+38, so its step is skipped and nothing is "
+      .. "trained; try a lower learning rate or a smaller precision.min_loss_scale, and check the data")
+    train(folder(changed(wild, "max_gradient_norm: 1.0", limits:format("1.0e+38", "1.0e+30"))))
+  end)
+
   it("names a mask that leaves no token as the reason of such a loss", function()
     local dir = folder(changed(TRAINER, "fp16_type: cbfloat16", "fp16_type: bfloat16"))
     local rows = {}
@@ -548,16 +559,13 @@ describe("cbk train: cadences and states", function()
   it("refuses the state of another optimizer or schedule, also of an inner one", function()
     local dir = folder()
     train(dir, "--max-steps", "4")
-    local inner = "schedulers.0.SequentialLR.schedulers.0.CosineDecayLR: 'run/checkpoint_4.mdl' has the state of LinearLR, which does not fit "
-      .. "CosineDecayLR; "
-    local sequence = "schedulers.0.ChainedScheduler: 'run/checkpoint_4.mdl' has the state of SequentialLR, which does not fit ChainedScheduler; "
-    local optimizer = "optimizer.Adam: 'run/checkpoint_4.mdl' has the state of AdamW, which does not fit Adam; "
-    for change, text in pairs { [{ "LinearLR", "CosineDecayLR" }] = inner, [{ "SequentialLR", "ChainedScheduler" }] = sequence,
-      [{ "AdamW", "Adam" }] = optimizer } do
-      cbk.fs.write(dir .. "/params.yaml", changed(TRAINER, unpack(change)), { overwrite = true })
+    local places = { LinearLR = "schedulers.0.SequentialLR.schedulers.0.", SequentialLR = "schedulers.0.", AdamW = "optimizer." }
+    for old, new in pairs { LinearLR = "CosineDecayLR", SequentialLR = "ChainedScheduler", AdamW = "Adam" } do
+      local text = ("%s%s: 'run/checkpoint_4.mdl' has the state of %s, which does not fit %s; "):format(places[old], new, old, new)
+      cbk.fs.write(dir .. "/params.yaml", changed(TRAINER, old, new), { overwrite = true })
       local status, _, err = harness.cbk(dir, "train", "params.yaml", "--max-steps", "5")
       equal(status, 1)
-      has((err:gsub("%s+", " ")), "trainer.init." .. text .. "another --model-dir, with --checkpoint run/checkpoint_4.mdl and")
+      has((err:gsub("%s+", " ")), "trainer.init." .. text .. "with another --model-dir and --checkpoint run/checkpoint_4.mdl, the")
       status, _, err = harness.cbk(dir, "train", "params.yaml", "--model-dir", "new", "--checkpoint", "run/checkpoint_4.mdl")
       equal({ status, cbk.fs.exists(dir .. "/new") }, { 1, false })
       has((err:gsub("%s+", " ")), text .. "the callback LoadCheckpointStates with `model` takes its weights alone")

@@ -162,8 +162,13 @@ end
 ---@field loss_scale? cstorch.Tensor          in this step
 ---@field [string] cstorch.Tensor             norms of the callback ComputeNorm, before clipping
 
+---@class DynamicScale
+---@field own cstorch.Tensor        after the step
+---@field wanted cstorch.Tensor     the same without a lower limit
+
 ---One step of the optimizer and its schedules with the gradients that there are.
 ---@return OptimizingFacts
+---@return DynamicScale|nil scale   nil if the loss scale is not dynamic
 function Optimizing:step()
   local optimizer, scaler, precision = self.optimizer, self.scaler, self.precision
   if scaler then scaler:unscale_(optimizer) end
@@ -184,7 +189,8 @@ function Optimizing:step()
   end
   optimizer:zero_grad()
   for _, schedule in ipairs(self.schedules) do schedule:step() end
-  return facts
+  local has_scale = scaler and scaler.is_dynamic
+  return facts, has_scale and { own = scaler:get_scale():clone(), wanted = scaler:get_non_clamped_scale():clone() } or nil
 end
 
 ---What a checkpoint keeps of it, by the names of the Model Zoo.

@@ -41,7 +41,7 @@ local run = {}
 local function seed_of(seed, step) return seed % 2 ^ 21 * 2 ^ 31 + step end
 
 ---@param self TrainingRun
----@return fun(batch: table): cstorch.Tensor, OptimizingFacts
+---@return fun(batch: table): cstorch.Tensor, OptimizingFacts, DynamicScale|nil
 ---@return fun(): table|nil size   of the recorded step
 local function training_step(self)
   local count, own = self.params.init.loop.grad_accum_steps or 1, self.optimizing
@@ -85,9 +85,20 @@ end
 ---@field on_checkpoint fun(path: string, step: integer)
 ---@field on_evaluation fun(step: integer, found: EvaluationResult, name?: string)   with the name of the data, if there are several
 
+---Fails if gradients overflow at the least loss scale. Source: check_non_recoverable_nan in trainer/callbacks/precision.py of the Model
+---Zoo 2.9.
+---@param step integer
+---@param scale DynamicScale
+local function check_scale(step, scale)
+  local least = scale.own:item()
+  if least < math.huge and scale.wanted:item() >= least then return end
+  cbk.fail("value", ("step %d: the gradients overflow at the least loss scale, %g, so its step is skipped and nothing is trained"):format(
+    step, least), { advice = "try a lower learning rate or a smaller precision.min_loss_scale, and check the data" })
+end
+
 ---Trains the steps of one stage.
 ---@param self TrainingRun
----@param step_of fun(batch: table): cstorch.Tensor, OptimizingFacts
+---@param step_of fun(batch: table): cstorch.Tensor, OptimizingFacts, DynamicScale|nil
 ---@param stage TrainingStage
 ---@param events TrainingEvents
 local function train_stage(self, step_of, stage, events)
@@ -95,19 +106,20 @@ local function train_stage(self, step_of, stage, events)
   local progress, current = self.progress, nil
   local executor = cstorch.utils.data.DataExecutor(self.loader, { num_steps = stage.last - stage.first, initial_step = stage.first,
     checkpoint_steps = stages.checkpoints(self.steps, stage, every) or 0, advise = function() return data.advice(current) end })
-  local report = cstorch.step_closure(function(step, loss, facts)
+  local report = cstorch.step_closure(function(step, loss, facts, scale)
     local own = {}
     for name, value in pairs(facts) do own[name] = cstorch.value(value) end
     events.on_step(step, loss:item(), own)
+    if scale then check_scale(step, scale) end
   end)
   local save = cstorch.checkpoint_closure(function(step) events.on_checkpoint(saving.save(self, step), step) end)
   if self.params.init.checkpoint.save_initial_checkpoint and not self.loaded and stage.first == self.steps.first then save(self.step) end
   for i, batch in executor:iter() do
     self.step, current = stage.first + i, batch
     cstorch.manual_seed(seed_of(self.seed, self.step))
-    local loss, facts = step_of(batch)
+    local loss, facts, scale = step_of(batch)
     progress:step(loss)
-    report(self.step, loss, facts)
+    report(self.step, loss, facts, scale)
     save(self.step)
   end
 end

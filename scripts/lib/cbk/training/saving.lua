@@ -109,8 +109,8 @@ end
 ---@param path string
 ---@param is_own boolean   the run saved it
 local function advice_to_begin(path, is_own)
-  return is_own and ("another --model-dir, with --checkpoint %s and the callback LoadCheckpointStates with `model`, takes its weights alone")
-    :format(cbk.shown(path)) or "the callback LoadCheckpointStates with `model` takes its weights alone"
+  local callback = "the callback LoadCheckpointStates with `model` takes its weights alone"
+  return is_own and ("with another --model-dir and --checkpoint %s, %s"):format(cbk.shown(path), callback) or callback
 end
 
 local check_classes
