@@ -31,6 +31,7 @@ examples:
   cbk eval params.yaml --checkpoint model_folder
   cbk eval --checkpoint model_folder --data-dir data --batch-size 8]])
 parser:argument("params", "params.yaml of the run"):argname("PARAMS"):args "?"
+converters.model_option(parser, "that of the file, else detected")
 parser:option("--checkpoint --checkpoint_path", "a checkpoint, or its folder"):argname "FILE"
 parser:flag("--all", "evaluate all checkpoints, as the file's section validate_all says")
 parser:option("--data-dir", "the folder with token files (default: that of the file)"):argname "DIR"
@@ -53,7 +54,7 @@ if args.params then config_file.check_run(args.params, "--checkpoint FILE with -
 if args.threads then cbk.compute.threads(args.threads) end
 converters.load()
 
-local given = args.params and params.load(args.params)
+local given = args.params and params.load(args.params, args.model)
 local DEFAULT_BATCH = 8
 
 local function refuse_without_checkpoint()
@@ -137,7 +138,7 @@ local function model_of(path)
     saving.load_weights({ params = given, model = own, module = module }, checkpoint.root.model)
     return module, ("%s (%s, with LoRA)"):format(own.name, converters.catalogue.resolve(own.format))
   end
-  local side, identity = computable.of(path, checkpoint, args.config or is_of_file and args.params or nil)
+  local side, identity = computable.of(path, checkpoint, args.config or is_of_file and args.params or nil, args.model)
   local module = errors.within(cbk.quote(path), models.module, side.list, side.tensors)
   return module, ("%s (%s)"):format(identity.model, identity.format)
 end

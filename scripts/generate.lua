@@ -45,6 +45,7 @@ parser:option("--top-p", "draw among the most likely tokens that together have t
   :convert(number("--top-p", function(p) return p > 0 and p <= 1 end, "a number above 0, at most 1"))
 parser:option("--seed", "of the random numbers (default: 0)"):argname("N"):convert(cli.whole_number("--seed", 0))
 parser:option("--tokenizer", "bytes, a tokenizer.json, or its folder"):argname "NAME"
+converters.model_option(parser)
 parser:option("--config", "the checkpoint's config (default: the one beside it)"):argname "FILE"
 cli.options(parser, "threads", "json", "allow-external")
 local args = parser:parse()
@@ -110,7 +111,7 @@ local function printer(tokenizer)
 end
 
 local checkpoint = cli.open(args.checkpoint, args)
-local side = computable.of(args.checkpoint, checkpoint, args.config)
+local side = computable.of(args.checkpoint, checkpoint, args.config, args.model)
 local model = cbk_errors.within(cbk.quote(args.checkpoint), models.module, side.list, side.tensors)
 local tokenizer = tokenizer_of(model:vocabulary())
 local given = ids_to_continue(model:vocabulary(), tokenizer)

@@ -20,6 +20,7 @@ examples:
   cbk schedule params.yaml --steps 2000 --rows 20
   cbk schedule params.yaml -o rates.svg]])
 parser:argument("params", "params.yaml"):argname "PARAMS"
+converters.model_option(parser, "that of the file")
 parser:option("--steps", "the length of the run (default: that of the file)"):argname("N"):convert(cli.whole_number("--steps", 1, 31))
 parser:option("--rows", "print so many steps (default: 11)"):argname("N"):default(11):convert(cli.whole_number("--rows", 2))
 parser:option("-o --output", "write a picture instead: FILE.svg or FILE.png"):argname "FILE"
@@ -37,7 +38,7 @@ if args.output then cli.check_output(args.output, { args.params }, args) end
 converters.load()
 
 config_file.check_run(args.params)
-local given = params.load(args.params)
+local given = params.load(args.params, args.model)
 local found = rates.of(given, { steps = args.steps, all = args.json })
 
 ---@param one ScheduledSeries

@@ -34,6 +34,7 @@ examples:
   cbk train params.yaml --model-dir run2 --max-steps 100
   cbk train params.yaml --checkpoint pretrained.mdl]])
 parser:argument("params", "params.yaml"):argname "PARAMS"
+converters.model_option(parser, "that of the file")
 parser:option("--model-dir --model_dir", "the folder of the run (default: model_dir of the file, else model_dir)"):argname "DIR"
 parser:option("--checkpoint --checkpoint_path", "begin with this checkpoint, unless the folder has one already"):argname "FILE"
 parser:option("--max-steps --max_steps", "train up to this step"):argname("N"):convert(cli.whole_number("--max-steps", 1, 31))
@@ -56,8 +57,8 @@ if args.model_dir == "" then cli.usage_error("train", "--model-dir is empty; nam
 -- --- options over the file
 
 config_file.check_run(args.params, "--checkpoint FILE begins with a checkpoint")
-local given = params.load(args.params)
 converters.load()
+local given = params.load(args.params, args.model)
 local init = given.init
 init.model_dir = args.model_dir or init.model_dir
 init.seed = args.seed or init.seed

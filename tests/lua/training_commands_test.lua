@@ -152,6 +152,8 @@ describe("cbk generate", function()
     equal(text:sub(1, 2), "ab")
     local ids = run(dir, "generate", "model.mdl", "--ids", "97, 98", "--max-tokens", "5")
     assert(ids:find "^%d+,%d+,%d+,%d+,%d+\n$", ids)
+    equal(run(dir, "generate", "model.mdl", "--ids", "97, 98", "--max-tokens", "5", "--model", "gpt2"), ids)
+    fails_with(dir, "this config is for gpt2 (name='gpt2'), not for bert", "generate", "model.mdl", "--ids", "97", "--model", "bert")
     local found = cbk.parse_json(run(dir, "generate", "model.mdl", "--prompt", "ab", "--max-tokens", "5", "--json"))
     local list = {}
     for i = 1, #found.ids do list[i] = ("%d"):format(found.ids[i]) end

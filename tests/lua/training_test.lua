@@ -317,6 +317,30 @@ describe("cbk train: the file", function()
     equal(values(new .. "/run/checkpoint_12.mdl", "optimizer"), values(old .. "/run/checkpoint_12.mdl", "optimizer"))
   end)
 
+  it("may lack the name of the model, as old files do, if --model names it", function()
+    local dir, named = folder((changed(LEGACY, "  name: gpt2\n", ""))), folder(LEGACY)
+    for _, command in ipairs { "train", "schedule" } do
+      local status, _, err = harness.cbk(dir, command, "params.yaml")
+      equal(status, 1)
+      has((err:gsub("%s+", " ")), "line 1: model: it has no 'name', as files of releases up to 2.2; --model NAME names it, such as gpt2")
+    end
+    train(dir, "--model", "gpt2", "--max-steps", "4")
+    train(named, "--max-steps", "4")
+    equal(values(dir .. "/run/checkpoint_4.mdl"), values(named .. "/run/checkpoint_4.mdl"))
+    local function loss(of, ...)
+      local status, out, err = harness.cbk(of, "eval", "params.yaml", "--data-dir", "data", "--json", ...)
+      assert(status == 0, err)
+      return cbk.parse_json(out).loss
+    end
+    equal(loss(dir, "--model", "gpt2"), loss(named))
+    has(select(2, harness.cbk(dir, "schedule", "params.yaml", "--model", "gpt2")), "params.yaml: 12 steps\n")
+    for name, message in pairs { gptt = "there is no model 'gptt'; did you mean", bert = "this config is for gpt2 (name='gpt2'), not for bert" } do
+      local status, _, err = harness.cbk(named, "train", "params.yaml", "--model", name)
+      equal(status, 1)
+      has((err:gsub("%s+", " ")), message)
+    end
+  end)
+
   it("is refused at a field that is wrong, before anything starts", function()
     local function refused(old, new, message, text)
       local dir = folder(changed(text or TRAINER, old, new))
@@ -351,7 +375,8 @@ describe("cbk train: the file", function()
     refused("      dropout_rate: 0.1", "      dropout_rate: 1.5",
       "line 17: trainer.init.model.dropout_rate: expected a number from 0 to 1, found 1.5")
     refused("name: gpt2", "name: gtp2", "line 8: trainer.init.model.name: 'gtp2' is not a known model; did you mean 'gpt2'?")
-    refused("      name: gpt2\n", "", "line 7: trainer.init.model: it has no 'name', such as gpt2")
+    refused("      name: gpt2\n", "", "line 7: trainer.init.model: it has no 'name', as files of "
+      .. "releases up to 2.2; --model NAME names it, such as gpt2")
     refused("position_embedding_type: learned", "position_embedding_type: rotery",
       "line 15: trainer.init.model.position_embedding_type: position_embedding_type=rotery is not emulated; did you mean 'rotary'?")
     refused("nonlinearity: gelu", "nonlinearity: gleu",

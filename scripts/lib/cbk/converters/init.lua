@@ -78,11 +78,12 @@ local function names()
   return catalogue.names()
 end
 
----Adds --model for a command that detects the model without it.
+---Adds --model for a command that knows the model without it, as a rule.
 ---@param parser table
+---@param default? string   "that of the file"; default: "detected"
 ---@return table option   of argparse
-function converters.model_option(parser)
-  local option = parser:option("--model", "the model, as `cbk list` names it (default: detected)"):argname "NAME"
+function converters.model_option(parser, default)
+  local option = parser:option("--model", ("the model, as `cbk list` names it (default: %s)"):format(default or "detected")):argname "NAME"
   return cli.candidates(option, names)
 end
 

@@ -1,7 +1,9 @@
 -- A checkpoint as a model that computes: its class, by the config that belongs to it, and its weights.
 
 local cbk = require "cbk"
+local classes = require "cbk.classes"
 local config_beside = require "cbk.recognise.config_beside"
+local configs = require "cbk.recognise.configs"
 local converters = require "cbk.converters"
 local dequantised = require "cbk.dequantised"
 local kinds = require "converters.engine.kinds"
@@ -11,12 +13,13 @@ local computable = {}
 
 ---@param found Identity
 ---@param path string
-local function check_recognised(found, path)
+---@param has_config boolean
+local function check_recognised(found, path, has_config)
   local file = cbk.quote(path)
   if not found.model then
     cbk.fail("unsupported", ("cannot compute %s: %s"):format(file, found.reason), { advice = found.advice })
   end
-  if not found.fit then
+  if not has_config then
     local called = config_beside.called(not converters.catalogue.release(found.format))
     cbk.fail("config", ("cannot compute %s without its config: there is no %s beside it"):format(file, called),
       { advice = "put the config into the folder of the checkpoint" })
@@ -27,16 +30,21 @@ end
 ---@param path string
 ---@param checkpoint Checkpoint
 ---@param config_path? string   default: the config beside it
+---@param model_name? string    as the user names it; default: as the config and the tensors say
 ---@return LogitsSide, Identity
-function computable.of(path, checkpoint, config_path)
+function computable.of(path, checkpoint, config_path, model_name)
   local found, config, own_config = recognise.checkpoint(path, checkpoint, { config = config_path })
-  check_recognised(found, path)
+  local has_config = (config or own_config) ~= nil
+  found.model = model_name or found.model
+  check_recognised(found, path, model_name and has_config or found.fit ~= nil)
+  local list = model_name and classes.tensors(config or own_config, configs.model_of(config or own_config, model_name, found.format))
+    or found.fit.known
   local tree = dequantised.model(found.contents.root, config or own_config, "cannot compute the model", found.contents.dequantised)
   local given = {}
   for key, value in cbk.items(kinds.is_dict(tree, "model") and tree.model or tree) do
     if kinds.is_tensor(value) then given[key] = value end
   end
-  return { list = found.fit.known, tensors = given }, found
+  return { list = list, tensors = given }, found
 end
 
 return computable

@@ -1,9 +1,9 @@
 -- The model of a params.yaml: which class it is, what it computes, and what it is trained for.
 
 local cbk = require "cbk"
-local catalogue = require("cbk.converters").catalogue
 local classes = require "cbk.classes"
 local configs = require "cbk.recognise.configs"
+local converters = require "cbk.converters"
 local converter_list = require "cbk.converters.list"
 local errors = require "cbk.errors"
 local kinds = require "converters.engine.kinds"
@@ -14,6 +14,8 @@ local naming = require "cbk.naming"
 local params = require "cbk.training.params"
 local tasks = require "cbk.training.tasks"
 local trainer = require "converters.modelzoo.trainer"
+
+local catalogue = converters.catalogue
 
 local model = {}
 
@@ -150,16 +152,30 @@ end
 ---@field list ClassTensors
 ---@field task TrainingTaskKind
 
+---The model that the command line or the file names.
+---@param run TrainingParams
+---@param section Dict
+---@return string name, string format
+local function named(run, section)
+  local asked = run.model_name
+  if asked then
+    local of_zoo = not catalogue.find(asked) and converters.stated_models(false, cbk.dict { name = asked })[1]
+    return configs.model_of(run.config, of_zoo or asked)
+  end
+  if kinds.absent(section.name) then
+    params.refuse(run, MODEL, "it has no 'name', as files of releases up to 2.2; --model NAME names it, such as gpt2")
+  end
+  local fine, name, format = pcall(configs.model_of, run.config)
+  if fine then return name, format end
+  local advice = converter_list.advice(tostring(section.name), catalogue.names())
+  return params.at_field(run, MODEL .. ".name", error, errors.with(name, { advice = advice }), 0)
+end
+
 ---@param run TrainingParams
 ---@return TrainingModel
 function model.of(run)
   local section = trainer.model(run.config)
-  if kinds.absent(section.name) then params.refuse(run, MODEL, "it has no 'name', such as gpt2") end
-  local fine, name, format = pcall(configs.model_of, run.config)
-  if not fine then
-    local advice = converter_list.advice(tostring(section.name), catalogue.names())
-    params.at_field(run, MODEL .. ".name", error, errors.with(name, { advice = advice }), 0)
-  end
+  local name, format = named(run, section)
   local list = tensors_of(run, name, format)
   if not models.knows(list.class) then
     params.refuse(run, "trainer.init.model.name",

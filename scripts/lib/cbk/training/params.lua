@@ -19,6 +19,7 @@ local params = {}
 ---@field fit table
 ---@field validate table
 ---@field validate_all table
+---@field model_name? string   of the command line
 ---@field ignored string[]     "trainer.init.precision.enabled=true (…)": fields without an effect, with what they would do
 ---@field private moves Moves
 
@@ -187,14 +188,16 @@ local function in_new_layout(file, given, moves)
 end
 
 ---@param file string
+---@param model_name? string   as `cbk list` names it; default: that of the file
 ---@return TrainingParams
-function params.load(file)
+function params.load(file, model_name)
   local given, moves = cbk.config.load(file), {}
   if not (kinds.is_dict(given) and (kinds.present(given.trainer) or kinds.present(given.model))) then
     cbk.fail("config", ("'%s' is not a params.yaml of the Model Zoo: it has neither 'trainer' nor 'model'"):format(file), { file = file })
   end
   local config = in_new_layout(file, given, moves)
-  trainer.model(config) -- says what is wrong with a file that has no model
+  local section = trainer.model(config) -- says what is wrong with a file that has no model
+  if model_name and kinds.absent(section.name) then section.name = model_name end -- which the checkpoints keep
   local reader = { file = file, moves = moves, ignored = {} }
   local read = read_section(reader, fields.TRAINER, config.trainer, "trainer")
   local init, callbacks = read.init, read.init.callbacks
@@ -204,7 +207,7 @@ function params.load(file)
   init.callbacks = read_named(reader, fields.CALLBACKS, fields.IGNORED_CALLBACKS, callbacks, "trainer.init.callbacks")
   init.loggers = read_named(reader, fields.LOGGERS, fields.IGNORED_LOGGERS, init.loggers, "trainer.init.loggers")
   return { file = file, given = given, config = config, init = init, fit = read.fit or {}, validate = read.validate or {},
-    validate_all = read.validate_all or {}, ignored = reader.ignored, moves = moves }
+    validate_all = read.validate_all or {}, ignored = reader.ignored, moves = moves, model_name = model_name }
 end
 
 return params
