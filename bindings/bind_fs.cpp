@@ -1,4 +1,6 @@
 // cbk.fs: files and folders, for scripts that arrange inputs and outputs.
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -7,6 +9,7 @@
 
 #include "bindings/modules.hpp"
 #include "host/base/entries.hpp"
+#include "host/base/file.hpp"
 #include "host/base/inside.hpp"
 #include "host/base/named_files.hpp"
 #include "host/base/stale.hpp"
@@ -149,6 +152,18 @@ int temporary(lua_State* L) {
   return push_path(L, name);
 }
 
+/// cbk.fs.hold(folder): keeps a folder for this program until it ends; false if another one has it. File
+/// systems without locks are accepted.
+int hold(lua_State* L) {
+  static std::vector<FileDescriptor> held;
+  FileDescriptor fd = open_file("open", check_path(L, 1), O_RDONLY | O_DIRECTORY);
+  const bool is_ours =
+      retried([&] { return ::flock(fd.get(), LOCK_EX | LOCK_NB); }) == 0 || errno != EWOULDBLOCK;
+  if (is_ours) held.push_back(std::move(fd));
+  lua_pushboolean(L, is_ours);
+  return 1;
+}
+
 int join(lua_State* L) {
   fs::path path = check_path(L, 1);
   for (int i = 2; i <= lua_gettop(L); ++i) path /= check_path(L, i);
@@ -217,6 +232,7 @@ void bind_fs(lua_State* L) {
                                        {"program", guarded<program_path>},
                                        {"temp_dir", guarded<temp_dir>},
                                        {"temporary", guarded<temporary>},
+                                       {"hold", guarded<hold>},
                                        {"join", guarded<join>},
                                        {"basename", guarded<basename>},
                                        {"dirname", guarded<dirname>},

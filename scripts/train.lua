@@ -206,6 +206,8 @@ end
 
 -- --- the run
 
+local writes = not (args.validate_only or args.dry_run or args.compile_only)
+if writes and cbk.fs.is_dir(init.model_dir) then record.hold(init.model_dir) end -- before its last checkpoint is read
 local self = run.open(given, { recomputes = args.activation_checkpointing })
 warn_of_ignored()
 warn_of_conversion(self)

@@ -188,6 +188,19 @@ describe("cbk train", function()
     equal(bytes(dir, 12) == last, true)
   end)
 
+  it("has its folder for itself", function()
+    local dir = folder()
+    cbk.fs.mkdir(dir .. "/run")
+    equal(cbk.fs.hold(dir .. "/run"), true)
+    local status, out, err = harness.cbk(dir, "train", "params.yaml")
+    equal({ status, out, cbk.fs.list(dir .. "/run") }, { 1, "", {} })
+    has((err:gsub("%s+", " ")), "cannot train in 'run': another run, which has not ended, has this folder; wait until it has ended, or "
+      .. "name another folder with --model-dir")
+    has(train(dir, "--validate-only"), "The file, the model and the data fit.")
+    train(dir, "--model-dir", "other", "--max-steps", "1")
+    train(dir, "--model-dir", "other", "--max-steps", "2")
+  end)
+
   it("does not train what is complete", function()
     local dir = folder()
     train(dir)
@@ -334,7 +347,8 @@ describe("cbk train: the file", function()
     end
     equal(loss(dir, "--model", "gpt2"), loss(named))
     has(select(2, harness.cbk(dir, "schedule", "params.yaml", "--model", "gpt2")), "params.yaml: 12 steps\n")
-    for name, message in pairs { gptt = "there is no model 'gptt'; did you mean", bert = "this config is for gpt2 (name='gpt2'), not for bert" } do
+    local messages = { gptt = "there is no model 'gptt'; did you mean", bert = "this config is for gpt2 (name='gpt2'), not for bert" }
+    for name, message in pairs(messages) do
       local status, _, err = harness.cbk(named, "train", "params.yaml", "--model", name)
       equal(status, 1)
       has((err:gsub("%s+", " ")), message)

@@ -130,6 +130,7 @@ return {
   ["cbk.fs.absolute"] = 'cbk.fs.absolute "model.pt"',
   ["cbk.fs.remove"] = 'cbk.fs.remove("new", { recursive = true })',
   ["cbk.fs.temp_dir"] = 'folder = cbk.fs.temp_dir(); cbk.fs.remove(folder)',
+  ["cbk.fs.hold"] = 'cbk.fs.hold "."  -- false in another program, until this one ends',
   ["cbk.fs.temporary"] = 'cbk.fs.temporary "data"',
   ["cbk.fs.program"] = 'os.execute(cbk.fs.program() .. " --version")',
   ["cbk.formats"] = 'cbk.formats()[1].suffixes  -- of torch',

@@ -658,6 +658,7 @@ function cbk.fs.inside(folder, name) end  -- "folder/name"; an error if that wou
 function cbk.fs.absolute(path) end        -- from the root, without ".."
 function cbk.fs.remove(path, options) end -- { recursive }; a missing file is fine
 function cbk.fs.temp_dir() end            -- a new empty folder
+function cbk.fs.hold(folder) end          -- keeps it for this program until it ends; false if another one has it
 function cbk.fs.temporary(target) end     -- the name of a file beside `target` that is removed when the program ends
 function cbk.fs.program() end             -- the running program, for scripts that call cbk again
 

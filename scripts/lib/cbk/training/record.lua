@@ -112,6 +112,20 @@ function record.config(dir)
   return cbk.fs.exists(path) and cbk.fs.read(path) or nil
 end
 
+local held = {} -- folders, by their paths
+
+---Keeps a folder for this run until the program ends. Fails if another run has it.
+---@param dir string   which exists
+function record.hold(dir)
+  local path = cbk.fs.real(dir)
+  if cbk.team_place() > 0 or held[path] then return end -- the first rank holds it for all
+  if not cbk.fs.hold(path) then
+    cbk.fail("exists", ("cannot train in %s: another run, which has not ended, has this folder"):format(cbk.quote(dir)),
+      { file = dir, advice = "wait until it has ended, or name another folder with --model-dir" })
+  end
+  held[path] = true
+end
+
 ---Begins to record a run, or goes on behind `step`: what was recorded of later steps is trained again, and removed. Of several ranks,
 ---the first one adds numbers; whole files are written by all of them together.
 ---@param dir string
@@ -120,6 +134,7 @@ end
 ---@return RunRecord
 function record.begin(dir, step, options)
   cbk.fs.mkdir(dir)
+  record.hold(dir)
   local kept = {}
   for _, row in ipairs(record.read(dir)) do
     if tonumber(tostring(row.step)) <= step then kept[#kept + 1] = cbk.json(row) .. "\n" end
