@@ -72,6 +72,7 @@ tensor_filter.options(parser, diff.orders)
 parser:flag("--all", "list every difference on a line of its own, not the first 20 lines of each kind")
 parser:option("--model", "compare in one format, converted in memory: the model, as `cbk list` names it, or 'auto'"):argname "NAME"
 parser:flag("--logits", "compare what two models compute, not their values")
+parser:option("--text", "with --logits: compute with the tokens of this text, or of this file (default: random tokens)"):argname "TEXT"
 cli.format_options(parser, { from = "with --model: the format of A, hf or cs-X.Y (default: detected)",
   to = "with --model: the format of B (default: detected)" })
 parser:option("--config", "with --model or --logits: the config of A (default: the one beside it)"):argname "FILE"
@@ -141,7 +142,7 @@ end
 local function compare_logits(args)
   local a, b = cli.open(args.a, args), cli.open(args.b, args)
   local result, what = require("cbk.diff.computed").compare({ path = args.a, checkpoint = a, config = args.config },
-    { path = args.b, checkpoint = b }, args.rtol > 0 and args.rtol or nil)
+    { path = args.b, checkpoint = b }, args.rtol > 0 and args.rtol or nil, args.text)
   cli.say(args, ("comparing %s"):format(what))
   return result
 end
@@ -317,6 +318,7 @@ local function misuse(args)
     "tensor_comparison_op" } do
     if args.logits and args[name] then return ("--logits and %s cannot be combined"):format(option(name)) end
   end
+  if args.text and not args.logits then return "--text needs --logits" end
   for _, name in ipairs { "src_fmt", "tgt_fmt", "config", "converter" } do
     if args[name] and not (args.model or name == "config" and args.logits) then
       return ("%s needs --model NAME (or --model auto)"):format(option(name))

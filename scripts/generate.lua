@@ -61,8 +61,8 @@ converters.load()
 local function tokenizer_of(vocabulary)
   if args.tokenizer then return tokens.open(args.tokenizer) end
   if args.ids then return nil end
-  local beside = cbk.fs.join(cbk.fs.folder_of(args.checkpoint), "tokenizer.json")
-  if cbk.fs.exists(beside) then return tokens.open(beside) end
+  local beside = tokens.beside(args.checkpoint)
+  if beside then return beside end
   if vocabulary == 256 or vocabulary == 257 then return tokens.open "bytes" end
   cbk.fail("missing", ("cannot encode the text: there is no tokenizer.json beside %s"):format(cbk.quote(args.checkpoint)),
     { advice = "--tokenizer names one; --ids takes token ids" })

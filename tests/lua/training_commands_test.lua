@@ -141,6 +141,32 @@ describe("Texts that are generated", function()
   end)
 end)
 
+describe("cbk diff --logits", function()
+  it("computes with a text, by the tokenizer beside a model or by bytes", function()
+    local dir = harness.temp_dir()
+    local section = cbk.dict(SECTION)
+    section.name = "gpt2"
+    cbk.config.save(cbk.dict { model = section }, dir .. "/params.yaml")
+    run(dir, "new", "params.yaml", "-o", "a.mdl")
+    run(dir, "new", "params.yaml", "-o", "b.mdl", "--seed", "5")
+    cbk.fs.write(dir .. "/text.txt", "abcdefg")
+    local function tokens_of(...) return cbk.parse_json(run(dir, "diff", "a.mdl", "a.mdl", "--logits", "--json", ...)).logits.tokens end
+    local sizes = { tokens_of(), tokens_of("--text", "abc"), tokens_of("--text", "text.txt"), tokens_of("--text", ("a"):rep(99)) }
+    equal(sizes, { 48, 3, 7, 24 })
+    local status, out = harness.cbk(dir, "diff", "a.mdl", "b.mdl", "--logits", "--text", "abc")
+    equal(status, 1)
+    has((out:gsub("%s+", " ")), "logits of 3 tokens differ by at most")
+    fails_with(dir, "--text needs --logits", "diff", "a.mdl", "b.mdl", "--text", "abc")
+    fails_with(dir, "the text is empty", "diff", "a.mdl", "b.mdl", "--logits", "--text", "")
+    cbk.fs.write(dir .. "/tokenizer.json", [[{"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "ByteLevel",
+      "add_prefix_space": false, "use_regex": true}, "decoder": {"type": "ByteLevel"}, "model": {"type": "BPE",
+      "vocab": {"a": 0, "b": 1, "ab": 300}, "merges": ["a b"]}}]])
+    fails_with(dir, "the text has the token 300, beyond a vocabulary of 257; put the tokenizer.json of the models beside them", "diff",
+      "a.mdl", "b.mdl", "--logits", "--text", "ab")
+    equal(tokens_of("--text", "ba"), 2)
+  end)
+end)
+
 describe("cbk generate", function()
   it("continues texts and ids", function()
     local dir = harness.temp_dir()

@@ -8,6 +8,7 @@ local numbers = require "cbk.numbers"
 local logits = { TOLERANCE = 1e-3 } -- of the largest output; exact and approximated gelu differ by less
 
 local TEXTS, LENGTH, SEED = 2, 24, 1
+local MOST_TOKENS = 1024 -- of a text, as memory grows with their square
 
 ---@class LogitsSide
 ---@field list ClassTensors                the tensors that the class has for the config
@@ -44,6 +45,24 @@ local function is_nan(x)
   return largest ~= largest
 end
 
+---A text as one row of the token ids that both models take: at most so many as both have positions for.
+---@param a cstorch.models.Model
+---@param b cstorch.models.Model
+---@param ids integer[]
+---@return integer[][]
+local function row_of(a, b, ids)
+  local words = math.min(a:vocabulary(), b:vocabulary())
+  local row = { unpack(ids, 1, math.min(#ids, MOST_TOKENS, a:longest(), b:longest())) }
+  if not row[1] then cbk.fail("value", "the text is empty: it has no tokens to compare") end
+  for _, id in ipairs(row) do
+    if id >= words then
+      cbk.fail("value", ("the text has the token %d, beyond a vocabulary of %d"):format(id, words),
+        { advice = "put the tokenizer.json of the models beside them" })
+    end
+  end
+  return { row }
+end
+
 ---@param a cstorch.Tensor
 ---@param b cstorch.Tensor   of the same shape but for the last dim, of which the common part counts
 ---@param tolerance number
@@ -58,9 +77,11 @@ end
 ---@param first cstorch.models.Model
 ---@param second cstorch.models.Model
 ---@param tolerance number
+---@param text integer[]|nil   token ids; nil: random ones
 ---@return LogitsDifference|nil, string|nil why
-local function compare(first, second, tolerance)
-  local ids, states, parted, last, broken = random_ids(first, second), {}, nil, nil, nil
+local function compare(first, second, tolerance, text)
+  local ids = text and row_of(first, second, text) or random_ids(first, second)
+  local states, parted, last, broken = {}, nil, nil, nil
   local out = first:logits(ids, function(place, x)
     states[place] = x
     if not broken and is_nan(x) then broken = place end
@@ -94,13 +115,14 @@ end
 ---@param a LogitsSide
 ---@param b LogitsSide
 ---@param tolerance? number   of the largest output; default: logits.TOLERANCE
+---@param text? integer[]       token ids to compute with; default: random ones
 ---@return LogitsDifference|nil, string|nil why
-function logits.compare(a, b, tolerance)
+function logits.compare(a, b, tolerance, text)
   local first, why = model_of(a)
   if not first then return nil, why end
   local second, other_why = model_of(b)
   if not second then return nil, other_why end
-  return compare(first, second, tolerance or logits.TOLERANCE)
+  return compare(first, second, tolerance or logits.TOLERANCE, text)
 end
 
 local function short(number) return ("%.2g"):format(number) end

@@ -26,4 +26,12 @@ function tokens.open(name)
   return tokenizer_json.open(path)
 end
 
+---The tokenizer.json beside a checkpoint, as a tokenizer; nil if there is none.
+---@param path string   of the checkpoint, or its folder
+---@return Tokenizer|nil
+function tokens.beside(path)
+  local file = cbk.fs.join(cbk.fs.folder_of(path), "tokenizer.json")
+  return cbk.fs.exists(file) and tokens.open(file) or nil
+end
+
 return tokens
