@@ -115,6 +115,7 @@ local function say_what_runs(self)
   say(("%s: %s"):format(name_of(self), numbers.counted(parameter_count(self.module), "parameter")))
   if self.loaded then say(("from %s, step %d"):format(cbk.shown(self.loaded), self.step)) else say "from random weights" end
   for _, name in ipairs(self.lacking) do say(("  it has no %s, which begins anew"):format(name)) end
+  if steps.last == steps.first then return say(("the evaluation of step %d is missing"):format(steps.first)) end
   say(("steps %d to %d, a batch of %s each%s"):format(steps.first + 1, steps.last, numbers.counted(self.loader.batch_size, "sample"),
     accumulated > 1 and (" in %d parts"):format(accumulated) or ""))
 end
@@ -211,7 +212,7 @@ if writes and cbk.fs.is_dir(init.model_dir) then record.hold(init.model_dir) end
 local self = run.open(given, { recomputes = args.activation_checkpointing })
 warn_of_ignored()
 warn_of_conversion(self)
-if self.steps.last <= self.steps.first then
+if self.steps.last <= self.steps.first and not self.lost[1] then
   say(("Nothing is left to train: %s has step %d, and the run ends at step %d. A larger loop.max_steps, or --max-steps, continues it.")
     :format(cbk.shown(self.loaded or "it"), self.step, self.steps.last))
   if self.loaded == given.fit.ckpt_path then

@@ -33,6 +33,26 @@ local function call(dir, ...)
 end
 
 describe("Several evaluations", function()
+  it("are made by the run that continues, where one that was killed did not record them", function()
+    local dir = run_dir()
+    local path = dir .. "/params.yaml"
+    cbk.fs.write(path, training_data.changed(cbk.fs.read(path), "eval_frequency: 5", "eval_frequency: 4"), { overwrite = true })
+    call(dir, "train", "params.yaml")
+    local all = cbk.fs.read(dir .. "/run/metrics.jsonl")
+    local function without_speed(text) return (text:gsub('"samples_per_second": [%d.e+]+', "")) end
+    local last = cbk.fs.read(dir .. "/run/checkpoint_12.mdl")
+    for _, step in ipairs { 12, 8 } do
+      local rows = all:match(('^.-"step": %d, "validate_0[^\n]*\n'):format(step))
+      cbk.fs.write(dir .. "/run/metrics.jsonl", rows, { overwrite = true }) -- validate_1 is missing
+      if step == 8 then cbk.fs.remove(dir .. "/run/checkpoint_12.mdl") end
+      local out = call(dir, "train", "params.yaml")
+      equal(without_speed(cbk.fs.read(dir .. "/run/metrics.jsonl")), without_speed(all))
+      equal(out:find("the evaluation of step 12 is missing", 1, true) ~= nil, step == 12)
+      assert(cbk.fs.read(dir .. "/run/checkpoint_12.mdl") == last, "another checkpoint")
+    end
+    has(call(dir, "train", "params.yaml"):gsub("%s+", " "), "Nothing is left to train")
+  end)
+
   it("are made and recorded one after the other, under the names of the Model Zoo", function()
     local dir = run_dir()
     local out = call(dir, "train", "params.yaml")

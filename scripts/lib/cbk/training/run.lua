@@ -26,6 +26,7 @@ local run = {}
 ---@field task TrainingTask
 ---@field loader cstorch.utils.data.DataLoader
 ---@field evaluations { name?: string, own: TrainingEvaluation }[]   of each val_dataloader; none if the run does not evaluate
+---@field lost { name?: string, own: TrainingEvaluation }[]   of these, those to make before the first step
 ---@field step integer        global steps done
 ---@field seed integer
 ---@field systems integer     that share a batch
@@ -124,17 +125,42 @@ local function train_stage(self, step_of, stage, events)
   end
 end
 
+---The evaluations of the step after which a run continues that it did not record, because it was killed while it evaluated.
+---@param self TrainingRun
+---@return { name?: string, own: TrainingEvaluation }[]
+local function lost_evaluations(self)
+  local steps, out, recorded = self.steps, {}, {}
+  local is_due = steps.first > steps.began
+    and (steps.first == steps.last or steps.every and (steps.first - steps.began) % steps.every == 0)
+  if not is_due then return out end
+  for _, row in ipairs(record.read(self.params.init.model_dir)) do
+    for name in cbk.items(tonumber(tostring(row.step)) == steps.first and row or cbk.dict()) do recorded[name] = true end
+  end
+  for _, one in ipairs(self.evaluations) do
+    if not recorded[(one.name and one.name .. "/" or "") .. "eval_loss"] then out[#out + 1] = one end
+  end
+  return out
+end
+
+---@param self TrainingRun
+---@param list { name?: string, own: TrainingEvaluation }[]
+---@param events TrainingEvents
+local function evaluate(self, list, events)
+  for _, one in ipairs(list) do events.on_evaluation(self.step, one.own:run(), one.name) end
+end
+
 ---Trains to the end.
 ---@param self TrainingRun
 ---@param events TrainingEvents
 function run.train(self, events)
+  evaluate(self, self.lost, events)
   local step_of = training_step(self)
   self.progress = cstorch.utils.Progress { log_steps = self.params.init.logging.log_steps or 1, batch_size = self.loader.batch_size,
     check_loss_values = self.params.init.checks_loss, print = events.on_line }
   self.progress:start()
   for stage in stages.each(self.steps) do
     train_stage(self, step_of, stage, events)
-    for _, one in ipairs(stage.evaluates and self.evaluations or {}) do events.on_evaluation(self.step, one.own:run(), one.name) end
+    if stage.evaluates then evaluate(self, self.evaluations, events) end
     -- A loop begins with the first worker, so the workers are placed anew, as behind a checkpoint.
     if self.loader.num_workers_per_csx > 1 then self.loader:load_state_dict(self.loader:state_dict()) end
   end
@@ -205,6 +231,7 @@ function run.open(given, options)
   self.others = saving.others(given, continues and self.began or math.huge)
   self.steps = params.at_field(given, "trainer.init.loop", stages.of, init.loop, self.loader:length(), self.began, self.step,
     self.evaluations[1] ~= nil)
+  self.lost = continues and lost_evaluations(self) or {}
   return self
 end
 
