@@ -648,9 +648,9 @@ describe("cbk train: activation checkpointing", function()
 
   it("computes the same where the experts of a mixture are balanced", function()
     local losses_of = {}
-    for i, balance in ipairs { "0.0", "0.5" } do
+    for i, balance in ipairs { ", load_balancing_loss_coef: 0.0", ", load_balancing_loss_coef: 0.5", "" } do
       local text = changed(EVERY_STEP, "share_embedding_weights: true", ("share_embedding_weights: true\n      nonlinearity: swiglu\n"
-        .. "      moe_params: {num_experts: 3, top_k: 2, load_balancing_loss_coef: %s}"):format(balance))
+        .. "      moe_params: {num_experts: 3, top_k: 2%s}"):format(balance))
       local dir = folder(changed(text, "      nonlinearity: gelu\n", ""))
       local plain = losses(train(dir))
       local again = losses(train(dir, "--model-dir", "again", "--activation-checkpointing"))
@@ -658,6 +658,7 @@ describe("cbk train: activation checkpointing", function()
       losses_of[i] = plain
     end
     assert(math.abs(losses_of[1][12] - losses_of[2][12]) > 1e-3, "the balance has no effect")
+    equal(losses_of[3], losses_of[1]) -- the class's default
   end)
 end)
 

@@ -68,7 +68,8 @@ function params.refuse(at, place, problem)
   cbk.fail("config", ("%s: %s"):format(where, problem), { file = at.file, field = own })
 end
 
-local function shown(value)
+---A value as messages show it.
+function params.shown(value)
   if type(value) == "number" then value = numbers.json_number(value) end
   if value == "nan" or value == "inf" or value == "-inf" then return value end
   return kinds.is_dict(value) and "{…}" or kinds.is_list(value) and "[…]" or cbk.json(value)
@@ -92,15 +93,15 @@ local read_section
 local function read_field(reader, field, value, place, written)
   if kinds.absent(value) then return nil end
   if field.ignored then
-    table.insert(reader.ignored, ("%s=%s (%s)"):format(place_in_file(reader.moves, place), shown(value), field.ignored))
+    table.insert(reader.ignored, ("%s=%s (%s)"):format(place_in_file(reader.moves, place), params.shown(value), field.ignored))
     return nil
   end
   if field.section then
-    if not kinds.is_dict(value) then params.refuse(reader, place, ("expected a map of fields, found %s"):format(shown(value))) end
+    if not kinds.is_dict(value) then params.refuse(reader, place, ("expected a map of fields, found %s"):format(params.shown(value))) end
     return read_section(reader, field.section, value, place)
   end
   if not field.kind.fits(value, written) then
-    params.refuse(reader, place, ("expected %s, found %s"):format(field.kind.expected, shown(value)))
+    params.refuse(reader, place, ("expected %s, found %s"):format(field.kind.expected, params.shown(value)))
   end
   if field.kind.read then return field.kind.read(value, written) end
   return (kinds.is_dict(value) or kinds.is_list(value) and kinds.is_dict(value[1])) and value or keywords.plain(value)
@@ -129,7 +130,7 @@ local function read_named(reader, known, ignored, entries, place)
   local out = {}
   for i = 1, entries and #entries or 0 do
     local entry, at = entries[i], ("%s.%d"):format(place, i - 1)
-    if not kinds.is_dict(entry) then params.refuse(reader, at, ("expected a map with one name, found %s"):format(shown(entry))) end
+    if not kinds.is_dict(entry) then params.refuse(reader, at, ("expected a map with one name, found %s"):format(params.shown(entry))) end
     for name in cbk.items(entry) do
       local options, spot = entry[name], at .. "." .. tostring(name)
       local near = not (known[name] or ignored[name]) and cbk.nearest(tostring(name), naming.sorted(known), 1)[1]

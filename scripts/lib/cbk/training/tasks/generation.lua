@@ -17,7 +17,7 @@ return {
     -- Files have no loss_weight, and without one the Model Zoo goes by the batch's size.
     if by == "precomputed_num_masked" then by = "batch_size" end
     local options = { by = by, weight = read.number(section, refuse, "lm_loss_weight", 1),
-      smoothing = read.number(section, refuse, "label_smoothing", 0) }
+      smoothing = read.number(section, refuse, "label_smoothing", 0, 0, 1) }
     return {
       layout = LAYOUT,
       loss = function(model, batch, pass) return (losses.generation(model(batch, pass), batch, options)) end,

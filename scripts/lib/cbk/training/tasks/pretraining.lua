@@ -30,7 +30,7 @@ return {
   fields = { "mlm_loss_weight", "label_smoothing" },
   open = function(module, section, refuse)
     local options = { weight = read.number(section, refuse, "mlm_loss_weight", 1),
-      smoothing = read.number(section, refuse, "label_smoothing", 0) }
+      smoothing = read.number(section, refuse, "label_smoothing", 0, 0, 1) }
     local has_next_sentence = module:limits().next_sentence_label ~= nil
     return {
       layout = layout_of(has_next_sentence),

@@ -1,7 +1,7 @@
 -- Fields of a model section that a task reads.
 
-local cbk = require "cbk"
 local kinds = require "converters.engine.kinds"
+local params = require "cbk.training.params"
 
 local read = {}
 
@@ -9,11 +9,17 @@ local read = {}
 ---@param refuse fun(field: string, problem: string)
 ---@param field string
 ---@param default number
+---@param least? number   default: any number that is finite
+---@param most? number
 ---@return number
-function read.number(section, refuse, field, default)
+function read.number(section, refuse, field, default, least, most)
   local value = section[field]
   if kinds.absent(value) then return default end
-  if type(value) ~= "number" then refuse(field, ("expected a number, found %s"):format(cbk.json(value))) end
+  local fits = type(value) == "number" and math.abs(value) < math.huge and value >= (least or value) and value <= (most or value)
+  if not fits then
+    local bounds = (least and (" from %g"):format(least) or "") .. (most and (" to %g"):format(most) or "")
+    refuse(field, ("expected a number%s, found %s"):format(bounds, params.shown(value)))
+  end
   return value
 end
 

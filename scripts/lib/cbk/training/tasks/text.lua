@@ -5,16 +5,22 @@ local kinds = require "converters.engine.kinds"
 local read = require "cbk.training.tasks.read"
 local token_samples = require "cstorch.utils.data.token_samples"
 
-local BALANCE = 0.01 -- the coefficient of a mixture whose config has none
+---The coefficient of the loss that keeps the experts of a mixture busy.
+---@param section Dict
+---@return number
+local function balance_of(section, refuse)
+  local name = kinds.is_dict(section.moe_params) and "moe_params" or "moe"
+  if not kinds.is_dict(section[name]) then return 0 end
+  local function refuse_part(field, problem) refuse(name .. "." .. field, problem) end
+  return read.number(section[name], refuse_part, "load_balancing_loss_coef", 0, 0)
+end
 
 ---@param section Dict
 ---@return cstorch.models.LossOptions
 local function options_of(section, refuse)
   local by, weight = read.choice(section, refuse, "loss_scaling", { "num_tokens", "batch_size" }),
     read.number(section, refuse, "loss_weight", 1)
-  local moe = section.moe_params or section.moe
-  local balance = kinds.is_dict(moe) and (kinds.present(moe.load_balancing_loss_coef) and moe.load_balancing_loss_coef or BALANCE) or 0
-  return { by = by, weight = by == "num_tokens" and 1 or weight, balance = balance }
+  return { by = by, weight = by == "num_tokens" and 1 or weight, balance = balance_of(section, refuse) }
 end
 
 ---@type TrainingTaskKind
