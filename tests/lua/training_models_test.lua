@@ -75,7 +75,7 @@ describe("Models that train", function()
     it(("compute a text in parts as they compute it at once: %s"):format(name), function()
       local list = tensors_of(name, own)
       local model, ids = models.trainable(list, 1), random_ids(2, 9)
-      local whole, cache, parts = model(ids), { length = 0 }, {}
+      local whole, cache, parts = model:eval()(ids), { length = 0 }, {}
       cstorch.no_grad(function()
         for _, bounds in ipairs { { 0, 4 }, { 4, 5 }, { 5, 9 } } do
           parts[#parts + 1] = decoder.forward(model.description, weights.new(model.values), ids:slice(1, unpack(bounds)), { cache = cache })
@@ -212,6 +212,23 @@ describe("Dropout", function()
     equal(models.trainable(list, 1).description.dropout, { embedding = 0.25, attention = 0.25, residual = 0.25 })
     list = tensors_of("gpt2", { dropout_rate = 0.25, embedding_dropout_rate = 0.5 })
     equal(models.trainable(list, 1).description.dropout, { embedding = 0.5, attention = 0, residual = 0.25 })
+  end)
+
+  it("has the rates of the class where the config has none", function()
+    local function rates_of(name, own)
+      local section = cbk.dict(BASE)
+      section.dropout_rate, section.attention_dropout_rate = 0.25, nil
+      for field, value in pairs(own) do section[field] = value end
+      return models.trainable(classes.tensors(section, name, "cs-2.5"), 1).description.dropout
+    end
+    for _, name in ipairs { "gpt2", "llama" } do
+      equal(rates_of(name, { rotary_dim = 4 }), { embedding = 0.25, attention = 0.1, residual = 0.25 }, name)
+    end
+    for _, name in ipairs { "gptj", "gpt-neox", "falcon" } do
+      equal(rates_of(name, { rotary_dim = 4 }), { embedding = 0.1, attention = 0.1, residual = 0.25 }, name)
+      equal(rates_of(name, { rotary_dim = 4, embd_pdrop = 0.5, attention_dropout_rate = cbk.null }),
+        { embedding = 0.5, attention = 0.25, residual = 0.25 }, name)
+    end
   end)
 end)
 

@@ -154,14 +154,12 @@ local function window_of(c)
   return function(layer) return (not is_in_half or layer % 2 == 1) and window or nil end
 end
 
----The rates of dropout; those that the config leaves out are that of the fully connected layers, but for attention's.
+---The rates of dropout.
 ---@param c table
 ---@param whole Dict
 local function dropout_of(c, whole)
-  local function stated(name, other) return kinds.present(whole[name]) and c[name] or other end
-  local embedding = kinds.present(whole.embd_pdrop) and whole.embd_pdrop or stated("embedding_dropout_rate", c.dropout_rate)
   local attention = whole.attention_dropout_rate == cbk.null and c.dropout_rate or c.attention_dropout_rate
-  return { embedding = embedding, attention = attention, residual = c.dropout_rate }
+  return { embedding = c.embedding_dropout_rate or c.dropout_rate, attention = attention, residual = c.dropout_rate }
 end
 
 ---The factors of learning rates that muP gives to layers that are wider than its base model's.
@@ -199,6 +197,9 @@ end
 ---@return cstorch.models.Decoder
 function zoo.GPT2LMHeadModel(c, whole)
   local out = described(c, whole)
+  -- This class alone has no rate of its own for embeddings.
+  local says_rate = kinds.present(whole.embedding_dropout_rate) or kinds.present(whole.embd_pdrop)
+  if not says_rate then out.dropout.embedding = c.dropout_rate end
   if c.norm_first_sandwich then out.norms.after_attention, out.norms.after_feed_forward = "norm1_post", "norm3_post" end
   if kinds.present(c.attention_qk_norm_layer) then
     out.head_norms = { q = "self_attn.q_norm", k = "self_attn.k_norm",
