@@ -422,6 +422,48 @@ describe("cbk train: the file", function()
     refused("max_gradient_norm: 1.0", "max_gradient_norm: -1.0", "optimizer.max_gradient_norm: expected a number above 0, found -1", LEGACY)
   end)
 
+  it("is refused at parts of the model that do not fit, also where it is only validated", function()
+    local MODEL = "share_embedding_weights: true"
+    for _, case in ipairs {
+      { "moe_params: {num_experts: 4, top_k: 5}", "moe_params.top_k: expected a whole number from 1 to 4 (num_experts), found 5" },
+      { "moe: {num_experts: 4, top_k: 0}", "moe.top_k: expected a whole number from 1 to 4 (num_experts), found 0" },
+      { "moe_params: {num_expert: 4}", "moe_params.num_expert: unknown field; did you mean 'num_experts'?" },
+      { "moe_params: {num_experts: 4, routing_algorithm: hash}",
+        "moe_params.routing_algorithm: routing_algorithm='hash' is not emulated" },
+      { "moe_params: {num_experts: 4, load_balancing_loss_coef: -1}",
+        "moe_params.load_balancing_loss_coef: expected a number from 0, found -1" },
+      { "extra_attention_params: {num_kv_groups: 3}\n      attention_module: multiquery_attention",
+        "extra_attention_params.num_kv_groups: expected a divisor of num_heads (4), found 3" },
+      { "extra_attention_params: {num_kv_groups: 2}",
+        "extra_attention_params.num_kv_groups: 2 needs attention_module: multiquery_attention" },
+      { "extra_attention_params: {num_kv_grups: 2}",
+        "extra_attention_params.num_kv_grups: unknown field; did you mean 'num_kv_groups'?" },
+      { "attention_module: multiquery", "attention_module: expected aiayn_attention or multiquery_attention, found 'multiquery'" },
+      { "attention_sliding_window_length: 0", "attention_sliding_window_length: expected a whole number of at least 1, found 0" },
+      { "attention_sliding_window_length: -4", "attention_sliding_window_length: expected a whole number of at least 1, found -4" },
+      { "sliding_window_every_other_decoder_layer: true",
+        "sliding_window_every_other_decoder_layer: true needs attention_sliding_window_length" },
+      { "alibi_trainable_slopes: true", "alibi_trainable_slopes: true is not emulated: the slopes have no gradient here", "alibi" },
+    } do
+      local text = changed(TRAINER, MODEL, MODEL .. "\n      " .. case[1])
+      local dir = folder(case[3] and changed(text, "position_embedding_type: learned", "position_embedding_type: " .. case[3]) or text)
+      local status, _, err = harness.cbk(dir, "train", "params.yaml", "--validate-only")
+      equal(status, 1, case[1])
+      has(err:gsub("%s+", " "), "'params.yaml', line 20: trainer.init.model." .. case[2])
+    end
+    local mixture = changed(TRAINER, MODEL, MODEL .. "\n      moe_params: {num_experts: 4, sinkhorn_n_iters: 1}")
+    train(folder(mixture), "--max-steps", "1") -- one expert for each token
+  end)
+
+  it("warns of data of a larger vocabulary", function()
+    local dir = folder()
+    cbk.fs.write(dir .. "/data/data_params.json", '{"post-process": {"vocab_size": 41}}')
+    local _, err = train(dir, "--validate-only")
+    has(err:gsub("%s+", " "), "warning: 'data/data_params.json': the data's tokenizer has 41 ids, and the model 40 (vocab_size): a record")
+    cbk.fs.write(dir .. "/data/data_params.json", '{"post-process": {"vocab_size": 40}}', { overwrite = true })
+    equal(select(2, train(dir, "--validate-only")), "")
+  end)
+
   it("refuses data without tokens, and a folder without a name", function()
     local dir = folder()
     cbk.fs.remove(dir .. "/data/data.h5")

@@ -74,11 +74,25 @@ end
 function model.make(run, make, ...)
   local fine, result = pcall(make, ...)
   if fine then return result end
-  local place, value = MODEL, type(result) == "table" and result.value or nil
+  local said = type(result) == "table" and result or {}
+  local place, value = MODEL .. (said.field and "." .. said.field or ""), said.value
   for name, own in cbk.items(trainer.model(run.config)) do
     if value ~= nil and own == value then place = ("%s.%s"):format(MODEL, name) end
   end
   return params.at_field(run, place, error, result, 0)
+end
+
+---A model with first values, to be trained.
+---@param run TrainingParams
+---@param own TrainingModel
+---@param seed integer
+---@return cstorch.models.Trainable
+function model.trainable(run, own, seed)
+  local values = own.list.values
+  if values.position_embedding_type == "alibi" and values.alibi_trainable_slopes then
+    params.refuse(run, MODEL .. ".alibi_trainable_slopes", "true is not emulated: the slopes have no gradient here")
+  end
+  return model.make(run, models.trainable, own.list, seed)
 end
 
 ---The classes of a model's modules, which target_modules may name.
@@ -140,7 +154,7 @@ local function tensors_of(run, name, format)
   local fine, result = pcall(classes.tensors, run.config, name, format)
   if fine then return result end
   local field = type(result) == "table" and result.code == "config" and result.field
-  if not field then error(result, 0) end
+  if not field then return params.at_field(run, MODEL, error, result, 0) end
   local place = ("%s.%s"):format(MODEL, field)
   if result.supported then params.refuse(run, place, ("expected %s, found %s"):format(result.supported, result.found)) end
   return params.at_field(run, place, error, result, 0)

@@ -7,7 +7,6 @@ local data = require "cbk.training.data"
 local errors = require "cbk.errors"
 local evaluation = require "cbk.training.evaluation"
 local model = require "cbk.training.model"
-local models = require "cstorch.models"
 local optimizing = require "cbk.training.optimizing"
 local params = require "cbk.training.params"
 local recomputed = require "cstorch.models.recomputed"
@@ -217,7 +216,7 @@ function run.open(given, options)
     num_csx = cluster.num_csx, num_workers_per_csx = cluster.num_workers_per_csx or 1, check_loss_values = init.checks_loss })
   local self = { params = given, recomputes = options ~= nil and options.recomputes, seed = init.seed or 0, step = 0, lacking = {} }
   self.model = model.of(given)
-  self.module = model.make(given, models.trainable, self.model.list, self.seed)
+  self.module = model.trainable(given, self.model, self.seed)
   self.task = model.task(given, self.model.task, self.module)
   model.adapt(given, self.model, self.module, self.seed)
   self.compiled = cstorch.compile(self.module, { backend = init.backend.backend_type or init.device or "CSX" })

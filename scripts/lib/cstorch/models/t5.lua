@@ -193,6 +193,7 @@ function zoo.T5ForConditionalGeneration(c, whole)
   errors.check(kind == "relative", "value", "position_embedding_type=%s is not emulated for T5; relative is", tostring(kind))
   errors.check(other == nil or other == c.encoder_nonlinearity, "value",
     "decoder_nonlinearity=%s differs from encoder_nonlinearity, with which the Model Zoo computes both sides", tostring(other))
+  zoo_layers.check_groups(c, false)
   local wider = kinds.present(c.mup_base_d_model) and c.d_model / c.mup_base_d_model or nil
   local out = {}
   out.encoder, out.decoder = side_of_zoo(c, whole, "encoder", wider), side_of_zoo(c, whole, "decoder", wider)

@@ -15,15 +15,15 @@ local zoo = {}
 
 local QUARTER = 0.25 -- of a head, which is rotated where the config does not say how much
 
----Fails if a map of the config has a part that is not computed with.
+---Fails if a map of the config has a part that is not known, or one that is not computed with.
 ---@param map Dict|nil
 ---@param place string
 ---@param known table<string, any>   true: any value; else the value that changes nothing
 local function check_parts(map, place, known)
+  zoo_layers.check_names(map, place, known)
   for name, value in cbk.items(kinds.present(map) and map or cbk.dict()) do
-    local own = known[name]
-    local is_fine = own == true or kinds.absent(value) or own ~= nil and value == own
-    errors.check(is_fine, "value", "%s.%s=%s is not emulated", place, tostring(name), errors.show(value))
+    local is_fine = known[name] == true or kinds.absent(value) or value == known[name]
+    errors.check_field(is_fine, place .. "." .. name, "%s=%s is not emulated", name, errors.show(value))
   end
 end
 
@@ -78,7 +78,7 @@ local MIXTURE = {
   num_experts = true, top_k = true, num_shared_experts = true, expert_weighting_normalization = true, moe_implementation = true,
   load_balancing_loss_coef = true, router_fp32 = true, router_use_bias = true, gate_initializer = true, null_expert_bias = 0,
   routing_algorithm = "learned", router_selection_nonlinearity = "softmax", expert_weighting_nonlinearity = "softmax",
-  probability_before_ffn = false, apply_expert_weighting_normalization = true,
+  probability_before_ffn = false, sinkhorn_n_iters = true, apply_expert_weighting_normalization = true,
 }
 
 ---An expert whose weights are a part of tensors of all experts.
@@ -116,13 +116,16 @@ end
 
 ---@param c table
 ---@param moe Dict
+---@param place string     of the mixture, in the config
 ---@param routed integer   experts
 ---@param shared integer
 ---@return cstorch.models.Compute
-local function mixture(c, moe, routed, shared)
-  check_parts(moe, "moe", MIXTURE)
-  local activation, normed = c.nonlinearity, moe.expert_weighting_normalization
-  local own = { gate = "ffn.gate", count = routed, chosen = moe.top_k, is_normed = kinds.absent(normed) or normed }
+local function mixture(c, moe, place, routed, shared)
+  check_parts(moe, place, MIXTURE)
+  local activation, normed, top_k = c.nonlinearity, moe.expert_weighting_normalization, kinds.present(moe.top_k) and moe.top_k or 1
+  errors.check_field(zoo_layers.is_count(top_k, routed), place .. ".top_k", "expected a whole number from 1 to %d (num_experts), found %s",
+    routed, errors.show(top_k))
+  local own = { gate = "ffn.gate", count = routed, chosen = top_k, is_normed = kinds.absent(normed) or normed }
   return function(w, x)
     local expert, others = experts_of(activation, w, routed), {}
     for i = 1, shared do others[i] = expert(routed + i - 1) end
@@ -131,11 +134,13 @@ local function mixture(c, moe, routed, shared)
 end
 
 ---@param c table
-local function feed_forward_of(c)
-  local moe = c.moe_params
+---@param whole Dict
+local function feed_forward_of(c, whole)
+  local moe, place = c.moe_params, kinds.present(whole.moe_params) and "moe_params" or "moe"
+  zoo_layers.check_names(moe, place, MIXTURE)
   local routed, shared = kinds.present(moe) and moe.num_experts or 1, kinds.present(moe) and moe.num_shared_experts or 0
   if kinds.absent(shared) then shared = 0 end
-  if routed + shared > 1 then return mixture(c, moe, routed, shared) end
+  if routed + shared > 1 then return mixture(c, moe, place, routed, shared) end
   return zoo_layers.feed_forward(c.nonlinearity, "ffn.ffn.0", "ffn.ffn.1")
 end
 
@@ -150,7 +155,10 @@ end
 ---@param c table
 local function window_of(c)
   local window, is_in_half = c.attention_sliding_window_length, c.sliding_window_every_other_decoder_layer
+  errors.check_field(window or not is_in_half, "sliding_window_every_other_decoder_layer", "true needs attention_sliding_window_length")
   if not window then return nil end
+  errors.check_field(zoo_layers.is_count(window), "attention_sliding_window_length", "expected a whole number of at least 1, found %s",
+    errors.show(window))
   return function(layer) return (not is_in_half or layer % 2 == 1) and window or nil end
 end
 
@@ -177,6 +185,7 @@ end
 ---@param whole Dict       the model section
 ---@return cstorch.models.Decoder
 local function described(c, whole)
+  zoo_layers.check_groups(c, true)
   local out = positions_of(c)
   out.place = ""
   out.depth, out.head_width, out.inner = c.num_hidden_layers, c.head_dim, c.head_dim * c.num_heads
@@ -186,7 +195,7 @@ local function described(c, whole)
   out.norms = { attention = "norm1", feed_forward = "norm3" }
   out.project, out.output = zoo_layers.project("self_attn", c.head_dim), zoo_layers.output "self_attn"
   out.scale, out.window = scale_of(c, whole), window_of(c)
-  out.feed_forward = feed_forward_of(c)
+  out.feed_forward = feed_forward_of(c, whole)
   out.final_norm, out.dropout = "ln_f", dropout_of(c, whole)
   out.head = { name = "lm_head", scale = zoo_layers.logits_scale(c) }
   out.rates = rates_of(whole)

@@ -2,11 +2,66 @@
 -- AttentionLayer.py, FeedForwardNetwork.py, norms.py and bert_model.py of the Model Zoo 2.9.
 
 local activations = require "cstorch.models.activations"
+local cbk = require "cbk"
 local errors = require "cstorch.errors"
 local kinds = require "converters.engine.kinds"
+local naming = require "cbk.naming"
 local parts = require "cstorch.models.parts"
 
 local zoo_layers = {}
+
+---@param value any
+---@param most? integer
+---@return boolean
+function zoo_layers.is_count(value, most)
+  return type(value) == "number" and value % 1 == 0 and value >= 1 and value <= (most or value)
+end
+
+---Fails if a map of the config has a name that is not known.
+---@param map Dict|nil
+---@param place string
+---@param known table<string, any>
+function zoo_layers.check_names(map, place, known)
+  if kinds.absent(map) then return end
+  errors.check_field(kinds.is_dict(map), place, "expected a map of fields, found %s", errors.show(map))
+  for name in cbk.items(map) do
+    local names = naming.sorted(known)
+    local near = errors.suggestion(name, names)
+    errors.check_field(known[name] ~= nil, ("%s.%s"):format(place, tostring(name)), "unknown field%s",
+      near ~= "" and near or "; known: " .. table.concat(names, ", "))
+  end
+end
+
+---Fails if the value of a field is not a known one.
+---@param field string
+---@param value any
+---@param known string[]
+function zoo_layers.check_choice(field, value, known)
+  for _, one in ipairs(known) do
+    if value == one then return end
+  end
+  errors.check_field(false, field, "expected %s or %s, found %s%s", table.concat(known, ", ", 1, #known - 1), known[#known],
+    errors.show(value), errors.suggestion(value, known))
+end
+
+local GROUPED = "multiquery_attention"
+
+---Fails if heads share keys and values in a way that is not computed.
+---@param c table   fields of the model section
+---@param may_share boolean
+function zoo_layers.check_groups(c, may_share)
+  local kind, extra = c.attention_module or "aiayn_attention", c.extra_attention_params
+  zoo_layers.check_choice("attention_module", kind, { "aiayn_attention", GROUPED })
+  zoo_layers.check_names(extra, "extra_attention_params", { num_kv_groups = true })
+  local groups = extra and extra.num_kv_groups
+  if groups == c.num_heads then return end
+  errors.check_field(may_share or kind ~= GROUPED, "attention_module", "%s is not emulated for this class", GROUPED)
+  if kinds.absent(groups) then return end
+  local place = "extra_attention_params.num_kv_groups"
+  errors.check_field(kind == GROUPED, place, "%s needs attention_module: %s", errors.show(groups), GROUPED)
+  errors.check_field(zoo_layers.is_count(groups) and c.num_heads % groups == 0, place, "expected a divisor of num_heads (%d), found %s",
+    c.num_heads, errors.show(groups))
+end
 
 ---@param activation string
 ---@param first string    names

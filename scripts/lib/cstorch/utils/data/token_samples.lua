@@ -1,6 +1,7 @@
 -- The samples in folders of HDF5 files of token ids. Their rows are read when they are asked for.
 
 local cbk = require "cbk"
+local errors = require "cstorch.errors"
 local tensor_kinds = require "cbk.tensor_kinds"
 local tensors = require "cstorch.tensors"
 
@@ -133,13 +134,33 @@ local function refuse_datasets(checkpoint, path, layout)
   misfit(path, "format", "expected %s%s, found %s", stated, quoted(needed(layout)), names[1] and table.concat(names, ", ") or "none")
 end
 
+---What data_params.json says.
+---@param folder string
+---@return Dict|nil params, string file
+local function data_params(folder)
+  local file = cbk.fs.join(folder, "data_params.json")
+  local params = cbk.fs.exists(file) and cbk.parse_json(cbk.fs.read(file))
+  return cbk.kind(params) == "dict" and params or nil, file
+end
+
+---Warns if files may have ids that the model lacks.
+---@param folder string
+---@param limit integer   ids of the model
+local function warn_of_vocabulary(folder, limit)
+  local params, file = data_params(folder)
+  local counts = params and params["post-process"]
+  local ids = cbk.kind(counts) == "dict" and counts.vocab_size
+  if type(ids) ~= "number" or ids <= limit then return end
+  errors.warn(("%s: the data's tokenizer has %d ids, and the model %d (vocab_size): a record with an id of the others will end the run; "
+    .. "correct vocab_size, or make the data with the model's tokenizer"):format(cbk.quote(file), ids, limit))
+end
+
 ---What data_params.json says of the datasets in the files beside it.
 ---@param path string   of a file
 ---@return TokenDataset[]|nil
 local function described_datasets(path)
-  local file = cbk.fs.join(cbk.fs.dirname(path), "data_params.json")
-  local params = cbk.fs.exists(file) and cbk.parse_json(cbk.fs.read(file))
-  if cbk.kind(params) ~= "dict" then return nil end
+  local params = data_params(cbk.fs.dirname(path))
+  if not params then return nil end
   local out, i = {}, 0
   local function add(name, parts)
     if cbk.kind(parts) == "list" and #parts > 0 then out[#out + 1] = { name = name, parts = cbk.totable(parts) } end
@@ -307,6 +328,9 @@ function token_samples.open(folders, options)
     self.count = self.count + count
   end
   for part, limit in pairs(options.limits or {}) do self.limits[part] = limit end
+  for _, folder in ipairs(self.limits.input_ids and (type(folders) == "string" and { folders } or folders) or {}) do
+    warn_of_vocabulary(folder, self.limits.input_ids)
+  end
   for part, of in pairs(self.layout.within or {}) do self.limits[part] = self.lengths[part] and self.lengths[of] or nil end
   return self
 end
