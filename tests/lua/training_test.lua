@@ -585,11 +585,21 @@ describe("cbk train: the file", function()
     has(out, "steps 1 to 3,")
     has(train(dir, "--max-steps", "4", "--model-dir", "other", "--checkpoint", "run/checkpoint_4.mdl"),
       "from other/checkpoint_3.mdl, step 3\n")
-    cbk.fs.write(dir .. "/params.yaml", changed(cbk.fs.read(dir .. "/params.yaml"), "load_checkpoint_states: model",
-      "load_checkpoint_states: modell"), { overwrite = true })
-    local status, _, err = harness.cbk(dir, "train", "params.yaml")
-    equal(status, 1)
-    has(err, ": expected \"all\", or some of dataloader, global_step, ")
+    local text = cbk.fs.read(dir .. "/params.yaml")
+    local function write(states)
+      cbk.fs.write(dir .. "/params.yaml", changed(text, "load_checkpoint_states: model", "load_checkpoint_states: " .. states),
+        { overwrite = true })
+    end
+    write "[model, optimizer]"
+    has(train(dir, "--max-steps", "1", "--model-dir", "listed", "--checkpoint", "run/checkpoint_4.mdl"), "begins anew\nsteps 1 to 1,")
+    write "[model, global_step]"
+    has(train(dir, "--max-steps", "5", "--model-dir", "stepped", "--checkpoint", "run/checkpoint_4.mdl"), "step 4\nsteps 5 to 5,")
+    for _, wrong in ipairs { "modell", "[model, modell]", "[]", "[1]", "{model: 1}" } do
+      write(wrong)
+      local status, _, err = harness.cbk(dir, "train", "params.yaml")
+      equal(status, 1)
+      has(err:gsub("%s+", " "), ": expected \"all\", or some of dataloader, global_step, ")
+    end
   end)
 end)
 

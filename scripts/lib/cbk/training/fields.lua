@@ -2,6 +2,7 @@
 -- Source: trainer/callbacks/*.py and trainer/trainer.py of the Model Zoo 2.9.
 
 local field_kinds = require "cbk.training.field_kinds"
+local keywords = require "cstorch.keywords"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
 
@@ -22,11 +23,14 @@ fields.STATES = { model = true, optimizer = true, schedulers = true, grad_scaler
 local function states_in(value)
   if type(value) == "string" and value:lower() == "all" then return fields.STATES end
   local out = {}
-  for name in (field_kinds.is_texts(value) and table.concat(value, ",") or type(value) == "string" and value or "?"):gmatch "[^,%s]+" do
-    if not fields.STATES[name] then return nil end
-    out[name] = true
+  for _, one in ipairs(field_kinds.is_texts(value) and keywords.plain(value) or { value }) do
+    if type(one) ~= "string" then return nil end
+    for name in one:gmatch "[^,%s]+" do
+      if not fields.STATES[name] then return nil end
+      out[name] = true
+    end
   end
-  return out
+  return next(out) and out
 end
 
 local states = kind('"all", or some of ' .. table.concat(naming.sorted(fields.STATES), ", "),
