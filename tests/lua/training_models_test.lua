@@ -173,8 +173,50 @@ describe("First values", function()
     local embedding = own["embedding_layer.word_embeddings.weight"]
     near(embedding:mean():item(), 1)
     near(spread(embedding), 4 / math.sqrt(12))
-    harness.raises("embedding_initializer: the initializer 'orthogonal' is not emulated",
-      function() values { embedding_initializer = "orthogonal" } end)
+    near(spread(values({ initializer = "normal" })[Q]), 0.05)
+    near(spread(values({ initializer = "uniform" })[Q]), 0.05 / math.sqrt(3))
+    near(spread(values({ initializer = "truncated_normal" })[Q]), 0.05 * TRUNCATED)
+    for value, message in pairs {
+      [cbk.dict { name = "normal", men = 0 }] = "unknown field of normal; did you mean 'mean'?",
+      [cbk.dict { name = "normal", std = -0.02 }] = "expected a number above 0, found -0.02",
+      [cbk.dict { name = "truncated_normal", std = 0 }] = "expected a number above 0, found 0",
+      [cbk.dict { name = "normal", std = "wide" }] = "expected a number, found 'wide'",
+      [cbk.dict { name = "uniform", a = 1, b = 0 }] = "1 is above b, 0",
+      [cbk.dict { std = 0.02 }] = "it has no 'name', such as truncated_normal",
+      [cbk.dict { name = "constant" }] = "constant needs 'val'",
+      [5] = "expected the name of an initializer, or a map with it, found 5",
+      orthogonal = "the initializer 'orthogonal' is not emulated; known: constant, ",
+      norml = "the initializer 'norml' is not emulated; did you mean 'normal'?",
+    } do harness.raises(message, function() values { embedding_initializer = value } end) end
+    harness.raises("expected a number above 0, found -1", function() values { initializer_range = -1 } end)
+    harness.raises("muP scales initializers of the kinds normal and truncated_normal, not zeros",
+      function() values { initializer = "zeros", mup_base_hidden_size = 16, mup_base_filter_size = 64 } end)
+  end)
+
+  it("are those of GPTJModel, whose outputs are as large as other matrices", function()
+    local function of_gptj(own)
+      local fields = { rotary_dim = 4, initializer_range = 0.05 }
+      for _, more in ipairs { BIG, own or {} } do
+        for name, value in pairs(more) do fields[name] = value end
+      end
+      return models.trainable(tensors_of("gptj", fields), 3).values
+    end
+    local own = of_gptj()
+    for _, key in ipairs { Q, OUT, UP, DOWN } do near(spread(own[key]), 0.05 * TRUNCATED) end
+    own = of_gptj { attention_initializer = cbk.dict { name = "normal", std = 0.3 },
+      output_layer_initializer = cbk.dict { name = "normal", std = 0.2 } }
+    near(spread(own[Q]), 0.3)
+    for _, key in ipairs { OUT, UP, DOWN } do near(spread(own[key]), 0.2) end
+    own = of_gptj { mup_base_hidden_size = 16, mup_base_filter_size = 64 }
+    for _, key in ipairs { Q, UP } do near(spread(own[key]), 0.05 * TRUNCATED / 2) end
+    for _, key in ipairs { OUT, DOWN } do near(spread(own[key]), 0.05 * TRUNCATED / 2 / math.sqrt(6)) end
+  end)
+
+  it("of a router are those of the mixture, if there is no initializer of all", function()
+    local moe = cbk.dict { num_experts = 64, top_k = 1, gate_initializer = cbk.dict { name = "normal", std = 0.5 } }
+    near(spread(values({ moe_params = moe })[layer "ffn.gate.weight"]), 0.5)
+    local all = cbk.dict { name = "normal", std = 0.3 }
+    near(spread(values({ moe_params = moe, initializer = all })[layer "ffn.gate.weight"]), 0.3)
   end)
 
   it("are scaled by width with muP", function()

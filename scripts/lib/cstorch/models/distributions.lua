@@ -1,7 +1,9 @@
 -- Random numbers of the distributions that configs of the Model Zoo name for first values. Source: layers/init.py of the Model Zoo 2.9.
 
+local cbk = require "cbk"
 local errors = require "cstorch.errors"
 local kinds = require "converters.engine.kinds"
+local naming = require "cbk.naming"
 local tensors = require "cstorch.tensors"
 
 local distributions = {}
@@ -44,7 +46,7 @@ end
 
 ---Normal numbers within [a, b].
 local function truncated_normal(shape, one)
-  local mean, std = one.mean or 0, one.std or 1
+  local mean, std = one.mean or 0, one.std
   local low, high = ((one.a or -2 * std) - mean) / std, ((one.b or 2 * std) - mean) / std
   errors.check(low >= -WIDEST and high <= WIDEST and low < high, "value",
     "truncated_normal: a and b must be within %g standard deviations of the mean, not %g and %g", WIDEST, low, high)
@@ -64,10 +66,9 @@ local function uniform(shape, bound, mean) return (tensors.rand(shape) * 2 - 1) 
 ---@type table<string, fun(shape: integer[], one: cstorch.models.Initializer): cstorch.Tensor>
 local DISTRIBUTIONS = {
   truncated_normal = truncated_normal,
-  normal = function(shape, one) return tensors.randn(shape) * (one.std or 1) + (one.mean or 0) end,
+  normal = function(shape, one) return tensors.randn(shape) * one.std + (one.mean or 0) end,
   uniform = function(shape, one)
-    local a, b = one.a or 0, one.b or 1
-    return uniform(shape, (b - a) / 2, (a + b) / 2)
+    return uniform(shape, (one.b - one.a) / 2, (one.a + one.b) / 2)
   end,
   xavier_uniform = function(shape, one)
     local inputs, outputs = fans(shape)
@@ -79,36 +80,83 @@ local DISTRIBUTIONS = {
   end,
   zeros = function(shape) return tensors.zeros(shape) end,
   ones = function(shape) return tensors.ones(shape) end,
-  constant = function(shape, one) return tensors.full(shape, one.val or 0) end,
+  constant = function(shape, one) return tensors.full(shape, one.val) end,
 }
 DISTRIBUTIONS.glorot_uniform, DISTRIBUTIONS.glorot_normal = DISTRIBUTIONS.xavier_uniform, DISTRIBUTIONS.xavier_normal
+
+--- What each distribution takes, with its defaults; false: none.
+---@type table<string, table<string, number|false>>
+local PARTS = {
+  truncated_normal = { mean = 0, std = 0.05, a = false, b = false }, normal = { mean = 0, std = 0.05 }, uniform = { a = -0.05, b = 0.05 },
+  xavier_uniform = { gain = 1 }, xavier_normal = { gain = 1 }, zeros = {}, ones = {}, constant = { val = false },
+}
+PARTS.glorot_uniform, PARTS.glorot_normal = PARTS.xavier_uniform, PARTS.xavier_normal
+
+--- Parts that other initializers have. The Model Zoo warns of them where they are not used.
+local OTHERS = { mean = true, std = true, a = true, b = true, gain = true, val = true, mode = true, nonlinearity = true, scale = true,
+  distribution = true, seed = true }
+
+---Fails at a part of an initializer that is not known or not a number, and warns of one that is not used.
+---@param value Dict
+---@param field string
+---@param name string
+local function check_parts(value, field, name)
+  local own = PARTS[name]
+  local known = naming.sorted(own)
+  table.insert(known, 1, "name")
+  for part, number in cbk.items(value) do
+    local place, near = ("%s.%s"):format(field, tostring(part)), errors.suggestion(part, known)
+    errors.check_field(part == "name" or own[part] ~= nil or OTHERS[part], place, "unknown field of %s%s", name,
+      near ~= "" and near or "; known: " .. table.concat(known, ", "))
+    if own[part] ~= nil and kinds.present(number) then
+      local is_number = type(number) == "number" and math.abs(number) < math.huge
+      errors.check_field(is_number, place, "expected a number, found %s", errors.show(number))
+    elseif part ~= "name" and kinds.present(number) then
+      errors.warn(("%s has no effect: %s does not use it"):format(place, name))
+    end
+  end
+end
 
 ---The initializer of a field: a name, or a map with it; nil if the config has none.
 ---@param config Dict
 ---@param field string
+---@param within? string   the path of `config`
 ---@return cstorch.models.Initializer|nil
-function distributions.stated(config, field)
+function distributions.stated(config, field, within)
   local value = config[field]
+  if within then field = within .. "." .. field end
   if kinds.absent(value) then return nil end
-  if type(value) == "string" then value = { name = value } end
-  local out = {}
-  for _, name in ipairs { "name", "mean", "std", "a", "b", "gain", "val" } do
-    local own = value[name]
-    if kinds.present(own) then out[name] = own end
-  end
-  out.name = type(out.name) == "string" and out.name:lower() or out.name
-  errors.check(DISTRIBUTIONS[out.name], "value", "%s: the initializer %s is not emulated", field, errors.show(out.name))
+  if type(value) == "string" then value = cbk.dict { name = value } end
+  errors.check_field(kinds.is_dict(value), field, "expected the name of an initializer, or a map with it, found %s", errors.show(value))
+  local name = type(value.name) == "string" and value.name:lower() or value.name
+  errors.check_field(kinds.present(name), field, "it has no 'name', such as truncated_normal")
+  errors.check_field(PARTS[name], field, "the initializer %s is not emulated%s; known: %s", errors.show(name),
+    errors.suggestion(name, naming.sorted(PARTS)), table.concat(naming.sorted(PARTS), ", "))
+  check_parts(value, field, name)
+  local out = { name = name }
+  for part, default in pairs(PARTS[name]) do out[part] = kinds.present(value[part]) and value[part] or default or nil end
+  errors.check_field(name ~= "constant" or out.val, field, "constant needs 'val'")
+  local least = name == "truncated_normal" and out.std > 0 or name ~= "truncated_normal" and (out.std or 0) >= 0
+  errors.check_field(least, field .. ".std", "expected a number above 0, found %s", errors.show(out.std))
+  errors.check_field(not (out.a and out.b) or out.a <= out.b, field .. ".a", "%s is above b, %s", errors.show(out.a), errors.show(out.b))
   return out
 end
 
----An initializer whose standard deviation is scaled.
+---@param one cstorch.models.Initializer
+---@return cstorch.models.Initializer
+function distributions.copied(one)
+  local out = {}
+  for name, value in pairs(one) do out[name] = value end
+  return out
+end
+
+---An initializer whose standard deviation is scaled, as muP does.
 ---@param one cstorch.models.Initializer
 ---@param factor number
 ---@return cstorch.models.Initializer
 function distributions.scaled(one, factor)
-  local out = {}
-  for name, value in pairs(one) do out[name] = value end
-  local std = one.std or 1
+  errors.check(one.std, "value", "muP scales initializers of the kinds normal and truncated_normal, not %s", one.name)
+  local out, std = distributions.copied(one), one.std
   out.std = std * factor
   if one.name == "truncated_normal" then out.a, out.b = (one.a or -2 * std) * factor, (one.b or 2 * std) * factor end
   return out

@@ -1,8 +1,9 @@
--- The first values of a model of the Model Zoo that is to be trained. Source: gpt2_model.py, bert_model.py, bert_pretrain_models.py,
--- bert_classifier_model.py, t5_model.py, EmbeddingLayer.py and mup_utils.py of the Model Zoo 2.9.
+-- The first values of a model of the Model Zoo that is to be trained. Source: gpt2_model.py, gptj_model.py, bert_model.py,
+-- bert_pretrain_models.py, bert_classifier_model.py, t5_model.py, EmbeddingLayer.py and mup_utils.py of the Model Zoo 2.9.
 
 local class = require "converters.engine.class"
 local distributions = require "cstorch.models.distributions"
+local errors = require "cstorch.errors"
 local keys = require "converters.engine.keys"
 local kinds = require "converters.engine.kinds"
 local naming = require "cbk.naming"
@@ -20,17 +21,30 @@ local initial = {}
 ---@field places { [1]: string, [2]: string }[]   which place a tensor has, by its key; the first that fits
 
 ---@param list ClassTensors
-local function usual_of(list) return { name = "truncated_normal", std = list.values.initializer_range or 0.02 } end
+local function usual_of(list)
+  local std = list.values.initializer_range or 0.02
+  errors.check_field(std > 0, "initializer_range", "expected a number above 0, found %s", errors.show(std))
+  return { name = "truncated_normal", std = std }
+end
 
 -- --- decoders
 
----Those of embeddings, matrices, their outputs and the router.
+---That of the router of a mixture; nil if the config has none.
+---@param list ClassTensors
+local function stated_gate(list)
+  local name = kinds.present(list.config.moe_params) and "moe_params" or "moe"
+  local moe = list.config[name]
+  return kinds.is_dict(moe) and stated(moe, "gate_initializer", name) or nil
+end
+
+---Those of GPT2LMHeadModel: embeddings, matrices, their outputs and the router.
 ---@param list ClassTensors
 local function of_decoder(list)
   local config, usual = list.config, usual_of(list)
   local all, by_depth = stated(config, "initializer"), (2 * list.values.num_hidden_layers) ^ -0.5
   local out = { embedding = stated(config, "embedding_initializer") or usual, matrix = all or usual,
-    ffn = stated(config, "ffn_initializer") or all or usual, gate = all or usual, head = { name = "normal", std = usual.std } }
+    ffn = stated(config, "ffn_initializer") or all or usual, gate = all or stated_gate(list) or usual,
+    head = { name = "normal", std = usual.std } }
   local output, ffn_output = stated(config, "output_layer_initializer"), stated(config, "ffn_output_layer_initializer")
   local wider = zoo_layers.wider(config, "hidden_size", "mup_base_hidden_size")
   if kinds.present(config.mup_base_hidden_size) then
@@ -45,6 +59,21 @@ local function of_decoder(list)
   return out
 end
 
+---Those of GPTJModel, where outputs are not smaller by depth. With muP, it scales those that it has by default alone.
+---@param list ClassTensors
+local function of_gptj(list)
+  local config, usual = list.config, usual_of(list)
+  local matrix = stated(config, "attention_initializer") or stated(config, "initializer")
+  local output = stated(config, "output_layer_initializer")
+  local ffn, ffn_output = stated(config, "ffn_initializer") or output, stated(config, "ffn_output_layer_initializer") or output
+  local width = zoo_layers.wider(config, "hidden_size", "mup_base_hidden_size") ^ -0.5
+  local filter = zoo_layers.wider(config, "filter_size", "mup_base_filter_size") ^ -0.5
+  local by_depth = kinds.present(config.mup_base_hidden_size) and (2 * list.values.num_hidden_layers) ^ -0.5 or 1
+  return { embedding = stated(config, "embedding_initializer") or usual, matrix = matrix or scaled(usual, width),
+    ffn = ffn or scaled(usual, width), gate = stated_gate(list) or usual, head = { name = "normal", std = usual.std },
+    output = output or scaled(usual, width * by_depth), ffn_output = ffn_output or scaled(usual, filter * by_depth) }
+end
+
 local DECODER = {
   fields = { "initializer", "embedding_initializer", "output_layer_initializer", "ffn_initializer", "ffn_output_layer_initializer" },
   of = of_decoder,
@@ -53,6 +82,8 @@ local DECODER = {
     { "%.proj_output_dense_layer%.", "output" }, { "ffn.*%f[%d]1%.linear_layer", "ffn_output" }, { "%.ffn%.", "ffn" }, { "", "matrix" },
   },
 }
+
+local GPTJ = { fields = { "attention_initializer", unpack(DECODER.fields) }, of = of_gptj, places = DECODER.places }
 
 -- --- BERT
 
@@ -65,7 +96,7 @@ local function of_bert(list)
   out.words = stated(config, "embeddings_initializer") or all
   -- A padding token above 0 makes its row 0, and with it the whole tables that have no such row.
   if padding ~= 0 then
-    out.words, out.positions, out.segments = scaled(out.words, 1), { name = "zeros" }, { name = "zeros" }
+    out.words, out.positions, out.segments = distributions.copied(out.words), { name = "zeros" }, { name = "zeros" }
     out.words.zero_row = padding
   else
     out.positions = stated(config, "position_embeddings_initializer") or all
@@ -100,6 +131,7 @@ end
 local function of_t5(list)
   local c, config = list.values, list.config
   local factor, width = c.initializer_factor or 1, c.d_model
+  errors.check_field(factor >= 0, "initializer_factor", "expected a number from 0, found %s", errors.show(factor))
   if c.use_transformer_initialization then return of_transformer(c.d_kv, factor) end
   local function normal(std) return { name = "normal", std = factor * std } end
   local has_base, has_filter = kinds.present(config.mup_base_d_model), kinds.present(config.mup_base_d_ff)
@@ -127,7 +159,7 @@ local T5 = {
 }
 
 ---@type table<string, cstorch.models.FirstValues>
-local CLASSES = { BertForPreTraining = BERT, BertForSequenceClassification = BERT, T5ForConditionalGeneration = T5 }
+local CLASSES = { BertForPreTraining = BERT, BertForSequenceClassification = BERT, T5ForConditionalGeneration = T5, GPTJModel = GPTJ }
 
 ---How models of a class begin.
 ---@param of Class
