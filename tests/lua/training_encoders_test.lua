@@ -189,7 +189,7 @@ describe("First values of BERT and T5", function()
 
   it("are the same normal distribution for all of BERT, with muP, too", function()
     for _, base in ipairs { false, 16 } do
-      local section = { mup_base_hidden_size = base or nil }
+      local section = { mup_base_hidden_size = base or nil, mup_base_filter_size = base and 32 or nil }
       for field, value in pairs(BIG) do section[field] = value end
       local own = values("bert", section)
       for _, key in ipairs { Q, WORDS, PLACES, "bert_encoder.transformer_encoder.layers.0.ffn.ffn.1.linear_layer.weight",

@@ -443,6 +443,18 @@ describe("cbk train: the file", function()
       { "attention_sliding_window_length: -4", "attention_sliding_window_length: expected a whole number of at least 1, found -4" },
       { "sliding_window_every_other_decoder_layer: true",
         "sliding_window_every_other_decoder_layer: true needs attention_sliding_window_length" },
+      { "attention_type: scaled_dot",
+        "attention_type: expected scaled_dot_product or dot_product, found 'scaled_dot'; did you mean 'scaled_dot_product'?" },
+      { "rotary_dim: 3", "rotary_dim: expected an even number up to the 4 elements of a head, found 3", "rotary" },
+      { "rotary_dim: 6", "rotary_dim: expected an even number up to the 4 elements of a head, found 6", "rotary" },
+      { "pos_scaling_type: yarm\n      rotary_dim: 4",
+        "pos_scaling_type: expected linear, llama3, longrope or yarn, found 'yarm'; did you mean 'yarn'?", "rotary" },
+      { "pos_scaling_extra_args: {beta_fast: 32}\n      pos_scaling_type: yarn\n      rotary_dim: 4",
+        "pos_scaling_extra_args: yarn needs 'original_max_position_embeddings', a number", "rotary" },
+      { "mup_base_hidden_size: 8", "mup_base_hidden_size: muP needs mup_base_filter_size, too" },
+      { "mup_base_filter_size: -8", "mup_base_filter_size: expected a number above 0, found -8" },
+      { "initializer_range: -1", "initializer_range: expected a number above 0, found -1" },
+      { "initializer: {men: 0, name: normal}", "initializer.men: unknown field of normal; did you mean 'mean'?" },
       { "alibi_trainable_slopes: true", "alibi_trainable_slopes: true is not emulated: the slopes have no gradient here", "alibi" },
     } do
       local text = changed(TRAINER, MODEL, MODEL .. "\n      " .. case[1])

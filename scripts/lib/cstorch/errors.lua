@@ -14,6 +14,7 @@ local errors = {}
 ---@field where? string    the script's file and line
 ---@field value? any       of a config, which is not known
 ---@field field? string    of a config, which is the reason: "moe_params.top_k"
+---@field reason? string   the message without the field
 ---@field argument? string of a config, which `of` does not have
 ---@field of? string
 local Error = {}
@@ -48,11 +49,11 @@ function errors.raise(kind, format, ...)
 end
 
 ---Raises an error because of a part of a config, for callers that know where the part is.
----@param parts { value: any, field: string, argument: string, of: string }
+---@param parts { value: any, field: string, reason: string, argument: string, of: string }
 ---@param message string
 function errors.refuse(parts, message)
   error(setmetatable({ kind = "value", message = message, where = outside(), value = parts.value, field = parts.field,
-    argument = parts.argument, of = parts.of }, Error), 0)
+    reason = parts.reason, argument = parts.argument, of = parts.of }, Error), 0)
 end
 
 ---Raises an error because of a config's field when `condition` is false or nil.
@@ -60,7 +61,9 @@ end
 ---@param field string
 ---@param format string   with the values after it
 function errors.check_field(condition, field, format, ...)
-  if not condition then errors.refuse({ field = field }, format:format(...)) end
+  if condition then return end
+  local problem = format:format(...)
+  errors.refuse({ field = field, reason = problem }, ("%s: %s"):format(field, problem))
 end
 
 ---Raises an error when `condition` is false or nil; returns it otherwise.

@@ -79,6 +79,7 @@ function model.make(run, make, ...)
   for name, own in cbk.items(trainer.model(run.config)) do
     if value ~= nil and own == value then place = ("%s.%s"):format(MODEL, name) end
   end
+  if said.reason then params.refuse(run, place, said.reason) end
   return params.at_field(run, place, error, result, 0)
 end
 

@@ -155,6 +155,7 @@ local function of_zoo(c, whole, place)
   local kind = c.position_embedding_type
   errors.check(kind == "learned" or kind == nil, "value", "position_embedding_type=%s is not emulated for BERT; learned is", tostring(kind))
   zoo_layers.check_groups(c, false)
+  zoo_layers.check_base(whole, { "mup_base_hidden_size", "mup_base_filter_size" })
   local norm, masks = zoo_layers.norm("layernorm", c.layer_norm_epsilon), c.mask_padding_in_positional_embed
   local p = c.dropout_rate
   local attention = kinds.present(whole.attention_dropout_rate) and c.attention_dropout_rate or p

@@ -194,6 +194,7 @@ function zoo.T5ForConditionalGeneration(c, whole)
   errors.check(other == nil or other == c.encoder_nonlinearity, "value",
     "decoder_nonlinearity=%s differs from encoder_nonlinearity, with which the Model Zoo computes both sides", tostring(other))
   zoo_layers.check_groups(c, false)
+  zoo_layers.check_base(whole, { "mup_base_d_model", "mup_base_d_ff" })
   local wider = kinds.present(c.mup_base_d_model) and c.d_model / c.mup_base_d_model or nil
   local out = {}
   out.encoder, out.decoder = side_of_zoo(c, whole, "encoder", wider), side_of_zoo(c, whole, "decoder", wider)

@@ -34,20 +34,26 @@ local SCALINGS = {
   longrope = { short_factor = true, long_factor = true, original_max_position_embeddings = true, attention_factor = true, factor = true },
 }
 
+local LLAMA3 = { low_freq_factor = 1, high_freq_factor = 4, original_max_position_embeddings = 8192 }
+
 ---@param c table
 local function rotary_of(c)
   local kind, said = (c.pos_scaling_type or "linear"):lower(), { factor = c.pos_scaling_factor or 1 }
+  zoo_layers.check_choice("pos_scaling_type", kind, naming.sorted(SCALINGS))
   local extra = c.pos_scaling_extra_args
-  check_parts(extra, "pos_scaling_extra_args", SCALINGS[kind] or {})
+  check_parts(extra, "pos_scaling_extra_args", SCALINGS[kind])
+  for name, value in pairs(kind == "llama3" and LLAMA3 or {}) do said[name] = value end
   for name, value in cbk.items(kinds.present(extra) and extra or cbk.dict()) do said[name] = value end
   said.rope_type = kind
+  local needed = kind ~= "linear" and "original_max_position_embeddings"
+  errors.check_field(not needed or type(said[needed]) == "number", "pos_scaling_extra_args", "%s needs '%s', a number", kind, needed)
   if kind == "longrope" then
     local original, most = said.original_max_position_embeddings, c.max_position_embeddings
-    errors.check(type(original) == "number", "value", "longrope needs pos_scaling_extra_args.original_max_position_embeddings")
     said.factor, said.long_from = most / original, most > original and 0 or most
   end
   local width = c.rotary_dim or math.floor(c.head_dim * QUARTER)
-  errors.check(width <= c.head_dim, "value", "rotary_dim=%s is more than the %s elements of a head", tostring(width), tostring(c.head_dim))
+  errors.check_field(width <= c.head_dim and width % 2 == 0, "rotary_dim",
+    "expected an even number up to the %d elements of a head, found %d", c.head_dim, width)
   return rotary.new(c.rope_theta, width, false, said)
 end
 
@@ -67,8 +73,8 @@ local POSITIONS = {
 local function positions_of(c)
   local kind = c.position_embedding_type or "none"
   if not POSITIONS[kind] then
-    errors.refuse({ value = kind }, ("position_embedding_type=%s is not emulated%s; learned, rotary and alibi are"):format(tostring(kind),
-      errors.suggestion(kind, naming.sorted(POSITIONS))))
+    errors.refuse({ field = "position_embedding_type" }, ("position_embedding_type=%s is not emulated%s; learned, rotary and alibi are")
+      :format(tostring(kind), errors.suggestion(kind, naming.sorted(POSITIONS))))
   end
   return POSITIONS[kind](c)
 end
@@ -186,6 +192,7 @@ end
 ---@return cstorch.models.Decoder
 local function described(c, whole)
   zoo_layers.check_groups(c, true)
+  zoo_layers.check_base(whole, { "mup_base_hidden_size", "mup_base_filter_size" })
   local out = positions_of(c)
   out.place = ""
   out.depth, out.head_width, out.inner = c.num_hidden_layers, c.head_dim, c.head_dim * c.num_heads

@@ -104,6 +104,7 @@ end
 ---@param whole Dict   the section, which may leave to muP what the class has a default for
 ---@return number
 function zoo_layers.scale(c, whole)
+  zoo_layers.check_choice("attention_type", c.attention_type, { "scaled_dot_product", "dot_product" })
   local by_width = c.scale_qk_dot_by_d
   if kinds.absent(whole.scale_qk_dot_by_d) then by_width = c.mup_base_hidden_size ~= nil end
   local scale = c.attention_logits_alpha or 1
@@ -117,6 +118,24 @@ function zoo_layers.logits_scale(c)
   if kinds.absent(c.mup_base_hidden_size) then return kinds.present(c.output_logits_scale) and c.output_logits_scale or nil end
   local alpha = kinds.present(c.output_logits_alpha) and c.output_logits_alpha ~= 0 and c.output_logits_alpha or 1
   return alpha / (c.hidden_size / c.mup_base_hidden_size) ^ (c.scale_output_logits_by_d == false and 0.5 or 1)
+end
+
+---Fails unless the sizes of muP's base model are all given or all left out.
+---@param config Dict
+---@param names string[]
+function zoo_layers.check_base(config, names)
+  local given, lacking
+  for _, name in ipairs(names) do
+    local value = config[name]
+    if kinds.present(value) then
+      errors.check_field(type(value) == "number" and value > 0 and value < math.huge, name, "expected a number above 0, found %s",
+        errors.show(value))
+      given = given or name
+    else
+      lacking = lacking or name
+    end
+  end
+  if given and lacking then errors.check_field(false, given, "muP needs %s, too", lacking) end
 end
 
 ---How many times a size of a config is that of muP's base model; 1 without muP.
