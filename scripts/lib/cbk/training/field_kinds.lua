@@ -13,6 +13,7 @@ local field_kinds = {}
 ---@field kind? TrainingKind     of a value
 ---@field section? table<string, TrainingField>
 ---@field ignored? string        what it would do; the field has no effect here
+---@field null? any              what null means; default: the same as a field that is left out
 
 ---@param expected string
 ---@param fits fun(value: any, written: string): boolean

@@ -42,6 +42,7 @@ local checkpoint_name = kind("a file name without folders that has {step} once, 
 end)
 local frequency = kind("a whole number of steps from 0, or a fraction of all steps such as 0.5 or 1.0",
   function(value, written) return type(value) == "number" and value >= 0 and (written == "int" or value <= 1) end)
+frequency.null = { steps = 0 }
 frequency.kind.read = function(value, written) return written == "int" and { steps = value } or { share = value } end
 local scale = kind('a number from 0, or "dynamic"',
   function(value) return value == "dynamic" or type(value) == "number" and value >= 0 and value < math.huge end)

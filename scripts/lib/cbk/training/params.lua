@@ -91,7 +91,7 @@ local read_section
 ---@param field TrainingField
 ---@param written? string   "int" or "float" of a number
 local function read_field(reader, field, value, place, written)
-  if kinds.absent(value) then return nil end
+  if kinds.absent(value) then return field.null end
   if field.ignored then
     table.insert(reader.ignored, ("%s=%s (%s)"):format(place_in_file(reader.moves, place), params.shown(value), field.ignored))
     return nil
