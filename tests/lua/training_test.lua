@@ -414,6 +414,9 @@ describe("cbk train: the file", function()
     refused("data_processor: GptHDF5MapDataProcessor", "data_processor: BertCSVDataProcessor",
       "line 50: trainer.fit.train_dataloader.data_processor: 'BertCSVDataProcessor' is not emulated")
     refused("      batch_size: 4\n      shuffle", "      shuffle", "line 49: trainer.fit.train_dataloader: it has no 'batch_size'")
+    refused("      batch_size: 4\n      shuffle", "      batch_size: 400\n      shuffle", "one batch of 400; lower batch_size or add data")
+    refused("      batch_size: 4\n      shuffle", "      batch_size: 4\n      drop_last: false\n      shuffle", "line 53: "
+      .. "trainer.fit.train_dataloader.drop_last: false needs the backend CPU or GPU, as CSX needs batches of one size; remove it")
     refused("data_dir: data", "data_dir: dta",
       "line 49: trainer.fit.train_dataloader: data_dir: there is no folder 'dta'")
     refused("name: gpt2", "name: vit", "trainer.init.model.name: vit (")
@@ -631,6 +634,12 @@ describe("cbk train: cadences and states", function()
     local out = train(dir, "--max-steps", "14", "--model-dir", "other", "--checkpoint", "run/checkpoint_3.mdl")
     equal(evaluated(out), { 8, 13, 14 })
     for _, step in ipairs { 7, 11, 14 } do has(out, ("Saved checkpoint other/checkpoint_%d.mdl"):format(step)) end
+  end)
+
+  it("does not evaluate where eval_frequency is null or 0, and evaluates at the end where it is left out", function()
+    for value, steps in pairs { ["eval_frequency: null"] = {}, ["eval_frequency: 0"] = {}, ["grad_accum_steps: 1"] = { 2 } } do
+      equal(evaluated((train(folder(changed(TRAINER, "eval_frequency: 5", value)), "--max-steps", "2"))), steps)
+    end
   end)
 
   it("divides the steps of an epoch by the batches of a step", function()

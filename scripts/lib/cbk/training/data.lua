@@ -45,6 +45,9 @@ function data.loader(run, section, options)
   for _, name in ipairs(texts and texts.needed or { "data_dir", "batch_size" }) do
     if not read[name] then params.refuse(run, options.place, ("it has no '%s'"):format(name)) end
   end
+  if read.drop_last == false and cstorch.use_cs() then
+    params.refuse(run, options.place .. ".drop_last", "false needs the backend CPU or GPU, as CSX needs batches of one size; remove it")
+  end
   if read.drop_last == false and (options.accumulated or 1) > 1 then
     params.refuse(run, options.place .. ".drop_last", "false needs grad_accum_steps: 1, as the last batch has fewer samples")
   end

@@ -7,6 +7,7 @@ local dataloader_state = require "cbk.dataloader_state"
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
 local record_samples = require "cstorch.utils.data.record_samples"
+local session = require "cstorch.session"
 local ShardedSampler = require "cstorch.utils.data.sharded_sampler"
 local token_samples = require "cstorch.utils.data.token_samples"
 local workers = require "cstorch.utils.data.workers"
@@ -62,9 +63,9 @@ function TokenFiles:init(kw)
     or token_samples.open(kw.data_dir, { max_sequence_length = kw.max_sequence_length, layout = kw.layout, limits = kw.limits })
   local count = self.samples.count
   check(count > 0, "value", "data_dir %s: its files have no samples", self:_folders())
-  check(count >= kw.batch_size or not kw.drop_last, "value",
-    "data_dir %s has %d samples, fewer than one batch of %d; lower batch_size, add data or set drop_last to false", self:_folders(), count,
-    kw.batch_size)
+  local is_csx = session.backend and session.backend.kind == "CSX"
+  check(count >= kw.batch_size or not kw.drop_last, "value", "data_dir %s has %d samples, fewer than one batch of %d; lower batch_size%s",
+    self:_folders(), count, kw.batch_size, is_csx and " or add data" or ", add data or set drop_last to false")
   self.garbage = 0
   self:_continue(0)
 end
