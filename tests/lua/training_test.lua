@@ -456,6 +456,10 @@ describe("cbk train: the file", function()
         "pos_scaling_extra_args: yarn needs 'original_max_position_embeddings', a number", "rotary" },
       { "mup_base_hidden_size: 8", "mup_base_hidden_size: muP needs mup_base_filter_size, too" },
       { "mup_base_filter_size: -8", "mup_base_filter_size: expected a number above 0, found -8" },
+      { "lr_adjustment_groups: {embedding: {scale: 2}}",
+        "lr_adjustment_groups: it is a field of the Model Zoo's classes that is not emulated; adjust_learning_rate of the optimizer" },
+      { "memory_tokens_config: {memory_tokens_enabled: true}",
+        "memory_tokens_config: it is a field of the Model Zoo's classes that is not emulated" },
       { "initializer_range: -1", "initializer_range: expected a number above 0, found -1" },
       { "initializer: {men: 0, name: normal}", "initializer.men: unknown field of normal; did you mean 'mean'?" },
       { "alibi_trainable_slopes: true", "alibi_trainable_slopes: true is not emulated: the slopes have no gradient here", "alibi" },
@@ -467,6 +471,7 @@ describe("cbk train: the file", function()
       has(err:gsub("%s+", " "), "'params.yaml', line 20: trainer.init.model." .. case[2])
     end
     local mixture = changed(TRAINER, MODEL, MODEL .. "\n      moe_params: {num_experts: 4, sinkhorn_n_iters: 1}")
+    mixture = changed(mixture, MODEL, MODEL .. "\n      lr_adjustment_groups: null\n      memory_tokens_config: {}")
     train(folder(mixture), "--max-steps", "1") -- one expert for each token
   end)
 

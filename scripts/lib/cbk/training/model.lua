@@ -29,8 +29,13 @@ local OTHERS = {
   start_token = "begins a text that is generated", loop_dim = "belongs to generating", stop_sequences = "ends a text that is generated",
   max_tokens = "ends a text that is generated", temperature = "belongs to generating", top_k = "belongs to generating",
   top_p = "belongs to generating", compression = "compresses weights", selective_grad = "leaves out gradients",
-  lora_params = false,
+  lora_params = false, use_experimental_flex_api = "compiles masks in another way",
 }
+
+--- Fields of classes that are not computed with; empty maps of them change nothing.
+local NOT_EMULATED = { lr_adjustment_groups = "adjust_learning_rate of the optimizer gives factors to layers", memory_tokens_config = false,
+  memory_tokens = false, num_memory_tokens_per_chunk = false, attn_memory_chunk_size = false, rel_distance_extra_args = false,
+  extra_ffn_params = false }
 
 ---Fails at a field that nothing knows, and notes those without an effect.
 ---@param run TrainingParams
@@ -40,7 +45,9 @@ local OTHERS = {
 local function check_fields(run, section, list, task)
   local known = {}
   for name in pairs(list.class:by_name()) do known[name] = true end
-  for name in pairs(OTHERS) do known[name] = true end
+  for _, names in ipairs { OTHERS, NOT_EMULATED } do
+    for name in pairs(names) do known[name] = true end
+  end
   for _, name in ipairs(models.initializers(list.class)) do known[name] = true end
   for _, name in ipairs(task.fields) do known[name] = true end
   for name in pairs(list.class.refused or {}) do known[name] = true end
@@ -48,6 +55,12 @@ local function check_fields(run, section, list, task)
     local place = "trainer.init.model." .. name
     if not known[name] then
       params.refuse_unknown(run, place, naming.sorted(known), list.class.name)
+    end
+    local value = section[name]
+    local is_empty = kinds.absent(value) or value == false or kinds.is_dict(value) and cbk.count(value) == 0
+    if NOT_EMULATED[name] ~= nil and not is_empty then
+      local advice = NOT_EMULATED[name] and "; " .. NOT_EMULATED[name] or ""
+      params.refuse(run, place, ("it is a field of the Model Zoo's classes that is not emulated%s"):format(advice))
     end
     local refused = (list.class.refused or {})[name]
     local why = OTHERS[name] or refused and ("is not a field of the class since release %s"):format(refused)
