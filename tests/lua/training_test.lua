@@ -403,6 +403,15 @@ describe("cbk train: the file", function()
       "line 47: trainer.init.callbacks.0.Lora.lora_param: unknown field; did you mean 'lora_params'?")
     refused("weight_decay: 0.1", "weight_dekay: 0.1",
       "line 23: trainer.init.optimizer.AdamW.weight_dekay: unknown field of AdamW; did you mean 'weight_decay'?")
+    refused("weight_decay: 0.1", "weight_decay: -1",
+      "line 23: trainer.init.optimizer.AdamW.weight_decay: expected a number from 0, found -1")
+    refused("weight_decay: 0.1", "eps: .inf", "line 23: trainer.init.optimizer.AdamW.eps: expected a finite number, found inf")
+    refused("end_learning_rate: 0.002\n", "end_learning_rate: -0.1\n", "line 34: trainer.init.schedulers.0.SequentialLR.schedulers.1."
+      .. "CosineDecayLR.end_learning_rate: expected a number from 0, found -0.1")
+    refused("        schedulers:\n        - L", "        milestones: [4, 2]\n        schedulers:\n        - L",
+      "schedulers.0.SequentialLR.milestones: expected steps in ascending order, found 2 behind 4")
+    refused("max_gradient_norm: 1.0", "min_loss_scale: 8\n      max_loss_scale: 4",
+      "trainer.init.precision.min_loss_scale: 8 is above max_loss_scale, 4")
     refused("AdamW:", "AdamX:", "trainer.init.optimizer.AdamX: configure_optimizer: unknown optimizer_type 'AdamX'")
     refused("total_iters: 4", "total_itres: 4", "SequentialLR: schedule 1 needs 'total_iters', as another one follows it")
     refused("LinearLR:", "LinaerLR:", "trainer.init.schedulers: configure_scheduler: unknown class 'LinaerLR'; did you mean 'LinearLR'?")
@@ -535,6 +544,12 @@ describe("cbk train: the file", function()
     has(err, "trainer.init.backend.cluster_config.mount_dirs=[…] (belongs to a cluster, and nothing here runs on one)")
     has(err, "trainer.init.callbacks.0.LogSparsity={…} (logs sparsity)")
     has(err, "trainer.init.callbacks.1.Mine={…} (is not known here)")
+    text = changed(changed(TRAINER, "      fp16_type: cbfloat16\n", ""), "share_embedding", "loss_weight: 0.5\n      share_embedding")
+    _, err = train(folder(text .. "runconfig: {max_steps: 3}\n"), "--validate-only")
+    err = err:gsub("%s+", " ")
+    has(err, "runconfig={…} (is beside 'trainer', and only that section is read)")
+    has(err, 'trainer.init.precision.loss_scaling_factor="dynamic" (scales the loss of float16 and cbfloat16; fp16_type is bfloat16)')
+    has(err, "trainer.init.model.loss_weight=0.5 (scales the loss with loss_scaling: batch_size)")
     text = changed(TRAINER, "    logging:",
       "    loggers:\n    - TensorBoardLogger: {summary_dir: x}\n    - ProgressLogger: {}\n    logging:")
     _, err = train(folder(text))

@@ -64,9 +64,7 @@ local function check_fields(run, section, list, task)
     end
     local refused = (list.class.refused or {})[name]
     local why = OTHERS[name] or refused and ("is not a field of the class since release %s"):format(refused)
-    if why and kinds.present(section[name]) then
-      table.insert(run.ignored, ("%s=%s (%s)"):format(place, cbk.json(section[name]), why))
-    end
+    if why and kinds.present(value) then params.ignore(run, place, value, why) end
   end
 end
 
@@ -77,7 +75,9 @@ end
 ---@return TrainingTask
 function model.task(run, kind, module)
   local function refuse(field, problem) params.refuse(run, "trainer.init.model." .. field, problem) end
-  return kind.open(module, trainer.model(run.config), refuse)
+  local section = trainer.model(run.config)
+  local function ignore(field, why) params.ignore(run, MODEL .. "." .. field, section[field], why) end
+  return kind.open(module, section, refuse, ignore)
 end
 
 ---Makes the computation of a model; an error names the field that is the reason.

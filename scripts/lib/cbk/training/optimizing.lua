@@ -33,6 +33,38 @@ local function only_entry(run, map, place)
   return name, options
 end
 
+---Fails at a number with which nothing can be trained, though optimizers and schedules take it.
+---@param run TrainingParams
+---@param place string
+---@param value any     of options
+local function check_numbers(run, place, value)
+  if type(value) == "number" and (value ~= value or math.abs(value) == math.huge) then
+    params.refuse(run, place, ("expected a finite number, found %s"):format(params.shown(value)))
+  end
+  for name, part in pairs(type(value) == "table" and value or {}) do
+    check_numbers(run, ("%s.%s"):format(place, tostring(type(name) == "number" and name - 1 or name)), part)
+  end
+end
+
+---Fails at values of schedules that are below 0, and at milestones that do not ascend.
+---@param run TrainingParams
+---@param place string
+---@param value any
+local function check_schedule(run, place, value)
+  if type(value) == "number" and value < 0 then
+    params.refuse(run, place, ("expected a number from 0, found %s"):format(params.shown(value)))
+  end
+  for name, part in pairs(type(value) == "table" and value or {}) do
+    local at = ("%s.%s"):format(place, tostring(type(name) == "number" and name - 1 or name))
+    check_schedule(run, at, part)
+    for i = 2, name == "milestones" and type(part) == "table" and #part or 0 do
+      if type(part[i]) == "number" and type(part[i - 1]) == "number" and part[i] < part[i - 1] then
+        params.refuse(run, at, ("expected steps in ascending order, found %g behind %g"):format(part[i], part[i - 1]))
+      end
+    end
+  end
+end
+
 ---An optimizer, and the names of options that it does not have. Other warnings are shown.
 ---@param options table
 ---@return cstorch.optim.Optimizer, string[]|nil
@@ -54,6 +86,11 @@ local function optimizer_of(run, module)
   if not run.init.optimizer then params.refuse(run, "trainer.init", "it has no optimizer, such as AdamW") end
   local name, options = only_entry(run, run.init.optimizer, OPTIMIZER)
   local place = OPTIMIZER .. "." .. name
+  check_numbers(run, place, options)
+  local decay = options.weight_decay
+  if type(decay) == "number" and decay < 0 then
+    params.refuse(run, place .. ".weight_decay", ("expected a number from 0, found %s"):format(params.shown(decay)))
+  end
   local groups = params.at_field(run, place, cstorch.optim.configure_param_groups, module,
     { weight_decay = options.weight_decay, adjust_learning_rate = options.adjust_learning_rate or module.description.rates,
       params = options.params })
@@ -102,6 +139,8 @@ end
 local function schedules_of(run, optimizer)
   local list = run.init.schedulers
   if not list or #list == 0 then return {} end
+  check_numbers(run, SCHEDULES, keywords.plain(list))
+  check_schedule(run, SCHEDULES, keywords.plain(list))
   local schedules, has_factors = made_schedules(run, optimizer, list), false
   for _, group in ipairs(optimizer.param_groups) do has_factors = has_factors or group.adjust_learning_rate ~= nil end
   for i, schedule in ipairs(schedules) do

@@ -85,6 +85,15 @@ function params.refuse_unknown(at, place, known, of)
   params.refuse(at, place, ("unknown field%s; %s"):format(of and " of " .. of or "", advice))
 end
 
+---Notes a field that has no effect here.
+---@param at ParamsReader|TrainingParams
+---@param place string
+---@param value any
+---@param why string   what it would do
+function params.ignore(at, place, value, why)
+  table.insert(at.ignored, ("%s=%s (%s)"):format(place_in_file(at.moves, place), params.shown(value), why))
+end
+
 local read_section
 
 ---@param reader ParamsReader
@@ -93,7 +102,7 @@ local read_section
 local function read_field(reader, field, value, place, written)
   if kinds.absent(value) then return field.null end
   if field.ignored then
-    table.insert(reader.ignored, ("%s=%s (%s)"):format(place_in_file(reader.moves, place), params.shown(value), field.ignored))
+    params.ignore(reader, place, value, field.ignored)
     return nil
   end
   if field.section then
@@ -188,6 +197,21 @@ local function in_new_layout(file, given, moves)
   return trainer.from_legacy(given, moves)
 end
 
+local PRECISION = "trainer.init.precision"
+
+---@param reader ParamsReader
+---@param precision table   the section
+local function check_precision(reader, precision)
+  local least, most, factor = precision.min_loss_scale, precision.max_loss_scale, precision.loss_scaling_factor
+  if least and most and least > most then
+    params.refuse(reader, PRECISION .. ".min_loss_scale", ("%g is above max_loss_scale, %g"):format(least, most))
+  end
+  local half = precision.fp16_type or "bfloat16"
+  if half == "bfloat16" and factor and factor ~= 1 then
+    params.ignore(reader, PRECISION .. ".loss_scaling_factor", factor, "scales the loss of float16 and cbfloat16; fp16_type is bfloat16")
+  end
+end
+
 ---@param file string
 ---@param model_name? string   as `cbk list` names it; default: that of the file
 ---@return TrainingParams
@@ -200,9 +224,13 @@ function params.load(file, model_name)
   local section = trainer.model(config) -- says what is wrong with a file that has no model
   if model_name and kinds.absent(section.name) then section.name = model_name end -- which the checkpoints keep
   local reader = { file = file, moves = moves, ignored = {} }
+  for name in cbk.items(config) do
+    if name ~= "trainer" then params.ignore(reader, tostring(name), config[name], "is beside 'trainer', and only that section is read") end
+  end
   local read = read_section(reader, fields.TRAINER, config.trainer, "trainer")
   local init, callbacks = read.init, read.init.callbacks
   for _, name in ipairs { "backend", "precision", "loop", "checkpoint", "logging" } do init[name] = init[name] or {} end
+  check_precision(reader, init.precision)
   init.model_dir = init.model_dir or "model_dir"
   init.checks_loss = not is_disabled(callbacks, "CheckLoss")
   init.callbacks = read_named(reader, fields.CALLBACKS, fields.IGNORED_CALLBACKS, callbacks, "trainer.init.callbacks")

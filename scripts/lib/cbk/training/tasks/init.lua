@@ -6,7 +6,8 @@ local tasks = {}
 ---@field processors string[]   of the Model Zoo, which read files that this task reads; the first is the default
 ---@field advice? string        for data that are not read
 ---@field fields string[]       of a model section, which the task reads
----@field open fun(module: cstorch.models.Trainable, section: Dict, refuse: fun(field: string, problem: string)): TrainingTask
+---@field open fun(module: cstorch.models.Trainable, section: Dict, refuse: fun(field: string, problem: string), ignore: fun(field: string,
+---                why: string)): TrainingTask   `ignore` notes a field that has no effect
 
 ---@class TrainingTask
 ---@field layout TokenLayout      what a sample has

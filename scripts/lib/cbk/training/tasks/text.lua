@@ -17,9 +17,10 @@ end
 
 ---@param section Dict
 ---@return cstorch.models.LossOptions
-local function options_of(section, refuse)
+local function options_of(section, refuse, ignore)
   local by, weight = read.choice(section, refuse, "loss_scaling", { "num_tokens", "batch_size" }),
     read.number(section, refuse, "loss_weight", 1)
+  if by == "num_tokens" and weight ~= 1 then ignore("loss_weight", "scales the loss with loss_scaling: batch_size") end
   return { by = by, weight = by == "num_tokens" and 1 or weight, balance = balance_of(section, refuse) }
 end
 
@@ -27,8 +28,8 @@ end
 return {
   processors = { "GptHDF5MapDataProcessor", "GptHDF5DataProcessor" }, advice = "`cbk make-data` writes files for them",
   fields = { "loss_scaling", "loss_weight" },
-  open = function(_, section, refuse)
-    local options = options_of(section, refuse)
+  open = function(_, section, refuse, ignore)
+    local options = options_of(section, refuse, ignore)
     return {
       layout = token_samples.TEXTS,
       loss = function(model, batch, pass) return causal_loss.of(model, batch, options, pass.recomputed) end,
