@@ -89,7 +89,8 @@ local function cadence(every, what)
   if not every or every == 0 then return ("%s: none"):format(what) end
   local count = math.ceil(found.steps / every)
   local last = found.steps % every ~= 0 and ", and at the last step" or ""
-  return ("%s: %s, every %d steps%s"):format(what, numbers.grouped(count), every, last)
+  local often = every == 1 and "every step" or ("every %d steps"):format(every)
+  return ("%s: %s, %s%s"):format(what, numbers.grouped(count), often, last)
 end
 
 local function evaluation_cadence()

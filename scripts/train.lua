@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
+local shell_word = require "cbk.cli.shell_word"
 local config_file = require "cbk.cli.config_file"
 local converters = require "cbk.converters"
 local curves = require "cbk.plot.curves"
@@ -213,6 +214,7 @@ local self = run.open(given, { recomputes = args.activation_checkpointing })
 warn_of_ignored()
 warn_of_conversion(self)
 if self.steps.last <= self.steps.first and not self.lost[1] then
+  if args.json then json_line { { "step", self.step }, { "checkpoint", self.loaded or cbk.null } } end
   say(("Nothing is left to train: %s has step %d, and the run ends at step %d. A larger loop.max_steps, or --max-steps, continues it.")
     :format(cbk.shown(self.loaded or "it"), self.step, self.steps.last))
   if self.loaded == given.fit.ckpt_path then
@@ -230,7 +232,7 @@ if args.dry_run or args.compile_only then
   return
 end
 local command = { ranks > 1 and ("mpirun -n %d cbk train"):format(ranks) or "cbk train" }
-for _, word in ipairs(arg) do command[#command + 1] = word:find "^[%w_./=-]+$" and word or "'" .. word:gsub("'", "'\\''") .. "'" end
+for _, word in ipairs(arg) do command[#command + 1] = shell_word(word) end
 local kept = record.begin(init.model_dir, self.step, { params = args.params, facts = { model = name_of(self),
   parameters = parameter_count(self.module), first_step = self.began, last_step = self.steps.last, command = table.concat(command, " ") } })
 run.train(self, events_of(self, kept))

@@ -207,6 +207,8 @@ describe("cbk schedule", function()
     cbk.fs.write(dir .. "/params.yaml", TRAINER)
     local out = run(dir, "schedule", "params.yaml", "--rows", "4", "--ascii")
     has(out, "params.yaml: 12 steps\ncheckpoints: 3, every 4 steps\nevaluations: 3, every 5 steps, and at the last step\n")
+    cbk.fs.write(dir .. "/often.yaml", training_data.changed(TRAINER, "      steps: 4", "      steps: 1"))
+    has(run(dir, "schedule", "often.yaml"), "checkpoints: 12, every step\n")
     has(out, [[
 step         lr  weight_decay (group 0)  weight_decay (group 1)  loss_scale
    1          0                     0.1                       0       32768

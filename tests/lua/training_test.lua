@@ -206,6 +206,7 @@ describe("cbk train", function()
     train(dir)
     has(train(dir), "Nothing is left to train: run/checkpoint_12.mdl has step 12, and the run ends at step 12. A larger loop.max_steps, or "
       .. "--max-steps, continues it.")
+    equal(cbk.parse_json((train(dir, "--json"))), cbk.dict { { "step", 12 }, { "checkpoint", "run/checkpoint_12.mdl" } })
     has(train(dir, "--max-steps", "5"), "has step 12, and the run ends at step 5.")
     assert(os.execute(("cd '%s' && COLUMNS=60 '%s' train params.yaml > out"):format(dir, cbk.fs.program())) == 0)
     local said = cbk.fs.read(dir .. "/out")

@@ -320,6 +320,7 @@ describe("BertCSVDynamicMaskDataProcessor", function()
     write_params(dir, BERT:gsub("vocab_size: 40", "vocab_size: 39"), "BertCSVDynamicMaskDataProcessor", DYNAMIC)
     _, _, err = harness.cbk(dir, "train", "params.yaml")
     has(err, "train_dataloader.vocab_file: the vocabulary has 40 ids, more than that of the model, 39")
+    equal(select(2, err:gsub("params.yaml'", "")), 1, err) -- the file is named once
     equal(cbk.fs.exists(dir .. "/run"), false)
     cbk.fs.remove(dir .. "/data/meta.dat")
     raises("has no meta.dat", function() open(dir, bert_source(dir)) end)

@@ -168,6 +168,8 @@ end
 function params.at_field(at, place, make, ...)
   local fine, result, more = pcall(make, ...)
   if fine then return result, more end
+  local is_placed = type(result) == "table" and result.code == "config" and result.file == at.file and result.field
+  if is_placed then error(result, 0) end
   local said = type(result) == "table" and (result.message or result.code == "value" and errors.text(result))
   if said then params.refuse(at, place, said) end
   error(errors.put_in(result, (where_is(at, place))), 0)

@@ -54,8 +54,8 @@ end
 
 local function check_list(name, key, value, count, limit)
   check(type(value) == "table", "type", "%s: expected a list of %d numbers as %s, found %s", name, count, key, show(value))
-  check(#value == count, "type", "%s: expected a list of %d numbers as %s, found %d", name, count, key, #value)
-  for i, item in ipairs(value) do check_number(name, ("%s[%d]"):format(key, i), item, limit) end
+  check(#value == count, "type", "%s: expected a list of %d numbers as %s, found a list of %d", name, count, key, #value)
+  for i, item in ipairs(value) do check_number(name, ("element %d of %s"):format(i, key), item, limit) end
 end
 
 --- Hyper-parameters must have the type of their default and be within their limits.
