@@ -17,5 +17,6 @@ CASES = {
     "no window, tied": {"hf": {**HF, "sliding_window": None, "tie_word_embeddings": True}, "keep": ("num_key_value_heads",)},
     "heads of 6": {"hf": {**HF, "head_dim": 6}, "keep": ("num_key_value_heads", "head_dim")},
     "a key head for each query": {"cs": {**CS, "attention_module": "aiayn_attention", "extra_attention_params": None}},
-    "muP": {"cs": {**CS, "mup_base_hidden_size": 8, "embeddings_scale": 3.0, "output_logits_alpha": 1.5}},
+    "muP": {"cs": {**CS, "mup_base_hidden_size": 8, "mup_base_filter_size": 16, "embeddings_scale": 3.0,
+                   "output_logits_alpha": 1.5}},
 }

@@ -16,5 +16,6 @@ CASES = {
     "grouped queries": {"hf": HF, "keep": ("num_key_value_heads",)},
     "a key head for each query, tied": {"hf": {**HF, "num_key_value_heads": 4, "tie_word_embeddings": True},
                                         "keep": ("num_key_value_heads",)},
-    "muP": {"cs": {**CS, "mup_base_hidden_size": 8, "embeddings_scale": 3.0, "output_logits_alpha": 1.5}},
+    "muP": {"cs": {**CS, "mup_base_hidden_size": 8, "mup_base_filter_size": 16, "embeddings_scale": 3.0,
+                   "output_logits_alpha": 1.5}},
 }
