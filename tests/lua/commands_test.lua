@@ -266,7 +266,7 @@ describe("command lines", function()
 
   it("take no beginnings of options, and name those that may be meant", function()
     for _, case in ipairs {
-      { "'--model'; did you mean '--model-dir'? See", "train", "x.yaml", "--model", "gpt2" },
+      { "'--model-d'; did you mean '--model-dir'? See", "train", "x.yaml", "--model-d", "gpt2" },
       { "'--dtype'; did you mean '--to-dtype'? See", "copy", "a.pt", "b.pt", "--dtype", "float16" },
       { "'--over'; did you mean '--overwrite'? See", "copy", "a.pt", "b.pt", "--over=1" },
       { "'--tgt_f'; did you mean '--tgt-fmt'? See", "convert", "a.pt", "--tgt_f", "hf" },
