@@ -139,7 +139,7 @@ fs::path find_command(const fs::path& scripts, std::string_view name) {
   fail(Errc::usage, "there is no command {}; {}", quote(name),
        !meant.empty() ? fmt::format("'cbk {}' does that", meant)
        : is_file      ? fmt::format("did you mean 'cbk {} {}'?", name.ends_with(".lua") ? "run" : "ls", name)
-       : !close.empty() ? fmt::format("did you mean {}?", fmt::join(close, " or "))
+       : !close.empty() ? fmt::format("did you mean '{}'?", fmt::join(close, "' or '"))
                         : std::string("'cbk --help' lists them"));
 }
 

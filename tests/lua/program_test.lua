@@ -129,7 +129,7 @@ describe("program", function()
   it("reports wrong usage with 2", function()
     for _, case in ipairs { { {}, "no command" }, { { "nonsense" }, "no command 'nonsense'" }, { { "rum" }, "did you mean run" },
       { { "--nope" }, "unknown option" }, { { "run" }, "run: missing argument SCRIPT" }, { { "-e" }, "-e: missing argument EXPRESSION" },
-      { { "lss" }, "cbk: there is no command 'lss'; did you mean ls?\n" },
+      { { "lss" }, "cbk: there is no command 'lss'; did you mean 'ls'?\n" },
       { { "" }, "there is no command ''; 'cbk --help' lists them\n" },
       { { "/dev/null" }, "there is no command '/dev/null'; did you mean 'cbk ls /dev/null'?\n" },
       { { "ls", "--flatt", "x" }, "ls: unknown option '--flatt'; did you mean '--flat'? See 'cbk ls --help'\n" },

@@ -69,7 +69,7 @@ end
 ---The PEFT adapter that a checkpoint is, or has beside it.
 ---@param path string     of the checkpoint: a file or a folder
 ---@param keys string[]
----@return string|nil reason, string|nil advice   nil: there is none
+---@return string|nil reason, string|nil advice   nil where it has none
 function adapters.of(path, keys)
   local folder = cbk.fs.folder_of(path)
   local fine, config = pcall(function() return cbk.config.load(cbk.fs.beside(folder, "adapter_config.json")) end)

@@ -26,7 +26,7 @@ function tokens.open(name)
   return tokenizer_json.open(path)
 end
 
----The tokenizer.json beside a checkpoint, as a tokenizer; nil if there is none.
+---The tokenizer.json beside a checkpoint, as a tokenizer; nil without one.
 ---@param path string   of the checkpoint, or its folder
 ---@return Tokenizer|nil
 function tokens.beside(path)
