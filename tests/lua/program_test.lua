@@ -127,7 +127,7 @@ describe("program", function()
   end)
 
   it("reports wrong usage with 2", function()
-    for _, case in ipairs { { {}, "no command" }, { { "nonsense" }, "no command 'nonsense'" }, { { "rum" }, "did you mean run" },
+    for _, case in ipairs { { {}, "no command" }, { { "nonsense" }, "no command 'nonsense'" }, { { "rum" }, "did you mean 'run'" },
       { { "--nope" }, "unknown option" }, { { "run" }, "run: missing argument SCRIPT" }, { { "-e" }, "-e: missing argument EXPRESSION" },
       { { "lss" }, "cbk: there is no command 'lss'; did you mean 'ls'?\n" },
       { { "" }, "there is no command ''; 'cbk --help' lists them\n" },
