@@ -335,8 +335,15 @@ describe("cbk diff through a converter", function()
       cbk.create(dir .. "/" .. name, { root = cbk.dict { { "model", cbk.dict { { "w", cbk.tensor { 1, 2 } } } },
         { "optimizer", cbk.dict { { "state", states }, { "param_groups", groups } } } } }):commit()
     end
-    has(select(2, diff(dir, "a.pt", "b.pt")), "momentum_buffer  w        none in A, a tensor in B\n")
-    has(select(2, diff(dir, "b.pt", "a.pt")), "momentum_buffer  w        a tensor in A, none in B\n")
+    has(select(2, diff(dir, "a.pt", "b.pt")), "momentum_buffer  w        null in A, a tensor in B\n")
+    has(select(2, diff(dir, "b.pt", "a.pt")), "momentum_buffer  w        a tensor in A, null in B\n")
+  end)
+
+  it("shows the values where their kinds differ", function()
+    local dir = harness.temp_dir()
+    cbk.create(dir .. "/a.pt", { root = cbk.dict { { "lr", cbk.null }, { "step", 2 }, { "tag", 2 } } }):commit()
+    cbk.create(dir .. "/b.pt", { root = cbk.dict { { "lr", 0.5 }, { "step", cbk.float(2) }, { "tag", "2" } } }):commit()
+    has(select(2, diff(dir, "a.pt", "b.pt")), "lr    null     0.5\n  step  2 (int)  2 (float)\n  tag   2        \"2\"\n")
   end)
 
   it("compares the models inside two checkpoints of one format, where a trainer has put one into a dict", function()

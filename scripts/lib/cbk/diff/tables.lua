@@ -68,8 +68,7 @@ local IS_TENSOR = { values = true, shape = true, dtype = true }
 local function value_texts(d)
   if d.what == "values" then return values.pair_texts(d.largest[1].a, d.largest[1].b) end
   if d.a == d.b then return d.text, "" end -- elements smaller than a byte, which are not compared
-  local function text(value) return d.what == "kind" and value ~= "none" and "a " .. value or value end
-  return text(d.short_a or d.a), text(d.short_b or d.b)
+  return d.short_a or d.a, d.short_b or d.b
 end
 
 ---What measures do not say: NaN and infinities, other shapes and dtypes, and a value that is a tensor on one side alone.

@@ -17,7 +17,7 @@ local LARGEST = 3 -- differences of a tensor whose places are kept
 ---@field text string
 ---@field a? string
 ---@field b? string
----@field short_a? string      of what = "value": for people
+---@field short_a? string      of what = "kind" and "value": for people
 ---@field short_b? string
 ---@field different? integer
 ---@field numel? integer
@@ -142,6 +142,7 @@ local function compare_tensors(a, b, options)
 end
 
 local NUMBERS = { int = true, float = true }
+local PLAIN = { none = true, bool = true, int = true, float = true, str = true }
 
 local function same_number(a, b, options)
   if not (NUMBERS[cbk.kind(a)] and NUMBERS[cbk.kind(b)]) then return false end
@@ -181,6 +182,14 @@ local function have_parts(a, b)
   return cbk.kind(a) == "object" and cbk.kind(b) == "object" and cbk.kind(a.state) == "dict" and cbk.kind(b.state) == "dict"
 end
 
+---Two values of different kinds as texts: "null" and "0.5", "2 (int)" and "2 (float)", "1" and "a tensor".
+local function texts_of_kinds(a, b)
+  local kinds, texts = { cbk.kind(a), cbk.kind(b) }, {}
+  for i, value in ipairs { a, b } do texts[i] = PLAIN[kinds[i]] and listing.value_text(value) or "a " .. kinds[i] end
+  if texts[1] ~= texts[2] then return texts[1], texts[2] end
+  return ("%s (%s)"):format(texts[1], kinds[1]), ("%s (%s)"):format(texts[2], kinds[2])
+end
+
 ---How two values differ; nil if they are equal.
 ---@param options DiffOptions
 ---@return ValueDifference|nil
@@ -189,7 +198,8 @@ function values.compare(a, b, options)
   if TENSORS[kind_a] and TENSORS[kind_b] then return compare_tensors(a, b, options) end
   local are_numbers = NUMBERS[kind_a] and NUMBERS[kind_b]
   if kind_a ~= kind_b and not (are_numbers and options.ignore_dtype) then
-    return { what = "kind", a = kind_a, b = kind_b, text = ("%s, %s"):format(kind_a, kind_b) }
+    local short_a, short_b = texts_of_kinds(a, b)
+    return { what = "kind", a = kind_a, b = kind_b, short_a = short_a, short_b = short_b, text = ("%s, %s"):format(kind_a, kind_b) }
   end
   if options.keys_only then return nil end
   if kind_a == "object" and a.type == b.type and a.type:find "^safetensors%." then
