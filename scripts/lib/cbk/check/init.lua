@@ -193,7 +193,7 @@ end
 ---@param found Findings
 ---@return CheckSubject
 function check.open(path, options, found)
-  local subject = { path = path, parts = {}, bytes = 0, tensors = 0, files = {} }
+  local subject, part = { path = path, parts = {}, bytes = 0, tensors = 0, files = {} }, nil
   local index, loose = shards.find(path)
   if index or loose then
     local opened = {}
@@ -214,9 +214,8 @@ function check.open(path, options, found)
     subject.format = fine and whole.format or subject.format
   else
     subject.checkpoint = options.opened or open(path, options, found)
-    local one = subject.checkpoint and parts.of(subject.checkpoint, options.folders)
-      or not subject.checkpoint and parts.named(path, options.folders)
-    if one then found:add("part", path, nil, "it is not a whole checkpoint, but " .. parts.text(one)) end
+    if subject.checkpoint then part = parts.of(subject.checkpoint, options.folders) else part = parts.named(path, options.folders) end
+    if part then found:add("part", path, nil, "it is not a whole checkpoint, but " .. parts.text(part)) end
     if subject.checkpoint then
       add_part(subject, path, subject.checkpoint, found)
       subject.files = subject.checkpoint.files
@@ -226,7 +225,7 @@ function check.open(path, options, found)
     local own = { subject.checkpoint }
     small_items.check(small_items.count(own), own, 1900, "check them", "check a part, made with `cbk copy --include`")
     found.parameters = optimizer_table.names_in(subject.checkpoint:raw_root())
-    subject.of = model.check(path, subject.checkpoint, options.config, found, options.folders)
+    subject.of = model.check(path, subject.checkpoint, options.config, found, options.folders, part ~= nil)
     check_quantised(subject, found)
     check_states(subject, found)
     local flat = listing.flat_key(subject.checkpoint)

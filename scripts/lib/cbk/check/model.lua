@@ -138,8 +138,9 @@ local function check_unknown(of, file, unknown, found)
 end
 
 ---@param lost string[]   keys that could not be read
-local function check_fit(of, file, one, lost, found)
-  check_missing(of, file, without_lost(of, one.missing, lost), found)
+---@param is_part boolean
+local function check_fit(of, file, one, lost, found, is_part)
+  if not is_part then check_missing(of, file, without_lost(of, one.missing, lost), found) end
   for _, wrong in ipairs(one.wrong) do found:add("wrong-shape", file, of.path_of(wrong.key), wrong.why) end
   check_unknown(of, file, one.unknown, found)
   for _, lack in ipairs(one.lacks) do
@@ -174,8 +175,9 @@ end
 ---@param config_path string|nil
 ---@param found Findings
 ---@param folders table|nil       what is found out about folders, for further checkpoints in them
+---@param is_part boolean          what is missing may be in the other parts
 ---@return ModelOfFile|nil
-function model.check(file, checkpoint, config_path, found, folders)
+function model.check(file, checkpoint, config_path, found, folders, is_part)
   if not kinds.is_dict(checkpoint.root) or has_odd_names(checkpoint.root) then return nil end
   local fine, identity, config, kept = warnings.quietly(recognise.checkpoint, file, checkpoint, { config = config_path, folders = folders })
   if not fine then
@@ -248,7 +250,7 @@ function model.check(file, checkpoint, config_path, found, folders)
       known.class.name), { severity = "note", advice = "Make sure that both compute the same before you convert it" })
   end
   of.paths = paths_of(of, identity.keys)
-  check_fit(of, file, one, checkpoint.lost, found)
+  check_fit(of, file, one, checkpoint.lost, found, is_part)
   return of
 end
 
