@@ -413,6 +413,8 @@ describe("cbk train: the file", function()
       "schedulers.0.SequentialLR.milestones: expected steps in ascending order, found 2 behind 4")
     refused("max_gradient_norm: 1.0", "min_loss_scale: 8\n      max_loss_scale: 4",
       "trainer.init.precision.min_loss_scale: 8 is above max_loss_scale, 4")
+    refused("max_gradient_norm: 1.0", "max_loss_scale: 1.0e+39",
+      "trainer.init.precision.max_loss_scale: expected a number above 0, at most 3.40282e+38, found 1e+39")
     refused("AdamW:", "AdamX:", "trainer.init.optimizer.AdamX: configure_optimizer: unknown optimizer_type 'AdamX'")
     refused("total_iters: 4", "total_itres: 4", "SequentialLR: schedule 1 needs 'total_iters', as another one follows it")
     refused("LinearLR:", "LinaerLR:", "trainer.init.schedulers: configure_scheduler: unknown class 'LinaerLR'; did you mean 'LinearLR'?")

@@ -15,6 +15,10 @@ local function section(of) return { section = of } end
 
 local positive = kind("a number above 0", function(value) return type(value) == "number" and value > 0 and value < math.huge end)
 
+local LARGEST = (2 - 2 ^ -23) * 2 ^ 127 -- of float32, in which losses are scaled
+local loss_scale = kind(("a number above 0, at most %g"):format(LARGEST),
+  function(value) return type(value) == "number" and value > 0 and value <= LARGEST end)
+
 ---The states in a checkpoint of a run.
 fields.STATES = { model = true, optimizer = true, schedulers = true, grad_scaler = true, dataloader = true, global_step = true }
 
@@ -44,8 +48,8 @@ local frequency = kind("a whole number of steps from 0, or a fraction of all ste
   function(value, written) return type(value) == "number" and value >= 0 and (written == "int" or value <= 1) end)
 frequency.null = { steps = 0 }
 frequency.kind.read = function(value, written) return written == "int" and { steps = value } or { share = value } end
-local scale = kind('a number from 0, or "dynamic"',
-  function(value) return value == "dynamic" or type(value) == "number" and value >= 0 and value < math.huge end)
+local scale = kind(('a number from 0, at most %g, or "dynamic"'):format(LARGEST),
+  function(value) return value == "dynamic" or type(value) == "number" and value >= 0 and value <= LARGEST end)
 local map = kind("a map of fields", function(value) return kinds.is_dict(value) end)
 local settings = kind("a map of fields, or a list of them", function(value) return kinds.is_dict(value) or kinds.is_list(value) end)
 local list = kind("a list", function(value) return kinds.is_list(value) end)
@@ -73,8 +77,8 @@ local precision = section {
   fp16_type = kind('"float16", "bfloat16" or "cbfloat16"',
     function(value) return value == "float16" or value == "bfloat16" or value == "cbfloat16" end),
   precision_opt_level = ignored "trades precision for speed",
-  loss_scaling_factor = scale, initial_loss_scale = positive, steps_per_increase = count, min_loss_scale = positive,
-  max_loss_scale = positive, max_gradient_norm = positive, max_gradient_value = positive, log_loss_scale = flag,
+  loss_scaling_factor = scale, initial_loss_scale = loss_scale, steps_per_increase = count, min_loss_scale = loss_scale,
+  max_loss_scale = loss_scale, max_gradient_norm = positive, max_gradient_value = positive, log_loss_scale = flag,
 }
 
 local loop = section {
