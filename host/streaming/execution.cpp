@@ -161,7 +161,8 @@ void Execution::process(const Block& block) {
   }
   for (int64_t begin = item.pieces ? block.end : block.begin; begin < block.end;) {
     const uint64_t offset = slot.offset + static_cast<uint64_t>(begin) * itemsize;
-    const int64_t end = std::min(block.end, begin + piece_elements(expression, offset));
+    // BLAKE3 is fastest with pieces of one size, a power of two.
+    const int64_t end = std::min(block.end, begin + piece_elements(expression, digest ? 0 : offset));
     const uint64_t bytes = static_cast<uint64_t>(end - begin) * itemsize;
     Scratch buffer(bytes + io_alignment);
     const std::span<std::byte> piece = buffer.bytes().subspan(shift_for(offset, itemsize), bytes);

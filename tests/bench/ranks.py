@@ -7,7 +7,8 @@ Each rank has one thread on one core, as has the one process beside it, so the r
 also measured against one process that has both cores. Whole processes in turn, warm page cache, nothing to write back, memory touched
 before each run (families.py says why). The start of `mpirun` is measured beside each run, and taken off in the second ratio. Ratios are
 taken round by round; the tables have medians. The last ratio is the processor time of both ranks, without that of an empty job, to that of one
-process. Others disturb it less: up to 1.25, two ranks can be 1.6 times as fast. FOLDER gets about three times --gb. A run during which other processes used more than a tenth of a
+process. Others disturb it less: up to 1.25, two ranks can be 1.6 times as fast. "apart" is what the machine gives to two such processes that know
+nothing of each other: each does every second matrix, on a core of its own. FOLDER gets about three times --gb. A run during which other processes used more than a tenth of a
 core is measured again, for --quiet minutes in all; the last line says how many were, and how many such runs are in the tables.
 
 Goals: transposing, casting and packing 1.6 times as fast with two ranks; copies at most 1.05 times as slow as one process; `--resume` below 1 %.
@@ -79,14 +80,25 @@ class Bench:
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT, cwd=self.folder)
         return time.perf_counter() - start
 
-    def run(self, how, words, source):
-        """Seconds, and processor time, of one process on one core ("one"), on all ("all"), or of two ranks on a core each ("two")."""
-        prefix = {"one": ["taskset", "-c", "0"], "all": [], "two": ["mpirun", "-n", "2", "--bind-to", "core"]}[how]
+    def apart(self, words, target):
+        """Seconds until two processes, on a core each, have done every second matrix each."""
+        start = time.perf_counter()
+        both = [subprocess.Popen(["taskset", "-c", str(core), self.cbk, *(f"t.{core}-{target}" if word == target else word for word in words),
+                                  "--include", f"w*[{digits}]"], stdout=subprocess.DEVNULL, env=ENVIRONMENT, cwd=self.folder)
+                for core, digits in enumerate(("13579", "02468"))]
+        if any([process.wait() for process in both]):
+            raise SystemExit("ranks.py: one of two processes failed: " + " ".join(words))
+        return time.perf_counter() - start
+
+    def run(self, how, words, source, target="t.safetensors"):
+        """Seconds, and processor time, of one process on one core ("one"), on all ("all"), of two ranks on a core each ("two"), or of two
+        processes ("apart")."""
+        prefix = {"one": ["taskset", "-c", "0"], "all": [], "two": ["mpirun", "-n", "2", "--bind-to", "core"], "apart": []}[how]
         self.runs += 1
         while True:
             self.fresh(source)
             all_before, ours_before = busy()
-            seconds = self.timed(*prefix, self.cbk, *words)
+            seconds = self.apart(words, target) if how == "apart" else self.timed(*prefix, self.cbk, *words)
             all_after, ours_after = busy()
             others = (all_after - all_before - (ours_after - ours_before)) / seconds
             if others <= MOST_OTHERS:
@@ -106,12 +118,12 @@ def against_ranks(bench, name, job, rounds):
     words, target, goal = job
     source = next(word for word in words if word.endswith(".safetensors"))
     words = [*words[:2], target, *words[2:]] if words[0] == "copy" else [*words, target]
-    ways = ("one", "two") if name != "copy" else ("one", "two", "all")
+    ways = ("one", "two", "apart") if name != "copy" else ("one", "two", "apart", "all")
     times = {way: [] for way in (*ways, "start")}
     spent = {way: [] for way in times}
     for turn in range(rounds + 1):
         for way in ways:
-            seconds, processor = bench.run(way, words, source)
+            seconds, processor = bench.run(way, words, source, target)
             if turn > 0:  # the first one warms the caches
                 times[way].append(seconds)
                 spent[way].append(processor)
@@ -119,8 +131,9 @@ def against_ranks(bench, name, job, rounds):
             before = busy()[1]
             times["start"].append(bench.timed("mpirun", "-n", "2", "--bind-to", "core", bench.cbk, "-e", "1"))
             spent["start"].append(busy()[1] - before)
+    apart = [one / both for one, both in zip(times["one"], times["apart"])]
     for base in ways:
-        if base == "two":
+        if base in ("two", "apart"):
             continue
         whole = [one / two for one, two in zip(times[base], times["two"])]
         inner = [one / (two - start) for one, two, start in zip(times[base], times["two"], times["start"])]
@@ -128,7 +141,7 @@ def against_ranks(bench, name, job, rounds):
         what = name if base == "one" else name + ", one process with all cores"
         met = "met" if statistics.median(whole) >= goal else "met without the start" if statistics.median(inner) >= goal else "missed"
         print(f"| {what} | {spread(times[base])} | {spread(times['two'])} | {statistics.median(times['start']):.2f} | {spread(whole)} | {spread(inner)} | "
-              f"{goal:.2f}: {met} | {processor:.2f} |", flush=True)
+              f"{spread(apart)} | {goal:.2f}: {met} | {processor:.2f} |", flush=True)
 
 
 def journal(bench, source, rounds):
@@ -165,8 +178,8 @@ def main():
         if not os.path.exists(path):
             bench.timed(bench.cbk, "run", script, path, str(max(2, round(arguments.gb * 1e9 / share / (1 << 26)))))
     wanted = arguments.jobs or [""]
-    print("| job | one process, s | two ranks, s | start, s | times as fast | without the start | goal | processor time |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| job | one process, s | two ranks, s | start, s | times as fast | without the start | apart | goal | processor time |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for name, job in jobs(source, folder).items():
         if any(text in name for text in wanted):
             against_ranks(bench, name, job, arguments.rounds)

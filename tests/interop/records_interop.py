@@ -152,6 +152,13 @@ class Records(harness.Run):
         assert type(got["d"]) is dict and got["d"] == {"a": 1} and type(got["l"]) is list, got
         assert {f"0.{key}" for key in got["m"]["0"]} == set(VALUES["a module"][0].state_dict()), got["m"]
 
+    def compared(self):
+        """`diff` names what is an object in one file only."""
+        torch.save({"w": torch.ones(2), "dtype": torch.float32}, self.path("typed.pt"))
+        torch.save({"w": torch.ones(2), "dtype": None}, self.path("untyped.pt"))
+        shown = self.run("diff", self.path("untyped.pt"), self.path("typed.pt")).stdout
+        assert "dtype  null  torch.float32\n" in shown, shown
+
     def buffers(self):
         """The names of a whole module are those of its state dict; buffers that are not persistent are none of them."""
         module = torch.nn.Sequential(torch.nn.BatchNorm2d(3), torch.nn.Sequential(torch.nn.Linear(2, 2)))
@@ -229,7 +236,7 @@ def main():
         for name in VALUES:
             for options in ({}, {"pickle_protocol": 4}, {"_use_new_zipfile_serialization": False}):
                 test.check(f"{name} {options}", lambda n=name, o=options: test.beside(n, o))
-        for name in ("as_data", "buffers", "owners", "rewritten", "attacks", "allowed"):
+        for name in ("as_data", "compared", "buffers", "owners", "rewritten", "attacks", "allowed"):
             test.check(name, getattr(test, name))
         return test.close()
 

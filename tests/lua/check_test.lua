@@ -285,7 +285,22 @@ describe("cbk check against the config", function()
     root["model.embed_tokens.weight"], root["model.norm.weight"] = nil, cbk.full({ config.hidden_size + 1 }, 1)
     create(dir .. "/model-00002-of-00002.safetensors", root)
     cbk.fs.remove(dir .. "/model.safetensors")
-    equal({ brief(dir, "model-00002-of-00002.safetensors") }, { 1, { "wrong-shape model.norm.weight", "part" } })
+    local shard = "model-00002-of-00002.safetensors"
+    equal({ brief(dir, shard) }, { 1, { "wrong-shape model.norm.weight", "part" } })
+
+    cbk.fs.remove(dir .. "/config.json")
+    local halves = layers_model(function(tree)
+      for key in cbk.items(tree) do
+        if key:find "^layers%.2%." or key == "layers.4.mlp.up.weight" then tree[key] = nil end
+      end
+    end)
+    create(dir .. "/whole.safetensors", halves)
+    equal({ brief(dir, "whole.safetensors") }, { 1, { "layer-gap layers", "layer-incomplete layers.4" } })
+    create(dir .. "/" .. shard, halves, { overwrite = true })
+    equal({ brief(dir, shard) }, { 1, { "part" } })
+
+    create(dir .. "/" .. shard, cbk.dict { { "m.0.q.lora_A.weight", random({ 2, 2 }, 1) } }, { overwrite = true })
+    equal({ brief(dir, shard) }, { 1, { "part" } })
   end)
 
   it("warns of H5 files without a dict 'model'", function()

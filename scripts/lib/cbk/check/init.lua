@@ -51,6 +51,7 @@ local check = {}
 ---@field scales? table<string, boolean>   keys of scales and other parts of quantised weights
 ---@field codes? table<string, Tensor|false>   by the keys of these weights, their numbers, where each code is one that cbk reads
 ---@field tensors integer
+---@field is_part boolean   other files have the rest of the model, and it is not missing here
 
 ---@class CheckedPart   A file, or a record in it.
 ---@field file string
@@ -193,7 +194,7 @@ end
 ---@param found Findings
 ---@return CheckSubject
 function check.open(path, options, found)
-  local subject, part = { path = path, parts = {}, bytes = 0, tensors = 0, files = {} }, nil
+  local subject = { path = path, parts = {}, bytes = 0, tensors = 0, files = {}, is_part = false }
   local index, loose = shards.find(path)
   if index or loose then
     local opened = {}
@@ -214,8 +215,10 @@ function check.open(path, options, found)
     subject.format = fine and whole.format or subject.format
   else
     subject.checkpoint = options.opened or open(path, options, found)
-    if subject.checkpoint then part = parts.of(subject.checkpoint, options.folders) else part = parts.named(path, options.folders) end
-    if part then found:add("part", path, nil, "it is not a whole checkpoint, but " .. parts.text(part)) end
+    local one = subject.checkpoint and parts.of(subject.checkpoint, options.folders)
+      or not subject.checkpoint and parts.named(path, options.folders)
+    if one then found:add("part", path, nil, "it is not a whole checkpoint, but " .. parts.text(one)) end
+    subject.is_part = one and true or false
     if subject.checkpoint then
       add_part(subject, path, subject.checkpoint, found)
       subject.files = subject.checkpoint.files
@@ -225,7 +228,7 @@ function check.open(path, options, found)
     local own = { subject.checkpoint }
     small_items.check(small_items.count(own), own, 1900, "check them", "check a part, made with `cbk copy --include`")
     found.parameters = optimizer_table.names_in(subject.checkpoint:raw_root())
-    subject.of = model.check(path, subject.checkpoint, options.config, found, options.folders, part ~= nil)
+    subject.of = model.check(path, subject.checkpoint, options.config, found, options.folders, subject.is_part)
     check_quantised(subject, found)
     check_states(subject, found)
     local flat = listing.flat_key(subject.checkpoint)
@@ -383,7 +386,7 @@ function check.values(subject, options, found, on_read)
       end
     end
   end
-  if not has_class then layers.check(tensors, found) end
+  if not has_class then layers.check(tensors, subject.is_part, found) end
   siblings.check(state.siblings, found)
   local holds = subject.checkpoint and training_files.content(subject.checkpoint:raw_root())
   local contents = holds and {} or state.contents -- devices that began with one seed have the same random state

@@ -194,12 +194,15 @@ local function check_shapes(stack, found, reported)
 end
 
 ---@param tensors LayerTensor[]
+---@param is_part boolean   other files have the other tensors
 ---@param found Findings
-function layers.check(tensors, found)
+function layers.check(tensors, is_part, found)
   local reported = {}
   for _, stack in ipairs(stacks_of(tensors)) do
-    check_gaps(stack, found)
-    check_parts(stack, found)
+    if not is_part then
+      check_gaps(stack, found)
+      check_parts(stack, found)
+    end
     check_shapes(stack, found, reported)
   end
 end

@@ -140,9 +140,10 @@ end
 ---@param lost string[]   keys that could not be read
 ---@param is_part boolean
 local function check_fit(of, file, one, lost, found, is_part)
-  if not is_part then check_missing(of, file, without_lost(of, one.missing, lost), found) end
   for _, wrong in ipairs(one.wrong) do found:add("wrong-shape", file, of.path_of(wrong.key), wrong.why) end
   check_unknown(of, file, one.unknown, found)
+  if is_part then return end
+  check_missing(of, file, without_lost(of, one.missing, lost), found)
   for _, lack in ipairs(one.lacks) do
     found:add("missing-weight", file, nil, ("%s is missing (%s); some models have none"):format(lack.name,
       numbers.counted(#lack.keys, "tensor")), { severity = "note" })
@@ -195,7 +196,7 @@ function model.check(file, checkpoint, config_path, found, folders, is_part)
     prefix = catalogue.release(identity.format) and "model." or "" }
   local inner = identity.contents
   function of.path_of(key) return inner.paths and inner.paths[key] or of.prefix .. key end
-  for _, one in ipairs(adapters.halves(identity.keys)) do
+  for _, one in ipairs(is_part and {} or adapters.halves(identity.keys)) do
     found:add("missing-weight", file, of.path_of(one.partner), ("the weight is missing: LoRA matrices are pairs, and '%s' is there")
       :format(one.key))
   end

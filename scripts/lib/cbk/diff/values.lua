@@ -182,10 +182,13 @@ local function have_parts(a, b)
   return cbk.kind(a) == "object" and cbk.kind(b) == "object" and cbk.kind(a.state) == "dict" and cbk.kind(b.state) == "dict"
 end
 
----Two values of different kinds as texts: "null" and "0.5", "2 (int)" and "2 (float)", "1" and "a tensor".
+---Two values of different kinds as texts: "null" and "0.5", "2 (int)" and "2 (float)", "1" and "a tensor", "null" and "torch.float32".
 local function texts_of_kinds(a, b)
   local kinds, texts = { cbk.kind(a), cbk.kind(b) }, {}
-  for i, value in ipairs { a, b } do texts[i] = PLAIN[kinds[i]] and listing.value_text(value) or "a " .. kinds[i] end
+  for i, value in ipairs { a, b } do
+    local has_text = PLAIN[kinds[i]] or kinds[i] == "object"
+    texts[i] = has_text and listing.value_text(value) or (kinds[i]:find "^[aeiou]" and "an " or "a ") .. kinds[i]
+  end
   if texts[1] ~= texts[2] then return texts[1], texts[2] end
   return ("%s (%s)"):format(texts[1], kinds[1]), ("%s (%s)"):format(texts[2], kinds[2])
 end
