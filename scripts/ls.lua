@@ -9,8 +9,9 @@ local listing = require "cbk.listing"
 local near_keys = require "cbk.cli.near_keys"
 local optimizer_table = require "cbk.optimizer_table"
 local optimizers = require "cbk.optimizers"
-local quantised = require "cbk.quantised"
 local parts = require "cbk.parts"
+local quantised = require "cbk.quantised"
+local shell_word = require "cbk.cli.shell_word"
 local tensor_filter = require "cbk.cli.tensor_filter"
 local paint = require "cbk.cli.paint"
 
@@ -93,6 +94,28 @@ if args.json then
   fields[#fields + 1] = { "entries", count = #rows, item = json_row }
   return cli.print_json_object(fields)
 end
+
+local MOST_PARAMETERS = 3 -- that are named
+
+---Prints whose states the listed numbers are, where a tree has shown states by their numbers.
+---@param found Optimizer[]
+local function print_parameters(found, print_line)
+  local seen, lines = {}, {}
+  for i = 1, #found > 0 and #rows or 0 do
+    local optimizer, part = optimizer_table.part_of(found, rows:path(i))
+    local path = part == "state" and optimizer_table.state_path(optimizer)
+    local number = path and tonumber(rows:path(i):match("^%d+%f[.%z]", #path + 2))
+    local name = number and optimizer.names[number]
+    if name and not seen[name] then
+      seen[name], lines[#lines + 1] = true, ("%s.%d is the state of %s"):format(fold.shown(path), number, fold.shown(name))
+      if #lines > MOST_PARAMETERS then
+        return print_line(("`cbk ls %s %s` shows whose states these are"):format(shell_word(args.file), shell_word(path)))
+      end
+    end
+  end
+  for _, line in ipairs(lines) do print_line(line) end
+end
+
 io.stdout:setvbuf("full", 65536)
 local print_line = cli.printer(paint.ls)
 local summary = weights:summary()
@@ -102,12 +125,14 @@ if origin then print_line(listing.origin_text(origin)) end
 if args.flat or args.sort or args.top then
   listing.flat(rows, print_line, cli.columns())
 else
-  local found = not (args.all or is_filtered) and optimizers.find(checkpoint:raw_root()) or {}
-  local chosen = optimizer_table.at_key(found, args.glob or "")
-  if #chosen == 0 and args.glob then chosen = optimizer_table.whole_in(found, rows, stored) end
+  local found = optimizers.find(checkpoint:raw_root())
+  local has_tables = not (args.all or is_filtered)
+  local chosen = has_tables and optimizer_table.at_key(found, args.glob or "") or {}
+  if has_tables and #chosen == 0 and args.glob then chosen = optimizer_table.whole_in(found, rows, stored) end
   local others = #chosen == 0 and rows or optimizer_table.others(rows, found)
   if #others > 0 or #chosen == 0 then listing.tree(others, print_line, cli.columns(), { unfolded = args.all }) end
   for _, one in ipairs(chosen) do optimizer_table.print(one.optimizer, print_line, cli.columns(), one.part) end
+  if #chosen == 0 then print_parameters(found, print_line) end
 end
 print_line(listing.totals_text(rows:totals()))
 

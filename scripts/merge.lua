@@ -19,11 +19,13 @@ the config and the tokenizer's files of the base model (without one: of the firs
 The config is mergekit's YAML:
   merge_method   linear, slerp, task_arithmetic, ties, dare_linear, dare_ties, passthrough
   models         whole models: each has 'model', a path, and may have 'parameters'
-  slices         or layers of models, one slice after the other: each has 'sources', with 'model'
-                 and 'layer_range' (from 0, without the last)
+  slices         or layers of models, one slice after the other: each has
+                 'sources', with 'model' and 'layer_range' (from 0, without
+                 the last)
   base_model     the model that others are compared with (slerp: where t is 0)
-  parameters     for all models; those of a slice or of a model have precedence. A value is a
-                 number, a list (a gradient over the layers of the slice) or a list of
+  parameters     for all models; those of a slice or of a model have
+                 precedence. A value is a number, a list (a gradient over the
+                 layers of the slice) or a list of
                  { filter: PART OF A NAME, value: … }
   dtype          models are rounded to this dtype first, and the result has it
   out_dtype      the dtype of the result (default: dtype, else that of the base model)

@@ -188,25 +188,30 @@ local function show_part(part)
   if in_lua then print_line(('  in Lua: ckpt["%s"]%s'):format(fold.shown(rows:path(part.row)), in_lua)) end
 end
 
----The optimizers at a key as tables, by the names of parameters, with what is beside them.
+---The optimizers at a key as tables, by the names of parameters, with what is beside them. The table of a part has the key as its title.
 ---@return boolean found
-local function show_optimizers(key)
+local function show_optimizers(key, title)
   local list = optimizers.find(checkpoint:raw_root())
   local chosen, width = optimizer_table.at_key(list, key), cli.columns()
   if #chosen == 0 then return false end
+  if chosen[1].part then
+    optimizer_table.print(chosen[1].optimizer, print_line, width, chosen[1].part)
+    return true
+  end
+  print_line(title)
   local function print_inside(line) print_line("  " .. line) end
   local others = optimizer_table.others(cbk.leaf_rows(root, key), list)
   if #others > 0 then listing.tree(others, print_inside, width) end
-  for _, one in ipairs(chosen) do optimizer_table.print(one.optimizer, print_inside, width and width - 2, one.part) end
+  for _, one in ipairs(chosen) do optimizer_table.print(one.optimizer, print_inside, width and width - 2) end
   return true
 end
 
 local function show_value(key, value)
-  print_line(("%s  %s"):format(fold.shown(key), cbk.kind(value)))
-  if is_tree(value) and cbk.tensors(value)() then
-    if show_optimizers(key) then return end
-    return listing.tree(cbk.leaf_rows(value), function(line) print_line("  " .. line) end, cli.columns())
-  end
+  local title = ("%s  %s"):format(fold.shown(key), cbk.kind(value))
+  local has_tensors = is_tree(value) and cbk.tensors(value)() ~= nil
+  if has_tensors and show_optimizers(key, title) then return end
+  print_line(title)
+  if has_tensors then return listing.tree(cbk.leaf_rows(value), function(line) print_line("  " .. line) end, cli.columns()) end
   local width = cli.columns()
   print("  " .. inspect.text(value, { text = 4000, lines = 200, columns = width and width - 2, in_keys = true }):gsub("\n", "\n  "))
 end

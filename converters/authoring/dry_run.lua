@@ -33,12 +33,13 @@ end
 ---@field to? string
 ---@field kind "written"|"made"|"part"|"left out"|"not matched"
 
----What one step did to a tensor; nil for a plain copy.
+---What one step did to a tensor; nil for a plain copy, such as of a bias by a rule that transposes matrices.
 ---@param record KeyRecord
 ---@return string|nil
 function dry_run.action(record)
   local action = record.ending and record.ending.kind == "write" and record.ending.rule.action
-  local name = record.what ~= "fill" and action and action.name ~= "copy" and action.name or nil
+  local is_same = record.given ~= nil and rawequal(record.given, record.value)
+  local name = record.what ~= "fill" and not is_same and action and action.name ~= "copy" and action.name or nil
   if record.note then return name and record.note .. " + " .. name or record.note end
   return name
 end

@@ -53,6 +53,13 @@ end
 describe("Plan: key by key", function()
   local t = counted({ 4, 2 }, 0)
 
+  it("a vector is copied by a rule that transposes matrices", function()
+    local watch, fine = planned(hf { keys = rules.keys { { "{a,b}", "c.{a,b}", actions.transpose } } },
+      { { "a", t }, { "b", counted({ 4 }, 0) } })
+    equal(fine, true)
+    equal(lines(watch), { "a -> c.a  transpose  float32 [4, 2] -> float32 [2, 4]", "b -> c.b  copy  float32 [4]" })
+  end)
+
   it("each kind of rule", function()
     local watch, fine = planned(hf {
       keys = rules.keys {

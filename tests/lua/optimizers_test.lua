@@ -289,6 +289,31 @@ describe("cbk ls with a glob of an optimizer", function()
     end
     lacks(select(2, harness.cbk(dir, "ls", "a.pt", "optimizer.state.0*")), "param_groups")
   end)
+
+  it("says whose states some numbers are", function()
+    local dir, model = harness.temp_dir(), cbk.dict()
+    for i = 0, 3 do model[("layers.%d.w"):format(i)] = cbk.tensor { i, 2 } end
+    cbk.create(dir .. "/a b.pt", { root = checkpoint(model, { { names = cbk.keys(model) } }) }):commit()
+    for _, words in ipairs { { "optimizer.state.1" }, { "optimizer.state.1.exp_avg" }, { "--all", "optimizer.state.1" },
+      { "optimizer.state.1", "--shape", "2" } } do
+      has(select(2, harness.cbk(dir, "ls", "a b.pt", unpack(words))), "\noptimizer.state.1 is the state of layers.1.w\n")
+    end
+    local _, out = harness.cbk(dir, "ls", "a b.pt", "*.{1,2,3}.exp_avg")
+    has(out, "\noptimizer.state.1 is the state of layers.1.w\noptimizer.state.2 is the state of layers.2.w\noptimizer.state.3 is")
+    has(select(2, harness.cbk(dir, "ls", "a b.pt", "*.exp_avg")), "\n`cbk ls 'a b.pt' optimizer.state` shows whose states these are\n")
+    for _, glob in ipairs { "optimizer", "layers.*", "optimizer.param_groups.*" } do
+      lacks(select(2, harness.cbk(dir, "ls", "a b.pt", glob)), "is the state of")
+    end
+  end)
+end)
+
+describe("cbk show of an optimizer", function()
+  it("names a part once", function()
+    local dir, model = harness.temp_dir(), cbk.dict { { "w", cbk.tensor { 1, 2 } } }
+    cbk.create(dir .. "/a.pt", { root = checkpoint(model, { { names = cbk.keys(model) } }) }):commit()
+    is_true(select(2, harness.cbk(dir, "show", "a.pt", "optimizer.state")):find "^optimizer%.state  1 parameter[^\n]*\n  each has")
+    is_true(select(2, harness.cbk(dir, "show", "a.pt", "optimizer")):find "^optimizer  dict\n  optimizer%.state  1 parameter")
+  end)
 end)
 
 describe("cbk show of a part", function()
