@@ -158,7 +158,7 @@ end
 ---@param sections { section: Dict, place: string, name?: string }[]
 local function evaluate(path, sections)
   local model, what = model_of(path)
-  local compiled = cstorch.compile(model, { backend = given and (given.init.backend.backend_type or given.init.device) or "CSX" })
+  local compiled = cstorch.compile(model, { backend = given and given.init.device or "CSX" })
   local kind = tasks.of(model.class_name)
   local task = given and training_model.task(given, kind, model) or kind.open(model, cbk.dict(), error)
   cli.say(args, ("%s, %s"):format(what, cbk.shown(path)))

@@ -224,6 +224,7 @@ if self.steps.last <= self.steps.first and not self.lost[1] then
 end
 say_what_runs(self)
 if args.validate_only then
+  if args.json then json_line { { "parameters", parameter_count(self.module) }, { "steps", self.steps.last - self.steps.first } } end
   say "The file, the model and the data fit."
   return
 end

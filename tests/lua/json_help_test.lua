@@ -36,7 +36,7 @@ local function documented()
     local name, rest = line:match "^  (%S[%S ]-)  +(.*)$"
     if section and name then
       out[name] = fields_of(rest, out)
-      local is_dry = name:find "%-%-dry%-run$" ~= nil and not rest:find "^as "
+      local is_dry = (name:find "%-%-dry%-run$" or name:find "%-only$") and not rest:find "^as "
       if section == "write" and not (out[name].is_list or is_dry) then out[name].fields.written = true end
     end
   end
@@ -130,6 +130,7 @@ local calls = {
   { "data-iter-state-conversion", { "data-iter-state-conversion", "-c", "b.pt", "-w", ".", "-o", "map.mdl", "-s", "5" } },
   { "make-data", { "make-data", "merge.yml", "-o", "token_files" } },
   { "train", { "train", "train.yaml", "--max-steps", "5" } },
+  { "train --validate-only", { "train", "train.yaml", "--validate-only" } },
   { "train --dry-run", { "train", "train.yaml", "--dry-run" } },
   { "eval", { "eval", "train.yaml", "--steps", "1" } },
   { "generate", { "generate", "trained/checkpoint_5.mdl", "--ids", "1,2", "--max-tokens", "3" } },

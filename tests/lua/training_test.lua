@@ -420,6 +420,8 @@ describe("cbk train: the file", function()
     refused("LinearLR:", "LinaerLR:", "trainer.init.schedulers: configure_scheduler: unknown class 'LinaerLR'; did you mean 'LinearLR'?")
     refused("fp16_type: cbfloat16", "fp16_type: float8",
       'precision.fp16_type: expected "float16", "bfloat16" or "cbfloat16", found "float8"')
+    refused("loss_scaling_factor: dynamic", "loss_scaling_factor: 2",
+      "precision.fp16_type: a cluster takes cbfloat16 with a dynamic loss scale alone; write `loss_scaling_factor: dynamic`")
     refused("max_gradient_norm: 1.0", "max_gradient_norm: 1.0\n      max_gradient_value: 1.0",
       "max_gradient_value: it excludes max_gradient_norm; remove one of them")
     refused("backend_type: CSX", "backend_type: TPU", 'expected "CSX", "CPU" or "GPU", found "TPU"')

@@ -203,12 +203,17 @@ local PRECISION = "trainer.init.precision"
 
 ---@param reader ParamsReader
 ---@param precision table   the section
-local function check_precision(reader, precision)
+---@param device string      as a run names it
+local function check_precision(reader, precision, device)
   local least, most, factor = precision.min_loss_scale, precision.max_loss_scale, precision.loss_scaling_factor
   if least and most and least > most then
     params.refuse(reader, PRECISION .. ".min_loss_scale", ("%g is above max_loss_scale, %g"):format(least, most))
   end
   local half = precision.fp16_type or "bfloat16"
+  if half == "cbfloat16" and device == "CSX" and factor ~= "dynamic" then
+    params.refuse(reader, PRECISION .. ".fp16_type",
+      "a cluster takes cbfloat16 with a dynamic loss scale alone; write `loss_scaling_factor: dynamic`, or `fp16_type: bfloat16`")
+  end
   if half == "bfloat16" and factor and factor ~= 1 then
     params.ignore(reader, PRECISION .. ".loss_scaling_factor", factor, "scales the loss of float16 and cbfloat16; fp16_type is bfloat16")
   end
@@ -232,7 +237,8 @@ function params.load(file, model_name)
   local read = read_section(reader, fields.TRAINER, config.trainer, "trainer")
   local init, callbacks = read.init, read.init.callbacks
   for _, name in ipairs { "backend", "precision", "loop", "checkpoint", "logging" } do init[name] = init[name] or {} end
-  check_precision(reader, init.precision)
+  init.device = init.backend.backend_type or init.device or "CSX"
+  check_precision(reader, init.precision, init.device)
   init.model_dir = init.model_dir or "model_dir"
   init.checks_loss = not is_disabled(callbacks, "CheckLoss")
   init.callbacks = read_named(reader, fields.CALLBACKS, fields.IGNORED_CALLBACKS, callbacks, "trainer.init.callbacks")

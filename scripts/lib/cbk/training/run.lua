@@ -219,7 +219,7 @@ function run.open(given, options)
   self.module = model.trainable(given, self.model, self.seed)
   self.task = model.task(given, self.model.task, self.module)
   model.adapt(given, self.model, self.module, self.seed)
-  self.compiled = cstorch.compile(self.module, { backend = init.backend.backend_type or init.device or "CSX" })
+  self.compiled = cstorch.compile(self.module, { backend = init.device })
   self.systems = cstorch.use_cs() and (cluster.num_csx or select(2, cbk.team_place())) or 1
   self.optimizing = optimizing.new(given, self.module)
   open_data(self)
