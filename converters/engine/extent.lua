@@ -132,4 +132,16 @@ function extent.value(written, values, is_default)
   cbk.fail("config", ("the config gives no whole number for %s: %s"):format(written, table.concat(named, ", ")))
 end
 
+---Whether an extent can be computed from these values.
+---@param texts table<string, string>   extents that the class derives
+---@param written Extent
+---@return boolean
+function extent.knows(values, texts, written)
+  for name in extent.names_in(written) do
+    local text = texts[name]
+    if text and not extent.knows(values, texts, text) or not text and extent.value_of(values, name) == nil then return false end
+  end
+  return true
+end
+
 return extent

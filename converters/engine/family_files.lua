@@ -3,7 +3,7 @@
 local cbk = require "cbk"
 local arguments = require "converters.notation.arguments"
 local catalogue = require "converters.engine.catalogue"
-local class = require "converters.engine.class"
+local model_class = require "converters.engine.model_class"
 local errors = require "cbk.errors"
 local naming = require "cbk.naming"
 local position = require "converters.notation.position"
@@ -47,8 +47,8 @@ local around = { -- what happens to configs
   config = rules_of.config, defaults = sides(map), prepare = sides(func), finish = sides(func),
   nested = sides(names), beside = names,
 }
-local model_class = shapes.of("a model class", function(value) return getmetatable(value) == class.Class end)
-local classes = shapes.record("'classes'", { left = model_class, right = model_class })
+local a_class = shapes.of("a model class", function(value) return getmetatable(value) == model_class end)
+local classes = shapes.record("'classes'", { left = a_class, right = a_class })
 local of_file = { formats, formats, note = text, tool = shapes.one_of { "1.9.1", "2.0.3" } }
 local of_model = {
   mup = shapes.one_of { "gpt", "bert", "t5", false },

@@ -1,7 +1,7 @@
 -- Errors and warnings about a checkpoint that does not fit its class (fit.lua).
 
 local cbk = require "cbk"
-local class = require "converters.engine.class"
+local class_tensors = require "converters.engine.class_tensors"
 local errors = require "cbk.errors"
 local extents = require "cbk.extents"
 local quantised = require "cbk.quantised"
@@ -117,7 +117,7 @@ local function may_be(found, missing, shapes)
     count[text] = (count[text] or 0) + 1
   end
   for _, key in ipairs(#missing <= #shapes and missing or {}) do
-    local text = extents.shape(class.shape(found.known.by_key[key]))
+    local text = extents.shape(class_tensors.shape(found.known.by_key[key]))
     count[text] = (count[text] or 0) - 1
     if count[text] < 0 then return false end
   end

@@ -27,7 +27,7 @@ local CBK = set [[bytes cat complex copy deep_copy dict dtype equal exact fail f
 --- The modules that a file may require, besides `cbk` and whatever only describes models: with the names that are not for files, and
 --- those of functions that change what they are given.
 local MODULES = {
-  ["converters.engine.class"] = { hidden = "Class shape", changing = "free unused may_lack optional module deciding" },
+  ["converters.engine.class"] = { hidden = "", changing = "free unused may_lack optional module deciding" },
   ["converters.engine.fields"] = { hidden = "", changing = "fill" },
   ["converters.engine.kinds"] = { hidden = "check_root differ facts", changing = "" },
   ["converters.engine.rules"] = { hidden = "other text named strict map expand reads_all", changing = "" },

@@ -3,7 +3,7 @@
 -- Every fourth size and extent is tried, other ones in each conversion; all of them with the environment variable CBK_ALL_SHAPES=1.
 
 local cbk = require "cbk"
-local class = require "converters.engine.class"
+local class_tensors = require "converters.engine.class_tensors"
 local conversion = require "conversion"
 local converters = require "cbk.converters"
 local extents = require "cbk.extents"
@@ -285,7 +285,7 @@ local function other_shapes(shape, is_buffer)
 end
 
 local function check_tensor(case, job, part, one)
-  local shape, count = class.shape(one), 0
+  local shape, count = class_tensors.shape(one), 0
   for _, other in ipairs(other_shapes(shape, one.buffer)) do
     local what = ("'%s' %s"):format(one.key, extents.shape(other))
     local root = with_tensor(case, part, one.key, cbk.full(other, 0, { dtype = "float32" }))

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 require "cbk.converters"
 local class = require "converters.engine.class"
+local class_tensors = require "converters.engine.class_tensors"
 local fit = require "converters.engine.fit"
 local conversion = require "conversion"
 local harness = require "harness"
@@ -48,8 +49,8 @@ describe("Model classes", function()
     local list = Made:tensors(cbk.dict { width = 4, vocab = 5, layers = 1, experts = 1 })
     equal(keys_of(list), { "embed.weight", "layers.0.up.weight", "layers.0.up.bias", "layers.0.experts.0.norm.weight", "pooler.weight",
       "late", "head.weight" })
-    equal(class.shape(list.by_key["layers.0.up.weight"]), { 16, 4 })
-    equal(class.shape(list.by_key["embed.weight"]), { 5, 4 })
+    equal(class_tensors.shape(list.by_key["layers.0.up.weight"]), { 16, 4 })
+    equal(class_tensors.shape(list.by_key["embed.weight"]), { 5, 4 })
     equal(list.by_key["head.weight"].tied_to, "embed.weight")
     equal(#Made:tensors(cbk.dict { width = 4, tied = false }, { release = "2.0" }), 11)
     equal(Made:tensors(cbk.dict { width = 4, tied = false }).by_key["head.weight"].tied_to, nil)
@@ -74,7 +75,7 @@ describe("Model classes", function()
     raises("more than 70000 tensors", function() Made:tensors(cbk.dict { width = 4, layers = 100000 }) end)
     local shapeless = class.new "Shapeless" { fields = {}, tensors = function() return { { "a.weight" } } end }
     raises("class Shapeless: the tensor 'a.weight' has no shape", function() shapeless:tensors(cbk.dict()) end)
-    raises("has no 'width'", function() class.shape(Made:tensors(cbk.dict {}).by_key["embed.weight"]) end)
+    raises("has no 'width'", function() class_tensors.shape(Made:tensors(cbk.dict {}).by_key["embed.weight"]) end)
   end)
 
   it("name the fields of a wrong shape", function()

@@ -49,7 +49,10 @@ describe("Converters: the reference", function()
   end)
 
   it("the options of a class and of its tensors are those that the engine reads", function()
-    local source = cbk.fs.read(root .. "converters/engine/class.lua")
+    local source = ""
+    for _, name in ipairs { "class", "model_class", "class_tensors" } do
+      source = source .. cbk.fs.read(("%sconverters/engine/%s.lua"):format(root, name))
+    end
     local function read_of(object, more)
       local out = { unpack(more or {}) }
       for word in source:gmatch("%f[%w_]" .. object .. "%.([%l_]+)") do out[#out + 1] = word end

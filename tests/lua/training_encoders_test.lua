@@ -1,7 +1,7 @@
 -- BERT and T5 of the Model Zoo that train: names and shapes, gradients, first values, dropout, masks.
 
 local cbk = require "cbk"
-local class = require "converters.engine.class"
+local class_tensors = require "converters.engine.class_tensors"
 local classes = require "cbk.classes"
 local converters = require "cbk.converters"
 local cstorch = require "cstorch"
@@ -80,7 +80,7 @@ describe("BERT and T5 that train", function()
       local names, wanted = {}, {}
       for key, tensor in cstorch.items(model:state_dict()) do names[key] = tensor:shape() end
       for _, one in ipairs(list) do
-        if not (one.buffer or one.optional or one.foreign) then wanted[one.key] = class.shape(one) end
+        if not (one.buffer or one.optional or one.foreign) then wanted[one.key] = class_tensors.shape(one) end
       end
       equal(names, wanted)
       sum_of(model(batch_of(name))):backward()

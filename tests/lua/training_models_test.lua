@@ -2,7 +2,7 @@
 
 local causal_loss = require "cstorch.models.causal_loss"
 local cbk = require "cbk"
-local class = require "converters.engine.class"
+local class_tensors = require "converters.engine.class_tensors"
 local classes = require "cbk.classes"
 local converters = require "cbk.converters"
 local cstorch = require "cstorch"
@@ -64,7 +64,7 @@ describe("Models that train", function()
       local names, wanted = {}, {}
       for key, tensor in cstorch.items(model:state_dict()) do names[key] = tensor:shape() end
       for _, one in ipairs(list) do
-        if not (one.optional or one.foreign) then wanted[one.key] = class.shape(one) end
+        if not (one.optional or one.foreign) then wanted[one.key] = class_tensors.shape(one) end
       end
       equal(names, wanted)
       local ids = random_ids(2, 7)

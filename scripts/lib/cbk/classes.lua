@@ -3,15 +3,15 @@
 local cbk = require "cbk"
 local converters = require "cbk.converters"
 local converter_list = require "cbk.converters.list"
-local class = require "converters.engine.class"
 local checkpoint = require "converters.modelzoo.checkpoint"
+local class_tensors = require "converters.engine.class_tensors"
 local keys = require "converters.engine.keys"
 local naming = require "cbk.naming"
 local own_config = require "converters.conversion.own_config"
 local trainer = require "converters.modelzoo.trainer"
 
 local catalogue = converters.catalogue
-local classes = { shape = class.shape }
+local classes = { shape = class_tensors.shape }
 
 ---The class of a model in a format.
 ---@param name string     a model, as `cbk list` names it
@@ -67,7 +67,7 @@ end
 ---@param one ClassTensor
 ---@param options { seed: integer, std: number, zeros: boolean, dtype: string }
 local function new_tensor(one, options)
-  local shape, value = class.shape(one), options.zeros and 0 or one.init
+  local shape, value = class_tensors.shape(one), options.zeros and 0 or one.init
   if value then return cbk.full(shape, value, { dtype = options.dtype }) end
   return cbk.randn(shape, { std = options.std, seed = keys.seed_of(one.key, options.seed), dtype = options.dtype })
 end

@@ -1,7 +1,7 @@
 -- Checkpoints of random weights, in which no two elements of a tensor are alike. Nothing is computed before it is compared.
 
 local cbk = require "cbk"
-local class = require "converters.engine.class"
+local class_tensors = require "converters.engine.class_tensors"
 local keys = require "converters.engine.keys"
 
 local random = {}
@@ -42,7 +42,7 @@ function random.of_class(list)
   local out, count = cbk.dict(), 0
   for _, one in ipairs(list) do
     if not (one.buffer or one.optional or one.foreign) then
-      local shape = class.shape(one)
+      local shape = class_tensors.shape(one)
       count = count + count_of(shape)
       if too_many(count) then return nil, too_many(count) end
       out[one.key] = one.tied_to and out[one.tied_to] or tensor(shape, one.key)

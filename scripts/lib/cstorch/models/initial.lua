@@ -1,7 +1,7 @@
 -- The first values of a model of the Model Zoo that is to be trained. Source: gpt2_model.py, gptj_model.py, bert_model.py,
 -- bert_pretrain_models.py, bert_classifier_model.py, t5_model.py, EmbeddingLayer.py and mup_utils.py of the Model Zoo 2.9.
 
-local class = require "converters.engine.class"
+local class_tensors = require "converters.engine.class_tensors"
 local distributions = require "cstorch.models.distributions"
 local errors = require "cstorch.errors"
 local keys = require "converters.engine.keys"
@@ -200,7 +200,7 @@ function initial.values(list, seed)
   local rules, out = rules_of(list.class), {}
   local by_place = rules.of(list)
   for _, one in ipairs(list) do
-    local shape, fixed = class.shape(one), BUFFERS[naming.last(one.key)]
+    local shape, fixed = class_tensors.shape(one), BUFFERS[naming.last(one.key)]
     if fixed then
       out[one.key] = fixed(shape)
     elseif not (one.buffer or one.optional or one.foreign or one.tied_to) then
