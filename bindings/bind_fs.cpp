@@ -1,6 +1,5 @@
 // cbk.fs: files and folders, for scripts that arrange inputs and outputs.
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include "bindings/modules.hpp"
 #include "host/base/entries.hpp"
 #include "host/base/file.hpp"
+#include "host/base/file_lock.hpp"
 #include "host/base/inside.hpp"
 #include "host/base/named_files.hpp"
 #include "host/base/stale.hpp"
@@ -157,10 +157,9 @@ int temporary(lua_State* L) {
 int hold(lua_State* L) {
   static std::vector<FileDescriptor> held;
   FileDescriptor fd = open_file("open", check_path(L, 1), O_RDONLY | O_DIRECTORY);
-  const bool is_ours =
-      retried([&] { return ::flock(fd.get(), LOCK_EX | LOCK_NB); }) == 0 || errno != EWOULDBLOCK;
-  if (is_ours) held.push_back(std::move(fd));
-  lua_pushboolean(L, is_ours);
+  const bool is_free = lock_file(fd) != FileLock::of_another;
+  if (is_free) held.push_back(std::move(fd));
+  lua_pushboolean(L, is_free);
   return 1;
 }
 

@@ -1,17 +1,18 @@
 #include "host/base/in_place.hpp"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "host/base/file_lock.hpp"
 
 namespace cbk {
 
 InPlaceFile::InPlaceFile(fs::path path) : path_(std::move(path)) {
   fd_ = open_file("change", path_, O_RDWR | O_NONBLOCK);
   // File systems without locks are accepted, as in HDF5.
-  if (retried([&] { return ::flock(fd_.get(), LOCK_EX | LOCK_NB); }) != 0 && errno == EWOULDBLOCK) {
+  if (lock_file(fd_) == FileLock::of_another) {
     fail(Errc::io, "cannot change '{}': another program has it open; close it there first", path_.string());
   }
 }

@@ -1,13 +1,14 @@
 #include "host/base/stale.hpp"
 
 #include <fcntl.h>
-#include <sys/file.h>
 
 #include <algorithm>
 #include <chrono>
 #include <map>
 #include <random>
 #include <set>
+
+#include "host/base/file_lock.hpp"
 
 namespace cbk {
 namespace {
@@ -99,11 +100,11 @@ fs::path old_sibling(const fs::path& target) {
 }
 
 void lock_as_in_use(const FileDescriptor& fd) noexcept {
-  (void)retried([&] { return ::flock(fd.get(), LOCK_EX | LOCK_NB); });
+  (void)lock_file(fd);
 }
 
 bool is_in_use(const FileDescriptor& fd) noexcept {
-  return ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0;
+  return lock_file(fd) != FileLock::ours;
 }
 
 bool is_temporary_of(const fs::path& name, const fs::path& target) {

@@ -1,7 +1,6 @@
 #include "host/streaming/job.hpp"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <set>
 
 #include "host/base/entries.hpp"
+#include "host/base/file_lock.hpp"
 #include "host/base/sha256.hpp"
 #include "host/base/stale.hpp"
 #include "host/streaming/provenance.hpp"
@@ -202,7 +202,7 @@ JobFolder::~JobFolder() {
 
 void JobFolder::lock(bool is_alone) {
   lock_ = open_file("open", folder_ / lock_name, O_RDWR | O_CREAT | O_NOFOLLOW, 0666);
-  if (::flock(lock_.get(), (is_alone ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  if (lock_file(lock_, is_alone ? LockFor::one : LockFor::several) != FileLock::of_another) return;
   throw Error(Errc::exists, {.problem = fmt::format("the job '{}' is being worked on", folder_.string()),
                              .file = folder_.string(),
                              .advice = "wait until the other processes have ended"});
