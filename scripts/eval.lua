@@ -131,6 +131,7 @@ local function model_of(path)
   local checkpoint = cli.open(path, args)
   -- A checkpoint of the Model Zoo is a state of the file's model; others have a config of their own.
   local is_of_file = given and kinds.is_dict(checkpoint.root, "model")
+  if is_of_file then saving.check_model(given, checkpoint.root, path) end
   if is_of_file and saving.has_adapters(checkpoint.root.model) then
     local own = training_model.of(given)
     local module = models.trainable(own.list, 0)
@@ -163,7 +164,8 @@ local function evaluate(path, sections)
   local task = given and training_model.task(given, kind, model) or kind.open(model, cbk.dict(), error)
   cli.say(args, ("%s, %s"):format(what, cbk.shown(path)))
   for _, one in ipairs(sections) do
-    local loader = data.loader(at, one.section, { place = one.place, task = kind, layout = task.layout, module = model, from_start = true,
+    local loader, facts = data.loader(at, one.section, { place = one.place, task = kind,
+      layout = task.layout, module = model, from_start = true,
       is_typed = not given or args.data_dir ~= nil or args.batch_size ~= nil or args.max_sequence_length ~= nil })
     local steps = args.steps or given and given.init.loop.eval_steps
     local own = evaluation.new(compiled, loader, task, steps and math.min(steps, loader:length()))
@@ -172,6 +174,10 @@ local function evaluate(path, sections)
       if has_bar then cbk.terminal.progress(batch < count and ("batch %d of %d"):format(batch, count) or "") end
     end)
     if not args.json then show(found) end
+    if not steps and facts.samples > found.samples then
+      cli.say(args, ("%s at the end, which fill no batch of %d, were left out"):format(
+        numbers.counted(facts.samples - found.samples, "sample"), loader.batch_size))
+    end
     local members = evaluation.members(found, "")
     for _, member in ipairs(members) do member[2] = numbers.json_number(member[2]) end
     members[#members + 1], members[#members + 2] = { "batches", found.batches }, { "samples", found.samples }

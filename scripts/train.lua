@@ -235,7 +235,8 @@ end
 local command = { ranks > 1 and ("mpirun -n %d cbk train"):format(ranks) or "cbk train" }
 for _, word in ipairs(arg) do command[#command + 1] = shell_word(word) end
 local kept = record.begin(init.model_dir, self.step, { params = args.params, facts = { model = name_of(self),
-  parameters = parameter_count(self.module), first_step = self.began, last_step = self.steps.last, command = table.concat(command, " ") } })
+  parameters = parameter_count(self.module), seed = self.seed, samples = self.samples, first_step = self.began, last_step = self.steps.last,
+  command = table.concat(command, " ") } })
 run.train(self, events_of(self, kept))
 local list = kept:finish(("%s, %s"):format(self.model.name, init.model_dir))
 say "Training completed successfully!"

@@ -9,6 +9,10 @@ local present, is_dict, is_list = kinds.present, kinds.is_dict, kinds.is_list
 
 local trainer = {}
 
+---The sections of a legacy file that the trainer's layout has a place for.
+trainer.LEGACY_SECTIONS = { model = true, optimizer = true, runconfig = true, wandb = true, sparsity = true, train_input = true,
+  eval_input = true }
+
 function trainer.is(config) return present(config.trainer) end
 
 -- Sections beside the model in the legacy layout.
@@ -418,11 +422,8 @@ local function warn_of_the_rest(config, asked, lists, misfits)
       end
     end
   end
-  local sections = {
-    model = true, optimizer = true, runconfig = true, wandb = true, sparsity = true, train_input = true, eval_input = true,
-  }
   for name in cbk.items(config) do
-    if not sections[name] and filled(config, name) ~= nil then unknown[#unknown + 1] = tostring(name) end
+    if not trainer.LEGACY_SECTIONS[name] and filled(config, name) ~= nil then unknown[#unknown + 1] = tostring(name) end
   end
   if #unknown > 0 then cbk.warn("fields without a place in the trainer layout are dropped: " .. table.concat(unknown, ", ")) end
 end

@@ -49,7 +49,7 @@ def make(run):
 def make_run(run):
     """What `cbk train` leaves, with hostile texts."""
     os.mkdir(run.path("trained"))
-    facts = {"model": HOSTILE[0], "parameters": 5, "first_step": 0, "last_step": 400, "command": " ".join(HOSTILE) + " wide" * 90}
+    facts = {"model": HOSTILE[0], "parameters": 5, "seed": 0, "samples": 9, "first_step": 0, "last_step": 400, "command": " ".join(HOSTILE) + " wide" * 90}
     for name, text in (("run.json", json.dumps(facts)), ("params.yaml", "trainer: " + HOSTILE[1] + " wide" * 90 + "\n"),
                        ("metrics.jsonl", "".join(json.dumps({"step": i, "loss": 4 - i / 100, "lr": 0.1}) + "\n" for i in range(1, 300)))):
         with open(run.path(os.path.join("trained", name)), "w", encoding="utf-8") as file:

@@ -6,7 +6,8 @@ local record = require "cbk.training.record"
 local describe, it, equal, has, is_true = harness.describe, harness.it, harness.equal, harness.has, harness.is_true
 local run = harness.cbk
 
-local FACTS = { model = "gpt2 (GPT2LMHeadModel)", parameters = 1234567, first_step = 0, last_step = 4, command = "cbk train p.yaml" }
+local FACTS = { model = "gpt2 (GPT2LMHeadModel)", parameters = 1234567, seed = 0, samples = 20,
+  first_step = 0, last_step = 4, command = "cbk train p.yaml" }
 
 --- A folder with a run of these numbers: { step, members } each.
 local function make(rows, facts)

@@ -292,6 +292,10 @@ describe("token files: what does not fit", function()
       function() stream(open(path, { limits = { input_ids = 24, labels = 24 } }), 2) end)
     raises("record 3 has the id 23 in input_ids", function() stream(open(path, { limits = { input_ids = 23, labels = 23 } }), 2) end)
     local negative = with { data = cbk.tensor({ { { 1, -2 }, { 1, 1 }, { 1, -100 } } }, { dtype = "int32" }) }
+    local masked = with { data = cbk.tensor({ { { 1, 2 }, { 1, 7 }, { 1, 2 } } }, { dtype = "int32" }) }
+    raises("record 0 has 7 in attention_mask, expected a number from 0 to 1",
+      function() stream(open(masked, { batch_size = 1, limits = { input_ids = 9, labels = 9 } }), 1) end)
+    equal(#stream(open(masked, { batch_size = 1 }), 1), 1)
     raises("record 0 has the id -2 in input_ids",
       function() stream(open(negative, { batch_size = 1, limits = { input_ids = 9, labels = 9 } }), 1) end)
   end)

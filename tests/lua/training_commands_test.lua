@@ -11,6 +11,7 @@ local models = require "cstorch.models"
 local training_data = require "training_data"
 
 local describe, it, equal, has, raises = harness.describe, harness.it, harness.equal, harness.has, harness.raises
+local lacks = harness.lacks
 local changed, TRAINER = training_data.changed, training_data.TRAINER
 
 converters.load()
@@ -51,6 +52,9 @@ describe("cbk eval", function()
     harness.near(loss("--checkpoint", "run/checkpoint_4.mdl", "--data-dir", "data", "--batch-size", "4"), all, 1e-6)
     local cut = loss("params.yaml", "--max-sequence-length", "3")
     assert(math.abs(cut - all) > 1e-3)
+    local of_all = { "eval", "--checkpoint", "run/checkpoint_4.mdl", "--data-dir", "data" }
+    has(run(dir, unpack(of_all)), "6 samples at the end, which fill no batch of 8, were left out\n")
+    lacks(run(dir, "eval", "params.yaml"), "left out")
   end)
 
   it("says what it lacks", function()

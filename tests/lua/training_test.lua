@@ -4,7 +4,7 @@ local cbk = require "cbk"
 local harness = require "harness"
 local training_data = require "training_data"
 
-local describe, it, equal, has = harness.describe, harness.it, harness.equal, harness.has
+local describe, it, equal, has, lacks = harness.describe, harness.it, harness.equal, harness.has, harness.lacks
 local changed, TRAINER = training_data.changed, training_data.TRAINER
 
 ---A folder with data and a params.yaml.
@@ -172,6 +172,28 @@ describe("cbk train", function()
       equal(bytes(dir, 12) == last, true)
       equal(bytes(dir, 8) == before, true)
     end
+  end)
+
+  it("does not continue with other samples, and says what else is other than when it began", function()
+    local dir = folder()
+    training_data.write(dir .. "/more", 3, 8, 40)
+    cbk.fs.write(dir .. "/data/more.h5", cbk.fs.read(dir .. "/more/data.h5"))
+    train(dir, "--max-steps", "4", "--seed", "9")
+    local _, err = train(dir, "--max-steps", "8")
+    has(err, "warning: the run in 'run' began with the seed 9, and continues with 3: its random numbers, such as those of dropout, are ")
+    lacks(err, "another model")
+    cbk.fs.write(dir .. "/other.yaml", changed(TRAINER, "num_heads: 4", "num_heads: 2"))
+    local status
+    for _, words in ipairs { { "train", "other.yaml", "--seed", "3" }, { "eval", "other.yaml", "--checkpoint", "run/checkpoint_8.mdl" } } do
+      status, _, err = harness.cbk(dir, unpack(words))
+      equal(status, 0)
+      has(err, "checkpoint_8.mdl' were trained in another model: trainer.init.model.num_heads is 4 there and 2 in 'other.yaml'\n")
+    end
+    cbk.fs.remove(dir .. "/data/more.h5")
+    status, _, err = harness.cbk(dir, "train", "params.yaml", "--max-steps", "16")
+    equal(status, 1)
+    has((err:gsub("%s+", " ")), "train_dataloader: its data has 22 samples, and had 25 when the run in 'run' began: other samples would "
+      .. "come next; restore the files, or name another --model-dir")
   end)
 
   it("says what to do with a damaged checkpoint, and continues after the one before", function()
@@ -437,6 +459,8 @@ describe("cbk train: the file", function()
     refused("checkpoint_steps: 4", "checkpoint_stpes: 4",
       "'params.yaml', line 42: runconfig.checkpoint_stpes: unknown field; did you mean 'checkpoint_steps'?", LEGACY)
     refused("max_gradient_norm: 1.0", "max_gradient_norm: -1.0", "optimizer.max_gradient_norm: expected a number above 0, found -1", LEGACY)
+    refused("runconfig:", "runcofig:", "runcofig: unknown field; did you mean 'runconfig'?", LEGACY)
+    refused("runconfig:", "foo: 1\nrunconfig:", "foo: unknown field; known: eval_input, ", LEGACY)
   end)
 
   it("is refused at parts of the model that do not fit, also where it is only validated", function()
@@ -796,6 +820,20 @@ describe("cbk train: LoRA", function()
     local status, _, err = harness.cbk(dir, "generate", "tuned/checkpoint_12.mdl", "--ids", "1")
     equal(status, 1)
     has(err, "`cbk fold-lora-checkpoint` adds them")
+  end)
+
+  it("continues after its own checkpoints in the folder of those that it began with", function()
+    local dir = folder()
+    train(dir)
+    cbk.fs.write(dir .. "/lora.yaml", LORA)
+    local function run(file, last)
+      local status, out, err = harness.cbk(dir, "train", file, "--max-steps", last)
+      assert(status == 0, err)
+      return out
+    end
+    has(run("lora.yaml", "5"), "from run/checkpoint_12.mdl, step 0\nsteps 1 to 5,")
+    has(run("lora.yaml", "6"), "from run/checkpoint_5.mdl, step 5\nsteps 6 to 6,")
+    has(run("params.yaml", "13"), "from run/checkpoint_12.mdl, step 12\nsteps 13 to 13,")
   end)
 
   it("refuses what it cannot adapt", function()

@@ -32,11 +32,14 @@ local function check_processor(run, options, processor)
     ("'%s' is not emulated; known: %s%s"):format(processor, table.concat(options.task.processors, ", "), advice))
 end
 
+---@class DataFacts
+---@field samples? integer   in all files; nil before the loader's first use
+
 ---A loader of the data that a section names.
 ---@param run ParamsReader
 ---@param section Dict
 ---@param options DataOptions
----@return cstorch.utils.data.DataLoader
+---@return cstorch.utils.data.DataLoader, DataFacts
 function data.loader(run, section, options)
   local processor = type(section.data_processor) == "string" and naming.last(section.data_processor) or nil
   if processor then check_processor(run, options, processor) end
@@ -61,7 +64,7 @@ function data.loader(run, section, options)
     limits = options.module:limits(), drop_last = read.drop_last ~= false, from_start = options.from_start,
   }
   if texts and own.shuffle == nil then own.shuffle = texts.shuffles end
-  local longest = options.module:longest()
+  local longest, facts = options.module:longest(), {}
   local function open()
     if texts then own.source = text_data.source(run, texts, read, options) end
     return token_files.open(own)
@@ -72,8 +75,9 @@ function data.loader(run, section, options)
       params.refuse(run, options.place, ("its samples have %d tokens, and the model %d positions; set max_sequence_length to fewer tokens, "
         .. "or give the model a larger max_position_embeddings"):format(files.samples.length, longest))
     end
+    facts.samples = files.samples.count
     return files
-  end, { batch_size = own.batch_size })
+  end, { batch_size = own.batch_size }), facts
 end
 
 ---What to try if the loss of a batch is not finite: nil where the batch is not the reason.

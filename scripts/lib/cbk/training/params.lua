@@ -183,6 +183,20 @@ end
 ---@return table
 function params.data(at, section, place, known) return read_section(at, known or fields.DATA, section, place) end
 
+local WITHOUT_PLACE = { cerebras = true, csconfig = true, inference_input = true, predict_input = true } -- sections of older files
+
+---Refuses a section that no file has, as it may be a misspelt one.
+---@param file string
+---@param given Dict   a legacy file
+---@param moves Moves
+local function check_sections(file, given, moves)
+  for name in cbk.items(given) do
+    if not (trainer.LEGACY_SECTIONS[name] or WITHOUT_PLACE[name]) then
+      params.refuse_unknown({ file = file, moves = moves }, tostring(name), naming.sorted(trainer.LEGACY_SECTIONS))
+    end
+  end
+end
+
 ---The file in the trainer's layout.
 ---@param file string
 ---@param given Dict
@@ -196,6 +210,7 @@ local function in_new_layout(file, given, moves)
     for _, one in ipairs(known) do is_known = is_known or one == name end
     if not is_known then params.refuse_unknown({ file = file, moves = moves }, "runconfig." .. tostring(name), known) end
   end
+  check_sections(file, given, moves)
   return trainer.from_legacy(given, moves)
 end
 

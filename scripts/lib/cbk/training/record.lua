@@ -16,13 +16,15 @@ Record.__index = Record
 
 local record = {}
 
-local FACTS = { "model", "parameters", "first_step", "last_step", "command" }
-local ARE_COUNTS = { parameters = true, first_step = true, last_step = true }
+local FACTS = { "model", "parameters", "seed", "samples", "first_step", "last_step", "command" }
+local ARE_COUNTS = { parameters = true, seed = true, samples = true, first_step = true, last_step = true }
 local PARAMS, RUN, METRICS, PICTURE = "params.yaml", "run.json", "metrics.jsonl", "metrics.svg"
 
 ---@class RunFacts            What run.json says.
 ---@field model string         its name and class
 ---@field parameters integer
+---@field seed integer
+---@field samples integer       of the training data
 ---@field first_step integer   steps that the model was trained before this run began
 ---@field last_step integer    that it is to reach
 ---@field command string       that starts and resumes it

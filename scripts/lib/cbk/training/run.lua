@@ -7,6 +7,7 @@ local data = require "cbk.training.data"
 local errors = require "cbk.errors"
 local evaluation = require "cbk.training.evaluation"
 local model = require "cbk.training.model"
+local numbers = require "cbk.numbers"
 local optimizing = require "cbk.training.optimizing"
 local params = require "cbk.training.params"
 local recomputed = require "cstorch.models.recomputed"
@@ -27,6 +28,7 @@ local run = {}
 ---@field evaluations { name?: string, own: TrainingEvaluation }[]   of each val_dataloader; none if the run does not evaluate
 ---@field lost { name?: string, own: TrainingEvaluation }[]   of these, those to make before the first step
 ---@field step integer        global steps done
+---@field samples integer     of the training data
 ---@field seed integer
 ---@field systems integer     that share a batch
 ---@field recomputes boolean   layers are computed again in backward
@@ -176,7 +178,10 @@ local function open_data(self)
     return data.loader(given, section, more)
   end
   if not given.fit.train_dataloader then params.refuse(given, FIT, "it has no train_dataloader") end
-  self.loader = loader(given.fit.train_dataloader, FIT .. ".train_dataloader", { accumulated = loop.grad_accum_steps })
+  local facts
+  self.loader, facts = loader(given.fit.train_dataloader, FIT .. ".train_dataloader", { accumulated = loop.grad_accum_steps })
+  self.loader:length() -- opens the data
+  self.samples = facts.samples
   self.evaluations = {}
   if not stages.cadence(loop.eval_frequency, 1) then return end
   for i, one in ipairs(given.fit.val_dataloader or {}) do
@@ -205,6 +210,21 @@ local function load_first(self)
   self.lacking = result
 end
 
+---Fails if a run would continue with other samples than it would have had, and warns if it will with other random numbers.
+---@param self TrainingRun
+---@param began RunFacts   of the run when it began
+local function check_continued(self, began)
+  if began.samples ~= self.samples then
+    params.refuse(self.params, FIT .. ".train_dataloader", ("its data has %s, and had %s when the run in '%s' began: other samples would "
+      .. "come next; restore the files, or name another --model-dir"):format(numbers.counted(self.samples, "sample"),
+      numbers.grouped(began.samples), self.params.init.model_dir))
+  end
+  if began.seed ~= self.seed then
+    cbk.warn(("the run in %s began with the seed %d, and continues with %d: its random numbers, such as those of dropout, are others")
+      :format(cbk.quote(self.params.init.model_dir), began.seed, self.seed))
+  end
+end
+
 ---Makes a run: its model with first values or those of a checkpoint, and all that it needs to train.
 ---@param given TrainingParams
 ---@param options? { recomputes: boolean }   keep no inner values of layers, but compute them again
@@ -226,6 +246,7 @@ function run.open(given, options)
   load_first(self)
   local began = record.facts(init.model_dir)
   local continues = began ~= nil and self.loaded ~= given.fit.ckpt_path
+  if continues then check_continued(self, began) end
   self.began = continues and began.first_step or self.step
   self.others = saving.others(given, continues and self.began or math.huge)
   self.steps = params.at_field(given, "trainer.init.loop", stages.of, init.loop, self.loader:length(), self.began, self.step,

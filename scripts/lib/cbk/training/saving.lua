@@ -7,6 +7,7 @@ local configs = require "cbk.diff.configs"
 local cstorch = require "cstorch"
 local fields = require "cbk.training.fields"
 local kinds = require "converters.engine.kinds"
+local lora = require "converters.modelzoo.lora"
 local naming = require "cbk.naming"
 local params = require "cbk.training.params"
 local ordered_map = require "cstorch.ordered_map"
@@ -57,14 +58,6 @@ end
 ---@return SavedCheckpoint[]
 function saving.all(given) return checkpoints.list(given.init.model_dir, name_of(given)) end
 
----The last checkpoint of a run's folder.
----@param given TrainingParams
----@return SavedCheckpoint|nil
-function saving.last(given)
-  local list = saving.all(given)
-  return list[#list]
-end
-
 ---Whether a model section has low-rank matrices.
 ---@param section Dict
 ---@return boolean
@@ -73,6 +66,20 @@ function saving.has_adapters(section)
     if tostring(key):find "%.lora_[AB]$" then return true end
   end
   return false
+end
+
+---The last checkpoint of a run's folder. Beside those of a run with low-rank matrices there may be those that it began with, and they
+---may have later steps.
+---@param given TrainingParams
+---@return SavedCheckpoint|nil
+function saving.last(given)
+  local list, wanted = saving.all(given), lora.is_in(given.config)
+  for i = #list, 1, -1 do
+    local fine, opened = pcall(cbk.open, list[i].path)
+    local is_like = not fine or kinds.is_dict(opened.root, "model") and saving.has_adapters(opened.root.model) == wanted
+    if is_like then return list[i] end
+  end
+  return list[#list]
 end
 
 ---The state dict of the model's parameters out of a checkpoint's model section, by its own names.
@@ -141,30 +148,58 @@ function check_classes(given, saved, own, place, from)
   for i = 1, math.min(#saved, #own) do check_class(given, saved[i], own[i], ("%s.%d"):format(place, i - 1), from) end
 end
 
+---The section trainer.init of the file that a checkpoint was saved with; nil if it does not say.
+---@param root Dict   of the checkpoint
+---@return Dict|nil
+local function saved_init(root)
+  local metadata = kinds.is_list(root, "__metadata__") and root.__metadata__[1]
+  local saved = kinds.is_dict(metadata) and kinds.is_dict(metadata, "params") and kinds.is_dict(metadata.params, "trainer")
+    and metadata.params.trainer.init
+  return kinds.is_dict(saved) and saved or nil
+end
+
+local MOST_CHANGES = 4 -- that a message names
+
+---What the file says otherwise than the one that a checkpoint was saved with: "trainer.init.model.num_heads is 2 there and 4 in 'a.yaml'".
+---@param given TrainingParams
+---@param saved Dict       sections of trainer.init
+---@param own Dict         the same of the file
+---@return string|nil
+local function changes(given, saved, own)
+  local texts = {}
+  for _, one in ipairs(configs.differences(saved, own)) do
+    local function shown(value) return value == nil and "nothing" or cbk.json(value) end
+    texts[#texts + 1] = ("trainer.init.%s is %s there and %s in '%s'"):format(one.field, shown(one.a), shown(one.b), given.file)
+  end
+  return texts[1] and naming.listed(texts, MOST_CHANGES)
+end
+
+---Warns if the model of the file computes otherwise than the one that a checkpoint's weights were trained in. Shapes need not show it.
+---@param given TrainingParams
+---@param root Dict   of the checkpoint
+---@param path string
+function saving.check_model(given, root, path)
+  local saved = saved_init(root)
+  if not (saved and kinds.is_dict(saved, "model")) then return end
+  local text = changes(given, cbk.dict { model = saved.model }, cbk.dict { model = given.config.trainer.init.model })
+  if text then cbk.warn(("the weights in %s were trained in another model: %s"):format(cbk.quote(path), text)) end
+end
+
 ---Optimizer and schedules have the values of their states, so what the file says otherwise has no effect: it is named. Another class has
 ---other values, and is refused.
 ---@param given TrainingParams
 ---@param root Dict   of the checkpoint
 ---@param want table<string, true>   states to load
 ---@param from { path: string, advice: string }
-local function check_changes(given, root, want, from)
-  local metadata = kinds.is_list(root, "__metadata__") and root.__metadata__[1]
-  local saved = kinds.is_dict(metadata) and kinds.is_dict(metadata, "params") and kinds.is_dict(metadata.params, "trainer")
-    and metadata.params.trainer.init
-  if not kinds.is_dict(saved) then return end
-  local own = given.config.trainer.init
+local function check_states(given, root, want, from)
+  local saved, own = saved_init(root), given.config.trainer.init
+  if not saved then return end
   if want.optimizer then check_class(given, saved.optimizer, own.optimizer, "trainer.init.optimizer", from) end
   if want.schedulers then check_classes(given, saved.schedulers, own.schedulers, "trainer.init.schedulers", from) end
   if not (want.optimizer and want.schedulers) then return end
   local function sections(init) return cbk.dict { { "optimizer", init.optimizer }, { "schedulers", init.schedulers or cbk.null } } end
-  local texts = {}
-  for _, one in ipairs(configs.differences(sections(saved), sections(own))) do
-    local function shown(value) return value == nil and "nothing" or cbk.json(value) end
-    texts[#texts + 1] = ("trainer.init.%s is %s there and %s in '%s'"):format(one.field, shown(one.a), shown(one.b), given.file)
-  end
-  if texts[1] then
-    cbk.warn(("optimizer and schedules continue as in the checkpoint: %s; %s"):format(naming.listed(texts, 4), from.advice))
-  end
+  local text = changes(given, sections(saved), sections(own))
+  if text then cbk.warn(("optimizer and schedules continue as in the checkpoint: %s; %s"):format(text, from.advice)) end
 end
 
 ---Loads a checkpoint into a run that has not begun.
@@ -187,7 +222,8 @@ function saving.load(self, path, is_own)
     if want[name] then rest[name] = root[name] end
   end
   if want.schedulers then rest.lr_scheduler = root.lr_scheduler end
-  check_changes(self.params, root, want, { path = path, advice = advice_to_begin(path, is_own) })
+  if want.model then saving.check_model(self.params, root, path) end
+  check_states(self.params, root, want, { path = path, advice = advice_to_begin(path, is_own) })
   local lacking = want.optimizer and self.optimizing:load(rest) or {}
   if want.dataloader and kinds.present(root.dataloader) then
     self.loader:load_state_dict(root.dataloader)

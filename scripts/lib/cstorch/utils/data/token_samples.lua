@@ -313,7 +313,7 @@ end
 ---@class TokenSamplesOptions
 ---@field layout? TokenLayout              default: token_samples.TEXTS
 ---@field max_sequence_length? integer
----@field limits? table<string, integer>   of parts: numbers are compared with it when they are read
+---@field limits? table<string, integer>   of parts: numbers are compared with it when they are read; with any, masks are 0 or 1
 
 ---Looks at each file of the folders, and keeps none open.
 ---@param folders string|string[]
@@ -326,6 +326,9 @@ function token_samples.open(folders, options)
     local count = #read_file(self, path)[1].rows
     self.files[#self.files + 1] = { path = path, first = self.count, count = count }
     self.count = self.count + count
+  end
+  for _, group in ipairs(options.limits and self.layout.groups or {}) do
+    for _, part in ipairs(group) do self.limits[part] = part:find "mask$" and 2 or nil end
   end
   for part, limit in pairs(options.limits or {}) do self.limits[part] = limit end
   for _, folder in ipairs(self.limits.input_ids and (type(folders) == "string" and { folders } or folders) or {}) do
