@@ -136,7 +136,7 @@ local function model_of(path)
     local own = training_model.of(given)
     local module = models.trainable(own.list, 0)
     training_model.adapt(given, own, module, 0)
-    saving.load_weights({ params = given, model = own, module = module }, checkpoint.root.model)
+    saving.load_weights({ params = given, model = own, module = module }, checkpoint.root.model, path)
     return module, ("%s (%s, with LoRA)"):format(own.name, converters.catalogue.resolve(own.format))
   end
   local side, identity = computable.of(path, checkpoint, args.config or is_of_file and args.params or nil, args.model)

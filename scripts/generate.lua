@@ -39,7 +39,7 @@ local function number(name, is_fine, expected)
   end
 end
 parser:option("--temperature", "draw by probability; scores are divided by T (default: 0, the most likely token)"):argname("T")
-  :convert(number("--temperature", function(t) return t >= 0 and t < 1e6 end, "a number from 0"))
+  :convert(number("--temperature", function(t) return t >= 0 and t <= 1e6 end, "a number from 0 to 1,000,000"))
 parser:option("--top-k", "draw among the K most likely tokens only"):argname("K"):convert(cli.whole_number("--top-k", 1))
 parser:option("--top-p", "draw among the most likely tokens that together have the probability P"):argname("P")
   :convert(number("--top-p", function(p) return p > 0 and p <= 1 end, "a number above 0, at most 1"))

@@ -36,7 +36,7 @@ examples:
 parser:argument("text", "a text, or a .jsonl file; may be repeated (default: two plays by Shakespeare)"):argname "TEXT":args "*"
 parser:option("-o --output", "the folder to write"):argname("DIR"):count(1)
 parser:option("--max-seq-length", "tokens of a sample (default: 256)"):hidden_name("--max_seq_length"):argname("N")
-  :convert(cli.whole_number("--max-seq-length", 1))
+  :convert(cli.whole_number("--max-seq-length", 1, 24))
 parser:option("--for", "the model that is trained: gpt, bert or t5 (default: gpt)"):argname("MODEL"):choices { "gpt", "bert", "t5" }
 parser:option("--seed", "random seed for the pairs of --for bert (default: 0)"):argname("N"):convert(cli.whole_number("--seed", 0))
 parser:option("--tokenizer", "bytes, a tokenizer.json, or its folder (default: bytes)"):argname "NAME"

@@ -87,6 +87,8 @@ describe("make-data", function()
     ["'x.txt' is packed by gzip; unpack it first"] = { "x.txt" },
     ["'binary.txt' is a binary file; expected a text"] = { "binary.txt" },
     ["'bad.jsonl', line 2: "] = { "bad.jsonl" },
+    ["'UPPER.JSONL', line 1: "] = { "UPPER.JSONL" },
+    ["--max-seq-length '16777216': expected a whole number below 2^24"] = { "a.txt", "--max-seq-length", "16777216" },
     ["'list.jsonl', line 1: expected an object such as {\"text\": "] = { "list.jsonl" },
     ["'key.jsonl', line 1: expected a text in 'text', found 'body', 'n'; name its field with --key"] = { "key.jsonl" },
     ["'key.jsonl', line 1: expected a text in 'n', found 3; name its field with --key"] = { "key.jsonl", "--key", "n" },
@@ -98,7 +100,8 @@ describe("make-data", function()
   } do
     it("fails with nothing written: " .. problem, function()
       local dir = folder_with { ["a.txt"] = "text", ["empty.txt"] = "", ["x.txt"] = "\31\139\8", ["binary.txt"] = "a\0b",
-        ["bad.jsonl"] = '{"text": "x"}\n{"text"\n', ["list.jsonl"] = "[1]\n", ["key.jsonl"] = '{"body": "x", "n": 3}\n',
+        ["bad.jsonl"] = '{"text": "x"}\n{"text"\n', ["list.jsonl"] = "[1]\n",
+        ["UPPER.JSONL"] = "text\n", ["key.jsonl"] = '{"body": "x", "n": 3}\n',
         ["latin.txt"] = "\252", ["old/x"] = "" }
       local before = cbk.fs.list(dir)
       local words = { "make-data", unpack(call) }

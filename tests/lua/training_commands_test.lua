@@ -127,6 +127,7 @@ describe("Texts that are generated", function()
     equal(drawn { temperature = 1, seed = 3 }, drawn { temperature = 1, seed = 3 })
     assert(table.concat(drawn { temperature = 1, seed = 3 }, " ") ~= table.concat(drawn { temperature = 1, seed = 4 }, " "))
     equal(drawn { temperature = 1, top_k = 1 }, drawn {})
+    for _, small in ipairs { 1e-20, 1e-38, 1e-40, 1e-300 } do equal(drawn { temperature = small }, drawn {}) end
     equal(drawn { temperature = 1, top_p = 1e-9 }, drawn {})
     equal(drawn { temperature = 1e-3 }, drawn {})
     local logits = one(cstorch.tensor({ ids }, { dtype = "int64" })):select(1, 2):select(0, 0)

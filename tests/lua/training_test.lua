@@ -518,6 +518,13 @@ describe("cbk train: the file", function()
     cbk.fs.write(dir .. "/data/data_params.json", '{"post-process": {"vocab_size": 41}}')
     local _, err = train(dir, "--validate-only")
     has(err:gsub("%s+", " "), "warning: 'data/data_params.json': the data's tokenizer has 41 ids, and the model 40 (vocab_size): a record")
+    for text, wanted in pairs { ["{"] = "line 1, column 1: syntax error", ["[1]"] = "expected an object, found [1]",
+      ['{"post-process": {"vocab_size": "x"}}'] = 'post-process.vocab_size: expected a number, found "x"' } do
+      cbk.fs.write(dir .. "/data/data_params.json", text, { overwrite = true })
+      local status, _, why = harness.cbk(dir, "train", "params.yaml", "--validate-only")
+      equal(status, 1)
+      has((why:gsub("%s+", " ")), "'data/data_params.json': " .. wanted)
+    end
     cbk.fs.write(dir .. "/data/data_params.json", '{"post-process": {"vocab_size": 40}}', { overwrite = true })
     equal(select(2, train(dir, "--validate-only")), "")
   end)
@@ -820,6 +827,13 @@ describe("cbk train: LoRA", function()
     local status, _, err = harness.cbk(dir, "generate", "tuned/checkpoint_12.mdl", "--ids", "1")
     equal(status, 1)
     has(err, "`cbk fold-lora-checkpoint` adds them")
+    for _, words in ipairs { { "eval", "params.yaml" }, { "train", "params.yaml", "--model-dir", "new" } } do
+      words[#words + 1], words[#words + 2] = "--checkpoint", "tuned/checkpoint_12.mdl"
+      status, _, err = harness.cbk(dir, unpack(words))
+      equal(status, 1)
+      has((err:gsub("%s+", " ")), "'tuned/checkpoint_12.mdl' has LoRA matrices beside its weights, and 'params.yaml' has no callback Lora; "
+        .. "`cbk fold-lora-checkpoint` adds them")
+    end
   end)
 
   it("continues after its own checkpoints in the folder of those that it began with", function()

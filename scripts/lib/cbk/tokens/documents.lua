@@ -79,7 +79,7 @@ end
 ---@param take TakePiece
 function documents.read(path, key, take)
   local file = open(path)
-  local fine, problem = pcall(path:find "%.jsonl$" and read_lines or read_text, path, file, take, key)
+  local fine, problem = pcall(path:lower():find "%.jsonl$" and read_lines or read_text, path, file, take, key)
   file:close()
   if fine then return end
   local is_value = type(problem) == "table" and problem.code == "value" and not problem.file -- of the tokenizer

@@ -107,8 +107,13 @@ end
 ---Loads the weights of a checkpoint.
 ---@param self { params: TrainingParams, model: TrainingModel, module: cstorch.models.Trainable }
 ---@param section Dict   the model's
-function saving.load_weights(self, section)
+---@param path string
+function saving.load_weights(self, section, path)
   local is_strict = self.params.init.checkpoint.disable_strict_checkpoint_loading ~= true
+  if is_strict and not self.module.adapted and saving.has_adapters(section) then
+    cbk.fail("value", ("%s has LoRA matrices beside its weights, and '%s' has no callback Lora"):format(cbk.quote(path),
+      self.params.file), { file = path, advice = "`cbk fold-lora-checkpoint` adds them to the weights" })
+  end
   self.module:load_state_dict(weights_of(self, section), { strict = is_strict })
 end
 
@@ -216,7 +221,7 @@ function saving.load(self, path, is_own)
   end
   -- The states of a run without low-rank matrices are those of other parameters.
   if self.module.adapted and not saving.has_adapters(root.model) then want = { model = want.model } end
-  if want.model then saving.load_weights(self, root.model) end
+  if want.model then saving.load_weights(self, root.model, path) end
   local rest = cbk.dict()
   for _, name in ipairs { "optimizer", "schedulers", "grad_scaler" } do
     if want[name] then rest[name] = root[name] end

@@ -57,6 +57,8 @@ local function check_options(options)
   check("top_p", function(value) return value > 0 and value <= 1 end, "above 0 and at most 1")
 end
 
+local LEAST_TEMPERATURE = 1e-30 -- below it, scores divided by it may be beyond float32, and the most likely token is all that is left
+
 ---Continues a text: an iterator of token ids, which ends with the stop token (not given), or where the model has no more positions.
 ---@param model cstorch.models.Trainable
 ---@param ids integer[]   at least one
@@ -68,7 +70,7 @@ function generate.tokens(model, ids, options)
   errors.check(model.description.continues, "value", "generate: %s does not continue texts; decoders do", model.class_name)
   errors.check(#ids > 0, "value", "generate: expected at least one token to begin with")
   local w, cache, random = weights.new(model.values), { length = 0 }, random_numbers(options.seed or 0)
-  local is_greedy, following = (options.temperature or 0) == 0, ids
+  local is_greedy, following = (options.temperature or 0) < LEAST_TEMPERATURE, ids
   return function()
     if cache.length + #following > model:longest() then return nil end
     return tensors.no_grad(function()

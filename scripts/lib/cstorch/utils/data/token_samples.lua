@@ -139,8 +139,11 @@ end
 ---@return Dict|nil params, string file
 local function data_params(folder)
   local file = cbk.fs.join(folder, "data_params.json")
-  local params = cbk.fs.exists(file) and cbk.parse_json(cbk.fs.read(file))
-  return cbk.kind(params) == "dict" and params or nil, file
+  if not cbk.fs.exists(file) then return nil, file end
+  local fine, params = pcall(cbk.parse_json, cbk.fs.read(file))
+  if not fine then misfit(file, "format", "%s", cbk.problem_text(params)) end
+  if cbk.kind(params) ~= "dict" then misfit(file, "format", "expected an object, found %s", cbk.json(params, { shown = true })) end
+  return params, file
 end
 
 ---Warns if files may have ids that the model lacks.
@@ -149,7 +152,10 @@ end
 local function warn_of_vocabulary(folder, limit)
   local params, file = data_params(folder)
   local counts = params and params["post-process"]
-  local ids = cbk.kind(counts) == "dict" and counts.vocab_size
+  local ids = cbk.kind(counts) == "dict" and counts.vocab_size or nil
+  if ids ~= nil and ids ~= cbk.null and type(ids) ~= "number" then
+    misfit(file, "format", "post-process.vocab_size: expected a number, found %s", cbk.json(ids, { shown = true }))
+  end
   if type(ids) ~= "number" or ids <= limit then return end
   errors.warn(("%s: the data's tokenizer has %d ids, and the model %d (vocab_size): a record with an id of the others will end the run; "
     .. "correct vocab_size, or make the data with the model's tokenizer"):format(cbk.quote(file), ids, limit))
