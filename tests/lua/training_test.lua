@@ -353,6 +353,11 @@ describe("cbk train: the file", function()
     equal(values(new .. "/run/checkpoint_12.mdl", "optimizer"), values(old .. "/run/checkpoint_12.mdl", "optimizer"))
   end)
 
+  it("may have other sections of legacy files, which are dropped", function()
+    local _, err = train(folder("description: a run\ntag: old\npredict_input: {}\n" .. LEGACY), "--validate-only")
+    has((err:gsub("%s+", " ")), "fields without a place in the trainer layout are dropped: description, tag")
+  end)
+
   it("may lack the name of the model, as old files do, if --model names it", function()
     local dir, named = folder((changed(LEGACY, "  name: gpt2\n", ""))), folder(LEGACY)
     for _, command in ipairs { "train", "schedule" } do

@@ -183,7 +183,8 @@ end
 ---@return table
 function params.data(at, section, place, known) return read_section(at, known or fields.DATA, section, place) end
 
-local WITHOUT_PLACE = { cerebras = true, csconfig = true, inference_input = true, predict_input = true } -- sections of older files
+-- What else the Model Zoo's legacy files have.
+local WITHOUT_PLACE = { cerebras = true, csconfig = true, description = true, inference_input = true, predict_input = true, tag = true }
 
 ---Refuses a section that no file has, as it may be a misspelt one.
 ---@param file string
