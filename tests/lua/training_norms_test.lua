@@ -43,7 +43,7 @@ describe("ComputeNorm", function()
     callbacks:
     - ComputeNorm: {}
     precision:
-      fp16_type: cbfloat16
+      fp16_type: float16
       loss_scaling_factor: 8
     loop:]]):format(RATE)):gsub("steps: 4\n", "steps: 1\n      save_initial_checkpoint: true\n"):gsub("log_steps: 3", "log_steps: 1")
     cbk.fs.write(dir .. "/params.yaml", text)
