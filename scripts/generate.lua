@@ -74,6 +74,9 @@ end
 local function ids_to_continue(vocabulary, tokenizer)
   local ids = {}
   if args.ids then
+    if (",%s,"):format(args.ids):find ",%s*,." or args.ids:find ",%s*$" then
+      cli.usage_error("generate", ("--ids %s: a number is missing beside a comma"):format(cbk.quote(args.ids)))
+    end
     for text in args.ids:gmatch "[^,%s]+" do
       local id = tonumber(text)
       local is_whole = id and id == math.floor(id) and math.abs(id) < 2 ^ 53

@@ -194,6 +194,9 @@ describe("cbk generate", function()
     fails_with(dir, "the token 300 is not in the model's vocabulary of 257", "generate", "model.mdl", "--ids", "300")
     fails_with(dir, "--ids: 'x' is not a whole number", "generate", "model.mdl", "--ids", "1,x")
     fails_with(dir, "--ids: 'inf' is not a whole number", "generate", "model.mdl", "--ids", "inf")
+    for _, ids_text in ipairs { "1,,2", ",1", "1, " } do
+      fails_with(dir, ("--ids '%s': a number is missing beside a comma"):format(ids_text), "generate", "model.mdl", "--ids", ids_text)
+    end
     fails_with(dir, "the text has 25 tokens, and the model 24 positions; give a shorter text", "generate", "model.mdl", "--prompt",
       ("a"):rep(25))
     fails_with(dir, "there is no token to continue: the text is empty", "generate", "model.mdl", "--prompt", "")

@@ -15,6 +15,16 @@ function adapters.matrix_in(keys)
   end
 end
 
+---Fails if a checkpoint has LoRA matrices beside its weights, for models without them.
+---@param path string
+---@param keys string[]
+function adapters.check_folded(path, keys)
+  local key = adapters.matrix_in(keys)
+  if not key then return end
+  cbk.fail("value", ("%s has LoRA matrices beside its weights ('%s'); `cbk fold-lora-checkpoint` adds them"):format(cbk.quote(path), key),
+    { file = path })
+end
+
 local PARTNERS = { A = "B", B = "A" }
 
 ---The matrices whose partner is missing.

@@ -1,5 +1,6 @@
 -- A checkpoint as a model that computes: its class, by the config that belongs to it, and its weights.
 
+local adapters = require "cbk.recognise.adapters"
 local cbk = require "cbk"
 local classes = require "cbk.classes"
 local config_beside = require "cbk.recognise.config_beside"
@@ -40,10 +41,11 @@ function computable.of(path, checkpoint, config_path, model_name)
   local list = model_name and classes.tensors(config or own_config, configs.model_of(config or own_config, model_name, found.format))
     or found.fit.known
   local tree = dequantised.model(found.contents.root, config or own_config, "cannot compute the model", found.contents.dequantised)
-  local given = {}
+  local given, keys = {}, {}
   for key, value in cbk.items(kinds.is_dict(tree, "model") and tree.model or tree) do
-    if kinds.is_tensor(value) then given[key] = value end
+    if kinds.is_tensor(value) then given[key], keys[#keys + 1] = value, key end
   end
+  adapters.check_folded(path, keys)
   return { list = list, tensors = given }, found
 end
 

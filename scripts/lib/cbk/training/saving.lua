@@ -1,5 +1,6 @@
 -- The checkpoints of a run: everything that the next step depends on.
 
+local adapters = require "cbk.recognise.adapters"
 local cbk = require "cbk"
 local catalogue = require("cbk.converters").catalogue
 local checkpoints = require "cbk.training.checkpoints"
@@ -58,15 +59,16 @@ end
 ---@return SavedCheckpoint[]
 function saving.all(given) return checkpoints.list(given.init.model_dir, name_of(given)) end
 
+local function keys_of(section)
+  local out = {}
+  for key in cbk.items(section) do out[#out + 1] = tostring(key) end
+  return out
+end
+
 ---Whether a model section has low-rank matrices.
 ---@param section Dict
 ---@return boolean
-function saving.has_adapters(section)
-  for key in cbk.items(section) do
-    if tostring(key):find "%.lora_[AB]$" then return true end
-  end
-  return false
-end
+function saving.has_adapters(section) return adapters.matrix_in(keys_of(section)) ~= nil end
 
 ---The last checkpoint of a run's folder. Beside those of a run with low-rank matrices there may be those that it began with, and they
 ---may have later steps.
@@ -110,10 +112,7 @@ end
 ---@param path string
 function saving.load_weights(self, section, path)
   local is_strict = self.params.init.checkpoint.disable_strict_checkpoint_loading ~= true
-  if is_strict and not self.module.adapted and saving.has_adapters(section) then
-    cbk.fail("value", ("%s has LoRA matrices beside its weights, and '%s' has no callback Lora"):format(cbk.quote(path),
-      self.params.file), { file = path, advice = "`cbk fold-lora-checkpoint` adds them to the weights" })
-  end
+  if is_strict and not self.module.adapted then adapters.check_folded(path, keys_of(section)) end
   self.module:load_state_dict(weights_of(self, section), { strict = is_strict })
 end
 

@@ -27,6 +27,8 @@ local function random_numbers(seed)
   end
 end
 
+local LEAST_TEMPERATURE = 2 ^ -126 -- smaller numbers lose digits in float32, or are 0
+
 ---A token by its probability, among the most likely ones.
 ---@param logits cstorch.Tensor   [vocabulary]
 ---@param options cstorch.models.GenerateOptions
@@ -34,8 +36,10 @@ end
 ---@return integer
 local function sample(logits, options, random)
   local all = logits:size(0)
-  local scores, ids = (logits / options.temperature):topk(math.min(options.top_k or all, all), -1)
-  local likely, total = scores:softmax(-1):tolist(), 0
+  local scores, ids = logits:topk(math.min(options.top_k or all, all), -1)
+  -- Differences to the largest score: however small the temperature is, that one stays 0, and the others become at most -inf.
+  local divided = (scores - scores:slice(0, 0, 1)) / math.max(options.temperature, LEAST_TEMPERATURE)
+  local likely, total = divided:softmax(-1):tolist(), 0
   local count = 0
   repeat
     count = count + 1
@@ -57,8 +61,6 @@ local function check_options(options)
   check("top_p", function(value) return value > 0 and value <= 1 end, "above 0 and at most 1")
 end
 
-local LEAST_TEMPERATURE = 1e-30 -- below it, scores divided by it may be beyond float32, and the most likely token is all that is left
-
 ---Continues a text: an iterator of token ids, which ends with the stop token (not given), or where the model has no more positions.
 ---@param model cstorch.models.Trainable
 ---@param ids integer[]   at least one
@@ -70,7 +72,7 @@ function generate.tokens(model, ids, options)
   errors.check(model.description.continues, "value", "generate: %s does not continue texts; decoders do", model.class_name)
   errors.check(#ids > 0, "value", "generate: expected at least one token to begin with")
   local w, cache, random = weights.new(model.values), { length = 0 }, random_numbers(options.seed or 0)
-  local is_greedy, following = (options.temperature or 0) < LEAST_TEMPERATURE, ids
+  local is_greedy, following = (options.temperature or 0) == 0, ids
   return function()
     if cache.length + #following > model:longest() then return nil end
     return tensors.no_grad(function()

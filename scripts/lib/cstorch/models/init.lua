@@ -110,8 +110,6 @@ end
 local function by_own_key(list, given)
   local out, missing = {}, {}
   for key, tensor in pairs(given) do
-    errors.check(not key:find "%.lora_[AB]$", "value", "the checkpoint has LoRA matrices beside its weights ('%s'); "
-      .. "`cbk fold-lora-checkpoint` adds them", key)
     local own = list:own_key(key)
     local one = own and list.by_key[own]
     if one and not one.foreign then out[own] = tensor end
