@@ -302,20 +302,24 @@ local schedule_classes = {
   "CosineDecayLR", "SequentialLR", "PiecewiseConstantLR", "MultiStepLR", "StepLR", "CosineAnnealingLR", "LambdaLR",
   "CosineAnnealingWarmRestarts", "MultiplicativeLR", "ChainedScheduler", "CyclicLR", "OneCycleLR", "ScalePerParamLR",
 }
-local schedule_class = {}
+local schedule_class, schedule_names = {}, {}
 for _, class in ipairs(schedule_classes) do
   schedule_class[class:lower()] = class
   schedule_class[class:lower():gsub("lr$", "")] = class
+  schedule_names[#schedule_names + 1] = class:gsub("LR$", "")
 end
 
 ---@param from string   its path in the legacy file
 ---@param at string     its path in the new file
 local function schedule(entry, from, at, moves)
   local known = "known: " .. table.concat(schedule_classes, ", ")
-  if not present(entry.scheduler) then cbk.fail("config", ("%s has no 'scheduler'; %s"):format(from, known)) end
+  if not present(entry.scheduler) then cbk.fail("config", ("%s has no 'scheduler'; %s"):format(from, known), { field = from }) end
   local name = tostring(entry.scheduler)
   local class = schedule_class[name:lower()]
-  if not class then cbk.fail("config", ("%s: unknown scheduler '%s'; %s"):format(from, name, known)) end
+  if not class then
+    local question = naming.question(cbk.nearest(name, schedule_names, 1))
+    cbk.fail("config", ("%s: unknown scheduler '%s'; %s"):format(from, name, question or known), { field = from .. ".scheduler" })
+  end
   local options = cbk.copy(entry)
   options.scheduler, options.main_scheduler = nil, nil
   moves[#moves + 1] = { from .. ".scheduler", at .. "." .. class }
@@ -330,7 +334,8 @@ local function schedule_list(entries, at, moves)
     if not is_dict(entry) then fields.refuse(("optimizer.learning_rate.%d"):format(i - 1), entry, "a map with a scheduler") end
     local wanted = present(entry.main_scheduler) and tostring(entry.main_scheduler) or main
     if main and wanted ~= main then
-      cbk.fail("config", ("optimizer.learning_rate: expected one main_scheduler, found '%s' and '%s'"):format(main, wanted))
+      cbk.fail("config", ("optimizer.learning_rate: expected one main_scheduler, found '%s' and '%s'"):format(main, wanted),
+        { field = "optimizer.learning_rate" })
     end
     main = wanted
   end
@@ -360,6 +365,7 @@ local function schedulers(optimizer, moves)
   local rate = optimizer.learning_rate
   if rate == nil then return nil end
   local is_scaled, at, out = optimizer.adjust_learning_rate ~= nil, "trainer.init.schedulers.0"
+  moves[#moves + 1] = { "optimizer.learning_rate", "trainer.init.schedulers" } -- for what is of none of the schedules
   if is_scaled then at = at .. ".ScalePerParamLR.scheduler" end
   if is_dict(optimizer, "learning_rate") then
     out = schedule(rate, "optimizer.learning_rate", at, moves)
@@ -368,7 +374,8 @@ local function schedulers(optimizer, moves)
   else
     local number = cbk.raw(optimizer, "learning_rate") -- as it is written
     if cbk.kind(optimizer, "learning_rate") ~= "float" then
-      number = tonumber(rate) or cbk.fail("config", ("optimizer.learning_rate is %s, not a number"):format(tostring(rate)))
+      number = tonumber(rate) or cbk.fail("config", ("optimizer.learning_rate is %s, not a number"):format(tostring(rate)),
+        { field = "optimizer.learning_rate" })
       number = cbk.float(number)
     end
     out = cbk.dict { ConstantLR = cbk.dict { learning_rate = number } }
@@ -474,7 +481,7 @@ function trainer.from_legacy(config, moves, keeps_lists)
   local optimizer = trainer.section(config, "optimizer") and filled(config, "optimizer")
   if optimizer then
     local class = optimizer.optimizer_type
-    if not present(class) then cbk.fail("config", "the optimizer section has no 'optimizer_type'") end
+    if not present(class) then cbk.fail("config", "the optimizer section has no 'optimizer_type'", { field = "optimizer" }) end
     if type(class) ~= "string" then fields.refuse("optimizer.optimizer_type", class, "the name of an optimizer") end
     check_rate(config.optimizer)
     without_moved(optimizer, "optimizer")

@@ -463,6 +463,19 @@ describe("cbk train: the file", function()
     refused("name: gpt2", "name: vit", "trainer.init.model.name: vit (")
     refused("checkpoint_steps: 4", "checkpoint_stpes: 4",
       "'params.yaml', line 42: runconfig.checkpoint_stpes: unknown field; did you mean 'checkpoint_steps'?", LEGACY)
+    refused("scheduler: Linear", "scheduler: Liner",
+      "'params.yaml', line 24: optimizer.learning_rate.0: unknown scheduler 'Liner'; did you mean 'Linear'?", LEGACY)
+    refused("scheduler: Linear", "schedule: Linear", "line 24: optimizer.learning_rate.0 has no 'scheduler'; known: ConstantLR", LEGACY)
+    refused("total_iters: 4", "steps: 4", "line 23: optimizer.learning_rate: SequentialLR: schedule 1 needs 'total_iters'", LEGACY)
+    refused("total_iters: 20", "steps: 20",
+      "line 31: optimizer.learning_rate.1.steps: CosineDecayLR: 'steps' is an old name; use 'total_iters'", LEGACY)
+    refused("initial_learning_rate: 0.0", "initial_learning_rate: a",
+      "line 25: optimizer.learning_rate.0.initial_learning_rate: LinearLR: expected a number as initial_learning_rate, found 'a'", LEGACY)
+    refused("optimizer_type: AdamW", "optimizer_typ: AdamW", "line 16: the optimizer section has no 'optimizer_type'", LEGACY)
+    refused("schedulers:\n        - LinearLR", "milestones: ['a']\n        schedulers:\n        - LinearLR",
+      "trainer.init.schedulers.0.SequentialLR.milestones: SequentialLR: expected a list of numbers as milestones, found 'a' at position 1")
+    refused("    schedulers:\n    - SequentialLR:", "    schedulers:\n    - SequentialLR: {schedulers: []}\n    - SequentialLR:",
+      "trainer.init.schedulers: SequentialLR: expected a list of schedules, found an empty one")
     refused("max_gradient_norm: 1.0", "max_gradient_norm: -1.0", "optimizer.max_gradient_norm: expected a number above 0, found -1", LEGACY)
     refused("runconfig:", "runcofig:", "runcofig: unknown field; did you mean 'runconfig'?", LEGACY)
     refused("runconfig:", "foo: 1\nrunconfig:", "foo: unknown field; known: eval_input, ", LEGACY)

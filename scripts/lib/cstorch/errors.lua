@@ -49,10 +49,10 @@ function errors.raise(kind, format, ...)
 end
 
 ---Raises an error because of a part of a config, for callers that know where the part is.
----@param parts { value: any, field: string, reason: string, argument: string, of: string }
+---@param parts { kind: cstorch.ErrorKind, value: any, field: string, reason: string, argument: string, of: string }   kind: "value"
 ---@param message string
 function errors.refuse(parts, message)
-  error(setmetatable({ kind = "value", message = message, where = outside(), value = parts.value, field = parts.field,
+  error(setmetatable({ kind = parts.kind or "value", message = message, where = outside(), value = parts.value, field = parts.field,
     reason = parts.reason, argument = parts.argument, of = parts.of }, Error), 0)
 end
 

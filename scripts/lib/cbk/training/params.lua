@@ -212,7 +212,13 @@ local function in_new_layout(file, given, moves)
     if not is_known then params.refuse_unknown({ file = file, moves = moves }, "runconfig." .. tostring(name), known) end
   end
   check_sections(file, given, moves)
-  return trainer.from_legacy(given, moves)
+  local fine, result = pcall(trainer.from_legacy, given, moves)
+  if fine then return result end
+  local field = type(result) == "table" and result.code == "config" and result.field
+  if not field then error(errors.put_in(result, ("'%s'"):format(file)), 0) end
+  local at = { file = file, moves = {} } -- the field is one of the file
+  if result.supported then params.refuse(at, field, ("expected %s, found %s"):format(result.supported, result.found)) end
+  error(errors.put_in(result, (params.line(at, field))), 0)
 end
 
 local PRECISION = "trainer.init.precision"

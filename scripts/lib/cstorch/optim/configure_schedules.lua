@@ -54,7 +54,9 @@ local function check_arguments(made, arguments)
   local unknown, missing = keywords.mistakes(declared, arguments)
   for _, name in ipairs(unknown) do
     local new = new_name(declared, name)
-    check(not new, "value", "%s: '%s' is an old name; use '%s'", made.name, name, new or "")
+    if new then
+      errors.refuse({ argument = name, of = made.name }, ("%s: '%s' is an old name; use '%s'"):format(made.name, name, new))
+    end
   end
   if unknown[1] then
     local names = keywords.names(declared)

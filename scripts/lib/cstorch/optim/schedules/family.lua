@@ -53,6 +53,14 @@ local function fits(value, kind)
   return count == #value -- other keys would be ignored
 end
 
+--- What an argument is instead; in a list, the first item that is no number.
+local function found(value, kind)
+  for i, item in ipairs(kind == "list of numbers" and type(value) == "table" and value or {}) do
+    if type(item) ~= "number" then return ("%s at position %d"):format(errors.show(item), i) end
+  end
+  return errors.show(value)
+end
+
 --- A check that each argument, and each field computed from them, has its type, and what else the definition checks.
 local function checked(definition, renamed)
   local declared = {}
@@ -63,7 +71,10 @@ local function checked(definition, renamed)
       local name, kind = renamed[generic] or generic, KINDS[generic] or "number"
       local value = rawget(self, name)
       local is_right = value == nil and MAY_BE_NIL[default] or fits(value, kind)
-      errors.check(is_right, "type", "%s: expected a %s as %s, found %s", self.class.name, kind, name, errors.show(value))
+      if not is_right then
+        errors.refuse({ kind = "type", argument = name, of = self.class.name }, ("%s: expected a %s as %s, found %s"):format(
+          self.class.name, kind, name, found(value, kind)))
+      end
       local may_be_zero = MAY_BE_ZERO[definition.name]
       local is_inside = value == nil or not DIVISORS[generic] or value > 0 or value == 0 and may_be_zero
       local relation = may_be_zero and ">=" or ">"

@@ -273,7 +273,9 @@ function Scheduler:load_state_dict(dict) undo.after_error(self, load, dict) end
 ---@param members any
 function Scheduler:_check_members(members)
   local name = self.class.name
-  check(type(members) == "table" and members[1] ~= nil, "value", "%s: expected a list of schedules, found %s", name, show(members))
+  local is_empty = type(members) == "table" and next(members) == nil
+  check(type(members) == "table" and members[1] ~= nil, "value", "%s: expected a list of schedules, found %s", name,
+    is_empty and "an empty one" or show(members))
   local first = members[1]
   local function text(own) return own and tags.text(own) or "none" end
   for i, member in ipairs(members) do
