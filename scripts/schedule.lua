@@ -84,6 +84,17 @@ local function print_table()
   for _, line in ipairs(text_table.lines(columns, rows, cli.columns())) do print(line) end
 end
 
+---The steps with something that happens every so many steps, and at the last one.
+---@param every integer|nil   nil, 0: never
+---@return List
+local function steps_of(every)
+  local out = cbk.list()
+  if not every or every == 0 then return out end
+  for step = every, found.steps, every do out[#out + 1] = step end
+  if out[#out] ~= found.steps then out[#out + 1] = found.steps end
+  return out
+end
+
 --- "every 903 steps and at the last one"
 local function cadence(every, what)
   if not every or every == 0 then return ("%s: none"):format(what) end
@@ -104,7 +115,8 @@ if args.json then
     for k, value in ipairs(one.values) do values[k] = numbers.json_number(value) end
     list[i] = cbk.dict { { "name", one.name }, { "groups", cbk.list(one.groups) }, { "values", values } }
   end
-  cli.print_json(cbk.dict { { "steps", found.steps }, { "series", list } })
+  cli.print_json(cbk.dict { { "steps", found.steps }, { "series", list }, { "checkpoints", steps_of(given.init.checkpoint.steps) },
+    { "evaluations", steps_of(evaluation_cadence()) } })
 elseif args.output then
   local picture = curves.figure(args.params, changing(), { width = 800, height = 260 })
   if not args.dry_run then cbk.fs.write(args.output, picture[suffix](picture), { overwrite = args.overwrite }) end
