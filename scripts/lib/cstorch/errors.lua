@@ -49,7 +49,7 @@ function errors.raise(kind, format, ...)
 end
 
 ---Raises an error because of a part of a config, for callers that know where the part is.
----@param parts { kind: cstorch.ErrorKind, value: any, field: string, reason: string, argument: string, of: string }   kind: "value"
+---@param parts { kind: cstorch.ErrorKind, value: any, field: string, reason: string, argument: string, of: string }   kind: or "value"
 ---@param message string
 function errors.refuse(parts, message)
   error(setmetatable({ kind = parts.kind or "value", message = message, where = outside(), value = parts.value, field = parts.field,
