@@ -394,7 +394,8 @@ ELSEWHERE = {
     "name params.yaml, or a checkpoint and its data": "training_commands_test.lua", "name what to continue with": "training_commands_test.lua",
     "give --temperature as well": "training_commands_test.lua", "--tokenizer names one; --ids takes": "training_commands_test.lua",
     "--model NAME names it, such as": "training_test.lua", "or --max-steps, continues it": "training_test.lua", "or train with one rank": "runs_interop.py",
-    "or name another folder with --model-dir": "training_test.lua",
+    "or name another folder with --model-dir": "training_test.lua", "restore the files, or name another --model-dir": "training_test.lua",
+    "has LoRA matrices beside its weights": "training_test.lua",
     # several processes
     "pass --provenance": "cluster_interop.py", "copy them with --include and --rename": "sharded_interop.py",
     "pass --part K/N": "cluster_interop.py", "make one with --plan": "cluster_interop.py",

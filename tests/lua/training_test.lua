@@ -194,6 +194,9 @@ describe("cbk train", function()
     equal(status, 1)
     has((err:gsub("%s+", " ")), "train_dataloader: its data has 22 samples, and had 25 when the run in 'run' began: other samples would "
       .. "come next; restore the files, or name another --model-dir")
+    has(train(dir, "--max-steps", "4", "--model-dir", "new"), "steps 1 to 4,")
+    cbk.fs.write(dir .. "/data/more.h5", cbk.fs.read(dir .. "/more/data.h5"))
+    has(train(dir, "--max-steps", "16"), "steps 13 to 16,")
   end)
 
   it("says what to do with a damaged checkpoint, and continues after the one before", function()
