@@ -24,8 +24,8 @@ fs::path old_sibling(const fs::path& target);
 /// Locks an open file or folder until it is closed. File systems without locks are accepted.
 void lock_as_in_use(const FileDescriptor& fd) noexcept;
 
-/// Whether another program has locked it, or may have, where a file system has no locks. If not, this locks it
-/// until `fd` is closed.
+/// Whether another program has locked it, or may have, where a file system has no locks. If not, this locks
+/// it until `fd` is closed.
 bool is_in_use(const FileDescriptor& fd) noexcept;
 
 /// Whether `name` is one that `temporary_sibling` gives for `target`.
